@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -18,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -107,8 +105,7 @@ func printed(own config.Config) []any {
 	printed := []any{own, &own, []config.Config{own}, holder{&own}}
 	if b, err := config.NewBuilder(own); err == nil {
 		type hidden struct{ b *config.Builder }
-		source := b.TieredRetryConfig(nil).Source
-		printed = append(printed, b, *b, []*config.Builder{b}, hidden{b}, source, *source)
+		printed = append(printed, b, *b, []*config.Builder{b}, hidden{b})
 	}
 	return printed
 }
@@ -198,34 +195,21 @@ func TestAppConfigIsNotChanged(t *testing.T) {
 	modify(c.AMQP)
 	c.Policy.Schedule[0] = 0
 	same(b.SubscriberConfig())
-	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Policy.Schedule[0])
-	b.TieredRetryConfig(nil).Policy.Schedule[0] = time.Hour // a handler's own change
-	assert.Equal(t, time.Second, b.TieredRetryConfig(nil).Policy.Schedule[0])
+	assert.Equal(t, "orders.retry.1s", b.Topology("orders").Queues[2].Name)
 	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
-}
-
-// TestUndeclaredTiersAreRefused: no queue would bring the messages of such a tier back.
-func TestUndeclaredTiersAreRefused(t *testing.T) {
-	tiered := builderOf(t).TieredRetryConfig(gochannel.NewGoChannel(gochannel.Config{}, nil))
-	require.NoError(t, tiered.Validate())
-	tiered.Policy.Schedule = append(tiered.Policy.Schedule, 7*time.Second)
-	assert.ErrorContains(t, tiered.Validate(), "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [1s 5m])")
 }
 
 // TestBuildersAreApart: the middleware of one builder takes messages of its own subscribers only.
 func TestBuildersAreApart(t *testing.T) {
-	source := builderOf(t, func(c *config.Config) {
-		c.AMQP.Connection.AmqpURI, c.Prefix = "amqps://shop:secret@[::1]/a%2Fb", "again"
-	}).TieredRetryConfig(nil).Source
-	assert.Equal(t, "the builder of amqps://[::1]:5671/a%2Fb (prefix again)", source.Name)
-	assert.Contains(t, source.Subscribe, "amqp.NewSubscriber(builder.SubscriberConfig(), logger)")
 	b := builderOf(t)
-	assert.NotEqual(t, source.Token, b.TieredRetryConfig(nil).Source.Token)
-	for range 2 {
-		msg, err := b.SubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
+	tokens := map[string]bool{}
+	for _, of := range []*config.Builder{b, b, builderOf(t)} {
+		msg, err := of.SubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
 		require.NoError(t, err)
-		assert.Equal(t, b.TieredRetryConfig(nil).Source.Token, msg.Metadata[binding.BuilderKey])
+		tokens[msg.Metadata[binding.BuilderKey]] = true
 	}
+	assert.Len(t, tokens, 2)
+	assert.NotContains(t, tokens, "")
 	letter, err := b.DeadLetterSubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
 	require.NoError(t, err)
 	assert.NotContains(t, letter.Metadata, binding.BuilderKey, "the retry middleware is not for dead letters")
@@ -255,26 +239,12 @@ func TestOptionsReachTheTopology(t *testing.T) {
 	for _, tier := range append(backoff.Lanes(time.Second, 0.2), time.Hour) {
 		assert.Contains(t, queues, "orders.retry."+backoff.Tier(tier).String())
 	}
-	assert.Equal(t, 0.2, spread.TieredRetryConfig(nil).Policy.Jitter)
-	assert.Len(t, spread.TieredRetryConfig(nil).DeclaredTiers, 9)
 
 	for _, group := range []string{"", "shop"} {
 		short := builderOf(t, func(c *config.Config) {
 			c.Policy.Schedule, c.Policy.TierGroup, c.Policy.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{}
 		})
-		declared := []backoff.Tier{backoff.Tier(100 * time.Millisecond), backoff.Tier(time.Second)}
-		assert.Equal(t, declared, short.TieredRetryConfig(nil).DeclaredTiers)
 		queues := short.Topology("orders").Queues
 		assert.True(t, slices.ContainsFunc(queues, func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".retry.1s") }), "%v", queues)
 	}
-}
-
-func TestDestinationsAreRoutingKeys(t *testing.T) {
-	tiered := builderOf(t, func(c *config.Config) { c.AMQP = pubSub(uri, "billing") }).TieredRetryConfig(nil)
-	to, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: "orders", Tier: backoff.Tier(1500 * time.Millisecond)})
-	require.NoError(t, err)
-	assert.Equal(t, retry.Destination{Topic: "1500ms.orders_billing", Queue: "orders_billing.retry.1500ms"}, to)
-	to, err = tiered.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: "orders"})
-	require.NoError(t, err)
-	assert.Equal(t, retry.Destination{Topic: "dead.orders_billing", Queue: "orders_billing.dead"}, to)
 }

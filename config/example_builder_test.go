@@ -9,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
@@ -98,11 +97,11 @@ func ExampleBuilder_SubscriberConfig() {
 	// orders_shipping orders_shipping.retry.10s
 }
 
-// A decorator of Watermill wraps the publisher of the copies.
 func ExampleBuilder_NewTieredRetry() {
-	var metrics message.PublisherDecorator // of the app
+	var metrics retry.Observer // of package observe
 	builder := build(options())
-	tiered, err := builder.NewTieredRetry(watermill.NopLogger{}, metrics)
+	builder.Observe(metrics)
+	tiered, err := builder.NewTieredRetry(watermill.NopLogger{})
 	if err != nil {
 		log.Fatal(err)
 	}

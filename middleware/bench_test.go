@@ -8,8 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/require"
-
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 )
 
 func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
@@ -50,7 +48,7 @@ func BenchmarkSuccess(b *testing.B) {
 // BenchmarkFailure measures what the copy and its failure record cost, without a broker.
 func BenchmarkFailure(b *testing.B) {
 	ctx := routerContext(b)
-	retry, err := retrymw.NewTieredRetry(configOf(discard{}), nil)
+	retry, err := configOf(discard{}).Make(nil)
 	require.NoError(b, err)
 	h := retry.Middleware(failing(errDown))
 	msg := messageOf(ctx)

@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -128,7 +127,7 @@ func simulateOutage(t *testing.T, ctx context.Context, breaker *retry.Breaker, d
 		config.TiersWait = true
 		config.Policy.Schedule = backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 125 * time.Second} // README's
 		config.Policy.Breaker = breaker
-		tiered, err := retrymw.NewTieredRetry(config, nil)
+		tiered, err := config.Make(nil)
 		require.NoError(t, err)
 		begin := time.Now()
 		up := begin.Add(down)

@@ -79,7 +79,7 @@ type breakered struct {
 }
 
 // withBreaker returns a handler with a breaker of 10 messages in 10 seconds.
-func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...func(*retrymw.TieredRetryConfig)) *breakered {
+func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...func(*settings)) *breakered {
 	t.Helper()
 	b := &breakered{t: t, sent: &recorder{}, logs: &logRecorder{}, gate: gate.New(concurrency), valve: &valve{}}
 	config := configOf(b.sent)
@@ -89,7 +89,7 @@ func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...f
 		c(&config)
 	}
 	var err error
-	b.retry, err = retrymw.NewTieredRetry(config, b.logs)
+	b.retry, err = config.Make(b.logs)
 	require.NoError(t, err)
 	b.gate.Attach(b.valve)
 	b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate})
@@ -162,32 +162,32 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 	for name, row := range map[string]struct {
 		before, last []error
 		paused       bool
-		change       func(*retrymw.TieredRetryConfig)
+		change       func(*settings)
 	}{
 		"least":                 {repeat(errDown, 9), repeat(errDown, 1), true, nil},
 		"fewer than least":      {nil, repeat(errDown, 9), false, nil},
 		"below the ratio":       {nil, mixed, false, nil},
 		"at the ratio":          {mixed, repeat(errDown, 1), true, nil},
-		"another ratio":         {append(repeat(nil, 2), repeat(errDown, 17)...), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker.Ratio = 0.9 }},
-		"below another ratio":   {nil, append(repeat(nil, 3), repeat(errDown, 20)...), false, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker.Ratio = 0.9 }},
+		"another ratio":         {append(repeat(nil, 2), repeat(errDown, 17)...), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker.Ratio = 0.9 }},
+		"below another ratio":   {nil, append(repeat(nil, 3), repeat(errDown, 20)...), false, func(c *settings) { c.Policy.Breaker.Ratio = 0.9 }},
 		"permanent":             {nil, repeat(backoff.Permanent(errDown), 50), false, nil},
-		"the app's own kind":    {nil, repeat(backoff.Permanent(errDown), 10), true, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker.Failed = func(error) bool { return true } }},
-		"not the app's kind":    {nil, repeat(errDown, 50), false, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker.Failed = func(error) bool { return false } }},
-		"kind panics":           {nil, repeat(errDown, 10), true, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker.Failed = func(error) bool { panic("bug") } }},
+		"the app's own kind":    {nil, repeat(backoff.Permanent(errDown), 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } }},
+		"not the app's kind":    {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return false } }},
+		"kind panics":           {nil, repeat(errDown, 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { panic("bug") } }},
 		"deadline":              {nil, repeat(context.DeadlineExceeded, 10), true, nil},
 		"rule: retry with":      {nil, repeat(errDown, 10), true, rule(retry.RetryWith(backoff.Schedule{time.Second}))},
 		"rule: retry after":     {nil, repeat(errDown, 10), true, rule(retry.RetryAfter(time.Second))},
 		"rule: snooze":          {nil, repeat(errDown, 50), false, rule(retry.Snooze(time.Second))},
 		"rule: dead-letter":     {nil, repeat(errDown, 50), false, rule(retry.DeadLetter("invalid"))},
 		"rule: discard":         {nil, repeat(errDown, 50), false, rule(retry.Discard())},
-		"no breaker":            {nil, repeat(errDown, 50), false, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = nil }},
+		"no breaker":            {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker = nil }},
 		"uncounted in between":  {append(repeat(errDown, 9), repeat(backoff.Permanent(errDown), 100)...), repeat(errDown, 1), true, nil},
-		"default: least is 20":  {repeat(errDown, 19), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = &retry.Breaker{} }},
-		"default: ratio is 0.5": {append(repeat(nil, 20), repeat(errDown, 19)...), repeat(errDown, 1), true, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = &retry.Breaker{} }},
+		"default: least is 20":  {repeat(errDown, 19), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
+		"default: ratio is 0.5": {append(repeat(nil, 20), repeat(errDown, 19)...), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var change []func(*retrymw.TieredRetryConfig)
+				var change []func(*settings)
 				if row.change != nil {
 					change = append(change, row.change)
 				}
@@ -209,8 +209,8 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 }
 
 // rule returns a configuration with one rule for errDown.
-func rule(then retry.Action) func(*retrymw.TieredRetryConfig) {
-	return func(c *retrymw.TieredRetryConfig) {
+func rule(then retry.Action) func(*settings) {
+	return func(c *settings) {
 		c.Policy.Rules = []retry.Rule{{Name: "the bank", If: retry.Is(errDown), Then: then}}
 	}
 }
@@ -233,7 +233,7 @@ func TestHowManyFailuresPauseAHandler(t *testing.T) {
 	for _, row := range []struct{ successes, failures int }{{0, 20}, {5, 15}, {10, 10}, {15, 15}, {20, 20}, {30, 30}, {50, 50}, {100, 50}, {1000, 50}} {
 		t.Run(fmt.Sprint(row.successes), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = &retry.Breaker{} })
+				b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
 				for range 3 {
 					b.outcomes(repeat(nil, row.successes)...)
 					failures := 0
@@ -255,7 +255,7 @@ func TestSlowFailuresNeedALongWindow(t *testing.T) {
 	for window, paused := range map[time.Duration]bool{10 * time.Second: false, time.Minute: true} {
 		t.Run(window.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = &retry.Breaker{Window: window} })
+				b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{Window: window} })
 				for range 2 {
 					var ends []func(error)
 					for range 16 {
@@ -531,7 +531,7 @@ func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
 	for name, renacked := range map[string]bool{"delivered again": false, "a failure, as on RabbitMQ": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker.Ratio = 0.6 })
+				b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
 				b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate, Renacked: renacked})
 				notPublished := func() {
 					b.produces(false)
@@ -579,7 +579,7 @@ func TestFailuresAtAShutdownSayNothing(t *testing.T) {
 func TestPermanentProbeIsDeadLettered(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker.Failed = func(error) bool { return true } })
+		b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } })
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		b.outcomes(backoff.Permanent(errDown))
@@ -610,7 +610,7 @@ func TestRulePausesAtOnce(t *testing.T) {
 	for name, configured := range map[string]*retry.Breaker{"without Breaker": nil, "with Breaker": {MaxPause: 8 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, rule(retry.Pause(3*time.Second)), func(c *retrymw.TieredRetryConfig) {
+				b := withBreaker(t, ctx, 16, rule(retry.Pause(3*time.Second)), func(c *settings) {
 					c.Policy.Breaker = configured
 					if configured == nil {
 						c.Policy.Schedule = append(c.Policy.Schedule, 30*time.Second)
@@ -657,7 +657,7 @@ func TestRuleExtendsAPause(t *testing.T) {
 func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = nil })
+		b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = nil })
 		circuit := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: 10 * time.Second})
 		calls, down := 0, true
 		h := circuit.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -713,7 +713,7 @@ func TestPauseOutlastsTheSubscription(t *testing.T) {
 // The race detector sees a breaker that does not lock.
 func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 	ctx := routerContext(t)
-	b := withBreaker(t, ctx, 64, func(c *retrymw.TieredRetryConfig) {
+	b := withBreaker(t, ctx, 64, func(c *settings) {
 		c.Publisher = discard{}
 		c.Policy.Breaker = &retry.Breaker{Least: 5, Pause: time.Millisecond, MaxPause: 2 * time.Millisecond}
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(errClosedForWork), Then: retry.Pause(time.Millisecond)}}
@@ -749,7 +749,7 @@ var errClosedForWork = errors.New("maintenance")
 
 func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
 	without, _ := setup(t)
-	with, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = &retry.Breaker{} })
+	with, _ := setup(t, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
 	ctx := retrymw.WithOrigin(context.Background(), topic, handler)
 	bound := binding.NewContext(ctx, &binding.Binding{Gate: gate.New(16)})
 	for name, row := range map[string]struct {
@@ -768,7 +768,7 @@ func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
 }
 
 func BenchmarkSuccessUnderABreaker(b *testing.B) {
-	tiered, _ := setup(b, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = &retry.Breaker{} })
+	tiered, _ := setup(b, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
 	msg := messageOf(binding.NewContext(routerContext(b), &binding.Binding{Gate: gate.New(16)}))
 	h := tiered.Dispatch(succeed)
 	b.ReportAllocs()
@@ -789,7 +789,7 @@ func TestBreakerDefaultsFollowEachOther(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			row.breaker.Least = 1
-			b := withBreaker(t, ctx, 16, func(c *retrymw.TieredRetryConfig) { c.Policy.Breaker = &row.breaker })
+			b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = &row.breaker })
 			for _, want := range row.want {
 				b.outcomes(errDown)
 				if want == 0 {

@@ -12,40 +12,39 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func TestValidateReportsAllFaultsAtOnce(t *testing.T) {
-	_, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{Policy: retry.Policy{MaxHold: -time.Second, PublishTimeout: -1, MaxAge: -1}}, nil)
+func TestNewReportsAllFaultsAtOnce(t *testing.T) {
+	_, err := retrymw.New(retry.Policy{MaxHold: -time.Second, PublishTimeout: -1, MaxAge: -1}, nil, nil)
 	require.Error(t, err)
 	for _, field := range []string{
-		"Publisher", "Schedule", "GenerateRetryDestination", "GenerateDeadLetterDestination", "MaxHold is -1s", "PublishTimeout is -1ns", "MaxAge is -1ns",
+		"backend", "Schedule", "MaxHold is -1s", "PublishTimeout is -1ns", "MaxAge is -1ns",
 	} {
 		assert.ErrorContains(t, err, field)
 	}
 }
 
-func TestTiersThatAreNotDeclaredAreRefused(t *testing.T) {
+// unusable is a backend without tiers.
+type unusable struct{ settings }
+
+func (unusable) Use(retry.Policy) (retrymw.Traits, error) { return retrymw.Traits{}, errDown }
+
+func TestBackendRefusesAPolicy(t *testing.T) {
 	config := configOf(&recorder{})
-	config.Policy.Schedule = backoff.Schedule{time.Second}
-	config.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
-	config.Policy.ExtraTiers = []time.Duration{time.Hour, time.Second}
-	assert.Equal(t, backoff.Schedule{time.Second, time.Minute, time.Hour}.Tiers(), config.Tiers())
-	for _, declared := range config.Tiers() {
-		config.DeclaredTiers = []backoff.Tier{declared}
-		err := config.Validate()
-		for _, tier := range config.Tiers() {
-			if fault := "have the tier " + tier.String() + ", which is not declared"; tier != declared {
-				require.ErrorContains(t, err, fault)
-			} else {
-				require.NotContains(t, err.Error(), fault)
-			}
-		}
+	_, err := retrymw.New(config.Policy, unusable{config}, nil)
+	require.ErrorIs(t, err, errDown)
+}
+
+func TestTiersOfAPolicy(t *testing.T) {
+	policy := retry.Policy{
+		Schedule:   backoff.Schedule{time.Second},
+		Rules:      []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}},
+		ExtraTiers: []time.Duration{time.Hour, time.Second},
 	}
-	config.DeclaredTiers = config.Tiers()
-	require.NoError(t, config.Validate())
+	assert.Equal(t, backoff.Schedule{time.Second, time.Minute, time.Hour}.Tiers(), retrymw.Tiers(policy, false))
 }
 
 func TestMiddlewareKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{time.Second}
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.Schedule = schedule })
+	tiered, sent := setup(t, func(c *settings) { c.Policy.Schedule = schedule })
 	schedule[0] = time.Hour
 	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 	require.NoError(t, err)

@@ -66,7 +66,7 @@ type policy struct {
 	tiers     []backoff.Tier // ascending: of the schedule, of the rules, and extra ones
 	lanes     []backoff.Tier // ascending: those that only Jitter uses
 	jitter    float64        // Policy.Jitter
-	tiersWait bool           // TieredRetryConfig.TiersWait
+	tiersWait bool           // Traits.TiersWait
 	maxAge    time.Duration  // 0: none
 	maxDelay  time.Duration  // of a requested delay
 }

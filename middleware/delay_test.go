@@ -64,7 +64,7 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []retry.Event
-				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent := setup(t, tiersWait, func(c *settings) {
 					c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
 				})
 				failedAt := time.Now()
@@ -97,18 +97,18 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 	ctx := routerContext(t)
 	const day = 24 * time.Hour
 	for name, row := range map[string]struct {
-		change func(*retrymw.TieredRetryConfig)
+		change func(*settings)
 		want   time.Duration
 	}{
-		"default":             {func(*retrymw.TieredRetryConfig) {}, 30 * day},
-		"a longer schedule":   {func(c *retrymw.TieredRetryConfig) { c.Policy.Schedule = backoff.Schedule{time.Second, 40 * day} }, 40 * day},
-		"a longer extra tier": {func(c *retrymw.TieredRetryConfig) { c.Policy.ExtraTiers = []time.Duration{50 * day} }, 50 * day},
-		"a longer rule":       {func(c *retrymw.TieredRetryConfig) { c.Policy.Rules = []retry.Rule{never(retry.RetryAfter(60 * day))} }, 60 * day},
-		"MaxDelay":            {func(c *retrymw.TieredRetryConfig) { c.Policy.MaxDelay = day }, day},
-		"MaxDelay, below an extra tier": {func(c *retrymw.TieredRetryConfig) {
+		"default":             {func(*settings) {}, 30 * day},
+		"a longer schedule":   {func(c *settings) { c.Policy.Schedule = backoff.Schedule{time.Second, 40 * day} }, 40 * day},
+		"a longer extra tier": {func(c *settings) { c.Policy.ExtraTiers = []time.Duration{50 * day} }, 50 * day},
+		"a longer rule":       {func(c *settings) { c.Policy.Rules = []retry.Rule{never(retry.RetryAfter(60 * day))} }, 60 * day},
+		"MaxDelay":            {func(c *settings) { c.Policy.MaxDelay = day }, day},
+		"MaxDelay, below an extra tier": {func(c *settings) {
 			c.Policy.MaxDelay, c.Policy.ExtraTiers = day, []time.Duration{2 * day}
 		}, day},
-		"ten years, as backoff.MaxDelay is": {func(c *retrymw.TieredRetryConfig) { c.Policy.MaxDelay = backoff.MaxDelay }, backoff.MaxDelay},
+		"ten years, as backoff.MaxDelay is": {func(c *settings) { c.Policy.MaxDelay = backoff.MaxDelay }, backoff.MaxDelay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 				config := configOf(sent)
 				config.TiersWait, config.DelayArrivals = true, true
 				row.change(&config)
-				tiered, err := retrymw.NewTieredRetry(config, log)
+				tiered, err := config.Make(log)
 				require.NoError(t, err)
 				requested := messageOf(ctx)
 				_, err = tiered.Middleware(failing(backoff.RetryAfter(errDown, 200*365*day)))(requested)
@@ -176,7 +176,7 @@ func TestMaxDelayMustNotCutTheSchedule(t *testing.T) {
 	} {
 		config := configOf(&recorder{})
 		config.Policy.MaxDelay, config.Policy.Rules = row.set, []retry.Rule{row.rule}
-		require.ErrorContains(t, config.Validate(), row.want, name)
+		require.ErrorContains(t, config.Policy.Validate(), row.want, name)
 	}
 }
 
@@ -194,7 +194,7 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
+				tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
 				msg, arrived, calls := messageOf(ctx), time.Now(), 0
 				msg.Metadata[delay.DelayedForKey] = row.delayed.String()
 				h := func(*message.Message) ([]*message.Message, error) {
@@ -235,7 +235,7 @@ func TestDueTimeIsNotCompared(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				for _, waits := range []bool{true, false} {
-					tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.TiersWait = waits })
+					tiered, sent := setup(t, func(c *settings) { c.TiersWait = waits })
 					msg := messageOf(ctx)
 					retry.Record{Failures: 1, Topic: topic, DueAt: time.Now().Add(due)}.Write(msg.Metadata)
 					calls := 0
@@ -255,12 +255,16 @@ func TestDueTimeIsNotCompared(t *testing.T) {
 func TestMessageIsParkedForWhatRemains(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		var retryParams []retrymw.RetryDestinationParams
-		tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
-			generate := c.GenerateRetryDestination
-			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-				retryParams = append(retryParams, p)
-				return generate(p)
+		type to struct {
+			topic, handler string
+			tier           backoff.Tier
+		}
+		var copies []to
+		tiered, sent := setup(t, tiersWait, func(c *settings) {
+			destination := c.Destination
+			c.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+				copies = append(copies, to{c.Topic, c.Handler, c.Tier})
+				return destination(c)
 			}
 		})
 		_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(ctx))
@@ -278,9 +282,7 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 		left[delay.DelayedForKey] = "1s"
 		assert.Equal(t, left, sent.copies[1].msg.Metadata, "only the rest of the delay changes, and no failure is counted")
 		second := backoff.Tier(time.Second)
-		assert.Equal(t, []retrymw.RetryDestinationParams{
-			{Topic: topic, Handler: handler, Tier: second, Failures: 1}, {Topic: topic, Handler: handler, Tier: second},
-		}, retryParams)
+		assert.Equal(t, []to{{topic, handler, second}, {topic, handler, second}}, copies)
 	})
 }
 
@@ -315,7 +317,7 @@ func TestForgedRemainingDelay(t *testing.T) {
 	} {
 		t.Run(forged[:min(len(forged), 20)], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent := setup(t, tiersWait, func(c *settings) {
 					c.Policy.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)}
 				})
 				msg := messageOf(ctx)
@@ -340,7 +342,7 @@ func TestForgedRemainingDelay(t *testing.T) {
 
 func TestDelayOfAFreshMessage(t *testing.T) {
 	ctx := routerContext(t)
-	arrivals := func(c *retrymw.TieredRetryConfig) { c.DelayArrivals = true }
+	arrivals := func(c *settings) { c.DelayArrivals = true }
 	for name, row := range map[string]struct {
 		set   func(*message.Message)
 		tiers []string
@@ -407,7 +409,7 @@ func TestDelayOnErrorInsideRequestsTheDelay(t *testing.T) {
 	ctx := routerContext(t)
 	for _, deep := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) { c.Policy.DeepCopy = deep })
+			tiered, sent := setup(t, tiersWait, func(c *settings) { c.Policy.DeepCopy = deep })
 			delays := &watermillmw.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: 10 * time.Second, Multiplier: 3}
 			h := delays.Middleware(failing(errDown))
 			_, err := tiered.Middleware(h)(messageOf(ctx))

@@ -114,10 +114,10 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err erro
 	if in.recorded {
 		s.record = recordOn(s.origin.topic, in.metadata)
 	}
-	if _, counted := in.metadata[retry.FailuresKey]; !counted && t.config.DelayArrivals {
+	if _, counted := in.metadata[retry.FailuresKey]; !counted && t.traits.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}
-	if t.config.Policy.MaxAgeFrom != nil {
+	if t.config.MaxAgeFrom != nil {
 		s.sentAt = t.sentAt(in)
 	}
 }
@@ -139,7 +139,7 @@ func isCanceled(err error) (canceled bool) {
 
 // sentAt is zero where MaxAgeFrom panics.
 func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
-	if panicked := call(func() { at = t.config.Policy.MaxAgeFrom(in.msg) }); panicked != nil {
+	if panicked := call(func() { at = t.config.MaxAgeFrom(in.msg) }); panicked != nil {
 		t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", panicked, t.fields(in))
 	}
 	return at

@@ -16,20 +16,20 @@ import (
 func TestObserversGetOneLastEvent(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(*retrymw.TieredRetryConfig)
+		change func(*settings)
 		want   retry.Outcome
 	}{
-		"retried": {func(*retrymw.TieredRetryConfig) {}, retry.Retried},
-		"the publisher ends the goroutine": {func(c *retrymw.TieredRetryConfig) {
+		"retried": {func(*settings) {}, retry.Retried},
+		"the publisher ends the goroutine": {func(c *settings) {
 			c.Publisher = &recorder{fail: func(int) error { runtime.Goexit(); return nil }}
 		}, retry.GivenBack},
-		"a rule ends the goroutine": {func(c *retrymw.TieredRetryConfig) {
+		"a rule ends the goroutine": {func(c *settings) {
 			c.Policy.Rules = []retry.Rule{{If: func(retry.Record, error) bool { runtime.Goexit(); return true }, Then: retry.Discard()}}
 		}, retry.GivenBack},
-		"the text ends the goroutine": {func(c *retrymw.TieredRetryConfig) {
+		"the text ends the goroutine": {func(c *settings) {
 			c.Policy.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
 		}, retry.GivenBack},
-		"Observe ends the goroutine": {func(c *retrymw.TieredRetryConfig) {
+		"Observe ends the goroutine": {func(c *settings) {
 			c.Observers.Attach(eventtest.OnEvent(func(retry.Event) { runtime.Goexit() }), retry.Observed{})
 		}, retry.Retried},
 	} {
@@ -38,7 +38,7 @@ func TestObserversGetOneLastEvent(t *testing.T) {
 			var got []retry.Outcome
 			var observers retrymw.Observers
 			observers.Attach(eventtest.Hooks{OnEvent: func(e retry.Event) { got = append(got, e.Outcome) }}, retry.Observed{})
-			tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observers = &observers; test.change(c) })
+			tiered, _ := setup(t, func(c *settings) { c.Observers = &observers; test.change(c) })
 			done := make(chan struct{})
 			go func() {
 				defer close(done)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -87,7 +86,7 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 		t.Run(string(outcome), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []event
-				tiered, sent, s, _ := setupBound(t, tiersWait, snoozeLater, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, s, _ := setupBound(t, tiersWait, snoozeLater, func(c *settings) {
 					c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
 					c.Observers = eventtest.Observers(func(e retry.Event) {
 						assert.Equal(t, "uuid-1", e.MessageUUID)
@@ -139,16 +138,16 @@ func TestEventHasTheMetadataThatTheMessageCameWith(t *testing.T) {
 
 // What a success costs is paid for every message.
 func TestSuccessWithoutObserveDoesNotAllocate(t *testing.T) {
-	for name, change := range map[string]func(*retrymw.TieredRetryConfig){
+	for name, change := range map[string]func(*settings){
 		"Rules":  snoozeLater,
-		"MaxAge": func(c *retrymw.TieredRetryConfig) { c.Policy.MaxAge = time.Hour },
-		"MaxAgeFrom": func(c *retrymw.TieredRetryConfig) {
+		"MaxAge": func(c *settings) { c.Policy.MaxAge = time.Hour },
+		"MaxAgeFrom": func(c *settings) {
 			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { return time.Time{} }
 		},
-		"Jitter":        func(c *retrymw.TieredRetryConfig) { c.Policy.Jitter = 0.2 },
-		"DelayArrivals": func(c *retrymw.TieredRetryConfig) { c.DelayArrivals = true },
-		"ExtraTiers":    func(c *retrymw.TieredRetryConfig) { c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
-		"all but MaxAgeFrom": func(c *retrymw.TieredRetryConfig) {
+		"Jitter":        func(c *settings) { c.Policy.Jitter = 0.2 },
+		"DelayArrivals": func(c *settings) { c.DelayArrivals = true },
+		"ExtraTiers":    func(c *settings) { c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
+		"all but MaxAgeFrom": func(c *settings) {
 			snoozeLater(c)
 			c.Policy.MaxAge, c.DelayArrivals, c.TiersWait = time.Hour, true, true
 		},

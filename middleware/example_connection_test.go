@@ -46,20 +46,14 @@ func (d deadLetters) Event(e retry.Event) {
 	}
 }
 
-// An app that wires the parts by itself attaches observers here. A Connection has the method Observe.
+// The backend of an app's own gives its observers to the middleware. A Connection has the method Observe.
 func ExampleObservers_Attach() {
 	counts, observers := map[retry.DeadReason]int{}, &middleware.Observers{}
 	observers.Attach(deadLetters{counts: counts}, retry.Observed{System: "my Pub/Sub"})
+	backend := exampleConfig()
+	backend.Observers = observers
 
-	tiered, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
-		Publisher: discard{}, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}, Observers: observers,
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Topic + ".retry." + p.Tier.String()}, nil
-		},
-		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Topic + ".dead"}, nil
-		},
-	}, nil)
+	tiered, err := middleware.New(retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}, backend, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -86,8 +80,8 @@ func ExampleOptions() {
 
 // The retries of messages that have failed together come back over a second, not at once.
 func ExamplePolicy_jitter() {
-	config := middleware.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Constant(5*time.Second, 3), Jitter: 0.2}}
-	fmt.Println(config.Tiers())
+	policy := retry.Policy{Schedule: backoff.Constant(5*time.Second, 3), Jitter: 0.2}
+	fmt.Println(middleware.Tiers(policy, true))
 	// Output:
 	// [5s 5125ms 5250ms 5375ms 5500ms 5625ms 5750ms 5875ms]
 }
@@ -101,7 +95,7 @@ func ExampleOptions_Validate() {
 
 // For the middleware of a whole router: each message has the schedule of its subscriber.
 func ExampleTieredRetry_Dispatch() {
-	var tiered *middleware.TieredRetry // of NewTieredRetry
+	var tiered *middleware.TieredRetry // of New
 	router := message.NewDefaultRouter(nil)
 	router.AddMiddleware(tiered.Dispatch)
 }

@@ -34,7 +34,7 @@ func printOutcome(failure error, rules ...retry.Rule) {
 	config.Observers = eventtest.Observers(func(e retry.Event) {
 		fmt.Println(strings.TrimSpace(fmt.Sprintf("%s %v %s", e.Outcome, e.Delay, e.Rule)))
 	})
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -155,15 +155,13 @@ func ExamplePolicy_Validate() {
 }
 
 // The tiers are those of the schedule, of the rules, and the extra ones.
-func ExampleTieredRetryConfig_Tiers() {
-	config := retrymw.TieredRetryConfig{
-		Policy: retry.Policy{
-			Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
-			Rules:      []retry.Rule{{If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))}},
-			ExtraTiers: []time.Duration{time.Hour},
-		},
+func ExampleTiers() {
+	policy := retry.Policy{
+		Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
+		Rules:      []retry.Rule{{If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))}},
+		ExtraTiers: []time.Duration{time.Hour},
 	}
-	fmt.Println(config.Tiers())
+	fmt.Println(retrymw.Tiers(policy, true))
 	// Output:
 	// [1s 5s 1m 1h]
 }
@@ -188,7 +186,7 @@ func ExampleEvent() {
 func ExampleEvent_Metadata() {
 	config := exampleConfig()
 	config.Observers = eventtest.Observers(func(e retry.Event) { fmt.Println(e.Outcome, e.Metadata()) })
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -199,7 +197,7 @@ func ExampleEvent_Metadata() {
 
 // The Deduplicator of Watermill is added after the retry middleware.
 func ExampleDeduplicationKey() {
-	var tiered *retrymw.TieredRetry // of NewTieredRetry
+	var tiered *retrymw.TieredRetry // of New
 	deduplicator := &middleware.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
 	router := message.NewDefaultRouter(nil)
 	router.AddMiddleware(tiered.Middleware, deduplicator.Middleware)

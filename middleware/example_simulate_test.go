@@ -16,7 +16,7 @@ func ExampleTieredRetry_Simulate() {
 	config.Policy.Schedule = backoff.Schedule{time.Second, time.Minute}
 	config.Policy.Rules = []retry.Rule{{Name: "closed", If: retry.Is(errClosed), Then: retry.Snooze(90 * time.Second)}}
 	config.TiersWait = true
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -44,12 +44,12 @@ func ExampleTieredRetry_Simulate() {
 var errClosed = errors.New("the bank is closed")
 
 // Jitter spreads the retries of messages that fail together: on RabbitMQ over eight tiers for each delay of the schedule.
-func ExampleTieredRetryConfig_jitter() {
+func ExampleTieredRetry_Simulate_jitter() {
 	config := exampleConfig()
 	config.Policy.Schedule = backoff.Schedule{time.Second, time.Minute}
 	config.Policy.Jitter = 0.2
 	config.TiersWait = true
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -18,19 +18,24 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// The middleware for any Pub/Sub. The app chooses the topics. For RabbitMQ config.Builder makes the configuration.
-func ExampleNewTieredRetry() {
+// topics is a backend for a Pub/Sub that delays messages by itself, by the metadata of Watermill's components/delay.
+type topics struct{ publisher message.Publisher }
+
+func (topics) Use(retry.Policy) (retrymw.Traits, error) { return retrymw.Traits{}, nil }
+
+func (b topics) Publish(c retrymw.Copy) (retry.Destination, error) {
+	to := retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", c.Topic, c.Tier)}
+	if c.Tier == 0 {
+		to.Topic = c.Topic + ".dead"
+	}
+	return to, b.publisher.Publish(to.Topic, c.Message)
+}
+
+// The middleware for a Pub/Sub of the app's choice. For RabbitMQ a builder of package config makes it.
+func ExampleNew() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
-	tiered, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
-		Publisher: pubSub,
-		Policy:    retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
-		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Topic + ".dead"}, nil
-		},
-	}, nil)
+	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)}
+	tiered, err := retrymw.New(policy, topics{pubSub}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -41,31 +46,13 @@ func ExampleNewTieredRetry() {
 	// 1 handler with retries
 }
 
-func ExampleTieredRetryConfig_Validate() {
-	fmt.Println(retrymw.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1), MaxHold: -time.Second}}.Validate())
-	// Output:
-	// Publisher is nil: give the middleware a publisher that no handler uses, for RabbitMQ the one of Builder.NewPublisher
-	// MaxHold is -1s: it must be 0 (the default) or more
-	// GenerateRetryDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs
-	// GenerateDeadLetterDestination is nil: Builder.TieredRetryConfig sets it for RabbitMQ, Relay.TieredRetryConfig for other Pub/Subs
-}
-
 func ExampleTieredRetry_Middleware() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	dead, err := pubSub.Subscribe(context.Background(), "orders.dead")
 	if err != nil {
 		log.Fatal(err)
 	}
-	tiered, err := retrymw.NewTieredRetry(retrymw.TieredRetryConfig{
-		Publisher: pubSub,
-		Policy:    retry.Policy{Schedule: backoff.Constant(time.Minute, 3)},
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Topic + ".retry"}, nil
-		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Topic + ".dead"}, nil
-		},
-	}, nil)
+	tiered, err := retrymw.New(retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}, topics{pubSub}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -88,16 +75,11 @@ func ExampleTieredRetry_Middleware() {
 }
 
 // exampleConfig is a configuration for a Pub/Sub in memory.
-func exampleConfig() retrymw.TieredRetryConfig {
-	return retrymw.TieredRetryConfig{
-		Publisher: gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
-		Policy:    retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", p.Topic, p.Tier)}, nil
-		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Topic + ".dead"}, nil
-		},
+func exampleConfig() settings {
+	return settings{
+		Policy:      retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
+		Destination: topics{discard{}}.Publish,
+		Publisher:   gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
 	}
 }
 
@@ -109,8 +91,8 @@ func orderFrom(metadata message.Metadata) *message.Message {
 	return msg
 }
 
-// Observe gets the outcome of every delivery.
-func ExampleTieredRetryConfig() {
+// An observer gets the outcome of every delivery.
+func ExampleTieredRetry_Middleware_outcomes() {
 	config := exampleConfig()
 	config.Observers = eventtest.Observers(func(e retry.Event) {
 		switch e.Outcome {
@@ -122,7 +104,7 @@ func ExampleTieredRetryConfig() {
 			fmt.Printf("%s: %s waits %v on %v\n", e.Outcome, e.MessageUUID, e.Tier, e.Destination)
 		}
 	})
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -150,12 +132,12 @@ func ExampleTieredRetryConfig() {
 }
 
 // RedactReason keeps secrets out of the failure record and the log.
-func ExampleTieredRetryConfig_redactReason() {
+func ExampleTieredRetry_Middleware_redactReason() {
 	config := exampleConfig()
 	config.Policy.RedactReason = func(reason string, err error) string { return strings.ReplaceAll(reason, "4111 1111", "****") }
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	config.Publisher = pubSub
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -217,7 +199,7 @@ func ExampleDeadReasons() {
 func ExampleWithOrigin() {
 	config := exampleConfig()
 	config.Observers = eventtest.Observers(func(e retry.Event) { fmt.Println(e.Topic, e.Handler, e.Record.Failures) })
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	if err != nil {
 		log.Fatal(err)
 	}

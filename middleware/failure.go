@@ -63,14 +63,14 @@ func requestOf(err error) (permanent bool, delay time.Duration) {
 
 // reason returns the text of an error as it may be recorded and logged.
 func (t *TieredRetry) reason(err error) (reason string) {
-	if t.config.Policy.OmitReason {
+	if t.config.OmitReason {
 		return ""
 	}
-	if t.config.Policy.RedactReason == nil {
+	if t.config.RedactReason == nil {
 		return errorText(err, maxReason)
 	}
 	text := errorText(err, maxRedacted)
-	_ = call(func() { reason = t.config.Policy.RedactReason(text, err) })
+	_ = call(func() { reason = t.config.RedactReason(text, err) })
 	return cut(reason, maxReason)
 }
 

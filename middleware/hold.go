@@ -13,7 +13,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/suspect"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -47,12 +46,12 @@ type holder struct {
 }
 
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help,
-// and after MaxHold, at shutdown, and where the publisher is closed. closed is no field for the same reason as a text:
+// and after MaxHold, at shutdown, and where the publisher is closed. suspect is no field for the same reason as a text:
 // see surplus.
-func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (retry.Destination, refusal, error) {
+func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.Destination, refusal, error) {
 	for {
 		began := time.Now()
-		to, err := h.t.publish(h.in, d, closed)
+		to, err := h.t.publish(h.in, d, suspect)
 		if err == nil {
 			return to, notRefused, nil
 		}
@@ -87,7 +86,7 @@ func (h *holder) publish(d *decision, f *failure, closed *atomic.Bool) (retry.De
 			if h.surplus {
 				return to, unpublished, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
 			}
-			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.Policy.MaxHold, err)
+			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
 		switch {
 		case refused == unconfirmed && d.outcome != retry.DeadLettered:
@@ -180,45 +179,30 @@ func refusalOf(err error) refusal {
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the
 // delivery's.
-func (t *TieredRetry) publish(in *delivery, d *decision, closed *atomic.Bool) (to retry.Destination, err error) {
-	if panicked := call(func() { to, err = t.send(in, d, closed) }); panicked != nil {
+func (t *TieredRetry) publish(in *delivery, d *decision, suspect *atomic.Bool) (to retry.Destination, err error) {
+	if panicked := call(func() { to, err = t.send(in, d, suspect) }); panicked != nil {
 		err = fmt.Errorf("the publisher panicked: %w", panicked)
 	}
 	return to, err
 }
 
-func (t *TieredRetry) send(in *delivery, d *decision, closed *atomic.Bool) (to retry.Destination, err error) {
-	if to, err = t.destination(d, in); err != nil {
-		return retry.Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.Policy.PublishTimeout)
+func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to retry.Destination, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
 	defer cancel()
-	letter := message.NewMessageWithContext(suspect.With(ctx, closed), in.uuid, in.payload)
+	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
 	d.record.Write(letter.Metadata)
-	err = t.config.Publisher.Publish(to.Topic, letter)
+	c := Copy{Message: letter, Topic: d.record.Topic, Handler: d.record.Handler, Suspect: suspect}
+	if in.bound != nil {
+		c.Queue = in.bound.Queue
+	}
+	if d.outcome != retry.DeadLettered {
+		c.Tier = d.tier
+	}
+	to, err = t.backend.Publish(c)
 	if off := letter.Metadata[retry.LeftOffKey]; err == nil && d.inLastForm() && off != "" {
 		d.record.LeftOff = off // the marshaler has named what it has left off
 	}
 	return to, err
-}
-
-// destination asks the configuration where the copy goes.
-func (t *TieredRetry) destination(d *decision, in *delivery) (retry.Destination, error) {
-	r, queue := &d.record, ""
-	if in.bound != nil {
-		queue = in.bound.Queue
-	}
-	if d.outcome == retry.DeadLettered {
-		return t.config.GenerateDeadLetterDestination(DeadLetterDestinationParams{
-			Topic: r.Topic, Queue: queue, Handler: r.Handler, Failures: r.Failures, DeadReason: r.DeadReason,
-		})
-	}
-	params := RetryDestinationParams{Topic: r.Topic, Queue: queue, Handler: r.Handler, Tier: d.tier,
-		Failures: r.Failures}
-	if d.outcome == retry.Parked {
-		params.Failures = 0
-	}
-	return t.config.GenerateRetryDestination(params)
 }

@@ -50,7 +50,7 @@ func TestMaxHoldEndsTheHoldWithBothErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = row.set })
+				tiered, sent := setup(t, func(c *settings) { c.Policy.MaxHold = row.set })
 				sent.fail = func(int) error { return errNoBroker }
 				start := time.Now()
 				_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
@@ -113,7 +113,7 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 		t.Run(fmt.Sprintf("parked=%v", parked), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []retry.Event
-				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent := setup(t, tiersWait, func(c *settings) {
 					c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
 				})
 				msg := messageOf(ctx)
@@ -151,7 +151,7 @@ func TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce(t *testing.T) {
 func TestDeadLetterThatIsTooLargeIsHeld(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = time.Minute })
+		tiered, sent := setup(t, func(c *settings) { c.Policy.MaxHold = time.Minute })
 		sent.fail = func(int) error { return errTooLarge }
 		start := time.Now()
 		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
@@ -165,8 +165,8 @@ func TestMessageIsHeldIfTheDestinationOrThePublisherFails(t *testing.T) {
 	t.Run("destination fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			errDestination := errors.New("no destination")
-			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
-				c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retry.Destination, error) {
+			tiered, sent := setup(t, func(c *settings) {
+				c.Destination = func(retrymw.Copy) (retry.Destination, error) {
 					return retry.Destination{}, errDestination
 				}
 			})
@@ -197,7 +197,7 @@ func TestEveryPublishGetsANewCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		publisher := &modifyingPublisher{}
 		config := configOf(publisher)
-		tiered, err := retrymw.NewTieredRetry(config, nil)
+		tiered, err := config.Make(nil)
 		require.NoError(t, err)
 		_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)

@@ -21,7 +21,7 @@ func TestObserveGetsTheEventAndCannotChangeTheOutcome(t *testing.T) {
 	ctx := context.WithValue(routerContext(t), traceID{}, "trace-1")
 	synctest.Test(t, func(t *testing.T) {
 		var events []retry.Event
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		tiered, sent := setup(t, func(c *settings) {
 			c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e); panic("in Observe") })
 		})
 		failedAt := time.Now().UTC()
@@ -76,10 +76,10 @@ func utc(r retry.Record) retry.Record {
 func TestLogsHaveTheQueueAndTheRoutingKey(t *testing.T) {
 	logs := &logRecorder{}
 	config := configOf(&recorder{})
-	config.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-		return retry.Destination{Topic: "dead." + p.Topic, Queue: p.Topic + ".dead"}, nil
+	config.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+		return retry.Destination{Topic: "dead." + c.Topic, Queue: c.Topic + ".dead"}, nil
 	}
-	tiered, err := retrymw.NewTieredRetry(config, logs)
+	tiered, err := config.Make(logs)
 	require.NoError(t, err)
 	_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routerContext(t)))
 	require.NoError(t, err)

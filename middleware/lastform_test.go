@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -52,7 +51,7 @@ func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
 func TestARefusalWithoutATextIsARefusal(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = 90 * time.Second })
+		tiered, sent := setup(t, func(c *settings) { c.Policy.MaxHold = 90 * time.Second })
 		sent.fail = func(try int) error {
 			require.Less(t, try, 10, "a hot loop")
 			return refusedWith("")
@@ -67,13 +66,13 @@ func TestARefusalWithoutATextIsARefusal(t *testing.T) {
 func TestSecretsAreInNoLeftOff(t *testing.T) {
 	ctx := routerContext(t)
 	for name, row := range map[string]struct {
-		change func(*retrymw.TieredRetryConfig)
+		change func(*settings)
 		want   string
 	}{
-		"redacted": {func(c *retrymw.TieredRetryConfig) {
+		"redacted": {func(c *settings) {
 			c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 		}, "property type is ***"},
-		"type only": {func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true }, "middleware_test.refusedText"},
+		"type only": {func(c *settings) { c.Policy.OmitReason = true }, "middleware_test.refusedText"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -93,8 +93,8 @@ func (w *witness) Attach(o retry.Observed) (retry.Observer, error) {
 }
 
 // observedBy attaches observers to the middleware.
-func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*retrymw.TieredRetryConfig) {
-	return func(c *retrymw.TieredRetryConfig) {
+func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*settings) {
+	return func(c *settings) {
 		if c.Observers == nil {
 			c.Observers = &retrymw.Observers{}
 		}
@@ -145,7 +145,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &witness{name: "a"}
 				var events []retry.Event
-				tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observing(&events), observedBy(nil, w), func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observing(&events), observedBy(nil, w), func(c *settings) {
 					c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
 				})
 				sent.fail = row.fail
@@ -284,11 +284,11 @@ func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
 func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 	ctx := routerContext(t)
 	record := retry.Record{Failures: 1, Topic: topic, Traceparent: otherTrace}
-	tracing := func(text string) []func(*retrymw.TieredRetryConfig) {
-		return []func(*retrymw.TieredRetryConfig){observedBy(nil, &witness{name: "a", traces: text})}
+	tracing := func(text string) []func(*settings) {
+		return []func(*settings){observedBy(nil, &witness{name: "a", traces: text})}
 	}
 	for name, row := range map[string]struct {
-		config []func(*retrymw.TieredRetryConfig)
+		config []func(*settings)
 		record retry.Record
 		want   string
 	}{
@@ -355,7 +355,7 @@ func TestForgedTraceparentDoesNoHarm(t *testing.T) {
 }
 
 // arrivalsOf returns what Begin gets when a handler fails once with this error, and its copy comes back this much too late.
-func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*retrymw.TieredRetryConfig)) (a retry.Arrival, e, back retry.Event) {
+func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*settings)) (a retry.Arrival, e, back retry.Event) {
 	t.Helper()
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -379,16 +379,16 @@ func TestRetryHasItsTierAndItsLateness(t *testing.T) {
 	const late = 1500 * time.Millisecond
 	for name, row := range map[string]struct {
 		err    error
-		change []func(*retrymw.TieredRetryConfig)
+		change []func(*settings)
 		want   time.Duration
 	}{
 		"schedule":                         {errDown, nil, time.Second},
-		"schedule, tiers wait":             {errDown, []func(*retrymw.TieredRetryConfig){tiersWait}, time.Second},
+		"schedule, tiers wait":             {errDown, []func(*settings){tiersWait}, time.Second},
 		"requested tier":                   {backoff.RetryAfter(errDown, time.Minute), nil, time.Minute},
 		"requested delay":                  {backoff.RetryAfter(errDown, 7*time.Second), nil, time.Minute}, // it waits there, and is due before
 		"requested delay, beyond all":      {backoff.RetryAfter(errDown, time.Hour), nil, time.Minute},
-		"requested delay, tiers wait":      {backoff.RetryAfter(errDown, 5500*time.Millisecond), []func(*retrymw.TieredRetryConfig){tiersWait}, 5 * time.Second},
-		"requested delay, below the least": {backoff.RetryAfter(errDown, time.Millisecond), []func(*retrymw.TieredRetryConfig){tiersWait}, time.Second},
+		"requested delay, tiers wait":      {backoff.RetryAfter(errDown, 5500*time.Millisecond), []func(*settings){tiersWait}, 5 * time.Second},
+		"requested delay, below the least": {backoff.RetryAfter(errDown, time.Millisecond), []func(*settings){tiersWait}, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			arrived, failed, back := arrivalsOf(t, row.err, late, row.change...)
@@ -446,11 +446,11 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 		{}, time.Unix(0, 0), now, now.Add(-time.Hour), now.Add(time.Nanosecond), now.Add(1234567 * time.Microsecond), now.Add(time.Hour),
 		now.Add(backoff.MaxDelay), now.Add(-backoff.MaxDelay), time.Date(1, 1, 2, 0, 0, 0, 0, time.UTC), time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC),
 	}
-	for name, change := range map[string]func(*retrymw.TieredRetryConfig){
-		"plain":  func(*retrymw.TieredRetryConfig) {},
+	for name, change := range map[string]func(*settings){
+		"plain":  func(*settings) {},
 		"tiers":  tiersWait,
-		"jitter": func(c *retrymw.TieredRetryConfig) { c.Policy.Jitter, c.TiersWait = 0.3, true },
-		"extra":  func(c *retrymw.TieredRetryConfig) { c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
+		"jitter": func(c *settings) { c.Policy.Jitter, c.TiersWait = 0.3, true },
+		"extra":  func(c *settings) { c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &witness{name: "a"}
@@ -512,7 +512,7 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 			logs := &logRecorder{}
 			bad, good := &witness{name: "bad", change: broken}, &witness{name: "good"}
 			var observers *retrymw.Observers
-			tiered, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *retrymw.TieredRetryConfig) { observers = c.Observers })
+			tiered, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *settings) { observers = c.Observers })
 			for range 3 {
 				msg := messageOf(s.bind(routerContext(t)))
 				produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -606,7 +606,7 @@ func TestObserverGetsWhatIsObserved(t *testing.T) {
 // A delivery has the observers that were attached when it began.
 func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	var observers retrymw.Observers
-	tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Observers, c.Publisher = &observers, discard{} })
+	tiered, _ := setup(t, func(c *settings) { c.Observers, c.Publisher = &observers, discard{} })
 	ctx := routerContext(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	early := &witness{name: "early"}

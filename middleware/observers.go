@@ -14,8 +14,7 @@ import (
 )
 
 // Observers are the observers of a Connection. The zero value is ready for use. It is safe for concurrent use. A
-// Connection has its own; an app that wires the parts by itself makes one, calls Attach, and sets
-// TieredRetryConfig.Observers.
+// Connection and a builder have their own.
 type Observers struct {
 	mu  sync.Mutex
 	all atomic.Pointer[observers]

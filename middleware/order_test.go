@@ -281,7 +281,7 @@ func TestOrderDeduplicatorWithDeduplicationKey(t *testing.T) {
 func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
 	ctx := routerContext(t)
 	tooMany := errors.New("too many")
-	tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+	tiered, sent := setup(t, tiersWait, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(tooMany), Then: retry.Snooze(time.Second)}}
 	})
 	deduplicate := deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware
@@ -375,7 +375,7 @@ func TestOrderDeduplicatorOnTheFailurePublisherLosesCopies(t *testing.T) {
 	published, err := deduplicator(t, func(msg *message.Message) (string, error) { return string(msg.Payload), nil }).
 		PublisherDecorator()(&recorder{})
 	require.NoError(t, err)
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Publisher = published })
+	tiered, sent := setup(t, func(c *settings) { c.Publisher = published })
 	for range 2 { // two messages with one payload
 		_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
 		require.NoError(t, err)
@@ -526,7 +526,7 @@ func TestOrderDelayOnError(t *testing.T) {
 // metadata inside is in the copy too, unless DeepCopy is set.
 func TestOrderMetadataOfTraces(t *testing.T) {
 	for _, deep := range []bool{false, true} {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.DeepCopy = deep })
+		tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = deep })
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Metadata.Set("span", "inside")
 			return nil, errDown

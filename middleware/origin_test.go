@@ -20,18 +20,13 @@ import (
 func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 	ctx := retrymw.WithOrigin(routerContext(t), "invoices", "printing")
 	synctest.Test(t, func(t *testing.T) {
-		var retryParams []retrymw.RetryDestinationParams
-		var dead []retrymw.DeadLetterDestinationParams
+		var copies []retrymw.Copy
 		var events []retry.Event
-		tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+		tiered, sent := setup(t, tiersWait, func(c *settings) {
 			c.Policy.Schedule = backoff.Schedule{time.Second}
-			c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-				retryParams = append(retryParams, p)
-				return retry.Destination{Topic: "tier"}, nil
-			}
-			c.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-				dead = append(dead, p)
-				return retry.Destination{Topic: "dead"}, nil
+			c.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+				copies = append(copies, c)
+				return retry.Destination{Topic: "any"}, nil
 			}
 			c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
 		})
@@ -44,13 +39,13 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 		_, err = h(redelivered(ctx, sent.copies[1]))
 		require.NoError(t, err)
 
-		require.Len(t, retryParams, 2)
-		assert.Equal(t, "invoices", retryParams[0].Topic)
-		assert.Equal(t, "printing", retryParams[0].Handler)
-		require.Len(t, dead, 1)
-		assert.Equal(t, "invoices", dead[0].Topic)
-		assert.Equal(t, "printing", dead[0].Handler)
-		assert.Equal(t, 2, dead[0].Failures, "the failure on the return topic is counted on top")
+		require.Len(t, copies, 3)
+		for i, waits := range []bool{true, true, false} {
+			assert.Equal(t, "invoices", copies[i].Topic)
+			assert.Equal(t, "printing", copies[i].Handler)
+			assert.Equal(t, waits, copies[i].Tier > 0)
+		}
+		assert.Equal(t, "2", copies[2].Message.Metadata[retry.FailuresKey], "the failure on the return topic is counted on top")
 		require.Len(t, events, 3)
 		for i, outcome := range []retry.Outcome{retry.Retried, retry.Parked, retry.DeadLettered} {
 			assert.Equal(t, outcome, events[i].Outcome)
@@ -79,7 +74,7 @@ func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(123456789 * time.Nanosecond)
 		var due time.Time
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		tiered, sent := setup(t, func(c *settings) {
 			c.Observers = eventtest.Observers(func(e retry.Event) { due = e.Record.DueAt })
 		})
 		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -218,7 +217,7 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})
 	t.Run("the handler writes into payload and metadata, with DeepCopy", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.DeepCopy = true })
+		tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = true })
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Payload[0] = 'X'
 			msg.Metadata["trace"] = "changed"

@@ -22,7 +22,7 @@ import (
 
 func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
 	var failure error
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+	tiered, sent := setup(t, func(c *settings) {
 		c.Observers = eventtest.Observers(func(e retry.Event) { failure = e.Err })
 	})
 	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(messageOf(routerContext(t)))
@@ -42,7 +42,7 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 	sent, logs := &recorder{}, &logRecorder{}
 	config := configOf(sent)
 	config.Observers = eventtest.Observers(func(e retry.Event) { failure = e.Err })
-	tiered, err := retrymw.NewTieredRetry(config, logs)
+	tiered, err := config.Make(logs)
 	require.NoError(t, err)
 	panics := func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) }
 	_, err = tiered.Middleware(wmmiddleware.Recoverer(panics))(messageOf(routerContext(t)))
@@ -83,13 +83,13 @@ func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 	routed := routerContext(t)
 	const acked, nacked = true, false
-	observed := func(h eventtest.Hooks) func(*retrymw.TieredRetryConfig) {
-		return func(c *retrymw.TieredRetryConfig) {
+	observed := func(h eventtest.Hooks) func(*settings) {
+		return func(c *settings) {
 			c.Observers = &retrymw.Observers{}
 			c.Observers.Attach(h, retry.Observed{})
 		}
 	}
-	observing := func(c *retrymw.TieredRetryConfig) {
+	observing := func(c *settings) {
 		c.Observers = eventtest.Observers(func(retry.Event) { runtime.Goexit() })
 	}
 	traceparent := eventtest.Hooks{OnTraceparent: func(context.Context) string { runtime.Goexit(); return "" }}
@@ -97,7 +97,7 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
 	}
 	for name, row := range map[string]struct {
-		change func(*retrymw.TieredRetryConfig)
+		change func(*settings)
 		h      message.HandlerFunc
 		want   bool
 	}{
@@ -109,39 +109,39 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 			producing, nacked},
 		"Traceparent":              {observed(traceparent), failing(errDown), nacked},
 		"Traceparent after Goexit": {observed(traceparent), exiting, nacked},
-		"MaxAgeFrom": {func(c *retrymw.TieredRetryConfig) {
+		"MaxAgeFrom": {func(c *settings) {
 			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
 		}, succeed, nacked},
-		"Rule.If": {func(c *retrymw.TieredRetryConfig) {
+		"Rule.If": {func(c *settings) {
 			matches := func(retry.Record, error) bool { runtime.Goexit(); return false }
 			c.Policy.Rules = []retry.Rule{{If: matches, Then: retry.Discard()}}
 		}, failing(errDown), nacked},
-		"Breaker.Failed": {func(c *retrymw.TieredRetryConfig) {
+		"Breaker.Failed": {func(c *settings) {
 			c.Policy.Breaker = &retry.Breaker{Failed: func(error) bool { runtime.Goexit(); return false }}
 		}, failing(errDown), nacked},
-		"RedactReason": {func(c *retrymw.TieredRetryConfig) {
+		"RedactReason": {func(c *settings) {
 			c.Policy.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
 		}, failing(errDown), nacked},
-		"GenerateRetryDestination": {func(c *retrymw.TieredRetryConfig) {
-			c.GenerateRetryDestination = func(retrymw.RetryDestinationParams) (retry.Destination, error) {
+		"destination": {func(c *settings) {
+			c.Destination = func(retrymw.Copy) (retry.Destination, error) {
 				runtime.Goexit()
 				return retry.Destination{}, nil
 			}
 		}, failing(errDown), nacked},
 		"Observe after a success": {observing, succeed, nacked},
 		"Observe after a retry":   {observing, failing(errDown), acked},
-		"Observe while the message is held": {func(c *retrymw.TieredRetryConfig) {
+		"Observe while the message is held": {func(c *settings) {
 			observing(c)
 			c.Publisher.(*recorder).fail = func(int) error { return errNoBroker }
 		}, failing(errDown), nacked},
-		"Publisher": {func(c *retrymw.TieredRetryConfig) {
+		"Publisher": {func(c *settings) {
 			c.Publisher.(*recorder).fail = func(int) error { runtime.Goexit(); return nil }
 		}, failing(errDown), nacked},
 		"the error's text": {nil, failing(exitingError{}), nacked},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, _ := setup(t, func(c *settings) {
 					if row.change != nil {
 						row.change(c)
 					}
@@ -176,7 +176,7 @@ func (exitingError) Error() string { runtime.Goexit(); return "" }
 func TestMessageWhoseGoroutineTheAppEndsIsNackedAfterAPause(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) {
+		tiered, _ := setup(t, func(c *settings) {
 			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
 		})
 		began, msg := time.Now(), messageOf(routed)
@@ -288,7 +288,7 @@ func TestPlaceOfAPublishersPanicIsNotThatOfTheHandler(t *testing.T) {
 			}
 			return nil
 		}
-		tiered, err := retrymw.NewTieredRetry(configOf(sent), logs)
+		tiered, err := configOf(sent).Make(logs)
 		require.NoError(t, err)
 		_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panicsFirst(); return nil, nil })(messageOf(ctx))
 		require.NoError(t, err)

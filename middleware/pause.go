@@ -47,7 +47,7 @@ func (t *TieredRetry) breakerByName(in *delivery) *breaker {
 
 func (t *TieredRetry) newBreaker(in *delivery, g *gate.Gate) *breaker {
 	from := originOf(in.ctx)
-	return newBreaker(t.config.Policy.Breaker, g, t.logger,
+	return newBreaker(t.config.Breaker, g, t.logger,
 		watermill.LogFields{"topic": from.topic, "handler_name": from.handler})
 }
 
@@ -72,8 +72,8 @@ func (t *TieredRetry) enter(in *delivery) bool {
 
 // wait waits as long as the message may stay unacknowledged.
 func (t *TieredRetry) wait(in *delivery, limited *gate.Gate) *gate.Place {
-	longest := t.config.Policy.MaxHold
-	if source := t.config.Source; source != nil && source.MaxWait > 0 {
+	longest := t.config.MaxHold
+	if source := t.traits.Source; source != nil && source.MaxWait > 0 {
 		longest = min(longest, source.MaxWait)
 	}
 	ctx, cancel := context.WithTimeout(in.ctx, longest)
@@ -119,7 +119,7 @@ func (t *TieredRetry) observeAck(to *breaker, of ticket, msg *message.Message, r
 	case <-msg.Acked():
 		to.report(of, good)
 	case <-msg.Nacked():
-		if !renacked && (t.config.Policy.Breaker == nil || t.config.Policy.Breaker.Failed == nil ||
+		if !renacked && (t.config.Breaker == nil || t.config.Breaker.Failed == nil ||
 			t.isSign(nil, retry.ErrNotPublished)) {
 			to.report(of, bad)
 		}
@@ -146,7 +146,7 @@ func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
 
 func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
 	sign := f.retried()
-	if t.config.Policy.Breaker != nil && t.config.Policy.Breaker.Failed != nil {
+	if t.config.Breaker != nil && t.config.Breaker.Failed != nil {
 		sign = t.isSign(in, f.err)
 	}
 	if sign {
@@ -157,7 +157,7 @@ func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
 
 // isSign calls Breaker.Failed. A panic in it is logged once, with the fields of the delivery, which may be nil.
 func (t *TieredRetry) isSign(in *delivery, err error) (sign bool) {
-	panicked := call(func() { sign = t.config.Policy.Breaker.Failed(err) })
+	panicked := call(func() { sign = t.config.Breaker.Failed(err) })
 	if panicked != nil && !t.failedPanicked.Swap(true) {
 		var fields watermill.LogFields
 		if in != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // unbound returns the middleware for messages of a subscriber that is not one of this library.
-func unbound(t *testing.T, ctx context.Context, change ...func(*retrymw.TieredRetryConfig)) *breakered {
+func unbound(t *testing.T, ctx context.Context, change ...func(*settings)) *breakered {
 	b := withBreaker(t, ctx, 0, change...)
 	b.ctx, b.gate, b.valve = ctx, nil, nil
 	return b
@@ -64,11 +64,11 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 	ctx := routerContext(t)
 	long := rule(retry.Pause(time.Hour))
 	for name, row := range map[string]struct {
-		change func(*retrymw.TieredRetryConfig)
+		change func(*settings)
 		want   time.Duration
 	}{
-		"MaxHold": {func(c *retrymw.TieredRetryConfig) { c.Policy.MaxHold = 2 * time.Minute }, 2 * time.Minute},
-		"the backend's": {func(c *retrymw.TieredRetryConfig) {
+		"MaxHold": {func(c *settings) { c.Policy.MaxHold = 2 * time.Minute }, 2 * time.Minute},
+		"the backend's": {func(c *settings) {
 			c.Source = sourceOf("email")
 			c.Source.MaxWait = 20 * time.Second
 		}, 20 * time.Second},
@@ -76,7 +76,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var outcomes []retry.Outcome
-				b := unbound(t, ctx, long, row.change, func(c *retrymw.TieredRetryConfig) {
+				b := unbound(t, ctx, long, row.change, func(c *settings) {
 					c.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
 					if c.Source != nil {
 						b := &binding.Binding{Owner: c.Source.Owner}

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -23,7 +22,7 @@ func TestSecretAtTheEndOfTheReasonIsRedactedBeforeTheCut(t *testing.T) {
 	sent := &recorder{}
 	config := configOf(sent)
 	config.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	require.NoError(t, err)
 	_, err = tiered.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2) + secretText)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
@@ -34,17 +33,17 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 	ctx := routerContext(t)
 	secret := errors.New("cannot log in with " + secretText)
 	for name, row := range map[string]struct {
-		change func(*retrymw.TieredRetryConfig)
+		change func(*settings)
 		want   string
 	}{
-		"redacted": {func(c *retrymw.TieredRetryConfig) {
+		"redacted": {func(c *settings) {
 			c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 		}, "***"},
-		"type only": {func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true }, ""},
-		"redaction panics": {func(c *retrymw.TieredRetryConfig) {
+		"type only": {func(c *settings) { c.Policy.OmitReason = true }, ""},
+		"redaction panics": {func(c *settings) {
 			c.Policy.RedactReason = func(string, error) string { panic(secretText) }
 		}, ""},
-		"redaction is too long": {func(c *retrymw.TieredRetryConfig) {
+		"redaction is too long": {func(c *settings) {
 			c.Policy.RedactReason = func(string, error) string { return strings.Repeat("*", 5000) }
 		}, strings.Repeat("*", 1024)},
 	} {
@@ -57,7 +56,7 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 				sent, logs := &recorder{}, &logRecorder{}
 				config := configOf(sent)
 				row.change(&config)
-				tiered, err := retrymw.NewTieredRetry(config, logs)
+				tiered, err := config.Make(logs)
 				require.NoError(t, err)
 				_, err = tiered.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
@@ -79,7 +78,7 @@ func TestMarshalerErrorIsNotReturnedAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.OmitReason = true })
+		tiered, sent := setup(t, func(c *settings) { c.Policy.OmitReason = true })
 		msg := messageOf(ctx)
 		msg.Metadata[retry.PropertiesKey], msg.Metadata[retry.UnmarshalErrorKey] = "x", secretText
 		_, err := tiered.Middleware(failing(errDown))(msg)

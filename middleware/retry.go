@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -17,34 +18,49 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// shutdownPause is longer than ten of the rounds that watermill-amqp's subscriber needs to see that its context has
+// ended.
+const shutdownPause = time.Second
+
 // TieredRetry is the middleware. It is safe for concurrent use by any number of handlers and routers.
 type TieredRetry struct {
-	config TieredRetryConfig
-	policy policy
-	logger watermill.LoggerAdapter
-	warned atomic.Bool // of a deadline that was set outside
-	cut    atomic.Bool // a requested delay, and that was logged
+	config  retry.Policy // with its defaults
+	policy  policy       // what decisions need of config and traits
+	backend Backend
+	traits  Traits
+	logger  watermill.LoggerAdapter
+	warned  atomic.Bool // of a deadline that was set outside
+	cut     atomic.Bool // a requested delay, and that was logged
 
 	pauses         atomic.Bool // handlers may pause, so that they have breakers
 	breakers       atomic.Pointer[breakers]
 	failedPanicked atomic.Bool
 }
 
-// NewTieredRetry makes the middleware. It reports all faults of the configuration at once. A nil logger logs nothing.
-func NewTieredRetry(config TieredRetryConfig, logger watermill.LoggerAdapter) (*TieredRetry, error) {
-	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid TieredRetryConfig: %w", err)
+// New makes the middleware for handlers with a policy. It reports all faults of the policy at once. A nil logger logs
+// nothing.
+func New(own retry.Policy, backend Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
+	err := own.Validate()
+	if backend == nil {
+		err = errors.Join(err, errors.New("the backend is nil: give that of Relay.Backend, or let NewTieredRetry of "+
+			"a builder make the middleware"))
 	}
-	config.Policy = config.Policy.WithDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("invalid Policy: %w", err)
+	}
+	own = own.WithDefaults()
+	traits, err := backend.Use(own)
+	if err != nil {
+		return nil, err
+	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
 	t := &TieredRetry{
-		config: config,
-		policy: config.policy(),
-		logger: logger,
+		config: own, policy: policyOf(own, traits.TiersWait), backend: backend, traits: traits, logger: logger,
 	}
-	t.pauses.Store(config.Policy.Breaker != nil || slices.ContainsFunc(config.Policy.Rules, func(r retry.Rule) bool { return r.Then.Pause > 0 }))
+	ruled := func(r retry.Rule) bool { return r.Then.Pause > 0 }
+	t.pauses.Store(own.Breaker != nil || slices.ContainsFunc(own.Rules, ruled))
 	return t, nil
 }
 
@@ -58,7 +74,7 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		var own *binding.Delivery
-		if source := t.config.Source; source != nil && source.Token == "" {
+		if source := t.traits.Source; source != nil && source.Token == "" {
 			own = binding.Lookup(msg)
 		}
 		return t.handle(h, msg, own, seen)
@@ -140,21 +156,21 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	if at, found := in.ctx.Deadline(); found {
 		t.noteDeadline(in, at)
 	}
-	if own := t.config.Source; own != nil && !own.has(in) {
+	if own := t.traits.Source; own != nil && !own.has(in) {
 		if settled(msg) { // for example by Watermill's InstantAck: no copy of it would be published
 			return h(msg)
 		}
 		return nil, t.refuse(in)
 	}
 	t.takeToken(in)
-	in.observers = t.config.Observers.load()
-	if t.config.Policy.DeepCopy {
+	in.observers = t.traits.Observers.load()
+	if t.config.DeepCopy {
 		// The handler gets the copies. The subscriber may read the bytes of the delivery again, after a nack.
 		msg.Payload, msg.Metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
-	if in.recorded || in.ctx.Err() != nil || t.config.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
-		t.config.Policy.MaxAgeFrom != nil {
+	if in.recorded || in.ctx.Err() != nil || t.traits.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
+		t.config.MaxAgeFrom != nil {
 		if done, err := t.arrive(in); done {
 			return nil, err
 		}

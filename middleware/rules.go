@@ -11,8 +11,8 @@ import (
 // actionFor returns the action of the first rule that matches, and the rule's name. A circuit breaker of Watermill
 // inside, which is open, is a rule after all others.
 func (t *TieredRetry) actionFor(record *retry.Record, err error) (retry.Action, string) {
-	for i := range t.config.Policy.Rules {
-		if rule := &t.config.Policy.Rules[i]; t.matches(rule, *record, err) {
+	for i := range t.config.Rules {
+		if rule := &t.config.Rules[i]; t.matches(rule, *record, err) {
 			return rule.Then, rule.Name
 		}
 	}

@@ -28,8 +28,8 @@ type errStatus int
 func (e errStatus) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
 // observing keeps the events.
-func observing(events *[]retry.Event) func(*retrymw.TieredRetryConfig) {
-	return func(c *retrymw.TieredRetryConfig) {
+func observing(events *[]retry.Event) func(*settings) {
+	return func(c *settings) {
 		if c.Observers == nil {
 			c.Observers = &retrymw.Observers{}
 		}
@@ -83,7 +83,7 @@ func TestEachActionWithEachMatch(t *testing.T) {
 				t.Run(name+"/"+match+"/"+kind, func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						var events []retry.Event
-						tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
+						tiered, sent := setup(t, tiersWait, observing(&events), func(c *settings) {
 							if name != "no rule" {
 								never := func(retry.Record, error) bool { return false }
 								c.Policy.Rules = []retry.Rule{
@@ -146,7 +146,7 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent := setup(t, tiersWait, func(c *settings) {
 					c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(row.schedule)}}
 				})
 				h := failing(errDown)
@@ -167,7 +167,7 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 		})
 	}
 	t.Run("after other failures", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		tiered, sent := setup(t, func(c *settings) {
 			c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
 		})
 		_, err := tiered.Middleware(failing(errors.New("another")))(messageOf(ctx))
@@ -183,7 +183,7 @@ func TestRetryWithKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{5 * time.Second}
 	action := retry.RetryWith(schedule)
 	schedule[0] = time.Hour
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+	tiered, sent := setup(t, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: action}}
 	})
 	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
@@ -199,7 +199,7 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 		{Name: "panics", If: func(retry.Record, error) bool { panic("in If") }, Then: retry.Discard()},
 		{Name: "next", If: retry.Is(errDown), Then: retry.DeadLetter("next")},
 	}
-	tiered, err := retrymw.NewTieredRetry(config, logs)
+	tiered, err := config.Make(logs)
 	require.NoError(t, err)
 	for range 2 {
 		_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
@@ -212,7 +212,7 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 }
 
 func TestRulesMatchPanics(t *testing.T) {
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+	tiered, sent := setup(t, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{
 			{If: retry.As[*retry.PanicError](), Then: retry.DeadLetter("panic")},
 			{If: retry.Is(retry.ErrNilMessage), Then: retry.DeadLetter("nil")},
@@ -251,7 +251,7 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 	config.Policy.Breaker = &retry.Breaker{Ratio: math.NaN(), Least: -1}
 	config.Policy.MaxAge = -time.Second
 	config.Policy.MaxHold = -time.Second
-	err := config.Validate()
+	err := config.Policy.Validate()
 	for _, fault := range []string{
 		`Rules[0] (""): If is nil`, `Then is not set`,
 		`Rules[1] ("no action"): Then is not set: use RetryWith`,
@@ -275,7 +275,7 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 
 	config = configOf(&recorder{})
 	config.Policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} }
-	require.ErrorContains(t, config.Validate(), "MaxAgeFrom is set, but MaxAge is 0")
+	require.ErrorContains(t, config.Policy.Validate(), "MaxAgeFrom is set, but MaxAge is 0")
 
 	err = retry.Options{Policy: &retry.Policy{Rules: []retry.Rule{{If: is}}, Breaker: &retry.Breaker{Window: -1}}}.Validate()
 	require.ErrorContains(t, err, "Rules[0]")
@@ -285,8 +285,8 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 // A message that is given up by age keeps the record of its last failure.
 func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 	ctx := routerContext(t)
-	aged := func(age time.Duration) func(*retrymw.TieredRetryConfig) {
-		return func(c *retrymw.TieredRetryConfig) { c.Policy.MaxAge = age }
+	aged := func(age time.Duration) func(*settings) {
+		return func(c *settings) { c.Policy.MaxAge = age }
 	}
 	t.Run("no retry is started that would end beyond it", func(t *testing.T) {
 		for age, want := range map[time.Duration][]string{
@@ -394,7 +394,7 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var events []retry.Event
-				tiered, sent := setup(t, tiersWait, observing(&events), func(c *retrymw.TieredRetryConfig) {
+				tiered, sent := setup(t, tiersWait, observing(&events), func(c *settings) {
 					c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
 				})
 				called := false
@@ -472,7 +472,7 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 		})
 	})
 	t.Run("with a rule", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+		tiered, sent := setup(t, func(c *settings) {
 			c.Policy.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}
 		})
 		_, err := tiered.Middleware(failing(gobreaker.ErrOpenState))(messageOf(context.Background()))

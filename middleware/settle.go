@@ -29,8 +29,8 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	case s.paused && cause == nil:
 		cause = errPaused
 	}
-	held := holder{t: t, in: in, until: time.Now().Add(t.config.Policy.MaxHold), pause: holdInitial}
-	closed := new(atomic.Bool) // the broker has closed a channel because of the message
+	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
+	suspect := new(atomic.Bool) // see Copy
 	defer held.end()
 	for {
 		d := t.policy.decide(s, f, now)
@@ -53,7 +53,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		if d.cut > 0 && !t.cut.Swap(true) {
 			t.logCut(in, &d)
 		}
-		to, refused, err := held.publish(&d, f, closed)
+		to, refused, err := held.publish(&d, f, suspect)
 		switch refused {
 		case notRefused:
 			in.safe = true
@@ -92,7 +92,7 @@ func (t *TieredRetry) logCut(in *delivery, d *decision) {
 	warning.Log(t.logger, "A message requests a delay that is longer than MaxDelay, and waits for MaxDelay. Later "+
 		"cuts are not logged. If such "+
 		"delays are wanted, set Policy.MaxDelay", t.fields(in).Add(watermill.LogFields{"requested": d.cut,
-		"max_delay": t.config.Policy.MaxDelay}))
+		"max_delay": t.config.MaxDelay}))
 }
 
 // logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets

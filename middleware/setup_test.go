@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -68,34 +69,31 @@ func (r *recorder) only(t *testing.T) publishedCopy {
 	return r.copies[0]
 }
 
-func configOf(publisher message.Publisher) retrymw.TieredRetryConfig {
-	return retrymw.TieredRetryConfig{
-		Publisher: publisher,
-		Policy:    retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second, 5 * time.Second, time.Minute}},
-		GenerateRetryDestination: func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: fmt.Sprintf("%v.%s", p.Tier, p.Topic)}, nil
-		},
-		GenerateDeadLetterDestination: func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: "dead." + p.Topic}, nil
-		},
+type settings = eventtest.Settings
+
+// configOf returns settings with topics like 1s.orders and dead.orders.
+func configOf(publisher message.Publisher) settings {
+	return settings{
+		Publisher: publisher, Destination: eventtest.Destination,
+		Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second, 5 * time.Second, time.Minute}},
 	}
 }
 
 // setup makes the middleware and the publisher that records its copies.
-func setup(t testing.TB, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.TieredRetry, *recorder) {
+func setup(t testing.TB, change ...func(*settings)) (*retrymw.TieredRetry, *recorder) {
 	t.Helper()
 	sent := &recorder{}
 	config := configOf(sent)
 	for _, c := range change {
 		c(&config)
 	}
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	require.NoError(t, err)
 	return tiered, sent
 }
 
 // tiersWait makes the middleware behave as on RabbitMQ.
-func tiersWait(c *retrymw.TieredRetryConfig) { c.TiersWait = true }
+func tiersWait(c *settings) { c.TiersWait = true }
 
 // routerContext returns the context that a router sets on the messages of a handler. Only a router can make it.
 func routerContext(t testing.TB) context.Context {

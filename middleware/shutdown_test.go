@@ -44,7 +44,7 @@ func (s *subscription) bind(own context.Context) context.Context {
 }
 
 // setupBound is setup for messages of a subscription.
-func setupBound(t *testing.T, change ...func(*retrymw.TieredRetryConfig)) (*retrymw.TieredRetry, *recorder, *subscription, *logRecorder) {
+func setupBound(t *testing.T, change ...func(*settings)) (*retrymw.TieredRetry, *recorder, *subscription, *logRecorder) {
 	t.Helper()
 	sent, logs := &recorder{}, &logRecorder{}
 	config := configOf(sent)
@@ -52,7 +52,7 @@ func setupBound(t *testing.T, change ...func(*retrymw.TieredRetryConfig)) (*retr
 	for _, c := range change {
 		c(&config)
 	}
-	tiered, err := retrymw.NewTieredRetry(config, logs)
+	tiered, err := config.Make(logs)
 	require.NoError(t, err)
 	return tiered, sent, newSubscription(t, config.Source), logs
 }
@@ -73,7 +73,7 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 	for _, bound := range []bool{true, false} {
 		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, s, logs := setupBound(t, func(c *settings) {
 					if !bound {
 						c.Source = nil
 					}
@@ -128,7 +128,7 @@ func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
 	for _, bound := range []bool{true, false} {
 		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, s, _ := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, s, _ := setupBound(t, func(c *settings) {
 					if !bound {
 						c.Source = nil
 					}
@@ -173,7 +173,7 @@ func TestDeadlineOfTheRouterEndsTheHold(t *testing.T) {
 	}{"the first message": {}, "the third message": {before: 2}, "a message of another source": {wrong: true}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, _, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, _, logs := setupBound(t, func(c *settings) {
 					if !row.wrong {
 						c.Source = nil
 					}
@@ -304,7 +304,7 @@ func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var outcomes []retry.Outcome
-				tiered, sent, s, logs := setupBound(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent, s, logs := setupBound(t, func(c *settings) {
 					c.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
 				})
 				want := []retry.Outcome{retry.GivenBack}
@@ -351,7 +351,7 @@ func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
 	}{"acked": {(*message.Message).Ack, watermill.ErrorLogLevel}, "nacked": {(*message.Message).Nack, watermill.InfoLogLevel}} {
 		t.Run(name, func(t *testing.T) {
 			logs := watermill.NewCaptureLogger()
-			tiered, err := retrymw.NewTieredRetry(configOf(&recorder{}), logs)
+			tiered, err := configOf(&recorder{}).Make(logs)
 			require.NoError(t, err)
 			_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				row.settle(msg)
@@ -406,7 +406,7 @@ func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
 
 var errLater = errors.New("the rate limit is reached")
 
-func snoozeLater(c *retrymw.TieredRetryConfig) {
+func snoozeLater(c *settings) {
 	c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "later", If: retry.Is(errLater), Then: retry.Snooze(time.Second)})
 }
 

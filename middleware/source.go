@@ -35,9 +35,9 @@ func (s *Source) has(in *delivery) bool {
 // takeToken removes the token of the builder from the metadata: the handler, what it produces and copies do not have
 // it.
 func (t *TieredRetry) takeToken(in *delivery) {
-	if t.config.Source != nil && t.config.Source.Token != "" {
+	if t.traits.Source != nil && t.traits.Source.Token != "" {
 		delete(in.metadata, binding.BuilderKey)
-		in.token = t.config.Source.Token
+		in.token = t.traits.Source.Token
 	}
 }
 
@@ -59,11 +59,11 @@ const refusalInterval = 30 * time.Second
 // refuse holds a message whose copies would go astray, because a nack would bring it back at once, and a queue with a
 // delivery limit would drop it in the end. It returns the error with which the router nacks the message.
 func (t *TieredRetry) refuse(in *delivery) error {
-	o, own := originOf(in.ctx), t.config.Source
+	o, own := originOf(in.ctx), t.traits.Source
 	why := fmt.Errorf("handler %q on topic %q: its subscriber is not one of %s, so a copy of its messages would not "+
 		"come back: %s",
 		o.handler, o.topic, own.Name, own.Subscribe)
-	until := time.Now().Add(t.config.Policy.MaxHold)
+	until := time.Now().Add(t.config.MaxHold)
 	for {
 		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why,
 			t.fields(in))

@@ -51,13 +51,12 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 		"of a builder":           {builder("email"), marked("email"), errDown, "1s.orders"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+			tiered, sent := setup(t, func(c *settings) {
 				c.Source = row.source
-				c.GenerateRetryDestination = func(p retrymw.RetryDestinationParams) (retry.Destination, error) {
-					return retry.Destination{Topic: p.Tier.String() + "." + cmp.Or(p.Queue, p.Topic)}, nil
-				}
-				c.GenerateDeadLetterDestination = func(p retrymw.DeadLetterDestinationParams) (retry.Destination, error) {
-					return retry.Destination{Topic: "dead." + cmp.Or(p.Queue, p.Topic)}, nil
+				destination := c.Destination
+				c.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+					c.Topic = cmp.Or(c.Queue, c.Topic)
+					return destination(c)
 				}
 			})
 			msg := messageOf(ctx)
@@ -73,7 +72,7 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 func TestTokenIsTakenOut(t *testing.T) {
 	ctx := routerContext(t)
 	t.Run("handler, produced and copy", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = builder("email") })
+		tiered, sent := setup(t, func(c *settings) { c.Source = builder("email") })
 		for _, fault := range []error{nil, errDown} {
 			msg := messageOf(ctx)
 			marked("email")(msg)
@@ -90,7 +89,7 @@ func TestTokenIsTakenOut(t *testing.T) {
 	})
 	t.Run("again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source, c.Policy.MaxHold = builder("email"), time.Second })
+			tiered, sent := setup(t, func(c *settings) { c.Source, c.Policy.MaxHold = builder("email"), time.Second })
 			sent.fail = func(int) error { return errDown }
 			calls := 0
 			kept := message.Metadata{} // another goroutine may read it
@@ -131,7 +130,7 @@ func TestWrongSourceIsRefused(t *testing.T) {
 				sent := &recorder{}
 				config := configOf(sent)
 				config.Source, config.Policy.MaxHold = row.source, 2*time.Minute
-				tiered, err := retrymw.NewTieredRetry(config, logs)
+				tiered, err := config.Make(logs)
 				require.NoError(t, err)
 				for _, h := range []message.HandlerFunc{tiered.Middleware(notCalled(t)), tiered.Dispatch(notCalled(t))} {
 					msg := messageOf(ctx)
@@ -152,7 +151,7 @@ func TestWrongSourceIsRefused(t *testing.T) {
 }
 
 func TestSettledMessageIsNotRefused(t *testing.T) {
-	tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+	tiered, sent := setup(t, func(c *settings) {
 		c.Source, c.Policy.MaxHold = sourceOf("email"), time.Millisecond
 	})
 	msg := messageOf(routerContext(t))
@@ -165,7 +164,7 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email") })
+		tiered, _ := setup(t, func(c *settings) { c.Source = sourceOf("email") })
 		ctx, cancel := context.WithCancel(routed)
 		time.AfterFunc(3*time.Second, cancel)
 		begin := time.Now()
@@ -181,7 +180,7 @@ func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 	for name, source := range map[string]*retrymw.Source{"no copy": sourceOf("email"), "wrong source": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = sourceOf("email") })
+				tiered, sent := setup(t, func(c *settings) { c.Source = sourceOf("email") })
 				sent.fail = func(int) error { return errDown }
 				stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
 				defer stop()
@@ -201,7 +200,7 @@ func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 
 func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 	ctx := routerContext(t)
-	hour, sent := setup(t, func(c *retrymw.TieredRetryConfig) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
+	hour, sent := setup(t, func(c *settings) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
 	other, unused := setup(t)
 	msg := messageOf(ctx)
 	b := &binding.Binding{Retry: hour}
@@ -215,7 +214,7 @@ func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 
 func TestSuccessOfABoundMessageDoesNotAllocate(t *testing.T) {
 	email := sourceOf("email")
-	tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = email })
+	tiered, _ := setup(t, func(c *settings) { c.Source = email })
 	for name, h := range map[string]message.HandlerFunc{"Middleware": tiered.Middleware(succeed), "Dispatch": tiered.Dispatch(succeed)} {
 		msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Owner: "email", Retry: tiered}))
 		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }), name)
@@ -223,7 +222,7 @@ func TestSuccessOfABoundMessageDoesNotAllocate(t *testing.T) {
 }
 
 func TestSuccessOfABuildersMessageDoesNotAllocate(t *testing.T) {
-	tiered, _ := setup(t, func(c *retrymw.TieredRetryConfig) { c.Source = builder("email") })
+	tiered, _ := setup(t, func(c *settings) { c.Source = builder("email") })
 	msg, h := messageOf(routerContext(t)), tiered.Middleware(succeed)
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {
 		msg.Metadata[binding.BuilderKey] = "email"

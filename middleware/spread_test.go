@@ -19,7 +19,9 @@ var errSpread = errors.New("the bank is down")
 
 // spreadPolicy has tiers of 1s, 5s and 1m, with the lanes of 5s: 5s, 5.125s ... 5.875s.
 func spreadPolicy(tiersWait bool) policy {
-	return (&TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{5 * time.Second, time.Minute}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.2}, TiersWait: tiersWait}).policy()
+	return policyOf(retry.Policy{
+		Schedule: backoff.Schedule{5 * time.Second, time.Minute}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.2,
+	}, tiersWait)
 }
 
 func TestJitterChoosesTheDelayByChance(t *testing.T) {
@@ -77,9 +79,9 @@ func TestOnlyDelaysOfASchedulesAreSpread(t *testing.T) {
 		"arrives, delayed":            {delayed: 5 * time.Second, want: 5 * time.Second},
 	} {
 		for _, tiersWait := range []bool{true, false} {
-			p := (&TieredRetryConfig{
-				Policy: retry.Policy{Schedule: backoff.Schedule{5 * time.Second}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.5, Rules: []retry.Rule{{Then: retry.RetryWith(other)}}, MaxDelay: time.Minute}, TiersWait: tiersWait,
-			}).policy()
+			p := policyOf(retry.Policy{
+				Schedule: backoff.Schedule{5 * time.Second}, ExtraTiers: []time.Duration{time.Second}, Jitter: 0.5, Rules: []retry.Rule{{Then: retry.RetryWith(other)}}, MaxDelay: time.Minute,
+			}, tiersWait)
 			longest := time.Duration(0)
 			for i := range 64 {
 				s := situation{called: row.f.err != nil, probe: row.probe, delayed: row.delayed, chance: float64(i) / 64}
@@ -161,7 +163,7 @@ func TestSpreadIsOnlyEverLonger(t *testing.T) {
 		delay := time.Duration(1+rand.Int64N(1<<rand.IntN(30))) * time.Millisecond
 		jitter := 1 - rand.Float64()
 		tiersWait := rand.IntN(2) == 0
-		p := (&TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{delay}, Jitter: jitter}, TiersWait: tiersWait}).policy()
+		p := policyOf(retry.Policy{Schedule: backoff.Schedule{delay}, Jitter: jitter}, tiersWait)
 		d := p.decide(&situation{called: true, chance: rand.Float64()}, &failure{err: errSpread}, time.Now())
 		require.Equal(t, retry.Retried, d.outcome)
 		require.GreaterOrEqual(t, d.delay, delay)

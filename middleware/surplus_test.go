@@ -12,7 +12,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -30,7 +29,7 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 				defer handler.Attach(following{})() // as RabbitMQ's subscriber: messages do not wait before the handler
 				var mu sync.Mutex
 				events := map[retry.Outcome]int{}
-				tiered, sent := setup(t, func(c *retrymw.TieredRetryConfig) {
+				tiered, sent := setup(t, func(c *settings) {
 					c.Observers = eventtest.Observers(func(e retry.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ })
 				})
 				sent.fail = func(int) error {

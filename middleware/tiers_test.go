@@ -13,7 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -66,7 +65,7 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 				tiersWait(&config)
 				snoozeLater(&config)
 				observing(&events)(&config)
-				tiered, err := retrymw.NewTieredRetry(config, nil)
+				tiered, err := config.Make(nil)
 				require.NoError(t, err)
 				_, err = tiered.Middleware(failing(row.failure))(messageOf(ctx))
 				require.NoError(t, err)
@@ -94,7 +93,7 @@ func TestParkedMessageIsNotLostIfAllTiersRefuse(t *testing.T) {
 	sent := &byTopic{errs: map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}}
 	config := configOf(sent)
 	tiersWait(&config)
-	tiered, err := retrymw.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	require.NoError(t, err)
 	msg := messageOf(ctx)
 	retry.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
@@ -143,7 +142,7 @@ func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 				tiersWait(&config)
 				config.Policy.MaxHold = row.hold
 				config.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
-				tiered, err := retrymw.NewTieredRetry(config, nil)
+				tiered, err := config.Make(nil)
 				require.NoError(t, err)
 				_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
 				if row.err {
@@ -165,7 +164,7 @@ func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		sent := &byTopic{errs: map[string]error{"dead": errUnconfirmed}, takes: 30 * time.Second, began: time.Now()}
-		tiered, err := retrymw.NewTieredRetry(configOf(sent), nil)
+		tiered, err := configOf(sent).Make(nil)
 		require.NoError(t, err)
 		_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(ctx))
 		require.ErrorContains(t, err, "held for MaxHold")

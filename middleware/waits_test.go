@@ -77,12 +77,12 @@ func randomTiers(random *rand.Rand) []backoff.Tier {
 	return tiers
 }
 
-func policyOf(tiers []backoff.Tier) *policy {
-	config := TieredRetryConfig{TiersWait: true, Policy: retry.Policy{MaxDelay: backoff.MaxDelay}}
+func policyWith(tiers []backoff.Tier) *policy {
+	config := retry.Policy{MaxDelay: backoff.MaxDelay}
 	for _, tier := range tiers {
-		config.Policy.Schedule = append(config.Policy.Schedule, time.Duration(tier))
+		config.Schedule = append(config.Schedule, time.Duration(tier))
 	}
-	p := config.policy()
+	p := policyOf(config, true)
 	return &p
 }
 
@@ -95,7 +95,7 @@ func TestRequestedDelaysOverRandomTiers(t *testing.T) {
 	exact := func() time.Duration { return 0 }
 	wrong := func() time.Duration { return time.Duration(random.Int64N(int64(12*time.Hour))) - 6*time.Hour }
 	for range 500 {
-		p := policyOf(randomTiers(random))
+		p := policyWith(randomTiers(random))
 		shortest, longest := time.Duration(p.tiers[0]), time.Duration(p.tiers[len(p.tiers)-1])
 		requested := time.Duration(random.Int64N(int64(50*longest))) + 1
 		switch random.IntN(4) {
@@ -130,7 +130,7 @@ func TestMaxDelayOverRandomTiers(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 0))
 	for range 50 {
-		p := policyOf([]backoff.Tier{
+		p := policyWith([]backoff.Tier{
 			backoff.Tier(time.Duration(random.IntN(3_600_000)+60_000) * time.Millisecond), backoff.Tier(24 * time.Hour), backoff.Tier(1000 * time.Hour),
 		})
 		for _, requested := range []time.Duration{backoff.MaxDelay - 1, backoff.MaxDelay, backoff.MaxDelay + 1, 1<<63 - 1} {
@@ -145,12 +145,12 @@ func TestMaxDelayOverRandomTiers(t *testing.T) {
 func TestExtraTiersMakeFewerRounds(t *testing.T) {
 	t.Parallel()
 	exact := func() time.Duration { return 0 }
-	config := TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second}, MaxDelay: backoff.MaxDelay}, TiersWait: true}
-	p := config.policy()
+	config := retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second}, MaxDelay: backoff.MaxDelay}
+	p := policyOf(config, true)
 	assert.Len(t, simulate(t, &p, time.Hour, exact).tiers, 720)
 
-	config.Policy.ExtraTiers = backoff.Ladder(time.Second, 30*24*time.Hour)
-	p = config.policy()
+	config.ExtraTiers = backoff.Ladder(time.Second, 30*24*time.Hour)
+	p = policyOf(config, true)
 	seed := rand.Uint64()
 	t.Log("seed:", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -185,14 +185,14 @@ func TestShortTiersGetOneOfASecond(t *testing.T) {
 		{[]backoff.Tier{second, 5 * second}, []backoff.Tier{second, 5 * second}, 4 * time.Second, 4, 4 * time.Second},
 		{[]backoff.Tier{5 * second}, []backoff.Tier{5 * second}, time.Second, 1, 5 * time.Second},
 	} {
-		p := policyOf(row.tiers)
+		p := policyWith(row.tiers)
 		assert.Equal(t, row.declared, p.tiers)
 		w := simulate(t, p, row.requested, exact)
 		assert.Len(t, w.tiers, row.rounds, "%+v", row)
 		assert.Equal(t, row.waited, w.waited, "%+v", row)
 	}
-	relay := TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule{time.Millisecond}}}
-	assert.Equal(t, []backoff.Tier{ms}, relay.Tiers(), "it waits until the due time of each message")
+	relay := Tiers(retry.Policy{Schedule: backoff.Schedule{time.Millisecond}}, false)
+	assert.Equal(t, []backoff.Tier{ms}, relay, "it waits until the due time of each message")
 }
 
 // The next longer tier replaces one that refuses, then a shorter one, in rounds. What remains is waited for.
@@ -238,7 +238,7 @@ func FuzzForgedRemaining(f *testing.F) {
 	for _, text := range []string{"", "1s", "-1s", "87600h", "87600h0m0.001s", "NaN", "1e9h", "9223372036854775807ns", "0.1ns", "+1h", "1h-1s", "\x00"} {
 		f.Add(text)
 	}
-	p := policyOf([]backoff.Tier{backoff.Tier(time.Hour), backoff.Tier(8760 * time.Hour)})
+	p := policyWith([]backoff.Tier{backoff.Tier(time.Hour), backoff.Tier(8760 * time.Hour)})
 	f.Fuzz(func(t *testing.T, text string) {
 		now := time.Now()
 		metadata := message.Metadata{retry.FailuresKey: "1", retry.TopicKey: "orders", retry.RemainingKey: text}

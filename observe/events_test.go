@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -27,7 +27,7 @@ var (
 	errLater = errors.New("the order is not paid")
 )
 
-func rules(c *middleware.TieredRetryConfig) {
+func rules(c *eventtest.Settings) {
 	c.Policy.Rules = []retry.Rule{
 		{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
 		{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
@@ -289,7 +289,7 @@ func TestTheBoundIsThatOfTheConfig(t *testing.T) {
 func TestStrangeTextsAreLabels(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 300)
-	a := newApp(t, func(c *middleware.TieredRetryConfig) {
+	a := newApp(t, func(c *eventtest.Settings) {
 		c.Policy.Rules = []retry.Rule{{Name: "x" + long, If: retry.Is(errGone), Then: retry.Discard()}}
 	})
 	registry := register(t, observe.Config{}, a)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -51,25 +52,25 @@ type app struct {
 	copies []*message.Message
 }
 
-func newApp(t testing.TB, change ...func(*middleware.TieredRetryConfig)) *app {
+func newApp(t testing.TB, change ...func(*eventtest.Settings)) *app {
 	t.Helper()
 	a := &app{t: t, closed: make(chan struct{}), logged: &lines{}, system: "rabbitmq"}
 	t.Cleanup(a.end)
-	config := middleware.TieredRetryConfig{
-		Publisher: a, Observers: &a.observers, Policy: retry.Policy{MaxHold: time.Minute, Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute}}, TiersWait: true,
-
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: p.Tier.String()}, nil
-		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: "dead"}, nil
+	config := eventtest.Settings{
+		Publisher: a, Traits: middleware.Traits{Observers: &a.observers, TiersWait: true},
+		Policy: retry.Policy{MaxHold: time.Minute, Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute}},
+		Destination: func(c middleware.Copy) (retry.Destination, error) {
+			if c.Tier == 0 {
+				return retry.Destination{Topic: "dead"}, nil
+			}
+			return retry.Destination{Topic: c.Tier.String()}, nil
 		},
 	}
 	for _, c := range change {
 		c(&config)
 	}
 	var err error
-	a.retry, err = middleware.NewTieredRetry(config, nil)
+	a.retry, err = config.Make(nil)
 	require.NoError(t, err)
 	return a
 }

@@ -361,7 +361,7 @@ func TestEverySpanEnds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		handler   func(*message.Message) ([]*message.Message, error)
-		change    func(*middleware.TieredRetryConfig)
+		change    func(*eventtest.Settings)
 		errorType string
 	}{
 		"panic":        {handler: func(*message.Message) ([]*message.Message, error) { panic("no") }, errorType: "*retry.PanicError"},
@@ -374,19 +374,19 @@ func TestEverySpanEnds(t *testing.T) {
 		},
 		"observe panics": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
-			change: func(c *middleware.TieredRetryConfig) {
+			change: func(c *eventtest.Settings) {
 				c.Observers.Attach(eventtest.OnEvent(func(retry.Event) { panic("no") }), retry.Observed{})
 			},
 		},
 		"rule ends the goroutine": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
-			change: func(c *middleware.TieredRetryConfig) {
+			change: func(c *eventtest.Settings) {
 				c.Policy.Rules = []retry.Rule{{Name: "no", If: func(retry.Record, error) bool { runtime.Goexit(); return true }, Then: retry.Discard()}}
 			},
 		},
 		"publisher ends the goroutine": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
-			change: func(c *middleware.TieredRetryConfig) { c.Publisher = exiting{} },
+			change: func(c *eventtest.Settings) { c.Publisher = exiting{} },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -417,23 +417,24 @@ func (exiting) Publish(string, ...*message.Message) error { runtime.Goexit(); re
 func (exiting) Close() error                              { return nil }
 
 // newRetry is the middleware alone, whose copies are published to nothing.
-func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*middleware.TieredRetryConfig)) *middleware.TieredRetry {
+func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*eventtest.Settings)) *middleware.TieredRetry {
 	t.Helper()
 	var observers middleware.Observers
 	observers.Attach(tracing{tracers: tracers}, retry.Observed{})
-	config := middleware.TieredRetryConfig{
-		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}, Observers: &observers,
-		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
+	config := eventtest.Settings{
+		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
+		Traits: middleware.Traits{Observers: &observers},
+		Destination: func(c middleware.Copy) (retry.Destination, error) {
+			if c.Tier == 0 {
+				return retry.Destination{Topic: "dead"}, nil
+			}
 			return retry.Destination{Topic: "retry"}, nil
-		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: "dead"}, nil
 		},
 	}
 	if change != nil {
 		change(&config)
 	}
-	tiered, err := middleware.NewTieredRetry(config, nil)
+	tiered, err := config.Make(nil)
 	require.NoError(t, err)
 	return tiered
 }
@@ -449,7 +450,7 @@ func TestHeldIsAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
 		tries := 0
-		tiered := newRetry(t, r, func(c *middleware.TieredRetryConfig) {
+		tiered := newRetry(t, r, func(c *eventtest.Settings) {
 			c.Publisher = failing(func() error {
 				if tries++; tries < 3 {
 					return secretError{}

@@ -12,12 +12,12 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // appPublisher publishes the app's own messages, and explains what no queue got.
 type appPublisher struct {
-	sender    appSender
-	publisher observed // the sender
+	sender appSender
 }
 
 // appSender sends the app's own messages. It declares their exchanges.
@@ -30,12 +30,9 @@ type appSender struct {
 func newAppPublisher(c *core, connection *publisher.Connection) appPublisher {
 	s := appSender{core: c, connection: connection}
 	if !c.verifyOnly {
-		s.exchanges = connection.NewDeclarations("the app's declaration of the exchange",
-			func(channel *amqp091.Channel, exchange, _ string) error {
-				return c.app.DeclareExchange(channel, exchange)
-			})
+		s.exchanges = connection.NewDeclarations("the app's declaration of the exchange")
 	}
-	return appPublisher{s, observed{s, c.observers, false}}
+	return appPublisher{s}
 }
 
 // check reports why a topic cannot be published to.
@@ -78,7 +75,7 @@ func (s appSender) Publish(topic string, messages ...*message.Message) error {
 		all = append(all, m)
 	}
 	if s.exchanges != nil {
-		if err := s.exchanges.Exchange(&all[0]); err != nil {
+		if err := s.exchanges.Exchange(&all[0], s.core.app.DeclareExchange); err != nil {
 			return err
 		}
 	}
@@ -103,7 +100,7 @@ func (s appSender) again(all []publisher.Message, failures []error, began time.T
 		ctx, cancel := context.WithDeadline(m.Context, began.Add(s.connection.ConfirmTimeout()))
 		m.Context, m.Suspect = ctx, &atomic.Bool{}
 		m.Suspect.Store(true)
-		if failures[i] = s.exchanges.ExchangeAgain(&m, err); failures[i] == nil {
+		if failures[i] = s.exchanges.ExchangeAgain(&m, err, s.core.app.DeclareExchange); failures[i] == nil {
 			failures[i] = s.connection.SendOne(m)
 		}
 		cancel()
@@ -120,12 +117,17 @@ func (s appSender) marshal(msg *message.Message) (publishing amqp091.Publishing,
 	return s.core.app.Marshaler.Marshal(msg)
 }
 
-// Close implements message.Publisher.
-func (s appSender) Close() error { return nil }
-
 // Publish implements message.Publisher.
 func (p appPublisher) Publish(topic string, messages ...*message.Message) error {
-	err := p.publisher.Publish(topic, messages...)
+	began := time.Now()
+	err := p.sender.Publish(topic, messages...)
+	if len(messages) > 0 {
+		report := retry.Published{Topic: topic, Messages: len(messages), Took: time.Since(began)}
+		if messages[0] != nil {
+			report.Context = messages[0].Context()
+		}
+		reportPublished(p.sender.core.observers, report, err)
+	}
 	if errors.Is(err, publish.ErrClosed) {
 		return fmt.Errorf("%w: %w", err, ErrClosed)
 	}

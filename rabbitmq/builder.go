@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Builder makes what the Builders of packages config and config/amqp3 return. It is safe for concurrent use.
@@ -25,8 +26,13 @@ type Builder struct {
 	core  *core
 	token string // in the metadata of what its subscribers receive, random for each builder
 
-	mu         sync.Mutex
-	publishers []message.Publisher // of the middlewares
+	closed context.Context // ends with Close
+	close  context.CancelFunc
+
+	mu          sync.Mutex
+	connections []*publisher.Connection // of the middlewares
+	logger      watermill.LoggerAdapter // of the last middleware; nil: there is none
+	unattached  []retry.Observer        // until there is a middleware
 }
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
@@ -34,7 +40,9 @@ func NewBuilder(config Config) (*Builder, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid Config: %w", err)
 	}
-	return &Builder{core: newCore(config), token: rand.Text()}, nil
+	b := &Builder{core: newCore(config), token: rand.Text()}
+	b.closed, b.close = context.WithCancel(context.Background())
+	return b, nil
 }
 
 // newCore makes the core of a valid configuration.
@@ -47,6 +55,7 @@ func newCore(config Config) *core {
 		verifyOnly: config.VerifyOnly,
 		policy:     config.Policy.Clone(),
 		redeclared: map[string]time.Time{},
+		observers:  &middleware.Observers{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
 		URI: c.app.URI, Connection: c.connection,
@@ -67,54 +76,77 @@ func (b *Builder) Subscriber() Subscriber {
 	return Subscriber{headers.NewBuilders(b.core.app.Marshaler, b.core.prefix, b.token), b.core}
 }
 
-// NewPublisher returns the publisher of failures, on a connection of its own.
-func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publisher, error) {
+// NewTieredRetry returns a retry middleware, with a connection of its own for the copies.
+func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.TieredRetry, error) {
 	connection, err := publisher.Open(publisher.Config{Wire: b.core.wire()}, logger)
 	if err != nil {
 		return nil, err
 	}
-	return newCopies(b.core, connection), nil
-}
-
-// NewTieredRetry returns a retry middleware, with a publisher of its own.
-func (b *Builder) NewTieredRetry(
-	logger watermill.LoggerAdapter, decorators ...message.PublisherDecorator,
-) (*middleware.TieredRetry, error) {
-	failures, err := b.NewPublisher(logger)
-	if err != nil {
-		return nil, err
+	if logger == nil {
+		logger = watermill.NopLogger{}
 	}
 	b.mu.Lock()
-	b.publishers = append(b.publishers, failures)
+	b.connections = append(b.connections, connection)
+	b.logger = logger
 	b.mu.Unlock()
-	decorated := failures
-	for _, decorate := range decorators {
-		if decorated, err = decorate(decorated); err != nil {
-			return nil, err
-		}
-	}
-	return middleware.NewTieredRetry(b.TieredRetryConfig(decorated), logger)
+	b.attach()
+	own := backend{newCopies(b.core, connection), b.core.policy.TierGroup, b.source()}
+	return middleware.New(withLadder(b.core.policy), own, logger)
 }
 
-// Close closes the publishers of the middlewares.
+// source is where the messages of the builder's middlewares come from.
+func (b *Builder) source() *middleware.Source {
+	return &middleware.Source{
+		Token: b.token, Name: "the builder of " + b.core.broker(),
+		Subscribe: "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)",
+	}
+}
+
+// Observe attaches observers to all middlewares of the builder, with the logger of one of them.
+func (b *Builder) Observe(observers ...retry.Observer) {
+	b.mu.Lock()
+	b.unattached = append(b.unattached, observers...)
+	b.mu.Unlock()
+	b.attach()
+}
+
+func (b *Builder) attach() {
+	b.mu.Lock()
+	logger, observers := b.logger, b.unattached
+	if logger != nil {
+		b.unattached = nil
+	}
+	b.mu.Unlock()
+	if logger == nil { // there is no middleware yet
+		return
+	}
+	for _, o := range observers {
+		b.core.observers.Attach(o, retry.Observed{
+			System: "rabbitmq", Health: b.health, Logger: logger, Closed: b.closed.Done(),
+		})
+	}
+}
+
+// health is the state of the connections for copies. The subscribers are watermill-amqp's.
+func (b *Builder) health() (h retry.Health) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.connections {
+		h.Links = append(h.Links, c.Health())
+	}
+	return h
+}
+
+// Close closes the connections of the middlewares.
 func (b *Builder) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.close()
 	var faults []error
-	for _, p := range b.publishers {
-		faults = append(faults, p.Close())
+	for _, c := range b.connections {
+		faults = append(faults, c.Close())
 	}
 	return errors.Join(faults...)
-}
-
-// TieredRetryConfig returns the middleware's configuration.
-func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	config := b.core.retryConfig(failures, b.core.policy)
-	config.Source = &middleware.Source{
-		Token: b.token, Name: "the builder of " + b.core.place(),
-		Subscribe: "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)",
-	}
-	return config
 }
 
 // Topology returns what the work queue of a topic needs on the broker.

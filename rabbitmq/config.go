@@ -32,8 +32,7 @@ func withLadder(policy retry.Policy) retry.Policy {
 
 // topology has all tiers.
 func (c Config) topology() topology.Config {
-	tiered := middleware.TieredRetryConfig{Policy: withLadder(c.Policy), TiersWait: true}
-	return c.topologyOf(scheduleOf(tiered.Tiers()))
+	return c.topologyOf(scheduleOf(middleware.Tiers(withLadder(c.Policy), true)))
 }
 
 func (c Config) topologyOf(tiers backoff.Schedule) topology.Config {

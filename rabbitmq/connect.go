@@ -11,7 +11,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // Connect opens two connections. Packages config and config/amqp3 document it.
@@ -20,7 +19,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error)
 		return nil, fmt.Errorf("invalid Config: %w", err)
 	}
 	c := newCore(config)
-	c.queues, c.observers = &queues{}, &middleware.Observers{}
+	c.queues = &queues{}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}

@@ -36,7 +36,7 @@ type Connection struct {
 	declarer   *declarer
 	overdue    *overdue // nil without a management API
 	lookout    *lookout
-	failures   observed // the publisher of copies
+	copies     copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
 	gates      gate.Handlers
@@ -51,12 +51,11 @@ type Connection struct {
 
 // setUp makes what all handlers share.
 func (c *Connection) setUp() error {
-	c.failures = observed{newCopies(c.core, c.publishing), c.core.observers, true}
+	c.copies = newCopies(c.core, c.publishing)
 	c.app = newAppPublisher(c.core, c.publishing)
-	config := c.core.retryConfig(c.failures, c.core.policy)
-	config.Source = c.sourceOf(c)
 	var err error
-	c.fallback, err = middleware.NewTieredRetry(config, c.logger)
+	own := backend{c.copies, c.core.policy.TierGroup, c.sourceOf(c)}
+	c.fallback, err = middleware.New(withLadder(c.core.policy), own, c.logger)
 	return err
 }
 
@@ -87,7 +86,7 @@ func (c *Connection) watch(manage string) error {
 // sourceOf is where the messages of a handler come from.
 func (c *Connection) sourceOf(owner any) *middleware.Source {
 	return &middleware.Source{
-		Owner: owner, Name: "the connection to " + c.core.place(),
+		Owner: owner, Name: "the connection to " + c.core.broker(),
 		Subscribe: "add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method " +
 			"Subscriber",
 	}

@@ -1,19 +1,21 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/suspect"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -29,26 +31,78 @@ type copies struct {
 func newCopies(c *core, connection *publisher.Connection) copies {
 	p := copies{core: c, connection: connection, marshaler: headers.New(c.app.Marshaler, c.prefix)}
 	if !c.verifyOnly {
-		p.queues = connection.NewDeclarations("the declaration of the retry topology", c.redeclare)
+		p.queues = connection.NewDeclarations("the declaration of the retry topology")
 	}
 	return p
 }
 
-// Publish implements message.Publisher. The topic is a routing key.
-func (p copies) Publish(routingKey string, messages ...*message.Message) error {
-	failures := make([]error, len(messages))
-	for i, msg := range messages {
-		failures[i] = ofCopy(p.publish(routingKey, msg))
-	}
-	return join(failures)
+// backend is the middleware.Backend of handlers with one group of tiers.
+type backend struct {
+	copies
+	group  string // of the policy; empty: each work queue has tiers of its own
+	source *middleware.Source
 }
 
-func (p copies) publish(routingKey string, msg *message.Message) error {
+// Use implements middleware.Backend. The tiers are declared with the work queue.
+func (b backend) Use(retry.Policy) (middleware.Traits, error) {
+	return middleware.Traits{
+		TiersWait: true, DelayArrivals: true, Source: b.source, Observers: b.core.observers,
+	}, nil
+}
+
+// Publish implements middleware.Backend.
+func (b backend) Publish(c middleware.Copy) (retry.Destination, error) {
+	to := b.core.placeOf(c, b.group)
 	began := time.Now()
-	exchange, group := p.core.route(routingKey)
+	err := b.publish(to, c, began)
+	reportPublished(b.core.observers, retry.Published{
+		Context: c.Message.Context(), Topic: to.key, Copy: true, Messages: 1, Took: time.Since(began),
+	}, err)
+	return retry.Destination{Topic: to.key, Queue: to.queue}, ofCopy(err)
+}
+
+// place is where a copy goes: to a tier of a work queue, or to its dead letters.
+type place struct {
+	work          string       // the work queue
+	group         string       // of its tiers; the work queue itself where it has tiers of its own
+	tier          backoff.Tier // 0: its dead letters
+	exchange, key string
+	queue         string // on which the copy then is
+}
+
+// placeOf composes the key of a copy.
+func (c *core) placeOf(of middleware.Copy, group string) place {
+	// A Connection's subscribers name the queue. Those of a Builder do not, and then the app's configuration has the
+	// name of a topic's queue.
+	work := of.Queue
+	if work == "" {
+		work = workQueueOf(c.app, "", of.Topic)
+	}
+	to := place{work: work, group: cmp.Or(group, work), tier: of.Tier, exchange: c.prefix.RetryExchange()}
+	if to.tier == 0 {
+		to.key, to.queue = naming.DeadKey(work), naming.DeadQueue(work)
+		return to
+	}
+	to.key, to.queue = naming.RetryKey(work, to.tier), c.prefix.TierQueue(to.group, to.tier)
+	if to.group != work {
+		to.exchange = c.prefix.GroupExchange(to.group)
+	}
+	return to
+}
+
+// room is what the broker may add to a copy.
+func (c *core) room(to place) publisher.Room {
+	if to.tier == 0 {
+		return headers.RoomOfDeadLetter()
+	}
+	return headers.RoomOnTier(c.prefix, to.work, to.group, to.key)
+}
+
+func (p copies) publish(to place, c middleware.Copy, began time.Time) error {
+	msg := c.Message
 	m := publisher.Message{
-		Context: msg.Context(), Exchange: exchange, RoutingKey: routingKey, UUID: msg.UUID,
-		Room: headers.Room(p.core.prefix, group, routingKey), Suspect: suspect.Of(msg.Context()),
+		Context: msg.Context(), Exchange: to.exchange, RoutingKey: to.key, UUID: msg.UUID,
+		Room: p.core.room(to), Suspect: c.Suspect,
 	}
 	var err error
 	if m.Publishing, err = p.marshaler.Marshal(msg); err != nil {
@@ -68,7 +122,8 @@ func (p copies) publish(routingKey string, msg *message.Message) error {
 	var cancel context.CancelFunc
 	m.Context, cancel = context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
 	defer cancel()
-	if err := p.queues.Again(&m, err); err != nil {
+	redeclare := func(channel *amqp091.Channel) error { return p.core.redeclare(channel, to) }
+	if err := p.queues.Again(&m, err, redeclare); err != nil {
 		return err
 	}
 	if m.Suspect == nil {
@@ -76,19 +131,6 @@ func (p copies) publish(routingKey string, msg *message.Message) error {
 	}
 	m.Suspect.Store(m.Suspect.Load() || publisher.NoExchange(err))
 	return p.connection.SendOne(m)
-}
-
-// Close implements message.Publisher: it closes the connection.
-func (p copies) Close() error { return p.connection.Close() }
-
-// route returns the exchange of a copy, and the group of tiers of its work queue, or the work queue itself.
-func (c *core) route(routingKey string) (exchange, group string) {
-	queue, ok := naming.QueueOfKey(routingKey)
-	group = c.groupOf(queue)
-	if ok && group != queue && !naming.IsDeadKey(routingKey) {
-		return c.prefix.GroupExchange(group), group
-	}
-	return c.prefix.RetryExchange(), group
 }
 
 // ofCopy returns the error of a copy, as the retry middleware reads it.

@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
@@ -29,8 +27,8 @@ type core struct {
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
-	queues     *queues               // nil for a Builder: every work queue has the tiers of the schedule
-	observers  *middleware.Observers // nil for a Builder
+	queues     *queues // nil for a Builder: every work queue has the tiers of the schedule
+	observers  *middleware.Observers
 
 	redeclaring sync.Mutex
 	redeclared  map[string]time.Time // when each tier of a group was declared again
@@ -67,37 +65,6 @@ func (c *core) groupOf(queue string) string {
 	return cmp.Or(c.topology.TierGroup, queue)
 }
 
-// retryConfig returns the middleware's configuration for handlers with a policy.
-func (c *core) retryConfig(failures message.Publisher, policy retry.Policy) middleware.TieredRetryConfig {
-	group := policy.TierGroup
-	// A Connection's subscribers name the queue. Those of a Builder do not, and then the app's configuration has the
-	// name of a topic's queue.
-	queueOf := func(queue, topic string) string {
-		if queue != "" {
-			return queue
-		}
-		return workQueueOf(c.app, "", topic)
-	}
-	config := middleware.TieredRetryConfig{
-		Policy:        withLadder(policy.Clone()),
-		Publisher:     failures,
-		TiersWait:     true,
-		DelayArrivals: true,
-		Observers:     c.observers,
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
-			queue := queueOf(p.Queue, p.Topic)
-			return retry.Destination{Topic: naming.RetryKey(queue, p.Tier),
-				Queue: c.prefix.TierQueue(cmp.Or(group, queue), p.Tier)}, nil
-		},
-		GenerateDeadLetterDestination: func(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			queue := queueOf(p.Queue, p.Topic)
-			return retry.Destination{Topic: naming.DeadKey(queue), Queue: naming.DeadQueue(queue)}, nil
-		},
-	}
-	config.DeclaredTiers = config.Tiers()
-	return config
-}
-
 // topologyConfig has the group and the tiers of one work queue.
 func (c *core) topologyConfig(queue string) topology.Config {
 	config := c.topology
@@ -117,26 +84,20 @@ func (c *core) workQueue(name string) topology.Queue {
 	return topology.Queue{Name: name, Durable: c.app.Queue.Durable, Arguments: c.app.Queue.Arguments}
 }
 
-// redeclare declares the tiers and the dead-letter queue of a routing key again.
-func (c *core) redeclare(channel *amqp091.Channel, _, routingKey string) error {
-	queue, ok := naming.QueueOfKey(routingKey)
-	if !ok {
-		return fmt.Errorf("routing key %q has no work queue: it must be <tier>.<queue> or dead.<queue>", routingKey)
-	}
-	t := c.topologyOf(queue)
-	if arguments, known := c.inspector.Known(queue); known {
+// redeclare declares the tiers and the dead-letter queue of a copy's work queue again.
+func (c *core) redeclare(channel *amqp091.Channel, to place) error {
+	t := c.topologyOf(to.work)
+	if arguments, known := c.inspector.Known(to.work); known {
 		t = t.Existing(arguments)
 	}
-	if t.Group() == queue || naming.IsDeadKey(routingKey) {
+	if to.group == to.work || to.tier == 0 {
 		return t.Redeclare(channel)
 	}
 	// Copies of all work queues of the group fail at the same moment: the first one declares the tiers again for all.
-	tier, _, _ := strings.Cut(routingKey, ".")
-	tier = t.Exchange() + "." + tier
 	asked := time.Now()
 	c.redeclaring.Lock()
 	defer c.redeclaring.Unlock()
-	if c.redeclared[tier].After(asked) {
+	if c.redeclared[to.queue].After(asked) {
 		return nil
 	}
 	began := time.Now()

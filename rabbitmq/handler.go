@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
@@ -36,7 +37,7 @@ type handlerSubscriber struct {
 	name       string
 	tierGroup  string // empty: its work queues have tiers of their own
 	options    retry.Options
-	config     middleware.TieredRetryConfig
+	tiers      []backoff.Tier
 	subscriber *subscriber.Subscriber
 	retry      *middleware.TieredRetry
 	gate       *gate.Gate
@@ -74,9 +75,9 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 		connection: c, core: c.core, name: name, options: o,
 		logger: c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
-	h.config = c.core.retryConfig(c.failures, *o.Policy)
-	h.config.Source = c.sourceOf(h)
-	if h.retry, err = middleware.NewTieredRetry(h.config, c.logger); err != nil {
+	policy := withLadder(*o.Policy)
+	h.tiers = middleware.Tiers(policy, true)
+	if h.retry, err = middleware.New(policy, backend{c.copies, group, c.sourceOf(h)}, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)
@@ -175,11 +176,11 @@ func (h *handlerSubscriber) add(topic string) error {
 	queue, err := h.queueOf(topic)
 	if err == nil {
 		group := cmp.Or(h.tierGroup, queue)
-		err = errors.Join(h.core.prefix.ValidateQueue(queue, group, h.config.Tiers()),
+		err = errors.Join(h.core.prefix.ValidateQueue(queue, group, h.tiers),
 			h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic), group))
 	}
 	if err == nil {
-		err = h.core.queues.add(queue, topic, h.tierGroup, h.config.Tiers())
+		err = h.core.queues.add(queue, topic, h.tierGroup, h.tiers)
 	}
 	if err != nil {
 		return faults.OfHandler(h.name, err)

@@ -2,9 +2,6 @@ package rabbitmq
 
 import (
 	"errors"
-	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
@@ -28,36 +25,22 @@ func (c *Connection) Observe(observers ...retry.Observer) {
 	}
 }
 
-// observed reports the results of a publisher.
-type observed struct {
-	message.Publisher
-	observers *middleware.Observers
-	copies    bool
-}
-
-// Publish implements message.Publisher.
-func (p observed) Publish(topic string, messages ...*message.Message) error {
-	if !p.observers.Observes() || len(messages) == 0 {
-		return p.Publisher.Publish(topic, messages...)
-	}
-	began := time.Now()
-	err := p.Publisher.Publish(topic, messages...)
-	report := retry.Published{Topic: topic, Copy: p.copies, Messages: len(messages), Took: time.Since(began)}
-	if messages[0] != nil {
-		report.Context = messages[0].Context()
+// reportPublished reports the results of a call, which has returned err. Field Result of the report is not set.
+func reportPublished(to *middleware.Observers, report retry.Published, err error) {
+	if !to.Observes() {
+		return
 	}
 	if err == nil {
 		report.Result = retry.PublishConfirmed
-		p.observers.Published(report)
-		return nil
+		to.Published(report)
+		return
 	}
-	results := resultsOf(err, len(messages))
+	results := resultsOf(err, report.Messages)
 	for _, result := range retry.PublishResults() {
 		if report.Result, report.Messages = result, results[result]; report.Messages > 0 {
-			p.observers.Published(report)
+			to.Published(report)
 		}
 	}
-	return err
 }
 
 // resultsOf counts the messages of a call that has failed by their results. The others of the call have been confirmed.

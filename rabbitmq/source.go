@@ -18,8 +18,8 @@ func (c *core) address() amqp091.URI {
 	return uri
 }
 
-// place describes the broker and the prefix, for errors.
-func (c *core) place() string {
+// broker describes the broker and the prefix, for errors.
+func (c *core) broker() string {
 	uri := c.address()
 	address := url.URL{Scheme: uri.Scheme, Host: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), Path: "/"}
 	if uri.Vhost != "/" {

@@ -22,13 +22,11 @@ import (
 type ofMiddleware struct{}
 
 // marking marks the copies of the middleware. The mark does not travel with the message.
-type marking struct{ message.Publisher }
+type marking struct{ retrymw.Backend }
 
-func (m marking) Publish(topic string, messages ...*message.Message) error {
-	for _, msg := range messages {
-		msg.SetContext(context.WithValue(msg.Context(), ofMiddleware{}, true))
-	}
-	return m.Publisher.Publish(topic, messages...)
+func (m marking) Publish(c retrymw.Copy) (retry.Destination, error) {
+	c.Message.SetContext(context.WithValue(c.Message.Context(), ofMiddleware{}, true))
+	return m.Backend.Publish(c)
 }
 
 // otherClock writes the due times of marked copies as a host does whose clock is ahead of the relay's by so much.
@@ -65,10 +63,8 @@ func TestClockOfTheFailingHost(t *testing.T) {
 		t.Run(row.ahead.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newApp(t, schedule, func(c *relay.Config) { c.Publisher = otherClock{c.Publisher, row.ahead} })
-				config := a.tiers.TieredRetryConfig()
-				config.Publisher = marking{config.Publisher}
 				var err error
-				a.retry, err = retrymw.NewTieredRetry(config, nil)
+				a.retry, err = retrymw.New(retry.Policy{Schedule: schedule}, marking{a.tiers.Backend()}, nil)
 				require.NoError(t, err)
 				var c calls
 				done := make(chan *message.Message, 1)

@@ -58,9 +58,9 @@ func TestDefaultTopics(t *testing.T) {
 	config.Prefix = "later"
 	tiers, err := relay.New(config, nil)
 	require.NoError(t, err)
-	retries := tiers.TieredRetryConfig()
-	require.NoError(t, retries.Validate())
-	dead, err := retries.GenerateDeadLetterDestination(retrymw.DeadLetterDestinationParams{Handler: "billing", Topic: "orders"})
+	dead, err := tiers.Backend().Publish(retrymw.Copy{
+		Message: message.NewMessage("1", nil), Handler: "billing", Topic: "orders",
+	})
 	require.NoError(t, err)
 	assert.Equal(t, "later.dead.billing", dead.Topic)
 }
@@ -135,14 +135,4 @@ func TestHopOfASubscriber(t *testing.T) {
 		require.NoError(t, tiers.Close())
 		assert.Equal(t, map[string]time.Duration{"retry." + backoff.Tier(row.tier).String(): row.want}, hops)
 	}
-}
-
-// The relay subscribes no topic for such a tier: its messages would never come back.
-func TestScheduleWithATierThatTheRelayDoesNotHaveIsRefused(t *testing.T) {
-	tiers, err := relay.New(valid(), nil)
-	require.NoError(t, err)
-	retries := tiers.TieredRetryConfig()
-	retries.Policy.Schedule = append(retries.Policy.Schedule, 7*time.Second)
-	_, err = retrymw.NewTieredRetry(retries, nil)
-	assert.ErrorContains(t, err, "Schedule, Rules or ExtraTiers have the tier 7s, which is not declared (declared: [")
 }

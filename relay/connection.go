@@ -121,14 +121,7 @@ func checkOptions(options retry.Options) error {
 
 // newRetry makes the retry middleware of a handler, and the tiers of its policy.
 func (c *Connection) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
-	config := c.relay.TieredRetryConfig()
-	config.Policy, config.Observers = policy, &c.relay.observers
-	config.DeclaredTiers = config.Tiers()
-	tiered, err := middleware.NewTieredRetry(config, c.logger)
-	if err == nil {
-		err = c.relay.addTiers(config.DeclaredTiers)
-	}
-	return tiered, err
+	return middleware.New(policy, c.relay.Backend(), c.logger)
 }
 
 // AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does.
@@ -266,12 +259,7 @@ func (c *Connection) Resume(handler string) error { return c.gates.Resume(handle
 // publishers. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for
 // each observer.
 func (c *Connection) Observe(observers ...retry.Observer) {
-	for _, o := range observers {
-		c.relay.observers.Attach(o, retry.Observed{
-			System: structName(c.config.Publisher), Health: c.Health, Waiting: c.relay.waiting, Logger: c.logger,
-			Closed: c.closing,
-		})
-	}
+	c.relay.observe(retry.Observed{Health: c.Health, Closed: c.closing}, observers)
 }
 
 // Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their

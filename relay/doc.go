@@ -10,7 +10,7 @@
 // it.
 //
 // Connect returns a Connection, which adds handlers to a router. It makes a relay and the retry middleware. Apps that
-// want these parts use New, Relay.TieredRetryConfig and Relay.AddConsumerHandler.
+// want these parts use New, Relay.Backend and Relay.AddConsumerHandler.
 //
 // A handler is subscribed to two topics: its own and its return topic. No other handler and no other consumer group of
 // the original topic receives a retry. A slow handler does not block a tier. Payload, UUID and metadata come back

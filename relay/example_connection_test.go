@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -247,8 +247,8 @@ func ExampleConnection_Observe() {
 	// tier retry.10ms 0
 }
 
-// A retry middleware with a schedule of its own, for one handler.
-func ExampleRelay_AddSchedule() {
+// A retry middleware with a policy of its own, for one handler. Its tiers are added to the relay's.
+func ExampleRelay_Backend() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
@@ -256,11 +256,8 @@ func ExampleRelay_AddSchedule() {
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
-	hourly := backoff.Constant(time.Hour, 24)
-	check(tiers.AddSchedule(hourly))
-	retries := tiers.TieredRetryConfig()
-	retries.Policy.Schedule = hourly
-	_, err = retrymw.NewTieredRetry(retries, nil)
+	hourly := retry.Policy{Schedule: backoff.Constant(time.Hour, 24)}
+	_, err = middleware.New(hourly, tiers.Backend(), nil)
 	fmt.Println(err)
 	// Output:
 	// <nil>

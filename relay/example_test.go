@@ -23,13 +23,14 @@ func ExampleRelay() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
 	bill := func(*message.Message) error { return nil }
 
+	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)}
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
-		Policy:        retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
+		Policy:        policy,
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, logger)
 	check(err)
-	tiered, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), logger)
+	tiered, err := retrymw.New(policy, tiers.Backend(), logger)
 	check(err)
 	tiers.AddConsumerHandler(router, "billing", "orders", pubSub, bill).AddMiddleware(tiered.Middleware)
 
@@ -81,7 +82,7 @@ func ExampleConfig_Validate() {
 }
 
 // A middleware that an app makes by itself has an observer, and a policy of its own.
-func ExampleRelay_TieredRetryConfig() {
+func ExampleRelay_Observe() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
@@ -89,26 +90,19 @@ func ExampleRelay_TieredRetryConfig() {
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
-	retries := tiers.TieredRetryConfig()
-	retries.Observers = &retrymw.Observers{}
-	retries.Observers.Attach(alarms{of: make(chan string, 1)}, retry.Observed{})
-	retries.Policy.MaxAge = time.Hour
-	_, err = retrymw.NewTieredRetry(retries, nil)
-	fmt.Println(err)
-	// Output:
-	// <nil>
+	tiers.Observe(alarms{of: make(chan string, 1)})
 }
 
-// A handler that produces messages. A message that it produces after a retry carries no failure record.
 func ExampleRelay_AddHandler() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
+	policy := retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}}
 	tiers, err := relay.New(relay.Config{
 		Publisher:     pubSub,
-		Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
+		Policy:        policy,
 		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
-	tiered, err := retrymw.NewTieredRetry(tiers.TieredRetryConfig(), nil)
+	tiered, err := retrymw.New(policy, tiers.Backend(), nil)
 	check(err)
 	bills, err := pubSub.Subscribe(context.Background(), "bills")
 	check(err)

@@ -102,19 +102,13 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 	}
 }
 
-// The relay has the lanes of a Jitter only where its schedule has them, or a handler of a Connection.
+// A middleware brings the lanes of its Jitter to the relay.
 func TestJitterOfAnAppThatMakesTheMiddlewareItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second})
-		config := a.tiers.TieredRetryConfig()
-		config.Policy.Jitter = 0.2
-		_, err := retrymw.NewTieredRetry(config, nil)
-		require.ErrorContains(t, err, "Jitter is 0.2 and needs the tiers [1s 1025ms ")
-
-		require.NoError(t, a.tiers.AddSchedule(backoff.Lanes(time.Second, 0.2)))
-		config = a.tiers.TieredRetryConfig()
-		config.Policy.Jitter = 0.2
-		a.retry, err = retrymw.NewTieredRetry(config, nil)
+		policy := retry.Policy{Schedule: backoff.Schedule{time.Second}, Jitter: 0.2}
+		var err error
+		a.retry, err = retrymw.New(policy, a.tiers.Backend(), nil)
 		require.NoError(t, err)
 		var c calls
 		done := make(chan *message.Message, 1)

@@ -115,10 +115,10 @@ func TestFailureAtTheEndOfTheContext(t *testing.T) {
 			a := newApp(t, backoff.Schedule{10 * time.Millisecond})
 			outcomes := make(chan retry.Outcome, 10)
 			logger := watermill.NewCaptureLogger()
-			config := a.tiers.TieredRetryConfig()
-			config.Observers = eventtest.Observers(func(e retry.Event) { outcomes <- e.Outcome })
+			a.tiers.Observe(eventtest.OnEvent(func(e retry.Event) { outcomes <- e.Outcome }))
+			policy := retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}}
 			var err error
-			a.retry, err = retrymw.NewTieredRetry(config, logger)
+			a.retry, err = retrymw.New(policy, a.tiers.Backend(), logger)
 			require.NoError(t, err)
 			a.router.AddMiddleware(middleware.Timeout(test.timeout)) // before the retry middleware
 			called := make(chan struct{}, 1)

@@ -28,12 +28,13 @@ func TestLogFieldsHaveTheNamesOfTheMiddleware(t *testing.T) {
 			return nil
 		}
 		var err error
+		policy := retry.Policy{Schedule: backoff.Schedule{time.Second}}
 		a.tiers, err = relay.New(relay.Config{
-			Publisher: a.publisher, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
+			Publisher: a.publisher, Policy: policy,
 			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return tier, nil },
 		}, logger)
 		require.NoError(t, err)
-		a.retry, err = retrymw.NewTieredRetry(a.tiers.TieredRetryConfig(), nil)
+		a.retry, err = retrymw.New(policy, a.tiers.Backend(), nil)
 		require.NoError(t, err)
 		a.handle("billing", ignore)
 		a.run()

@@ -2,31 +2,52 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// failurePublisher is the middleware's publisher. A message to a tier that must wait longer than one hop gets the end
-// of its first hop.
-type failurePublisher struct{ relay *Relay }
+// Backend returns the backend of a middleware for handlers that the relay has added: give it to middleware.New. A
+// policy with other tiers than Config.Policy adds them: a tier that is new is subscribed at once where tiers run, else
+// with the first handler. The same prefix in other processes needs the tiers only while they have handlers that use
+// them. The middleware refuses messages of handlers that the relay did not add.
+func (r *Relay) Backend() middleware.Backend { return backend{r} }
 
-func (p failurePublisher) Publish(topic string, messages ...*message.Message) error {
-	tier, isTier := p.relay.tiers.Load().byTopic[topic]
-	now := time.Now()
-	for _, msg := range messages {
-		delete(msg.Metadata, HopKey)
-		if !isTier {
-			continue
-		}
-		record, known := retry.ReadRecord(msg.Metadata)
+type backend struct{ relay *Relay }
+
+// Use implements middleware.Backend.
+func (b backend) Use(policy retry.Policy) (middleware.Traits, error) {
+	return middleware.Traits{
+		DelayArrivals: !b.relay.config.DelayedReturns, Source: b.relay.source, Observers: &b.relay.observers,
+	}, b.relay.addTiers(middleware.Tiers(policy, false))
+}
+
+// Publish implements middleware.Backend. A message to a tier that must wait longer than one hop gets the end of its
+// first hop.
+func (b backend) Publish(c middleware.Copy) (retry.Destination, error) {
+	to := TopicParams{Kind: TierTopic, Tier: c.Tier}
+	switch {
+	case c.Tier == 0:
+		to = TopicParams{Kind: DeadLetterTopic, Handler: c.Handler}
+	case b.relay.config.DelayedReturns:
+		to = TopicParams{Kind: ReturnTopic, Handler: c.Handler}
+	}
+	topic, err := b.relay.config.Topic(to)
+	if err != nil {
+		return retry.Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
+	}
+	delete(c.Message.Metadata, HopKey)
+	if to.Kind == TierTopic {
+		tier, now := b.relay.tiers.Load().byTier[c.Tier], time.Now()
+		record, known := retry.ReadRecord(c.Message.Metadata)
 		if known && record.DueAt.After(now.Add(tier.longest+tier.slack())) {
-			tier.startHop(msg.Metadata, now)
+			tier.startHop(c.Message.Metadata, now)
 		}
 	}
-	return ofCopy(observed{p.relay.config.Publisher, &p.relay.observers, true}.Publish(topic, messages...))
+	err = observed{b.relay.config.Publisher, &b.relay.observers, true}.Publish(topic, c.Message)
+	return retry.Destination{Topic: topic}, ofCopy(err)
 }
 
 // ofCopy returns the error of a copy, as the retry middleware reads it. A copy may have arrived although the attempt
@@ -39,5 +60,3 @@ func ofCopy(err error) error {
 	}
 	return &retry.PublishError{Kind: retry.KindUnconfirmed, Err: err}
 }
-
-func (p failurePublisher) Close() error { return p.relay.config.Publisher.Close() }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -29,8 +28,8 @@ type Relay struct {
 	handlers registry
 	health   subscriptions.List
 
-	observers middleware.Observers // of the Connection
-	running   sync.Map             // the pumps that run
+	observers middleware.Observers
+	running   sync.Map // the pumps that run
 
 	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the
 	// clock.
@@ -39,6 +38,7 @@ type Relay struct {
 	users       int                           // subscriptions of handlers that have not ended
 	pumps       *pumps                        // nil before the first user
 	closed      bool
+	closing     chan struct{} // closed by Close
 }
 
 // New returns a Relay, or an error that reports all faults of the configuration. It does not connect to the backend:
@@ -58,7 +58,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 		logger = watermill.NopLogger{}
 	}
 	r := &Relay{config: config, logger: logger, lock: make(chan struct{}, 1),
-		subscribers: map[string]message.Subscriber{}}
+		subscribers: map[string]message.Subscriber{}, closing: make(chan struct{})}
 	r.tiers.Store(tiers)
 	r.source = &middleware.Source{
 		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
@@ -69,32 +69,21 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	return r, nil
 }
 
-// TieredRetryConfig returns a configuration for middleware.NewTieredRetry with the relay's Policy and what the relay
-// needs. Only the Policy is yours to change. The middleware refuses messages of handlers that the relay did not add.
-func (r *Relay) TieredRetryConfig() middleware.TieredRetryConfig {
-	return middleware.TieredRetryConfig{
-		Publisher:                     failurePublisher{r},
-		Policy:                        r.config.Policy.Clone(),
-		DeclaredTiers:                 slices.Clone(r.tiers.Load().declared),
-		DelayArrivals:                 !r.config.DelayedReturns,
-		Source:                        r.source,
-		GenerateRetryDestination:      r.retryDestination,
-		GenerateDeadLetterDestination: r.deadLetterDestination,
-	}
+// Observe attaches observers, such as those of package observe, to all handlers with a middleware of the relay's
+// Backend. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for each
+// observer. A Connection has its own Observe.
+func (r *Relay) Observe(observers ...retry.Observer) {
+	r.observe(retry.Observed{
+		Health: func() retry.Health { return retry.Health{Subscriptions: r.health.Health()} }, Closed: r.closing,
+	}, observers)
 }
 
-func (r *Relay) retryDestination(p middleware.RetryDestinationParams) (retry.Destination, error) {
-	to := TopicParams{Kind: TierTopic, Tier: p.Tier}
-	if r.config.DelayedReturns {
-		to = TopicParams{Kind: ReturnTopic, Handler: p.Handler}
+// observe attaches observers with what the relay knows.
+func (r *Relay) observe(observed retry.Observed, observers []retry.Observer) {
+	observed.System, observed.Waiting, observed.Logger = structName(r.config.Publisher), r.waiting, r.logger
+	for _, o := range observers {
+		r.observers.Attach(o, observed)
 	}
-	topic, err := r.config.Topic(to)
-	return retry.Destination{Topic: topic}, err
-}
-
-func (r *Relay) deadLetterDestination(p middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-	topic, err := r.config.Topic(TopicParams{Kind: DeadLetterTopic, Handler: p.Handler})
-	return retry.Destination{Topic: topic}, err
 }
 
 // locked locks the relay and returns the function that unlocks it.
@@ -178,6 +167,9 @@ func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 // subscribes to it. A second Close does nothing.
 func (r *Relay) Close() error {
 	defer r.locked()()
+	if !r.closed {
+		close(r.closing)
+	}
 	r.closed = true
 	if r.pumps != nil {
 		r.pumps.stop()

@@ -52,7 +52,7 @@ func newApp(t *testing.T, schedule backoff.Schedule, change ...func(*relay.Confi
 	var err error
 	a.tiers, err = relay.New(config, nil)
 	require.NoError(t, err)
-	a.retry, err = retrymw.NewTieredRetry(a.tiers.TieredRetryConfig(), nil)
+	a.retry, err = retrymw.New(config.Policy, a.tiers.Backend(), nil)
 	require.NoError(t, err)
 	return a
 }

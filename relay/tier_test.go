@@ -366,7 +366,7 @@ func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
 func TestHandlerThatTheRelayDidNotAddIsRefused(t *testing.T) { // not in a bubble: the router holds a lock while it closes
 	logger := watermill.NewCaptureLogger()
 	a := newApp(t, backoff.Schedule{time.Second})
-	tiered, err := retrymw.NewTieredRetry(a.tiers.TieredRetryConfig(), logger)
+	tiered, err := retrymw.New(retry.Policy{Schedule: backoff.Schedule{time.Second}}, a.tiers.Backend(), logger)
 	require.NoError(t, err)
 	a.router.AddConsumerHandler("billing", "orders", a.pubSub, func(*message.Message) error {
 		t.Error("the handler is called")

@@ -21,9 +21,9 @@ type tierTopic struct {
 	longest time.Duration
 }
 
-// tierSet contains the tiers of a relay. It does not change: AddSchedule makes a new one.
+// tierSet contains the tiers of a relay. It does not change: addTiers makes a new one.
 type tierSet struct {
-	declared []backoff.Tier // of Schedule and AddSchedule: new messages can go there
+	declared []backoff.Tier // of all policies: new messages can go there
 	all      []tierTopic    // those of RetiredSchedule too; empty with DelayedReturns
 	byTopic  map[string]tierTopic
 	byTier   map[backoff.Tier]tierTopic
@@ -31,8 +31,7 @@ type tierSet struct {
 
 // tiersOf returns a schedule with all tiers of a policy.
 func tiersOf(policy retry.Policy) (schedule backoff.Schedule) {
-	config := middleware.TieredRetryConfig{Policy: policy}
-	for _, tier := range config.Tiers() {
+	for _, tier := range middleware.Tiers(policy, false) {
 		schedule = append(schedule, time.Duration(tier))
 	}
 	return schedule
@@ -74,18 +73,7 @@ func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
 	return set, errors.Join(faults...)
 }
 
-// AddSchedule adds the tiers of a schedule to those of Config.Policy.Schedule. It is for handlers with a retry
-// middleware of their own: set the schedule on a TieredRetryConfig that is made after it. A tier that is new is
-// subscribed at once where tiers run, else with the first handler. The same prefix in other processes needs the tiers
-// only while they have handlers that use them. A Connection calls it for each handler with a schedule of its own.
-func (r *Relay) AddSchedule(schedule backoff.Schedule) error {
-	if err := schedule.Validate(); err != nil {
-		return err
-	}
-	return r.addTiers(schedule.Tiers())
-}
-
-// addTiers is AddSchedule for tiers.
+// addTiers adds tiers to those that messages can go to.
 func (r *Relay) addTiers(tiers []backoff.Tier) error {
 	defer r.locked()()
 	if r.closed {

@@ -169,10 +169,11 @@ func (a *App) build() (err error) {
 		return err
 	}
 	a.Observe(recorder{ledger: a.ledger})
-	source := *a.Relay.TieredRetryConfig().Source
-	source.Name, source.Subscribe = "retrytest.App", "add its handler with App.AddConsumerHandler or App.AddHandler, "+
-		"or give it the subscriber of App.Subscriber"
-	a.source = &source
+	a.source = &middleware.Source{
+		Owner: a.Relay, Name: "retrytest.App",
+		Subscribe: "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of " +
+			"App.Subscriber",
+	}
 	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, func(*message.Message) error { return nil })
 	a.retry, err = a.newRetry(a.config.Policy)
 	return err

@@ -302,15 +302,17 @@ func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
 }
 
 // newOwnRouter is the constructor of an app that makes the router and the middleware itself, with an Observe of its own.
-func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, outcomes *[]string) (*message.Router, *middleware.TieredRetry) {
+func newOwnRouter(
+	t *testing.T, app *retrytest.App, schedule backoff.Schedule, outcomes *[]string,
+) (*message.Router, *middleware.TieredRetry) {
 	t.Helper()
 	var mu sync.Mutex // a message that is nacked comes back before the first Event has returned
-	config.Observers.Attach(eventtest.OnEvent(func(e retry.Event) {
+	app.Observe(eventtest.OnEvent(func(e retry.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		*outcomes = append(*outcomes, string(e.Outcome))
-	}), retry.Observed{})
-	tiered, err := middleware.NewTieredRetry(config, nil)
+	}))
+	tiered, err := middleware.New(retry.Policy{Schedule: schedule}, app.Backend(), nil)
 	require.NoError(t, err)
 	return message.NewDefaultRouter(nil), tiered
 }
@@ -318,9 +320,10 @@ func newOwnRouter(t *testing.T, config middleware.TieredRetryConfig, outcomes *[
 func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
 	for _, relayed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
+			schedule := backoff.Schedule{time.Second, 5 * time.Second}
+			app := retrytest.New(t, schedule)
 			var outcomes []string
-			router, tiered := newOwnRouter(t, app.TieredRetryConfig(), &outcomes)
+			router, tiered := newOwnRouter(t, app, schedule, &outcomes)
 			bill := func(msg *message.Message) error {
 				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 					panic("no exchange rate")
@@ -351,7 +354,7 @@ func TestOwnRouterHasSettledMessages(t *testing.T) {
 		for _, panics := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second})
-				router, tiered := newOwnRouter(t, app.TieredRetryConfig(), new([]string))
+				router, tiered := newOwnRouter(t, app, backoff.Schedule{time.Second}, new([]string))
 				calls := 0
 				router.AddConsumerHandler("billing", "orders", newSubscriber(app), func(msg *message.Message) error {
 					if calls++; calls > 1 {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -98,30 +96,12 @@ func (a *App) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
 	if err := a.checkTime(policy.Schedule); err != nil {
 		return nil, err
 	}
-	config := a.TieredRetryConfig()
-	config.Policy = policy
-	config.DeclaredTiers = config.Tiers()
-	tiered, err := middleware.NewTieredRetry(config, a.config.Logger)
-	if err == nil {
-		err = a.Relay.AddSchedule(tiersOf(config))
-	}
-	return tiered, err
+	return middleware.New(policy, a.Backend(), a.config.Logger)
 }
 
-func tiersOf(config middleware.TieredRetryConfig) (schedule backoff.Schedule) {
-	for _, tier := range config.Tiers() {
-		schedule = append(schedule, time.Duration(tier))
-	}
-	return schedule
-}
-
-// TieredRetryConfig returns the configuration of the retry middleware, for apps that make the middleware themselves.
-func (a *App) TieredRetryConfig() middleware.TieredRetryConfig {
-	config := a.Relay.TieredRetryConfig()
-	config.Publisher, config.Source = copyPublisher{config.Publisher, a.ledger, a.config.TiersWait}, a.source
-	config.Observers, config.TiersWait = &a.observers, a.config.TiersWait
-	return config
-}
+// Backend returns the backend of the retry middleware, for apps that make the middleware themselves with
+// middleware.New.
+func (a *App) Backend() middleware.Backend { return backend{a.Relay.Backend(), a} }
 
 // Middleware is the retry middleware for handlers with a subscriber of this App, for a handler's or a router's
 // AddMiddleware.

@@ -5,12 +5,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // copyPublished records the copy that the middleware publishes for a delivery. It is called before the message is
 // acked.
-func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) {
+func (l *ledger) copyPublished(d *delivery, tier backoff.Tier, msg *message.Message) {
 	record, ok := retry.ReadRecord(msg.Metadata)
 	if !ok {
 		return
@@ -36,7 +38,7 @@ func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) 
 		d.Outcome = retry.Parked
 	}
 	if record.DeadReason == "" {
-		d.Tier, d.Delay, p.due = l.tiers[topic], time.Until(record.DueAt), record.DueAt
+		d.Tier, d.Delay, p.due = tier, time.Until(record.DueAt), record.DueAt
 	}
 	if d.Err == nil && !d.uncalled {
 		d.Err = recordedError(record.Reason)
@@ -45,18 +47,15 @@ func (l *ledger) copyPublished(d *delivery, topic string, msg *message.Message) 
 }
 
 // dueAfterItsTier makes the relay wait for a whole tier in place of the delay, as RabbitMQ does.
-func (l *ledger) dueAfterItsTier(topic string, msg *message.Message) {
-	l.mu.Lock()
-	tier, found := l.tiers[topic]
-	l.mu.Unlock()
-	if record, ok := retry.ReadRecord(msg.Metadata); ok && found {
-		record.DueAt = time.Now().Add(time.Duration(tier))
-		record.Write(msg.Metadata)
+func dueAfterItsTier(c middleware.Copy) {
+	if record, ok := retry.ReadRecord(c.Message.Metadata); ok {
+		record.DueAt = time.Now().Add(time.Duration(c.Tier))
+		record.Write(c.Message.Metadata)
 	}
 }
 
 // recordedError is an error of which only the text in the failure record is known, until the middleware has reported
-// it, or where the app has made the middleware without the Observers of App.TieredRetryConfig.
+// it.
 type recordedError string
 
 func (e recordedError) Error() string { return string(e) }

@@ -63,7 +63,7 @@
 //
 //	addHandlers(app.Router, app)
 //
-// [App.Run] runs a router that the app's constructor has made. An app that uses the parts gets App.TieredRetryConfig
+// [App.Run] runs a router that the app's constructor has made. An app that uses the parts gets App.Backend
 // for its middleware, App.Subscriber for its subscribers, and App.Relay in place of its own relay. In all cases
 // App.Publisher replaces the publisher of the app.
 //

@@ -353,17 +353,18 @@ func ExampleApp_Run() {
 }
 
 // The app makes the middleware itself, with a hook of its own.
-func ExampleApp_TieredRetryConfig() {
+func ExampleApp_Backend() {
 	t := &exampleT{}
 	defer t.end()
 
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
+	policy := retry.Policy{Schedule: backoff.Constant(time.Millisecond, 3)}
+	app := retrytest.NewWithConfig(t, retrytest.Config{Policy: policy})
 	subscriber, err := app.Subscriber("billing")
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	app.Observe(printed{})
-	tiered, err := middleware.NewTieredRetry(app.TieredRetryConfig(), nil)
+	tiered, err := middleware.New(policy, app.Backend(), nil)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

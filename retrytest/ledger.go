@@ -6,7 +6,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -14,9 +13,8 @@ import (
 type ledger struct {
 	mu       sync.Mutex
 	queues   []*queue
-	tiers    map[string]backoff.Tier // by topic
-	handlers map[string]*queue       // by handler name: the queue that the handler consumes
-	returns  map[string]string       // by return topic: the name of the handler that the relay has added
+	handlers map[string]*queue // by handler name: the queue that the handler consumes
+	returns  map[string]string // by return topic: the name of the handler that the relay has added
 	entries  []*entry
 	latest   map[progressKey]*progress
 	produced map[string][]*message.Message // by topic
@@ -26,7 +24,7 @@ type ledger struct {
 
 func newLedger() *ledger {
 	return &ledger{
-		tiers: map[string]backoff.Tier{}, handlers: map[string]*queue{}, returns: map[string]string{},
+		handlers: map[string]*queue{}, returns: map[string]string{},
 		latest: map[progressKey]*progress{}, produced: map[string][]*message.Message{}, open: map[*delivery]bool{},
 		changed: make(chan struct{}),
 	}
@@ -45,9 +43,7 @@ func (l *ledger) generateTopic(p relay.TopicParams) (string, error) {
 	defer l.mu.Unlock()
 	switch p.Kind {
 	case relay.TierTopic:
-		topic := tierTopic(p.Tier)
-		l.tiers[topic] = p.Tier
-		return topic, nil
+		return tierTopic(p.Tier), nil
 	case relay.DeadLetterTopic:
 		return deadTopic(p.Handler), nil
 	}

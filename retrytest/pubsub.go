@@ -14,6 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // internalName is the name of a handler without messages. The relay's tiers run while it runs.
@@ -260,21 +262,30 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 
 func (appPublisher) Close() error { return nil }
 
-// copyPublisher is the retry middleware's publisher. Each copy has the context values of the delivery that it replaces.
-type copyPublisher struct {
-	message.Publisher
-	ledger    *ledger
-	tiersWait bool
+// backend is that of the retry middleware: the relay's, with a ledger.
+type backend struct {
+	middleware.Backend
+	app *App
 }
 
-func (p copyPublisher) Publish(topic string, messages ...*message.Message) error {
-	for _, msg := range messages {
-		if d := deliveryOf(msg); d != nil {
-			p.ledger.copyPublished(d, topic, msg) // before the copy can come back
-		}
-		if p.tiersWait {
-			p.ledger.dueAfterItsTier(topic, msg)
-		}
+// Use implements middleware.Backend.
+func (b backend) Use(policy retry.Policy) (middleware.Traits, error) {
+	wait := b.app.config.TiersWait
+	for _, tier := range middleware.Tiers(policy, wait) { // one more than the relay itself needs
+		policy.ExtraTiers = append(slices.Clip(policy.ExtraTiers), time.Duration(tier))
 	}
-	return p.Publisher.Publish(topic, messages...)
+	traits, err := b.Backend.Use(policy)
+	traits.TiersWait, traits.Source, traits.Observers = wait, b.app.source, &b.app.observers
+	return traits, err
+}
+
+// Publish implements middleware.Backend. Each copy has the context values of the delivery that it replaces.
+func (b backend) Publish(c middleware.Copy) (retry.Destination, error) {
+	if d := deliveryOf(c.Message); d != nil {
+		b.app.ledger.copyPublished(d, c.Tier, c.Message) // before the copy can come back
+	}
+	if b.app.config.TiersWait && c.Tier > 0 {
+		dueAfterItsTier(c)
+	}
+	return b.Backend.Publish(c)
 }

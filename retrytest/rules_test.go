@@ -25,8 +25,6 @@ var rules = []retry.Rule{
 	{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
 }
 
-func withRules(c *middleware.TieredRetryConfig) { c.Policy.Rules = rules }
-
 // inTurn makes a handler that returns these errors, one at each call, and then nil.
 func inTurn(errs ...error) message.NoPublishHandlerFunc {
 	return func(*message.Message) (err error) {
@@ -43,23 +41,30 @@ var adding = map[string]func(t *testing.T, app *retrytest.App, h message.NoPubli
 		app.AddConsumerHandler(app.Router, "billing", "orders", h, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}})
 	},
 	"own middleware": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
-		addOwn(t, app, app.Router, h, withRules)
+		addOwn(t, app, app.Router, h, app.Backend())
 	},
 	"own router, no observers": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
 		router := message.NewDefaultRouter(nil)
-		addOwn(t, app, router, h, func(c *middleware.TieredRetryConfig) {
-			withRules(c)
-			c.Observers = nil
-		})
+		addOwn(t, app, router, h, unobserved{app.Backend()})
 		app.Run(router)
 	},
 }
 
-func addOwn(t *testing.T, app *retrytest.App, router *message.Router, h message.NoPublishHandlerFunc, change func(*middleware.TieredRetryConfig)) {
+// unobserved is a backend without observers.
+type unobserved struct{ middleware.Backend }
+
+func (u unobserved) Use(policy retry.Policy) (middleware.Traits, error) {
+	traits, err := u.Backend.Use(policy)
+	traits.Observers = nil
+	return traits, err
+}
+
+func addOwn(
+	t *testing.T, app *retrytest.App, router *message.Router, h message.NoPublishHandlerFunc, backend middleware.Backend,
+) {
 	t.Helper()
-	config := app.TieredRetryConfig()
-	change(&config)
-	tiered, err := middleware.NewTieredRetry(config, nil)
+	policy := retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}
+	tiered, err := middleware.New(policy, backend, nil)
 	require.NoError(t, err)
 	router.AddConsumerHandler("billing", "orders", newSubscriber(app), h).AddMiddleware(tiered.Middleware)
 }

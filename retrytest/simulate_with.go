@@ -108,30 +108,24 @@ func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
 			faults = append(faults, fmt.Errorf("%s is %v: it must be 0 or more", d.field, d.value))
 		}
 	}
-	config := middleware.TieredRetryConfig{
-		Publisher: noPublisher{}, Policy: c.Policy, TiersWait: c.TiersWait,
-		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{}, nil
-		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{}, nil
-		},
-	}
-	config.Policy.MaxAgeFrom = nil
+	policy := c.Policy
+	policy.MaxAgeFrom = nil
 	if c.Age > 0 {
-		config.Policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} } // Simulate gets the age
+		policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} } // Simulate gets the age
 	}
-	if err := errors.Join(append(faults, config.Validate())...); err != nil {
+	if err := errors.Join(append(faults, policy.Validate())...); err != nil {
 		return nil, err
 	}
-	return middleware.NewTieredRetry(config, nil)
+	return middleware.New(policy, simulated{c.TiersWait}, nil)
 }
 
-// noPublisher is the publisher of a middleware that publishes nothing.
-type noPublisher struct{}
+// simulated is the backend of a middleware that publishes nothing.
+type simulated struct{ tiersWait bool }
 
-func (noPublisher) Publish(string, ...*message.Message) error {
-	return errors.New("SimulateWith publishes nothing")
+func (s simulated) Use(retry.Policy) (middleware.Traits, error) {
+	return middleware.Traits{TiersWait: s.tiersWait}, nil
 }
 
-func (noPublisher) Close() error { return nil }
+func (simulated) Publish(middleware.Copy) (retry.Destination, error) {
+	return retry.Destination{}, errors.New("SimulateWith publishes nothing")
+}

@@ -5,11 +5,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware
@@ -49,29 +49,17 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterConfig(*b.app, b.reader) }
 
 // NewTieredRetry is that of config.Builder.
-func (b *Builder) NewTieredRetry(
-	logger watermill.LoggerAdapter, decorators ...message.PublisherDecorator,
-) (*middleware.TieredRetry, error) {
-	return b.plain.NewTieredRetry(logger, decorators...)
+func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.TieredRetry, error) {
+	return b.plain.NewTieredRetry(logger)
 }
 
 // Close closes the connections of the builder's middlewares.
 func (b *Builder) Close() error { return b.plain.Close() }
 
-// NewPublisher returns the publisher of failures, on a connection of its own. Publish returns nil only after the broker
-// has routed and confirmed the message. It declares a deleted tier or dead-letter queue again, unless VerifyOnly is
-// set. Close it after the router has closed. A nil logger logs nothing.
-func (b *Builder) NewPublisher(logger watermill.LoggerAdapter) (message.Publisher, error) {
-	return b.plain.NewPublisher(logger)
-}
-
-// TieredRetryConfig returns the middleware's configuration: the publisher, the policy, and the destinations of copies
-// on this broker. Change only the Policy of the result, to one with the same tiers, and set Observers.
-//
-// Use only Builder.NewPublisher, or a publisher that wraps it.
-func (b *Builder) TieredRetryConfig(failures message.Publisher) middleware.TieredRetryConfig {
-	return b.plain.TieredRetryConfig(failures)
-}
+// Observe attaches observers, such as those of package observe, to all handlers with a middleware of the builder, and to
+// what these publish. What an observer does cannot change the outcome of a message. Its errors are logged. The
+// observers have no Waiting, and the Health of the connections for copies only. Call it once for each observer.
+func (b *Builder) Observe(observers ...retry.Observer) { b.plain.Observe(observers...) }
 
 // Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not
 // part of it.

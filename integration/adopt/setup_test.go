@@ -26,7 +26,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -206,12 +205,9 @@ func (i *instance) addParts(router *message.Router) (closeRest func() error) {
 	closeRest = func() error { return nil }
 	if i.build == withMiddleware {
 		b := i.builder()
-		failures, err := b.NewPublisher(i.log)
-		require.NoError(t, err)
-		closeRest = failures.Close
-		c := b.TieredRetryConfig(failures)
-		c.Observers = eventtest.Observers(i.event)
-		tiered, err := middleware.NewTieredRetry(c, i.log)
+		closeRest = b.Close
+		b.Observe(eventtest.OnEvent(i.event))
+		tiered, err := b.NewTieredRetry(i.log)
 		require.NoError(t, err)
 		router.AddMiddleware(tiered.Middleware)
 	}

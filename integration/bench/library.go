@@ -14,7 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -121,11 +120,7 @@ func (h handling) parts(
 	if err != nil {
 		return nil, err
 	}
-	failures, err := builder.NewPublisher(nil)
-	if err != nil {
-		return nil, err
-	}
-	tiered, err := middleware.NewTieredRetry(builder.TieredRetryConfig(failures), nil)
+	tiered, err := builder.NewTieredRetry(nil)
 	if err != nil {
 		return nil, err
 	}
@@ -136,7 +131,7 @@ func (h handling) parts(
 	for i := range h.handlers {
 		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(tiered.Middleware)
 	}
-	return failures.Close, nil
+	return builder.Close, nil
 }
 
 // runRouter runs a router until stop. It returns when all handlers consume.

@@ -18,10 +18,13 @@ import (
 
 func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
-type nowhere struct{}
+type nowhere struct{ observers *middleware.Observers }
 
-func (nowhere) Publish(string, ...*message.Message) error { return nil }
-func (nowhere) Close() error                              { return nil }
+func (n nowhere) Use(retry.Policy) (middleware.Traits, error) {
+	return middleware.Traits{Observers: n.observers}, nil
+}
+
+func (nowhere) Publish(middleware.Copy) (retry.Destination, error) { return retry.Destination{}, nil }
 
 // A wrapping is a middleware around a handler that succeeds.
 type wrapping struct {
@@ -65,17 +68,8 @@ func measureSuccess(b *bench) error {
 
 // wrappings are the bare handler, the library's middleware, Watermill's, and the library's with observers.
 func wrappings() ([]wrapping, error) {
-	config := middleware.TieredRetryConfig{
-		Publisher: nowhere{},
-		Policy:    retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
-		GenerateRetryDestination: func(middleware.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: "retry"}, nil
-		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: "dead"}, nil
-		},
-	}
-	tiered, err := middleware.NewTieredRetry(config, nil)
+	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)}
+	tiered, err := middleware.New(policy, nowhere{}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -94,11 +88,11 @@ func wrappings() ([]wrapping, error) {
 		{"TieredRetry with OpenTelemetry", observe.OpenTelemetry(sdkmetric.NewMeterProvider(reader), nil)},
 		{"TieredRetry with 1% of traces", observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sampler))},
 	} {
-		config.Observers = &middleware.Observers{}
-		config.Observers.Attach(o.observer, retry.Observed{
+		observers := &middleware.Observers{}
+		observers.Attach(o.observer, retry.Observed{
 			System: "bench", Health: func() retry.Health { return retry.Health{} },
 		})
-		tiered, err := middleware.NewTieredRetry(config, nil)
+		tiered, err := middleware.New(policy, nowhere{observers}, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -185,15 +184,9 @@ func (a *app) connectStock(
 		return err
 	}
 	a.closers = append(a.closers, subscriber.Close)
-	failures, err := rabbit.NewPublisher(quiet)
-	if err != nil {
-		return err
-	}
-	a.closers = append(a.closers, failures.Close)
-	settings := rabbit.TieredRetryConfig(failures)
-	settings.Observers = &middleware.Observers{}
-	settings.Observers.Attach(observer, retry.Observed{})
-	tiered, err := middleware.NewTieredRetry(settings, &a.refused[stock])
+	rabbit.Observe(observer)
+	a.closers = append(a.closers, rabbit.Close)
+	tiered, err := rabbit.NewTieredRetry(&a.refused[stock])
 	if err != nil {
 		return err
 	}

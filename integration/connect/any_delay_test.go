@@ -94,10 +94,9 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 	grouped(&b)
 	builder, err := config.NewBuilder(b)
 	require.NoError(t, err)
-	retryConfig := builder.TieredRetryConfig(s.Publisher())
-	retryConfig.Source = nil
-	simulated, err := middleware.NewTieredRetry(retryConfig, nil)
+	simulated, err := builder.NewTieredRetry(nil)
 	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, builder.Close()) })
 	for uuid, requested := range requests {
 		assert.GreaterOrEqual(t, waited[uuid], broker.Least(requested), uuid)
 		var want []string

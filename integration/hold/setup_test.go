@@ -24,7 +24,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -169,16 +168,13 @@ func parts(a *app, b config.Config, p plan) {
 	if p.publishing != "" {
 		b.AMQP.Connection.AmqpURI = p.publishing
 	}
+	if p.policy != nil {
+		p.policy(&b.Policy)
+	}
 	builder, err := config.NewBuilder(b)
 	require.NoError(a.t, err)
-	failures, err := builder.NewPublisher(a.log)
-	require.NoError(a.t, err)
-	c := builder.TieredRetryConfig(failures)
-	c.Observers = eventtest.Observers(a.event)
-	if p.policy != nil {
-		p.policy(&c.Policy)
-	}
-	tiered, err := middleware.NewTieredRetry(c, a.log)
+	builder.Observe(eventtest.OnEvent(a.event))
+	tiered, err := builder.NewTieredRetry(a.log)
 	require.NoError(a.t, err)
 	consuming := builder.SubscriberConfig()
 	consuming.Connection.AmqpURI = direct
@@ -187,10 +183,10 @@ func parts(a *app, b config.Config, p plan) {
 	for i := range p.concurrency { // each handler has one message in flight
 		a.router.AddConsumerHandler("billing"+strconv.Itoa(i), a.queue, subscriber, p.handle).AddMiddleware(tiered.Middleware)
 	}
-	a.closeParts = failures.Close
+	a.closeParts = builder.Close
 	a.t.Cleanup(func() { require.NoError(a.t, subscriber.Close()) }) // the router does not where its context ends first
 	a.publish = func(msg *message.Message) error {
-		return failures.Publish(backoff.Tier(p.schedule[0]).String()+"."+a.queue, msg)
+		return testapp.Fail(tiered, builder.SubscriberConfig().Marshaler, a.queue, msg, errDown)
 	}
 }
 

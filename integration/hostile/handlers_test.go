@@ -16,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -55,14 +54,7 @@ func TestHandlersThatModifyTheirMessage(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := testapp.New(t)
-			if deep {
-				c := a.Builder.TieredRetryConfig(a.Failures)
-				c.Policy.DeepCopy = true
-				var err error
-				a.Retry, err = middleware.NewTieredRetry(c, a.Log)
-				require.NoError(t, err)
-			}
+			a := testapp.New(t, func(c *config.Config) { c.Policy.DeepCopy = deep })
 			queue := a.Queue("orders")
 			calls := testapp.NewLedger()
 			a.Handle(queue, 4, func(msg *message.Message) error {
@@ -194,7 +186,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	stuck.Mu.Lock()
 	assert.Empty(t, stuck.Retries)
 	stuck.Mu.Unlock()
-	require.NoError(t, stuck.Failures.Close())
+	require.NoError(t, stuck.Builder.Close())
 	select {
 	case <-done:
 	case <-time.After(soon):

@@ -16,9 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // counting is an app's marshaler that counts deliveries by identity, and attempts to publish.
@@ -111,16 +108,10 @@ func TestNoHotLoop(t *testing.T) {
 				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", f.user, f.user, proxy.Listen))
 				b.AMQP.Marshaler = c
 			})
-			// The subscriber is connected without the proxy: the middleware is of its builder, with the other's publisher.
-			direct, err := config.NewBuilder(config.Config{
-				AMQP:   func() amqp.Config { a := amqp.NewDurableQueueConfig(broker.URL(t)); a.Marshaler = c; return a }(),
-				Policy: retry.Policy{Schedule: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond}}, Settings: rabbitmq.Settings{Prefix: f.app.Name},
-			})
-			require.NoError(t, err)
-			subscriber, err := amqp.NewSubscriber(direct.SubscriberConfig(), f.app.Log)
-			require.NoError(t, err)
-
-			tiered, err := middleware.NewTieredRetry(direct.TieredRetryConfig(f.app.Failures), f.app.Log)
+			// The subscriber is connected without the proxy.
+			direct := f.app.Builder.SubscriberConfig()
+			direct.Connection.AmqpURI = broker.URL(t)
+			subscriber, err := amqp.NewSubscriber(direct, f.app.Log)
 			require.NoError(t, err)
 
 			queue := f.app.Queue("orders")
@@ -129,7 +120,7 @@ func TestNoHotLoop(t *testing.T) {
 				f.app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(msg *message.Message) error {
 					calls.Add(string(msg.Payload))
 					return errDown
-				}).AddMiddleware(tiered.Middleware)
+				}).AddMiddleware(f.app.Retry.Middleware)
 			}
 			f.app.Run()
 			fault.begin(t, f)

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"errors"
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
@@ -18,19 +20,15 @@ import (
 )
 
 // full returns a failed message whose own headers take this size of a frame. With a long failure record its copy fills the frame.
-func full(size int, dead retry.DeadReason) *message.Message {
+func full(size int) *message.Message {
 	filler := framed(size).Headers["h"].(string)
 	msg := message.NewMessage(strconv.Itoa(size), []byte(strconv.Itoa(size)))
 	msg.Metadata["h"] = filler[:len(filler)-(1+len("_watermill_message_uuid")+1+4+len(msg.UUID))]
-	record := retry.Record{
-		Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now(), Topic: "orders", Handler: "billing", Reason: strings.Repeat("r", 1024), DeadReason: dead,
-	}
-	if dead == "" {
-		record.DueAt = time.Now()
-	}
-	record.Write(msg.Metadata)
 	return msg
 }
+
+// errFull makes the longest reason.
+var errFull = errors.New(strings.Repeat("r", 1024))
 
 // sizes are the sizes of messages whose copies nearly fill the frame, up to the largest one that leaves room.
 func sizes(most int) (all []int) {
@@ -120,9 +118,9 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 	const counts = 52 // what is left for x-delivery-count and x-acquired-count
 	sent := map[string]*message.Message{}
 	for _, size := range sizes(frameMax - counts) {
-		msg := full(size, retry.DeadReasonExhausted)
+		msg := full(size)
 		sent[msg.UUID] = msg
-		require.NoError(t, a.Failures.Publish("dead."+queue, msg), size)
+		require.NoError(t, a.Fail(queue, msg, backoff.Permanent(errFull)), size)
 	}
 	r := read(t, queue+".dead")
 	got := r.requeue(len(sent))
@@ -133,7 +131,7 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 	assert.Len(t, got["126500"].Headers[retry.ReasonKey], 1024, "the record is complete if it fits")
 	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, retry.ReasonKey, "the record is shortened if it does not fit")
 	r.end(queue+".dead", got)
-	require.NoError(t, a.Failures.Close())
+	require.NoError(t, a.Builder.Close())
 }
 
 // TestReaderThatShutsDown: watermill-amqp's subscriber gives back the dead letters that it has not settled when it is closed. The next
@@ -145,9 +143,9 @@ func TestReaderThatShutsDown(t *testing.T) {
 	a.Declare(queue)
 	sent := map[string]bool{}
 	for size := 129_800; size > 126_500; size -= 75 {
-		msg := full(size, retry.DeadReasonExhausted)
+		msg := full(size)
 		sent[msg.UUID] = true
-		require.NoError(t, a.Failures.Publish("dead."+queue, msg), size)
+		require.NoError(t, a.Fail(queue, msg, backoff.Permanent(errFull)), size)
 	}
 	subscribe := func() (message.Subscriber, <-chan *message.Message) {
 		subscriber, err := amqp.NewSubscriber(a.Builder.DeadLetterSubscriberConfig(), a.Log)
@@ -178,7 +176,7 @@ func TestReaderThatShutsDown(t *testing.T) {
 	}
 	assert.Equal(t, sent, got)
 	require.NoError(t, subscriber.Close())
-	require.NoError(t, a.Failures.Close())
+	require.NoError(t, a.Builder.Close())
 }
 
 // TestCopyThatFillsTheFrameComesBack from its tier, is requeued, is dead-lettered by the broker, and is requeued there, with names
@@ -197,9 +195,9 @@ func TestCopyThatFillsTheFrameComesBack(t *testing.T) {
 			room := 512 + 8*(len(a.Name)+len("100ms.")+len(queue))
 			sent := map[string]*message.Message{}
 			for i := range 20 {
-				msg := full(frameMax-room-100-40*i, "") // its record is shortened: the copy fills the frame
+				msg := full(frameMax - room - 100 - 40*i) // its record is shortened: the copy fills the frame
 				sent[msg.UUID] = msg
-				require.NoError(t, a.Failures.Publish("100ms."+queue, msg))
+				require.NoError(t, a.Fail(queue, msg, errFull))
 			}
 			for _, delivery := range read(t, queue).requeue(len(sent)) {
 				require.NoError(t, delivery.Nack(false, false)) // the broker dead-letters it
@@ -212,7 +210,7 @@ func TestCopyThatFillsTheFrameComesBack(t *testing.T) {
 				assert.Contains(t, letter.Headers, "x-death", identity)
 			}
 			r.end(queue+".dead", got)
-			require.NoError(t, a.Failures.Close())
+			require.NoError(t, a.Builder.Close())
 		})
 	}
 }

@@ -108,10 +108,8 @@ func on(connection *publisher.Connection, config halfConfig) half {
 		config.Marshal = marshal
 	}
 	return half{connection, config,
-		connection.NewDeclarations("DeclareExchange", func(channel *amqp091.Channel, exchange, _ string) error {
-			return config.DeclareExchange(channel, exchange)
-		}),
-		connection.NewDeclarations("Redeclare", config.Redeclare),
+		connection.NewDeclarations("DeclareExchange"),
+		connection.NewDeclarations("Redeclare"),
 	}
 }
 
@@ -144,7 +142,7 @@ func (h half) Publish(topic string, messages ...*message.Message) error {
 		all[i] = m
 	}
 	if h.config.DeclareExchange != nil {
-		if err := h.exchanges.Exchange(&all[0]); err != nil {
+		if err := h.exchanges.Exchange(&all[0], h.config.DeclareExchange); err != nil {
 			return err
 		}
 	}
@@ -154,12 +152,15 @@ func (h half) Publish(topic string, messages ...*message.Message) error {
 	}
 	for i := range failures {
 		if h.config.DeclareExchange != nil && publisher.NoExchange(failures[i]) {
-			if failures[i] = h.exchanges.ExchangeAgain(&all[i], failures[i]); failures[i] == nil {
+			if failures[i] = h.exchanges.ExchangeAgain(&all[i], failures[i], h.config.DeclareExchange); failures[i] == nil {
 				failures[i] = h.SendOne(all[i])
 			}
 		}
 		if h.config.Redeclare != nil && errors.Is(failures[i], publish.ErrUnroutable) {
-			if failures[i] = h.queues.Again(&all[i], failures[i]); failures[i] == nil {
+			redeclare := func(channel *amqp091.Channel) error {
+				return h.config.Redeclare(channel, all[i].Exchange, all[i].RoutingKey)
+			}
+			if failures[i] = h.queues.Again(&all[i], failures[i], redeclare); failures[i] == nil {
 				failures[i] = h.SendOne(all[i])
 			}
 		}

@@ -18,7 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -41,11 +40,7 @@ func dieOf(queue string) {
 	if err != nil {
 		panic(err)
 	}
-	failures, err := rabbit.NewPublisher(nil)
-	if err != nil {
-		panic(err)
-	}
-	tiered, err := middleware.NewTieredRetry(rabbit.TieredRetryConfig(failures), nil)
+	tiered, err := rabbit.NewTieredRetry(nil)
 	if err != nil {
 		panic(err)
 	}

@@ -114,13 +114,13 @@ func TestOrphansDoNotBlockOtherMessages(t *testing.T) {
 	a.Declare(gone, there)
 	for i := range orphans {
 		msg := message.NewMessage("orphan "+testapp.ID(i), nil)
-		require.NoError(t, a.Failures.Publish("8s."+gone, msg))
+		require.NoError(t, a.Fail(gone, msg, errDown))
 	}
 	destroyed, err := broker.Channel(t).QueueDelete(gone, false, false, false)
 	require.NoError(t, err)
 	require.Zero(t, destroyed, "no message was due before")
 	for i := range others {
-		require.NoError(t, a.Failures.Publish("8s."+there, message.NewMessage(testapp.ID(i), nil)))
+		require.NoError(t, a.Fail(there, message.NewMessage(testapp.ID(i), nil), errDown))
 	}
 	seen := testapp.NewLedger()
 	for _, d := range testapp.Take(t, there, others) {

@@ -117,7 +117,7 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 	started.Wait(t, messages, 60*time.Second)
 	require.NoError(t, first.Router.Close())
 	require.NoError(t, <-done)
-	require.NoError(t, first.Failures.Close())
+	require.NoError(t, first.Builder.Close())
 	assert.Empty(t, first.Retries)
 
 	second := testapp.New(t, func(b *config.Config) { b.Prefix = first.Name })
@@ -161,7 +161,7 @@ func TestShutdownsDoNotUseUpTheDeliveryLimit(t *testing.T) {
 				<-inFlight
 				stop(a.Router, cancel)
 				require.NoError(t, <-done)
-				require.NoError(t, a.Failures.Close())
+				require.NoError(t, a.Builder.Close())
 				cancel()
 			}
 			assert.Zero(t, testapp.Depth(t, queue+".dead"))

@@ -52,9 +52,9 @@ func TestRawDeadLetter(t *testing.T) {
 	app, err := config.NewBuilder(config.Config{AMQP: own, Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 1)}})
 	require.NoError(t, err)
 	require.NoError(t, app.Topology("orders").Declare(p.channel))
-	failures, err := app.NewPublisher(nil)
+	tiered, err := app.NewTieredRetry(nil)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, failures.Close()) }()
+	defer func() { require.NoError(t, app.Close()) }()
 
 	deliveries, err := p.channel.Consume("orders", "", true, false, false, false, nil)
 	require.NoError(t, err)
@@ -65,14 +65,11 @@ func TestRawDeadLetter(t *testing.T) {
 		msg, err := marshaler.Unmarshal(next(t, deliveries))
 		require.NoError(t, err)
 
-		waits := msg.Copy()
-		retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down"}.Write(waits.Metadata)
-		err = failures.Publish("1m.orders", waits)
-		var failed *retry.PublishError
-		assert.Equal(t, msg.UUID == id0, errors.As(err, &failed) && failed.Kind == retry.KindRefused, err)
-
-		retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: "refused"}.Write(msg.Metadata)
-		require.NoError(t, failures.Publish("dead.orders", msg))
+		failure := backoff.Permanent(errDown)
+		if msg.UUID == id0 {
+			failure = errDown // the copy for the tier is refused
+		}
+		require.NoError(t, testapp.Fail(tiered, marshaler, "orders", msg, failure))
 	}
 	stock, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(p.uri), "")
 	require.NoError(t, err)

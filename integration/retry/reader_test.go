@@ -15,12 +15,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"errors"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -115,10 +115,10 @@ func next[T any](t *testing.T, from <-chan T) T {
 // the broker does, because a consumer rejects it.
 func (p place) deadLetterOf(t *testing.T, app *config.Builder, queue string, byBroker bool) {
 	t.Helper()
-	failures, err := app.NewPublisher(nil)
+	tiered, err := app.NewTieredRetry(nil)
 	require.NoError(t, err)
-	defer func() { require.NoError(t, failures.Close()) }()
-	marshaler, tiered := app.SubscriberConfig().Marshaler, app.TieredRetryConfig(failures)
+	defer func() { require.NoError(t, app.Close()) }()
+	marshaler := app.SubscriberConfig().Marshaler
 	consumer := broker.Name(t, "consumer")
 	deliveries, err := p.channel.Consume(queue, consumer, false, false, false, false, nil)
 	require.NoError(t, err)
@@ -139,16 +139,11 @@ func (p place) deadLetterOf(t *testing.T, app *config.Builder, queue string, byB
 		}
 		msg, err := marshaler.Unmarshal(delivery)
 		require.NoError(t, err)
-		record := retry.Record{Failures: failed, Topic: queue, Handler: "billing", Reason: "down"}
-		destination, err := tiered.GenerateRetryDestination(middleware.RetryDestinationParams{Topic: queue, Tier: backoff.Tier(tiered.Policy.Schedule[0])})
-		require.NoError(t, err)
+		failure := errors.New("down")
 		if failed == 2 {
-			record.DeadReason = retry.DeadReasonExhausted
-			destination, err = tiered.GenerateDeadLetterDestination(middleware.DeadLetterDestinationParams{Topic: queue})
-			require.NoError(t, err)
+			failure = backoff.Permanent(failure)
 		}
-		record.Write(msg.Metadata)
-		require.NoError(t, failures.Publish(destination.Topic, msg))
+		require.NoError(t, testapp.Fail(tiered, marshaler, queue, msg, failure))
 		require.NoError(t, delivery.Ack(false))
 	}
 }

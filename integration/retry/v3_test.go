@@ -18,7 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -102,14 +101,12 @@ func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 		}
 	}
 	older, err := configv2.NewBuilder(configv2.Config{
-		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: a.Builder.TieredRetryConfig(nil).Policy.Schedule}, Settings: rabbitmq.Settings{Prefix: a.Name},
+		AMQP: amqpv2.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: testapp.Delays}, Settings: rabbitmq.Settings{Prefix: a.Name},
 	})
 	require.NoError(t, err)
 	require.Equal(t, older.Topology(queue), a.Builder.Topology(queue))
-	failures, err := older.NewPublisher(a.Log)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, failures.Close()) })
-	tiered, err := middleware.NewTieredRetry(older.TieredRetryConfig(failures), a.Log)
+	t.Cleanup(func() { require.NoError(t, older.Close()) })
+	tiered, err := older.NewTieredRetry(a.Log)
 	require.NoError(t, err)
 	subscriber, err := amqpv2.NewSubscriber(older.SubscriberConfig(), a.Log)
 	require.NoError(t, err)

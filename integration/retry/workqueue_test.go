@@ -246,7 +246,7 @@ func TestUnreachableBrokerAndWrongPassword(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, err := config.NewBuilder(config.Config{AMQP: amqp.NewDurableQueueConfig(row.uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 			require.NoError(t, err)
-			_, err = b.NewPublisher(nil)
+			_, err = b.NewTieredRetry(nil)
 			require.ErrorContains(t, err, row.want)
 			assert.NotContains(t, err.Error(), "canary")
 		})

@@ -30,19 +30,21 @@ import (
 
 // App is a router with its retries. Its queues and exchanges have names that no other test uses.
 type App struct {
-	t        testing.TB
-	Name     string // the unique part of all names
-	Builder  *config.Builder
-	Failures message.Publisher
-	Retry    *middleware.TieredRetry
-	Router   *message.Router
-	Log      *Log
+	t       testing.TB
+	Name    string // the unique part of all names
+	Builder *config.Builder
+	Retry   *middleware.TieredRetry
+	Router  *message.Router
+	Log     *Log
 
 	Mu      sync.Mutex // guards the events
 	Retries []retry.Event
 	Parks   []retry.Event
 	Deaths  []retry.Event
 }
+
+// Delays are the schedule of the apps of New.
+var Delays = backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}
 
 // New returns an app that does not run yet.
 func New(t testing.TB, change ...func(*config.Config)) *App {
@@ -51,7 +53,7 @@ func New(t testing.TB, change ...func(*config.Config)) *App {
 	broker.Clean(t, a.Name)
 	b := config.Config{
 		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
+		Policy:   retry.Policy{Schedule: Delays},
 		Settings: rabbitmq.Settings{Prefix: a.Name},
 	}
 	for _, c := range change {
@@ -60,11 +62,8 @@ func New(t testing.TB, change ...func(*config.Config)) *App {
 	var err error
 	a.Builder, err = config.NewBuilder(b)
 	require.NoError(t, err)
-	a.Failures, err = a.Builder.NewPublisher(a.Log)
-	require.NoError(t, err)
-	r := a.Builder.TieredRetryConfig(a.Failures)
-	r.Observers = eventtest.Observers(a.observe)
-	a.Retry, err = middleware.NewTieredRetry(r, a.Log)
+	a.Builder.Observe(eventtest.OnEvent(a.observe))
+	a.Retry, err = a.Builder.NewTieredRetry(a.Log)
 	require.NoError(t, err)
 	a.Router = message.NewDefaultRouter(a.Log)
 	return a
@@ -107,13 +106,13 @@ func (a *App) Handle(queue string, handlers int, h message.NoPublishHandlerFunc)
 	}
 }
 
-// Run starts the router. When the test ends, the router and then the failure publisher are closed.
+// Run starts the router. When the test ends, the router and then the builder are closed.
 func (a *App) Run() {
 	a.t.Helper()
 	stop := Start(a.t, a.Router)
 	a.t.Cleanup(func() {
 		stop()
-		require.NoError(a.t, a.Failures.Close())
+		require.NoError(a.t, a.Builder.Close())
 	})
 }
 

@@ -101,7 +101,7 @@ func TestRefusedTLS(t *testing.T) {
 				with(&app, c)
 				b, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
 				require.NoError(t, err)
-				_, err = b.NewPublisher(nil)
+				_, err = b.NewTieredRetry(nil)
 				oneOf(t, err, row.words)
 				_, err = amqp.NewSubscriber(b.SubscriberConfig(), watermill.NopLogger{})
 				oneOf(t, err, row.words)
@@ -114,7 +114,7 @@ func TestRefusedTLS(t *testing.T) {
 		app.Connection.TLSConfig = l.client(t)
 		b, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{1e8}}})
 		if err == nil {
-			_, err = b.NewPublisher(nil)
+			_, err = b.NewTieredRetry(nil)
 		}
 		require.ErrorContains(t, err, "nothing would be encrypted")
 	})

@@ -26,7 +26,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -180,7 +179,7 @@ func TestPasswordInFailedConnections(t *testing.T) {
 		"no certificate":     encrypted,
 	} {
 		b := builder(t, uri, "")
-		_, err := b.NewPublisher(w)
+		_, err := b.NewTieredRetry(w)
 		if assert.Error(t, err, name) {
 			w.add(err)
 		}
@@ -202,7 +201,9 @@ func TestPasswordWithoutPermissions(t *testing.T) {
 	for _, permissions := range [][3]string{{"^$", ".*", ".*"}, {".*", "^$", ".*"}, {".*", ".*", "^$"}, {"^$", "^$", "^$"}} {
 		for _, verify := range []bool{false, true} {
 			name := user(t, permissions[0], permissions[1], permissions[2])
-			b := builder(t, address(t, name, ""), prefix, func(c *config.Config) { c.VerifyOnly = verify })
+			b := builder(t, address(t, name, ""), prefix, func(c *config.Config) {
+				c.VerifyOnly, c.Policy.MaxHold = verify, time.Second
+			})
 			subscriber, err := amqp.NewSubscriber(b.SubscriberConfig(), w)
 			require.NoError(t, err)
 			err = subscriber.SubscribeInitialize(queue)
@@ -211,10 +212,11 @@ func TestPasswordWithoutPermissions(t *testing.T) {
 				w.add(err)
 			}
 			require.NoError(t, subscriber.Close())
-			failures, err := b.NewPublisher(w)
+			tiered, err := b.NewTieredRetry(w)
 			require.NoError(t, err)
-			w.add(failures.Publish("dead."+queue, message.NewMessage("1", nil)))
-			require.NoError(t, failures.Close())
+			failure := backoff.Permanent(errDown)
+			w.add(testapp.Fail(tiered, b.SubscriberConfig().Marshaler, queue, message.NewMessage("1", nil), failure))
+			require.NoError(t, b.Close())
 		}
 	}
 	w.silent(t)
@@ -260,11 +262,11 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	w.add(topology.String(), string(exported), topology)
 	w.add(direct.Topology("orders.dead").Validate())
 
-	subscriber, err := amqp.NewSubscriber(direct.SubscriberConfig(), w)
+	consuming := cut.SubscriberConfig()
+	consuming.Connection.AmqpURI = direct.SubscriberConfig().Connection.AmqpURI
+	subscriber, err := amqp.NewSubscriber(consuming, w)
 	require.NoError(t, err)
-	failures, err := cut.NewPublisher(w)
-	require.NoError(t, err)
-	tiered, err := middleware.NewTieredRetry(direct.TieredRetryConfig(failures), w)
+	tiered, err := cut.NewTieredRetry(w)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(w)
 	calls := testapp.NewLedger()
@@ -296,8 +298,8 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 
 	require.NoError(t, router.Close())
 	require.NoError(t, <-done)
-	require.NoError(t, failures.Close())
-	w.add(failures.Publish("dead."+queue, message.NewMessage("1", nil)))
+	require.NoError(t, cut.Close())
+	w.add(testapp.Fail(tiered, cut.SubscriberConfig().Marshaler, queue, message.NewMessage("1", nil), errDown))
 	connections, err := management.ListConnections()
 	require.NoError(t, err)
 	for _, connection := range connections {

@@ -29,7 +29,7 @@ const soon = time.Minute
 func builder(t *testing.T, a *testapp.App, change ...func(*config.Config)) *config.Builder {
 	t.Helper()
 	c := config.Config{
-		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: a.Builder.TieredRetryConfig(nil).Policy.Schedule}, Settings: rabbitmq.Settings{Prefix: a.Name},
+		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: testapp.Delays}, Settings: rabbitmq.Settings{Prefix: a.Name},
 	}
 	for _, f := range change {
 		f(&c)

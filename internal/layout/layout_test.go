@@ -57,7 +57,7 @@ var rules = []rule{
 	},
 	{
 		folder: "middleware",
-		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/suspect", module + "/internal/warning", module + "/retry"},
+		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/warning", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
@@ -120,7 +120,7 @@ var rules = []rule{
 		folder: "rabbitmq",
 		may: []string{
 			module + "/internal/options", watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
-			module + "/internal/faults", module + "/internal/gate", module + "/internal/redrive", module + "/internal/rota", module + "/internal/suspect",
+			module + "/internal/faults", module + "/internal/gate", module + "/internal/redrive", module + "/internal/rota",
 			module + "/internal/users", module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config"},
@@ -203,7 +203,6 @@ var rules = []rule{
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/users", never: []string{watermill, amqp091}, why: "it counts: whatever is closed after its last user shares it"},
 	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
-	{folder: "internal/suspect", never: []string{watermill, amqp091}, why: "the middleware and publishers share it"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",

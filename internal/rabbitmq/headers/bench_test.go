@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
@@ -70,15 +71,13 @@ func (marshaling) Close() error { return nil }
 // router calls it, and the copy is made.
 func BenchmarkFailure(b *testing.B) {
 	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
-	tiered, err := middleware.NewTieredRetry(middleware.TieredRetryConfig{
+	settings := eventtest.Settings{
 		Publisher: marshaling{m}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)},
-		GenerateRetryDestination: func(p middleware.RetryDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: naming.RetryKey(p.Topic, p.Tier), Queue: naming.Default.TierQueue(p.Topic, p.Tier)}, nil
+		Destination: func(c middleware.Copy) (retry.Destination, error) {
+			return retry.Destination{Topic: naming.RetryKey(c.Topic, c.Tier), Queue: naming.Default.TierQueue(c.Topic, c.Tier)}, nil
 		},
-		GenerateDeadLetterDestination: func(middleware.DeadLetterDestinationParams) (retry.Destination, error) {
-			return retry.Destination{Topic: "dead"}, nil
-		},
-	}, nil)
+	}
+	tiered, err := settings.Make(nil)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -63,27 +63,29 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 	}
 }
 
-// Room returns what the broker may add to the headers of a copy with this routing key.
+// more headers than the broker adds
+const (
+	ofDeadLettering = 16 // x-death, x-first-death-*, ...
+	ofDelivering    = 2
+)
+
+// RoomOnTier returns what the broker may add to the headers of a copy that waits on a tier.
 //
 // It may dead-letter a retry twice: from its tier, and from the work queue that it comes back to. In a group it may do
 // so three times: also from the inbox of the work queue. x-death, x-first-death-* and x-last-death-* repeat the names
 // of exchange and queue, and there are its counts of deliveries. group is that of the work queue, or the work queue.
-//
-// To a dead letter that its readers give back it adds counts of deliveries. A message whose own headers leave less room
-// is a dead letter nevertheless.
-func Room(prefix naming.Prefix, group, routingKey string) publisher.Room {
-	const (
-		ofDeadLettering = 16 // more headers than it adds: x-death, x-first-death-*, ...
-		ofDelivering    = 2
-	)
-	if naming.IsDeadKey(routingKey) {
-		return publisher.Room{Headers: ofDelivering, Spare: countsOfDeliveries}
-	}
+func RoomOnTier(prefix naming.Prefix, queue, group, routingKey string) publisher.Room {
 	names := len(prefix.RetryExchange()) + len(routingKey)
-	if queue, _ := naming.QueueOfKey(routingKey); queue == group {
+	if queue == group {
 		return publisher.Room{Headers: ofDeadLettering, Bytes: 512 + 8*names}
 	}
 	return publisher.Room{Headers: ofDeadLettering, Bytes: 768 + 12*(names+len(group))}
+}
+
+// RoomOfDeadLetter returns what the broker adds to a dead letter that its readers give back: counts of deliveries. A
+// message whose own headers leave less room is a dead letter nevertheless.
+func RoomOfDeadLetter() publisher.Room {
+	return publisher.Room{Headers: ofDelivering, Spare: countsOfDeliveries}
 }
 
 // countsOfDeliveries is what the broker's counts of deliveries take on RabbitMQ 4.3. Earlier versions have only the

@@ -21,8 +21,7 @@ const declareTimeout = 10 * time.Second
 // one.
 type Declarations struct {
 	connection *Connection
-	name       string // of the function, for errors
-	declare    func(channel *amqp091.Channel, exchange, routingKey string) error
+	name       string // of what declares, for errors
 
 	mu       sync.RWMutex
 	underWay map[destination]*declaration
@@ -37,20 +36,18 @@ type declaration struct {
 	err  error // set before done is closed
 }
 
-// NewDeclarations returns declarations by a function, which may use the channel until it returns. Its name is that for
-// errors. A panic of it counts as an error.
-func (c *Connection) NewDeclarations(
-	name string, declare func(channel *amqp091.Channel, exchange, key string) error,
-) *Declarations {
+// NewDeclarations returns declarations with a name for errors. The functions that its methods get may use the channel
+// until they return. A panic of them counts as an error.
+func (c *Connection) NewDeclarations(name string) *Declarations {
 	return &Declarations{
-		connection: c, name: name, declare: declare,
+		connection: c, name: name,
 		underWay: make(map[destination]*declaration), declared: make(map[destination]*wire.Connection),
 	}
 }
 
 // Exchange declares the message's exchange once on each connection, and again after ExchangeAgain has failed. It
 // returns a *publish.Error. The default exchange always exists.
-func (d *Declarations) Exchange(m *Message) error {
+func (d *Declarations) Exchange(m *Message, declare func(*amqp091.Channel, string) error) error {
 	if m.Exchange == "" {
 		return nil
 	}
@@ -62,7 +59,7 @@ func (d *Declarations) Exchange(m *Message) error {
 		case state.Connection == nil:
 			return m.Failure(publish.ErrNotConnected, state.Cause)
 		}
-		call := d.once(destination{exchange: m.Exchange}, state.Connection)
+		call := d.once(m.Exchange, state.Connection, declare)
 		if call == nil {
 			return nil
 		}
@@ -81,18 +78,27 @@ func (d *Declarations) Exchange(m *Message) error {
 
 // ExchangeAgain declares the message's exchange, which does not exist. It returns nil when the message should be sent
 // again, and else the error of the message.
-func (d *Declarations) ExchangeAgain(m *Message, unroutable error) error {
-	return d.again(m, destination{exchange: m.Exchange}, unroutable)
+func (d *Declarations) ExchangeAgain(
+	m *Message, unroutable error, declare func(*amqp091.Channel, string) error,
+) error {
+	return d.again(m, destination{exchange: m.Exchange}, unroutable, of(declare, m.Exchange))
 }
 
 // Again declares what the message's routing key leads to. It returns nil when the message should be sent again, and
 // else the error of the message.
-func (d *Declarations) Again(m *Message, unroutable error) error {
-	return d.again(m, destination{m.Exchange, m.RoutingKey}, unroutable)
+func (d *Declarations) Again(m *Message, unroutable error, declare func(*amqp091.Channel) error) error {
+	return d.again(m, destination{m.Exchange, m.RoutingKey}, unroutable, declare)
 }
 
-func (d *Declarations) again(m *Message, to destination, unroutable error) error {
-	err := d.await(m.Context, d.anew(to))
+// of declares one exchange.
+func of(declare func(*amqp091.Channel, string) error, exchange string) func(*amqp091.Channel) error {
+	return func(channel *amqp091.Channel) error { return declare(channel, exchange) }
+}
+
+func (d *Declarations) again(
+	m *Message, to destination, unroutable error, declare func(*amqp091.Channel) error,
+) error {
+	err := d.await(m.Context, d.anew(to, declare))
 	if err == nil {
 		return nil
 	}
@@ -127,7 +133,10 @@ func (d *Declarations) await(ctx context.Context, call *declaration) error {
 
 // once starts a call, or joins the one under way. It returns nil when there was one without an error on this
 // connection.
-func (d *Declarations) once(to destination, c *wire.Connection) *declaration {
+func (d *Declarations) once(
+	exchange string, c *wire.Connection, declare func(*amqp091.Channel, string) error,
+) *declaration {
+	to := destination{exchange: exchange}
 	d.mu.RLock()
 	declared := d.declared[to] == c
 	d.mu.RUnlock()
@@ -139,18 +148,18 @@ func (d *Declarations) once(to destination, c *wire.Connection) *declaration {
 	if d.declared[to] == c {
 		return nil
 	}
-	return d.start(to)
+	return d.start(to, of(declare, exchange))
 }
 
 // anew starts a call, or joins the one under way. Until it has succeeded, once does not return nil.
-func (d *Declarations) anew(to destination) *declaration {
+func (d *Declarations) anew(to destination, declare func(*amqp091.Channel) error) *declaration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.declared, to)
-	return d.start(to)
+	return d.start(to, declare)
 }
 
-func (d *Declarations) start(to destination) *declaration {
+func (d *Declarations) start(to destination, declare func(*amqp091.Channel) error) *declaration {
 	if call := d.underWay[to]; call != nil {
 		return call
 	}
@@ -159,7 +168,7 @@ func (d *Declarations) start(to destination) *declaration {
 	// Not one of the connection's workers: the function may never return, and Close must return.
 	go func() {
 		var c *wire.Connection
-		c, call.err = d.run(to)
+		c, call.err = d.run(declare)
 		d.mu.Lock()
 		delete(d.underWay, to)
 		if call.err == nil && to.routingKey == "" {
@@ -171,7 +180,7 @@ func (d *Declarations) start(to destination) *declaration {
 	return call
 }
 
-func (d *Declarations) run(to destination) (c *wire.Connection, err error) {
+func (d *Declarations) run(declare func(*amqp091.Channel) error) (c *wire.Connection, err error) {
 	c, err = d.connection.link.Now()
 	if err != nil {
 		return nil, err
@@ -186,5 +195,5 @@ func (d *Declarations) run(to destination) (c *wire.Connection, err error) {
 			err = fmt.Errorf("%s panicked: %v", d.name, fault)
 		}
 	}()
-	return c, d.declare(channel, to.exchange, to.routingKey)
+	return c, declare(channel)
 }

@@ -62,15 +62,14 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 	if config.Prefix == "" {
 		config.Prefix = prefix
 	}
-	tiered := middleware.TieredRetryConfig{Policy: retry.Policy{Schedule: backoff.Schedule(d.Schedule),
-		Jitter: d.Jitter}, TiersWait: true}
+	policy := retry.Policy{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter}
 	switch {
 	case d.ExtraTiers != nil:
-		tiered.Policy.ExtraTiers = *d.ExtraTiers
+		policy.ExtraTiers = *d.ExtraTiers
 	case d.TierGroup != "":
-		tiered.Policy.ExtraTiers = backoff.Ladder(time.Second, longestShared)
+		policy.ExtraTiers = backoff.Ladder(time.Second, longestShared)
 	}
-	for _, tier := range tiered.Tiers() {
+	for _, tier := range middleware.Tiers(policy, true) {
 		config.Schedule = append(config.Schedule, time.Duration(tier))
 	}
 	var all []drift.Wanted

@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/integration/kept"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // play brings about all states, one after the other.
@@ -299,17 +298,13 @@ func (s *scene) byParts() error {
 	if err != nil {
 		return err
 	}
-	publisher, err := builder.NewPublisher(nil)
+	retry, err := builder.NewTieredRetry(nil)
 	if err != nil {
 		return err
 	}
-	retry, err := middleware.NewTieredRetry(builder.TieredRetryConfig(publisher), nil)
-	if err != nil {
-		return errors.Join(err, publisher.Close())
-	}
 	subscriber, err := amqp2.NewSubscriber(builder.SubscriberConfig(), watermill.NopLogger{})
 	if err != nil {
-		return errors.Join(err, publisher.Close())
+		return errors.Join(err, builder.Close())
 	}
 	router := message.NewDefaultRouter(nil)
 	handle := func(m *message.Message) error { return s.handle("parts", m) }
@@ -326,7 +321,7 @@ func (s *scene) byParts() error {
 		),
 		s.depth("parts.dead", 2),
 	)
-	return errors.Join(err, router.Close(), <-done, publisher.Close())
+	return errors.Join(err, router.Close(), <-done, builder.Close())
 }
 
 // byBroker has letters that the broker itself gives up, one of them with the folded record of its retries.
