@@ -125,10 +125,10 @@ var connects = []promise{
 		},
 		{
 			name: "a key without its tier", breaks: "a copy goes to no tier, or to that of another delay",
-			file: "rabbitmq/core.go",
-			old:  "Destination{Topic: naming.RetryKey(queue, p.Tier),",
-			new:  "Destination{Topic: queue,",
-			in:   "config", tests: "TestDestinationsAreRoutingKeys",
+			file: "rabbitmq/copies.go",
+			old:  "to.key, to.queue = naming.RetryKey(work, to.tier),",
+			new:  "to.key, to.queue = work,",
+			in:   "rabbitmq", tests: "TestPlacesOfCopies",
 		},
 	}},
 }

@@ -107,14 +107,14 @@ var guarantees = []promise{
 			name: "no hold",
 			breaks: "a message whose copy cannot be published is nacked at once, again and again, up to the delivery " +
 				"limit",
-			file: "middleware/settle.go", old: "time.Now().Add(t.config.Policy.MaxHold)", new: "time.Now()",
+			file: "middleware/settle.go", old: "time.Now().Add(t.config.MaxHold)", new: "time.Now()",
 			in: "middleware", tests: "TestMessageIsHeldUntilItsCopyIsPublished",
 		},
 		{
 			name: "MaxHold is ignored", breaks: "a message is held without end",
 			file: "middleware/settle.go",
-			old:  "time.Now().Add(t.config.Policy.MaxHold)",
-			new:  "time.Now().Add(100 * t.config.Policy.MaxHold)",
+			old:  "time.Now().Add(t.config.MaxHold)",
+			new:  "time.Now().Add(100 * t.config.MaxHold)",
 			in:   "middleware", tests: "TestMaxHoldEndsTheHoldWithBothErrors",
 		},
 		{
@@ -260,7 +260,7 @@ var guarantees = []promise{
 		{
 			name:   "delayed messages are handled at once",
 			breaks: "a message that Watermill's delay package has delayed is handled when it arrives",
-			file:   "rabbitmq/core.go", old: "DelayArrivals: true,", new: "DelayArrivals: false,",
+			file:   "rabbitmq/copies.go", old: "DelayArrivals: true,", new: "DelayArrivals: false,",
 			in: "integration/connect", tests: "TestDelayedMessages",
 		},
 	}},
@@ -292,7 +292,7 @@ var guarantees = []promise{
 		{
 			name:   "an unsent message counts as sent",
 			breaks: "a copy that was never written is treated as a possible duplicate, and waits a minute",
-			file:   "rabbitmq/publish/errors.go", old: "return !e.Unsent", new: "return true",
+			file:   "rabbitmq/publish/errors.go", old: "if !e.Unsent {", new: "if true {",
 			in: "internal/rabbitmq/publisher", tests: "TestOnlyAMessageThatWasWrittenIsUnconfirmed",
 		},
 		{

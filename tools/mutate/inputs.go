@@ -25,19 +25,19 @@ var inputs = []promise{
 		{
 			name: "a negative duration", breaks: "a mistyped MaxHold or MaxAge is accepted",
 			file: "retry/policy.go", old: "if d.value < 0 {", new: "if false {",
-			in: "middleware", tests: "TestValidateReportsAllFaultsAtOnce",
+			in: "middleware", tests: "TestNewReportsAllFaultsAtOnce",
 		},
 		{
 			name: "only the first fault", breaks: "a wrong configuration is corrected one fault at a time",
-			file: "middleware/config.go",
-			old:  "if err := c.Policy.Validate(); err != nil {",
-			new:  "if err := c.Policy.Validate(); err != nil && len(faults) == 0 {",
-			in:   "middleware", tests: "TestValidateReportsAllFaultsAtOnce",
+			file: "middleware/retry.go",
+			old:  "if backend == nil {",
+			new:  "if backend == nil && err == nil {",
+			in:   "middleware", tests: "TestNewReportsAllFaultsAtOnce",
 		},
 		{
-			name: "a tier that is not declared", breaks: "failures of a schedule without its tiers are held",
-			file: "middleware/config.go", old: "if undeclared(tier) {", new: "if false {",
-			in: "middleware", tests: "TestTiersThatAreNotDeclaredAreRefused",
+			name: "a tier that is not subscribed", breaks: "a copy on a tier of another policy never comes back",
+			file: "relay/publisher.go", old: "b.relay.addTiers(middleware.Tiers(policy, false))", new: "nil",
+			in: "relay", tests: "TestJitterOfAnAppThatMakesTheMiddlewareItself",
 		},
 		{
 			name: "jitter out of bounds", breaks: "a Jitter of 20 in place of 0.2 is accepted",

@@ -52,8 +52,8 @@ var outcomes = []promise{
 		{
 			name: "the last rule wins", breaks: "a general rule behind a special one decides",
 			file: "middleware/rules.go",
-			old:  "for i := range t.config.Policy.Rules {",
-			new:  "for i := len(t.config.Policy.Rules) - 1; i >= 0; i-- {",
+			old:  "for i := range t.config.Rules {",
+			new:  "for i := len(t.config.Rules) - 1; i >= 0; i-- {",
 			in:   "middleware", tests: "Example|TestEachActionWithEachMatch|TestRule",
 		},
 		{
@@ -132,7 +132,7 @@ var outcomes = []promise{
 			{
 				name: "a secret is not redacted", breaks: "the text of an error is in the record and the log as it is",
 				file: "middleware/failure.go",
-				old:  "_ = call(func() { reason = t.config.Policy.RedactReason(text, err) })",
+				old:  "_ = call(func() { reason = t.config.RedactReason(text, err) })",
 				new:  "reason = text",
 				in:   "middleware", tests: "TestRedactedSecretsAreInNoRecordAndNoLog",
 			},
