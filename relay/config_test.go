@@ -2,7 +2,10 @@ package relay_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"math"
+	"os"
 	"testing"
 	"time"
 
@@ -134,5 +137,41 @@ func TestHopOfASubscriber(t *testing.T) {
 		require.NoError(t, router.Run(t.Context()))
 		require.NoError(t, tiers.Close())
 		assert.Equal(t, map[string]time.Duration{"retry." + backoff.Tier(row.tier).String(): row.want}, hops)
+	}
+}
+
+// failing is a publisher whose every publish fails.
+type failing struct{ err error }
+
+func (f failing) Publish(string, ...*message.Message) error { return f.err }
+func (failing) Close() error                                { return nil }
+
+// A Watermill publisher says nothing but that it took too long: the copy may have arrived.
+func TestKindsOfPublishErrors(t *testing.T) {
+	refused := &retry.PublishError{Kind: retry.KindRefused, Err: errDown}
+	for name, row := range map[string]struct {
+		err        error
+		classified bool
+		want       retry.ErrorKind
+	}{
+		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, retry.KindUnconfirmed},
+		"context":            {context.DeadlineExceeded, true, retry.KindUnconfirmed},
+		"any other":          {errDown, false, 0},
+		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, retry.KindRefused},
+		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, retry.KindRefused},
+	} {
+		config := valid()
+		config.Publisher = failing{row.err}
+		tiers, err := relay.New(config, nil)
+		require.NoError(t, err)
+		_, err = tiers.Backend().Publish(retrymw.Copy{
+			Message: message.NewMessage("1", nil), Tier: backoff.Tier(time.Second),
+		})
+		require.ErrorIs(t, err, row.err, name)
+		var failed *retry.PublishError
+		require.Equal(t, row.classified, errors.As(err, &failed), name)
+		if row.classified {
+			assert.Equal(t, row.want, failed.Kind, name)
+		}
 	}
 }

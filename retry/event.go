@@ -57,7 +57,7 @@ func (e *Event) SetMetadata(metadata message.Metadata) { e.metadata = metadata }
 
 // Destination is where a copy is published.
 type Destination struct {
-	// Topic is the topic that Publisher.Publish gets. On RabbitMQ it is the routing key.
+	// Topic is the topic that the copy is published to. On RabbitMQ it is the routing key.
 	Topic string
 	// Queue is the queue or topic on which the copy then is, for logs and events. The default is Topic.
 	Queue string

@@ -56,9 +56,7 @@ func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.Ti
 // Close closes the connections of the builder's middlewares.
 func (b *Builder) Close() error { return b.plain.Close() }
 
-// Observe attaches observers, such as those of package observe, to all handlers with a middleware of the builder, and to
-// what these publish. What an observer does cannot change the outcome of a message. Its errors are logged. The
-// observers have no Waiting, and the Health of the connections for copies only. Call it once for each observer.
+// Observe is that of config.Builder.
 func (b *Builder) Observe(observers ...retry.Observer) { b.plain.Observe(observers...) }
 
 // Topology returns what the work queue of a topic needs on the broker. The app's own exchange and its binding are not
