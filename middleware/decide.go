@@ -21,28 +21,12 @@ type situation struct {
 	delayed time.Duration // requested in the metadata of a message that has no record
 	sentAt  time.Time     // by MaxAgeFrom; zero: not known
 	chance  float64       // a random number from 0 up to, but not including, 1: which delay Jitter chooses
-	refused refusal       // what the publisher did with the copy of an earlier decision
-	last    string        // why the whole dead letter is refused for good: it gets its last form; empty: it is not
-	avoid   []backoff.Tier
+	// the copy of an earlier decision could not be published until MaxHold or shutdown, or the publisher is closed
+	unpublished bool
+	refused     retry.ErrorKind // why the copy of an earlier decision is refused for good; KindTemporary: it is not
+	last        string          // why the whole dead letter is refused for good: it gets its last form; empty: it is not
+	avoid       []backoff.Tier
 }
-
-// refusal is why a copy is not published.
-type refusal int
-
-const (
-	notRefused      refusal = iota // no copy has been tried yet
-	tooLarge                       // the copy does not fit on a tier
-	unsendable                     // no further try with the same message can help
-	tierRefused                    // this tier refuses it for good
-	allRefused                     // the dead-letter queue does not take it either, so the tiers are tried again
-	unconfirmed                    // it may have arrived: a further try may be a duplicate
-	closedPublisher                // it publishes nothing any more
-	// the copy could not be published until MaxHold or shutdown, or the publisher is closed
-	unpublished
-)
-
-// forGood reports whether no further try with the same copy can help.
-func (r refusal) forGood() bool { return r == tooLarge || r == unsendable }
 
 // decision is the outcome of a delivery, and the copy that it needs.
 type decision struct {
@@ -79,7 +63,7 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 	switch {
 	case s.settled && failed:
 		d.outcome, d.record = retry.Settled, s.record
-	case s.ended && (failed || !s.called), s.refused == unpublished, s.paused:
+	case s.ended && (failed || !s.called), s.unpublished, s.paused:
 		d.outcome, d.record = retry.GivenBack, s.record
 	case failed:
 		p.decideFailure(&d, s, f, now)
@@ -251,9 +235,9 @@ func (p *policy) waitOn(
 	d *decision, s *situation, outcome retry.Outcome, tier backoff.Tier, rest, delay time.Duration, now time.Time,
 ) {
 	switch {
-	case s.refused == tooLarge:
+	case s.refused == retry.KindTooLarge:
 		d.deadLetter(retry.DeadReasonTooLarge, &s.origin)
-	case s.refused == unsendable:
+	case s.refused == retry.KindRefused:
 		d.deadLetter(retry.DeadReasonRefused, &s.origin)
 	case tier == 0:
 		d.deadLetter(retry.DeadReasonNoTier, &s.origin)

@@ -29,6 +29,17 @@ const (
 	surplusHold = 5 * time.Second
 )
 
+// followUp is what follows a try to publish a copy.
+type followUp int
+
+const (
+	published  followUp = iota
+	otherTier           // this tier does not take the copy
+	anyTier             // the dead-letter queue does not take it either, so the tiers are tried again
+	deadLetter          // no further try with the same copy can help
+	giveBack            // the hold has ended
+)
+
 // holder publishes the copy of one message. While that fails it keeps the message and tries again: a nack would bring
 // the message back at once, and count towards the queue's delivery limit.
 type holder struct {
@@ -48,29 +59,31 @@ type holder struct {
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help,
 // and after MaxHold, at shutdown, and where the publisher is closed. suspect is no field for the same reason as a text:
 // see surplus.
-func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.Destination, refusal, error) {
+func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.Destination, followUp, error) {
 	for {
 		began := time.Now()
 		to, err := h.t.publish(h.in, d, suspect)
 		if err == nil {
-			return to, notRefused, nil
+			return to, published, nil
 		}
-		refused := refusalOf(err)
-		if refused == closedPublisher {
+		kind := kindOf(err)
+		switch {
+		case kind == retry.KindClosed:
 			h.in.pace()
-			return to, unpublished, err
-		}
-		if d.outcome != retry.DeadLettered && refused == tierRefused || refused.forGood() && !d.inLastForm() {
-			return to, refused, err
+			return to, giveBack, err
+		case kind == retry.KindRejected && d.outcome != retry.DeadLettered:
+			return to, otherTier, err
+		case kind.ForGood() && !d.inLastForm():
+			return to, deadLetter, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
 		wait := h.pause/2 + rand.N(h.pause/2)
 		h.pause = min(2*h.pause, holdLongest)
-		if refused == unconfirmed || refused.forGood() {
+		if kind == retry.KindUnconfirmed || kind.ForGood() {
 			wait = max(wait, time.Until(began.Add(harmlessPause)))
 		}
-		if refused.forGood() && !h.setAside() {
-			return to, unpublished, fmt.Errorf("the handler keeps too many messages whose dead letters are refused "+
+		if kind.ForGood() && !h.setAside() {
+			return to, giveBack, fmt.Errorf("the handler keeps too many messages whose dead letters are refused "+
 				"for good: %w", err)
 		}
 		left := time.Until(h.until)
@@ -78,21 +91,21 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.D
 			h.count(!h.aside, min(wait, left))
 			h.hold(d, to, f, min(wait, left), err)
 			if !h.in.sleep(min(wait, left)) {
-				return to, unpublished, err
+				return to, giveBack, err
 			}
 		}
 		// a copy that may have arrived must not be followed by another at once
-		if left <= 0 || refused == unconfirmed && wait > left {
+		if left <= 0 || kind == retry.KindUnconfirmed && wait > left {
 			if h.surplus {
-				return to, unpublished, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
+				return to, giveBack, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
 			}
-			return to, unpublished, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
+			return to, giveBack, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
 		switch {
-		case refused == unconfirmed && d.outcome != retry.DeadLettered:
-			return to, unconfirmed, err
+		case kind == retry.KindUnconfirmed && d.outcome != retry.DeadLettered:
+			return to, otherTier, err
 		case d.record.DeadReason == retry.DeadReasonNoTier:
-			return to, allRefused, err
+			return to, anyTier, err
 		}
 	}
 }
@@ -155,26 +168,13 @@ func (h *holder) end() {
 	}
 }
 
-// refusalOf returns why a copy was not published; notRefused where a further try may help.
-func refusalOf(err error) refusal {
+// kindOf returns why a copy was not published.
+func kindOf(err error) retry.ErrorKind {
 	var failed *retry.PublishError
-	if !errors.As(err, &failed) {
-		return notRefused
+	if errors.As(err, &failed) {
+		return failed.Kind
 	}
-	switch failed.Kind {
-	case retry.KindClosed:
-		return closedPublisher
-	case retry.KindTooLarge:
-		return tooLarge
-	case retry.KindRefused:
-		return unsendable
-	case retry.KindRejected:
-		return tierRefused
-	case retry.KindUnconfirmed:
-		return unconfirmed
-	default:
-		return notRefused
-	}
+	return retry.KindTemporary
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the

@@ -53,34 +53,34 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		if d.cut > 0 && !t.cut.Swap(true) {
 			t.logCut(in, &d)
 		}
-		to, refused, err := held.publish(&d, f, suspect)
-		switch refused {
-		case notRefused:
+		to, next, err := held.publish(&d, f, suspect)
+		switch next {
+		case published:
 			in.safe = true
 			t.log(in, &d, to, f)
 			t.report(in, &d, to, f, cause)
 			return nil
-		case tierRefused, unconfirmed:
+		case otherTier:
 			t.logAvoided(in, &d, to, err)
 			s.avoid = append(s.avoid, d.tier)
-			if refused == unconfirmed {
+			if kindOf(err) == retry.KindUnconfirmed {
 				held.silent = append(held.silent, d.tier)
 			}
 			if _, _, left := t.policy.place(d.delay, s.avoid); !left && len(held.silent) > 0 {
 				// a tier that only did not confirm is not full
 				s.avoid, held.silent = without(s.avoid, held.silent), nil
 			}
-		case allRefused:
+		case anyTier:
 			s.avoid, held.silent = nil, nil
-		case unpublished:
-			s.refused = unpublished
+		case giveBack:
+			s.unpublished = true
 			cause = errors.Join(f.err, fmt.Errorf("cannot publish the copy of the message: %w", err))
-		default:
+		case deadLetter:
 			if d.outcome == retry.DeadLettered {
 				// never empty, which would be a letter that is not refused
 				s.last = cmp.Or(t.reason(err), errorType(err))
 			} else {
-				s.refused = refused
+				s.refused = kindOf(err)
 			}
 			cause = cmp.Or(cause, err)
 		}
@@ -137,7 +137,7 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 			"the handler takes", errTakenBack, t.fields(in))
 	case s.paused:
 		t.logger.Info("The handler is paused, the message is given back and counts no failure", t.fields(in))
-	case s.refused == notRefused: // a rule
+	case !s.unpublished: // a rule
 		t.logger.Info("Handler failed, message given back", t.fields(in))
 		in.sleep(shutdownPause)
 	}

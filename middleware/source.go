@@ -68,7 +68,7 @@ func (t *TieredRetry) refuse(in *delivery) error {
 		t.logger.Error("The retry middleware does not fit the handler's subscriber, holding the message", why,
 			t.fields(in))
 		if !in.sleep(min(refusalInterval, time.Until(until))) {
-			return t.giveBack(in, &situation{refused: unpublished}, why)
+			return t.giveBack(in, &situation{unpublished: true}, why)
 		}
 		if time.Until(until) <= 0 {
 			return why

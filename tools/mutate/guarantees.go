@@ -5,8 +5,8 @@ var guarantees = []promise{
 		{
 			name: "ack before the confirm", breaks: "a message whose copy could not be published is acked, and is lost",
 			file: "middleware/hold.go",
-			old:  "if err == nil {\n\t\t\treturn to, notRefused, nil",
-			new:  "if true {\n\t\t\treturn to, notRefused, nil",
+			old:  "if err == nil {\n\t\t\treturn to, published, nil",
+			new:  "if true {\n\t\t\treturn to, published, nil",
 			in:   "middleware", tests: "TestMessageIsHeldUntilItsCopyIsPublished",
 		},
 		{
@@ -127,7 +127,7 @@ var guarantees = []promise{
 		{
 			name:   "a closed publisher is tried again",
 			breaks: "a message is held although no copy can be published any more",
-			file:   "middleware/hold.go", old: "return closedPublisher", new: "return notRefused",
+			file:   "middleware/hold.go", old: "case kind == retry.KindClosed:", new: "case false:",
 			in: "middleware", tests: "TestClosedPublisherGivesBackAtOnce",
 		},
 		{
@@ -269,8 +269,8 @@ var guarantees = []promise{
 			name:   "an unconfirmed copy is published again at once",
 			breaks: "a slow broker gets duplicates without a pause",
 			file:   "middleware/hold.go",
-			old:    "if refused == unconfirmed || refused.forGood() {\n\t\t\twait",
-			new:    "if refused.forGood() {\n\t\t\twait",
+			old:    "if kind == retry.KindUnconfirmed || kind.ForGood() {\n\t\t\twait",
+			new:    "if kind.ForGood() {\n\t\t\twait",
 			in:     "middleware", tests: "TestTierThatDoesNotConfirmIsReplacedAfterAMinute",
 		},
 		{
@@ -330,14 +330,14 @@ var guarantees = []promise{
 		{
 			name:   "a tier that refuses is not replaced",
 			breaks: "a message whose tier is full is held, although other tiers have room",
-			file:   "middleware/hold.go", old: "return tierRefused\n", new: "return notRefused\n",
+			file:   "middleware/hold.go", old: "case kind == retry.KindRejected && d", new: "case false && d",
 			in: "middleware", tests: "TestTierThatRefusesIsReplacedAtOnce",
 		},
 		{
 			name:   "a tier that does not confirm is not replaced",
 			breaks: "a message waits for a tier that never confirms",
 			file:   "middleware/hold.go",
-			old:    "case refused == unconfirmed && d.outcome != retry.DeadLettered:",
+			old:    "case kind == retry.KindUnconfirmed && d.outcome != retry.DeadLettered:",
 			new:    "case false:",
 			in:     "middleware", tests: "TestTierThatDoesNotConfirmIsReplacedAfterAMinute",
 		},
@@ -375,7 +375,7 @@ var guarantees = []promise{
 			{
 				name:   "too large is held",
 				breaks: "a message that is too large for a tier is held, and not dead-lettered at its first failure",
-				file:   "middleware/hold.go", old: "return tooLarge\n", new: "return notRefused\n",
+				file:   "middleware/hold.go", old: "case kind.ForGood() && !d.in", new: "case kind == retry.KindRefused && !d.in",
 				in: "middleware", tests: "TestMessageThatIsTooLargeForATierIsDeadLetteredAtOnce",
 			},
 		}},
