@@ -13,7 +13,7 @@ var connects = []promise{
 			name:   "the app's deleted exchange stays deleted",
 			breaks: "publishers fail until a subscriber declares the exchange again",
 			file:   "rabbitmq/app_publisher.go",
-			old:    "failures[i] = s.exchanges.ExchangeAgain(&m, err); failures[i] == nil {",
+			old:    "failures[i] = s.exchanges.ExchangeAgain(&m, err, s.core.app.DeclareExchange); failures[i] == nil {",
 			new:    "false {",
 			in:     "integration/connect", tests: "TestPublisherOfExchanges",
 		},
