@@ -93,7 +93,12 @@ func TestRawDeadLetter(t *testing.T) {
 			assert.Equal(t, "t"+letter.UUID, letter.Metadata["trace"])
 			record, known := retry.ReadRecord(letter.Metadata)
 			require.True(t, known)
-			assert.Equal(t, retry.Record{Failures: 1, Topic: "orders", Handler: "billing", Reason: "down", DeadReason: "refused"}, record)
+			assert.NotZero(t, record.LastFailedAt)
+			assert.Equal(t, retry.Record{
+				Failures: 1, Topic: "orders", Handler: "failing", Reason: errDown.Error(), ErrorType: "*errors.errorString",
+				FirstFailedAt: record.LastFailedAt, LastFailedAt: record.LastFailedAt,
+				DeadReason: map[bool]retry.DeadReason{true: retry.DeadReasonRefused, false: retry.DeadReasonPermanent}[i == 0],
+			}, record)
 			again, err := stock.Marshaler.Marshal(letter)
 			require.NoError(t, err)
 			assert.Equal(t, "c-1", again.CorrelationId)

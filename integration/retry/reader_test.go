@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"errors"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
@@ -139,11 +138,7 @@ func (p place) deadLetterOf(t *testing.T, app *config.Builder, queue string, byB
 		}
 		msg, err := marshaler.Unmarshal(delivery)
 		require.NoError(t, err)
-		failure := errors.New("down")
-		if failed == 2 {
-			failure = backoff.Permanent(failure)
-		}
-		require.NoError(t, testapp.Fail(tiered, marshaler, queue, msg, failure))
+		require.NoError(t, testapp.Fail(tiered, marshaler, queue, msg, errDown))
 		require.NoError(t, delivery.Ack(false))
 	}
 }
