@@ -31,7 +31,7 @@ func TestBlockedPublishing(t *testing.T) {
 			processed := testapp.NewLedger()
 			a := start(t, plan{schedule: backoff.Schedule{short, middle}, concurrency: concurrency, handle: func(msg *message.Message) error {
 				<-began
-				if strings.HasPrefix(msg.UUID, "poke") {
+				if msg.UUID == poke {
 					return nil
 				}
 				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
@@ -83,13 +83,16 @@ func TestBlockedPublishing(t *testing.T) {
 	}
 }
 
+// poke is the UUID of the messages that show that a connection is blocked. Their outcomes do not count.
+const poke = "poke"
+
 // block waits until the connection of the copies is blocked, and returns how many messages it has published until then.
 func (a *app) block() (published int) {
 	a.t.Helper()
 	a.wait(func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		err := a.publish(message.NewMessageWithContext(ctx, "poke", nil))
+		err := a.publish(message.NewMessageWithContext(ctx, poke, nil))
 		if err == nil {
 			published++
 		}

@@ -191,6 +191,9 @@ func parts(a *app, b config.Config, p plan) {
 }
 
 func (a *app) event(e retry.Event) {
+	if e.MessageUUID == poke {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.events = append(a.events, e)
