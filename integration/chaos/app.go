@@ -59,10 +59,12 @@ func (c appConfig) tier(which int, t backoff.Tier) string {
 	return strings.Join([]string{c.queue(which), c.Name, t.String()}, ".")
 }
 
+func (c appConfig) workQueues() []string { return []string{c.queue(connected), c.queue(stock)} }
+
 // waiting are the queues on which messages wait: work queues and tiers.
-func (c appConfig) waiting() (all []string) {
+func (c appConfig) waiting() []string {
+	all := c.workQueues()
 	for which := range workQueues {
-		all = append(all, c.queue(which))
 		for _, t := range tiers.Tiers() {
 			all = append(all, c.tier(which, t))
 		}

@@ -204,19 +204,25 @@ func (l *Load) finish(ctx context.Context) error {
 // and until then no client can read it.
 const forwardedAgain = 200 * time.Second
 
-// settle waits until every message is processed or dead-lettered, or no message has moved for a long time.
+// settle waits until every message is processed or dead-lettered, or no message has moved for a long time. After the
+// deletion of a work queue, a tier may keep messages: what the broker has sent to a quorum queue that is deleted and
+// declared again at that moment stays until the tier has another leader.
 func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 	deadline := time.Now().Add(within)
 	longest := time.Duration(tiers[len(tiers)-1])
+	var stockClosed bool
 	for time.Now().Before(deadline) && ctx.Err() == nil {
 		open, quietFor := l.ledger.open()
 		if open == 0 && quietFor > 500*time.Millisecond {
 			return false
 		}
 		if quietFor > forwardedAgain+longest {
-			return true
+			return l.ledger.deletions() == 0 || !l.empty(l.config.workQueues())
 		}
-		if l.ledger.deletions() > 0 && quietFor > 3*longest+listed && l.empty() {
+		if l.ledger.deletions() > 0 && quietFor > cutOff && !stockClosed {
+			stockClosed = l.closeStock() == nil
+		}
+		if l.ledger.deletions() > 0 && quietFor > 3*longest+listed && l.empty(l.config.waiting()) {
 			return false // the open messages were destroyed or are lost
 		}
 		sleep(ctx, 100*time.Millisecond)
@@ -224,17 +230,32 @@ func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 	return true
 }
 
+// cutOff is how long no message has moved when the consumers of watermill-amqp's subscriber are taken as cut off: before
+// RabbitMQ 4.0 the broker can lose what it delivers to a consumer whose queue is replaced, until the consumer
+// reconnects. Connect prevents that.
+const cutOff = 20 * time.Second
+
+// closeStock closes the connections of watermill-amqp's subscriber. Those of Connect have names.
+func (l *Load) closeStock() error {
+	connections, err := l.admin.ListConnections()
+	for _, c := range connections {
+		if _, named := c.ClientProperties["connection_name"]; c.User == l.user && !named {
+			_, failed := l.admin.CloseConnection(c.Name)
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
+}
+
 // listed is how old the numbers of the management API can be.
 const listed = 6 * time.Second
 
-// empty reports whether the work queue and the tiers are empty. Messages that the broker is dead-lettering count as
-// well.
-func (l *Load) empty() bool {
+// empty reports whether queues are empty. Messages that the broker is dead-lettering count as well.
+func (l *Load) empty(ours []string) bool {
 	queues, err := l.admin.ListQueues()
 	if err != nil {
 		return false
 	}
-	ours := l.config.waiting()
 	return !slices.ContainsFunc(queues, func(q rabbithole.QueueInfo) bool {
 		return q.Messages > 0 && slices.Contains(ours, q.Name)
 	})
