@@ -1,3 +1,5 @@
+// Package board_test evaluates every query of the boards and alerts in observability, and of the documentation, with a
+// real Prometheus: see `make test-observe`.
 package board_test
 
 import (
@@ -9,27 +11,16 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/integration/observe/board"
 	"github.com/tieredretry/watermill-retry/observe"
 )
 
-func TestBoardsAreWritten(t *testing.T) {
-	t.Parallel()
-	for _, b := range board.Boards() {
-		want, err := b.JSON()
-		require.NoError(t, err)
-		got, err := os.ReadFile(filepath.Join(boardFolder, b.File))
-		require.NoError(t, err)
-		require.True(t, bytes.Equal(want, got), "%s is not what the data makes: run go generate ./observe/board in the folder integration", b.File)
-	}
-}
-
 func TestPanelsAreDescribed(t *testing.T) {
 	t.Parallel()
-	for _, b := range board.Boards() {
-		file := readBoard(t, filepath.Join(boardFolder, b.File))
-		panels := 0
-		for _, p := range file.Panels {
+	for _, file := range boardFiles(t) {
+		panels, ids := 0, map[int]bool{}
+		for _, p := range readBoard(t, file).Panels {
+			require.False(t, ids[p.ID], "%s: the id of %s is that of another panel", file, p.Title)
+			ids[p.ID] = true
 			if p.Type == "row" {
 				continue
 			}

@@ -153,13 +153,18 @@ var legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
 // choices is the query of a variable.
 var choices = regexp.MustCompile(`^label_values\((.*), (\w+)\)$`)
 
-// boardQuestions reads the boards as Grafana gets them.
-func boardQuestions(t *testing.T) (all []question) {
+func boardFiles(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(boardFolder, "*.json"))
 	require.NoError(t, err)
 	require.Len(t, files, 2)
-	for _, file := range files {
+	return files
+}
+
+// boardQuestions reads the boards as Grafana gets them.
+func boardQuestions(t *testing.T) (all []question) {
+	t.Helper()
+	for _, file := range boardFiles(t) {
 		b := readBoard(t, file)
 		for _, v := range b.Templating.List {
 			if v.Type != "query" {
@@ -189,6 +194,7 @@ type boardFile struct {
 		List []struct{ Name, Type, Definition string }
 	}
 	Panels []struct {
+		ID                       int
 		Type, Title, Description string
 		Targets                  []struct {
 			Expr, LegendFormat string
