@@ -3,16 +3,14 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 // A server is a broker that is measured.
@@ -28,29 +26,15 @@ func newServer(address string, fromEnvironment bool) (*server, error) {
 	if name, uri, named := strings.Cut(address, "="); named && !strings.Contains(name, "://") {
 		address = uri
 	}
-	parsed, err := url.Parse(address)
-	if err != nil {
-		return nil, err
-	}
 	endpoint := ""
 	if fromEnvironment {
 		endpoint = os.Getenv("AMQP_MANAGEMENT_URL")
 	}
-	if endpoint == "" {
-		port := 5672
-		if parsed.Port() != "" {
-			if port, err = strconv.Atoi(parsed.Port()); err != nil {
-				return nil, err
-			}
-		}
-		endpoint = "http://" + net.JoinHostPort(parsed.Hostname(), strconv.Itoa(port+10_000))
-	}
-	password, _ := parsed.User.Password()
-	s := &server{uri: address}
-	if s.management, err = rabbithole.NewClient(endpoint, parsed.User.Username(), password); err != nil {
+	client, err := broker.Client(address, endpoint)
+	if err != nil {
 		return nil, err
 	}
-	s.management.SetTransport(&http.Transport{DisableKeepAlives: true})
+	s := &server{uri: address, management: client}
 	s.management.SetTimeout(10 * time.Minute) // it deletes virtual hosts with thousands of queues
 	overview, err := s.management.Overview()
 	if err != nil {
@@ -112,26 +96,12 @@ func (s *server) in(name string, do func(uri string) error) error {
 }
 
 func (s *server) vhost(name string) (uri string, remove func(), err error) {
-	parsed, err := url.Parse(s.uri)
-	if err != nil {
-		return "", nil, err
-	}
-	name = fmt.Sprintf("bench-%s-%06x", name, rand.N(1<<24))
-	if _, err := s.management.PutVhost(name, rabbithole.VhostSettings{}); err != nil {
-		return "", nil, err
-	}
-	remove = func() {
-		if _, err := s.management.DeleteVhost(name); err != nil {
-			fmt.Fprintf(os.Stderr, "bench: virtual host %s stays: %v\n", name, err)
+	uri, end, err := broker.Host(s.management, s.uri, "bench-"+name)
+	return uri, func() {
+		if err := end(); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: virtual host %s stays: %v\n", uri[strings.LastIndex(uri, "/")+1:], err)
 		}
-	}
-	everything := rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}
-	if _, err := s.management.UpdatePermissionsIn(name, parsed.User.Username(), everything); err != nil {
-		remove()
-		return "", nil, err
-	}
-	parsed.Path = "/" + name
-	return parsed.String(), remove, nil
+	}, err
 }
 
 // statisticsInterval is how old the figures of the management API can be.

@@ -25,8 +25,8 @@ func SendRequests(t testing.TB, queue string, deliveryTime int64, bodies ...stri
 		SendAMQP10(t, queue, messages...)
 		return
 	}
-	Ctl(t, "eval", fmt.Sprintf(`[rabbit_basic:publish(rabbit_misc:r(<<"/">>, exchange, <<"">>), <<"%s">>, [{delivery_mode, 2}, `+
-		`{reply_to, <<"%s">>}, {headers, [{<<"x-opt-delivery-time">>, long, %d}]}], Body) || Body <- [<<"%s">>]].`,
+	Ctl(t, "eval", fmt.Sprintf(`[rabbit_basic:publish(rabbit_misc:r(<<"/">>, exchange, <<"">>), <<"%s">>, `+
+		`[{delivery_mode, 2}, {reply_to, <<"%s">>}, {headers, [{<<"x-opt-delivery-time">>, long, %d}]}], Body) || Body <- [<<"%s">>]].`,
 		queue, amqp10.ReplyTo, deliveryTime, strings.Join(bodies, `">>, <<"`)))
 }
 

@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -31,7 +30,8 @@ func URL(t testing.TB) string {
 	t.Helper()
 	uri := os.Getenv("AMQP_URL")
 	if uri == "" {
-		t.Fatal("AMQP_URL is not set: run `make test`, which finds or starts a RabbitMQ, or set AMQP_URL=amqp://user:password@host:port/")
+		t.Fatal("AMQP_URL is not set: run `make test`, which finds or starts a RabbitMQ, or set " +
+			"AMQP_URL=amqp://user:password@host:port/")
 	}
 	return uri
 }
@@ -48,21 +48,8 @@ func WithUser(t testing.TB, user, password string) string {
 // Management returns a client of the broker's management API, at AMQP_MANAGEMENT_URL or at the AMQP port plus 10,000.
 func Management(t testing.TB) *rabbithole.Client {
 	t.Helper()
-	uri, err := url.Parse(URL(t))
+	client, err := Client(URL(t), os.Getenv("AMQP_MANAGEMENT_URL"))
 	require.NoError(t, err)
-	endpoint := os.Getenv("AMQP_MANAGEMENT_URL")
-	if endpoint == "" {
-		port := 5672
-		if uri.Port() != "" {
-			port, err = strconv.Atoi(uri.Port())
-			require.NoError(t, err)
-		}
-		endpoint = "http://" + net.JoinHostPort(uri.Hostname(), strconv.Itoa(port+10_000))
-	}
-	password, _ := uri.User.Password()
-	client, err := rabbithole.NewClient(endpoint, uri.User.Username(), password)
-	require.NoError(t, err)
-	client.SetTransport(&http.Transport{DisableKeepAlives: true})
 	_, err = client.Overview()
 	require.NoError(t, err, "the management API does not answer; set AMQP_MANAGEMENT_URL")
 	return client
@@ -227,7 +214,8 @@ func User(t testing.TB, configure, write, read string) string {
 func Ctl(t testing.TB, arguments ...string) string {
 	t.Helper()
 	prefix := strings.Fields(os.Getenv("BROKER_CTL"))
-	require.NotEmpty(t, prefix, "BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; `make test` sets it")
+	require.NotEmpty(t, prefix, "BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; "+
+		"`make test` sets it")
 	output, err := exec.Command(prefix[0], append(prefix[1:], arguments...)...).CombinedOutput()
 	require.NoError(t, err, string(output))
 	return string(output)

@@ -5,17 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 // Broker is a RabbitMQ and the commands that disturb it. A shell runs the commands. An empty command is not available.
@@ -30,26 +28,10 @@ type Broker struct {
 }
 
 func (b Broker) management() (*rabbithole.Client, error) {
-	uri, err := url.Parse(b.URL)
-	if err != nil {
-		return nil, errors.New("the broker's URL is invalid")
-	}
-	endpoint := b.Management
-	if endpoint == "" {
-		port := 5672
-		if uri.Port() != "" {
-			if port, err = strconv.Atoi(uri.Port()); err != nil {
-				return nil, err
-			}
-		}
-		endpoint = "http://" + net.JoinHostPort(uri.Hostname(), strconv.Itoa(port+10_000))
-	}
-	password, _ := uri.User.Password()
-	client, err := rabbithole.NewClient(endpoint, uri.User.Username(), password)
+	client, err := broker.Client(b.URL, b.Management)
 	if err != nil {
 		return nil, err
 	}
-	client.SetTransport(&http.Transport{DisableKeepAlives: true})
 	client.SetTimeout(20 * time.Second)
 	return client, nil
 }

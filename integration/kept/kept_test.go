@@ -2,13 +2,11 @@ package kept_test
 
 import (
 	"encoding/json"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -91,15 +89,8 @@ func count(t *testing.T, of any, elements map[string]int) {
 // host returns the address of an empty virtual host, in which the names are as they were kept.
 func host(t *testing.T) string {
 	t.Helper()
-	client, name := broker.Management(t), broker.Name(t, "kept")
-	address, err := url.Parse(broker.URL(t))
+	uri, remove, err := broker.Host(broker.Management(t), broker.URL(t), "kept")
 	require.NoError(t, err)
-	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
-	permissions := rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}
-	_, err = client.UpdatePermissionsIn(name, address.User.Username(), permissions)
-	require.NoError(t, err)
-	address.Path = "/" + name
-	return address.String()
+	t.Cleanup(func() { _ = remove() })
+	return uri
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -151,16 +149,10 @@ func freeAddress(t *testing.T) string {
 
 func virtualHost(t *testing.T) (uri string) {
 	t.Helper()
-	client, name := broker.Management(t), broker.Name(t, "walkthrough")
-	address, err := url.Parse(broker.URL(t))
+	uri, remove, err := broker.Host(broker.Management(t), broker.URL(t), "walkthrough")
 	require.NoError(t, err)
-	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
-	_, err = client.UpdatePermissionsIn(name, address.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
-	require.NoError(t, err)
-	address.Path = "/" + name
-	return address.String()
+	t.Cleanup(func() { _ = remove() })
+	return uri
 }
 
 var outage = regexp.MustCompile(`(?m)^outage\b`)

@@ -4,21 +4,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
-	"net"
-	"net/http"
-	"net/url"
 	"os"
 	"reflect"
 	"regexp"
-	"strconv"
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/kept"
 )
 
@@ -31,26 +29,21 @@ func main() {
 }
 
 func run(folder string) error {
-	address, err := url.Parse(os.Getenv("AMQP_URL"))
-	if err != nil || address.Host == "" {
-		const like = "amqp://guest:guest@127.0.0.1:5672/"
-		return fmt.Errorf("AMQP_URL is %q: it must be the address of a broker, such as %s", os.Getenv("AMQP_URL"), like)
-	}
-	client, err := management(address)
+	client, err := broker.Client(os.Getenv("AMQP_URL"), os.Getenv("AMQP_MANAGEMENT_URL"))
 	if err != nil {
-		return err
+		return fmt.Errorf("AMQP_URL must be the address of a broker, as `make broker-up` prints it: %w", err)
 	}
 	overview, err := client.Overview()
 	if err != nil {
 		return err
 	}
 	file := &kept.File{Broker: overview.RabbitMQVersion}
-	err = inHost(client, address, "kept", func(uri string) error { return write(client, uri, file) })
+	err = inHost(client, "kept", func(uri string) error { return write(client, uri, file) })
 	if err != nil {
 		return fmt.Errorf("bring the states about: %w", err)
 	}
 	written := file.Expected
-	err = inHost(client, address, "kept-again", func(uri string) error {
+	err = inHost(client, "kept-again", func(uri string) error {
 		file.Expected, err = kept.Replay(context.Background(), client, uri, file)
 		return err
 	})
@@ -71,45 +64,13 @@ func run(folder string) error {
 	return file.Write(name)
 }
 
-// management returns a client of the management API, at AMQP_MANAGEMENT_URL or at the AMQP port plus 10,000.
-func management(address *url.URL) (*rabbithole.Client, error) {
-	endpoint := os.Getenv("AMQP_MANAGEMENT_URL")
-	if endpoint == "" {
-		port, err := strconv.Atoi(address.Port())
-		if err != nil {
-			return nil, fmt.Errorf("AMQP_URL has the port %q: it must have a number", address.Port())
-		}
-		endpoint = "http://" + net.JoinHostPort(address.Hostname(), strconv.Itoa(port+10_000))
-	}
-	password, _ := address.User.Password()
-	return rabbithole.NewClient(endpoint, address.User.Username(), password)
-}
-
 // inHost runs a function with the address of an empty virtual host.
-func inHost(client *rabbithole.Client, address *url.URL, name string, run func(uri string) error) error {
-	drop := func() {
-		if response, err := client.DeleteVhost(name); err == nil {
-			_ = response.Body.Close()
-		}
+func inHost(client *rabbithole.Client, name string, run func(uri string) error) error {
+	uri, remove, err := broker.Host(client, os.Getenv("AMQP_URL"), name)
+	if err != nil {
+		return err
 	}
-	drop()
-	defer drop()
-	for _, call := range []func() (*http.Response, error){
-		func() (*http.Response, error) { return client.PutVhost(name, rabbithole.VhostSettings{}) },
-		func() (*http.Response, error) {
-			all := rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"}
-			return client.UpdatePermissionsIn(name, client.Username, all)
-		},
-	} {
-		response, err := call()
-		if err != nil {
-			return err
-		}
-		_ = response.Body.Close()
-	}
-	host := *address
-	host.Path = "/" + name
-	return run(host.String())
+	return errors.Join(run(uri), remove())
 }
 
 // write brings about all states, and takes them into the file.
