@@ -17,9 +17,9 @@ func (Settled) Reject(uint64, bool) error     { return nil }
 // TypedHeaders have every type of AMQP except string.
 var TypedHeaders = amqp091.Table{
 	"nil": nil, "bool": true, "byte": byte(200), "int8": int8(-7), "int16": int16(-700), "uint16": uint16(60000),
-	"int32": int32(-70000), "uint32": uint32(4000000000), "int64": int64(-1 << 60), "float32": float32(1.5), "float64": -2.25,
-	"decimal": amqp091.Decimal{Scale: 2, Value: -12345}, "time": time.Unix(1700000000, 0), "bytes": []byte{0, 255,
-		1}, "empty bytes": []byte{},
+	"int32": int32(-70000), "uint32": uint32(4000000000), "int64": int64(-1 << 60),
+	"float32": float32(1.5), "float64": -2.25, "decimal": amqp091.Decimal{Scale: 2, Value: -12345},
+	"time": time.Unix(1700000000, 0), "bytes": []byte{0, 255, 1}, "empty bytes": []byte{},
 	"array": []any{"text \xff", int32(1), nil, []any{true}, amqp091.Table{"deep": int64(5)}},
 	"table": amqp091.Table{"a": "b", "n": nil, "t": amqp091.Table{}},
 }
@@ -33,9 +33,8 @@ func Foreign() amqp091.Delivery {
 	return amqp091.Delivery{
 		Acknowledger: Settled{}, Headers: headers, Body: []byte("order 1"),
 		ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp091.Transient, Priority: 5,
-		CorrelationId: "c-1",
-		ReplyTo:       "replies", Expiration: "60000", MessageId: "m-1", Timestamp: time.Unix(1700000001,
-			0), Type: "order", UserId: "shop", AppId: "web",
+		CorrelationId: "c-1", ReplyTo: "replies", Expiration: "60000", MessageId: "m-1",
+		Timestamp: time.Unix(1700000001, 0), Type: "order", UserId: "shop", AppId: "web",
 		Exchange: "shop", RoutingKey: "orders.eu",
 	}
 }
@@ -51,10 +50,9 @@ func ComeBack(p amqp091.Publishing) amqp091.Delivery {
 	}
 	return amqp091.Delivery{
 		Acknowledger: Settled{}, Headers: headers, Body: p.Body, ContentType: p.ContentType,
-		ContentEncoding: p.ContentEncoding,
-		DeliveryMode:    p.DeliveryMode, Priority: p.Priority, CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo,
-		Expiration: p.Expiration,
-		MessageId:  p.MessageId, Timestamp: p.Timestamp, Type: p.Type, UserId: p.UserId, AppId: p.AppId,
+		ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode, Priority: p.Priority,
+		CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, Expiration: p.Expiration, MessageId: p.MessageId,
+		Timestamp: p.Timestamp, Type: p.Type, UserId: p.UserId, AppId: p.AppId,
 		Exchange: "retry.return", RoutingKey: "1s.orders",
 	}
 }

@@ -15,12 +15,13 @@ func FieldsAreDecided(t *testing.T, config reflect.Type) {
 	t.Helper()
 	decided := strings.Fields(`
 		used: Connection.AmqpURI Connection.TLSConfig Connection.AmqpConfig Marshaler TopologyBuilder
-		Exchange.GenerateName Exchange.Type Exchange.Durable Exchange.AutoDeleted Exchange.Internal Exchange.NoWait Exchange.Arguments
+		Exchange.GenerateName Exchange.Type Exchange.Durable Exchange.AutoDeleted Exchange.Internal
+		Exchange.NoWait Exchange.Arguments
 		Queue.Durable Queue.NoWait Queue.Arguments QueueBind.GenerateRoutingKey QueueBind.NoWait QueueBind.Arguments
 		Consume.Exclusive Consume.NoLocal Consume.Arguments
 		refused: Queue.AutoDelete Queue.Exclusive Publish.Transactional Consume.NoRequeueOnNack
-		documented: Connection.Reconnect Queue.GenerateName Publish.GenerateRoutingKey Publish.Mandatory Publish.ConfirmDelivery
-		Publish.Immediate Publish.ChannelPoolSize Consume.Consumer Consume.NoWait
+		documented: Connection.Reconnect Queue.GenerateName
+		Publish.GenerateRoutingKey Publish.Mandatory Publish.ConfirmDelivery Publish.Immediate Publish.ChannelPoolSize Consume.Consumer Consume.NoWait
 		Consume.Qos.PrefetchCount Consume.Qos.PrefetchSize Consume.Qos.Global`)
 	decided = slices.DeleteFunc(decided, func(word string) bool { return strings.HasSuffix(word, ":") })
 	assert.ElementsMatch(t, leaves(config, ""), decided)
