@@ -1,7 +1,7 @@
 // Command bench measures the claims of docs/benchmarks.md on each broker, one question after the other. It prints a
 // line for each claim, and a table in Markdown for each question.
 //
-//	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n] [-page file]
+//	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n]
 //	bench -cluster NODE=uri,NODE=uri,NODE=uri -tool command
 //
 // The default broker is AMQP_URL. Each needs its management API: at AMQP_MANAGEMENT_URL, or at the AMQP port plus
@@ -79,8 +79,6 @@ func main() {
 	brokers := flag.String("brokers", os.Getenv("AMQP_URL"),
 		"addresses of brokers, separated by commas, each with an optional NAME=")
 	only := flag.String("only", "", "regular expression of the questions: "+names()+"; all if empty")
-	page := flag.String("page", "", "a page in Markdown whose figures are replaced, where all questions are "+
-		"measured; none if empty")
 	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster, separated by commas, to restart "+
 		"them")
 	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
@@ -91,14 +89,7 @@ func main() {
 	if b.short {
 		b.messages = min(b.messages, 20_000)
 	}
-	if b.short || *only != "" || *cluster != "" {
-		*page = ""
-	}
-	err := b.run(*brokers, *only, *cluster, *tool)
-	if err == nil && *page != "" {
-		err = b.writeInto(*page)
-	}
-	if err != nil {
+	if err := b.run(*brokers, *only, *cluster, *tool); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -94,15 +93,10 @@ func (b *bench) row(title string, columns []string, cells ...any) {
 	fmt.Println(strings.Join(words, " | "))
 }
 
-// page is what the page shows of a run.
-func (r *report) page() string {
-	return fmt.Sprintf("%s, %d processors, %s.\n\n%s",
-		time.Now().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), r.claimsTable())
-}
-
-// markdown is the page, and the tables of the questions.
+// markdown has the claims, and the tables of the questions.
 func (r *report) markdown() string {
-	text := r.page()
+	text := fmt.Sprintf("%s, %d processors, %s.\n\n%s",
+		time.Now().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), r.claimsTable())
 	for _, t := range r.tables {
 		text += fmt.Sprintf("\n### %s\n\n%s", t.title, t)
 	}
@@ -158,26 +152,6 @@ func bound(c claim) string {
 		return text
 	}
 	return "at most " + text
-}
-
-// The figures of a page are between two comments.
-const (
-	figuresBegin = "<!-- figures of make bench -->\n"
-	figuresEnd   = "<!-- end of the figures -->\n"
-)
-
-// writeInto replaces the figures of a page.
-func (r *report) writeInto(page string) error {
-	text, err := os.ReadFile(page)
-	if err != nil {
-		return err
-	}
-	before, rest, begins := strings.Cut(string(text), figuresBegin)
-	_, after, ends := strings.Cut(rest, figuresEnd)
-	if !begins || !ends {
-		return fmt.Errorf("%s has no lines %q and %q", page, figuresBegin, figuresEnd)
-	}
-	return os.WriteFile(page, []byte(before+figuresBegin+"\n"+r.page()+"\n"+figuresEnd+after), 0o644)
 }
 
 // digits formats a figure with three digits, or all before the point.
