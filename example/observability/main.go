@@ -5,7 +5,7 @@
 // operator brings the dead letters back. A Prometheus with the alert rules of this repository scrapes the app.
 //
 //	make demo-observability                     # with a RabbitMQ and a Prometheus that it starts
-//	go run . -amqp amqp://guest:guest@localhost:5672/
+//	AMQP_URL=amqp://guest:guest@localhost:5672/ go run .
 //
 // app.go shows what an app has to do for it. The other files are the demo.
 package main
@@ -17,7 +17,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
 	"os/signal"
 	"strings"
@@ -60,12 +59,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 // parse never prints the broker's address, and no error contains it: it contains the password.
 func parse(args []string, stdout io.Writer) (options, error) {
-	var opts options
+	opts := options{uri: cmp.Or(os.Getenv("AMQP_URL"), localBroker), management: os.Getenv("AMQP_MANAGEMENT_URL")}
 	flags := flag.NewFlagSet("observability", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.StringVar(&opts.uri, "amqp", "", "`address` of RabbitMQ (default $AMQP_URL, or "+localBroker+")")
-	flags.StringVar(&opts.management, "management", "",
-		"`address` of its management API (default $AMQP_MANAGEMENT_URL, or none). Without a user: the user of -amqp")
 	flags.StringVar(&opts.queue, "queue", "observability-demo",
 		"the work queue. It is removed at the start and at the end")
 	flags.StringVar(&opts.metrics, "metrics", "127.0.0.1:2112", "`host:port` of the app's metrics")
@@ -90,18 +86,5 @@ func parse(args []string, stdout io.Writer) (options, error) {
 	case opts.appOnly && opts.once:
 		return opts, errors.New("-app runs until it is stopped: do not set -once with it")
 	}
-	opts.uri = cmp.Or(opts.uri, os.Getenv("AMQP_URL"), localBroker)
-	opts.management = withUser(cmp.Or(opts.management, os.Getenv("AMQP_MANAGEMENT_URL")), opts.uri)
 	return opts, nil
-}
-
-// withUser adds the user and password of the broker's address to that of the management API, where that has none.
-func withUser(management, broker string) string {
-	api, err := url.Parse(management)
-	uri, fault := url.Parse(broker)
-	if err != nil || fault != nil || management == "" || api.User != nil {
-		return management
-	}
-	api.User = uri.User
-	return api.String()
 }

@@ -5,14 +5,12 @@ package main
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -22,15 +20,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const broker = "amqp://guest:guest@127.0.0.1:5672/"
-
 // TestDemo is the whole demo on a real RabbitMQ and a real Prometheus. With -once it fails by itself where something
 // is missing.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	args := []string{
 		"-once", "-queue", "observe-" + strings.ToLower(rand.Text()[:8]), "-metrics", "127.0.0.1:0", "-outage", "5s",
-		"-amqp", cmp.Or(os.Getenv("AMQP_URL"), broker),
 	}
 	var stdout, stderr bytes.Buffer
 	require.Zero(t, run(args, &stdout, &stderr), "%s%s", &stdout, &stderr)
@@ -128,7 +123,7 @@ func TestParse(t *testing.T) {
 	opts, err := parse([]string{"-once"}, &out)
 	require.NoError(t, err)
 	assert.Equal(t, options{
-		uri: "amqp://a:b@there:1", management: "http://a:b@there:2",
+		uri: "amqp://a:b@there:1", management: "http://there:2",
 		queue: "observability-demo", metrics: "127.0.0.1:2112",
 		once: true, outage: 15 * time.Second,
 	}, opts)

@@ -20,8 +20,14 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Every tenth order has no amount: no retry can bill it.
-const faulty = 10
+const (
+	queue = "orders"
+
+	// Every tenth order has no amount: no retry can bill it.
+	faulty = 10
+)
+
+var schedule = backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second}
 
 type order struct {
 	Number int `json:"number"`
@@ -80,7 +86,7 @@ func (c counter) Event(e retry.Event) {
 func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 	logger := watermill.NopLogger{}
 	rabbit, err := config.Connect(config.Config{
-		AMQP: amqp.NewDurableQueueConfig(opts.uri), Policy: retry.Policy{Schedule: opts.schedule},
+		AMQP: amqp.NewDurableQueueConfig(opts.uri), Policy: retry.Policy{Schedule: schedule},
 	}, logger)
 	if err != nil {
 		return err
@@ -95,7 +101,7 @@ func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 	if opts.orders > 0 {
 		rabbit.Observe(counter{outcomes: outcomes, end: counting.Done()})
 	}
-	rabbit.AddConsumerHandler(router, "billing", opts.queue, biller.bill)
+	rabbit.AddConsumerHandler(router, "billing", queue, biller.bill)
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }() // it closes the router when ctx ends
 	select {
@@ -104,11 +110,11 @@ func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 		return err
 	}
 	if opts.orders == 0 {
-		_, _ = fmt.Fprintln(out, "the app bills", opts.queue)
+		_, _ = fmt.Fprintln(out, "the app bills", queue)
 		return <-stopped
 	}
 	published := make(chan error, 1)
-	go func() { published <- publish(rabbit.Publisher(), opts.queue, opts.orders) }()
+	go func() { published <- publish(rabbit.Publisher(), opts.orders) }()
 	for billed, dead := 0, 0; billed+dead < opts.orders; {
 		select {
 		case err := <-published:
@@ -135,7 +141,7 @@ func bill(ctx context.Context, opts options, out io.Writer) (err error) {
 	return errors.Join(router.Close(), <-stopped)
 }
 
-func publish(publisher message.Publisher, queue string, orders int) error {
+func publish(publisher message.Publisher, orders int) error {
 	for i := range orders {
 		o := order{Number: i + 1, Cents: 1999 + 100*i}
 		if o.Number%faulty == 0 {

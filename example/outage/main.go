@@ -21,17 +21,13 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/tieredretry/watermill-retry/backoff"
 )
 
 // options are the flags.
 type options struct {
 	provider bool
 	address  string
-	queue    string
 	orders   int
-	schedule backoff.Schedule
 	uri      string
 }
 
@@ -60,11 +56,8 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.SetOutput(out)
 	flags.BoolVar(&opts.provider, "provider", false, "be the payment provider, in place of the app")
 	flags.StringVar(&opts.address, "address", "127.0.0.1:9090", "`host:port` of the payment provider")
-	flags.StringVar(&opts.queue, "queue", "orders", "the work queue of the app")
 	flags.IntVar(&opts.orders, "orders", 0, "publish so many orders, and end when each is billed or dead (default: "+
 		"bill until Ctrl-C)")
-	flags.TextVar(&opts.schedule, "schedule", backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second},
-		"the delay before each retry")
 	if err := flags.Parse(args); err != nil {
 		return opts, err
 	}

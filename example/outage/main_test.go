@@ -8,13 +8,10 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tieredretry/watermill-retry/backoff"
 )
 
 func orderMessage(t *testing.T, o order) *message.Message {
@@ -54,8 +51,7 @@ func TestParse(t *testing.T) {
 	opts, err := parse([]string{"-orders", "40"}, &out)
 	require.NoError(t, err)
 	assert.Equal(t, options{
-		address: "127.0.0.1:9090", queue: "orders", orders: 40, uri: "amqp://from-env",
-		schedule: backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second},
+		address: "127.0.0.1:9090", orders: 40, uri: "amqp://from-env",
 	}, opts)
 	for _, args := range [][]string{{"-orders", "-1"}, {"orders"}, {"-nothing"}} {
 		_, err := parse(args, &out)
