@@ -26,7 +26,8 @@ func SendRequests(t testing.TB, queue string, deliveryTime int64, bodies ...stri
 		return
 	}
 	Ctl(t, "eval", fmt.Sprintf(`[rabbit_basic:publish(rabbit_misc:r(<<"/">>, exchange, <<"">>), <<"%s">>, `+
-		`[{delivery_mode, 2}, {reply_to, <<"%s">>}, {headers, [{<<"x-opt-delivery-time">>, long, %d}]}], Body) || Body <- [<<"%s">>]].`,
+		`[{delivery_mode, 2}, {reply_to, <<"%s">>}, {headers, [{<<"x-opt-delivery-time">>, long, %d}]}], Body) `+
+		`|| Body <- [<<"%s">>]].`,
 		queue, amqp10.ReplyTo, deliveryTime, strings.Join(bodies, `">>, <<"`)))
 }
 

@@ -214,8 +214,8 @@ func User(t testing.TB, configure, write, read string) string {
 func Ctl(t testing.TB, arguments ...string) string {
 	t.Helper()
 	prefix := strings.Fields(os.Getenv("BROKER_CTL"))
-	require.NotEmpty(t, prefix, "BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; "+
-		"`make test` sets it")
+	require.NotEmpty(t, prefix, "BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at "+
+		"AMQP_URL; `make test` sets it")
 	output, err := exec.Command(prefix[0], append(prefix[1:], arguments...)...).CombinedOutput()
 	require.NoError(t, err, string(output))
 	return string(output)

@@ -188,5 +188,6 @@ func (p *process) add(c retry.Connection, topic string, options retry.Options) {
 		topic = "events"
 		name = fmt.Sprint(topic, " ", options.Group)
 	}
-	c.AddConsumerHandler(p.router, name, topic, func(msg *message.Message) error { return p.handle(name, msg) }, options)
+	handle := func(msg *message.Message) error { return p.handle(name, msg) }
+	c.AddConsumerHandler(p.router, name, topic, handle, options)
 }

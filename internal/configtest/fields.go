@@ -21,7 +21,8 @@ func FieldsAreDecided(t *testing.T, config reflect.Type) {
 		Consume.Exclusive Consume.NoLocal Consume.Arguments
 		refused: Queue.AutoDelete Queue.Exclusive Publish.Transactional Consume.NoRequeueOnNack
 		documented: Connection.Reconnect Queue.GenerateName
-		Publish.GenerateRoutingKey Publish.Mandatory Publish.ConfirmDelivery Publish.Immediate Publish.ChannelPoolSize Consume.Consumer Consume.NoWait
+		Publish.GenerateRoutingKey Publish.Mandatory Publish.ConfirmDelivery Publish.Immediate
+		Publish.ChannelPoolSize Consume.Consumer Consume.NoWait
 		Consume.Qos.PrefetchCount Consume.Qos.PrefetchSize Consume.Qos.Global`)
 	decided = slices.DeleteFunc(decided, func(word string) bool { return strings.HasSuffix(word, ":") })
 	assert.ElementsMatch(t, leaves(config, ""), decided)

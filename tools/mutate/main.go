@@ -66,7 +66,8 @@ func main() {
 	if len(selected) == 0 {
 		log.Fatalf("no mutation matches %q", *run)
 	}
-	if os.Getenv("AMQP_URL") == "" && slices.ContainsFunc(selected, func(m mutation) bool { return needsBroker(m.in) }) {
+	onBroker := slices.ContainsFunc(selected, func(m mutation) bool { return needsBroker(m.in) })
+	if onBroker && os.Getenv("AMQP_URL") == "" {
 		log.Fatal("AMQP_URL is not set, and some mutations need a broker: use make mutate, .broker/devbroker exec " +
 			"--, or -short")
 	}
