@@ -2,7 +2,7 @@
 // due, and are dead-lettered when their retries are used up.
 //
 //	go run ./example
-//	go run ./example -backend rabbitmq -address amqp://guest:guest@localhost:5672/
+//	AMQP_URL=amqp://guest:guest@localhost:5672/ go run ./example -backend rabbitmq
 //
 // Package orders contains the app, which is the same on every backend. memory.go and rabbitmq.go contain what differs.
 package main
@@ -19,6 +19,6 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, stdout, stderr io.Writer) int {
 	return orders.Main(args, stdout, stderr,
 		orders.Choice{Name: "memory", Open: memory},
-		orders.Choice{Name: "rabbitmq", Address: "$AMQP_URL, or " + localBroker + " if that is empty", Open: rabbitMQ},
+		orders.Choice{Name: "rabbitmq", Open: rabbitMQ},
 	)
 }

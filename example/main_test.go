@@ -33,12 +33,13 @@ func TestHelpDoesNotPrintThePassword(t *testing.T) {
 
 func TestErrorForABadAddressIsOneLineWithoutThePassword(t *testing.T) {
 	for _, uri := range []string{
-		"http://guest:secret@localhost", "guest:secret@localhost", "amqp://guest:secret@local " +
-			"host", "amqp://guest:secret@localhost:x",
+		"http://guest:secret@localhost", "guest:secret@localhost", "amqp://guest:secret@local host",
+		"amqp://guest:secret@localhost:x",
 		"amqp://guest:secret%@localhost", "amqp://guest:sec/ret@localhost", "amqp://guest:secret@localhost:1/",
 	} {
+		t.Setenv("AMQP_URL", uri)
 		var stdout, stderr bytes.Buffer
-		assert.Equal(t, 1, run([]string{"-backend", "rabbitmq", "-address", uri}, &stdout, &stderr), uri)
+		assert.Equal(t, 1, run([]string{"-backend", "rabbitmq"}, &stdout, &stderr), uri)
 		assert.Regexp(t, `^example: .+\n$`, stderr.String())
 		assert.NotContains(t, stderr.String(), "sec")
 	}

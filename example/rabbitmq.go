@@ -20,11 +20,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-const localBroker = "amqp://guest:guest@localhost:5672/"
-
 // rabbitMQ uses tier queues on the broker. Their names are different in each run.
 func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
-	uri := cmp.Or(opts.Address, os.Getenv("AMQP_URL"), localBroker)
+	uri := cmp.Or(os.Getenv("AMQP_URL"), "amqp://guest:guest@localhost:5672/")
 	run := "demo-" + strings.ToLower(rand.Text()[:8])
 	topic := "orders." + run
 

@@ -2,10 +2,9 @@
 // line.
 //
 //	go run -C backends ./example -backend nats
-//	go run -C backends ./example -backend redis -address localhost:6379
 //
-// Without an address it starts a private server. The backends are listed in package registry. The code that an app
-// needs for a backend is in the folder above, one file for each.
+// It starts a private server. The backends are listed in package registry. The code that an app needs for a backend is
+// in the folder above, one file for each.
 package main
 
 import (
@@ -29,7 +28,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	var choices []orders.Choice
 	for _, e := range registry.Demos() {
 		choices = append(choices, orders.Choice{
-			Name: e.Demo.Name, Address: e.Demo.Address + ", by default of a private server",
+			Name: e.Demo.Name,
 			Open: func(ctx context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend,
 				error) {
 				return open(ctx, e, opts, logger)
@@ -50,18 +49,14 @@ func open(
 			err = errors.Join(err, closers[i]())
 		}
 	}()
-	address := opts.Address
-	if address == "" {
-		server, err := e.Start(ctx)
-		if err != nil {
-			return nil, err
-		}
-		opened(func() error { server.Stop(); return nil })
-		address = server.URL
+	server, err := e.Start(ctx)
+	if err != nil {
+		return nil, err
 	}
+	opened(func() error { server.Stop(); return nil })
 	name := strings.ToLower(rand.Text()[:6])
 	topic, prefix := "orders-"+name, "retry-"+name
-	backend := e.Open(address, logger)
+	backend := e.Open(server.URL, logger)
 	if backend.Declare != nil {
 		if err := backend.Declare(prefix, topic); err != nil {
 			return nil, err

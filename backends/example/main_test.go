@@ -16,18 +16,18 @@ func TestEveryBackend(t *testing.T) {
 		t.Run(e.Demo.Name, func(t *testing.T) {
 			t.Parallel()
 			var out, problems strings.Builder
-			status := run([]string{"-backend", e.Demo.Name, "-messages", "20", "-schedule", "200ms 400ms"}, &out,
+			status := run([]string{"-backend", e.Demo.Name, "-schedule", "200ms 400ms"}, &out,
 				&problems)
 			require.Zero(t, status, problems.String())
 			lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-			assert.Regexp(t, `^published=20 processed=18 dead=2 lost=0 duplicates=0 max_lateness=\d+ms$`,
+			assert.Regexp(t, `^published=40 processed=38 dead=2 lost=0 duplicates=0 max_lateness=\d+ms$`,
 				lines[len(lines)-1])
 		})
 	}
 }
 
 func TestMistakesAreOneLine(t *testing.T) {
-	for _, args := range [][]string{{"-backend", "kafka"}, {"-messages", "0"}, {"-schedule", "1us"}, {"-nonsense"}} {
+	for _, args := range [][]string{{"-backend", "kafka"}, {"-schedule", "1us"}, {"-nonsense"}} {
 		var out, problems strings.Builder
 		assert.Equal(t, 2, run(args, &out, &problems))
 		assert.Equal(t, 1, strings.Count(problems.String(), "\n"), "%s", problems.String())

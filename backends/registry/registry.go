@@ -42,9 +42,8 @@ type Entry struct {
 // Demo is a backend of the example. The Makefile reads Name and Title from the source of this package: keep each Demo
 // on one line.
 type Demo struct {
-	Name    string // of the flag -backend and of the command `make demo-NAME`
-	Title   string
-	Address string // the form of an address, for the help
+	Name  string // of the flag -backend and of the command `make demo-NAME`
+	Title string
 }
 
 // Expectation is what the conformance suite expects of a backend.
@@ -102,17 +101,17 @@ var entries = []Entry{
 	},
 	{
 		Name: "nats", Open: backends.NATS, Start: servers.NATS,
-		Demo:   Demo{Name: "nats", Title: "NATS JetStream", Address: "nats://host:port"},
+		Demo:   Demo{Name: "nats", Title: "NATS JetStream"},
 		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders},
 	},
 	{
 		Name: "redis", Open: backends.Redis, Start: servers.Redis,
-		Demo:   Demo{Name: "redis", Title: "Redis Streams", Address: "host:port"},
+		Demo:   Demo{Name: "redis", Title: "Redis Streams"},
 		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: everything},
 	},
 	{
 		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
-		Demo: Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub", Address: "postgres://host"},
+		Demo: Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub"},
 		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock,
 			Keeps: validUTF8},
 	},

@@ -21,14 +21,11 @@ const (
 	exitFailed      = 1
 	exitUsage       = 2
 	exitInterrupted = 130
-	maxMessages     = 10_000
 )
 
 // Options are the flags.
 type Options struct {
 	Backend  string
-	Address  string // empty: the backend's default
-	Messages int    // how many orders to bill
 	Schedule backoff.Schedule
 	Verbose  bool
 }
@@ -38,9 +35,8 @@ type Open func(context.Context, Options, watermill.LoggerAdapter) (*Backend, err
 
 // Choice is a backend that the command offers.
 type Choice struct {
-	Name    string
-	Address string // the form of an address and its default, for the help; empty if it has no server
-	Open    Open
+	Name string
+	Open Open
 }
 
 // Main is the command: it bills orders on one of the backends, and returns the exit status.
@@ -85,20 +81,14 @@ func run(ctx context.Context, opts Options, open Open, out io.Writer) error {
 	return err
 }
 
-// parse never prints the broker's address, and no error contains it: it contains the password.
 func parse(args []string, stdout io.Writer, choices []Choice) (opts Options, open Open, err error) {
-	var names, addresses []string
+	var names []string
 	for _, c := range choices {
 		names = append(names, c.Name)
-		if c.Address != "" {
-			addresses = append(addresses, c.Name+": "+c.Address)
-		}
 	}
 	flags := flag.NewFlagSet("example", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // an error is one line, without the usage
 	flags.StringVar(&opts.Backend, "backend", names[0], "one of "+strings.Join(names, ", "))
-	flags.StringVar(&opts.Address, "address", "", "`address` of its server ("+strings.Join(addresses, "; ")+")")
-	flags.IntVar(&opts.Messages, "messages", 40, fmt.Sprintf("how many orders to bill, 1 to %d", maxMessages))
 	flags.TextVar(&opts.Schedule, "schedule",
 		backoff.Schedule{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second},
 		"the delay before each retry, such as \"1s 5s 25s*3\"")
@@ -110,22 +100,14 @@ func parse(args []string, stdout io.Writer, choices []Choice) (opts Options, ope
 		}
 		return opts, nil, err
 	}
-	switch {
-	case flags.NArg() > 0:
+	if flags.NArg() > 0 {
 		return opts, nil, errors.New("arguments are not allowed, only flags: -h lists them")
-	case opts.Messages < 1 || opts.Messages > maxMessages:
-		return opts, nil, fmt.Errorf("-messages is %d: it must be 1 to %d", opts.Messages, maxMessages)
 	}
 	if err := opts.Schedule.Validate(); err != nil {
 		return opts, nil, fmt.Errorf("-schedule: %w", err)
 	}
 	for _, c := range choices {
-		switch {
-		case c.Name != opts.Backend:
-		case c.Address == "" && opts.Address != "":
-			return opts, nil, fmt.Errorf("-address is set with -backend %s, which has no server: remove -address",
-				c.Name)
-		default:
+		if c.Name == opts.Backend {
 			return opts, c.Open, nil
 		}
 	}

@@ -18,6 +18,7 @@ import (
 )
 
 const (
+	howMany        = 40               // orders
 	margin         = 20 * time.Second // for the start, and for letters that are on their way
 	marginPerOrder = 50 * time.Millisecond
 	tick           = 3 * time.Second
@@ -27,15 +28,15 @@ const (
 // demo bills the orders on the backend and prints what happens to each. It returns an error if an order is neither
 // billed nor dead-lettered.
 func demo(ctx context.Context, opts Options, backend *Backend, out io.Writer, logger watermill.LoggerAdapter) error {
-	orders, err := newOrders(opts.Messages)
+	orders, err := newOrders(howMany)
 	if err != nil {
 		return err
 	}
 	j := newJournal(orders, out)
-	router := newApp(backend, newProvider(opts.Messages, opts.Schedule).bill, j, logger)
+	router := newApp(backend, newProvider(howMany, opts.Schedule).bill, j, logger)
 	_, _ = fmt.Fprintf(out, "%s\n%d orders go to %s, where a handler bills them.\n"+
 		"A failed order waits on retry tiers: %s, then it is dead-lettered. A row appears when it is back.\n\n",
-		backend.Name, opts.Messages, backend.Topic, opts.Schedule)
+		backend.Name, howMany, backend.Topic, opts.Schedule)
 	j.row("order", "failure", "wanted", "measured", "why")
 
 	limited, cancel := context.WithTimeout(ctx, timeLimit(opts.Schedule, len(orders)))
