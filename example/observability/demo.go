@@ -251,8 +251,7 @@ func (s *show) redrive(ctx context.Context) error {
 	}
 	s.journal.send(summary.Done)
 	s.tell("the accounts are repaired, and the dead letters with the reason \"exhausted\" go back: %s", summary)
-	if err := s.until(ctx, "the watched order was billed",
-		s.watchedHas(retry.Processed, retry.Recovered)); err != nil {
+	if err := s.until(ctx, "the watched order was billed", s.watchedHas(retry.Processed, retry.Recovered)); err != nil {
 		return err
 	}
 	s.tell("order-%d is billed", watched)

@@ -149,8 +149,7 @@ func publishAll(uri string, messages int, every time.Duration,
 // fill publishes messages to a queue.
 func fill(uri, queue string, messages int) error {
 	return publishAll(uri, messages, 0, func(i int) (string, string, amqp091.Publishing) {
-		return "", queue,
-			byHand(idOf(i), 0)
+		return "", queue, byHand(idOf(i), 0)
 	})
 }
 

@@ -59,14 +59,20 @@ func measureLateness(b *bench) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", side.name, err)
 		}
-		p99 := milliseconds(percentile(l.late, 0.99))
-		b.row("Lateness, delays mixed", []string{"way", "delays", "messages", "median ms", "p99 ms", "latest ms"},
-			side.name, backoff.Schedule(side.delays), messages, digits(milliseconds(percentile(l.late,
-				0.5))), digits(p99),
-			digits(milliseconds(l.late[messages-1])))
-		b.claim(side.claim, p99)
+		name := fmt.Sprintf("%s: %v", side.name, backoff.Schedule(side.delays))
+		b.lateness(l, "Lateness, delays mixed", "way: delays", name)
+		b.claim(side.claim, l.p99())
 	}
 	return nil
+}
+
+// p99 is the 99th percentile of the lateness, in ms.
+func (l *ledger) p99() float64 { return milliseconds(percentile(l.late, 0.99)) }
+
+// lateness adds a row with the lateness of messages, whose first column has this heading.
+func (b *bench) lateness(l *ledger, title, heading, name string) {
+	b.row(title, []string{heading, "messages", "median ms", "p99 ms", "latest ms"}, name, len(l.called),
+		digits(milliseconds(percentile(l.late, 0.5))), digits(l.p99()), digits(milliseconds(l.late[len(l.late)-1])))
 }
 
 // consumeLate is the library: each failure requests a delay.

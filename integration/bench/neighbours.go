@@ -50,10 +50,8 @@ func measureNeighbours(b *bench) error {
 		{"neighbours_full_quorum", full10(amqp091.QueueTypeQuorum)},
 		{"neighbours_full_classic", full10(amqp091.QueueTypeClassic)},
 	} {
-		if err := b.in("neighbours", func(uri string) error {
-			return b.measureNeighbour(uri, fault.claim,
-				fault.bad)
-		}); err != nil {
+		err := b.in("neighbours", func(uri string) error { return b.measureNeighbour(uri, fault.claim, fault.bad) })
+		if err != nil {
 			return fmt.Errorf("%s: %w", fault.claim, err)
 		}
 	}
@@ -107,12 +105,8 @@ func (b *bench) measureNeighbour(uri, claim string, bad amqp091.Table) error {
 	if err = errors.Join(err, l.wait(0)); err != nil {
 		return err
 	}
-	p99 := milliseconds(percentile(l.late, 0.99))
-	b.row("Retries of a group while one of its work queues takes no messages",
-		[]string{"fault", "messages", "median ms", "p99 ms", "latest ms"},
-		claim, messages, digits(milliseconds(percentile(l.late,
-			0.5))), digits(p99), digits(milliseconds(l.late[len(l.late)-1])))
-	b.claim(claim, p99)
+	b.lateness(l, "Retries of a group while one of its work queues takes no messages", "fault", claim)
+	b.claim(claim, l.p99())
 	if bad != nil {
 		return nil
 	}

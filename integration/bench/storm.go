@@ -50,9 +50,10 @@ func measureStorm(b *bench) error {
 // measureObserved compares the library with the library with observers.
 func measureObserved(b *bench) error {
 	messages := b.size(10_000, 2_000)
-	metrics, traces := observed("with metrics"), observed("with metrics and 1% of the traces",
-		observe.OpenTelemetry(nil,
-			sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01)))))
+	sampler := sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01))
+	metrics := observed("with metrics")
+	traces := observed("with metrics and 1% of the traces",
+		observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sampler)))
 	return contest{
 		title: "The storm with observers; the metrics are read every second",
 		sides: []side{ownSubscriber, metrics, traces},

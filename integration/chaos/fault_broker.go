@@ -17,11 +17,8 @@ var brokerFaults = []Fault{
 	{"broker-killed", needsKill, 40 * time.Second, killBroker},
 	{"leaders", needsCluster, time.Second, leaders},
 	{"node-killed", needsKill | needsCluster | needsProxy, 20 * time.Second, killNode},
-	{"memory-alarm", needsCtl, 22 * time.Second, func(ctx context.Context,
-		l *Load) error {
-		return raise(ctx, l, memory)
-	}},
-	{"disk-alarm", needsCtl, 22 * time.Second, func(ctx context.Context, l *Load) error { return raise(ctx, l, disk) }},
+	{"memory-alarm", needsCtl, 22 * time.Second, memory.raise},
+	{"disk-alarm", needsCtl, 22 * time.Second, disk.raise},
 }
 
 // registered is how long RabbitMQ can take to write a new quorum queue's name to the disk (Erlang's dets: 3 seconds).
@@ -88,7 +85,7 @@ var (
 	}
 )
 
-func raise(ctx context.Context, l *Load, a alarm) (err error) {
+func (a alarm) raise(ctx context.Context, l *Load) (err error) {
 	before, err := output(l.broker.Ctl, "eval", a.read)
 	if err != nil {
 		return err
