@@ -55,8 +55,12 @@ func main() {
 	if err != nil {
 		log.Fatalf("-run: %v", err)
 	}
+	all, err := promises()
+	if err != nil {
+		log.Fatal(err)
+	}
 	var selected []mutation
-	for _, p := range promises() {
+	for _, p := range all {
 		for _, m := range p.mutations {
 			if wanted.MatchString(m.name+" "+m.file+" "+m.in) && !(*short && needsBroker(m.in)) {
 				selected = append(selected, m)
@@ -73,8 +77,7 @@ func main() {
 	}
 	// What has the same tests and the same file follows each other: most of its build is cached.
 	slices.SortStableFunc(selected, func(a, b mutation) int {
-		return strings.Compare(a.in+" "+a.file, b.in+" "+
-			""+b.file)
+		return strings.Compare(a.in+" "+a.file, b.in+" "+b.file)
 	})
 	folder, err := os.MkdirTemp("", "mutate")
 	if err != nil {

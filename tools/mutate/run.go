@@ -142,8 +142,8 @@ func judge(output string, err error) result {
 		failed = append(failed, found[1]+found[2])
 	}
 	if len(failed) == 0 {
-		return result{verdict: stale, why: "no test failed, but: " + err.Error() + ": " +
-			"" + output[max(len(output)-500, 0):]}
+		end := output[max(len(output)-500, 0):]
+		return result{verdict: stale, why: fmt.Sprintf("no test failed, but: %v: %s", err, end)}
 	}
 	return result{verdict: red, why: strings.Join(failed, " ")}
 }
