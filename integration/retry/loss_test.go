@@ -160,7 +160,8 @@ func TestQueuesWithTheSameSuffixStayApart(t *testing.T) {
 		for i := range sent {
 			sent[i].Body = []byte(queue)
 		}
-		testapp.Send(t, "", queue, sent...)
+		testapp.Send(t, "", queue, sent[:each/2]...)
+		testapp.Send(t, a.Name+".return", "7s."+queue, sent[each/2:]...) // as a tier that has left the schedule
 	}
 	for queue, done := range queues {
 		done.Wait(t, each, 60*time.Second)
