@@ -46,9 +46,8 @@ var (
 		Name: "watermill.retry.outcomes", Prometheus: "watermill_retry_outcomes_total", Kind: Counter,
 		Unit:   "{delivery}",
 		Labels: []string{labelTopic, labelHandler, labelOutcome, labelReason},
-		Description: "Deliveries by their outcome. The reason is the dead reason of a dead letter, else the name " +
-			"of the rule that has decided, " +
-			"else it is empty.",
+		Description: "Deliveries by their outcome. The reason is the dead reason of a dead letter, else the name of " +
+			"the rule that has decided, else it is empty.",
 	}
 	handlerDuration = Metric{
 		Name: "watermill.retry.handler.duration", Prometheus: "watermill_retry_handler_duration_seconds",
@@ -103,9 +102,8 @@ var (
 	lateness = Metric{
 		Name: "watermill.retry.lateness", Prometheus: "watermill_retry_lateness_seconds", Kind: Histogram, Unit: "s",
 		Labels: []string{labelTopic, labelTier}, Buckets: seconds,
-		Description: "How long after its due time a retry began, by the clocks of two hosts. It includes the time " +
-			"in the work queue. " +
-			"A due time that lies more than MaxDelay back does not count: it is forged.",
+		Description: "How long after its due time a retry began, by the clocks of two hosts. It includes the time in " +
+			"the work queue. A due time that lies more than MaxDelay back does not count: it is forged.",
 	}
 	publishes = Metric{
 		Name: "watermill.retry.publishes", Prometheus: "watermill_retry_publishes_total", Kind: Counter,

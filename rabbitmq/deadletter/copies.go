@@ -23,14 +23,12 @@ import (
 // delivered, because that counts.
 func (l *look) mayReplace(ctx context.Context) error {
 	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never " +
-		"reached. " +
-		"To read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
+		"reached. To read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
 	to, err := l.tryCopy(ctx)
 	switch version := l.connection.Version(); {
 	case refusal.IsCode(err, amqp091.AccessRefused):
-		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not "+
-			"replace a "+
-			"letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
+		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and the user may not replace "+
+			"a letter by a copy. Give the user the permission to write to the exchange %q. %s: %w",
 			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
 	case errors.Is(err, publish.ErrBlocked):
 		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers "+
@@ -180,10 +178,9 @@ func (l *look) replace(ctx context.Context) error {
 // stay keeps the error of the first letter that stays without a copy.
 func (l *look) stay(d *amqp091.Delivery, err error) {
 	if l.stays == nil {
-		l.stays = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy, so it "+
-			"stays. Do not "+
-			"look at the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit of "+
-			"the queue: %w",
+		l.stays = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy, so it stays. "+
+			"Do not look at the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit "+
+			"of the queue: %w",
 			read(d, l.queue, l.store.prefix).ID, l.queue, redelivery.Failed(d.Headers), err)
 	}
 }

@@ -124,9 +124,8 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 		return false, err
 	}
 	if set.AutoDelete {
-		return false, fmt.Errorf("the queue %q is an auto-delete queue: RabbitMQ deletes it, with its letters, "+
-			"when a "+
-			"consumer ends that has looked at it; bind a queue that stays in its place", l.queue)
+		return false, fmt.Errorf("the queue %q is an auto-delete queue: RabbitMQ deletes it, with its letters, when "+
+			"a consumer ends that has looked at it; bind a queue that stays in its place", l.queue)
 	}
 	if set.Type != "" && set.Type != string(topology.Quorum) {
 		l.limit = never
@@ -139,12 +138,10 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 	l.limit = limitOf(version, own, policy, set.Policy != nil)
 	if l.limit != unknown && l.limit < lowestLimit && !s.config.AnyLimit {
 		return false, fmt.Errorf("the queue %q is not read: %s, and RabbitMQ %s drops a letter that is given back "+
-			"more "+
-			"often, or dead-letters it. The limit must be at least %d. Raise it where a policy sets it. An "+
-			"argument of a queue "+
-			"cannot be changed: redrive the letters, or export and discard them. To do that at the risk of losing "+
-			"some, set "+
-			"Config.AnyLimit (wmretry: --any-limit)", l.queue, limitText(own, policy), version, lowestLimit)
+			"more often, or dead-letters it. The limit must be at least %d. Raise it where a policy sets it. An "+
+			"argument of a queue cannot be changed: redrive the letters, or export and discard them. To do that at "+
+			"the risk of losing some, set Config.AnyLimit (wmretry: "+
+			"--any-limit)", l.queue, limitText(own, policy), version, lowestLimit)
 	}
 	if l.limit.far() || !workqueue.CountsRequeues(version) || s.config.AnyLimit {
 		return false, nil

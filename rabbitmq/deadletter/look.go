@@ -276,8 +276,7 @@ func (l *look) receive(ctx context.Context) (*amqp091.Delivery, error) {
 			}
 			if asked > mostPatience {
 				return nil, fmt.Errorf("the queue %q has %d letters and delivers none to this consumer: another "+
-					"consumer is its single active "+
-					"consumer; stop that one first", l.queue, state.Messages)
+					"consumer is its single active consumer; stop that one first", l.queue, state.Messages)
 			}
 			timer.Reset(patience)
 		}

@@ -45,9 +45,8 @@ func fresh(
 // letter.
 func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) (amqp091.Publishing, error) {
 	if s.config.Marshal == nil {
-		return p, fmt.Errorf("letter %q is raw, because the app's marshaler could not marshal it (%s), so it "+
-			"stays: redrive it with a Store that "+
-			"has Config.Marshal", l.ID, reason)
+		return p, fmt.Errorf("letter %q is raw, because the app's marshaler could not marshal it (%s), so it stays: "+
+			"redrive it with a Store that has Config.Marshal", l.ID, reason)
 	}
 	msg := message.NewMessage(l.ID, l.Payload)
 	for key, value := range l.Metadata {

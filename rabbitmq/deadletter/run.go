@@ -166,9 +166,8 @@ func (c *call) taken(letterCount int) error {
 	if letterCount == 0 || isTier {
 		return nil
 	}
-	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of "+
-		"the letters; "+
-		"run this again when it has ended", letterCount, c.queue)
+	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of the "+
+		"letters; run this again when it has ended", letterCount, c.queue)
 }
 
 // errNotConnected is the error of a broker that does not accept a connection.

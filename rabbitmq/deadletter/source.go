@@ -207,9 +207,8 @@ func (i *item) explain(err error) error {
 		return fmt.Errorf("the letter stays: the user needs the permission to write to the exchange %q: %w",
 			cmp.Or(i.to.exchange, "amq.default"), err)
 	case isUnconfirmed(err):
-		return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum "+
-			"queue without a majority; "+
-			"letters in flight stay, and may be there as well; redrive again when it confirms: %w",
+		return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum queue "+
+			"without a majority; letters in flight stay, and may be there as well; redrive again when it confirms: %w",
 			i.target, confirmTimeout, err)
 	case known && failed.Kind().ForGood(): // because of this letter
 		return &redrive.Stays{Err: fmt.Errorf("a letter cannot be sent, and stays: %w", err)}

@@ -31,9 +31,8 @@ const (
 	// statusTimeout is how long a request waits for a status.
 	statusTimeout = 10 * time.Second
 
-	securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src " +
-		"'self'; form-action 'self'; " +
-		"frame-ancestors 'none'; base-uri 'none'"
+	securityPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
 // Page is the page. It is an http.Handler and safe for concurrent use.

@@ -196,7 +196,6 @@ func (r *report) doubtful() string {
 			" published a second time, because the first time had no confirm: each may be in its queue twice."
 	}
 	return plural(r.Doubtful, "send has", "sends have") + " no confirm: the connection ended before the answer. " +
-		"Those letters were not lost: they stayed in the queue, and may be handled twice. " +
-		"Handlers have to tolerate that: both have the same UUID. Run the command again for letters that are " +
-		"still there."
+		"Those letters were not lost: they stayed in the queue, and may be handled twice. Handlers have to tolerate " +
+		"that: both have the same UUID. Run the command again for letters that are still there."
 }

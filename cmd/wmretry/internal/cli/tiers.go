@@ -115,9 +115,8 @@ func homeless(tier string, err error) error {
 	case !errors.Is(err, letters.ErrNoTarget) || !strings.Contains(err.Error(), "Redrive.To"):
 		return err
 	}
-	return fmt.Errorf("%w: a message on %s does not name its work queue, so it cannot be sent home and stays on "+
-		"the tier; "+
-		"list it with `wmretry dead list --as-is %s`", letters.ErrNoTarget, safe(tier), shellWord(tier))
+	return fmt.Errorf("%w: a message on %s does not name its work queue, so it cannot be sent home and stays on the "+
+		"tier; list it with `wmretry dead list --as-is %s`", letters.ErrNoTarget, safe(tier), shellWord(tier))
 }
 
 // ofGroup is the same command for the group of a work queue.
@@ -253,8 +252,7 @@ func (e *env) printPruned(pruned deadletter.Pruned, known, dryRun bool) error {
 		s.WriteString("No tier is retired.")
 		if !known {
 			s.WriteString(" Which tiers a schedule has is only known with --queue and --schedule (or --file): " +
-				"without them, a tier is retired " +
-				"when no binding leads to it.")
+				"without them, a tier is retired when no binding leads to it.")
 		}
 		s.WriteString("\n")
 	}

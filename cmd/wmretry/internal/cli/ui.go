@@ -69,8 +69,7 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	}
 	if !local && !f.allowRemote {
 		return usage("--listen %s can be reached from other machines, and the page has no login. Use a loopback "+
-			"address such as 127.0.0.1:8080 and a tunnel, "+
-			"or permit it with --allow-remote", safe(f.listen))
+			"address such as 127.0.0.1:8080 and a tunnel, or permit it with --allow-remote", safe(f.listen))
 	}
 	if f.maxLetters < 1 {
 		return usage("--max-letters is %d: it must be at least 1", f.maxLetters)
