@@ -17,7 +17,7 @@ import (
 type metrics struct {
 	events
 	config   Config
-	readings []reading
+	readings []Metric
 	read     map[string]observable // by name
 
 	mu       sync.Mutex
@@ -36,7 +36,7 @@ func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 	}
 	var all []metric.Observable
 	for _, r := range m.readings {
-		m.read[r.Name] = from.observable(r.Metric)
+		m.read[r.Name] = from.observable(r)
 		all = append(all, m.read[r.Name].instrument())
 	}
 	if err := from.err(); err != nil {
@@ -48,8 +48,8 @@ func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 	return m, nil
 }
 
-// attach returns the observer of a Connection.
-func (m *metrics) attach(observed retry.Observed) retry.Observer {
+// attach returns the observer of a Connection. traces is that of its spans.
+func (m *metrics) attach(observed retry.Observed, traces retry.Observer) retry.Observer {
 	if observed.Logger == nil {
 		observed.Logger = watermill.NopLogger{}
 	}
@@ -70,34 +70,40 @@ func (m *metrics) attach(observed retry.Observed) retry.Observer {
 			m.detach(c)
 		}()
 	}
-	return &counter{metrics: m, flights: c.flights}
+	return &measured{Observer: traces, metrics: m, flights: c.flights}
 }
 
-// A counter counts what a Connection reports.
-type counter struct {
-	retry.NopObserver
+// measured counts what a Connection reports. The Observer that makes the spans is around it: it begins first, and its
+// Event comes last.
+type measured struct {
+	retry.Observer
 	metrics *metrics
 	flights *flights // nil: the backend counts what is in flight
 }
 
 // Begin implements retry.Observer.
-func (c *counter) Begin(a retry.Arrival) context.Context {
-	if c.flights == nil {
-		return nil
+func (m *measured) Begin(a retry.Arrival) context.Context {
+	ctx := m.Observer.Begin(a)
+	if m.flights == nil {
+		return ctx
 	}
-	return c.flights.begin(a)
+	if ctx != nil {
+		a.Context = ctx
+	}
+	return m.flights.begin(a)
 }
 
 // Event implements retry.Observer.
-func (c *counter) Event(e retry.Event) {
-	defer c.metrics.event(e)
-	if c.flights != nil {
-		c.flights.event(e)
+func (m *measured) Event(e retry.Event) {
+	defer m.Observer.Event(e) // also after a panic: a span must end
+	defer m.metrics.event(e)
+	if m.flights != nil {
+		m.flights.event(e)
 	}
 }
 
 // Published implements retry.Observer.
-func (c *counter) Published(p retry.Published) { c.metrics.published(p) }
+func (m *measured) Published(p retry.Published) { m.metrics.published(p) }
 
 // detach removes a Connection that is closed. Its counters stay.
 func (m *metrics) detach(c *connection) {
@@ -108,7 +114,7 @@ func (m *metrics) detach(c *connection) {
 	m.attached = slices.DeleteFunc(m.attached, func(other *connection) bool { return other == c })
 	c.gather(newFigures(m.config.MaxSeries), time.Now(), false) // the last counters
 	for _, r := range m.readings {
-		c.totals.addTo(m.ended, r.Metric)
+		c.totals.addTo(m.ended, r)
 	}
 }
 
@@ -119,8 +125,8 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 	defer m.guard()
 	now, all := time.Now(), newFigures(m.config.MaxSeries)
 	for _, r := range m.readings {
-		for of, value := range m.ended.each(r.Metric) {
-			all.add(r.Metric, sum, value, of)
+		for of, value := range m.ended.each(r) {
+			all.add(r, sum, *value, of)
 		}
 	}
 	for _, c := range m.attached {
@@ -131,15 +137,15 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 			if r.Name == waiting.Name && !c.counts {
 				across = sum // each relay keeps messages of its own
 			}
-			for of, value := range own.each(r.Metric) {
-				all.add(r.Metric, across, value, of)
+			for of, value := range own.each(r) {
+				all.add(r, across, *value, of)
 			}
-			c.totals.addTo(all, r.Metric)
+			c.totals.addTo(all, r)
 		}
 	}
 	for _, r := range m.readings {
-		for of, value := range all.each(r.Metric) {
-			m.read[r.Name].observe(to, value, labelled(r.Metric, of[:]...))
+		for of, value := range all.each(r) {
+			m.read[r.Name].observe(to, *value, labelled(r, of))
 		}
 	}
 	return nil

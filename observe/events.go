@@ -6,7 +6,6 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -17,29 +16,8 @@ type events struct {
 	publishes                                              metric.Int64Counter
 	publishDuration                                        metric.Float64Histogram
 
-	ofOutcome *table[outcomeKey, []metric.AddOption]
-	ofHandler *table[handlerKey, []metric.RecordOption]
-	ofTier    *table[tierKey, []metric.RecordOption]
-	ofResult  *table[resultKey, []metric.AddOption]
-	ofKind    *table[bool, []metric.RecordOption]
+	ofOutcome, ofHandler, ofTier, ofResult, ofKind *table
 }
-
-type (
-	outcomeKey struct {
-		topic, handler string
-		outcome        retry.Outcome
-		reason         string
-	}
-	handlerKey struct{ topic, handler string }
-	tierKey    struct {
-		topic string
-		tier  backoff.Tier
-	}
-	resultKey struct {
-		copies bool
-		result retry.PublishResult
-	}
-)
 
 func newEvents(from *instruments, most int) events {
 	return events{
@@ -49,53 +27,37 @@ func newEvents(from *instruments, most int) events {
 		lateness:  from.histogram(lateness),
 		publishes: from.counter(publishes), publishDuration: from.histogram(publishDuration),
 
-		ofOutcome: newTable(most, func(k outcomeKey) []metric.AddOption {
-			return []metric.AddOption{labelled(outcomes, k.topic, k.handler, string(k.outcome), k.reason)}
-		}, func(k outcomeKey) outcomeKey {
-			return outcomeKey{other, other, k.outcome, either(k.reason == "", "", other)}
-		}),
-		ofHandler: newTable(most, func(k handlerKey) []metric.RecordOption {
-			return []metric.RecordOption{labelled(handlerDuration, k.topic, k.handler)}
-		}, func(handlerKey) handlerKey { return handlerKey{other, other} }),
-		ofTier: newTable(most, func(k tierKey) []metric.RecordOption {
-			return []metric.RecordOption{labelled(lateness, k.topic, either(k.tier == 0, other, k.tier.String()))}
-		}, func(tierKey) tierKey { return tierKey{topic: other} }),
-		ofResult: newTable(most, func(k resultKey) []metric.AddOption {
-			return []metric.AddOption{labelled(publishes, publishKind(k.copies), string(k.result))}
-		}, func(k resultKey) resultKey { return resultKey{k.copies, other} }),
-		ofKind: newTable(most, func(copies bool) []metric.RecordOption {
-			return []metric.RecordOption{labelled(publishDuration, publishKind(copies))}
-		}, func(copies bool) bool { return copies }),
+		ofOutcome: newTable(outcomes, most), ofHandler: newTable(handlerDuration, most),
+		ofTier:   newTable(lateness, most),
+		ofResult: newTable(publishes, most), ofKind: newTable(publishDuration, most),
 	}
 }
-
-func publishKind(copies bool) string { return either(copies, "copy", "app") }
 
 // event is the hook Event.
 func (m *events) event(e retry.Event) {
 	ctx := orBackground(e.Context)
-	m.outcomes.Add(ctx, 1, m.ofOutcome.get(outcomeKey{e.Topic, e.Handler, e.Outcome, reasonOf(&e)})...)
+	m.outcomes.Add(ctx, 1, m.ofOutcome.get(labels{e.Topic, e.Handler, string(e.Outcome), reasonOf(&e)}).add...)
 	if e.Outcome == retry.Held { // another event of the delivery follows
 		return
 	}
 	if e.Arrived > 0 {
-		m.lateness.Record(ctx, e.Lateness.Seconds(), m.ofTier.get(tierKey{e.Topic, e.Arrived})...)
+		m.lateness.Record(ctx, e.Lateness.Seconds(), m.ofTier.get(labels{e.Topic, e.Arrived.String()}).record...)
 	}
 	succeeded := e.Outcome == retry.Processed || e.Outcome == retry.Recovered
 	failedBefore := !e.Record.FirstFailedAt.IsZero() && (succeeded || e.Outcome == retry.DeadLettered)
 	if e.Duration <= 0 && !succeeded && !failedBefore {
 		return
 	}
-	labels := m.ofHandler.get(handlerKey{e.Topic, e.Handler})
+	handler := m.ofHandler.get(labels{e.Topic, e.Handler}).record
 	if e.Duration > 0 {
-		m.duration.Record(ctx, e.Duration.Seconds(), labels...)
+		m.duration.Record(ctx, e.Duration.Seconds(), handler...)
 	}
 	if succeeded {
-		m.failures.Record(ctx, float64(e.Record.Failures), labels...)
+		m.failures.Record(ctx, float64(e.Record.Failures), handler...)
 	}
 	if failedBefore {
 		age := either(succeeded, m.ageAtSuccess, m.ageAtDeath)
-		age.Record(ctx, max(e.Age, 0).Seconds(), labels...) // the clocks of two hosts may differ
+		age.Record(ctx, max(e.Age, 0).Seconds(), handler...) // the clocks of two hosts may differ
 	}
 }
 
@@ -110,8 +72,9 @@ func reasonOf(e *retry.Event) string {
 // published is the hook Published.
 func (m *events) published(p retry.Published) {
 	ctx := orBackground(p.Context)
-	m.publishes.Add(ctx, int64(p.Messages), m.ofResult.get(resultKey{p.Copy, p.Result})...)
-	m.publishDuration.Record(ctx, max(p.Took, 0).Seconds(), m.ofKind.get(p.Copy)...)
+	kind := either(p.Copy, "copy", "app")
+	m.publishes.Add(ctx, int64(p.Messages), m.ofResult.get(labels{kind, string(p.Result)}).add...)
+	m.publishDuration.Record(ctx, max(p.Took, 0).Seconds(), m.ofKind.get(labels{kind}).record...)
 }
 
 func orBackground(ctx context.Context) context.Context {

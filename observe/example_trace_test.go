@@ -11,10 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 
@@ -86,15 +84,4 @@ func ExamplePublisher() {
 	}
 	fmt.Println(names)
 	// Output: map[process orders:2 send orders:1 wait 100ms:1]
-}
-
-// An app that injects and extracts by itself.
-func ExampleMetadataCarrier() {
-	ctx := trace.ContextWithSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled,
-	}))
-	msg := message.NewMessage("order-1", nil)
-	propagation.TraceContext{}.Inject(ctx, observe.MetadataCarrier(msg.Metadata))
-	fmt.Println(msg.Metadata["traceparent"])
-	// Output: 00-01000000000000000000000000000000-0200000000000000-01
 }

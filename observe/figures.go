@@ -7,7 +7,7 @@ import (
 )
 
 // labels are the values of the labels of a metric, in their order. The rest is empty.
-type labels [3]string
+type labels [4]string
 
 // A merge makes one value of two that have the same labels.
 type merge func(a, b float64) float64
@@ -16,69 +16,65 @@ func sum(a, b float64) float64      { return a + b }
 func largest(a, b float64) float64  { return max(a, b) }
 func smallest(a, b float64) float64 { return min(a, b) }
 
-// A reading is a metric that is read at a collection.
-type reading struct {
-	Metric
-	across merge // values of several Connections
-}
-
-// readings returns the metrics that are read at a collection. Several Connections may ask the same broker what waits.
-func readings() []reading {
-	return []reading{
-		{inFlight, sum}, {holding, sum}, {paused, largest}, {concurrency, sum}, {consuming, smallest},
-		{connected, smallest}, {blocked, largest}, {reconnects, sum}, {deliveries, sum}, {redeliveries,
-			sum}, {consumerRestarts, sum},
-		{waiting, largest}, {waitingDue, smallest}, {waitingAge, largest}, {overdue, largest},
-	}
-}
-
-// figures are the values of a collection, by the name of the metric.
-type figures struct {
+// series are the values of the metrics, by their names and labels. Their order is that in which they came, so that the
+// same ones are beyond most at each collection.
+type series[V any] struct {
 	most int
-	all  map[string]*values
+	all  map[string]*seriesOf[V]
 }
 
-// values are those of one metric. Their order is that of a collection, so that the same ones are beyond most at each.
-type values struct {
+type seriesOf[V any] struct {
 	order []labels
-	of    map[labels]float64
+	of    map[labels]*V
 }
 
-func newFigures(most int) figures { return figures{most, map[string]*values{}} }
+func newSeries[V any](most int) series[V] { return series[V]{most, map[string]*seriesOf[V]{}} }
+
+// at returns the value of a metric, and whether it was there. Beyond most it is that of "other".
+func (s series[V]) at(m Metric, of labels) (value *V, found bool) {
+	all := s.all[m.Name]
+	if all == nil {
+		all = &seriesOf[V]{of: map[labels]*V{}}
+		s.all[m.Name] = all
+	}
+	if all.of[of] == nil && len(all.order) >= s.most {
+		of = beyond(m, of)
+	}
+	if value, found = all.of[of]; !found {
+		value = new(V)
+		all.of[of] = value
+		all.order = append(all.order, of)
+	}
+	return value, found
+}
 
 // each returns the values of a metric, in their order.
-func (f figures) each(m Metric) iter.Seq2[labels, float64] {
-	return func(yield func(labels, float64) bool) {
-		series := f.all[m.Name]
-		if series == nil {
+func (s series[V]) each(m Metric) iter.Seq2[labels, *V] {
+	return func(yield func(labels, *V) bool) {
+		all := s.all[m.Name]
+		if all == nil {
 			return
 		}
-		for _, of := range series.order {
-			if !yield(of, series.of[of]) {
+		for _, of := range all.order {
+			if !yield(of, all.of[of]) {
 				return
 			}
 		}
 	}
 }
 
-// add adds a value. Beyond most series it goes to that of "other".
+// figures are the values of a collection.
+type figures struct{ series[float64] }
+
+func newFigures(most int) figures { return figures{newSeries[float64](most)} }
+
+// add adds a value.
 func (f figures) add(m Metric, combine merge, value float64, of labels) {
-	series := f.all[m.Name]
-	if series == nil {
-		series = &values{of: map[labels]float64{}}
-		f.all[m.Name] = series
+	if before, found := f.at(m, of); found {
+		*before = combine(*before, value)
+	} else {
+		*before = value
 	}
-	before, found := series.of[of]
-	if !found && len(series.order) >= f.most {
-		of = beyond(m, of)
-		before, found = series.of[of]
-	}
-	if found {
-		series.of[of] = combine(before, value)
-		return
-	}
-	series.of[of] = value
-	series.order = append(series.order, of)
 }
 
 // beyond returns the labels of the series for those beyond Config.MaxSeries: what the library itself names stays.
@@ -86,7 +82,8 @@ func beyond(m Metric, of labels) labels {
 	for i, name := range m.Labels {
 		switch {
 		case of[i] == "":
-		case name == labelTopic, name == labelHandler, name == labelQueue, name == labelTier:
+		case name == labelTopic, name == labelHandler, name == labelQueue, name == labelTier,
+			name == labelReason && m.across == nil: // it has names of rules
 			of[i] = other
 		}
 	}
@@ -94,15 +91,7 @@ func beyond(m Metric, of labels) labels {
 }
 
 // totals are counters that never fall, although what they are read from ends and begins again at 0.
-type totals struct {
-	most int
-	all  map[string]*totalsOf
-}
-
-type totalsOf struct {
-	order []labels
-	of    map[labels]*total
-}
+type totals struct{ series[total] }
 
 type total struct {
 	value float64
@@ -110,38 +99,25 @@ type total struct {
 	next  []float64
 }
 
-func newTotals(most int) totals { return totals{most, map[string]*totalsOf{}} }
+func newTotals(most int) totals { return totals{newSeries[total](most)} }
 
 // see takes the value of one that has not ended. Several may have the same labels.
 func (t totals) see(m Metric, value float64, of labels) {
-	series := t.all[m.Name]
-	if series == nil {
-		series = &totalsOf{of: map[labels]*total{}}
-		t.all[m.Name] = series
-	}
-	if series.of[of] == nil && len(series.order) >= t.most {
-		of = beyond(m, of)
-	}
-	if series.of[of] == nil {
-		series.of[of] = &total{}
-		series.order = append(series.order, of)
-	}
-	series.of[of].next = append(series.of[of].next, value)
+	one, _ := t.at(m, of)
+	one.next = append(one.next, value)
 }
 
 // addTo adds the totals of a metric to figures.
 func (t totals) addTo(to figures, m Metric) {
-	if series := t.all[m.Name]; series != nil {
-		for _, of := range series.order {
-			to.add(m, sum, series.of[of].value, of)
-		}
+	for of, one := range t.each(m) {
+		to.add(m, sum, one.value, of)
 	}
 }
 
 // done ends a collection: what see has not got has ended.
 func (t totals) done() {
-	for _, series := range t.all {
-		for _, one := range series.of {
+	for _, all := range t.all {
+		for _, one := range all.of {
 			one.grow()
 		}
 	}

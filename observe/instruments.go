@@ -47,7 +47,7 @@ type observable struct {
 func (i *instruments) observable(m Metric) observable {
 	unit, description := metric.WithUnit(m.Unit), metric.WithDescription(m.Description)
 	switch {
-	case m.Kind == Counter:
+	case m.Kind == counter:
 		c, err := i.meter.Int64ObservableCounter(m.Name, unit, description)
 		return observable{whole: made(i, c, err)}
 	case m.Unit == "s":
@@ -74,8 +74,8 @@ func (o observable) observe(to metric.Observer, value float64, labels metric.Obs
 	}
 }
 
-// labelled returns the option for values of the labels of a metric, in their order.
-func labelled(m Metric, values ...string) metric.MeasurementOption {
+// labelled returns the option for the labels of a metric.
+func labelled(m Metric, values labels) metric.MeasurementOption {
 	attributes := make([]attribute.KeyValue, len(m.Labels))
 	for i, name := range m.Labels {
 		attributes[i] = attribute.String(name, labelText(values[i], maxLabel))
@@ -109,54 +109,59 @@ func labelText(text string, most int) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// A table has a value for each of a bounded number of keys. It is safe for concurrent use. A get of a key that it has
-// takes no lock and allocates nothing.
-type table[K comparable, V any] struct {
+// A table has the options for each of a bounded number of labels of a metric. It is safe for concurrent use. A get of
+// labels that it has takes no lock and allocates nothing.
+type table struct {
+	metric Metric
 	most   int
-	value  func(K) V
-	beyond func(K) K // the key of those beyond most
 
-	read atomic.Pointer[map[K]V]
+	read atomic.Pointer[map[labels]options]
 
 	mu     sync.Mutex
-	all    map[K]V // those of read, and later ones
-	misses int     // of read, since it was made
-	extra  map[K]V // of the keys of beyond
+	all    map[labels]options // those of read, and later ones
+	misses int                // of read, since it was made
+	extra  map[labels]options // of those beyond most
 }
 
-func newTable[K comparable, V any](most int, value func(K) V, beyond func(K) K) *table[K, V] {
-	t := &table[K, V]{most: most, value: value, beyond: beyond, all: map[K]V{}, extra: map[K]V{}}
-	t.read.Store(&map[K]V{})
+// options are the labels of one series, as a counter and as a histogram takes them.
+type options struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
+
+func newTable(m Metric, most int) *table {
+	t := &table{metric: m, most: most, all: map[labels]options{}, extra: map[labels]options{}}
+	t.read.Store(&map[labels]options{})
 	return t
 }
 
-func (t *table[K, V]) get(key K) V {
-	if value, found := (*t.read.Load())[key]; found {
-		return value
+func (t *table) get(of labels) options {
+	if found, is := (*t.read.Load())[of]; is {
+		return found
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	value, found := t.all[key]
-	if !found {
+	if _, is := t.all[of]; !is {
 		if len(t.all) >= t.most {
-			return t.outside(t.beyond(key))
+			return t.made(t.extra, beyond(t.metric, of))
 		}
-		value = t.value(key)
-		t.all[key] = value
 	}
+	found := t.made(t.all, of)
 	if t.misses++; t.misses >= len(t.all) { // so copies cost a constant for each key
 		read := maps.Clone(t.all)
 		t.read.Store(&read)
 		t.misses = 0
 	}
-	return value
+	return found
 }
 
-func (t *table[K, V]) outside(key K) V {
-	value, found := t.extra[key]
-	if !found {
-		value = t.value(key)
-		t.extra[key] = value
+// made returns the options among others, and makes them where they are not there.
+func (t *table) made(among map[labels]options, of labels) options {
+	found, is := among[of]
+	if !is {
+		option := labelled(t.metric, of)
+		found = options{[]metric.AddOption{option}, []metric.RecordOption{option}}
+		among[of] = found
 	}
-	return value
+	return found
 }

@@ -2,50 +2,48 @@ package observe
 
 import (
 	"context"
+	"strconv"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestJoinedHooksAreNested: the outer ones begin first, and their Event comes last.
-func TestJoinedHooksAreNested(t *testing.T) {
+// TestTheSpansAreAroundTheMetrics: they begin first, and their Event comes last, also after a panic of the metrics.
+func TestTheSpansAreAroundTheMetrics(t *testing.T) {
 	t.Parallel()
 	var calls []string
 	type key struct{}
-	hooks := func(name string) retry.Observer {
-		call := func(hook string) { calls = append(calls, name+" "+hook) }
-		return eventtest.Hooks{
-			OnBegin: func(a retry.Arrival) context.Context {
-				before, _ := a.Context.Value(key{}).(string)
-				call("Begin after " + before)
-				return context.WithValue(a.Context, key{}, name)
-			},
-			OnEvent:       func(retry.Event) { call("Event") },
-			OnPublished:   func(retry.Published) { call("Published") },
-			OnProduced:    func(context.Context, []*message.Message) { call("Produced") },
-			OnTraceparent: func(context.Context) string { call("Traceparent"); return name },
-			OnLogFields:   func(context.Context) watermill.LogFields { return watermill.LogFields{name: true} },
+	call := func(hook string) { calls = append(calls, hook) }
+	spans := eventtest.Hooks{
+		OnBegin: func(a retry.Arrival) context.Context {
+			call("Begin")
+			return context.WithValue(a.Context, key{}, "span")
+		},
+		OnEvent:       func(retry.Event) { call("Event") },
+		OnProduced:    func(context.Context, []*message.Message) { call("Produced") },
+		OnTraceparent: func(context.Context) string { call("Traceparent"); return "of the span" },
+		OnLogFields:   func(context.Context) watermill.LogFields { return watermill.LogFields{"span": true} },
+	}
+	for _, counted := range []*flights{nil, newFlights(10)} {
+		calls = nil
+		both := &measured{Observer: spans, flights: counted} // without metrics, so that they panic
+		ctx := both.Begin(retry.Arrival{Context: context.Background()})
+		assert.Equal(t, "span", ctx.Value(key{}))
+		if counted != nil {
+			assert.Len(t, counted.open, 1)
 		}
+		assert.Panics(t, func() { both.Event(retry.Event{Context: ctx}) })
+		both.Produced(ctx, nil)
+		assert.Equal(t, "of the span", both.Traceparent(ctx))
+		assert.Equal(t, watermill.LogFields{"span": true}, both.LogFields(ctx))
+		assert.Equal(t, []string{"Begin", "Event", "Produced", "Traceparent"}, calls)
 	}
-	run := func(h retry.Observer) {
-		ctx := h.Begin(retry.Arrival{Context: context.Background()})
-		h.Event(retry.Event{Context: ctx})
-		h.Published(retry.Published{})
-		h.Produced(ctx, nil)
-		_ = h.Traceparent(ctx)
-	}
-	both := joined{outer: hooks("outer"), inner: hooks("inner")}
-	run(both)
-	assert.Equal(t, []string{
-		"outer Begin after ", "inner Begin after outer", "inner Event", "outer Event", "inner Published", "outer Published",
-		"outer Produced", "inner Produced", "outer Traceparent",
-	}, calls)
-	assert.Equal(t, watermill.LogFields{"outer": true, "inner": true}, both.LogFields(context.Background()))
 }
 
 func TestLabelText(t *testing.T) {
@@ -69,23 +67,28 @@ func TestTotalsAreBounded(t *testing.T) {
 	}
 	got := newFigures(10)
 	all.addTo(got, deliveries)
-	assert.Equal(t, map[labels]float64{{"orders", "a"}: 5, {"orders", "b"}: 4, {other, other}: 5}, got.all[deliveries.Name].of)
+	values := map[labels]float64{}
+	for of, value := range got.each(deliveries) {
+		values[of] = *value
+	}
+	assert.Equal(t, map[labels]float64{{"orders", "a"}: 5, {"orders", "b"}: 4, {other, other}: 5}, values)
 }
 
 // TestAFilledTableTakesNoLock: also that of keys which came one after the other.
 func TestAFilledTableTakesNoLock(t *testing.T) {
 	t.Parallel()
-	made := 0
-	table := newTable(100, func(key int) int { made++; return 2 * key }, func(int) int { return -1 })
+	table := newTable(handlerDuration, 100)
 	for range 3 {
-		for key := range 150 {
-			want := 2 * key
-			if key >= 100 {
-				want = -2
+		for i := range 150 {
+			of := labels{"orders", strconv.Itoa(i)}
+			want := of
+			if i >= 100 {
+				want = labels{other, other}
 			}
-			assert.Equal(t, want, table.get(key))
+			assert.Equal(t, []metric.RecordOption{labelled(handlerDuration, want)}, table.get(of).record)
 		}
 	}
-	assert.Equal(t, 101, made)
+	assert.Len(t, table.all, 100)
+	assert.Len(t, table.extra, 1)
 	assert.Len(t, *table.read.Load(), 100)
 }

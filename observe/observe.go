@@ -78,19 +78,18 @@ func (o *observer) Attach(observed retry.Observed) (retry.Observer, error) {
 	if o.err != nil {
 		return nil, fmt.Errorf("invalid observe.Config: %w", o.err)
 	}
-	measured, err := o.measure()
-	switch {
-	case err != nil:
+	metrics, err := o.measure()
+	if err != nil {
 		return nil, err
-	case measured == nil && o.tracers == nil:
-		return retry.NopObserver{}, nil
-	case measured == nil:
-		return traceObserver(o.tracers, o.config, observed), nil
-	case o.tracers == nil:
-		return measured.attach(observed), nil
-	default:
-		return joined{outer: traceObserver(o.tracers, o.config, observed), inner: measured.attach(observed)}, nil
 	}
+	var traces retry.Observer = retry.NopObserver{}
+	if o.tracers != nil {
+		traces = traceObserver(o.tracers, o.config, observed)
+	}
+	if metrics == nil {
+		return traces, nil
+	}
+	return metrics.attach(observed, traces), nil
 }
 
 // measure returns the metrics. The first call makes them.

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
@@ -268,7 +269,8 @@ func (t *traces) Produced(ctx context.Context, produced []*message.Message) {
 		if msg == nil {
 			continue
 		}
-		has := trace.SpanContextFromContext(propagator.Extract(context.Background(), MetadataCarrier(msg.Metadata)))
+		extracted := propagator.Extract(context.Background(), propagation.MapCarrier(msg.Metadata))
+		has := trace.SpanContextFromContext(extracted)
 		if has.IsValid() && !(has.TraceID() == a.producer.TraceID() && has.SpanID() == a.producer.SpanID()) {
 			continue
 		}

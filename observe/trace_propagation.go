@@ -11,29 +11,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// MetadataCarrier is the metadata of a message as the carrier of a propagator, for apps that inject and extract by
-// themselves:
-//
-//	otel.GetTextMapPropagator().Inject(ctx, observe.MetadataCarrier(msg.Metadata))
-//
-// The metadata must not be nil where the propagator injects. Like a map, it is not safe for concurrent use.
-type MetadataCarrier message.Metadata
-
-// Get implements propagation.TextMapCarrier.
-func (c MetadataCarrier) Get(key string) string { return c[key] }
-
-// Set implements propagation.TextMapCarrier.
-func (c MetadataCarrier) Set(key, value string) { c[key] = value }
-
-// Keys implements propagation.TextMapCarrier.
-func (c MetadataCarrier) Keys() []string {
-	keys := make([]string, 0, len(c))
-	for key := range c {
-		keys = append(keys, key)
-	}
-	return keys
-}
-
 // maxTraceparent is the longest text that is read as a traceparent. The failure record keeps no longer one.
 const maxTraceparent = 128
 
@@ -75,7 +52,7 @@ type origin struct {
 // is that of the app's own middleware.
 func (t *traces) originOf(ctx context.Context, metadata message.Metadata, previous string) origin {
 	outer := trace.SpanContextFromContext(ctx)
-	extracted := t.propagators.current().Extract(ctx, MetadataCarrier(metadata))
+	extracted := t.propagators.current().Extract(ctx, propagation.MapCarrier(metadata))
 	from := origin{parent: extracted, beside: extracted, producer: trace.SpanContextFromContext(extracted),
 		text: previous}
 	if outer.IsValid() {
@@ -127,7 +104,7 @@ func traceparentOf(span trace.SpanContext) string {
 func injected(
 	propagator propagation.TextMapPropagator, ctx context.Context, metadata, inbound message.Metadata,
 ) message.Metadata {
-	carrier := MetadataCarrier{}
+	carrier := propagation.MapCarrier{}
 	propagator.Inject(ctx, carrier)
 	with := make(message.Metadata, len(metadata)+len(carrier))
 	maps.Copy(with, metadata)

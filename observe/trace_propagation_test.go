@@ -61,7 +61,7 @@ func TestPropagators(t *testing.T) {
 			assert.Equal(t, idOf(producer.SpanContext()), idOf(span.Parent))
 			p := propagators{configured: test.propagator}
 			for _, m := range []*message.Message{produced, copied, msg} {
-				got := p.current().Extract(t.Context(), MetadataCarrier(m.Metadata))
+				got := p.current().Extract(t.Context(), propagation.MapCarrier(m.Metadata))
 				assert.Equal(t, idOf(span.SpanContext), idOf(trace.SpanContextFromContext(got)), m.UUID)
 				if test.key == "baggage" {
 					assert.Equal(t, "tenant=7", baggage.FromContext(got).String())
@@ -97,7 +97,7 @@ func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 	hooks.Event(retry.Event{Context: attempt, Outcome: retry.Processed})
 
 	spanOf := func(m *message.Message) string {
-		return idOf(trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(), MetadataCarrier(m.Metadata))))
+		return idOf(trace.SpanContextFromContext(propagation.TraceContext{}.Extract(t.Context(), propagation.MapCarrier(m.Metadata))))
 	}
 	assert.Equal(t, idOf(inside.SpanContext()), spanOf(injected))
 	assert.Equal(t, idOf(inside.SpanContext()), spanOf(inContext))
@@ -146,18 +146,6 @@ func sorted(fields []string) []string {
 		}
 	}
 	return in
-}
-
-func TestMetadataCarrier(t *testing.T) {
-	t.Parallel()
-	metadata := message.Metadata{"a": "1"}
-	carrier := MetadataCarrier(metadata)
-	carrier.Set("b", "2")
-	assert.Equal(t, message.Metadata{"a": "1", "b": "2"}, metadata)
-	assert.ElementsMatch(t, []string{"a", "b"}, carrier.Keys())
-	assert.Equal(t, "2", carrier.Get("b"))
-	assert.Empty(t, carrier.Get("c"))
-	assert.Empty(t, MetadataCarrier(nil).Keys())
 }
 
 // kept is a publisher that keeps what it gets.

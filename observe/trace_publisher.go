@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
@@ -81,7 +82,7 @@ func (p tracedPublisher) Publish(topic string, messages ...*message.Message) err
 		spans = append(spans, span)
 		sent := msg.Copy()
 		sent.SetContext(ctx)
-		propagator.Inject(ctx, MetadataCarrier(sent.Metadata))
+		propagator.Inject(ctx, propagation.MapCarrier(sent.Metadata))
 		copies[i] = sent
 	}
 	err := p.Publisher.Publish(topic, copies...)

@@ -99,7 +99,7 @@ func order(ctx context.Context, config ...Config) *message.Message {
 	if len(config) > 0 {
 		p.configured = config[0].Propagator
 	}
-	p.current().Inject(ctx, MetadataCarrier(msg.Metadata))
+	p.current().Inject(ctx, propagation.MapCarrier(msg.Metadata))
 	return msg
 }
 
