@@ -49,8 +49,7 @@ func newLetterCommand(l *letterCommand, c *cobra.Command) *cobra.Command {
 		c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, "QUEUE itself has the letters, whatever its name")
 	}
 	c.AddCommand(newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l),
-		newExportCommand(l), newImportCommand(l),
-		newEditCommand(l))
+		newExportCommand(l), newImportCommand(l), newEditCommand(l))
 	return group(c)
 }
 
@@ -79,13 +78,8 @@ func (l *letterCommand) command(c *cobra.Command, args ...string) *cobra.Command
 	if l.orphans {
 		c.Example = strings.NewReplacer("wmretry dead ", "wmretry orphans ", " orders.dead", "", " orders",
 			"").Replace(c.Example)
-	} else if c.ValidArgsFunction == nil {
-		c.ValidArgsFunction = func(_ *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
-			if len(given) > 0 {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			return l.completeQueue()
-		}
+	} else {
+		c.ValidArgsFunction = l.completeFirst
 	}
 	return c
 }
@@ -118,20 +112,19 @@ func (l *letterCommand) isLetters(name string) bool {
 	return strings.HasSuffix(name, deadletter.QueueOf("")) || name == l.prefix()+".orphans"
 }
 
-// completeFirst completes the first argument: a work queue that has a dead-letter queue.
-func (e *env) completeFirst(_ *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
+// completeFirst completes the first argument.
+func (l *letterCommand) completeFirst(
+	c *cobra.Command, given []string, word string,
+) ([]string, cobra.ShellCompDirective) {
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return (&letterCommand{env: e}).completeQueue()
+	return l.completeQueue(c, given, word)
 }
 
-// completeQueue lists the work queues that have a dead-letter queue.
-func (l *letterCommand) completeQueue() ([]string, cobra.ShellCompDirective) {
-	names, err := l.queueNames(completionTimeout)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+// completeQueue lists the work queues that have a dead-letter queue, or all queues with --as-is.
+func (l *letterCommand) completeQueue(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	names, _ := l.queueNames(completionTimeout) // none where the broker does not answer
 	if !l.asIs {
 		names = workQueues(names)
 	}
@@ -195,4 +188,10 @@ func (l *letterCommand) nothing(queue string, selected *filterFlags) error {
 			safe(queue), l.listCommand()))
 	}
 	return nil
+}
+
+// noID is the error where no letter has the id.
+func (l *letterCommand) noID(queue, id string) error {
+	return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue), safe(id),
+		l.listCommand()))
 }

@@ -18,8 +18,8 @@ import (
 )
 
 type editFlags struct {
-	force        bool
-	to, by, note string
+	history
+	force bool
 }
 
 func newEditCommand(l *letterCommand) *cobra.Command {
@@ -37,13 +37,8 @@ where it is until the editor ends; a letter that is gone by then is not sent.`,
   EDITOR='sed -i s/EURO/EUR/' wmretry dead edit orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note INC-42`,
 		RunE: func(c *cobra.Command, args []string) error { return l.edit(c.Context(), args, f) },
 	}, "ID")
-	flags := c.Flags()
-	flags.BoolVar(&f.force, "force", false, "send a body that is no valid JSON any more")
-	if !l.orphans { // these have a target, and no history
-		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
-		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
-		flags.StringVar(&f.note, "note", "", "a note for the history, after that of the change")
-	}
+	c.Flags().BoolVar(&f.force, "force", false, "send a body that is no valid JSON any more")
+	l.addHistory(c, &f.history, "a note for the history, after that of the change")
 	return c
 }
 
@@ -120,8 +115,7 @@ func (l *letterCommand) only(
 	}
 	switch {
 	case n == 0:
-		return nil, exit(codeNothing,
-			fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue), safe(id), l.listCommand()))
+		return nil, l.noID(queue, id)
 	case n > 1:
 		_, _ = fmt.Fprintf(l.stderr, "%d letters have this id: the oldest is edited, the others stay\n", n)
 	}

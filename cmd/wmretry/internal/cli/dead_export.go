@@ -175,8 +175,7 @@ already: two imports of a file make two letters of each line.`,
 	if !l.orphans {
 		c.Flags().StringVar(&options.Queue, "queue", "", "work queue whose dead letters they become (default: the "+
 			"queue that each letter was in)")
-		_ = c.RegisterFlagCompletionFunc("queue",
-			func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) { return l.completeQueue() })
+		_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
 	} else {
 		c.Example = "  wmretry orphans import orphans.jsonl"
 	}

@@ -19,7 +19,21 @@ type redriveFlags struct {
 	limit, canary   int
 	rate, maxRedead string
 	canaryWait      time.Duration
-	to, by, note    string
+	history
+}
+
+// history is the flags about where a letter goes, and what its history has of that.
+type history struct{ to, by, note string }
+
+// addHistory adds them, but for orphans: these have a target, and no history.
+func (l *letterCommand) addHistory(c *cobra.Command, h *history, note string) {
+	if l.orphans {
+		return
+	}
+	flags := c.Flags()
+	flags.StringVar(&h.to, "to", "", "work queue to send to, in place of the letter's own one")
+	flags.StringVar(&h.by, "by", "", "who redrives, for the history (default: user@host)")
+	flags.StringVar(&h.note, "note", "", note)
 }
 
 func newRedriveCommand(l *letterCommand) *cobra.Command {
@@ -69,10 +83,7 @@ or discard at a time changes a queue.`,
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	if !l.orphans { // these have a target, and no history
-		flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
-		flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
-		flags.StringVar(&f.note, "note", "", "a note for the history")
+	if l.addHistory(c, &f.history, "a note for the history"); !l.orphans {
 		c.Example += "\n  wmretry dead redrive orders --note 'after the fix of INC-42'"
 	}
 	return c
@@ -148,12 +159,7 @@ func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
 			return
 		}
 	}
-	config, err := l.config()
-	if err != nil {
-		return
-	}
-	config.Management = "" // its numbers are late
-	store, err := deadletter.Open(config, l.logger())
+	store, err := l.openByName()
 	if err != nil {
 		return
 	}

@@ -89,8 +89,7 @@ func (l *letterCommand) show(c *cobra.Command, args []string, body string) error
 		}
 	}
 	if n == 0 {
-		return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue),
-			safe(rest[0]), l.listCommand()))
+		return l.noID(queue, rest[0])
 	}
 	return nil
 }

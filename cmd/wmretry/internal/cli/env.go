@@ -110,6 +110,16 @@ func (e *env) open(ctx context.Context) (*deadletter.Store, error) {
 	return deadletter.Open(config, e.logger())
 }
 
+// openByName returns a Store that does not ask the management API, whose numbers are late.
+func (e *env) openByName() (*deadletter.Store, error) {
+	config, err := e.config()
+	if err != nil {
+		return nil, err
+	}
+	config.Management = ""
+	return deadletter.Open(config, e.logger())
+}
+
 // withStore calls a function with the Store of the broker, and closes it.
 func (e *env) withStore(ctx context.Context, use func(*deadletter.Store) error) error {
 	store, err := e.open(ctx)

@@ -87,10 +87,10 @@ Exit codes:
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
 		Version:           version(),
 	}
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
 	root.AddCommand(newDeadCommand(e), newOrphansCommand(e), newStatusCommand(e), newTiersCommand(e),
-		newTopologyCommand(e),
-		newUICommand(e))
+		newTopologyCommand(e), newUICommand(e))
 	group(root)
 	root.InitDefaultCompletionCmd()
 	return root

@@ -34,10 +34,8 @@ retired when no schedule has it: without --schedule and --file, when no binding 
 		Example: `  wmretry status
   wmretry status orders billing --json
   wmretry status orders --schedule "1s 5s 25s"   # and what waits on other tiers of orders`,
-		RunE: func(c *cobra.Command, args []string) error { return e.status(c, args, &f) },
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return (&letterCommand{env: e}).completeQueue()
-		},
+		RunE:              func(c *cobra.Command, args []string) error { return e.status(c, args, &f) },
+		ValidArgsFunction: (&letterCommand{env: e}).completeQueue,
 	}
 	f.add(c)
 	c.Flags().BoolVar(&f.all, "all", false, "show empty tiers, too")
@@ -49,15 +47,11 @@ func (e *env) status(c *cobra.Command, works []string, f *statusFlags) error {
 	if err != nil {
 		return err
 	}
-	ctx := c.Context()
-	store, err := e.open(ctx)
-	if err != nil {
+	var status deadletter.Status
+	err = e.withStore(c.Context(), func(store *deadletter.Store) error {
+		status, err = e.read(c.Context(), store, current, works)
 		return err
-	}
-	defer func() { _ = store.Close() }()
-	read := e.statusOf(store, current, works)
-	defer read.close()
-	status, err := read.status(ctx)
+	})
 	if err != nil {
 		return err
 	}
@@ -113,52 +107,29 @@ func (e *env) current(c *cobra.Command, f *wantedFlags, works []string) ([]topol
 	return topologiesOf(wanted), err
 }
 
-// A statusReader reads the status, by the management API if it answers.
-type statusReader struct {
-	env     *env
-	store   *deadletter.Store
-	plain   *deadletter.Store // without the management API
-	current []topology.Topology
-	works   []string
-}
-
-func (e *env) statusOf(store *deadletter.Store, current []topology.Topology, works []string) *statusReader {
-	return &statusReader{env: e, store: store, current: current, works: works}
-}
-
 // guessed reports whether no address of the management API was named.
 func (e *env) guessed() bool {
 	return e.flags.management == "" && os.Getenv("AMQP_MANAGEMENT_URL") == ""
 }
 
-func (r *statusReader) status(ctx context.Context) (deadletter.Status, error) {
-	if r.plain != nil {
-		return r.plain.Status(ctx, r.current, r.works...)
-	}
-	status, err := r.store.Status(ctx, r.current, r.works...)
-	if err == nil || ctx.Err() != nil || !r.env.guessed() {
+// read reads the status, by the management API if it answers.
+func (e *env) read(
+	ctx context.Context, store *deadletter.Store, current []topology.Topology, works []string,
+) (deadletter.Status, error) {
+	status, err := store.Status(ctx, current, works...)
+	if err == nil || ctx.Err() != nil || !e.guessed() {
 		return status, err
 	}
-	if len(r.works) == 0 && len(r.current) == 0 {
-		return status, fmt.Errorf("%w; name its address with --management, or name the work queues: wmretry "+
-			"status orders", err)
+	if len(works) == 0 && len(current) == 0 {
+		return status, fmt.Errorf("%w; name its address with --management, or name the work queues: wmretry status "+
+			"orders", err)
 	}
-	config, configErr := r.env.config()
-	if configErr != nil {
-		return status, configErr
+	plain, openErr := e.openByName()
+	if openErr != nil {
+		return status, openErr
 	}
-	config.Management = ""
-	if r.plain, configErr = deadletter.Open(config, r.env.logger()); configErr != nil {
-		return status, configErr
-	}
-	_, _ = fmt.Fprintf(r.env.stderr, "wmretry: without the management API: %s. Unacknowledged messages, retired "+
-		"tiers and tiers without --schedule are not shown\n",
-		r.env.scrub(err.Error()))
-	return r.plain.Status(ctx, r.current, r.works...)
-}
-
-func (r *statusReader) close() {
-	if r.plain != nil {
-		_ = r.plain.Close()
-	}
+	defer func() { _ = plain.Close() }()
+	_, _ = fmt.Fprintf(e.stderr, "wmretry: without the management API: %s. Unacknowledged messages, retired tiers and "+
+		"tiers without --schedule are not shown\n", e.scrub(err.Error()))
+	return plain.Status(ctx, current, works...)
 }

@@ -57,7 +57,7 @@ Messages that a command has taken when it is killed come back to the tier.`,
 			return nil
 		},
 		RunE:              func(c *cobra.Command, args []string) error { return e.drain(c, args[0], args[1], &f) },
-		ValidArgsFunction: e.completeFirst,
+		ValidArgsFunction: (&letterCommand{env: e}).completeFirst,
 	}
 	f.add(c)
 	flags := c.Flags()

@@ -42,11 +42,9 @@ summaries.`,
 		Example: `  wmretry ui
   wmretry ui --listen 127.0.0.1:9000 --allow-write
   wmretry ui orders billing --letters poison`,
-		Args: cobra.ArbitraryArgs,
-		RunE: func(c *cobra.Command, works []string) error { return e.serve(c.Context(), f, works) },
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return (&letterCommand{env: e}).completeQueue()
-		},
+		Args:              cobra.ArbitraryArgs,
+		RunE:              func(c *cobra.Command, works []string) error { return e.serve(c.Context(), f, works) },
+		ValidArgsFunction: (&letterCommand{env: e}).completeQueue,
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address and port of the page; port 0 is any free one")
@@ -74,28 +72,20 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	if f.maxLetters < 1 {
 		return usage("--max-letters is %d: it must be at least 1", f.maxLetters)
 	}
-	config, err := e.config()
-	if err != nil {
-		return err
-	}
-	if err := e.reach(ctx, config); err != nil {
-		return err
-	}
-	store, err := deadletter.Open(config, e.logger())
+	store, err := e.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	config.Management = ""
-	plain, err := deadletter.Open(config, e.logger())
+	plain, err := e.openByName()
 	if err != nil {
 		return err
 	}
 	defer plain.Close()
 
 	shown, err := page.New(page.Config{
-		Store: store, Status: statusOf(store, plain,
-			works), Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local),
+		Store: store, Status: statusOf(store, plain, works),
+		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local),
 		MaxLetters: f.maxLetters, Logger: e.logger(),
 	})
 	if err != nil {
