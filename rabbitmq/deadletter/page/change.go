@@ -80,25 +80,15 @@ func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
 	}
 	options.Filter, options.By = s.filter(), p.config.By(r)
 	made := plan{selection: s, Verb: verbRedrive, Redrive: options, By: options.By, Form: shown.Options.query()}
-	err = p.count(r.Context(), &made,
-		func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
+	return p.confirm(w, r, made, options.Limit,
+		func(ctx context.Context, limit int, dry bool, progress func(letters.Progress)) (letters.Summary, error) {
 			options := options
-			options.DryRun, options.Canary, options.CanaryWait, options.MaxRedead, options.Rate = true, 0, 0, 0, 0
-			options.Progress = progress
+			options.Limit, options.Progress = limit, progress
+			if dry {
+				options.DryRun, options.Canary, options.CanaryWait, options.MaxRedead, options.Rate = true, 0, 0, 0, 0
+			}
 			return p.config.Store.Redrive(ctx, s.Queue, options)
 		})
-	if err != nil {
-		return err
-	}
-	if !made.AtLeast {
-		options.Limit = made.Count
-	}
-	made.run = func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
-		options := options
-		options.Progress = progress
-		return p.config.Store.Redrive(ctx, s.Queue, options)
-	}
-	return p.confirm(w, made)
 }
 
 func readOptions(values url.Values) redriveOptions {
@@ -164,25 +154,11 @@ func (p *Page) discardForm(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	options := letters.Discard{Filter: s.filter()}
-	made := plan{selection: s, Verb: verbDiscard, By: p.config.By(r)}
-	discard := func(options letters.Discard) runFunc {
-		return func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
-			options := options
-			options.Progress = progress
-			return p.config.Store.Discard(ctx, s.Queue, options)
-		}
-	}
-	options.DryRun = true
-	if err := p.count(r.Context(), &made, discard(options)); err != nil {
-		return err
-	}
-	options.DryRun = false
-	if !made.AtLeast {
-		options.Limit = made.Count
-	}
-	made.run = discard(options)
-	return p.confirm(w, made)
+	return p.confirm(w, r, plan{selection: s, Verb: verbDiscard, By: p.config.By(r)}, 0,
+		func(ctx context.Context, limit int, dry bool, progress func(letters.Progress)) (letters.Summary, error) {
+			return p.config.Store.Discard(ctx, s.Queue,
+				letters.Discard{Filter: s.filter(), Limit: limit, DryRun: dry, Progress: progress})
+		})
 }
 
 func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
@@ -196,8 +172,31 @@ func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
 	return p.start(w, r, verbDiscard)
 }
 
+// A changeFunc runs a redrive or discard of at most so many letters, or only counts them.
+type changeFunc = func(
+	ctx context.Context, limit int, dry bool, progress func(letters.Progress),
+) (letters.Summary, error)
+
+// confirm counts the letters of a plan, shows their number and asks. What then runs has this number as its limit.
+func (p *Page) confirm(w http.ResponseWriter, r *http.Request, made plan, limit int, change changeFunc) error {
+	if err := p.count(r.Context(), &made, limit, change); err != nil {
+		return err
+	}
+	if made.Count == 0 && !made.AtLeast {
+		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or " +
+			"discarded meanwhile.", nil}
+	}
+	if !made.AtLeast {
+		limit = made.Count
+	}
+	made.run = p.inTurn(made.Queue, limit, change)
+	p.jobs.prepare(&made)
+	p.render(w, http.StatusOK, "confirm.html", made.Verb, made)
+	return nil
+}
+
 // count sets the number of letters of a plan, with a run that changes nothing.
-func (p *Page) count(ctx context.Context, made *plan, dry runFunc) error {
+func (p *Page) count(ctx context.Context, made *plan, limit int, change changeFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	done, err := p.turns.take(ctx, made.Queue)
@@ -206,7 +205,7 @@ func (p *Page) count(ctx context.Context, made *plan, dry runFunc) error {
 		return nil
 	}
 	defer done()
-	summary, err := dry(ctx, func(letters.Progress) {})
+	summary, err := change(ctx, limit, true, func(letters.Progress) {})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -214,28 +213,16 @@ func (p *Page) count(ctx context.Context, made *plan, dry runFunc) error {
 	return nil
 }
 
-// confirm shows the number of letters and asks.
-func (p *Page) confirm(w http.ResponseWriter, made plan) error {
-	if made.Count == 0 && !made.AtLeast {
-		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or " +
-			"discarded meanwhile.", nil}
-	}
-	made.run = p.inTurn(made.Queue, made.run)
-	p.jobs.prepare(&made)
-	p.render(w, http.StatusOK, "confirm.html", made.Verb, made)
-	return nil
-}
-
 // inTurn returns a run that begins when no view looks at the queue, so that it counts all letters. Then views may
 // look again: what they take comes back.
-func (p *Page) inTurn(queue string, run runFunc) runFunc {
+func (p *Page) inTurn(queue string, limit int, change changeFunc) runFunc {
 	return func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
 		done, err := p.turns.take(ctx, queue)
 		if err != nil {
 			return letters.Summary{}, err
 		}
 		defer done()
-		return run(ctx, func(now letters.Progress) {
+		return change(ctx, limit, false, func(now letters.Progress) {
 			if now.Total > 0 || now.Phase == letters.Waiting {
 				done()
 			}

@@ -3,7 +3,6 @@ package page
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"html/template"
@@ -21,7 +20,6 @@ const (
 	maxEnded      = 20               // that are kept when they have ended
 	maxPlans      = 100              // that wait for their confirmation
 	planAge       = 15 * time.Minute // after which the number of letters must be counted again
-	idBytes       = 8                // of the ID of a plan
 	verbRedrive   = "Redrive"
 	verbDiscard   = "Discard"
 	phaseStopping = letters.Phase("stopping")
@@ -79,9 +77,7 @@ type jobs struct {
 
 // prepare keeps a plan until it is confirmed.
 func (j *jobs) prepare(p *plan) {
-	var id [idBytes]byte
-	_, _ = rand.Read(id[:]) // never fails
-	p.ID, p.prepared = hex.EncodeToString(id[:]), time.Now()
+	p.ID, p.prepared = rand.Text(), time.Now()
 	j.lock.Lock()
 	defer j.lock.Unlock()
 	if len(j.plans) == maxPlans {
@@ -263,7 +259,7 @@ func (b *job) view(now time.Time) jobView {
 		if b.err == nil {
 			v.Percent, v.Bounded = 100, s.Unseen > 0
 		}
-		v.Announced = "Ended. " + plural(s.Done, "letter was ", "letters were ") + v.past() + "."
+		v.Announced = "Ended. " + plural(s.Done, "letter was ", "letters were ") + v.Past() + "."
 	}
 	if v.Progress.Err != nil && v.Running {
 		v.Detail = v.Progress.Err.Error()
@@ -278,21 +274,22 @@ func (b *job) view(now time.Time) jobView {
 	return v
 }
 
-// past returns what was done with the letters.
-func (p *plan) past() string {
+// Past returns what was done with the letters.
+func (p plan) Past() string {
 	if p.Verb == verbDiscard {
 		return "discarded"
 	}
 	return "sent"
 }
 
-// Past is past for templates.
-func (p plan) Past() string { return p.past() }
-
-// phaseText returns what a job is doing.
-func phaseText(phase letters.Phase, doing string) string {
-	switch phase {
+// Phase returns what a job is doing.
+func (v jobView) Phase() string {
+	switch v.Progress.Phase {
 	case letters.Looking:
+		doing := "sending"
+		if v.Verb == verbDiscard {
+			doing = "discarding"
+		}
 		return "Looking: going through the letters, and " + doing + " those that are selected."
 	case letters.Canary:
 		return "Canary: sending the first letters."
@@ -304,12 +301,4 @@ func phaseText(phase letters.Phase, doing string) string {
 		return "Stopping after the letters in flight."
 	}
 	return "Ended."
-}
-
-// Phase is phaseText for templates.
-func (v jobView) Phase() string {
-	if v.Verb == verbDiscard {
-		return phaseText(v.Progress.Phase, "discarding")
-	}
-	return phaseText(v.Progress.Phase, "sending")
 }

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -187,12 +188,7 @@ func headers(l *letters.Letter) (fields []field, hidden int) {
 		typ, text := letters.HeaderText(value)
 		fields = append(fields, field{cut(maxValue, name), typ, cut(maxValue, text)})
 	}
-	slices.SortFunc(fields, func(a, b field) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(fields, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
 	if len(fields) > maxHeaders {
 		fields, hidden = fields[:maxHeaders], len(fields)-maxHeaders
 	}
@@ -205,15 +201,10 @@ func bodies(payload []byte) (forms []body) {
 		return nil
 	}
 	if text, ok := pretty(payload); ok {
-		form := body{Name: "JSON", Text: cut(maxPretty, text)}
-		if len(text) > maxPretty {
-			form.Cut = maxPretty
-		}
-		forms = append(forms, form)
+		forms = append(forms, body{"JSON", cut(maxPretty, text), shorter(len(text), maxPretty)})
 	}
-	text, hexadecimal := body{Name: "Text"}, body{Name: "Hex"}
-	text.Text, text.Cut = string(payload[:min(len(payload), maxBody)]), shorter(len(payload), maxBody)
-	hexadecimal.Text, hexadecimal.Cut = hex.Dump(payload[:min(len(payload), maxHex)]), shorter(len(payload), maxHex)
+	text := body{"Text", string(payload[:min(len(payload), maxBody)]), shorter(len(payload), maxBody)}
+	hexadecimal := body{"Hex", hex.Dump(payload[:min(len(payload), maxHex)]), shorter(len(payload), maxHex)}
 	if utf8.Valid(payload) {
 		return append(forms, text, hexadecimal)
 	}

@@ -196,7 +196,7 @@ func form(address string, fields url.Values) *http.Request {
 	return r
 }
 
-var run = regexp.MustCompile(`name="run" value="([0-9a-f]{16})"`)
+var run = regexp.MustCompile(`name="run" value="([A-Z2-7]{26})"`)
 
 // confirmed returns the ID that a confirmation has.
 func (s site) confirmed(answer *httptest.ResponseRecorder) string {
