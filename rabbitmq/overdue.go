@@ -10,15 +10,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
-	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// overduePeriod is the time between two looks, 15 s. Tests shorten rota.Period.
-func overduePeriod() time.Duration { return rota.Period / 2 }
-
 const (
+	overduePeriod   = 15 * time.Second // between two looks
 	overdueDeadline = 10 * time.Second // of a look
 
 	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's
@@ -75,7 +72,7 @@ func (o *overdue) close() {
 
 func (o *overdue) run(ctx context.Context) {
 	defer close(o.done)
-	tick := time.NewTicker(overduePeriod())
+	tick := time.NewTicker(overduePeriod)
 	defer tick.Stop()
 	for {
 		o.look(ctx) // the first one at once: a wrong password must show when the app starts

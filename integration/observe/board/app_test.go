@@ -21,7 +21,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rota"
 
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
@@ -39,11 +38,6 @@ var (
 	errObsolete = errors.New("the order was withdrawn")
 	errLocked   = errors.New("another process has the order")
 )
-
-func TestMain(m *testing.M) {
-	rota.Period = 2 * time.Second // of the looks for overdue tiers
-	m.Run()
-}
 
 // An app does everything that a board shows: each outcome of a delivery, again and again; orphans; a handler that holds messages, one
 // that is paused and whose work queue refuses messages, one whose dependency is down. It ends with the test.
