@@ -137,14 +137,12 @@ func (i *item) Find(ctx context.Context) error {
 	target := i.Target()
 	if target == "" {
 		return fmt.Errorf("letter %q names no handler of this topic, so it and its like stay: set Redrive.To to a "+
-			"topic: %w",
-			i.letter.ID, letters.ErrNoTarget)
+			"topic: %w", i.letter.ID, letters.ErrNoTarget)
 	}
 	has, err := i.store.config.Reader.HasHandler(ctx, target)
 	if err == nil && !has {
 		err = fmt.Errorf("no handler has subscribed to topic %q, so letter %q and its like stay: start the app of "+
-			"that handler: %w",
-			target, i.letter.ID, letters.ErrNoTarget)
+			"that handler: %w", target, i.letter.ID, letters.ErrNoTarget)
 	}
 	return err
 }
@@ -162,8 +160,7 @@ func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err erro
 	}
 	if err := i.Remove(ctx); err != nil {
 		return 1, fmt.Errorf("letter %q was published to topic %q, but it stays, so another redrive publishes it "+
-			"again: %w",
-			i.letter.ID, target, err)
+			"again: %w", i.letter.ID, target, err)
 	}
 	return 0, nil
 }

@@ -180,8 +180,7 @@ func (l *look) stay(d *amqp091.Delivery, err error) {
 	if l.stays == nil {
 		l.stays = fmt.Errorf("letter %q in %q was delivered %d times, and cannot be replaced by a copy, so it stays. "+
 			"Do not look at the queue again before this is repaired: RabbitMQ drops the letter at the delivery limit "+
-			"of the queue: %w",
-			read(d, l.queue, l.store.prefix).ID, l.queue, redelivery.Failed(d.Headers), err)
+			"of the queue: %w", read(d, l.queue, l.store.prefix).ID, l.queue, redelivery.Failed(d.Headers), err)
 	}
 }
 

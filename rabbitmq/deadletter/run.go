@@ -208,13 +208,11 @@ func (s *Store) lock(
 		case refusal.IsCode(err, amqp091.ResourceLocked):
 			if time.Now().After(deadline) {
 				return nil, fmt.Errorf("%w: %q is locked by the exclusive queue %q of another connection; wait "+
-					"until that one has ended",
-					letters.ErrBusy, queue, name)
+					"until that one has ended", letters.ErrBusy, queue, name)
 			}
 		case refusal.IsCode(err, amqp091.AccessRefused):
 			return nil, fmt.Errorf("cannot lock %q against a second redrive: %w: the user needs the permission to "+
-				"configure the queue %q",
-				queue, err, name)
+				"configure the queue %q", queue, err, name)
 		default:
 			return nil, explain("lock", queue, err)
 		}

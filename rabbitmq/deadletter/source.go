@@ -154,8 +154,7 @@ func (i *item) Find(context.Context) error {
 
 func (i *item) gone() error {
 	return fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start its app, or name another "+
-		"queue",
-		letters.ErrNoTarget, i.target, i.queue)
+		"queue", letters.ErrNoTarget, i.target, i.queue)
 }
 
 // publishing returns what is sent: through an exchange the message as it is, and else without its record.
@@ -214,8 +213,7 @@ func (i *item) explain(err error) error {
 		return &redrive.Stays{Err: fmt.Errorf("a letter cannot be sent, and stays: %w", err)}
 	case known && failed.Kind() == retry.KindRejected:
 		return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and "+
-			"those behind it stay: %w",
-			i.target, err)
+			"those behind it stay: %w", i.target, err)
 	}
 	return fmt.Errorf("a letter cannot be sent, and stays: %w", err)
 }

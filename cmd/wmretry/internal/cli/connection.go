@@ -104,8 +104,7 @@ func readPassword(file string) (string, error) {
 func (e *env) askPassword(u *url.URL) (string, error) {
 	if !e.inTerminal || !e.errTerminal {
 		return "", usage("the address names the user %s and no password, and there is no terminal to ask on: use "+
-			"--password-file, or AMQP_URL with the password",
-			safe(u.User.Username()))
+			"--password-file, or AMQP_URL with the password", safe(u.User.Username()))
 	}
 	_, _ = fmt.Fprintf(e.stderr, "Password of %s at %s: ", safe(u.User.Username()), safe(u.Host))
 	password, err := term.ReadPassword(int(e.stdin.Fd()))

@@ -111,8 +111,7 @@ func regexpError(flag string, err error) error {
 		return usage("%s: %w", flag, err)
 	}
 	return usage("%s is no regular expression: %s at %q; put a backslash before a character that is meant "+
-		"literally (syntax: https://golang.org/s/re2syntax)",
-		flag, fault.Code, fault.Expr)
+		"literally (syntax: https://golang.org/s/re2syntax)", flag, fault.Code, fault.Expr)
 }
 
 // age reads a duration, also one in days.

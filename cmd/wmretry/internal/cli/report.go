@@ -146,8 +146,7 @@ func (r *report) print(e *env) error {
 		s.WriteString(t.Render() + "\n")
 	}
 	if r.Export != "" && r.Done > 0 {
-		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n",
-			safe(r.Export))
+		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
 	}
 	_, err := fmt.Fprint(e.stdout, s.String())
 	return err

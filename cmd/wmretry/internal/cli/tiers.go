@@ -140,8 +140,7 @@ func (e *env) mayDrain(
 			return nil
 		}
 		return fmt.Errorf("only the management API shows whether %s is in use: %w; name its address with "+
-			"--management, or use --force",
-			safe(queue), err)
+			"--management, or use --force", safe(queue), err)
 	}
 	var tiers []time.Duration
 	for _, w := range status.Queues {
@@ -156,8 +155,7 @@ func (e *env) mayDrain(
 				return nil
 			case w.Name == of && t.Group != "":
 				return fmt.Errorf("%s is in the group %s, whose work queues share their tiers: %s sends back the "+
-					"messages of all of them",
-					safe(of), safe(t.Group), e.advised(f.ofGroup(t.Group, queue)))
+					"messages of all of them", safe(of), safe(t.Group), e.advised(f.ofGroup(t.Group, queue)))
 			case w.Name == of || t.Group == of:
 				tiers = append(tiers, t.Delay)
 			}
@@ -169,8 +167,7 @@ func (e *env) mayDrain(
 	slices.Sort(tiers)
 	if tiers = slices.Compact(tiers); len(tiers) == 0 {
 		return fmt.Errorf("%s has no tiers with the prefix %s: QUEUE is a work queue, or a group of work queues; "+
-			"wmretry status lists them",
-			safe(of), safe(e.prefix()))
+			"wmretry status lists them", safe(of), safe(e.prefix()))
 	}
 	words := make([]string, len(tiers))
 	for i, delay := range tiers {
