@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	cannotChange = "RabbitMQ cannot change the arguments of an existing object"
-	deleteQueue  = "delete the queue once it is empty and declare it again, configure the value that it has, or " +
-		"use another prefix"
+	deleteQueue = "delete the queue once it is empty and declare it again, configure the value that it has, or use " +
+		"another prefix"
+	deleteExchange = "delete the exchange while no app uses it and declare it again, or use another prefix"
 )
 
 // settable are the arguments of a queue without one that a policy can set.
@@ -50,14 +50,6 @@ func isTier(queue topology.Queue) bool {
 	word := queue.Name[strings.LastIndexByte(queue.Name, '.')+1:]
 	_, err := backoff.ParseTier(word)
 	return err == nil && queue.Arguments[argument.DeadLetterExchange] != nil
-}
-
-func exchangeConflict(name string, d *topology.ArgumentConflictError) Difference {
-	return Difference{
-		Kind: Conflict, Object: "exchange", Name: name, Argument: d.Argument, Want: d.Want, Have: d.Have,
-		Reason: cannotChange,
-		Advice: "delete the exchange while no app uses it and declare it again, or use another prefix",
-	}
 }
 
 // policies reports what a policy does to a queue of the library.

@@ -24,28 +24,13 @@ var ErrConflict = errors.New("the topology conflicts with existing objects")
 // Compare compares what apps declare with what is there. It changes nothing. Without Config.Management the user needs
 // the permission to configure the queues and exchanges that exist.
 func Compare(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
-	if err := config.validate(wanted); err != nil {
-		return Report{}, err
-	}
-	var report Report
-	err := config.connect(ctx, func(b workqueue.Broker, vhost string) (err error) {
-		report, err = compare(ctx, config, b, vhost, wanted)
-		return err
-	})
-	return report, err
+	return config.compare(ctx, wanted, func(workqueue.Broker, Report) error { return nil })
 }
 
 // Apply declares what is missing, as an app does at its start, and returns the differences that there were. If there
 // is a conflict it declares nothing, and returns ErrConflict. It does not change policies.
 func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
-	if err := config.validate(wanted); err != nil {
-		return Report{}, err
-	}
-	var report Report
-	err := config.connect(ctx, func(b workqueue.Broker, vhost string) (err error) {
-		if report, err = compare(ctx, config, b, vhost, wanted); err != nil {
-			return err
-		}
+	return config.compare(ctx, wanted, func(b workqueue.Broker, report Report) error {
 		if n := len(report.Of(Conflict)); n > 0 {
 			return fmt.Errorf("%w: %d of them; nothing is declared", ErrConflict, n)
 		}
@@ -62,6 +47,21 @@ func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error)
 			}
 		}
 		return nil
+	})
+}
+
+// compare compares, and calls then with the result.
+func (c Config) compare(
+	ctx context.Context, wanted []Wanted, then func(workqueue.Broker, Report) error,
+) (report Report, err error) {
+	if err := c.validate(wanted); err != nil {
+		return Report{}, err
+	}
+	err = c.connect(ctx, func(b workqueue.Broker, vhost string) error {
+		if report, err = compare(ctx, c, b, vhost, wanted); err != nil {
+			return err
+		}
+		return then(b, report)
 	})
 	return report, err
 }
@@ -124,8 +124,7 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 		for _, binding := range all.Bindings {
 			if !c.there.bindings[management.Binding{Exchange: binding.Exchange, Queue: binding.Queue,
 				Key: binding.Key}] {
-				c.add(Difference{Kind: Create, Object: "binding",
-					Name: fmt.Sprintf("%s of %s with key %q", binding.Queue, binding.Exchange, binding.Key)})
+				c.missing("binding", fmt.Sprintf("%s of %s with key %q", binding.Queue, binding.Exchange, binding.Key))
 			}
 		}
 		c.retired(wanted, all)
@@ -143,19 +142,16 @@ func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
 		return t, err
 	}
 	if !exists {
-		c.add(Difference{Kind: Create, Object: "queue", Name: w.Queue.Name})
+		c.missing("queue", w.Queue.Name)
 		return t, nil
 	}
 	if c.there != nil && !c.there.queues[w.Queue.Name].Durable && w.Queue.Durable {
-		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Argument: "durable", Want: "true",
-			Have: "false", Reason: cannotChange, Advice: deleteQueue})
+		c.conflict("queue", w.Queue.Name,
+			&topology.ArgumentConflictError{Argument: "durable", Want: "true", Have: "false"}, deleteQueue)
 	}
 	for _, d := range workqueue.Conflicts(w.Queue, have) {
-		c.add(Difference{
-			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have,
-			Reason: cannotChange,
-			Advice: "configure the app with the value that the work queue has, or delete the queue once it is empty",
-		})
+		c.conflict("queue", d.Object, d,
+			"configure the app with the value that the work queue has, or delete the queue once it is empty")
 	}
 	c.protection(w, have)
 	c.otherLayout(w, have)
@@ -208,15 +204,11 @@ func (c *comparison) queue(want topology.Queue) error {
 		return err
 	}
 	if !exists {
-		c.add(Difference{Kind: Create, Object: "queue", Name: want.Name})
+		c.missing("queue", want.Name)
 		return nil
 	}
 	for _, d := range workqueue.Differences(want.Name, want.Arguments, have) {
-		c.add(Difference{
-			Kind: Conflict, Object: "queue", Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have,
-			Reason: cannotChange,
-			Advice: c.advice(want, d),
-		})
+		c.conflict("queue", d.Object, d, c.advice(want, d))
 	}
 	if c.there != nil {
 		c.policies(want, c.there.queues[want.Name])
@@ -231,7 +223,7 @@ func (c *comparison) exchange(want topology.Exchange) error {
 	}
 	have, exists := c.there.exchanges[want.Name]
 	if !exists {
-		c.add(Difference{Kind: Create, Object: "exchange", Name: want.Name})
+		c.missing("exchange", want.Name)
 		return nil
 	}
 	differs := workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments))
@@ -243,7 +235,7 @@ func (c *comparison) exchange(want topology.Exchange) error {
 			Have: fmt.Sprint(have.Durable)})
 	}
 	for _, d := range differs {
-		c.add(exchangeConflict(want.Name, d))
+		c.conflict("exchange", want.Name, d, deleteExchange)
 	}
 	return nil
 }
@@ -254,13 +246,13 @@ func (c *comparison) exchangeByName(want topology.Exchange) error {
 		return err
 	}
 	if !exists {
-		c.add(Difference{Kind: Create, Object: "exchange", Name: want.Name})
+		c.missing("exchange", want.Name)
 		return nil
 	}
 	var conflict *topology.ArgumentConflictError
 	switch err := declareExchange(c.broker, want); {
 	case errors.As(err, &conflict):
-		c.add(exchangeConflict(want.Name, conflict))
+		c.conflict("exchange", want.Name, conflict, deleteExchange)
 	case err != nil:
 		return err
 	}

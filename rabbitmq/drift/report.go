@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // Kind is what a Difference is.
@@ -68,6 +70,19 @@ func (r Report) Of(kind Kind) []Difference {
 }
 
 func (r *Report) add(d Difference) { r.Differences = append(r.Differences, d) }
+
+// missing adds an object that is not there.
+func (r *Report) missing(object, name string) {
+	r.add(Difference{Kind: Create, Object: object, Name: name})
+}
+
+// conflict adds an argument that cannot be changed.
+func (r *Report) conflict(object, name string, d *topology.ArgumentConflictError, advice string) {
+	r.add(Difference{
+		Kind: Conflict, Object: object, Name: name, Argument: d.Argument, Want: d.Want, Have: d.Have,
+		Reason: "RabbitMQ cannot change the arguments of an existing object", Advice: advice,
+	})
+}
 
 func (r *Report) sort() {
 	kinds := []Kind{Conflict, Policy, Create, Note}
