@@ -87,27 +87,18 @@ func targetOfOrphan(key, orphans string) string {
 // readApp reads the headers of the app.
 func readApp(l *letters.Letter, app amqp091.Table) {
 	for key, value := range app {
-		if key == publisher.UUIDHeader {
-			continue
-		}
-		if text, ok := value.(string); ok {
+		text, isText := value.(string)
+		switch {
+		case !isText:
+			if l.Headers == nil {
+				l.Headers = map[string]any{}
+			}
+			l.Headers[key] = value
+		case key != publisher.UUIDHeader:
 			if l.Metadata == nil {
 				l.Metadata = make(message.Metadata, len(app))
 			}
 			l.Metadata[key] = text
-			continue
-		}
-		if l.Headers == nil {
-			l.Headers = map[string]any{}
-		}
-		l.Headers[key] = value
-	}
-	if value, found := app[publisher.UUIDHeader]; found {
-		if _, isText := value.(string); !isText {
-			if l.Headers == nil {
-				l.Headers = map[string]any{}
-			}
-			l.Headers[publisher.UUIDHeader] = value
 		}
 	}
 }

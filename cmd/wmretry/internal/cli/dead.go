@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -140,6 +141,28 @@ func workQueues(names []string) []string {
 		}
 	}
 	return works
+}
+
+// browse goes through the letters of a queue.
+func (l *letterCommand) browse(
+	ctx context.Context, queue string, filter letters.Filter,
+) iter.Seq2[*letters.Letter, error] {
+	return func(yield func(*letters.Letter, error) bool) {
+		err := l.withStore(ctx, func(store *deadletter.Store) error {
+			for letter, err := range store.Browse(ctx, queue, filter) {
+				if err != nil {
+					return l.failed(ctx, queue, err)
+				}
+				if !yield(letter, nil) {
+					break
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			yield(nil, err)
+		}
+	}
 }
 
 // failed adds what to do to an error of a call on a queue.

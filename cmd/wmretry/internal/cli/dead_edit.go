@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 type editFlags struct {
@@ -48,12 +47,7 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 	if err != nil {
 		return err
 	}
-	store, err := l.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
-	letter, err := l.only(ctx, store, queue, rest[0])
+	letter, err := l.only(ctx, queue, rest[0])
 	if err != nil {
 		return err
 	}
@@ -100,14 +94,12 @@ func (l *letterCommand) edit(ctx context.Context, args []string, f editFlags) er
 }
 
 // only returns the letter with an id: the oldest one of several.
-func (l *letterCommand) only(
-	ctx context.Context, store *deadletter.Store, queue, id string,
-) (*letters.Letter, error) {
+func (l *letterCommand) only(ctx context.Context, queue, id string) (*letters.Letter, error) {
 	var found *letters.Letter
 	n := 0
-	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
+	for letter, err := range l.browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
-			return nil, l.failed(ctx, queue, err)
+			return nil, err
 		}
 		if n++; n == 1 {
 			found = letter

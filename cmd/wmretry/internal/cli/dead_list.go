@@ -55,19 +55,14 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 	}
 	ctx := c.Context()
 	queue, _ := l.queue(args)
-	store, err := l.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
 	out := &lineWriter{Writer: bufio.NewWriterSize(l.stdout, 64<<10)}
 	var groups letters.Groups
 	rows := l.rows(out)
 	n, cut := 0, false
-	for letter, err := range store.Browse(ctx, queue, filter) {
+	for letter, err := range l.browse(ctx, queue, filter) {
 		if err != nil {
 			_ = out.Flush()
-			return l.failed(ctx, queue, err)
+			return err
 		}
 		if f.limit > 0 && n == f.limit {
 			cut = true

@@ -59,17 +59,11 @@ func (l *letterCommand) show(c *cobra.Command, args []string, body string) error
 		return usage("--body raw does not print to a terminal, where the bytes could do anything: redirect it to " +
 			"a file, or use --body text")
 	}
-	ctx := c.Context()
 	queue, rest := l.queue(args)
-	store, err := l.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
 	n := 0
-	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids(rest)}) {
+	for letter, err := range l.browse(c.Context(), queue, letters.Filter{IDs: ids(rest)}) {
 		if err != nil {
-			return l.failed(ctx, queue, err)
+			return err
 		}
 		if n++; n > 1 && body != bodyRaw && !l.json {
 			_, _ = fmt.Fprintln(l.stdout, "\n"+l.paint(text.Faint, "another letter of the same message"))
