@@ -20,8 +20,8 @@ type Cause struct {
 	Reason     string           `json:"reason,omitzero"` // normalised
 }
 
-// CauseOf returns the cause of a letter.
-func CauseOf(l *Letter) Cause {
+// causeOf returns the cause of a letter.
+func causeOf(l *Letter) Cause {
 	return Cause{l.Record.DeadReason, l.Record.ErrorType, normalise(l.Record.Reason)}
 }
 
@@ -45,7 +45,7 @@ type Groups struct {
 
 // Add adds a letter.
 func (g *Groups) Add(l *Letter) {
-	cause := CauseOf(l)
+	cause := causeOf(l)
 	group := g.groups[cause]
 	switch {
 	case group != nil:

@@ -98,7 +98,9 @@ func ExampleFilter_Validate() {
 // A group's cause selects its letters.
 func ExampleFilter_cause() {
 	letter := failed("order-1", "order 17 is unknown")
-	cause := letters.CauseOf(failed("order-2", "order 18 is unknown"))
+	var groups letters.Groups
+	groups.Add(failed("order-2", "order 18 is unknown"))
+	cause := groups.Sorted()[0].Cause
 	fmt.Println(letters.Filter{Cause: &cause}.Match(letter, time.Now()))
 	// Output:
 	// true

@@ -52,7 +52,7 @@ func (f Filter) Match(l *Letter, now time.Time) bool {
 		f.ErrorType != "" && f.ErrorType != l.Record.ErrorType ||
 		f.DeadReason != "" && f.DeadReason != string(l.Record.DeadReason) ||
 		f.Handler != "" && f.Handler != l.Record.Handler ||
-		f.Cause != nil && *f.Cause != CauseOf(l) {
+		f.Cause != nil && *f.Cause != causeOf(l) {
 		return false
 	}
 	dead := l.DeadAt()

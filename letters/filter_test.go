@@ -23,7 +23,9 @@ func TestFilter(t *testing.T) {
 			Reason: "no such order: 17", ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "billing", LastFailedAt: now.Add(-time.Hour),
 		},
 	}
-	cause := letters.CauseOf(letter)
+	var groups letters.Groups
+	groups.Add(letter)
+	cause := groups.Sorted()[0].Cause
 	another := letters.Cause{DeadReason: "permanent", ErrorType: "*orders.Error", Reason: "no money"}
 	for name, c := range map[string]struct {
 		filter letters.Filter

@@ -111,11 +111,10 @@ func properties(
 	if exchange == "" {
 		exchange, key = published(d, l, death, prefix)
 	}
-	named := map[string]string{
-		"content_type": d.ContentType, "content_encoding": d.ContentEncoding, "correlation_id": d.CorrelationId,
-		"reply_to":   was.ReplyTo,
-		"expiration": d.Expiration, "message_id": d.MessageId, "type": d.Type, "app_id": d.AppId,
-		"user_id": was.UserId, "exchange": exchange, "routing_key": key,
+	named := map[string]string{"exchange": exchange, "routing_key": key}
+	p := publishing(was)
+	for name, property := range texts(&p) {
+		named[name] = *property
 	}
 	maps.DeleteFunc(named, func(_, value string) bool { return value == "" })
 	if was.Priority != 0 {

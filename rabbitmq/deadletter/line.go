@@ -91,9 +91,8 @@ func readable(body []byte) string {
 func texts(p *amqp091.Publishing) map[string]*string {
 	return map[string]*string{
 		"content_type": &p.ContentType, "content_encoding": &p.ContentEncoding, "correlation_id": &p.CorrelationId,
-		"reply_to":   &p.ReplyTo,
-		"expiration": &p.Expiration, "message_id": &p.MessageId, "type": &p.Type, "user_id": &p.UserId,
-		"app_id": &p.AppId,
+		"reply_to": &p.ReplyTo, "expiration": &p.Expiration, "message_id": &p.MessageId, "type": &p.Type,
+		"user_id": &p.UserId, "app_id": &p.AppId,
 	}
 }
 
