@@ -159,6 +159,7 @@ func newListRow(l *letters.Letter) listRow {
 	return listRow{
 		ID: l.ID, Reason: cut(maxReason, l.Record.Reason), ErrorType: cut(maxReason, l.Record.ErrorType),
 		Handler: cut(maxReason, l.Record.Handler), DeadReason: cut(maxReason, string(l.Record.DeadReason)),
-		Kind: l.Kind, Failures: l.Record.Failures, Redriven: l.Redriven.Times, Bytes: len(l.Payload), DeadAt: l.DeadAt(),
+		Kind: l.Kind, Failures: l.Record.Failures, Redriven: l.Redriven.Times, Bytes: len(l.Payload),
+		DeadAt: l.DeadAt(),
 	}
 }
