@@ -145,7 +145,7 @@ func (s *Store) Queues(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(queues)), err
 }
 
-// A board is what the management API shows of a virtual host.
+// A board is what the management API shows of a virtual host, or what AMQP shows of the queues that were named.
 type board struct {
 	prefix   naming.Prefix
 	queues   map[string]management.Details
@@ -294,7 +294,7 @@ func (b *board) works() []string {
 func (b *board) work(name string) WorkQueue {
 	w := WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
 	w.Tiers = append(slices.Clone(b.own[name]), b.shared[b.groups[name]]...)
-	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
+	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing || b.has[inbox.Queue] {
 		w.Inbox = inbox
 	}
 	for _, t := range b.current {

@@ -3,11 +3,12 @@ package deadletter
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -26,36 +27,30 @@ func (s *Store) statusByName(ctx context.Context, current []topology.Topology, w
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
 	defer stop()
-	look := passive{client: connection.Client, seen: map[string]Depth{}}
+	look := passive{client: connection.Client}
 	defer look.close()
 
-	status := Status{At: time.Now(), Orphans: look.depth(s.prefix.Orphans())}
+	arguments := map[string]amqp091.Table{s.prefix.Orphans(): nil} // of the queues to ask for
 	for _, t := range current {
 		works = append(works, t.WorkQueue.Name)
-	}
-	slices.Sort(works)
-	for _, name := range slices.Compact(works) {
-		w := WorkQueue{Name: name, Depth: look.depth(name), Dead: look.depth(naming.DeadQueue(name))}
-		for _, t := range current {
-			if t.WorkQueue.Name != name {
-				continue
-			}
-			for _, tier := range missingTiers(t, s.prefix, w.Tiers) {
-				if tier.Depth = look.depth(tier.Queue); tier.Messages > 0 {
-					tier.NextDue = status.At.Add(tier.Delay)
-				}
-				w.Tiers = append(w.Tiers, tier)
-			}
-			if inbox := s.prefix.InboxQueue(name); slices.ContainsFunc(t.Queues,
-				func(q topology.Queue) bool { return q.Name == inbox }) {
-				w.Inbox = look.depth(inbox)
-			}
+		for _, q := range t.Queues {
+			arguments[q.Name] = q.Arguments
 		}
-		status.Queues = append(status.Queues, w)
+	}
+	for _, name := range works {
+		arguments[name], arguments[naming.DeadQueue(name)] = nil, nil
+	}
+	b := &board{prefix: s.prefix, current: current, queues: map[string]management.Details{}}
+	for _, name := range slices.Sorted(maps.Keys(arguments)) {
+		if d := look.look(name); !d.Missing {
+			b.queues[name] = management.Details{Arguments: management.Arguments(arguments[name]),
+				Messages: d.Messages, Ready: d.Ready, Consumers: d.Consumers}
+		}
 	}
 	if ctx.Err() != nil {
 		return Status{}, context.Cause(ctx)
 	}
+	status := b.status(works)
 	s.explainIdle(ctx, &status)
 	return status, look.err
 }
@@ -64,17 +59,7 @@ func (s *Store) statusByName(ctx context.Context, current []topology.Topology, w
 type passive struct {
 	client  *amqp091.Connection
 	channel *amqp091.Channel
-	seen    map[string]Depth // work queues of a group have the same tiers
 	err     error
-}
-
-func (p *passive) depth(queue string) Depth {
-	depth, seen := p.seen[queue]
-	if !seen {
-		depth = p.look(queue)
-		p.seen[queue] = depth
-	}
-	return depth
 }
 
 func (p *passive) look(queue string) Depth {
