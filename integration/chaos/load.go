@@ -230,8 +230,8 @@ func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 	return true
 }
 
-// cutOff is how long no message has moved when the consumers of watermill-amqp's subscriber are taken as cut off: before
-// RabbitMQ 4.0 the broker can lose what it delivers to a consumer whose queue is replaced, until the consumer
+// cutOff is how long no message has moved when the consumers of watermill-amqp's subscriber are taken as cut off:
+// before RabbitMQ 4.0 the broker can lose what it delivers to a consumer whose queue is replaced, until the consumer
 // reconnects. Connect prevents that.
 const cutOff = 20 * time.Second
 
