@@ -8,9 +8,10 @@
 //	NOT RED  the tests pass: nothing guards the promise
 //	stale    the mutation does not apply or does not build, or its tests do not exist or fail without it
 //
-// The exit code is 1 unless all are red. No file of the checkout changes: the go command reads the changed file from a
-// temporary folder (go help build, -overlay). Tests in integration and cmd need a broker, as make mutate provides it;
-// they run one at a time.
+// The exit code is 1 unless all are red. No file of the checkout changes: the go command reads changed files from a
+// temporary folder (go help build, -overlay). Each folder of tests is built once, with all mutations in it, and an
+// environment variable says which of them is active. A mutation that changes more than the body of one function has a
+// build of its own. Tests in integration and cmd need a broker, as make mutate provides it; they run one at a time.
 package main
 
 import (
@@ -20,7 +21,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 )
@@ -47,24 +47,22 @@ func main() {
 	log.SetPrefix("mutate: ")
 	run := flag.String("run", "", "only mutations with a `REGEXP` in their name, file or folder of tests")
 	short := flag.Bool("short", false, "only mutations whose tests need no broker")
-	jobs := flag.Int("jobs", 2, "how many run at the same time")
-	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation: a test that then still waits "+
-		"has failed")
+	jobs := flag.Int("jobs", 2, "how many builds and tests without a broker run at the same time")
+	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation, or twice the time that they "+
+		"need without it: a test that then still waits has failed")
 	flag.Parse()
 	wanted, err := regexp.Compile(*run)
 	if err != nil {
 		log.Fatalf("-run: %v", err)
 	}
-	all, err := promises()
+	listed, err := all()
 	if err != nil {
 		log.Fatal(err)
 	}
 	var selected []mutation
-	for _, p := range all {
-		for _, m := range p.mutations {
-			if wanted.MatchString(m.name+" "+m.file+" "+m.in) && !(*short && needsBroker(m.in)) {
-				selected = append(selected, m)
-			}
+	for _, m := range listed {
+		if wanted.MatchString(m.name+" "+m.file+" "+m.in) && !(*short && needsBroker(m.in)) {
+			selected = append(selected, m)
 		}
 	}
 	if len(selected) == 0 {
@@ -75,55 +73,53 @@ func main() {
 		log.Fatal("AMQP_URL is not set, and some mutations need a broker: use make mutate, .broker/devbroker exec " +
 			"--, or -short")
 	}
-	// What has the same tests and the same file follows each other: most of its build is cached.
-	slices.SortStableFunc(selected, func(a, b mutation) int {
-		return strings.Compare(a.in+" "+a.file, b.in+" "+b.file)
-	})
 	folder, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		log.Fatal(err)
 	}
-	allRed := (&runner{folder: folder, timeout: *timeout}).all(selected, *jobs)
+	// All mutations are in the build, also those that are not selected, so that the next build finds it in the cache.
+	together, err := writeSwitched(folder, listed)
+	if err != nil {
+		log.Fatal(err)
+	}
+	r := &runner{folder: folder, timeout: *timeout, all: together, slots: make(chan struct{}, max(*jobs, 1))}
+	allRed := r.runAll(selected)
 	_ = os.RemoveAll(folder)
 	if !allRed {
 		os.Exit(1)
 	}
 }
 
-// all reports whether all mutations are red.
-func (r *runner) all(selected []mutation, jobs int) bool {
+func all() (mutations []mutation, err error) {
+	promised, err := promises()
+	for _, p := range promised {
+		mutations = append(mutations, p.mutations...)
+	}
+	return mutations, err
+}
+
+// runAll reports whether all mutations are red.
+func (r *runner) runAll(selected []mutation) bool {
 	began := time.Now()
-	todo := make(chan func() result)
 	counts := map[verdict]int{}
 	var mu sync.Mutex
-	var workers sync.WaitGroup
-	for range max(jobs, 1) {
-		workers.Go(func() {
-			for next := range todo {
-				got := next()
-				mu.Lock()
-				counts[got.verdict]++
-				if got.verdict != green {
-					fmt.Printf("%-7s  %-52s %5.1fs  %s\n", got.verdict, got.name, got.took.Seconds(), got.why)
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for rest := selected; len(rest) > 0; {
-		next := slices.IndexFunc(rest, func(m mutation) bool { return m.in != rest[0].in })
-		if next < 0 {
-			next = len(rest)
+	r.report = func(got result) {
+		mu.Lock()
+		defer mu.Unlock()
+		counts[got.verdict]++
+		if got.verdict != green {
+			fmt.Printf("%-7s  %-52s %5.1fs  %s\n", got.verdict, got.name, got.took.Seconds(), got.why)
 		}
-		same := rest[:next]
-		todo <- func() result { return r.control(same) }
-		for _, m := range same {
-			todo <- func() result { return r.mutate(m) }
-		}
-		rest = rest[next:]
 	}
-	close(todo)
-	workers.Wait()
+	folders := map[string][]mutation{}
+	for _, m := range selected {
+		folders[m.in] = append(folders[m.in], m)
+	}
+	var running sync.WaitGroup
+	for in, mutations := range folders {
+		running.Go(func() { r.tests(in, mutations) })
+	}
+	running.Wait()
 	fmt.Printf("%d red, %d NOT RED, %d stale, in %v\n", counts[red], counts[notRed], counts[stale],
 		time.Since(began).Round(time.Second))
 	return counts[red] == len(selected) && counts[stale] == 0

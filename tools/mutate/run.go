@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,44 +29,103 @@ type result struct {
 	name    string
 	took    time.Duration // of the tests, without their build
 	why     string
+	passed  map[string]time.Duration // by the name of a test
 }
 
 type runner struct {
 	folder  string // temporary
 	timeout time.Duration
 	number  atomic.Int64
-	broker  sync.Mutex // held while tests use the broker
+	all     *switched
+	slots   chan struct{} // has a value for each build and each test without a broker that runs
+	broker  sync.Mutex    // held while tests use the broker
+	report  func(result)
+}
+
+// A binary is the built tests of a folder.
+type binary struct {
+	in, path string
+	env      []string
 }
 
 func needsBroker(in string) bool {
 	return strings.HasPrefix(in, "integration/") || strings.HasPrefix(in, "cmd/")
 }
 
-// control runs the tests of mutations in one folder without a mutation: a test that always fails guards nothing.
-func (r *runner) control(of []mutation) result {
+// tests reports mutations with the same folder of tests: most of them in one build, where that is as good.
+func (r *runner) tests(in string, of []mutation) {
+	var together, alone []mutation
+	for _, m := range of {
+		if r.all.has[m.name] {
+			together = append(together, m)
+		} else {
+			alone = append(alone, m)
+		}
+	}
+	b, control := r.control(in, of, r.all.overlay)
+	if control.verdict != green {
+		fmt.Printf("%s: each mutation has a build of its own: %s\n", in, control.why)
+		together, alone = nil, of
+		b, control = r.control(in, of, "")
+	}
+	r.report(control)
+	var running sync.WaitGroup
+	for _, m := range together {
+		running.Go(func() { r.report(r.run(b, m.tests, r.deadline(m, control), m.name)) })
+	}
+	for _, m := range alone {
+		running.Go(func() { r.report(r.alone(m, r.deadline(m, control))) })
+	}
+	running.Wait()
+}
+
+// control builds tests and runs them without a mutation: a test that always fails guards nothing.
+func (r *runner) control(in string, of []mutation, overlay string) (*binary, result) {
+	name := "without a mutation: " + in
+	b, err := r.build(in, overlay)
+	if err != nil {
+		return nil, result{verdict: stale, name: name, why: err.Error()}
+	}
 	tests := make([]string, len(of))
 	for i, m := range of {
 		tests[i] = m.tests
 	}
-	got := r.test(of[0].in, strings.Join(tests, "|"), "", time.Duration(len(of))*r.timeout)
-	got.name = "without a mutation: " + of[0].in
+	got := r.run(b, strings.Join(tests, "|"), time.Duration(len(of))*r.timeout, "")
+	got.name = name
 	switch got.verdict {
 	case notRed:
 		got.verdict = green
 	case red:
 		got.verdict, got.why = stale, "they fail: "+got.why
 	}
-	return got
+	return b, got
 }
 
-func (r *runner) mutate(m mutation) result {
+// deadline returns how long the tests of a mutation may run: twice as long as without it where that is more than the
+// timeout, so that a test that is only slow does not fail.
+func (r *runner) deadline(m mutation, control result) time.Duration {
+	tests := regexp.MustCompile(m.tests)
+	var took time.Duration
+	for name, of := range control.passed {
+		if tests.MatchString(name) {
+			took += of
+		}
+	}
+	return max(r.timeout, 2*took)
+}
+
+// alone runs a mutation in a build of its own.
+func (r *runner) alone(m mutation, deadline time.Duration) result {
 	overlay, err := r.overlay(m)
 	if err != nil {
 		return result{verdict: stale, name: m.name, why: err.Error()}
 	}
-	got := r.test(m.in, m.tests, overlay, r.timeout)
-	got.name = m.name
-	return got
+	b, err := r.build(m.in, overlay)
+	if err != nil {
+		return result{verdict: stale, name: m.name, why: err.Error()}
+	}
+	defer func() { _ = os.Remove(b.path) }()
+	return r.run(b, m.tests, deadline, m.name)
 }
 
 // apply returns the changed text of the file.
@@ -96,43 +156,57 @@ func (r *runner) overlay(m mutation) (string, error) {
 		os.WriteFile(base+".json", list, 0o600))
 }
 
-// test builds and runs tests, with an overlay where it is not empty.
-func (r *runner) test(in, tests, overlay string, timeout time.Duration) result {
-	binary := filepath.Join(r.folder, fmt.Sprint(r.number.Add(1), ".test"))
-	defer func() { _ = os.Remove(binary) }()
-	env := os.Environ()
+// build builds the tests of a folder, with an overlay where it is not empty.
+func (r *runner) build(in, overlay string) (*binary, error) {
+	r.slots <- struct{}{}
+	defer func() { <-r.slots }()
+	b := &binary{in: in, path: filepath.Join(r.folder, fmt.Sprint(r.number.Add(1), ".test")), env: os.Environ()}
 	if overlay != "" {
 		// tests build programs, too
-		env = append(env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
+		b.env = append(b.env, "GOFLAGS="+strings.TrimSpace(os.Getenv("GOFLAGS")+" -overlay="+overlay))
 	}
-	build := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-o", binary, ".")
-	build.Dir, build.Env = in, env
+	build := exec.Command("go", "test", "-c", "-ldflags=-s -w", "-o", b.path, ".")
+	build.Dir, build.Env = in, b.env
 	if output, err := build.CombinedOutput(); err != nil {
-		return result{verdict: stale, why: "does not build: " + strings.TrimSpace(string(output))}
+		return nil, fmt.Errorf("does not build: %s", strings.TrimSpace(string(output)))
 	}
-	if needsBroker(in) {
+	return b, nil
+}
+
+// run runs tests with the mutation of this name, which may be "".
+func (r *runner) run(b *binary, tests string, timeout time.Duration, name string) result {
+	if needsBroker(b.in) {
 		r.broker.Lock()
 		defer r.broker.Unlock()
+	} else {
+		r.slots <- struct{}{}
+		defer func() { <-r.slots }()
 	}
 	began := time.Now()
-	run := exec.Command(binary, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(),
-		fmt.Sprint("-test.failfast=", overlay != ""))
-	run.Dir, run.Env = in, env
+	run := exec.Command(b.path, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(),
+		fmt.Sprint("-test.failfast=", name != ""))
+	run.Dir, run.Env = b.in, append(slices.Clone(b.env), activeMutation+"="+name)
 	output, err := run.CombinedOutput()
 	got := judge(string(output), err)
-	got.took = time.Since(began)
+	got.name, got.took = name, time.Since(began)
 	return got
 }
+
+var passedTest = regexp.MustCompile(`(?m)^--- PASS: (\S+) \((\S+)\)$`)
 
 // failedTest finds tests that failed, and those that still ran at the timeout.
 var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\S+)|^\s+(Test\S+) \([0-9hms.]+\)$`)
 
 func judge(output string, err error) result {
 	if err == nil {
-		if !strings.Contains(output, "\n--- PASS: ") {
+		passed := map[string]time.Duration{}
+		for _, found := range passedTest.FindAllStringSubmatch(output, -1) {
+			passed[found[1]], _ = time.ParseDuration(found[2])
+		}
+		if len(passed) == 0 {
 			return result{verdict: stale, why: "no test has this name"}
 		}
-		return result{verdict: notRed}
+		return result{verdict: notRed, passed: passed}
 	}
 	var failed []string
 	for _, found := range failedTest.FindAllStringSubmatch(output, -1) {
