@@ -89,7 +89,7 @@ func rabbitMQ(name, uri string, logger watermill.LoggerAdapter) Backend {
 }
 
 // connection is a connection with the app's group and observers.
-func (a App) connection(c *rabbitmq.Connection) retry.Connection {
+func (a App) connection(c retry.Connection) retry.Connection {
 	if a.Observer != nil {
 		c.Observe(a.Observer)
 	}

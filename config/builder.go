@@ -6,8 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -16,18 +16,18 @@ import (
 // need. It is for apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
 type Builder struct {
 	app    *amqp.Config // a pointer, so that a struct that holds a builder does not print the password
-	plain  *rabbitmq.Builder
-	reader *rabbitmq.DeadLetterReader
+	plain  *door.Builder
+	reader *door.DeadLetterReader
 }
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config Config) (*Builder, error) {
 	plain := config.plain()
-	b, err := rabbitmq.NewBuilder(plain)
+	b, err := door.NewBuilder(plain)
 	if err != nil {
 		return nil, err
 	}
-	reader, err := rabbitmq.NewDeadLetterReader(plain.App, "")
+	reader, err := door.NewDeadLetterReader(plain.App, "")
 	if err != nil {
 		return nil, err
 	}
@@ -103,14 +103,14 @@ func (b Builder) Format(state fmt.State, verb rune) {
 // The error joins all faults of the configuration: those for which NewBuilder refuses its field AMQP, except a queue
 // that is not durable. It does not connect.
 func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, error) {
-	reader, err := rabbitmq.NewDeadLetterReader(appOf(app), group)
+	reader, err := door.NewDeadLetterReader(appOf(app), group)
 	if err != nil {
 		return amqp.Config{}, err
 	}
 	return deadLetterConfig(app, reader), nil
 }
 
-func deadLetterConfig(app amqp.Config, reader *rabbitmq.DeadLetterReader) amqp.Config {
+func deadLetterConfig(app amqp.Config, reader *door.DeadLetterReader) amqp.Config {
 	c := clone(app)
 	c.TopologyBuilder = topologyBuilder{topologyBuilderOf(c), reader}
 	c.Marshaler = reader.Marshaler

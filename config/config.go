@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -16,6 +17,7 @@ import (
 //	go doc github.com/tieredretry/watermill-retry/retry.Policy
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Settings
 //	go doc github.com/tieredretry/watermill-retry/config.Connect
+//	go doc github.com/tieredretry/watermill-retry/retry.Connection
 //	go doc github.com/tieredretry/watermill-retry/retry.Options
 type Config struct {
 	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names,
@@ -35,8 +37,8 @@ type Config struct {
 }
 
 // plain returns the configuration without types of watermill-amqp.
-func (c Config) plain() rabbitmq.Config {
-	return rabbitmq.Config{App: appOf(c.AMQP), Policy: c.Policy, Settings: c.Settings}
+func (c Config) plain() door.Config {
+	return door.Config{App: appOf(c.AMQP), Policy: c.Policy, Settings: c.Settings}
 }
 
 // Validate reports all faults of the configuration, joined. It does not connect.
@@ -49,19 +51,35 @@ func (c Config) Format(state fmt.State, verb rune) {
 		Policy   retry.Policy
 		Settings rabbitmq.Settings
 	}
-	c.AMQP.Connection.AmqpURI = rabbitmq.RedactedURI(c.AMQP.Connection.AmqpURI)
+	c.AMQP.Connection.AmqpURI = door.RedactedURI(c.AMQP.Connection.AmqpURI)
 	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), printed{c.AMQP, c.Policy, c.Settings})
 }
 
-// Connection is what Connect returns. Its methods:
+// Connect opens two connections to the broker, one for consuming and one for publishing, for any number of handlers,
+// consumer groups and schedules. Both reconnect by themselves. Connect returns an error that joins all faults, or the
+// reason why it cannot connect. A nil logger logs nothing.
 //
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection.AddConsumerHandler
-type Connection = rabbitmq.Connection
-
-// Connect opens two connections to the broker, one for consuming and one for publishing, and returns a Connection that
-// uses them for all its handlers. It returns an error that joins all faults, or the reason why it cannot connect. The
-// default of Concurrency is 16. A nil logger logs nothing.
+// The methods of the retry.Connection are documented there. What they do on RabbitMQ:
+//
+//   - AddConsumerHandler, AddHandler, Subscriber: the default of Concurrency is 16.
+//   - Publisher: the exchange is that of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey.
+//     Before the first publish to an exchange, and again after a reconnect, the app's topology builder declares it,
+//     unless VerifyOnly is set. Publish returns nil only after the broker has routed and confirmed all messages.
+//     Otherwise the error is a *publish.Error, or has several. It wraps publish.ErrUnroutable for a message that no
+//     queue got: a subscriber of the topic must run once first, because it declares the queue. A message without a
+//     delivery mode is persistent: for others, the marshaler sets amqp091.Transient.
+//   - Pause: the consumers are cancelled, and stay so across a reconnect. Messages that were fetched and not handed to
+//     the handler go back to the queue in their order; before RabbitMQ 4.3 that counts a delivery of them. With an
+//     OrderKey and a limit for another reason, the few that were fetched are handed out. Then no message is
+//     unacknowledged.
+//   - Health: the links are "consuming" and "publishing". With Settings.Management it has the tiers and inboxes that
+//     are overdue.
+//   - Observe: Observed.Waiting has the work queues of the handlers that have subscribed, with their tiers and dead
+//     letters, and the orphans. With Settings.Management its numbers are those of the management API, which are up to
+//     five seconds old. Without it, and where the API takes more than half of the time, the broker is asked for each
+//     queue: then only messages count that no consumer has, a quorum queue that is busy can show 0, and one call asks
+//     for up to 500 queues; the next call goes on with the rest. No message is read.
+//   - Close waits for the messages in flight, for up to Options.CloseTimeout and one second more.
 //
 // The app's configuration, config.AMQP, is that of watermill-amqp, but subscriber and publishers are those of this
 // library. These fields differ from what watermill-amqp does with them:
@@ -80,9 +98,6 @@ type Connection = rabbitmq.Connection
 //	                              with an OrderKey, 16 times the Concurrency
 //	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it
 //	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
-//
-// A message of Connection.Publisher without a delivery mode is persistent: for others, the marshaler sets
-// amqp091.Transient.
-func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
-	return rabbitmq.Connect(config.plain(), logger)
+func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
+	return door.Connect(config.plain(), logger)
 }

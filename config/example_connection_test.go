@@ -3,11 +3,9 @@ package config_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,20 +15,19 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// connection is the Connection of the examples below.
-func connection() *config.Connection {
+// connection is that of the examples below.
+func connection() retry.Connection {
 	rabbit, err := config.Connect(options(), nil)
 	check(err)
 	return rabbit
 }
 
 // Messages of one customer are handled one after the other, those of other customers meanwhile.
-func ExampleConnection_AddConsumerHandler() {
+func ExampleConnect_addConsumerHandler() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	rabbit.Observe(eventtest.OnEvent(func(e retry.Event) {
 		if e.Outcome == retry.DeadLettered {
@@ -43,7 +40,7 @@ func ExampleConnection_AddConsumerHandler() {
 	})
 }
 
-func ExampleConnection_AddHandler() {
+func ExampleConnect_addHandler() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	rabbit.AddHandler(router, "billing", "orders", "invoices", func(order *message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage(watermill.NewUUID(), order.Payload)}, nil
@@ -51,7 +48,7 @@ func ExampleConnection_AddHandler() {
 }
 
 // Watermill's Requeuer adds its handler by itself, so it gets a Subscriber, and its router the Middleware.
-func ExampleConnection_Subscriber_requeuer() {
+func ExampleConnect_subscriber_requeuer() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	router.AddMiddleware(rabbit.Middleware)
 	parked, err := rabbit.Subscriber("requeuer", retry.Options{Concurrency: 1})
@@ -66,7 +63,7 @@ func ExampleConnection_Subscriber_requeuer() {
 }
 
 // One middleware for all handlers of a router: each message is retried by the options of its own subscriber.
-func ExampleConnection_Middleware() {
+func ExampleConnect_middleware() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	router.AddMiddleware(rabbit.Middleware)
 	orders, err := rabbit.Subscriber("billing")
@@ -74,7 +71,7 @@ func ExampleConnection_Middleware() {
 	router.AddConsumerHandler("billing", "orders", orders, bill)
 }
 
-func ExampleConnection_Publisher() {
+func ExampleConnect_publisher() {
 	rabbit := connection()
 	err := rabbit.Publisher().Publish("orders", message.NewMessage("order-1", nil))
 	if errors.Is(err, publish.ErrUnroutable) {
@@ -82,7 +79,7 @@ func ExampleConnection_Publisher() {
 	}
 }
 
-func ExampleConnection_Health() {
+func ExampleConnect_health() {
 	rabbit := connection()
 	http.Handle("/ready", retry.ReadinessHandler(rabbit.Health))
 }
@@ -97,7 +94,7 @@ func (slowHandlers) Event(e retry.Event) {
 }
 
 // An observer sees all handlers of the connection, and its publishers.
-func ExampleConnection_Observe() {
+func ExampleConnect_observe() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	rabbit.Observe(slowHandlers{})
 	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
@@ -105,7 +102,7 @@ func ExampleConnection_Observe() {
 }
 
 // An operator pauses a handler while the database that it needs is repaired.
-func ExampleConnection_Pause() {
+func ExampleConnect_pause() {
 	rabbit := connection()
 	maintain := func() error {
 		if err := rabbit.Pause("billing"); err != nil { // an unknown name; the error lists the names
@@ -118,7 +115,7 @@ func ExampleConnection_Pause() {
 }
 
 // A handler begins paused, and is resumed when what it needs is there.
-func ExampleConnection_Resume() {
+func ExampleConnect_resume() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
 	check(rabbit.Pause("billing"))
@@ -130,17 +127,9 @@ func ExampleConnection_Resume() {
 }
 
 // Close it after the router: messages in flight still need it.
-func ExampleConnection_Close() {
+func ExampleConnect_close() {
 	rabbit, router := connection(), message.NewDefaultRouter(nil)
 	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
 	check(router.Run(context.Background()))
 	check(rabbit.Close())
-}
-
-// The password is not printed.
-func ExampleConnection_Format() {
-	var rabbit *rabbitmq.Connection // of Connect
-	fmt.Println(strings.Contains(fmt.Sprint(rabbit), "secret"))
-	// Output:
-	// false
 }

@@ -18,7 +18,7 @@ import (
 )
 
 var (
-	rabbit *config.Connection // what Connect returns
+	rabbit retry.Connection // what Connect returns
 	router *message.Router
 	send   = bill
 )

@@ -17,14 +17,14 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// ConnectConfig configures Connect. The publishers and the subscribers of the factories then belong to the Connection,
+// ConnectConfig configures Connect. The publishers and the subscribers of the factories then belong to the connection,
 // which closes them.
 type ConnectConfig struct {
 	// Config is the relay's. Its Publisher publishes copies. It may be the AppPublisher: the router does not close that
 	// one.
 	Config
 
-	// AppPublisher publishes the app's own messages: those of AddHandler and Connection.Publisher. The default is
+	// AppPublisher publishes the app's own messages: those of AddHandler and retry.Connection.Publisher. The default is
 	// Config.Publisher.
 	AppPublisher message.Publisher
 
@@ -53,14 +53,8 @@ func (c ConnectConfig) Validate() error {
 	return err
 }
 
-// Connection is an app's connection to a Pub/Sub whose messages a relay retries. It is a retry.Connection, which
-// documents its methods.
-//
-// A handler needs one name in all processes of the app, because its topics are named after it. A handler of
-// AddConsumerHandler or AddHandler has the return topic "<Prefix>.return.<name>". Subscriber can be subscribed to
-// several topics: each topic has the return topic "<Prefix>.return.<name>.<topic>", and "<name>.<topic>" is the handler
-// in the failure record and in the name of the dead-letter topic.
-type Connection struct {
+// connection is the retry.Connection of Connect.
+type connection struct {
 	config  ConnectConfig
 	relay   *Relay
 	retry   *middleware.TieredRetry // with the policy of the connection
@@ -75,12 +69,26 @@ type Connection struct {
 	closed      bool
 }
 
-var _ retry.Connection = (*Connection)(nil)
-
-// Connect returns a Connection, or an error that reports all faults of the configuration. Connect does not connect to
-// the backend: NewHandlerSubscriber is called for each handler that is added, and the tiers are subscribed with the
-// first handler. A nil logger logs nothing.
-func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (*Connection, error) {
+// Connect returns a connection to a Pub/Sub whose messages a relay retries, or an error that reports all faults of the
+// configuration. Connect does not connect to the backend: NewHandlerSubscriber is called for each handler that is
+// added, and the tiers are subscribed with the first handler. A nil logger logs nothing.
+//
+// The methods of the retry.Connection are documented there. What they do here:
+//
+//   - AddConsumerHandler, AddHandler: a handler needs one name in all processes of the app, because its topics are named
+//     after it. Its return topic is "<Prefix>.return.<name>".
+//   - Subscriber: it can be subscribed to several topics. For each topic the handler is "<name>.<topic>" in the failure
+//     record, and so in the names of the return topic and of the dead-letter topic: "<Prefix>.return.<name>.<topic>" and
+//     "<Prefix>.dead.<name>.<topic>". Subscribe returns an error for a topic that a subscriber of the same name is
+//     subscribed to and has not ended: on a Pub/Sub without consumer groups each of the two would get every message and
+//     every retry.
+//   - Pause: the Pub/Sub goes on delivering: the next message waits before the handler. After Config.MaxHop, 20 seconds
+//     by default, it is nacked, and waits again when the Pub/Sub redelivers it: a Pub/Sub that counts redeliveries
+//     counts each of them, and one that puts a nacked message behind the others changes the order.
+//   - Health has no links: the subscribers have their own connections. A subscription is not consuming after its
+//     subscriber has closed the channel.
+//   - Close also closes the subscribers of the handlers, the AppPublisher and Config.Publisher.
+func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid relay.ConnectConfig: %w", err)
 	}
@@ -91,10 +99,12 @@ func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (*Connection,
 	if config.AppPublisher == nil {
 		config.AppPublisher = config.Publisher
 	}
-	c := &Connection{config: config, relay: relay, logger: relay.logger, groups: map[string]string{},
+	c := &connection{config: config, relay: relay, logger: relay.logger, groups: map[string]string{},
 		closing: make(chan struct{})}
-	c.retry, err = c.newRetry(relay.config.Policy)
-	return c, err
+	if c.retry, err = c.newRetry(relay.config.Policy); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // checkOptions refuses what only RabbitMQ has.
@@ -120,16 +130,12 @@ func checkOptions(options retry.Options) error {
 }
 
 // newRetry makes the retry middleware of a handler, and the tiers of its policy.
-func (c *Connection) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
+func (c *connection) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
 	return middleware.New(policy, c.relay.Backend(), c.logger)
 }
 
-// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does.
-//
-// Options, names, topics and functions that are wrong are an error of the router's Run. It has the faults of all
-// handlers that were added, joined, and nothing is consumed: every Subscribe of this Connection returns them, also
-// later. Correct them, and call Connect again.
-func (c *Connection) AddConsumerHandler(
+// AddConsumerHandler implements retry.Connection.
+func (c *connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
@@ -139,8 +145,8 @@ func (c *Connection) AddConsumerHandler(
 	return added
 }
 
-// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher.
-func (c *Connection) AddHandler(
+// AddHandler implements retry.Connection.
+func (c *connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
 	options ...retry.Options,
 ) *message.Handler {
@@ -153,7 +159,7 @@ func (c *Connection) AddHandler(
 
 // handlerSubscriber returns the subscriber of a handler of one topic. With faults, all subscribers of the connection
 // refuse to subscribe.
-func (c *Connection) handlerSubscriber(name, topic string, options []retry.Options) message.Subscriber {
+func (c *connection) handlerSubscriber(name, topic string, options []retry.Options) message.Subscriber {
 	subscriber, err := c.subscriber(name, func(string) string { return name }, options)
 	if err == nil {
 		err = subscriber.merged.claim(topic)
@@ -169,13 +175,8 @@ func (c *Connection) handlerSubscriber(name, topic string, options []retry.Optio
 	}
 }
 
-// Subscriber returns the subscriber of a handler, for code that adds handlers by itself. A subscriber can be subscribed
-// to several topics. For each topic the handler is "<name>.<topic>" in the failure record, and so in the names of the
-// return topic and of the dead-letter topic: "<Prefix>.return.<name>.<topic>" and "<Prefix>.dead.<name>.<topic>".
-//
-// Subscribe returns an error for a topic that a subscriber of the same name is subscribed to and has not ended: on a
-// Pub/Sub without consumer groups each of the two would get every message and every retry.
-func (c *Connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
+// Subscriber implements retry.Connection.
+func (c *connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	subscriber, err := c.subscriber(name, func(topic string) string { return name + "." + topic }, options)
 	if err != nil {
 		return nil, fmt.Errorf("subscriber %q: %w", name, err)
@@ -183,7 +184,7 @@ func (c *Connection) Subscriber(name string, options ...retry.Options) (message.
 	return subscriber, nil
 }
 
-func (c *Connection) subscriber(
+func (c *connection) subscriber(
 	name string, handlerOf func(topic string) string, given []retry.Options,
 ) (*connectionSubscriber, error) {
 	o, err := options.One(given, &c.relay.config.Policy)
@@ -221,7 +222,7 @@ func (c *Connection) subscriber(
 }
 
 // claim refuses a name that is in use with another group: both groups would get all retries.
-func (c *Connection) claim(name, group string) error {
+func (c *connection) claim(name, group string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if name == "" {
@@ -235,36 +236,29 @@ func (c *Connection) claim(name, group string) error {
 	return nil
 }
 
-// Middleware is the retry middleware for handlers with a Subscriber of this connection.
-func (c *Connection) Middleware(h message.HandlerFunc) message.HandlerFunc {
+// Middleware implements retry.Connection.
+func (c *connection) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return c.retry.Dispatch(h)
 }
 
-// Publisher is the publisher of the app's own messages.
-func (c *Connection) Publisher() message.Publisher {
+// Publisher implements retry.Connection.
+func (c *connection) Publisher() message.Publisher {
 	return openPublisher{observed{c.config.AppPublisher, &c.relay.observers, false}}
 }
 
-// Pause makes a handler take no new messages, until Resume. The Pub/Sub goes on delivering: the next message waits
-// before the handler. After Config.MaxHop, 20 seconds by default, it is nacked, and waits again when the Pub/Sub
-// redelivers it: a Pub/Sub that counts redeliveries counts each of them, and one that puts a nacked message behind the
-// others changes the order. Messages in flight go on. The name is that of the handler, or what Subscriber was called
-// with. It returns an error for an unknown name, which lists the names.
-func (c *Connection) Pause(handler string) error { return c.gates.Pause(handler) }
+// Pause implements retry.Connection.
+func (c *connection) Pause(handler string) error { return c.gates.Pause(handler) }
 
-// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason, which Health names, stays.
-func (c *Connection) Resume(handler string) error { return c.gates.Resume(handler) }
+// Resume implements retry.Connection.
+func (c *connection) Resume(handler string) error { return c.gates.Resume(handler) }
 
-// Observe attaches observers, such as those of package observe, to all handlers of the connection and to its
-// publishers. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for
-// each observer.
-func (c *Connection) Observe(observers ...retry.Observer) {
+// Observe implements retry.Connection.
+func (c *connection) Observe(observers ...retry.Observer) {
 	c.relay.observe(retry.Observed{Health: c.Health, Closed: c.closing}, observers)
 }
 
-// Health returns the state of the subscriptions of handlers and tiers. There are no links: the subscribers have their
-// own connections. A subscription is not consuming after its subscriber has closed the channel.
-func (c *Connection) Health() retry.Health {
+// Health implements retry.Connection.
+func (c *connection) Health() retry.Health {
 	h := retry.Health{Subscriptions: c.relay.health.Health()}
 	for i, s := range h.Subscriptions {
 		if s.Consuming { // one that has ended is a fault, also during a pause
@@ -275,9 +269,8 @@ func (c *Connection) Health() retry.Health {
 	return h
 }
 
-// Close ends the subscriptions of the handlers, stops the relay, and then closes the subscribers of the handlers, the
-// AppPublisher and Config.Publisher. Close the router first. A second Close does nothing.
-func (c *Connection) Close() error {
+// Close implements retry.Connection.
+func (c *connection) Close() error {
 	c.mu.Lock()
 	subscribers, closed := c.subscribers, c.closed
 	c.subscribers, c.closed = nil, true

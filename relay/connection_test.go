@@ -24,7 +24,7 @@ import (
 
 // connected is a router with a Connection on a gochannel.
 type connected struct {
-	*relay.Connection
+	retry.Connection
 	t         *testing.T
 	pubSub    *gochannel.GoChannel
 	publisher *probe // of copies
@@ -203,7 +203,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "the name is empty")
 	require.NoError(t, c.Close())
 	_, err = c.Subscriber("mailing")
-	require.ErrorContains(t, err, "the relay is closed")
+	require.ErrorIs(t, err, retry.ErrClosed)
 }
 
 // noting records the topics that are subscribed.

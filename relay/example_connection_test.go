@@ -93,7 +93,7 @@ func ExampleConnectConfig_Validate() {
 }
 
 // connectPubSub connects an app whose Pub/Sub has no settings.
-func connectPubSub(pubSub *gochannel.GoChannel) *relay.Connection {
+func connectPubSub(pubSub *gochannel.GoChannel) retry.Connection {
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
 			Publisher:     pubSub,
@@ -119,7 +119,7 @@ func (a alarms) Event(e retry.Event) {
 }
 
 // A handler with a policy of its own, and an observer of the connection.
-func ExampleConnection_AddConsumerHandler() {
+func ExampleConnect_addConsumerHandler() {
 	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	router := message.NewDefaultRouter(nil)
 	alarmed := make(chan string)
@@ -139,7 +139,7 @@ func ExampleConnection_AddConsumerHandler() {
 }
 
 // A handler that produces messages. A message that it produces after a retry carries no failure record.
-func ExampleConnection_AddHandler() {
+func ExampleConnect_addHandler() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	retries := connectPubSub(pubSub)
 	router := message.NewDefaultRouter(nil)
@@ -165,7 +165,7 @@ func ExampleConnection_AddHandler() {
 
 // Code that adds its handlers by itself, as the processors of components/cqrs do: it gets a subscriber, and the router gets the
 // middleware.
-func ExampleConnection_Subscriber() {
+func ExampleConnect_subscriber() {
 	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	router := message.NewDefaultRouter(nil)
 	router.AddMiddleware(retries.Middleware)
@@ -195,7 +195,7 @@ func ExampleConnection_Subscriber() {
 }
 
 // A readiness probe.
-func ExampleConnection_Health() {
+func ExampleConnect_health() {
 	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	http.Handle("/ready", retry.ReadinessHandler(retries.Health))
 
@@ -227,7 +227,7 @@ func (w *waits) Attach(o retry.Observed) (retry.Observer, error) {
 func (w *waits) Event(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Err) }
 
 // An observer gets each outcome, and can ask for the messages that this process keeps until they are due.
-func ExampleConnection_Observe() {
+func ExampleConnect_observe() {
 	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
 	observer := &waits{}
 	retries.Observe(observer)
@@ -270,7 +270,7 @@ func check(err error) {
 }
 
 // The messages of a paused handler wait before it, and its retries too.
-func ExampleConnection_Pause() {
+func ExampleConnect_pause() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	retries, err := relay.Connect(relay.ConnectConfig{
 		Config: relay.Config{
@@ -307,8 +307,8 @@ func ExampleConnection_Pause() {
 	// order-1
 }
 
-func ExampleConnection_Resume() {
-	var retries *relay.Connection // of Connect
+func ExampleConnect_resume() {
+	var retries retry.Connection // of Connect
 	maintain := func() error {
 		if err := retries.Pause("billing"); err != nil {
 			return err

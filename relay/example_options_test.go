@@ -23,7 +23,7 @@ func bill(msg *message.Message) error {
 }
 
 // One function adds the handlers on RabbitMQ and on gochannel. The options that only RabbitMQ has are its parameter.
-func ExampleConnection_options() {
+func ExampleConnect_options() {
 	onRabbitMQ := false
 	customerOf := func(msg *message.Message) string { return msg.Metadata.Get("customer") }
 	var retries retry.Connection = connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil)) // or that of config.Connect

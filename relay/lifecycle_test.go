@@ -295,7 +295,7 @@ func TestClosedRelayRefusesHandlers(t *testing.T) {
 	require.NoError(t, a.tiers.Close())
 	require.NoError(t, a.tiers.Close(), "a second Close is harmless")
 	a.handle("billing", ignore)
-	require.ErrorContains(t, a.router.Run(t.Context()), "the relay is closed")
+	require.ErrorIs(t, a.router.Run(t.Context()), retry.ErrClosed)
 	require.NoError(t, a.pubSub.Close())
 }
 

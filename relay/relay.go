@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var errClosed = errors.New("the relay is closed: close it after the router, and make a new one for a new router")
+var errClosed = fmt.Errorf("close the relay after the router: %w", retry.ErrClosed)
 
 // Relay keeps the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe
 // for concurrent use. Use one Relay per process, backend and prefix.

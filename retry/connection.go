@@ -11,13 +11,17 @@ import (
 // safe for concurrent use.
 type Connection interface {
 	// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At
-	// most one Options can be given. The router's Run returns an error for options that are wrong or that the backend
-	// does not have. The retry middleware is the handler's first: add the app's other middlewares to the handler that
-	// is returned.
+	// most one Options can be given. The retry middleware is the handler's first: add the app's other middlewares to
+	// the handler that is returned.
+	//
+	// Options, names, topics and functions that are wrong are an error of the router's Run, and so are options that the
+	// backend does not have. It has the faults of all handlers that were added, joined, and nothing is consumed: every
+	// Subscribe of this Connection returns them, also later. Correct them, and connect again.
 	AddConsumerHandler(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc,
 		options ...Options) *message.Handler
 
-	// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher.
+	// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one
+	// of them cannot be published, the message has failed with ErrNotPublished, and is retried.
 	AddHandler(router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
 		options ...Options) *message.Handler
 

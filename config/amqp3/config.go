@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -15,7 +16,8 @@ import (
 //
 //	go doc github.com/tieredretry/watermill-retry/retry.Policy
 //	go doc github.com/tieredretry/watermill-retry/rabbitmq.Settings
-//	go doc github.com/tieredretry/watermill-retry/config/amqp3.Connect
+//	go doc github.com/tieredretry/watermill-retry/config.Connect
+//	go doc github.com/tieredretry/watermill-retry/retry.Connection
 //	go doc github.com/tieredretry/watermill-retry/retry.Options
 type Config struct {
 	// AMQP is the app's own configuration, for example what amqp.NewDurableQueueConfig returns, with the app's names,
@@ -35,8 +37,8 @@ type Config struct {
 }
 
 // plain returns the configuration without types of watermill-amqp.
-func (c Config) plain() rabbitmq.Config {
-	return rabbitmq.Config{App: appOf(c.AMQP), Policy: c.Policy, Settings: c.Settings}
+func (c Config) plain() door.Config {
+	return door.Config{App: appOf(c.AMQP), Policy: c.Policy, Settings: c.Settings}
 }
 
 // Validate reports all faults of the configuration, joined. It does not connect.
@@ -49,17 +51,12 @@ func (c Config) Format(state fmt.State, verb rune) {
 		Policy   retry.Policy
 		Settings rabbitmq.Settings
 	}
-	c.AMQP.Connection.AmqpURI = rabbitmq.RedactedURI(c.AMQP.Connection.AmqpURI)
+	c.AMQP.Connection.AmqpURI = door.RedactedURI(c.AMQP.Connection.AmqpURI)
 	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), printed{c.AMQP, c.Policy, c.Settings})
 }
 
-// Connection is what Connect returns. Its methods:
-//
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection
-//	go doc github.com/tieredretry/watermill-retry/rabbitmq.Connection.AddConsumerHandler
-type Connection = rabbitmq.Connection
-
-// Connect is that of package config, whose documentation says what becomes of each field of the amqp.Config.
-func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
-	return rabbitmq.Connect(config.plain(), logger)
+// Connect is that of package config, whose documentation says what the methods of the Connection do, and what becomes of
+// each field of the amqp.Config.
+func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
+	return door.Connect(config.plain(), logger)
 }

@@ -49,7 +49,7 @@ func settings(opts options) config.Config {
 // app is an ordinary Watermill app, and what makes its retries visible.
 type app struct {
 	queue    string
-	rabbit   *config.Connection
+	rabbit   retry.Connection
 	router   *message.Router
 	orders   message.Publisher // of another service, in a real system
 	tracer   trace.Tracer

@@ -85,7 +85,7 @@ type handling struct {
 // consume handles the messages of queues until stop. It returns when all handlers consume.
 func (h handling) consume(
 	c config.Config, handle func(msg *message.Message) error, queues ...string,
-) (rabbit *config.Connection, stop func(), err error) {
+) (rabbit retry.Connection, stop func(), err error) {
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	closeAll := func() error { return nil }
 	if h.concurrency == 0 {

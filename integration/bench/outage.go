@@ -27,7 +27,7 @@ type outageApp struct {
 	down    *atomic.Bool
 	calls   atomic.Int64 // while the dependency is down
 	dead    atomic.Int64
-	rabbit  *config.Connection
+	rabbit  retry.Connection
 	stop    func()
 }
 

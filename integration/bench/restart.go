@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -63,7 +63,7 @@ func (b *bench) restartAll(nodes, uris []string, tool string) error {
 			return err
 		}
 	}
-	var apps []*config.Connection
+	var apps []retry.Connection
 	for _, uri := range uris {
 		h := handling{handlers: 1, concurrency: workers}
 		h.options.CloseTimeout = 5 * time.Second
@@ -125,7 +125,7 @@ func (l *ledger) settled(published int) (lost int) {
 
 // feed publishes to the queues in turn until the context ends, and returns how many messages it has published. A
 // message that one app cannot publish is published by the next one: it may arrive twice.
-func feed(ctx context.Context, apps []*config.Connection, queues []string) (published int) {
+func feed(ctx context.Context, apps []retry.Connection, queues []string) (published int) {
 	slots := make(chan struct{}, 500)
 	var running sync.WaitGroup
 	var failed atomic.Int64

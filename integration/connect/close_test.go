@@ -16,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -63,7 +62,7 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 	eventually(t, func() bool { return testapp.Depth(t, first.topic("orders")) == count-concurrency },
 		"what was fetched and not handed out is given back")
 	_, err = first.Subscriber("late")
-	require.ErrorIs(t, err, rabbitmq.ErrClosed)
+	require.ErrorIs(t, err, retry.ErrClosed)
 	close(leave)
 	closes.Wait()
 	require.NoError(t, broker.Receive(t, done, "Run returns"), "the router ends with its last subscription")
@@ -110,22 +109,22 @@ func TestAfterClose(t *testing.T) {
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 
-	require.ErrorIs(t, s.router.Run(context.Background()), rabbitmq.ErrClosed)
+	require.ErrorIs(t, s.router.Run(context.Background()), retry.ErrClosed)
 	_, err = before.Subscribe(context.Background(), s.topic("orders"))
-	require.ErrorIs(t, err, rabbitmq.ErrClosed)
-	require.ErrorIs(t, before.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), rabbitmq.ErrClosed)
+	require.ErrorIs(t, err, retry.ErrClosed)
+	require.ErrorIs(t, before.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), retry.ErrClosed)
 	_, err = s.Subscriber("after")
-	require.ErrorIs(t, err, rabbitmq.ErrClosed)
+	require.ErrorIs(t, err, retry.ErrClosed)
 	router := message.NewDefaultRouter(nil)
 	s.AddConsumerHandler(router, "after", s.topic("orders"), func(*message.Message) error { return nil })
-	require.ErrorIs(t, router.Run(context.Background()), rabbitmq.ErrClosed)
-	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), publish.ErrClosed)
-	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), rabbitmq.ErrClosed, "the error has the fix")
+	require.ErrorIs(t, router.Run(context.Background()), retry.ErrClosed)
+	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), retry.ErrClosed)
+	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), retry.ErrClosed, "the error has the fix")
 	var failed *publish.Error
 	require.ErrorAs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), &failed)
 	require.ErrorContains(t, s.Health().Ready(), "the consuming connection is not open")
 	for _, link := range s.Health().Links {
-		require.ErrorIs(t, link.LastError, rabbitmq.ErrClosed, link.Name)
+		require.ErrorIs(t, link.LastError, retry.ErrClosed, link.Name)
 		require.False(t, link.LastErrorAt.IsZero(), link.Name)
 	}
 }

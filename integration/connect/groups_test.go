@@ -13,7 +13,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -106,5 +105,3 @@ func TestFanOut(t *testing.T) {
 	eventually(t, func() bool { return testapp.Depth(t, queue+"_g3."+s.name+".300ms") == 0 }, "nothing waits any more")
 	assert.Equal(t, want, deliveries.Counts())
 }
-
-var _ retry.Connection = (*config.Connection)(nil)

@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -35,7 +34,7 @@ func TestMain(m *testing.M) {
 
 // A shop is an app on Connect. Its queues and exchanges have names that no other test uses.
 type shop struct {
-	*config.Connection
+	retry.Connection
 	t      testing.TB
 	name   string
 	log    *testapp.Log

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 // An app is on Connect. Its queues and exchanges have names that no other test uses.
 type app struct {
-	*config.Connection
+	retry.Connection
 	t      testing.TB
 	name   string
 	log    *testapp.Log

@@ -62,7 +62,7 @@ func (g *group) config(arguments amqp091.Table) config.Config {
 
 // An app consumes work queues of the group.
 type app struct {
-	*config.Connection
+	retry.Connection
 	router *message.Router
 	stop   func()
 }

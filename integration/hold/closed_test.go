@@ -37,7 +37,7 @@ func TestClosedPublisherGivesBack(t *testing.T) {
 	a.stop()
 	for _, e := range a.outcomes(retry.GivenBack) {
 		assert.Zero(t, e.Record.Failures)
-		assert.ErrorContains(t, e.Err, "the publisher is closed")
+		assert.ErrorIs(t, e.Err, retry.ErrClosed)
 	}
 	assert.Empty(t, a.outcomes(retry.Held))
 	assert.Zero(t, testapp.Depth(t, a.queue+".dead"))

@@ -52,9 +52,9 @@ type app struct {
 	queue      string
 	log        *testapp.Log
 	router     *message.Router
-	stop       func()             // of the router
-	closeParts func() error       // of the publisher of the parts, or of the Connection
-	connection *config.Connection // nil: the parts
+	stop       func()           // of the router
+	closeParts func() error     // of the publisher of the parts, or of the Connection
+	connection retry.Connection // nil: the parts
 	// publish publishes a message that comes to the queue, on the connection of the copies.
 	publish func(*message.Message) error
 

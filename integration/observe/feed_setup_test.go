@@ -20,7 +20,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -33,7 +32,7 @@ var errFeed = errors.New("the bank is down")
 // A feed is an app on Connect with an Observer that keeps what it gets. Its queues and exchanges have names that no other test uses.
 type feed struct {
 	retry.NopObserver
-	*config.Connection
+	retry.Connection
 	t      testing.TB
 	name   string
 	log    *testapp.Log

@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -32,7 +31,7 @@ var errDown = errors.New("the bank is down")
 
 // A shop has one handler on Connect, with a dependency that can be down. Its queues have names that no other test uses.
 type shop struct {
-	*config.Connection
+	retry.Connection
 	t      testing.TB
 	name   string // the prefix
 	orders string // the topic, and the work queue

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestCloseUnderLoad(t *testing.T) {
@@ -31,7 +32,7 @@ func TestCloseUnderLoad(t *testing.T) {
 				uuid := fmt.Sprint(caller, "-", i)
 				err := p.Publish(topology.queue, newMessage(uuid))
 				if err != nil {
-					asPublishError(t, err, publish.ErrClosed)
+					asPublishError(t, err, retry.ErrClosed)
 					return
 				}
 				confirmed[caller][uuid]++
@@ -45,7 +46,7 @@ func TestCloseUnderLoad(t *testing.T) {
 	require.NoError(t, p.Close())
 	group.Wait()
 	require.NoError(t, p.Close(), "again")
-	require.ErrorIs(t, p.Publish(topology.queue, newMessage("late")), publish.ErrClosed)
+	require.ErrorIs(t, p.Publish(topology.queue, newMessage("late")), retry.ErrClosed)
 	want := map[string]int{}
 	for _, uuids := range confirmed {
 		for uuid := range uuids {

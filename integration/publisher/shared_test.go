@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func connect(t testing.TB, config publisher.Config) *publisher.Connection {
@@ -81,7 +82,7 @@ func TestCloseOfASharedConnectionUnderLoad(t *testing.T) {
 				for n := 0; ; n++ {
 					uuid := fmt.Sprint(caller, "-", n)
 					if err := p.Publish(topologies[i].queue, newMessage(uuid)); err != nil {
-						asPublishError(t, err, publish.ErrClosed)
+						asPublishError(t, err, retry.ErrClosed)
 						return
 					}
 					confirmed[i][caller][uuid]++

@@ -118,13 +118,27 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq",
+		may:    []string{amqp091, module + "/internal/rabbitmq/management", module + "/rabbitmq/topology"},
+		never:  []string{amqpPubSub, module + "/config"},
+		why:    "it is what users set, and does nothing",
+		alone:  true,
+	},
+	{
+		folder: "internal/rabbitmq/door",
 		may: []string{
-			module + "/internal/options", watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/internal/binding", module + "/internal/rabbitmq",
-			module + "/internal/faults", module + "/internal/gate", module + "/internal/redrive", module + "/internal/rota",
-			module + "/internal/users", module + "/internal/warning",
+			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/retry", module + "/rabbitmq",
+			module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
+			module + "/internal/options", module + "/internal/rabbitmq", module + "/internal/rota",
+			module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config"},
 		why:   "all majors of watermill-amqp share it, and an app compiles only its own major",
+	},
+	{
+		folder: "rabbitmq/drift",
+		may:    []string{watermill, amqp091, module + "/backoff", module + "/rabbitmq/topology", module + "/internal/rabbitmq"},
+		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
+		why:    "it compares a broker with a topology, and needs no app",
 	},
 	{
 		folder: "rabbitmq/deadletter",

@@ -50,9 +50,6 @@ var (
 	// ErrNotDeclared is returned when the exchange could not be declared, or not in time. The message has not been
 	// delivered.
 	ErrNotDeclared = errors.New("the exchange was not declared")
-
-	// ErrClosed is returned when the publisher or its connection is closed. The message has not been delivered.
-	ErrClosed = errors.New("the publisher is closed")
 )
 
 // Error is the error of one message. errors.Is and errors.As find Err, Cause and Redeclare.
@@ -60,7 +57,7 @@ type Error struct {
 	Exchange    string
 	RoutingKey  string
 	MessageUUID string // Watermill's UUID of the message
-	Err         error  // one of this package's Err variables
+	Err         error  // one of this package's Err variables, or retry.ErrClosed
 	Cause       error  // the underlying error, such as a *amqp091.Error or a context's error; may be nil
 	Redeclare   error  // why what is missing could not be declared again; nil: it could, or was not tried
 	Unsent      bool   // no attempt was written to the socket, not even in part
@@ -68,7 +65,7 @@ type Error struct {
 
 // Kind classifies the error.
 //
-// KindClosed is ErrClosed. KindRefused is ErrRefused with a cause that is not temporary, and KindTooLarge the same
+// KindClosed is retry.ErrClosed. KindRefused is ErrRefused with a cause that is not temporary, and KindTooLarge the same
 // because of the size: the message may fit where the broker adds less to it. The causes that are temporary are: the
 // broker's 403 (the user lacks a permission), 405, 320, 501, 504, 506 and 541, and an error of the app's marshaler that
 // is a context's error or has a method Temporary() bool or Timeout() bool that returns true.
@@ -78,7 +75,7 @@ type Error struct {
 // or ErrBlocked of a message that was written, at least in part. The others are KindTemporary.
 func (e *Error) Kind() retry.ErrorKind {
 	switch e.Err {
-	case ErrClosed:
+	case retry.ErrClosed:
 		return retry.KindClosed
 	case ErrNacked:
 		return retry.KindRejected

@@ -88,11 +88,11 @@ func TestKindsOfErrors(t *testing.T) {
 		"refused by Marshal, panicking error":       {Error{Err: ErrRefused, Cause: panickingUnwrap{}}, refused},
 		"refused, too large":                        {Error{Err: ErrRefused, Cause: &TooLargeError{"large"}}, retry.KindTooLarge},
 		"not declared":                              {Error{Err: ErrNotDeclared, Cause: broker(amqp091.AccessRefused)}, none},
-		"closed":                                    {Error{Err: ErrClosed}, closed},
+		"closed":                                    {Error{Err: retry.ErrClosed}, closed},
 	} {
 		assert.Equal(t, row.want, row.err.Kind(), name)
 	}
-	all := []error{ErrUnroutable, ErrNacked, ErrNotConfirmed, ErrBlocked, ErrNotConnected, ErrStalled, ErrRefused, ErrNotDeclared, ErrClosed}
+	all := []error{ErrUnroutable, ErrNacked, ErrNotConfirmed, ErrBlocked, ErrNotConnected, ErrStalled, ErrRefused, ErrNotDeclared, retry.ErrClosed}
 	for _, err := range all {
 		failed := Error{Err: err}
 		assert.Equal(t, err != ErrNotDeclared, failed.Kind() != none, "%v has a kind, if nothing else is known", err)

@@ -32,7 +32,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -55,7 +54,7 @@ type shop struct {
 	address    string
 	management string
 
-	rabbit   *config.Connection
+	rabbit   retry.Connection
 	repaired atomic.Bool
 	lock     sync.Mutex
 	handled  map[string]int // by the UUID, since repaired

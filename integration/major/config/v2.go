@@ -6,9 +6,8 @@ package config
 import "github.com/tieredretry/watermill-retry/config"
 
 type (
-	Builder    = config.Builder
-	Config     = config.Config
-	Connection = config.Connection
+	Builder = config.Builder
+	Config  = config.Config
 )
 
 var (

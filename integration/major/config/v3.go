@@ -5,9 +5,8 @@ package config
 import "github.com/tieredretry/watermill-retry/config/amqp3"
 
 type (
-	Builder    = amqp3.Builder
-	Config     = amqp3.Config
-	Connection = amqp3.Connection
+	Builder = amqp3.Builder
+	Config  = amqp3.Config
 )
 
 var (

@@ -21,7 +21,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -97,7 +96,7 @@ func (a *app) settings() config.Config {
 	return b
 }
 
-func (a *app) connect(change ...func(*config.Config)) *config.Connection {
+func (a *app) connect(change ...func(*config.Config)) retry.Connection {
 	a.t.Helper()
 	settings := a.settings()
 	for _, c := range change {
@@ -116,7 +115,7 @@ func refusing(b *config.Config) {
 }
 
 // connectWithoutTiers returns a connection that may declare nothing. Its tiers exist until removeTiers.
-func (a *app) connectWithoutTiers() *config.Connection {
+func (a *app) connectWithoutTiers() retry.Connection {
 	a.t.Helper()
 	builder, err := config.NewBuilder(a.settings())
 	require.NoError(a.t, err)
@@ -134,7 +133,7 @@ func (a *app) removeTiers(work string) {
 }
 
 // handleOrders adds a handler that does what the payload names, and one whose breaker pauses it.
-func (a *app) handleOrders(connection *config.Connection) {
+func (a *app) handleOrders(connection retry.Connection) {
 	var seen sync.Map
 	connection.AddConsumerHandler(a.router, billing, a.queue("orders"), func(msg *message.Message) error {
 		_, again := seen.LoadOrStore(msg.UUID, true)
@@ -162,7 +161,7 @@ func (a *app) handleOrders(connection *config.Connection) {
 }
 
 // handleMails adds a handler that fails. The channel is closed at its first call.
-func (a *app) handleMails(connection *config.Connection) <-chan struct{} {
+func (a *app) handleMails(connection retry.Connection) <-chan struct{} {
 	tried := make(chan struct{})
 	first := sync.OnceFunc(func() { close(tried) })
 	connection.AddConsumerHandler(a.router, "mail", a.queue("mails"), func(*message.Message) error {
@@ -173,7 +172,7 @@ func (a *app) handleMails(connection *config.Connection) <-chan struct{} {
 }
 
 // fill publishes until the work queue of the mails refuses a message: then the mail on the tier cannot come back.
-func (a *app) fill(mails *config.Connection) {
+func (a *app) fill(mails retry.Connection) {
 	a.t.Helper()
 	until := time.Now().Add(soon)
 	for time.Now().Before(until) {
@@ -192,12 +191,12 @@ func (a *app) orphan() {
 	}))
 }
 
-func (a *app) publish(connection *config.Connection, topic, kind string) {
+func (a *app) publish(connection retry.Connection, topic, kind string) {
 	require.NoError(a.t, connection.Publisher().Publish(a.queue(topic), message.NewMessage(watermill.NewUUID(), []byte(kind))))
 }
 
 // goOn publishes one message of each kind four times a second until the test ends: rates need values that change.
-func (a *app) goOn(connection *config.Connection) {
+func (a *app) goOn(connection retry.Connection) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // declareTimeout is how long a message waits for a declaration.
@@ -55,7 +56,7 @@ func (d *Declarations) Exchange(m *Message, declare func(*amqp091.Channel, strin
 		state := d.connection.link.State()
 		switch {
 		case d.connection.ctx.Err() != nil:
-			return m.Failure(publish.ErrClosed, nil)
+			return m.Failure(retry.ErrClosed, nil)
 		case state.Connection == nil:
 			return m.Failure(publish.ErrNotConnected, state.Cause)
 		}

@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A Message is what Send publishes, and where to.
@@ -55,7 +56,7 @@ func (c *Connection) Send(messages ...Message) (failures []error, err error) {
 		return nil, nil
 	}
 	if !c.calls.Enter() {
-		return nil, messages[0].Failure(publish.ErrClosed, nil)
+		return nil, messages[0].Failure(retry.ErrClosed, nil)
 	}
 	defer c.calls.Leave()
 
@@ -91,7 +92,7 @@ func (c *Connection) Excess(m *Message) (int, error) {
 	state := c.link.State()
 	if state.Connection == nil {
 		if !c.calls.Enter() {
-			return 0, m.Failure(publish.ErrClosed, nil)
+			return 0, m.Failure(retry.ErrClosed, nil)
 		}
 		c.calls.Leave()
 		return 0, m.Failure(publish.ErrNotConnected, state.Cause)

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestMaxInFlightCountsTheMessagesOfAllCalls(t *testing.T) {
@@ -32,9 +33,9 @@ func TestSendAfterClose(t *testing.T) {
 	exchanges := c.NewDeclarations("declare")
 	require.NoError(t, c.Close())
 	m := timed(t, "closed", time.Minute)
-	require.ErrorIs(t, c.SendOne(m), publish.ErrClosed)
+	require.ErrorIs(t, c.SendOne(m), retry.ErrClosed)
 	m.Exchange = "events"
-	require.ErrorIs(t, exchanges.Exchange(&m, nil), publish.ErrClosed)
+	require.ErrorIs(t, exchanges.Exchange(&m, nil), retry.ErrClosed)
 	_, err := c.Channel(t.Context())
 	require.ErrorIs(t, err, publish.ErrNotConnected)
 	health := c.Health()

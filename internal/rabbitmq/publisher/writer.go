@@ -8,6 +8,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/socket"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // maxBatch is the largest number of messages in one write to the socket.
@@ -90,7 +91,7 @@ func (w *writer) publish(r *request) {
 		case <-current.changed:
 		case <-state.Changed:
 		case <-w.connection.ctx.Done():
-			r.reportUnsent(publish.ErrClosed, nil)
+			r.reportUnsent(retry.ErrClosed, nil)
 			return
 		}
 	}
@@ -114,7 +115,7 @@ func drain(lane chan *request) {
 	for {
 		select {
 		case r := <-lane:
-			r.reportUnsent(publish.ErrClosed, nil)
+			r.reportUnsent(retry.ErrClosed, nil)
 		default:
 			return
 		}

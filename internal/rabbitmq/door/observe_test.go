@@ -1,4 +1,4 @@
-package rabbitmq
+package door
 
 import (
 	"errors"
@@ -26,7 +26,7 @@ func TestResultsOfAPublisher(t *testing.T) {
 		"unconfirmed":            {of(publish.ErrNotConfirmed, down), 1, results{retry.PublishUnconfirmed: 1}},
 		"connection lost":        {of(publish.ErrNotConnected, down), 1, results{retry.PublishUnconfirmed: 1}},
 		"refused, none was sent": {of(publish.ErrRefused, down), 3, results{retry.PublishRefused: 1, retry.PublishFailed: 2}},
-		"closed, none was sent":  {of(publish.ErrClosed, nil), 3, results{retry.PublishFailed: 3}},
+		"closed, none was sent":  {of(retry.ErrClosed, nil), 3, results{retry.PublishFailed: 3}},
 		"no exchange":            {of(publish.ErrNotDeclared, down), 2, results{retry.PublishFailed: 2}},
 		"not of the publisher":   {down, 2, results{retry.PublishFailed: 2}},
 		"wrapped":                {fmt.Errorf("the app: %w", of(publish.ErrNacked, nil)), 1, results{retry.PublishNacked: 1}},

@@ -1,4 +1,4 @@
-package rabbitmq
+package door
 
 import (
 	"cmp"
@@ -50,7 +50,7 @@ type handlerSubscriber struct {
 // newHandler returns an error that joins all faults of the options.
 func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSubscriber, error) {
 	if c.isClosed() {
-		return nil, faults.OfHandler(name, ErrClosed)
+		return nil, faults.OfHandler(name, retry.ErrClosed)
 	}
 	o, err := options.One(given, &c.core.policy)
 	if name == "" {
@@ -228,7 +228,7 @@ func (h *handlerSubscriber) Close() error {
 
 func (h *handlerSubscriber) begin(topic string) error {
 	if h.connection.isClosed() {
-		return faults.OfHandler(h.name, ErrClosed)
+		return faults.OfHandler(h.name, retry.ErrClosed)
 	}
 	return errors.Join(h.connection.faults.All(), h.add(topic))
 }
@@ -238,7 +238,7 @@ func (h *handlerSubscriber) explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, subscriber.ErrClosed) && h.connection.isClosed():
-		err = ErrClosed
+		err = retry.ErrClosed
 	}
 	return faults.OfHandler(h.name, err)
 }
@@ -297,7 +297,7 @@ type refusedSubscriber struct {
 
 func (r refusedSubscriber) Subscribe(context.Context, string) (<-chan *message.Message, error) {
 	if r.connection.isClosed() {
-		return nil, faults.OfHandler(r.name, ErrClosed)
+		return nil, faults.OfHandler(r.name, retry.ErrClosed)
 	}
 	return nil, r.connection.faults.All()
 }

@@ -1,4 +1,4 @@
-package rabbitmq
+package door
 
 import (
 	"context"
@@ -11,10 +11,11 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Connect opens two connections. Packages config and config/amqp3 document it.
-func Connect(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
+func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.validateConnect(); err != nil {
 		return nil, fmt.Errorf("invalid Config: %w", err)
 	}
@@ -77,7 +78,7 @@ const (
 )
 
 // open connects twice. manage is the address of the management API, or empty.
-func open(c *core, manage string, logger watermill.LoggerAdapter) (*Connection, error) {
+func open(c *core, manage string, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	to := c.wire()
 	to.ReconnectInitial, to.ReconnectMax = c.app.ReconnectInitial, c.app.ReconnectMax
 	consuming, err := subscriber.Open(to, logger)

@@ -1,4 +1,4 @@
-package rabbitmq
+package door
 
 import (
 	"errors"
@@ -8,15 +8,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Observe attaches observers, such as those of package observe, to all handlers of the connection, also to those that
-// were added before, and to its publishers. What an observer does cannot change the outcome of a message. Its errors
-// are logged. Call it once for each observer.
-//
-// Observed.Waiting has the work queues of the handlers that have subscribed, with their tiers and dead letters, and the
-// orphans. With Config.Management its numbers are those of the management API, which are up to five seconds old.
-// Without it, and where the API takes more than half of the time, the broker is asked for each queue: then only
-// messages count that no consumer has, a quorum queue that is busy can show 0, and one call asks for up to 500 queues;
-// the next call goes on with the rest. No message is read.
+// Observe implements retry.Connection.
 func (c *Connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
 		c.core.observers.Attach(o, retry.Observed{

@@ -1,4 +1,4 @@
-package rabbitmq
+package door
 
 import (
 	"context"
@@ -22,12 +22,7 @@ import (
 
 var _ retry.Connection = (*Connection)(nil)
 
-// ErrClosed is returned by Connection.Subscriber, and by the subscribers and the publisher of a Connection, when the
-// Connection is closed.
-var ErrClosed = errors.New("the connection is closed: make a new one with Connect")
-
-// Connection is what Connect returns: two connections to the broker, for any number of handlers, consumer groups and
-// schedules. Both reconnect by themselves. It is safe for concurrent use.
+// Connection is the retry.Connection of Connect. Packages config and config/amqp3 document it.
 type Connection struct {
 	core       *core
 	logger     watermill.LoggerAdapter
@@ -92,13 +87,7 @@ func (c *Connection) sourceOf(owner any) *middleware.Source {
 	}
 }
 
-// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At most
-// one Options can be given. The retry middleware is the handler's first: add the app's other middlewares to the handler
-// that is returned.
-//
-// Options, topics and functions that are wrong are an error of the router's Run. It has the faults of all handlers
-// that were added, joined, and nothing is consumed: every Subscribe of this Connection returns them, also later.
-// Correct them, and call Connect again.
+// AddConsumerHandler implements retry.Connection.
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
@@ -109,8 +98,7 @@ func (c *Connection) AddConsumerHandler(
 	return added
 }
 
-// AddHandler is AddConsumerHandler for a handler that produces messages. They are published with Publisher. If one of
-// them cannot be published, the message has failed with retry.ErrNotPublished, and is retried.
+// AddHandler implements retry.Connection.
 func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
 	options ...retry.Options,
@@ -135,7 +123,7 @@ func (c *Connection) handlerOf(
 		err = h.add(topic)
 	}
 	if err != nil {
-		if !errors.Is(err, ErrClosed) {
+		if !errors.Is(err, retry.ErrClosed) {
 			c.faults.Add(err)
 		}
 		return refusedSubscriber{c, name}, c.Middleware
@@ -143,10 +131,7 @@ func (c *Connection) handlerOf(
 	return h, h.retry.Middleware
 }
 
-// Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of
-// components/cqrs, Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs and in Health. The
-// subscriber's Close ends its subscriptions only, and waits for messages in flight for up to Options.CloseTimeout.
-// Errors of a topic are those of Subscribe, for example a Group without an exchange.
+// Subscriber implements retry.Connection.
 func (c *Connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	h, err := c.newHandler(name, options)
 	if err != nil {
@@ -155,52 +140,35 @@ func (c *Connection) Subscriber(name string, options ...retry.Options) (message.
 	return h, nil
 }
 
-// Middleware is the retry middleware for handlers with a Subscriber of this connection, for a handler's or a router's
-// AddMiddleware. Each message is retried with the schedule of its own subscriber, and comes back to its own queue.
-// Messages of other subscribers are refused: each is held, and the log has the reason.
+// Middleware implements retry.Connection.
 func (c *Connection) Middleware(handler message.HandlerFunc) message.HandlerFunc {
 	return c.fallback.Dispatch(handler)
 }
 
-// Publisher returns the publisher of the app's own messages. The topics are those of the app's configuration: the
-// exchange is that of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey. Before the first
-// publish to an exchange, and again after a reconnect, the app's topology builder declares it, unless VerifyOnly is
-// set.
-//
-// Publish returns nil only after the broker has routed and confirmed all messages. Otherwise the error is a
-// *publish.Error, or has several. It wraps publish.ErrUnroutable for a message that no queue got: a subscriber of the
-// topic must run once first, because it declares the queue. It wraps ErrClosed after Close of the Connection. Close
-// does nothing, because the router closes the publishers of its handlers: Close of the Connection closes it.
+// Publisher implements retry.Connection.
 func (c *Connection) Publisher() message.Publisher { return c.app }
 
-// Pause makes a handler take no new messages, until Resume. Its consumers are cancelled, and stay so across a
-// reconnect. Messages that were fetched and not handed to the handler go back to the queue in their order; before
-// RabbitMQ 4.3 that counts a delivery of them. With an OrderKey and a limit for another reason, the few that were
-// fetched are handed out. Messages in flight go on and are acked. Then no message is unacknowledged. The name is that
-// of the handler, or what Subscriber was called with. Pause does not wait for the broker. It returns an error for an
-// unknown name, which lists the names, and ErrClosed after Close.
+// Pause implements retry.Connection.
 func (c *Connection) Pause(handler string) error { return c.whileOpen(handler, c.gates.Pause) }
 
-// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason, which Health names, stays.
+// Resume implements retry.Connection.
 func (c *Connection) Resume(handler string) error { return c.whileOpen(handler, c.gates.Resume) }
 
 func (c *Connection) whileOpen(handler string, do func(string) error) error {
 	if c.isClosed() {
-		return faults.OfHandler(handler, ErrClosed)
+		return faults.OfHandler(handler, retry.ErrClosed)
 	}
 	return do(handler)
 }
 
-// Health returns the state of the two connections, "consuming" and "publishing", and of all subscriptions. After Close,
-// the LastError of both is ErrClosed. With Config.Management it has the tiers and inboxes that are overdue. It does not
-// wait for the broker.
+// Health implements retry.Connection. It does not wait for the broker.
 func (c *Connection) Health() retry.Health {
 	h := c.consuming.Health()
 	h.Links = append(h.Links, c.publishing.Health())
 	if c.isClosed() {
 		for i, link := range h.Links {
 			if !link.Connected {
-				h.Links[i].LastError, h.Links[i].LastErrorAt = ErrClosed, link.Since
+				h.Links[i].LastError, h.Links[i].LastErrorAt = retry.ErrClosed, link.Since
 			}
 		}
 	}
@@ -212,10 +180,7 @@ func (c *Connection) Health() retry.Health {
 	return h
 }
 
-// Close ends the subscriptions, and waits for the messages in flight, for up to Options.CloseTimeout and one second
-// more. Then it closes the connection for consuming, the publishers, and the connection for publishing. Close the
-// router first, or let its Run return: then no messages are in flight. It may be called several times, and waits each
-// time. It returns nil.
+// Close implements retry.Connection.
 func (c *Connection) Close() error {
 	c.mu.Lock()
 	c.closed = true

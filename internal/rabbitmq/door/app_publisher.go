@@ -1,4 +1,4 @@
-package rabbitmq
+package door
 
 import (
 	"context"
@@ -127,9 +127,6 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 			report.Context = messages[0].Context()
 		}
 		reportPublished(p.sender.core.observers, report, err)
-	}
-	if errors.Is(err, publish.ErrClosed) {
-		return fmt.Errorf("%w: %w", err, ErrClosed)
 	}
 	if !errors.Is(err, publish.ErrUnroutable) {
 		return err

@@ -1,4 +1,4 @@
-package rabbitmq
+package door
 
 import (
 	"errors"
@@ -10,6 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -19,7 +20,7 @@ import (
 type Config struct {
 	App    app.Config
 	Policy retry.Policy
-	Settings
+	rabbitmq.Settings
 }
 
 // withLadder returns a policy with the default of ExtraTiers.
