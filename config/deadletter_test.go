@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -66,7 +67,7 @@ func TestReaderNeedsOnlyTheApp(t *testing.T) {
 	first := amqp091.Table{exchangeHeader: "shop", routingKeyHeader: "eu", userIDHeader: "shop-user"}
 	for exchange, key := range map[string]string{"retry": "dead.orders_billing", "shop.retry": "dead.orders_billing", "": "orders_billing.dead"} {
 		for _, byBroker := range []bool{false, true} {
-			headers := amqp091.Table{retry.FailuresKey: "2", retry.TopicKey: "orders", retry.DeadReasonKey: "exhausted"}
+			headers := amqp091.Table{recordkey.Failures: "2", recordkey.Topic: "orders", recordkey.DeadReason: "exhausted"}
 			for name, value := range first {
 				headers[name] = value
 			}

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -67,7 +68,7 @@ func TestForeignMessageSurvivesRetries(t *testing.T) {
 		msg.Metadata["retry_failures"] = "1"
 		p, err := marshaler.Marshal(msg)
 		require.NoError(t, err)
-		assert.NotContains(t, msg.Metadata["trace"], retry.PropertiesKey)
+		assert.NotContains(t, msg.Metadata["trace"], recordkey.Properties)
 
 		want := amqp091.Publishing{
 			Headers: amqp091.Table{
@@ -85,7 +86,7 @@ func TestForeignMessageSurvivesRetries(t *testing.T) {
 		delivery = configtest.ComeBack(p)
 		delete(delivery.Headers, "retry_record")
 
-		msg.Metadata[retry.DeadReasonKey] = "exhausted"
+		msg.Metadata[recordkey.DeadReason] = "exhausted"
 		dead, err := marshaler.Marshal(msg)
 		require.NoError(t, err)
 		assert.EqualValues(t, 5, dead.Priority, "in a dead-letter queue nothing has to expire in order")
@@ -127,8 +128,8 @@ func TestRecordAndHeadersSurviveAnyMarshaler(t *testing.T) {
 				record, retried := retry.ReadRecord(msg.Metadata)
 				require.Equal(t, failures > 0, retried)
 				require.Equal(t, failures, record.Failures)
-				msg.Metadata[retry.FailuresKey] = strconv.Itoa(failures + 1)
-				msg.Metadata[retry.TopicKey] = "orders"
+				msg.Metadata[recordkey.Failures] = strconv.Itoa(failures + 1)
+				msg.Metadata[recordkey.Topic] = "orders"
 				p, err := marshaler.Marshal(msg)
 				require.NoError(t, err)
 				for key, value := range configtest.TypedHeaders {
@@ -238,12 +239,12 @@ func TestEmptyDeliveryIsAnError(t *testing.T) {
 func TestForgedHeadersAreIgnored(t *testing.T) {
 	marshaler := around(t, propertyReader{stock(nil)})
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
-		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", retry.PropertiesKey: "forged",
-		retry.UnmarshalErrorKey: "forged", "retry_publish_id": "forged",
+		userIDHeader: "admin", exchangeHeader: "amq.topic", routingKeyHeader: "all", recordkey.Properties: "forged",
+		recordkey.UnmarshalError: "forged", "retry_publish_id": "forged",
 	}})
 	require.NoError(t, err)
 	assert.Equal(t, "shop/orders/", msg.Metadata["from"])
-	assert.NotContains(t, msg.Metadata, retry.UnmarshalErrorKey)
+	assert.NotContains(t, msg.Metadata, recordkey.UnmarshalError)
 	assert.NotContains(t, msg.Metadata, "retry_publish_id")
 	p, err := marshaler.Marshal(msg)
 	require.NoError(t, err)
@@ -337,7 +338,7 @@ func TestMarshalerErrorsAreBounded(t *testing.T) {
 			t.Run(name+", "+how, func(t *testing.T) {
 				msg, err := around(t, app).Unmarshal(configtest.Foreign())
 				require.NoError(t, err)
-				text, marked := msg.Metadata[retry.UnmarshalErrorKey]
+				text, marked := msg.Metadata[recordkey.UnmarshalError]
 				assert.True(t, marked, "the middleware dead-letters it")
 				assert.LessOrEqual(t, len(text), 1100)
 				assert.True(t, utf8.ValidString(text))
@@ -352,8 +353,8 @@ func TestUnreadableMessageIsMarked(t *testing.T) {
 			marshaler := around(t, app)
 			msg, err := marshaler.Unmarshal(configtest.Foreign())
 			require.NoError(t, err, "after an error the broker would deliver it again without end")
-			assert.Contains(t, msg.Metadata[retry.UnmarshalErrorKey], "no JSON")
-			delete(msg.Metadata, retry.UnmarshalErrorKey) // as the middleware does
+			assert.Contains(t, msg.Metadata[recordkey.UnmarshalError], "no JSON")
+			delete(msg.Metadata, recordkey.UnmarshalError) // as the middleware does
 			p, err := marshaler.Marshal(msg)
 			require.NoError(t, err)
 			assert.Equal(t, "order 1", string(p.Body))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -69,11 +70,11 @@ func TestWhereDeadLettersFailed(t *testing.T) {
 		poisonedTopic  string
 	}{
 		"a failure record": {
-			headers: amqp091.Table{retry.FailuresKey: "3", retry.TopicKey: "orders", retry.HandlerKey: "billing"},
+			headers: amqp091.Table{recordkey.Failures: "3", recordkey.Topic: "orders", recordkey.Handler: "billing"},
 			topic:   "orders", handler: "billing", failures: 4, poisonedTopic: "orders",
 		},
 		"a record with a garbled count": {
-			headers: amqp091.Table{retry.FailuresKey: "three", retry.TopicKey: "orders", retry.HandlerKey: "billing"},
+			headers: amqp091.Table{recordkey.Failures: "three", recordkey.Topic: "orders", recordkey.Handler: "billing"},
 			topic:   "orders", handler: "billing", failures: 1, poisonedTopic: "orders",
 		},
 		"only the keys of a poison queue": {
@@ -131,26 +132,26 @@ func deadReasonsOf(t *testing.T, prefix string) {
 	deadLettered := func(t *testing.T, headers amqp091.Table) amqp091.Table {
 		msg, err := app.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: prefix + ".return", RoutingKey: "1s.orders", Headers: headers})
 		require.NoError(t, err)
-		msg.Metadata[retry.FailuresKey], msg.Metadata[retry.DeadReasonKey] = "4", string(retry.DeadReasonExhausted)
+		msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.DeadReason] = "4", string(retry.DeadReasonExhausted)
 		p, err := app.Marshal(msg)
 		require.NoError(t, err)
 		return p.Headers
 	}
 	t.Run("the broker's, with an older reason in the message", func(t *testing.T) {
-		record := read(t, amqp091.Table{retry.DeadReasonKey: "older", "x-death": deaths("delivery_limit")})
+		record := read(t, amqp091.Table{recordkey.DeadReason: "older", "x-death": deaths("delivery_limit")})
 		assert.Equal(t, retry.Record{
 			Failures: 1, DeadReason: "delivery_limit", Reason: "the broker dead-lettered it from queue orders: delivery_limit",
 			FirstFailedAt: time.Unix(1700000002, 0).UTC(), LastFailedAt: time.Unix(1700000002, 0).UTC(),
 		}, record)
 	})
 	t.Run("the middleware's own", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{retry.FailuresKey: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
+		headers := deadLettered(t, amqp091.Table{recordkey.Failures: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
 		record := read(t, headers)
 		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 		assert.Equal(t, 4, record.Failures)
 	})
 	t.Run("the middleware's own, published again as it is", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{retry.FailuresKey: "3"})
+		headers := deadLettered(t, amqp091.Table{recordkey.Failures: "3"})
 		headers["x-death"] = deaths("delivery_limit") // the broker dead-letters it later
 		record := read(t, headers)
 		assert.EqualValues(t, "delivery_limit", record.DeadReason)
@@ -161,7 +162,7 @@ func deadReasonsOf(t *testing.T, prefix string) {
 		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 	})
 	t.Run("redriven from the orphans, then dead", func(t *testing.T) { // x-death of an orphan is that of its tier
-		record := read(t, deadLettered(t, amqp091.Table{retry.FailuresKey: "3", "x-death": deaths("expired")[1:]}))
+		record := read(t, deadLettered(t, amqp091.Table{recordkey.Failures: "3", "x-death": deaths("expired")[1:]}))
 		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
 	})
 }

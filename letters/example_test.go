@@ -67,7 +67,7 @@ func ExampleFresh() {
 		return []*message.Message{letters.Fresh(dead)}, nil
 	}
 	dead := message.NewMessage("order-1", nil)
-	dead.Metadata = message.Metadata{"tenant": "acme", retry.FailuresKey: "4", retry.DeadReasonKey: "exhausted"}
+	dead.Metadata = message.Metadata{"tenant": "acme", "retry_failures": "4", "retry_dead_reason": "exhausted"}
 	forwarded, err := forward(dead)
 	fmt.Println(forwarded[0].UUID, forwarded[0].Metadata, err)
 	// Output:

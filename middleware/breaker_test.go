@@ -20,6 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -407,8 +408,8 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 					require.NoError(t, err)
 					sent := b.sent.copies[len(b.sent.copies)-1]
 					assert.Equal(t, row.tier, sent.topic)
-					assert.Equal(t, "1", sent.msg.Metadata.Get(retry.FailuresKey))
-					assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(retry.SnoozesKey))
+					assert.Equal(t, "1", sent.msg.Metadata.Get(recordkey.Failures))
+					assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(recordkey.Snoozes))
 					msg = redelivered(b.ctx, sent)
 				}
 			})
@@ -427,7 +428,7 @@ func TestMessagesInFlightAtAPauseSayNothing(t *testing.T) {
 		assert.Equal(t, 1, b.gate.Limit(), "a success from before the pause")
 		bad(errDown)
 		assert.Equal(t, 1, b.gate.Limit(), "a failure from before the pause")
-		assert.Equal(t, "1", b.sent.copies[10].msg.Metadata.Get(retry.FailuresKey), "it counts for the message")
+		assert.Equal(t, "1", b.sent.copies[10].msg.Metadata.Get(recordkey.Failures), "it counts for the message")
 	})
 }
 
@@ -594,14 +595,14 @@ func TestProbeOnItsLastTry(t *testing.T) {
 		b := withBreaker(t, ctx, 16)
 		b.outcomes(errDown)
 		msg := redelivered(b.ctx, b.sent.copies[0])
-		msg.Metadata.Set(retry.FailuresKey, "4")
+		msg.Metadata.Set(recordkey.Failures, "4")
 		b.outcomes(repeat(errDown, 9)...)
 		b.paused()
 		_, err := b.retry.Dispatch(failing(errDown))(msg)
 		require.NoError(t, err)
 		sent := b.sent.copies[10]
 		assert.Equal(t, "1s.orders", sent.topic)
-		assert.Equal(t, "4", sent.msg.Metadata.Get(retry.FailuresKey))
+		assert.Equal(t, "4", sent.msg.Metadata.Get(recordkey.Failures))
 	})
 }
 
@@ -620,7 +621,7 @@ func TestRulePausesAtOnce(t *testing.T) {
 				assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
 				assert.Contains(t, b.logs.String(), "rule:the bank")
 				sent := b.sent.only(t)
-				assert.Equal(t, "0", sent.msg.Metadata.Get(retry.FailuresKey))
+				assert.Equal(t, "0", sent.msg.Metadata.Get(recordkey.Failures))
 				assert.Equal(t, 3*time.Second, b.paused(), "not shortened")
 				b.outcomes(errDown)
 				assertPause(t, 6*time.Second, b.paused())
@@ -673,7 +674,7 @@ func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 		assert.Equal(t, gate.None, b.gate.Limit(), "it has opened, no message has seen that")
 		require.NoError(t, b.handle(h))
 		assert.Equal(t, 6, calls)
-		assert.Equal(t, "0", b.sent.copies[6].msg.Metadata.Get(retry.FailuresKey))
+		assert.Equal(t, "0", b.sent.copies[6].msg.Metadata.Get(recordkey.Failures))
 		down = false
 		for _, want := range []time.Duration{1, 2, 4, 8} {
 			assert.Equal(t, 0, b.gate.Limit())

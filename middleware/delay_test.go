@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -70,7 +71,7 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 				failedAt := time.Now()
 				_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, row.requested)))(messageOf(ctx))
 				require.NoError(t, err)
-				promised := sent.only(t).msg.Metadata[retry.DueAtKey]
+				promised := sent.only(t).msg.Metadata[recordkey.DueAt]
 
 				assert.Equal(t, row.tiers, rounds(t, ctx, tiered, sent, succeed))
 				waited := time.Since(failedAt)
@@ -78,8 +79,8 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 				assert.LessOrEqual(t, waited, max(row.requested, time.Second)+time.Second, "late by at most the shortest tier")
 				assert.Equal(t, promised, time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), "the due time is true")
 				for _, c := range sent.copies {
-					assert.Equal(t, "1", c.msg.Metadata[retry.FailuresKey], "a round on a tier is not a failure")
-					assert.Equal(t, promised, c.msg.Metadata[retry.DueAtKey])
+					assert.Equal(t, "1", c.msg.Metadata[recordkey.Failures], "a round on a tier is not a failure")
+					assert.Equal(t, promised, c.msg.Metadata[recordkey.DueAt])
 				}
 				require.Len(t, events, len(row.tiers)+1)
 				assert.Equal(t, waited, events[0].Delay)
@@ -270,7 +271,7 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 		_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(ctx))
 		require.NoError(t, err)
 		back := redelivered(ctx, sent.only(t))
-		assert.Equal(t, "1s", back.Metadata[retry.RemainingKey])
+		assert.Equal(t, "1s", back.Metadata[recordkey.Remaining])
 		time.Sleep(time.Second)
 
 		_, err = tiered.Middleware(notCalled(t))(back)
@@ -278,7 +279,7 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 		require.Len(t, sent.copies, 2)
 		assert.Equal(t, "1s.orders", sent.copies[1].topic)
 		left := maps.Clone(back.Metadata)
-		delete(left, retry.RemainingKey)
+		delete(left, recordkey.Remaining)
 		left[delay.DelayedForKey] = "1s"
 		assert.Equal(t, left, sent.copies[1].msg.Metadata, "only the rest of the delay changes, and no failure is counted")
 		second := backoff.Tier(time.Second)
@@ -298,7 +299,7 @@ func TestRequestedDelayWithoutRounds(t *testing.T) {
 			require.NoError(t, err)
 			copied := sent.only(t)
 			assert.Equal(t, tier+".orders", copied.topic)
-			assert.NotContains(t, copied.msg.Metadata, retry.RemainingKey)
+			assert.NotContains(t, copied.msg.Metadata, recordkey.Remaining)
 			record, _ := retry.ReadRecord(copied.msg.Metadata)
 			assert.Equal(t, requested, time.Until(record.DueAt))
 		})
@@ -322,7 +323,7 @@ func TestForgedRemainingDelay(t *testing.T) {
 				})
 				msg := messageOf(ctx)
 				retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
-				msg.Metadata[retry.RemainingKey] = forged
+				msg.Metadata[recordkey.Remaining] = forged
 				began, called := time.Now(), false
 				h := func(*message.Message) ([]*message.Message, error) {
 					called = true
@@ -353,7 +354,7 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 		"For, of a program without Watermill": {func(m *message.Message) { m.Metadata[delay.DelayedForKey] = "7s" }, []string{"5s", "1s", "1s"}, 7 * time.Second},
 		"of properties": {func(m *message.Message) {
 			delay.Message(m, delay.For(time.Second))
-			m.Metadata[retry.PropertiesKey] = "x"
+			m.Metadata[recordkey.Properties] = "x"
 		}, []string{"1s"}, time.Second},
 		"until a time that is over": {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(-time.Minute))) }, nil, 0},
 		"garbled": {func(m *message.Message) {
@@ -384,8 +385,8 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 				assert.Equal(t, 1, calls)
 				last := sent.copies[len(sent.copies)-1]
 				assert.Equal(t, "1s.orders", last.topic, "the failure waits by the schedule, and is not delayed again")
-				assert.Equal(t, "1", last.msg.Metadata[retry.FailuresKey])
-				assert.NotContains(t, last.msg.Metadata, retry.RemainingKey)
+				assert.Equal(t, "1", last.msg.Metadata[recordkey.Failures])
+				assert.NotContains(t, last.msg.Metadata, recordkey.Remaining)
 			})
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -114,7 +115,7 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err erro
 	if in.recorded {
 		s.record = recordOn(s.origin.topic, in.metadata)
 	}
-	if _, counted := in.metadata[retry.FailuresKey]; !counted && t.traits.DelayArrivals {
+	if _, counted := in.metadata[recordkey.Failures]; !counted && t.traits.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}
 	if t.config.MaxAgeFrom != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -123,7 +124,7 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 func TestEventHasTheMetadataThatTheMessageCameWith(t *testing.T) {
 	var events []retry.Event
 	tiered, _ := setup(t, observing(&events))
-	for _, metadata := range []message.Metadata{{"trace": "abc", retry.PropertiesKey: "x"}, nil} {
+	for _, metadata := range []message.Metadata{{"trace": "abc", recordkey.Properties: "x"}, nil} {
 		msg := messageOf(routerContext(t))
 		msg.Metadata = metadata
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {

@@ -19,8 +19,8 @@ func ExampleReadRecord() {
 		return nil
 	}
 	msg := message.NewMessage("order-1", nil)
-	msg.Metadata.Set(retry.FailuresKey, "3")
-	msg.Metadata.Set(retry.ReasonKey, "the bank is down")
+	msg.Metadata.Set("retry_failures", "3")
+	msg.Metadata.Set("retry_reason", "the bank is down")
 	_ = handler(msg)
 	// Output:
 	// failed 3 times, the last time with: the bank is down
@@ -44,14 +44,14 @@ func ExampleRecord_String() {
 func ExampleRecord_Write() {
 	metadata := message.Metadata{"trace": "abc"}
 	retry.Record{Failures: 2, Topic: "orders", DeadReason: retry.DeadReasonExhausted}.Write(metadata)
-	fmt.Println(metadata["trace"], metadata[retry.FailuresKey], metadata[retry.TopicKey], metadata[retry.DeadReasonKey])
+	fmt.Println(metadata["trace"], metadata["retry_failures"], metadata["retry_topic"], metadata["retry_dead_reason"])
 	// Output:
 	// abc 2 orders exhausted
 }
 
 // Code that copies metadata selectively keeps all of these keys.
 func ExampleRecordKeys() {
-	from := message.Metadata{"trace": "abc", retry.FailuresKey: "2", retry.TopicKey: "orders"}
+	from := message.Metadata{"trace": "abc", "retry_failures": "2", "retry_topic": "orders"}
 	to := message.Metadata{}
 	for _, key := range retry.RecordKeys() {
 		if value, found := from[key]; found {

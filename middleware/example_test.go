@@ -67,7 +67,7 @@ func ExampleTieredRetry_Middleware() {
 	go func() { _ = router.Run(context.Background()) }()
 
 	deadLetter := <-dead
-	fmt.Println(deadLetter.UUID, deadLetter.Metadata[retry.DeadReasonKey], deadLetter.Metadata[retry.ReasonKey])
+	fmt.Println(deadLetter.UUID, deadLetter.Metadata["retry_dead_reason"], deadLetter.Metadata["retry_reason"])
 	deadLetter.Ack()
 	_ = router.Close()
 	// Output:
@@ -150,7 +150,7 @@ func ExampleTieredRetry_Middleware_redactReason() {
 		log.Fatal(err)
 	}
 	deadLetter := <-dead
-	fmt.Println(deadLetter.Metadata[retry.ReasonKey])
+	fmt.Println(deadLetter.Metadata["retry_reason"])
 	deadLetter.Ack()
 	// Output:
 	// card **** declined

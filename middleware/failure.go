@@ -81,7 +81,7 @@ type loggedError string
 
 func (e loggedError) Error() string { return string(e) }
 
-// errUnmarshal is the failure of a message that carries UnmarshalErrorKey.
+// errUnmarshal is the failure of a message that the marshaler could not read.
 type errUnmarshal string
 
 func (e errUnmarshal) Error() string { return "cannot unmarshal the message: " + string(e) }

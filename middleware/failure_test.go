@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // nilTyped is an error whose Error method panics on a nil pointer.
@@ -64,7 +64,7 @@ func TestReasonIsAtMost1KiBOfValidUTF8(t *testing.T) {
 			tiered, sent := setup(t)
 			_, err := tiered.Middleware(failing(failure))(messageOf(ctx))
 			require.NoError(t, err)
-			reason := sent.only(t).msg.Metadata[retry.ReasonKey]
+			reason := sent.only(t).msg.Metadata[recordkey.Reason]
 			assert.LessOrEqual(t, len(reason), 1024)
 			assert.True(t, utf8.ValidString(reason))
 			assert.NotContains(t, reason, "\x00")

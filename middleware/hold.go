@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -201,7 +202,7 @@ func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to 
 		c.Tier = d.tier
 	}
 	to, err = t.backend.Publish(c)
-	if off := letter.Metadata[retry.LeftOffKey]; err == nil && d.inLastForm() && off != "" {
+	if off := letter.Metadata[recordkey.LeftOff]; err == nil && d.inLastForm() && off != "" {
 		d.record.LeftOff = off // the marshaler has named what it has left off
 	}
 	return to, err

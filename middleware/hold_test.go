@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -35,8 +36,8 @@ func TestMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 		require.NoError(t, err)
 		copied := sent.only(t)
-		assert.Equal(t, "1", copied.msg.Metadata[retry.FailuresKey])
-		assert.Equal(t, failedAt.UTC().Format("2006-01-02T15:04:05.000Z"), copied.msg.Metadata[retry.LastFailedAtKey])
+		assert.Equal(t, "1", copied.msg.Metadata[recordkey.Failures])
+		assert.Equal(t, failedAt.UTC().Format("2006-01-02T15:04:05.000Z"), copied.msg.Metadata[recordkey.LastFailedAt])
 		assert.LessOrEqual(t, time.Since(failedAt), time.Minute+5*time.Second, "the longest pause is 5 s")
 		assert.Less(t, sent.tries, 40, "with back-off")
 	})
@@ -98,9 +99,9 @@ func TestParkedMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 		require.Len(t, sent.copies, 2)
 		require.Equal(t, "1s.orders", sent.copies[1].topic)
 		parked := sent.copies[1].msg.Metadata
-		assert.Equal(t, "1s", back.Metadata[retry.RemainingKey])
-		delete(back.Metadata, retry.RemainingKey) // waited for on the last tier
-		delete(parked, delay.DelayedForKey)       // the rest of the delay is shorter now
+		assert.Equal(t, "1s", back.Metadata[recordkey.Remaining])
+		delete(back.Metadata, recordkey.Remaining) // waited for on the last tier
+		delete(parked, delay.DelayedForKey)        // the rest of the delay is shorter now
 		delete(back.Metadata, delay.DelayedForKey)
 		assert.Equal(t, back.Metadata, parked)
 	})

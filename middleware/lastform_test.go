@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -35,13 +36,13 @@ func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
 					return nil
 				}
 				msg := messageOf(ctx)
-				msg.Metadata[retry.FailuresKey], msg.Metadata[retry.TopicKey] = "1", topic
-				msg.Metadata[retry.DeadReasonKey], msg.Metadata[retry.LeftOffKey] = "x", "forged"
+				msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "1", topic
+				msg.Metadata[recordkey.DeadReason], msg.Metadata[recordkey.LeftOff] = "x", "forged"
 				began := time.Now()
 				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.NoError(t, err)
 				assert.Zero(t, time.Since(began), "it is not held")
-				assert.NotContains(t, sent.only(t).msg.Metadata, retry.LeftOffKey)
+				assert.NotContains(t, sent.only(t).msg.Metadata, recordkey.LeftOff)
 			})
 		})
 	}
@@ -85,7 +86,7 @@ func TestSecretsAreInNoLeftOff(t *testing.T) {
 				}
 				_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 				require.NoError(t, err)
-				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retry.LeftOffKey])
+				assert.Equal(t, row.want, sent.only(t).msg.Metadata[recordkey.LeftOff])
 			})
 		})
 	}

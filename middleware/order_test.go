@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -469,13 +470,13 @@ func TestOrderCircuitBreaker(t *testing.T) {
 				last := sent.copies[9].msg.Metadata
 				if outside {
 					assert.Equal(t, 10, calls, "it never opens")
-					assert.Equal(t, errDown.Error(), last[retry.ReasonKey])
-					assert.Equal(t, "1", last[retry.FailuresKey])
+					assert.Equal(t, errDown.Error(), last[recordkey.Reason])
+					assert.Equal(t, "1", last[recordkey.Failures])
 				} else {
 					assert.Equal(t, 6, calls, "it opens")
-					assert.Equal(t, "circuit breaker is open", last[retry.ReasonKey])
-					assert.Equal(t, "0", last[retry.FailuresKey], "snoozed, not counted")
-					assert.Equal(t, "1", last[retry.SnoozesKey])
+					assert.Equal(t, "circuit breaker is open", last[recordkey.Reason])
+					assert.Equal(t, "0", last[recordkey.Failures], "snoozed, not counted")
+					assert.Equal(t, "1", last[recordkey.Snoozes])
 				}
 			})
 		})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -45,7 +46,7 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 			assert.Equal(t, "printing", copies[i].Handler)
 			assert.Equal(t, waits, copies[i].Tier > 0)
 		}
-		assert.Equal(t, "2", copies[2].Message.Metadata[retry.FailuresKey], "the failure on the return topic is counted on top")
+		assert.Equal(t, "2", copies[2].Message.Metadata[recordkey.Failures], "the failure on the return topic is counted on top")
 		require.Len(t, events, 3)
 		for i, outcome := range []retry.Outcome{retry.Retried, retry.Parked, retry.DeadLettered} {
 			assert.Equal(t, outcome, events[i].Outcome)
@@ -53,8 +54,8 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 			assert.Equal(t, "invoices", events[i].Topic)
 		}
 		last := sent.copies[2].msg.Metadata
-		assert.Equal(t, "invoices", last[retry.TopicKey])
-		assert.Equal(t, "printing", last[retry.HandlerKey])
+		assert.Equal(t, "invoices", last[recordkey.Topic])
+		assert.Equal(t, "printing", last[recordkey.Handler])
 		assert.Equal(t, "printing", last["handler_poisoned"])
 	})
 }
@@ -62,10 +63,10 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 func TestRecordOfAnotherOriginIsIgnored(t *testing.T) {
 	tiered, sent := setup(t)
 	msg := messageOf(retrymw.WithOrigin(routerContext(t), "invoices", "printing"))
-	msg.Metadata[retry.FailuresKey], msg.Metadata[retry.TopicKey] = "4", topic
+	msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "4", topic
 	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.NoError(t, err)
-	assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
+	assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
 }
 
 // Pub/Subs that delay messages by themselves read only the keys of components/delay.
@@ -94,10 +95,10 @@ func TestDelayKeysAreRemovedWithTheRecord(t *testing.T) {
 	_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
 	require.NoError(t, err)
 	retried := redelivered(ctx, sent.only(t))
-	retried.Metadata[retry.DueAtKey] = "2026-01-01T00:00:00.000Z"
+	retried.Metadata[recordkey.DueAt] = "2026-01-01T00:00:00.000Z"
 
 	dead := redelivered(ctx, sent.only(t))
-	dead.Metadata[retry.DueAtKey] = "2026-01-01T00:00:00.000Z"
+	dead.Metadata[recordkey.DueAt] = "2026-01-01T00:00:00.000Z"
 	_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(dead)
 	require.NoError(t, err)
 	assert.NotContains(t, sent.copies[1].msg.Metadata, delay.DelayedUntilKey)

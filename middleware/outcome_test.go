@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -44,17 +45,17 @@ func TestFailurePublishesACopyToItsTier(t *testing.T) {
 		assert.Equal(t, "uuid-1", copied.msg.UUID)
 		assert.Equal(t, "order 1", string(copied.msg.Payload))
 		assert.Equal(t, message.Metadata{
-			"trace":                "abc",
-			retry.FailuresKey:      "1",
-			retry.FirstFailedAtKey: "2000-01-01T00:00:00.000Z",
-			retry.LastFailedAtKey:  "2000-01-01T00:00:00.000Z",
-			retry.DueAtKey:         "2000-01-01T00:00:01.000Z",
-			retry.ReasonKey:        "billing: the bank is down",
-			retry.ErrorTypeKey:     "*errors.errorString",
-			retry.TopicKey:         topic,
-			retry.HandlerKey:       handler,
-			delay.DelayedUntilKey:  "2000-01-01T00:00:01.000Z",
-			delay.DelayedForKey:    "1s",
+			"trace":                 "abc",
+			recordkey.Failures:      "1",
+			recordkey.FirstFailedAt: "2000-01-01T00:00:00.000Z",
+			recordkey.LastFailedAt:  "2000-01-01T00:00:00.000Z",
+			recordkey.DueAt:         "2000-01-01T00:00:01.000Z",
+			recordkey.Reason:        "billing: the bank is down",
+			recordkey.ErrorType:     "*errors.errorString",
+			recordkey.Topic:         topic,
+			recordkey.Handler:       handler,
+			delay.DelayedUntilKey:   "2000-01-01T00:00:01.000Z",
+			delay.DelayedForKey:     "1s",
 		}, copied.msg.Metadata)
 		assert.Equal(t, failedAt.Add(30*time.Second), copied.deadline)
 	})
@@ -70,21 +71,21 @@ func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) 
 			require.NoError(t, err)
 			last := sent.copies[len(sent.copies)-1]
 			require.Equal(t, want, last.topic)
-			require.Equal(t, fmt.Sprint(failure+1), last.msg.Metadata[retry.FailuresKey])
+			require.Equal(t, fmt.Sprint(failure+1), last.msg.Metadata[recordkey.Failures])
 			msg = redelivered(ctx, last)
 			time.Sleep(time.Minute) // the tier, in the bubble's time
 		}
 		dead := sent.copies[len(sent.copies)-1].msg
 		assert.Equal(t, message.Metadata{
 			"trace":                           "abc",
-			retry.FailuresKey:                 "5",
-			retry.FirstFailedAtKey:            "2000-01-01T00:00:00.000Z",
-			retry.LastFailedAtKey:             "2000-01-01T00:04:00.000Z",
-			retry.ReasonKey:                   "the bank is down",
-			retry.ErrorTypeKey:                "*errors.errorString",
-			retry.TopicKey:                    topic,
-			retry.HandlerKey:                  handler,
-			retry.DeadReasonKey:               string(retry.DeadReasonExhausted),
+			recordkey.Failures:                "5",
+			recordkey.FirstFailedAt:           "2000-01-01T00:00:00.000Z",
+			recordkey.LastFailedAt:            "2000-01-01T00:04:00.000Z",
+			recordkey.Reason:                  "the bank is down",
+			recordkey.ErrorType:               "*errors.errorString",
+			recordkey.Topic:                   topic,
+			recordkey.Handler:                 handler,
+			recordkey.DeadReason:              string(retry.DeadReasonExhausted),
 			watermillmw.ReasonForPoisonedKey:  "the bank is down",
 			watermillmw.PoisonedTopicKey:      topic,
 			watermillmw.PoisonedHandlerKey:    handler,
@@ -106,8 +107,8 @@ func TestPermanentFailureIsDeadLetteredAtOnce(t *testing.T) {
 			require.NoError(t, err)
 			dead := sent.only(t)
 			assert.Equal(t, "dead.orders", dead.topic)
-			assert.Equal(t, string(retry.DeadReasonPermanent), dead.msg.Metadata[retry.DeadReasonKey])
-			assert.Equal(t, "1", dead.msg.Metadata[retry.FailuresKey])
+			assert.Equal(t, string(retry.DeadReasonPermanent), dead.msg.Metadata[recordkey.DeadReason])
+			assert.Equal(t, "1", dead.msg.Metadata[recordkey.Failures])
 		})
 	}
 }
@@ -115,8 +116,8 @@ func TestPermanentFailureIsDeadLetteredAtOnce(t *testing.T) {
 func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t *testing.T) {
 	tiered, sent := setup(t)
 	msg := messageOf(routerContext(t))
-	msg.Metadata[retry.UnmarshalErrorKey] = "no JSON"
-	msg.Metadata[retry.PropertiesKey] = "raw"
+	msg.Metadata[recordkey.UnmarshalError] = "no JSON"
+	msg.Metadata[recordkey.Properties] = "raw"
 	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		t.Error("the handler was called")
 		return nil, nil
@@ -124,9 +125,9 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t 
 	require.NoError(t, err)
 	dead := sent.only(t)
 	assert.Equal(t, "dead.orders", dead.topic)
-	assert.Equal(t, string(retry.DeadReasonUnmarshal), dead.msg.Metadata[retry.DeadReasonKey])
-	assert.Contains(t, dead.msg.Metadata[retry.ReasonKey], "no JSON")
-	assert.NotContains(t, dead.msg.Metadata, retry.UnmarshalErrorKey)
+	assert.Equal(t, string(retry.DeadReasonUnmarshal), dead.msg.Metadata[recordkey.DeadReason])
+	assert.Contains(t, dead.msg.Metadata[recordkey.Reason], "no JSON")
+	assert.NotContains(t, dead.msg.Metadata, recordkey.UnmarshalError)
 }
 
 func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
@@ -199,7 +200,7 @@ func TestTimeoutOfTheHandlerIsAFailure(t *testing.T) {
 		_, err := tiered.Middleware(slow)(messageOf(ctx))
 		require.NoError(t, err)
 		assert.NoError(t, sent.only(t).ctxErr, "the copy has a context of its own")
-		assert.Equal(t, "context deadline exceeded", sent.only(t).msg.Metadata[retry.ReasonKey])
+		assert.Equal(t, "context deadline exceeded", sent.only(t).msg.Metadata[recordkey.Reason])
 	})
 }
 
@@ -230,10 +231,10 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 	t.Run("the properties of the marshaler", func(t *testing.T) {
 		tiered, sent := setup(t)
 		msg := messageOf(ctx)
-		msg.Metadata[retry.PropertiesKey] = "typed headers"
+		msg.Metadata[recordkey.Properties] = "typed headers"
 		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, "typed headers", sent.only(t).msg.Metadata[retry.PropertiesKey])
+		assert.Equal(t, "typed headers", sent.only(t).msg.Metadata[recordkey.Properties])
 	})
 	t.Run("the copy is a message of its own", func(t *testing.T) {
 		tiered, sent := setup(t)
@@ -241,6 +242,6 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
 		assert.NotSame(t, msg, sent.only(t).msg)
-		assert.NotContains(t, msg.Metadata, retry.FailuresKey, "the received message is not changed")
+		assert.NotContains(t, msg.Metadata, recordkey.Failures, "the received message is not changed")
 	})
 }

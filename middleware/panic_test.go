@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -27,7 +28,7 @@ func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
 	})
 	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(messageOf(routerContext(t)))
 	require.NoError(t, err)
-	reason := sent.only(t).msg.Metadata[retry.ReasonKey]
+	reason := sent.only(t).msg.Metadata[recordkey.Reason]
 	assert.Contains(t, reason, "panic: boom")
 	assert.Contains(t, reason, "panic_test.go:")
 	var panicked *retry.PanicError
@@ -48,7 +49,7 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 	_, err = tiered.Middleware(wmmiddleware.Recoverer(panics))(messageOf(routerContext(t)))
 	require.NoError(t, err)
 	assert.Equal(t, "dead.orders", sent.only(t).topic)
-	assert.Equal(t, "*errors.errorString", sent.only(t).msg.Metadata[retry.ErrorTypeKey], "the root of the error that was panicked with")
+	assert.Equal(t, "*errors.errorString", sent.only(t).msg.Metadata[recordkey.ErrorType], "the root of the error that was panicked with")
 	var panicked *retry.PanicError
 	require.ErrorAs(t, failure, &panicked)
 	assert.Contains(t, string(panicked.Stack), "TestPanicInARecovererIsThePanic")
@@ -65,7 +66,7 @@ func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
 		go func() { _, _ = tiered.Middleware(exiting)(msg) }()
 		<-msg.Acked()
 		assert.Equal(t, "1s.orders", sent.only(t).topic)
-		assert.Equal(t, retry.ErrGoexit.Error(), sent.only(t).msg.Metadata[retry.ReasonKey])
+		assert.Equal(t, retry.ErrGoexit.Error(), sent.only(t).msg.Metadata[recordkey.Reason])
 	})
 	t.Run("cannot be published", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -230,7 +231,7 @@ func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
 		tiered, sent := setup(t)
 		_, err := tiered.Middleware(h)(messageOf(ctx))
 		require.NoError(t, err)
-		return sent.only(t).msg.Metadata[retry.ReasonKey]
+		return sent.only(t).msg.Metadata[recordkey.Reason]
 	}
 	below := func(frames int, f func()) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {
@@ -292,7 +293,7 @@ func TestPlaceOfAPublishersPanicIsNotThatOfTheHandler(t *testing.T) {
 		require.NoError(t, err)
 		_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panicsFirst(); return nil, nil })(messageOf(ctx))
 		require.NoError(t, err)
-		assert.Contains(t, sent.only(t).msg.Metadata[retry.ReasonKey], "panicsFirst")
+		assert.Contains(t, sent.only(t).msg.Metadata[recordkey.Reason], "panicsFirst")
 		assert.Equal(t, 1, logs.lines("the publisher panicked"))
 		assert.Regexp(t, `the publisher panicked: .*derefsNil, panic_test.go:`, logs.text.String())
 	})

@@ -7,6 +7,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -29,8 +31,8 @@ func removeRecord(produced []*message.Message, inbound message.Metadata) {
 		for _, key := range ownKeys {
 			delete(clean, key)
 		}
-		delete(clean, retry.PropertiesKey)
-		delete(clean, retry.UnmarshalErrorKey)
+		delete(clean, recordkey.Properties)
+		delete(clean, recordkey.UnmarshalError)
 		delete(clean, retry.RedrivenKey)
 		for _, key := range delayKeys {
 			if clean[key] == inbound[key] {
@@ -46,8 +48,8 @@ func carriesRecord(metadata message.Metadata) bool {
 	if len(metadata) == 0 {
 		return false
 	}
-	_, failures := metadata[retry.FailuresKey]
-	_, properties := metadata[retry.PropertiesKey]
+	_, failures := metadata[recordkey.Failures]
+	_, properties := metadata[recordkey.Properties]
 	_, redriven := metadata[retry.RedrivenKey]
 	return failures || properties || redriven
 }

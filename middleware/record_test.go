@@ -15,16 +15,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func recorded(failures int) message.Metadata {
 	return message.Metadata{
-		retry.FailuresKey:      strconv.Itoa(failures),
-		retry.FirstFailedAtKey: "2026-01-01T00:00:00.000Z",
-		retry.LastFailedAtKey:  "2026-01-01T00:00:01.000Z",
-		retry.DueAtKey:         "2026-01-01T00:00:02.000Z",
-		retry.TopicKey:         topic,
+		recordkey.Failures:      strconv.Itoa(failures),
+		recordkey.FirstFailedAt: "2026-01-01T00:00:00.000Z",
+		recordkey.LastFailedAt:  "2026-01-01T00:00:01.000Z",
+		recordkey.DueAt:         "2026-01-01T00:00:02.000Z",
+		recordkey.Topic:         topic,
 	}
 }
 
@@ -32,26 +33,26 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 	ctx := routerContext(t)
 	farAhead := time.Now().Add(backoff.MaxDelay + time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
 	for _, row := range []struct{ key, value string }{
-		{retry.FailuresKey, "-1"},
-		{retry.FailuresKey, "9223372036854775807"}, // one more would be negative
-		{retry.FailuresKey, "9223372036854775808"},
-		{retry.FailuresKey, "NaN"},
-		{retry.FailuresKey, ""},
-		{retry.SnoozesKey, "-1"},
-		{retry.SnoozesKey, "1.5"},
-		{retry.FailuresKey, "2001"}, // more than any schedule can count
-		{retry.FirstArrivedAtKey, "yesterday"},
-		{retry.RemainingKey, "-1s"},
-		{retry.RemainingKey, "87600h0m0.001s"}, // more than backoff.MaxDelay
-		{retry.RemainingKey, "2540400h"},       // overflows
-		{retry.RemainingKey, "NaN"},
-		{retry.RemainingKey, ""},
-		{retry.FirstFailedAtKey, ""},
-		{retry.FirstFailedAtKey, "yesterday"},
-		{retry.LastFailedAtKey, "9999-01-01T00:00:00.000Z"},
-		{retry.DueAtKey, "9999-12-31T23:59:59.999Z"},
-		{retry.DueAtKey, farAhead},
-		{retry.TopicKey, "another topic"},
+		{recordkey.Failures, "-1"},
+		{recordkey.Failures, "9223372036854775807"}, // one more would be negative
+		{recordkey.Failures, "9223372036854775808"},
+		{recordkey.Failures, "NaN"},
+		{recordkey.Failures, ""},
+		{recordkey.Snoozes, "-1"},
+		{recordkey.Snoozes, "1.5"},
+		{recordkey.Failures, "2001"}, // more than any schedule can count
+		{recordkey.FirstArrivedAt, "yesterday"},
+		{recordkey.Remaining, "-1s"},
+		{recordkey.Remaining, "87600h0m0.001s"}, // more than backoff.MaxDelay
+		{recordkey.Remaining, "2540400h"},       // overflows
+		{recordkey.Remaining, "NaN"},
+		{recordkey.Remaining, ""},
+		{recordkey.FirstFailedAt, ""},
+		{recordkey.FirstFailedAt, "yesterday"},
+		{recordkey.LastFailedAt, "9999-01-01T00:00:00.000Z"},
+		{recordkey.DueAt, "9999-12-31T23:59:59.999Z"},
+		{recordkey.DueAt, farAhead},
+		{recordkey.Topic, "another topic"},
 	} {
 		t.Run(row.key+"="+row.value, func(t *testing.T) {
 			tiered, sent := setup(t)
@@ -59,10 +60,10 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 			maps.Copy(msg.Metadata, recorded(3))
 			msg.Metadata[row.key] = row.value
 			_, readable := retry.ReadRecord(msg.Metadata)
-			assert.Equal(t, row.key == retry.TopicKey, readable)
+			assert.Equal(t, row.key == recordkey.Topic, readable)
 			_, err := tiered.Middleware(failing(errDown))(msg)
 			require.NoError(t, err)
-			assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
+			assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
 			assert.Equal(t, "1s.orders", sent.only(t).topic)
 		})
 	}
@@ -72,22 +73,22 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 		maps.Copy(msg.Metadata, recorded(3))
 		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, "4", sent.only(t).msg.Metadata[retry.FailuresKey])
-		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retry.FirstFailedAtKey])
+		assert.Equal(t, "4", sent.only(t).msg.Metadata[recordkey.Failures])
+		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[recordkey.FirstFailedAt])
 	})
 	t.Run("no failures", func(t *testing.T) { // as of a message that was snoozed
 		tiered, sent := setup(t)
 		msg := messageOf(ctx)
 		maps.Copy(msg.Metadata, recorded(0))
-		msg.Metadata[retry.SnoozesKey] = "2"
+		msg.Metadata[recordkey.Snoozes] = "2"
 		record, readable := retry.ReadRecord(msg.Metadata)
 		assert.True(t, readable)
 		assert.Equal(t, 2, record.Snoozes)
 		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
-		assert.Equal(t, "2", sent.only(t).msg.Metadata[retry.SnoozesKey])
-		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[retry.FirstFailedAtKey])
+		assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
+		assert.Equal(t, "2", sent.only(t).msg.Metadata[recordkey.Snoozes])
+		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[recordkey.FirstFailedAt])
 	})
 	t.Run("more failures than the schedule has retries", func(t *testing.T) {
 		tiered, sent := setup(t)
@@ -95,7 +96,7 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 		maps.Copy(msg.Metadata, recorded(1001))
 		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.NoError(t, err)
-		assert.Equal(t, string(retry.DeadReasonExhausted), sent.only(t).msg.Metadata[retry.DeadReasonKey])
+		assert.Equal(t, string(retry.DeadReasonExhausted), sent.only(t).msg.Metadata[recordkey.DeadReason])
 	})
 }
 
@@ -114,8 +115,8 @@ func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 
 	msg := message.NewMessage("1", nil)
 	msg.Metadata = recorded(3)
-	msg.Metadata[retry.TopicKey] = "in"
-	msg.Metadata[retry.PropertiesKey] = "typed headers"
+	msg.Metadata[recordkey.Topic] = "in"
+	msg.Metadata[recordkey.Properties] = "typed headers"
 	msg.Metadata["trace"] = "abc"
 	require.NoError(t, pubSub.Publish("in", msg))
 	done := make(chan error, 1)
@@ -123,8 +124,8 @@ func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 	assert.Equal(t, message.Metadata{"trace": "abc"}, <-seen)
 	require.NoError(t, router.Close())
 	require.NoError(t, <-done)
-	assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
-	assert.Equal(t, "out", sent.only(t).msg.Metadata[retry.TopicKey])
+	assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
+	assert.Equal(t, "out", sent.only(t).msg.Metadata[recordkey.Topic])
 }
 
 func TestOnlyTheRecordIsRemovedFromProducedMessages(t *testing.T) {
@@ -149,8 +150,8 @@ func FuzzReadRecord(f *testing.F) {
 	f.Add("9223372036854775808", "NaN", "\xff", "2026-01-01T00:00:00.000+99:99", "NaN", "NaN")
 	f.Fuzz(func(t *testing.T, failures, first, last, due, snoozes, remaining string) {
 		record, ok := retry.ReadRecord(message.Metadata{
-			retry.FailuresKey: failures, retry.FirstFailedAtKey: first, retry.LastFailedAtKey: last, retry.DueAtKey: due,
-			retry.SnoozesKey: snoozes, retry.RemainingKey: remaining,
+			recordkey.Failures: failures, recordkey.FirstFailedAt: first, recordkey.LastFailedAt: last, recordkey.DueAt: due,
+			recordkey.Snoozes: snoozes, recordkey.Remaining: remaining,
 		})
 		if !ok {
 			return
@@ -172,7 +173,7 @@ func TestReadRecordReadsEveryFieldThatWriteWrites(t *testing.T) {
 	dead.Remaining, dead.DueAt, dead.DeadReason, dead.Subscriber = 0, time.Time{}, retry.DeadReasonExhausted, "amqp.Subscriber"
 	for name, record := range map[string]retry.Record{"of a retry": waits, "of a dead letter": dead} {
 		t.Run(name, func(t *testing.T) {
-			metadata := message.Metadata{"trace": "abc", retry.DeadReasonKey: "old", retry.HandlerKey: "old", retry.UnmarshalErrorKey: "old"}
+			metadata := message.Metadata{"trace": "abc", recordkey.DeadReason: "old", recordkey.Handler: "old", recordkey.UnmarshalError: "old"}
 			record.Write(metadata)
 			got, ok := retry.ReadRecord(metadata)
 			require.True(t, ok)
@@ -183,7 +184,7 @@ func TestReadRecordReadsEveryFieldThatWriteWrites(t *testing.T) {
 			}
 		})
 	}
-	assert.Equal(t, []string{retry.DeadReasonKey, retry.FailuresKey, retry.TopicKey}, retry.RecordKeys()[:3], "most important first")
+	assert.Equal(t, []string{recordkey.DeadReason, recordkey.Failures, recordkey.Topic}, retry.RecordKeys()[:3], "most important first")
 }
 
 func TestRecordPrintsOnlyTheFieldsThatAreSet(t *testing.T) {
@@ -203,6 +204,6 @@ func TestTimesAreFormattedAsTheLayout(t *testing.T) {
 	} {
 		metadata := message.Metadata{}
 		retry.Record{Failures: 1, LastFailedAt: at}.Write(metadata)
-		assert.Equal(t, at.UTC().Format("2006-01-02T15:04:05.000Z07:00"), metadata[retry.LastFailedAtKey])
+		assert.Equal(t, at.UTC().Format("2006-01-02T15:04:05.000Z07:00"), metadata[recordkey.LastFailedAt])
 	}
 }

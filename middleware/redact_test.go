@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 const secretText = "secret-4711"
@@ -26,7 +26,7 @@ func TestSecretAtTheEndOfTheReasonIsRedactedBeforeTheCut(t *testing.T) {
 	require.NoError(t, err)
 	_, err = tiered.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2) + secretText)))(messageOf(routerContext(t)))
 	require.NoError(t, err)
-	assert.NotContains(t, sent.only(t).msg.Metadata[retry.ReasonKey], secretText[:3])
+	assert.NotContains(t, sent.only(t).msg.Metadata[recordkey.Reason], secretText[:3])
 }
 
 func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
@@ -61,8 +61,8 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 				_, err = tiered.Middleware(h)(messageOf(ctx))
 				require.NoError(t, err)
 				metadata := sent.only(t).msg.Metadata
-				assert.Contains(t, metadata[retry.ReasonKey], row.want)
-				assert.Equal(t, "*errors.errorString", metadata[retry.ErrorTypeKey])
+				assert.Contains(t, metadata[recordkey.Reason], row.want)
+				assert.Equal(t, "*errors.errorString", metadata[recordkey.ErrorType])
 				for key, value := range metadata {
 					assert.NotContains(t, value, secretText, key)
 				}
@@ -80,7 +80,7 @@ func TestMarshalerErrorIsNotReturnedAtShutdown(t *testing.T) {
 		cancel()
 		tiered, sent := setup(t, func(c *settings) { c.Policy.OmitReason = true })
 		msg := messageOf(ctx)
-		msg.Metadata[retry.PropertiesKey], msg.Metadata[retry.UnmarshalErrorKey] = "x", secretText
+		msg.Metadata[recordkey.Properties], msg.Metadata[recordkey.UnmarshalError] = "x", secretText
 		_, err := tiered.Middleware(failing(errDown))(msg)
 		require.ErrorIs(t, err, context.Canceled)
 		assert.NotContains(t, err.Error(), secretText)

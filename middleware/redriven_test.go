@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -158,7 +159,7 @@ func TestTheHistoryAllocatesNoMore(t *testing.T) {
 	history := message.Metadata{}
 	redrivenTimes(2).Write(history)
 	require.Zero(t, allocations(message.Metadata{"trace": "abc"}))
-	require.LessOrEqual(t, allocations(history), allocations(message.Metadata{retry.PropertiesKey: "p"}))
+	require.LessOrEqual(t, allocations(history), allocations(message.Metadata{recordkey.Properties: "p"}))
 }
 
 // A history of any text causes no panic, and the next one is bounded.

@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -207,7 +208,7 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	var s situation
 	var f failure
 	t.describe(in, &s, false, nil, now)
-	if text, found := in.metadata[retry.UnmarshalErrorKey]; found && in.recorded {
+	if text, found := in.metadata[recordkey.UnmarshalError]; found && in.recorded {
 		f = t.failureOf(errUnmarshal(text))
 	}
 	if d := t.policy.decide(&s, &f, now); d.outcome == "" {

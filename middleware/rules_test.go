@@ -18,6 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -206,7 +207,7 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Len(t, sent.copies, 2)
-	assert.Equal(t, "next", sent.copies[1].msg.Metadata[retry.DeadReasonKey])
+	assert.Equal(t, "next", sent.copies[1].msg.Metadata[recordkey.DeadReason])
 	assert.Equal(t, 2, logs.lines("in If"))
 	assert.Contains(t, logs.text.String(), "rules_test.go:", "the place of the panic")
 }
@@ -224,7 +225,7 @@ func TestRulesMatchPanics(t *testing.T) {
 	} {
 		_, err := tiered.Middleware(h)(messageOf(routerContext(t)))
 		require.NoError(t, err)
-		assert.Equal(t, want, sent.copies[len(sent.copies)-1].msg.Metadata[retry.DeadReasonKey])
+		assert.Equal(t, want, sent.copies[len(sent.copies)-1].msg.Metadata[recordkey.DeadReason])
 	}
 }
 
@@ -467,7 +468,7 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 			}
 			assert.Less(t, len(sent.copies), 70, "a second each")
 			for _, c := range sent.copies {
-				assert.Equal(t, "0", c.msg.Metadata[retry.FailuresKey])
+				assert.Equal(t, "0", c.msg.Metadata[recordkey.Failures])
 			}
 		})
 	})
@@ -477,6 +478,6 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 		})
 		_, err := tiered.Middleware(failing(gobreaker.ErrOpenState))(messageOf(context.Background()))
 		require.NoError(t, err)
-		assert.Equal(t, "open", sent.only(t).msg.Metadata[retry.DeadReasonKey])
+		assert.Equal(t, "open", sent.only(t).msg.Metadata[recordkey.DeadReason])
 	})
 }

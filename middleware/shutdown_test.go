@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -265,7 +266,7 @@ func TestContextThatAMiddlewareCancelsIsAFailure(t *testing.T) {
 				require.NoError(t, err)
 				assert.Zero(t, time.Since(began))
 				assert.Equal(t, "1s.orders", sent.only(t).topic)
-				assert.Equal(t, "1", sent.only(t).msg.Metadata[retry.FailuresKey])
+				assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
 				assert.Zero(t, logs.lines("Shutting down"))
 			})
 		})
@@ -340,7 +341,7 @@ func TestNilMessageIsAFailure(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, produced)
 	assert.Equal(t, "1s.orders", sent.only(t).topic)
-	assert.Equal(t, retry.ErrNilMessage.Error(), sent.only(t).msg.Metadata[retry.ReasonKey])
+	assert.Equal(t, retry.ErrNilMessage.Error(), sent.only(t).msg.Metadata[recordkey.Reason])
 }
 
 func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
@@ -398,7 +399,7 @@ func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
 				assert.Zero(t, time.Since(began))
 				dead := sent.only(t)
 				assert.Equal(t, "dead.orders", dead.topic)
-				assert.Equal(t, string(retry.DeadReasonRefused), dead.msg.Metadata[retry.DeadReasonKey])
+				assert.Equal(t, string(retry.DeadReasonRefused), dead.msg.Metadata[recordkey.DeadReason])
 			})
 		})
 	}
@@ -426,7 +427,7 @@ func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
 				}
 				_, err := tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routed))
 				require.NoError(t, err)
-				assert.Equal(t, string(retry.DeadReasonPermanent), sent.only(t).msg.Metadata[retry.DeadReasonKey])
+				assert.Equal(t, string(retry.DeadReasonPermanent), sent.only(t).msg.Metadata[recordkey.DeadReason])
 				assert.GreaterOrEqual(t, time.Since(began), time.Minute)
 				assert.Less(t, sent.tries, 40, "with back-off")
 			})

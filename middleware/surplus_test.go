@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -112,8 +113,8 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		assert.Zero(t, handler.Held())
 		assert.Equal(t, []time.Duration{0, 0, 0, time.Minute, 2 * time.Minute, 3 * time.Minute}, tries, "retry, dead letter, its last form")
 		letter := sent.only(t).msg
-		assert.Equal(t, errRefusedForGood.Error(), letter.Metadata[retry.LeftOffKey])
-		assert.Equal(t, string(retry.DeadReasonRefused), letter.Metadata[retry.DeadReasonKey])
+		assert.Equal(t, errRefusedForGood.Error(), letter.Metadata[recordkey.LeftOff])
+		assert.Equal(t, string(retry.DeadReasonRefused), letter.Metadata[recordkey.DeadReason])
 	})
 }
 

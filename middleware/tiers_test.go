@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -75,8 +76,8 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 				}
 				assert.Equal(t, row.tried, sent.tried)
 				metadata := sent.only(t).msg.Metadata
-				assert.Equal(t, string(row.dead), metadata[retry.DeadReasonKey])
-				assert.Equal(t, row.rest, metadata[retry.RemainingKey])
+				assert.Equal(t, string(row.dead), metadata[recordkey.DeadReason])
+				assert.Equal(t, row.rest, metadata[recordkey.Remaining])
 				require.Len(t, events, 1)
 				assert.Equal(t, sent.only(t).topic, events[0].Destination.Topic)
 				record, _ := retry.ReadRecord(metadata)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -241,7 +242,7 @@ func FuzzForgedRemaining(f *testing.F) {
 	p := policyWith([]backoff.Tier{backoff.Tier(time.Hour), backoff.Tier(8760 * time.Hour)})
 	f.Fuzz(func(t *testing.T, text string) {
 		now := time.Now()
-		metadata := message.Metadata{retry.FailuresKey: "1", retry.TopicKey: "orders", retry.RemainingKey: text}
+		metadata := message.Metadata{recordkey.Failures: "1", recordkey.Topic: "orders", recordkey.Remaining: text}
 		var waited time.Duration
 		for round := 0; ; round++ {
 			s := situation{origin: origin{topic: "orders"}, record: recordOn("orders", metadata)}

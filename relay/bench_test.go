@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -28,7 +29,7 @@ func BenchmarkForward(b *testing.B) {
 	defer func() { _ = router.Close() }()
 
 	metadata := message.Metadata{
-		retry.FailuresKey: "1", retry.HandlerKey: "billing", retry.TopicKey: "orders", retry.DueAtKey: "2026-01-01T00:00:00.000Z",
+		recordkey.Failures: "1", recordkey.Handler: "billing", recordkey.Topic: "orders", recordkey.DueAt: "2026-01-01T00:00:00.000Z",
 	}
 	b.ReportAllocs()
 	for b.Loop() {

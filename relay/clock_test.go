@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -167,14 +168,14 @@ func TestRemainingIsWaitedForOnce(t *testing.T) {
 			a.run()
 			msg := orderOf("1")
 			retry.Record{Failures: 1, Topic: "orders", Handler: "billing"}.Write(msg.Metadata)
-			msg.Metadata[retry.RemainingKey] = row.remaining
+			msg.Metadata[recordkey.Remaining] = row.remaining
 			began := time.Now()
 			require.NoError(t, a.pubSub.Publish("orders", msg))
 			got := <-done
 			assert.GreaterOrEqual(t, time.Since(began), row.waits)
 			assert.LessOrEqual(t, time.Since(began), row.waits+10*time.Millisecond)
 			if row.parked > 0 {
-				assert.NotContains(t, got.Metadata, retry.RemainingKey)
+				assert.NotContains(t, got.Metadata, recordkey.Remaining)
 			}
 			assert.Len(t, a.publisher.to("retry.return.billing"), row.parked)
 			a.close()

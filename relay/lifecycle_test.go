@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -88,8 +89,8 @@ func withTier(s *scripted) func(*relay.Config) {
 func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
 	msg := message.NewMessageWithContext(ctx, "1", []byte("order"))
 	msg.Metadata = message.Metadata{
-		retry.FailuresKey: "1", retry.HandlerKey: "billing", retry.TopicKey: "orders",
-		retry.DueAtKey: time.Now().Add(wait).UTC().Format("2006-01-02T15:04:05.000Z"),
+		recordkey.Failures: "1", recordkey.Handler: "billing", recordkey.Topic: "orders",
+		recordkey.DueAt: time.Now().Add(wait).UTC().Format("2006-01-02T15:04:05.000Z"),
 	}
 	return msg
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -241,8 +242,8 @@ func TestRetryIsTheUnchangedMessage(t *testing.T) {
 		assert.Equal(t, want.Payload, back.Payload)
 		metadata := maps.Clone(back.Metadata)
 		for _, key := range []string{
-			retry.FailuresKey, retry.FirstFailedAtKey, retry.LastFailedAtKey, retry.DueAtKey, retry.ReasonKey,
-			retry.ErrorTypeKey, retry.TopicKey, retry.HandlerKey, delay.DelayedUntilKey, delay.DelayedForKey,
+			recordkey.Failures, recordkey.FirstFailedAt, recordkey.LastFailedAt, recordkey.DueAt, recordkey.Reason,
+			recordkey.ErrorType, recordkey.Topic, recordkey.Handler, delay.DelayedUntilKey, delay.DelayedForKey,
 		} {
 			assert.Contains(t, metadata, key)
 			delete(metadata, key)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -153,8 +154,8 @@ func TestEveryTryPublishesAFreshCopy(t *testing.T) {
 type spoiler struct{ handlers []string }
 
 func (s *spoiler) Publish(_ string, messages ...*message.Message) error {
-	s.handlers = append(s.handlers, messages[0].Metadata[retry.HandlerKey])
-	messages[0].Metadata[retry.HandlerKey] = "spoiled"
+	s.handlers = append(s.handlers, messages[0].Metadata[recordkey.Handler])
+	messages[0].Metadata[recordkey.Handler] = "spoiled"
 	if len(s.handlers) < 3 {
 		return errDown
 	}
@@ -236,13 +237,13 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		}
 		put("foreign", message.Metadata{"trace": "abc"})
 		put("nil", nil)
-		put("no handler", message.Metadata{retry.FailuresKey: "1"})
-		put("garbled count", message.Metadata{retry.FailuresKey: "-1", retry.HandlerKey: "billing"})
-		put("garbled time", message.Metadata{retry.FailuresKey: "2", retry.HandlerKey: "billing", retry.DueAtKey: "soon"})
-		put("elsewhere", message.Metadata{retry.FailuresKey: "1", retry.HandlerKey: "of another process"})
+		put("no handler", message.Metadata{recordkey.Failures: "1"})
+		put("garbled count", message.Metadata{recordkey.Failures: "-1", recordkey.Handler: "billing"})
+		put("garbled time", message.Metadata{recordkey.Failures: "2", recordkey.Handler: "billing", recordkey.DueAt: "soon"})
+		put("elsewhere", message.Metadata{recordkey.Failures: "1", recordkey.Handler: "of another process"})
 		put("garbled hop", message.Metadata{
-			retry.FailuresKey: "1", retry.HandlerKey: "of another process", "retry_hop_due_at": "soon",
-			retry.DueAtKey: time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
+			recordkey.Failures: "1", recordkey.Handler: "of another process", "retry_hop_due_at": "soon",
+			recordkey.DueAt: time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
 		})
 		start := time.Now()
 		time.Sleep(2 * time.Minute)
@@ -288,8 +289,8 @@ func TestHandlerNameThatCannotBeATopic(t *testing.T) {
 		a.run()
 		msg := message.NewMessage("1", nil)
 		msg.Metadata = message.Metadata{
-			retry.FailuresKey: "3", retry.HandlerKey: "a b", retry.TopicKey: "orders", retry.ReasonKey: "the bank is down",
-			retry.LastFailedAtKey: "2000-01-01T00:00:00.000Z", retry.DueAtKey: "2000-01-01T00:00:00.100Z",
+			recordkey.Failures: "3", recordkey.Handler: "a b", recordkey.Topic: "orders", recordkey.Reason: "the bank is down",
+			recordkey.LastFailedAt: "2000-01-01T00:00:00.000Z", recordkey.DueAt: "2000-01-01T00:00:00.100Z",
 		}
 		require.NoError(t, a.pubSub.Publish("0_1s_", msg))
 		time.Sleep(time.Second)
@@ -395,7 +396,7 @@ func TestTiersOfARetiredScheduleAreEmptied(t *testing.T) {
 		a.handle("billing", func(*message.Message) error { return nil })
 		a.run()
 		msg := message.NewMessage("1", nil)
-		msg.Metadata = message.Metadata{retry.FailuresKey: "1", retry.HandlerKey: "billing", retry.TopicKey: "orders"}
+		msg.Metadata = message.Metadata{recordkey.Failures: "1", recordkey.Handler: "billing", recordkey.Topic: "orders"}
 		require.NoError(t, a.pubSub.Publish("retry.5s", msg))
 		time.Sleep(time.Second)
 		a.close()

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // Event is the outcome of one delivery, for Observer.Event. Fields may be added.
@@ -47,8 +48,8 @@ func (e Event) Metadata() message.Metadata {
 	for _, key := range recordKeys {
 		delete(metadata, key)
 	}
-	delete(metadata, PropertiesKey)
-	delete(metadata, UnmarshalErrorKey)
+	delete(metadata, recordkey.Properties)
+	delete(metadata, recordkey.UnmarshalError)
 	return metadata
 }
 

@@ -12,39 +12,12 @@ import (
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
-// The failure record travels as metadata. All values are strings. Times are RFC 3339 in UTC with milliseconds.
-const (
-	FailuresKey       = "retry_failures"         // how often the message has failed, from 1
-	FirstArrivedAtKey = "retry_first_arrived_at" // when it arrived first, if it had to wait then for a requested delay
-	FirstFailedAtKey  = "retry_first_failed_at"  // when it failed first
-	LastFailedAtKey   = "retry_last_failed_at"   // when it failed last
-	DueAtKey          = "retry_due_at"           // when its handler is to be called again
-	ReasonKey         = "retry_reason"           // the text of the last error: valid UTF-8, at most 1 KiB
-	ErrorTypeKey      = "retry_error_type"       // the Go type of the last error's root
-	TopicKey          = "retry_topic"            // the topic it failed on; the record counts only there
-	HandlerKey        = "retry_handler"          // the handler that failed
-	DeadReasonKey     = "retry_dead_reason"      // why it was given up; in dead letters only
-	SnoozesKey        = "retry_snoozes"          // how often it was snoozed
-	// the trace of the last failed attempt that an Observer has traced: W3C Trace Context
-	TraceparentKey = "retry_traceparent"
-	// what remains of a requested delay after the present tier, for example 1.5s
-	RemainingKey = "retry_remaining"
-	LeftOffKey   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
-)
-
-// Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the
-// broker: the marshaler removes them from what it publishes and from what it receives, and the middleware from produced
-// messages. Code that publishes a received message again, such as a redrive, keeps PropertiesKey: the marshaler makes
-// properties and headers of it.
-const (
-	// PropertiesKey holds the parts of the message that are not string metadata, in an encoding of the marshaler.
-	PropertiesKey = "retry_properties"
-	// UnmarshalErrorKey holds why the app's marshaler could not read the message, which is then dead-lettered at once.
-	// It counts only beside PropertiesKey.
-	UnmarshalErrorKey = "retry_unmarshal_error"
-)
+// TraceparentKey is the metadata key of the trace of the last failed attempt that an Observer has traced: W3C Trace
+// Context. It is that of Record.Traceparent.
+const TraceparentKey = "retry_traceparent"
 
 const (
 	timeLayout = "2006-01-02T15:04:05.000Z07:00"
@@ -65,10 +38,11 @@ var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 // recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read
 // as a dead letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 var recordKeys = []string{
-	DeadReasonKey, FailuresKey, TopicKey, LeftOffKey, RemainingKey, SnoozesKey, DueAtKey, LastFailedAtKey,
-	FirstFailedAtKey,
-	FirstArrivedAtKey, HandlerKey, ErrorTypeKey, TraceparentKey, poison.PoisonedTopicKey, poison.PoisonedHandlerKey,
-	poison.PoisonedSubscriberKey, ReasonKey, poison.ReasonForPoisonedKey,
+	recordkey.DeadReason, recordkey.Failures, recordkey.Topic, recordkey.LeftOff, recordkey.Remaining,
+	recordkey.Snoozes, recordkey.DueAt, recordkey.LastFailedAt, recordkey.FirstFailedAt, recordkey.FirstArrivedAt,
+	recordkey.Handler, recordkey.ErrorType, TraceparentKey,
+	poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey,
+	recordkey.Reason, poison.ReasonForPoisonedKey,
 	delay.DelayedUntilKey, delay.DelayedForKey,
 }
 
@@ -113,31 +87,32 @@ func ReadRecord(metadata message.Metadata) (Record, bool) {
 
 // read reads the record into r. Where it returns false, r is not to be used.
 func (r *Record) read(metadata message.Metadata, now time.Time) bool {
-	count, found := metadata[FailuresKey]
+	count, found := metadata[recordkey.Failures]
 	if !found || !readCount(&r.Failures, count, maxFailures) {
 		return false
 	}
-	if count, found := metadata[SnoozesKey]; found && !readCount(&r.Snoozes, count, maxCount) {
+	if count, found := metadata[recordkey.Snoozes]; found && !readCount(&r.Snoozes, count, maxCount) {
 		return false
 	}
-	if rest, found := metadata[RemainingKey]; found {
+	if rest, found := metadata[recordkey.Remaining]; found {
 		var err error
 		if r.Remaining, err = time.ParseDuration(rest); err != nil || r.Remaining < 0 ||
 			r.Remaining > backoff.MaxDelay {
 			return false
 		}
 	}
-	r.Reason, r.ErrorType, r.Traceparent = metadata[ReasonKey], metadata[ErrorTypeKey], metadata[TraceparentKey]
-	r.Topic, r.Handler = metadata[TopicKey], metadata[HandlerKey]
-	r.DeadReason = DeadReason(metadata[DeadReasonKey])
+	r.Reason, r.ErrorType = metadata[recordkey.Reason], metadata[recordkey.ErrorType]
+	r.Traceparent = metadata[TraceparentKey]
+	r.Topic, r.Handler = metadata[recordkey.Topic], metadata[recordkey.Handler]
+	r.DeadReason = DeadReason(metadata[recordkey.DeadReason])
 	if r.DeadReason != "" {
-		r.Subscriber, r.LeftOff = metadata[poison.PoisonedSubscriberKey], metadata[LeftOffKey]
+		r.Subscriber, r.LeftOff = metadata[poison.PoisonedSubscriberKey], metadata[recordkey.LeftOff]
 	}
 	latest := now.Add(backoff.MaxDelay)
-	return readTime(&r.FirstArrivedAt, metadata, FirstArrivedAtKey, latest) &&
-		readTime(&r.FirstFailedAt, metadata, FirstFailedAtKey, latest) &&
-		readTime(&r.LastFailedAt, metadata, LastFailedAtKey, latest) &&
-		readTime(&r.DueAt, metadata, DueAtKey, latest)
+	return readTime(&r.FirstArrivedAt, metadata, recordkey.FirstArrivedAt, latest) &&
+		readTime(&r.FirstFailedAt, metadata, recordkey.FirstFailedAt, latest) &&
+		readTime(&r.LastFailedAt, metadata, recordkey.LastFailedAt, latest) &&
+		readTime(&r.DueAt, metadata, recordkey.DueAt, latest)
 }
 
 func readCount(count *int, text string, most int) bool {
@@ -164,7 +139,7 @@ func readTime(at *time.Time, metadata message.Metadata, key string, latest time.
 // reason is also written in the keys of Watermill's poison queue; one that waits, in those of Watermill's
 // components/delay.
 func (r Record) Write(metadata message.Metadata) {
-	delete(metadata, UnmarshalErrorKey) // PropertiesKey stays: the marshaler of the copy needs it
+	delete(metadata, recordkey.UnmarshalError) // the properties stay: the marshaler of the copy needs it
 	set := func(key, value string) {
 		if value != "" {
 			metadata[key] = value
@@ -172,20 +147,20 @@ func (r Record) Write(metadata message.Metadata) {
 			delete(metadata, key)
 		}
 	}
-	set(FailuresKey, strconv.Itoa(r.Failures))
-	set(FirstArrivedAtKey, formatTime(r.FirstArrivedAt))
-	set(FirstFailedAtKey, formatTime(r.FirstFailedAt))
-	set(LastFailedAtKey, formatTime(r.LastFailedAt))
-	set(DueAtKey, formatTime(r.DueAt))
-	set(SnoozesKey, positive(r.Snoozes))
-	set(RemainingKey, durationText(r.Remaining))
-	set(ReasonKey, r.Reason)
-	set(ErrorTypeKey, r.ErrorType)
+	set(recordkey.Failures, strconv.Itoa(r.Failures))
+	set(recordkey.FirstArrivedAt, formatTime(r.FirstArrivedAt))
+	set(recordkey.FirstFailedAt, formatTime(r.FirstFailedAt))
+	set(recordkey.LastFailedAt, formatTime(r.LastFailedAt))
+	set(recordkey.DueAt, formatTime(r.DueAt))
+	set(recordkey.Snoozes, positive(r.Snoozes))
+	set(recordkey.Remaining, durationText(r.Remaining))
+	set(recordkey.Reason, r.Reason)
+	set(recordkey.ErrorType, r.ErrorType)
 	set(TraceparentKey, traceContext(r.Traceparent))
-	set(TopicKey, r.Topic)
-	set(HandlerKey, r.Handler)
-	set(DeadReasonKey, string(r.DeadReason))
-	set(LeftOffKey, r.LeftOff)
+	set(recordkey.Topic, r.Topic)
+	set(recordkey.Handler, r.Handler)
+	set(recordkey.DeadReason, string(r.DeadReason))
+	set(recordkey.LeftOff, r.LeftOff)
 	if r.DeadReason != "" {
 		r.writePoison(metadata)
 	}

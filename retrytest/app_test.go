@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -405,10 +406,10 @@ func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 		calls := 0
 		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error { calls++; return nil })
 		early := order("1")
-		early.Metadata[retry.FailuresKey] = "1"
-		early.Metadata[retry.TopicKey], early.Metadata[retry.HandlerKey] = "orders", "billing"
-		early.Metadata[retry.RemainingKey] = "40s"
-		early.Metadata[retry.DueAtKey] = time.Now().Add(time.Hour).Format("2006-01-02T15:04:05.000Z07:00")
+		early.Metadata[recordkey.Failures] = "1"
+		early.Metadata[recordkey.Topic], early.Metadata[recordkey.Handler] = "orders", "billing"
+		early.Metadata[recordkey.Remaining] = "40s"
+		early.Metadata[recordkey.DueAt] = time.Now().Add(time.Hour).Format("2006-01-02T15:04:05.000Z07:00")
 		story := app.Send("orders", early).RetriedAt(40 * time.Second).NeverRetried().Processed()
 		assert.Equal(t, 1, calls)
 		assert.Equal(t, retry.Parked, story.Attempts()[0].Outcome)
@@ -486,7 +487,7 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 			"billing": {"retried 1 retry.1s", "dead-lettered 1 retry.dead.billing"}, "archive": {"processed 1 "},
 		}, events)
 		mu.Unlock()
-		assert.NotContains(t, story.DeadLetter().Metadata, retry.ReasonKey)
+		assert.NotContains(t, story.DeadLetter().Metadata, recordkey.Reason)
 		require.Len(t, app.Stories("retry.dead.billing"), 1)
 		app.Stories("retry.dead.billing")[0].NeverRetried().Processed()
 	})

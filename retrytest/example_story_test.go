@@ -9,7 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -37,7 +36,7 @@ func ExampleStory_Handler() {
 	story := app.Send("orders", message.NewMessage("order-1", nil))
 	story.Handler("billing").Processed()
 	story.Handler("printing").NeverRetried().DeadLettered(retry.DeadReasonPermanent)
-	fmt.Println(story.Handler("printing").DeadLetter().Metadata[retry.ReasonKey])
+	fmt.Println(story.Handler("printing").DeadLetter().Metadata["retry_reason"])
 	// Output:
 	// the printer has burnt down
 }

@@ -173,7 +173,7 @@ func ExampleNewWithConfig() {
 	})
 	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
-	fmt.Println(story.DeadLetter().Metadata[retry.ReasonKey])
+	fmt.Println(story.DeadLetter().Metadata["retry_reason"])
 	// Output:
 	// secret
 }

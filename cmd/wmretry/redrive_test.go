@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -43,7 +44,7 @@ func TestRedrive(t *testing.T) {
 	for _, d := range deliveries {
 		assert.Equal(t, uint8(5), d.Priority)
 		assert.IsType(t, int64(0), d.Headers["typed"])
-		assert.NotContains(t, d.Headers, retry.FailuresKey, "its count begins anew")
+		assert.NotContains(t, d.Headers, recordkey.Failures, "its count begins anew")
 		var history retry.Redriven
 		require.NoError(t, json.Unmarshal([]byte(d.Headers[retry.RedrivenKey].(string)), &history))
 		require.Len(t, history.Redrives, 1)

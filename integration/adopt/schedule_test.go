@@ -11,7 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // TestChangedSchedule: instances with the old and the new schedule share the queue, under traffic. The new one has a retry less.
@@ -59,7 +59,7 @@ func TestChangedSchedule(t *testing.T) {
 
 	letter := testapp.Take(t, d.queue+".dead", 1)[0]
 	assert.Equal(t, hopeless, string(letter.Body))
-	assert.Equal(t, "3", letter.Headers[retry.FailuresKey], "two by the old schedule, the third is one too many for the new one")
+	assert.Equal(t, "3", letter.Headers[recordkey.Failures], "two by the old schedule, the third is one too many for the new one")
 	d.processed.Add(hopeless) // so that the numbers add up
 	d.balance(f, append(d.tiers(), d.queue)...)
 }

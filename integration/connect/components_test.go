@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -235,8 +236,8 @@ func TestRouterWithSeveralGroups(t *testing.T) {
 	done.Wait(t, 2+3+4, soon)
 	for i, group := range []string{"a", "b", "c"} {
 		letter := testapp.Take(t, s.topic("orders")+"_"+group+".dead", 1)[0]
-		assert.Equal(t, fmt.Sprint(i+2), letter.Headers[retry.FailuresKey])
-		assert.Equal(t, group, letter.Headers[retry.HandlerKey])
+		assert.Equal(t, fmt.Sprint(i+2), letter.Headers[recordkey.Failures])
+		assert.Equal(t, group, letter.Headers[recordkey.Handler])
 	}
 	assert.Empty(t, done.Twice())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -103,7 +104,7 @@ func TestPipeline(t *testing.T) {
 	})
 	got := testapp.NewLedger()
 	s.handle("mail", "invoices", func(msg *message.Message) error {
-		for _, key := range append(retry.RecordKeys(), retry.PropertiesKey) {
+		for _, key := range append(retry.RecordKeys(), recordkey.Properties) {
 			assert.NotContains(t, msg.Metadata, key)
 		}
 		got.Add(msg.UUID)

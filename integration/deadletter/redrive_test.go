@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -264,9 +265,9 @@ func TestOrphansGoHome(t *testing.T) {
 	}
 	sent := testapp.Orders(2 * count)
 	for i := range sent {
-		sent[i].Headers["number"], sent[i].Headers[retry.FailuresKey], sent[i].Headers[retry.TopicKey] = int64(i), "1", queue
+		sent[i].Headers["number"], sent[i].Headers[recordkey.Failures], sent[i].Headers[recordkey.Topic] = int64(i), "1", queue
 		if i >= count {
-			sent[i].Headers[retry.TopicKey] = gone
+			sent[i].Headers[recordkey.Topic] = gone
 		}
 	}
 	testapp.Send(t, a.Name, "100ms."+queue, sent[:count]...)

@@ -23,6 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -200,7 +201,7 @@ func TestATierAtItsLimit(t *testing.T) {
 				for _, d := range testapp.Take(t, of, waiting) {
 					all = append(all, d.Headers["_watermill_message_uuid"].(string))
 					if of == queue+".dead" {
-						assert.Equal(t, string(retry.DeadReasonNoTier), d.Headers[retry.DeadReasonKey])
+						assert.Equal(t, string(retry.DeadReasonNoTier), d.Headers[recordkey.DeadReason])
 					}
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -44,7 +45,7 @@ func TestClosedPublisherGivesBack(t *testing.T) {
 	left := testapp.NewLedger()
 	for _, d := range testapp.Take(t, a.queue, messages) {
 		left.Add(d.Headers["_watermill_message_uuid"].(string))
-		assert.NotContains(t, d.Headers, retry.FailuresKey)
+		assert.NotContains(t, d.Headers, recordkey.Failures)
 	}
 	assert.Equal(t, messages, left.Len())
 }
@@ -66,7 +67,7 @@ func TestDeadlineOfTheRouterGivesBackWhatIsHeld(t *testing.T) {
 		a.wait(func() bool { return len(a.outcomes(retry.GivenBack)) == 1 }, "it is given back")
 		a.wait(a.router.IsClosed, "Run ends")
 		assert.Zero(t, a.log.Count("has set a deadline"), "no middleware has")
-		assert.NotContains(t, testapp.Take(t, a.queue, 1)[0].Headers, retry.FailuresKey)
+		assert.NotContains(t, testapp.Take(t, a.queue, 1)[0].Headers, recordkey.Failures)
 	})
 }
 
@@ -92,7 +93,7 @@ func TestMessageThatCannotBeMarshalledIsDeadLettered(t *testing.T) {
 		letter := testapp.Take(t, a.queue+".dead", 1)[0]
 		processed.Wait(t, messages-1, soon)
 		a.done()
-		assert.Equal(t, string(retry.DeadReasonRefused), letter.Headers[retry.DeadReasonKey])
+		assert.Equal(t, string(retry.DeadReasonRefused), letter.Headers[recordkey.DeadReason])
 		assert.Equal(t, "order "+bad, string(letter.Body))
 		assert.Empty(t, processed.Twice())
 		assert.NotContains(t, processed.Counts(), bad)

@@ -24,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -236,7 +237,7 @@ func (a *app) letters(n int) map[string]string {
 	a.t.Helper()
 	reasons := map[string]string{}
 	for _, d := range testapp.Take(a.t, a.queue+".dead", n) {
-		reasons[d.Headers["_watermill_message_uuid"].(string)], _ = d.Headers[retry.DeadReasonKey].(string)
+		reasons[d.Headers["_watermill_message_uuid"].(string)], _ = d.Headers[recordkey.DeadReason].(string)
 	}
 	return reasons
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 type nilTyped struct{ text string }
@@ -86,10 +86,10 @@ func TestOddErrors(t *testing.T) {
 			assert.Equal(t, keys(odd), keys(got))
 			for identity, letter := range got {
 				exhausted(t, letter, "3")
-				reason, _ := letter.Headers[retry.ReasonKey].(string)
+				reason, _ := letter.Headers[recordkey.Reason].(string)
 				assert.True(t, utf8.ValidString(reason), identity)
 				assert.LessOrEqual(t, len(reason), 1024, identity)
-				kind, _ := letter.Headers[retry.ErrorTypeKey].(string)
+				kind, _ := letter.Headers[recordkey.ErrorType].(string)
 				assert.NotEmpty(t, kind, identity)
 				assert.LessOrEqual(t, len(kind), 255, identity)
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -212,7 +213,7 @@ func TestForgedRecords(t *testing.T) {
 		calls   int // at most 3
 	}
 	forge := func(pairs ...any) amqp091.Table {
-		headers := amqp091.Table{retry.FailuresKey: "1", retry.TopicKey: queue}
+		headers := amqp091.Table{recordkey.Failures: "1", recordkey.Topic: queue}
 		for i := 0; i < len(pairs); i += 2 {
 			headers[pairs[i].(string)] = pairs[i+1]
 		}
@@ -220,21 +221,21 @@ func TestForgedRecords(t *testing.T) {
 	}
 	rows := map[string]row{
 		"believed":         {forge(), 2},
-		"spent":            {forge(retry.FailuresKey, "3"), 1},
-		"due in a second":  {forge(retry.DueAtKey, in(time.Second)), 2},
-		"due in year 0":    {forge(retry.DueAtKey, "0000-01-01T00:00:00.000Z"), 2},
-		"failed in year 0": {forge(retry.FirstFailedAtKey, "0000-01-01T00:00:00.000Z"), 2},
-		"due before zones": {forge(retry.DueAtKey, "0000-01-01T00:00:00.000+23:59"), 2},
-		"another topic":    {forge(retry.TopicKey, "payments", retry.DueAtKey, in(time.Hour)), 3},
-		"no topic":         {amqp091.Table{retry.FailuresKey: "2"}, 3},
-		"long reason":      {forge(retry.ReasonKey, string(bytes.Repeat([]byte("\xff"), 50_000))), 2},
-		"dead already":     {forge(retry.DeadReasonKey, "forged"), 2},
-		"typed keys":       {amqp091.Table{retry.FailuresKey: int64(2), retry.TopicKey: []byte(queue), retry.DueAtKey: time.Now()}, 3},
+		"spent":            {forge(recordkey.Failures, "3"), 1},
+		"due in a second":  {forge(recordkey.DueAt, in(time.Second)), 2},
+		"due in year 0":    {forge(recordkey.DueAt, "0000-01-01T00:00:00.000Z"), 2},
+		"failed in year 0": {forge(recordkey.FirstFailedAt, "0000-01-01T00:00:00.000Z"), 2},
+		"due before zones": {forge(recordkey.DueAt, "0000-01-01T00:00:00.000+23:59"), 2},
+		"another topic":    {forge(recordkey.Topic, "payments", recordkey.DueAt, in(time.Hour)), 3},
+		"no topic":         {amqp091.Table{recordkey.Failures: "2"}, 3},
+		"long reason":      {forge(recordkey.Reason, string(bytes.Repeat([]byte("\xff"), 50_000))), 2},
+		"dead already":     {forge(recordkey.DeadReason, "forged"), 2},
+		"typed keys":       {amqp091.Table{recordkey.Failures: int64(2), recordkey.Topic: []byte(queue), recordkey.DueAt: time.Now()}, 3},
 	}
 	for _, count := range []string{"-1", "0", "", "9223372036854775807", "9223372036854775808", "NaN", "1e3", "0x10", " 1", "1\x00", "\xff", "+-1", "١"} {
-		rows[fmt.Sprintf("count %q", count)] = row{forge(retry.FailuresKey, count), 3}
+		rows[fmt.Sprintf("count %q", count)] = row{forge(recordkey.Failures, count), 3}
 	}
-	for _, key := range []string{retry.FirstFailedAtKey, retry.LastFailedAtKey, retry.DueAtKey} {
+	for _, key := range []string{recordkey.FirstFailedAt, recordkey.LastFailedAt, recordkey.DueAt} {
 		for _, at := range []string{"9999-12-31T23:59:59.999Z", "10000-01-01T00:00:00.000Z", "-0001-01-01T00:00:00.000Z", "soon", "", "2026-13-32T25:61:61.000Z", "\xff"} {
 			rows[fmt.Sprintf("%s %q", key, at)] = row{forge(key, at), 3}
 		}
@@ -252,7 +253,7 @@ func TestForgedRecords(t *testing.T) {
 	assert.Equal(t, keys(rows), keys(got))
 	assert.Equal(t, want, calls.Counts())
 	for identity, letter := range got {
-		if _, typed := rows[identity].headers[retry.FailuresKey].(int64); typed {
+		if _, typed := rows[identity].headers[recordkey.Failures].(int64); typed {
 			continue
 		}
 		record, ok := retry.ReadRecord(metadataOf(letter))

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -59,19 +60,19 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 		switch calls.Counts()[identity] {
 		case 3:
 			require.Less(t, size, 130_500, "the broker's own headers would not fit")
-			assert.Equal(t, "3", letter.Headers[retry.FailuresKey], identity)
+			assert.Equal(t, "3", letter.Headers[recordkey.Failures], identity)
 		case 1:
 			tooLarge++
 			require.Greater(t, size, 129_500, "the broker's own headers would fit")
 			if size < frameMax-100 {
-				assert.Equal(t, string(retry.DeadReasonTooLarge), letter.Headers[retry.DeadReasonKey], identity)
+				assert.Equal(t, string(retry.DeadReasonTooLarge), letter.Headers[recordkey.DeadReason], identity)
 			}
 		default:
 			assert.Fail(t, "the handler was called neither 3 times nor once", "%s: %d times", identity, calls.Counts()[identity])
 		}
 	}
 	assert.NotZero(t, tooLarge)
-	assert.Contains(t, got["128000"].Headers, retry.ReasonKey, "the record is complete if it fits")
+	assert.Contains(t, got["128000"].Headers, recordkey.Reason, "the record is complete if it fits")
 	assert.NotContains(t, got["130770"].Headers, "reason_poisoned", "the record is shortened if it does not fit")
 	assert.Equal(t, own(got[strconv.Itoa(frameMax)]), got[strconv.Itoa(frameMax)].Headers, "a message that fills the frame has no record")
 	empty(t, queue)
@@ -102,9 +103,9 @@ func TestThousandsOfHeaders(t *testing.T) {
 	assert.Equal(t, keys(sent), keys(got))
 	for identity, letter := range got {
 		if identity == "8191" || identity == "8192" { // the counts of deliveries would not fit: no Go client could read the letter again
-			assert.Contains(t, letter.Headers[retry.LeftOffKey], "more: ", identity)
-			assert.Equal(t, "too_large", letter.Headers[retry.DeadReasonKey], identity)
-			assert.Equal(t, errDown.Error(), letter.Headers[retry.ReasonKey], identity)
+			assert.Contains(t, letter.Headers[recordkey.LeftOff], "more: ", identity)
+			assert.Equal(t, "too_large", letter.Headers[recordkey.DeadReason], identity)
+			assert.Equal(t, errDown.Error(), letter.Headers[recordkey.Reason], identity)
 			continue
 		}
 		assert.Equal(t, sent[identity].Headers, own(letter), identity)

@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // TestHandlersThatModifyTheirMessage: the copy is the message as it was received.
@@ -40,10 +40,10 @@ func TestHandlersThatModifyTheirMessage(t *testing.T) {
 		"appends in place":     func(msg *message.Message) { msg.Payload = append(msg.Payload[:0], "other"...) },
 		"empties the metadata": func(msg *message.Message) { clear(msg.Metadata) },
 		"forges a record": func(msg *message.Message) {
-			msg.Metadata[retry.FailuresKey] = "1000"
-			msg.Metadata[retry.DueAtKey] = "2020-01-01T00:00:00.000Z"
-			msg.Metadata[retry.PropertiesKey] = "garbled"
-			msg.Metadata[retry.UnmarshalErrorKey] = "forged"
+			msg.Metadata[recordkey.Failures] = "1000"
+			msg.Metadata[recordkey.DueAt] = "2020-01-01T00:00:00.000Z"
+			msg.Metadata[recordkey.Properties] = "garbled"
+			msg.Metadata[recordkey.UnmarshalError] = "forged"
 		},
 		"fills the metadata": func(msg *message.Message) { msg.Metadata["huge"] = strings.Repeat("x", 1<<20) },
 	}
@@ -169,7 +169,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	next := testapp.New(t, func(b *config.Config) { b.Prefix = stuck.Name })
 	calls := testapp.NewLedger()
 	next.Handle(queue, 2, func(msg *message.Message) error {
-		assert.NotContains(t, msg.Metadata, retry.FailuresKey)
+		assert.NotContains(t, msg.Metadata, recordkey.Failures)
 		calls.Add(string(msg.Payload))
 		return nil
 	})

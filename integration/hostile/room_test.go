@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // full returns a failed message whose own headers take this size of a frame. With a long failure record its copy fills the frame.
@@ -128,8 +128,8 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 	for identity, letter := range got {
 		assert.True(t, sent[identity].Metadata["h"] == letter.Headers["h"], "%s: its own header", identity)
 	}
-	assert.Len(t, got["126500"].Headers[retry.ReasonKey], 1024, "the record is complete if it fits")
-	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, retry.ReasonKey, "the record is shortened if it does not fit")
+	assert.Len(t, got["126500"].Headers[recordkey.Reason], 1024, "the record is complete if it fits")
+	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, recordkey.Reason, "the record is shortened if it does not fit")
 	r.end(queue+".dead", got)
 	require.NoError(t, a.Builder.Close())
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -63,8 +64,8 @@ func own(letter amqp091.Delivery) amqp091.Table {
 
 var (
 	recordKeys = []string{
-		retry.FailuresKey, retry.FirstFailedAtKey, retry.LastFailedAtKey, retry.DueAtKey, retry.ReasonKey,
-		retry.ErrorTypeKey, retry.TopicKey, retry.HandlerKey, retry.DeadReasonKey,
+		recordkey.Failures, recordkey.FirstFailedAt, recordkey.LastFailedAt, recordkey.DueAt, recordkey.Reason,
+		recordkey.ErrorType, recordkey.Topic, recordkey.Handler, recordkey.DeadReason,
 	}
 	poisonKeys = []string{"reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"}
 )
@@ -72,8 +73,8 @@ var (
 // exhausted asserts that a message was dead-lettered after this number of failures.
 func exhausted(t testing.TB, letter amqp091.Delivery, failures string) {
 	t.Helper()
-	assert.Equal(t, failures, letter.Headers[retry.FailuresKey])
-	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[retry.DeadReasonKey])
+	assert.Equal(t, failures, letter.Headers[recordkey.Failures])
+	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[recordkey.DeadReason])
 }
 
 // same asserts that every identity was counted this number of times.

@@ -20,6 +20,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -358,7 +359,7 @@ func (r *replay) handle(name string, msg *message.Message) error {
 	if history, redriven := retry.ReadRedriven(msg.Metadata); redriven {
 		call.Redriven = history.Times
 	}
-	for _, key := range append(retry.RecordKeys(), retry.RedrivenKey, retry.PropertiesKey) {
+	for _, key := range append(retry.RecordKeys(), retry.RedrivenKey, recordkey.Properties) {
 		delete(call.Metadata, key)
 	}
 	err := later(msg.Metadata[Later], record.Failures)

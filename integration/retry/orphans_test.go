@@ -11,6 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -31,8 +32,8 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 	for i := range sent {
 		sent[i].CorrelationId = "c-" + strconv.Itoa(i)
 		sent[i].Headers["number"] = int64(i)
-		sent[i].Headers[retry.FailuresKey] = "1"
-		sent[i].Headers[retry.TopicKey] = queue
+		sent[i].Headers[recordkey.Failures] = "1"
+		sent[i].Headers[recordkey.Topic] = queue
 	}
 	testapp.Send(t, a.Name, "100ms."+gone, sent[:orphans]...)
 	testapp.Send(t, a.Name, "100ms."+queue, sent[orphans:]...)
@@ -44,7 +45,7 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 		assert.True(t, retried)
 		assert.Equal(t, 1, record.Failures)
 		assert.Equal(t, "order "+msg.UUID, string(msg.Payload))
-		properties := msg.Metadata[retry.PropertiesKey]
+		properties := msg.Metadata[recordkey.Properties]
 		assert.Contains(t, properties, "c-", "the correlation id")
 		assert.Contains(t, properties, "number", "a header that is no string")
 		assert.NotContains(t, properties, "x-death")

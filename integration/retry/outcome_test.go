@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -80,7 +81,7 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 	assert.Equal(t, want, processed.Counts())
 	reasons := map[string]retry.DeadReason{}
 	for _, letter := range testapp.Take(t, queue+".dead", len(letters)) {
-		reasons[string(letter.Body)] = retry.DeadReason(letter.Headers[retry.DeadReasonKey].(string))
+		reasons[string(letter.Body)] = retry.DeadReason(letter.Headers[recordkey.DeadReason].(string))
 	}
 	assert.Equal(t, map[string]retry.DeadReason{
 		"fails always": retry.DeadReasonExhausted, "panics always": retry.DeadReasonExhausted,
@@ -123,7 +124,7 @@ func TestShutdownGivesMessagesBack(t *testing.T) {
 	second := testapp.New(t, func(b *config.Config) { b.Prefix = first.Name })
 	processed := testapp.NewLedger()
 	second.Handle(queue, 2, func(msg *message.Message) error {
-		assert.NotContains(t, msg.Metadata, retry.FailuresKey)
+		assert.NotContains(t, msg.Metadata, recordkey.Failures)
 		processed.Add(msg.UUID)
 		return nil
 	})
@@ -197,8 +198,8 @@ func TestRecordDoesNotLeakDownstream(t *testing.T) {
 	testapp.Send(t, "", in, sent...)
 	letter := testapp.Take(t, out+".dead", 1)[0]
 	assert.Equal(t, message.Metadata{"trace": "t00000"}, <-records)
-	assert.Equal(t, "1", letter.Headers[retry.FailuresKey])
-	assert.Equal(t, out, letter.Headers[retry.TopicKey])
+	assert.Equal(t, "1", letter.Headers[recordkey.Failures])
+	assert.Equal(t, out, letter.Headers[recordkey.Topic])
 }
 
 // TestMessageThatTheAppCannotReadIsDeadLettered complete, and not redelivered in a loop.
@@ -213,7 +214,7 @@ func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, "not JSON", string(letter.Body))
 	assert.Equal(t, int32(1), letter.Headers["n"])
-	assert.Equal(t, string(retry.DeadReasonUnmarshal), letter.Headers[retry.DeadReasonKey])
+	assert.Equal(t, string(retry.DeadReasonUnmarshal), letter.Headers[recordkey.DeadReason])
 	done.Wait(t, 1, 60*time.Second)
 	assert.Zero(t, a.Log.Count("sending nack"))
 }

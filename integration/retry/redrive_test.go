@@ -15,8 +15,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
-
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -68,7 +68,7 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 				assert.NotContains(t, msg.Metadata, key)
 			}
 			assert.Equal(t, "7", msg.Metadata["retry_invoice"], "the app's own")
-			assert.Contains(t, msg.Metadata[retry.PropertiesKey], "c-1", "the correlation id")
+			assert.Contains(t, msg.Metadata[recordkey.Properties], "c-1", "the correlation id")
 			history, found := retry.ReadRedriven(msg.Metadata)
 			assert.True(t, found, "the history of redrives")
 			assert.Equal(t, 1, history.Times)

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -41,7 +42,7 @@ func TestRetriesEndWithAMarshalerThatIgnoresMetadata(t *testing.T) {
 	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "m-1", Headers: amqp091.Table{"trace": "abc"}, Body: []byte("order")})
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, map[string]int{"m-1": 3}, calls.Counts())
-	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[retry.DeadReasonKey])
+	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[recordkey.DeadReason])
 	assert.Equal(t, "abc", letter.Headers["trace"], "a header that the app's marshaler ignores is kept")
 	assert.Equal(t, "m-1", letter.MessageId)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -43,7 +44,7 @@ func TestTopicConfig(t *testing.T) {
 	testapp.Send(t, "shop_"+a.Name, "orders.eu", testapp.Orders(10)...)
 	done.Wait(t, 9, 60*time.Second)
 	letter := testapp.Take(t, queue+".dead", 1)[0]
-	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[retry.DeadReasonKey])
+	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[recordkey.DeadReason])
 	a.Settle(queue)
 	assert.Empty(t, done.Twice())
 }

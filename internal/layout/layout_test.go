@@ -39,7 +39,7 @@ var rules = []rule{
 	},
 	{
 		folder: "retry",
-		may:    []string{watermill, module + "/backoff"},
+		may:    []string{watermill, module + "/backoff", module + "/internal/recordkey"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "every user names these types, on every backend: they are data, and do nothing",
 	},
@@ -57,9 +57,12 @@ var rules = []rule{
 	},
 	{
 		folder: "middleware",
-		may:    []string{watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/warning", module + "/retry"},
-		never:  []string{amqp091, amqpPubSub},
-		why:    "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
+		may: []string{
+			watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate",
+			module + "/internal/recordkey", module + "/internal/warning", module + "/retry",
+		},
+		never: []string{amqp091, amqpPubSub},
+		why:   "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
 	},
 	{
 		folder: "letters",
@@ -71,7 +74,8 @@ var rules = []rule{
 	{
 		folder: "letters/relayletters",
 		may: []string{
-			watermill, module + "/internal/redrive", module + "/internal/users", module + "/letters",
+			watermill, module + "/internal/recordkey", module + "/internal/redrive", module + "/internal/users",
+			module + "/letters",
 			module + "/middleware", module + "/relay", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
@@ -79,7 +83,7 @@ var rules = []rule{
 	},
 	{
 		folder: "internal/redrive",
-		may:    []string{watermill, module + "/letters", module + "/retry"},
+		may:    []string{watermill, module + "/internal/recordkey", module + "/letters", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "it is the one engine of redrives: a backend gives it the letters",
 	},
@@ -144,7 +148,8 @@ var rules = []rule{
 		folder: "rabbitmq/deadletter",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/publish",
-			module + "/rabbitmq/topology", module + "/internal/redrive", module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
+			module + "/rabbitmq/topology", module + "/internal/recordkey", module + "/internal/redrive",
+			module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/internal/rabbitmq/subscriber"},
 		why:   "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers",
@@ -155,6 +160,7 @@ var rules = []rule{
 		never:  []string{amqpPubSub, module + "/config"},
 		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
 	},
+	{folder: "internal/recordkey", why: "keys are text"},
 	{folder: "internal/rabbitmq/argument", why: "argument names are text"},
 	{folder: "internal/rabbitmq/redelivery", never: []string{watermill, amqp091}, why: "headers are plain values"},
 	{folder: "internal/rabbitmq/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
@@ -173,7 +179,8 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
-			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app", module + "/internal/warning", module + "/middleware", module + "/retry",
+			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app",
+			module + "/internal/recordkey", module + "/internal/warning", module + "/middleware", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
 		},

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,10 +27,10 @@ func userAtHost() string {
 // Texts returns the texts of a failure record that cannot be read as a whole.
 func Texts(metadata message.Metadata) retry.Record {
 	return retry.Record{
-		DeadReason: retry.DeadReason(metadata[retry.DeadReasonKey]), Reason: metadata[retry.ReasonKey],
-		ErrorType: metadata[retry.ErrorTypeKey], Topic: metadata[retry.TopicKey], Handler: metadata[retry.HandlerKey],
+		DeadReason: retry.DeadReason(metadata[recordkey.DeadReason]), Reason: metadata[recordkey.Reason],
+		ErrorType: metadata[recordkey.ErrorType], Topic: metadata[recordkey.Topic], Handler: metadata[recordkey.Handler],
 		Subscriber: metadata[poison.PoisonedSubscriberKey], Traceparent: metadata[retry.TraceparentKey],
-		LeftOff: metadata[retry.LeftOffKey],
+		LeftOff: metadata[recordkey.LeftOff],
 	}
 }
 

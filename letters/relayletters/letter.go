@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -25,7 +26,7 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 	letter.Redriven, _ = retry.ReadRedriven(msg.Metadata)
 	record, known := retry.ReadRecord(msg.Metadata)
 	switch {
-	case msg.Metadata[retry.DeadReasonKey] != "":
+	case msg.Metadata[recordkey.DeadReason] != "":
 		letter.Kind, letter.Record = letters.Library, record
 		if !known {
 			letter.Record = redrive.Texts(msg.Metadata)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -88,7 +89,7 @@ func TestLettersAreDescribed(t *testing.T) {
 	poisoned.Metadata[poison.ReasonForPoisonedKey] = "no stock"
 	garbled := orderOf("garbled")
 	retry.Record{Failures: 3, Topic: "orders", Handler: "billing", Reason: "no", DeadReason: retry.DeadReasonExhausted}.Write(garbled.Metadata)
-	garbled.Metadata[retry.FailuresKey] = "many"
+	garbled.Metadata[recordkey.Failures] = "many"
 	require.NoError(t, s.Publish(deadTopic, poisoned, message.NewMessage("", []byte("x")), garbled))
 	found := browse(t, store, deadTopic, letters.Filter{})
 	require.Len(t, found, 4)

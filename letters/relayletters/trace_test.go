@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -35,6 +36,6 @@ func TestLettersKeepTheTrace(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, got, 1)
 		assert.Equal(t, traceparent, got[0].Metadata[retry.TraceparentKey])
-		assert.NotContains(t, got[0].Metadata, retry.FailuresKey)
+		assert.NotContains(t, got[0].Metadata, recordkey.Failures)
 	})
 }

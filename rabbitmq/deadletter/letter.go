@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -42,7 +43,7 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	case byBroker: // a tier that dead-letters, too: the middleware publishes without x-death
 		l.Kind = letters.Broker
 		l.Record = headers.RecordOfDeath(record, death)
-	case record[retry.DeadReasonKey] != "":
+	case record[recordkey.DeadReason] != "":
 		l.Kind = letters.Library
 		if !known { // it was cut to fit into a frame, or it is garbled
 			l.Record = redrive.Texts(record)

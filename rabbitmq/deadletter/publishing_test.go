@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -69,10 +70,10 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 	for text, want := range map[string]any{traceparent: traceparent, "": nil, strings.Repeat("x", 129): nil} {
 		for _, count := range []string{"3", "garbled"} {
 			d := full(libraryHeaders())
-			d.Headers[retry.FailuresKey], d.Headers[retry.TraceparentKey] = count, text
+			d.Headers[recordkey.Failures], d.Headers[retry.TraceparentKey] = count, text
 			p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{}, "web")
 			assert.Equal(t, want, p.Headers[retry.TraceparentKey])
-			assert.NotContains(t, p.Headers, retry.FailuresKey)
+			assert.NotContains(t, p.Headers, recordkey.Failures)
 		}
 	}
 }

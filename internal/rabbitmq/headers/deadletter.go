@@ -9,6 +9,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -37,8 +38,8 @@ func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Mes
 	if err != nil {
 		return nil, err
 	}
-	delete(msg.Metadata, retry.UnmarshalErrorKey) // a reader of dead letters gets the message as it is
-	if !dead {                                    // the middleware published it, without x-death
+	delete(msg.Metadata, recordkey.UnmarshalError) // a reader of dead letters gets the message as it is
+	if !dead {                                     // the middleware published it, without x-death
 		return msg, nil
 	}
 	RecordOfDeath(msg.Metadata, death).Write(msg.Metadata)
@@ -80,7 +81,7 @@ func NewestDeath(headers amqp091.Table) (amqp091.Table, bool) {
 func RecordOfDeath(metadata message.Metadata, death amqp091.Table) retry.Record {
 	record, known := retry.ReadRecord(metadata)
 	if !known { // such as a garbled count: where the message failed can still be read
-		record.Topic, record.Handler = metadata[retry.TopicKey], metadata[retry.HandlerKey]
+		record.Topic, record.Handler = metadata[recordkey.Topic], metadata[recordkey.Handler]
 	}
 	reason, _ := death["reason"].(string)
 	queue, _ := death["queue"].(string)

@@ -2,6 +2,6 @@
 // retried message has the headers and properties that it had the first time.
 //
 // An app's marshaler knows strings only. What it leaves out travels from Unmarshal to Marshal as one metadata value,
-// retry.PropertiesKey, which never leaves the process. What AMQP would refuse or change on a copy travels to the tier
+// recordkey.Properties, which never leaves the process. What AMQP would refuse or change on a copy travels to the tier
 // and back in headers of this package.
 package headers

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -24,19 +25,19 @@ type field struct {
 // fields are the keys of the record of a message that waits, the most important first: Shrink removes the others from
 // the end.
 var fields = [...]field{
-	{'n', retry.FailuresKey},
-	{'t', retry.TopicKey},
-	{'m', retry.RemainingKey},
-	{'d', retry.DueAtKey},
-	{'l', retry.LastFailedAtKey},
-	{'f', retry.FirstFailedAtKey},
-	{'a', retry.FirstArrivedAtKey},
-	{'h', retry.HandlerKey},
-	{'e', retry.ErrorTypeKey},
-	{'r', retry.ReasonKey},
+	{'n', recordkey.Failures},
+	{'t', recordkey.Topic},
+	{'m', recordkey.Remaining},
+	{'d', recordkey.DueAt},
+	{'l', recordkey.LastFailedAt},
+	{'f', recordkey.FirstFailedAt},
+	{'a', recordkey.FirstArrivedAt},
+	{'h', recordkey.Handler},
+	{'e', recordkey.ErrorType},
+	{'r', recordkey.Reason},
 	{'u', delay.DelayedUntilKey},
 	{'w', delay.DelayedForKey},
-	{'s', retry.SnoozesKey},
+	{'s', recordkey.Snoozes},
 	{'p', retry.TraceparentKey},
 }
 
@@ -111,7 +112,7 @@ func (r *record) shrink(excess int) int {
 		value := r[i]
 		switch {
 		case value == "":
-		case fields[i].key == retry.ReasonKey && excess < len(value):
+		case fields[i].key == recordkey.Reason && excess < len(value):
 			r[i] = strings.ToValidUTF8(value[:len(value)-excess], "")
 			return 0
 		default:
@@ -125,31 +126,31 @@ func (r *record) shrink(excess int) int {
 // fieldOf returns the index of a key's field, or -1. It is a switch because that is faster than a map.
 func fieldOf(key string) int {
 	switch key {
-	case retry.FailuresKey:
+	case recordkey.Failures:
 		return 0
-	case retry.TopicKey:
+	case recordkey.Topic:
 		return 1
-	case retry.RemainingKey:
+	case recordkey.Remaining:
 		return 2
-	case retry.DueAtKey:
+	case recordkey.DueAt:
 		return 3
-	case retry.LastFailedAtKey:
+	case recordkey.LastFailedAt:
 		return 4
-	case retry.FirstFailedAtKey:
+	case recordkey.FirstFailedAt:
 		return 5
-	case retry.FirstArrivedAtKey:
+	case recordkey.FirstArrivedAt:
 		return 6
-	case retry.HandlerKey:
+	case recordkey.Handler:
 		return 7
-	case retry.ErrorTypeKey:
+	case recordkey.ErrorType:
 		return 8
-	case retry.ReasonKey:
+	case recordkey.Reason:
 		return 9
 	case delay.DelayedUntilKey:
 		return 10
 	case delay.DelayedForKey:
 		return 11
-	case retry.SnoozesKey:
+	case recordkey.Snoozes:
 		return 12
 	case retry.TraceparentKey:
 		return 13

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -42,9 +43,9 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 		publishing.Headers[rawHeader] = kept
 		excess -= len(text) - len(kept)
 	}
-	_, dead := publishing.Headers[retry.DeadReasonKey]
+	_, dead := publishing.Headers[recordkey.DeadReason]
 	for _, key := range cuts {
-		if !dead && (key == retry.FailuresKey || key == retry.TopicKey) {
+		if !dead && (key == recordkey.Failures || key == recordkey.Topic) {
 			continue
 		}
 		value, ok := publishing.Headers[key].(string)
@@ -54,7 +55,7 @@ func Shrink(publishing *amqp091.Publishing, excess int) {
 		if excess <= 0 {
 			return
 		}
-		if key == retry.ReasonKey && excess < len(value) {
+		if key == recordkey.Reason && excess < len(value) {
 			publishing.Headers[key] = strings.ToValidUTF8(value[:len(value)-excess], "")
 			return
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -81,7 +82,7 @@ func TestShrinkRemovesTheHistoryFirst(t *testing.T) {
 		if folded {
 			p.Headers = headers.Fold(p.Headers)
 		} else {
-			p.Headers[retry.DeadReasonKey] = "exhausted"
+			p.Headers[recordkey.DeadReason] = "exhausted"
 		}
 		headers.Shrink(&p, 1)
 		assert.NotContains(t, p.Headers, retry.RedrivenKey, name)

@@ -10,7 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // What a dead letter in its last form says of what it lacks.
@@ -56,7 +56,7 @@ func lastForm(whole amqp091.Publishing, msg *message.Message, why string) (last 
 		off = strings.ToValidUTF8(off+": "+why, "")
 	}
 	off = strings.ToValidUTF8(off[:min(len(off), maxLeftOff)], "")
-	last.Headers[retry.LeftOffKey] = off
+	last.Headers[recordkey.LeftOff] = off
 	return last, off
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -44,8 +45,8 @@ func TestTheLastFormHasTheUUIDWhereTheMarshalerReadsIt(t *testing.T) {
 			p, err := headers.New(writesUUID{key: key}, naming.Default).Marshal(msg)
 			require.NoError(t, err)
 			want := amqp091.Table{
-				retry.FailuresKey: "1", retry.DeadReasonKey: "refused",
-				retry.LeftOffKey: "properties app-id; headers same: why",
+				recordkey.Failures: "1", recordkey.DeadReason: "refused",
+				recordkey.LeftOff: "properties app-id; headers same: why",
 			}
 			if key != "" {
 				want[key] = "id-1"

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -38,7 +39,7 @@ type marshaler struct {
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a
-// delivery. A message that the app's marshaler cannot read has the metadata key retry.UnmarshalErrorKey: watermill-amqp
+// delivery. A message that the app's marshaler cannot read has the metadata key recordkey.UnmarshalError: watermill-amqp
 // would answer an error with a requeue, and the broker would deliver the message again at once, without end.
 func New(own app.Marshaler, prefix naming.Prefix) app.Marshaler { return newMarshaler(own, prefix) }
 
@@ -76,7 +77,7 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 		for key, value := range s.strings() {
 			msg.Metadata[key] = value.(string)
 		}
-		msg.Metadata[retry.UnmarshalErrorKey] = errorText(err)
+		msg.Metadata[recordkey.UnmarshalError] = errorText(err)
 	}
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
@@ -90,7 +91,7 @@ func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, erro
 		writeFolded(msg, folded)
 	}
 	if encoded := m.encodeProperties(&delivery, msg, raw, s); encoded != "" {
-		msg.Metadata[retry.PropertiesKey] = encoded
+		msg.Metadata[recordkey.Properties] = encoded
 	}
 	return msg, nil
 }
@@ -211,12 +212,12 @@ func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, to amqp091.Tab
 // app's marshaler does not see it: each of its keys would be copied three times.
 func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	var p properties
-	if encoded := msg.Metadata[retry.PropertiesKey]; encoded != "" {
+	if encoded := msg.Metadata[recordkey.Properties]; encoded != "" {
 		p.decode(encoded)
 	}
 	var r record
 	rawReason := ""
-	_, dead := msg.Metadata[retry.DeadReasonKey]
+	_, dead := msg.Metadata[recordkey.DeadReason]
 	folds := false
 	if !dead {
 		for key, value := range msg.Metadata {
@@ -226,7 +227,7 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		}
 	}
 	rest := func(key, value string) bool { // is neither folded nor the marshaler's own
-		return key != retry.PropertiesKey && (dead || value == "" || fieldOf(key) < 0)
+		return key != recordkey.Properties && (dead || value == "" || fieldOf(key) < 0)
 	}
 	if m.uuidKey != "" && !p.Raw {
 		publishing = m.writePlain(msg, rest)
@@ -256,10 +257,10 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		as = unfit.Dead
 	}
 	unfit.Move(&publishing, as, "")
-	if why := msg.Metadata[retry.LeftOffKey]; dead && why != "" {
+	if why := msg.Metadata[recordkey.LeftOff]; dead && why != "" {
 		var off string
 		publishing, off = lastForm(publishing, msg, why)
-		msg.Metadata[retry.LeftOffKey] = off // the middleware logs it
+		msg.Metadata[recordkey.LeftOff] = off // the middleware logs it
 	}
 	return publishing, nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -80,7 +81,7 @@ func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
 	read := func(exchange string, table amqp091.Table) message.Metadata {
 		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: "1s.orders", Headers: table})
 		require.NoError(t, err)
-		delete(msg.Metadata, retry.PropertiesKey)
+		delete(msg.Metadata, recordkey.Properties)
 		return msg.Metadata
 	}
 	for _, exchange := range []string{"retry.return", "retry", ""} {
@@ -95,10 +96,10 @@ func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
 	assert.Equal(t, headers.Fold(many), p.Headers)
-	msg.Metadata[retry.DeadReasonKey] = "exhausted"
+	msg.Metadata[recordkey.DeadReason] = "exhausted"
 	p, err = m.Marshal(msg)
 	require.NoError(t, err)
-	many[retry.DeadReasonKey] = "exhausted"
+	many[recordkey.DeadReason] = "exhausted"
 	assert.Equal(t, many, p.Headers, "a dead letter has a header for each key")
 }
 
@@ -241,7 +242,7 @@ func FuzzMarshaler(f *testing.F) {
 			if dead, _ := xDeath.([]any); len(dead) > 0 {
 				if death, ok := dead[0].(amqp091.Table); ok {
 					reason, _ := death["reason"].(string)
-					require.Equal(t, reason, msg.Metadata[retry.DeadReasonKey], "the broker's reason")
+					require.Equal(t, reason, msg.Metadata[recordkey.DeadReason], "the broker's reason")
 				}
 			}
 			_, err = letters.Marshal(msg)
@@ -254,9 +255,9 @@ func TestRecordReplacesAForeignHeaderOfAnotherType(t *testing.T) {
 	m := headers.New(textual{}, naming.Default)
 	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_failures": int64(7), "retry_due_at": int64(1)}})
 	require.NoError(t, err)
-	msg.Metadata[retry.FailuresKey] = "1"
+	msg.Metadata[recordkey.Failures] = "1"
 	p, err := m.Marshal(msg)
 	require.NoError(t, err)
 	assert.Equal(t, amqp091.Table{"retry_failures": "1", "retry_due_at": int64(1)}, headers.Unfold(p.Headers))
-	assert.NotContains(t, p.Headers, retry.FailuresKey)
+	assert.NotContains(t, p.Headers, recordkey.Failures)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -23,9 +24,9 @@ const (
 // isTransport reports whether a header or metadata key belongs to the library. The app never sees such a header.
 func isTransport(key string) bool {
 	switch key {
-	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, retry.PropertiesKey,
+	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, recordkey.Properties,
 		binding.BuilderKey,
-		retry.UnmarshalErrorKey:
+		recordkey.UnmarshalError:
 		return true
 	}
 	return unfit.IsKept(key)

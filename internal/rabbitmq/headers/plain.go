@@ -6,7 +6,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // plainKey returns the header of the UUID if the app's marshaler is an app.Plain, and if the header has no other
@@ -60,7 +60,7 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	s := borrow(nil)
 	defer s.giveBack()
 	if encoded := m.encodeProperties(delivery, msg, false, s); encoded != "" {
-		metadata[retry.PropertiesKey] = encoded
+		metadata[recordkey.Properties] = encoded
 	}
 	return msg
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -90,11 +91,11 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 			assert.Equal(t, "c-1", p.CorrelationId)
 			assert.EqualValues(t, amqp091.Persistent, p.DeliveryMode)
 			for key, value := range map[string]any{
-				publisher.UUIDHeader: "uuid-1", "trace": "abc", "number": int64(7), retry.DeadReasonKey: "exhausted", "reason_poisoned": "down",
+				publisher.UUIDHeader: "uuid-1", "trace": "abc", "number": int64(7), recordkey.DeadReason: "exhausted", "reason_poisoned": "down",
 			} {
 				assert.Equal(t, value, p.Headers[key], key)
 			}
-			assert.NotContains(t, p.Headers, retry.PropertiesKey)
+			assert.NotContains(t, p.Headers, recordkey.Properties)
 			assert.LessOrEqual(t, len(p.Headers["retry_marshal_error"].(string)), 1100)
 
 			letter := configtest.ComeBack(p)

@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -57,7 +58,7 @@ func TestRedrivenMessageHasItsExchange(t *testing.T) {
 		plain := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 		msg, err = plain.Unmarshal(delivery)
 		require.NoError(t, err)
-		msg.Metadata[retry.FailuresKey] = "1"
+		msg.Metadata[recordkey.Failures] = "1"
 		waiting, err := plain.Marshal(msg)
 		require.NoError(t, err)
 		assert.Equal(t, test.copied, waiting.Headers["retry_exchange"], "the next copy, %s", name)

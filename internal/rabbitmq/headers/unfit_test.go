@@ -14,7 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // TestWhatACopyCannotHaveComesBack: no copy has a part of the list, and the next delivery has each one that is kept.
@@ -33,9 +33,9 @@ func TestWhatACopyCannotHaveComesBack(t *testing.T) {
 			for range 3 {
 				msg, err := m.Unmarshal(next)
 				require.NoError(t, err)
-				msg.Metadata[retry.FailuresKey] = "1"
+				msg.Metadata[recordkey.Failures] = "1"
 				if dead != "" {
-					msg.Metadata[retry.DeadReasonKey] = dead
+					msg.Metadata[recordkey.DeadReason] = dead
 				}
 				p, err := m.Marshal(msg)
 				require.NoError(t, err)

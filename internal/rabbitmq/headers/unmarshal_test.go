@@ -18,7 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 const uuid = "0b7d6a0e-6c6b-4b32-8a0b-0d5f2a3a7c11"
@@ -66,7 +66,7 @@ func TestOnlyAMessageThatNeedsItHasProperties(t *testing.T) {
 	for _, first := range firstDeliveries {
 		first.delivery.Acknowledger = configtest.Settled{}
 		for name, m := range unmarshalers() {
-			_, has := unmarshal(t, m, first.delivery).Metadata[retry.PropertiesKey]
+			_, has := unmarshal(t, m, first.delivery).Metadata[recordkey.Properties]
 			assert.Equal(t, first.has && name != "watermill-amqp", has, "%s, %s", first.name, name)
 		}
 	}
@@ -102,7 +102,7 @@ func (w writing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 func TestMarshalerThatWritesIntoTheHeaders(t *testing.T) {
 	t.Parallel()
 	for name, sent := range map[string]amqp091.Table{
-		"strings":        {"trace": "abc", "removed": "kept", retry.TopicKey: "orders"},
+		"strings":        {"trace": "abc", "removed": "kept", recordkey.Topic: "orders"},
 		"a number":       {"trace": "abc", "removed": int64(7)},
 		"broker's count": {"trace": "abc", "removed": "kept", "x-delivery-count": int64(3)},
 	} {
@@ -118,8 +118,8 @@ func TestMarshalerThatWritesIntoTheHeaders(t *testing.T) {
 			if sent["x-delivery-count"] != nil && try == 0 {
 				assert.Equal(t, sent, delivery.Headers, "%s: the subscriber reads the count", name)
 			}
-			if sent[retry.TopicKey] != nil {
-				assert.Equal(t, "orders", msg.Metadata[retry.TopicKey], name)
+			if sent[recordkey.Topic] != nil {
+				assert.Equal(t, "orders", msg.Metadata[recordkey.Topic], name)
 			}
 			delivery = configtest.ComeBack(p)
 		}

@@ -1,0 +1,33 @@
+// Package recordkey has the metadata keys of the failure record. All values are strings. Times are RFC 3339 in UTC with
+// milliseconds. Package retry has those that other modules need.
+package recordkey
+
+// The failure record travels with the message.
+const (
+	Failures       = "retry_failures"         // how often the message has failed, from 1
+	FirstArrivedAt = "retry_first_arrived_at" // when it arrived first, if it had to wait then for a requested delay
+	FirstFailedAt  = "retry_first_failed_at"  // when it failed first
+	LastFailedAt   = "retry_last_failed_at"   // when it failed last
+	DueAt          = "retry_due_at"           // when its handler is to be called again
+	Reason         = "retry_reason"           // the text of the last error: valid UTF-8, at most 1 KiB
+	ErrorType      = "retry_error_type"       // the Go type of the last error's root
+	Topic          = "retry_topic"            // the topic it failed on; the record counts only there
+	Handler        = "retry_handler"          // the handler that failed
+	DeadReason     = "retry_dead_reason"      // why it was given up; in dead letters only
+	Snoozes        = "retry_snoozes"          // how often it was snoozed
+	// what remains of a requested delay after the present tier, for example 1.5s
+	Remaining = "retry_remaining"
+	LeftOff   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
+)
+
+// Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the
+// broker: the marshaler removes them from what it publishes and from what it receives, and the middleware from produced
+// messages. Code that publishes a received message again, such as a redrive, keeps Properties: the marshaler makes
+// properties and headers of it.
+const (
+	// Properties holds the parts of the message that are not string metadata, in an encoding of the marshaler.
+	Properties = "retry_properties"
+	// UnmarshalError holds why the app's marshaler could not read the message, which is then dead-lettered at once. It
+	// counts only beside Properties.
+	UnmarshalError = "retry_unmarshal_error"
+)
