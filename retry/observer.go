@@ -112,12 +112,6 @@ const (
 	PublishFailed PublishResult = "failed"
 )
 
-// PublishResults returns all results.
-func PublishResults() []PublishResult {
-	return []PublishResult{PublishConfirmed, PublishReturned, PublishNacked, PublishRefused, PublishUnconfirmed,
-		PublishFailed}
-}
-
 // Published is the result of one call of a publisher.
 type Published struct {
 	Context  context.Context // of the first message

@@ -28,7 +28,10 @@ func reportPublished(to *middleware.Observers, report retry.Published, err error
 		return
 	}
 	results := resultsOf(err, report.Messages)
-	for _, result := range retry.PublishResults() {
+	for _, result := range [...]retry.PublishResult{
+		retry.PublishConfirmed, retry.PublishReturned, retry.PublishNacked, retry.PublishRefused,
+		retry.PublishUnconfirmed, retry.PublishFailed,
+	} {
 		if report.Result, report.Messages = result, results[result]; report.Messages > 0 {
 			to.Published(report)
 		}

@@ -39,7 +39,7 @@ type marshaler struct {
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a
-// delivery. A message that the app's marshaler cannot read has the metadata key recordkey.UnmarshalError: watermill-amqp
+// delivery. A message that the app's marshaler cannot read has the key recordkey.UnmarshalError: watermill-amqp
 // would answer an error with a requeue, and the broker would deliver the message again at once, without end.
 func New(own app.Marshaler, prefix naming.Prefix) app.Marshaler { return newMarshaler(own, prefix) }
 
