@@ -75,11 +75,11 @@ type connection struct {
 //
 // The methods of the retry.Connection are documented there. What they do here:
 //
-//   - AddConsumerHandler, AddHandler: a handler needs one name in all processes of the app, because its topics are named
-//     after it. Its return topic is "<Prefix>.return.<name>".
+//   - AddConsumerHandler, AddHandler: a handler needs one name in all processes of the app, because its topics are
+//     named after it. Its return topic is "<Prefix>.return.<name>".
 //   - Subscriber: it can be subscribed to several topics. For each topic the handler is "<name>.<topic>" in the failure
-//     record, and so in the names of the return topic and of the dead-letter topic: "<Prefix>.return.<name>.<topic>" and
-//     "<Prefix>.dead.<name>.<topic>". Subscribe returns an error for a topic that a subscriber of the same name is
+//     record, and so in the names of the return topic and of the dead-letter topic: "<Prefix>.return.<name>.<topic>"
+//     and "<Prefix>.dead.<name>.<topic>". Subscribe returns an error for a topic that a subscriber of the same name is
 //     subscribed to and has not ended: on a Pub/Sub without consumer groups each of the two would get every message and
 //     every retry.
 //   - Pause: the Pub/Sub goes on delivering: the next message waits before the handler. After Config.MaxHop, 20 seconds

@@ -9,8 +9,8 @@
 // due. Then the relay publishes the message to the return topic of the handler that failed, and after that acknowledges
 // it.
 //
-// Connect returns a retry.Connection, which adds handlers to a router. It makes a relay and the retry middleware. Apps that
-// want these parts use New, Relay.Backend and Relay.AddConsumerHandler.
+// Connect returns a retry.Connection, which adds handlers to a router. It makes a relay and the retry middleware. Apps
+// that want these parts use New, Relay.Backend and Relay.AddConsumerHandler.
 //
 // A handler is subscribed to two topics: its own and its return topic. No other handler and no other consumer group of
 // the original topic receives a retry. A slow handler does not block a tier. Payload, UUID and metadata come back

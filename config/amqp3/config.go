@@ -55,8 +55,8 @@ func (c Config) Format(state fmt.State, verb rune) {
 	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), printed{c.AMQP, c.Policy, c.Settings})
 }
 
-// Connect is that of package config, whose documentation says what the methods of the Connection do, and what becomes of
-// each field of the amqp.Config.
+// Connect is that of package config, whose documentation says what the methods of the Connection do, and what becomes
+// of each field of the amqp.Config.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	return door.Connect(config.plain(), logger)
 }

@@ -28,7 +28,8 @@ func userAtHost() string {
 func Texts(metadata message.Metadata) retry.Record {
 	return retry.Record{
 		DeadReason: retry.DeadReason(metadata[recordkey.DeadReason]), Reason: metadata[recordkey.Reason],
-		ErrorType: metadata[recordkey.ErrorType], Topic: metadata[recordkey.Topic], Handler: metadata[recordkey.Handler],
+		ErrorType: metadata[recordkey.ErrorType],
+		Topic:     metadata[recordkey.Topic], Handler: metadata[recordkey.Handler],
 		Subscriber: metadata[poison.PoisonedSubscriberKey], Traceparent: metadata[retry.TraceparentKey],
 		LeftOff: metadata[recordkey.LeftOff],
 	}

@@ -65,9 +65,9 @@ type Error struct {
 
 // Kind classifies the error.
 //
-// KindClosed is retry.ErrClosed. KindRefused is ErrRefused with a cause that is not temporary, and KindTooLarge the same
-// because of the size: the message may fit where the broker adds less to it. The causes that are temporary are: the
-// broker's 403 (the user lacks a permission), 405, 320, 501, 504, 506 and 541, and an error of the app's marshaler that
+// KindClosed is retry.ErrClosed. KindRefused is ErrRefused with a cause that is not temporary, and KindTooLarge the
+// same because of the size: the message may fit where the broker adds less to it. The causes that are temporary are:
+// the broker's 403 (the user lacks a permission), 405, 320, 501, 504, 506 and 541, and an error of the app's marshaler that
 // is a context's error or has a method Temporary() bool or Timeout() bool that returns true.
 //
 // KindRejected is ErrNacked, or ErrUnroutable, but not where a redeclaration did not end or the connection was lost
