@@ -61,26 +61,6 @@ func ExampleSchedule_Tiers() {
 	// Output: [1s 10s]
 }
 
-func ExampleSchedule_Validate() {
-	schedule := backoff.Schedule{time.Second, 0, 1500 * time.Microsecond}
-	fmt.Println(schedule.Validate())
-	// Output:
-	// backoff: retry 2: delay 0s is too short: want at least 1ms
-	// backoff: retry 3: delay 1.5ms is finer than a millisecond: want a multiple of 1ms
-}
-
-func ExampleSchedule_String() {
-	schedule := backoff.Schedule{time.Second, 2 * time.Minute, 2 * time.Minute, 90 * time.Second}
-	fmt.Println(schedule.String())
-	// Output: 1s 2m*2 90s
-}
-
-func ExampleSchedule_MarshalText() {
-	text, err := json.Marshal(backoff.Exponential(time.Second, 5, 4))
-	fmt.Println(string(text), err)
-	// Output: "1s 5s 25s 125s" <nil>
-}
-
 func ExampleSchedule_UnmarshalText() {
 	var settings struct {
 		Retry backoff.Schedule
@@ -88,11 +68,6 @@ func ExampleSchedule_UnmarshalText() {
 	err := json.Unmarshal([]byte(`{"retry": "30s*2 1h"}`), &settings)
 	fmt.Println(settings.Retry, err)
 	// Output: 30s*2 1h <nil>
-}
-
-func ExampleTier_String() {
-	fmt.Println(backoff.Tier(time.Minute), backoff.Tier(90*time.Second), backoff.Tier(1500*time.Millisecond))
-	// Output: 1m 90s 1500ms
 }
 
 func ExampleParseTier() {

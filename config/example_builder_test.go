@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -75,13 +74,6 @@ func ExampleConfig_Validate() {
 	// Output:
 	// QueueType is "lazy": it must be "quorum" or "classic"
 	// AMQP.Publish.Transactional is true: failures are published with confirms, which a transactional channel does not have
-}
-
-// The password is not printed.
-func ExampleConfig_Format() {
-	fmt.Println(strings.Contains(fmt.Sprintf("%+v", options()), "secret"))
-	// Output:
-	// false
 }
 
 // Two consumer groups of one fan-out. Each has its own queues and gets only its own retries.

@@ -55,12 +55,6 @@ func ExampleLetter() {
 	// {"id":"order-1","queue":"orders.dead","target":"orders","kind":"library","record":{"failures":4,"first_failed_at":"2026-01-02T11:59:00Z","last_failed_at":"2026-01-02T12:00:00Z","reason":"connection refused","dead_reason":"exhausted"},"metadata":{"tenant":"acme"}} <nil>
 }
 
-func ExampleLetter_DeadAt() {
-	fmt.Println(failed("order-1", "connection refused").DeadAt())
-	// Output:
-	// 2026-01-02 12:00:00 +0000 UTC
-}
-
 // A handler that forwards dead letters by itself removes their records. Otherwise their retries would still be used up.
 func ExampleFresh() {
 	forward := func(dead *message.Message) ([]*message.Message, error) {
@@ -89,12 +83,6 @@ func ExampleFilter() {
 	// false
 }
 
-func ExampleFilter_Validate() {
-	fmt.Println(letters.Filter{OlderThan: 2 * time.Hour, NewerThan: time.Hour}.Validate())
-	// Output:
-	// Filter.OlderThan is 2h0m0s and NewerThan is 1h0m0s: no letter is both
-}
-
 // A group's cause selects its letters.
 func ExampleFilter_cause() {
 	letter := failed("order-1", "order 17 is unknown")
@@ -117,12 +105,6 @@ func ExampleGroups() {
 	// Output:
 	// 2 dial tcp <ip>:<n>: connection refused order-1
 	// 1 order <n> is unknown order-2
-}
-
-func ExampleRedrive_Validate() {
-	fmt.Println(letters.Redrive{MaxRedead: 5}.Validate())
-	// Output:
-	// Redrive.MaxRedead is 5: it must be a share between 0 and 1
 }
 
 // Each letter gets another payload. An error leaves the letter where it is.
@@ -158,10 +140,4 @@ func ExampleProgress() {
 	fmt.Println(p.PerSecond(), p.Left())
 	// Output:
 	// 2 40s
-}
-
-func ExampleSummary_String() {
-	fmt.Println(letters.Summary{Total: 12, Done: 10, Other: 2, Redead: 1})
-	// Output:
-	// total=12 done=10 other=2 kept=0 unseen=0 redead=1 doubtful=0
 }

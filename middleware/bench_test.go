@@ -5,18 +5,105 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
+// TestSuccessDoesNotAllocate: what a success costs is paid for every message.
 func TestSuccessDoesNotAllocate(t *testing.T) {
-	retry, _ := setup(t)
-	h := retry.Middleware(succeed)
-	msg := messageOf(context.Background())
-	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
+	own, routed := retrymw.WithOrigin(context.Background(), topic, handler), openContext(t)
+	observed := func(hooks eventtest.Hooks) func(*settings) {
+		hook := func(h *eventtest.Hooks) { *h = hooks }
+		return observedBy(nil, &witness{name: "a", change: hook})
+	}
+	for name, row := range map[string]struct {
+		change func(*settings)
+		ctx    context.Context
+	}{
+		"plain":  {func(*settings) {}, own},
+		"Rules":  {snoozeLater, own},
+		"MaxAge": {func(c *settings) { c.Policy.MaxAge = time.Hour }, own},
+		"MaxAgeFrom": {func(c *settings) {
+			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { return time.Time{} }
+		}, own},
+		"Jitter":        {func(c *settings) { c.Policy.Jitter = 0.2 }, own},
+		"DelayArrivals": {func(c *settings) { c.DelayArrivals = true }, own},
+		"ExtraTiers": {func(c *settings) {
+			c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour)
+		}, own},
+		"all but MaxAgeFrom": {func(c *settings) {
+			snoozeLater(c)
+			c.Policy.MaxAge, c.DelayArrivals, c.TiersWait = time.Hour, true, true
+		}, own},
+		"Breaker":                   {func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }, own},
+		"a subscriber's message":    {func(c *settings) { c.Source = sourceOf("email") }, routed},
+		"no observer":               {observedBy(nil), routed},
+		"an observer without hooks": {observed(eventtest.Hooks{}), routed},
+		"an observer of outcomes": {
+			observed(eventtest.Hooks{OnEvent: func(e retry.Event) { _ = e.Outcome }}), routed,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tiered, _ := setup(t, row.change)
+			b := &binding.Binding{Owner: "email", Gate: gate.New(16), Retry: tiered}
+			bound := binding.NewContext(row.ctx, b)
+			for way, h := range map[string]message.HandlerFunc{
+				"Middleware": tiered.Middleware(succeed), "Dispatch": tiered.Dispatch(succeed),
+			} {
+				for _, ctx := range []context.Context{row.ctx, bound} {
+					if ctx == row.ctx && (way == "Dispatch" || name == "a subscriber's message") {
+						continue // it has no retry of its own
+					}
+					msg := messageOf(ctx)
+					_, _ = h(msg)
+					assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }), way)
+				}
+			}
+		})
+	}
+	t.Run("a builder's message", func(t *testing.T) {
+		tiered, _ := setup(t, func(c *settings) { c.Source = builder("email") })
+		msg, h := messageOf(routed), tiered.Middleware(succeed)
+		assert.Zero(t, testing.AllocsPerRun(1000, func() {
+			msg.Metadata[binding.BuilderKey] = "email"
+			_, _ = h(msg)
+		}))
+	})
+}
+
+// openContext is routerContext of a router that runs until the test ends: the context of a closed one has to be wrapped, and then each look
+// for a value allocates.
+func openContext(t *testing.T) context.Context {
+	t.Helper()
+	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	contexts, over, done := make(chan context.Context, 1), make(chan struct{}), make(chan error, 1)
+	router.AddConsumerHandler(handler, topic, pubSub, func(msg *message.Message) error {
+		contexts <- msg.Context()
+		<-over
+		return nil
+	})
+	require.NoError(t, pubSub.Publish(topic, message.NewMessage("1", nil)))
+	go func() { done <- router.Run(context.Background()) }()
+	t.Cleanup(func() {
+		close(over)
+		require.NoError(t, router.Close())
+		require.NoError(t, <-done)
+	})
+	return <-contexts
 }
 
 // BenchmarkSuccess measures what the middleware costs a handler that succeeds.

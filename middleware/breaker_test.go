@@ -748,26 +748,6 @@ func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 
 var errClosedForWork = errors.New("maintenance")
 
-func TestSuccessUnderABreakerDoesNotAllocate(t *testing.T) {
-	without, _ := setup(t)
-	with, _ := setup(t, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
-	ctx := retrymw.WithOrigin(context.Background(), topic, handler)
-	bound := binding.NewContext(ctx, &binding.Binding{Gate: gate.New(16)})
-	for name, row := range map[string]struct {
-		h   message.HandlerFunc
-		ctx context.Context
-	}{
-		"a gate":                {without.Dispatch(succeed), bound},
-		"a breaker":             {with.Dispatch(succeed), bound},
-		"no gate":               {without.Middleware(succeed), ctx},
-		"a breaker and no gate": {with.Middleware(succeed), ctx},
-	} {
-		msg := messageOf(row.ctx)
-		_, _ = row.h(msg)
-		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = row.h(msg) }), name)
-	}
-}
-
 func BenchmarkSuccessUnderABreaker(b *testing.B) {
 	tiered, _ := setup(b, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
 	msg := messageOf(binding.NewContext(routerContext(b), &binding.Binding{Gate: gate.New(16)}))

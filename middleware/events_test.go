@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,19 +12,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestEachOutcomeHasAnEvent brings every outcome about, and has a row for each of them.
-func TestEachOutcomeHasAnEvent(t *testing.T) {
+// TestObserverSeesEachOutcome brings every outcome about. An observer sees a begin where the handler is called, and the
+// outcome. Its context is in the event, in the copy and in the log lines.
+func TestObserverSeesEachOutcome(t *testing.T) {
 	routed := routerContext(t)
 	const took = 20 * time.Millisecond
 	second := backoff.Tier(time.Second)
 	toTier, toDead := retry.Destination{Topic: "1s.orders"}, retry.Destination{Topic: "dead.orders"}
 	down := func(*message.Message) error { return errDown }
-	again := retry.Record{Failures: 1, Topic: topic}
+	again, last := retry.Record{Failures: 1, Topic: topic}, retry.Record{Failures: 4, Topic: topic}
 	type event struct {
 		outcome     retry.Outcome
 		failures    int
@@ -35,83 +37,109 @@ func TestEachOutcomeHasAnEvent(t *testing.T) {
 		rule        string
 		err         error
 	}
-	rows := []struct {
+	retried := event{
+		outcome: retry.Retried, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errDown,
+	}
+	held, later := retried, retried
+	held.outcome, held.err = retry.Held, errUnconfirmed
+	later.age, later.delay = time.Minute, 5*time.Second
+	later.tier, later.destination = backoff.Tier(later.delay), retry.Destination{Topic: "5s.orders"}
+	rows := map[string]struct {
 		record  retry.Record // of the message; the first failure was a minute ago
 		handler func(*message.Message) error
 		fail    func(try int) error
 		stop    bool
+		parked  bool // the handler is not called
 		want    []event
 	}{
-		{handler: func(*message.Message) error { return nil }, want: []event{{outcome: retry.Processed, took: took}}},
-		{record: again, handler: func(*message.Message) error { return nil }, want: []event{
+		"success": {
+			handler: func(*message.Message) error { return nil }, want: []event{{outcome: retry.Processed, took: took}},
+		},
+		"recovery": {record: again, handler: func(*message.Message) error { return nil }, want: []event{
 			{outcome: retry.Recovered, failures: 1, age: time.Minute + took, took: took},
 		}},
-		{handler: down, want: []event{
-			{outcome: retry.Retried, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errDown},
-		}},
-		{record: again, handler: func(*message.Message) error { return errLater }, want: []event{
-			{outcome: retry.Snoozed, failures: 1, snoozes: 1, age: time.Minute + took, took: took, delay: time.Second, tier: second, destination: toTier, rule: "later", err: errLater},
-		}},
-		{record: retry.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, want: []event{
-			{outcome: retry.Parked, failures: 1, age: time.Minute, delay: 2 * time.Second, tier: second, destination: toTier},
-		}},
-		{record: retry.Record{Failures: 4, Topic: topic}, handler: down, want: []event{
-			{outcome: retry.DeadLettered, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown},
-		}},
-		{record: again, handler: func(*message.Message) error { return context.Canceled }, want: []event{
-			{outcome: retry.Discarded, failures: 2, age: time.Minute + took, took: took, rule: "discard", err: context.Canceled},
-		}},
-		{handler: down, fail: func(try int) error {
+		"failure": {handler: down, want: []event{retried}},
+		"snooze": {record: again, handler: func(*message.Message) error { return errLater }, want: []event{{
+			outcome: retry.Snoozed, failures: 1, snoozes: 1, age: time.Minute + took, took: took,
+			delay: time.Second, tier: second, destination: toTier, rule: "later", err: errLater,
+		}}},
+		"rest of a delay": {record: retry.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, parked: true,
+			want: []event{{
+				outcome: retry.Parked, failures: 1, age: time.Minute, delay: 2 * time.Second, tier: second, destination: toTier,
+			}}},
+		"last failure": {record: last, handler: down, want: []event{{
+			outcome: retry.DeadLettered, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown,
+		}}},
+		"discard": {record: again, handler: func(*message.Message) error { return context.Canceled }, want: []event{{
+			outcome: retry.Discarded, failures: 2, age: time.Minute + took, took: took, rule: "discard",
+			err: context.Canceled,
+		}}},
+		"hold": {handler: down, fail: func(try int) error {
 			if try == 1 {
 				return errUnconfirmed
 			}
 			return nil
-		}, want: []event{
-			{outcome: retry.Held, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errUnconfirmed},
-			{
-				outcome: retry.Retried, failures: 1, age: time.Minute, took: took, delay: 5 * time.Second, tier: backoff.Tier(5 * time.Second),
-				destination: retry.Destination{Topic: "5s.orders"}, err: errDown,
-			},
-		}},
-		{record: again, handler: func(*message.Message) error { return context.Canceled }, stop: true, want: []event{
-			{outcome: retry.GivenBack, failures: 1, age: time.Minute + took, took: took, err: context.Canceled},
-		}},
-		{record: again, handler: func(msg *message.Message) error { msg.Ack(); return errDown }, want: []event{
+		}, want: []event{held, later}},
+		"shutdown": {record: again, handler: func(*message.Message) error { return context.Canceled }, stop: true,
+			want: []event{{
+				outcome: retry.GivenBack, failures: 1, age: time.Minute + took, took: took, err: context.Canceled,
+			}}},
+		"own ack": {record: again, handler: func(msg *message.Message) error { msg.Ack(); return errDown }, want: []event{
 			{outcome: retry.Settled, failures: 1, age: time.Minute + took, took: took, err: errDown},
 		}},
 	}
 	seen := map[retry.Outcome]bool{}
-	for _, row := range rows {
-		outcome := row.want[0].outcome
-		seen[outcome] = true
-		t.Run(string(outcome), func(t *testing.T) {
+	for name, row := range rows {
+		seen[row.want[0].outcome] = true
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var events []event
-				tiered, sent, s, _ := setupBound(t, tiersWait, snoozeLater, func(c *settings) {
-					c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
-					c.Observers = eventtest.Observers(func(e retry.Event) {
-						assert.Equal(t, "uuid-1", e.MessageUUID)
-						assert.Equal(t, topic, e.Topic)
-						assert.Equal(t, handler, e.Handler)
-						assert.Equal(t, message.Metadata{"trace": "abc"}, e.Metadata())
-						require.NotNil(t, e.Context)
-						events = append(events, event{e.Outcome, e.Record.Failures, e.Record.Snoozes, e.Age, e.Duration, e.Delay, e.Tier, e.Destination, e.Rule, e.Err})
+				w := &witness{name: "a"}
+				tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observedBy(nil, w),
+					func(c *settings) {
+						discard := retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()}
+						c.Policy.Rules = append(c.Policy.Rules, discard)
 					})
-				})
 				sent.fail = row.fail
-				msg := messageOf(s.bind(routed))
+				bound := s.bind(routed)
+				msg := messageOf(bound)
 				if row.record.Failures > 0 {
 					row.record.FirstFailedAt = time.Now().Add(-time.Minute)
 					row.record.Write(msg.Metadata)
 				}
+				record, _ := retry.ReadRecord(msg.Metadata)
+				var handled context.Context
 				_, _ = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					handled = msg.Context()
 					if row.stop {
 						s.stop()
 					}
 					time.Sleep(took)
 					return nil, row.handler(msg)
 				})(msg)
+
+				var events []event
+				for _, e := range w.events {
+					assert.Equal(t, []any{"uuid-1", topic, handler}, []any{e.MessageUUID, e.Topic, e.Handler})
+					assert.Equal(t, message.Metadata{"trace": "abc"}, e.Metadata())
+					assert.Equal(t, !row.parked, e.Context.Value(beginKey{"a"}) == 1)
+					events = append(events, event{
+						e.Outcome, e.Record.Failures, e.Record.Snoozes, e.Age, e.Duration, e.Delay, e.Tier, e.Destination,
+						e.Rule, e.Err,
+					})
+				}
 				assert.Equal(t, row.want, events)
+				if row.parked {
+					assert.Empty(t, w.arrivals)
+					return
+				}
+				arrival := retry.Arrival{Context: bound, Topic: topic, Handler: handler, Message: msg, Record: record}
+				assert.Equal(t, []retry.Arrival{arrival}, w.arrivals)
+				assert.Equal(t, 1, handled.Value(beginKey{"a"}))
+				for _, c := range sent.copies {
+					assert.Equal(t, 1, c.msg.Context().Value(beginKey{"a"}))
+				}
+				lines := strings.Count(logs.String(), "message_uuid:uuid-1")
+				assert.Equal(t, lines, strings.Count(logs.String(), "call_a:1"), logs.String())
 			})
 		})
 	}
@@ -133,31 +161,22 @@ func TestEventHasTheMetadataThatTheMessageCameWith(t *testing.T) {
 		})(msg)
 		require.NoError(t, err)
 	}
-	assert.Equal(t, message.Metadata{"trace": "abc"}, events[0].Metadata())
+	events[0].Metadata()["trace"] = "changed"
+	assert.Equal(t, message.Metadata{"trace": "abc"}, events[0].Metadata(), "a copy, without the failure record")
 	assert.Empty(t, events[1].Metadata())
 }
 
-// What a success costs is paid for every message.
-func TestSuccessWithoutObserveDoesNotAllocate(t *testing.T) {
-	for name, change := range map[string]func(*settings){
-		"Rules":  snoozeLater,
-		"MaxAge": func(c *settings) { c.Policy.MaxAge = time.Hour },
-		"MaxAgeFrom": func(c *settings) {
-			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { return time.Time{} }
-		},
-		"Jitter":        func(c *settings) { c.Policy.Jitter = 0.2 },
-		"DelayArrivals": func(c *settings) { c.DelayArrivals = true },
-		"ExtraTiers":    func(c *settings) { c.Policy.ExtraTiers = backoff.Ladder(time.Second, time.Hour) },
-		"all but MaxAgeFrom": func(c *settings) {
-			snoozeLater(c)
-			c.Policy.MaxAge, c.DelayArrivals, c.TiersWait = time.Hour, true, true
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tiered, _ := setup(t, change)
-			h := tiered.Middleware(succeed)
-			msg := messageOf(context.Background())
-			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
-		})
+// On RabbitMQ orders.dead is the queue, and dead.orders is only the routing key.
+func TestLogsHaveTheQueueAndTheRoutingKey(t *testing.T) {
+	logs := &logRecorder{}
+	config := configOf(&recorder{})
+	config.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+		return retry.Destination{Topic: "dead." + c.Topic, Queue: c.Topic + ".dead"}, nil
 	}
+	tiered, err := config.Make(logs)
+	require.NoError(t, err)
+	_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routerContext(t)))
+	require.NoError(t, err)
+	assert.Contains(t, logs.text.String(), "destination:orders.dead")
+	assert.Contains(t, logs.text.String(), "publish_topic:dead.orders")
 }

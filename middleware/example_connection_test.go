@@ -86,13 +86,6 @@ func ExamplePolicy_jitter() {
 	// [5s 5125ms 5250ms 5375ms 5500ms 5625ms 5750ms 5875ms]
 }
 
-func ExampleOptions_Validate() {
-	fmt.Println(retry.Options{Concurrency: -1, CloseTimeout: -time.Second}.Validate())
-	// Output:
-	// Concurrency is -1: it must be 0 (the default) or more
-	// CloseTimeout is -1s: it must be 0 (the default) or more
-}
-
 // For the middleware of a whole router: each message has the schedule of its subscriber.
 func ExampleTieredRetry_Dispatch() {
 	var tiered *middleware.TieredRetry // of New

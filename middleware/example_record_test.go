@@ -33,14 +33,6 @@ func ExampleRecord() {
 	// {"failures":2,"topic":"orders","handler":"billing","dead_reason":"permanent"} <nil>
 }
 
-func ExampleRecord_String() {
-	fmt.Println(retry.Record{
-		Failures: 2, LastFailedAt: time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC), Topic: "orders", Reason: "the bank is down",
-	})
-	// Output:
-	// failures=2 last_failed_at="2026-01-01T12:00:00.000Z" topic="orders" reason="the bank is down"
-}
-
 func ExampleRecord_Write() {
 	metadata := message.Metadata{"trace": "abc"}
 	retry.Record{Failures: 2, Topic: "orders", DeadReason: retry.DeadReasonExhausted}.Write(metadata)

@@ -156,14 +156,6 @@ func ExampleTieredRetry_Middleware_redactReason() {
 	// card **** declined
 }
 
-func ExampleDestination_String() {
-	fmt.Println(retry.Destination{Topic: "dead.orders", Queue: "orders.dead"})
-	fmt.Println(retry.Destination{Topic: "orders.dead"})
-	// Output:
-	// orders.dead
-	// orders.dead
-}
-
 func ExampleOutcomes() {
 	for _, outcome := range retry.Outcomes() {
 		fmt.Println(outcome)
@@ -224,18 +216,4 @@ func ExamplePanicError() {
 	observe(retry.Event{Err: &retry.PanicError{Value: "boom"}})
 	// Output:
 	// panicked with boom
-}
-
-func ExamplePanicError_Error() {
-	err := &retry.PanicError{Value: "boom"} // an error of the middleware has the place as well
-	fmt.Println(err.Error())
-	// Output:
-	// panic: boom
-}
-
-func ExamplePanicError_Unwrap() {
-	err := &retry.PanicError{Value: backoff.Permanent(errors.New("no such customer"))}
-	fmt.Println(backoff.IsPermanent(err), err.Unwrap())
-	// Output:
-	// true no such customer
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -101,104 +99,6 @@ func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*set
 		for _, o := range all {
 			c.Observers.Attach(o, retry.Observed{System: "test", Logger: logger})
 		}
-	}
-}
-
-// TestObserverSeesEachOutcome compares what an observer gets with what Observe gets, whose values TestEachOutcomeHasAnEvent has.
-func TestObserverSeesEachOutcome(t *testing.T) {
-	routed := routerContext(t)
-	down := func(*message.Message) error { return errDown }
-	again := retry.Record{Failures: 1, Topic: topic}
-	last := retry.Record{Failures: 4, Topic: topic}
-	const notCalled = 0
-	rows := []struct {
-		name    string
-		record  retry.Record
-		handler func(*message.Message) error
-		fail    func(try int) error
-		stop    bool
-		called  int // how often the handler was called
-		want    []retry.Outcome
-	}{
-		{"success", retry.Record{}, func(*message.Message) error { return nil }, nil, false, 1, []retry.Outcome{retry.Processed}},
-		{"recovery", again, func(*message.Message) error { return nil }, nil, false, 1, []retry.Outcome{retry.Recovered}},
-		{"failure", retry.Record{}, down, nil, false, 1, []retry.Outcome{retry.Retried}},
-		{"snooze", again, func(*message.Message) error { return errLater }, nil, false, 1, []retry.Outcome{retry.Snoozed}},
-		{"rest of a delay", retry.Record{Failures: 1, Topic: topic, Remaining: 2 * time.Second}, down, nil, false, notCalled, []retry.Outcome{retry.Parked}},
-		{"last failure", last, down, nil, false, 1, []retry.Outcome{retry.DeadLettered}},
-		{"discard", again, func(*message.Message) error { return context.Canceled }, nil, false, 1, []retry.Outcome{retry.Discarded}},
-		{"hold", retry.Record{}, down, func(try int) error {
-			if try == 1 {
-				return errUnconfirmed
-			}
-			return nil
-		}, false, 1, []retry.Outcome{retry.Held, retry.Retried}},
-		{"shutdown", again, func(*message.Message) error { return context.Canceled }, nil, true, 1, []retry.Outcome{retry.GivenBack}},
-		{"own ack", again, func(msg *message.Message) error { msg.Ack(); return errDown }, nil, false, 1, []retry.Outcome{retry.Settled}},
-		{"panic", retry.Record{}, func(*message.Message) error { panic("boom") }, nil, false, 1, []retry.Outcome{retry.Retried}},
-		{"last panic", last, func(*message.Message) error { panic("boom") }, nil, false, 1, []retry.Outcome{retry.DeadLettered}},
-		{"goexit", retry.Record{}, func(*message.Message) error { runtime.Goexit(); return nil }, nil, false, 1, []retry.Outcome{retry.Retried}},
-	}
-	seen := map[retry.Outcome]bool{}
-	for _, row := range rows {
-		t.Run(row.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := &witness{name: "a"}
-				var events []retry.Event
-				tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observing(&events), observedBy(nil, w), func(c *settings) {
-					c.Policy.Rules = append(c.Policy.Rules, retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()})
-				})
-				sent.fail = row.fail
-				bound := s.bind(routed)
-				msg := messageOf(bound)
-				if row.record.Failures > 0 {
-					row.record.FirstFailedAt = time.Now().Add(-time.Minute)
-					row.record.Write(msg.Metadata)
-				}
-				record, _ := retry.ReadRecord(msg.Metadata)
-				var handled context.Context
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					_, _ = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-						handled = msg.Context()
-						if row.stop {
-							s.stop()
-						}
-						time.Sleep(time.Millisecond)
-						return nil, row.handler(msg)
-					})(msg)
-				}()
-				<-done
-
-				outcomes := make([]retry.Outcome, len(w.events))
-				for i, e := range w.events {
-					outcomes[i] = e.Outcome
-				}
-				assert.Equal(t, row.want, outcomes)
-				assert.Equal(t, events, w.events)
-				require.Len(t, w.arrivals, row.called)
-				if row.called == notCalled {
-					assert.Nil(t, events[0].Context.Value(beginKey{"a"}))
-					return
-				}
-				assert.Equal(t, retry.Arrival{Context: bound, Topic: topic, Handler: handler, Message: msg, Record: record}, w.arrivals[0])
-				assert.Equal(t, 1, handled.Value(beginKey{"a"}))
-				for _, e := range w.events {
-					assert.Equal(t, 1, e.Context.Value(beginKey{"a"}))
-				}
-				for _, c := range sent.copies {
-					assert.Equal(t, 1, c.msg.Context().Value(beginKey{"a"}))
-				}
-				assert.Equal(t, strings.Count(logs.String(), "message_uuid:uuid-1"), strings.Count(logs.String(), "call_a:1"), logs.String())
-			})
-		})
-		for _, outcome := range row.want {
-			seen[outcome] = true
-		}
-	}
-	for _, outcome := range retry.Outcomes() {
-		assert.True(t, seen[outcome], "no row for %q", outcome)
 	}
 }
 
@@ -667,62 +567,6 @@ func TestLogLinesHaveTheFieldsOfObservers(t *testing.T) {
 	}
 	assert.Equal(t, 4, strings.Count(logs.String(), "message_uuid:uuid-1"), "a panic has a line of its own")
 	assert.Equal(t, 4, strings.Count(logs.String(), "trace_id:0af7"))
-}
-
-// openContext is routerContext of a router that runs until the test ends: the context of a closed one has to be wrapped, and then each look
-// for a value allocates.
-func openContext(t *testing.T) context.Context {
-	t.Helper()
-	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	router := message.NewDefaultRouter(watermill.NopLogger{})
-	contexts, over, done := make(chan context.Context, 1), make(chan struct{}), make(chan error, 1)
-	router.AddConsumerHandler(handler, topic, pubSub, func(msg *message.Message) error {
-		contexts <- msg.Context()
-		<-over
-		return nil
-	})
-	require.NoError(t, pubSub.Publish(topic, message.NewMessage("1", nil)))
-	go func() { done <- router.Run(context.Background()) }()
-	t.Cleanup(func() {
-		close(over)
-		require.NoError(t, router.Close())
-		require.NoError(t, <-done)
-	})
-	return <-contexts
-}
-
-// What a success costs is paid for every message.
-func TestSuccessDoesNotAllocateForObserversWithoutContext(t *testing.T) {
-	ctx := openContext(t)
-	for name, hooks := range map[string]func(*eventtest.Hooks){
-		"none attached": nil,
-		"no hooks":      func(h *eventtest.Hooks) { *h = eventtest.Hooks{} },
-		"only Event":    func(h *eventtest.Hooks) { *h = eventtest.Hooks{OnEvent: func(e retry.Event) { _ = e.Outcome }} },
-	} {
-		t.Run(name, func(t *testing.T) {
-			var all []retry.Observer
-			if hooks != nil {
-				all = append(all, &witness{name: "a", change: hooks})
-			}
-			tiered, _ := setup(t, observedBy(nil, all...))
-			h := tiered.Middleware(succeed)
-			msg := messageOf(ctx)
-			assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }))
-		})
-	}
-}
-
-// The event of an observer has the metadata that the message came with.
-func TestEventOfAnObserverHasTheMetadata(t *testing.T) {
-	w := &witness{name: "a"}
-	tiered, _ := setup(t, observedBy(nil, w))
-	msg := messageOf(routerContext(t))
-	retry.Record{Failures: 2, Topic: topic, Traceparent: trace}.Write(msg.Metadata)
-	came := maps.Clone(msg.Metadata)
-	_, err := tiered.Middleware(failing(errDown))(msg)
-	require.NoError(t, err)
-	assert.Equal(t, message.Metadata{"trace": "abc"}, w.events[0].Metadata())
-	assert.Equal(t, came, msg.Metadata, "observers leave the message as it is")
 }
 
 // A record counts only on its topic, as for the outcome.

@@ -41,6 +41,12 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 		{recordkey.Snoozes, "-1"},
 		{recordkey.Snoozes, "1.5"},
 		{recordkey.Failures, "2001"}, // more than any schedule can count
+		{recordkey.Failures, "1e3"},
+		{recordkey.Failures, "0x10"},
+		{recordkey.Failures, " 1"},
+		{recordkey.Failures, "+-1"},
+		{recordkey.Failures, "1\x00"},
+		{recordkey.Failures, "١"},
 		{recordkey.FirstArrivedAt, "yesterday"},
 		{recordkey.Remaining, "-1s"},
 		{recordkey.Remaining, "87600h0m0.001s"}, // more than backoff.MaxDelay
@@ -50,7 +56,11 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 		{recordkey.FirstFailedAt, ""},
 		{recordkey.FirstFailedAt, "yesterday"},
 		{recordkey.LastFailedAt, "9999-01-01T00:00:00.000Z"},
+		{recordkey.LastFailedAt, "10000-01-01T00:00:00.000Z"},
 		{recordkey.DueAt, "9999-12-31T23:59:59.999Z"},
+		{recordkey.DueAt, "-0001-01-01T00:00:00.000Z"},
+		{recordkey.DueAt, "2026-13-32T25:61:61.000Z"},
+		{recordkey.DueAt, "\xff"},
 		{recordkey.DueAt, farAhead},
 		{recordkey.Topic, "another topic"},
 	} {

@@ -212,24 +212,6 @@ func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 	assert.True(t, b.Claimed())
 }
 
-func TestSuccessOfABoundMessageDoesNotAllocate(t *testing.T) {
-	email := sourceOf("email")
-	tiered, _ := setup(t, func(c *settings) { c.Source = email })
-	for name, h := range map[string]message.HandlerFunc{"Middleware": tiered.Middleware(succeed), "Dispatch": tiered.Dispatch(succeed)} {
-		msg := messageOf(binding.NewContext(routerContext(t), &binding.Binding{Owner: "email", Retry: tiered}))
-		assert.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = h(msg) }), name)
-	}
-}
-
-func TestSuccessOfABuildersMessageDoesNotAllocate(t *testing.T) {
-	tiered, _ := setup(t, func(c *settings) { c.Source = builder("email") })
-	msg, h := messageOf(routerContext(t)), tiered.Middleware(succeed)
-	assert.Zero(t, testing.AllocsPerRun(1000, func() {
-		msg.Metadata[binding.BuilderKey] = "email"
-		_, _ = h(msg)
-	}))
-}
-
 func notCalled(t *testing.T) message.HandlerFunc {
 	return func(*message.Message) ([]*message.Message, error) {
 		t.Error("the handler is called")

@@ -72,15 +72,6 @@ func ExampleConfig() {
 	// <nil>
 }
 
-func ExampleConfig_Validate() {
-	fmt.Println(relay.Config{MaxHop: time.Millisecond}.Validate())
-	// Output:
-	// Publisher is nil: give the relay a publisher of its own
-	// Policy: Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
-	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
-	// MaxHop is 1ms: it must be 0 (the default, 20s) or at least 100ms
-}
-
 // A middleware that an app makes by itself has an observer, and a policy of its own.
 func ExampleRelay_Observe() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)

@@ -121,8 +121,3 @@ func TestJitterOfAnAppThatMakesTheMiddlewareItself(t *testing.T) {
 		a.close()
 	})
 }
-
-func TestConnectRefusesJitterOutOfBounds(t *testing.T) {
-	_, err := relay.Connect(relay.ConnectConfig{Config: relay.Config{Policy: retry.Policy{Jitter: -1}}}, nil)
-	require.ErrorContains(t, err, "Jitter is -1: it must be from 0 (none) to 1")
-}

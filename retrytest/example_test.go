@@ -271,34 +271,6 @@ func ExampleApp_Subscriber() {
 	// 3 attempts
 }
 
-// Publisher publishes without waiting. Send waits for all messages.
-func ExampleApp_Publisher() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	if err := app.Publisher().Publish("audit", message.NewMessage("entry-1", nil)); err != nil {
-		t.Fatalf("%v", err)
-	}
-	fmt.Println(app.Produced("audit")[0].UUID)
-	// Output:
-	// entry-1
-}
-
-func ExampleApp_Health() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
-	app.Send("orders", message.NewMessage("order-1", nil))
-	for _, s := range app.Health().Subscriptions {
-		fmt.Println(s.Name, s.Topic, s.Consuming)
-	}
-	// Output:
-	// billing orders true
-}
-
 // printed is an observer that prints each outcome.
 type printed struct{ retry.NopObserver }
 
@@ -316,21 +288,6 @@ func ExampleApp_Observe() {
 	// Output:
 	// billing retried 1
 	// billing dead-lettered 2
-}
-
-func ExampleApp_SendAll() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
-	for _, story := range app.SendAll("orders", message.NewMessage("order-1", nil), message.NewMessage("order-2", nil)) {
-		story.Processed()
-		fmt.Println(story.Message.UUID, len(story.Attempts()), "attempts")
-	}
-	// Output:
-	// order-1 3 attempts
-	// order-2 3 attempts
 }
 
 // The app's constructor makes the router.
@@ -374,32 +331,6 @@ func ExampleApp_Backend() {
 	// billing retried 1
 	// billing retried 2
 	// billing recovered 2
-}
-
-func ExampleApp_Send() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
-	story := app.Send("orders", message.NewMessage("order-1", nil))
-	fmt.Println(len(story.Attempts()), "attempts")
-	// Output:
-	// 3 attempts
-}
-
-func ExampleApp_Produced() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddHandler(app.Router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage("invoice-1", nil)}, charge(msg)
-	})
-	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
-	fmt.Println(len(app.Produced("invoices")), "invoice")
-	// Output:
-	// 1 invoice
 }
 
 // A message that is published without waiting has a story too. Send waits for all messages.
@@ -446,18 +377,4 @@ func ExampleApp_Pause() {
 	// Output:
 	// no handler is named "bill": the handlers are "billing"
 	// billed after the pause: true
-}
-
-func ExampleApp_Resume() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
-	fmt.Println(app.Pause("billing"), app.Health().Ready()) // it is paused before it begins
-	fmt.Println(app.Resume("billing"))
-	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
-	// Output:
-	// <nil> <nil>
-	// <nil>
 }

@@ -74,19 +74,6 @@ func TestAssertionsWithJitterFindFaults(t *testing.T) {
 	}
 }
 
-func TestJitterOfAHandlerInAnApp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 50)}, TiersWait: true})
-		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown), retry.Options{Policy: &retry.Policy{Schedule: backoff.Constant(time.Second, 50), Jitter: 1}})
-		longest := time.Duration(0)
-		for _, a := range app.Send("orders", order("1")).Attempts() {
-			assert.LessOrEqual(t, a.Delay, 1875*time.Millisecond)
-			longest = max(longest, a.Delay)
-		}
-		assert.Greater(t, longest, 1100*time.Millisecond)
-	})
-}
-
 // A simulated story shows the range of each time and each delay.
 func TestSimulatedStoryWithJitter(t *testing.T) {
 	t.Parallel()
@@ -108,12 +95,4 @@ func TestSimulatedStoryWithJitter(t *testing.T) {
 	long := retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(backoff.MaxDelay/2, 100), Jitter: 1}})
 	assert.Equal(t, time.Duration(math.MaxInt64), long.Attempts[100].At)
 	assert.NotContains(t, long.String(), " -", "no time is negative")
-}
-
-func TestInvalidJitterOfAnApp(t *testing.T) {
-	text, fatal := failureOf(func(t testing.TB) {
-		retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, Jitter: -1}})
-	})
-	require.True(t, fatal)
-	assert.Contains(t, text, "Config.Policy: Jitter is -1: it must be from 0 (none) to 1")
 }

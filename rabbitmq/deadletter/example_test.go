@@ -36,12 +36,6 @@ func ExampleQueueOf() {
 	// orders.dead orders_billing.dead
 }
 
-func ExampleConfig_Validate() {
-	fmt.Println(deadletter.Config{URI: "http://localhost", Prefix: "#"}.Validate() != nil)
-	// Output:
-	// true
-}
-
 // What is dead, and why: the letters of each cause.
 func ExampleStore_Browse() {
 	ctx := context.Background()

@@ -1,7 +1,6 @@
 package topology_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -75,12 +74,6 @@ func ExampleRetention_arguments() {
 	fmt.Println(config.Validate())
 	// Output:
 	// TierArguments["x-expires"] is 60000: the broker deletes a queue that no consumer reads, with the messages in it: remove it
-}
-
-func ExampleConfig_Validate() {
-	fmt.Println(topology.Config{Schedule: backoff.Constant(time.Second, 3), QueueType: "lazy"}.Validate())
-	// Output:
-	// QueueType is "lazy": it must be "quorum" or "classic"
 }
 
 // An operator, or a deployment with more permissions than the app, declares everything beforehand.
@@ -157,17 +150,6 @@ func ExampleTopology_String() {
 	// binding   orders.retry.10s  10s.orders   of retry
 	// binding   orders            *.orders     of retry.return.any
 	// binding   orders            10s.orders   of retry.return
-}
-
-// Operators import it with the management API: POST /api/definitions/<vhost>.
-func ExampleTopology_MarshalJSON() {
-	definitions, err := json.MarshalIndent(orders(), "", "  ")
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(len(definitions) > 0)
-	// Output:
-	// true
 }
 
 // A group of work queues shares its tiers.
