@@ -18,8 +18,14 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
-# Integration tests that mostly wait: more of them run at the same time than there are processors.
+# Integration tests that mostly wait: more of them run at the same time than there are processors. Of the others, two
+# packages run at the same time.
 WAITING    = ./adopt ./connect ./declare ./groups
+# Tests that change the node run alone: an alarm blocks all publishers.
+ALONE      = ^TestAlone
+HAVE_ALONE = $(sort $(dir $(shell cd integration && grep -rl --include=*_test.go 'func TestAlone' .)))
+# make test-long runs these.
+LONG       = ^TestPubSub$$
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
 # Flags of demo-observability: -once, -outage, -metrics, -queue.
@@ -53,8 +59,8 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-v3 test-backends test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-integration test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
+.PHONY: devbroker test-root test-observers test-integration test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -78,10 +84,14 @@ demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
 $(DEMOS): demo-%:
 	@$(GO) run -C backends ./example -backend $*
 
-test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
-	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-observers test-integration test-wmretry test-reconnect test-chaos
-
 # The outage test mostly waits, so it runs beside the others.
+test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
+	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect & outage=$$!; \
+		$(SUBMAKE) -k test-root test-observers test-integration test-wmretry; result=$$?; wait $$outage && exit $$result'
+
+test-long: devbroker ## the tests that take minutes: Watermill's own Pub/Sub tests, and a short make chaos
+	@$(WITH_BROKER) $(SUBMAKE) -k test-pubsub test-chaos
+
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
 
@@ -164,13 +174,16 @@ test-root:
 test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
-# One package at a time: some raise an alarm, which blocks all publishers.
 test-integration:
-	@result=0; \
-		$(GO) test -C integration $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) $(WAITING) || result=1; \
-		$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) \
-			$$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(WAITING:./%=-e /integration/%)) || result=1; \
+	@result=0; test="$(GO) test -C integration $(RACE) -count=1 -timeout=$(TIMEOUT)"; \
+		$$test -p=1 -parallel=4 -skip='$(ALONE)' $(WAITING) || result=1; \
+		$$test -p=2 -skip='$(ALONE)|$(LONG)' $$($(GO) list -C integration ./... | \
+			grep -v $(RECONNECT) $(BOARDS) $(WAITING:./%=-e /integration/%)) || result=1; \
+		$$test -p=1 -run='$(ALONE)' $(HAVE_ALONE) || result=1; \
 		exit $$result
+
+test-pubsub:
+	$(GO) test -C integration $(RACE) -run='$(LONG)' -count=1 -timeout=$(TIMEOUT) ./subscriber
 
 test-wmretry:
 	$(GO) test -C cmd/wmretry $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) ./...

@@ -34,7 +34,6 @@ func newApp(t *testing.T) app {
 	mails.prefix, mails.queue = orders.prefix, "mails_"+orders.prefix
 	mails.declare()
 	for _, d := range []*deployment{orders, mails} {
-		d.managed = true
 		d.fails = func(identity string, call int) bool {
 			sum := crc32.ChecksumIEEE([]byte(identity))
 			return call == 1 && sum%3 == 0 || call == 2 && sum%9 == 0
@@ -119,7 +118,7 @@ func TestMoveToAnotherLayout(t *testing.T) {
 			second := a.start(row.to)
 			work(t, 25, slices.Concat(old[1], updated, second)...)
 			retired := slices.DeleteFunc(a.tiers(row.from), func(name string) bool { return slices.Contains(a.tiers(row.to), name) })
-			a[0].waitUntil("messages wait on the old tiers", func(messages map[string]int) bool { return sum(messages, retired) > 0 })
+			a[0].waitUntilReady(retired...)
 			stop(old[1])
 
 			// Step 2: nothing waits on the old tiers.
@@ -128,7 +127,9 @@ func TestMoveToAnotherLayout(t *testing.T) {
 			// Step 3: the old tiers go, and nothing declares them again.
 			left, err := topology.Retire(t.Context(), broker.Connect(t), topology.RetireConfig{
 				Old: a.topologies(row.from), Current: a.topologies(row.to), WholeGroups: true,
-				Messages: func(context.Context) (map[string]int, error) { return a[0].list(), nil },
+				Messages: func(context.Context) (map[string]int, error) {
+					return a[0].ready(slices.Collect(maps.Keys(a[0].list()))...), nil
+				},
 			})
 			require.NoError(t, err)
 			assert.Empty(t, left)

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/url"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,7 +62,6 @@ type deployment struct {
 	schedule      backoff.Schedule
 	fails         func(identity string, call int) bool
 	takes         time.Duration // how long a handler works on a message
-	managed       bool          // list asks the management API, which takes less processor time than rabbitmqctl
 
 	concurrency int // of its instances
 
@@ -325,7 +324,7 @@ func (d *deployment) send(atOnce int) *traffic {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
 	go func() {
-		tick := time.NewTicker(50 * time.Millisecond)
+		tick := time.NewTicker(100 * time.Millisecond)
 		defer tick.Stop()
 		for {
 			select {
@@ -401,63 +400,64 @@ func (d *deployment) balance(f *traffic, queues ...string) {
 	assert.Equal(d.t, published, d.processed.Len(), "identities")
 	assert.Empty(d.t, d.unreadable.Counts(), "deliveries that a stock instance could not read")
 	assert.LessOrEqual(d.t, most(d.deliveries), bounded, "deliveries of one message")
-	d.waitUntil("nothing is left on the queues", func(messages map[string]int) bool { return sum(messages, queues) == 0 })
+	broker.Eventually(d.t, patience, func() bool { return d.nothingOn(queues) }, "nothing is left on the queues")
 	d.t.Logf("published=processed=%d twice=%d, most deliveries of one message=%d", published, len(d.processed.Twice()), most(d.deliveries))
 }
 
-// list is what `rabbitmqctl list_queues name messages` shows of the app's queues: messages that are ready and unacknowledged.
+// list returns the app's queues with their messages, ready and unacknowledged ones, as `rabbitmqctl list_queues name
+// messages` does. The figures are up to five seconds old.
 func (d *deployment) list() map[string]int {
 	d.t.Helper()
 	messages := map[string]int{}
-	if d.managed {
-		queues, err := broker.Management(d.t).ListQueuesWithParameters(url.Values{"columns": {"name,messages"}})
-		require.NoError(d.t, err)
-		for _, q := range queues {
-			if strings.Contains(q.Name, d.prefix) {
-				messages[q.Name] = q.Messages
-			}
-		}
-		return messages
-	}
-	for line := range strings.Lines(broker.Ctl(d.t, "list_queues", "name", "messages")) {
-		name, count, _ := strings.Cut(strings.TrimSpace(line), "\t")
-		if n, err := strconv.Atoi(count); err == nil && strings.Contains(name, d.prefix) {
-			messages[name] = n
+	queues, err := broker.Management(d.t).ListQueuesWithParameters(url.Values{"columns": {"name,messages"}})
+	require.NoError(d.t, err)
+	for _, q := range queues {
+		if strings.Contains(q.Name, d.prefix) {
+			messages[q.Name] = q.Messages
 		}
 	}
 	return messages
 }
 
-// every is how often the page's commands are repeated.
-const every = 2 * time.Second
-
-// waitUntil repeats the command until it shows what is waited for.
-func (d *deployment) waitUntil(what string, shows func(messages map[string]int) bool) {
+// nothingOn reports whether no message is on the queues, unacknowledged ones included.
+func (d *deployment) nothingOn(queues []string) bool {
 	d.t.Helper()
-	deadline := time.Now().Add(patience)
-	for messages := d.list(); !shows(messages); messages = d.list() {
-		require.Less(d.t, time.Now(), deadline, "%s: %v", what, messages)
-		<-time.After(every)
-	}
+	messages := d.list()
+	return !slices.ContainsFunc(queues, func(queue string) bool { return messages[queue] > 0 })
 }
 
-// waitUntilEmpty repeats the command until it shows 0 for ten seconds: a quorum queue's figure is up to five seconds old.
+// waitUntilReady waits until one message at least is ready on one of the queues.
+func (d *deployment) waitUntilReady(queues ...string) {
+	d.t.Helper()
+	broker.Eventually(d.t, patience, func() bool { return sum(d.ready(queues...)) > 0 }, "messages wait on %v", queues)
+}
+
+// waitUntilEmpty waits until nothing is ready on the queues for a second. Where list_queues shows 0 for ten seconds, this
+// was so before: its figure of a quorum queue is up to five seconds old.
 func (d *deployment) waitUntilEmpty(queues ...string) {
 	d.t.Helper()
-	var since time.Time
-	d.waitUntil("empty for ten seconds", func(messages map[string]int) bool {
-		if sum(messages, queues) > 0 {
-			since = time.Time{}
-		} else if since.IsZero() {
+	since := time.Now()
+	broker.Eventually(d.t, patience, func() bool {
+		if sum(d.ready(queues...)) > 0 {
 			since = time.Now()
 		}
-		return !since.IsZero() && time.Since(since) > 10*time.Second
-	})
+		return time.Since(since) > time.Second
+	}, "nothing is on %v", queues)
 }
 
-func sum(messages map[string]int, queues []string) (total int) {
+// ready returns how many messages of the queues no consumer has, now.
+func (d *deployment) ready(queues ...string) map[string]int {
+	d.t.Helper()
+	messages := map[string]int{}
 	for _, queue := range queues {
-		total += messages[queue]
+		messages[queue] = testapp.Depth(d.t, queue)
+	}
+	return messages
+}
+
+func sum(messages map[string]int) (total int) {
+	for _, n := range messages {
+		total += n
 	}
 	return total
 }

@@ -50,7 +50,7 @@ func Management(t testing.TB) *rabbithole.Client {
 	t.Helper()
 	client, err := Client(URL(t), os.Getenv("AMQP_MANAGEMENT_URL"))
 	require.NoError(t, err)
-	_, err = client.Overview()
+	_, err = client.Whoami()
 	require.NoError(t, err, "the management API does not answer; set AMQP_MANAGEMENT_URL")
 	return client
 }
@@ -105,7 +105,7 @@ func Clean(t testing.TB, text string) {
 	t.Helper()
 	client := Management(t)
 	t.Cleanup(func() {
-		queues, err := client.ListQueues()
+		queues, err := client.ListQueuesWithParameters(url.Values{"columns": {"vhost,name"}})
 		require.NoError(t, err)
 		for _, queue := range queues {
 			if strings.Contains(queue.Name, text) {
@@ -182,10 +182,16 @@ func Eventually(t testing.TB, within time.Duration, happened func() bool, what s
 // slower until it has caught up (https://www.erlang.org/doc/apps/erts/time_correction.html).
 func Least(delay time.Duration) time.Duration { return delay - delay/100 - time.Millisecond }
 
-// Alarm raises the broker's memory alarm, which blocks all publishers, until end is called or the test ends. A test
-// with an alarm must not be parallel.
+// Alone fails a test that changes the node and has no name with which make runs it alone.
+func Alone(t testing.TB) {
+	t.Helper()
+	require.True(t, strings.HasPrefix(t.Name(), "TestAlone"), "rename the test to TestAlone...: it changes the node")
+}
+
+// Alarm raises the broker's memory alarm, which blocks all publishers, until end is called or the test ends.
 func Alarm(t testing.TB) (end func()) {
 	t.Helper()
+	Alone(t)
 	end = sync.OnceFunc(func() { Ctl(t, "set_vm_memory_high_watermark", "0.6") })
 	t.Cleanup(end)
 	Ctl(t, "set_vm_memory_high_watermark", "0.000001")

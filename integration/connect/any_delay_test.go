@@ -58,20 +58,21 @@ func (w *waits) len() (all int) {
 	return all
 }
 
-// TestRequestedDelaysOnTheLadderOfAGroup: mixed delays, some of them no whole seconds. No message comes early, and each takes the
-// publishes that Simulate has.
+// TestRequestedDelaysOnTheLadderOfAGroup: mixed delays, some of them no whole seconds. No message comes early, and each
+// takes the publishes that Simulate has.
 func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 	t.Parallel()
-	s := open(t, grouped)
-	requests := map[string]time.Duration{"7500ms": 7500 * time.Millisecond, "31001ms": 31001 * time.Millisecond, "10ms": 10 * time.Millisecond}
-	for n := range 40 {
+	s := testapp.New(t, grouped)
+	requests := map[string]time.Duration{"7500ms": 7500 * time.Millisecond, "15001ms": 15001 * time.Millisecond,
+		"10ms": 10 * time.Millisecond}
+	for n := range 20 {
 		requests[fmt.Sprint(n+1, "s")] = time.Duration(n+1) * time.Second
 	}
 	var w waits
 	var mu sync.Mutex
 	failed, waited := map[string]time.Time{}, map[string]time.Duration{}
 	done := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		if at, again := failed[msg.UUID]; again {
@@ -83,14 +84,14 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 		return backoff.RetryAfter(errDown, requests[msg.UUID])
 	})
 	s.Observe(eventtest.OnEvent(w.observe))
-	s.run()
+	s.Run()
 	for uuid := range requests {
-		s.publish("orders", uuid)
+		s.Publish(s.Queue("orders"), uuid)
 	}
 	done.Wait(t, len(requests), 2*soon)
 	assert.Empty(t, done.Twice())
 
-	_, b := names(t)
+	b := testapp.Config(t)
 	grouped(&b)
 	builder, err := config.NewBuilder(b)
 	require.NoError(t, err)
@@ -112,14 +113,14 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 			}
 		}
 		// Observe runs after the confirm: the message may be back before.
-		eventually(t, func() bool { return len(w.of(uuid)) >= len(want) }, "%s", uuid)
+		testapp.Eventually(t, func() bool { return len(w.of(uuid)) >= len(want) }, "%s", uuid)
 		assert.Equal(t, want, w.of(uuid), uuid)
 		assert.LessOrEqual(t, len(want), 5, "%s: at most four for whole seconds, and one for the rest", uuid)
 	}
 }
 
-// TestDelayedMessages: a message that the app publishes with the metadata of components/delay comes to each consumer group when its delay
-// is over, with no failure, and its first failure waits by the schedule.
+// TestDelayedMessages: a message that the app publishes with the metadata of components/delay comes to each consumer
+// group when its delay is over, with no failure, and its first failure waits by the schedule.
 func TestDelayedMessages(t *testing.T) {
 	t.Parallel()
 	const delayed = 3 * time.Second
@@ -129,29 +130,30 @@ func TestDelayedMessages(t *testing.T) {
 	}{
 		"queue":                     {nil, []string{""}},
 		"queue of a group of tiers": {[]func(*config.Config){grouped}, []string{""}},
-		"fan-out":                   {[]func(*config.Config){fanOut, grouped}, []string{"billing", "mailing"}},
+		"fan-out":                   {[]func(*config.Config){testapp.FanOut, grouped}, []string{"billing", "mailing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, append(row.change, func(b *config.Config) { b.Policy.Schedule = backoff.Schedule{time.Second} })...)
+			s := testapp.New(t, append(row.change,
+				func(b *config.Config) { b.Policy.Schedule = backoff.Schedule{time.Second} })...)
 			var mu sync.Mutex
 			published, after := map[string]time.Time{}, map[string]time.Duration{}
 			calls, done := testapp.NewLedger(), testapp.NewLedger()
 			for _, group := range row.groups {
-				s.handle("handler "+group, "orders", func(msg *message.Message) error {
+				s.AddConsumerHandler(s.Router, "handler "+group, s.Queue("orders"), func(msg *message.Message) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if calls.Add(group+" "+msg.UUID) == 1 {
 						after[group+" "+msg.UUID] = time.Since(published[msg.UUID])
-						assert.Zero(t, failures(msg))
+						assert.Zero(t, testapp.Failures(msg))
 						return errDown
 					}
-					assert.Equal(t, 1, failures(msg))
+					assert.Equal(t, 1, testapp.Failures(msg))
 					done.Add(group + " " + msg.UUID)
 					return nil
 				}, retry.Options{Group: group})
 			}
-			s.run()
+			s.Run()
 			delays, err := delay.NewPublisher(s.Publisher(), delay.PublisherConfig{AllowNoDelay: true})
 			require.NoError(t, err)
 			for uuid, by := range map[string]func() delay.Delay{
@@ -162,7 +164,7 @@ func TestDelayedMessages(t *testing.T) {
 				mu.Unlock()
 				msg := message.NewMessage(uuid, nil)
 				msg.SetContext(delay.WithContext(t.Context(), by()))
-				require.NoError(t, delays.Publish(s.topic("orders"), msg))
+				require.NoError(t, delays.Publish(s.Queue("orders"), msg))
 			}
 			done.Wait(t, 2*len(row.groups), soon)
 			for _, group := range row.groups {
@@ -180,22 +182,22 @@ func TestDelayedMessages(t *testing.T) {
 // TestDelayOfTwelveDaysWaitsOnTheLongestTier of the ladder of a group. Its record has what remains.
 func TestDelayOfTwelveDaysWaitsOnTheLongestTier(t *testing.T) {
 	t.Parallel()
-	s := open(t, grouped)
+	s := testapp.New(t, grouped)
 	var w waits
 	s.Observe(eventtest.OnEvent(w.observe))
-	s.handle("billing", "orders", func(*message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(*message.Message) error {
 		t.Error("the handler is called")
 		return nil
 	}, retry.Options{})
-	s.run()
+	s.Run()
 	msg := message.NewMessage("late", []byte("order"))
 	delay.Message(msg, delay.For(12*24*time.Hour))
-	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
-	eventually(t, func() bool { return len(w.of("late")) == 1 }, "it is parked")
+	require.NoError(t, s.Publisher().Publish(s.Queue("orders"), msg))
+	testapp.Eventually(t, func() bool { return len(w.of("late")) == 1 }, "it is parked")
 	assert.Equal(t, []string{"213h"}, w.of("late"))
-	copied := testapp.Take(t, s.name+"_group."+s.name+".213h", 1)[0]
+	copied := testapp.Take(t, s.Name+"_group."+s.Name+".213h", 1)[0]
 	assert.Equal(t, "order", string(copied.Body))
-	assert.Equal(t, "213h."+s.topic("orders"), copied.RoutingKey)
+	assert.Equal(t, "213h."+s.Queue("orders"), copied.RoutingKey)
 	record, _ := copied.Headers["retry_record"].(string)
 	assert.Contains(t, record, ":75h", "what remains: 288h - 213h")
 	assert.Contains(t, record, "a24:2", "when it arrived")
@@ -204,21 +206,21 @@ func TestDelayOfTwelveDaysWaitsOnTheLongestTier(t *testing.T) {
 // TestDelayBeginsWhenTheHandlerTakesTheMessage: the time on the work queue of a paused handler is not a part of it.
 func TestDelayBeginsWhenTheHandlerTakesTheMessage(t *testing.T) {
 	t.Parallel()
-	s := open(t, grouped)
+	s := testapp.New(t, grouped)
 	handled := make(chan time.Time, 1)
-	s.handle("billing", "orders", func(*message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(*message.Message) error {
 		handled <- time.Now()
 		return nil
 	})
-	s.run()
+	s.Run()
 	require.NoError(t, s.Pause("billing"))
-	eventually(t, func() bool {
-		q, err := broker.Channel(t).QueueDeclarePassive(s.topic("orders"), true, false, false, false, nil)
+	testapp.Eventually(t, func() bool {
+		q, err := broker.Channel(t).QueueDeclarePassive(s.Queue("orders"), true, false, false, false, nil)
 		return err == nil && q.Consumers == 0
 	}, "no consumer is left")
 	msg := message.NewMessage("paused", nil)
 	delay.Message(msg, delay.For(time.Second))
-	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	require.NoError(t, s.Publisher().Publish(s.Queue("orders"), msg))
 	<-time.After(1100 * time.Millisecond) // longer than the delay
 	assert.Empty(t, handled)
 	resumed := time.Now()
@@ -234,26 +236,26 @@ func TestDelayBeginsWhenTheHandlerTakesTheMessage(t *testing.T) {
 // TestDelayIsIgnoredWithoutTheMiddleware: the handler gets the message at once.
 func TestDelayIsIgnoredWithoutTheMiddleware(t *testing.T) {
 	t.Parallel()
-	s := open(t, grouped)
+	s := testapp.New(t, grouped)
 	subscriber, err := s.Subscriber("billing")
 	require.NoError(t, err)
 	done := testapp.NewLedger()
-	s.router.AddConsumerHandler("billing", s.topic("orders"), subscriber, func(msg *message.Message) error {
+	s.Router.AddConsumerHandler("billing", s.Queue("orders"), subscriber, func(msg *message.Message) error {
 		assert.Equal(t, "12h0m0s", msg.Metadata[delay.DelayedForKey])
 		done.Add(msg.UUID)
 		return nil
 	})
-	s.run()
+	s.Run()
 	msg := message.NewMessage("delayed", nil)
 	delay.Message(msg, delay.For(12*time.Hour))
-	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	require.NoError(t, s.Publisher().Publish(s.Queue("orders"), msg))
 	done.Wait(t, 1, soon)
 }
 
 // TestHandlerWithTiersOfItsOwnHasNoLadder, beside one in a group.
 func TestHandlerWithTiersOfItsOwnHasNoLadder(t *testing.T) {
 	t.Parallel()
-	s := open(t, grouped)
+	s := testapp.New(t, grouped)
 	var w waits
 	done := testapp.NewLedger()
 	s.Observe(eventtest.OnEvent(w.observe))
@@ -262,19 +264,19 @@ func TestHandlerWithTiersOfItsOwnHasNoLadder(t *testing.T) {
 		if queue == "own" {
 			options.Policy = &retry.Policy{Schedule: backoff.Schedule{2 * time.Second, 5 * time.Second}}
 		}
-		s.handle(queue, queue, func(msg *message.Message) error {
-			if failures(msg) == 0 {
+		s.AddConsumerHandler(s.Router, queue, s.Queue(queue), func(msg *message.Message) error {
+			if testapp.Failures(msg) == 0 {
 				return backoff.RetryAfter(errDown, 8*time.Second)
 			}
 			done.Add(msg.UUID)
 			return nil
 		}, options)
 	}
-	s.run()
-	s.publish("grouped", "grouped")
-	s.publish("own", "own")
+	s.Run()
+	s.Publish(s.Queue("grouped"), "grouped")
+	s.Publish(s.Queue("own"), "own")
 	done.Wait(t, 2, soon)
-	eventually(t, func() bool { return len(w.of("grouped")) >= 1 && len(w.of("own")) >= 3 }, "both have waited")
+	testapp.Eventually(t, func() bool { return len(w.of("grouped")) >= 1 && len(w.of("own")) >= 3 }, "both have waited")
 	assert.Equal(t, []string{"8s"}, w.of("grouped"))
 	assert.Equal(t, []string{"5s", "2s", "2s"}, w.of("own"))
 
@@ -282,12 +284,12 @@ func TestHandlerWithTiersOfItsOwnHasNoLadder(t *testing.T) {
 		queues, err := broker.Management(t).ListQueues()
 		require.NoError(t, err)
 		for _, q := range queues {
-			if word, isOf := strings.CutPrefix(q.Name, group+"."+s.name+"."); isOf && word != "inbox" {
+			if word, isOf := strings.CutPrefix(q.Name, group+"."+s.Name+"."); isOf && word != "inbox" {
 				count++
 			}
 		}
 		return count
 	}
-	eventually(t, func() bool { return tiers(s.topic("own")) == 2 }, "the two tiers of the schedule")
-	assert.Equal(t, 21, tiers(s.name+"_group"), "the ladder, which has both")
+	testapp.Eventually(t, func() bool { return tiers(s.Queue("own")) == 2 }, "the two tiers of the schedule")
+	assert.Equal(t, 21, tiers(s.Name+"_group"), "the ladder, which has both")
 }

@@ -20,46 +20,48 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestCloseWithMessagesInFlight: those in flight end as they end: processed, retried or with messages of their own. No message is
-// lost, and none is handled twice.
+// TestCloseWithMessagesInFlight: those in flight end as they end: processed, retried or with messages of their own. No
+// message is lost, and none is handled twice.
 func TestCloseWithMessagesInFlight(t *testing.T) {
 	t.Parallel()
 	const count, concurrency, prefetch = 40, 6, 20
-	name, b := names(t)
+	b := testapp.Config(t)
 	b.AMQP.Consume.Qos.PrefetchCount = prefetch
-	first := connect(t, name, b)
+	first := testapp.Connect(t, b)
 	var (
 		processed, produced = testapp.NewLedger(), testapp.NewLedger()
 		entered             = testapp.NewLedger()
 		leave               = make(chan struct{})
 	)
 	bill := func(msg *message.Message) ([]*message.Message, error) {
-		if failures(msg) == 0 && msg.UUID[4]%2 == 0 {
+		if testapp.Failures(msg) == 0 && msg.UUID[4]%2 == 0 {
 			return nil, errDown // its copy is published during Close
 		}
 		processed.Add(msg.UUID)
 		return []*message.Message{message.NewMessage("invoice "+msg.UUID, nil)}, nil
 	}
-	first.AddHandler(first.router, "billing", first.topic("orders"), first.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
-		entered.Add(msg.UUID)
-		<-leave
-		return bill(msg)
-	}, retry.Options{Concurrency: concurrency, CloseTimeout: 2 * soon})
+	first.AddHandler(first.Router, "billing", first.Queue("orders"), first.Queue("invoices"),
+		func(msg *message.Message) ([]*message.Message, error) {
+			entered.Add(msg.UUID)
+			<-leave
+			return bill(msg)
+		}, retry.Options{Concurrency: concurrency, CloseTimeout: 2 * soon})
 	initializer, err := first.Subscriber("invoices")
 	require.NoError(t, err)
-	require.NoError(t, initializer.(message.SubscribeInitializer).SubscribeInitialize(first.topic("invoices")))
+	require.NoError(t, initializer.(message.SubscribeInitializer).SubscribeInitialize(first.Queue("invoices")))
 	done := make(chan error, 1)
-	go func() { done <- first.router.Run(context.Background()) }()
-	broker.Receive(t, first.router.Running(), "the router runs")
-	first.publish("orders", ids(count)...)
+	go func() { done <- first.Router.Run(context.Background()) }()
+	broker.Receive(t, first.Router.Running(), "the router runs")
+	first.Publish(first.Queue("orders"), testapp.IDs(count)...)
 	entered.Wait(t, concurrency, soon)
-	eventually(t, func() bool { return testapp.Depth(t, first.topic("orders")) == count-prefetch }, "more messages are fetched")
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, first.Queue("orders")) == count-prefetch },
+		"more messages are fetched")
 
 	var closes sync.WaitGroup
 	for range 2 {
 		closes.Go(func() { assert.NoError(t, first.Close()) })
 	}
-	eventually(t, func() bool { return testapp.Depth(t, first.topic("orders")) == count-concurrency },
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, first.Queue("orders")) == count-concurrency },
 		"what was fetched and not handed out is given back")
 	_, err = first.Subscriber("late")
 	require.ErrorIs(t, err, retry.ErrClosed)
@@ -67,12 +69,13 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 	closes.Wait()
 	require.NoError(t, broker.Receive(t, done, "Run returns"), "the router ends with its last subscription")
 	assert.Equal(t, concurrency, entered.Len(), "nothing is handed out after the beginning of Close")
-	assert.Zero(t, first.log.Count("Cannot publish"), "the publishers are closed last")
+	assert.Zero(t, first.Log.Count("Cannot publish"), "the publishers are closed last")
 
-	second := connect(t, name, b)
-	second.AddHandler(second.router, "billing", second.topic("orders"), second.topic("invoices"), bill)
-	second.handle("mail", "invoices", func(msg *message.Message) error { produced.Add(msg.UUID); return nil })
-	second.run()
+	second := testapp.Connect(t, b)
+	second.AddHandler(second.Router, "billing", second.Queue("orders"), second.Queue("invoices"), bill)
+	second.AddConsumerHandler(second.Router, "mail", second.Queue("invoices"),
+		produced.Handle)
+	second.Run()
 	processed.Wait(t, count, soon)
 	produced.Wait(t, count, soon)
 	assert.Empty(t, processed.Twice())
@@ -82,16 +85,16 @@ func TestCloseWithMessagesInFlight(t *testing.T) {
 // TestCloseTimeoutOfAHandler: without the option the context would end after 30 s.
 func TestCloseTimeoutOfAHandler(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	entered, ended := make(chan struct{}), make(chan struct{})
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 		close(entered)
 		<-msg.Context().Done()
 		close(ended)
 		return msg.Context().Err()
 	}, retry.Options{CloseTimeout: time.Millisecond})
-	s.run()
-	s.publish("orders", "1")
+	s.Run()
+	s.Publish(s.Queue("orders"), "1")
 	broker.Receive(t, entered, "the handler is called")
 	begin := time.Now()
 	require.NoError(t, s.Close())
@@ -102,26 +105,27 @@ func TestCloseTimeoutOfAHandler(t *testing.T) {
 // TestAfterClose: everything has an error that names the reason.
 func TestAfterClose(t *testing.T) {
 	t.Parallel()
-	s := open(t)
-	s.handle("before", "orders", func(*message.Message) error { return nil })
+	s := testapp.New(t)
+	s.AddConsumerHandler(s.Router, "before", s.Queue("orders"), func(*message.Message) error { return nil })
 	before, err := s.Subscriber("before too")
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	require.NoError(t, s.Close())
 
-	require.ErrorIs(t, s.router.Run(context.Background()), retry.ErrClosed)
-	_, err = before.Subscribe(context.Background(), s.topic("orders"))
+	require.ErrorIs(t, s.Router.Run(context.Background()), retry.ErrClosed)
+	_, err = before.Subscribe(context.Background(), s.Queue("orders"))
 	require.ErrorIs(t, err, retry.ErrClosed)
-	require.ErrorIs(t, before.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), retry.ErrClosed)
+	require.ErrorIs(t, before.(message.SubscribeInitializer).SubscribeInitialize(s.Queue("orders")), retry.ErrClosed)
 	_, err = s.Subscriber("after")
 	require.ErrorIs(t, err, retry.ErrClosed)
 	router := message.NewDefaultRouter(nil)
-	s.AddConsumerHandler(router, "after", s.topic("orders"), func(*message.Message) error { return nil })
+	s.AddConsumerHandler(router, "after", s.Queue("orders"), func(*message.Message) error { return nil })
 	require.ErrorIs(t, router.Run(context.Background()), retry.ErrClosed)
-	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), retry.ErrClosed)
-	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), retry.ErrClosed, "the error has the fix")
+	require.ErrorIs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...), retry.ErrClosed)
+	require.ErrorIs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...), retry.ErrClosed,
+		"the error has the fix")
 	var failed *publish.Error
-	require.ErrorAs(t, s.Publisher().Publish(s.topic("orders"), messages("1")...), &failed)
+	require.ErrorAs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...), &failed)
 	require.ErrorContains(t, s.Health().Ready(), "the consuming connection is not open")
 	for _, link := range s.Health().Links {
 		require.ErrorIs(t, link.LastError, retry.ErrClosed, link.Name)
@@ -133,7 +137,7 @@ func TestAfterClose(t *testing.T) {
 func TestLogsNameTheConnection(t *testing.T) {
 	t.Parallel()
 	proxy, uri := broker.Proxy(t)
-	_, b := names(t)
+	b := testapp.Config(t)
 	b.AMQP = amqp.NewDurableQueueConfig(uri)
 	b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	b.AMQP.Connection.Reconnect.BackoffInitialInterval = 50 * time.Millisecond
@@ -144,7 +148,7 @@ func TestLogsNameTheConnection(t *testing.T) {
 	defer func() { require.NoError(t, rabbit.Close()) }()
 	logged := func(text string) {
 		t.Helper()
-		eventually(t, func() bool {
+		testapp.Eventually(t, func() bool {
 			var names []any
 			for _, messages := range logs.Captured() {
 				for _, m := range messages {
@@ -167,22 +171,22 @@ func TestLogsNameTheConnection(t *testing.T) {
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	proxy, uri := broker.Proxy(t)
-	s := open(t, func(b *config.Config) {
+	s := testapp.New(t, func(b *config.Config) {
 		b.AMQP = amqp.NewDurableQueueConfig(uri)
 		b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
 		b.AMQP.Connection.Reconnect.BackoffInitialInterval = 50 * time.Millisecond
 		b.AMQP.Connection.Reconnect.BackoffMaxInterval = time.Second
 	})
 	got := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error {
-		if failures(msg) == 0 {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
+		if testapp.Failures(msg) == 0 {
 			return errDown
 		}
 		got.Add(msg.UUID)
 		return nil
 	})
 	require.NoError(t, s.Health().Ready(), "there is no subscription yet")
-	s.run()
+	s.Run()
 	h := s.Health()
 	require.NoError(t, h.Ready())
 	require.Len(t, h.Links, 2)
@@ -190,13 +194,13 @@ func TestHealth(t *testing.T) {
 	assert.Equal(t, "publishing", h.Links[1].Name)
 	require.Len(t, h.Subscriptions, 1)
 	assert.Equal(t, "billing", h.Subscriptions[0].Name)
-	assert.Equal(t, s.topic("orders"), h.Subscriptions[0].Queue)
+	assert.Equal(t, s.Queue("orders"), h.Subscriptions[0].Queue)
 	require.NoError(t, h.Links[0].LastError)
-	s.publish("orders", "before")
+	s.Publish(s.Queue("orders"), "before")
 	got.Wait(t, 1, soon)
 
 	proxy.Stop()
-	eventually(t, func() bool {
+	testapp.Eventually(t, func() bool {
 		h := s.Health()
 		return !h.Links[0].Connected && !h.Links[1].Connected && !h.Subscriptions[0].Consuming
 	}, "it is not ready")
@@ -204,14 +208,14 @@ func TestHealth(t *testing.T) {
 	for _, text := range []string{"the consuming connection is not open", "the publishing connection is not open", `handler "billing" does not consume`} {
 		require.ErrorContains(t, err, text)
 	}
-	require.ErrorIs(t, s.Publisher().Publish(s.topic("orders"), messages("lost")...), publish.ErrNotConnected)
+	require.ErrorIs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("lost")...), publish.ErrNotConnected)
 
 	require.NoError(t, proxy.Start())
-	eventually(t, func() bool { return s.Health().Ready() == nil }, "it is ready again")
+	testapp.Eventually(t, func() bool { return s.Health().Ready() == nil }, "it is ready again")
 	h = s.Health()
 	require.Error(t, h.Links[0].LastError)
 	require.Error(t, h.Links[1].LastError)
-	s.publish("orders", "after")
+	s.Publish(s.Queue("orders"), "after")
 	got.Wait(t, 2, soon)
 	assert.Contains(t, got.Counts(), "after")
 }

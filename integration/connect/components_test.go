@@ -30,9 +30,9 @@ type orderBilled struct{ Order string }
 var marshaler = cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
 
 // failOnce returns a handler that fails at the first delivery of each order and counts the second.
-func failOnce(s *shop, done *testapp.Ledger, name string) func(ctx context.Context, order string) error {
+func failOnce(s *testapp.App, done *testapp.Ledger, name string) func(ctx context.Context, order string) error {
 	return func(ctx context.Context, order string) error {
-		if failures(cqrs.OriginalMessageFromCtx(ctx)) == 0 {
+		if testapp.Failures(cqrs.OriginalMessageFromCtx(ctx)) == 0 {
 			return errDown
 		}
 		done.Add(name + " " + order)
@@ -42,12 +42,12 @@ func failOnce(s *shop, done *testapp.Ledger, name string) func(ctx context.Conte
 
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	done := testapp.NewLedger()
 	fail := failOnce(s, done, "bill")
-	processor, err := cqrs.NewCommandProcessorWithConfig(s.router, cqrs.CommandProcessorConfig{
+	processor, err := cqrs.NewCommandProcessorWithConfig(s.Router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
-			return s.topic(p.CommandName), nil
+			return s.Queue(p.CommandName), nil
 		},
 		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 			return s.Subscriber(p.HandlerName)
@@ -55,16 +55,20 @@ func TestCommands(t *testing.T) {
 		Marshaler: marshaler,
 	})
 	require.NoError(t, err)
-	handler, err := processor.AddHandler(cqrs.NewCommandHandler("billing", func(ctx context.Context, c *billOrder) error { return fail(ctx, c.Order) }))
+	handler, err := processor.AddHandler(cqrs.NewCommandHandler("billing",
+		func(ctx context.Context, c *billOrder) error { return fail(ctx, c.Order) }))
 	require.NoError(t, err)
 	handler.AddMiddleware(s.Middleware)
 	bus, err := cqrs.NewCommandBusWithConfig(s.Publisher(), cqrs.CommandBusConfig{
-		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return s.topic(p.CommandName), nil },
-		Marshaler:            marshaler,
+		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string,
+			error) {
+			return s.Queue(p.CommandName), nil
+		},
+		Marshaler: marshaler,
 	})
 	require.NoError(t, err)
-	s.run()
-	for _, id := range ids(10) {
+	s.Run()
+	for _, id := range testapp.IDs(10) {
 		require.NoError(t, bus.Send(context.Background(), billOrder{Order: id}))
 	}
 	done.Wait(t, 10, soon)
@@ -75,18 +79,19 @@ func TestCommands(t *testing.T) {
 // TestEvents: each event handler is a group with a schedule of its own, and the middleware is that of the router.
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	s := open(t, fanOut)
-	s.router.AddMiddleware(s.Middleware)
+	s := testapp.New(t, testapp.FanOut)
+	s.Router.AddMiddleware(s.Middleware)
 	done, tiers := testapp.NewLedger(), testapp.NewLedger()
-	schedules := map[string]backoff.Schedule{"shipping": {110 * time.Millisecond}, "mailing": {120 * time.Millisecond}, "counting": nil}
+	schedules := map[string]backoff.Schedule{"shipping": {110 * time.Millisecond}, "mailing": {120 * time.Millisecond},
+		"counting": nil}
 	s.Observe(eventtest.OnEvent(func(e retry.Event) {
 		if e.Outcome == retry.Retried {
 			tiers.Add(e.Handler + " " + e.Tier.String())
 		}
 	}))
-	processor, err := cqrs.NewEventProcessorWithConfig(s.router, cqrs.EventProcessorConfig{
+	processor, err := cqrs.NewEventProcessorWithConfig(s.Router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
-			return s.topic(p.EventName), nil
+			return s.Queue(p.EventName), nil
 		},
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 			options := retry.Options{Group: p.HandlerName}
@@ -100,30 +105,32 @@ func TestEvents(t *testing.T) {
 	require.NoError(t, err)
 	for name := range schedules {
 		fail := failOnce(s, done, name)
-		_, err := processor.AddHandler(cqrs.NewEventHandler(name, func(ctx context.Context, e *orderBilled) error { return fail(ctx, e.Order) }))
+		_, err := processor.AddHandler(cqrs.NewEventHandler(name,
+			func(ctx context.Context, e *orderBilled) error { return fail(ctx, e.Order) }))
 		require.NoError(t, err)
 	}
-	bus := eventBus(t, s, func(event string) string { return s.topic(event) })
-	s.run()
-	for _, id := range ids(10) {
+	bus := eventBus(t, s, func(event string) string { return s.Queue(event) })
+	s.Run()
+	for _, id := range testapp.IDs(10) {
 		require.NoError(t, bus.Publish(context.Background(), orderBilled{Order: id}))
 	}
 	done.Wait(t, 30, soon)
 	assert.Empty(t, done.Twice())
 	// A hook runs after the confirm: the message may be back before.
 	want := map[string]int{"shipping 110ms": 10, "mailing 120ms": 10, "counting 100ms": 10}
-	eventually(t, func() bool { return assert.ObjectsAreEqual(want, tiers.Counts()) }, "each group uses its schedule: %v", tiers.Counts)
+	testapp.Eventually(t, func() bool { return assert.ObjectsAreEqual(want, tiers.Counts()) },
+		"each group uses its schedule: %v", tiers.Counts)
 }
 
 // TestEventGroups: AddHandlersGroup returns no handler, so the middleware is that of the router, for all groups.
 func TestEventGroups(t *testing.T) {
 	t.Parallel()
-	s := open(t, fanOut)
-	s.router.AddMiddleware(s.Middleware)
+	s := testapp.New(t, testapp.FanOut)
+	s.Router.AddMiddleware(s.Middleware)
 	done := testapp.NewLedger()
-	processor, err := cqrs.NewEventGroupProcessorWithConfig(s.router, cqrs.EventGroupProcessorConfig{
+	processor, err := cqrs.NewEventGroupProcessorWithConfig(s.Router, cqrs.EventGroupProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) {
-			return s.topic("events"), nil
+			return s.Queue("events"), nil
 		},
 		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 			return s.Subscriber(p.EventGroupName, retry.Options{Group: p.EventGroupName})
@@ -138,9 +145,9 @@ func TestEventGroups(t *testing.T) {
 			cqrs.NewGroupEventHandler(func(ctx context.Context, c *billOrder) error { return fail(ctx, "bill "+c.Order) }),
 		))
 	}
-	bus := eventBus(t, s, func(string) string { return s.topic("events") })
-	s.run()
-	for _, id := range ids(10) {
+	bus := eventBus(t, s, func(string) string { return s.Queue("events") })
+	s.Run()
+	for _, id := range testapp.IDs(10) {
 		require.NoError(t, bus.Publish(context.Background(), orderBilled{Order: id}))
 		require.NoError(t, bus.Publish(context.Background(), billOrder{Order: id}))
 	}
@@ -148,11 +155,14 @@ func TestEventGroups(t *testing.T) {
 	assert.Empty(t, done.Twice())
 }
 
-func eventBus(t *testing.T, s *shop, topicOf func(event string) string) *cqrs.EventBus {
+func eventBus(t *testing.T, s *testapp.App, topicOf func(event string) string) *cqrs.EventBus {
 	t.Helper()
 	bus, err := cqrs.NewEventBusWithConfig(s.Publisher(), cqrs.EventBusConfig{
-		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return topicOf(p.EventName), nil },
-		Marshaler:            marshaler,
+		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
+			return topicOf(p.EventName),
+				nil
+		},
+		Marshaler: marshaler,
 	})
 	require.NoError(t, err)
 	return bus
@@ -161,26 +171,27 @@ func eventBus(t *testing.T, s *shop, topicOf func(event string) string) *cqrs.Ev
 // TestRequeuer: it forwards parked messages. Those that it cannot publish wait on tiers.
 func TestRequeuer(t *testing.T) {
 	t.Parallel()
-	s := open(t)
-	s.router.AddMiddleware(s.Middleware)
+	s := testapp.New(t)
+	s.Router.AddMiddleware(s.Middleware)
 	parked, err := s.Subscriber("requeuer")
 	require.NoError(t, err)
 	var refused atomic.Int32
 	_, err = requeuer.NewRequeuer(requeuer.Config{
-		Subscriber: parked, SubscribeTopic: s.topic("parked"), Publisher: s.Publisher(), Router: s.router,
+		Subscriber: parked, SubscribeTopic: s.Queue("parked"), Publisher: s.Publisher(), Router: s.Router,
 		GeneratePublishTopic: func(p requeuer.GeneratePublishTopicParams) (string, error) {
-			if failures(p.Message) == 0 {
+			if testapp.Failures(p.Message) == 0 {
 				refused.Add(1)
 				return "", errDown
 			}
-			return s.topic("orders"), nil
+			return s.Queue("orders"), nil
 		},
-	}, s.log)
+	}, s.Log)
 	require.NoError(t, err)
 	done := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error { done.Add(msg.UUID); return nil })
-	s.run()
-	s.publish("parked", ids(10)...)
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"),
+		done.Handle)
+	s.Run()
+	s.Publish(s.Queue("parked"), testapp.IDs(10)...)
 	done.Wait(t, 10, soon)
 	assert.Empty(t, done.Twice())
 	assert.EqualValues(t, 10, refused.Load())
@@ -189,53 +200,54 @@ func TestRequeuer(t *testing.T) {
 // TestFanIn: it has no middlewares. Messages that it cannot publish are nacked, and delivered again after a pause.
 func TestFanIn(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	all, err := s.Subscriber("fan-in", retry.Options{Concurrency: 4})
 	require.NoError(t, err)
-	topics := []string{s.topic("orders"), s.topic("returns")}
-	component, err := fanin.NewFanIn(all, s.Publisher(), fanin.Config{SourceTopics: topics, TargetTopic: s.topic("all")}, s.log)
+	topics := []string{s.Queue("orders"), s.Queue("returns")}
+	component, err := fanin.NewFanIn(all, s.Publisher(), fanin.Config{SourceTopics: topics, TargetTopic: s.Queue("all")},
+		s.Log)
 	require.NoError(t, err)
-	start(t, component)
-	s.publish("orders", "order 1", "order 2")
-	s.publish("returns", "return 1", "return 2")
-	eventually(t, func() bool { return s.log.Count("must run once first") > 0 }, "there is no queue for them yet")
+	t.Cleanup(testapp.Start(t, component))
+	s.Publish(s.Queue("orders"), "order 1", "order 2")
+	s.Publish(s.Queue("returns"), "return 1", "return 2")
+	testapp.Eventually(t, func() bool { return s.Log.Count("must run once first") > 0 }, "there is no queue for them yet")
 
 	done := testapp.NewLedger()
-	s.handle("billing", "all", func(msg *message.Message) error {
-		if failures(msg) == 0 {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("all"), func(msg *message.Message) error {
+		if testapp.Failures(msg) == 0 {
 			return errDown
 		}
 		done.Add(msg.UUID)
 		return nil
 	})
-	s.run()
+	s.Run()
 	done.Wait(t, 4, soon)
 	assert.Empty(t, done.Twice())
-	assert.Equal(t, 1, s.log.Warnings("no retry middleware"), "for both topics of the handler")
+	assert.Equal(t, 1, s.Log.Warnings("no retry middleware"), "for both topics of the handler")
 }
 
-// TestRouterWithSeveralGroups: one Middleware for a router whose handlers have several groups and schedules. Each message uses its
-// own.
+// TestRouterWithSeveralGroups: one Middleware for a router whose handlers have several groups and schedules. Each
+// message uses its own.
 func TestRouterWithSeveralGroups(t *testing.T) {
 	t.Parallel()
-	s := open(t, fanOut)
-	s.router.AddMiddleware(s.Middleware)
+	s := testapp.New(t, testapp.FanOut)
+	s.Router.AddMiddleware(s.Middleware)
 	done := testapp.NewLedger()
 	for i, group := range []string{"a", "b", "c"} {
 		subscriber, err := s.Subscriber(group, retry.Options{
 			Group: group, Policy: &retry.Policy{Schedule: backoff.Constant(time.Duration(100+10*i)*time.Millisecond, i+1)},
 		})
 		require.NoError(t, err)
-		s.router.AddConsumerHandler(group, s.topic("orders"), subscriber, func(msg *message.Message) error {
-			done.Add(fmt.Sprint(group, " failures ", failures(msg)))
+		s.Router.AddConsumerHandler(group, s.Queue("orders"), subscriber, func(msg *message.Message) error {
+			done.Add(fmt.Sprint(group, " failures ", testapp.Failures(msg)))
 			return errDown
 		})
 	}
-	s.run()
-	s.publish("orders", "1")
+	s.Run()
+	s.Publish(s.Queue("orders"), "1")
 	done.Wait(t, 2+3+4, soon)
 	for i, group := range []string{"a", "b", "c"} {
-		letter := testapp.Take(t, s.topic("orders")+"_"+group+".dead", 1)[0]
+		letter := testapp.Take(t, s.Queue("orders")+"_"+group+".dead", 1)[0]
 		assert.Equal(t, fmt.Sprint(i+2), letter.Headers[recordkey.Failures])
 		assert.Equal(t, group, letter.Headers[recordkey.Handler])
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Each message of a group fails once on each tier of the schedule, and comes back to its own work queue only: also where that is a
-// classic queue, which has an inbox, and beside a work queue with tiers of its own.
+// Each message of a group fails once on each tier of the schedule, and comes back to its own work queue only: also
+// where that is a classic queue, which has an inbox, and beside a work queue with tiers of its own.
 func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 	t.Parallel()
 	const messages = 50
-	name, b := names(t)
-	group := name + "_group"
+	b := testapp.Config(t)
+	group := b.Prefix + "_group"
 	b.Policy.TierGroup, b.Policy.ExtraTiers = group, []time.Duration{}
-	s := connect(t, name, b)
-	_, err := broker.Channel(t).QueueDeclare(s.topic("classic"), true, false, false, false, nil)
+	s := testapp.Connect(t, b)
+	_, err := broker.Channel(t).QueueDeclare(s.Queue("classic"), true, false, false, false, nil)
 	require.NoError(t, err)
 	queues := []string{"quorum", "classic", "own"}
 	succeeded, tries := testapp.NewLedger(), testapp.NewLedger()
@@ -33,7 +33,7 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 		if queue == "own" {
 			options.Policy = &retry.Policy{Schedule: b.Policy.Schedule}
 		}
-		s.handle(queue, queue, func(msg *message.Message) error {
+		s.AddConsumerHandler(s.Router, queue, s.Queue(queue), func(msg *message.Message) error {
 			tries.Add(msg.UUID)
 			assert.Contains(t, msg.UUID, queue, "a message of another queue")
 			if record, _ := retry.ReadRecord(msg.Metadata); record.Failures < 2 {
@@ -43,10 +43,10 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 			return nil
 		}, options)
 	}
-	s.run()
+	s.Run()
 	for i := range messages {
 		for _, queue := range queues {
-			s.publish(queue, fmt.Sprintf("%s %d", queue, i))
+			s.Publish(s.Queue(queue), fmt.Sprintf("%s %d", queue, i))
 		}
 	}
 	succeeded.Wait(t, messages*len(queues), soon)
@@ -55,10 +55,10 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 		_, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 		return err == nil
 	}
-	assert.True(t, exists(group+"."+name+".100ms"))
+	assert.True(t, exists(group+"."+b.Prefix+".100ms"))
 	for _, queue := range queues {
-		assert.Equal(t, queue == "own", exists(s.topic(queue)+"."+name+".100ms"), "%s has tiers of its own", queue)
-		assert.Equal(t, queue == "classic", exists(s.topic(queue)+"."+name+".inbox"), "%s has an inbox", queue)
+		assert.Equal(t, queue == "own", exists(s.Queue(queue)+"."+b.Prefix+".100ms"), "%s has tiers of its own", queue)
+		assert.Equal(t, queue == "classic", exists(s.Queue(queue)+"."+b.Prefix+".inbox"), "%s has an inbox", queue)
 	}
 	assert.Empty(t, succeeded.Twice())
 	for uuid, count := range tries.Counts() {
@@ -68,11 +68,11 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 
 func TestGroupWithoutInboxRefusesAClassicQueue(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.Config) { b.Policy.TierGroup, b.NoInbox = b.Prefix+"_group", true })
-	_, err := broker.Channel(t).QueueDeclare(s.topic("orders"), true, false, false, false, nil)
+	s := testapp.New(t, func(b *config.Config) { b.Policy.TierGroup, b.NoInbox = b.Prefix+"_group", true })
+	_, err := broker.Channel(t).QueueDeclare(s.Queue("orders"), true, false, false, false, nil)
 	require.NoError(t, err)
 	subscriber, err := s.Subscriber("billing")
 	require.NoError(t, err)
-	_, err = subscriber.Subscribe(t.Context(), s.topic("orders"))
+	_, err = subscriber.Subscribe(t.Context(), s.Queue("orders"))
 	require.ErrorContains(t, err, "without an inbox: it is a classic queue")
 }

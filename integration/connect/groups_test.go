@@ -22,10 +22,10 @@ func TestTwoConnections(t *testing.T) {
 	t.Parallel()
 	const groups, topics = 10, 5
 	var dialled atomic.Int32
-	name, b := names(t)
-	fanOut(&b)
+	b := testapp.Config(t)
+	testapp.FanOut(&b)
 	properties := amqp091.NewConnectionProperties()
-	properties.SetClientConnectionName(name)
+	properties.SetClientConnectionName(b.Prefix)
 	b.AMQP.Connection.AmqpConfig = &amqp091.Config{
 		Properties: properties,
 		Dial: func(network, address string) (net.Conn, error) {
@@ -33,13 +33,13 @@ func TestTwoConnections(t *testing.T) {
 			return amqp091.DefaultDial(30*time.Second)(network, address)
 		},
 	}
-	s := connect(t, name, b)
+	s := testapp.Connect(t, b)
 	retried := testapp.NewLedger()
 	for g := range groups {
 		for n := range topics {
 			group, topic := fmt.Sprint("g", g), fmt.Sprint("topic", n)
-			s.handle(group+"/"+topic, topic, func(msg *message.Message) error {
-				if failures(msg) == 0 {
+			s.AddConsumerHandler(s.Router, group+"/"+topic, s.Queue(topic), func(msg *message.Message) error {
+				if testapp.Failures(msg) == 0 {
 					return errDown
 				}
 				retried.Add(group + "/" + topic + "/" + msg.UUID)
@@ -47,22 +47,22 @@ func TestTwoConnections(t *testing.T) {
 			}, retry.Options{Group: group, Policy: &retry.Policy{Schedule: backoff.Schedule{time.Duration(100+g%5) * time.Millisecond}}})
 		}
 	}
-	s.run()
+	s.Run()
 	for n := range topics {
-		s.publish(fmt.Sprint("topic", n), ids(3)...)
+		s.Publish(s.Queue(fmt.Sprint("topic", n)), testapp.IDs(3)...)
 	}
 	retried.Wait(t, groups*topics*3, soon)
 	assert.EqualValues(t, 2, dialled.Load(), "connections that were ever opened")
 
 	client := broker.Management(t)
-	eventually(t, func() bool {
+	testapp.Eventually(t, func() bool {
 		connections, err := client.ListConnections()
 		if err != nil {
 			return false
 		}
 		open := 0
 		for _, c := range connections {
-			if c.ClientProperties["connection_name"] == name {
+			if c.ClientProperties["connection_name"] == b.Prefix {
 				open++
 			}
 		}
@@ -75,33 +75,35 @@ func TestTwoConnections(t *testing.T) {
 func TestFanOut(t *testing.T) {
 	t.Parallel()
 	const groups, count = 10, 20
-	s := open(t, fanOut)
+	s := testapp.New(t, testapp.FanOut)
 	deliveries := testapp.NewLedger()
 	for g := range groups {
 		group := fmt.Sprint("g", g)
-		s.handle(group, "orders", func(msg *message.Message) error {
+		s.AddConsumerHandler(s.Router, group, s.Queue("orders"), func(msg *message.Message) error {
 			deliveries.Add(group + "/" + msg.UUID)
-			if group == "g3" && failures(msg) < 2 {
+			if group == "g3" && testapp.Failures(msg) < 2 {
 				return errDown
 			}
 			return nil
 		}, retry.Options{Group: group})
 	}
-	s.run()
-	s.publish("orders", ids(count)...)
+	s.Run()
+	s.Publish(s.Queue("orders"), testapp.IDs(count)...)
 	deliveries.Wait(t, groups*count, soon)
 	want := map[string]int{}
 	for g := range groups {
-		for _, id := range ids(count) {
+		for _, id := range testapp.IDs(count) {
 			want[fmt.Sprintf("g%d/%s", g, id)] = 1
 			if g == 3 {
 				want[fmt.Sprintf("g%d/%s", g, id)] = 3
 			}
 		}
 	}
-	eventually(t, func() bool { return assert.ObjectsAreEqual(want, deliveries.Counts()) }, "the failing group gets its messages again")
-	queue := s.topic("orders")
-	assert.True(t, exists(t, queue+"_g3."+s.name+".100ms"))
-	eventually(t, func() bool { return testapp.Depth(t, queue+"_g3."+s.name+".300ms") == 0 }, "nothing waits any more")
+	testapp.Eventually(t, func() bool { return assert.ObjectsAreEqual(want, deliveries.Counts()) },
+		"the failing group gets its messages again")
+	queue := s.Queue("orders")
+	assert.True(t, testapp.Exists(t, queue+"_g3."+s.Name+".100ms"))
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, queue+"_g3."+s.Name+".300ms") == 0 },
+		"nothing waits any more")
 	assert.Equal(t, want, deliveries.Counts())
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Messages that fail in the same moment wait on all lanes of their tier, and each comes back once, after its lane's delay. How evenly
-// they come back is measured by the question jitter of integration/bench.
+// Messages that fail in the same moment wait on all lanes of their tier, and each comes back once, after its lane's
+// delay. How evenly they come back is measured by the question jitter of integration/bench.
 func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 	t.Parallel()
 	const n, delay, jitter = 2000, 5 * time.Second, 0.2
-	s := open(t, func(b *config.Config) { b.Policy.Schedule, b.Policy.Jitter = backoff.Schedule{delay}, jitter })
+	s := testapp.New(t, func(b *config.Config) { b.Policy.Schedule, b.Policy.Jitter = backoff.Schedule{delay}, jitter })
 	lanes := backoff.Lanes(delay, jitter)
 	require.Len(t, lanes, backoff.MaxLanes)
 
@@ -42,8 +42,8 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 		perLane[lane]++
 		assert.Equal(t, lane, e.Delay)
 	}))
-	s.handle("billing", "orders", func(msg *message.Message) error {
-		if failures(msg) == 0 {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
+		if testapp.Failures(msg) == 0 {
 			if calls.Add(msg.UUID); calls.Len() == n {
 				mu.Lock()
 				select {
@@ -65,19 +65,19 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 		waited[msg.UUID] = time.Since(failedAt[msg.UUID])
 		return nil
 	}, retry.Options{Concurrency: n})
-	s.run()
+	s.Run()
 	for _, lane := range lanes {
-		assert.True(t, exists(t, s.topic("orders")+"."+s.name+"."+backoff.Tier(lane).String()), "%v", lane)
+		assert.True(t, testapp.Exists(t, s.Queue("orders")+"."+s.Name+"."+backoff.Tier(lane).String()), "%v", lane)
 	}
-	s.publish("orders", ids(n)...)
+	s.Publish(s.Queue("orders"), testapp.IDs(n)...)
 	calls.Wait(t, 2*n, 3*time.Minute)
 
 	// Nothing waits any more, so all duplicates have arrived.
 	for _, lane := range lanes {
-		queue := s.topic("orders") + "." + s.name + "." + backoff.Tier(lane).String()
-		eventually(t, func() bool { return testapp.Depth(t, queue) == 0 }, "%s is empty", queue)
+		queue := s.Queue("orders") + "." + s.Name + "." + backoff.Tier(lane).String()
+		testapp.Eventually(t, func() bool { return testapp.Depth(t, queue) == 0 }, "%s is empty", queue)
 	}
-	eventually(t, func() bool { return testapp.Depth(t, s.topic("orders")) == 0 }, "the work queue is empty")
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, s.Queue("orders")) == 0 }, "the work queue is empty")
 	assert.Empty(t, calls.Twice(), "none twice")
 	mu.Lock()
 	defer mu.Unlock()
@@ -95,18 +95,20 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 // A handler's own jitter, and that of the connection.
 func TestJitterOfAHandler(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.Config) { b.Policy.Jitter = 0.1 })
+	s := testapp.New(t, func(b *config.Config) { b.Policy.Jitter = 0.1 })
 	fail := func(*message.Message) error { return errDown }
-	s.handle("first", "orders", fail)
-	s.handle("second", "mails", fail, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}, Jitter: 1}})
-	s.run()
-	tier := func(topic, delay string) string { return s.topic(topic) + "." + s.name + "." + delay }
+	s.AddConsumerHandler(s.Router, "first", s.Queue("orders"), fail)
+	s.AddConsumerHandler(s.Router, "second", s.Queue("mails"), fail,
+		retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
+			Jitter: 1}})
+	s.Run()
+	tier := func(topic, delay string) string { return s.Queue(topic) + "." + s.Name + "." + delay }
 	for _, queue := range []string{
 		tier("orders", "100ms"), tier("orders", "101ms"), tier("orders", "109ms"), tier("orders", "326ms"),
 		tier("mails", "100ms"), tier("mails", "113ms"), tier("mails", "188ms"), tier("mails", "563ms"),
 	} {
-		assert.True(t, exists(t, queue), queue)
+		assert.True(t, testapp.Exists(t, queue), queue)
 	}
-	assert.False(t, exists(t, tier("mails", "101ms")), "the handler's jitter replaces that of the connection")
-	assert.False(t, exists(t, tier("orders", "188ms")))
+	assert.False(t, testapp.Exists(t, tier("mails", "101ms")), "the handler's jitter replaces that of the connection")
+	assert.False(t, testapp.Exists(t, tier("orders", "188ms")))
 }

@@ -22,7 +22,7 @@ func TestOverdueTiersWithoutTheirAPI(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			app, b := names(t)
+			b := testapp.Config(t)
 			client := broker.Management(t)
 			uri, err := url.Parse(client.Endpoint)
 			require.NoError(t, err)
@@ -37,23 +37,23 @@ func TestOverdueTiersWithoutTheirAPI(t *testing.T) {
 				uri.User = url.UserPassword(user, user)
 			}
 			b.Management = uri.String()
-			s := connect(t, app, b)
+			s := testapp.Connect(t, b)
 			tries := testapp.NewLedger()
-			s.handle("billing", "orders", func(msg *message.Message) error {
-				if tries.Add(fmt.Sprint(msg.UUID, failures(msg))); failures(msg) == 0 {
+			s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
+				if tries.Add(fmt.Sprint(msg.UUID, testapp.Failures(msg))); testapp.Failures(msg) == 0 {
 					return errDown
 				}
 				return nil
 			})
-			s.run()
-			s.publish("orders", ids(10)...)
+			s.Run()
+			s.Publish(s.Queue("orders"), testapp.IDs(10)...)
 			tries.Wait(t, 20, soon)
 			broker.Eventually(t, soon, func() bool { return s.Health().TiersError != nil }, "Health has the reason")
 			assert.ErrorContains(t, s.Health().TiersError, reason)
 			assert.NoError(t, s.Health().Ready())
 			assert.Empty(t, s.Health().Tiers)
-			assert.Equal(t, 1, s.log.Count("Cannot look for overdue tiers"))
-			assert.NotContains(t, fmt.Sprint(s.Health(), s.log.Lines(""), s.Connection, b), "canary")
+			assert.Equal(t, 1, s.Log.Count("Cannot look for overdue tiers"))
+			assert.NotContains(t, fmt.Sprint(s.Health(), s.Log.Lines(""), s.Connection, b), "canary")
 		})
 	}
 }

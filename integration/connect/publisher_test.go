@@ -24,48 +24,50 @@ import (
 // TestPublisherOfQueues: the topic is the queue, as the app's configuration names it.
 func TestPublisherOfQueues(t *testing.T) {
 	t.Parallel()
-	s := open(t)
-	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	s := testapp.New(t)
+	err := s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...)
 	var failed *publish.Error
 	require.ErrorAs(t, err, &failed)
 	require.ErrorIs(t, err, publish.ErrUnroutable)
-	assert.ErrorContains(t, err, `no queue has the name "`+s.topic("orders")+`": a subscriber of topic "`+s.topic("orders")+`" must run once first`)
+	assert.ErrorContains(t, err, `no queue has the name "`+s.Queue("orders")+`": a subscriber of topic "`+s.Queue("orders")+`" must run once first`)
 
 	got := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 		assert.Equal(t, "order "+msg.UUID, string(msg.Payload))
 		got.Add(msg.UUID + " " + msg.Metadata.Get("trace"))
 		return nil
 	})
-	s.run()
-	msg := messages("1")[0]
+	s.Run()
+	msg := testapp.Messages("1")[0]
 	msg.Metadata.Set("trace", "t1")
-	require.NoError(t, s.Publisher().Publish(s.topic("orders"), msg))
+	require.NoError(t, s.Publisher().Publish(s.Queue("orders"), msg))
 	got.Wait(t, 1, soon)
 	assert.Equal(t, map[string]int{"1 t1": 1}, got.Counts())
 
 	require.NoError(t, s.Publisher().Close(), "it does nothing")
-	s.publish("orders", "2")
+	s.Publish(s.Queue("orders"), "2")
 	got.Wait(t, 2, soon)
 }
 
 // TestPublisherOfExchanges: it declares the exchange, and a message that no queue gets is an error.
 func TestPublisherOfExchanges(t *testing.T) {
 	t.Parallel()
-	s := open(t, fanOut)
-	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	s := testapp.New(t, testapp.FanOut)
+	err := s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...)
 	require.ErrorIs(t, err, publish.ErrUnroutable)
-	assert.ErrorContains(t, err, `no queue is bound to exchange "`+s.topic("orders")+`"`)
-	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
+	assert.ErrorContains(t, err, `no queue is bound to exchange "`+s.Queue("orders")+`"`)
+	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.Queue("orders"), "fanout", true, false, false, false,
+		nil))
 
 	got := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error { got.Add(msg.UUID); return nil }, retry.Options{Group: "bills"})
-	s.run()
-	require.NoError(t, broker.Channel(t).ExchangeDelete(s.topic("orders"), false, false))
-	err = s.Publisher().Publish(s.topic("orders"), messages("2")...)
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"),
+		got.Handle, retry.Options{Group: "bills"})
+	s.Run()
+	require.NoError(t, broker.Channel(t).ExchangeDelete(s.Queue("orders"), false, false))
+	err = s.Publisher().Publish(s.Queue("orders"), testapp.Messages("2")...)
 	require.ErrorIs(t, err, publish.ErrUnroutable, "the binding of the queue is lost")
-	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil),
-		"the exchange is declared again")
+	require.NoError(t, broker.Channel(t).ExchangeDeclarePassive(s.Queue("orders"), "fanout", true, false, false, false,
+		nil), "the exchange is declared again")
 }
 
 // unreadable is a marshaler of the app that panics.
@@ -76,8 +78,8 @@ func (unreadable) Marshal(*message.Message) (amqp091.Publishing, error) { panic(
 // TestPublisherWhoseMarshalerPanics: the message is refused, and was not sent.
 func TestPublisherWhoseMarshalerPanics(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.Config) { b.AMQP.Marshaler = unreadable{} })
-	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	s := testapp.New(t, func(b *config.Config) { b.AMQP.Marshaler = unreadable{} })
+	err := s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...)
 	require.ErrorIs(t, err, publish.ErrRefused)
 	require.ErrorContains(t, err, "no such field")
 }
@@ -85,33 +87,34 @@ func TestPublisherWhoseMarshalerPanics(t *testing.T) {
 // TestPublisherVerifiesOnly: it declares nothing.
 func TestPublisherVerifiesOnly(t *testing.T) {
 	t.Parallel()
-	s := open(t, fanOut, func(b *config.Config) { b.VerifyOnly = true })
-	err := s.Publisher().Publish(s.topic("orders"), messages("1")...)
+	s := testapp.New(t, testapp.FanOut, func(b *config.Config) { b.VerifyOnly = true })
+	err := s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...)
 	require.ErrorIs(t, err, publish.ErrUnroutable)
 	require.ErrorContains(t, err, "VerifyOnly is set")
-	require.Error(t, broker.Channel(t).ExchangeDeclarePassive(s.topic("orders"), "fanout", true, false, false, false, nil))
+	require.Error(t, broker.Channel(t).ExchangeDeclarePassive(s.Queue("orders"), "fanout", true, false, false, false, nil))
 }
 
 // TestPipeline: a handler that fails at first produces messages for another handler, without its failure record.
 func TestPipeline(t *testing.T) {
 	t.Parallel()
-	s := open(t)
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
-		if failures(msg) == 0 {
-			return nil, errDown
-		}
-		return []*message.Message{msg.Copy()}, nil
-	})
+	s := testapp.New(t)
+	s.AddHandler(s.Router, "billing", s.Queue("orders"), s.Queue("invoices"),
+		func(msg *message.Message) ([]*message.Message, error) {
+			if testapp.Failures(msg) == 0 {
+				return nil, errDown
+			}
+			return []*message.Message{msg.Copy()}, nil
+		})
 	got := testapp.NewLedger()
-	s.handle("mail", "invoices", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "mail", s.Queue("invoices"), func(msg *message.Message) error {
 		for _, key := range append(retry.RecordKeys(), recordkey.Properties) {
 			assert.NotContains(t, msg.Metadata, key)
 		}
 		got.Add(msg.UUID)
 		return nil
 	})
-	s.run()
-	s.publish("orders", ids(20)...)
+	s.Run()
+	s.Publish(s.Queue("orders"), testapp.IDs(20)...)
 	got.Wait(t, 20, soon)
 	assert.Empty(t, got.Twice())
 }
@@ -119,29 +122,30 @@ func TestPipeline(t *testing.T) {
 // TestProducedMessageIsUnroutable: the message is retried until there is a queue for what is produced.
 func TestProducedMessageIsUnroutable(t *testing.T) {
 	t.Parallel()
-	s := open(t)
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler,
+	s := testapp.New(t)
+	s.AddHandler(s.Router, "billing", s.Queue("orders"), s.Queue("invoices"), message.PassthroughHandler,
 		retry.Options{Policy: &retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 1000)}})
-	s.run()
-	s.publish("orders", "1")
-	eventually(t, func() bool { return s.log.Count("must run once first") > 0 }, "the router logs the error")
+	s.Run()
+	s.Publish(s.Queue("orders"), "1")
+	testapp.Eventually(t, func() bool { return s.Log.Count("must run once first") > 0 }, "the router logs the error")
 
-	later := connect(t, s.name, configOf(t, s.name))
+	later := testapp.New(t, func(b *config.Config) { b.Prefix = s.Name })
 	got := testapp.NewLedger()
-	later.handle("mail", "invoices", func(msg *message.Message) error { got.Add(msg.UUID); return nil })
-	later.run()
+	later.AddConsumerHandler(later.Router, "mail", later.Queue("invoices"),
+		got.Handle)
+	later.Run()
 	got.Wait(t, 1, soon)
-	eventually(t, func() bool {
-		return testapp.Depth(t, s.topic("orders")) == 0 && s.Health().Subscriptions[0].InFlight == 0
+	testapp.Eventually(t, func() bool {
+		return testapp.Depth(t, s.Queue("orders")) == 0 && s.Health().Subscriptions[0].InFlight == 0
 	}, "it is processed")
-	assert.Empty(t, s.log.Lines("no retry middleware"), "it has the middleware")
+	assert.Empty(t, s.Log.Lines("no retry middleware"), "it has the middleware")
 }
 
-// TestProducedMessageThatCannotBePublishedIsAFailure: it is counted, waits on the tiers, and is a dead letter in the end. The message
-// is the one that was delivered, not what the handler made of it.
+// TestProducedMessageThatCannotBePublishedIsAFailure: it is counted, waits on the tiers, and is a dead letter in the
+// end. The message is the one that was delivered, not what the handler made of it.
 func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	var mu sync.Mutex
 	var events []retry.Event
 	s.Observe(eventtest.OnEvent(func(e retry.Event) {
@@ -151,19 +155,20 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 			events = append(events, e)
 		}
 	}))
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
-		msg.Metadata.Set("changed", "yes")
-		produced := []*message.Message{msg.Copy()}
-		msg.Payload = []byte("changed")
-		return produced, nil
-	}, retry.Options{
-		Policy: &retry.Policy{Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond}},
-	})
-	s.run()
-	s.publish("orders", ids(20)...)
-	dead := s.topic("orders") + ".dead"
-	eventually(t, func() bool { return testapp.Depth(t, dead) == 20 }, "all are dead letters")
-	assert.Zero(t, testapp.Depth(t, s.topic("orders")))
+	s.AddHandler(s.Router, "billing", s.Queue("orders"), s.Queue("invoices"),
+		func(msg *message.Message) ([]*message.Message, error) {
+			msg.Metadata.Set("changed", "yes")
+			produced := []*message.Message{msg.Copy()}
+			msg.Payload = []byte("changed")
+			return produced, nil
+		}, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond}},
+		})
+	s.Run()
+	s.Publish(s.Queue("orders"), testapp.IDs(20)...)
+	dead := s.Queue("orders") + ".dead"
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, dead) == 20 }, "all are dead letters")
+	assert.Zero(t, testapp.Depth(t, s.Queue("orders")))
 
 	mu.Lock()
 	defer mu.Unlock()
@@ -183,23 +188,24 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	assert.NotContains(t, letter.Headers, "changed")
 }
 
-// TestDeepCopyHoldsWhereProducedMessagesCannotBePublished: the handler writes into the bytes of its payload, and the router nacks its
-// message.
+// TestDeepCopyHoldsWhereProducedMessagesCannotBePublished: the handler writes into the bytes of its payload, and the
+// router nacks its message.
 func TestDeepCopyHoldsWhereProducedMessagesCannotBePublished(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	calls := testapp.NewLedger()
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
-		calls.Add(string(msg.Payload))
-		clear(msg.Payload)
-		clear(msg.Metadata)
-		return []*message.Message{message.NewMessage("invoice", nil)}, nil
-	}, retry.Options{
-		Policy: &retry.Policy{Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond}, DeepCopy: true},
-	})
-	s.run()
-	s.publish("orders", "1")
-	letter := testapp.Take(t, s.topic("orders")+".dead", 1)[0]
+	s.AddHandler(s.Router, "billing", s.Queue("orders"), s.Queue("invoices"),
+		func(msg *message.Message) ([]*message.Message, error) {
+			calls.Add(string(msg.Payload))
+			clear(msg.Payload)
+			clear(msg.Metadata)
+			return []*message.Message{message.NewMessage("invoice", nil)}, nil
+		}, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Schedule{50 * time.Millisecond, 100 * time.Millisecond}, DeepCopy: true},
+		})
+	s.Run()
+	s.Publish(s.Queue("orders"), "1")
+	letter := testapp.Take(t, s.Queue("orders")+".dead", 1)[0]
 	assert.Equal(t, "order 1", string(letter.Body))
 	assert.Equal(t, map[string]int{"order 1": 3}, calls.Counts())
 }
@@ -207,27 +213,30 @@ func TestDeepCopyHoldsWhereProducedMessagesCannotBePublished(t *testing.T) {
 // TestABreakerCountsWhatIsNotPublishedOnce: as one failure, and not as a success before.
 func TestABreakerCountsWhatIsNotPublishedOnce(t *testing.T) {
 	t.Parallel()
-	s := open(t)
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{msg.Copy()}, nil
-	}, retry.Options{
-		Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}, Breaker: &retry.Breaker{Least: 10, Ratio: 0.6, Pause: time.Hour, MaxPause: time.Hour}},
-	})
-	s.run()
-	s.publish("orders", ids(10)...)
-	eventually(t, func() bool { return len(s.Health().Subscriptions[0].Paused) == 1 }, "the handler pauses")
+	s := testapp.New(t)
+	s.AddHandler(s.Router, "billing", s.Queue("orders"), s.Queue("invoices"),
+		func(msg *message.Message) ([]*message.Message, error) {
+			return []*message.Message{msg.Copy()}, nil
+		}, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour},
+				Breaker: &retry.Breaker{Least: 10, Ratio: 0.6, Pause: time.Hour, MaxPause: time.Hour}},
+		})
+	s.Run()
+	s.Publish(s.Queue("orders"), testapp.IDs(10)...)
+	testapp.Eventually(t, func() bool { return len(s.Health().Subscriptions[0].Paused) == 1 }, "the handler pauses")
 }
 
 // TestMessagesOfTheAppArePersistent: a broker keeps them over a restart.
 func TestMessagesOfTheAppArePersistent(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	got := make(chan time.Time, 1)
-	s.handle("billing", "orders", func(*message.Message) error { got <- time.Now(); return nil })
-	s.run()
-	s.publish("orders", "1")
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"),
+		func(*message.Message) error { got <- time.Now(); return nil })
+	s.Run()
+	s.Publish(s.Queue("orders"), "1")
 	broker.Receive(t, got, "the message is handled")
-	require.NoError(t, s.router.Close())
-	s.publish("orders", "2")
-	assert.EqualValues(t, 2, testapp.Take(t, s.topic("orders"), 1)[0].DeliveryMode)
+	require.NoError(t, s.Router.Close())
+	s.Publish(s.Queue("orders"), "2")
+	assert.EqualValues(t, 2, testapp.Take(t, s.Queue("orders"), 1)[0].DeliveryMode)
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestManyRequestedDelaysOverShortTiers: half of the messages are delayed by their publisher, half by their handler. None comes early, each
-// is published once a second, and none takes the place of a message that is not delayed.
+// TestManyRequestedDelaysOverShortTiers: half of the messages are delayed by their publisher, half by their handler.
+// None comes early, each is published once a second, and none takes the place of a message that is not delayed.
 func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 	t.Parallel()
 	const (
 		requested = 10 * time.Second
 		delayed   = 400
 	)
-	s := open(t, func(b *config.Config) {
+	s := testapp.New(t, func(b *config.Config) {
 		b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
 	})
 	var w waits
@@ -40,7 +40,7 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 		passed.Add(msg.UUID)
 	}
 	s.Observe(eventtest.OnEvent(w.observe))
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		began, seen := from[msg.UUID]
@@ -56,15 +56,15 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 		}
 		return nil
 	}, retry.Options{})
-	s.handle("mailing", "mails", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "mailing", s.Queue("mails"), func(msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		quick("mails", msg)
 		return nil
 	})
-	s.run()
+	s.Run()
 
-	all := messages(ids(delayed)...)
+	all := testapp.Messages(testapp.IDs(delayed)...)
 	mu.Lock()
 	for i, msg := range all {
 		if i%2 == 0 {
@@ -73,7 +73,7 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 		}
 	}
 	mu.Unlock()
-	require.NoError(t, s.Publisher().Publish(s.topic("orders"), all...))
+	require.NoError(t, s.Publisher().Publish(s.Queue("orders"), all...))
 	// One after the other, to the busy handler and to one that has nothing else.
 	for began, published := time.Now(), 0; time.Since(began) < requested; {
 		for _, topic := range []string{"orders", "mails"} {
@@ -81,14 +81,14 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 			mu.Lock()
 			from[uuid] = time.Now()
 			mu.Unlock()
-			s.publish(topic, uuid)
+			s.Publish(s.Queue(topic), uuid)
 			published++
 			passed.Wait(t, published, soon)
 		}
 	}
 	done.Wait(t, delayed, 2*soon)
 	assert.Empty(t, done.Twice())
-	eventually(t, func() bool { return w.len() >= 10*delayed }, "Observe runs after the confirm")
+	testapp.Eventually(t, func() bool { return w.len() >= 10*delayed }, "Observe runs after the confirm")
 
 	mu.Lock()
 	defer mu.Unlock()
@@ -110,33 +110,33 @@ func TestManyRequestedDelaysOverShortTiers(t *testing.T) {
 		lateness[delayed/2], lateness[delayed-1], len(good["orders"]), beside, alone)
 }
 
-// TestARoundCostsMilliseconds: what a requested delay is late by, without load. The least of some messages is free of what else the machine
-// does.
+// TestARoundCostsMilliseconds: what a requested delay is late by, without load. The least of some messages is free of
+// what else the machine does.
 func TestARoundCostsMilliseconds(t *testing.T) {
 	t.Parallel()
 	const (
 		requested = 1900 * time.Millisecond
 		rounds    = 10 // on 1s, and nine times on 100ms
 	)
-	s := open(t, func(b *config.Config) { b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond} })
+	s := testapp.New(t, func(b *config.Config) { b.Policy.Schedule = backoff.Schedule{100 * time.Millisecond} })
 	var w waits
 	late := make(chan time.Duration, 1)
 	from := map[string]time.Time{}
 	s.Observe(eventtest.OnEvent(w.observe))
-	s.handle("billing", "orders", func(msg *message.Message) error {
-		if failures(msg) == 0 {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
+		if testapp.Failures(msg) == 0 {
 			from[msg.UUID] = time.Now()
 			return backoff.RetryAfter(errDown, requested)
 		}
 		late <- time.Since(from[msg.UUID]) - requested
 		return nil
 	}, retry.Options{Concurrency: 1})
-	s.run()
+	s.Run()
 	var all []time.Duration
-	for _, uuid := range ids(4) {
-		s.publish("orders", uuid)
+	for _, uuid := range testapp.IDs(4) {
+		s.Publish(s.Queue("orders"), uuid)
 		all = append(all, <-late/rounds)
-		eventually(t, func() bool { return len(w.of(uuid)) >= rounds }, "Observe runs after the confirm")
+		testapp.Eventually(t, func() bool { return len(w.of(uuid)) >= rounds }, "Observe runs after the confirm")
 		assert.Len(t, w.of(uuid), rounds)
 	}
 	slices.Sort(all)

@@ -23,7 +23,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -58,11 +57,11 @@ func (m seeing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 	t.Parallel()
 	deliveryTime := time.Now().UnixMilli()
-	s := open(t, func(b *config.Config) { b.AMQP.Marshaler = seeing{} })
+	s := testapp.New(t, func(b *config.Config) { b.AMQP.Marshaler = seeing{} })
 	var mu sync.Mutex
 	seen := map[string]int{}
 	good, other := testapp.NewLedger(), testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 		if request := msg.Metadata["seen"]; request != "" {
 			mu.Lock()
 			seen[request]++
@@ -72,12 +71,9 @@ func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 		good.Add(msg.UUID)
 		return nil
 	})
-	s.handle("other", "others", func(msg *message.Message) error {
-		other.Add(msg.UUID)
-		return nil
-	}, retry.Options{Concurrency: 64})
-	s.run()
-	orders := s.topic("orders")
+	s.AddConsumerHandler(s.Router, "other", s.Queue("others"), other.Handle, retry.Options{Concurrency: 64})
+	s.Run()
+	orders := s.Queue("orders")
 	requests := make([]string, 8)
 	for i := range requests {
 		requests[i] = fmt.Sprint("request ", i)
@@ -88,11 +84,11 @@ func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 	for g := range unrelated {
 		publishing.Go(func() {
 			for i := range each {
-				assert.NoError(t, s.Publisher().Publish(s.topic("others"), message.NewMessage(fmt.Sprint(g, "-", i), nil)))
+				assert.NoError(t, s.Publisher().Publish(s.Queue("others"), message.NewMessage(fmt.Sprint(g, "-", i), nil)))
 			}
 		})
 	}
-	s.publish("orders", ids(50)...)
+	s.Publish(s.Queue("orders"), testapp.IDs(50)...)
 	good.Wait(t, 50, soon)
 	publishing.Wait()
 	other.Wait(t, unrelated*each, soon)
@@ -104,13 +100,13 @@ func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 			return maps.Equal(seen, map[string]int{want: n * len(requests)})
 		}
 	}
-	eventually(t, tries(3), "every request is handled three times, with all it had: %v", seen)
-	eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == len(requests) }, "the dead letters")
+	testapp.Eventually(t, tries(3), "every request is handled three times, with all it had: %v", seen)
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == len(requests) }, "the dead letters")
 	assert.Empty(t, other.Twice())
-	assert.Zero(t, s.log.Count("Opening another channel"), "no channel was closed")
-	assert.Zero(t, s.log.Count("holding the message"))
+	assert.Zero(t, s.Log.Count("Opening another channel"), "no channel was closed")
+	assert.Zero(t, s.Log.Count("holding the message"))
 
-	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: s.name}, nil)
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: s.Name}, nil)
 	require.NoError(t, err)
 	defer store.Close()
 	for letter, err := range store.Browse(t.Context(), orders+".dead", letters.Filter{}) {
@@ -128,8 +124,8 @@ func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = store.Redrive(t.Context(), orders+".dead", letters.Redrive{})
 	require.NoError(t, err)
-	eventually(t, tries(6), "every request is handled three times again: %v", seen)
-	eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == len(requests) }, "the dead letters")
+	testapp.Eventually(t, tries(6), "every request is handled three times again: %v", seen)
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == len(requests) }, "the dead letters")
 	for _, d := range testapp.Take(t, orders+".dead", len(requests)) {
 		assert.NotEqual(t, "amq.rabbitmq.reply-to", d.ReplyTo)
 		assert.NotContains(t, d.Headers, "x-opt-delivery-time")
@@ -150,10 +146,10 @@ func (m weighing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 // TestADeadLetterThatIsRefusedForGoodHasALastForm: body, UUID and record, and what is left off. A redrive sends it.
 func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.Config) { b.AMQP.Marshaler = weighing{} })
+	s := testapp.New(t, func(b *config.Config) { b.AMQP.Marshaler = weighing{} })
 	var mu sync.Mutex
 	handled := []string{}
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 		mu.Lock()
 		defer mu.Unlock()
 		handled = append(handled, fmt.Sprint(msg.UUID, " ", string(msg.Payload), " ", msg.Metadata["weigh"]))
@@ -162,13 +158,13 @@ func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 		}
 		return nil
 	})
-	s.run()
-	orders := s.topic("orders")
+	s.Run()
+	orders := s.Queue("orders")
 	testapp.Send(t, "", orders, amqp091.Publishing{
 		Body: []byte("order 1"), CorrelationId: "c", Headers: amqp091.Table{"_watermill_message_uuid": "1", "weigh": "it"},
 	})
-	eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == 1 }, "the dead letter")
-	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: s.name}, nil)
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, orders+".dead") == 1 }, "the dead letter")
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: s.Name}, nil)
 	require.NoError(t, err)
 	defer store.Close()
 	const off = `properties content-type, correlation-id; headers weigh, weight: publish to exchange`
@@ -180,34 +176,38 @@ func TestADeadLetterThatIsRefusedForGoodHasALastForm(t *testing.T) {
 		assert.Contains(t, letter.Record.LeftOff, off)
 		assert.Contains(t, letter.Record.LeftOff, `header "weight" is NaN, must be a finite number`)
 	}
-	require.Len(t, s.log.Lines("Message dead-lettered"), 1)
-	assert.Contains(t, s.log.Lines("Message dead-lettered")[0], off)
-	assert.Zero(t, s.log.Count("holding the message"))
+	require.Len(t, s.Log.Lines("Message dead-lettered"), 1)
+	assert.Contains(t, s.Log.Lines("Message dead-lettered")[0], off)
+	assert.Zero(t, s.Log.Count("holding the message"))
 	_, err = store.Redrive(t.Context(), orders+".dead", letters.Redrive{})
 	require.NoError(t, err)
-	eventually(t, func() bool {
+	testapp.Eventually(t, func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return slices.Equal(handled, []string{"1 order 1 it", "1 order 1 "})
 	}, "the redriven message: %q", handled)
 }
 
-// TestMessagesThatTheBrokerRefusesForGoodStopNoOthers: with a lower max_message_size, such as that of RabbitMQ 4.0, the
+// TestAloneMessagesThatTheBrokerRefusesForGoodStopNoOthers: with a lower max_message_size, such as that of RabbitMQ 4.0, the
 // broker refuses every form of a copy, because of its body. Each refusal closes a channel: the shared one once for each
 // message. As many such messages as the handler has places are kept beside them.
-func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not parallel: the limit is that of the node
+func TestAloneMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) {
+	broker.Alone(t) // the limit is that of the node
 	const limit = 64 << 10
-	usual, err := strconv.Atoi(strings.TrimSpace(broker.Ctl(t, "eval", "{ok, Size} = application:get_env(rabbit, max_message_size), Size.")))
+	usual, err := strconv.Atoi(strings.TrimSpace(broker.Ctl(t, "eval",
+		"{ok, Size} = application:get_env(rabbit, max_message_size), Size.")))
 	require.NoError(t, err)
 	set := func(size int) {
-		broker.Ctl(t, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d).", size))
+		broker.Ctl(t, "eval",
+			fmt.Sprintf("application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d).",
+				size))
 	}
 	for name, row := range map[string]struct{ concurrency, refused, good int }{
 		"all places": {16, 16, 50}, "one place": {1, 2, 5},
 	} {
 		t.Run(name, func(t *testing.T) {
-			name, b := names(t)
-			queue := "orders_" + name
+			b := testapp.Config(t)
+			queue := "orders_" + b.Prefix
 			large := make([]amqp091.Publishing, row.refused)
 			for i := range large {
 				large[i] = amqp091.Publishing{Body: make([]byte, 2*limit)}
@@ -217,25 +217,25 @@ func TestMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) { // not 
 			testapp.Send(t, "", queue, large...)
 			set(limit)
 			t.Cleanup(func() { set(usual) })
-			s := connect(t, name, b)
+			s := testapp.Connect(t, b)
 			good := testapp.NewLedger()
-			s.handle("billing", "orders", func(msg *message.Message) error {
+			s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 				if len(msg.Payload) > limit {
 					return errDown
 				}
 				good.Add(msg.UUID)
 				return nil
 			}, retry.Options{Concurrency: row.concurrency})
-			s.run()
-			held := func() bool { return s.log.Count("holding the message") == row.refused }
-			eventually(t, held, "each message is held")
-			s.publish("orders", ids(row.good)...)
+			s.Run()
+			held := func() bool { return s.Log.Count("holding the message") == row.refused }
+			testapp.Eventually(t, held, "each message is held")
+			s.Publish(s.Queue("orders"), testapp.IDs(row.good)...)
 			good.Wait(t, row.good, soon)
 			health := s.Health().Subscriptions[0]
 			assert.Empty(t, health.Paused)
 			assert.Equal(t, row.refused, health.Holding)
-			assert.Equal(t, row.refused, s.log.Count("holding the message"), "the next try is a minute later")
-			assert.LessOrEqual(t, s.log.Count("Opening another channel"), row.refused)
+			assert.Equal(t, row.refused, s.Log.Count("holding the message"), "the next try is a minute later")
+			assert.LessOrEqual(t, s.Log.Count("Opening another channel"), row.refused)
 			assert.Empty(t, good.Twice())
 		})
 	}
@@ -252,17 +252,18 @@ func TestPropertiesThatTheBrokerCannotDeliver(t *testing.T) {
 		require.Error(t, err)
 		return
 	}
-	s := open(t)
+	s := testapp.New(t)
 	good := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error { good.Add(msg.UUID); return nil }, retry.Options{Concurrency: 1})
-	s.run()
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"),
+		good.Handle, retry.Options{Concurrency: 1})
+	s.Run()
 	began := time.Now()
 	m := amqp10.Message("order", "")
 	m.ApplicationProperties = map[string]any{"order_id": goamqp.UUID{1}}
-	broker.SendAMQP10(t, s.topic("orders"), m)
-	eventually(t, func() bool { return s.log.Count("541") > 0 }, "the connection is closed")
-	s.publish("orders", ids(50)...)
+	broker.SendAMQP10(t, s.Queue("orders"), m)
+	testapp.Eventually(t, func() bool { return s.Log.Count("541") > 0 }, "the connection is closed")
+	s.Publish(s.Queue("orders"), testapp.IDs(50)...)
 	good.Wait(t, 50, soon)
 	assert.Less(t, time.Since(began), 45*time.Second, "20 pauses of up to a second each")
-	assert.Equal(t, 1, testapp.Depth(t, s.topic("orders")+".dead"))
+	assert.Equal(t, 1, testapp.Depth(t, s.Queue("orders")+".dead"))
 }

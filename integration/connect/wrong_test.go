@@ -22,59 +22,59 @@ import (
 // TestHandlerWithoutMiddleware: its messages are nacked, after a pause, and one warning names handler, queue and fix.
 func TestHandlerWithoutMiddleware(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	subscriber, err := s.Subscriber("billing")
 	require.NoError(t, err)
 	deliveries := testapp.NewLedger()
 	done := testapp.NewLedger()
-	s.router.AddConsumerHandler("billing", s.topic("orders"), subscriber, func(msg *message.Message) error {
+	s.Router.AddConsumerHandler("billing", s.Queue("orders"), subscriber, func(msg *message.Message) error {
 		if deliveries.Add(msg.UUID) < 5 {
 			return errDown
 		}
 		done.Add(msg.UUID)
 		return nil
 	})
-	s.run()
-	s.publish("orders", ids(5)...)
+	s.Run()
+	s.Publish(s.Queue("orders"), testapp.IDs(5)...)
 	done.Wait(t, 5, soon)
-	warnings := s.log.Lines("no retry middleware")
+	warnings := s.Log.Lines("no retry middleware")
 	require.Len(t, warnings, 1)
-	for _, text := range []string{"warn ", `Handler "billing" has no retry middleware`, `queue "` + s.topic("orders") + `"`, "handler.AddMiddleware(rabbit.Middleware)"} {
+	for _, text := range []string{"warn ", `Handler "billing" has no retry middleware`, `queue "` + s.Queue("orders") + `"`, "handler.AddMiddleware(rabbit.Middleware)"} {
 		assert.Contains(t, warnings[0], text)
 	}
-	assert.Equal(t, 1, s.log.Warnings("no retry middleware"))
+	assert.Equal(t, 1, s.Log.Warnings("no retry middleware"))
 }
 
 // TestHandlerWithMiddlewareIsNotWarned, although its messages are nacked too.
 func TestHandlerWithMiddlewareIsNotWarned(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	deliveries := testapp.NewLedger()
-	s.handle("billing", "orders", func(msg *message.Message) error {
+	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
 		if deliveries.Add(msg.UUID) == 1 {
 			msg.Nack()
 		}
 		return nil
 	})
-	s.run()
-	s.publish("orders", "1")
-	eventually(t, func() bool { return deliveries.Counts()["1"] == 2 }, "it is delivered again")
-	assert.Empty(t, s.log.Lines("no retry middleware"))
+	s.Run()
+	s.Publish(s.Queue("orders"), "1")
+	testapp.Eventually(t, func() bool { return deliveries.Counts()["1"] == 2 }, "it is delivered again")
+	assert.Empty(t, s.Log.Lines("no retry middleware"))
 }
 
 // TestMiddlewareOfAnotherSubscriber: the message is held, no copy is published, and the handler is not called.
 func TestMiddlewareOfAnotherSubscriber(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	other := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	s.router.AddConsumerHandler("mail", "mails", other, func(*message.Message) error {
+	s.Router.AddConsumerHandler("mail", "mails", other, func(*message.Message) error {
 		assert.Fail(t, "the handler is called")
 		return nil
 	}).AddMiddleware(s.Middleware)
-	s.run()
-	go func() { _ = other.Publish("mails", messages("1")...) }()
-	eventually(t, func() bool { return s.log.Count("The retry middleware does not fit") > 0 }, "it is refused")
-	line := s.log.Lines("The retry middleware does not fit")[0]
+	s.Run()
+	go func() { _ = other.Publish("mails", testapp.Messages("1")...) }()
+	testapp.Eventually(t, func() bool { return s.Log.Count("The retry middleware does not fit") > 0 }, "it is refused")
+	line := s.Log.Lines("The retry middleware does not fit")[0]
 	for _, text := range []string{`handler "mail" on topic "mails"`, "its subscriber is not one of the connection to amqp://", "its method Subscriber"} {
 		assert.Contains(t, line, text)
 	}
@@ -94,19 +94,19 @@ func (r renamed) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 // TestWrapperThatSubscribesToAnotherTopic: a copy comes back to the queue that its message came from.
 func TestWrapperThatSubscribesToAnotherTopic(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	own, err := s.Subscriber("billing")
 	require.NoError(t, err)
 	handled := testapp.NewLedger()
-	s.router.AddConsumerHandler("billing", "orders", renamed{own, s.topic}, func(msg *message.Message) error {
-		if failures(msg) == 0 {
+	s.Router.AddConsumerHandler("billing", "orders", renamed{own, s.Queue}, func(msg *message.Message) error {
+		if testapp.Failures(msg) == 0 {
 			return errDown
 		}
 		handled.Add(msg.UUID)
 		return nil
 	}).AddMiddleware(s.Middleware)
-	s.run()
-	s.publish("orders", "1")
+	s.Run()
+	s.Publish(s.Queue("orders"), "1")
 	handled.Wait(t, 1, soon)
 }
 
@@ -125,72 +125,76 @@ func TestWrongHandlers(t *testing.T) {
 			}},
 			want: []string{`handler "billing"`, "Schedule: backoff: retry 1: delay -1s", "Concurrency is -1", "MaxHold is -1s"},
 		},
-		"two options":         {options: make([]retry.Options, 2), want: []string{"2 Options were given"}},
-		"too many":            {options: []retry.Options{{Concurrency: 70_000}}, want: []string{"Concurrency is 70000: it must be between 0 (the default) and 65535"}},
-		"group of a queue":    {options: []retry.Options{{Group: "mails"}}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
-		"no group, no name":   {change: fanOut, want: []string{"AMQP.Queue.GenerateName is nil, and there is no Group"}},
+		"two options": {options: make([]retry.Options, 2), want: []string{"2 Options were given"}},
+		"too many": {options: []retry.Options{{Concurrency: 70_000}},
+			want: []string{"Concurrency is 70000: it must be between 0 (the default) and 65535"}},
+		"group of a queue": {options: []retry.Options{{Group: "mails"}}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
+		"no group, no name": {change: testapp.FanOut,
+			want: []string{"AMQP.Queue.GenerateName is nil, and there is no Group"}},
 		"pattern":             {topic: "orders.#", want: []string{"must not contain the words * or #"}},
 		"name of a tier":      {topic: "orders.dead", want: []string{"it has the name of a queue of the retry topology"}},
 		"two topics, a queue": {change: oneQueue, want: []string{"has the same work queue as topic", `set a Group, or an AMQP.Queue.GenerateName with another name`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, func(b *config.Config) {
+			s := testapp.New(t, func(b *config.Config) {
 				if row.change != nil {
 					row.change(b)
 				}
 			})
 			if name == "two topics, a queue" {
-				_ = s.AddConsumerHandler(message.NewDefaultRouter(nil), "other", "other", func(*message.Message) error { return nil })
+				_ = s.AddConsumerHandler(message.NewDefaultRouter(nil), "other", "other",
+					func(*message.Message) error { return nil })
 			}
-			topic := s.topic("orders")
+			topic := s.Queue("orders")
 			if row.topic != "" {
 				topic = strings.Replace(row.topic, "orders", topic, 1)
 			}
-			s.AddConsumerHandler(s.router, "billing", topic, func(*message.Message) error { return nil }, row.options...)
-			err := s.router.Run(context.Background())
+			s.AddConsumerHandler(s.Router, "billing", topic, func(*message.Message) error { return nil }, row.options...)
+			err := s.Router.Run(context.Background())
 			require.Error(t, err)
 			for _, text := range row.want {
 				assert.ErrorContains(t, err, text)
 			}
-			assert.False(t, exists(t, topic), "nothing is declared")
+			assert.False(t, testapp.Exists(t, topic), "nothing is declared")
 		})
 	}
 }
 
-// TestFaultsOfAllHandlers: Run has the faults of every handler, whichever the router subscribes first, and each line has the name of
-// its handler. No handler consumes, not even one without a fault.
+// TestFaultsOfAllHandlers: Run has the faults of every handler, whichever the router subscribes first, and each line
+// has the name of its handler. No handler consumes, not even one without a fault.
 func TestFaultsOfAllHandlers(t *testing.T) {
 	t.Parallel()
 	const handlers = 8
-	s := open(t, func(b *config.Config) { b.AMQP.Publish.GenerateRoutingKey = nil })
+	s := testapp.New(t, func(b *config.Config) { b.AMQP.Publish.GenerateRoutingKey = nil })
 	process := func(*message.Message) error { return nil }
 	var want []string
 	for i := range handlers {
 		name := fmt.Sprintf("wrong%d", i)
 		want = append(want, fmt.Sprintf("handler %q: Concurrency is -1: it must be 0 (the default) or more", name),
 			fmt.Sprintf("handler %q: CloseTimeout is -1s: it must be 0 (the default) or more", name))
-		s.handle(name, "orders", process, retry.Options{Concurrency: -1, CloseTimeout: -time.Second})
-		s.handle(fmt.Sprintf("right%d", i), "orders", process)
+		s.AddConsumerHandler(s.Router, name, s.Queue("orders"), process,
+			retry.Options{Concurrency: -1, CloseTimeout: -time.Second})
+		s.AddConsumerHandler(s.Router, fmt.Sprintf("right%d", i), s.Queue("orders"), process)
 	}
-	s.AddHandler(s.router, "onward", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler)
+	s.AddHandler(s.Router, "onward", s.Queue("orders"), s.Queue("invoices"), message.PassthroughHandler)
 	want = append(want, `handler "onward": AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a topic's messages`)
-	s.AddConsumerHandler(s.router, "nil", s.topic("orders"), nil)
-	s.AddHandler(s.router, "nil too", s.topic("orders"), s.topic("orders"), nil)
+	s.AddConsumerHandler(s.Router, "nil", s.Queue("orders"), nil)
+	s.AddHandler(s.Router, "nil too", s.Queue("orders"), s.Queue("orders"), nil)
 	const isNil = ": its function is nil: pass the function that handles its messages"
 	want = append(want, `handler "nil"`+isNil, `handler "nil too"`+isNil, strings.Replace(want[len(want)-1], "onward", "nil too", 1))
 	subscriber, err := s.Subscriber("own")
 	require.NoError(t, err)
 
-	err = s.router.Run(context.Background())
+	err = s.Router.Run(context.Background())
 	require.Error(t, err)
 	lines := strings.Split(err.Error(), "\n")
 	_, lines[0], _ = strings.Cut(lines[0], ": ") // what the router writes before it
 	assert.Equal(t, want, lines)
-	_, err = subscriber.Subscribe(context.Background(), s.topic("orders"))
+	_, err = subscriber.Subscribe(context.Background(), s.Queue("orders"))
 	require.ErrorContains(t, err, want[0])
-	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), want[0])
-	assert.False(t, exists(t, s.topic("orders")), "nothing is declared")
+	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.Queue("orders")), want[0])
+	assert.False(t, testapp.Exists(t, s.Queue("orders")), "nothing is declared")
 	assert.Empty(t, s.Health().Subscriptions)
 }
 
@@ -203,32 +207,34 @@ func oneQueue(b *config.Config) {
 // TestWrongSubscriber: options are refused at once, faults of a topic by Subscribe.
 func TestWrongSubscriber(t *testing.T) {
 	t.Parallel()
-	s := open(t)
+	s := testapp.New(t)
 	_, err := s.Subscriber("", retry.Options{Concurrency: -1})
 	require.ErrorContains(t, err, "its name is empty")
 	require.ErrorContains(t, err, "Concurrency is -1")
 	subscriber, err := s.Subscriber("billing", retry.Options{Group: "mails"})
 	require.NoError(t, err)
-	_, err = subscriber.Subscribe(context.Background(), s.topic("orders"))
+	_, err = subscriber.Subscribe(context.Background(), s.Queue("orders"))
 	require.ErrorContains(t, err, `Group is "mails"`)
-	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.topic("orders")), `Group is "mails"`)
+	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.Queue("orders")), `Group is "mails"`)
 }
 
 // TestPublishTopicWithoutRoutingKey is refused when the handler is added.
 func TestPublishTopicWithoutRoutingKey(t *testing.T) {
 	t.Parallel()
-	s := open(t, func(b *config.Config) { b.AMQP.Publish.GenerateRoutingKey = nil })
-	s.AddHandler(s.router, "billing", s.topic("orders"), s.topic("invoices"), message.PassthroughHandler, retry.Options{Concurrency: -1})
-	err := s.router.Run(context.Background())
+	s := testapp.New(t, func(b *config.Config) { b.AMQP.Publish.GenerateRoutingKey = nil })
+	s.AddHandler(s.Router, "billing", s.Queue("orders"), s.Queue("invoices"), message.PassthroughHandler,
+		retry.Options{Concurrency: -1})
+	err := s.Router.Run(context.Background())
 	require.ErrorContains(t, err, "AMQP.Publish.GenerateRoutingKey is nil")
 	require.ErrorContains(t, err, "Concurrency is -1")
-	require.ErrorContains(t, s.Publisher().Publish("orders", messages("1")...), "AMQP.Publish.GenerateRoutingKey is nil")
+	require.ErrorContains(t, s.Publisher().Publish("orders", testapp.Messages("1")...),
+		"AMQP.Publish.GenerateRoutingKey is nil")
 }
 
 // TestNoBroker: Connect returns why it cannot connect, without the password.
 func TestNoBroker(t *testing.T) {
 	t.Parallel()
-	_, b := names(t)
+	b := testapp.Config(t)
 	b.AMQP.Connection.AmqpURI = "amqp://shop:secret@127.0.0.1:1/"
 	_, err := config.Connect(b, nil)
 	require.ErrorContains(t, err, "cannot open the connection for consuming")

@@ -17,8 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// TestAHundredListingsLoseNothing: a listing gives each letter back. Up to RabbitMQ 4.2 a quorum queue counts that, and drops a message
-// beyond its delivery limit, which is 20 from 4.0 on.
+// TestAHundredListingsLoseNothing: a listing gives each letter back. Up to RabbitMQ 4.2 a quorum queue counts that, and
+// drops a message beyond its delivery limit, which is 20 from 4.0 on.
 func TestAHundredListingsLoseNothing(t *testing.T) {
 	t.Parallel()
 	const count, listings = 40, 100
@@ -98,7 +98,8 @@ func TestALoopThatEndsEarlyGivesAllBack(t *testing.T) {
 	assert.Equal(t, upTo(count), all)
 
 	var found []string
-	for l, err := range store.Browse(t.Context(), letterQueue, letters.Filter{IDs: []string{testapp.ID(7), testapp.ID(250)}}) {
+	for l, err := range store.Browse(t.Context(), letterQueue,
+		letters.Filter{IDs: []string{testapp.ID(7), testapp.ID(250)}}) {
 		require.NoError(t, err)
 		found = append(found, l.ID)
 	}
@@ -124,7 +125,8 @@ func TestBrowseSaysWhatIsWrong(t *testing.T) {
 	_, err = store.Discard(t.Context(), missing, letters.Discard{})
 	require.ErrorIs(t, err, letters.ErrNoQueue)
 	require.ErrorContains(t, first(store, missing, letters.Filter{OlderThan: -1}), "Filter.OlderThan")
-	_, err = store.Redrive(t.Context(), missing, letters.Redrive{Rate: -1, Filter: letters.Filter{Reason: regexp.MustCompile("a")}})
+	_, err = store.Redrive(t.Context(), missing,
+		letters.Redrive{Rate: -1, Filter: letters.Filter{Reason: regexp.MustCompile("a")}})
 	require.ErrorContains(t, err, "Redrive.Rate")
 
 	require.NoError(t, store.Close())

@@ -48,8 +48,8 @@ func TestTheCanaryIsLettersThatWereSent(t *testing.T) {
 	assert.Equal(t, canary, watched)
 }
 
-// TestALostConnectionDoesNotProlongTheWatch: up to RabbitMQ 4.2 the broker closes a channel that has letters for longer than 30 minutes. A
-// canary that is watched for longer would be watched for ever.
+// TestALostConnectionDoesNotProlongTheWatch: up to RabbitMQ 4.2 the broker closes a channel that has letters for longer
+// than 30 minutes. A canary that is watched for longer would be watched for ever.
 func TestALostConnectionDoesNotProlongTheWatch(t *testing.T) {
 	t.Parallel()
 	const count = 30

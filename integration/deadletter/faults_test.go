@@ -34,21 +34,22 @@ func TestRedriveGoesOnAfterALostConnection(t *testing.T) {
 	var mu sync.Mutex
 	var phases []letters.Phase
 	cut, lost := 0, error(nil)
-	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{Rate: 2000, Progress: func(p letters.Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		phases = append(phases, p.Phase)
-		if p.Phase == letters.Waiting {
-			lost = p.Err
-		}
-		if cut < cuts && p.Done >= (cut+1)*count/(cuts+1) {
-			cut++
-			cutting.Go(func() {
-				proxy.Stop()
-				assert.NoError(t, proxy.Start())
-			})
-		}
-	}})
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue),
+		letters.Redrive{Rate: 2000, Progress: func(p letters.Progress) {
+			mu.Lock()
+			defer mu.Unlock()
+			phases = append(phases, p.Phase)
+			if p.Phase == letters.Waiting {
+				lost = p.Err
+			}
+			if cut < cuts && p.Done >= (cut+1)*count/(cuts+1) {
+				cut++
+				cutting.Go(func() {
+					proxy.Stop()
+					assert.NoError(t, proxy.Start())
+				})
+			}
+		}})
 	cutting.Wait()
 	require.NoError(t, err)
 	adds(t, summary)
@@ -69,7 +70,8 @@ func TestRedriveGoesOnAfterALostConnection(t *testing.T) {
 	assert.LessOrEqual(t, total-count, summary.Doubtful, "twice")
 }
 
-// TestLettersThatDieAgainWhileConnectionsAreLost: each letter is sent, and the redrive ends. What it sends twice is in its summary.
+// TestLettersThatDieAgainWhileConnectionsAreLost: each letter is sent, and the redrive ends. What it sends twice is in
+// its summary.
 func TestLettersThatDieAgainWhileConnectionsAreLost(t *testing.T) {
 	t.Parallel()
 	const count, cuts = 2000, 3
@@ -79,17 +81,18 @@ func TestLettersThatDieAgainWhileConnectionsAreLost(t *testing.T) {
 	var cutting sync.WaitGroup
 	var mu sync.Mutex
 	cut := 0
-	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(p.queue), letters.Redrive{Rate: 500, MaxRedead: 1, Progress: func(progress letters.Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		if cut < cuts && progress.Done >= (cut+1)*count/(cuts+1) {
-			cut++
-			cutting.Go(func() {
-				proxy.Stop()
-				assert.NoError(t, proxy.Start())
-			})
-		}
-	}})
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(p.queue),
+		letters.Redrive{Rate: 500, MaxRedead: 1, Progress: func(progress letters.Progress) {
+			mu.Lock()
+			defer mu.Unlock()
+			if cut < cuts && progress.Done >= (cut+1)*count/(cuts+1) {
+				cut++
+				cutting.Go(func() {
+					proxy.Stop()
+					assert.NoError(t, proxy.Start())
+				})
+			}
+		}})
 	cutting.Wait()
 	require.NoError(t, err)
 	adds(t, summary)
@@ -97,7 +100,8 @@ func TestLettersThatDieAgainWhileConnectionsAreLost(t *testing.T) {
 	assert.Equal(t, count, summary.Done)
 	p.failed.Wait(t, count, soon)
 	letterQueue := deadletter.QueueOf(p.queue)
-	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, p.queue) == 0 && testapp.Depth(t, letterQueue) >= count }, "all are dead again")
+	broker.Eventually(t, soon,
+		func() bool { return testapp.Depth(t, p.queue) == 0 && testapp.Depth(t, letterQueue) >= count }, "all are dead again")
 	sent := 0
 	for _, times := range p.failed.Counts() {
 		sent += times
@@ -168,7 +172,8 @@ func sorted(ids []string) []string {
 	return ids
 }
 
-// TestALetterThatIsTooLargeForItsHistory: a letter whose own headers fill a frame goes home without the history of redrives.
+// TestALetterThatIsTooLargeForItsHistory: a letter whose own headers fill a frame goes home without the history of
+// redrives.
 func TestALetterThatIsTooLargeForItsHistory(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -236,7 +241,8 @@ func TestHostileImports(t *testing.T) {
 	}
 }
 
-// TestAStoreLeavesNothingBehind: no goroutine, connection, queue or lock. It is not parallel, because it compares goroutines.
+// TestAStoreLeavesNothingBehind: no goroutine, connection, queue or lock. It is not parallel, because it compares
+// goroutines.
 func TestAStoreLeavesNothingBehind(t *testing.T) {
 	queue := broker.Name(t, "left")
 	broker.Clean(t, queue)
@@ -252,7 +258,8 @@ func TestAStoreLeavesNothingBehind(t *testing.T) {
 		require.NotNil(t, l)
 		break
 	}
-	_, err = store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{Limit: 100, Canary: 1, CanaryWait: time.Millisecond})
+	_, err = store.Redrive(t.Context(), deadletter.QueueOf(queue),
+		letters.Redrive{Limit: 100, Canary: 1, CanaryWait: time.Millisecond})
 	require.NoError(t, err)
 	_, err = store.Discard(t.Context(), deadletter.QueueOf(queue), letters.Discard{Limit: 100})
 	require.NoError(t, err)
@@ -290,7 +297,8 @@ func TestARedriveBesideAReader(t *testing.T) {
 	require.ErrorContains(t, err, "100 letters were not looked at")
 	assert.Equal(t, letters.Summary{Total: count, Done: count - taken, Unseen: taken}, summary)
 	require.NoError(t, reader.Close())
-	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, letterQueue) == taken }, "the reader's letters are back")
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, letterQueue) == taken },
+		"the reader's letters are back")
 	summary, err = store.Redrive(t.Context(), letterQueue, letters.Redrive{})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: taken, Done: taken}, summary)

@@ -16,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -29,7 +28,8 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
 	rabbit, err := config.Connect(config.Config{
-		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t), nil), Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 2)},
+		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t),
+			nil), Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 2)},
 	}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rabbit.Close()) }()
@@ -52,10 +52,7 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 		billed.Add(msg.UUID)
 		return nil
 	}, retry.Options{Group: "billing"})
-	rabbit.AddConsumerHandler(router, "shipping", topic, func(msg *message.Message) error {
-		shipped.Add(msg.UUID)
-		return nil
-	}, retry.Options{Group: "shipping"})
+	rabbit.AddConsumerHandler(router, "shipping", topic, shipped.Handle, retry.Options{Group: "shipping"})
 	stop := testapp.Start(t, router)
 	defer stop()
 	want := map[string]int{}
@@ -68,7 +65,8 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 	shipped.Wait(t, count, soon)
 
 	repaired.Store(true)
-	summary, err := open(t, broker.URL(t), "retry_"+topic).Redrive(t.Context(), letterQueue, letters.Redrive{By: "ann@ops"})
+	summary, err := open(t, broker.URL(t), "retry_"+topic).Redrive(t.Context(), letterQueue,
+		letters.Redrive{By: "ann@ops"})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
 	billed.Wait(t, count, soon)

@@ -125,11 +125,15 @@ func TestALetterWithoutARecord(t *testing.T) {
 	queue, parked := "orders_"+name, "parked_"+name
 	declare(t, queue, amqp091.Table{"x-queue-type": "quorum"})
 	declare(t, parked, amqp091.Table{"x-queue-type": "quorum"})
-	testapp.Send(t, "", parked, amqp091.Publishing{Body: []byte("a"), Headers: typed(), Priority: 3}, amqp091.Publishing{Body: []byte("b"), MessageId: "m-1"})
+	testapp.Send(t, "", parked, amqp091.Publishing{Body: []byte("a"), Headers: typed(), Priority: 3},
+		amqp091.Publishing{Body: []byte("b"), MessageId: "m-1"})
 	store := open(t, broker.URL(t), name)
 	all := list(t, store, parked)
 	require.Len(t, all, 2)
-	slices.SortFunc(all, func(a, b *letters.Letter) int { return strings.Compare(a.ID, b.ID) }) // RabbitMQ 4.3 has an order of priorities
+	slices.SortFunc(all, func(a,
+		b *letters.Letter) int {
+		return strings.Compare(a.ID, b.ID)
+	}) // RabbitMQ 4.3 has an order of priorities
 	assert.Regexp(t, "^#[0-9a-f]{16}$", all[0].ID)
 	assert.Equal(t, "m-1", all[1].ID)
 	for _, l := range all {
@@ -142,7 +146,8 @@ func TestALetterWithoutARecord(t *testing.T) {
 	require.ErrorContains(t, err, "Redrive.To")
 	assert.Equal(t, letters.Summary{Total: 2, Kept: 2}, summary)
 
-	summary, err = store.Redrive(t.Context(), parked, letters.Redrive{To: queue, Filter: letters.Filter{IDs: []string{all[0].ID}}})
+	summary, err = store.Redrive(t.Context(), parked,
+		letters.Redrive{To: queue, Filter: letters.Filter{IDs: []string{all[0].ID}}})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 2, Done: 1, Other: 1}, summary)
 	d := testapp.Take(t, queue, 1)[0]

@@ -194,9 +194,10 @@ func TestAUserWhoMayNotReplaceLetters(t *testing.T) {
 	}
 }
 
-// TestALetterThatCannotBeReplaced stays, ends no list, and its refusal doubles no other letter: the broker refuses a
+// TestAloneALetterThatCannotBeReplaced stays, ends no list, and its refusal doubles no other letter: the broker refuses a
 // body above max_message_size, and closes the channel.
-func TestALetterThatCannotBeReplaced(t *testing.T) { // not parallel: max_message_size is that of the node
+func TestAloneALetterThatCannotBeReplaced(t *testing.T) {
+	broker.Alone(t) // max_message_size is that of the node
 	const count, limit, usual = 10, 64 << 10, 16 << 20
 	set := func(size int) {
 		const change = "application:set_env(rabbit, max_message_size, %[1]d), persistent_term:put(max_message_size, %[1]d)."
@@ -231,9 +232,9 @@ func TestALetterThatCannotBeReplaced(t *testing.T) { // not parallel: max_messag
 	}
 }
 
-// TestALookInAnAlarm: the broker takes no copies until the alarm ends. A look that may need them returns at once with
+// TestAloneALookInAnAlarm: the broker takes no copies until the alarm ends. A look that may need them returns at once with
 // what to do, and one that does not need them reads the letters.
-func TestALookInAnAlarm(t *testing.T) { // not parallel: the alarm is that of the node
+func TestAloneALookInAnAlarm(t *testing.T) {
 	a := testapp.New(t)
 	queue := deadletter.QueueOf(a.Queue("orders"))
 	bury(t, a, a.Queue("orders"), 5)

@@ -108,7 +108,8 @@ func TestRedriveOfSomeLetters(t *testing.T) {
 	assert.Equal(t, 5, summary.Done)
 	assert.Zero(t, p.handled.Len(), "a dry run sends none")
 
-	summary, err = p.redrive(t, letters.Redrive{Filter: letters.Filter{IDs: []string{testapp.ID(3), testapp.ID(29), "none"}}})
+	summary, err = p.redrive(t,
+		letters.Redrive{Filter: letters.Filter{IDs: []string{testapp.ID(3), testapp.ID(29), "none"}}})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: count, Done: 2, Other: count - 2}, summary)
 	p.handled.Wait(t, 2, soon)
@@ -197,11 +198,12 @@ func TestOneRedriveAtATime(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan result, 1)
 	var once sync.Once
 	go func() {
-		summary, err := p.store.Redrive(ctx, deadletter.QueueOf(p.queue), letters.Redrive{Rate: 0.5, Progress: func(progress letters.Progress) {
-			if progress.Done > 0 {
-				once.Do(func() { close(begun) })
-			}
-		}})
+		summary, err := p.store.Redrive(ctx, deadletter.QueueOf(p.queue),
+			letters.Redrive{Rate: 0.5, Progress: func(progress letters.Progress) {
+				if progress.Done > 0 {
+					once.Do(func() { close(begun) })
+				}
+			}})
 		ended <- result{summary, err}
 	}()
 	broker.Receive(t, begun, "the first letter was sent")
@@ -235,8 +237,7 @@ func TestLettersWhoseQueueIsGoneStay(t *testing.T) {
 	a := testapp.New(t)
 	queue := a.Queue("orders")
 	bury(t, a, queue, count)
-	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, queue)
 	store := open(t, broker.URL(t), a.Name)
 	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrNoTarget)
@@ -260,8 +261,7 @@ func TestOrphansGoHome(t *testing.T) {
 	queue, gone := a.Queue("orders"), a.Queue("gone")
 	a.Declare(queue, gone)
 	for _, name := range []string{queue, gone} {
-		_, err := broker.Channel(t).QueueDelete(name, false, false, false)
-		require.NoError(t, err)
+		testapp.Delete(t, name)
 	}
 	sent := testapp.Orders(2 * count)
 	for i := range sent {
@@ -312,7 +312,8 @@ func TestAWorkQueueThatRefusesStopsTheRedrive(t *testing.T) {
 	const count, most = 50, 5
 	a := testapp.New(t)
 	queue := a.Queue("full")
-	declare(t, queue, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(most), "x-overflow": "reject-publish"})
+	declare(t, queue, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(most),
+		"x-overflow": "reject-publish"})
 	declare(t, deadletter.QueueOf(queue), amqp091.Table{"x-queue-type": "quorum"})
 	testapp.Send(t, "", deadletter.QueueOf(queue), dead(queue, count)...)
 	store := open(t, broker.URL(t), a.Name)

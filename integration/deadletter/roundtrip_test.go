@@ -26,11 +26,13 @@ func typed() amqp091.Table {
 		"nil": nil, "bool": true, "byte": byte(200), "int8": int8(-3), "int16": int16(-300), "uint16": uint16(65535), "int32": int32(-70000),
 		"uint32": uint32(4e9), "int64": int64(1)<<62 + 1, "float32": float32(1.1), "float64": 0.1, "decimal": amqp091.Decimal{Scale: 2, Value: -314},
 		"time": time.Unix(1700000000, 0), "string": "text", "bytes": []byte{0, 255}, "latin1": "caf\xe9",
-		"array": []any{nil, int8(1), "a", amqp091.Table{"deep": []byte("x")}}, "table": amqp091.Table{"in": amqp091.Table{"t": int16(1)}},
+		"array": []any{nil, int8(1), "a",
+			amqp091.Table{"deep": []byte("x")}}, "table": amqp091.Table{"in": amqp091.Table{"t": int16(1)}},
 	}
 }
 
-// TestALetterIsTheSameMessage: the handler gets each byte, property and typed header again, also after an export and an import.
+// TestALetterIsTheSameMessage: the handler gets each byte, property and typed header again, also after an export and an
+// import.
 func TestALetterIsTheSameMessage(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -62,7 +64,8 @@ func TestALetterIsTheSameMessage(t *testing.T) {
 	p := testapp.Orders(1)[0]
 	maps.Copy(p.Headers, typed())
 	p.Body, p.ContentType, p.ContentEncoding, p.Priority, p.CorrelationId, p.ReplyTo = payload, "application/json", "gzip", 4, "c", "r"
-	p.MessageId, p.Timestamp, p.Type, p.AppId, p.UserId, p.Expiration = "m", time.Unix(1700000000, 0), "t", "a", uri.Username, "600000"
+	p.MessageId, p.Timestamp, p.Type, p.AppId, p.UserId, p.Expiration = "m", time.Unix(1700000000,
+		0), "t", "a", uri.Username, "600000"
 	testapp.Send(t, a.Queue("shop"), "eu.orders", p)
 
 	died := func(times int) *letters.Letter {

@@ -12,8 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// TestASlowRedriveSendsNoLetterTwice: from RabbitMQ 4.3 on a quorum queue takes letters back from a consumer that has them for longer than the
-// timeout of the queue, and accepts their acknowledgement without an effect.
+// TestASlowRedriveSendsNoLetterTwice: from RabbitMQ 4.3 on a quorum queue takes letters back from a consumer that has
+// them for longer than the timeout of the queue, and accepts their acknowledgement without an effect.
 func TestASlowRedriveSendsNoLetterTwice(t *testing.T) {
 	t.Parallel()
 	const count = 30

@@ -132,9 +132,11 @@ func find(t *testing.T, status deadletter.Status, name string) deadletter.WorkQu
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	orders, lost, gone := b.of("orders", "", time.Hour, 2*time.Hour), b.of("lost", "", time.Hour), b.of("gone", "", time.Hour)
+	orders, lost, gone := b.of("orders", "", time.Hour, 2*time.Hour), b.of("lost", "", time.Hour), b.of("gone", "",
+		time.Hour)
 	quiet, last := b.of("quiet", "shop", time.Hour), b.of("last", "left", time.Hour)
-	classic := topology.New(topology.Config{Prefix: b.name, Schedule: []time.Duration{time.Hour}, TierGroup: b.queue("shop"), WorkQueueMode: topology.Leave},
+	classic := topology.New(topology.Config{Prefix: b.name, Schedule: []time.Duration{time.Hour},
+		TierGroup: b.queue("shop"), WorkQueueMode: topology.Leave},
 		topology.Queue{Name: b.queue("classic"), Durable: true})
 	b.declare(orders, lost, gone, quiet, last, classic)
 	b.wait(orders, "1h", "a", "b", "c")
@@ -184,7 +186,8 @@ func TestStatus(t *testing.T) {
 		stray = append(stray, s.Queue)
 	}
 	assert.Equal(t, []string{b.tier("gone", "1h"), b.tier("left", "1h")}, stray)
-	assert.False(t, slices.ContainsFunc(status.Queues, func(w deadletter.WorkQueue) bool { return w.Name == b.queue("gone") }))
+	assert.False(t, slices.ContainsFunc(status.Queues,
+		func(w deadletter.WorkQueue) bool { return w.Name == b.queue("gone") }))
 
 	t.Run("names", func(t *testing.T) {
 		named, err := store.Status(t.Context(), nil, b.queue("orders"), b.queue("absent"))
@@ -194,7 +197,8 @@ func TestStatus(t *testing.T) {
 		assert.Empty(t, named.Stray)
 	})
 	t.Run("topologies", func(t *testing.T) {
-		with, err := store.Status(t.Context(), []topology.Topology{b.of("orders", "", 2*time.Hour, 3*time.Hour), b.of("quiet", "shop", 4*time.Hour)})
+		with, err := store.Status(t.Context(),
+			[]topology.Topology{b.of("orders", "", 2*time.Hour, 3*time.Hour), b.of("quiet", "shop", 4*time.Hour)})
 		require.NoError(t, err)
 		assert.Equal(t, []string{"1h!", "2h", "3h missing"}, b.retired(find(t, with, b.queue("orders"))))
 		assert.Equal(t, []string{"1h! shared", "4h shared missing"}, b.retired(find(t, with, b.queue("quiet"))))
@@ -205,7 +209,8 @@ func TestStatus(t *testing.T) {
 		plain := b.store(false)
 		_, err := plain.Status(t.Context(), nil)
 		require.ErrorContains(t, err, "name the work queues, or set Management")
-		byName, err := plain.Status(t.Context(), []topology.Topology{b.of("orders", "", time.Hour, 3*time.Hour)}, b.queue("lost"), b.queue("orders"))
+		byName, err := plain.Status(t.Context(), []topology.Topology{b.of("orders", "", time.Hour, 3*time.Hour)},
+			b.queue("lost"), b.queue("orders"))
 		require.NoError(t, err)
 		require.Len(t, byName.Queues, 2)
 		w := find(t, byName, b.queue("orders"))
@@ -217,7 +222,8 @@ func TestStatus(t *testing.T) {
 	})
 }
 
-// TestStatusIsFresh: the numbers of ready messages and of consumers are not those of the management API, which are late.
+// TestStatusIsFresh: the numbers of ready messages and of consumers are not those of the management API, which are
+// late.
 func TestStatusIsFresh(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -249,7 +255,8 @@ func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
 	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
-	_, err = client.UpdatePermissionsIn(name, client.Username, rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
+	_, err = client.UpdatePermissionsIn(name, client.Username,
+		rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
 	require.NoError(t, err)
 	address.Path = "/" + name
 	api, err := url.Parse(client.Endpoint)
@@ -262,7 +269,8 @@ func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(nil)
 	handled := make(chan string, 1)
-	rabbit.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error { handled <- msg.UUID; return nil })
+	rabbit.AddConsumerHandler(router, "billing", "orders",
+		func(msg *message.Message) error { handled <- msg.UUID; return nil })
 	stop := testapp.Start(t, router)
 
 	why := func(management string) string {

@@ -47,7 +47,7 @@ func TestDrainedRetriesGoOn(t *testing.T) {
 			app.Handle(queue, 4, func(msg *message.Message) error { return errors.New("the provider is down") })
 			app.Run()
 			testapp.Send(t, "", queue, testapp.Orders(40)...)
-			tier := strings.TrimSuffix(app.Builder.Topology(queue).Group(), ".") + "." + app.Name + ".1h"
+			tier := strings.TrimSuffix(app.Topology(queue).Group(), ".") + "." + app.Name + ".1h"
 			broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, tier) == 40 }, "all messages wait")
 
 			store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: app.Name}, nil)
@@ -83,7 +83,8 @@ func TestDrainLeavesWhatHasNoWorkQueue(t *testing.T) {
 	assert.ErrorContains(t, err, b.queue("gone"))
 	assert.Equal(t, letters.Summary{Total: 3, Done: 2, Kept: 1}, summary)
 	assert.Equal(t, 2, b.depth(b.queue("orders")))
-	broker.Eventually(t, 60*time.Second, func() bool { return b.depth(b.tier("shop", "1h")) == 1 }, "the message is given back")
+	broker.Eventually(t, 60*time.Second, func() bool { return b.depth(b.tier("shop", "1h")) == 1 },
+		"the message is given back")
 
 	_, err = store.Drain(t.Context(), b.queue("orders"), letters.Redrive{})
 	assert.ErrorContains(t, err, "is not the queue of a tier")
@@ -97,11 +98,14 @@ func TestPrune(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	h := time.Hour
-	classic := topology.New(topology.Config{Prefix: b.name, Schedule: []time.Duration{h, 2 * h}, QueueType: topology.Classic}, topology.Queue{Name: b.queue("old"), Durable: true})
-	b.declare(b.of("orders", "", h, 2*h, 3*h), classic, b.of("gone", "", h), b.of("quiet", "shop", h, 2*h), b.of("other", "shop", h, 2*h), b.of("last", "left", h, 2*h))
+	classic := topology.New(topology.Config{Prefix: b.name, Schedule: []time.Duration{h, 2 * h},
+		QueueType: topology.Classic}, topology.Queue{Name: b.queue("old"), Durable: true})
+	b.declare(b.of("orders", "", h, 2*h, 3*h), classic, b.of("gone", "", h), b.of("quiet", "shop", h, 2*h),
+		b.of("other", "shop", h, 2*h), b.of("last", "left", h, 2*h))
 	b.wait(b.of("orders", "", h), "3h", "a", "b")
 	b.remove(b.queue("gone"), b.queue("gone")+".dead", b.queue("last"))
-	now := deadletter.Prune{Current: []topology.Topology{b.of("orders", "", 2*h), b.of("old", "", 2*h), b.of("quiet", "shop", 2*h)}}
+	now := deadletter.Prune{Current: []topology.Topology{b.of("orders", "", 2*h), b.of("old", "", 2*h),
+		b.of("quiet", "shop", 2*h)}}
 
 	_, err := b.store(false).Prune(t.Context(), now)
 	require.ErrorContains(t, err, "Config.Management is empty")
@@ -115,8 +119,9 @@ func TestPrune(t *testing.T) {
 	planned, err := store.Prune(t.Context(), dry)
 	require.NoError(t, err)
 	want := deadletter.Pruned{
-		Removed: []string{b.tier("gone", "1h"), b.tier("left", "1h"), b.tier("left", "2h"), b.tier("orders", "1h"), b.tier("old", "1h"), b.tier("shop", "1h")},
-		Left:    []string{b.tier("orders", "3h")},
+		Removed: []string{b.tier("gone", "1h"), b.tier("left", "1h"), b.tier("left", "2h"), b.tier("orders", "1h"),
+			b.tier("old", "1h"), b.tier("shop", "1h")},
+		Left: []string{b.tier("orders", "3h")},
 	}
 	slices.Sort(want.Removed)
 	assert.Equal(t, want, planned)
@@ -129,7 +134,8 @@ func TestPrune(t *testing.T) {
 	b.wait(b.of("orders", "", h), "2h", "c")
 	b.wait(b.of("quiet", "shop", h), "2h", "d")
 	b.wait(b.of("other", "shop", h), "2h", "e")
-	assert.Equal(t, []int{1, 2}, []int{b.depth(b.tier("orders", "2h")), b.depth(b.tier("shop", "2h"))}, "the other tiers still get messages")
+	assert.Equal(t, []int{1, 2}, []int{b.depth(b.tier("orders", "2h")), b.depth(b.tier("shop", "2h"))},
+		"the other tiers still get messages")
 
 	summary, err := store.Drain(t.Context(), b.tier("orders", "3h"), letters.Redrive{})
 	require.NoError(t, err)

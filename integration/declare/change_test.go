@@ -27,8 +27,9 @@ func send(t testing.TB, queue string, first int) {
 	testapp.Send(t, "", queue, testapp.Orders(first + batch)[first:]...)
 }
 
-// replace deletes a queue, and declares it with other arguments before its consumers, which the broker has cancelled, declare it
-// again. RabbitMQ before 4.0 does not cancel all consumers of a classic queue where the queue exists again too soon.
+// replace deletes a queue, and declares it with other arguments before its consumers, which the broker has cancelled,
+// declare it again. RabbitMQ before 4.0 does not cancel all consumers of a classic queue where the queue exists again
+// too soon.
 func (a *app) replace(queue string, arguments amqp091.Table) {
 	a.t.Helper()
 	connection := broker.Connect(a.t)
@@ -73,40 +74,42 @@ func (a *app) onceEach(queue string, processed *testapp.Ledger, messages int) {
 	assert.Equal(a.t, messages, processed.Len())
 	assert.Empty(a.t, processed.Twice())
 	assert.Zero(a.t, testapp.Depth(a.t, queue+".dead"))
-	assert.Zero(a.t, testapp.Depth(a.t, a.name+".orphans"))
+	assert.Zero(a.t, testapp.Depth(a.t, a.Name+".orphans"))
 }
 
 func TestTheWorkQueueIsReplacedWhileItIsConsumed(t *testing.T) {
 	t.Parallel()
 	a := connect(t, slowly)
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	a.handle(queue, 3, processed)
-	a.run()
+	a.Run()
 	send(t, queue, 0)
 	a.onceEach(queue, processed, batch)
 	for i, arguments := range []amqp091.Table{
-		{"x-queue-type": "classic"}, nil, {"x-queue-type": "quorum", "x-delivery-limit": int32(50), "x-dead-letter-exchange": "amq.fanout"},
+		{"x-queue-type": "classic"}, nil, {"x-queue-type": "quorum", "x-delivery-limit": int32(50),
+			"x-dead-letter-exchange": "amq.fanout"},
 	} {
 		a.replace(queue, arguments)
 		send(t, queue, (i+1)*batch)
 		a.onceEach(queue, processed, (i+2)*batch)
 	}
-	assert.Equal(t, 1, a.log.Warnings("no dead-letter exchange"))
+	assert.Equal(t, 1, a.Log.Warnings("no dead-letter exchange"))
 	assert.Equal(t, 2, a.wire.dialled())
 	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "all consume")
 }
 
-// TestTheWorkQueueIsReplacedAtOnce: another client declares it anew before the broker has cancelled its consumers. They consume the new
-// queue, which is bound again.
+// TestTheWorkQueueIsReplacedAtOnce: another client declares it anew before the broker has cancelled its consumers. They
+// consume the new queue, which is bound again.
 func TestTheWorkQueueIsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	a.handle(queue, 3, processed)
-	a.run()
-	work := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.name}, topology.Queue{Name: queue, Durable: true}).WorkQueue
+	a.Run()
+	work := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.Name},
+		topology.Queue{Name: queue, Durable: true}).WorkQueue
 	channel := broker.Channel(t)
 	for i := range 5 {
 		replaced := time.Now()
@@ -128,19 +131,18 @@ func TestTheWorkQueueIsReplacedAtOnce(t *testing.T) {
 func TestTheReplacedWorkQueueCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	a := connect(t, slowly)
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	a.handle(queue, 1, processed)
-	a.run()
+	a.Run()
 	a.replace(queue, amqp091.Table{"x-queue-type": "classic", "x-max-length": int32(1000)})
 	broker.Eventually(t, soon, func() bool {
 		s := a.Health().Subscriptions[0]
 		return !s.Consuming && s.LastError != nil && strings.Contains(s.LastError.Error(), "x-max-length=1000")
 	}, "it is refused")
-	broker.Eventually(t, soon, func() bool { return a.log.Count("x-max-length=1000") > 0 }, "the reason is in the log")
+	broker.Eventually(t, soon, func() bool { return a.Log.Count("x-max-length=1000") > 0 }, "the reason is in the log")
 
-	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, queue)
 	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "it is declared")
 	send(t, queue, 0)
 	a.onceEach(queue, processed, batch)
@@ -148,7 +150,8 @@ func TestTheReplacedWorkQueueCannotBeUsed(t *testing.T) {
 
 // returns are the bindings through which messages come back to a work queue: keys by exchange.
 func (a *app) returns(queue string) (bindings map[string][]string) {
-	return map[string][]string{a.name + ".return": {"100ms." + queue, "300ms." + queue, "1s." + queue}, a.name + ".return.any": {"*." + queue}}
+	return map[string][]string{a.Name + ".return": {"100ms." + queue, "300ms." + queue, "1s." + queue},
+		a.Name + ".return.any": {"*." + queue}}
 }
 
 // unbind removes the bindings of a work queue to exchanges.
@@ -181,12 +184,12 @@ func TestOneReturnBindingIsRemoved(t *testing.T) {
 		t.Run(exchange, func(t *testing.T) {
 			t.Parallel()
 			a := connect(t)
-			queue := a.queue("orders")
+			queue := a.Queue("orders")
 			processed := testapp.NewLedger()
 			a.handle(queue, 3, processed)
-			a.run()
+			a.Run()
 			for removed := range 5 {
-				a.unbind(queue, a.name+exchange)
+				a.unbind(queue, a.Name+exchange)
 				send(t, queue, removed*batch)
 				a.onceEach(queue, processed, (removed+1)*batch)
 			}
@@ -194,22 +197,23 @@ func TestOneReturnBindingIsRemoved(t *testing.T) {
 	}
 }
 
-// TestARetiredTier: what waits on it comes back, also to a work queue that was declared anew by an app without this tier.
+// TestARetiredTier: what waits on it comes back, also to a work queue that was declared anew by an app without this
+// tier.
 func TestARetiredTier(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
-	queue := a.queue("orders")
-	old := topology.New(topology.Config{Schedule: backoff.Constant(2*time.Second, 1), Prefix: a.name}, topology.Queue{Name: queue, Durable: true})
+	queue := a.Queue("orders")
+	old := topology.New(topology.Config{Schedule: backoff.Constant(2*time.Second, 1), Prefix: a.Name},
+		topology.Queue{Name: queue, Durable: true})
 	require.NoError(t, old.Declare(broker.Channel(t)))
-	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, queue)
 	processed := testapp.NewLedger()
 	a.handle(queue, 1, processed)
-	a.run()
-	testapp.Send(t, a.name, "2s."+queue, testapp.Orders(batch)...)
+	a.Run()
+	testapp.Send(t, a.Name, "2s."+queue, testapp.Orders(batch)...)
 	a.onceEach(queue, processed, batch)
-	assert.Equal(t, 3, a.bound(a.name+".return"), "the tier has no key")
-	tier := queue + "." + a.name + ".2s"
+	assert.Equal(t, 3, a.bound(a.Name+".return"), "the tier has no key")
+	tier := queue + "." + a.Name + ".2s"
 	broker.Eventually(t, soon, func() bool {
 		info, err := broker.Queue(broker.Management(t), tier)
 		return err == nil && info.Messages == 0
@@ -220,23 +224,26 @@ func TestARetiredTier(t *testing.T) {
 func TestARetiredTierOfAGroup(t *testing.T) {
 	t.Parallel()
 	for name, existing := range map[string]amqp091.Table{
-		"without an inbox": {"x-queue-type": "quorum", "x-delivery-limit": int64(1000), "x-dead-letter-exchange": "amq.fanout"},
-		"with an inbox":    nil, // a classic queue
+		"without an inbox": {"x-queue-type": "quorum", "x-delivery-limit": int64(1000),
+			"x-dead-letter-exchange": "amq.fanout"},
+		"with an inbox": nil, // a classic queue
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := connect(t, func(b *config.Config) {
 				b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
 			})
-			group := a.name + "_group"
-			queues := []string{a.queue("orders"), a.queue("mails")}
+			group := a.Name + "_group"
+			queues := []string{a.Queue("orders"), a.Queue("mails")}
 			for _, queue := range queues {
 				old := topology.New(
-					topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.name, TierGroup: group, WorkQueueMode: topology.Leave},
+					topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.Name, TierGroup: group,
+						WorkQueueMode: topology.Leave},
 					topology.Queue{Name: queue, Durable: true, Arguments: existing},
 				)
 				require.NoError(t, old.Declare(broker.Channel(t)))
-				hasInbox := slices.ContainsFunc(old.Queues, func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".inbox") })
+				hasInbox := slices.ContainsFunc(old.Queues,
+					func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".inbox") })
 				require.Equal(t, existing == nil, hasInbox)
 				_, err := broker.Channel(t).QueueDelete(queue, false, false, false) // the bindings of the old app go with it
 				require.NoError(t, err)
@@ -248,15 +255,15 @@ func TestARetiredTierOfAGroup(t *testing.T) {
 				processed[queue] = testapp.NewLedger()
 				a.handle(queue, 1, processed[queue])
 			}
-			a.run()
+			a.Run()
 			for i, queue := range queues {
-				testapp.Send(t, group+"."+a.name, "1s."+queue, testapp.Orders((i + 1) * batch)[i*batch:]...)
+				testapp.Send(t, group+"."+a.Name, "1s."+queue, testapp.Orders((i + 1) * batch)[i*batch:]...)
 			}
 			for i, queue := range queues {
 				a.onceEach(queue, processed[queue], batch)
 				assert.Contains(t, processed[queue].Counts(), testapp.ID(i*batch), "its own messages")
 			}
-			tier := group + "." + a.name + ".1s"
+			tier := group + "." + a.Name + ".1s"
 			broker.Eventually(t, soon, func() bool {
 				info, err := broker.Queue(broker.Management(t), tier)
 				return err == nil && info.Messages == 0
@@ -269,17 +276,17 @@ func TestARetiredTierOfAGroup(t *testing.T) {
 func TestTheReturnBindingIsRemoved(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	a.handle(queue, 3, processed)
-	a.run()
+	a.Run()
 	send(t, queue, 0)
 	a.onceEach(queue, processed, batch)
 
-	bind := "queue.bind " + queue + " to " + a.name + ".return.any"
+	bind := "queue.bind " + queue + " to " + a.Name + ".return.any"
 	unbind := func() (checks int) {
 		t.Helper()
-		a.unbind(queue, a.name+".return", a.name+".return.any")
+		a.unbind(queue, a.Name+".return", a.Name+".return.any")
 		return a.wire.consuming().count(bind)
 	}
 	checked := func(since int) {
@@ -289,9 +296,9 @@ func TestTheReturnBindingIsRemoved(t *testing.T) {
 	checks := unbind()
 	send(t, queue, batch)
 	broker.Eventually(t, soon, func() bool {
-		return processed.Len()+testapp.Depth(t, a.name+".orphans") == 2*batch
+		return processed.Len()+testapp.Depth(t, a.Name+".orphans") == 2*batch
 	}, "each is processed or an orphan")
-	for _, orphan := range testapp.Take(t, a.name+".orphans", testapp.Depth(t, a.name+".orphans")) {
+	for _, orphan := range testapp.Take(t, a.Name+".orphans", testapp.Depth(t, a.Name+".orphans")) {
 		processed.Add(orphan.Headers["_watermill_message_uuid"].(string))
 	}
 	assert.Equal(t, 2*batch, processed.Len(), "by identity")
@@ -320,27 +327,28 @@ func TestAReturnExchangeIsDeleted(t *testing.T) {
 
 func testDeletedReturnExchange(t *testing.T, deleted []string) {
 	a := connect(t)
-	queues := []string{a.queue("orders"), a.queue("mails"), a.queue("parcels")}
+	queues := []string{a.Queue("orders"), a.Queue("mails"), a.Queue("parcels")}
 	processed := map[string]*testapp.Ledger{}
 	for _, queue := range queues {
 		processed[queue] = testapp.NewLedger()
 		a.handle(queue, 1, processed[queue])
 	}
-	a.run()
+	a.Run()
 	allBound := func() bool {
 		t.Helper()
-		return a.bound(a.name+".return") == 3*len(queues) && a.bound(a.name+".return.any") == len(queues)
+		return a.bound(a.Name+".return") == 3*len(queues) && a.bound(a.Name+".return.any") == len(queues)
 	}
 	require.True(t, allBound())
 	channel := broker.Channel(t)
 	for _, exchange := range deleted {
-		require.NoError(t, channel.ExchangeDelete(a.name+exchange, false, false))
+		require.NoError(t, channel.ExchangeDelete(a.Name+exchange, false, false))
 	}
 	if len(deleted) == 1 {
-		broker.Eventually(t, soon, func() bool { return a.log.Warnings("was gone") == 1 }, "it is declared again")
+		broker.Eventually(t, soon, func() bool { return a.Log.Warnings("was gone") == 1 }, "it is declared again")
 		require.True(t, allBound(), "at once")
 	} else { // the first may be declared again before the second is deleted
-		broker.Eventually(t, soon, func() bool { return a.log.Warnings("was gone") > 0 && allBound() }, "both are declared again")
+		broker.Eventually(t, soon, func() bool { return a.Log.Warnings("was gone") > 0 && allBound() },
+			"both are declared again")
 	}
 	for _, queue := range queues {
 		send(t, queue, 0)
@@ -354,7 +362,7 @@ func testDeletedReturnExchange(t *testing.T, deleted []string) {
 func TestAQueueThatIsNotConsumedIsNotBound(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
-	removed, kept := a.queue("removed"), a.queue("kept")
+	removed, kept := a.Queue("removed"), a.Queue("kept")
 	s, err := a.Subscriber("removed")
 	require.NoError(t, err)
 	_, err = s.Subscribe(t.Context(), removed)
@@ -365,7 +373,7 @@ func TestAQueueThatIsNotConsumedIsNotBound(t *testing.T) {
 	_, err = other.Subscribe(t.Context(), kept)
 	require.NoError(t, err)
 	bind := func(queue string) int {
-		return a.wire.consuming().count("queue.bind " + queue + " to " + a.name + ".return.any")
+		return a.wire.consuming().count("queue.bind " + queue + " to " + a.Name + ".return.any")
 	}
 	checked := func(times int) {
 		t.Helper()
@@ -373,8 +381,7 @@ func TestAQueueThatIsNotConsumedIsNotBound(t *testing.T) {
 		broker.Eventually(t, soon, func() bool { return bind(kept) >= begin+times }, "the other queue is checked")
 	}
 	checked(1) // a check of the first queue that ran during its Close is over: checks do not overlap
-	_, err = broker.Channel(t).QueueDelete(removed, false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, removed)
 	bound := bind(removed)
 	assert.Positive(t, bound, "when it was declared")
 	checked(3)

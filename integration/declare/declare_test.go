@@ -29,18 +29,18 @@ func counts(r *recorder) map[string]int {
 func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 	t.Parallel()
 	one := connect(t)
-	one.handle(one.queue("orders"), 1, testapp.NewLedger())
-	one.run()
+	one.handle(one.Queue("orders"), 1, testapp.NewLedger())
+	one.Run()
 	want := counts(one.wire.consuming())
 	require.Positive(t, want["queue.declare"])
 
 	proxy, uri := broker.Proxy(t)
 	a := connect(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	const handlers, further = 16, 8
 	a.handle(queue, handlers, processed)
-	a.run()
+	a.Run()
 	var subscribed sync.WaitGroup
 	for i := range further { // at the same time
 		s, err := a.Subscriber(fmt.Sprint("further ", i))
@@ -53,7 +53,7 @@ func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 	subscribed.Wait()
 	assert.Equal(t, handlers+further, a.wire.consuming().count("basic.consume"))
 	assert.Equal(t, want, counts(a.wire.consuming()))
-	for _, name := range []string{queue + "." + a.name + ".100ms", queue + ".dead", a.name + ".orphans"} {
+	for _, name := range []string{queue + "." + a.Name + ".100ms", queue + ".dead", a.Name + ".orphans"} {
 		assert.Equal(t, 1, a.wire.consuming().count("queue.declare "+name), name)
 	}
 	assert.Equal(t, 2, a.wire.dialled(), "the inspection has no connection of its own")
@@ -62,7 +62,8 @@ func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 	proxy.Stop()
 	require.NoError(t, proxy.Start())
 	broker.Eventually(t, soon, func() bool {
-		return a.Health().Ready() == nil && a.wire.consuming() != first && a.wire.consuming().count("basic.consume") == handlers+further
+		return a.Health().Ready() == nil && a.wire.consuming() != first &&
+			a.wire.consuming().count("basic.consume") == handlers+further
 	}, "all consume over the next connection")
 	assert.Equal(t, want, counts(a.wire.consuming()), "once for each connection")
 }
@@ -71,13 +72,13 @@ func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 func TestASharedQueueOfSeveralSchedules(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	first, err := a.Subscriber("first")
 	require.NoError(t, err)
 	_, err = first.Subscribe(t.Context(), queue)
 	require.NoError(t, err)
 	inspected := a.wire.consuming().count("queue.declare " + queue)
-	tier := queue + "." + a.name + ".7s"
+	tier := queue + "." + a.Name + ".7s"
 	require.Zero(t, a.wire.consuming().count("queue.declare "+tier))
 
 	later, err := a.Subscriber("later", retry.Options{Policy: &retry.Policy{Schedule: []time.Duration{7 * time.Second}}})
@@ -95,14 +96,14 @@ func TestASharedQueueOfSeveralSchedules(t *testing.T) {
 func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Parallel()
 	declared := connect(t)
-	queue := declared.queue("orders")
+	queue := declared.Queue("orders")
 	declared.handle(queue, 1, testapp.NewLedger())
-	declared.run()
+	declared.Run()
 
-	a := connect(t, func(b *config.Config) { b.Prefix, b.VerifyOnly = declared.name, true })
+	a := connect(t, func(b *config.Config) { b.Prefix, b.VerifyOnly = declared.Name, true })
 	processed := testapp.NewLedger()
 	a.handle(queue, 4, processed)
-	a.run()
+	a.Run()
 	r := a.wire.consuming()
 	assert.Equal(t, 4, r.count("basic.consume"))
 	assert.Equal(t, 1, r.count("queue.declare passive "+queue), "checked once")

@@ -12,25 +12,25 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// What the work queues of a group share is declared once for each connection, also when all of them declare at the same time after a
-// reconnect.
+// What the work queues of a group share is declared once for each connection, also when all of them declare at the same
+// time after a reconnect.
 func TestAGroupIsDeclaredOnceForEachConnection(t *testing.T) {
 	t.Parallel()
 	const queues = 16
 	proxy, uri := broker.Proxy(t)
 	a := connect(t, inGroup, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
 	for i := range queues {
-		a.handle(a.queue(fmt.Sprint("orders", i)), 1, testapp.NewLedger())
+		a.handle(a.Queue(fmt.Sprint("orders", i)), 1, testapp.NewLedger())
 	}
-	a.run()
+	a.Run()
 	declaredOnce := func() {
 		t.Helper()
 		wire := a.wire.consuming()
 		assert.Equal(t, queues, wire.count("basic.consume"))
-		for _, name := range []string{a.groupExchange() + ".100ms", a.groupExchange() + ".300ms", a.name + ".orphans"} {
+		for _, name := range []string{a.groupExchange() + ".100ms", a.groupExchange() + ".300ms", a.Name + ".orphans"} {
 			assert.Equal(t, 1, wire.count("queue.declare "+name), name)
 		}
-		for _, name := range []string{a.name, a.name + ".return.any", a.groupExchange(), a.groupReturn()} {
+		for _, name := range []string{a.Name, a.Name + ".return.any", a.groupExchange(), a.groupReturn()} {
 			assert.Equal(t, 1, wire.count("exchange.declare "+name), name)
 		}
 	}
@@ -44,23 +44,24 @@ func TestAGroupIsDeclaredOnceForEachConnection(t *testing.T) {
 	declaredOnce()
 }
 
-// An exchange that another work queue has declared, and that an operator has deleted since, is declared again for a further work queue.
+// An exchange that another work queue has declared, and that an operator has deleted since, is declared again for a
+// further work queue.
 func TestASharedExchangeIsDeletedBeforeAFurtherSubscription(t *testing.T) {
 	t.Parallel()
 	for name, exchange := range map[string]func(*app) string{
-		"exchange of copies and dead letters": func(a *app) string { return a.name },
+		"exchange of copies and dead letters": func(a *app) string { return a.Name },
 		"exchange of the group's copies":      func(a *app) string { return a.groupExchange() },
 		"return exchange of the group":        func(a *app) string { return a.groupReturn() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := connect(t, inGroup)
-			a.handle(a.queue("orders"), 1, testapp.NewLedger())
-			a.run()
+			a.handle(a.Queue("orders"), 1, testapp.NewLedger())
+			a.Run()
 			require.NoError(t, broker.Channel(t).ExchangeDelete(exchange(a), false, false))
 			s, err := a.Subscriber("further")
 			require.NoError(t, err)
-			_, err = s.Subscribe(t.Context(), a.queue("mails"))
+			_, err = s.Subscribe(t.Context(), a.Queue("mails"))
 			require.NoError(t, err)
 		})
 	}

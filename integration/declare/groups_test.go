@@ -25,8 +25,8 @@ func classic(b *config.Config) {
 	b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"}
 }
 
-func (a *app) inbox(queue string) string { return queue + "." + a.name + ".inbox" }
-func (a *app) groupExchange() string     { return a.name + "_group." + a.name }
+func (a *app) inbox(queue string) string { return queue + "." + a.Name + ".inbox" }
+func (a *app) groupExchange() string     { return a.Name + "_group." + a.Name }
 func (a *app) groupReturn() string       { return a.groupExchange() + ".return" }
 
 // boundTo are the queues that are bound to an exchange.
@@ -48,8 +48,8 @@ func (a *app) boundTo(exchange string) (queues []string) {
 // longTier has a delay that is longer than the time between two checks of bindings.
 func longTier(b *config.Config) { b.Policy.Schedule = backoff.Constant(5*time.Second, 1) }
 
-// What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due before the return
-// exchange exists again comes three minutes later, when the broker tries to forward it again.
+// What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due
+// before the return exchange exists again comes three minutes later, when the broker tries to forward it again.
 func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 	t.Parallel()
 	for name, remove := range map[string]func(*app, *amqp091.Channel, string) error{
@@ -64,7 +64,7 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 			return channel.ExchangeDelete(a.groupReturn(), false, false)
 		},
 		"all return exchanges": func(a *app, channel *amqp091.Channel, _ string) error {
-			for _, exchange := range []string{a.groupReturn(), a.name + ".return", a.name + ".return.any"} {
+			for _, exchange := range []string{a.groupReturn(), a.Name + ".return", a.Name + ".return.any"} {
 				if err := channel.ExchangeDelete(exchange, false, false); err != nil {
 					return err
 				}
@@ -75,16 +75,16 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 			return channel.QueueUnbind(a.inbox(queue), "*."+queue, a.groupReturn(), nil)
 		},
 		"way from the inbox": func(a *app, channel *amqp091.Channel, queue string) error {
-			return channel.QueueUnbind(queue, "inbox."+queue, a.name+".return", nil)
+			return channel.QueueUnbind(queue, "inbox."+queue, a.Name+".return", nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := connect(t, inGroup, classic, longTier)
-			queue := a.queue("orders")
+			queue := a.Queue("orders")
 			tries, processed := testapp.NewLedger(), testapp.NewLedger()
 			a.handleCounting(queue, 3, tries, processed)
-			a.run()
+			a.Run()
 			send(t, queue, 0)
 			tries.Wait(t, batch, soon)
 			tier := a.groupExchange() + ".5s"
@@ -93,7 +93,8 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 			processed.Wait(t, batch, 5*time.Minute)
 
 			broker.Eventually(t, soon, func() bool {
-				return slices.Equal(a.boundTo(a.groupReturn()), []string{queue, a.inbox(queue)}) && slices.Contains(a.boundTo(a.name+".return"), queue)
+				return slices.Equal(a.boundTo(a.groupReturn()), []string{queue, a.inbox(queue)}) &&
+					slices.Contains(a.boundTo(a.Name+".return"), queue)
 			}, "all is bound again")
 			send(t, queue, batch) // the app declares what it publishes to
 			a.onceEach(queue, processed, 2*batch)
@@ -106,29 +107,30 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 func TestATierOfAGroupIsDeleted(t *testing.T) {
 	t.Parallel()
 	a := connect(t, inGroup, classic)
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	a.handle(queue, 3, processed)
-	a.run()
+	a.Run()
 	for i := range 3 {
 		send(t, queue, i*batch)
 		a.onceEach(queue, processed, (i+1)*batch)
-		_, err := broker.Channel(t).QueueDelete(a.groupExchange()+".100ms", false, false, false)
-		require.NoError(t, err)
+		testapp.Delete(t, a.groupExchange()+".100ms")
 	}
 	send(t, queue, 3*batch)
 	a.onceEach(queue, processed, 4*batch)
-	assert.Equal(t, []string{a.groupExchange() + ".100ms", a.groupExchange() + ".1s", a.groupExchange() + ".300ms"}, a.boundTo(a.groupExchange()))
+	assert.Equal(t, []string{a.groupExchange() + ".100ms", a.groupExchange() + ".1s", a.groupExchange() + ".300ms"},
+		a.boundTo(a.groupExchange()))
 }
 
-// A work queue that is replaced by one of another type gets an inbox when it needs one, and keeps it. No message comes twice.
+// A work queue that is replaced by one of another type gets an inbox when it needs one, and keeps it. No message comes
+// twice.
 func TestAWorkQueueOfAGroupChangesItsType(t *testing.T) {
 	t.Parallel()
 	a := connect(t, slowly, inGroup)
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	a.handle(queue, 3, processed)
-	a.run()
+	a.Run()
 	for i, kind := range []string{"quorum", "classic", "quorum", "classic"} {
 		bound := []string{queue}
 		if i > 0 {

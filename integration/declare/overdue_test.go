@@ -13,7 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -33,21 +32,22 @@ func TestOverdueTiers(t *testing.T) {
 				if group {
 					inGroup(b)
 				}
-				b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(1), "x-overflow": "reject-publish"}
+				b.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(1),
+					"x-overflow": "reject-publish"}
 			})
-			queue := a.queue("full")
+			queue := a.Queue("full")
 			taken := make(chan struct{}, 1)
-			a.AddConsumerHandler(a.router, "full", queue, func(msg *message.Message) error {
+			a.AddConsumerHandler(a.Router, "full", queue, func(msg *message.Message) error {
 				taken <- struct{}{}
 				<-msg.Context().Done() // it takes no other message
 				return nil
 			}, retry.Options{Concurrency: 1, CloseTimeout: time.Second})
-			a.run()
+			a.Run()
 			testapp.Send(t, "", queue, testapp.Orders(1)...)
 			broker.Receive(t, taken, "the handler has a message")
 			testapp.Send(t, "", queue, testapp.Orders(1)...) // the queue is full
 
-			exchange, overdue := a.name, queue+"."+a.name+".100ms"
+			exchange, overdue := a.Name, queue+"."+a.Name+".100ms"
 			if group {
 				exchange, overdue = a.groupExchange(), a.inbox(queue)
 			}
@@ -63,12 +63,12 @@ func TestOverdueTiers(t *testing.T) {
 			assert.WithinRange(t, tiers[0].Since, begin, time.Now())
 			assert.NoError(t, a.Health().Ready())
 			assert.NoError(t, a.Health().TiersError)
-			assert.Positive(t, a.log.Warnings("are overdue"))
+			assert.Positive(t, a.Log.Warnings("are overdue"))
 
-			_, err := broker.Channel(t).QueueDelete(overdue, false, false, false)
-			require.NoError(t, err)
+			testapp.Delete(t, overdue)
 			broker.Eventually(t, 2*soon, func() bool { return len(a.Health().Tiers) == 0 }, "it is no longer overdue")
-			broker.Eventually(t, soon, func() bool { return a.log.Count("No message is overdue any more") > 0 }, "the log has it")
+			broker.Eventually(t, soon, func() bool { return a.Log.Count("No message is overdue any more") > 0 },
+				"the log has it")
 		})
 	}
 }

@@ -33,7 +33,8 @@ const kept = 10
 
 func tenLetters(b *config.Config) { b.DeadLetters.MaxLength = kept }
 
-// fail adds a handler that fails for good, one message after the other, and returns how many dead letters it has written.
+// fail adds a handler that fails for good, one message after the other, and returns how many dead letters it has
+// written.
 func (a *app) fail(queue string) (written *atomic.Int64) {
 	written = &atomic.Int64{}
 	a.Observe(eventtest.OnEvent(func(e retry.Event) {
@@ -41,9 +42,10 @@ func (a *app) fail(queue string) (written *atomic.Int64) {
 			written.Add(1)
 		}
 	}))
-	a.AddConsumerHandler(a.router, queue, queue, func(*message.Message) error { return backoff.Permanent(errDown) }, retry.Options{
-		Concurrency: 1,
-	})
+	a.AddConsumerHandler(a.Router, queue, queue, func(*message.Message) error { return backoff.Permanent(errDown) },
+		retry.Options{
+			Concurrency: 1,
+		})
 	return written
 }
 
@@ -90,23 +92,22 @@ func TestTheNewestDeadLettersAreKept(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			a := connect(t, tenLetters, func(b *config.Config) { b.QueueType = kind })
-			queue, other := a.queue("orders"), a.queue("mails")
+			queue, other := a.Queue("orders"), a.Queue("mails")
 			written := a.fail(queue)
 			a.fail(other)
-			a.run()
+			a.Run()
 			for round := int64(1); round <= 2; round++ {
 				testapp.Send(t, "", queue, testapp.Orders(30)...)
 				broker.Eventually(t, soon, func() bool { return written.Load() == 30*round }, "all dead letters are written")
 				assert.Equal(t, kept, testapp.Depth(t, queue+".dead"))
 				assert.Equal(t, newest(30), read(t, queue, kept))
 				assert.EqualValues(t, kept, argumentsOf(t, queue+".dead")["x-max-length"])
-				_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
-				require.NoError(t, err)
+				testapp.Delete(t, queue+".dead")
 			}
-			assert.Equal(t, 1, a.log.Warnings("the broker drops the oldest dead letters"), "whatever the number of queues")
-			assert.NotContains(t, argumentsOf(t, a.name+".orphans"), "x-max-length")
+			assert.Equal(t, 1, a.Log.Warnings("the broker drops the oldest dead letters"), "whatever the number of queues")
+			assert.NotContains(t, argumentsOf(t, a.Name+".orphans"), "x-max-length")
 			assert.NotContains(t, argumentsOf(t, queue), "x-max-length", "the work queue")
-			assert.Zero(t, testapp.Depth(t, a.name+".orphans"))
+			assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 		})
 	}
 }
@@ -116,19 +117,20 @@ func TestDeadLettersAreDroppedAfterTheirAge(t *testing.T) {
 	t.Parallel()
 	const age = 3 * time.Second
 	a := connect(t, func(b *config.Config) { b.DeadLetters.MaxAge = age })
-	queue := a.queue("orders")
+	queue := a.Queue("orders")
 	written := a.fail(queue)
-	a.run()
+	a.Run()
 	begin := time.Now()
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
 	broker.Eventually(t, soon, func() bool { return written.Load() == 1 }, "the dead letter is written")
 	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == 0 }, "it is dropped")
 	assert.GreaterOrEqual(t, time.Since(begin), broker.Least(age))
-	assert.Zero(t, testapp.Depth(t, a.name+".orphans"))
+	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 	assert.EqualValues(t, 1, written.Load(), "it does not come back")
 }
 
-// TestTheBrokerItselfWritesDeadLettersAtTheLimit: at-least-once dead-lettering loses nothing but the oldest, and leaves nothing behind.
+// TestTheBrokerItselfWritesDeadLettersAtTheLimit: at-least-once dead-lettering loses nothing but the oldest, and leaves
+// nothing behind.
 func TestTheBrokerItselfWritesDeadLettersAtTheLimit(t *testing.T) {
 	t.Parallel()
 	name := broker.Name(t, "t")
@@ -164,7 +166,8 @@ func TestTheBrokerItselfWritesDeadLettersAtTheLimit(t *testing.T) {
 	assert.Equal(t, newest(messages), bodies)
 }
 
-// TestATierAtItsLimit refuses messages. The next tier takes them, and where all are full, they become dead letters. None is lost.
+// TestATierAtItsLimit refuses messages. The next tier takes them, and where all are full, they become dead letters.
+// None is lost.
 func TestATierAtItsLimit(t *testing.T) {
 	t.Parallel()
 	const messages, limit = 40, 5
@@ -181,21 +184,21 @@ func TestATierAtItsLimit(t *testing.T) {
 				b.Policy.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
 				b.TierArguments = amqp091.Table{"x-max-length": limit}
 			})
-			queue := a.queue("orders")
+			queue := a.Queue("orders")
 			tiers := queue
 			if name == "group" {
-				tiers = a.name + "_group"
+				tiers = a.Name + "_group"
 			}
 			settled := testapp.NewLedger()
 			a.Observe(eventtest.OnEvent(func(e retry.Event) { settled.Add(e.MessageUUID) }))
-			a.AddConsumerHandler(a.router, "billing", queue, func(*message.Message) error { return errDown }, retry.Options{
+			a.AddConsumerHandler(a.Router, "billing", queue, func(*message.Message) error { return errDown }, retry.Options{
 				Concurrency: 1,
 			})
-			a.run()
+			a.Run()
 			testapp.Send(t, "", queue, testapp.Orders(messages)...)
 			settled.Wait(t, messages, soon)
 			var all []string
-			for _, of := range []string{tiers + "." + a.name + ".1h", tiers + "." + a.name + ".2h", queue + ".dead"} {
+			for _, of := range []string{tiers + "." + a.Name + ".1h", tiers + "." + a.Name + ".2h", queue + ".dead"} {
 				waiting := testapp.Depth(t, of)
 				assert.GreaterOrEqual(t, waiting, limit, of)
 				for _, d := range testapp.Take(t, of, waiting) {
@@ -216,15 +219,15 @@ func TestATierAtItsLimit(t *testing.T) {
 func TestTheLimitsOfAnExistingQueue(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
-	queue := a.queue("or.ders")
+	queue := a.Queue("or.ders")
 	written := a.fail(queue)
-	a.run()
+	a.Run()
 	testapp.Send(t, "", queue, testapp.Orders(30)...)
 	broker.Eventually(t, soon, func() bool { return written.Load() == 30 }, "all dead letters are written")
 	require.Equal(t, 30, testapp.Depth(t, queue+".dead"), "the default keeps all")
 
 	limited := connect(t, func(b *config.Config) {
-		b.Prefix, b.DeadLetters = a.name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
+		b.Prefix, b.DeadLetters = a.Name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
 	})
 	subscriber, err := limited.Subscriber("limited")
 	require.NoError(t, err)
@@ -237,14 +240,15 @@ func TestTheLimitsOfAnExistingQueue(t *testing.T) {
 	require.NotNil(t, command, err.Error())
 	assert.Equal(t, fmt.Sprintf(`{"max-length":%d,"message-ttl":3600000}`, kept), command[3])
 	testapp.PutPolicy(t, command[1], command[2], command[3])
-	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == kept }, "the broker drops the oldest")
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == kept },
+		"the broker drops the oldest")
 	assert.Equal(t, newest(30), read(t, queue, kept))
 
 	// The other way round: an app without the limits of the existing queue.
-	limits := a.queue("limits")
-	other := connect(t, tenLetters, func(b *config.Config) { b.Prefix = a.name })
+	limits := a.Queue("limits")
+	other := connect(t, tenLetters, func(b *config.Config) { b.Prefix = a.Name })
 	other.fail(limits)
-	other.run()
+	other.Run()
 	unlimited, err := a.Subscriber("unlimited")
 	require.NoError(t, err)
 	_, err = unlimited.Subscribe(t.Context(), limits)
@@ -264,14 +268,16 @@ func TestDefinitionsHaveTheLimits(t *testing.T) {
 		b.Prefix, b.DeadLetters = name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
 		b.TierArguments, b.DeadLetterArguments = amqp091.Table{"x-max-length": 100}, amqp091.Table{"x-quorum-target-group-size": 3}
 	}
-	b := config.Config{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}}
+	b := config.Config{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)),
+		Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}}
 	limits(&b)
 	builder, err := config.NewBuilder(b)
 	require.NoError(t, err)
 	text, err := json.Marshal(builder.Topology(queue))
 	require.NoError(t, err)
 	client := broker.Management(t)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/definitions/%2F", bytes.NewReader(text))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/definitions/%2F",
+		bytes.NewReader(text))
 	require.NoError(t, err)
 	request.Header.Set("Content-Type", "application/json")
 	request.SetBasicAuth(client.Username, client.Password)

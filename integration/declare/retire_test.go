@@ -59,13 +59,15 @@ func (l layouts) wait(t topology.Topology, key string, messages int) {
 	channel := broker.Channel(l.t)
 	require.NoError(l.t, channel.Confirm(false))
 	for range messages {
-		confirm, err := channel.PublishWithDeferredConfirm(t.Exchange(), key, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent})
+		confirm, err := channel.PublishWithDeferredConfirm(t.Exchange(), key, true, false,
+			amqp091.Publishing{DeliveryMode: amqp091.Persistent})
 		require.NoError(l.t, err)
 		require.True(l.t, confirm.Wait())
 	}
 }
 
-// fill publishes to a queue until it refuses: a quorum queue tells its publishers only after it is full, and takes more meanwhile.
+// fill publishes to a queue until it refuses: a quorum queue tells its publishers only after it is full, and takes more
+// meanwhile.
 func (l layouts) fill(queue string) {
 	l.t.Helper()
 	channel := broker.Channel(l.t)
@@ -90,7 +92,8 @@ func (l layouts) retire(config topology.RetireConfig) (left []string) {
 // waiting returns the number of messages on each queue, by the management API.
 func (l layouts) waiting(ctx context.Context) (map[string]int, error) {
 	client := broker.Management(l.t)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, client.Endpoint+"/api/queues/%2F?columns=name,messages", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		client.Endpoint+"/api/queues/%2F?columns=name,messages", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +173,8 @@ func (l layouts) equal(topologies ...topology.Topology) {
 	broker.Eventually(l.t, soon, func() bool {
 		queues, exchanges, bindings := l.names()
 		wantQueues, wantExchanges, wantBindings := other.names()
-		return assert.ElementsMatch(&silent{}, wantQueues, queues) && assert.ElementsMatch(&silent{}, wantExchanges, exchanges) &&
+		return assert.ElementsMatch(&silent{}, wantQueues, queues) &&
+			assert.ElementsMatch(&silent{}, wantExchanges, exchanges) &&
 			assert.ElementsMatch(&silent{}, wantBindings, bindings)
 	}, "exactly the current objects exist")
 }
@@ -179,7 +183,8 @@ type silent struct{}
 
 func (*silent) Errorf(string, ...any) {}
 
-// TestRetireDeletesWhatCurrentDoesNotHave: after it, the broker has what it has where only the current topologies were declared.
+// TestRetireDeletesWhatCurrentDoesNotHave: after it, the broker has what it has where only the current topologies were
+// declared.
 func TestRetireDeletesWhatCurrentDoesNotHave(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -196,17 +201,20 @@ func TestRetireDeletesWhatCurrentDoesNotHave(t *testing.T) {
 		rows = append(rows, r)
 	}
 	add("from own tiers to a group", func(l layouts) (old, current []topology.Topology) {
-		return []topology.Topology{l.of("orders", "", time.Second, time.Hour)}, []topology.Topology{l.of("orders", "shop", time.Second)}
+		return []topology.Topology{l.of("orders", "", time.Second, time.Hour)}, []topology.Topology{l.of("orders", "shop",
+			time.Second)}
 	})
 	add("from a group to own tiers", func(l layouts) (old, current []topology.Topology) {
 		return []topology.Topology{l.of("orders", "shop", time.Second, time.Hour), l.of("mails", "shop", time.Second)},
 			[]topology.Topology{l.of("orders", "", time.Second), l.of("mails", "", time.Minute)}
 	})
 	add("from a group to another", func(l layouts) (old, current []topology.Topology) {
-		return []topology.Topology{l.of("orders", "shop", time.Second)}, []topology.Topology{l.of("orders", "store", time.Second)}
+		return []topology.Topology{l.of("orders", "shop", time.Second)}, []topology.Topology{l.of("orders", "store",
+			time.Second)}
 	})
 	add("another schedule", func(l layouts) (old, current []topology.Topology) {
-		return []topology.Topology{l.of("orders", "", time.Second, time.Hour)}, []topology.Topology{l.of("orders", "", time.Second, time.Minute)}
+		return []topology.Topology{l.of("orders", "", time.Second, time.Hour)}, []topology.Topology{l.of("orders", "",
+			time.Second, time.Minute)}
 	})
 	add("another schedule in a group", func(l layouts) (old, current []topology.Topology) {
 		return []topology.Topology{l.of("orders", "shop", time.Second, time.Hour)},
@@ -266,7 +274,8 @@ func TestRetireLeavesMessages(t *testing.T) {
 		for _, group := range []string{"orders", "shop"} {
 			broker.Eventually(t, soon, func() bool {
 				messages, err := l.waiting(t.Context())
-				return err == nil && messages[l.tier(group, "1h")] == 1 && messages[l.tier(group, "100ms")] > 0 && testapp.Depth(t, l.tier(group, "100ms")) == 0
+				return err == nil && messages[l.tier(group, "1h")] == 1 && messages[l.tier(group, "100ms")] > 0 &&
+					testapp.Depth(t, l.tier(group, "100ms")) == 0
 			}, "messages wait, and the delay of others is over")
 		}
 	}
@@ -274,7 +283,8 @@ func TestRetireLeavesMessages(t *testing.T) {
 	l.known(config.Old)
 	left := l.retire(config)
 	assert.ElementsMatch(t, []string{
-		l.tier("orders", "100ms"), l.tier("orders", "1h"), l.tier("shop", "100ms"), l.tier("shop", "1s"), l.tier("shop", "1h"),
+		l.tier("orders", "100ms"), l.tier("orders", "1h"), l.tier("shop", "100ms"), l.tier("shop", "1s"), l.tier("shop",
+			"1h"),
 	}, left, "the tiers of a group are deleted together")
 	wait()
 }
@@ -288,20 +298,24 @@ func TestRetireLeavesTheTiersOfAGroupInUse(t *testing.T) {
 	bills, parcels := l.of("bills", "store", second...), l.of("parcels", "store", both...)
 	before, after := l.of("visits", "sites", both...), l.of("visits", "sites", second...)
 	old := []topology.Topology{orders, mails, bills, parcels}
-	current := []topology.Topology{l.of("orders", "", second...), l.of("mails", "", second...), l.of("bills", "", second...), l.of("parcels", "", second...), after}
+	current := []topology.Topology{l.of("orders", "", second...), l.of("mails", "", second...),
+		l.of("bills", "", second...), l.of("parcels", "", second...), after}
 	l.declare(append(old, before)...)
 	l.declare(current...)
 	l.known(append(old, before))
 
-	left := l.retire(topology.RetireConfig{Old: []topology.Topology{orders, parcels, before}, Current: current, Messages: l.waiting})
-	assert.ElementsMatch(t, []string{l.tier("shop", "1s"), l.tier("store", "1s"), l.tier("store", "1h"), l.tier("sites", "1h")}, left,
+	left := l.retire(topology.RetireConfig{Old: []topology.Topology{orders, parcels, before}, Current: current,
+		Messages: l.waiting})
+	assert.ElementsMatch(t,
+		[]string{l.tier("shop", "1s"), l.tier("store", "1s"), l.tier("store", "1h"), l.tier("sites", "1h")}, left,
 		"mails and bills are bound to their groups, and another work queue may have the schedule of visits")
 	for queue, group := range map[string]topology.Topology{"mails": mails, "bills": bills, "visits": before} {
 		l.wait(group, "1s."+l.queue(queue), 1) // mandatory and confirmed
 		testapp.Take(t, l.queue(queue), 1)
 	}
 	left = l.retire(topology.RetireConfig{Old: []topology.Topology{bills}, Current: current, Messages: l.waiting})
-	assert.ElementsMatch(t, []string{l.tier("store", "1s"), l.tier("store", "1h")}, left, "a tier that no topology of Old has")
+	assert.ElementsMatch(t, []string{l.tier("store", "1s"), l.tier("store", "1h")}, left,
+		"a tier that no topology of Old has")
 
 	broker.Eventually(t, 2*soon, func() bool {
 		config := topology.RetireConfig{Old: append(old, before), Current: current, WholeGroups: true, Messages: l.waiting}
@@ -338,7 +352,10 @@ func TestRetireReportsFaults(t *testing.T) {
 	old := l.of("orders", "", time.Second)
 	l.declare(old)
 	_, err = topology.Retire(t.Context(), connection, topology.RetireConfig{
-		Old: []topology.Topology{old}, Messages: func(context.Context) (map[string]int, error) { return nil, errors.New("401") },
+		Old: []topology.Topology{old}, Messages: func(context.Context) (map[string]int, error) {
+			return nil,
+				errors.New("401")
+		},
 	})
 	require.EqualError(t, err, "RetireConfig.Messages: 401")
 	ctx, cancel := context.WithCancel(t.Context())

@@ -2,7 +2,6 @@
 package declare_test
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,15 +12,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rota"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -34,38 +28,19 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// An app is on Connect. Its queues and exchanges have names that no other test uses.
+// An app records what it sends.
 type app struct {
-	retry.Connection
-	t      testing.TB
-	name   string
-	log    *testapp.Log
-	router *message.Router
-	wire   *wire
+	*testapp.App
+	t    testing.TB
+	wire *wire
 }
 
 func connect(t testing.TB, change ...func(*config.Config)) *app {
 	t.Helper()
-	a := &app{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}, wire: &wire{}}
-	broker.Clean(t, a.name)
-	b := config.Config{
-		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
-		Settings: rabbitmq.Settings{Prefix: a.name},
-	}
-	for _, c := range change {
-		c(&b)
-	}
-	b.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: a.wire.dial}
-	var err error
-	a.Connection, err = config.Connect(b, a.log)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, a.Close()) })
-	a.router = message.NewDefaultRouter(a.log)
-	return a
+	w := &wire{}
+	recorded := func(c *config.Config) { c.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: w.dial} }
+	return &app{App: testapp.New(t, append(change, recorded)...), t: t, wire: w}
 }
-
-func (a *app) queue(base string) string { return base + "_" + a.name }
 
 // handle adds handlers that fail at the first try of each message.
 func (a *app) handle(queue string, handlers int, processed *testapp.Ledger, options ...retry.Options) {
@@ -75,7 +50,7 @@ func (a *app) handle(queue string, handlers int, processed *testapp.Ledger, opti
 // handleCounting also counts the tries.
 func (a *app) handleCounting(queue string, handlers int, tries, processed *testapp.Ledger, options ...retry.Options) {
 	for i := range handlers {
-		a.AddConsumerHandler(a.router, fmt.Sprintf("%s/%d", queue, i), queue, func(msg *message.Message) error {
+		a.AddConsumerHandler(a.Router, fmt.Sprintf("%s/%d", queue, i), queue, func(msg *message.Message) error {
 			if tries.Add(msg.UUID) == 1 {
 				return errDown
 			}
@@ -83,28 +58,6 @@ func (a *app) handleCounting(queue string, handlers int, tries, processed *testa
 			return nil
 		}, options...)
 	}
-}
-
-// run starts the router, which is closed when the test ends, before the connection.
-func (a *app) run() {
-	a.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.router.Run(ctx) }()
-	select {
-	case <-a.router.Running():
-	case err := <-done:
-		cancel()
-		require.NoError(a.t, err)
-		a.t.Fatal("the router stopped before it was running")
-	case <-time.After(soon):
-		cancel()
-		a.t.Fatal("the router did not start in time")
-	}
-	a.t.Cleanup(func() {
-		cancel()
-		require.NoError(a.t, <-done)
-	})
 }
 
 // A wire records the methods that the app sends to the broker.

@@ -22,12 +22,12 @@ func TestADeletedWorkQueue(t *testing.T) {
 			t.Parallel()
 			g := newGroup(t)
 			deleted := g.queue("deleted")
-			g.declare(deleted, arguments)
-			g.delete(deleted)
+			g.gone(deleted, arguments)
 			processed := g.consumeHealthy()
 			g.wait(deleted)
 			g.healthyArrive(processed)
-			broker.Eventually(t, soon, func() bool { return testapp.Depth(t, g.orphans()) == batch }, "the messages of the deleted one are orphans")
+			broker.Eventually(t, soon, func() bool { return testapp.Depth(t, g.orphans()) == batch },
+				"the messages of the deleted one are orphans")
 			assert.Empty(t, processed.Twice())
 			orphans := testapp.NewLedger()
 			key := tier + "." + deleted
@@ -62,7 +62,8 @@ func TestAFullWorkQueue(t *testing.T) {
 			processed := g.consumeHealthy()
 			g.wait(refusing)
 			g.healthyArrive(processed)
-			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch }, "its messages wait")
+			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch },
+				"its messages wait")
 			assert.Less(t, g.messages(refusing), batch/2, "it refuses messages")
 			assert.Zero(t, testapp.Depth(t, g.orphans()))
 			assert.Empty(t, processed.Twice())
@@ -70,9 +71,10 @@ func TestAFullWorkQueue(t *testing.T) {
 	}
 }
 
-// A full work queue whose consumer goes on gets each of its messages once. The broker offers refused messages again after three minutes:
-// here after seconds.
-func TestAFullWorkQueueIsEmptied(t *testing.T) { // not parallel: a setting of the broker
+// A full work queue whose consumer goes on gets each of its messages once. The broker offers refused messages again
+// after three minutes: here after seconds.
+func TestAloneAFullWorkQueueIsEmptied(t *testing.T) {
+	broker.Alone(t)
 	const setting = "dead_letter_worker_publisher_confirm_timeout"
 	before := strings.TrimSpace(broker.Ctl(t, "-q", "eval", "application:get_env(rabbit, "+setting+", 180000)."))
 	broker.Ctl(t, "eval", "application:set_env(rabbit, "+setting+", 3000).")
@@ -86,15 +88,14 @@ func TestAFullWorkQueueIsEmptied(t *testing.T) { // not parallel: a setting of t
 			processed := g.consumeHealthy()
 			g.wait(refusing)
 			g.healthyArrive(processed)
-			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch }, "its messages wait")
+			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == batch },
+				"its messages wait")
 
 			relieved := testapp.NewLedger()
-			g.consume(g.config(full(kind)), func(msg *message.Message) error {
-				relieved.Add(msg.UUID)
-				return nil
-			}, refusing)
+			g.consume(g.config(full(kind)), relieved.Handle, refusing)
 			relieved.Wait(t, batch, 5*time.Minute)
-			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == 0 }, "nothing is left")
+			broker.Eventually(t, soon, func() bool { return g.messages(g.inbox(refusing))+g.messages(refusing) == 0 },
+				"nothing is left")
 			assert.Empty(t, relieved.Twice())
 			for i := range batch {
 				assert.Contains(t, relieved.Counts(), testapp.ID(batch+i))
@@ -133,44 +134,41 @@ func TestWithoutInboxes(t *testing.T) {
 	}
 }
 
-// A work queue that refuses messages while it is full is warned of once. One with reject-publish and no limit is never full.
+// A work queue that refuses messages while it is full is warned of once. One with reject-publish and no limit is never
+// full.
 func TestAWarningOfAWorkQueueThatRefuses(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	const warning = "refuses messages while it is full"
 	ignore := func(*message.Message) error { return nil }
 	first := g.consume(g.config(nil), ignore, g.queue("protected"))
-	assert.Zero(t, g.log.Warnings(warning))
-	first.stop()
+	assert.Zero(t, first.Log.Warnings(warning))
+	first.Stop()
 	queue := g.queue("full")
 	b := g.config(full("quorum"))
 	a := g.consume(b, ignore, queue)
-	assert.Equal(t, 1, g.log.Warnings(warning))
+	assert.Equal(t, 1, a.Log.Warnings(warning))
 	s, err := a.Subscriber("another")
 	require.NoError(t, err)
 	_, err = s.Subscribe(t.Context(), queue)
 	require.NoError(t, err)
-	assert.Equal(t, 1, g.log.Warnings(warning))
-	assert.Contains(t, g.log.Lines(warning)[0], queue)
+	assert.Equal(t, 1, a.Log.Warnings(warning))
+	assert.Contains(t, a.Log.Lines(warning)[0], queue)
 }
 
-// What comes from the inbox of a work queue that is gone becomes an orphan. The redrive of docs/operations.md sends it back: it publishes the
-// orphan with the routing key that it came with.
+// What comes from the inbox of a work queue that is gone becomes an orphan. The redrive of docs/operations.md sends it
+// back: it publishes the orphan with the routing key that it came with.
 func TestOrphansOfAnInbox(t *testing.T) {
 	t.Parallel()
 	g := newGroup(t)
 	queue := g.queue("orders")
 	arguments := amqp091.Table{"x-queue-type": "classic"}
-	g.declare(queue, arguments)
-	g.delete(queue)
+	g.gone(queue, arguments)
 	testapp.Send(t, g.tierGroup()+"."+g.name, tier+"."+queue, testapp.Orders(batch)...)
 	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, g.orphans()) == batch }, "all are orphans")
 
 	processed := testapp.NewLedger()
-	g.consume(g.config(arguments), func(msg *message.Message) error {
-		processed.Add(msg.UUID)
-		return nil
-	}, queue)
+	g.consume(g.config(arguments), processed.Handle, queue)
 	for _, orphan := range testapp.Take(t, g.orphans(), batch) {
 		assert.Equal(t, "inbox."+queue, orphan.RoutingKey)
 		testapp.Send(t, g.name+".return", orphan.RoutingKey, amqp091.Publishing{Headers: orphan.Headers, Body: orphan.Body})

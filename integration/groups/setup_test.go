@@ -12,18 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
-	// soon is much longer than a message needs that nothing stops. A message that the broker tries to forward again comes after three
-	// minutes: it is missing then.
+	// soon is much longer than a message needs that nothing stops. A message that the broker tries to forward again comes
+	// after three minutes: it is missing then.
 	soon    = 60 * time.Second
 	batch   = 500 // messages of healthy work queues, and as many of the other one
 	tier    = "2s"
@@ -34,58 +30,38 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A group has work queues with the same tiers. Its names are those of no other test.
 type group struct {
-	t    testing.TB
-	name string
-	log  *testapp.Log
+	t      testing.TB
+	name   string
+	common config.Config // of all apps
 }
 
 func newGroup(t testing.TB) *group {
 	t.Helper()
-	g := &group{t: t, name: broker.Name(t, "t"), log: &testapp.Log{}}
-	broker.Clean(t, g.name)
-	return g
+	c := testapp.Config(t, testapp.Schedule(2*time.Second))
+	c.Policy.TierGroup, c.Policy.ExtraTiers = c.Prefix+"_group", []time.Duration{}
+	return &group{t: t, name: c.Prefix, common: c}
 }
 
 func (g *group) queue(base string) string  { return base + "_" + g.name }
 func (g *group) inbox(queue string) string { return queue + "." + g.name + ".inbox" }
 func (g *group) orphans() string           { return g.name + ".orphans" }
-func (g *group) tierGroup() string         { return g.name + "_group" }
+func (g *group) tierGroup() string         { return g.common.Policy.TierGroup }
 
 // config declares work queues with these arguments.
 func (g *group) config(arguments amqp091.Table) config.Config {
-	app := amqp.NewDurableQueueConfig(broker.URL(g.t))
-	app.Queue.Arguments = arguments
-	return config.Config{
-		AMQP: app, Settings: rabbitmq.Settings{Prefix: g.name}, Policy: retry.Policy{TierGroup: g.tierGroup(), Schedule: backoff.Constant(2*time.Second, 1), ExtraTiers: []time.Duration{}},
-	}
+	c := g.common
+	c.AMQP.Queue.Arguments = arguments
+	return c
 }
 
-// An app consumes work queues of the group.
-type app struct {
-	retry.Connection
-	router *message.Router
-	stop   func()
-}
-
-// consume starts an app whose handlers call handle. It runs until stop is called, or the test ends.
-func (g *group) consume(b config.Config, handle message.NoPublishHandlerFunc, queues ...string) *app {
+// consume starts an app whose handlers call handle. It runs until it is stopped, or the test ends.
+func (g *group) consume(c config.Config, handle message.NoPublishHandlerFunc, queues ...string) *testapp.App {
 	g.t.Helper()
-	rabbit, err := config.Connect(b, g.log)
-	require.NoError(g.t, err)
-	a := &app{Connection: rabbit, router: message.NewDefaultRouter(g.log)}
+	a := testapp.Connect(g.t, c)
 	for _, queue := range queues {
-		a.AddConsumerHandler(a.router, queue, queue, handle)
+		a.AddConsumerHandler(a.Router, queue, queue, handle)
 	}
-	stop := testapp.Start(g.t, a.router)
-	ended := false
-	a.stop = func() {
-		if !ended {
-			ended = true
-			stop()
-			require.NoError(g.t, rabbit.Close())
-		}
-	}
-	g.t.Cleanup(a.stop)
+	a.Run()
 	return a
 }
 
@@ -97,14 +73,18 @@ func (g *group) consumeHealthy() *testapp.Ledger {
 	for i := range healthy {
 		queues = append(queues, g.healthyQueue(i))
 	}
-	g.consume(g.config(nil), func(msg *message.Message) error {
-		processed.Add(msg.UUID)
-		return nil
-	}, queues...)
+	g.consume(g.config(nil), processed.Handle, queues...)
 	return processed
 }
 
 func (g *group) healthyQueue(i int) string { return g.queue(fmt.Sprintf("healthy%d", i%healthy)) }
+
+// gone declares a work queue of the group and deletes it. Its tiers, and its inbox, stay.
+func (g *group) gone(queue string, arguments amqp091.Table) {
+	g.t.Helper()
+	g.declare(queue, arguments)
+	testapp.Delete(g.t, queue)
+}
 
 // declare declares a work queue of the group that no app consumes.
 func (g *group) declare(queue string, arguments amqp091.Table) {
@@ -114,29 +94,24 @@ func (g *group) declare(queue string, arguments amqp091.Table) {
 	require.NoError(g.t, builder.Topology(queue).Declare(broker.Channel(g.t)))
 }
 
-func (g *group) delete(queue string) {
-	g.t.Helper()
-	_, err := broker.Channel(g.t).QueueDelete(queue, false, false, false)
-	require.NoError(g.t, err)
-}
-
-// wait lets messages of healthy work queues and of another one wait on the tier, in turns. The identities of the healthy ones come first.
+// wait lets messages of healthy work queues and of another one wait on the tier, in turns. The identities of the
+// healthy ones come first.
 func (g *group) wait(other string) {
 	g.t.Helper()
 	channel := broker.Channel(g.t)
 	require.NoError(g.t, channel.Confirm(false))
 	var confirms []*amqp091.DeferredConfirmation
+	send := func(queue string, order amqp091.Publishing) {
+		order.DeliveryMode = amqp091.Persistent
+		confirm, err := channel.PublishWithDeferredConfirm(
+			g.tierGroup()+"."+g.name, tier+"."+queue, true, false, order)
+		require.NoError(g.t, err)
+		confirms = append(confirms, confirm)
+	}
 	orders := testapp.Orders(2 * batch)
 	for i := range batch {
-		for _, copied := range []struct {
-			queue string
-			order amqp091.Publishing
-		}{{g.healthyQueue(i), orders[i]}, {other, orders[batch+i]}} {
-			copied.order.DeliveryMode = amqp091.Persistent
-			confirm, err := channel.PublishWithDeferredConfirm(g.tierGroup()+"."+g.name, tier+"."+copied.queue, true, false, copied.order)
-			require.NoError(g.t, err)
-			confirms = append(confirms, confirm)
-		}
+		send(g.healthyQueue(i), orders[i])
+		send(other, orders[batch+i])
 	}
 	for _, confirm := range confirms {
 		require.True(g.t, confirm.Wait())
@@ -153,7 +128,8 @@ func (g *group) healthyArrive(processed *testapp.Ledger) {
 	}
 }
 
-// messages is how many messages a queue has, including those that the broker forwards from it. Zero where it does not exist.
+// messages is how many messages a queue has, including those that the broker forwards from it. Zero where it does not
+// exist.
 func (g *group) messages(queue string) int {
 	info, err := broker.Queue(broker.Management(g.t), queue)
 	if err != nil {
@@ -163,12 +139,9 @@ func (g *group) messages(queue string) int {
 }
 
 // refused checks that a work queue cannot be consumed, and why.
-func (g *group) refused(b config.Config, queue, reason string) {
+func (g *group) refused(c config.Config, queue, reason string) {
 	g.t.Helper()
-	rabbit, err := config.Connect(b, g.log)
-	require.NoError(g.t, err)
-	defer func() { require.NoError(g.t, rabbit.Close()) }()
-	s, err := rabbit.Subscriber("refused")
+	s, err := testapp.Connect(g.t, c).Subscriber("refused")
 	require.NoError(g.t, err)
 	_, err = s.Subscribe(g.t.Context(), queue)
 	require.ErrorContains(g.t, err, reason)

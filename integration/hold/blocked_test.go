@@ -16,83 +16,75 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestBlockedPublishing holds messages of at most half of the concurrency. Then the handler is paused: the others stay in the queue.
-// Not parallel: an alarm blocks all publishers of this broker.
-func TestBlockedPublishing(t *testing.T) {
-	for _, wire := range wires {
-		t.Run(wire.name, func(t *testing.T) {
-			const messages, concurrency = 100, 16
-			began := make(chan struct{})
-			processed := testapp.NewLedger()
-			a := start(t, plan{schedule: backoff.Schedule{short, middle}, concurrency: concurrency, handle: func(msg *message.Message) error {
-				<-began
-				if msg.UUID == poke {
-					return nil
-				}
-				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-					return errDown
-				}
-				processed.Add(msg.UUID)
+// TestAloneBlockedPublishing holds messages of at most half of the concurrency. Then the handler is paused: the others stay
+// in the queue. Not parallel: an alarm blocks all publishers of this broker.
+func TestAloneBlockedPublishing(t *testing.T) {
+	const messages, concurrency = 100, 16
+	began := make(chan struct{})
+	processed := testapp.NewLedger()
+	a := start(t, plan{schedule: backoff.Schedule{short, middle}, concurrency: concurrency,
+		handle: func(msg *message.Message) error {
+			<-began
+			if strings.HasPrefix(msg.UUID, "poke") {
 				return nil
-			}}, wire.add)
-			a.send(messages)
-			end := broker.Alarm(t)
-			others := messages - concurrency + a.block() // in the queue
-			close(began)
+			}
+			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
+				return errDown
+			}
+			processed.Add(msg.UUID)
+			return nil
+		}})
+	a.send(messages)
+	end := broker.Alarm(t)
+	others := messages - concurrency + a.block() // in the queue
+	close(began)
 
-			holding := concurrency // of the parts: each handler has one message
-			if a.connection != nil {
-				holding /= 2
-				others += holding
-				a.wait(func() bool {
-					s := a.connection.Health().Subscriptions[0]
-					return s.Holding == holding && s.InFlight == holding && !s.Consuming && fmt.Sprint(s.Paused) == "[holding]"
-				}, "half of the concurrency holds, and the handler is paused")
-				assert.NoError(t, a.connection.Health().Ready(), "the other instances of the app are no better")
-				assert.Len(t, a.outcomes(retry.GivenBack), concurrency-holding, "those that were in flight, too")
-			}
-			a.wait(func() bool { return len(a.outcomes(retry.Held)) == concurrency }, "the messages in flight are held")
-			a.wait(func() bool { return testapp.Depth(t, a.queue) == others }, "all others are ready, for other consumers")
-			assert.Zero(t, processed.Len())
+	const holding = concurrency / 2
+	others += holding
+	testapp.Eventually(t, func() bool {
+		s := a.Health().Subscriptions[0]
+		return s.Holding == holding && s.InFlight == holding && !s.Consuming && fmt.Sprint(s.Paused) == "[holding]"
+	}, "half of the concurrency holds, and the handler is paused")
+	assert.NoError(t, a.Health().Ready(), "the other instances of the app are no better")
+	assert.Len(t, a.Events(retry.GivenBack), concurrency-holding, "those that were in flight, too")
+	testapp.Eventually(t, func() bool { return len(a.Events(retry.Held)) == concurrency },
+		"the messages in flight are held")
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, a.queue) == others },
+		"all others are ready, for other consumers")
+	assert.Zero(t, processed.Len())
 
-			end()
-			processed.Wait(t, messages, soon)
-			a.done()
-			assert.Empty(t, processed.Twice())
-			held := map[string]int{}
-			for _, e := range a.outcomes(retry.Held) {
-				held[e.MessageUUID]++
-				assert.ErrorIs(t, e.Err, publish.ErrBlocked)
-			}
-			assert.Len(t, held, concurrency)
-			for id, events := range held {
-				assert.Equal(t, 1, events, id)
-			}
-			if a.connection != nil {
-				a.wait(func() bool {
-					s := a.connection.Health().Subscriptions[0]
-					return s.Holding == 0 && s.Consuming && len(s.Paused) == 0
-				}, "the handler goes on")
-			}
-		})
+	end()
+	processed.Wait(t, messages, soon)
+	a.done()
+	assert.Empty(t, processed.Twice())
+	held := map[string]int{}
+	for _, e := range a.Events(retry.Held) {
+		held[e.MessageUUID]++
+		assert.ErrorIs(t, e.Err, publish.ErrBlocked)
 	}
+	assert.Len(t, held, concurrency)
+	for id, events := range held {
+		assert.Equal(t, 1, events, id)
+	}
+	testapp.Eventually(t, func() bool {
+		s := a.Health().Subscriptions[0]
+		return s.Holding == 0 && s.Consuming && len(s.Paused) == 0
+	}, "the handler goes on")
 }
-
-// poke is the UUID of the messages that show that a connection is blocked. Their outcomes do not count.
-const poke = "poke"
 
 // block waits until the connection of the copies is blocked, and returns how many messages it has published until then.
 func (a *app) block() (published int) {
 	a.t.Helper()
-	a.wait(func() bool {
+	testapp.Eventually(a.t, func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		err := a.publish(message.NewMessageWithContext(ctx, poke, nil))
+		err := a.Publisher().Publish(a.queue, message.NewMessageWithContext(ctx, "poke", nil))
 		if err == nil {
 			published++
 		}
@@ -104,43 +96,41 @@ func (a *app) block() (published int) {
 // TestUnconfirmedCopyIsNotPublishedAgainAtOnce: the broker takes the copies, and its confirms are lost.
 func TestUnconfirmedCopyIsNotPublishedAgainAtOnce(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, start func(plan) *app) {
-		const messages = 5
-		proxy, uri := broker.Proxy(t)
-		began := make(chan struct{})
-		a := start(plan{
-			schedule: backoff.Schedule{time.Hour, 2 * time.Hour}, concurrency: 8, publishing: uri,
-			policy: func(p *retry.Policy) { p.PublishTimeout = time.Second },
-			handle: func(*message.Message) error { <-began; return errDown },
-		})
-		loseConfirms(t, proxy)
-		a.send(messages)
-		close(began)
-		a.wait(func() bool { return len(a.outcomes(retry.Held)) == messages }, "the messages are held")
-		first := a.tierQueue(time.Hour)
-		a.wait(func() bool { return testapp.Depth(t, first) == messages }, "their copies are on the tier")
-		for _, line := range a.log.Lines("holding the message") {
-			next := regexp.MustCompile(`next_try_in:(\S+?)[ \]]`).FindStringSubmatch(line)
-			require.NotNil(t, next, line)
-			pause, err := time.ParseDuration(next[1])
-			require.NoError(t, err)
-			assert.Greater(t, pause, 50*time.Second, line)
-		}
-		require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "confirms"))
-		a.stop()
-
-		assert.Len(t, a.outcomes(retry.Held), messages, "once each")
-		copies, left := testapp.NewLedger(), testapp.NewLedger()
-		for _, d := range testapp.Take(t, first, messages) {
-			copies.Add(d.Headers["_watermill_message_uuid"].(string))
-		}
-		for _, d := range testapp.Take(t, a.queue, messages) {
-			left.Add(d.Headers["_watermill_message_uuid"].(string))
-		}
-		assert.Equal(t, messages, copies.Len())
-		assert.Equal(t, messages, left.Len(), "a shutdown gives the messages back")
-		assert.Zero(t, testapp.Depth(t, a.tierQueue(2*time.Hour)))
+	const messages = 5
+	proxy, uri := broker.Proxy(t)
+	began := make(chan struct{})
+	a := start(t, plan{
+		schedule: backoff.Schedule{time.Hour, 2 * time.Hour}, concurrency: 8, publishing: uri,
+		change: func(c *config.Config) { c.Policy.PublishTimeout = time.Second },
+		handle: func(*message.Message) error { <-began; return errDown },
 	})
+	loseConfirms(t, proxy)
+	a.send(messages)
+	close(began)
+	testapp.Eventually(t, func() bool { return len(a.Events(retry.Held)) == messages }, "the messages are held")
+	first := a.TierQueue(a.queue, time.Hour)
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, first) == messages }, "their copies are on the tier")
+	for _, line := range a.Log.Lines("holding the message") {
+		next := regexp.MustCompile(`next_try_in:(\S+?)[ \]]`).FindStringSubmatch(line)
+		require.NotNil(t, next, line)
+		pause, err := time.ParseDuration(next[1])
+		require.NoError(t, err)
+		assert.Greater(t, pause, 50*time.Second, line)
+	}
+	require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "confirms"))
+	a.stop()
+
+	assert.Len(t, a.Events(retry.Held), messages, "once each")
+	copies, left := testapp.NewLedger(), testapp.NewLedger()
+	for _, d := range testapp.Take(t, first, messages) {
+		copies.Add(d.Headers["_watermill_message_uuid"].(string))
+	}
+	for _, d := range testapp.Take(t, a.queue, messages) {
+		left.Add(d.Headers["_watermill_message_uuid"].(string))
+	}
+	assert.Equal(t, messages, copies.Len())
+	assert.Equal(t, messages, left.Len(), "a shutdown gives the messages back")
+	assert.Zero(t, testapp.Depth(t, a.TierQueue(a.queue, 2*time.Hour)))
 }
 
 // loseConfirms drops what the broker sends.

@@ -26,123 +26,108 @@ var schedule = backoff.Schedule{short, middle, long}
 // TestFullTierIsReplacedByTheNextLongerOne at once: nothing is held.
 func TestFullTierIsReplacedByTheNextLongerOne(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, start func(plan) *app) {
-		const messages = 100
-		processed := testapp.NewLedger()
-		began := make(chan struct{})
-		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
-			<-began
-			if record, retried := retry.ReadRecord(msg.Metadata); !retried {
-				return errDown
-			} else if record.Failures != 1 {
-				t.Errorf("%s has failed %d times", msg.UUID, record.Failures)
-			}
-			processed.Add(msg.UUID)
-			return nil
-		}})
-		a.fill(short)
-		close(began)
-		a.send(messages)
-		processed.Wait(t, messages, soon)
-		a.done()
-		assert.Empty(t, processed.Twice())
-		retried := a.outcomes(retry.Retried)
-		require.Len(t, retried, messages)
-		for _, e := range retried {
-			assert.Equal(t, backoff.Tier(middle), e.Tier)
-			assert.Equal(t, middle, e.Delay)
-			assert.Equal(t, a.tierQueue(middle), e.Destination.Queue)
+	const messages = 100
+	processed := testapp.NewLedger()
+	began := make(chan struct{})
+	a := start(t, plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
+		<-began
+		if record, retried := retry.ReadRecord(msg.Metadata); !retried {
+			return errDown
+		} else if record.Failures != 1 {
+			t.Errorf("%s has failed %d times", msg.UUID, record.Failures)
 		}
-		assert.Empty(t, a.outcomes(retry.Held))
-		assert.Zero(t, a.log.Count("holding the message"))
-	})
+		processed.Add(msg.UUID)
+		return nil
+	}})
+	a.fill(short)
+	close(began)
+	a.send(messages)
+	processed.Wait(t, messages, soon)
+	a.done()
+	assert.Empty(t, processed.Twice())
+	retried := a.Events(retry.Retried)
+	require.Len(t, retried, messages)
+	for _, e := range retried {
+		assert.Equal(t, backoff.Tier(middle), e.Tier)
+		assert.Equal(t, middle, e.Delay)
+		assert.Equal(t, a.TierQueue(a.queue, middle), e.Destination.Queue)
+	}
+	assert.Empty(t, a.Events(retry.Held))
+	assert.Zero(t, a.Log.Count("holding the message"))
 }
 
 // TestFullLongestTierIsReplacedByRoundsOnAShorterOne: the delay is waited in total.
 func TestFullLongestTierIsReplacedByRoundsOnAShorterOne(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, start func(plan) *app) {
-		const messages = 20
-		failed, processed := newTimes(), newTimes()
-		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
-			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-				failed.add(msg.UUID)
-				return backoff.RetryAfter(errDown, long)
-			}
-			processed.add(msg.UUID)
-			return nil
-		}})
-		a.fill(long)
-		a.send(messages)
-		a.wait(func() bool { return processed.len() == messages }, "all messages are processed")
-		a.done()
-		for id, at := range processed.all() {
-			assert.GreaterOrEqual(t, at[0].Sub(failed.all()[id][0]), broker.Least(long), "%s came early", id)
-			assert.Len(t, at, 1)
+	const messages = 20
+	failed, processed := testapp.NewTimes(), testapp.NewTimes()
+	a := start(t, plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
+		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
+			failed.Add(msg.UUID)
+			return backoff.RetryAfter(errDown, long)
 		}
-		parked := a.outcomes(retry.Parked)
-		assert.Len(t, parked, 3*messages, "2s are four rounds of 500ms")
-		for _, e := range append(parked, a.outcomes(retry.Retried)...) {
-			assert.Equal(t, backoff.Tier(middle), e.Tier)
-			assert.Equal(t, 1, e.Record.Failures)
-		}
-		assert.Empty(t, a.outcomes(retry.Held))
-	})
+		processed.Add(msg.UUID)
+		return nil
+	}})
+	a.fill(long)
+	a.send(messages)
+	testapp.Eventually(t, func() bool { return processed.Len() == messages }, "all messages are processed")
+	a.done()
+	for id, at := range processed.All() {
+		assert.GreaterOrEqual(t, at[0].Sub(failed.All()[id][0]), broker.Least(long), "%s came early", id)
+		assert.Len(t, at, 1)
+	}
+	parked := a.Events(retry.Parked)
+	assert.Len(t, parked, 3*messages, "2s are four rounds of 500ms")
+	for _, e := range append(parked, a.Events(retry.Retried)...) {
+		assert.Equal(t, backoff.Tier(middle), e.Tier)
+		assert.Equal(t, 1, e.Record.Failures)
+	}
+	assert.Empty(t, a.Events(retry.Held))
 }
 
 // TestAllTiersFull: the messages are dead letters, and the handler goes on.
 func TestAllTiersFull(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, start func(plan) *app) {
-		const messages, failing = 100, 50
-		processed := testapp.NewLedger()
-		a := start(plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
-			if msg.UUID < testapp.ID(failing) {
-				return errDown
-			}
-			processed.Add(msg.UUID)
-			return nil
-		}})
-		a.fill(short, middle, long)
-		a.send(messages)
-		processed.Wait(t, messages-failing, soon)
-		reasons := a.letters(failing)
-		a.done()
-		want := map[string]string{}
-		for i := range failing {
-			want[testapp.ID(i)] = string(retry.DeadReasonNoTier)
+	const messages, failing = 100, 50
+	processed := testapp.NewLedger()
+	a := start(t, plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
+		if msg.UUID < testapp.ID(failing) {
+			return errDown
 		}
-		assert.Equal(t, want, reasons)
-		assert.Empty(t, processed.Twice())
-		assert.Empty(t, a.outcomes(retry.Held))
-	})
+		processed.Add(msg.UUID)
+		return nil
+	}})
+	a.fill(short, middle, long)
+	a.send(messages)
+	processed.Wait(t, messages-failing, soon)
+	reasons := a.letters(failing)
+	a.done()
+	want := map[string]string{}
+	for i := range failing {
+		want[testapp.ID(i)] = string(retry.DeadReasonNoTier)
+	}
+	assert.Equal(t, want, reasons)
+	assert.Empty(t, processed.Twice())
+	assert.Empty(t, a.Events(retry.Held))
 }
 
 // TestDeletedTierThatIsNotDeclaredAgain: VerifyOnly declares nothing, so that the tier is unroutable.
 func TestDeletedTierThatIsNotDeclaredAgain(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, start func(plan) *app) {
-		const messages = 50
-		processed := testapp.NewLedger()
-		a := start(plan{
-			schedule: schedule, concurrency: 8, change: func(b *config.Config) { b.VerifyOnly = true },
-			handle: func(msg *message.Message) error {
-				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-					return errDown
-				}
-				processed.Add(msg.UUID)
-				return nil
-			},
-		})
-		_, err := broker.Channel(t).QueueDelete(a.tierQueue(short), false, false, false)
-		require.NoError(t, err)
-		a.send(messages)
-		processed.Wait(t, messages, soon)
-		a.done()
-		assert.Empty(t, processed.Twice())
-		for _, e := range a.outcomes(retry.Retried) {
-			assert.Equal(t, backoff.Tier(middle), e.Tier)
-		}
-		assert.Empty(t, a.outcomes(retry.Held))
+	const messages = 50
+	processed := testapp.NewLedger()
+	a := start(t, plan{
+		schedule: schedule, concurrency: 8, change: func(b *config.Config) { b.VerifyOnly = true },
+		handle: processed.HandleRetries,
 	})
+	testapp.Delete(t, a.TierQueue(a.queue, short))
+	a.send(messages)
+	processed.Wait(t, messages, soon)
+	a.done()
+	assert.Empty(t, processed.Twice())
+	for _, e := range a.Events(retry.Retried) {
+		assert.Equal(t, backoff.Tier(middle), e.Tier)
+	}
+	assert.Empty(t, a.Events(retry.Held))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -39,41 +40,48 @@ func everyType() amqp091.Table {
 	return all
 }
 
-// TestHeadersOfEveryTypeSurviveEveryRetry: a message of a foreign publisher, without a UUID, is the same at every call and in the
-// dead letter.
+// TestHeadersOfEveryTypeSurviveEveryRetry: a message of a foreign publisher, without a UUID, is the same at every call
+// and in the dead letter.
 func TestHeadersOfEveryTypeSurviveEveryRetry(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, testapp.Schedule(50*time.Millisecond, 100*time.Millisecond, 150*time.Millisecond, 200*time.Millisecond))
-	queue := a.Queue("orders")
-	calls := testapp.NewLedger()
-	var mu sync.Mutex
-	var seen []message.Metadata
-	a.Handle(queue, 1, func(msg *message.Message) error {
-		calls.Add(string(msg.Payload))
-		mu.Lock()
-		defer mu.Unlock()
-		metadata := message.Metadata{}
-		for key, value := range msg.Metadata {
-			if key == "text" || key == "not UTF-8" || key == "empty" || key == "\xff key" {
-				metadata[key] = value
+	for _, tiers := range []topology.QueueType{topology.Quorum, topology.Classic} {
+		t.Run(string(tiers), func(t *testing.T) {
+			t.Parallel()
+			delays := testapp.Schedule(50*time.Millisecond, 100*time.Millisecond, 150*time.Millisecond, 200*time.Millisecond)
+			a := testapp.New(t, delays, func(c *config.Config) { c.QueueType = tiers })
+			queue := a.Queue("orders")
+			calls := testapp.NewLedger()
+			var mu sync.Mutex
+			var seen []message.Metadata
+			a.Handle(queue, 1, func(msg *message.Message) error {
+				calls.Add(string(msg.Payload))
+				mu.Lock()
+				defer mu.Unlock()
+				metadata := message.Metadata{}
+				for key, value := range msg.Metadata {
+					if key == "text" || key == "not UTF-8" || key == "empty" || key == "\xff key" {
+						metadata[key] = value
+					}
+				}
+				seen = append(seen, metadata)
+				assert.Empty(t, msg.UUID)
+				return errDown
+			})
+			a.Run()
+			testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("every type"), Headers: everyType()})
+			letter := letters(t, queue, 1)["every type"]
+			assert.Equal(t, everyType(), own(letter))
+			exhausted(t, letter, "5")
+			same(t, 5, calls.Counts(), "every type")
+			mu.Lock()
+			defer mu.Unlock()
+			for _, metadata := range seen {
+				assert.Equal(t, message.Metadata{"text": "väl\x00", "not UTF-8": "\xff\xfe", "empty": "",
+					"\xff key": "not UTF-8 either"}, metadata)
 			}
-		}
-		seen = append(seen, metadata)
-		assert.Empty(t, msg.UUID)
-		return errDown
-	})
-	a.Run()
-	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("every type"), Headers: everyType()})
-	letter := letters(t, queue, 1)["every type"]
-	assert.Equal(t, everyType(), own(letter))
-	exhausted(t, letter, "5")
-	same(t, 5, calls.Counts(), "every type")
-	mu.Lock()
-	defer mu.Unlock()
-	for _, metadata := range seen {
-		assert.Equal(t, message.Metadata{"text": "väl\x00", "not UTF-8": "\xff\xfe", "empty": "", "\xff key": "not UTF-8 either"}, metadata)
+			empty(t, queue)
+		})
 	}
-	empty(t, queue)
 }
 
 // TestPropertiesOfForeignMessages: each property survives every retry and is in the dead letter.
@@ -107,14 +115,19 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 					Timestamp: time.Unix(1_700_000_000, 0), Type: "t", AppId: "a", Priority: 1,
 				},
 				"forged x-death": {Headers: amqp091.Table{"x-death": []any{
-					amqp091.Table{"count": int64(math.MaxInt64), "reason": "expired", "queue": queue, "exchange": "", "routing-keys": []any{queue}},
-					amqp091.Table{"count": int64(1), "reason": "expired", "queue": queue + "." + a.Name + ".100ms", "exchange": a.Name},
+					amqp091.Table{"count": int64(math.MaxInt64), "reason": "expired", "queue": queue, "exchange": "",
+						"routing-keys": []any{queue}},
+					amqp091.Table{"count": int64(1), "reason": "expired", "queue": queue + "." + a.Name + ".100ms",
+						"exchange": a.Name},
 				}}},
-				"garbled x-death":  {Headers: amqp091.Table{"x-death": []any{amqp091.Table{"count": "many"}, amqp091.Table{}}}},
-				"x-death of text":  {Headers: amqp091.Table{"x-death": "death", "x-first-death-queue": queue, "x-last-death-reason": "maxlen"}},
-				"delivery count":   {Headers: amqp091.Table{"x-delivery-count": int64(1000), "x-acquired-count": int64(-1)}},
-				"our own headers":  {Headers: amqp091.Table{"retry_user_id": "root", "retry_exchange": "nowhere", "retry_routing_key": "x", "retry_publish_id": "1"}},
-				"our own encoding": {Headers: amqp091.Table{"retry_properties": "\x0e\x74\x01 garbled", "retry_unmarshal_error": "forged"}},
+				"garbled x-death": {Headers: amqp091.Table{"x-death": []any{amqp091.Table{"count": "many"}, amqp091.Table{}}}},
+				"x-death of text": {Headers: amqp091.Table{"x-death": "death", "x-first-death-queue": queue,
+					"x-last-death-reason": "maxlen"}},
+				"delivery count": {Headers: amqp091.Table{"x-delivery-count": int64(1000), "x-acquired-count": int64(-1)}},
+				"our own headers": {Headers: amqp091.Table{"retry_user_id": "root", "retry_exchange": "nowhere",
+					"retry_routing_key": "x", "retry_publish_id": "1"}},
+				"our own encoding": {Headers: amqp091.Table{"retry_properties": "\x0e\x74\x01 garbled",
+					"retry_unmarshal_error": "forged"}},
 			}
 			calls := testapp.NewLedger()
 			a.Handle(queue, 4, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
@@ -146,7 +159,7 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 				assert.Equal(t, identity, string(testapp.Take(t, other, 1)[0].Body))
 				assert.Zero(t, testapp.Depth(t, other), "the original message is routed there once, and no retry is")
 			}
-			empty(t, queue)
+			assert.Empty(t, a.Events(retry.GivenBack))
 			assert.Zero(t, a.Log.Count("sending nack"))
 		})
 	}
@@ -201,8 +214,8 @@ func TestBodiesOfEverySize(t *testing.T) {
 	empty(t, queue)
 }
 
-// TestForgedRecords: an unreadable record counts as none, a readable one counts on its topic only, and no message is retried more
-// often than the schedule allows.
+// TestForgedRecords: an unreadable record counts as none, a readable one counts on its topic only, and no message is
+// retried more often than the schedule allows.
 func TestForgedRecords(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -230,15 +243,13 @@ func TestForgedRecords(t *testing.T) {
 		"no topic":         {amqp091.Table{recordkey.Failures: "2"}, 3},
 		"long reason":      {forge(recordkey.Reason, string(bytes.Repeat([]byte("\xff"), 50_000))), 2},
 		"dead already":     {forge(recordkey.DeadReason, "forged"), 2},
-		"typed keys":       {amqp091.Table{recordkey.Failures: int64(2), recordkey.Topic: []byte(queue), recordkey.DueAt: time.Now()}, 3},
+		"typed keys": {amqp091.Table{recordkey.Failures: int64(2), recordkey.Topic: []byte(queue),
+			recordkey.DueAt: time.Now()}, 3},
 	}
-	for _, count := range []string{"-1", "0", "", "9223372036854775807", "9223372036854775808", "NaN", "1e3", "0x10", " 1", "1\x00", "\xff", "+-1", "١"} {
-		rows[fmt.Sprintf("count %q", count)] = row{forge(recordkey.Failures, count), 3}
-	}
-	for _, key := range []string{recordkey.FirstFailedAt, recordkey.LastFailedAt, recordkey.DueAt} {
-		for _, at := range []string{"9999-12-31T23:59:59.999Z", "10000-01-01T00:00:00.000Z", "-0001-01-01T00:00:00.000Z", "soon", "", "2026-13-32T25:61:61.000Z", "\xff"} {
-			rows[fmt.Sprintf("%s %q", key, at)] = row{forge(key, at), 3}
-		}
+	// Texts that a header has as they are. The tests of package middleware have the others.
+	for _, text := range []string{"", "-1", "1\x00", "\xff", "١"} {
+		rows[fmt.Sprintf("count %q", text)] = row{forge(recordkey.Failures, text), 3}
+		rows[fmt.Sprintf("due %q", text)] = row{forge(recordkey.DueAt, text), 3}
 	}
 
 	calls := testapp.NewLedger()

@@ -28,8 +28,9 @@ func framed(size int) amqp091.Publishing {
 	return amqp091.Publishing{Body: []byte(strconv.Itoa(size)), Headers: amqp091.Table{"h": filler}}
 }
 
-// TestHeadersNearTheFrameLimit: the record is shortened, never the message's own headers. A message is dead-lettered at once if
-// the headers that the broker adds on a tier would not fit into a frame. That works up to the last byte of a frame.
+// TestHeadersNearTheFrameLimit: the record is shortened, never the message's own headers. A message is dead-lettered at
+// once if the headers that the broker adds on a tier would not fit into a frame. That works up to the last byte of a
+// frame.
 func TestHeadersNearTheFrameLimit(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -74,7 +75,8 @@ func TestHeadersNearTheFrameLimit(t *testing.T) {
 	assert.NotZero(t, tooLarge)
 	assert.Contains(t, got["128000"].Headers, recordkey.Reason, "the record is complete if it fits")
 	assert.NotContains(t, got["130770"].Headers, "reason_poisoned", "the record is shortened if it does not fit")
-	assert.Equal(t, own(got[strconv.Itoa(frameMax)]), got[strconv.Itoa(frameMax)].Headers, "a message that fills the frame has no record")
+	assert.Equal(t, own(got[strconv.Itoa(frameMax)]), got[strconv.Itoa(frameMax)].Headers,
+		"a message that fills the frame has no record")
 	empty(t, queue)
 	assert.Zero(t, a.Log.Count("reconnecting"), "no connection was closed")
 	assert.Zero(t, a.Log.Count("holding the message"), "no copy was held")
@@ -102,7 +104,8 @@ func TestThousandsOfHeaders(t *testing.T) {
 	got := letters(t, queue, len(sent))
 	assert.Equal(t, keys(sent), keys(got))
 	for identity, letter := range got {
-		if identity == "8191" || identity == "8192" { // the counts of deliveries would not fit: no Go client could read the letter again
+		// The counts of deliveries would not fit: no Go client could read the letter again.
+		if identity == "8191" || identity == "8192" {
 			assert.Contains(t, letter.Headers[recordkey.LeftOff], "more: ", identity)
 			assert.Equal(t, "too_large", letter.Headers[recordkey.DeadReason], identity)
 			assert.Equal(t, errDown.Error(), letter.Headers[recordkey.Reason], identity)

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestHandlersThatModifyTheirMessage: the copy is the message as it was received.
@@ -76,7 +77,8 @@ func TestHandlersThatModifyTheirMessage(t *testing.T) {
 			assert.Equal(t, keys(changes), keys(got))
 			for identity, letter := range got {
 				exhausted(t, letter, "3")
-				assert.Equal(t, amqp091.Table{"_watermill_message_uuid": "id " + identity, "key": "value of " + identity, "n": int32(1)}, own(letter))
+				assert.Equal(t, amqp091.Table{"_watermill_message_uuid": "id " + identity, "key": "value of " + identity,
+					"n": int32(1)}, own(letter))
 				assert.Equal(t, "text/plain", letter.ContentType)
 			}
 			same(t, 3, calls.Counts(), keys(changes)...)
@@ -85,8 +87,8 @@ func TestHandlersThatModifyTheirMessage(t *testing.T) {
 	}
 }
 
-// TestHandlersThatSettleTheirMessage: a handler acks or nacks its message itself, and then fails, panics, exits or succeeds. Its
-// ack or nack stays, and no copy is published.
+// TestHandlersThatSettleTheirMessage: a handler acks or nacks its message itself, and then fails, panics, exits or
+// succeeds. Its ack or nack stays, and no copy is published.
 func TestHandlersThatSettleTheirMessage(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
@@ -129,21 +131,21 @@ func TestHandlersThatSettleTheirMessage(t *testing.T) {
 		}
 	}
 	// A message that was given back can be in no queue for a moment.
-	broker.Eventually(t, soon, func() bool { return maps.Equal(want, calls.Counts()) }, "the messages that were given back come again")
+	broker.Eventually(t, soon, func() bool { return maps.Equal(want, calls.Counts()) },
+		"the messages that were given back come again")
 	empty(t, queue)
 	assert.Equal(t, want, calls.Counts())
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	assert.Empty(t, a.Retries)
-	assert.Empty(t, a.Deaths)
+	assert.Empty(t, a.Events(retry.Retried))
+	assert.Empty(t, a.Events(retry.DeadLettered))
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))
 }
 
-// TestHandlerThatNeverReturns: the router closes after its CloseTimeout. The next app gets the message, and no failure is counted.
+// TestHandlerThatNeverReturns: the router closes after its CloseTimeout. The next app gets the message, and no failure
+// is counted.
 func TestHandlerThatNeverReturns(t *testing.T) {
 	t.Parallel()
 	const closeTimeout = 2 * time.Second
-	stuck := testapp.New(t)
+	stuck := testapp.NewParts(t)
 	var err error
 	stuck.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: closeTimeout}, stuck.Log)
 	require.NoError(t, err)
@@ -166,7 +168,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	assert.ErrorContains(t, stuck.Router.Close(), "timeout")
 	assert.WithinDuration(t, began.Add(closeTimeout), time.Now(), 1500*time.Millisecond)
 
-	next := testapp.New(t, func(b *config.Config) { b.Prefix = stuck.Name })
+	next := testapp.NewParts(t, func(b *config.Config) { b.Prefix = stuck.Name })
 	calls := testapp.NewLedger()
 	next.Handle(queue, 2, func(msg *message.Message) error {
 		assert.NotContains(t, msg.Metadata, recordkey.Failures)
@@ -183,9 +185,7 @@ func TestHandlerThatNeverReturns(t *testing.T) {
 	time.Sleep(500 * time.Millisecond) // longer than the tier's delay: a copy that a stuck handler publishes would be back
 	same(t, 1, calls.Counts(), "one", "three", "two")
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))
-	stuck.Mu.Lock()
-	assert.Empty(t, stuck.Retries)
-	stuck.Mu.Unlock()
+	assert.Empty(t, stuck.Events(retry.Retried))
 	require.NoError(t, stuck.Builder.Close())
 	select {
 	case <-done:

@@ -47,7 +47,7 @@ type fault struct {
 }
 
 type failures struct {
-	app  *testapp.App
+	app  *testapp.Parts
 	user string
 	cut  func()
 	join func()
@@ -104,7 +104,7 @@ func TestNoHotLoop(t *testing.T) {
 			f.cut = func() { proxy.Stop() }
 			f.join = func() { require.NoError(t, proxy.Start()) }
 			c := counting{deliveries: testapp.NewLedger(), publishes: &atomic.Int64{}, unreadable: &atomic.Bool{}}
-			f.app = testapp.New(t, func(b *config.Config) {
+			f.app = testapp.NewParts(t, func(b *config.Config) {
 				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", f.user, f.user, proxy.Listen))
 				b.AMQP.Marshaler = c
 			})

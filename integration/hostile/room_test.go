@@ -112,7 +112,7 @@ func (r *reader) end(queue string, messages map[string]amqp091.Delivery) {
 // dead-letter queue would be disconnected.
 func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	a.Declare(queue)
 	const counts = 52 // what is left for x-delivery-count and x-acquired-count
@@ -138,7 +138,7 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 // reader reads all.
 func TestReaderThatShutsDown(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	a.Declare(queue)
 	sent := map[string]bool{}
@@ -186,7 +186,7 @@ func TestCopyThatFillsTheFrameComesBack(t *testing.T) {
 	for name, length := range map[string]int{"short names": 0, "long names": 255 - len(".100ms") - 11} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := testapp.New(t)
+			a := testapp.NewParts(t)
 			queue := a.Queue("o")
 			if length > 0 {
 				queue += strings.Repeat("q", length-len(queue))

@@ -14,33 +14,34 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
-// consumerTimeout sets the timeout of a queue's consumers to a minute until the test ends: by a policy for this queue, or for the
-// whole node where policies have no such key (before RabbitMQ 3.12).
-func consumerTimeout(t *testing.T, queue string) {
+// consumerTimeout sets and returns the timeout of a queue's consumers until the test ends: by a policy for this queue, with the
+// least that it can have, or for the whole node where policies have no such key (before RabbitMQ 3.12).
+func consumerTimeout(t *testing.T, queue string) time.Duration {
 	t.Helper()
+	broker.Alone(t)
 	about, err := broker.Management(t).Overview()
 	require.NoError(t, err)
 	if !strings.HasPrefix(about.RabbitMQVersion, "3.") {
 		testapp.PutPolicy(t, queue, "^"+queue+"$", `{"consumer-timeout": 60000}`)
-		return
+		return time.Minute
 	}
 	set := func(name, value string) string {
 		output := broker.Ctl(t, "eval", "X = application:get_env(rabbit, "+name+"), application:set_env(rabbit, "+name+", "+value+"), X.")
 		return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(output), "{ok,"), "}")
 	}
-	before := set("consumer_timeout", "60000")
+	before := set("consumer_timeout", "10000")
 	t.Cleanup(func() { set("consumer_timeout", before) })
-	tick := set("channel_tick_interval", "5000") // how often a channel checks the timeout
+	tick := set("channel_tick_interval", "1000") // how often a channel checks the timeout
 	t.Cleanup(func() { set("channel_tick_interval", tick) })
+	return 10 * time.Second
 }
 
-// TestHandlerThatOutlivesTheConsumerTimeout: the broker redelivers the message. A duplicate is preferred to a loss. No handler is
+// TestAloneHandlerThatOutlivesTheConsumerTimeout: the broker redelivers the message. A duplicate is preferred to a loss. No handler is
 // called with the empty message that watermill-amqp makes of the closed consumer.
-func TestHandlerThatOutlivesTheConsumerTimeout(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
+func TestAloneHandlerThatOutlivesTheConsumerTimeout(t *testing.T) {
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
-	consumerTimeout(t, queue)
+	timeout := consumerTimeout(t, queue)
 	calls, processed, phantoms := testapp.NewLedger(), testapp.NewLedger(), testapp.NewLedger()
 	again := make(chan struct{})
 	a.Handle(queue, 2, func(msg *message.Message) error {
@@ -73,7 +74,7 @@ func TestHandlerThatOutlivesTheConsumerTimeout(t *testing.T) {
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("before")})
 	processed.Wait(t, 1, soon) // by the other handler
 	processed.Wait(t, 2, 165*time.Second)
-	assert.Greater(t, time.Since(began), 55*time.Second, "redelivered because of the timeout")
+	assert.Greater(t, time.Since(began), timeout*9/10, "redelivered because of the timeout")
 	t.Logf("redelivered after %v", time.Since(began).Round(time.Second))
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("after"), Headers: amqp091.Table{}})
 	processed.Wait(t, 3, soon)

@@ -15,13 +15,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -29,14 +26,11 @@ const feedSoon = 2 * time.Minute // much longer than any of it takes
 
 var errFeed = errors.New("the bank is down")
 
-// A feed is an app on Connect with an Observer that keeps what it gets. Its queues and exchanges have names that no other test uses.
+// A feed is an app with an Observer that keeps what it gets.
 type feed struct {
 	retry.NopObserver
-	retry.Connection
-	t      testing.TB
-	name   string
-	log    *testapp.Log
-	router *message.Router
+	*testapp.App
+	t testing.TB
 
 	mu        sync.Mutex
 	observed  retry.Observed
@@ -61,54 +55,27 @@ func (f *feed) Attach(o retry.Observed) (retry.Observer, error) {
 	}, nil
 }
 
-func feedConfig(t testing.TB, name string) config.Config {
-	return config.Config{
-		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Second}},
-		Settings: rabbitmq.Settings{Prefix: name},
-	}
+func feedConfig(t testing.TB, change ...func(*config.Config)) config.Config {
+	t.Helper()
+	schedule := testapp.Schedule(100*time.Millisecond, time.Second)
+	return testapp.Config(t, append([]func(*config.Config){schedule}, change...)...)
 }
 
 // openFeed returns a connected app whose router does not run yet.
 func openFeed(t testing.TB, change ...func(*config.Config)) *feed {
 	t.Helper()
-	name := broker.Name(t, "t")
-	broker.Clean(t, name)
-	b := feedConfig(t, name)
-	for _, c := range change {
-		c(&b)
-	}
-	return connectFeed(t, name, b)
+	return connectFeed(t, feedConfig(t, change...))
 }
 
-func connectFeed(t testing.TB, name string, b config.Config) *feed {
+func connectFeed(t testing.TB, c config.Config) *feed {
 	t.Helper()
-	f := &feed{t: t, name: name, log: &testapp.Log{}, events: map[string][]retry.Event{}}
-	var err error
-	f.Connection, err = config.Connect(b, f.log)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, f.Close()) })
+	f := &feed{App: testapp.Connect(t, c), t: t, events: map[string][]retry.Event{}}
 	f.Observe(f)
-	f.router = message.NewDefaultRouter(f.log)
 	return f
 }
 
-func (f *feed) topic(base string) string { return base + "_" + f.name }
-
 func (f *feed) handle(name string, h message.NoPublishHandlerFunc, options ...retry.Options) {
-	f.AddConsumerHandler(f.router, name, f.topic(name), h, options...)
-}
-
-func (f *feed) run() {
-	f.t.Helper()
-	f.t.Cleanup(testapp.Start(f.t, f.router))
-}
-
-func (f *feed) publish(topic string, uuids ...string) {
-	f.t.Helper()
-	for _, uuid := range uuids {
-		require.NoError(f.t, f.Publisher().Publish(f.topic(topic), message.NewMessage(uuid, []byte("order "+uuid))))
-	}
+	f.AddConsumerHandler(f.Router, name, f.Queue(name), h, options...)
 }
 
 // outcomes returns the outcomes of each message, in their order.
@@ -178,7 +145,7 @@ func (f *feed) awaitWaiting(want map[string]int) map[string]retry.Waiting {
 		}
 		clear(got)
 		for queue, w := range last {
-			got[feedKindOf(w)+" "+strings.ReplaceAll(queue, f.name, "T")] = w.Messages
+			got[feedKindOf(w)+" "+strings.ReplaceAll(queue, f.Name, "T")] = w.Messages
 		}
 		return maps.Equal(got, want)
 	}, "what waits: %v, want %v, %v", &got, want, &failed)
@@ -199,23 +166,6 @@ func feedManagement(t testing.TB) string {
 	require.NoError(t, err)
 	address.User = url.UserPassword(client.Username, client.Password)
 	return address.String()
-}
-
-func feedIDs(n int) (all []string) {
-	for i := range n {
-		all = append(all, testapp.ID(i))
-	}
-	return all
-}
-
-func feedFailures(msg *message.Message) int {
-	record, _ := retry.ReadRecord(msg.Metadata)
-	return record.Failures
-}
-
-func feedEventually(t testing.TB, happened func() bool, what string, args ...any) {
-	t.Helper()
-	broker.Eventually(t, feedSoon, happened, what, args...)
 }
 
 func repeated(times int, o retry.Outcome) []retry.Outcome {

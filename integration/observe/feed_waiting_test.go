@@ -55,7 +55,8 @@ func TestFeedOfWhatWaits(t *testing.T) {
 				}
 				return errFeed
 			}
-			group := retry.Options{Policy: &retry.Policy{TierGroup: f.name + "_group", Schedule: backoff.Schedule{time.Hour}, ExtraTiers: []time.Duration{}}}
+			group := retry.Options{Policy: &retry.Policy{TierGroup: f.Name + "_group", Schedule: backoff.Schedule{time.Hour},
+				ExtraTiers: []time.Duration{}}}
 			f.handle("billing", fail)
 			f.handle("email", fail, group)
 			f.handle("sms", fail, group)
@@ -63,16 +64,17 @@ func TestFeedOfWhatWaits(t *testing.T) {
 			none, err := f.waiting()
 			require.NoError(t, err)
 			require.Empty(t, none, "no handler runs")
-			f.run()
+			f.Run()
 			require.NoError(t, f.Pause("slow"))
-			feedEventually(t, func() bool { return len(f.Health().Subscriptions) == 4 && !f.consumes("slow") }, "the handler is paused")
-			f.publish("billing", "1", "2", "3", "dead1", "dead2")
-			f.publish("email", "4", "5")
-			f.publish("sms", "6", "dead3")
-			f.publish("slow", "7", "8", "9", "10")
-			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 9 }, "all have failed")
+			testapp.Eventually(t, func() bool { return len(f.Health().Subscriptions) == 4 && !f.consumes("slow") },
+				"the handler is paused")
+			f.Publish(f.Queue("billing"), "1", "2", "3", "dead1", "dead2")
+			f.Publish(f.Queue("email"), "4", "5")
+			f.Publish(f.Queue("sms"), "6", "dead3")
+			f.Publish(f.Queue("slow"), "7", "8", "9", "10")
+			testapp.Eventually(t, func() bool { return f.results()["copy confirmed"] == 9 }, "all have failed")
 			at := time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond)
-			testapp.Send(t, f.name+".orphans", "", orphan("o1", at), orphan("o2", at.Add(time.Minute)))
+			testapp.Send(t, f.Name+".orphans", "", orphan("o1", at), orphan("o2", at.Add(time.Minute)))
 
 			want := map[string]int{
 				"work billing_T": 0, "work email_T": 0, "work sms_T": 0, "work slow_T": 4,
@@ -110,12 +112,12 @@ func TestFeedReadsNoLetter(t *testing.T) {
 			t.Parallel()
 			f := openFeed(t, change(t))
 			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
-			f.run()
-			dead, orphans := f.topic("billing")+".dead", f.name+".orphans"
-			f.publish("billing", "0")
-			feedEventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "it is a dead letter")
+			f.Run()
+			dead, orphans := f.Queue("billing")+".dead", f.Name+".orphans"
+			f.Publish(f.Queue("billing"), "0")
+			testapp.Eventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "it is a dead letter")
 			testapp.Send(t, orphans, "", orphan("o1", time.Now()))
-			feedEventually(t, func() bool {
+			testapp.Eventually(t, func() bool {
 				all, err := f.waiting()
 				return err == nil && all[dead].Messages == 1 && all[orphans].Messages == 1
 			}, "the figures have both")
@@ -136,15 +138,14 @@ func TestFeedLeavesOutAQueueThatIsGone(t *testing.T) {
 			t.Parallel()
 			f := openFeed(t, change(t))
 			f.handle("billing", func(*message.Message) error { return nil })
-			f.run()
+			f.Run()
 			want := map[string]int{
 				"work billing_T": 0, "dead billing_T.dead": 0, "tier 100ms billing_T.T.100ms": 0, "tier 1s billing_T.T.1s": 0, "orphans T.orphans": 0,
 			}
 			f.awaitWaiting(want)
-			_, err := broker.Channel(t).QueueDelete(f.topic("billing")+".dead", false, false, false)
-			require.NoError(t, err)
+			testapp.Delete(t, f.Queue("billing")+".dead")
 			delete(want, "dead billing_T.dead")
-			_, err = f.waiting()
+			_, err := f.waiting()
 			require.NoError(t, err, "the look goes on over another channel")
 			f.awaitWaiting(want)
 			assert.Zero(t, f.link("publishing").Reconnects)
@@ -160,14 +161,14 @@ func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
 			t.Parallel()
 			f := openFeed(t, change(t))
 			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
-			f.run()
-			dead := f.topic("billing") + ".dead"
+			f.Run()
+			dead := f.Queue("billing") + ".dead"
 			channel := broker.Channel(t)
 			require.NoError(t, channel.Qos(1, 0, false))
 			deliveries, err := channel.Consume(dead, "", false, true, false, false, nil)
 			require.NoError(t, err)
 			const letters = 50
-			f.publish("billing", feedIDs(letters)...)
+			f.Publish(f.Queue("billing"), testapp.IDs(letters)...)
 			seen := map[any]bool{}
 			for len(seen) < letters {
 				one := broker.Receive(t, deliveries, "the consumer has all")
@@ -176,7 +177,7 @@ func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
 				seen[one.Headers["_watermill_message_uuid"]] = true
 				require.NoError(t, one.Ack(false))
 			}
-			feedEventually(t, func() bool {
+			testapp.Eventually(t, func() bool {
 				all, err := f.waiting()
 				return err == nil && all[dead].Messages == 0
 			}, "there are no more")
@@ -185,7 +186,8 @@ func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
 	}
 }
 
-// A management API that accepts and never answers takes half of the time. Then the broker is asked, and messages go their way.
+// A management API that accepts and never answers takes half of the time. Then the broker is asked, and messages go
+// their way.
 func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
 	t.Parallel()
 	hanging, err := net.Listen("tcp", "127.0.0.1:0")
@@ -209,12 +211,12 @@ func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
 	})
 	f := openFeed(t, func(b *config.Config) { b.Management = "http://guest:guest@" + hanging.Addr().String() })
 	f.handle("billing", func(msg *message.Message) error {
-		if feedFailures(msg) == 0 {
+		if testapp.Failures(msg) == 0 {
 			return errFeed
 		}
 		return nil
 	})
-	f.run()
+	f.Run()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	type answer struct {
@@ -226,8 +228,8 @@ func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
 		all, err := f.observed.Waiting(ctx)
 		answers <- answer{all, err}
 	}()
-	f.publish("billing", feedIDs(50)...)
-	feedEventually(t, func() bool {
+	f.Publish(f.Queue("billing"), testapp.IDs(50)...)
+	testapp.Eventually(t, func() bool {
 		done := 0
 		for _, outcomes := range f.outcomes() {
 			if outcomes[len(outcomes)-1] == retry.Recovered {
@@ -242,15 +244,16 @@ func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
 	assert.NotEmpty(t, accepted, "the API was asked")
 }
 
-// The broker does not answer: each look ends with its deadline, only one of them waits for the broker, and it ends with the connection.
+// The broker does not answer: each look ends with its deadline, only one of them waits for the broker, and it ends with
+// the connection.
 func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 	leaks := goleak.IgnoreCurrent()
 	t.Run("app", func(t *testing.T) {
 		proxy, uri := broker.Proxy(t)
 		f := openFeed(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
 		f.handle("billing", func(*message.Message) error { return nil })
-		f.run()
-		f.publish("billing", "1")
+		f.Run()
+		f.Publish(f.Queue("billing"), "1")
 		_, err := f.waiting()
 		require.NoError(t, err)
 		_, err = proxy.Toxics.AddToxicJson(strings.NewReader(
@@ -264,20 +267,21 @@ func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 		}
 		require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
 		var all map[string]retry.Waiting
-		feedEventually(t, func() bool { // the answers are lost, so the heartbeat has to end the connection
+		testapp.Eventually(t, func() bool { // the answers are lost, so the heartbeat has to end the connection
 			all, err = f.waiting()
 			return err == nil
 		}, "it answers again")
 		assert.Len(t, all, 5)
 		proxy.Stop()
-		feedEventually(t, func() bool { return !f.link("publishing").Connected }, "there is no connection")
+		testapp.Eventually(t, func() bool { return !f.link("publishing").Connected }, "there is no connection")
 		_, err = f.waiting()
 		require.Error(t, err)
 	})
 	goleak.VerifyNone(t, append(broker.LeaksOfProxies(), leaks)...)
 }
 
-// One look asks for at most 500 queues, the dead letters first. The next one goes on with the rest, and the figures of the first ones stay.
+// One look asks for at most 500 queues, the dead letters first. The next one goes on with the rest, and the figures of
+// the first ones stay.
 func TestFeedOfACrowd(t *testing.T) {
 	t.Parallel()
 	const works, most = 130, 500 // with a dead-letter queue and two tiers each
@@ -287,9 +291,9 @@ func TestFeedOfACrowd(t *testing.T) {
 	for i := range works {
 		f.handle(testapp.ID(i), func(*message.Message) error { return backoff.Permanent(errFeed) })
 	}
-	f.run()
-	f.publish(testapp.ID(works-1), "1")
-	feedEventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "there is a dead letter")
+	f.Run()
+	f.Publish(f.Queue(testapp.ID(works-1)), "1")
+	testapp.Eventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "there is a dead letter")
 	count := func() map[retry.WaitingKind]int {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), feedSoon)
@@ -299,7 +303,7 @@ func TestFeedOfACrowd(t *testing.T) {
 		kinds := map[retry.WaitingKind]int{}
 		for _, w := range all {
 			kinds[w.Kind]++
-			if w.Queue == f.topic(testapp.ID(works-1))+".dead" {
+			if w.Queue == f.Queue(testapp.ID(works-1))+".dead" {
 				assert.Equal(t, 1, w.Messages)
 			}
 		}

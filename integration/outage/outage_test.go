@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-
+	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -22,7 +22,7 @@ func TestOutageWithoutABreaker(t *testing.T) {
 	s := open(t, retry.Options{})
 	s.down.Store(true)
 	s.publish(0, before)
-	s.eventually(func() bool { return s.dead() == before }, "all messages are dead letters")
+	testapp.Eventually(t, func() bool { return s.dead() == before }, "all messages are dead letters")
 	assert.EqualValues(t, 3*before, s.calls.Load())
 }
 
@@ -31,7 +31,7 @@ func TestOutageWithABreaker(t *testing.T) {
 	s := open(t, retry.Options{}, func(p *retry.Policy) { p.Breaker = breaker })
 	s.down.Store(true)
 	s.publish(0, before)
-	s.eventually(func() bool { return len(s.paused()) == 1 }, "it pauses")
+	testapp.Eventually(t, func() bool { return len(s.paused()) == 1 }, "it pauses")
 	assert.Equal(t, []string{"failing"}, s.paused())
 	s.publish(before, meanwhile)
 
@@ -39,22 +39,23 @@ func TestOutageWithABreaker(t *testing.T) {
 		ready, consumers := s.queue()
 		return ready == before+meanwhile && consumers == 0
 	}
-	s.eventually(wholePause, "no consumer, and all messages are on the work queue: none is unacknowledged")
-	s.eventually(func() bool { return s.count(retry.Snoozed) >= 4 }, "probes fail")
-	s.eventually(wholePause, "it is so in each pause")
+	testapp.Eventually(t, wholePause, "no consumer, and all messages are on the work queue: none is unacknowledged")
+	testapp.Eventually(t, func() bool { return len(s.Events(retry.Snoozed)) >= 4 }, "probes fail")
+	testapp.Eventually(t, wholePause, "it is so in each pause")
 	require.NoError(t, s.Health().Ready(), "a paused handler is no fault")
 	assert.Less(t, s.calls.Load(), int64(100), "about 20, those in flight, and a few probes")
 
 	s.down.Store(false)
-	s.eventually(func() bool { return s.done() == before+meanwhile }, "all are handled")
-	s.eventually(func() bool { ready, consumers := s.queue(); return ready == 0 && consumers == 1 && s.paused() == nil }, "and it goes on")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	assert.Zero(t, s.outcomes[retry.DeadLettered])
-	assert.Zero(t, s.outcomes[retry.GivenBack])
-	for uuid, times := range s.handled {
-		assert.Equal(t, 1, times, uuid)
-	}
+	testapp.Eventually(t, func() bool { return s.handled.Len() == before+meanwhile }, "all are handled")
+	testapp.Eventually(t,
+		func() bool {
+			ready, consumers := s.queue()
+			return ready == 0 && consumers == 1 &&
+				s.paused() == nil
+		}, "and it goes on")
+	assert.Empty(t, s.Events(retry.DeadLettered))
+	assert.Empty(t, s.Events(retry.GivenBack))
+	assert.Empty(t, s.handled.Twice())
 	assert.Zero(t, s.dead())
 }
 
@@ -66,29 +67,31 @@ func TestOutageWithFewMessages(t *testing.T) {
 	})
 	s.down.Store(true)
 	s.publish(0, 5)
-	s.eventually(func() bool { return s.count(retry.Snoozed) >= 5*4 }, "probes fail")
-	assert.Zero(t, s.count(retry.DeadLettered))
+	testapp.Eventually(t, func() bool { return len(s.Events(retry.Snoozed)) >= 5*4 }, "probes fail")
+	assert.Empty(t, s.Events(retry.DeadLettered))
 	s.down.Store(false)
-	s.eventually(func() bool { return s.done() == 5 }, "all are handled")
+	testapp.Eventually(t, func() bool { return s.handled.Len() == 5 }, "all are handled")
 	assert.Zero(t, s.dead())
 }
 
 func TestARulePausesAndAShutdownDoesNotWait(t *testing.T) {
 	t.Parallel()
 	s := open(t, retry.Options{
-		Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}, Rules: []retry.Rule{{Name: "maintenance", If: retry.Is(errDown), Then: retry.Pause(time.Hour)}}},
+		Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour},
+			Rules: []retry.Rule{{Name: "maintenance", If: retry.Is(errDown), Then: retry.Pause(time.Hour)}}},
 	})
 	s.publish(0, 50)
-	s.eventually(func() bool { return s.done() == 50 }, "they are handled")
+	testapp.Eventually(t, func() bool { return s.handled.Len() == 50 }, "they are handled")
 	s.down.Store(true)
 	s.publish(50, 1)
-	s.eventually(func() bool { return len(s.paused()) == 1 }, "it pauses")
+	testapp.Eventually(t, func() bool { return len(s.paused()) == 1 }, "it pauses")
 	s.publish(100, 50)
-	s.eventually(func() bool { ready, consumers := s.queue(); return ready == 50 && consumers == 0 }, "messages wait")
+	testapp.Eventually(t, func() bool { ready, consumers := s.queue(); return ready == 50 && consumers == 0 },
+		"messages wait")
 	s.down.Store(false)
-	s.stop()
+	s.Stop()
 	ready, _ := s.queue()
 	assert.Equal(t, 50, ready)
-	assert.Equal(t, 1, s.count(retry.Snoozed))
+	assert.Len(t, s.Events(retry.Snoozed), 1)
 	assert.EqualValues(t, 1, s.calls.Load())
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -36,25 +35,26 @@ func TestTheProbeWaitsForItsOrderKey(t *testing.T) {
 	s.hangs.Store(&hanging)
 	t.Cleanup(release)
 	s.send("hangs", "key", "A")
-	s.eventually(func() bool { return s.state().InFlight == 1 }, "it hangs")
+	testapp.Eventually(t, func() bool { return s.state().InFlight == 1 }, "it hangs")
 	s.send("waits", "key", "A")
-	s.eventually(func() bool { return s.state().Deliveries == 2 }, "it waits for its key")
+	testapp.Eventually(t, func() bool { return s.state().Deliveries == 2 }, "it waits for its key")
 	s.failUntilThePause()
 	s.goesOnWithoutTheProbe()
 	release()
-	s.eventually(func() bool { return s.done() == meanwhile+2 }, "these are handled, too")
+	testapp.Eventually(t, func() bool { return s.handled.Len() == meanwhile+2 }, "these are handled, too")
 }
 
-// TestTheProbeIsHeldBeforeItsHandler is called: it has a requested delay, and neither a tier nor the dead-letter queue takes its copy.
+// TestTheProbeIsHeldBeforeItsHandler is called: it has a requested delay, and neither a tier nor the dead-letter queue
+// takes its copy.
 func TestTheProbeIsHeldBeforeItsHandler(t *testing.T) {
 	t.Parallel()
 	s := openFailing(t, retry.Options{})
 	s.failUntilThePause()
 	testapp.PutPolicy(t, s.orders+".full", "^"+regexp.QuoteMeta(s.orders+"."), `{"max-length": 1, "overflow": "reject-publish"}`)
-	testapp.Saturate(t, s.orders+"."+s.name+".1h")
+	testapp.Saturate(t, s.orders+"."+s.Name+".1h")
 	testapp.Saturate(t, s.orders+".dead")
 	s.send("held", delay.DelayedForKey, "10s")
-	s.eventually(func() bool { return s.state().Holding == 1 }, "its copy is held")
+	testapp.Eventually(t, func() bool { return s.state().Holding == 1 }, "its copy is held")
 	s.goesOnWithoutTheProbe()
 }
 
@@ -63,17 +63,18 @@ func (s *shop) failUntilThePause() {
 	s.t.Helper()
 	s.down.Store(true)
 	s.publish(1000, 4)
-	s.eventually(func() bool { return len(s.paused()) == 1 }, "it pauses")
+	testapp.Eventually(s.t, func() bool { return len(s.paused()) == 1 }, "it pauses")
 	s.down.Store(false)
 }
 
 // goesOnWithoutTheProbe publishes messages, which are handled although the probe keeps its place.
 func (s *shop) goesOnWithoutTheProbe() {
 	s.t.Helper()
-	s.eventually(func() bool { return s.state().PausedLimit > 0 }, "Health has the limit of the probe")
+	testapp.Eventually(s.t, func() bool { return s.state().PausedLimit > 0 }, "Health has the limit of the probe")
 	assert.Equal(s.t, []string{"failing"}, s.paused())
 	assert.WithinRange(s.t, s.state().PausedSince, time.Now().Add(-soon), time.Now())
 	s.publish(0, meanwhile)
-	s.eventually(func() bool { return s.done() == meanwhile && s.paused() == nil }, "the handler goes on without a limit")
+	testapp.Eventually(s.t, func() bool { return s.handled.Len() == meanwhile && s.paused() == nil },
+		"the handler goes on without a limit")
 	assert.Zero(s.t, s.state().PausedSince)
 }

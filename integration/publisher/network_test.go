@@ -166,8 +166,8 @@ func TestPeerThatStopsReading(t *testing.T) {
 	assert.Equal(t, 1, topology.content(t)["after"])
 }
 
-// Not parallel: an alarm blocks all publishers of this broker.
-func TestBlockedConnection(t *testing.T) {
+func TestAloneBlockedConnection(t *testing.T) {
+	broker.Alone(t)
 	watermark := func(value string) { broker.Ctl(t, "set_vm_memory_high_watermark", value) }
 	topology := declare(t, nil)
 	p := topology.open(t, func(c *settings) { c.ConfirmTimeout = 2 * time.Second })

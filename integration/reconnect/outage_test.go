@@ -29,7 +29,7 @@ func TestBrokerUnreachableForAMinute(t *testing.T) {
 	const messages, handlers = 600, 16
 	away := time.Minute
 	proxy, uri := broker.Proxy(t)
-	a := testapp.New(t, testapp.Schedule(200*time.Millisecond, 500*time.Millisecond, time.Second), func(b *config.Config) {
+	a := testapp.NewParts(t, testapp.Schedule(200*time.Millisecond, 500*time.Millisecond, time.Second), func(b *config.Config) {
 		b.AMQP = amqp.NewDurableQueueConfig(uri)
 		b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
 		b.AMQP.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second
@@ -89,9 +89,7 @@ func TestBrokerUnreachableForAMinute(t *testing.T) {
 		return true
 	}, "all queues are empty")
 	assert.Zero(t, testapp.Depth(t, queue+".dead"), "no message is dead-lettered by mistake")
-	a.Mu.Lock()
-	assert.Empty(t, a.Deaths)
-	a.Mu.Unlock()
+	assert.Empty(t, a.Events(retry.DeadLettered))
 	most := 0
 	for identity, byFailure := range deliveries {
 		for failures, count := range byFailure {

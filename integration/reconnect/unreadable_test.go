@@ -53,7 +53,7 @@ const (
 )
 
 // poisoned runs an app that receives one message that it cannot read among others that it can read.
-func poisoned(t *testing.T, a *testapp.App, queue string, poisonous amqp091.Table) *testapp.Ledger {
+func poisoned(t *testing.T, a *testapp.Parts, queue string, poisonous amqp091.Table) *testapp.Ledger {
 	t.Helper()
 	processed := testapp.NewLedger()
 	a.Handle(queue, handlers, func(msg *message.Message) error {
@@ -71,7 +71,7 @@ func poisoned(t *testing.T, a *testapp.App, queue string, poisonous amqp091.Tabl
 }
 
 // unhurried asserts that the message that breaks the connection causes no hot loop: watermill-amqp pauses before it reconnects.
-func unhurried(t *testing.T, a *testapp.App, since time.Time) {
+func unhurried(t *testing.T, a *testapp.Parts, since time.Time) {
 	t.Helper()
 	rate := float64(a.Log.Count("reconnecting")) / time.Since(since).Seconds() / handlers
 	t.Logf("%d connections in %v, %.1f per second and handler", a.Log.Count("reconnecting"), time.Since(since).Round(time.Millisecond), rate)
@@ -85,7 +85,7 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 	for name, poisonous := range unreadable {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := testapp.New(t)
+			a := testapp.NewParts(t)
 			queue := a.Queue("orders")
 			began := time.Now()
 			processed := poisoned(t, a, queue, poisonous)
@@ -118,7 +118,7 @@ func TestHeadersThatGoCannotRead(t *testing.T) {
 // and blocks the messages behind it, until an operator removes it. It is still not a hot loop.
 func TestHeadersThatGoCannotReadOnAnUnprotectedQueue(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	channel := broker.Channel(t)
 	_, err := channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "classic"})

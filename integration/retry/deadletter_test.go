@@ -74,7 +74,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	t.Parallel()
 	queue := broker.Name(t, "deadly")
 	broker.Clean(t, queue)
-	a := testapp.New(t, func(b *config.Config) {
+	a := testapp.NewParts(t, func(b *config.Config) {
 		b.Prefix = "retry_" + queue
 		b.Policy.Schedule = backoff.Constant(100*time.Millisecond, 2)
 	})
@@ -118,7 +118,7 @@ const id0 = "00000"
 
 func TestDeadLettersAreReadAsTheOriginalMessages(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	a.Handle(queue, 1, func(*message.Message) error { return backoff.Permanent(errDown) })
 	a.Run()

@@ -128,7 +128,7 @@ func TestGenerationsAndPriorities(t *testing.T) {
 
 func TestGenerationsAndTransientQueues(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.Config) {
+	a := testapp.NewParts(t, func(b *config.Config) {
 		b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
 		b.WorkQueueMode = topology.Leave
 	})
@@ -142,7 +142,7 @@ func TestGenerationsAndTransientQueues(t *testing.T) {
 
 func TestClassicTiersAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *config.Config) { b.QueueType = topology.Classic })
+	a := testapp.NewParts(t, func(b *config.Config) { b.QueueType = topology.Classic })
 	for _, queue := range []string{"orders", "invoices"} {
 		require.NoError(t, subscribe(t, a, a.Queue(queue)))
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -32,12 +31,13 @@ func TestStockMarshalerLoopsAndOursDoesNot(t *testing.T) {
 		_, err = subscriber.Subscribe(context.Background(), queue)
 		require.NoError(t, err)
 		testapp.Send(t, "", queue, odd)
-		broker.Eventually(t, 60*time.Second, func() bool { return logs.Count("Processing message failed, sending nack") > 1000 },
+		broker.Eventually(t, 60*time.Second,
+			func() bool { return logs.Count("Processing message failed, sending nack") > 1000 },
 			"more than a thousand redeliveries of one message; if this no longer happens, watermill-amqp has fixed it")
 		require.NoError(t, subscriber.Close())
 	})
 	t.Run("with the builder", func(t *testing.T) {
-		a := testapp.New(t)
+		a := testapp.NewParts(t)
 		queue := a.Queue("orders")
 		calls := make(chan string, 100)
 		a.Handle(queue, 1, func(msg *message.Message) error {
@@ -53,7 +53,8 @@ func TestStockMarshalerLoopsAndOursDoesNot(t *testing.T) {
 	})
 }
 
-// TestTopologyDeletedWhileTheAppRuns: after the tier queue, or the exchange, is deleted, the next failure declares it again.
+// TestTopologyDeletedWhileTheAppRuns: after the tier queue, or the exchange, is deleted, the next failure declares it
+// again.
 func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 	t.Parallel()
 	const failing = 200
@@ -62,15 +63,13 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 		remove func(t *testing.T, a *testapp.App, queue string)
 	}{
 		{"tier queue", func(t *testing.T, a *testapp.App, queue string) {
-			_, err := broker.Channel(t).QueueDelete(queue+"."+a.Name+".300ms", false, false, false)
-			require.NoError(t, err)
+			testapp.Delete(t, queue+"."+a.Name+".300ms")
 		}},
 		{"exchange", func(t *testing.T, a *testapp.App, _ string) {
 			require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name, false, false))
 		}},
 		{"dead-letter queue", func(t *testing.T, _ *testapp.App, queue string) {
-			_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
-			require.NoError(t, err)
+			testapp.Delete(t, queue+".dead")
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -94,9 +93,7 @@ func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
 			testapp.Send(t, "", queue, testapp.Orders(failing)...)
 			processed.Wait(t, failing, 60*time.Second)
 			broker.Eventually(t, 60*time.Second, func() bool {
-				a.Mu.Lock()
-				defer a.Mu.Unlock()
-				return len(a.Deaths) > 0 && testapp.Depth(t, queue+".dead") == len(a.Deaths)
+				return len(a.Events(retry.DeadLettered)) > 0 && testapp.Depth(t, queue+".dead") == len(a.Events(retry.DeadLettered))
 			}, "every dead letter is in the dead-letter queue")
 			a.Settle(queue)
 			assert.Empty(t, processed.Twice())
@@ -112,16 +109,11 @@ func TestOrphansDoNotBlockOtherMessages(t *testing.T) {
 	a := testapp.New(t, testapp.Schedule(8*time.Second))
 	gone, there := a.Queue("gone"), a.Queue("there")
 	a.Declare(gone, there)
-	for i := range orphans {
-		msg := message.NewMessage("orphan "+testapp.ID(i), nil)
-		require.NoError(t, a.Fail(gone, msg, errDown))
-	}
+	testapp.Send(t, a.Name, "8s."+gone, testapp.Orders(orphans)...)
 	destroyed, err := broker.Channel(t).QueueDelete(gone, false, false, false)
 	require.NoError(t, err)
 	require.Zero(t, destroyed, "no message was due before")
-	for i := range others {
-		require.NoError(t, a.Fail(there, message.NewMessage(testapp.ID(i), nil), errDown))
-	}
+	testapp.Send(t, a.Name, "8s."+there, testapp.Orders(others)...)
 	seen := testapp.NewLedger()
 	for _, d := range testapp.Take(t, there, others) {
 		seen.Add(d.Headers["_watermill_message_uuid"].(string))
@@ -167,44 +159,6 @@ func TestQueuesWithTheSameSuffixStayApart(t *testing.T) {
 		done.Wait(t, each, 60*time.Second)
 		a.Settle(queue)
 		assert.Empty(t, done.Twice())
-	}
-}
-
-// TestConsumerGroupsStayApart: a fan-out to two groups, and one of them fails.
-func TestConsumerGroupsStayApart(t *testing.T) {
-	t.Parallel()
-	const messages = 30
-	done := map[string]*testapp.Ledger{"billing": testapp.NewLedger(), "shipping": testapp.NewLedger()}
-	topic := broker.Name(t, "orders")
-	var exchange string
-	for group, ledger := range done {
-		a := testapp.New(t, func(b *config.Config) {
-			b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix(group))
-			b.Prefix = "retry_" + topic // shared, as in an app
-		})
-		broker.Clean(t, topic)
-		exchange = topic
-		calls := testapp.NewLedger()
-		a.Handle(topic, 2, func(msg *message.Message) error {
-			calls.Add(msg.UUID)
-			if record, _ := retry.ReadRecord(msg.Metadata); group == "billing" && record.Failures < 2 {
-				return errDown
-			}
-			ledger.Add(msg.UUID)
-			return nil
-		})
-		a.Run()
-		t.Cleanup(func() {
-			want := map[string]int{"billing": 3, "shipping": 1}[group]
-			for identity, count := range calls.Counts() {
-				assert.Equal(t, want, count, "%s was handled %d times by %s", identity, count, group)
-			}
-		})
-	}
-	testapp.Send(t, exchange, "", testapp.Orders(messages)...)
-	for _, ledger := range done {
-		ledger.Wait(t, messages, 60*time.Second)
-		assert.Empty(t, ledger.Twice())
 	}
 }
 

@@ -20,10 +20,12 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The tests of this file show why the library does not use the delayed retry of RabbitMQ 4.3: docs/brokers.md. Where a
-// later RabbitMQ keeps one of these promises, its test fails. Generations before it ignore the arguments, which the tests check there.
+// later RabbitMQ keeps one of these promises, its test fails. Generations before it ignore the arguments, which the
+// tests check there.
 
 // nativeArguments are those of a work queue whose k-th failure waits for k times the delay.
 func nativeArguments(delay time.Duration, limit int64) amqp091.Table {
@@ -71,8 +73,8 @@ func fail(t *testing.T, queue string, n int) {
 	require.NoError(t, channel.Close())
 }
 
-// TestNativeRetryIsLostWithItsQueue: a message that waits is in the work queue, and is destroyed with what is in there. One queue is
-// deleted, one is purged.
+// TestNativeRetryIsLostWithItsQueue: a message that waits is in the work queue, and is destroyed with what is in there.
+// One queue is deleted, one is purged.
 func TestNativeRetryIsLostWithItsQueue(t *testing.T) {
 	t.Parallel()
 	const waiting = 100
@@ -133,9 +135,7 @@ func TestTiersSurviveTheWorkQueue(t *testing.T) {
 		a.Run()
 		testapp.Send(t, "", queue, testapp.Orders(waiting)...)
 		broker.Eventually(t, time.Minute, func() bool {
-			a.Mu.Lock()
-			defer a.Mu.Unlock()
-			return len(a.Retries) == waiting
+			return len(a.Events(retry.Retried)) == waiting
 		}, "all of them wait")
 		var err error
 		if purged {
@@ -219,7 +219,8 @@ func TestNativeRetryKeepsNoRecord(t *testing.T) {
 	assert.EqualValues(t, 1, again.Headers["x-delivery-count"])
 }
 
-// TestNativeRetryAndExpiration: an expiration that the publisher has set goes on while the message waits, which then is not delivered again.
+// TestNativeRetryAndExpiration: an expiration that the publisher has set goes on while the message waits, which then is
+// not delivered again.
 func TestNativeRetryAndExpiration(t *testing.T) {
 	t.Parallel()
 	g := generationOf(t)
@@ -236,7 +237,8 @@ func TestNativeRetryAndExpiration(t *testing.T) {
 	assert.Empty(t, deliveries, "it did not come back")
 }
 
-// TestNativeRetryAndALengthLimit: messages that wait fill the queue, and the broker drops new ones that it has confirmed.
+// TestNativeRetryAndALengthLimit: messages that wait fill the queue, and the broker drops new ones that it has
+// confirmed.
 func TestNativeRetryAndALengthLimit(t *testing.T) {
 	t.Parallel()
 	const limit = 10
@@ -297,7 +299,8 @@ func TestNativeRetryAndAChangedSchedule(t *testing.T) {
 
 var delayedRetry = []string{"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
 
-// TestNativeRetryAndPolicies: a policy shortens the delay of the arguments, and never lengthens it. AMQP 0-9-1 has no method to read it.
+// TestNativeRetryAndPolicies: a policy shortens the delay of the arguments, and never lengthens it. AMQP 0-9-1 has no
+// method to read it.
 func TestNativeRetryAndPolicies(t *testing.T) {
 	t.Parallel()
 	const (
@@ -329,7 +332,8 @@ func TestNativeRetryAndPolicies(t *testing.T) {
 	}
 }
 
-// setNativePolicy sets the policy of docs/brokers.md for one queue, until the test ends. It returns the broker's refusal.
+// setNativePolicy sets the policy of docs/brokers.md for one queue, until the test ends. It returns the broker's
+// refusal.
 func setNativePolicy(t *testing.T, queue, kind string, delay time.Duration) error {
 	t.Helper()
 	response, err := broker.Management(t).PutPolicy("/", queue, rabbithole.Policy{
@@ -348,8 +352,8 @@ func setNativePolicy(t *testing.T, queue, kind string, delay time.Duration) erro
 	return nil
 }
 
-// TestNativeRetryWithoutTheLibrary runs the Example of docs/brokers.md: watermill-amqp's own subscriber, the policy, and dead
-// letters by Watermill's PoisonQueue.
+// TestNativeRetryWithoutTheLibrary runs the Example of docs/brokers.md: watermill-amqp's own subscriber, the policy,
+// and dead letters by Watermill's PoisonQueue.
 func TestNativeRetryWithoutTheLibrary(t *testing.T) {
 	t.Parallel()
 	const (

@@ -16,8 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestOrphansFollowTheDocumentation: the redrive of docs/operations.md sends orphans back to the queue that exists again. Orphans of a
-// queue that is still gone stay.
+// TestOrphansFollowTheDocumentation: the redrive of docs/operations.md sends orphans back to the queue that exists
+// again. Orphans of a queue that is still gone stay.
 func TestOrphansFollowTheDocumentation(t *testing.T) {
 	t.Parallel()
 	const orphans = 5
@@ -25,8 +25,7 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 	queue, gone := a.Queue("orders"), a.Queue("gone")
 	a.Declare(queue, gone)
 	for _, name := range []string{queue, gone} {
-		_, err := broker.Channel(t).QueueDelete(name, false, false, false)
-		require.NoError(t, err)
+		testapp.Delete(t, name)
 	}
 	sent := testapp.Orders(2 * orphans)
 	for i := range sent {
@@ -37,7 +36,8 @@ func TestOrphansFollowTheDocumentation(t *testing.T) {
 	}
 	testapp.Send(t, a.Name, "100ms."+gone, sent[:orphans]...)
 	testapp.Send(t, a.Name, "100ms."+queue, sent[orphans:]...)
-	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, a.Name+".orphans") == 2*orphans }, "all messages are orphans")
+	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, a.Name+".orphans") == 2*orphans },
+		"all messages are orphans")
 
 	processed := testapp.NewLedger()
 	a.Handle(queue, 2, func(msg *message.Message) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // permitted has what a user needs for the queue orders and the prefix retry, and for the group shop in addition.
@@ -39,10 +40,10 @@ func permission(what, queue, prefix string) string {
 // declares a deleted dead-letter queue again. The second only verifies.
 func TestDocumentedPermissionsSuffice(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
-	limited := func(t *testing.T, user string, verify bool) *testapp.App {
-		return testapp.New(t, func(b *config.Config) {
+	limited := func(t *testing.T, user string, verify bool) *testapp.Parts {
+		return testapp.NewParts(t, func(b *config.Config) {
 			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
 			b.Prefix, b.VerifyOnly = a.Name, verify
 		})
@@ -63,13 +64,10 @@ func TestDocumentedPermissionsSuffice(t *testing.T) {
 			dead.Add(string(letter.Body))
 		}
 		assert.Empty(t, dead.Twice())
-		_, err := broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
-		require.NoError(t, err)
+		testapp.Delete(t, queue+".dead")
 		testapp.Send(t, "", queue, testapp.Orders(1)...)
 		broker.Eventually(t, 60*time.Second, func() bool {
-			app.Mu.Lock()
-			defer app.Mu.Unlock()
-			return len(app.Deaths) == 6
+			return len(app.Events(retry.DeadLettered)) == 6
 		}, "the sixth dead letter")
 		assert.Equal(t, 1, len(testapp.Take(t, queue+".dead", 1)))
 	})
@@ -89,7 +87,7 @@ func TestDocumentedPermissionsSuffice(t *testing.T) {
 // TestDocumentedPermissionsSufficeInAGroup: one work queue is a classic queue, with an inbox, the other one is new.
 func TestDocumentedPermissionsSufficeInAGroup(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	declares, writes, reads := []string{}, []string{}, []string{}
 	queues := []string{a.Queue("orders"), a.Queue("classic")}
 	group := "g_" + a.Name
@@ -115,7 +113,7 @@ func TestDocumentedPermissionsSufficeInAGroup(t *testing.T) {
 // failInGroup runs an app with these work queues until one message of each is a dead letter.
 func failInGroup(t *testing.T, prefix, group, user string, queues []string, verify bool) {
 	t.Helper()
-	app := testapp.New(t, func(b *config.Config) {
+	app := testapp.NewParts(t, func(b *config.Config) {
 		b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
 		b.Prefix, b.VerifyOnly, b.Policy.TierGroup, b.Policy.ExtraTiers = prefix, verify, group, []time.Duration{}
 	})
@@ -143,7 +141,7 @@ func (p permissions) without(object, kind string) permissions {
 func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Config)) error {
 	t.Helper()
 	user := broker.User(t, p.configure, p.write, p.read)
-	a := testapp.New(t, append(change, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })...)
+	a := testapp.NewParts(t, append(change, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })...)
 	if err := subscribe(t, a, queue); err != nil {
 		return err
 	}
@@ -155,9 +153,7 @@ func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Con
 		if lines := a.Log.Lines("ACCESS_REFUSED"); len(lines) > 0 {
 			refused = errors.New(lines[0])
 		}
-		a.Mu.Lock()
-		defer a.Mu.Unlock()
-		return refused != nil || len(a.Deaths) == 1
+		return refused != nil || len(a.Events(retry.DeadLettered)) == 1
 	}, "the message is dead-lettered, or the broker has refused something")
 	return refused
 }
@@ -170,7 +166,7 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 			for _, object := range []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.return.any", "P.orphans"} {
 				t.Run(fmt.Sprintf("verify %t, %s, %s", verify, kind, object), func(t *testing.T) {
 					t.Parallel()
-					a := testapp.New(t, testapp.Schedule(100*time.Millisecond))
+					a := testapp.NewParts(t, testapp.Schedule(100*time.Millisecond))
 					queue := a.Queue("orders")
 					all := permission("declares", queue, a.Name)
 					p := permissions{all, all, all}
@@ -208,7 +204,7 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 // TestPermissionToReadDeadLetters: only a client that reads dead letters needs it, and it needs no other.
 func TestPermissionToReadDeadLetters(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	a.Declare(queue)
 	testapp.Send(t, "", queue+".dead", testapp.Orders(1)...)

@@ -37,8 +37,8 @@ func redriveAll(t *testing.T, work string) (letters.Summary, error) {
 	return letterStore(t, "").Redrive(t.Context(), deadletter.QueueOf(work), letters.Redrive{By: "test@example.com"})
 }
 
-// TestRedriveFollowsTheDocumentation: the code of docs/dead-letters.md redrives a dead letter of one consumer group of a fan-out. The
-// other group gets nothing again.
+// TestRedriveFollowsTheDocumentation: the code of docs/dead-letters.md redrives a dead letter of one consumer group of
+// a fan-out. The other group gets nothing again.
 func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	t.Parallel()
 	topic := broker.Name(t, "orders")
@@ -78,12 +78,13 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 		processed.Add(msg.UUID)
 		return nil
 	})
-	group("shipping", func(msg *message.Message) error { others.Add(msg.UUID); return nil })
+	group("shipping", others.Handle)
 	sent := testapp.Orders(1)
 	sent[0].CorrelationId = "c-1"
 	sent[0].Headers["retry_invoice"] = "7"
 	testapp.Send(t, topic, "", sent...)
-	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 }, "a dead letter")
+	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, topic+"_billing.dead") == 1 },
+		"a dead letter")
 	repaired.Store(true)
 	summary, err := redriveAll(t, topic+"_billing")
 	require.NoError(t, err)
@@ -98,14 +99,15 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 	assert.Equal(t, redriven.Counts(), others.Counts())
 }
 
-// TestDeadLettersOfAGroup: the configuration that has no name for a queue, and the Group of a handler, are enough to read the dead
-// letters of this group. Its queue is enough to redrive them.
+// TestDeadLettersOfAGroup: the configuration that has no name for a queue, and the Group of a handler, are enough to
+// read the dead letters of this group. Its queue is enough to redrive them.
 func TestDeadLettersOfAGroup(t *testing.T) {
 	t.Parallel()
 	topic := broker.Name(t, "orders")
 	broker.Clean(t, topic)
 	app := amqp.NewDurablePubSubConfig(broker.URL(t), nil)
-	rabbit, err := config.Connect(config.Config{AMQP: app, Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}}, nil)
+	rabbit, err := config.Connect(config.Config{AMQP: app, Settings: rabbitmq.Settings{Prefix: "retry_" + topic},
+		Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, rabbit.Close()) }()
 	router := message.NewDefaultRouter(watermill.NopLogger{})
@@ -118,10 +120,7 @@ func TestDeadLettersOfAGroup(t *testing.T) {
 		processed.Add(msg.UUID)
 		return nil
 	}, retry.Options{Group: "billing"})
-	rabbit.AddConsumerHandler(router, "shipping", topic, func(msg *message.Message) error {
-		others.Add(msg.UUID)
-		return nil
-	}, retry.Options{Group: "shipping"})
+	rabbit.AddConsumerHandler(router, "shipping", topic, others.Handle, retry.Options{Group: "shipping"})
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(t.Context()) }()
 	defer func() {
@@ -188,8 +187,7 @@ func TestRedriveToAQueueThatIsGone(t *testing.T) {
 	a := testapp.New(t)
 	queue := a.Queue("orders")
 	a.Declare(queue)
-	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, queue)
 	testapp.Send(t, a.Name, "dead."+queue, testapp.Orders(1)...)
 
 	summary, err := redriveAll(t, queue)

@@ -39,7 +39,8 @@ func TestRetriesEndWithAMarshalerThatIgnoresMetadata(t *testing.T) {
 		return errDown
 	})
 	a.Run()
-	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "m-1", Headers: amqp091.Table{"trace": "abc"}, Body: []byte("order")})
+	testapp.Send(t, "", queue,
+		amqp091.Publishing{MessageId: "m-1", Headers: amqp091.Table{"trace": "abc"}, Body: []byte("order")})
 	letter := testapp.Take(t, queue+".dead", 1)[0]
 	assert.Equal(t, map[string]int{"m-1": 3}, calls.Counts())
 	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[recordkey.DeadReason])
@@ -47,7 +48,8 @@ func TestRetriesEndWithAMarshalerThatIgnoresMetadata(t *testing.T) {
 	assert.Equal(t, "m-1", letter.MessageId)
 }
 
-// TestPriorityDoesNotDelayOthers: quorum queues of RabbitMQ 4.0 keep prioritised messages apart, and expire only at their head.
+// TestPriorityDoesNotDelayOthers: quorum queues of RabbitMQ 4.0 keep prioritised messages apart, and expire only at
+// their head.
 func TestPriorityDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	const tier = 2 * time.Second
@@ -68,7 +70,8 @@ func TestPriorityDoesNotDelayOthers(t *testing.T) {
 	a.Run()
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("normal")})
 	first := <-calls
-	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, queue+"."+a.Name+".2s") == 1 }, "the message is on the tier")
+	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, queue+"."+a.Name+".2s") == 1 },
+		"the message is on the tier")
 	<-time.After(time.Until(first.at.Add(tier * 3 / 4))) // late enough that waiting for the second message would be visible
 	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
 	urgent := <-calls
@@ -78,19 +81,14 @@ func TestPriorityDoesNotDelayOthers(t *testing.T) {
 	assert.Equal(t, "urgent", (<-calls).body)
 }
 
-// failing runs an app whose 40 messages fail once, with the given tier. Before the messages are due, it deletes the app's return
-// exchange and runs remove.
-func failing(t *testing.T, tier time.Duration, remove func(channel *amqp091.Channel, tier string)) (a *testapp.App, queue string, processed *testapp.Ledger) {
+// failing runs an app whose 40 messages fail once, with the given tier. Before the messages are due, it deletes the
+// app's return exchange and runs remove.
+func failing(t *testing.T, tier time.Duration, remove func(channel *amqp091.Channel, tier string)) (a *testapp.Parts,
+	queue string, processed *testapp.Ledger) {
 	t.Helper()
-	a = testapp.New(t, testapp.Schedule(tier))
+	a = testapp.NewParts(t, testapp.Schedule(tier))
 	queue, processed = a.Queue("orders"), testapp.NewLedger()
-	a.Handle(queue, 4, func(msg *message.Message) error {
-		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-			return errDown
-		}
-		processed.Add(msg.UUID)
-		return nil
-	})
+	a.Handle(queue, 4, processed.HandleRetries)
 	a.Run()
 	channel := broker.Channel(t)
 	require.NoError(t, channel.ExchangeDelete(a.Name+".return", false, false))
@@ -102,7 +100,7 @@ func failing(t *testing.T, tier time.Duration, remove func(channel *amqp091.Chan
 const fails = 40
 
 // onceEach waits until every message is processed, and asserts that none came twice and none is an orphan.
-func onceEach(t *testing.T, a *testapp.App, queue string, processed *testapp.Ledger) {
+func onceEach(t *testing.T, a *testapp.Parts, queue string, processed *testapp.Ledger) {
 	t.Helper()
 	processed.Wait(t, fails, 60*time.Second)
 	a.Settle(queue)
@@ -110,15 +108,14 @@ func onceEach(t *testing.T, a *testapp.App, queue string, processed *testapp.Led
 	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 }
 
-// TestReturnExchangeDeletedWhileTheAppRuns: no message comes back or is lost until the next subscription declares it again.
+// TestReturnExchangeDeletedWhileTheAppRuns: no message comes back or is lost until the next subscription declares it
+// again.
 func TestReturnExchangeDeletedWhileTheAppRuns(t *testing.T) {
 	t.Parallel()
 	// No message is due before the exchange exists again: RabbitMQ would try again only after three minutes.
 	a, queue, processed := failing(t, 3*time.Second, func(*amqp091.Channel, string) {})
 	broker.Eventually(t, 60*time.Second, func() bool {
-		a.Mu.Lock()
-		defer a.Mu.Unlock()
-		return len(a.Retries) == fails
+		return len(a.Events(retry.Retried)) == fails
 	}, "all wait")
 	require.Zero(t, processed.Len())
 	require.NoError(t, subscribe(t, a, queue))
@@ -138,22 +135,22 @@ func TestTierAndReturnExchangeDeletedTogether(t *testing.T) {
 // TestReplacedWorkQueueIsInspectedAgain: the queue is deleted and declared again with other arguments.
 func TestReplacedWorkQueueIsInspectedAgain(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	require.NoError(t, subscribe(t, a, queue))
-	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, queue)
 	existing(t, queue, nil)
 	require.NoError(t, subscribe(t, a, queue), "the queue has other arguments now")
 	require.NoError(t, subscribe(t, a, queue))
 	assert.Equal(t, 1, a.Log.Warnings(""))
 }
 
-// TestReplacedWorkQueueIsBoundAgain: watermill-amqp's subscriber consumes the new queue, and declares only once before it does.
+// TestReplacedWorkQueueIsBoundAgain: watermill-amqp's subscriber consumes the new queue, and declares only once before
+// it does.
 func TestReplacedWorkQueueIsBoundAgain(t *testing.T) {
 	t.Parallel()
 	const messages = 50
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	tries, processed := testapp.NewLedger(), testapp.NewLedger()
 	a.Handle(queue, 1, func(msg *message.Message) error {
@@ -193,15 +190,15 @@ func TestNilBindingKeyIsRefused(t *testing.T) {
 	_, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
 	if amqp.Major == "v2" {
 		require.NoError(t, err)
-		a := testapp.New(t, func(b *config.Config) { b.AMQP = app })
+		a := testapp.NewParts(t, func(b *config.Config) { b.AMQP = app })
 		err = subscribe(t, a, a.Queue("orders"))
 	}
 	assert.ErrorContains(t, err, "GenerateRoutingKey is nil")
 }
 
-// TestSubscribeInAnAlarm: consuming works although the broker reads nothing from publishers.
-func TestSubscribeInAnAlarm(t *testing.T) {
-	a := testapp.New(t)
+// TestAloneSubscribeInAnAlarm: consuming works although the broker reads nothing from publishers.
+func TestAloneSubscribeInAnAlarm(t *testing.T) {
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	restore := broker.Alarm(t)
 	done := make(chan error, 1)

@@ -28,7 +28,7 @@ import (
 // TestTopicConfig: the queue is bound to a topic exchange, and the topic is the binding pattern.
 func TestTopicConfig(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, func(b *amqp3.Config) {
+	a := testapp.NewParts(t, func(b *amqp3.Config) {
 		b.AMQP = amqpv3.NewDurableTopicConfig(broker.URL(t), "shop_"+b.Prefix, "orders_"+b.Prefix)
 	})
 	queue := a.Queue("orders")
@@ -52,7 +52,7 @@ func TestTopicConfig(t *testing.T) {
 // TestRedeliveredMarkIsNotCopied: v3 marks a redelivery in the metadata, and no copy carries this mark.
 func TestRedeliveredMarkIsNotCopied(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	deliveries := make(chan string, 10)
 	a.Handle(queue, 1, func(msg *message.Message) error {
@@ -83,7 +83,7 @@ func TestRedeliveredMarkIsNotCopied(t *testing.T) {
 func TestAppsOfBothMajorsShareTheirQueues(t *testing.T) {
 	t.Parallel()
 	const messages = 100
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	done := testapp.NewLedger()
 	var v2, v3, handed atomic.Int64

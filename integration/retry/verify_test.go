@@ -22,7 +22,7 @@ func verifyOnly(b *config.Config) { b.VerifyOnly = true }
 // again, because there is no dead-letter queue either.
 func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t, verifyOnly, testapp.Schedule(time.Second))
+	a := testapp.NewParts(t, verifyOnly, testapp.Schedule(time.Second))
 	queue := a.Queue("orders")
 	tier, dead := queue+"."+a.Name+".1s", queue+".dead"
 	a.Declare(queue)
@@ -37,8 +37,7 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	})
 	a.Run()
 	remove := func(name string) {
-		_, err := broker.Channel(t).QueueDelete(name, false, false, false)
-		require.NoError(t, err)
+		testapp.Delete(t, name)
 	}
 	gone := func(name string) {
 		t.Helper()
@@ -68,7 +67,7 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 func TestVerifyOnlyWarnsAndRefuses(t *testing.T) {
 	t.Parallel()
 	t.Run("refuses", func(t *testing.T) {
-		a := testapp.New(t, verifyOnly, func(b *config.Config) {
+		a := testapp.NewParts(t, verifyOnly, func(b *config.Config) {
 			b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
 			b.WorkQueueMode = topology.Leave
 		})
@@ -81,7 +80,7 @@ func TestVerifyOnlyWarnsAndRefuses(t *testing.T) {
 		assert.NoError(t, subscribe(t, a, queue))
 	})
 	t.Run("warns", func(t *testing.T) {
-		a := testapp.New(t, verifyOnly, func(b *config.Config) { b.QueueType = topology.Classic })
+		a := testapp.NewParts(t, verifyOnly, func(b *config.Config) { b.QueueType = topology.Classic })
 		for _, queue := range []string{a.Queue("orders"), a.Queue("invoices")} {
 			a.Declare(queue)
 			require.NoError(t, subscribe(t, a, queue))

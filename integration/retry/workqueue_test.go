@@ -21,7 +21,7 @@ import (
 )
 
 // subscribe declares what a subscription declares, and consumes nothing.
-func subscribe(t *testing.T, a *testapp.App, queue string) error {
+func subscribe(t *testing.T, a *testapp.Parts, queue string) error {
 	t.Helper()
 	s, err := amqp.NewSubscriber(a.Builder.SubscriberConfig(), a.Log)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func dropsAtDeliveryLimit(t *testing.T) bool {
 
 func TestNewWorkQueueIsProtected(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	for range 3 { // the queue is not changed, and no warning is logged
 		require.NoError(t, subscribe(t, a, queue))
@@ -64,7 +64,7 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 	assert.Zero(t, a.Log.Warnings(""))
 
 	// Another start of the app, and an app that leaves work queues unchanged, accept the queue.
-	again := testapp.New(t, func(b *config.Config) { b.Prefix = a.Name; b.WorkQueueMode = topology.Leave })
+	again := testapp.NewParts(t, func(b *config.Config) { b.Prefix = a.Name; b.WorkQueueMode = topology.Leave })
 	require.NoError(t, subscribe(t, again, queue))
 	assert.Zero(t, again.Log.Warnings(""))
 }
@@ -72,7 +72,7 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 // TestBrokerDeadLettersAtTheDeliveryLimit: on a protected queue no message is dropped at the delivery limit.
 func TestBrokerDeadLettersAtTheDeliveryLimit(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	a.Declare(queue)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
@@ -99,7 +99,7 @@ func TestExistingQueueIsNotChangedAndOneWarningIsLogged(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
-			a := testapp.New(t, func(b *config.Config) { b.WorkQueueMode = mode })
+			a := testapp.NewParts(t, func(b *config.Config) { b.WorkQueueMode = mode })
 			queue := a.Queue("or.ders")
 			existing(t, queue, nil)
 			for range 3 {
@@ -115,14 +115,14 @@ func TestExistingQueueIsNotChangedAndOneWarningIsLogged(t *testing.T) {
 // TestPolicyOfTheWarningProtects runs the command in the warning.
 func TestPolicyOfTheWarningProtects(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("or.ders")
 	existing(t, queue, amqp091.Table{"x-max-length": int32(1), "x-overflow": "drop-head"})
 	builderOf := func(c *config.Config) {
 		c.Prefix = a.Name
 		c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1, "x-overflow": "drop-head"}
 	}
-	a = testapp.New(t, builderOf)
+	a = testapp.NewParts(t, builderOf)
 	require.NoError(t, subscribe(t, a, queue))
 	var command string
 	for _, line := range a.Log.Lines("A policy protects it: ") {
@@ -147,7 +147,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 	quorum := amqp091.Table{"x-queue-type": "quorum"}
 	for _, mode := range []topology.WorkQueueMode{topology.Protect, topology.Leave} {
 		t.Run(string(mode), func(t *testing.T) {
-			a := testapp.New(t, func(b *config.Config) { b.WorkQueueMode = mode })
+			a := testapp.NewParts(t, func(b *config.Config) { b.WorkQueueMode = mode })
 			queue := a.Queue("orders")
 			existing(t, queue, quorum)
 			err := subscribe(t, a, queue)
@@ -160,7 +160,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 			assert.ErrorContains(t, err, queue)
 			assert.ErrorContains(t, err, "rabbitmqctl set_policy")
 
-			allowed := testapp.New(t, func(b *config.Config) { b.WorkQueueMode = mode; b.AllowUnprotectedQuorum = true })
+			allowed := testapp.NewParts(t, func(b *config.Config) { b.WorkQueueMode = mode; b.AllowUnprotectedQuorum = true })
 			require.NoError(t, subscribe(t, allowed, queue))
 			assert.Equal(t, 1, allowed.Log.Warnings(""))
 		})
@@ -170,7 +170,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 	t.Parallel()
 	t.Run("work queue", func(t *testing.T) {
-		a := testapp.New(t, func(b *config.Config) { b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 100} })
+		a := testapp.NewParts(t, func(b *config.Config) { b.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 100} })
 		queue := a.Queue("orders")
 		existing(t, queue, amqp091.Table{"x-max-length": int32(200)})
 		err := subscribe(t, a, queue)
@@ -179,7 +179,7 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 		assert.Equal(t, topology.ArgumentConflictError{Object: queue, Argument: "x-max-length", Want: "100", Have: "200"}, *conflict)
 	})
 	t.Run("tier queue", func(t *testing.T) {
-		a := testapp.New(t, testapp.Schedule(time.Minute))
+		a := testapp.NewParts(t, testapp.Schedule(time.Minute))
 		queue := a.Queue("orders")
 		other := a.Builder.Topology(queue).Queues[2].Arguments
 		other["x-message-ttl"] = int64(5)
@@ -191,7 +191,7 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 		assert.Equal(t, [3]string{"x-message-ttl", "60000", "5"}, [3]string{conflict.Argument, conflict.Want, conflict.Have})
 	})
 	t.Run("exchange", func(t *testing.T) {
-		a := testapp.New(t)
+		a := testapp.NewParts(t)
 		require.NoError(t, broker.Channel(t).ExchangeDeclare(a.Name, "fanout", true, false, false, false, nil))
 		err := subscribe(t, a, a.Queue("orders"))
 		var conflict *topology.ArgumentConflictError
@@ -205,17 +205,17 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		configure, write, read string
-		object                 func(a *testapp.App, queue string) string
+		object                 func(a *testapp.Parts, queue string) string
 	}{
-		"declare":                          {"^$", ".*", ".*", func(_ *testapp.App, queue string) string { return queue }},
-		"write to the dead letters":        {".*", "^orders.*", ".*", func(a *testapp.App, _ string) string { return a.Name }},
-		"read what is dead-lettered":       {".*", ".*", "^t_.*", func(_ *testapp.App, queue string) string { return queue }},
-		"bind to the return exchange":      {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return.any)?)$", func(a *testapp.App, _ string) string { return a.Name + ".return" }},
-		"bind to the exchange of any tier": {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return)?)$", func(a *testapp.App, _ string) string { return a.Name + ".return.any" }},
+		"declare":                          {"^$", ".*", ".*", func(_ *testapp.Parts, queue string) string { return queue }},
+		"write to the dead letters":        {".*", "^orders.*", ".*", func(a *testapp.Parts, _ string) string { return a.Name }},
+		"read what is dead-lettered":       {".*", ".*", "^t_.*", func(_ *testapp.Parts, queue string) string { return queue }},
+		"bind to the return exchange":      {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return.any)?)$", func(a *testapp.Parts, _ string) string { return a.Name + ".return" }},
+		"bind to the exchange of any tier": {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return)?)$", func(a *testapp.Parts, _ string) string { return a.Name + ".return.any" }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			user := broker.User(t, row.configure, row.write, row.read)
-			a := testapp.New(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
+			a := testapp.NewParts(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
 			queue := a.Queue("orders")
 			err := subscribe(t, a, queue)
 			require.Error(t, err)
@@ -225,9 +225,9 @@ func TestMissingPermissionNamesTheObject(t *testing.T) {
 		})
 	}
 	t.Run("publish", func(t *testing.T) { // a work queue that is left unchanged has no dead-letter exchange, so declaring it needs no permission for one
-		a := testapp.New(t)
+		a := testapp.NewParts(t)
 		user := broker.User(t, ".*", a.Name+".return(.any)?|"+a.Name+".orphans|orders.*|amq.default", ".*")
-		denied := testapp.New(t, func(b *config.Config) {
+		denied := testapp.NewParts(t, func(b *config.Config) {
 			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
 			b.Prefix, b.WorkQueueMode = a.Name, topology.Leave
 		})
@@ -255,12 +255,12 @@ func TestUnreachableBrokerAndWrongPassword(t *testing.T) {
 
 func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	for _, queue := range []string{"a.*.b", a.Queue("orders") + ".dead", a.Name + ".orphans", a.Name, a.Queue("o") + "." + a.Name + ".1s"} {
 		assert.Error(t, subscribe(t, a, queue), queue)
 	}
 	for _, exchange := range []string{"", ".return", ".return.any", ".orphans"} {
-		b := testapp.New(t, func(c *config.Config) {
+		b := testapp.NewParts(t, func(c *config.Config) {
 			prefix := c.Prefix
 			c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(string) string { return prefix + "_q" })
 			c.AMQP.Exchange.GenerateName = func(string) string { return prefix + exchange }
@@ -272,7 +272,7 @@ func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
 // TestWorkQueueDeletedUnderItsConsumer: watermill-amqp subscribes again, and no handler is called with an empty message.
 func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	handled := make(chan string, 100)
 	a.Handle(queue, 1, func(msg *message.Message) error {
@@ -280,8 +280,7 @@ func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
 		return nil
 	})
 	a.Run()
-	_, err := broker.Channel(t).QueueDelete(queue, false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, queue)
 	broker.Eventually(t, 60*time.Second, func() bool {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Arguments["x-queue-type"] == "quorum" && a.Log.Count("Starting consuming") > 1
@@ -300,7 +299,7 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 	t.Parallel()
 	built := make(chan string, 10)
 	var prefix string
-	a := testapp.New(t, func(b *config.Config) {
+	a := testapp.NewParts(t, func(b *config.Config) {
 		prefix = b.Prefix
 		b.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(topic string) string { return "q." + topic })
 		b.AMQP.Exchange.GenerateName = func(topic string) string { return "x." + topic + "." + prefix }
@@ -330,7 +329,7 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 
 func TestVerifyReportsMissingObjects(t *testing.T) {
 	t.Parallel()
-	a := testapp.New(t)
+	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	wanted := a.Builder.Topology(queue)
 	require.ErrorContains(t, wanted.Verify(broker.Channel(t)), a.Name)
@@ -343,7 +342,6 @@ func TestVerifyReportsMissingObjects(t *testing.T) {
 	channel, err := connection.Channel()
 	require.NoError(t, err)
 	require.NoError(t, wanted.Verify(channel), "Verify needs no permission to configure")
-	_, err = broker.Channel(t).QueueDelete(queue+".dead", false, false, false)
-	require.NoError(t, err)
+	testapp.Delete(t, queue+".dead")
 	require.ErrorContains(t, wanted.Verify(broker.Channel(t)), queue+".dead")
 }

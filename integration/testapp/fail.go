@@ -28,6 +28,6 @@ func Fail(of *middleware.TieredRetry, by Unmarshaler, topic string, msg *message
 }
 
 // Fail is the function Fail for the app's own middleware.
-func (a *App) Fail(topic string, msg *message.Message, failure error) error {
+func (a *Parts) Fail(topic string, msg *message.Message, failure error) error {
 	return Fail(a.Retry, a.Builder.SubscriberConfig().Marshaler, topic, msg, failure)
 }

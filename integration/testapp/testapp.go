@@ -1,21 +1,16 @@
-// Package testapp builds complete apps for the integration tests: a router on watermill-amqp with the middleware and
-// the builder. It counts their messages by identity.
+// Package testapp is the fixture of the integration tests: an app with names of its own, whose messages are counted by
+// identity. New makes it on Connect, NewParts with the builder on watermill-amqp's subscriber.
 package testapp
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"maps"
-	"strings"
+	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -23,97 +18,170 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// App is a router with its retries. Its queues and exchanges have names that no other test uses.
-type App struct {
-	t       testing.TB
-	Name    string // the unique part of all names
-	Builder *config.Builder
-	Retry   *middleware.TieredRetry
-	Router  *message.Router
-	Log     *Log
+const soon = time.Minute // much longer than any of the events takes
 
-	Mu      sync.Mutex // guards the events
-	Retries []retry.Event
-	Parks   []retry.Event
-	Deaths  []retry.Event
-}
-
-// Delays are the schedule of the apps of New.
+// Delays are the schedule of an app.
 var Delays = backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}
 
-// New returns an app that does not run yet.
+// ErrDown is the failure of a handler whose dependency is down.
+var ErrDown = errors.New("the bank is down")
+
+// An App is a router with handlers on a Connection.
+type App struct {
+	Base
+	retry.Connection
+}
+
+// New returns a connected app whose router does not run yet.
 func New(t testing.TB, change ...func(*config.Config)) *App {
 	t.Helper()
-	a := &App{t: t, Name: broker.Name(t, "t"), Log: &Log{}}
-	broker.Clean(t, a.Name)
-	b := config.Config{
-		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
-		Policy:   retry.Policy{Schedule: Delays},
-		Settings: rabbitmq.Settings{Prefix: a.Name},
-	}
-	for _, c := range change {
-		c(&b)
-	}
+	return Connect(t, Config(t, change...))
+}
+
+// Connect is New with a configuration whose Prefix is the app's name. Several apps can share it.
+func Connect(t testing.TB, c config.Config) *App {
+	t.Helper()
+	a := &App{Base: newBase(t, c)}
 	var err error
-	a.Builder, err = config.NewBuilder(b)
+	a.Connection, err = config.Connect(c, a.Log)
 	require.NoError(t, err)
-	a.Builder.Observe(eventtest.OnEvent(a.observe))
-	a.Retry, err = a.Builder.NewTieredRetry(a.Log)
-	require.NoError(t, err)
-	a.Router = message.NewDefaultRouter(a.Log)
+	t.Cleanup(func() { require.NoError(t, a.Close()) })
+	a.Observe(eventtest.OnEvent(a.observe))
 	return a
 }
 
-func (a *App) observe(e retry.Event) {
-	a.Mu.Lock()
-	defer a.Mu.Unlock()
-	switch e.Outcome {
-	case retry.Retried:
-		a.Retries = append(a.Retries, e)
-	case retry.Parked:
-		a.Parks = append(a.Parks, e)
-	case retry.DeadLettered:
-		a.Deaths = append(a.Deaths, e)
-	}
+// Handle adds a handler with retries on a queue, which is also its name.
+func (a *App) Handle(queue string, concurrency int, h message.NoPublishHandlerFunc) {
+	a.AddConsumerHandler(a.Router, queue, queue, h, retry.Options{Concurrency: concurrency})
 }
 
+// Publish publishes messages with these UUIDs to a queue.
+func (a *App) Publish(queue string, uuids ...string) {
+	a.t.Helper()
+	require.NoError(a.t, a.Publisher().Publish(queue, Messages(uuids...)...))
+}
+
+// Config returns a configuration with names that no other test uses, and one queue for each topic.
+func Config(t testing.TB, change ...func(*config.Config)) config.Config {
+	t.Helper()
+	name := broker.Name(t, "t")
+	broker.Clean(t, name)
+	c := config.Config{
+		AMQP:     amqp.NewDurableQueueConfig(broker.URL(t)),
+		Policy:   retry.Policy{Schedule: Delays},
+		Settings: rabbitmq.Settings{Prefix: name},
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	return c
+}
+
+// Schedule changes the schedule of a configuration.
 func Schedule(delays ...time.Duration) func(*config.Config) {
-	return func(b *config.Config) { b.Policy.Schedule = delays }
+	return func(c *config.Config) { c.Policy.Schedule = delays }
 }
 
-// Queue returns a queue name that only this app uses.
-func (a *App) Queue(base string) string { return base + "_" + a.Name }
-
-// Subscriber returns a connected subscriber of the app, which its router closes.
-func (a *App) Subscriber() message.Subscriber {
-	a.t.Helper()
-	s, err := amqp.NewSubscriber(a.Builder.SubscriberConfig(), a.Log)
-	require.NoError(a.t, err)
-	return s
+// FanOut gives each topic an exchange. Each handler needs a Group.
+func FanOut(c *config.Config) {
+	c.AMQP = amqp.NewDurablePubSubConfig(c.AMQP.Connection.AmqpURI, nil)
 }
 
-// Handle adds n handlers with retries on a queue. Each handler has one message in flight.
-func (a *App) Handle(queue string, handlers int, h message.NoPublishHandlerFunc) {
-	a.t.Helper()
-	s := a.Subscriber()
-	for i := range handlers {
-		a.Router.AddConsumerHandler(fmt.Sprintf("%s/%d", queue, i), queue, s, h).AddMiddleware(a.Retry.Middleware)
+// Base is what all apps have.
+type Base struct {
+	Name   string // the prefix, and the unique part of all names
+	Router *message.Router
+	Log    *Log
+	Stop   func() // closes the router, which Run has started; the end of the test calls it too
+
+	t      testing.TB
+	config config.Config
+	mu     sync.Mutex
+	events []retry.Event
+}
+
+func newBase(t testing.TB, c config.Config) Base {
+	log := &Log{}
+	return Base{Name: c.Prefix, Router: message.NewDefaultRouter(log), Log: log, t: t, config: c}
+}
+
+func (b *Base) observe(e retry.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.events = append(b.events, e)
+}
+
+// Events returns the events of an outcome until now.
+func (b *Base) Events(outcome retry.Outcome) []retry.Event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(b.events), func(e retry.Event) bool { return e.Outcome != outcome })
+}
+
+// Forget removes all events until now.
+func (b *Base) Forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.events = nil
+}
+
+// Queue returns a name that only this app uses: of a topic, and of its work queue.
+func (b *Base) Queue(base string) string { return base + "_" + b.Name }
+
+// TierQueue returns the name of a work queue's own tier.
+func (b *Base) TierQueue(queue string, tier time.Duration) string {
+	return queue + "." + b.Name + "." + backoff.Tier(tier).String()
+}
+
+// Topology returns the topology of a topic.
+func (b *Base) Topology(topic string) topology.Topology {
+	b.t.Helper()
+	builder, err := config.NewBuilder(b.config)
+	require.NoError(b.t, err)
+	return builder.Topology(topic)
+}
+
+// Declare declares the topology of topics before there is a subscriber.
+func (b *Base) Declare(topics ...string) {
+	b.t.Helper()
+	channel := broker.Channel(b.t)
+	for _, topic := range topics {
+		require.NoError(b.t, b.Topology(topic).Declare(channel))
 	}
 }
 
-// Run starts the router. When the test ends, the router and then the builder are closed.
-func (a *App) Run() {
-	a.t.Helper()
-	stop := Start(a.t, a.Router)
-	a.t.Cleanup(func() {
-		stop()
-		require.NoError(a.t, a.Builder.Close())
-	})
+// Run starts the router. The end of the test closes it, before the connection.
+func (b *Base) Run() {
+	b.t.Helper()
+	b.Stop = sync.OnceFunc(Start(b.t, b.Router))
+	b.t.Cleanup(b.Stop)
+}
+
+// Settle waits until queues and their tiers are empty, so that all duplicates have arrived.
+func (b *Base) Settle(queues ...string) {
+	b.t.Helper()
+	for _, queue := range queues {
+		t := b.Topology(queue)
+		Eventually(b.t, func() bool {
+			for _, q := range append(t.Queues, t.WorkQueue) {
+				if q.Name != t.DeadLetterQueue() && q.Name != b.Name+".orphans" && Depth(b.t, q.Name) > 0 {
+					return false
+				}
+			}
+			return true
+		}, "the queue and its tiers are empty")
+	}
+}
+
+// Eventually waits for an event.
+func Eventually(t testing.TB, happened func() bool, what string, args ...any) {
+	t.Helper()
+	broker.Eventually(t, soon, happened, what, args...)
 }
 
 // A Runnable is a router, or a component with one of its own.
@@ -133,245 +201,11 @@ func Start(t testing.TB, r Runnable) (stop func()) {
 	case err := <-done:
 		require.NoError(t, err)
 		t.Fatal("the router stopped before it was running")
-	case <-time.After(60 * time.Second):
+	case <-time.After(soon):
 		t.Fatal("the router did not start in time")
 	}
 	return func() {
 		require.NoError(t, r.Close())
 		require.NoError(t, <-done)
 	}
-}
-
-// Declare declares the topology of queues before there is a subscriber.
-func (a *App) Declare(queues ...string) {
-	a.t.Helper()
-	channel := broker.Channel(a.t)
-	for _, queue := range queues {
-		require.NoError(a.t, a.Builder.Topology(queue).Declare(channel))
-	}
-}
-
-// Settle waits until a queue and its tiers are empty, so that all duplicates have arrived.
-func (a *App) Settle(queues ...string) {
-	a.t.Helper()
-	for _, queue := range queues {
-		topology := a.Builder.Topology(queue)
-		broker.Eventually(a.t, 60*time.Second, func() bool {
-			for _, q := range append(topology.Queues, topology.WorkQueue) {
-				if q.Name != topology.DeadLetterQueue() && q.Name != a.Name+".orphans" && Depth(a.t, q.Name) > 0 {
-					return false
-				}
-			}
-			return true
-		}, "the queue and its tiers are empty")
-	}
-}
-
-// Send publishes to a queue and waits for the confirms.
-func Send(t testing.TB, exchange, key string, messages ...amqp091.Publishing) {
-	t.Helper()
-	channel := broker.Channel(t)
-	require.NoError(t, channel.Confirm(false))
-	confirms := make([]*amqp091.DeferredConfirmation, 0, len(messages))
-	for _, m := range messages {
-		m.DeliveryMode = amqp091.Persistent
-		confirm, err := channel.PublishWithDeferredConfirm(exchange, key, true, false, m)
-		require.NoError(t, err)
-		confirms = append(confirms, confirm)
-	}
-	for _, confirm := range confirms {
-		require.True(t, confirm.Wait())
-	}
-}
-
-// Orders returns messages as watermill-amqp publishes them, with identities from 0.
-func Orders(n int) []amqp091.Publishing {
-	all := make([]amqp091.Publishing, n)
-	for i := range all {
-		msg := message.NewMessage(ID(i), []byte("order "+ID(i)))
-		msg.Metadata.Set("trace", "t"+ID(i))
-		all[i], _ = amqp.DefaultMarshaler{}.Marshal(msg)
-	}
-	return all
-}
-
-func ID(i int) string { return fmt.Sprintf("%05d", i) }
-
-// Take consumes a queue until n messages have come, and returns them.
-func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
-	t.Helper()
-	channel := broker.Channel(t)
-	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
-	require.NoError(t, err)
-	var taken []amqp091.Delivery
-	for len(taken) < n {
-		select {
-		case d := <-deliveries:
-			taken = append(taken, d)
-		case <-time.After(60 * time.Second):
-			require.Failf(t, "messages are missing", "%d of %d in %s", len(taken), n, queue)
-		}
-	}
-	return taken
-}
-
-// Depth returns the number of ready messages in a queue.
-func Depth(t testing.TB, queue string) int {
-	t.Helper()
-	q, err := broker.Channel(t).QueueDeclarePassive(queue, true, false, false, false, nil)
-	require.NoError(t, err)
-	return q.Messages
-}
-
-// Ledger counts by identity.
-type Ledger struct {
-	mu     sync.Mutex
-	counts map[string]int
-	change chan struct{}
-}
-
-func NewLedger() *Ledger { return &Ledger{counts: map[string]int{}, change: make(chan struct{}, 1)} }
-
-func (l *Ledger) Add(identity string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.counts[identity]++
-	select {
-	case l.change <- struct{}{}:
-	default:
-	}
-	return l.counts[identity]
-}
-
-func (l *Ledger) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.counts)
-}
-
-// Wait returns when this number of identities has been counted.
-func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
-	t.Helper()
-	deadline := time.After(within)
-	for l.Len() < identities {
-		select {
-		case <-l.change:
-		case <-deadline:
-			require.Failf(t, "messages are missing", "%d of %d", l.Len(), identities)
-		}
-	}
-}
-
-// Twice returns the identities that came more than once.
-func (l *Ledger) Twice() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []string
-	for identity, count := range l.counts {
-		if count > 1 {
-			all = append(all, fmt.Sprintf("%s: %d", identity, count))
-		}
-	}
-	return all
-}
-
-// Log records the log lines.
-type Log struct {
-	mu    sync.Mutex
-	lines []string
-}
-
-func (l *Log) add(level, msg string, err error, fields watermill.LogFields) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	text, _ := json.Marshal(fmt.Sprint(fields))
-	l.lines = append(l.lines, fmt.Sprintf("%s %s %v %s", level, msg, err, text))
-}
-
-func (l *Log) Error(msg string, err error, fields watermill.LogFields) {
-	l.add("error", msg, err, fields)
-}
-func (l *Log) Warn(msg string, fields watermill.LogFields)      { l.add("warn", msg, nil, fields) }
-func (l *Log) Info(msg string, fields watermill.LogFields)      { l.add("info", msg, nil, fields) }
-func (l *Log) Debug(string, watermill.LogFields)                {}
-func (l *Log) Trace(string, watermill.LogFields)                {}
-func (l *Log) With(watermill.LogFields) watermill.LoggerAdapter { return l }
-
-func (l *Log) Count(text string) int {
-	return len(l.Lines(text))
-}
-
-// Warnings is how many warnings contain the text.
-func (l *Log) Warnings(text string) int {
-	warnings := 0
-	for _, line := range l.Lines(text) {
-		if strings.HasPrefix(line, "warn ") {
-			warnings++
-		}
-	}
-	return warnings
-}
-
-// PutPolicy sets a policy until the test ends.
-func PutPolicy(t testing.TB, name, pattern, definition string) {
-	t.Helper()
-	client := broker.Management(t)
-	var d map[string]any
-	require.NoError(t, json.Unmarshal([]byte(definition), &d))
-	response, err := client.PutPolicy("/", name, rabbithole.Policy{Pattern: pattern, ApplyTo: "queues", Definition: d})
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Less(t, response.StatusCode, 300)
-	t.Cleanup(func() { DeletePolicy(t, name) })
-}
-
-// DeletePolicy deletes a policy. It does nothing if the policy does not exist.
-func DeletePolicy(t testing.TB, name string) {
-	t.Helper()
-	response, err := broker.Management(t).DeletePolicy("/", name)
-	if response != nil {
-		_ = response.Body.Close()
-	}
-	if err != nil {
-		require.ErrorContains(t, err, "404")
-	}
-}
-
-// Counts returns how often each identity came.
-func (l *Ledger) Counts() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.counts)
-}
-
-// Lines returns the lines that contain the text.
-func (l *Log) Lines(text string) []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var found []string
-	for _, line := range l.lines {
-		if strings.Contains(line, text) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
-// Saturate publishes to a queue until it refuses messages.
-func Saturate(t testing.TB, queue string) {
-	t.Helper()
-	channel := broker.Channel(t)
-	require.NoError(t, channel.Confirm(false))
-	refused := 0 // in a row: a queue that has just become longer than its limit may still take a few
-	broker.Eventually(t, time.Minute, func() bool {
-		confirm, err := channel.PublishWithDeferredConfirm("", queue, true, false,
-			amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("fills")})
-		require.NoError(t, err)
-		if confirm.Wait() {
-			refused = 0
-		} else {
-			refused++
-		}
-		return refused == 20
-	}, "%s refuses messages", queue)
 }

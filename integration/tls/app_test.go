@@ -35,7 +35,7 @@ func TestAppOverTLS(t *testing.T) {
 	for name, with := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := testapp.New(t, func(b *config.Config) {
+			a := testapp.NewParts(t, func(b *config.Config) {
 				b.AMQP = amqp.NewDurableQueueConfig(l.uri(t, "localhost"))
 				with(&b.AMQP, l.client(t))
 			})

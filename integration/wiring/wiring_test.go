@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -26,7 +27,7 @@ var errDown = errors.New("the payment service is down")
 const soon = time.Minute
 
 // builder returns a second builder of an app, with its prefix and schedule.
-func builder(t *testing.T, a *testapp.App, change ...func(*config.Config)) *config.Builder {
+func builder(t *testing.T, a *testapp.Parts, change ...func(*config.Config)) *config.Builder {
 	t.Helper()
 	c := config.Config{
 		AMQP: amqp.NewDurableQueueConfig(broker.URL(t)), Policy: retry.Policy{Schedule: testapp.Delays}, Settings: rabbitmq.Settings{Prefix: a.Name},
@@ -56,21 +57,23 @@ func drained(t *testing.T, queue string) {
 	}, queue+" is empty")
 }
 
-// TestWrongWireIsRefused: the middleware does not fit the subscriber of the handler. Nothing is published, the handler is not
-// called, and the message stays on its queue until the wires are right.
+// TestWrongWireIsRefused: the middleware does not fit the subscriber of the handler. Nothing is published, the handler
+// is not called, and the message stays on its queue until the wires are right.
 func TestWrongWireIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		wrong func(t *testing.T, a *testapp.App) amqp.Config
+		wrong func(t *testing.T, a *testapp.Parts) amqp.Config
 		log   []string
 	}{
 		"another builder": {
-			wrong: func(t *testing.T, a *testapp.App) amqp.Config { return builder(t, a).SubscriberConfig() },
-			log:   []string{"is not one of the builder of amqp://", "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)"},
+			wrong: func(t *testing.T, a *testapp.Parts) amqp.Config { return builder(t, a).SubscriberConfig() },
+			log: []string{"is not one of the builder of amqp://",
+				"use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)"},
 		},
 		"the app's own configuration": {
-			wrong: func(t *testing.T, _ *testapp.App) amqp.Config { return amqp.NewDurableQueueConfig(broker.URL(t)) },
-			log:   []string{"is not one of the builder of amqp://", "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)"},
+			wrong: func(t *testing.T, _ *testapp.Parts) amqp.Config { return amqp.NewDurableQueueConfig(broker.URL(t)) },
+			log: []string{"is not one of the builder of amqp://",
+				"use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,7 +81,7 @@ func TestWrongWireIsRefused(t *testing.T) {
 			unprotected := func(c *config.Config) {
 				c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} // as the app's own configuration declares it
 			}
-			wrong := testapp.New(t, unprotected)
+			wrong := testapp.NewParts(t, unprotected)
 			queue := wrong.Queue("orders")
 			channel := broker.Channel(t)
 			_, err := channel.QueueDeclare(queue, true, false, false, false, nil)
@@ -86,10 +89,11 @@ func TestWrongWireIsRefused(t *testing.T) {
 			require.NoError(t, wrong.Builder.Topology(queue).DeclareRetry(channel), "a copy would find its queue")
 
 			router := message.NewDefaultRouter(wrong.Log)
-			router.AddConsumerHandler("billing", queue, subscriber(t, row.wrong(t, wrong), wrong.Log), func(*message.Message) error {
-				t.Error("the handler is called")
-				return errDown
-			}).AddMiddleware(wrong.Retry.Middleware)
+			router.AddConsumerHandler("billing", queue, subscriber(t, row.wrong(t, wrong), wrong.Log),
+				func(*message.Message) error {
+					t.Error("the handler is called")
+					return errDown
+				}).AddMiddleware(wrong.Retry.Middleware)
 			stopped := make(chan error, 1)
 			go func() { stopped <- router.Run(t.Context()) }()
 			testapp.Send(t, "", queue, testapp.Orders(1)...)
@@ -97,7 +101,8 @@ func TestWrongWireIsRefused(t *testing.T) {
 			const refused = "The retry middleware does not fit the handler's subscriber"
 			broker.Eventually(t, soon, func() bool { return wrong.Log.Count(refused) > 0 }, "the message is refused")
 			line := wrong.Log.Lines(refused)[0]
-			for _, words := range append(row.log, "error ", fmt.Sprintf("handler %q on topic %q", "billing", queue), wrong.Name) {
+			for _, words := range append(row.log, "error ", fmt.Sprintf("handler %q on topic %q", "billing", queue),
+				wrong.Name) {
 				assert.Contains(t, line, words)
 			}
 			assert.NotContains(t, line, "guest:")
@@ -131,4 +136,40 @@ func TestWrongWireIsRefused(t *testing.T) {
 			assert.Equal(t, map[string]int{testapp.ID(0): 2}, right.Counts())
 		})
 	}
+}
+
+// TestClosedPublisherGivesBack at once: the app closes the publisher of the copies before its router.
+func TestClosedPublisherGivesBack(t *testing.T) {
+	t.Parallel()
+	const messages = 8
+	calls := testapp.NewTimes()
+	a := testapp.NewParts(t)
+	queue := a.Queue("orders")
+	a.Handle(queue, messages, func(msg *message.Message) error {
+		calls.Add(msg.UUID)
+		return errDown
+	})
+	a.Run()
+	require.NoError(t, a.Builder.Close())
+	testapp.Send(t, "", queue, testapp.Orders(messages)...)
+	testapp.Eventually(t, func() bool { return len(a.Events(retry.GivenBack)) >= 2*messages },
+		"all messages are given back")
+	for id, at := range calls.All() {
+		for i := 1; i < len(at); i++ {
+			assert.GreaterOrEqual(t, at[i].Sub(at[i-1]), time.Second/2, "%s came back without a pause", id)
+		}
+	}
+	a.Stop()
+	for _, e := range a.Events(retry.GivenBack) {
+		assert.Zero(t, e.Record.Failures)
+		assert.ErrorContains(t, e.Err, "the publisher is closed")
+	}
+	assert.Empty(t, a.Events(retry.Held))
+	assert.Zero(t, testapp.Depth(t, queue+".dead"))
+	left := testapp.NewLedger()
+	for _, d := range testapp.Take(t, queue, messages) {
+		left.Add(d.Headers["_watermill_message_uuid"].(string))
+		assert.NotContains(t, d.Headers, recordkey.Failures)
+	}
+	assert.Equal(t, messages, left.Len())
 }

@@ -1,0 +1,111 @@
+package testapp
+
+import (
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+)
+
+// Ledger counts by identity.
+type Ledger struct {
+	mu     sync.Mutex
+	counts map[string]int
+	change chan struct{}
+}
+
+func NewLedger() *Ledger { return &Ledger{counts: map[string]int{}, change: make(chan struct{}, 1)} }
+
+func (l *Ledger) Add(identity string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.counts[identity]++
+	select {
+	case l.change <- struct{}{}:
+	default:
+	}
+	return l.counts[identity]
+}
+
+func (l *Ledger) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.counts)
+}
+
+// Wait returns when this number of identities has been counted.
+func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
+	t.Helper()
+	deadline := time.After(within)
+	for l.Len() < identities {
+		select {
+		case <-l.change:
+		case <-deadline:
+			require.Failf(t, "messages are missing", "%d of %d", l.Len(), identities)
+		}
+	}
+}
+
+// Twice returns the identities that came more than once.
+func (l *Ledger) Twice() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var all []string
+	for identity, count := range l.counts {
+		if count > 1 {
+			all = append(all, fmt.Sprintf("%s: %d", identity, count))
+		}
+	}
+	return all
+}
+
+// Counts returns how often each identity came.
+func (l *Ledger) Counts() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.counts)
+}
+
+// Times are the times of the calls of each message, by identity.
+type Times struct {
+	mu    sync.Mutex
+	calls map[string][]time.Time
+}
+
+func NewTimes() *Times { return &Times{calls: map[string][]time.Time{}} }
+
+func (l *Times) Add(identity string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls[identity] = append(l.calls[identity], time.Now())
+}
+
+func (l *Times) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.calls)
+}
+
+func (l *Times) All() map[string][]time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.calls)
+}
+
+// Handle is a handler that counts messages by their UUID, and never fails.
+func (l *Ledger) Handle(msg *message.Message) error {
+	l.Add(msg.UUID)
+	return nil
+}
+
+// HandleRetries is a handler that fails at the first try of each message, and counts the retries by UUID.
+func (l *Ledger) HandleRetries(msg *message.Message) error {
+	if Failures(msg) == 0 {
+		return ErrDown
+	}
+	return l.Handle(msg)
+}
