@@ -152,11 +152,11 @@ func (h *holder) setAside() bool {
 	h.count(false, 0)
 	h.aside = true
 	room := gate.SetAside()
-	if h.in.own == nil || !h.in.own.SetsAside() {
+	if h.in.own == nil || h.in.own.Place == nil {
 		return true
 	}
 	if room {
-		h.in.own.SetAside()
+		h.in.own.Place.SetAside()
 	}
 	return room
 }

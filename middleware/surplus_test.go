@@ -98,15 +98,16 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		}
 		bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
 		done := make(chan error)
-		aside := make(chan struct{}, 1)
+		places := gate.NewPlaces(1)
+		own, place := binding.Each(binding.NewContext(ctx, bound))
+		require.True(t, places.Take(place))
 		go func() {
-			own := binding.NewContext(ctx, bound)
-			binding.Offer(own, aside)
 			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
 			done <- err
 		}()
 		time.Sleep(90 * time.Second)
-		assert.Len(t, aside, 1)
+		assert.Equal(t, 1, places.Aside())
+		assert.Zero(t, places.Taken())
 		assert.Equal(t, 1, handler.Held())
 		assert.Empty(t, handler.Paused())
 		require.NoError(t, <-done)
@@ -130,8 +131,7 @@ func TestTooManyMessagesThatAreRefusedForGood(t *testing.T) {
 		stopping := make(chan struct{})
 		bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: stopping}
 		handle := func() error {
-			own := binding.NewContext(ctx, bound)
-			binding.Offer(own, make(chan struct{}, 1))
+			own, _ := binding.Each(binding.NewContext(ctx, bound))
 			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
 			return err
 		}

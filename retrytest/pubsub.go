@@ -13,7 +13,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/binding"
-	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -125,27 +124,40 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
+// A valve is the limit of one subscription.
+type valve struct {
+	limit, inFlight atomic.Int64
+	changed         chan struct{} // receives after a change of limit
+}
+
+// Limit implements gate.Valve.
+func (v *valve) Limit(n int) {
+	v.limit.Store(int64(n))
+	select {
+	case v.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Taken implements gate.Valve.
+func (v *valve) Taken() int { return int(v.inFlight.Load()) }
+
+func (v *valve) full() bool {
+	most := v.limit.Load()
+	return most >= 0 && v.inFlight.Load() >= most
+}
+
 // deliver hands messages on until ctx ends. While the handler is paused, they stay in the queue, for other handlers of
 // the group.
 func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.Message) {
-	var limit atomic.Int64
-	changed, settled := make(chan struct{}, 1), make(chan struct{})
-	setLimit := func(n int) {
-		limit.Store(int64(n))
-		select {
-		case changed <- struct{}{}:
-		default:
-		}
-	}
-	var inFlight atomic.Int64
-	detach := s.binding.Gate.Attach(gate.ValveFuncs{SetLimit: setLimit, CountTaken: func() int { return int(inFlight.Load()) }})
-	defer detach()
+	v := &valve{changed: make(chan struct{}, 1)}
+	defer s.binding.Gate.Attach(v)()
+	settled := make(chan struct{})
 	ended := make(chan struct{})
 	defer close(ended)
 	for {
-		full := func() bool { most := limit.Load(); return most >= 0 && inFlight.Load() >= most }
 		in := q.messages
-		if full() {
+		if v.full() {
 			in = nil
 		}
 		select {
@@ -153,18 +165,18 @@ func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.
 			return
 		case <-s.ctx.Done():
 			return
-		case <-changed:
+		case <-v.changed:
 		case <-settled:
-			inFlight.Add(-1)
+			v.inFlight.Add(-1)
 		case msg := <-in:
-			if full() { // since then
+			if v.full() { // since then
 				q.putBack(s.group.app.ctx, msg)
 				continue
 			}
 			if !s.group.app.begin(q, msg) {
 				continue
 			}
-			inFlight.Add(1)
+			v.inFlight.Add(1)
 			msg.SetContext(binding.NewContext(msg.Context(), s.binding))
 			out <- msg
 			go func() {

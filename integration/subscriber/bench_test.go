@@ -69,7 +69,7 @@ func fill(b *testing.B, q *queue, count int) {
 	body := make([]byte, 512)
 	for i := range count {
 		_, err := q.channel.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{
-			Headers: amqp091.Table{subscriber.UUIDHeader: fmt.Sprint("message ", i)}, Body: body, DeliveryMode: amqp091.Persistent,
+			Headers: amqp091.Table{uuidHeader: fmt.Sprint("message ", i)}, Body: body, DeliveryMode: amqp091.Persistent,
 		})
 		require.NoError(b, err)
 	}
@@ -147,7 +147,7 @@ func routed(b *testing.B, q *queue, count int) time.Duration {
 }
 
 func benchSubscriber(b *testing.B, q *queue) *subscriber.Subscriber {
-	s, err := subscriber.NewSubscriber(open(b, broker.URL(b)), subscriber.Config{Declare: q.declare, Concurrency: inFlight}, nil)
+	s, err := newSubscriber(open(b, broker.URL(b)), config{Declare: q.declare, Concurrency: inFlight}, nil)
 	require.NoError(b, err)
 	return s
 }

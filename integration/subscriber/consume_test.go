@@ -27,7 +27,7 @@ func TestHandlersAreInFlightAtOnce(t *testing.T) {
 	const concurrency = 16
 	q := newQueue(t, classic)
 	q.publish(t, names("message", 2*concurrency)...)
-	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{})
+	_, _, messages := q.subscribe(t, broker.URL(t), config{})
 	var first []*message.Message
 	for range concurrency { // each of them is in flight until all are
 		first = append(first, receive(t, messages))
@@ -57,7 +57,7 @@ func TestHandlersAreInFlightAtOnce(t *testing.T) {
 
 func TestConcurrencyOneKeepsTheOrderOfTheQueue(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]subscriber.Config{
+	for name, config := range map[string]config{
 		"prefetch 1":  {Concurrency: 1},
 		"prefetch 50": {Concurrency: 1, Prefetch: 50},
 		"with keys":   {Concurrency: 1, Prefetch: 50, OrderKey: func(msg *message.Message) string { return msg.UUID[len(msg.UUID)-1:] }},
@@ -90,7 +90,7 @@ func TestMessagesOfOneKeyKeepTheOrderOfTheQueue(t *testing.T) {
 		}
 	}
 	q.publish(t, uuids...)
-	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
+	_, _, messages := q.subscribe(t, broker.URL(t), config{
 		Prefetch: 64,
 		OrderKey: func(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "-"); return key },
 	})
@@ -129,7 +129,7 @@ func TestOtherKeysOvertakeAMessageThatWaitsForItsKey(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
 	q.publish(t, "slow-0", "slow-1", "slow-2", "fast-0", "free", "fast-1")
-	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
+	_, _, messages := q.subscribe(t, broker.URL(t), config{
 		Concurrency: 2, Prefetch: 6,
 		OrderKey: func(msg *message.Message) string {
 			if key, _, keyed := strings.Cut(msg.UUID, "-"); keyed {
@@ -160,7 +160,7 @@ func TestANackIsPacedAndOthersGoOn(t *testing.T) {
 			t.Parallel()
 			q := newQueue(t, arguments)
 			q.publish(t, "nacked")
-			_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{NackInitial: 20 * time.Millisecond, NackMax: 400 * time.Millisecond})
+			_, _, messages := q.subscribe(t, broker.URL(t), config{NackInitial: 20 * time.Millisecond, NackMax: 400 * time.Millisecond})
 			handled := newLedger()
 			var mu sync.Mutex
 			var arrived []time.Time
@@ -196,7 +196,7 @@ func TestAMessageThatCannotBeUnmarshalledIsPaced(t *testing.T) {
 	q := newQueue(t, classic)
 	q.publish(t, "unreadable", "panics", "none", "readable")
 	var tries atomic.Int32
-	_, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
+	_, s, messages := q.subscribe(t, broker.URL(t), config{
 		NackInitial: 50 * time.Millisecond,
 		Unmarshal: func(d amqp091.Delivery) (*message.Message, error) {
 			require.NotNil(t, d.Acknowledger)
@@ -228,33 +228,27 @@ func TestAMessageThatCannotBeUnmarshalledIsPaced(t *testing.T) {
 func TestTheSubscriptionGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 	t.Parallel()
 	const first = "message-0000"
-	for name, row := range map[string]func(c *subscriber.Config, exit func(uuid string)){
-		"Unmarshal": func(c *subscriber.Config, exit func(string)) {
+	for name, row := range map[string]func(c *config, exit func(uuid string)){
+		"Unmarshal": func(c *config, exit func(string)) {
 			c.Unmarshal = func(d amqp091.Delivery) (*message.Message, error) {
 				exit(string(d.Body))
 				return message.NewMessage(string(d.Body), nil), nil
 			}
 		},
-		"Context": func(c *subscriber.Config, exit func(string)) {
-			c.Context = func(ctx context.Context, d amqp091.Delivery, _ string) context.Context {
-				exit(string(d.Body))
-				return ctx
-			}
-		},
-		"Nacked": func(c *subscriber.Config, exit func(string)) {
-			c.Nacked = func(msg *message.Message, _ func() (*message.Message, error)) bool {
+		"Nacked": func(c *config, exit func(string)) {
+			c.Nacked = func(msg *message.Message) bool {
 				exit(msg.UUID)
 				return false
 			}
 		},
-		"OrderKey": func(c *subscriber.Config, exit func(string)) {
+		"OrderKey": func(c *config, exit func(string)) {
 			c.Concurrency = 2
 			c.OrderKey = func(msg *message.Message) string {
 				exit(msg.UUID)
 				return "one"
 			}
 		},
-		"Unmarshal with OrderKey": func(c *subscriber.Config, exit func(string)) {
+		"Unmarshal with OrderKey": func(c *config, exit func(string)) {
 			c.Concurrency, c.OrderKey = 2, func(*message.Message) string { return "one" }
 			c.Unmarshal = func(d amqp091.Delivery) (*message.Message, error) {
 				exit(string(d.Body))
@@ -267,7 +261,7 @@ func TestTheSubscriptionGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 			q := newQueue(t, classic)
 			q.publish(t, names("message", 3)...)
 			var once, nacked sync.Once
-			c := subscriber.Config{Concurrency: 1, NackInitial: 10 * time.Millisecond}
+			c := config{Concurrency: 1, NackInitial: 10 * time.Millisecond}
 			row(&c, func(uuid string) {
 				if uuid == first {
 					once.Do(runtime.Goexit)
@@ -302,12 +296,7 @@ func TestAMessagesContext(t *testing.T) {
 	q.publish(t, names("message", 3)...)
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key("of Subscribe"), "a"))
 	defer cancel()
-	s, err := subscriber.NewSubscriber(open(t, broker.URL(t)), subscriber.Config{
-		CloseTimeout: 3 * time.Second,
-		Context: func(ctx context.Context, d amqp091.Delivery, topic string) context.Context {
-			return context.WithValue(ctx, key("of Context"), topic+" "+d.RoutingKey)
-		},
-	}, nil)
+	s, err := newSubscriber(open(t, broker.URL(t)), config{CloseTimeout: 3 * time.Second}, nil)
 	require.NoError(t, err)
 	messages, err := s.Subscribe(ctx, q.name)
 	require.NoError(t, err)
@@ -315,7 +304,6 @@ func TestAMessagesContext(t *testing.T) {
 	acked, nacked, kept := receive(t, messages), receive(t, messages), receive(t, messages)
 	for _, msg := range []*message.Message{acked, nacked, kept} {
 		assert.Equal(t, "a", msg.Context().Value(key("of Subscribe")))
-		assert.Equal(t, q.name+" "+q.name, msg.Context().Value(key("of Context")))
 		require.NoError(t, msg.Context().Err())
 	}
 	acked.Ack()
@@ -345,7 +333,7 @@ func TestTwoSubscribersShareAConnection(t *testing.T) {
 	var closed []<-chan struct{}
 	var queues []*queue
 	for range 2 {
-		s, err := subscriber.NewSubscriber(connection, subscriber.Config{}, nil)
+		s, err := newSubscriber(connection, config{}, nil)
 		require.NoError(t, err)
 		subscribers = append(subscribers, s)
 		for range 3 {
@@ -396,7 +384,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 	t.Parallel()
 	connection := open(t, broker.URL(t))
 	refused := errors.New("no such topology")
-	s, err := subscriber.NewSubscriber(connection, subscriber.Config{
+	s, err := newSubscriber(connection, config{
 		QueueOf: func(topic string) string {
 			if topic == "long" {
 				return strings.Repeat("x", 256)
@@ -417,7 +405,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 	missing := broker.Name(t, "missing")
 	for topic, text := range map[string]string{
 		"refused": `topic "refused": declare: no such topology`,
-		"panics":  `topic "panics": declare: Config.Declare panicked: no queue`,
+		"panics":  `topic "panics": declare: Declare panicked: no queue`,
 		missing:   "404",
 		"":        "its queue has no name",
 		"long":    "256 bytes, at most 255",
@@ -452,7 +440,7 @@ func TestAHandlerThatEndsItsGoroutineBlocksNothingElse(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
 	q.publish(t, append([]string{"goexit"}, names("message", 50)...)...)
-	connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Concurrency: 2, CloseTimeout: 100 * time.Millisecond})
+	connection, s, messages := q.subscribe(t, broker.URL(t), config{Concurrency: 2, CloseTimeout: 100 * time.Millisecond})
 	handled := newLedger()
 	handle(messages, func(msg *message.Message) {
 		handled.add(msg.UUID)

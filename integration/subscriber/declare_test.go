@@ -57,7 +57,7 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 	q := newQueue(t, classic)
 	m := &memory{queue: q}
 	proxy, uri := broker.Proxy(t)
-	connection, s, messages := q.subscribe(t, uri, subscriber.Config{Declare: m.declare})
+	connection, s, messages := q.subscribe(t, uri, config{Declare: m.declare})
 	for range subscriptions - 1 {
 		_, err := s.Subscribe(t.Context(), q.name)
 		require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestADeletedQueueIsDeclaredAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, quorum)
 	declared := make(chan time.Time, 100)
-	q.subscribe(t, broker.URL(t), subscriber.Config{Declare: func(d subscriber.Declaration, topic string) error {
+	q.subscribe(t, broker.URL(t), config{Declare: func(d subscriber.Declaration, topic string) error {
 		declared <- time.Now()
 		return q.declare(d, topic)
 	}})
@@ -124,7 +124,7 @@ func TestAMemoryThatIsOutdated(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
 	m := &memory{queue: q}
-	s, err := subscriber.NewSubscriber(open(t, broker.URL(t)), subscriber.Config{Declare: m.declare}, nil)
+	s, err := newSubscriber(open(t, broker.URL(t)), config{Declare: m.declare}, nil)
 	require.NoError(t, err)
 	remove := func() {
 		t.Helper()

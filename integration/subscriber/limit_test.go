@@ -16,24 +16,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
 
 // A tap limits the one subscription of a subscriber.
-type tap struct {
-	first int // the limit at the start
-	limit func(int)
-	taken func() int
-	ended chan struct{}
+type tap struct{ *gate.Gate }
+
+// newTap returns a tap with a limit at the start.
+func newTap(first int) tap {
+	p := tap{gate.New(0)}
+	p.limit(first)
+	return p
 }
 
-func newTap(first int) *tap { return &tap{first: first, ended: make(chan struct{})} }
-
-func (p *tap) limits(limit func(int), taken func() int) func() {
-	limit(p.first)
-	p.limit, p.taken = limit, taken
-	return func() { close(p.ended) }
-}
+func (p tap) limit(n int) { p.Set(gate.Operator, n) }
 
 // consumers is how many consumers the queue has.
 func (q *queue) consumers(t testing.TB) int {
@@ -93,8 +90,8 @@ func TestAPauseGivesBackWhatWasNotHandedOut(t *testing.T) {
 				q := newQueue(t, arguments)
 				q.publish(t, names("message", all)...)
 				p := newTap(-1)
-				connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
-					Prefetch: fetched, OrderKey: key, CloseTimeout: time.Minute, Limits: p.limits,
+				connection, s, messages := q.subscribe(t, broker.URL(t), config{
+					Prefetch: fetched, OrderKey: key, CloseTimeout: time.Minute, Gate: p.Gate,
 				})
 				handled := map[string]*message.Message{}
 				for range inFlight {
@@ -119,7 +116,7 @@ func TestAPauseGivesBackWhatWasNotHandedOut(t *testing.T) {
 				begin := time.Now()
 				require.NoError(t, s.Close())
 				assert.Less(t, time.Since(begin), 50*time.Second, "CloseTimeout is a minute")
-				expect(t, p.ended, "Config.Limits is told of the end")
+				assert.True(t, p.Ended(), "the subscription is detached")
 
 				want := int64(0)
 				if countsNacks(t) {
@@ -162,7 +159,7 @@ func TestTheOrderIsKeptAcrossPauses(t *testing.T) {
 	}
 	keyOf := func(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "-"); return key }
 	for kind, arguments := range map[string]amqp091.Table{"quorum": quorum, "classic": classic} {
-		for name, config := range map[string]subscriber.Config{
+		for name, c := range map[string]config{
 			"one at a time": {Concurrency: 1, Prefetch: 50},
 			"with keys":     {Concurrency: 3, Prefetch: 50, OrderKey: keyOf},
 		} {
@@ -171,8 +168,8 @@ func TestTheOrderIsKeptAcrossPauses(t *testing.T) {
 				q := newQueue(t, arguments)
 				q.publish(t, uuids...)
 				p := newTap(-1)
-				config.Limits = p.limits
-				connection, _, messages := q.subscribe(t, broker.URL(t), config)
+				c.Gate = p.Gate
+				connection, _, messages := q.subscribe(t, broker.URL(t), c)
 				handled := newLedger()
 				var running [keys]atomic.Int32
 				handle(messages, func(msg *message.Message) {
@@ -195,7 +192,7 @@ func TestTheOrderIsKeptAcrossPauses(t *testing.T) {
 				}
 				require.NoError(t, connection.Health().Subscriptions[0].LastError, "the channel is the first one")
 				got := handled.inOrder()
-				if config.OrderKey == nil {
+				if c.OrderKey == nil {
 					assert.Equal(t, uuids, got)
 				}
 				assert.Len(t, got, len(uuids), "no message is handled twice")
@@ -221,7 +218,7 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 			q := newQueue(t, quorum)
 			q.publish(t, names("message", all)...)
 			p := newTap(0)
-			connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{OrderKey: key, Prefetch: 32, Limits: p.limits})
+			connection, _, messages := q.subscribe(t, broker.URL(t), config{OrderKey: key, Prefetch: 32, Gate: p.Gate})
 			require.False(t, connection.Health().Subscriptions[0].Consuming, "it begins paused")
 			q.waitPaused(t, all)
 
@@ -258,11 +255,11 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 			take(1)
 			none(all - 2)
 
-			assert.Equal(t, 1, p.taken())
+			assert.Equal(t, 1, p.Taken())
 			p.limit(3) // one is in flight, which the prefetch of the next consumer does not count
 			take(2)
 			broker.Eventually(t, soon, func() bool { return q.ready(t) == all-5 }, "3 in flight, and one that waits for a place")
-			broker.Eventually(t, soon, func() bool { return p.taken() == 4 }, "and all of them take places")
+			broker.Eventually(t, soon, func() bool { return p.Taken() == 4 }, "and all of them take places")
 			select {
 			case msg := <-messages:
 				require.FailNow(t, "4 messages are in flight", msg.UUID)
@@ -281,7 +278,7 @@ func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 			broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming }, "paused")
 			p.limit(1) // those in flight from before the pause take no place
 			take(1)
-			assert.Equal(t, 1, p.taken())
+			assert.Equal(t, 1, p.Taken())
 			q.waitReady(t, all-settled-len(open))
 			p.limit(-1)
 			take(16 - len(open))
@@ -305,7 +302,7 @@ func TestAcksDoNotWaitForHandlersThatHang(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic) // a quorum queue counts a consumer that is cancelled
 	p := newTap(-1)
-	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Concurrency: 3, Limits: p.limits})
+	_, _, messages := q.subscribe(t, broker.URL(t), config{Concurrency: 3, Gate: p.Gate})
 	q.publish(t, "hangs-1", "hangs-2")
 	hanging := []*message.Message{receive(t, messages), receive(t, messages)}
 	p.limit(0)
@@ -332,8 +329,8 @@ func TestAPauseOutlastsTheConnection(t *testing.T) {
 	proxy, uri := broker.Proxy(t)
 	var declared atomic.Int32
 	p := newTap(0)
-	connection, _, messages := q.subscribe(t, uri, subscriber.Config{
-		Limits: p.limits,
+	connection, _, messages := q.subscribe(t, uri, config{
+		Gate: p.Gate,
 		Declare: func(d subscriber.Declaration, topic string) error {
 			declared.Add(1)
 			return q.declare(d, topic)
@@ -379,7 +376,7 @@ func TestTheQueueIsDeletedDuringAPause(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, quorum)
 	p := newTap(-1)
-	_, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Limits: p.limits})
+	_, _, messages := q.subscribe(t, broker.URL(t), config{Gate: p.Gate})
 	p.limit(0)
 	q.waitPaused(t, 0)
 	_, err := q.channel.QueueDelete(q.name, false, false, false)
@@ -403,7 +400,7 @@ func TestCloseWhileTheBrokerDoesNotAnswerAPause(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
 	p := newTap(-1)
-	closesWhileTheBrokerIsSilent(t, q, subscriber.Config{Prefetch: 30, Limits: p.limits}, func() {
+	closesWhileTheBrokerIsSilent(t, q, config{Prefetch: 30, Gate: p.Gate}, func() {
 		p.limit(0)
 		broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the broker has cancelled the consumer")
 	})
@@ -418,8 +415,8 @@ func TestManyChangesOfTheLimitLoseNothing(t *testing.T) {
 			q := newQueue(t, quorum)
 			uuids := names("message", all)
 			p := newTap(-1)
-			connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
-				OrderKey: key, Prefetch: 48, NackInitial: time.Millisecond, NackMax: 5 * time.Millisecond, Limits: p.limits,
+			connection, s, messages := q.subscribe(t, broker.URL(t), config{
+				OrderKey: key, Prefetch: 48, NackInitial: time.Millisecond, NackMax: 5 * time.Millisecond, Gate: p.Gate,
 			})
 			acked := newLedger()
 			handle(messages, func(msg *message.Message) {
@@ -467,7 +464,7 @@ func TestAShutdownDuringChangesOfTheLimit(t *testing.T) {
 	for round := 0; acked.distinct() < len(uuids); round++ {
 		require.Less(t, round, 5000)
 		p := newTap(round%4 - 1)
-		connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{Prefetch: 40, CloseTimeout: time.Minute, Limits: p.limits})
+		connection, s, messages := q.subscribe(t, broker.URL(t), config{Prefetch: 40, CloseTimeout: time.Minute, Gate: p.Gate})
 		var count atomic.Int32
 		closed := handle(messages, func(msg *message.Message) {
 			acked.add(msg.UUID)

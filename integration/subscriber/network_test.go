@@ -29,7 +29,7 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 			q := newQueue(t, arguments)
 			q.publish(t, "before", "in flight")
 			var declared atomic.Int32
-			connection, _, messages := q.subscribe(t, broker.URL(t), subscriber.Config{
+			connection, _, messages := q.subscribe(t, broker.URL(t), config{
 				Declare: func(d subscriber.Declaration, topic string) error {
 					declared.Add(1)
 					return q.declare(d, topic)
@@ -74,7 +74,7 @@ func TestTheQueueIsReplacedAtOnce(t *testing.T) {
 	q := newQueue(t, quorum)
 	handled := newLedger()
 	connection := open(t, broker.URL(t))
-	s, err := subscriber.NewSubscriber(connection, subscriber.Config{Declare: q.declare, CloseTimeout: 5 * time.Second}, nil)
+	s, err := newSubscriber(connection, config{Declare: q.declare, CloseTimeout: 5 * time.Second}, nil)
 	require.NoError(t, err)
 	for range consumers {
 		messages, err := s.Subscribe(t.Context(), q.name)
@@ -115,7 +115,7 @@ func TestALostConnectionLosesNoMessage(t *testing.T) {
 			q := newQueue(t, quorum)
 			proxy, uri := broker.Proxy(t)
 			var declared atomic.Int32
-			connection, _, messages := q.subscribe(t, uri, subscriber.Config{
+			connection, _, messages := q.subscribe(t, uri, config{
 				OrderKey: key, Prefetch: 64,
 				Declare: func(d subscriber.Declaration, topic string) error {
 					declared.Add(1)
@@ -161,7 +161,7 @@ func TestDeclaredAgainBeforeConsuming(t *testing.T) {
 	var mu sync.Mutex
 	var events []string
 	var failing atomic.Int32
-	connection, _, messages := q.subscribe(t, uri, subscriber.Config{
+	connection, _, messages := q.subscribe(t, uri, config{
 		Declare: func(d subscriber.Declaration, topic string) error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -211,7 +211,7 @@ func TestSubscribeAndCloseWhileDisconnected(t *testing.T) {
 	q := newQueue(t, classic)
 	q.publish(t, "in flight")
 	proxy, uri := broker.Proxy(t)
-	connection, s, messages := q.subscribe(t, uri, subscriber.Config{})
+	connection, s, messages := q.subscribe(t, uri, config{})
 	msg := receive(t, messages)
 	proxy.Stop()
 	broker.Eventually(t, soon, func() bool { return !connection.Health().Links[0].Connected }, "it notices")
@@ -231,16 +231,16 @@ func TestSubscribeAndCloseWhileDisconnected(t *testing.T) {
 func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
-	closesWhileTheBrokerIsSilent(t, q, subscriber.Config{Prefetch: 30}, func() {})
+	closesWhileTheBrokerIsSilent(t, q, config{Prefetch: 30}, func() {})
 }
 
 // closesWhileTheBrokerIsSilent asserts that a shutdown ends although no answer of the broker arrives. before runs when none arrives
 // any more.
-func closesWhileTheBrokerIsSilent(t *testing.T, q *queue, config subscriber.Config, before func()) {
+func closesWhileTheBrokerIsSilent(t *testing.T, q *queue, c config, before func()) {
 	t.Helper()
 	q.publish(t, names("message", 40)...)
 	proxy, uri := broker.Proxy(t)
-	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", config)
+	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", c)
 	msg := receive(t, messages)
 	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
 		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))

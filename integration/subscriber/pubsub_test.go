@@ -38,21 +38,21 @@ func TestPubSub(t *testing.T) {
 	}
 }
 
-func pubSub(t *testing.T, config amqp.Config, concurrency int) (message.Publisher, message.Subscriber) {
+func pubSub(t *testing.T, own amqp.Config, concurrency int) (message.Publisher, message.Subscriber) {
 	t.Helper()
-	config.Publish.ChannelPoolSize = 25
-	publisher, err := amqp.NewPublisher(config, watermill.NopLogger{})
+	own.Publish.ChannelPoolSize = 25
+	publisher, err := amqp.NewPublisher(own, watermill.NopLogger{})
 	require.NoError(t, err)
 	connection := open(t, broker.URL(t))
-	s, err := subscriber.NewSubscriber(connection, subscriber.Config{
-		QueueOf:      config.Queue.GenerateName,
-		Unmarshal:    config.Marshaler.Unmarshal,
+	s, err := newSubscriber(connection, config{
+		QueueOf:      own.Queue.GenerateName,
+		Unmarshal:    own.Marshaler.Unmarshal,
 		Concurrency:  concurrency,
 		CloseTimeout: time.Second,           // some tests never settle what they received
 		NackMax:      20 * time.Millisecond, // one of them nacks the first message of the queue 300 times
 		Declare: func(d subscriber.Declaration, topic string) error {
-			queue, exchange := config.Queue.GenerateName(topic), config.Exchange.GenerateName(topic)
-			return config.TopologyBuilder.BuildTopology(d.Channel, queue, exchange, config, watermill.NopLogger{})
+			queue, exchange := own.Queue.GenerateName(topic), own.Exchange.GenerateName(topic)
+			return own.TopologyBuilder.BuildTopology(d.Channel, queue, exchange, own, watermill.NopLogger{})
 		},
 	}, nil)
 	require.NoError(t, err)

@@ -55,7 +55,7 @@ func (q *queue) publish(t testing.TB, uuids ...string) {
 	var confirms []*amqp091.DeferredConfirmation
 	for _, uuid := range uuids {
 		confirm, err := q.channel.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{
-			Headers: amqp091.Table{subscriber.UUIDHeader: uuid}, Body: []byte(uuid), DeliveryMode: amqp091.Persistent,
+			Headers: amqp091.Table{uuidHeader: uuid}, Body: []byte(uuid), DeliveryMode: amqp091.Persistent,
 		})
 		require.NoError(t, err)
 		confirms = append(confirms, confirm)
@@ -80,7 +80,7 @@ func (q *queue) content(t testing.TB) map[string]amqp091.Delivery {
 		if !ok {
 			return content
 		}
-		uuid := delivery.Headers[subscriber.UUIDHeader].(string)
+		uuid := delivery.Headers[uuidHeader].(string)
 		require.NotContains(t, content, uuid, "twice in the queue")
 		content[uuid] = delivery
 	}
@@ -110,16 +110,16 @@ func open(t testing.TB, uri string) *subscriber.Connection {
 }
 
 // subscribe consumes the queue over a connection of its own until the test ends.
-func (q *queue) subscribe(t testing.TB, uri string, config subscriber.Config) (*subscriber.Connection, *subscriber.Subscriber, <-chan *message.Message) {
+func (q *queue) subscribe(t testing.TB, uri string, c config) (*subscriber.Connection, *subscriber.Subscriber, <-chan *message.Message) {
 	t.Helper()
 	connection := open(t, uri)
-	if config.Declare == nil {
-		config.Declare = q.declare
+	if c.Declare == nil {
+		c.Declare = q.declare
 	}
-	if config.CloseTimeout == 0 {
-		config.CloseTimeout = 5 * time.Second
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = 5 * time.Second
 	}
-	s, err := subscriber.NewSubscriber(connection, config, nil)
+	s, err := newSubscriber(connection, c, nil)
 	require.NoError(t, err)
 	messages, err := s.Subscribe(t.Context(), q.name)
 	require.NoError(t, err)

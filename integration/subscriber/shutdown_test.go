@@ -31,7 +31,7 @@ func countsNacks(t *testing.T) bool {
 
 func TestAShutdownLosesAndCountsNothingMore(t *testing.T) {
 	t.Parallel()
-	for name, config := range map[string]subscriber.Config{
+	for name, config := range map[string]config{
 		"in the order of arrival": {Prefetch: 50},
 		"with keys":               {Prefetch: 50, OrderKey: func(msg *message.Message) string { return msg.UUID }},
 		"with keys that wait": {Prefetch: 50, OrderKey: func(msg *message.Message) string {
@@ -96,7 +96,7 @@ func TestCloseGivesUpWhatIsNotSettled(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, quorum)
 	q.publish(t, "acked in time", "acked after its context", "never settled")
-	_, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{CloseTimeout: 300 * time.Millisecond})
+	_, s, messages := q.subscribe(t, broker.URL(t), config{CloseTimeout: 300 * time.Millisecond})
 	byName := map[string]*message.Message{}
 	for range 3 {
 		msg := receive(t, messages)
@@ -128,7 +128,7 @@ func TestAShutdownEndsThePauseOfANack(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, quorum)
 	q.publish(t, "nacked")
-	connection, s, messages := q.subscribe(t, broker.URL(t), subscriber.Config{NackInitial: time.Hour, CloseTimeout: time.Minute})
+	connection, s, messages := q.subscribe(t, broker.URL(t), config{NackInitial: time.Hour, CloseTimeout: time.Minute})
 	receive(t, messages).Nack()
 	broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 1 }, "it keeps its place")
 	begin := time.Now()
@@ -143,7 +143,7 @@ func TestTheEndOfSubscribesContextEndsOneSubscription(t *testing.T) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	connection := open(t, broker.URL(t))
-	s, err := subscriber.NewSubscriber(connection, subscriber.Config{}, nil)
+	s, err := newSubscriber(connection, config{}, nil)
 	require.NoError(t, err)
 	handled := newLedger()
 	entered, leave := make(chan struct{}), make(chan struct{})
@@ -189,7 +189,7 @@ func TestARouterClosesUnderLoad(t *testing.T) {
 		require.NoError(t, err)
 		connection, err := subscriber.Open(wire.Config{URI: broker.URL(t)}, nil)
 		require.NoError(t, err)
-		s, err := subscriber.NewSubscriber(connection, subscriber.Config{Declare: q.declare}, nil)
+		s, err := newSubscriber(connection, config{Declare: q.declare}, nil)
 		require.NoError(t, err)
 		busy, enough := make(chan struct{}), int32(min(500, all-handled.distinct()))
 		var count atomic.Int32

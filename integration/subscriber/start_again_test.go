@@ -23,7 +23,7 @@ func TestSubscribeTriesAgainWhereTheConnectionIsLostMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, connection.Close()) })
 	var calls atomic.Int32
-	s, err := subscriber.NewSubscriber(connection, subscriber.Config{Declare: func(d subscriber.Declaration, topic string) error {
+	s, err := newSubscriber(connection, config{Declare: func(d subscriber.Declaration, topic string) error {
 		switch calls.Add(1) {
 		case 1:
 			return &amqp091.Error{Code: amqp091.InternalError, Reason: "INTERNAL_ERROR", Server: true}

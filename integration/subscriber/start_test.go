@@ -29,7 +29,7 @@ func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
 		}
 		var starting sync.WaitGroup
 		for _, connection := range connections {
-			s, err := subscriber.NewSubscriber(connection, subscriber.Config{
+			s, err := newSubscriber(connection, config{
 				Declare: func(d subscriber.Declaration, topic string) error {
 					_, err := d.Channel.QueueDeclare(topic, true, false, false, false, quorum)
 					return err

@@ -52,7 +52,10 @@ type Delivery struct {
 	context.Context
 	Binding *Binding
 	state   atomic.Int32
-	aside   chan<- struct{} // receives when the message is set aside; nil: the subscription cannot do that
+
+	// Place is that of the message, where the subscription counts its messages in flight. A message that is set aside
+	// gives it back early. Nil: the subscription cannot set messages aside.
+	Place *gate.Place
 }
 
 // The states of a Delivery.
@@ -75,25 +78,6 @@ func (d *Delivery) Called()   { d.state.Store(called) }
 func (d *Delivery) Returned() { d.state.Store(returned) }
 func (d *Delivery) Failed()   { d.state.Store(waiting) }
 
-// Offer makes a subscription's channel known, with room for one, before the message of ctx is handed out. It receives
-// when the message is to take no place of the handler any more.
-func Offer(ctx context.Context, aside chan<- struct{}) {
-	if d, found := ctx.Value(contextKey{}).(*Delivery); found {
-		d.aside = aside
-	}
-}
-
-// SetsAside reports whether the subscription can set the message aside.
-func (d *Delivery) SetsAside() bool { return d.aside != nil }
-
-// SetAside asks the subscription to go on as if the message was settled. It stays unacknowledged.
-func (d *Delivery) SetAside() {
-	select {
-	case d.aside <- struct{}{}:
-	default:
-	}
-}
-
 // Processed reports whether the handler has returned without an error. If the message is nacked then, what failed was
 // outside of the retry middleware: for example the router could not publish what the handler had produced.
 func (d *Delivery) Processed() bool { return d.state.Load() == returned }
@@ -103,13 +87,18 @@ func NewContext(ctx context.Context, b *Binding) context.Context {
 	return &Delivery{Context: ctx, Binding: b}
 }
 
-// Each returns a context for one message of a subscription whose context NewContext has made.
-func Each(ctx context.Context) context.Context {
+// Each returns a context for one message, and its place, of a subscription whose context NewContext has made.
+func Each(ctx context.Context) (context.Context, *gate.Place) {
 	d, found := ctx.Value(contextKey{}).(*Delivery)
 	if !found {
-		return ctx
+		return ctx, &gate.Place{}
 	}
-	return &Delivery{Context: ctx, Binding: d.Binding}
+	each := &struct { // one allocation
+		Delivery
+		place gate.Place
+	}{Delivery: Delivery{Context: ctx, Binding: d.Binding}}
+	each.Place = &each.place
+	return &each.Delivery, &each.place
 }
 
 // Lookup returns the delivery of a message, nil for a message of another subscriber.

@@ -43,15 +43,15 @@ type Gate struct {
 
 	watcher atomic.Pointer[Watcher]
 
-	mu      sync.Mutex
-	limits  map[Reason]int
-	since   time.Time // of the first of limits
-	valves  []*attached
-	begun   bool          // a valve has been attached
-	round   *round        // from one pause to the next
-	changed chan struct{} // closed when a place may have become free; nil while no Enter waits
-	held    int
-	aside   int
+	places *Places // of messages of Enter
+
+	mu     sync.Mutex
+	limits map[Reason]int
+	since  time.Time // of the first of limits
+	valves []*attached
+	begun  bool // a valve has been attached
+	held   int
+	aside  int
 }
 
 // Watcher belongs to a gate, as a handler's breaker does.
@@ -60,20 +60,12 @@ type Watcher interface {
 	Changed()
 }
 
-// A Place of Enter is taken until Leave.
-type Place struct {
-	gate  *Gate
-	round *round
-}
-
-type round struct{ entered int }
-
 // attached makes equal valves different.
 type attached struct{ Valve }
 
 // New returns a gate without limits, of a handler with so many messages in flight. 0 or less: the number is not known.
 func New(concurrency int) *Gate {
-	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}, round: &round{}}
+	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}, places: NewPlaces(0)}
 	g.limit.Store(None)
 	return g
 }
@@ -161,13 +153,10 @@ func (g *Gate) set(reason Reason, limit int) {
 		return
 	}
 	g.limit.Store(int64(effective))
-	if effective == 0 {
-		g.round = &round{}
-	}
 	for _, v := range g.valves {
 		v.Limit(effective)
 	}
-	g.wake()
+	g.places.Set(effective)
 }
 
 // Limit is the effective limit. It costs one atomic load.
@@ -191,7 +180,7 @@ func (g *Gate) Since() time.Time {
 func (g *Gate) Taken() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	taken := g.round.entered
+	taken := g.places.Taken()
 	for _, v := range g.valves {
 		taken = max(taken, v.Taken())
 	}
@@ -199,50 +188,21 @@ func (g *Gate) Taken() int {
 }
 
 // Enter waits for a free place under the limit, for a subscription that is no Valve. It returns nil when ctx or stop
-// ends first; stop may be nil. Messages that were in flight when the limit became 0 take no place: a handler that never
-// ends would otherwise keep the place of a limit of 1.
+// ends first; stop may be nil.
 func (g *Gate) Enter(ctx context.Context, stop <-chan struct{}) *Place {
+	place := &Place{}
 	for {
-		place, free := g.enter()
-		if place != nil {
+		if g.places.Take(place) {
+			g.places.Pass()
 			return place
 		}
 		select {
-		case <-free:
+		case <-g.places.Changed():
 		case <-ctx.Done():
 			return nil
 		case <-stop:
 			return nil
 		}
-	}
-}
-
-// enter takes a place. Where none is free, it returns a channel that is closed when one may have become free.
-func (g *Gate) enter() (*Place, <-chan struct{}) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if limit := g.Limit(); limit < 0 || g.round.entered < limit {
-		g.round.entered++
-		return &Place{g, g.round}, nil
-	}
-	if g.changed == nil {
-		g.changed = make(chan struct{})
-	}
-	return nil, g.changed
-}
-
-// Leave gives the place back.
-func (p *Place) Leave() {
-	p.gate.mu.Lock()
-	defer p.gate.mu.Unlock()
-	p.round.entered--
-	p.gate.wake()
-}
-
-func (g *Gate) wake() {
-	if g.changed != nil {
-		close(g.changed)
-		g.changed = nil
 	}
 }
 

@@ -11,18 +11,6 @@ import (
 	"time"
 )
 
-// ValveFuncs are functions that are a Valve.
-type ValveFuncs struct {
-	SetLimit   func(n int)
-	CountTaken func() int
-}
-
-// Limit implements Valve.
-func (f ValveFuncs) Limit(n int) { f.SetLimit(n) }
-
-// Taken implements Valve.
-func (f ValveFuncs) Taken() int { return f.CountTaken() }
-
 // Handlers has the gates of the handlers of one connection. The zero value is ready for use. It is safe for concurrent
 // use.
 type Handlers struct {

@@ -105,8 +105,8 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/subscriber",
 		may: []string{
-			watermill, amqp091, module + "/internal/binding", module + "/retry", module + "/rabbitmq/publish",
-			module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire", module + "/internal/users",
+			watermill, amqp091, module + "/internal/binding", module + "/internal/gate", module + "/retry",
+			module + "/rabbitmq/publish", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
 		why:   "it consumes queues: what is declared for them is known above it",

@@ -27,6 +27,7 @@ import (
 var (
 	_ message.Subscriber           = (*handlerSubscriber)(nil)
 	_ message.SubscribeInitializer = (*handlerSubscriber)(nil)
+	_ subscriber.Handler           = (*handlerSubscriber)(nil)
 )
 
 // handlerSubscriber is the subscriber of one handler of a Connection, with its retry middleware.
@@ -38,6 +39,7 @@ type handlerSubscriber struct {
 	tierGroup  string // empty: its work queues have tiers of their own
 	options    retry.Options
 	tiers      []backoff.Tier
+	headers    app.Marshaler
 	subscriber *subscriber.Subscriber
 	retry      *middleware.TieredRetry
 	gate       *gate.Gate
@@ -73,7 +75,8 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	h := &handlerSubscriber{
 		tierGroup:  group,
 		connection: c, core: c.core, name: name, options: o,
-		logger: c.logger.With(watermill.LogFields{"handler_name": name}),
+		headers: headers.New(c.core.app.Marshaler, c.core.prefix),
+		logger:  c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
 	policy := withLadder(*o.Policy)
 	h.tiers = middleware.Tiers(policy, true)
@@ -82,39 +85,25 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)
 	h.closing, h.close = context.WithCancel(c.stopping)
-	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h.subscriberConfig(), h.logger); err != nil {
+	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h, h.subscriberConfig(), h.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	return h, nil
 }
 
-// limits makes a subscription follow the gate.
-func (h *handlerSubscriber) limits(limit func(int), taken func() int) (ended func()) {
-	return h.gate.Attach(gate.ValveFuncs{SetLimit: limit, CountTaken: taken})
-}
-
 func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 	own := h.core.app
 	return subscriber.Config{
-		Name: h.name,
-		QueueOf: func(topic string) string {
-			queue, _ := h.queueOf(topic) // add has reported the error
-			return queue
-		},
-		Declare:      h.declare,
-		Context:      func(ctx context.Context, _ amqp091.Delivery, _ string) context.Context { return binding.Each(ctx) },
-		Quorum:       h.connection.declarer.mayBeQuorum,
-		Unmarshal:    unmarshal(headers.New(own.Marshaler, h.core.prefix).Unmarshal, own.RedeliveredKey),
+		Name:         h.name,
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
 		OrderKey:     h.options.OrderKey,
-		Limits:       h.limits,
+		Gate:         h.gate,
 		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
 			Tag: own.Consume.Tag, Exclusive: own.Consume.Exclusive, NoLocal: own.Consume.NoLocal,
 			Arguments: own.Consume.Arguments,
 		},
-		Nacked: h.nacked,
 	}
 }
 
@@ -130,24 +119,8 @@ func (h *handlerSubscriber) prefetch() int {
 	return max(least, h.core.app.Consume.PrefetchCount)
 }
 
-// unmarshal marks messages that the broker delivers again, where the major does so.
-func unmarshal(
-	read func(amqp091.Delivery) (*message.Message, error), redeliveredKey string,
-) func(amqp091.Delivery) (*message.Message, error) {
-	if redeliveredKey == "" {
-		return read
-	}
-	return func(delivery amqp091.Delivery) (*message.Message, error) {
-		msg, err := read(delivery)
-		if err == nil && delivery.Redelivered {
-			msg.Metadata.Set(redeliveredKey, "true")
-		}
-		return msg, err
-	}
-}
-
-// queueOf returns the work queue of a topic.
-func (h *handlerSubscriber) queueOf(topic string) (string, error) {
+// QueueOf implements subscriber.Handler.
+func (h *handlerSubscriber) QueueOf(topic string) (string, error) {
 	own, group := h.core.app, h.options.Group
 	switch {
 	case group != "" && own.ExchangeName(topic) == "":
@@ -173,7 +146,7 @@ func workQueueOf(own app.Config, group, topic string) string {
 
 // add makes the tiers of the handler part of the topology of a topic's work queue.
 func (h *handlerSubscriber) add(topic string) error {
-	queue, err := h.queueOf(topic)
+	queue, err := h.QueueOf(topic)
 	if err == nil {
 		group := cmp.Or(h.tierGroup, queue)
 		err = errors.Join(h.core.prefix.ValidateQueue(queue, group, h.tiers),
@@ -193,7 +166,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	if err := h.begin(topic); err != nil {
 		return nil, err
 	}
-	queue, err := h.queueOf(topic)
+	queue, err := h.QueueOf(topic)
 	if err != nil {
 		return nil, h.explain(err)
 	}
@@ -243,9 +216,9 @@ func (h *handlerSubscriber) explain(err error) error {
 	return faults.OfHandler(h.name, err)
 }
 
-// declare declares the topology of a topic's work queue.
-func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) error {
-	queue, err := h.queueOf(topic)
+// Declare implements subscriber.Handler: it declares the topology of a topic's work queue.
+func (h *handlerSubscriber) Declare(d subscriber.Declaration, topic string) error {
+	queue, err := h.QueueOf(topic)
 	if err != nil {
 		return err
 	}
@@ -254,8 +227,23 @@ func (h *handlerSubscriber) declare(d subscriber.Declaration, topic string) erro
 	return h.connection.declarer.declare(d, s, h.core.topologyOf(queue))
 }
 
-// nacked retries a message whose handler has succeeded: what failed was outside of the retry middleware.
-func (h *handlerSubscriber) nacked(msg *message.Message, again func() (*message.Message, error)) bool {
+// MayBeQuorum implements subscriber.Handler.
+func (h *handlerSubscriber) MayBeQuorum(queue string) bool {
+	return h.connection.declarer.mayBeQuorum(queue)
+}
+
+// Unmarshal implements subscriber.Handler. It marks messages that the broker delivers again, where the major does so.
+func (h *handlerSubscriber) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	msg, err := h.headers.Unmarshal(delivery)
+	if err == nil && delivery.Redelivered && h.core.app.RedeliveredKey != "" {
+		msg.Metadata.Set(h.core.app.RedeliveredKey, "true")
+	}
+	return msg, err
+}
+
+// Nacked implements subscriber.Handler. It retries a message whose handler has succeeded: what failed was outside of
+// the retry middleware.
+func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bool {
 	delivery := binding.Lookup(msg)
 	if delivery == nil {
 		return false
@@ -266,7 +254,7 @@ func (h *handlerSubscriber) nacked(msg *message.Message, again func() (*message.
 	if !delivery.Processed() {
 		return false
 	}
-	original, err := again()
+	original, err := h.Unmarshal(of)
 	if err != nil {
 		return false
 	}
@@ -281,7 +269,7 @@ func (h *handlerSubscriber) warnUnclaimed(msg *message.Message) {
 		return
 	}
 	topic := message.SubscribeTopicFromCtx(msg.Context())
-	queue, _ := h.queueOf(topic)
+	queue, _ := h.QueueOf(topic)
 	warning.Log(h.logger, fmt.Sprintf("Handler %q has no retry middleware: add it with "+
 		"handler.AddMiddleware(rabbit.Middleware) "+
 		"or router.AddMiddleware(rabbit.Middleware). Until then a failed message comes back after up to 5 s, until "+

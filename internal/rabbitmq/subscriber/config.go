@@ -2,7 +2,6 @@ package subscriber
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -10,12 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
-
-// UUIDHeader is the message header in which the default Config.Unmarshal expects the message's UUID. It is the header
-// of package publisher, and of watermill-amqp's DefaultMarshaler.
-const UUIDHeader = "_watermill_message_uuid"
 
 const (
 	defaultConcurrency  = 16
@@ -27,37 +23,10 @@ const (
 	maxShortString = 255       // the length of an AMQP short string has one byte
 )
 
-// Config is the configuration of a Subscriber. Every field has a default. The functions are called by several
-// goroutines at the same time. A panic in one of them counts as an error.
+// Config is the configuration of a Subscriber. Every field has a default.
 type Config struct {
 	// Name is the subscriber's name in Health, for example that of its handler. It may be empty.
 	Name string
-
-	// QueueOf returns the name of the queue that a topic's messages are consumed from. Nil: the topic itself.
-	QueueOf func(topic string) string
-
-	// Declare declares what consuming a topic needs, such as its queue. It is called before the topic is consumed for
-	// the first time, and again before it is consumed again: after each reconnect, and after the broker has cancelled
-	// the consumer. It may remember what it has declared on a connection; see Declaration. The first Subscribe returns
-	// its error. Later errors are logged, and Declare is called again after a pause; see Open. Nil: the queue has to
-	// exist.
-	Declare func(declaration Declaration, topic string) error
-
-	// Quorum reports whether a queue is a quorum queue. It is called after Declare, and only on RabbitMQ 3.10 and 3.11:
-	// there a quorum queue that is deleted and declared anew within milliseconds may move its consumers to the new
-	// queue, where they get no message. A prefetch for the whole channel (global) makes the broker cancel them. It
-	// limits nothing, and costs the broker processor time, on a classic queue more. Nil: every queue may be one.
-	Quorum func(queue string) bool
-
-	// Unmarshal converts a delivery to a message. When it returns an error, the error is logged and the delivery is
-	// nacked after the pause of NackInitial. Nil: the body becomes the payload, headers that are strings become
-	// metadata, and the UUID is taken from UUIDHeader.
-	Unmarshal func(delivery amqp091.Delivery) (*message.Message, error)
-
-	// Context returns the context of a message. It may add values to ctx, which has those of Subscribe's context. A
-	// message's context ends when the message is acked or nacked, or after CloseTimeout; it does not end with
-	// Subscribe's context. Nil: ctx itself.
-	Context func(ctx context.Context, delivery amqp091.Delivery, topic string) context.Context
 
 	// Concurrency is how many messages each Subscribe call has in flight: handed out, and neither acked nor nacked. It
 	// stays the bound while the connection is lost, because handlers go on meanwhile. With 1, messages are handed out
@@ -77,12 +46,9 @@ type Config struct {
 	// order.
 	OrderKey func(msg *message.Message) string
 
-	// Limits is called by each Subscribe call before it consumes, with a function that limits how many messages that
-	// call has in flight, and one that counts the messages that were delivered since the last pause and are not
-	// settled. It may call limit at once, to begin with a limit. It returns a function that is called when the
-	// subscription has ended, or nil. See "Limits" in the documentation of the package. Nil: only Concurrency limits
-	// them.
-	Limits func(limit func(n int), taken func() int) (ended func())
+	// Gate limits how many messages each Subscribe call has in flight, while it runs. See "Limits" in the documentation
+	// of the package. Nil: only Concurrency limits them.
+	Gate *gate.Gate
 
 	// Consumer has options of basic.consume.
 	Consumer ConsumerConfig
@@ -97,11 +63,6 @@ type Config struct {
 	// (x-delivery-count, x-acquired-count: quorum queues), or else by each Subscribe call, for the last 1024 messages
 	// that it nacked. The message keeps its place of Concurrency meanwhile. Defaults 10 ms and 5 s.
 	NackInitial, NackMax time.Duration
-
-	// Nacked is called when a message was nacked, before the pause. The message may have been changed by its handler:
-	// again returns it as it was delivered. If Nacked returns true, the message is acked, because Nacked has taken care
-	// of it. It may block: the message takes one place of Concurrency meanwhile. Nil: nothing is called.
-	Nacked func(msg *message.Message, again func() (*message.Message, error)) bool
 }
 
 // ConsumerConfig has the options of basic.consume.
@@ -156,15 +117,6 @@ func (c *Config) setDefaults() {
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, defaultCloseTimeout)
 	c.NackInitial = cmp.Or(c.NackInitial, defaultNackInitial)
 	c.NackMax = cmp.Or(c.NackMax, max(defaultNackMax, c.NackInitial))
-	if c.QueueOf == nil {
-		c.QueueOf = func(topic string) string { return topic }
-	}
-	if c.Quorum == nil {
-		c.Quorum = func(string) bool { return true }
-	}
-	if c.Unmarshal == nil {
-		c.Unmarshal = unmarshal
-	}
 }
 
 func join(subject string, faults []error) error {
@@ -172,15 +124,4 @@ func join(subject string, faults []error) error {
 		return nil
 	}
 	return fmt.Errorf("%s: %w", subject, errors.Join(faults...))
-}
-
-func unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
-	uuid, _ := delivery.Headers[UUIDHeader].(string)
-	msg := message.NewMessage(uuid, delivery.Body)
-	for key, value := range delivery.Headers {
-		if text, ok := value.(string); ok && key != UUIDHeader {
-			msg.Metadata[key] = text
-		}
-	}
-	return msg, nil
 }

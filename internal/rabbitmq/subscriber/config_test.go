@@ -1,13 +1,11 @@
 package subscriber
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -47,7 +45,6 @@ func TestDefaults(t *testing.T) {
 	t.Parallel()
 	var c Config
 	c.setDefaults()
-	assert.Equal(t, "orders", c.QueueOf("orders"))
 	assert.Equal(t, []int{16, 16}, []int{c.Concurrency, c.Prefetch})
 	assert.Equal(t, []time.Duration{30 * time.Second, 10 * time.Millisecond, 5 * time.Second}, []time.Duration{c.CloseTimeout, c.NackInitial, c.NackMax})
 }
@@ -58,23 +55,8 @@ func TestConstructorsRefuseFaults(t *testing.T) {
 	_, err := Open(wire.Config{URI: "amqp://user:12/" + canary + "@localhost/"}, nil)
 	require.Error(t, err)
 	assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)
-	_, err = NewSubscriber(nil, Config{}, nil)
+	_, err = NewSubscriber(nil, nil, Config{}, nil)
 	require.ErrorContains(t, err, "the connection is nil")
-	_, err = NewSubscriber(&Connection{}, Config{Concurrency: -1}, nil)
+	_, err = NewSubscriber(&Connection{}, nil, Config{Concurrency: -1}, nil)
 	require.ErrorContains(t, err, "Concurrency")
-}
-
-func TestDefaultUnmarshal(t *testing.T) {
-	t.Parallel()
-	msg, err := unmarshal(amqp091.Delivery{
-		Body:    []byte("payload"),
-		Headers: amqp091.Table{UUIDHeader: "uuid", "key": "value", "x-death": []any{}, "x-delivery-count": int64(1)},
-	})
-	require.NoError(t, err)
-	assert.Equal(t, "uuid", msg.UUID)
-	assert.Equal(t, message.Metadata{"key": "value"}, msg.Metadata)
-	assert.True(t, bytes.Equal([]byte("payload"), msg.Payload))
-	msg, err = unmarshal(amqp091.Delivery{})
-	require.NoError(t, err)
-	assert.Empty(t, msg.UUID)
 }

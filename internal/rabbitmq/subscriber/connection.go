@@ -36,7 +36,7 @@ func Open(config wire.Config, logger watermill.LoggerAdapter) (*Connection, erro
 }
 
 // Close closes all Subscribers of the connection, as Subscriber.Close does, and then the connection. It may be called
-// several times, and waits each time. It returns nil. It does not wait for Config.Declare.
+// several times, and waits each time. It returns nil. It does not wait for Handler.Declare.
 func (c *Connection) Close() error {
 	c.close.Do(func() {
 		c.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
-// A Declaration is what one call of Config.Declare may use.
+// A Declaration is what one call of Handler.Declare may use.
 type Declaration struct {
 	// Channel is open until Declare returns. The broker closes it when it refuses a declaration.
 	Channel *amqp091.Channel
@@ -33,11 +33,8 @@ type Declaration struct {
 	ServerVersion string
 }
 
-// declare calls Config.Declare with a channel that is opened for it: an error of the broker closes the channel.
+// declare calls Handler.Declare with a channel that is opened for it: an error of the broker closes the channel.
 func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time.Time) error {
-	if s.config.Declare == nil {
-		return nil
-	}
 	openChannel := func() (*amqp091.Channel, error) {
 		return current.Channel(func(*amqp091.Channel) error { return nil })
 	}
@@ -50,13 +47,13 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt,
 		ServerVersion: current.Version(),
 	}
-	if err := guard("Config.Declare", func() error { return s.config.Declare(declaration, topic) }); err != nil {
+	if err := guard("Declare", func() error { return s.handler.Declare(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)
 	}
 	return nil
 }
 
-// consume declares the topic and opens a session. What Config.Declare remembers may be gone: when the queue does not
+// consume declares the topic and opens a session. What Handler.Declare remembers may be gone: when the queue does not
 // exist, it declares once more.
 func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
@@ -68,7 +65,7 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 			return opened, nil
 		}
 		var refused *amqp091.Error
-		if attempt > 1 || s.config.Declare == nil || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
+		if attempt > 1 || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
 			return nil, fmt.Errorf("topic %q: consume queue %q: %w", s.topic, s.queue, err)
 		}
 		lostAt = time.Now()

@@ -4,16 +4,17 @@
 //
 // A Connection is one AMQP connection for consuming. Any number of Subscribers share it, and each Subscribe call has a
 // channel and a consumer of its own on it. The connection reconnects by itself. After each reconnect, and when the
-// broker has cancelled a consumer, Config.Declare restores the topology before the queue is consumed again. The way of
+// broker has cancelled a consumer, Handler.Declare restores the topology before the queue is consumed again. The way of
 // a delivery through the files:
 //
 //	connection.go    Connection: what all Subscribers share; wire.Link keeps it open
 //	subscriber.go    Subscribe: starts a subscription
-//	declare.go       calls Config.Declare, and again when the queue is gone
-//	session.go       one channel with one consumer: receives deliveries
-//	limit.go         makes the consumer follow a limit that is set while it runs
-//	feed.go          gives deliveries to the workers, those of one Config.OrderKey one after the other
-//	subscription.go  a worker unmarshals the delivery, hands the message out and waits for its ack or nack
+//	declare.go       calls Handler.Declare, and again when the queue is gone
+//	subscription.go  one Subscribe call: opens a session again when one has ended
+//	session.go       one channel with one consumer
+//	receiver.go      receives deliveries, unmarshals them and hands the messages out, in one goroutine
+//	handle.go        waits for the ack or nack of a message, in a goroutine for each one
+//	limit.go         makes the consumer follow the limit of Config.Gate
 //	nack.go          the pause before a nacked message goes back to the queue
 //	settler.go       sends the acks and nacks that are ready, together
 //
@@ -54,24 +55,24 @@
 //
 // # Limits
 //
-// Config.Limits gets two functions for each Subscribe call: one limits how many of its messages are in flight, and the
-// other one counts the messages that take a place under the limit. They may be called at any time, from any goroutine,
-// and do not wait.
+// Config.Gate limits how many messages each Subscribe call has in flight, and counts those that take a place under the
+// limit. The limit may change at any time.
 //
-//   - limit(0) pauses the subscription. Its consumer is cancelled, and the messages that were fetched and not handed
-//     out go back to the queue in their order, before those that were not fetched. Messages in flight go on and are
+//   - A limit of 0 pauses the subscription. Its consumer is cancelled, and what was fetched and not handed out goes
+//     back to the queue in its order, before what was not fetched. Messages in flight go on and are
 //     acked. Then nothing is unacknowledged. No message is consumed until the limit is raised, also after a reconnect,
-//     which declares the topology as always.
-//   - limit(n) with n from 1 to Concurrency-1 consumes with a prefetch of n. At most n messages are in flight; those
-//     that were in flight at a pause take no place. With an OrderKey, the messages that wait for their key are among the
-//     n, and a pause hands out the up to n messages that were fetched: on a quorum queue they would come back in another
-//     order.
-//   - limit(-1), and n from Concurrency on, end the limit.
+//     which declares the topology as always. A consumer that follows begins 200 ms after messages went back, at the
+//     earliest: a quorum queue takes a moment to put them in their places. A pause that ends before the consumer is
+//     cancelled gives nothing back.
+//   - A limit of 1 to Concurrency-1 is also the prefetch. At most so many messages are in flight; those that were in
+//     flight at a pause take no place. With an OrderKey, the messages that wait for their key are among them, and a
+//     pause hands out what was fetched: on a quorum queue it would come back in another order.
+//   - No limit, and one from Concurrency on: Concurrency and Prefetch are the bounds.
 //
-// Each change of the limit cancels the consumer and begins another one, on the same channel; its tag has a number at
-// the end. The order holds across pauses, except where the subscription is paused or resumed again within 100 ms,
-// before a quorum queue has taken back more than 32 messages. Before 4.3 a pause counts a delivery of the messages that
-// go back; see the table above. A limit of 1 to n fetches few, so that a probe counts none for the others.
+// Each change of the limit cancels the consumer and begins another one, on the same channel, when the messages of the
+// one before are handed out; its tag has a number at the end. The order holds across pauses. Before 4.3 a pause counts
+// a delivery of the messages that go back; see the table above. A limit of 1 to n fetches few, so that a probe counts
+// none for the others.
 //
 // # Set aside
 //

@@ -1,151 +1,94 @@
 package subscriber
 
 import (
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/users"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 )
 
-// An era begins when a subscription consumes after a pause, and ends when the next pause gives back what was not handed
-// out. Its users are the workers that receive, and the deliveries that are neither handed out nor given back.
-type era struct {
-	users.Count
-	over      chan struct{}
-	unsettled atomic.Int64 // deliveries
+var _ gate.Valve = (*subscription)(nil)
 
-	placing sync.Mutex // guards the following
-	bound   int        // of the messages in flight
-	taken   int
-	freed   chan struct{} // closed when a place may be free; nil while no worker waits
-}
-
-func newEra() *era { return &era{over: make(chan struct{})} }
-
-func (e *era) isOver() bool {
-	select {
-	case <-e.over:
-		return true
-	default:
-		return false
-	}
-}
-
-func (e *era) setBound(bound int) {
-	e.placing.Lock()
-	defer e.placing.Unlock()
-	e.bound = bound
-	e.wake()
-}
-
-// take waits for a place, and reports whether it has got one. The prefetch alone does not bound the messages in flight:
-// it counts those of one consumer, and each change of the limit makes another one. Messages in flight from before a
-// pause take no place: a handler that never ends would otherwise take that of the probe.
-func (e *era) take(stopping <-chan struct{}) bool {
-	for {
-		freed := e.tryTake()
-		if freed == nil {
-			return true
+// Limit implements gate.Valve. At a pause it holds acks and nacks back at once: no ack after it brings another message.
+func (s *subscription) Limit(n int) {
+	s.limiting.Lock()
+	defer s.limiting.Unlock()
+	was := s.limit
+	s.limit = n
+	bound := s.boundOf(n)
+	switch {
+	case bound > 0:
+		if was == 0 { // messages that were in flight at the pause count no more
+			s.places.Set(0)
 		}
-		select {
-		case <-freed:
-		case <-e.over:
-			return false
-		case <-stopping:
-			return false
-		}
+		s.places.Set(bound)
+	case s.givesBack:
+		s.places.Set(0)
 	}
-}
-
-// tryTake returns nil if it has taken a place, else a channel that is closed when one may be free.
-func (e *era) tryTake() <-chan struct{} {
-	e.placing.Lock()
-	defer e.placing.Unlock()
-	if e.taken < e.bound {
-		e.taken++
-		return nil
-	}
-	if e.freed == nil {
-		e.freed = make(chan struct{})
-	}
-	return e.freed
-}
-
-func (e *era) free() {
-	e.placing.Lock()
-	defer e.placing.Unlock()
-	e.taken--
-	e.wake()
-}
-
-func (e *era) wake() {
-	if e.freed != nil {
-		close(e.freed)
-		e.freed = nil
-	}
-}
-
-// setLimit is what Config.Limits gets. At a pause it holds messages and acks back at once: no ack after it brings
-// another message.
-func (s *subscription) setLimit(n int) {
-	s.limit.Store(int64(max(n, -1)))
-	if state := s.session.Load(); n == 0 && state.consumer != nil {
+	if state := s.session.Load(); bound == 0 && state.consumer != nil {
 		state.session.settler.hold()
-		if s.givesBack(state.consumer) && !s.changing.pause() {
-			state.consumer.era.setBound(0)
-		}
 	}
+	s.look()
+}
+
+// Taken implements gate.Valve.
+func (s *subscription) Taken() int { return int(s.receiver.backlog.Load()) + s.places.Taken() }
+
+// look makes run look at the limit, at the messages that are set aside, and at the receiver's line.
+func (s *subscription) look() {
 	select {
-	case s.limited <- struct{}{}:
+	case s.changes <- struct{}{}:
 	default:
 	}
 }
 
-// taken is how many deliveries of the present era are not settled.
-func (s *subscription) taken() int {
-	if e := s.places.Load(); e != nil {
-		return int(e.unsettled.Load())
-	}
-	return 0
+// limited returns how many messages may be in flight, and whether a pause gives back what was fetched.
+func (s *subscription) limited() (bound int, givesBack bool) {
+	s.limiting.Lock()
+	defer s.limiting.Unlock()
+	return s.boundOf(s.limit), s.givesBack
 }
 
-// bound is how many messages may be in flight under the present limit.
-func (s *subscription) bound() int {
-	limit := int(s.limit.Load())
+// boundOf is how many messages may be in flight under a limit.
+func (s *subscription) boundOf(limit int) int {
 	if limit < 0 {
 		return s.config.Concurrency
 	}
 	return min(limit, s.config.Concurrency)
 }
 
-// prefetch is how many messages the broker sends ahead of their acks. Under a limit it is the limit: the messages that
-// wait would otherwise be kept from other consumers, and counted when they go back.
-func (s *subscription) prefetch(bound int) int {
-	if bound < s.config.Concurrency {
-		return bound
+// fetch returns the bound and the prefetch of a consumer that begins. Under a limit the prefetch is the limit: the
+// messages that wait would otherwise be kept from other consumers, and counted when they go back.
+//
+// A quorum queue puts messages that go back behind those that went back before and are still in the queue. So messages
+// with keys go back only from a consumer with the whole Prefetch, which has fetched all of these. Those of another one
+// are handed out during the pause.
+func (s *subscription) fetch() (bound, prefetch int) {
+	s.limiting.Lock()
+	defer s.limiting.Unlock()
+	bound = s.boundOf(s.limit)
+	switch {
+	case bound == s.config.Concurrency:
+		s.givesBack = true
+		return bound, s.config.Prefetch
+	case bound > 0:
+		s.givesBack = s.config.OrderKey == nil
 	}
-	return s.config.Prefetch
+	return bound, bound
 }
 
 // apply makes a session follow the limit. It does not wait longer than answerTimeout when the subscription stops.
 func (s *subscription) apply(n *session) error {
-	if c := n.consumer.Load(); c == nil && s.bound() == 0 {
-		return nil
-	} else if c != nil && c.bound == s.bound() && !c.used() { // a pause that was ended at once, or nothing
-		c.era.setBound(c.bound)
-		n.settler.release()
-		return nil
-	}
 	was := s.session.Load().consumer
 	followed := make(chan error, 1)
 	go func() { followed <- s.follow(n) }()
-	var err error
 	select {
-	case err = <-followed:
+	case err := <-followed:
+		if err != nil {
+			return err
+		}
 	case <-s.stopping:
 		patience := time.NewTimer(answerTimeout)
 		defer patience.Stop()
@@ -157,141 +100,104 @@ func (s *subscription) apply(n *session) error {
 		}
 		return nil
 	}
-	if err != nil {
-		return err
+	c := n.consumer.Load()
+	if c == was {
+		return nil
 	}
 	s.setState(n)
-	if c := n.consumer.Load(); c != nil && was != nil && was.bound == c.bound {
+	switch bound, _ := s.limited(); {
+	case c != nil && n.before != nil && n.before.bound == c.bound && s.asideOf(n.before) > 0:
 		s.logger.Info("Consuming beside messages that are set aside",
-			watermill.LogFields{"set_aside": was.aside.Load()})
-	} else if c != nil {
+			watermill.LogFields{"set_aside": s.asideOf(n.before)})
+	case c != nil:
 		s.logger.Info("Consuming with another limit", watermill.LogFields{"in_flight_at_most": c.bound})
-	} else {
+	case bound == 0:
 		s.logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
 			watermill.LogFields{"in_flight": s.inFlight.Load()})
 	}
 	return nil
 }
 
-// used reports whether messages that are set aside leave half of the bound or less of the prefetch to others.
-func (c *consumer) used() bool { return 2*(c.prefetch-int(c.aside.Load())) <= c.bound }
+// asideOf is how many messages were set aside since a consumer has begun.
+func (s *subscription) asideOf(c *consumer) int { return s.places.Aside() - c.aside }
 
-// follow ends the consumer, and begins one with the new bound on the same channel, where messages in flight are acked.
-//
-// Two properties of quorum queues could change the order of the messages. A consumer that is cancelled while messages
-// are on their way to it makes the broker put them back before those that arrived: follow holds acks back until the
-// broker has sent all that it may send. And messages that go back while others that went back before are still in the
-// queue come after these: so they go back only from a consumer that had the whole Prefetch. Of a consumer with a limit
-// and an OrderKey, they are handed out instead.
+// usedUp reports whether messages that are set aside leave half of the bound or less of the prefetch to others.
+func (s *subscription) usedUp(c *consumer) bool { return 2*(c.prefetch-s.asideOf(c)) <= c.bound }
+
+// returnTime is how long a quorum queue takes to take back what a pause has given back. A consumer that begins before
+// would get messages that are behind those.
+const returnTime = 200 * time.Millisecond
+
+// follow makes the consumer follow the limit, on the same channel, where messages in flight are acked. After each step
+// it looks at the limit again. It returns when there is nothing to do before a call of look.
 func (s *subscription) follow(n *session) error {
-	paused := s.changing.begin()
-	defer s.changing.end()
-	bound := s.bound()
-	if old := n.consumer.Load(); old != nil {
-		n.settler.hold()
-		n.settler.sync()
-		back := bound == 0 && s.givesBack(old)
-		if back {
-			s.endEra()
-			select {
-			case <-old.era.Idle():
-			case <-n.closed:
-			case <-s.stopping:
+	for !s.stopped() && !n.lost() {
+		bound, givesBack := s.limited()
+		c := n.consumer.Load()
+		switch {
+		case c != nil && c.bound == bound && !s.usedUp(c): // also a pause that was ended at once
+			n.settler.release()
+			return nil
+		case c != nil:
+			s.end(n, c)
+		case bound == 0:
+			if givesBack && s.giveBack(n) > 0 {
+				n.settler.sync()
+				n.returned = time.Now()
 			}
-		} else if bound > 0 {
-			old.era.setBound(bound)
-		}
-		n.fill(s.queue, old, back)
-		n.cancel(channelCloseTimeout)
-		n.settler.cancelled()
-		if back {
-			n.drain()
-		} else {
-			select {
-			case <-old.received:
-			case <-paused:
-				bound = 0
-				s.endEra()
-				select {
-				case <-old.era.Idle():
-				case <-n.closed:
-				case <-s.stopping:
-				}
-				n.drain()
-			case <-n.closed:
-			case <-s.stopping:
+			return nil
+		case s.receiver.ready.Load(): // they were fetched before those that a consumer fetches
+			return nil
+		case time.Since(n.returned) < returnTime:
+			s.sleep(n, returnTime-time.Since(n.returned))
+		default:
+			if err := n.consume(s); err != nil {
+				return err
 			}
 		}
-		n.consumer.Store(nil)
-		n.settler.consumerEnded()
-		n.settler.sync()
 	}
-	if bound == 0 {
-		s.era = nil
-		return nil
+	return nil
+}
+
+func (s *subscription) sleep(n *session, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-n.closed:
+	case <-s.stopping:
 	}
-	if s.stopped() {
-		return nil
+}
+
+// end ends a consumer, and waits until the receiver has what it has fetched. A consumer that is cancelled while
+// messages are on their way to it makes a quorum queue put them back before those that arrived. So acks are held back
+// until the broker has sent all that it may send.
+func (s *subscription) end(n *session, c *consumer) {
+	n.settler.hold()
+	n.settler.sync()
+	n.fill(s.queue, c)
+	n.cancel(channelCloseTimeout)
+	s.received(c)
+	n.before = c
+	n.consumer.Store(nil)
+	n.settler.consumerEnded()
+	n.settler.sync()
+}
+
+// received waits until the receiver has got the last delivery of a consumer that has ended.
+func (s *subscription) received(c *consumer) {
+	select {
+	case <-c.ended:
+	case <-c.session.settler.over:
+	case <-s.receiver.over:
 	}
-	return n.consume(s, bound)
 }
 
-// A change of the consumer waits until all deliveries of the old one are handed out, and that needs their places. A
-// pause meanwhile must not take the places away: it makes the change give the deliveries back.
-type change struct {
-	mu     sync.Mutex
-	paused chan struct{} // nil: there is no change
-	closed bool
-}
-
-func (c *change) begin() (paused <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.paused, c.closed = make(chan struct{}), false
-	return c.paused
-}
-
-func (c *change) end() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.paused = nil
-}
-
-// pause reports whether there is a change.
-func (c *change) pause() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.paused != nil && !c.closed {
-		close(c.paused)
-		c.closed = true
+// giveBack makes the receiver give back its backlog of a session, and returns how many messages went back.
+func (s *subscription) giveBack(n *session) int {
+	count := make(chan int, 1)
+	if !s.receiver.ask(request{giveBack: n, count: count}) {
+		return 0
 	}
-	return c.paused != nil
-}
-
-// givesBack reports whether a pause gives back what the consumer has fetched.
-func (s *subscription) givesBack(c *consumer) bool {
-	return s.config.OrderKey == nil || c.bound == s.config.Concurrency
-}
-
-// endEra gives back what was not handed out.
-func (s *subscription) endEra() {
-	if s.era == nil {
-		return
-	}
-	close(s.era.over)
-	s.era.Close()
-	s.era = nil
-	s.feed.giveBack()
-}
-
-// presentEra is the era of a consumer that begins.
-func (s *subscription) presentEra(bound int) *era {
-	if s.era == nil {
-		s.era = newEra()
-		s.places.Store(s.era)
-	}
-	s.era.setBound(bound)
-	return s.era
+	return <-count
 }
 
 // quiet is how long a change of the limit waits for a further delivery where the queue may be empty.
@@ -302,38 +208,25 @@ const quiet = 200 * time.Millisecond
 const fillTimeout = 5 * time.Second
 
 // fill waits until the broker has sent as many messages as the prefetch allows, or has sent none for a moment and has
-// none in the queue. Nothing is on its way then. While acks are held back, no more follow. Where back is true, workers
-// do not receive any more, and the deliveries go back.
-func (n *session) fill(queue string, c *consumer, back bool) {
+// none in the queue. Nothing is on its way then. While acks are held back, no more follow.
+func (n *session) fill(queue string, c *consumer) {
 	begin := time.Now()
-	var deliveries <-chan amqp091.Delivery
-	if back {
-		deliveries = c.deliveries
-	}
-	n.filling.Store(true)
-	defer n.filling.Store(false)
 	silence := time.NewTimer(quiet)
 	defer silence.Stop()
 	sentAll := false // what it had sent then may still be on its way
-	for n.arrived.Load()-c.before < uint64(c.prefetch)+n.settler.settled.Load() {
+	for n.arrived.Load()-c.first < uint64(c.prefetch)+n.settler.settled.Load() {
 		select {
-		case d, open := <-deliveries:
-			if !open {
-				return
-			}
-			n.arrived.Add(1)
-			n.nack(d.DeliveryTag)
-			sentAll = false
-			silence.Reset(quiet)
 		case <-n.arrival:
 			sentAll = false
 			silence.Reset(quiet)
 		case <-silence.C:
-			if sentAll || n.arrived.Load() == c.before || time.Since(begin) > fillTimeout {
+			if sentAll || n.arrived.Load() == c.first || time.Since(begin) > fillTimeout {
 				return
 			}
 			sentAll = n.sentAll(queue)
 			silence.Reset(quiet)
+		case <-c.ended:
+			return
 		case <-n.settler.over:
 			return
 		}
@@ -365,15 +258,4 @@ func (n *session) sentAll(queue string) bool {
 	case <-patience.C:
 	}
 	return true
-}
-
-// count counts a delivery that a worker has received.
-func (n *session) count() {
-	n.arrived.Add(1)
-	if n.filling.Load() {
-		select {
-		case n.arrival <- struct{}{}:
-		default:
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,31 +28,32 @@ var errCancelled = errors.New("the broker cancelled the consumer")
 // subscription stops and cancels the consumer.
 type session struct {
 	*settler
-	users      users.Count // workers that receive, and deliveries that are not settled
+	users      users.Count // deliveries that are not settled
 	connection *wire.Connection
 	channel    *amqp091.Channel
 	tag        string                   // of the present consumer, or the last one
-	consumer   atomic.Pointer[consumer] // nil: paused
-	arrived    atomic.Uint64            // deliveries that were received
-	filling    atomic.Bool              // arrival is wanted
-	arrival    chan struct{}
+	consumer   atomic.Pointer[consumer] // nil: there is none
+	arrived    atomic.Uint64            // the last delivery tag that was received
+	arrival    chan struct{}            // receives after a delivery
 	cancels    chan string
 	closes     chan *amqp091.Error
 	closed     chan struct{} // closed when the channel is
 	reason     error         // set before closed is closed
+
+	// Only follow uses the following.
+	before   *consumer // the last one that has ended; nil: none has
+	returned time.Time // when a pause gave back messages
 }
 
 // A consumer is what one basic.consume has begun.
 type consumer struct {
 	session    *session
 	deliveries <-chan amqp091.Delivery // closed by amqp091-go when the consumer has ended
+	ended      chan struct{}           // closed when the receiver has got the last delivery
 	bound      int                     // of the messages in flight
 	prefetch   int
-	before     uint64 // deliveries of the channel before it
-	era        *era
-	aside      atomic.Int64  // messages that take no place any more
-	received   chan struct{} // closed when all deliveries have been received
-	last       sync.Once     // closes received
+	first      uint64 // the last delivery tag before it
+	aside      int    // messages that were set aside before it
 }
 
 var consumers atomic.Uint64
@@ -72,15 +72,13 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 		arrival:    make(chan struct{}, 1),
 	}
 	n.settler = newSettler(channel, current.Socket, s.stopping)
-	bound := s.bound()
-	if bound == 0 {
-		s.endEra() // of a consumer before it
+	if bound, _ := s.limited(); bound == 0 {
 		n.settler.consumerEnded()
 		if err := channel.Qos(1, 0, false); err != nil { // by its prefetch an operator sees a handler that is paused
 			_ = channel.Close()
 			return nil, err
 		}
-	} else if err := n.consume(s, bound); err != nil {
+	} else if err := n.consume(s); err != nil {
 		_ = channel.Close()
 		return nil, err
 	}
@@ -103,9 +101,13 @@ func (c ConsumerConfig) tag(again bool) string {
 	}
 }
 
-// consume begins a consumer.
-func (n *session) consume(s *subscription, bound int) error {
-	prefetch, before := s.prefetch(bound), n.arrived.Load()
+// consume begins a consumer, unless the subscription is paused.
+func (n *session) consume(s *subscription) error {
+	bound, prefetch := s.fetch()
+	if bound == 0 {
+		return nil
+	}
+	first := n.arrived.Load()
 	moved := movesConsumers(n.connection.Version()) && s.isQuorum()
 	if moved { // of a consumer before it on this channel
 		if err := n.channel.Qos(0, 0, true); err != nil {
@@ -115,8 +117,8 @@ func (n *session) consume(s *subscription, bound int) error {
 	if err := n.channel.Qos(prefetch, 0, false); err != nil {
 		return err
 	}
-	n.tag = s.config.Consumer.tag(before > 0)
-	n.settler.consumerBegins(before)
+	n.tag = s.config.Consumer.tag(first > 0)
+	n.settler.consumerBegins(first)
 	c := s.config.Consumer
 	deliveries, err := n.channel.Consume(s.queue, n.tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
 	if err == nil && moved {
@@ -125,10 +127,12 @@ func (n *session) consume(s *subscription, bound int) error {
 	if err != nil {
 		return err
 	}
-	n.consumer.Store(&consumer{
-		session: n, deliveries: deliveries, bound: bound, prefetch: prefetch, before: before, era: s.presentEra(bound),
-		received: make(chan struct{}),
-	})
+	begun := &consumer{
+		session: n, deliveries: deliveries, ended: make(chan struct{}), bound: bound, prefetch: prefetch, first: first,
+		aside: s.places.Aside(),
+	}
+	n.consumer.Store(begun)
+	s.receiver.ask(request{begin: begun})
 	return nil
 }
 
@@ -142,7 +146,7 @@ func movesConsumers(version string) bool {
 }
 
 func (s *subscription) isQuorum() (quorum bool) {
-	err := guard("Config.Quorum", func() error { quorum = s.config.Quorum(s.queue); return nil })
+	err := guard("MayBeQuorum", func() error { quorum = s.subscriber.handler.MayBeQuorum(s.queue); return nil })
 	return quorum && err == nil
 }
 
@@ -160,10 +164,17 @@ func (n *session) watchClosed() {
 }
 
 // lost reports whether messages of the session cannot be settled any more.
-func (n *session) lost() bool { return n.channel.IsClosed() }
+func (n *session) lost() bool {
+	select {
+	case <-n.settler.over:
+		return true
+	default:
+		return false
+	}
+}
 
-// wait returns the reason when the session ends, and nil when stopping is closed or limited receives.
-func (n *session) wait(stopping, limited <-chan struct{}) error {
+// wait returns the reason when the session ends, and nil when stopping is closed or changes receives.
+func (n *session) wait(stopping, changes <-chan struct{}) error {
 	select {
 	case <-n.closed:
 		return n.reason
@@ -175,7 +186,7 @@ func (n *session) wait(stopping, limited <-chan struct{}) error {
 		return fmt.Errorf("%w %q", errCancelled, n.tag)
 	case <-stopping:
 		return nil
-	case <-limited:
+	case <-changes:
 		return nil
 	}
 }
@@ -202,14 +213,18 @@ func (n *session) cancel(patience time.Duration) {
 	}
 }
 
-// retire gives back the deliveries that no worker has received, waits until all other messages of the session are
-// settled, or until givenUp is closed, and closes the channel. The consumer has ended before.
-func (n *session) retire(givenUp <-chan struct{}) {
+// retire gives back the backlog of a session whose consumer has ended, waits until its other messages are settled, or
+// until givenUp is closed, and closes the channel.
+func (s *subscription) retire(n *session) {
+	if c := n.consumer.Load(); c != nil {
+		s.received(c)
+	}
+	s.giveBack(n)
 	n.settler.consumerEnded()
-	n.drain()
 	select {
 	case <-n.users.Close():
-	case <-givenUp:
+	case <-s.givenUp:
+	case <-s.receiver.over:
 	case <-n.settler.over:
 	}
 	n.settler.flush()
@@ -232,21 +247,4 @@ func (n *session) close() {
 	limit := time.AfterFunc(channelCloseTimeout, func() { _ = n.connection.Socket.Close() })
 	defer limit.Stop()
 	_ = n.channel.Close()
-}
-
-// drain gives back the deliveries that no worker has received. The consumer has ended before.
-func (n *session) drain() {
-	c := n.consumer.Load()
-	for open := c != nil; open; {
-		var d amqp091.Delivery
-		select {
-		case d, open = <-c.deliveries:
-			if open {
-				n.arrived.Add(1)
-				n.nack(d.DeliveryTag)
-			}
-		case <-n.settler.over:
-			open = false
-		}
-	}
 }

@@ -34,7 +34,6 @@ type settler struct {
 	nacks    []uint64
 	held     []uint64 // nacks that have to wait for the end of the consumer
 	holding  bool     // the consumer is about to end: nothing is sent
-	quiet    bool     // the broker has cancelled the consumer: while holding, acks are sent
 	ended    bool     // the consumer has ended
 	syncs    []chan struct{}
 	closed   bool // nothing more is taken
@@ -101,15 +100,7 @@ func (s *settler) isStopping() bool {
 func (s *settler) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.holding, s.quiet = !s.ended, false
-}
-
-// cancelled sends acks again: they bring no other message. Nacks wait for the end of the consumer.
-func (s *settler) cancelled() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.quiet = true
-	s.signal()
+	s.holding = !s.ended
 }
 
 // release sends what hold has held back.
@@ -205,8 +196,6 @@ func (s *settler) run() {
 		var acks, nacks []uint64
 		if !holding {
 			nacks, s.nacks = s.nacks, nil
-		}
-		if !holding || s.quiet {
 			acks, s.acks = s.acks, s.spare[:0]
 			s.spare = nil
 		}

@@ -20,6 +20,7 @@ var (
 // and keeps Config.Concurrency messages in flight. All its methods are safe for concurrent use.
 type Subscriber struct {
 	connection *Connection
+	handler    Handler
 	config     Config
 	logger     watermill.LoggerAdapter
 
@@ -30,9 +31,11 @@ type Subscriber struct {
 	subscriptions map[*subscription]struct{}
 }
 
-// NewSubscriber returns a Subscriber on a connection, which stays open when the Subscriber is closed. It returns an
+// NewSubscriber returns the Subscriber of a handler on a connection, which stays open when the Subscriber is closed. It returns an
 // error when the config has faults. A nil logger means no logs.
-func NewSubscriber(connection *Connection, config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
+func NewSubscriber(
+	connection *Connection, handler Handler, config Config, logger watermill.LoggerAdapter,
+) (*Subscriber, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
@@ -44,13 +47,13 @@ func NewSubscriber(connection *Connection, config Config, logger watermill.Logge
 		logger = watermill.NopLogger{}
 	}
 	return &Subscriber{
-		connection: connection, config: config, logger: logger,
+		connection: connection, handler: handler, config: config, logger: logger,
 		closing: make(chan struct{}), subscriptions: make(map[*subscription]struct{}),
 	}, nil
 }
 
 // Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It
-// calls Config.Declare first, and returns its error. It returns an error that wraps publish.ErrNotConnected, at once,
+// calls Handler.Declare first, and returns its error. It returns an error that wraps publish.ErrNotConnected, at once,
 // while there is no connection. An internal error of the broker (541) makes it try again for up to 10 seconds. After a
 // loss of the connection, and when the broker cancels the consumer, it declares and consumes again by itself. After a
 // cancel it waits for 1 to 2 s: the client that has deleted the queue may be deleting others.
@@ -68,16 +71,13 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if !s.add(sub) {
 		return nil, ErrClosed
 	}
-	if err := sub.attach(); err != nil {
-		return nil, err
-	}
 	if err := sub.start(ctx); err != nil {
 		return nil, err
 	}
-	return sub.out, nil
+	return sub.receiver.out, nil
 }
 
-// SubscribeInitialize calls Config.Declare for the topic, so that its queue exists before messages are published.
+// SubscribeInitialize calls Handler.Declare for the topic, so that its queue exists before messages are published.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	current, err := s.connection.link.Now()
 	if err != nil {
@@ -135,7 +135,7 @@ func (s *Subscriber) remove(sub *subscription) {
 }
 
 func (s *Subscriber) queueOf(topic string) (queue string, err error) {
-	err = guard("Config.QueueOf", func() error { queue = s.config.QueueOf(topic); return nil })
+	err = guard("QueueOf", func() (err error) { queue, err = s.handler.QueueOf(topic); return err })
 	switch {
 	case err != nil:
 	case queue == "":

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -18,7 +18,7 @@ import (
 // giveUpAfter is how long messages in flight may go on after their contexts have ended.
 const giveUpAfter = time.Second
 
-// A subscription is one Subscribe call. It has a session at a time, and workers that outlive its sessions.
+// A subscription is one Subscribe call. It has a session at a time, and messages in flight that outlive its sessions.
 type subscription struct {
 	subscriber *Subscriber
 	config     *Config
@@ -30,14 +30,11 @@ type subscription struct {
 	nacks      *nackCounts
 
 	session  atomic.Pointer[sessionState]
-	limit    atomic.Int64        // what was asked for; less than 0: none
-	limited  chan struct{}       // receives after a change of limit
-	places   atomic.Pointer[era] // the present or last one
-	changing change              // of the consumer, because of a limit
-	detach   func()              // of Config.Limits
-	era      *era                // nil: none. Only what opens sessions and changes limits uses it, one after the other
-	feed     feed
-	workers  sync.WaitGroup
+	receiver *receiver
+	places   *gate.Places   // of messages in flight
+	changes  chan struct{}  // receives when run is to look at the limit
+	detach   func()         // from Config.Gate
+	workers  sync.WaitGroup // messages in flight
 	retiring sync.WaitGroup // sessions that are not the current one any more
 	inFlight atomic.Int64
 	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
@@ -47,9 +44,9 @@ type subscription struct {
 		at         time.Time
 	}
 
-	handing sync.RWMutex // held for reading while a message is handed out
-	closed  bool         // guarded by handing: out is closed
-	out     chan *message.Message
+	limiting  sync.Mutex
+	limit     int  // what was asked for; less than 0: none
+	givesBack bool // a pause gives back what was fetched
 
 	stopping chan struct{} // closed: nothing more is handed out
 	expired  chan struct{} // closed: the contexts of messages in flight end
@@ -63,7 +60,6 @@ type sessionState struct {
 	session  *session  // nil: there is none
 	consumer *consumer // nil: there is none
 	since    time.Time
-	changed  chan struct{} // closed when another sessionState has replaced this one
 }
 
 func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue string) *subscription {
@@ -76,36 +72,32 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		queue:      queue,
 		values:     context.WithoutCancel(ctx),
 		nacks:      newNackCounts(),
-		out:        make(chan *message.Message),
 		stopping:   make(chan struct{}),
 		expired:    make(chan struct{}),
 		givenUp:    make(chan struct{}),
 		done:       make(chan struct{}),
-		limited:    make(chan struct{}, 1),
+		changes:    make(chan struct{}, 1),
+		places:     gate.NewPlaces(subscriber.config.Concurrency),
+		limit:      gate.None,
+		givesBack:  true,
 	}
-	s.limit.Store(-1)
+	s.receiver = newReceiver(s)
 	s.setState(nil)
-	s.feed = arrivals{s}
-	if subscriber.config.OrderKey != nil && subscriber.config.Concurrency > 1 {
-		s.feed = newOrdered(s)
-	}
 	return s
 }
 
 // start opens the first session. After an error, the subscription is over.
 func (s *subscription) start(ctx context.Context) error {
+	if s.config.Gate != nil {
+		s.detach = s.config.Gate.Attach(s)
+	}
+	go s.receiver.run()
 	first, err := s.begin(ctx)
 	if err != nil {
-		s.end()
+		s.finish()
 		return err
 	}
 	s.setState(first)
-	for range s.config.Concurrency {
-		s.workers.Go(s.work)
-	}
-	if o, ok := s.feed.(*ordered); ok {
-		s.workers.Go(o.dispatch)
-	}
 	go s.run(ctx, first)
 	return nil
 }
@@ -158,7 +150,10 @@ func (s *subscription) stopped() bool {
 	}
 }
 
-func (s *subscription) end() {
+// finish ends what start has begun.
+func (s *subscription) finish() {
+	s.receiver.ask(request{quit: true})
+	<-s.receiver.over
 	if s.detach != nil {
 		s.detach()
 	}
@@ -166,21 +161,9 @@ func (s *subscription) end() {
 	close(s.done)
 }
 
-// attach calls Config.Limits. After an error, the subscription is over.
-func (s *subscription) attach() error {
-	if s.config.Limits == nil {
-		return nil
-	}
-	err := guard("Config.Limits", func() error { s.detach = s.config.Limits(s.setLimit, s.taken); return nil })
-	if err != nil {
-		s.end()
-	}
-	return err
-}
-
 // setState makes a session, with its consumer, the current one. Nil: there is none.
 func (s *subscription) setState(current *session) {
-	next := &sessionState{session: current, since: time.Now(), changed: make(chan struct{})}
+	next := &sessionState{session: current, since: time.Now()}
 	if current != nil {
 		next.consumer = current.consumer.Load()
 	}
@@ -189,14 +172,11 @@ func (s *subscription) setState(current *session) {
 		next.since = old.since
 	}
 	s.session.Store(next) // only one goroutine at a time sets it
-	if old != nil {
-		close(old.changed)
-	}
 }
 
 // run keeps a session open until ctx ends or the subscription stops.
 func (s *subscription) run(ctx context.Context, current *session) {
-	defer s.end()
+	defer s.finish()
 	defer context.AfterFunc(ctx, s.stop)()
 	if current.consumer.Load() != nil {
 		s.logger.Info("Consuming", nil)
@@ -216,7 +196,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 		s.failed.set(reason)
 		s.logger.Error("The consumer has ended, consuming again", reason, nil)
 		retired := current
-		s.retiring.Go(func() { retired.retire(s.givenUp) })
+		s.retiring.Go(func() { s.retire(retired) })
 		if time.Since(begin) > pause.Max {
 			pause.Reset()
 		}
@@ -236,7 +216,7 @@ func (s *subscription) keep(current *session) error {
 		if err := s.apply(current); err != nil {
 			return err
 		}
-		if err := current.wait(s.stopping, s.limited); err != nil || s.stopped() {
+		if err := current.wait(s.stopping, s.changes); err != nil || s.stopped() {
 			return err
 		}
 	}
@@ -279,7 +259,7 @@ func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session 
 	}
 }
 
-// open declares the topic and opens a session. It does not wait for the broker, nor for Config.Declare, when ctx ends
+// open declares the topic and opens a session. It does not wait for the broker, nor for Handler.Declare, when ctx ends
 // or the subscription stops.
 func (s *subscription) open(ctx context.Context, current *wire.Connection) (*session, error) {
 	type result struct {
@@ -303,7 +283,7 @@ func (s *subscription) open(ctx context.Context, current *wire.Connection) (*ses
 	go func() {
 		if r := <-opened; r.session != nil {
 			r.session.cancel(answerTimeout)
-			r.session.retire(s.givenUp)
+			s.retire(r.session)
 		}
 	}()
 	return nil, err
@@ -316,16 +296,11 @@ func (s *subscription) shutDown(current *session) {
 	waiting := time.AfterFunc(s.config.CloseTimeout+giveUpAfter, func() { close(s.givenUp) })
 	defer waiting.Stop()
 
-	s.handing.Lock() // every worker that hands out a message has seen s.stopping
-	s.closed = true
-	close(s.out)
-	s.handing.Unlock()
-
 	if current != nil {
 		current.cancel(answerTimeout)
-		s.retiring.Go(func() { current.retire(s.givenUp) })
+		s.retiring.Go(func() { s.retire(current) })
 	}
-	s.feed.giveBack()
+	<-s.receiver.stopped // it hands out no more
 	s.workers.Wait()
 	s.setState(nil)
 	s.retiring.Wait()
@@ -341,7 +316,8 @@ func (s *subscription) health() retry.SubscriptionHealth {
 		Reconnects: s.counts.reconnects.Load(),
 	}
 	// While a limit changes there is no consumer for a moment.
-	h.Consuming = state.consumer != nil || state.session != nil && s.limit.Load() != 0
+	bound, _ := s.limited()
+	h.Consuming = state.consumer != nil || state.session != nil && bound != 0
 	h.LastErrorAt, h.LastError = s.failed.get()
 	return h
 }

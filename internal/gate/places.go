@@ -1,0 +1,120 @@
+package gate
+
+import "sync"
+
+// Places limits how many messages are in flight. A limit of 0 is a pause. Messages that are in flight at a pause do not
+// count for the limits after it: a handler that never ends would otherwise keep the place of a limit of 1. It is safe
+// for concurrent use. Make one with NewPlaces.
+type Places struct {
+	most int // messages in flight, whatever the limit is; 0: no bound
+
+	mu      sync.Mutex
+	limit   int           // less than 0: none
+	all     int           // places that are taken
+	round   *round        // from one pause to the next
+	aside   int           // messages that were set aside so far
+	changed chan struct{} // has room for one
+}
+
+type round struct{ taken int }
+
+// A Place is taken by one message. The zero value is not taken.
+type Place struct {
+	places *Places
+	round  *round // nil: not taken, or given back
+}
+
+// NewPlaces returns places without a limit, at most so many. 0: there is no bound.
+func NewPlaces(most int) *Places {
+	return &Places{most: most, limit: None, round: &round{}, changed: make(chan struct{}, 1)}
+}
+
+// Set sets the limit. Less than 0: none.
+func (p *Places) Set(limit int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.limit = limit
+	if limit == 0 {
+		p.round = &round{}
+	}
+	p.wake()
+}
+
+// Take reports whether there is a free place, and takes it for the message.
+func (p *Places) Take(place *Place) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.full() {
+		return false
+	}
+	p.all++
+	p.round.taken++
+	place.places, place.round = p, p.round
+	return true
+}
+
+func (p *Places) full() bool {
+	return p.limit >= 0 && p.round.taken >= p.limit || p.most > 0 && p.all >= p.most
+}
+
+// Taken is how many places were taken since the last pause, and not given back.
+func (p *Places) Taken() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.round.taken
+}
+
+// Aside is how many messages were set aside so far.
+func (p *Places) Aside() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.aside
+}
+
+// Changed returns a channel that receives when there may be a free place again, when the limit has changed, and when a
+// message was set aside. One of the goroutines that wait receives: it calls Take, and where it has got a place, Pass.
+func (p *Places) Changed() <-chan struct{} { return p.changed }
+
+// Pass wakes the next goroutine that waits for Changed. One that waits alone need not call it.
+func (p *Places) Pass() { p.wake() }
+
+func (p *Places) wake() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Fits reports whether the place is one of the present limit.
+func (p *Place) Fits() bool {
+	p.places.mu.Lock()
+	defer p.places.mu.Unlock()
+	return p.round == p.places.round && (p.places.limit < 0 || p.round.taken <= p.places.limit)
+}
+
+// Leave gives the place back, once.
+func (p *Place) Leave() { p.leave(false) }
+
+// SetAside gives the place back although the message stays in flight.
+func (p *Place) SetAside() { p.leave(true) }
+
+func (p *Place) leave(aside bool) {
+	if p.places == nil {
+		return
+	}
+	p.places.mu.Lock()
+	defer p.places.mu.Unlock()
+	if p.round == nil {
+		return
+	}
+	full := p.places.full()
+	p.places.all--
+	p.round.taken--
+	p.round = nil
+	if aside {
+		p.places.aside++
+	}
+	if full || aside {
+		p.places.wake()
+	}
+}

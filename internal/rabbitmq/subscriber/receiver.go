@@ -1,0 +1,390 @@
+package subscriber
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+)
+
+// errExited is the error of a message with which a function of the app has called runtime.Goexit. No function can stop
+// that, so another goroutine goes on.
+var errExited = errors.New("a function of the app ended the goroutine")
+
+// An arrival is a delivery that was received and is not settled.
+type arrival struct {
+	session  *session
+	delivery amqp091.Delivery
+	msg      *message.Message
+	err      error              // of Handler.Unmarshal
+	key      string             // of Config.OrderKey
+	place    *gate.Place        // taken before the message is handed out
+	end      context.CancelFunc // of the context of the message; nil: there is no message
+	behind   *arrival           // in a line
+}
+
+// arrivals has those that are used again: each message would allocate one.
+var arrivals = sync.Pool{New: func() any { return new(arrival) }}
+
+// A line is a queue of arrivals.
+type line struct{ first, last *arrival }
+
+func (l *line) add(a *arrival) {
+	if l.first == nil {
+		l.first = a
+	} else {
+		l.last.behind = a
+	}
+	l.last = a
+}
+
+// next takes the first one out of the line. Nil: the line is empty.
+func (l *line) next() *arrival {
+	a := l.first
+	if a != nil {
+		l.first, a.behind = a.behind, nil
+	}
+	return a
+}
+
+// remove takes those out of the line for which take returns true.
+func (l *line) remove(take func(*arrival) bool) {
+	all := *l
+	*l = line{}
+	for a := all.next(); a != nil; a = all.next() {
+		if !take(a) {
+			l.add(a)
+		}
+	}
+}
+
+// describe identifies a delivery in a log line.
+func describe(a *arrival) string {
+	d := a.delivery
+	return fmt.Sprintf("message id %q, exchange %q, routing key %q, %d bytes", d.MessageId, d.Exchange, d.RoutingKey,
+		len(d.Body))
+}
+
+// A receiver is the goroutine of a subscription that receives its deliveries and hands its messages out. What it has
+// received and not handed out is its backlog. It waits neither for handlers nor for the broker.
+type receiver struct {
+	*subscription
+	out      chan *message.Message // closed when the subscription stops
+	requests chan request
+	handed   chan *arrival // to the goroutines of awaiting
+	awaiting func()
+	keys     chan string   // of messages that are settled; nil: messages have no keys
+	stopped  chan struct{} // closed after out
+	over     chan struct{} // closed when the receiver has ended
+
+	backlog atomic.Int64 // its messages, without the one that has a place
+	ready   atomic.Bool  // some of them wait for a place only
+
+	// Only the receiver uses the following.
+	consumer *consumer       // nil: there is none
+	opening  *arrival        // whose functions of the app are called
+	line     line            // messages that wait for a place only
+	offered  *arrival        // the first one of line, with a place; nil: there is none
+	waiting  map[string]line // by key; a key is in the map while a message with it is in line or handed out
+	aside    int             // messages that were set aside, when it last looked
+	closed   bool            // out is
+}
+
+// A request is what a receiver is to do. One of its fields is set.
+type request struct {
+	begin    *consumer // receive from it
+	giveBack *session  // give back its backlog
+	count    chan int  // receives how many messages go back; has room for one
+	quit     bool      // end: nothing follows
+}
+
+// ask reports whether the receiver does what it is asked for. It waits while the receiver calls a function of the app.
+func (r *receiver) ask(q request) bool {
+	select {
+	case r.requests <- q:
+		return true
+	case <-r.over:
+		return false
+	}
+}
+
+func newReceiver(s *subscription) *receiver {
+	r := &receiver{
+		subscription: s,
+		out:          make(chan *message.Message),
+		requests:     make(chan request),
+		stopped:      make(chan struct{}),
+		over:         make(chan struct{}),
+		waiting:      make(map[string]line),
+		handed:       make(chan *arrival, min(s.config.Concurrency, 64)),
+	}
+	r.awaiting = func() { s.await(<-r.handed) }
+	if s.config.OrderKey != nil && s.config.Concurrency > 1 {
+		r.keys = make(chan string)
+	}
+	return r
+}
+
+// run receives until a request ends it.
+func (r *receiver) run() {
+	finished := false
+	defer func() {
+		if !finished {
+			go r.run()
+		}
+	}()
+	if a := r.opening; a != nil { // a function of the app has ended the goroutine
+		if a.msg == nil {
+			a.err = errExited
+		} else {
+			r.logNoKey(a, errExited)
+		}
+		r.add(a)
+	}
+	for r.step() {
+	}
+	r.giveBack(nil)
+	finished = true
+	close(r.over)
+}
+
+// step waits for one event, and reports whether others follow.
+func (r *receiver) step() bool {
+	var out chan<- *message.Message
+	var msg *message.Message
+	if !r.subscription.stopped() && r.offer() {
+		out, msg = r.out, r.offered.msg
+	}
+	r.setReady()
+	select {
+	case out <- msg: // the select below costs more
+		r.handedOut()
+		return true
+	default:
+	}
+	var deliveries <-chan amqp091.Delivery
+	if r.consumer != nil {
+		deliveries = r.consumer.deliveries
+	}
+	stopping := r.stopping
+	if r.closed {
+		stopping = nil
+	}
+	select {
+	case out <- msg:
+		r.handedOut()
+	case delivery, open := <-deliveries:
+		if !open {
+			r.consumerEnded()
+			break
+		}
+		r.receive(delivery)
+	case <-r.places.Changed():
+		if r.offered != nil && !r.offered.place.Fits() {
+			r.withdraw()
+		}
+		if aside := r.places.Aside(); aside != r.aside {
+			r.aside = aside
+			r.look()
+		}
+	case key := <-r.keys:
+		r.release(key)
+	case q := <-r.requests:
+		return r.do(q)
+	case <-stopping:
+		r.withdraw()
+		r.closed = true
+		close(r.out)
+		close(r.stopped)
+	}
+	return true
+}
+
+// do does what a request asks for. It reports whether other events follow.
+func (r *receiver) do(q request) bool {
+	switch {
+	case q.begin != nil:
+		r.consumerEnded()
+		r.consumer = q.begin
+	case q.giveBack != nil:
+		q.count <- r.giveBack(q.giveBack)
+	case q.quit:
+		return false
+	}
+	return true
+}
+
+// setReady makes it known whether there is a line. While there is no consumer, run waits for the end of the line.
+func (r *receiver) setReady() {
+	ready := r.line.first != nil
+	if r.ready.Load() != ready {
+		r.ready.Store(ready)
+		if !ready && r.consumer == nil {
+			r.look()
+		}
+	}
+}
+
+func (r *receiver) consumerEnded() {
+	if r.consumer != nil {
+		close(r.consumer.ended)
+		r.consumer = nil
+	}
+}
+
+// receive adds a delivery to the backlog.
+func (r *receiver) receive(delivery amqp091.Delivery) {
+	session := r.consumer.session
+	session.arrived.Store(delivery.DeliveryTag)
+	select {
+	case session.arrival <- struct{}{}:
+	default:
+	}
+	if r.closed || !session.users.Enter() {
+		session.nack(delivery.DeliveryTag)
+		return
+	}
+	r.counts.deliveries.Add(1)
+	if delivery.Redelivered {
+		r.counts.redeliveries.Add(1)
+	}
+	a := arrivals.Get().(*arrival)
+	*a = arrival{session: session, delivery: delivery}
+	r.opening = a
+	r.unmarshal(a)
+	if a.err == nil && r.keys != nil {
+		err := guard("Config.OrderKey", func() error { a.key = r.config.OrderKey(a.msg); return nil })
+		if err != nil {
+			r.logNoKey(a, err)
+		}
+	}
+	r.add(a)
+}
+
+func (r *receiver) logNoKey(a *arrival, err error) {
+	r.logger.Error("A message has no order key", err, watermill.LogFields{"message_uuid": a.msg.UUID})
+}
+
+func (r *receiver) add(a *arrival) {
+	r.opening = nil
+	r.backlog.Add(1)
+	ctx, place := binding.Each(r.values)
+	a.place = place
+	if a.err == nil {
+		ctx, a.end = context.WithCancel(ctx)
+		a.msg.SetContext(ctx)
+	}
+	if a.key != "" {
+		if behind, busy := r.waiting[a.key]; busy {
+			behind.add(a)
+			r.waiting[a.key] = behind
+			return
+		}
+		r.waiting[a.key] = line{}
+	}
+	r.line.add(a)
+}
+
+// release lets the next message of a key follow.
+func (r *receiver) release(key string) {
+	behind := r.waiting[key]
+	a := behind.next()
+	if a == nil {
+		delete(r.waiting, key)
+		return
+	}
+	r.waiting[key] = behind
+	r.line.add(a)
+}
+
+// offer reports whether a message can be handed out. A message that cannot be unmarshalled takes a place while its nack
+// waits.
+func (r *receiver) offer() bool {
+	for r.offered == nil && r.line.first != nil {
+		a := r.line.first
+		if !r.places.Take(a.place) {
+			return false
+		}
+		r.offered = a
+		r.backlog.Add(-1)
+		switch {
+		case a.session.lost(): // the broker delivers it again
+			r.next()
+			r.settled(a)
+			r.releaseOf(a)
+		case a.err != nil:
+			r.next()
+			r.workers.Go(func() { r.refuse(a) })
+		}
+	}
+	return r.offered != nil
+}
+
+func (r *receiver) releaseOf(a *arrival) {
+	if a.key != "" {
+		r.release(a.key)
+	}
+}
+
+// withdraw gives back the place of the message that is offered: the limit may have changed.
+func (r *receiver) withdraw() {
+	if r.offered != nil {
+		r.offered.place.Leave()
+		r.offered = nil
+		r.backlog.Add(1)
+	}
+}
+
+// next takes the message that is offered out of the line.
+func (r *receiver) next() *arrival {
+	r.offered = nil
+	return r.line.next()
+}
+
+func (r *receiver) handedOut() {
+	a := r.next()
+	r.inFlight.Add(1)
+	r.workers.Add(1)
+	go r.awaiting() // go r.await(a) allocates
+	r.handed <- a
+}
+
+// giveBack gives back the backlog of a session, in the order of the queue. Nil: of all. It returns how many messages go
+// back.
+func (r *receiver) giveBack(of *session) int {
+	r.withdraw()
+	var back []*arrival
+	take := func(a *arrival) bool {
+		if of != nil && a.session != of {
+			return false
+		}
+		back = append(back, a)
+		return true
+	}
+	for key, behind := range r.waiting {
+		behind.remove(take)
+		r.waiting[key] = behind
+	}
+	behind := len(back)
+	r.line.remove(take)
+	for _, a := range back[behind:] {
+		r.releaseOf(a)
+	}
+	slices.SortFunc(back, func(a, b *arrival) int { return cmp.Compare(a.delivery.DeliveryTag, b.delivery.DeliveryTag) })
+	for _, a := range back {
+		a.session.nack(a.delivery.DeliveryTag)
+		r.settled(a)
+	}
+	r.backlog.Add(-int64(len(back)))
+	return len(back)
+}
