@@ -156,23 +156,6 @@ func ExampleTieredRetry_Middleware_redactReason() {
 	// card **** declined
 }
 
-func ExampleOutcomes() {
-	for _, outcome := range retry.Outcomes() {
-		fmt.Println(outcome)
-	}
-	// Output:
-	// processed
-	// recovered
-	// retried
-	// snoozed
-	// parked
-	// dead-lettered
-	// discarded
-	// held
-	// given back
-	// settled
-}
-
 func ExampleDeadReasons() {
 	for _, reason := range retry.DeadReasons() {
 		fmt.Println(reason)

@@ -27,18 +27,7 @@
 //
 // The relay rounds each due time up to a whole millisecond, so that no retry is early.
 //
-// The outcomes and their words are those of [retry.Outcome]:
-//
-//	processed        the handler returned nil
-//	recovered        the handler returned nil, and the message had failed or was snoozed before
-//	retried          the handler failed; a copy waits on the tier that the table shows
-//	snoozed          the handler failed, and a rule has decided that it does not count; a copy waits on the tier that the table shows
-//	parked           the message came before its requested delay was over; a copy waits, uncounted
-//	dead-lettered    the message was given up, for the reason that the table shows
-//	discarded        the handler failed, and a rule has decided that the message is not needed; no copy was published
-//	held             the message waits until its copy can be published; a story does not have it, because no publish fails here
-//	given back       the message was nacked and is delivered again
-//	settled          the handler failed after it had acked or nacked the message itself; no copy was published
+// The outcomes and their words are those of [retry.Outcome]. A story never has held, because no publish fails here.
 //
 // Times and waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate]
 // computes the retries of a schedule without an app:
