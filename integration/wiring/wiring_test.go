@@ -162,7 +162,7 @@ func TestClosedPublisherGivesBack(t *testing.T) {
 	a.Stop()
 	for _, e := range a.Events(retry.GivenBack) {
 		assert.Zero(t, e.Record.Failures)
-		assert.ErrorContains(t, e.Err, "the publisher is closed")
+		assert.ErrorIs(t, e.Err, retry.ErrClosed)
 	}
 	assert.Empty(t, a.Events(retry.Held))
 	assert.Zero(t, testapp.Depth(t, queue+".dead"))
