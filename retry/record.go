@@ -2,7 +2,6 @@ package retry
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,8 +19,6 @@ import (
 const TraceparentKey = "retry_traceparent"
 
 const (
-	timeLayout = "2006-01-02T15:04:05.000Z07:00"
-
 	// maxTraceparent is the length of version 00 of W3C Trace Context, with room for a later version.
 	maxTraceparent = 128
 
@@ -31,25 +28,6 @@ const (
 	// maxCount is more than any message is snoozed or redriven.
 	maxCount = 1 << 30
 )
-
-// delayKeys are those of Watermill's components/delay. Pub/Subs that delay messages by themselves use them.
-var delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
-
-// recordKeys are all keys of the record, the most important first. A copy needs the first three to be counted or read
-// as a dead letter. Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
-var recordKeys = []string{
-	recordkey.DeadReason, recordkey.Failures, recordkey.Topic, recordkey.LeftOff, recordkey.Remaining,
-	recordkey.Snoozes, recordkey.DueAt, recordkey.LastFailedAt, recordkey.FirstFailedAt, recordkey.FirstArrivedAt,
-	recordkey.Handler, recordkey.ErrorType, TraceparentKey,
-	poison.PoisonedTopicKey, poison.PoisonedHandlerKey, poison.PoisonedSubscriberKey,
-	recordkey.Reason, poison.ReasonForPoisonedKey,
-	delay.DelayedUntilKey, delay.DelayedForKey,
-}
-
-// RecordKeys returns the metadata keys of the failure record, the most important first: those of Record's fields, those
-// of Watermill's poison queue and those of Watermill's components/delay. Code that has to shorten a record drops keys
-// from the end. Code that copies metadata selectively keeps all of them.
-func RecordKeys() []string { return slices.Clone(recordKeys) }
 
 // Record is the failure record of a message. It travels with the message and stays with the dead letter. Its JSON
 // leaves out what is zero.
@@ -73,6 +51,36 @@ type Record struct {
 	LeftOff string `json:"left_off,omitzero"`
 }
 
+// rows is the table of the record: one row for each metadata key, the most important first. A copy needs the first
+// three to be counted or read as a dead letter. A new field of Record needs a row here, and its key in
+// docs/outcomes.md: all else that reads, writes, removes, cuts or prints the record has it from here.
+//
+// Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
+func (r *Record) rows() [20]row {
+	return [...]row{
+		{key: recordkey.DeadReason, value: &r.DeadReason},
+		{key: recordkey.Failures, value: &r.Failures, most: maxFailures, letter: 'n'},
+		{key: recordkey.Topic, value: &r.Topic, letter: 't'},
+		{key: recordkey.LeftOff, value: &r.LeftOff, dead: true},
+		{key: recordkey.Remaining, value: &r.Remaining, letter: 'm'},
+		{key: recordkey.Snoozes, value: &r.Snoozes, most: maxCount, letter: 's', late: true},
+		{key: recordkey.DueAt, value: &r.DueAt, letter: 'd'},
+		{key: recordkey.LastFailedAt, value: &r.LastFailedAt, letter: 'l'},
+		{key: recordkey.FirstFailedAt, value: &r.FirstFailedAt, letter: 'f'},
+		{key: recordkey.FirstArrivedAt, value: &r.FirstArrivedAt, letter: 'a'},
+		{key: recordkey.Handler, value: &r.Handler, letter: 'h'},
+		{key: recordkey.ErrorType, value: &r.ErrorType, letter: 'e'},
+		{key: TraceparentKey, value: &r.Traceparent, letter: 'p', late: true},
+		{key: poison.PoisonedTopicKey, value: &r.Topic, poison: true, repeats: true},
+		{key: poison.PoisonedHandlerKey, value: &r.Handler, poison: true, repeats: true},
+		{key: poison.PoisonedSubscriberKey, value: &r.Subscriber, poison: true, dead: true},
+		{key: recordkey.Reason, value: &r.Reason, letter: 'r'},
+		{key: poison.ReasonForPoisonedKey, value: &r.Reason, poison: true, repeats: true},
+		{key: delay.DelayedUntilKey, letter: 'u', repeats: true}, // see writeDelay
+		{key: delay.DelayedForKey, letter: 'w', repeats: true},
+	}
+}
+
 // ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that
 // is no number, is negative or is beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay
 // ahead, a remaining delay that is not between 0 and backoff.MaxDelay. What a marshaler had to leave out to make the
@@ -87,52 +95,33 @@ func ReadRecord(metadata message.Metadata) (Record, bool) {
 
 // read reads the record into r. Where it returns false, r is not to be used.
 func (r *Record) read(metadata message.Metadata, now time.Time) bool {
-	count, found := metadata[recordkey.Failures]
-	if !found || !readCount(&r.Failures, count, maxFailures) {
+	if _, found := metadata[recordkey.Failures]; !found {
 		return false
 	}
-	if count, found := metadata[recordkey.Snoozes]; found && !readCount(&r.Snoozes, count, maxCount) {
-		return false
-	}
-	if rest, found := metadata[recordkey.Remaining]; found {
-		var err error
-		if r.Remaining, err = time.ParseDuration(rest); err != nil || r.Remaining < 0 ||
-			r.Remaining > backoff.MaxDelay {
+	latest, dead := now.Add(backoff.MaxDelay), metadata[recordkey.DeadReason] != ""
+	rows := r.rows()
+	for i := range rows {
+		row := &rows[i]
+		if row.repeats || row.dead && !dead {
+			continue
+		}
+		if text, found := metadata[recordKeys[i]]; found && !row.read(text, latest) {
 			return false
 		}
 	}
-	r.Reason, r.ErrorType = metadata[recordkey.Reason], metadata[recordkey.ErrorType]
-	r.Traceparent = metadata[TraceparentKey]
-	r.Topic, r.Handler = metadata[recordkey.Topic], metadata[recordkey.Handler]
-	r.DeadReason = DeadReason(metadata[recordkey.DeadReason])
-	if r.DeadReason != "" {
-		r.Subscriber, r.LeftOff = metadata[poison.PoisonedSubscriberKey], metadata[recordkey.LeftOff]
-	}
-	latest := now.Add(backoff.MaxDelay)
-	return readTime(&r.FirstArrivedAt, metadata, recordkey.FirstArrivedAt, latest) &&
-		readTime(&r.FirstFailedAt, metadata, recordkey.FirstFailedAt, latest) &&
-		readTime(&r.LastFailedAt, metadata, recordkey.LastFailedAt, latest) &&
-		readTime(&r.DueAt, metadata, recordkey.DueAt, latest)
-}
-
-func readCount(count *int, text string, most int) bool {
-	n, err := strconv.Atoi(text)
-	*count = n
-	return err == nil && n >= 0 && n <= most
-}
-
-// readTime reports whether the time can be read, or is not there.
-func readTime(at *time.Time, metadata message.Metadata, key string, latest time.Time) bool {
-	text, found := metadata[key]
-	if !found {
-		return true
-	}
-	parsed, err := time.Parse(timeLayout, text)
-	if err != nil || parsed.After(latest) {
-		return false
-	}
-	*at = parsed.UTC()
 	return true
+}
+
+// ReadTexts reads the texts of a record that ReadRecord cannot read, such as one that was cut to make the message fit.
+func ReadTexts(metadata message.Metadata) Record {
+	var record Record
+	rows := record.rows()
+	for i := range rows {
+		if row := &rows[i]; row.isText() && !row.repeats {
+			row.read(metadata[row.key], time.Time{})
+		}
+	}
+	return record
 }
 
 // Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead
@@ -140,80 +129,30 @@ func readTime(at *time.Time, metadata message.Metadata, key string, latest time.
 // components/delay.
 func (r Record) Write(metadata message.Metadata) {
 	delete(metadata, recordkey.UnmarshalError) // the properties stay: the marshaler of the copy needs it
-	set := func(key, value string) {
-		if value != "" {
+	r.Traceparent = traceContext(r.Traceparent)
+	rows := r.rows()
+	for i := range rows {
+		row, key := &rows[i], recordKeys[i] // with the key of the row, the record would escape to the heap
+		switch value := row.text(); {
+		case row.value == nil, row.poison && (value == "" || r.DeadReason == ""):
+		case value != "":
 			metadata[key] = value
-		} else {
+		default:
 			delete(metadata, key)
 		}
 	}
-	set(recordkey.Failures, strconv.Itoa(r.Failures))
-	set(recordkey.FirstArrivedAt, formatTime(r.FirstArrivedAt))
-	set(recordkey.FirstFailedAt, formatTime(r.FirstFailedAt))
-	set(recordkey.LastFailedAt, formatTime(r.LastFailedAt))
-	set(recordkey.DueAt, formatTime(r.DueAt))
-	set(recordkey.Snoozes, positive(r.Snoozes))
-	set(recordkey.Remaining, durationText(r.Remaining))
-	set(recordkey.Reason, r.Reason)
-	set(recordkey.ErrorType, r.ErrorType)
-	set(TraceparentKey, traceContext(r.Traceparent))
-	set(recordkey.Topic, r.Topic)
-	set(recordkey.Handler, r.Handler)
-	set(recordkey.DeadReason, string(r.DeadReason))
-	set(recordkey.LeftOff, r.LeftOff)
-	if r.DeadReason != "" {
-		r.writePoison(metadata)
+	if r.Failures <= 0 {
+		metadata[recordkey.Failures] = strconv.Itoa(r.Failures) // without a count it is no record
 	}
 	r.writeDelay(metadata)
-}
-
-// traceContext returns a text that can be a trace context, else nothing: anybody can write the key.
-func traceContext(text string) string {
-	for _, char := range []byte(text) {
-		if char < ' ' || char > '~' {
-			return ""
-		}
-	}
-	if len(text) > maxTraceparent {
-		return ""
-	}
-	return text
-}
-
-func positive(n int) string {
-	if n <= 0 {
-		return ""
-	}
-	return strconv.Itoa(n)
-}
-
-func durationText(d time.Duration) string {
-	if d <= 0 {
-		return ""
-	}
-	return d.String()
-}
-
-// writePoison writes the keys of Watermill's poison queue. Those without a value stay as they are.
-func (r *Record) writePoison(metadata message.Metadata) {
-	for _, poisoned := range [...]struct{ key, value string }{
-		{poison.ReasonForPoisonedKey, r.Reason}, {poison.PoisonedTopicKey, r.Topic}, {poison.PoisonedHandlerKey,
-			r.Handler},
-		{poison.PoisonedSubscriberKey, r.Subscriber},
-	} {
-		if poisoned.value != "" {
-			metadata[poisoned.key] = poisoned.value
-		}
-	}
 }
 
 // writeDelay writes the due time in the keys of components/delay, rounded up: its own helper cuts to whole seconds,
 // which would be early.
 func (r *Record) writeDelay(metadata message.Metadata) {
 	if r.DueAt.IsZero() {
-		for _, key := range delayKeys {
-			delete(metadata, key)
-		}
+		delete(metadata, delay.DelayedUntilKey)
+		delete(metadata, delay.DelayedForKey)
 		return
 	}
 	until := r.DueAt.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
@@ -221,45 +160,16 @@ func (r *Record) writeDelay(metadata message.Metadata) {
 	metadata[delay.DelayedForKey] = max(time.Until(r.DueAt).Round(time.Millisecond), 0).String()
 }
 
-// String returns the fields that are set, as name=value.
+// String returns the fields that are set, as name=value. The names are those of the JSON.
 func (r Record) String() string {
 	var text strings.Builder
 	_, _ = fmt.Fprintf(&text, "failures=%d", r.Failures)
-	for _, field := range []struct{ name, value string }{
-		{"first_arrived_at", formatTime(r.FirstArrivedAt)}, {"first_failed_at", formatTime(r.FirstFailedAt)},
-		{"last_failed_at", formatTime(r.LastFailedAt)}, {"due_at", formatTime(r.DueAt)},
-		{"snoozes", positive(r.Snoozes)}, {"remaining", durationText(r.Remaining)},
-		{"topic", r.Topic}, {"handler", r.Handler}, {"subscriber", r.Subscriber},
-		{"error_type", r.ErrorType}, {"traceparent", r.Traceparent}, {"dead_reason", string(r.DeadReason)}, {"left_off",
-			r.LeftOff}, {"reason", r.Reason},
-	} {
-		if field.value != "" {
-			_, _ = fmt.Fprintf(&text, " %s=%q", field.name, field.value)
+	rows := r.rows()
+	for i := range rows {
+		row := &rows[i]
+		if value := row.text(); value != "" && !row.repeats && row.key != recordkey.Failures {
+			_, _ = fmt.Fprintf(&text, " %s=%q", row.name(), value)
 		}
 	}
 	return text.String()
-}
-
-// formatTime formats as timeLayout, in a fifth of the time of Format: a failure has four times.
-func formatTime(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	t = t.UTC()
-	year, month, day := t.Date()
-	if year < 0 || year > 9999 {
-		return t.Format(timeLayout)
-	}
-	hour, minute, second := t.Clock()
-	text := [...]byte{
-		'0', '0', '0', '0', '-', '0', '0', '-', '0', '0', 'T', '0', '0', ':', '0', '0', ':', '0', '0', '.', '0', '0', '0', 'Z',
-	}
-	for _, number := range [...]struct{ end, value int }{
-		{4, year}, {7, int(month)}, {10, day}, {13, hour}, {16, minute}, {19, second}, {23, t.Nanosecond() / 1e6},
-	} {
-		for at, rest := number.end-1, number.value; rest > 0; at, rest = at-1, rest/10 {
-			text[at] += byte(rest % 10)
-		}
-	}
-	return string(text[:])
 }

@@ -4,10 +4,6 @@ import (
 	"os"
 	"os/user"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
-
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -22,17 +18,6 @@ func userAtHost() string {
 		return name
 	}
 	return name + "@" + host
-}
-
-// Texts returns the texts of a failure record that cannot be read as a whole.
-func Texts(metadata message.Metadata) retry.Record {
-	return retry.Record{
-		DeadReason: retry.DeadReason(metadata[recordkey.DeadReason]), Reason: metadata[recordkey.Reason],
-		ErrorType: metadata[recordkey.ErrorType],
-		Topic:     metadata[recordkey.Topic], Handler: metadata[recordkey.Handler],
-		Subscriber: metadata[poison.PoisonedSubscriberKey], Traceparent: metadata[retry.TraceparentKey],
-		LeftOff: metadata[recordkey.LeftOff],
-	}
 }
 
 // maxTraceparent is as long as the middleware writes it.

@@ -29,11 +29,11 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 	case msg.Metadata[recordkey.DeadReason] != "":
 		letter.Kind, letter.Record = letters.Library, record
 		if !known {
-			letter.Record = redrive.Texts(msg.Metadata)
+			letter.Record = retry.ReadTexts(msg.Metadata)
 		}
 		letter.Target = s.target(topic, letter.Record.Handler)
 	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
-		letter.Kind, letter.Record = letters.Poison, redrive.Texts(msg.Metadata)
+		letter.Kind, letter.Record = letters.Poison, retry.ReadTexts(msg.Metadata)
 		letter.Record.Reason = msg.Metadata[poison.ReasonForPoisonedKey]
 		letter.Record.Topic = msg.Metadata[poison.PoisonedTopicKey]
 		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]

@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -46,7 +45,7 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	case record[recordkey.DeadReason] != "":
 		l.Kind = letters.Library
 		if !known { // it was cut to fit into a frame, or it is garbled
-			l.Record = redrive.Texts(record)
+			l.Record = retry.ReadTexts(record)
 		}
 		if reason := headers.RawReason(d.Headers); reason != "" && l.Record.LeftOff == "" {
 			l.Record.LeftOff = "the encoding of the body: " + reason

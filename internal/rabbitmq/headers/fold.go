@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
@@ -24,34 +23,48 @@ type field struct {
 
 // fields are the keys of the record of a message that waits, the most important first: Shrink removes the others from
 // the end.
-var fields = [...]field{
-	{'n', recordkey.Failures},
-	{'t', recordkey.Topic},
-	{'m', recordkey.Remaining},
-	{'d', recordkey.DueAt},
-	{'l', recordkey.LastFailedAt},
-	{'f', recordkey.FirstFailedAt},
-	{'a', recordkey.FirstArrivedAt},
-	{'h', recordkey.Handler},
-	{'e', recordkey.ErrorType},
-	{'r', recordkey.Reason},
-	{'u', delay.DelayedUntilKey},
-	{'w', delay.DelayedForKey},
-	{'s', recordkey.Snoozes},
-	{'p', retry.TraceparentKey},
+var fields = func() (all []field) {
+	for letter, key := range retry.RecordLetters() {
+		all = append(all, field{letter, key})
+	}
+	return all
+}()
+
+// fieldsByLength are the indexes of the fields whose keys have the same length. Each key of each message is looked up:
+// this is faster than a map.
+var fieldsByLength = func() (table [32][]int) {
+	for i, f := range fields {
+		table[len(f.key)] = append(table[len(f.key)], i)
+	}
+	return table
+}()
+
+// fieldOf returns the index of a key's field, or -1.
+func fieldOf(key string) int {
+	if len(key) < len(fieldsByLength) {
+		for _, i := range fieldsByLength[len(key)] {
+			if fields[i].key == key {
+				return i
+			}
+		}
+	}
+	return -1
 }
 
 // keptFields is how many of the fields Shrink never removes.
 const keptFields = 3
 
-// A record has the values of the fields, in their order. An empty value is as none.
-type record [len(fields)]string
+// A record has the values of the fields, in their order. An empty value is as none. It is an array with room for all
+// fields because a slice would be an allocation for each message.
+type record [16]string
 
 // fold returns the record as a text: for each value its letter, its length in bytes, a colon, and the value.
 func (r *record) fold() string {
 	size := 0
 	for _, value := range r {
-		size += len(value) + len("n1024:")
+		if value != "" {
+			size += len(value) + len("n1024:")
+		}
 	}
 	var text strings.Builder
 	text.Grow(size)
@@ -121,39 +134,4 @@ func (r *record) shrink(excess int) int {
 		}
 	}
 	return excess
-}
-
-// fieldOf returns the index of a key's field, or -1. It is a switch because that is faster than a map.
-func fieldOf(key string) int {
-	switch key {
-	case recordkey.Failures:
-		return 0
-	case recordkey.Topic:
-		return 1
-	case recordkey.Remaining:
-		return 2
-	case recordkey.DueAt:
-		return 3
-	case recordkey.LastFailedAt:
-		return 4
-	case recordkey.FirstFailedAt:
-		return 5
-	case recordkey.FirstArrivedAt:
-		return 6
-	case recordkey.Handler:
-		return 7
-	case recordkey.ErrorType:
-		return 8
-	case recordkey.Reason:
-		return 9
-	case delay.DelayedUntilKey:
-		return 10
-	case delay.DelayedForKey:
-		return 11
-	case recordkey.Snoozes:
-		return 12
-	case retry.TraceparentKey:
-		return 13
-	}
-	return -1
 }
