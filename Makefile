@@ -85,7 +85,7 @@ $(DEMOS): demo-%:
 	@$(GO) run -C backends ./example -backend $*
 
 # The outage test mostly waits, so it runs beside the others.
-test: devbroker ## all tests, on a real broker (RACE=-race for the race detector)
+test: devbroker ## the tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect & outage=$$!; \
 		$(SUBMAKE) -k test-root test-observers test-integration test-wmretry; result=$$?; wait $$outage && exit $$result'
 

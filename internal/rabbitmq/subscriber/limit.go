@@ -182,11 +182,12 @@ func (s *subscription) end(n *session, c *consumer) {
 	n.settler.sync()
 }
 
-// received waits until the receiver has got the last delivery of a consumer that has ended.
+// received waits until the receiver has got the last delivery of a consumer that has ended, or until givenUp is closed.
 func (s *subscription) received(c *consumer) {
 	select {
 	case <-c.ended:
 	case <-c.session.settler.over:
+	case <-s.givenUp:
 	case <-s.receiver.over:
 	}
 }

@@ -108,13 +108,24 @@ type request struct {
 	quit     bool      // end: nothing follows
 }
 
-// ask reports whether the receiver does what it is asked for. It waits while the receiver calls a function of the app.
+// ask reports whether the receiver does what it is asked for. It waits while the receiver calls a function of the app,
+// until givenUp is closed.
 func (r *receiver) ask(q request) bool {
 	select {
 	case r.requests <- q:
 		return true
+	case <-r.givenUp:
 	case <-r.over:
-		return false
+	}
+	return false
+}
+
+// quit ends the receiver, and waits for it.
+func (r *receiver) quit() {
+	select {
+	case r.requests <- request{quit: true}:
+		<-r.over
+	case <-r.over:
 	}
 }
 
@@ -190,9 +201,6 @@ func (r *receiver) step() bool {
 		}
 		r.receive(delivery)
 	case <-r.places.Changed():
-		if r.offered != nil && !r.offered.place.Fits() {
-			r.withdraw()
-		}
 		if aside := r.places.Aside(); aside != r.aside {
 			r.aside = aside
 			r.look()
@@ -214,7 +222,9 @@ func (r *receiver) step() bool {
 func (r *receiver) do(q request) bool {
 	switch {
 	case q.begin != nil:
-		r.consumerEnded()
+		if r.consumer != nil { // of a session that has ended
+			go r.consumer.giveBack()
+		}
 		r.consumer = q.begin
 	case q.giveBack != nil:
 		q.count <- r.giveBack(q.giveBack)
@@ -240,6 +250,14 @@ func (r *receiver) consumerEnded() {
 		close(r.consumer.ended)
 		r.consumer = nil
 	}
+}
+
+// giveBack gives back what the consumer has received from the broker and the receiver has not.
+func (c *consumer) giveBack() {
+	for delivery := range c.deliveries {
+		c.session.nack(delivery.DeliveryTag)
+	}
+	close(c.ended)
 }
 
 // receive adds a delivery to the backlog.
@@ -310,6 +328,9 @@ func (r *receiver) release(key string) {
 // offer reports whether a message can be handed out. A message that cannot be unmarshalled takes a place while its nack
 // waits.
 func (r *receiver) offer() bool {
+	if r.offered != nil && !r.offered.place.Fits() {
+		r.withdraw()
+	}
 	for r.offered == nil && r.line.first != nil {
 		a := r.line.first
 		if !r.places.Take(a.place) {

@@ -140,8 +140,7 @@ func (l *scene) close() {
 	l.stop()
 	<-l.receiver.stopped
 	l.workers.Wait()
-	l.receiver.ask(request{quit: true})
-	<-l.receiver.over
+	l.receiver.quit()
 	l.session.flush()
 }
 
@@ -238,6 +237,7 @@ func TestAPauseThatEndsAtOnceKeepsTheOrder(t *testing.T) {
 		assert.Equal(t, []string{"d"}, got)
 		second[0].Ack()
 		third[0].Ack()
+		<-l.changes
 		_, last := l.take()
 		last[0].Ack()
 		synctest.Wait()
@@ -491,7 +491,7 @@ func TestChangesOfTheLimitWhileMessagesAreHandled(t *testing.T) {
 				assert.Less(t, last[keyOf(msg)], msg.UUID, "the order of the queue")
 				last[keyOf(msg)] = msg.UUID
 				mu.Unlock()
-				if place := binding.Lookup(msg).Place; len(msg.UUID)%2 == 0 {
+				if place := binding.Lookup(msg).Place; msg.UUID[5]%2 == 0 {
 					place.SetAside()
 				}
 				msg.Ack()
@@ -516,4 +516,103 @@ func TestChangesOfTheLimitWhileMessagesAreHandled(t *testing.T) {
 	handled.Wait()
 	l.close()
 	assert.Zero(t, l.Taken())
+}
+
+func TestAPauseWithdrawsWhatIsOfferedWhileAnotherMessageIsRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(string) error { time.Sleep(time.Second); return nil }
+		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 2}, newFakeChannel(8))
+		defer l.close()
+		l.deliver("a", "b")
+		synctest.Wait() // a is offered
+		l.Limit(0)
+		time.Sleep(2 * time.Second)
+		got, _ := l.take()
+		assert.Empty(t, got)
+		l.cancel()
+		l.Limit(1)
+		got, messages := l.take()
+		assert.Equal(t, []string{"a"}, got)
+		messages[0].Ack()
+		_, messages = l.take()
+		messages[0].Ack()
+	})
+}
+
+func TestGiveBackTakesWhatIsOffered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(t, Config{Concurrency: 2}, newFakeChannel(8))
+		defer l.close()
+		l.deliver("a")
+		synctest.Wait()
+		assert.Equal(t, 1, l.giveBack(l.session))
+		got, _ := l.take()
+		assert.Empty(t, got)
+		assert.Equal(t, []string{"nack 1"}, l.settled())
+	})
+}
+
+// amqp091-go still has deliveries of the session before.
+func TestANewSessionGivesBackWhatTheLastOneHasNotReceived(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(string) error { time.Sleep(time.Second); return nil }
+		account := newFakeChannel(8)
+		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 8}, account)
+		old, last, deliveries := l.session, l.consumer, l.deliveries
+		go func() {
+			for tag := range uint64(8) {
+				deliveries <- amqp091.Delivery{DeliveryTag: tag + 1, Body: []byte{'a' + byte(tag)}}
+			}
+			close(deliveries)
+		}()
+		synctest.Wait() // the first is read
+		l.account = newFakeChannel(1)
+		l.open()
+		l.received(last)
+		assert.Less(t, l.giveBack(old), 8)
+		old.consumerEnded()
+		old.flush()
+		assert.Len(t, account.settled, 8)
+		l.close()
+	})
+}
+
+func TestAFunctionOfTheAppThatHangsDoesNotKeepTheBacklog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		unmarshal := func(uuid string) error {
+			if uuid == "hangs" {
+				<-hang
+			}
+			return nil
+		}
+		l := newLineOf(t, app{unmarshal: unmarshal}, Config{Concurrency: 1}, newFakeChannel(8))
+		l.deliver("hangs")
+		l.stop()
+		time.AfterFunc(time.Second, func() { close(l.givenUp) })
+		begin := time.Now()
+		l.received(l.consumer)
+		assert.Zero(t, l.giveBack(l.session), "the broker takes the messages back when the channel is closed")
+		assert.Equal(t, time.Second, time.Since(begin))
+		close(hang)
+		l.close()
+	})
+}
+
+func TestTheCancelOfAnEarlierConsumerEndsNothing(t *testing.T) {
+	t.Parallel()
+	n := &session{cancels: make(chan string, 2), closed: make(chan struct{})}
+	n.consumer.Store(&consumer{tag: "second"})
+	n.cancels <- "first"
+	n.cancels <- "second"
+	err := n.wait(nil, nil)
+	require.ErrorIs(t, err, errCancelled)
+	assert.ErrorContains(t, err, "second")
+	n.consumer.Store(nil) // it was being ended: its queue may be gone
+	n.cancels <- "second"
+	assert.ErrorIs(t, n.wait(nil, nil), errCancelled)
 }

@@ -31,7 +31,6 @@ type session struct {
 	users      users.Count // deliveries that are not settled
 	connection *wire.Connection
 	channel    *amqp091.Channel
-	tag        string                   // of the present consumer, or the last one
 	consumer   atomic.Pointer[consumer] // nil: there is none
 	arrived    atomic.Uint64            // the last delivery tag that was received
 	arrival    chan struct{}            // receives after a delivery
@@ -48,6 +47,7 @@ type session struct {
 // A consumer is what one basic.consume has begun.
 type consumer struct {
 	session    *session
+	tag        string
 	deliveries <-chan amqp091.Delivery // closed by amqp091-go when the consumer has ended
 	ended      chan struct{}           // closed when the receiver has got the last delivery
 	bound      int                     // of the messages in flight
@@ -117,10 +117,10 @@ func (n *session) consume(s *subscription) error {
 	if err := n.channel.Qos(prefetch, 0, false); err != nil {
 		return err
 	}
-	n.tag = s.config.Consumer.tag(first > 0)
+	tag := s.config.Consumer.tag(first > 0)
 	n.settler.consumerBegins(first)
 	c := s.config.Consumer
-	deliveries, err := n.channel.Consume(s.queue, n.tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	deliveries, err := n.channel.Consume(s.queue, tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
 	if err == nil && moved {
 		err = n.channel.Qos(maxPrefetch, 0, true)
 	}
@@ -128,8 +128,8 @@ func (n *session) consume(s *subscription) error {
 		return err
 	}
 	begun := &consumer{
-		session: n, deliveries: deliveries, ended: make(chan struct{}), bound: bound, prefetch: prefetch, first: first,
-		aside: s.places.Aside(),
+		session: n, tag: tag, deliveries: deliveries, ended: make(chan struct{}), bound: bound, prefetch: prefetch,
+		first: first, aside: s.places.Aside(),
 	}
 	n.consumer.Store(begun)
 	s.receiver.ask(request{begin: begun})
@@ -173,33 +173,39 @@ func (n *session) lost() bool {
 	}
 }
 
-// wait returns the reason when the session ends, and nil when stopping is closed or changes receives.
+// wait returns the reason when the session ends, and nil when stopping is closed or changes receives. The broker may
+// have cancelled a consumer while it was ended, before the present one: that ends nothing.
 func (n *session) wait(stopping, changes <-chan struct{}) error {
-	select {
-	case <-n.closed:
-		return n.reason
-	case _, open := <-n.cancels:
-		if !open {
-			<-n.closed
+	for {
+		select {
+		case <-n.closed:
 			return n.reason
+		case tag, open := <-n.cancels:
+			if !open {
+				<-n.closed
+				return n.reason
+			}
+			if c := n.consumer.Load(); c == nil || c.tag == tag {
+				return fmt.Errorf("%w %q", errCancelled, tag)
+			}
+		case <-stopping:
+			return nil
+		case <-changes:
+			return nil
 		}
-		return fmt.Errorf("%w %q", errCancelled, n.tag)
-	case <-stopping:
-		return nil
-	case <-changes:
-		return nil
 	}
 }
 
 // cancel cancels the consumer. Afterwards, amqp091-go closes its deliveries when all of them have been received. When
 // the broker does not answer in time, the channel is closed.
 func (n *session) cancel(patience time.Duration) {
-	if n.consumer.Load() == nil {
+	c := n.consumer.Load()
+	if c == nil {
 		return
 	}
 	answered := make(chan struct{})
 	go func() {
-		_ = n.channel.Cancel(n.tag, false)
+		_ = n.channel.Cancel(c.tag, false)
 		close(answered)
 	}()
 	limit := time.NewTimer(patience)

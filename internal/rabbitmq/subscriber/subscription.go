@@ -152,8 +152,7 @@ func (s *subscription) stopped() bool {
 
 // finish ends what start has begun.
 func (s *subscription) finish() {
-	s.receiver.ask(request{quit: true})
-	<-s.receiver.over
+	s.receiver.quit()
 	if s.detach != nil {
 		s.detach()
 	}
