@@ -16,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -24,7 +23,7 @@ func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
 // TestSuccessDoesNotAllocate: what a success costs is paid for every message.
 func TestSuccessDoesNotAllocate(t *testing.T) {
-	own, routed := retrymw.WithOrigin(context.Background(), topic, handler), openContext(t)
+	own, routed := binding.WithOrigin(context.Background(), topic, handler), openContext(t)
 	observed := func(hooks eventtest.Hooks) func(*settings) {
 		hook := func(h *eventtest.Hooks) { *h = hooks }
 		return observedBy(nil, &witness{name: "a", change: hook})

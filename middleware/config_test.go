@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -25,7 +26,7 @@ func TestNewReportsAllFaultsAtOnce(t *testing.T) {
 // unusable is a backend without tiers.
 type unusable struct{ settings }
 
-func (unusable) Use(retry.Policy) (retrymw.Traits, error) { return retrymw.Traits{}, errDown }
+func (unusable) Use(retry.Policy) (backend.Traits, error) { return backend.Traits{}, errDown }
 
 func TestBackendRefusesAPolicy(t *testing.T) {
 	config := configOf(&recorder{})

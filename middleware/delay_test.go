@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
@@ -263,7 +264,7 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 		var copies []to
 		tiered, sent := setup(t, tiersWait, func(c *settings) {
 			destination := c.Destination
-			c.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+			c.Destination = func(c backend.Copy) (retry.Destination, error) {
 				copies = append(copies, to{c.Topic, c.Handler, c.Tier})
 				return destination(c)
 			}

@@ -8,8 +8,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -31,9 +33,9 @@ type delivery struct {
 	began     time.Time  // when the handler was called; zero where it is not measured
 	took      time.Duration
 
-	observers *observers      // nil: there are none
-	observed  context.Context // of the observers; nil: they have not changed it
-	arrived   backoff.Tier    // on which the message waited first; 0: on none, or nothing observes
+	observers *backend.Attached // nil: there are none
+	observed  context.Context   // of the observers; nil: they have not changed it
+	arrived   backoff.Tier      // on which the message waited first; 0: on none, or nothing observes
 	lateness  time.Duration
 	reported  bool // its outcome, to the observers
 
@@ -134,13 +136,13 @@ func recordOn(topic string, metadata message.Metadata) retry.Record {
 
 // isCanceled reports whether an error is that of a context that was cancelled.
 func isCanceled(err error) (canceled bool) {
-	_ = call(func() { canceled = errors.Is(err, context.Canceled) }) // the methods of some errors panic
+	_ = panics.Call(func() { canceled = errors.Is(err, context.Canceled) }) // the methods of some errors panic
 	return canceled
 }
 
 // sentAt is zero where MaxAgeFrom panics.
 func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
-	if panicked := call(func() { at = t.config.MaxAgeFrom(in.msg) }); panicked != nil {
+	if panicked := panics.Call(func() { at = t.config.MaxAgeFrom(in.msg) }); panicked != nil {
 		t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", panicked, t.fields(in))
 	}
 	return at
@@ -161,7 +163,7 @@ func (t *TieredRetry) begin(in *delivery) {
 		}
 	}
 	a.Tier, a.Lateness = in.arrived, in.lateness
-	if in.observed = in.observers.arrived(a); in.observed != nil {
+	if in.observed = in.observers.Arrived(a); in.observed != nil {
 		in.msg.SetContext(in.observed)
 	}
 }

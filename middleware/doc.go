@@ -2,7 +2,7 @@
 // a retry tier and comes back, it becomes a dead letter, or it is given back to the broker.
 //
 // The middleware never sleeps for a backoff. It never acknowledges a message before the copy that replaces it has been
-// published: a nil error of Backend.Publish must mean that the copy is safe. Delivery is at least once: a duplicate is
+// published: a nil error of the publish means that the copy is safe. Delivery is at least once: a duplicate is
 // preferred to a loss, so handlers must be idempotent. Order is not kept across retries.
 //
 // What becomes of a delivery is its retry.Outcome.
@@ -13,7 +13,7 @@
 // Rules decide by the kind of an error, a Breaker pauses a handler while most of its messages fail, and MaxAge ends the
 // retries of messages that are too old. Observers get every outcome.
 //
-// The package imports no AMQP: it asks a Backend. A builder of package config has one for RabbitMQ, package relay one
+// The package imports no AMQP: it asks a backend. A builder of package config has one for RabbitMQ, package relay one
 // for Pub/Subs without TTL queues. Copies that wait also carry the metadata of Watermill's components/delay, to the
 // millisecond. A Pub/Sub that delays messages by itself, such as watermill-sql's delayed PostgreSQL, needs neither
 // package.

@@ -26,7 +26,7 @@ func (t *TieredRetry) report(in *delivery, d *decision, to retry.Destination, f 
 	if age := time.Since(d.record.FirstFailedAt); age <= backoff.MaxDelay { // else there is no time, or a forged one
 		event.Age = age
 	}
-	in.observers.event(&event)
+	in.observers.Event(&event)
 }
 
 // reportExited reports a message whose goroutine ended before its outcome was known. Observers wait for the end of what
@@ -83,7 +83,7 @@ func (t *TieredRetry) fields(in *delivery) watermill.LogFields {
 	from := originOf(in.ctx)
 	fields := watermill.LogFields{"message_uuid": in.uuid, "topic": from.topic, "handler_name": from.handler}
 	if in.observers != nil {
-		in.observers.logFields(in.seen(), fields)
+		in.observers.LogFields(in.seen(), fields)
 	}
 	return fields
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -36,7 +36,7 @@ func TestObserversGetOneLastEvent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var got []retry.Outcome
-			var observers retrymw.Observers
+			var observers backend.Observers
 			observers.Attach(eventtest.Hooks{OnEvent: func(e retry.Event) { got = append(got, e.Outcome) }}, retry.Observed{})
 			tiered, _ := setup(t, func(c *settings) { c.Observers = &observers; test.change(c) })
 			done := make(chan struct{})

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -170,7 +170,7 @@ func TestEventHasTheMetadataThatTheMessageCameWith(t *testing.T) {
 func TestLogsHaveTheQueueAndTheRoutingKey(t *testing.T) {
 	logs := &logRecorder{}
 	config := configOf(&recorder{})
-	config.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+	config.Destination = func(c backend.Copy) (retry.Destination, error) {
 		return retry.Destination{Topic: "dead." + c.Topic, Queue: c.Topic + ".dead"}, nil
 	}
 	tiered, err := config.Make(logs)

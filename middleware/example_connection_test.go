@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -48,7 +49,7 @@ func (d deadLetters) Event(e retry.Event) {
 
 // The backend of an app's own gives its observers to the middleware. A Connection has the method Observe.
 func ExampleObservers_Attach() {
-	counts, observers := map[retry.DeadReason]int{}, &middleware.Observers{}
+	counts, observers := map[retry.DeadReason]int{}, &backend.Observers{}
 	observers.Attach(deadLetters{counts: counts}, retry.Observed{System: "my Pub/Sub"})
 	backend := exampleConfig()
 	backend.Observers = observers

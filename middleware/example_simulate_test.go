@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -21,7 +21,7 @@ func ExampleTieredRetry_Simulate() {
 		fmt.Println(err)
 		return
 	}
-	for at, e := range tiered.Simulate(retrymw.SimulatedMessage{Handle: func(call int) error {
+	for at, e := range tiered.Simulate(backend.SimulatedMessage{Handle: func(call int) error {
 		switch call {
 		case 1:
 			return errors.New("no answer from the bank")
@@ -56,7 +56,7 @@ func ExampleTieredRetry_Simulate_jitter() {
 	}
 	fmt.Println(config.Tiers())
 	fails := func(int) error { return errors.New("no answer from the bank") }
-	for _, e := range tiered.Simulate(retrymw.SimulatedMessage{Handle: fails}) {
+	for _, e := range tiered.Simulate(backend.SimulatedMessage{Handle: fails}) {
 		fmt.Printf("%s, wait %v to %v\n", e.Outcome, e.Delay, e.Delay+e.Spread)
 	}
 	// Output:

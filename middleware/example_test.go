@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -21,9 +23,9 @@ import (
 // topics is a backend for a Pub/Sub that delays messages by itself, by the metadata of Watermill's components/delay.
 type topics struct{ publisher message.Publisher }
 
-func (topics) Use(retry.Policy) (retrymw.Traits, error) { return retrymw.Traits{}, nil }
+func (topics) Use(retry.Policy) (backend.Traits, error) { return backend.Traits{}, nil }
 
-func (b topics) Publish(c retrymw.Copy) (retry.Destination, error) {
+func (b topics) Publish(c backend.Copy) (retry.Destination, error) {
 	to := retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", c.Topic, c.Tier)}
 	if c.Tier == 0 {
 		to.Topic = c.Topic + ".dead"
@@ -87,7 +89,7 @@ func exampleConfig() settings {
 func orderFrom(metadata message.Metadata) *message.Message {
 	msg := message.NewMessage("order-1", nil)
 	msg.Metadata = metadata
-	msg.SetContext(retrymw.WithOrigin(msg.Context(), "orders", "billing"))
+	msg.SetContext(binding.WithOrigin(msg.Context(), "orders", "billing"))
 	return msg
 }
 
@@ -181,7 +183,7 @@ func ExampleWithOrigin() {
 
 	msg := message.NewMessage("order-1", nil)
 	retry.Record{Failures: 1, Topic: "orders"}.Write(msg.Metadata)
-	msg.SetContext(retrymw.WithOrigin(msg.Context(), "orders", "billing"))
+	msg.SetContext(binding.WithOrigin(msg.Context(), "orders", "billing"))
 	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return nil, errors.New("no answer from the bank")
 	})(msg)

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -51,7 +52,7 @@ func (t *TieredRetry) failureOf(err error) failure {
 
 // requestOf calls the error's own methods. They may panic: such an error requests nothing.
 func requestOf(err error) (permanent bool, delay time.Duration) {
-	panicked := call(func() {
+	panicked := panics.Call(func() {
 		delay, _ = backoff.RetryAfterDelay(err)
 		permanent = backoff.IsPermanent(err)
 	})
@@ -70,7 +71,7 @@ func (t *TieredRetry) reason(err error) (reason string) {
 		return errorText(err, maxReason)
 	}
 	text := errorText(err, maxRedacted)
-	_ = call(func() { reason = t.config.RedactReason(text, err) })
+	_ = panics.Call(func() { reason = t.config.RedactReason(text, err) })
 	return cut(reason, maxReason)
 }
 
@@ -88,7 +89,7 @@ func (e errUnmarshal) Error() string { return "cannot unmarshal the message: " +
 
 // errorText returns the error's text, bounded. Some errors panic in their Error method.
 func errorText(err error, bytes int) (text string) {
-	if call(func() { text = err.Error() }) != nil {
+	if panics.Call(func() { text = err.Error() }) != nil {
 		text = fmt.Sprintf("%T: its Error method panicked", err)
 	}
 	return cut(text, bytes)
@@ -100,7 +101,7 @@ func errorType(err error) (name string) {
 	if recovered, is := err.(recoveredPanic); is {
 		err = recovered.PanicError
 	}
-	_ = call(func() { // the Unwrap of some errors panics
+	_ = panics.Call(func() { // the Unwrap of some errors panics
 		for root := err; root != nil; root = errors.Unwrap(root) {
 			name = fmt.Sprintf("%T", root)
 		}

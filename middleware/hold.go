@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -181,7 +183,7 @@ func kindOf(err error) retry.ErrorKind {
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the
 // delivery's.
 func (t *TieredRetry) publish(in *delivery, d *decision, suspect *atomic.Bool) (to retry.Destination, err error) {
-	if panicked := call(func() { to, err = t.send(in, d, suspect) }); panicked != nil {
+	if panicked := panics.Call(func() { to, err = t.send(in, d, suspect) }); panicked != nil {
 		err = fmt.Errorf("the publisher panicked: %w", panicked)
 	}
 	return to, err
@@ -194,7 +196,7 @@ func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to 
 	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
 	maps.Copy(letter.Metadata, in.metadata)
 	d.record.Write(letter.Metadata)
-	c := Copy{Message: letter, Topic: d.record.Topic, Handler: d.record.Handler, Suspect: suspect}
+	c := backend.Copy{Message: letter, Topic: d.record.Topic, Handler: d.record.Handler, Suspect: suspect}
 	if in.bound != nil {
 		c.Queue = in.bound.Queue
 	}

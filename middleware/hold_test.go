@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -167,7 +167,7 @@ func TestMessageIsHeldIfTheDestinationOrThePublisherFails(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			errDestination := errors.New("no destination")
 			tiered, sent := setup(t, func(c *settings) {
-				c.Destination = func(retrymw.Copy) (retry.Destination, error) {
+				c.Destination = func(backend.Copy) (retry.Destination, error) {
 					return retry.Destination{}, errDestination
 				}
 			})

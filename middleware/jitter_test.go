@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -78,7 +78,7 @@ func TestSimulateHasTheShortestDelaysAndTheirSpread(t *testing.T) {
 			eighths = 7
 		}
 		call := 0
-		for at, e := range tiered.Simulate(retrymw.SimulatedMessage{Handle: func(int) error { return errDown }}) {
+		for at, e := range tiered.Simulate(backend.SimulatedMessage{Handle: func(int) error { return errDown }}) {
 			delays := configOf(nil).Policy.Schedule
 			if call < len(delays) {
 				assert.Equal(t, delays[call], e.Delay)

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -94,7 +94,7 @@ func (w *witness) Attach(o retry.Observed) (retry.Observer, error) {
 func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*settings) {
 	return func(c *settings) {
 		if c.Observers == nil {
-			c.Observers = &retrymw.Observers{}
+			c.Observers = &backend.Observers{}
 		}
 		for _, o := range all {
 			c.Observers.Attach(o, retry.Observed{System: "test", Logger: logger})
@@ -411,7 +411,7 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 		t.Run(hook, func(t *testing.T) {
 			logs := &logRecorder{}
 			bad, good := &witness{name: "bad", change: broken}, &witness{name: "good"}
-			var observers *retrymw.Observers
+			var observers *backend.Observers
 			tiered, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *settings) { observers = c.Observers })
 			for range 3 {
 				msg := messageOf(s.bind(routerContext(t)))
@@ -473,10 +473,10 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	var none *retrymw.Observers
+	var none *backend.Observers
 	assert.False(t, none.Observes())
 	none.Published(retry.Published{})
-	assert.False(t, (&retrymw.Observers{}).Observes())
+	assert.False(t, (&backend.Observers{}).Observes())
 }
 
 func TestObserverGetsWhatIsObserved(t *testing.T) {
@@ -484,7 +484,7 @@ func TestObserverGetsWhatIsObserved(t *testing.T) {
 	closed := make(chan struct{})
 	health := func() retry.Health { return retry.Health{Links: []retry.LinkHealth{{Name: "consuming"}}} }
 	waits := func(context.Context) ([]retry.Waiting, error) { return []retry.Waiting{{Queue: "q"}}, nil }
-	var observers retrymw.Observers
+	var observers backend.Observers
 	observers.Attach(w, retry.Observed{System: "rabbitmq", Health: health, Waiting: waits, Closed: closed})
 	require.Len(t, w.observed, 1)
 	o := w.observed[0]
@@ -505,7 +505,7 @@ func TestObserverGetsWhatIsObserved(t *testing.T) {
 
 // A delivery has the observers that were attached when it began.
 func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
-	var observers retrymw.Observers
+	var observers backend.Observers
 	tiered, _ := setup(t, func(c *settings) { c.Observers, c.Publisher = &observers, discard{} })
 	ctx := routerContext(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})

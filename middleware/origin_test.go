@@ -11,21 +11,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The router's context has the return topic, which must not appear in records and events.
 func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
-	ctx := retrymw.WithOrigin(routerContext(t), "invoices", "printing")
+	ctx := binding.WithOrigin(routerContext(t), "invoices", "printing")
 	synctest.Test(t, func(t *testing.T) {
-		var copies []retrymw.Copy
+		var copies []backend.Copy
 		var events []retry.Event
 		tiered, sent := setup(t, tiersWait, func(c *settings) {
 			c.Policy.Schedule = backoff.Schedule{time.Second}
-			c.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+			c.Destination = func(c backend.Copy) (retry.Destination, error) {
 				copies = append(copies, c)
 				return retry.Destination{Topic: "any"}, nil
 			}
@@ -62,7 +63,7 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 
 func TestRecordOfAnotherOriginIsIgnored(t *testing.T) {
 	tiered, sent := setup(t)
-	msg := messageOf(retrymw.WithOrigin(routerContext(t), "invoices", "printing"))
+	msg := messageOf(binding.WithOrigin(routerContext(t), "invoices", "printing"))
 	msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "4", topic
 	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.NoError(t, err)

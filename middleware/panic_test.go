@@ -15,9 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -86,7 +86,7 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 	const acked, nacked = true, false
 	observed := func(h eventtest.Hooks) func(*settings) {
 		return func(c *settings) {
-			c.Observers = &retrymw.Observers{}
+			c.Observers = &backend.Observers{}
 			c.Observers.Attach(h, retry.Observed{})
 		}
 	}
@@ -124,7 +124,7 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 			c.Policy.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
 		}, failing(errDown), nacked},
 		"destination": {func(c *settings) {
-			c.Destination = func(retrymw.Copy) (retry.Destination, error) {
+			c.Destination = func(backend.Copy) (retry.Destination, error) {
 				runtime.Goexit()
 				return retry.Destination{}, nil
 			}

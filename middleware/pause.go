@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -157,7 +158,7 @@ func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
 
 // isSign calls Breaker.Failed. A panic in it is logged once, with the fields of the delivery, which may be nil.
 func (t *TieredRetry) isSign(in *delivery, err error) (sign bool) {
-	panicked := call(func() { sign = t.config.Breaker.Failed(err) })
+	panicked := panics.Call(func() { sign = t.config.Breaker.Failed(err) })
 	if panicked != nil && !t.failedPanicked.Swap(true) {
 		var fields watermill.LogFields
 		if in != nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -140,7 +139,7 @@ func TestOperatorsPauseHoldsTheProbe(t *testing.T) {
 
 // nameOf makes contexts of handlers as routers do, by way of an origin.
 func nameOf(ctx context.Context, i int) context.Context {
-	return retrymw.WithOrigin(ctx, topic, fmt.Sprintf("handler-%d", i))
+	return binding.WithOrigin(ctx, topic, fmt.Sprintf("handler-%d", i))
 }
 
 func TestHandlersPauseByThemselves(t *testing.T) {

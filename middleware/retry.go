@@ -14,7 +14,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -27,8 +29,8 @@ const shutdownPause = time.Second
 type TieredRetry struct {
 	config  retry.Policy // with its defaults
 	policy  policy       // what decisions need of config and traits
-	backend Backend
-	traits  Traits
+	backend backend.Backend
+	traits  backend.Traits
 	logger  watermill.LoggerAdapter
 	warned  atomic.Bool // of a deadline that was set outside
 	cut     atomic.Bool // a requested delay, and that was logged
@@ -40,7 +42,7 @@ type TieredRetry struct {
 
 // New makes the middleware for handlers with a policy. It reports all faults of the policy at once. A nil logger logs
 // nothing.
-func New(own retry.Policy, backend Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
+func New(own retry.Policy, backend backend.Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
 	err := own.Validate()
 	if backend == nil {
 		err = errors.Join(err, errors.New("the backend is nil: give that of Relay.Backend, or let NewTieredRetry of "+
@@ -157,14 +159,14 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	if at, found := in.ctx.Deadline(); found {
 		t.noteDeadline(in, at)
 	}
-	if own := t.traits.Source; own != nil && !own.has(in) {
+	if own := t.traits.Source; own != nil && !comesFrom(own, in) {
 		if settled(msg) { // for example by Watermill's InstantAck: no copy of it would be published
 			return h(msg)
 		}
 		return nil, t.refuse(in)
 	}
 	t.takeToken(in)
-	in.observers = t.traits.Observers.load()
+	in.observers = t.traits.Observers.Load()
 	if t.config.DeepCopy {
 		// The handler gets the copies. The subscriber may read the bytes of the delivery again, after a nack.
 		msg.Payload, msg.Metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
@@ -187,7 +189,7 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		in.own.Called()
 	}
 	in.calling = true
-	panicked := call(func() { produced, err = h(msg) })
+	panicked := panics.Call(func() { produced, err = h(msg) })
 	in.called()
 	switch {
 	case panicked != nil:
@@ -226,7 +228,7 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 		t.observeSuccess(in, produced)
 	}
 	if in.observers != nil && len(produced) > 0 {
-		in.observers.produced(in.seen(), produced)
+		in.observers.Produced(in.seen(), produced)
 	}
 	if in.observers != nil {
 		now := time.Now()
@@ -266,7 +268,7 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	}
 	t.observeFailure(in, &s, &f)
 	if in.observers != nil {
-		if traceparent := in.observers.traceparent(in.seen()); traceparent != "" {
+		if traceparent := in.observers.Traceparent(in.seen()); traceparent != "" {
 			s.record.Traceparent = traceparent
 		}
 	}

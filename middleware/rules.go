@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/sony/gobreaker"
+
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,12 +28,12 @@ func (t *TieredRetry) actionFor(record *retry.Record, err error) (retry.Action, 
 // ofOpenBreaker reports whether a circuit breaker of Watermill has not called the handler. Some errors panic in their
 // Unwrap method.
 func ofOpenBreaker(err error) (open bool) {
-	_ = call(func() { open = errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) })
+	_ = panics.Call(func() { open = errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) })
 	return open
 }
 
 func (t *TieredRetry) matches(rule *retry.Rule, record retry.Record, err error) (matched bool) {
-	if panicked := call(func() { matched = rule.If(record, err) }); panicked != nil {
+	if panicked := panics.Call(func() { matched = rule.If(record, err) }); panicked != nil {
 		t.logger.Error("Rule.If panicked, the rule does not match", panicked, nil)
 	}
 	return matched

@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -32,7 +32,7 @@ func (e errStatus) Error() string { return fmt.Sprintf("status %d", int(e)) }
 func observing(events *[]retry.Event) func(*settings) {
 	return func(c *settings) {
 		if c.Observers == nil {
-			c.Observers = &retrymw.Observers{}
+			c.Observers = &backend.Observers{}
 		}
 		c.Observers.Attach(eventtest.OnEvent(func(e retry.Event) { *events = append(*events, e) }), retry.Observed{})
 	}

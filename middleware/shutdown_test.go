@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
@@ -30,7 +31,7 @@ type subscription struct {
 	stop    context.CancelFunc
 }
 
-func newSubscription(t *testing.T, source *retrymw.Source) *subscription {
+func newSubscription(t *testing.T, source *backend.Source) *subscription {
 	stopping, stop := context.WithCancel(t.Context())
 	own := &subscription{binding.Binding{Stopping: stopping.Done()}, stop}
 	if source != nil {

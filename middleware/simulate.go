@@ -1,26 +1,13 @@
 package middleware
 
 import (
-	"github.com/tieredretry/watermill-retry/retry"
 	"iter"
 	"math"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// SimulatedMessage is the message of Simulate.
-type SimulatedMessage struct {
-	// Topic and Handler are those of the events. Optional.
-	Topic, Handler string
-
-	// Handle returns the error of a call of the handler, counted from 1. Required.
-	Handle func(call int) error
-
-	// Takes is how long each call of the handler takes. The default is 0.
-	Takes time.Duration
-
-	// Age is how old the message is when it is delivered first, as MaxAgeFrom returns it. The default is 0: not known.
-	Age time.Duration
-}
 
 // Simulate returns the outcomes of one message, each with the time of its delivery since the first one, without
 // publishing, waiting or calling Observe. They are decided as those of a delivery. Package retrytest prints them
@@ -34,7 +21,7 @@ type SimulatedMessage struct {
 // message earlier than the sequence does.
 //
 // The functions of Rules are called. They get records with times by which the present time is that of the failure.
-func (t *TieredRetry) Simulate(m SimulatedMessage) iter.Seq2[time.Duration, retry.Event] {
+func (t *TieredRetry) Simulate(m backend.SimulatedMessage) iter.Seq2[time.Duration, retry.Event] {
 	return func(yield func(time.Duration, retry.Event) bool) {
 		start := time.Now().Truncate(time.Millisecond)
 		var record retry.Record

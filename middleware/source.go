@@ -7,25 +7,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 )
 
-// Source is where the messages of a middleware must come from: its destinations bring a copy back to a queue of that
-// subscriber only. An app does not make one.
-type Source struct {
-	// Owner is what made the subscriber of a message, in the context of the message. Comparable.
-	Owner any
-	// Token is that of the builder that made the subscriber, in the metadata of the message, in place of Owner.
-	Token     string
-	Name      string // the name of the owner, for errors
-	Subscribe string // how to make a subscriber of this source, for errors
-
-	// MaxWait is how long a message may stay unacknowledged while its handler is paused. 0: Policy.MaxHold.
-	MaxWait time.Duration
-}
-
-// has reports whether a message comes from the source.
-func (s *Source) has(in *delivery) bool {
+// comesFrom reports whether a message comes from a source.
+func comesFrom(s *backend.Source, in *delivery) bool {
 	if s.Token != "" {
 		return in.metadata[binding.BuilderKey] == s.Token
 	}

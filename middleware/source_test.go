@@ -12,19 +12,19 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/binding"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // sourceOf returns the source of a connection.
-func sourceOf(name string) *retrymw.Source {
-	return &retrymw.Source{Owner: name, Name: "the connection of " + name, Subscribe: "use its Subscriber"}
+func sourceOf(name string) *backend.Source {
+	return &backend.Source{Owner: name, Name: "the connection of " + name, Subscribe: "use its Subscriber"}
 }
 
 // builder is the source of a builder.
-func builder(token string) *retrymw.Source {
-	return &retrymw.Source{Token: token, Name: "the builder of " + token, Subscribe: "use its SubscriberConfig"}
+func builder(token string) *backend.Source {
+	return &backend.Source{Token: token, Name: "the builder of " + token, Subscribe: "use its SubscriberConfig"}
 }
 
 func from(owner, queue string) func(*message.Message) {
@@ -40,7 +40,7 @@ func marked(token string) func(*message.Message) {
 func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 	ctx := routerContext(t)
 	for name, row := range map[string]struct {
-		source *retrymw.Source
+		source *backend.Source
 		mark   func(*message.Message)
 		err    error
 		want   string
@@ -54,7 +54,7 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 			tiered, sent := setup(t, func(c *settings) {
 				c.Source = row.source
 				destination := c.Destination
-				c.Destination = func(c retrymw.Copy) (retry.Destination, error) {
+				c.Destination = func(c backend.Copy) (retry.Destination, error) {
 					c.Topic = cmp.Or(c.Queue, c.Topic)
 					return destination(c)
 				}
@@ -113,7 +113,7 @@ func TestTokenIsTakenOut(t *testing.T) {
 func TestWrongSourceIsRefused(t *testing.T) {
 	ctx := routerContext(t)
 	for name, row := range map[string]struct {
-		source *retrymw.Source
+		source *backend.Source
 		mark   func(*message.Message)
 		want   []string
 	}{
@@ -177,7 +177,7 @@ func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 // TestHeldMessageIsGivenBackWhenItsSubscriptionStops: its context ends later, so that handlers can end their messages.
 func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 	routed := routerContext(t)
-	for name, source := range map[string]*retrymw.Source{"no copy": sourceOf("email"), "wrong source": nil} {
+	for name, source := range map[string]*backend.Source{"no copy": sourceOf("email"), "wrong source": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tiered, sent := setup(t, func(c *settings) { c.Source = sourceOf("email") })

@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
@@ -39,7 +41,7 @@ var errDown = errors.New("the bank is down")
 // app is what a Connection consists of, for an observer: the retry middleware, its publisher, and a Health of the test.
 type app struct {
 	t         testing.TB
-	observers middleware.Observers
+	observers backend.Observers
 	retry     *middleware.TieredRetry
 	closed    chan struct{}
 	logged    *lines
@@ -57,9 +59,9 @@ func newApp(t testing.TB, change ...func(*eventtest.Settings)) *app {
 	a := &app{t: t, closed: make(chan struct{}), logged: &lines{}, system: "rabbitmq"}
 	t.Cleanup(a.end)
 	config := eventtest.Settings{
-		Publisher: a, Traits: middleware.Traits{Observers: &a.observers, TiersWait: true},
+		Publisher: a, Traits: backend.Traits{Observers: &a.observers, TiersWait: true},
 		Policy: retry.Policy{MaxHold: time.Minute, Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute}},
-		Destination: func(c middleware.Copy) (retry.Destination, error) {
+		Destination: func(c backend.Copy) (retry.Destination, error) {
 			if c.Tier == 0 {
 				return retry.Destination{Topic: "dead"}, nil
 			}
@@ -159,7 +161,7 @@ func newMessage(ctx context.Context) *message.Message {
 
 // from is the context of a message of a handler.
 func from(topic, handler string) context.Context {
-	return middleware.WithOrigin(context.Background(), topic, handler)
+	return binding.WithOrigin(context.Background(), topic, handler)
 }
 
 // lines is a logger that keeps errors.

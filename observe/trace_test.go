@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -419,12 +420,12 @@ func (exiting) Close() error                              { return nil }
 // newRetry is the middleware alone, whose copies are published to nothing.
 func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*eventtest.Settings)) *middleware.TieredRetry {
 	t.Helper()
-	var observers middleware.Observers
+	var observers backend.Observers
 	observers.Attach(tracing{tracers: tracers}, retry.Observed{})
 	config := eventtest.Settings{
 		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
-		Traits: middleware.Traits{Observers: &observers},
-		Destination: func(c middleware.Copy) (retry.Destination, error) {
+		Traits: backend.Traits{Observers: &observers},
+		Destination: func(c backend.Copy) (retry.Destination, error) {
 			if c.Tier == 0 {
 				return retry.Destination{Topic: "dead"}, nil
 			}

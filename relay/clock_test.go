@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -23,9 +24,9 @@ import (
 type ofMiddleware struct{}
 
 // marking marks the copies of the middleware. The mark does not travel with the message.
-type marking struct{ retrymw.Backend }
+type marking struct{ backend.Backend }
 
-func (m marking) Publish(c retrymw.Copy) (retry.Destination, error) {
+func (m marking) Publish(c backend.Copy) (retry.Destination, error) {
 	c.Message.SetContext(context.WithValue(c.Message.Context(), ofMiddleware{}, true))
 	return m.Backend.Publish(c)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -61,7 +61,7 @@ func TestDefaultTopics(t *testing.T) {
 	config.Prefix = "later"
 	tiers, err := relay.New(config, nil)
 	require.NoError(t, err)
-	dead, err := tiers.Backend().Publish(retrymw.Copy{
+	dead, err := tiers.Backend().Publish(backend.Copy{
 		Message: message.NewMessage("1", nil), Handler: "billing", Topic: "orders",
 	})
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestKindsOfPublishErrors(t *testing.T) {
 		config.Publisher = failing{row.err}
 		tiers, err := relay.New(config, nil)
 		require.NoError(t, err)
-		_, err = tiers.Backend().Publish(retrymw.Copy{
+		_, err = tiers.Backend().Publish(backend.Copy{
 			Message: message.NewMessage("1", nil), Tier: backoff.Tier(time.Second),
 		})
 		require.ErrorIs(t, err, row.err, name)

@@ -8,14 +8,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // observed reports the results of a publisher.
 type observed struct {
 	message.Publisher
-	observers *middleware.Observers
+	observers *backend.Observers
 	copies    bool
 }
 

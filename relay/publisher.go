@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -13,20 +14,20 @@ import (
 // policy with other tiers than Config.Policy adds them: a tier that is new is subscribed at once where tiers run, else
 // with the first handler. The same prefix in other processes needs the tiers only while they have handlers that use
 // them. The middleware refuses messages of handlers that the relay did not add.
-func (r *Relay) Backend() middleware.Backend { return backend{r} }
+func (r *Relay) Backend() backend.Backend { return relayBackend{r} }
 
-type backend struct{ relay *Relay }
+type relayBackend struct{ relay *Relay }
 
-// Use implements middleware.Backend.
-func (b backend) Use(policy retry.Policy) (middleware.Traits, error) {
-	return middleware.Traits{
+// Use implements backend.Backend.
+func (b relayBackend) Use(policy retry.Policy) (backend.Traits, error) {
+	return backend.Traits{
 		DelayArrivals: !b.relay.config.DelayedReturns, Source: b.relay.source, Observers: &b.relay.observers,
 	}, b.relay.addTiers(middleware.Tiers(policy, false))
 }
 
-// Publish implements middleware.Backend. A message to a tier that must wait longer than one hop gets the end of its
+// Publish implements backend.Backend. A message to a tier that must wait longer than one hop gets the end of its
 // first hop.
-func (b backend) Publish(c middleware.Copy) (retry.Destination, error) {
+func (b relayBackend) Publish(c backend.Copy) (retry.Destination, error) {
 	to := TopicParams{Kind: TierTopic, Tier: c.Tier}
 	switch {
 	case c.Tier == 0:

@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -22,13 +22,13 @@ var errClosed = fmt.Errorf("close the relay after the router: %w", retry.ErrClos
 type Relay struct {
 	config Config
 	logger watermill.LoggerAdapter
-	source *middleware.Source
+	source *backend.Source
 
 	tiers    atomic.Pointer[tierSet]
 	handlers registry
 	health   subscriptions.List
 
-	observers middleware.Observers
+	observers backend.Observers
 	running   sync.Map // the pumps that run
 
 	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the
@@ -60,7 +60,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
 	r := &Relay{config: config, logger: logger, lock: make(chan struct{}, 1),
 		subscribers: map[string]message.Subscriber{}, closing: make(chan struct{})}
 	r.tiers.Store(tiers)
-	r.source = &middleware.Source{
+	r.source = &backend.Source{
 		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
 		Subscribe: "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it " +
 			"the Connection's Subscriber",

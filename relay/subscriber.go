@@ -127,7 +127,7 @@ type merged struct {
 func (m *merged) forward(in <-chan *message.Message) {
 	pause := shortestPause
 	for msg := range in {
-		ctx := middleware.WithOrigin(msg.Context(), m.topic, m.handler)
+		ctx := binding.WithOrigin(msg.Context(), m.topic, m.handler)
 		msg.SetContext(binding.NewContext(ctx, m.binding))
 		select {
 		case m.out <- msg:

@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -80,8 +81,8 @@ type App struct {
 	ledger    *ledger
 	health    subscriptions.List
 	gates     gate.Handlers
-	source    *middleware.Source
-	observers middleware.Observers
+	source    *backend.Source
+	observers backend.Observers
 	retry     *middleware.TieredRetry // of Config.Policy
 	pubSub    *gochannel.GoChannel
 	tiers     *message.Router // keeps the relay's tiers running
@@ -169,7 +170,7 @@ func (a *App) build() (err error) {
 		return err
 	}
 	a.Observe(recorder{ledger: a.ledger})
-	a.source = &middleware.Source{
+	a.source = &backend.Source{
 		Owner: a.Relay, Name: "retrytest.App",
 		Subscribe: "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of " +
 			"App.Subscriber",

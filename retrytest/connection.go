@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -101,7 +102,7 @@ func (a *App) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
 
 // Backend returns the backend of the retry middleware, for apps that make the middleware themselves with
 // middleware.New.
-func (a *App) Backend() middleware.Backend { return backend{a.Relay.Backend(), a} }
+func (a *App) Backend() backend.Backend { return appBackend{a.Relay.Backend(), a} }
 
 // Middleware is the retry middleware for handlers with a subscriber of this App, for a handler's or a router's
 // AddMiddleware.

@@ -6,7 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -47,7 +47,7 @@ func (l *ledger) copyPublished(d *delivery, tier backoff.Tier, msg *message.Mess
 }
 
 // dueAfterItsTier makes the relay wait for a whole tier in place of the delay, as RabbitMQ does.
-func dueAfterItsTier(c middleware.Copy) {
+func dueAfterItsTier(c backend.Copy) {
 	if record, ok := retry.ReadRecord(c.Message.Metadata); ok {
 		record.DueAt = time.Now().Add(time.Duration(c.Tier))
 		record.Write(c.Message.Metadata)

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -274,14 +275,14 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 
 func (appPublisher) Close() error { return nil }
 
-// backend is that of the retry middleware: the relay's, with a ledger.
-type backend struct {
-	middleware.Backend
+// appBackend is that of the retry middleware: the relay's, with a ledger.
+type appBackend struct {
+	backend.Backend
 	app *App
 }
 
-// Use implements middleware.Backend.
-func (b backend) Use(policy retry.Policy) (middleware.Traits, error) {
+// Use implements backend.Backend.
+func (b appBackend) Use(policy retry.Policy) (backend.Traits, error) {
 	wait := b.app.config.TiersWait
 	for _, tier := range middleware.Tiers(policy, wait) { // one more than the relay itself needs
 		policy.ExtraTiers = append(slices.Clip(policy.ExtraTiers), time.Duration(tier))
@@ -291,8 +292,8 @@ func (b backend) Use(policy retry.Policy) (middleware.Traits, error) {
 	return traits, err
 }
 
-// Publish implements middleware.Backend. Each copy has the context values of the delivery that it replaces.
-func (b backend) Publish(c middleware.Copy) (retry.Destination, error) {
+// Publish implements backend.Backend. Each copy has the context values of the delivery that it replaces.
+func (b appBackend) Publish(c backend.Copy) (retry.Destination, error) {
 	if d := deliveryOf(c.Message); d != nil {
 		b.app.ledger.copyPublished(d, c.Tier, c.Message) // before the copy can come back
 	}

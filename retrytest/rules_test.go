@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -51,16 +52,16 @@ var adding = map[string]func(t *testing.T, app *retrytest.App, h message.NoPubli
 }
 
 // unobserved is a backend without observers.
-type unobserved struct{ middleware.Backend }
+type unobserved struct{ backend.Backend }
 
-func (u unobserved) Use(policy retry.Policy) (middleware.Traits, error) {
+func (u unobserved) Use(policy retry.Policy) (backend.Traits, error) {
 	traits, err := u.Backend.Use(policy)
 	traits.Observers = nil
 	return traits, err
 }
 
 func addOwn(
-	t *testing.T, app *retrytest.App, router *message.Router, h message.NoPublishHandlerFunc, backend middleware.Backend,
+	t *testing.T, app *retrytest.App, router *message.Router, h message.NoPublishHandlerFunc, backend backend.Backend,
 ) {
 	t.Helper()
 	policy := retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}

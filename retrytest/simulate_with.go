@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -67,7 +68,7 @@ func SimulateWith(config SimulationConfig) SimulatedStory {
 	var record retry.Record
 	later := time.Duration(0)
 	failed := -1 // the last attempt that waits for its retry
-	for at, e := range tiered.Simulate(middleware.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails,
+	for at, e := range tiered.Simulate(backend.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails,
 		Takes: config.Takes, Age: config.Age}) {
 		a := Attempt{
 			At: at, Took: e.Duration, Record: record, Outcome: e.Outcome, Err: e.Err, Rule: e.Rule,
@@ -122,10 +123,10 @@ func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
 // simulated is the backend of a middleware that publishes nothing.
 type simulated struct{ tiersWait bool }
 
-func (s simulated) Use(retry.Policy) (middleware.Traits, error) {
-	return middleware.Traits{TiersWait: s.tiersWait}, nil
+func (s simulated) Use(retry.Policy) (backend.Traits, error) {
+	return backend.Traits{TiersWait: s.tiersWait}, nil
 }
 
-func (simulated) Publish(middleware.Copy) (retry.Destination, error) {
+func (simulated) Publish(backend.Copy) (retry.Destination, error) {
 	return retry.Destination{}, errors.New("SimulateWith publishes nothing")
 }

@@ -11,6 +11,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -18,13 +19,13 @@ import (
 
 func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
-type nowhere struct{ observers *middleware.Observers }
+type nowhere struct{ observers *backend.Observers }
 
-func (n nowhere) Use(retry.Policy) (middleware.Traits, error) {
-	return middleware.Traits{Observers: n.observers}, nil
+func (n nowhere) Use(retry.Policy) (backend.Traits, error) {
+	return backend.Traits{Observers: n.observers}, nil
 }
 
-func (nowhere) Publish(middleware.Copy) (retry.Destination, error) { return retry.Destination{}, nil }
+func (nowhere) Publish(backend.Copy) (retry.Destination, error) { return retry.Destination{}, nil }
 
 // A wrapping is a middleware around a handler that succeeds.
 type wrapping struct {
@@ -88,7 +89,7 @@ func wrappings() ([]wrapping, error) {
 		{"TieredRetry with OpenTelemetry", observe.OpenTelemetry(sdkmetric.NewMeterProvider(reader), nil)},
 		{"TieredRetry with 1% of traces", observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sampler))},
 	} {
-		observers := &middleware.Observers{}
+		observers := &backend.Observers{}
 		observers.Attach(o.observer, retry.Observed{
 			System: "bench", Health: func() retry.Health { return retry.Health{} },
 		})

@@ -16,8 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -107,7 +107,7 @@ func TestRequestedDelaysOnTheLadderOfAGroup(t *testing.T) {
 			}
 			return nil
 		}
-		for _, e := range simulated.Simulate(middleware.SimulatedMessage{Handle: handle}) {
+		for _, e := range simulated.Simulate(backend.SimulatedMessage{Handle: handle}) {
 			if e.Outcome == retry.Retried || e.Outcome == retry.Parked {
 				want = append(want, e.Tier.String())
 			}

@@ -22,7 +22,7 @@ func Fail(of *middleware.TieredRetry, by Unmarshaler, topic string, msg *message
 		return err
 	}
 	msg.Metadata[binding.BuilderKey] = marked.Metadata[binding.BuilderKey]
-	msg.SetContext(middleware.WithOrigin(msg.Context(), topic, "failing"))
+	msg.SetContext(binding.WithOrigin(msg.Context(), topic, "failing"))
 	_, err = of.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })(msg)
 	return err
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -16,8 +16,8 @@ func OnEvent(f func(retry.Event)) retry.Observer { return Hooks{OnEvent: f} }
 
 // Observers returns the observers of a middleware without a connection, with one that calls a function for each
 // outcome.
-func Observers(f func(retry.Event)) *middleware.Observers {
-	observers := &middleware.Observers{}
+func Observers(f func(retry.Event)) *backend.Observers {
+	observers := &backend.Observers{}
 	observers.Attach(OnEvent(f), retry.Observed{})
 	return observers
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -14,9 +15,9 @@ import (
 // Settings are what a test makes a middleware of. They are its backend.
 type Settings struct {
 	Policy retry.Policy
-	middleware.Traits
-	Publisher   message.Publisher                                // gets the copies, under the topics of Destination
-	Destination func(middleware.Copy) (retry.Destination, error) // nil: topics like 1s.orders and dead.orders
+	backend.Traits
+	Publisher   message.Publisher                             // gets the copies, under the topics of Destination
+	Destination func(backend.Copy) (retry.Destination, error) // nil: topics like 1s.orders and dead.orders
 }
 
 // Make makes the middleware.
@@ -24,11 +25,11 @@ func (s Settings) Make(logger watermill.LoggerAdapter) (*middleware.TieredRetry,
 	return middleware.New(s.Policy, s, logger)
 }
 
-// Use implements middleware.Backend.
-func (s Settings) Use(retry.Policy) (middleware.Traits, error) { return s.Traits, nil }
+// Use implements backend.Backend.
+func (s Settings) Use(retry.Policy) (backend.Traits, error) { return s.Traits, nil }
 
-// Publish implements middleware.Backend.
-func (s Settings) Publish(c middleware.Copy) (retry.Destination, error) {
+// Publish implements backend.Backend.
+func (s Settings) Publish(c backend.Copy) (retry.Destination, error) {
 	destination := s.Destination
 	if destination == nil {
 		destination = Destination
@@ -41,7 +42,7 @@ func (s Settings) Publish(c middleware.Copy) (retry.Destination, error) {
 }
 
 // Destination returns topics like 1s.orders and dead.orders.
-func Destination(c middleware.Copy) (retry.Destination, error) {
+func Destination(c backend.Copy) (retry.Destination, error) {
 	if c.Tier == 0 {
 		return retry.Destination{Topic: "dead." + c.Topic}, nil
 	}

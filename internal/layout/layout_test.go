@@ -51,15 +51,28 @@ var rules = []rule{
 	},
 	{
 		folder: "internal/eventtest",
-		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/retry"},
+		may:    []string{watermill, module + "/backoff", module + "/middleware", module + "/internal/backend", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "the tests of all modules share it",
+	},
+	{
+		folder: "internal/panics",
+		may:    []string{module + "/retry"},
+		never:  []string{amqp091},
+		why:    "the middleware and its observers call the app's functions in one way",
+	},
+	{
+		folder: "internal/backend",
+		may:    []string{watermill, module + "/backoff", module + "/internal/panics", module + "/retry"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "it is what the middleware and the backends share: a user does not name it",
 	},
 	{
 		folder: "middleware",
 		may: []string{
 			watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate",
-			module + "/internal/recordkey", module + "/internal/warning", module + "/retry",
+			module + "/internal/recordkey", module + "/internal/warning", module + "/internal/backend", module + "/internal/panics",
+			module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
@@ -130,7 +143,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/door",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/retry", module + "/rabbitmq",
+			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/backend", module + "/retry", module + "/rabbitmq",
 			module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/options", module + "/internal/rabbitmq", module + "/internal/rota",
 			module + "/internal/warning",
@@ -243,7 +256,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
-			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/retry",
+			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",
@@ -252,7 +265,7 @@ var rules = []rule{
 		folder: "retrytest",
 		may: []string{
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/subscriptions",
-			module + "/middleware", module + "/retry", module + "/relay",
+			module + "/middleware", module + "/internal/backend", module + "/retry", module + "/relay",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "an app tests its retries with the code that it runs in production, without the client of a broker",

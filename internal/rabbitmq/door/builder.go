@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
@@ -55,7 +56,7 @@ func newCore(config Config) *core {
 		verifyOnly: config.VerifyOnly,
 		policy:     config.Policy.Clone(),
 		redeclared: map[string]time.Time{},
-		observers:  &middleware.Observers{},
+		observers:  &backend.Observers{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
 		URI: c.app.URI, Connection: c.connection,
@@ -90,13 +91,13 @@ func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.Ti
 	b.logger = logger
 	b.mu.Unlock()
 	b.attach()
-	own := backend{newCopies(b.core, connection), b.core.policy.TierGroup, b.source()}
+	own := handlerBackend{newCopies(b.core, connection), b.core.policy.TierGroup, b.source()}
 	return middleware.New(withLadder(b.core.policy), own, logger)
 }
 
 // source is where the messages of the builder's middlewares come from.
-func (b *Builder) source() *middleware.Source {
-	return &middleware.Source{
+func (b *Builder) source() *backend.Source {
+	return &backend.Source{
 		Token: b.token, Name: "the builder of " + b.core.broker(),
 		Subscribe: "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)",
 	}

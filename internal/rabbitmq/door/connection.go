@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
@@ -49,7 +50,7 @@ func (c *Connection) setUp() error {
 	c.copies = newCopies(c.core, c.publishing)
 	c.app = newAppPublisher(c.core, c.publishing)
 	var err error
-	own := backend{c.copies, c.core.policy.TierGroup, c.sourceOf(c)}
+	own := handlerBackend{c.copies, c.core.policy.TierGroup, c.sourceOf(c)}
 	c.fallback, err = middleware.New(withLadder(c.core.policy), own, c.logger)
 	return err
 }
@@ -79,8 +80,8 @@ func (c *Connection) watch(manage string) error {
 }
 
 // sourceOf is where the messages of a handler come from.
-func (c *Connection) sourceOf(owner any) *middleware.Source {
-	return &middleware.Source{
+func (c *Connection) sourceOf(owner any) *backend.Source {
+	return &backend.Source{
 		Owner: owner, Name: "the connection to " + c.core.broker(),
 		Subscribe: "add the handler with its AddConsumerHandler or AddHandler, or with a subscriber of its method " +
 			"Subscriber",

@@ -11,11 +11,11 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -36,22 +36,22 @@ func newCopies(c *core, connection *publisher.Connection) copies {
 	return p
 }
 
-// backend is the middleware.Backend of handlers with one group of tiers.
-type backend struct {
+// handlerBackend is the backend.Backend of handlers with one group of tiers.
+type handlerBackend struct {
 	copies
 	group  string // of the policy; empty: each work queue has tiers of its own
-	source *middleware.Source
+	source *backend.Source
 }
 
-// Use implements middleware.Backend. The tiers are declared with the work queue.
-func (b backend) Use(retry.Policy) (middleware.Traits, error) {
-	return middleware.Traits{
+// Use implements backend.Backend. The tiers are declared with the work queue.
+func (b handlerBackend) Use(retry.Policy) (backend.Traits, error) {
+	return backend.Traits{
 		TiersWait: true, DelayArrivals: true, Source: b.source, Observers: b.core.observers,
 	}, nil
 }
 
-// Publish implements middleware.Backend.
-func (b backend) Publish(c middleware.Copy) (retry.Destination, error) {
+// Publish implements backend.Backend.
+func (b handlerBackend) Publish(c backend.Copy) (retry.Destination, error) {
 	to := b.core.placeOf(c, b.group)
 	began := time.Now()
 	err := b.publish(to, c, began)
@@ -71,7 +71,7 @@ type place struct {
 }
 
 // placeOf composes the key of a copy.
-func (c *core) placeOf(of middleware.Copy, group string) place {
+func (c *core) placeOf(of backend.Copy, group string) place {
 	// A Connection's subscribers name the queue. Those of a Builder do not, and then the app's configuration has the
 	// name of a topic's queue.
 	work := of.Queue
@@ -98,7 +98,7 @@ func (c *core) room(to place) publisher.Room {
 	return headers.RoomOnTier(c.prefix, to.work, to.group, to.key)
 }
 
-func (p copies) publish(to place, c middleware.Copy, began time.Time) error {
+func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	msg := c.Message
 	m := publisher.Message{
 		Context: msg.Context(), Exchange: to.exchange, RoutingKey: to.key, UUID: msg.UUID,

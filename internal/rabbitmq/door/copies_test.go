@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 func TestPlacesOfCopies(t *testing.T) {
@@ -18,27 +18,27 @@ func TestPlacesOfCopies(t *testing.T) {
 	c := &core{prefix: naming.Default, app: app.Config{QueueName: func(topic string) string { return topic + "_billing" }}}
 	tier := backoff.Tier(1500 * time.Millisecond)
 	for name, row := range map[string]struct {
-		of    middleware.Copy
+		of    backend.Copy
 		group string
 		want  place
 	}{
-		"queue of the topic": {middleware.Copy{Topic: "orders", Tier: tier}, "", place{
+		"queue of the topic": {backend.Copy{Topic: "orders", Tier: tier}, "", place{
 			work: "orders_billing", group: "orders_billing", tier: tier, exchange: "retry", key: "1500ms.orders_billing",
 			queue: "orders_billing.retry.1500ms",
 		}},
-		"queue of the message": {middleware.Copy{Topic: "orders", Queue: "orders_mail", Tier: tier}, "", place{
+		"queue of the message": {backend.Copy{Topic: "orders", Queue: "orders_mail", Tier: tier}, "", place{
 			work: "orders_mail", group: "orders_mail", tier: tier, exchange: "retry", key: "1500ms.orders_mail",
 			queue: "orders_mail.retry.1500ms",
 		}},
-		"tier group": {middleware.Copy{Topic: "orders", Tier: tier}, "shop", place{
+		"tier group": {backend.Copy{Topic: "orders", Tier: tier}, "shop", place{
 			work: "orders_billing", group: "shop", tier: tier, exchange: "shop.retry", key: "1500ms.orders_billing",
 			queue: "shop.retry.1500ms",
 		}},
-		"dead letter": {middleware.Copy{Topic: "orders"}, "", place{
+		"dead letter": {backend.Copy{Topic: "orders"}, "", place{
 			work: "orders_billing", group: "orders_billing", exchange: "retry", key: "dead.orders_billing",
 			queue: "orders_billing.dead",
 		}},
-		"dead letter of a tier group": {middleware.Copy{Topic: "orders"}, "shop", place{
+		"dead letter of a tier group": {backend.Copy{Topic: "orders"}, "shop", place{
 			work: "orders_billing", group: "shop", exchange: "retry", key: "dead.orders_billing",
 			queue: "orders_billing.dead",
 		}},

@@ -9,12 +9,12 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -28,7 +28,7 @@ type core struct {
 	verifyOnly bool
 	inspector  *workqueue.Inspector
 	queues     *queues // nil for a Builder: every work queue has the tiers of the schedule
-	observers  *middleware.Observers
+	observers  *backend.Observers
 
 	redeclaring sync.Mutex
 	redeclared  map[string]time.Time // when each tier of a group was declared again

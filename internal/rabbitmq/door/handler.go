@@ -80,7 +80,7 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	}
 	policy := withLadder(*o.Policy)
 	h.tiers = middleware.Tiers(policy, true)
-	if h.retry, err = middleware.New(policy, backend{c.copies, group, c.sourceOf(h)}, c.logger); err != nil {
+	if h.retry, err = middleware.New(policy, handlerBackend{c.copies, group, c.sourceOf(h)}, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)

@@ -3,7 +3,7 @@ package door
 import (
 	"errors"
 
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -18,7 +18,7 @@ func (c *Connection) Observe(observers ...retry.Observer) {
 }
 
 // reportPublished reports the results of a call, which has returned err. Field Result of the report is not set.
-func reportPublished(to *middleware.Observers, report retry.Published, err error) {
+func reportPublished(to *backend.Observers, report retry.Published, err error) {
 	if !to.Observes() {
 		return
 	}

@@ -9,13 +9,13 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -73,7 +73,7 @@ func BenchmarkFailure(b *testing.B) {
 	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 	settings := eventtest.Settings{
 		Publisher: marshaling{m}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)},
-		Destination: func(c middleware.Copy) (retry.Destination, error) {
+		Destination: func(c backend.Copy) (retry.Destination, error) {
 			return retry.Destination{Topic: naming.RetryKey(c.Topic, c.Tier), Queue: naming.Default.TierQueue(c.Topic, c.Tier)}, nil
 		},
 	}

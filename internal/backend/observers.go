@@ -1,4 +1,4 @@
-package middleware
+package backend
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -17,10 +18,11 @@ import (
 // Connection and a builder have their own.
 type Observers struct {
 	mu  sync.Mutex
-	all atomic.Pointer[observers]
+	all atomic.Pointer[Attached]
 }
 
-type observers struct {
+// Attached are the observers that were attached when a delivery began.
+type Attached struct {
 	all    []retry.Observer
 	logger watermill.LoggerAdapter
 	failed *sync.Map // the names of methods that have panicked
@@ -39,7 +41,7 @@ func (o *Observers) Attach(observer retry.Observer, observed retry.Observed) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	next := &observers{logger: observed.Logger, failed: &sync.Map{}}
+	next := &Attached{logger: observed.Logger, failed: &sync.Map{}}
 	if before := o.all.Load(); before != nil {
 		next.all = append(next.all, before.all...)
 		next.failed = before.failed
@@ -52,7 +54,7 @@ func attach(observer retry.Observer, observed retry.Observed) (own retry.Observe
 	if observer == nil {
 		return nil, fmt.Errorf("the observer is nil: give that of package observe")
 	}
-	if panicked := call(func() { own, err = observer.Attach(observed) }); panicked != nil {
+	if panicked := panics.Call(func() { own, err = observer.Attach(observed) }); panicked != nil {
 		return nil, panicked
 	}
 	if own == nil {
@@ -63,7 +65,7 @@ func attach(observer retry.Observer, observed retry.Observed) (own retry.Observe
 
 // Published reports the result of a publisher.
 func (o *Observers) Published(p retry.Published) {
-	all := o.load()
+	all := o.Load()
 	if all == nil {
 		return
 	}
@@ -73,9 +75,10 @@ func (o *Observers) Published(p retry.Published) {
 }
 
 // Observes reports whether an observer is attached.
-func (o *Observers) Observes() bool { return o.load() != nil }
+func (o *Observers) Observes() bool { return o.Load() != nil }
 
-func (o *Observers) load() *observers {
+// Load returns the observers that are attached now. Nil: there are none.
+func (o *Observers) Load() *Attached {
 	if o == nil {
 		return nil
 	}
@@ -83,8 +86,8 @@ func (o *Observers) load() *observers {
 }
 
 // call calls a method, and logs its panic.
-func (o *observers) call(method string, f func()) {
-	panicked := call(f)
+func (o *Attached) call(method string, f func()) {
+	panicked := panics.Call(f)
 	if panicked == nil {
 		return
 	}
@@ -93,8 +96,8 @@ func (o *observers) call(method string, f func()) {
 	}
 }
 
-// arrived returns the context of a message for its handler. It is nil where no observer has changed it.
-func (o *observers) arrived(a retry.Arrival) (derived context.Context) {
+// Arrived returns the context of a message for its handler. It is nil where no observer has changed it.
+func (o *Attached) Arrived(a retry.Arrival) (derived context.Context) {
 	for _, one := range o.all {
 		o.call("Begin", func() {
 			if ctx := one.Begin(a); ctx != nil {
@@ -105,20 +108,22 @@ func (o *observers) arrived(a retry.Arrival) (derived context.Context) {
 	return derived
 }
 
-func (o *observers) event(e *retry.Event) {
+// Event reports an outcome.
+func (o *Attached) Event(e *retry.Event) {
 	for _, one := range o.all {
 		o.call("Event", func() { one.Event(*e) })
 	}
 }
 
-func (o *observers) produced(ctx context.Context, produced []*message.Message) {
+// Produced reports what a handler has produced.
+func (o *Attached) Produced(ctx context.Context, produced []*message.Message) {
 	for _, one := range o.all {
 		o.call("Produced", func() { one.Produced(ctx, produced) })
 	}
 }
 
-// traceparent is that of the first observer that has one.
-func (o *observers) traceparent(ctx context.Context) (text string) {
+// Traceparent is that of the first observer that has one.
+func (o *Attached) Traceparent(ctx context.Context) (text string) {
 	for _, one := range o.all {
 		if text == "" {
 			o.call("Traceparent", func() { text = one.Traceparent(ctx) })
@@ -127,7 +132,8 @@ func (o *observers) traceparent(ctx context.Context) (text string) {
 	return text
 }
 
-func (o *observers) logFields(ctx context.Context, fields watermill.LogFields) {
+// LogFields adds the fields of the observers.
+func (o *Attached) LogFields(ctx context.Context, fields watermill.LogFields) {
 	for _, one := range o.all {
 		o.call("LogFields", func() { maps.Copy(fields, one.LogFields(ctx)) })
 	}

@@ -2,60 +2,11 @@ package middleware
 
 import (
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// Backend publishes the copies of failed messages. NewTieredRetry of a builder of package config makes the middleware
-// with one for RabbitMQ, and Relay.Backend of package relay returns one for other Pub/Subs.
-type Backend interface {
-	// Use makes the tiers of a policy ready for copies, and returns what differs between backends. New calls it once.
-	// The error is that of New.
-	Use(policy retry.Policy) (Traits, error)
-
-	// Publish publishes a copy, and returns where to. It must return nil only when the copy is safe, and should obey
-	// the deadline of the message's context. It returns the destination with an error too, where it is known. The error
-	// wraps a *retry.PublishError; any other error counts as temporary. A panic counts as a temporary error.
-	Publish(c Copy) (retry.Destination, error)
-}
-
-// Copy is what a Backend publishes in place of a failed message.
-type Copy struct {
-	Message *message.Message // the backend may change it
-	Topic   string           // the topic the handler subscribes to
-	Queue   string           // the queue that the message was in; empty where its subscriber does not name it
-	Handler string           // the handler's name in the router
-	Tier    backoff.Tier     // the tier that the message is to wait on; 0: it is a dead letter
-
-	// Suspect is the same one for all tries of a message. A backend may set it when the broker closes a channel because
-	// of the message, to publish it alone at the next try.
-	Suspect *atomic.Bool
-}
-
-// Traits are what differs between backends.
-type Traits struct {
-	// TiersWait is true where a copy comes back when the delay of its tier is over, as on RabbitMQ, and false where the
-	// backend waits until the due time of each message, as package relay does. Tiers can have one tier more then.
-	TiersWait bool
-
-	// DelayArrivals makes a message wait before its first try if it has the metadata of Watermill's components/delay.
-	// The delay begins when the message arrives. It must be false for a Pub/Sub that delays such messages by itself:
-	// they would wait twice.
-	DelayArrivals bool
-
-	// Source is where the messages must come from. The messages of another source are refused: each is held up to
-	// MaxHold, and the error in the log says what to do. The handler is not called and nothing is published. Nil: the
-	// source is not checked.
-	Source *Source
-
-	// Observers get the outcomes. Nil: there are none.
-	Observers *Observers
-}
 
 // Tiers returns all tiers that messages may wait on: those of Schedule, of Rules and ExtraTiers, ascending. With a
 // Jitter, the lanes of Schedule and of Rules are among them. Where tiersWait, one of 1s is among them, for requested
