@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -23,8 +24,8 @@ type situation struct {
 	chance  float64       // a random number from 0 up to, but not including, 1: which delay Jitter chooses
 	// the copy of an earlier decision could not be published until MaxHold or shutdown, or the publisher is closed
 	unpublished bool
-	refused     retry.ErrorKind // why the copy of an earlier decision is refused for good; KindTemporary: it is not
-	last        string          // why the whole dead letter is refused for good: it gets its last form; empty: it is not
+	refused     unpublished.Kind // why the copy of an earlier decision is refused for good; KindTemporary: it is not
+	last        string           // why the whole dead letter is refused for good: it gets its last form; empty: it is not
 	avoid       []backoff.Tier
 }
 
@@ -235,9 +236,9 @@ func (p *policy) waitOn(
 	d *decision, s *situation, outcome retry.Outcome, tier backoff.Tier, rest, delay time.Duration, now time.Time,
 ) {
 	switch {
-	case s.refused == retry.KindTooLarge:
+	case s.refused == unpublished.TooLarge:
 		d.deadLetter(retry.DeadReasonTooLarge, &s.origin)
-	case s.refused == retry.KindRefused:
+	case s.refused == unpublished.Refused:
 		d.deadLetter(retry.DeadReasonRefused, &s.origin)
 	case tier == 0:
 		d.deadLetter(retry.DeadReasonNoTier, &s.origin)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -119,12 +120,12 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"fails, acked by the handler":              {situation{called: true, settled: true}, because(errDown), decision{outcome: retry.Settled}},
 		"fails again, acked by the handler":        {situation{called: true, settled: true, record: failed(1)}, because(errDown), decision{outcome: retry.Settled, record: failed(1)}},
 		"fails, acked by the handler, shutdown":    {situation{called: true, settled: true, ended: true}, because(errDown), decision{outcome: retry.Settled}},
-		"fails, too large for a tier":              {situation{called: true, refused: retry.KindTooLarge}, because(errDown), dead(retry.DeadReasonTooLarge)},
-		"fails, no retries left, too large":        {situation{called: true, record: failed(2), refused: retry.KindTooLarge}, because(errDown), decision{outcome: retry.DeadLettered, record: copied(3, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
-		"fails, refused":                           {situation{called: true, refused: retry.KindRefused}, because(errDown), decision{outcome: retry.DeadLettered, record: refusedCopy}},
-		"fails, the dead letter is refused":        {situation{called: true, refused: retry.KindRefused, last: "why"}, because(errDown), decision{outcome: retry.DeadLettered, record: lastForm}},
+		"fails, too large for a tier":              {situation{called: true, refused: unpublished.TooLarge}, because(errDown), dead(retry.DeadReasonTooLarge)},
+		"fails, no retries left, too large":        {situation{called: true, record: failed(2), refused: unpublished.TooLarge}, because(errDown), decision{outcome: retry.DeadLettered, record: copied(3, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
+		"fails, refused":                           {situation{called: true, refused: unpublished.Refused}, because(errDown), decision{outcome: retry.DeadLettered, record: refusedCopy}},
+		"fails, the dead letter is refused":        {situation{called: true, refused: unpublished.Refused, last: "why"}, because(errDown), decision{outcome: retry.DeadLettered, record: lastForm}},
 		"fails, cannot be published":               {situation{called: true, unpublished: true}, because(errDown), decision{outcome: retry.GivenBack}},
-		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: retry.KindTooLarge}, failure{}, decision{outcome: retry.DeadLettered, record: tooLargeCopy}},
+		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: unpublished.TooLarge}, failure{}, decision{outcome: retry.DeadLettered, record: tooLargeCopy}},
 		"not due, cannot be published":             {situation{record: notDue, unpublished: true}, failure{}, decision{outcome: retry.GivenBack, record: notDue}},
 		"the tier refuses":                         {situation{called: true, avoid: []backoff.Tier{second}}, because(errDown), decision{outcome: retry.Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
 		"the longest tier refuses":                 {situation{called: true, record: failed(1), avoid: []backoff.Tier{minute}}, because(errDown), decision{outcome: retry.Retried, record: remaining(copied(2, errDown.Error(), now.Add(time.Minute), ""), 59*time.Second), tier: second, delay: time.Minute}},

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -71,10 +72,10 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.D
 		}
 		kind := kindOf(err)
 		switch {
-		case kind == retry.KindClosed:
+		case kind == unpublished.Closed:
 			h.in.pace()
 			return to, giveBack, err
-		case kind == retry.KindRejected && d.outcome != retry.DeadLettered:
+		case kind == unpublished.Rejected && d.outcome != retry.DeadLettered:
 			return to, otherTier, err
 		case kind.ForGood() && !d.inLastForm():
 			return to, deadLetter, err
@@ -82,7 +83,7 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.D
 		// Half of the pause is random, so that handlers do not try at the same moment.
 		wait := h.pause/2 + rand.N(h.pause/2)
 		h.pause = min(2*h.pause, holdLongest)
-		if kind == retry.KindUnconfirmed || kind.ForGood() {
+		if kind == unpublished.Unconfirmed || kind.ForGood() {
 			wait = max(wait, time.Until(began.Add(harmlessPause)))
 		}
 		if kind.ForGood() && !h.setAside() {
@@ -98,14 +99,14 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.D
 			}
 		}
 		// a copy that may have arrived must not be followed by another at once
-		if left <= 0 || kind == retry.KindUnconfirmed && wait > left {
+		if left <= 0 || kind == unpublished.Unconfirmed && wait > left {
 			if h.surplus {
 				return to, giveBack, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
 			}
 			return to, giveBack, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
 		switch {
-		case kind == retry.KindUnconfirmed && d.outcome != retry.DeadLettered:
+		case kind == unpublished.Unconfirmed && d.outcome != retry.DeadLettered:
 			return to, otherTier, err
 		case d.record.DeadReason == retry.DeadReasonNoTier:
 			return to, anyTier, err
@@ -172,12 +173,12 @@ func (h *holder) end() {
 }
 
 // kindOf returns why a copy was not published.
-func kindOf(err error) retry.ErrorKind {
-	var failed *retry.PublishError
+func kindOf(err error) unpublished.Kind {
+	var failed *unpublished.Error
 	if errors.As(err, &failed) {
 		return failed.Kind
 	}
-	return retry.KindTemporary
+	return unpublished.Temporary
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 )
 
 // refusedText is why a backend refuses a copy for good.
@@ -19,7 +19,7 @@ type refusedText string
 func (e refusedText) Error() string { return string(e) }
 
 func refusedWith(text string) error {
-	return &retry.PublishError{Kind: retry.KindRefused, Err: refusedText(text)}
+	return &unpublished.Error{Kind: unpublished.Refused, Err: refusedText(text)}
 }
 
 // TestAForgedLeftOffIsNoLastForm: the first refusal makes a dead letter, and no copy on a tier has the key.

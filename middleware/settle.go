@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -63,7 +64,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		case otherTier:
 			t.logAvoided(in, &d, to, err)
 			s.avoid = append(s.avoid, d.tier)
-			if kindOf(err) == retry.KindUnconfirmed {
+			if kindOf(err) == unpublished.Unconfirmed {
 				held.silent = append(held.silent, d.tier)
 			}
 			if _, _, left := t.policy.place(d.delay, s.avoid); !left && len(held.silent) > 0 {

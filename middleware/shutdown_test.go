@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -370,16 +371,16 @@ func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
 }
 
 // because returns the error of a backend.
-func because(kind retry.ErrorKind, text string) error {
-	return &retry.PublishError{Kind: kind, Err: errors.New(text)}
+func because(kind unpublished.Kind, text string) error {
+	return &unpublished.Error{Kind: kind, Err: errors.New(text)}
 }
 
 var (
-	errClosedPublisher = because(retry.KindClosed, "the publisher is closed")
-	errRefused         = because(retry.KindRefused, "cannot marshal")
-	errRejected        = because(retry.KindRejected, "the tier is full")
-	errUnconfirmed     = because(retry.KindUnconfirmed, "no confirmation")
-	errTooLarge        = because(retry.KindTooLarge, errNoBroker.Error())
+	errClosedPublisher = because(unpublished.Closed, "the publisher is closed")
+	errRefused         = because(unpublished.Refused, "cannot marshal")
+	errRejected        = because(unpublished.Rejected, "the tier is full")
+	errUnconfirmed     = because(unpublished.Unconfirmed, "no confirmation")
+	errTooLarge        = because(unpublished.TooLarge, errNoBroker.Error())
 )
 
 func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {

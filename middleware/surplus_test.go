@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -78,7 +79,7 @@ func (following) Limit(int)  {}
 func (following) Taken() int { return 0 }
 
 // errRefusedForGood is the error of a backend whose broker closes the channel because of the message.
-var errRefusedForGood = because(retry.KindRefused, "the broker refuses the message")
+var errRefusedForGood = because(unpublished.Refused, "the broker refuses the message")
 
 // TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It is held
 // without its place.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -148,17 +149,17 @@ func (failing) Close() error                                { return nil }
 
 // A Watermill publisher says nothing but that it took too long: the copy may have arrived.
 func TestKindsOfPublishErrors(t *testing.T) {
-	refused := &retry.PublishError{Kind: retry.KindRefused, Err: errDown}
+	refused := &unpublished.Error{Kind: unpublished.Refused, Err: errDown}
 	for name, row := range map[string]struct {
 		err        error
 		classified bool
-		want       retry.ErrorKind
+		want       unpublished.Kind
 	}{
-		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, retry.KindUnconfirmed},
-		"context":            {context.DeadlineExceeded, true, retry.KindUnconfirmed},
+		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, unpublished.Unconfirmed},
+		"context":            {context.DeadlineExceeded, true, unpublished.Unconfirmed},
 		"any other":          {errDown, false, 0},
-		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, retry.KindRefused},
-		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, retry.KindRefused},
+		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, unpublished.Refused},
+		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, unpublished.Refused},
 	} {
 		config := valid()
 		config.Publisher = failing{row.err}
@@ -168,7 +169,7 @@ func TestKindsOfPublishErrors(t *testing.T) {
 			Message: message.NewMessage("1", nil), Tier: backoff.Tier(time.Second),
 		})
 		require.ErrorIs(t, err, row.err, name)
-		var failed *retry.PublishError
+		var failed *unpublished.Error
 		require.Equal(t, row.classified, errors.As(err, &failed), name)
 		if row.classified {
 			assert.Equal(t, row.want, failed.Kind, name)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -54,10 +55,10 @@ func (b relayBackend) Publish(c backend.Copy) (retry.Destination, error) {
 // ofCopy returns the error of a copy, as the retry middleware reads it. A copy may have arrived although the attempt
 // took too long.
 func ofCopy(err error) error {
-	var classified *retry.PublishError
+	var classified *unpublished.Error
 	var timed interface{ Timeout() bool }
 	if err == nil || errors.As(err, &classified) || !errors.As(err, &timed) || !timed.Timeout() {
 		return err
 	}
-	return &retry.PublishError{Kind: retry.KindUnconfirmed, Err: err}
+	return &unpublished.Error{Kind: unpublished.Unconfirmed, Err: err}
 }

@@ -21,7 +21,7 @@ type Backend interface {
 
 	// Publish publishes a copy, and returns where to. It must return nil only when the copy is safe, and should obey
 	// the deadline of the message's context. It returns the destination with an error too, where it is known. The error
-	// wraps a *retry.PublishError; any other error counts as temporary. A panic counts as a temporary error.
+	// wraps a *unpublished.Error; any other error counts as temporary. A panic counts as a temporary error.
 	Publish(c Copy) (retry.Destination, error)
 }
 

@@ -72,7 +72,7 @@ var rules = []rule{
 		may: []string{
 			watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate",
 			module + "/internal/recordkey", module + "/internal/warning", module + "/internal/backend", module + "/internal/panics",
-			module + "/retry",
+			module + "/internal/unpublished", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub",
@@ -104,12 +104,19 @@ var rules = []rule{
 		folder: "rabbitmq/publish",
 		may:    []string{amqp091, module + "/retry"},
 		never:  []string{amqpPubSub, module + "/middleware"},
-		why:    "it has the errors that an app compares, with the kinds of package retry, and every layer below it returns them",
+		why:    "it has the errors that an app compares, and every layer below it returns them",
+	},
+	{folder: "internal/unpublished", never: []string{watermill, amqp091}, why: "every backend says what a further try can do"},
+	{
+		folder: "internal/rabbitmq/publishkind",
+		may:    []string{amqp091, module + "/internal/unpublished", module + "/rabbitmq/publish", module + "/retry"},
+		never:  []string{amqpPubSub, module + "/middleware"},
+		why:    "every layer that publishes reads the errors of a publish in the same way",
 	},
 	{
 		folder: "internal/rabbitmq/publisher",
 		may: []string{
-			watermill, amqp091, module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
+			watermill, amqp091, module + "/internal/unpublished", module + "/internal/rabbitmq/publishkind", module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
 			module + "/internal/rabbitmq/unfit", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
@@ -143,7 +150,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/door",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/backend", module + "/retry", module + "/rabbitmq",
+			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry", module + "/rabbitmq",
 			module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/options", module + "/internal/rabbitmq", module + "/internal/rota",
 			module + "/internal/warning",
@@ -160,7 +167,7 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/deadletter",
 		may: []string{
-			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/publish",
+			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/unpublished", module + "/retry", module + "/rabbitmq/publish",
 			module + "/rabbitmq/topology", module + "/internal/recordkey", module + "/internal/redrive",
 			module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
 		},
@@ -193,7 +200,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app",
-			module + "/internal/recordkey", module + "/internal/warning", module + "/middleware", module + "/retry",
+			module + "/internal/recordkey", module + "/internal/warning", module + "/middleware", module + "/internal/rabbitmq/publishkind", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
 		},
@@ -256,7 +263,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
-			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/retry",
+			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",

@@ -9,11 +9,12 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // source is the letters of one look.
@@ -209,9 +210,9 @@ func (i *item) explain(err error) error {
 		return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum queue "+
 			"without a majority; letters in flight stay, and may be there as well; redrive again when it confirms: %w",
 			i.target, confirmTimeout, err)
-	case known && failed.Kind().ForGood(): // because of this letter
+	case known && publishkind.Of(failed).ForGood(): // because of this letter
 		return &redrive.Stays{Err: fmt.Errorf("a letter cannot be sent, and stays: %w", err)}
-	case known && failed.Kind() == retry.KindRejected:
+	case known && publishkind.Of(failed) == unpublished.Rejected:
 		return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and "+
 			"those behind it stay: %w", i.target, err)
 	}

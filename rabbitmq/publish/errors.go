@@ -3,14 +3,9 @@
 package publish
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
-
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var (
@@ -33,7 +28,7 @@ var (
 	ErrBlocked = errors.New("the broker has blocked the connection")
 
 	// ErrNotConnected is returned when there is no connection, or when the connection is lost while the message is in
-	// flight. In the first case the message has not been delivered, in the second it may have been: see Error.Kind.
+	// flight. In the first case the message has not been delivered, in the second it may have been: see Error.Unsent.
 	ErrNotConnected = errors.New("no connection to the broker")
 
 	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not
@@ -44,7 +39,6 @@ var (
 	// ErrRefused is returned when the message cannot be sent. Either the publisher refused it, and Cause names the
 	// property, its value and the bound, or is the error or panic of the app's marshaler. Or the broker closed the
 	// channel because of the message, and Cause is its *amqp091.Error. The message has not been delivered.
-	// Error.Kind is retry.KindRefused or retry.KindTooLarge if it will be refused again unless it is changed.
 	ErrRefused = errors.New("the message was refused")
 
 	// ErrNotDeclared is returned when the exchange could not be declared, or not in time. The message has not been
@@ -63,41 +57,6 @@ type Error struct {
 	Unsent      bool   // no attempt was written to the socket, not even in part
 }
 
-// Kind classifies the error.
-//
-// KindClosed is retry.ErrClosed. KindRefused is ErrRefused with a cause that is not temporary, and KindTooLarge the
-// same because of the size: the message may fit where the broker adds less to it. The causes that are temporary are:
-// the broker's 403 (the user lacks a permission), 405, 320, 501, 504, 506 and 541, and an error of the app's marshaler that
-// is a context's error or has a method Temporary() bool or Timeout() bool that returns true.
-//
-// KindRejected is ErrNacked, or ErrUnroutable, but not where a redeclaration did not end or the connection was lost
-// meanwhile: the destination may exist at the next try. KindUnconfirmed is ErrNotConfirmed, ErrStalled, ErrNotConnected
-// or ErrBlocked of a message that was written, at least in part. The others are KindTemporary.
-func (e *Error) Kind() retry.ErrorKind {
-	switch e.Err {
-	case retry.ErrClosed:
-		return retry.KindClosed
-	case ErrNacked:
-		return retry.KindRejected
-	case ErrUnroutable:
-		if e.Redeclare == nil || !isTemporary(e.Redeclare) {
-			return retry.KindRejected
-		}
-	case ErrRefused:
-		if _, tooLarge := e.Cause.(*TooLargeError); tooLarge {
-			return retry.KindTooLarge
-		}
-		if !isTemporary(e.Cause, amqp091.AccessRefused, amqp091.ResourceLocked) {
-			return retry.KindRefused
-		}
-	case ErrNotConfirmed, ErrStalled, ErrNotConnected, ErrBlocked:
-		if !e.Unsent {
-			return retry.KindUnconfirmed
-		}
-	}
-	return retry.KindTemporary
-}
-
 // Error includes at most 256 bytes of each of exchange, routing key and UUID.
 func (e *Error) Error() string {
 	text := fmt.Sprintf("publish to exchange %q with routing key %q, message %q: %v",
@@ -114,35 +73,6 @@ func (e *Error) Error() string {
 // Unwrap returns those of Err, Cause and Redeclare that are not nil.
 func (e *Error) Unwrap() []error {
 	return slices.DeleteFunc([]error{e.Err, e.Cause, e.Redeclare}, func(err error) bool { return err == nil })
-}
-
-// A TooLargeError is the cause of ErrRefused when a smaller message would not be refused.
-type TooLargeError struct{ Text string }
-
-func (e *TooLargeError) Error() string { return e.Text }
-
-// isTemporary reports whether the cause of an error can be gone at the next try, although the message is the same. The
-// codes are those of the broker that count as temporary, in addition to those of a lost channel or connection and of
-// the broker's own faults. An error of the app's may panic in its methods: it is not temporary.
-func isTemporary(err error, codes ...int) (temporary bool) {
-	defer func() {
-		if recover() != nil {
-			temporary = false
-		}
-	}()
-	var broker *amqp091.Error
-	if errors.As(err, &broker) {
-		switch broker.Code {
-		case amqp091.ConnectionForced, amqp091.FrameError, amqp091.ChannelError, amqp091.ResourceError,
-			amqp091.InternalError:
-			return true
-		}
-		return slices.Contains(codes, broker.Code)
-	}
-	var marked interface{ Temporary() bool }
-	var timeout interface{ Timeout() bool }
-	return errors.Is(err, context.Canceled) || errors.Is(err, ErrNotConnected) || errors.Is(err, ErrBlocked) ||
-		errors.As(err, &marked) && marked.Temporary() || errors.As(err, &timeout) && timeout.Timeout()
 }
 
 func clip(value string) string {

@@ -16,6 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -139,7 +141,7 @@ func ofCopy(err error) error {
 	if !errors.As(err, &failed) {
 		return err
 	}
-	return &retry.PublishError{Kind: failed.Kind(), Err: err}
+	return &unpublished.Error{Kind: publishkind.Of(failed), Err: err}
 }
 
 // join returns nil where no message has failed, and the error of a single one as it is.

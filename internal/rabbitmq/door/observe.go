@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -70,7 +72,7 @@ func resultOf(err error) retry.PublishResult {
 		return retry.PublishNacked
 	case errors.Is(err, publish.ErrRefused):
 		return retry.PublishRefused
-	case errors.As(err, &failure) && failure.Kind() == retry.KindUnconfirmed:
+	case errors.As(err, &failure) && publishkind.Of(failure) == unpublished.Unconfirmed:
 		return retry.PublishUnconfirmed
 	default:
 		return retry.PublishFailed

@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
@@ -329,7 +330,7 @@ func (e *marshalError) Unwrap() error { return e.err }
 
 // isLasting reports whether the app's marshaler would return the error again for the same message.
 func isLasting(err error) bool {
-	return (&publish.Error{Err: publish.ErrRefused, Cause: err}).Kind().ForGood()
+	return publishkind.Of(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {

@@ -8,8 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Each further try of a message that was written may deliver it twice. One that was not written can be tried again at
@@ -89,5 +90,5 @@ func unconfirmed(t *testing.T, err error) bool {
 	t.Helper()
 	var failed *publish.Error
 	require.ErrorAs(t, err, &failed)
-	return failed.Kind() == retry.KindUnconfirmed
+	return publishkind.Of(failed) == unpublished.Unconfirmed
 }

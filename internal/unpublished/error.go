@@ -1,0 +1,29 @@
+// Package unpublished says why a copy was not published, and what a further try can do.
+package unpublished
+
+// Error is why a copy was not published. A backend returns it to the retry middleware.
+type Error struct {
+	Kind Kind
+	Err  error // never nil
+}
+
+// Kind is what a further try with the same message can do.
+type Kind int
+
+const (
+	Temporary   Kind = iota // it has not arrived, and a further try can succeed
+	Closed                  // the publisher is closed: every further try fails
+	TooLarge                // it does not fit to this destination: no further try there can succeed
+	Refused                 // no further try can succeed, to any destination
+	Rejected                // this destination refuses it, and another one may take it
+	Unconfirmed             // it may have arrived: a further try may deliver it twice
+)
+
+// ForGood reports whether no further try with the same message can succeed: it is too large or refused.
+func (k Kind) ForGood() bool { return k == TooLarge || k == Refused }
+
+// Error returns the text of Err.
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
