@@ -91,7 +91,7 @@ func TestFilterReportsAllFaults(t *testing.T) {
 func TestFresh(t *testing.T) {
 	t.Parallel()
 	dead := message.NewMessage("order-1", []byte("{}"))
-	dead.Metadata = message.Metadata{"trace": "abc", retry.RedrivenKey: `{"times":1,"redrives":null}`, recordkey.Properties: "p"}
+	dead.Metadata = message.Metadata{"trace": "abc", letters.RedrivenKey: `{"times":1,"redrives":null}`, recordkey.Properties: "p"}
 	retry.Record{
 		Failures: 5, Snoozes: 1, Topic: "orders", Reason: "down", DeadReason: retry.DeadReasonExhausted, FirstFailedAt: time.Now(), DueAt: time.Now(),
 		Remaining: time.Second, Handler: "billing", ErrorType: "*errors.errorString", Subscriber: "amqp",
@@ -101,7 +101,7 @@ func TestFresh(t *testing.T) {
 	fresh := letters.Fresh(dead)
 
 	assert.Equal(t, message.Metadata{
-		"trace": "abc", retry.RedrivenKey: `{"times":1,"redrives":null}`, recordkey.Properties: "p",
+		"trace": "abc", letters.RedrivenKey: `{"times":1,"redrives":null}`, recordkey.Properties: "p",
 	}, fresh.Metadata)
 	assert.Equal(t, "order-1", fresh.UUID)
 	assert.Equal(t, "{}", string(fresh.Payload))

@@ -41,7 +41,7 @@ type Letter struct {
 	// Record is the failure record. For letters of Broker and Poison it has what their own records have.
 	Record retry.Record `json:"record"`
 	// Redriven is how often the message was redriven before.
-	Redriven retry.Redriven `json:"redriven,omitzero"`
+	Redriven Redriven `json:"redriven,omitzero"`
 	// Metadata are the headers of the app that are strings, without the record.
 	Metadata message.Metadata `json:"metadata,omitempty"`
 	// Headers are those of the app that are not strings.

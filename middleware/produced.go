@@ -33,7 +33,7 @@ func removeRecord(produced []*message.Message, inbound message.Metadata) {
 		}
 		delete(clean, recordkey.Properties)
 		delete(clean, recordkey.UnmarshalError)
-		delete(clean, retry.RedrivenKey)
+		delete(clean, recordkey.Redriven)
 		for _, key := range delayKeys {
 			if clean[key] == inbound[key] {
 				delete(clean, key)
@@ -50,6 +50,6 @@ func carriesRecord(metadata message.Metadata) bool {
 	}
 	_, failures := metadata[recordkey.Failures]
 	_, properties := metadata[recordkey.Properties]
-	_, redriven := metadata[retry.RedrivenKey]
+	_, redriven := metadata[recordkey.Redriven]
 	return failures || properties || redriven
 }

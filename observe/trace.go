@@ -13,6 +13,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -123,7 +124,7 @@ func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *retry.A
 }
 
 // redrive makes the span of a redrive, which has no duration.
-func (t *traces) redrive(from *origin, previous trace.SpanContext, redrive retry.Redrive, now time.Time) {
+func (t *traces) redrive(from *origin, previous trace.SpanContext, redrive letters.PastRedrive, now time.Time) {
 	attributes := []attribute.KeyValue{keyFailures.Int(redrive.Failures)}
 	for _, a := range []attribute.KeyValue{
 		keyRedriveRun.String(redrive.Run), keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
@@ -148,13 +149,13 @@ func notAfter(at, now time.Time) time.Time {
 }
 
 // lastRedrive returns the redrive that has brought a message whose handler is called for the first time since then.
-func lastRedrive(arrival *retry.Arrival) (retry.Redrive, bool) {
+func lastRedrive(arrival *retry.Arrival) (letters.PastRedrive, bool) {
 	if !arrival.Record.LastFailedAt.IsZero() {
-		return retry.Redrive{}, false
+		return letters.PastRedrive{}, false
 	}
-	history, redriven := retry.ReadRedriven(arrival.Message.Metadata)
+	history, redriven := letters.ReadRedriven(arrival.Message.Metadata)
 	if !redriven || len(history.Redrives) == 0 {
-		return retry.Redrive{}, false
+		return letters.PastRedrive{}, false
 	}
 	return history.Redrives[len(history.Redrives)-1], true
 }
@@ -165,7 +166,7 @@ func previousText(arrival *retry.Arrival) string {
 	if text := arrival.Record.Traceparent; text != "" {
 		return text
 	}
-	if _, redriven := arrival.Message.Metadata[retry.RedrivenKey]; redriven {
+	if _, redriven := arrival.Message.Metadata[letters.RedrivenKey]; redriven {
 		return arrival.Message.Metadata[retry.TraceparentKey]
 	}
 	return ""

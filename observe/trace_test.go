@@ -75,7 +75,7 @@ func TestOneTrace(t *testing.T) {
 		redriven := letters.Fresh(dead)
 		redriven.Metadata[retry.TraceparentKey] = record.Traceparent // as each Store keeps it
 		redrivenAt := time.Now()
-		retry.Redriven{}.Add(retry.Redrive{
+		letters.Redriven{}.Add(letters.PastRedrive{
 			Run: "run-1", At: redrivenAt, By: "me@desk", Note: "the bank is back", Failures: 3, DeadReason: retry.DeadReasonExhausted,
 		}).Write(redriven.Metadata)
 		time.Sleep(time.Second)
@@ -117,7 +117,7 @@ func TestTraceHasARedriveOnce(t *testing.T) {
 		r := newRecorder(t)
 		app := newApp(t, r, func(*message.Message) error { return errDown })
 		msg := message.NewMessage("order-1", nil)
-		retry.Redriven{}.Add(retry.Redrive{Run: "run-1", At: time.Now()}).Write(msg.Metadata)
+		letters.Redriven{}.Add(letters.PastRedrive{Run: "run-1", At: time.Now()}).Write(msg.Metadata)
 		app.Send("orders", msg).DeadLettered(retry.DeadReasonExhausted)
 		require.Len(t, r.named("process orders"), 3)
 		r.only("redrive")
@@ -492,7 +492,7 @@ func TestForgedTraceparents(t *testing.T) {
 			tiered := newRetry(t, r, nil)
 			msg := message.NewMessage("1", nil)
 			retry.Record{Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now().Add(time.Hour)}.Write(msg.Metadata)
-			msg.Metadata[retry.TraceparentKey], msg.Metadata[retry.RedrivenKey] = text, text
+			msg.Metadata[retry.TraceparentKey], msg.Metadata[letters.RedrivenKey] = text, text
 			if name != "huge" { // the propagator reads it
 				msg.Metadata["traceparent"], msg.Metadata["baggage"] = text, text
 			}

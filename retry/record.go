@@ -25,7 +25,7 @@ const (
 	// maxFailures is more than any schedule can count.
 	maxFailures = 2 * backoff.MaxRetries
 
-	// maxCount is more than any message is snoozed or redriven.
+	// maxCount is more than any message is snoozed.
 	maxCount = 1 << 30
 )
 

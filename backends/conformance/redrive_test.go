@@ -211,7 +211,7 @@ func redrive(t *testing.T, f *fixture) {
 	left, _, gotOdds := o.browse(store, letters.Filter{})
 	assert.Equal(t, odds, gotOdds)
 	for _, letter := range left {
-		want := retry.Redriven{}
+		want := letters.Redriven{}
 		if !isOdd(letter.ID) {
 			want.Times = 1
 		}
@@ -236,7 +236,7 @@ func redrive(t *testing.T, f *fixture) {
 		assert.Equal(t, "order "+id, string(got.Payload))
 		_, recorded := retry.ReadRecord(got.Metadata)
 		assert.False(t, recorded)
-		history, _ := retry.ReadRedriven(got.Metadata)
+		history, _ := letters.ReadRedriven(got.Metadata)
 		assert.Equal(t, 1, history.Times)
 	}
 

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/letters"
 )
 
 func TestDiscard(t *testing.T) {
@@ -169,7 +169,7 @@ func TestEdit(t *testing.T) {
 		assert.Equal(t, want, string(deliveries[i].Body))
 		assert.Equal(t, ids[i], deliveries[i].Headers[uuidHeader])
 	}
-	history := deliveries[0].Headers[retry.RedrivenKey].(string)
+	history := deliveries[0].Headers[letters.RedrivenKey].(string)
 	assert.Contains(t, history, fmt.Sprintf("body edited, %d to %d bytes: INC-42", len(bodies[0]), len(bodies[0])-1))
 	assert.Contains(t, history, `"by":"ann"`)
 

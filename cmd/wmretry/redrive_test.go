@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/letters"
 )
 
 func TestRedrive(t *testing.T) {
@@ -45,8 +45,8 @@ func TestRedrive(t *testing.T) {
 		assert.Equal(t, uint8(5), d.Priority)
 		assert.IsType(t, int64(0), d.Headers["typed"])
 		assert.NotContains(t, d.Headers, recordkey.Failures, "its count begins anew")
-		var history retry.Redriven
-		require.NoError(t, json.Unmarshal([]byte(d.Headers[retry.RedrivenKey].(string)), &history))
+		var history letters.Redriven
+		require.NoError(t, json.Unmarshal([]byte(d.Headers[letters.RedrivenKey].(string)), &history))
 		require.Len(t, history.Redrives, 1)
 		if id := d.Headers[uuidHeader]; id == ids[3] || id == ids[5] {
 			assert.Equal(t, "ann", history.Redrives[0].By)
@@ -71,7 +71,7 @@ func TestTheCanaryDiesAgain(t *testing.T) {
 		for d := range deliveries {
 			id, _ := d.Headers[uuidHeader].(string)
 			p := letter(id, timeout(1), d.Body)
-			p.Headers[retry.RedrivenKey] = d.Headers[retry.RedrivenKey]
+			p.Headers[letters.RedrivenKey] = d.Headers[letters.RedrivenKey]
 			_ = channel.PublishWithContext(context.Background(), "", q.dead, false, false, p)
 		}
 	}()

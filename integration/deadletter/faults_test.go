@@ -16,9 +16,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestRedriveGoesOnAfterALostConnection: no letter is lost, and not more come twice than the summary says.
@@ -189,7 +189,7 @@ func TestALetterThatIsTooLargeForItsHistory(t *testing.T) {
 	d := testapp.Take(t, queue, 1)[0]
 	assert.True(t, p.Headers["large"] == d.Headers["large"], "the app's own header")
 	assert.Equal(t, testapp.ID(0), d.Headers["_watermill_message_uuid"])
-	_, found := d.Headers[retry.RedrivenKey]
+	_, found := d.Headers[recordkey.Redriven]
 	assert.False(t, found, "the history")
 }
 

@@ -47,7 +47,7 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 		}
 		record, _ := retry.ReadRecord(msg.Metadata)
 		assert.Equal(t, 1, record.Failures)
-		history, _ := retry.ReadRedriven(msg.Metadata)
+		history, _ := letters.ReadRedriven(msg.Metadata)
 		assert.Equal(t, 1, history.Times)
 		billed.Add(msg.UUID)
 		return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -62,7 +63,7 @@ func TestALetterOfTheBroker(t *testing.T) {
 	for _, key := range []string{"x-death", "x-first-death-queue", "x-last-death-queue", "x-first-death-reason"} {
 		assert.NotContains(t, d.Headers, key)
 	}
-	history, redriven := retry.ReadRedriven(message.Metadata{retry.RedrivenKey: d.Headers[retry.RedrivenKey].(string)})
+	history, redriven := letters.ReadRedriven(message.Metadata{recordkey.Redriven: d.Headers[recordkey.Redriven].(string)})
 	require.True(t, redriven)
 	assert.Equal(t, retry.DeadReason("delivery_limit"), history.Redrives[0].DeadReason)
 	assert.Equal(t, "ann@ops", history.Redrives[0].By)
@@ -151,7 +152,7 @@ func TestALetterWithoutARecord(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 2, Done: 1, Other: 1}, summary)
 	d := testapp.Take(t, queue, 1)[0]
-	delete(d.Headers, retry.RedrivenKey)
+	delete(d.Headers, recordkey.Redriven)
 	delete(d.Headers, "x-delivery-count")
 	delete(d.Headers, "retry_publish_id")
 	assert.Equal(t, typed(), d.Headers)

@@ -15,9 +15,9 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // typed has a header of each type that the broker keeps.
@@ -124,9 +124,9 @@ func TestALetterIsTheSameMessage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2, died(3).Redriven.Times)
 	for i, c := range calls {
-		history := c.metadata[retry.RedrivenKey]
+		history := c.metadata[recordkey.Redriven]
 		assert.Equal(t, i > 0, history != "")
-		delete(c.metadata, retry.RedrivenKey)
+		delete(c.metadata, recordkey.Redriven)
 		assert.Equal(t, calls[0], c, "call %d", i)
 	}
 }

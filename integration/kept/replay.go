@@ -356,10 +356,10 @@ func (r *replay) handle(name string, msg *message.Message) error {
 		record.DueAt = time.Time{}
 		call.Record, _ = object(record, r.file.KeptAt)
 	}
-	if history, redriven := retry.ReadRedriven(msg.Metadata); redriven {
+	if history, redriven := letters.ReadRedriven(msg.Metadata); redriven {
 		call.Redriven = history.Times
 	}
-	for _, key := range append(retry.RecordKeys(), retry.RedrivenKey, recordkey.Properties) {
+	for _, key := range append(retry.RecordKeys(), recordkey.Redriven, recordkey.Properties) {
 		delete(call.Metadata, key)
 	}
 	err := later(msg.Metadata[Later], record.Failures)

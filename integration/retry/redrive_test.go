@@ -69,7 +69,7 @@ func TestRedriveFollowsTheDocumentation(t *testing.T) {
 			}
 			assert.Equal(t, "7", msg.Metadata["retry_invoice"], "the app's own")
 			assert.Contains(t, msg.Metadata[recordkey.Properties], "c-1", "the correlation id")
-			history, found := retry.ReadRedriven(msg.Metadata)
+			history, found := letters.ReadRedriven(msg.Metadata)
 			assert.True(t, found, "the history of redrives")
 			assert.Equal(t, 1, history.Times)
 			return errDown

@@ -79,7 +79,7 @@ var rules = []rule{
 	},
 	{
 		folder: "letters",
-		may:    []string{watermill, module + "/middleware", module + "/retry"},
+		may:    []string{watermill, module + "/internal/recordkey", module + "/middleware", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "the dead letters of all backends share it: code that gets a Store works on each of them",
 		alone:  true,

@@ -20,6 +20,10 @@ const (
 	LeftOff   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
 )
 
+// Redriven is the key of the history of a message that was redriven. It is no part of the failure record: the message has
+// it while it is handled again, and its next dead letter has it too. Handlers do not pass it on.
+const Redriven = "retry_redriven"
+
 // Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the
 // broker: the marshaler removes them from what it publishes and from what it receives, and the middleware from produced
 // messages. Code that publishes a received message again, such as a redrive, keeps Properties: the marshaler makes

@@ -105,8 +105,8 @@ func NewDiscard(options letters.Discard) *Run {
 }
 
 // Entry is what the history of a letter has of this run.
-func (r *Run) Entry(record retry.Record) retry.Redrive {
-	return retry.Redrive{
+func (r *Run) Entry(record retry.Record) letters.PastRedrive {
+	return letters.PastRedrive{
 		Run: r.ID, At: time.Now(), By: r.Options.By, Note: r.Options.Note,
 		Failures: record.Failures, DeadReason: record.DeadReason, Reason: record.Reason,
 	}

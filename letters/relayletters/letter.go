@@ -23,7 +23,7 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 	if letter.ID == "" {
 		letter.ID = fmt.Sprintf("#%x", sha256.Sum256(msg.Payload))[:17]
 	}
-	letter.Redriven, _ = retry.ReadRedriven(msg.Metadata)
+	letter.Redriven, _ = letters.ReadRedriven(msg.Metadata)
 	record, known := retry.ReadRecord(msg.Metadata)
 	switch {
 	case msg.Metadata[recordkey.DeadReason] != "":
@@ -60,7 +60,7 @@ func (s *Store) target(topic, handler string) string {
 // ownMetadata is the metadata of the app.
 func ownMetadata(all message.Metadata) message.Metadata {
 	own := maps.Clone(all)
-	for _, key := range append(retry.RecordKeys(), retry.RedrivenKey, relay.HopKey) {
+	for _, key := range append(retry.RecordKeys(), letters.RedrivenKey, relay.HopKey) {
 		delete(own, key)
 	}
 	return own
@@ -68,7 +68,7 @@ func ownMetadata(all message.Metadata) message.Metadata {
 
 // fresh returns the message of a letter as it is published again: with its history, and without its record but the
 // trace.
-func fresh(msg *message.Message, letter *letters.Letter, entry retry.Redrive) *message.Message {
+func fresh(msg *message.Message, letter *letters.Letter, entry letters.PastRedrive) *message.Message {
 	again := letters.Fresh(msg)
 	delete(again.Metadata, relay.HopKey)
 	if traceparent := redrive.Traceparent(letter.Record); traceparent != "" {

@@ -144,7 +144,7 @@ func TestLettersComeBack(t *testing.T) {
 		require.Len(t, handled(), 3)
 		require.Equal(t, []string{"1"}, s.ids(deadTopic))
 
-		redriven := func(note string) retry.Redriven {
+		redriven := func(note string) letters.Redriven {
 			began := time.Now()
 			summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{By: "ann@desk", Note: note})
 			require.NoError(t, err)
@@ -154,17 +154,17 @@ func TestLettersComeBack(t *testing.T) {
 			want := orderOf("1")
 			assert.Equal(t, want.UUID, msg.UUID)
 			assert.Equal(t, want.Payload, msg.Payload)
-			history, found := retry.ReadRedriven(msg.Metadata)
+			history, found := letters.ReadRedriven(msg.Metadata)
 			require.True(t, found)
 			last := history.Redrives[len(history.Redrives)-1]
 			assert.NotEmpty(t, last.Run)
 			last.Run = ""
-			assert.Equal(t, retry.Redrive{
+			assert.Equal(t, letters.PastRedrive{
 				At: began.UTC().Truncate(time.Millisecond), By: "ann@desk", Note: note, Failures: 3, DeadReason: retry.DeadReasonExhausted, Reason: errDown.Error(),
 			}, last)
 			_, recorded := retry.ReadRecord(msg.Metadata)
 			assert.False(t, recorded, "the retries begin anew")
-			want.Metadata[retry.RedrivenKey] = msg.Metadata[retry.RedrivenKey]
+			want.Metadata[letters.RedrivenKey] = msg.Metadata[letters.RedrivenKey]
 			assert.Equal(t, want.Metadata, msg.Metadata)
 			return history
 		}

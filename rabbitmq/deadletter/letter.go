@@ -27,7 +27,7 @@ import (
 func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Letter {
 	record := headers.RecordOf(d.Headers)
 	l := &letters.Letter{Queue: queue, Payload: d.Body}
-	l.Redriven, _ = retry.ReadRedriven(record)
+	l.Redriven, _ = letters.ReadRedriven(record)
 	if work, dead := strings.CutSuffix(queue, naming.DeadQueue("")); dead {
 		l.Target = work
 	}

@@ -237,7 +237,7 @@ func TestHostileHeadersNameNoTarget(t *testing.T) {
 		for queue, target := range map[string]string{"orders.dead": "orders", "anything": "", "retry.orphans": "forged"} {
 			l := read(d, queue, naming.Default)
 			assert.Equal(t, target, l.Target, "%s in %s", name, queue)
-			_ = fresh(d, l, naming.Default, retry.Redrive{By: name}, "guest")
+			_ = fresh(d, l, naming.Default, letters.PastRedrive{By: name}, "guest")
 			_ = same(d)
 		}
 	}
@@ -258,7 +258,7 @@ func FuzzRead(f *testing.F) {
 			require.NotEmpty(t, l.ID)
 			_, err := json.Marshal(l)
 			require.NoError(t, err)
-			for _, p := range []amqp091.Publishing{fresh(d, l, naming.Default, retry.Redrive{}, "guest"), same(d)} {
+			for _, p := range []amqp091.Publishing{fresh(d, l, naming.Default, letters.PastRedrive{}, "guest"), same(d)} {
 				require.NoError(t, p.Headers.Validate())
 				require.Equal(t, body, p.Body)
 			}

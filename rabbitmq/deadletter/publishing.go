@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -23,12 +24,12 @@ import (
 //
 // The body of a raw dead letter is the payload, and its headers are the metadata: marshal makes the message of it.
 func fresh(
-	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry retry.Redrive, user string,
+	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry letters.PastRedrive, user string,
 ) amqp091.Publishing {
 	was := original(d, prefix)
 	p := publishing(&was)
 	p.Headers = was.Headers
-	p.Headers[retry.RedrivenKey] = l.Redriven.Add(entry).String()
+	p.Headers[recordkey.Redriven] = l.Redriven.Add(entry).String()
 	if traceparent := redrive.Traceparent(l.Record); traceparent != "" {
 		p.Headers[retry.TraceparentKey] = traceparent
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -35,17 +36,17 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	l := read(d, "orders.dead", naming.Default)
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 
-	entry := retry.Redrive{Run: "run", At: at, By: "me", Note: "edited", Failures: 3, DeadReason: "rejected", Reason: "full"}
+	entry := letters.PastRedrive{Run: "run", At: at, By: "me", Note: "edited", Failures: 3, DeadReason: "rejected", Reason: "full"}
 	p := fresh(d, l, naming.Default, entry, "web")
 
-	history, found := retry.ReadRedriven(message.Metadata{retry.RedrivenKey: p.Headers[retry.RedrivenKey].(string)})
+	history, found := letters.ReadRedriven(message.Metadata{recordkey.Redriven: p.Headers[recordkey.Redriven].(string)})
 	require.True(t, found)
-	assert.Equal(t, retry.Redriven{Times: 1, Redrives: []retry.Redrive{{
+	assert.Equal(t, letters.Redriven{Times: 1, Redrives: []letters.PastRedrive{{
 		Run: "run", At: at.Truncate(time.Millisecond), By: "me", Note: "edited", Failures: 3, DeadReason: "rejected", Reason: "full",
 	}}}, history)
 	want := everyType()
 	want["trace"], want["number"], want["_watermill_message_uuid"] = "abc", int64(7), uuid
-	want[retry.RedrivenKey] = p.Headers[retry.RedrivenKey]
+	want[recordkey.Redriven] = p.Headers[recordkey.Redriven]
 	want["retry_exchange"], want["retry_routing_key"] = "shop", "eu.orders"
 	assert.Equal(t, want, p.Headers)
 	p.Headers = nil
@@ -55,9 +56,9 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 	}, p)
 	assert.Equal(t, before, d.Headers, "the delivery is as before")
 
-	d.Headers[retry.RedrivenKey] = history.String()
-	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{Run: "second", Failures: 9}, "another")
-	history, _ = retry.ReadRedriven(message.Metadata{retry.RedrivenKey: p.Headers[retry.RedrivenKey].(string)})
+	d.Headers[recordkey.Redriven] = history.String()
+	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, letters.PastRedrive{Run: "second", Failures: 9}, "another")
+	history, _ = letters.ReadRedriven(message.Metadata{recordkey.Redriven: p.Headers[recordkey.Redriven].(string)})
 	assert.Equal(t, 2, history.Times)
 	assert.Equal(t, 9, history.Redrives[1].Failures, "the caller's")
 	assert.Empty(t, p.UserId, "of another user the broker closes the channel")
@@ -71,7 +72,7 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 		for _, count := range []string{"3", "garbled"} {
 			d := full(libraryHeaders())
 			d.Headers[recordkey.Failures], d.Headers[retry.TraceparentKey] = count, text
-			p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{}, "web")
+			p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, letters.PastRedrive{}, "web")
 			assert.Equal(t, want, p.Headers[retry.TraceparentKey])
 			assert.NotContains(t, p.Headers, recordkey.Failures)
 		}
@@ -83,11 +84,11 @@ func TestFreshRestoresThePriority(t *testing.T) {
 	d := &amqp091.Delivery{
 		Exchange: "retry", RoutingKey: "dead.orders", Headers: amqp091.Table{"retry_priority": byte(8)}, UserId: "guest",
 	}
-	p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{}, "guest")
+	p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, letters.PastRedrive{}, "guest")
 	assert.EqualValues(t, 8, p.Priority)
 	assert.Equal(t, "guest", p.UserId)
 	d.Headers["retry_user_id"] = "web"
-	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, retry.Redrive{}, "guest")
+	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, letters.PastRedrive{}, "guest")
 	assert.Empty(t, p.UserId, "the property is that of the copy")
 }
 
@@ -114,7 +115,7 @@ func TestARedriveBelievesNoForgedUser(t *testing.T) {
 				d.Headers["x-death"] = row.death
 			}
 			l := read(d, "orders.dead", naming.Default)
-			p := fresh(d, l, naming.Default, retry.Redrive{}, "guest")
+			p := fresh(d, l, naming.Default, letters.PastRedrive{}, "guest")
 			assert.Equal(t, row.user, p.UserId)
 			assert.Equal(t, row.user, l.Properties["user_id"], "and none is shown")
 			assert.Equal(t, row.priority, p.Priority)

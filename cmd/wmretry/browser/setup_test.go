@@ -32,6 +32,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	history "github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -147,7 +148,7 @@ func (s *shop) old(number int) {
 	require.NoError(s.t, err)
 	first := time.Now().Add(time.Duration(number)*time.Minute - 3*time.Hour).UTC().Truncate(time.Minute)
 	metadata := message.Metadata{"_watermill_message_uuid": fmt.Sprintf("01926c5e-order-%d", 4711+number), "customer": "grace", "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}
-	retry.Redriven{}.Add(retry.Redrive{
+	history.Redriven{}.Add(history.PastRedrive{
 		At: first.Add(-40 * time.Minute), By: "ada@ops", Note: "after the outage", Failures: 5, DeadReason: "exhausted", Reason: "payments: 503 Service Unavailable",
 	}).Write(metadata)
 	retry.Record{

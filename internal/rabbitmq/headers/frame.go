@@ -28,9 +28,9 @@ var cuts = func() []string {
 // enough. The message's own headers stay. So do count and topic, without which a message would be retried without end;
 // a dead letter can lose them, too.
 func Shrink(publishing *amqp091.Publishing, excess int) {
-	if history, ok := publishing.Headers[retry.RedrivenKey].(string); ok && excess > 0 {
-		delete(publishing.Headers, retry.RedrivenKey)
-		excess -= len(retry.RedrivenKey) + len(history) + fieldOverhead
+	if history, ok := publishing.Headers[recordkey.Redriven].(string); ok && excess > 0 {
+		delete(publishing.Headers, recordkey.Redriven)
+		excess -= len(recordkey.Redriven) + len(history) + fieldOverhead
 	}
 	if text, ok := publishing.Headers[recordHeader].(string); ok {
 		if r, ok := unfold(text); ok {

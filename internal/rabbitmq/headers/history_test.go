@@ -42,17 +42,17 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 			m := headers.New(app, naming.Default)
 			msg, err := m.Unmarshal(amqp091.Delivery{
 				Acknowledger: configtest.Settled{}, RoutingKey: "orders",
-				Headers: amqp091.Table{publisher.UUIDHeader: "uuid-1", retry.RedrivenKey: history, "number": int64(7)},
+				Headers: amqp091.Table{publisher.UUIDHeader: "uuid-1", recordkey.Redriven: history, "number": int64(7)},
 			})
 			require.NoError(t, err, name)
-			assert.Equal(t, history, msg.Metadata[retry.RedrivenKey], name)
+			assert.Equal(t, history, msg.Metadata[recordkey.Redriven], name)
 			_, retried := retry.ReadRecord(msg.Metadata)
 			assert.False(t, retried, "%s: it has no record", name)
 
 			retry.Record{Failures: 1, Topic: "orders", DeadReason: why}.Write(msg.Metadata)
 			p, err := m.Marshal(msg)
 			require.NoError(t, err, name)
-			assert.Equal(t, history, p.Headers[retry.RedrivenKey], "%s %s", name, why)
+			assert.Equal(t, history, p.Headers[recordkey.Redriven], "%s %s", name, why)
 
 			back := configtest.ComeBack(p)
 			reader := m
@@ -62,7 +62,7 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 			}
 			again, err := reader.Unmarshal(back)
 			require.NoError(t, err, name)
-			assert.Equal(t, history, again.Metadata[retry.RedrivenKey], "%s %s", name, why)
+			assert.Equal(t, history, again.Metadata[recordkey.Redriven], "%s %s", name, why)
 			record, _ := retry.ReadRecord(again.Metadata)
 			assert.NotZero(t, record.Failures, name)
 		}
@@ -74,7 +74,7 @@ func TestShrinkRemovesTheHistoryFirst(t *testing.T) {
 	t.Parallel()
 	headersOf := func() amqp091.Table {
 		return amqp091.Table{
-			"app": strings.Repeat("a", 100), retry.RedrivenKey: history, "retry_reason": "down", "retry_failures": "3", "retry_topic": "orders",
+			"app": strings.Repeat("a", 100), recordkey.Redriven: history, "retry_reason": "down", "retry_failures": "3", "retry_topic": "orders",
 		}
 	}
 	for name, folded := range map[string]bool{"a dead letter": false, "one that waits": true} {
@@ -85,7 +85,7 @@ func TestShrinkRemovesTheHistoryFirst(t *testing.T) {
 			p.Headers[recordkey.DeadReason] = "exhausted"
 		}
 		headers.Shrink(&p, 1)
-		assert.NotContains(t, p.Headers, retry.RedrivenKey, name)
+		assert.NotContains(t, p.Headers, recordkey.Redriven, name)
 		left := headers.Unfold(p.Headers)
 		assert.Equal(t, "down", left["retry_reason"], name)
 		headers.Shrink(&p, 1<<20)

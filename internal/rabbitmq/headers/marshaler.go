@@ -18,7 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // errPhantom: when the broker cancels a consumer, watermill-amqp reads an empty delivery from the closed channel. The
@@ -190,7 +189,7 @@ func (m *marshaler) restore(delivery *amqp091.Delivery) {
 func (m *marshaler) restoreProperties(delivery *amqp091.Delivery, to amqp091.Table, ours bool) {
 	headers := delivery.Headers
 	if !ours {
-		if delivery.Exchange != "" || text(headers, retry.RedrivenKey) == "" {
+		if delivery.Exchange != "" || text(headers, recordkey.Redriven) == "" {
 			return
 		}
 		unfit.Restore(delivery, to, headers, false)

@@ -35,7 +35,7 @@ func isTransport(key string) bool {
 // recordKeys are the keys of the failure record and of the history of redrives. They have to survive an app's marshaler
 // that drops metadata.
 var recordKeys = func() map[string]bool {
-	keys := map[string]bool{retry.RedrivenKey: true}
+	keys := map[string]bool{recordkey.Redriven: true}
 	for _, key := range retry.RecordKeys() {
 		keys[key] = true
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // routed puts exchange and routing key into the metadata, as apps with a topic exchange do.
@@ -48,7 +47,7 @@ func TestRedrivenMessageHasItsExchange(t *testing.T) {
 			delivery.Headers[key] = value
 		}
 		if test.history != nil {
-			delivery.Headers[retry.RedrivenKey] = test.history
+			delivery.Headers[recordkey.Redriven] = test.history
 		}
 		msg, err := headers.New(routed{}, naming.Default).Unmarshal(delivery)
 		require.NoError(t, err)

@@ -160,7 +160,7 @@ func TestLetterHasATimeline(t *testing.T) {
 	t.Parallel()
 	l := letter("order-1", "no route to host")
 	l.Record.Snoozes = 2
-	l.Redriven = retry.Redriven{Times: 3, Redrives: []retry.Redrive{{
+	l.Redriven = letters.Redriven{Times: 3, Redrives: []letters.PastRedrive{{
 		At: l.Record.FirstFailedAt.Add(-time.Hour), By: "ada@laptop", Note: "after the outage", Failures: 4, DeadReason: "expired", Reason: "host is down",
 	}}}
 	l.Headers = map[string]any{"attempt": int64(3), "at": l.DeadAt(), "raw": []byte{0, 255}, "nested": map[string]any{"a": []any{true}}, "none": nil}
@@ -222,7 +222,7 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 	l.Metadata = message.Metadata{hostile: hostile}
 	l.Headers = map[string]any{hostile: map[string]any{hostile: hostile}}
 	l.Properties = map[string]string{hostile: hostile}
-	l.Redriven = retry.Redriven{Times: 1, Redrives: []retry.Redrive{{By: hostile, Note: hostile, Reason: hostile, DeadReason: hostile}}}
+	l.Redriven = letters.Redriven{Times: 1, Redrives: []letters.PastRedrive{{By: hostile, Note: hostile, Reason: hostile, DeadReason: hostile}}}
 	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, func(c *page.Config) {
 		c.Queues = []string{hostile}
 		c.Pauser = &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{{Name: hostile, Queue: hostile, Paused: []string{hostile}, LastError: errors.New(hostile)}}}}

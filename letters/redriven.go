@@ -1,4 +1,4 @@
-package retry
+package letters
 
 import (
 	"encoding/json"
@@ -6,34 +6,38 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // RedrivenKey is the metadata key of the history of a message that was redriven: a Redriven as JSON. It is no part of
 // the failure record: the message has it while it is handled again, and its next dead letter has it too. Handlers do
 // not pass it on.
-const RedrivenKey = "retry_redriven"
+const RedrivenKey = recordkey.Redriven
 
 const (
-	maxRedrives     = 8    // how many redrives a history keeps
-	maxRedriven     = 1024 // bytes of its JSON
-	maxRedriveField = 128  // bytes of each text in it
+	maxTimes        = 1 << 30 // more than any message is redriven
+	maxRedrives     = 8       // how many redrives a history keeps
+	maxRedriven     = 1024    // bytes of its JSON
+	maxRedriveField = 128     // bytes of each text in it
 )
 
 // Redriven is how often, when and by whom a message was redriven.
 type Redriven struct {
-	Times    int       `json:"times"`    // how often
-	Redrives []Redrive `json:"redrives"` // the last ones, the newest at the end: at most 8, and at most 1 KiB as JSON
+	Times    int           `json:"times"`    // how often
+	Redrives []PastRedrive `json:"redrives"` // the last ones, the newest at the end: at most 8, and at most 1 KiB as JSON
 }
 
-// Redrive is one redrive of a message, and what its dead letter was like before.
-type Redrive struct {
-	Run        string     `json:"run,omitzero"`         // an id of the command or call that redrove it
-	At         time.Time  `json:"at,omitzero"`          // in UTC
-	By         string     `json:"by,omitzero"`          // who, such as user@host; at most 128 bytes
-	Note       string     `json:"note,omitzero"`        // such as a change of the body; at most 128 bytes
-	Failures   int        `json:"failures,omitzero"`    // of the record before
-	DeadReason DeadReason `json:"dead_reason,omitzero"` // of the record before
-	Reason     string     `json:"reason,omitzero"`      // of the record before; at most 128 bytes
+// PastRedrive is one redrive of a message, and what its dead letter was like before.
+type PastRedrive struct {
+	Run        string           `json:"run,omitzero"`         // an id of the command or call that redrove it
+	At         time.Time        `json:"at,omitzero"`          // in UTC
+	By         string           `json:"by,omitzero"`          // who, such as user@host; at most 128 bytes
+	Note       string           `json:"note,omitzero"`        // such as a change of the body; at most 128 bytes
+	Failures   int              `json:"failures,omitzero"`    // of the record before
+	DeadReason retry.DeadReason `json:"dead_reason,omitzero"` // of the record before
+	Reason     string           `json:"reason,omitzero"`      // of the record before; at most 128 bytes
 }
 
 // ReadRedriven reads the history of a message. It returns false where the message was never redriven, or the history is
@@ -44,14 +48,14 @@ func ReadRedriven(metadata message.Metadata) (Redriven, bool) {
 		return Redriven{}, false
 	}
 	var history Redriven
-	if err := json.Unmarshal([]byte(text), &history); err != nil || history.Times <= 0 || history.Times > maxCount {
+	if err := json.Unmarshal([]byte(text), &history); err != nil || history.Times <= 0 || history.Times > maxTimes {
 		return Redriven{}, false
 	}
 	return history, true
 }
 
 // Add returns the history with one redrive more.
-func (r Redriven) Add(redrive Redrive) Redriven {
+func (r Redriven) Add(redrive PastRedrive) Redriven {
 	redrive.At = redrive.At.UTC().Truncate(time.Millisecond)
 	for _, text := range []*string{&redrive.Run, &redrive.By, &redrive.Note, &redrive.Reason,
 		(*string)(&redrive.DeadReason)} {
