@@ -146,6 +146,9 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	}
 }
 
+// Outcomes are all outcomes.
+var Outcomes = []retry.Outcome{retry.Processed, retry.Recovered, retry.Retried, retry.Snoozed, retry.Parked, retry.DeadLettered, retry.Discarded, retry.Held, retry.GivenBack, retry.Settled}
+
 // The tables of the documents list the outcomes in the order of Outcomes.
 func TestDocumentsHaveTheOutcomes(t *testing.T) {
 	t.Parallel()
@@ -161,7 +164,7 @@ func TestDocumentsHaveTheOutcomes(t *testing.T) {
 		for _, match := range row.FindAllStringSubmatch(table, -1) {
 			got = append(got, retry.Outcome(match[1]))
 		}
-		assert.Equal(t, retry.Outcomes(), got, document)
+		assert.Equal(t, Outcomes, got, document)
 	}
 }
 

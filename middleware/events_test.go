@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -143,7 +144,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 			})
 		})
 	}
-	for _, outcome := range retry.Outcomes() {
+	for _, outcome := range retrymw.Outcomes {
 		assert.True(t, seen[outcome], "no row for %q", outcome)
 	}
 }

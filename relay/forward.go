@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,7 +27,7 @@ var errForeign = errors.New("the retry middleware did not publish this message")
 func (p *pump) next(w *waiter, now time.Time) (TopicParams, message.Metadata) {
 	metadata := make(message.Metadata, len(w.msg.Metadata)+2)
 	maps.Copy(metadata, w.msg.Metadata)
-	delete(metadata, HopKey)
+	delete(metadata, recordkey.HopDueAt)
 	switch {
 	case !w.known:
 		p.foreignRecord(w.record, now).Write(metadata)

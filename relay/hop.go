@@ -5,12 +5,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// HopKey is the metadata key for the end of the message's present hop, on tiers of several hops. It is removed when the
-// message leaves its tier.
-const HopKey = "retry_hop_due_at"
 
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
@@ -25,12 +22,12 @@ func hopOf(tier, maxHop time.Duration) time.Duration {
 func (t tierTopic) slack() time.Duration { return t.hop/20 + 2*time.Millisecond }
 
 func (t tierTopic) startHop(metadata message.Metadata, now time.Time) {
-	metadata[HopKey] = ceilMillisecond(now.Add(t.longest)).UTC().Format(timeLayout)
+	metadata[recordkey.HopDueAt] = ceilMillisecond(now.Add(t.longest)).UTC().Format(timeLayout)
 }
 
 // hopEnd returns the end of the message's present hop. It returns false for a time that cannot be read.
 func hopEnd(metadata message.Metadata) (time.Time, bool) {
-	text, found := metadata[HopKey]
+	text, found := metadata[recordkey.HopDueAt]
 	if !found {
 		return time.Time{}, false
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -40,7 +41,7 @@ func (b relayBackend) Publish(c backend.Copy) (retry.Destination, error) {
 	if err != nil {
 		return retry.Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
 	}
-	delete(c.Message.Metadata, HopKey)
+	delete(c.Message.Metadata, recordkey.HopDueAt)
 	if to.Kind == TierTopic {
 		tier, now := b.relay.tiers.Load().byTier[c.Tier], time.Now()
 		record, known := retry.ReadRecord(c.Message.Metadata)

@@ -31,11 +31,6 @@ const (
 	Settled Outcome = "settled"
 )
 
-// Outcomes returns all outcomes, in the order of the table in docs/outcomes.md.
-func Outcomes() []Outcome {
-	return []Outcome{Processed, Recovered, Retried, Snoozed, Parked, DeadLettered, Discarded, Held, GivenBack, Settled}
-}
-
 // DeadReason is why a message was dead-lettered: the value of retry_dead_reason. A dead letter that the broker or
 // package relay made has a reason of theirs, and the action DeadLetter of a rule has one of the app's own.
 type DeadReason string

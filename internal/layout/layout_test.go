@@ -263,7 +263,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
-			module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry",
+			module + "/internal/recordkey", module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs: an app without RabbitMQ must not compile its client",

@@ -20,6 +20,10 @@ const (
 	LeftOff   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
 )
 
+// HopDueAt is the key for the end of the message's present hop, on tiers of several hops of a relay. It is removed when
+// the message leaves its tier.
+const HopDueAt = "retry_hop_due_at"
+
 // Redriven is the key of the history of a message that was redriven. It is no part of the failure record: the message has
 // it while it is handled again, and its next dead letter has it too. Handlers do not pass it on.
 const Redriven = "retry_redriven"

@@ -60,7 +60,7 @@ func (s *Store) target(topic, handler string) string {
 // ownMetadata is the metadata of the app.
 func ownMetadata(all message.Metadata) message.Metadata {
 	own := maps.Clone(all)
-	for _, key := range append(retry.RecordKeys(), letters.RedrivenKey, relay.HopKey) {
+	for _, key := range append(retry.RecordKeys(), letters.RedrivenKey, recordkey.HopDueAt) {
 		delete(own, key)
 	}
 	return own
@@ -70,7 +70,7 @@ func ownMetadata(all message.Metadata) message.Metadata {
 // trace.
 func fresh(msg *message.Message, letter *letters.Letter, entry letters.PastRedrive) *message.Message {
 	again := letters.Fresh(msg)
-	delete(again.Metadata, relay.HopKey)
+	delete(again.Metadata, recordkey.HopDueAt)
 	if traceparent := redrive.Traceparent(letter.Record); traceparent != "" {
 		again.Metadata[retry.TraceparentKey] = traceparent
 	}

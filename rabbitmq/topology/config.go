@@ -28,7 +28,7 @@ type WorkQueueMode string
 
 const (
 	// Protect is the default. A work queue that does not exist is declared as a quorum queue that dead-letters what the
-	// broker itself gives up, and does not drop it: after 20 redeliveries (DeliveryLimit), or by the app's own
+	// broker itself gives up, and does not drop it: after 20 redeliveries, or by the app's own
 	// arguments. An existing queue with other arguments stays as it is, and the builder logs one warning. An argument
 	// that the app has set is kept.
 	Protect WorkQueueMode = "protect"

@@ -13,15 +13,9 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
 
-const (
-	// unlimited is a delivery limit that no message reaches. -1 means "no limit" on RabbitMQ 4, but "drop at the first
-	// requeue" on 3.10.
-	unlimited = int64(1_000_000)
-
-	// DeliveryLimit is how many times a protected work queue redelivers a message before it dead-letters it. It is the
-	// default of RabbitMQ 4.0, which drops the message if the queue has no dead-letter exchange.
-	DeliveryLimit = 20
-)
+// unlimited is a delivery limit that no message reaches. -1 means "no limit" on RabbitMQ 4, but "drop at the first
+// requeue" on 3.10.
+const unlimited = int64(1_000_000)
 
 // New returns what a work queue needs on the broker. work is the queue as the app itself would declare it. All
 // Arguments are copied. New does not connect. If config or work is invalid, Validate and every other method of the

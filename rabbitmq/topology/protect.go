@@ -27,7 +27,7 @@ func protect(work Queue, n naming.Prefix) Queue {
 	}
 	orElse(argument.QueueType, string(kind))
 	if arguments[argument.QueueType] == string(Quorum) {
-		orElse(argument.DeliveryLimit, int64(DeliveryLimit))
+		orElse(argument.DeliveryLimit, int64(argument.WorkDeliveryLimit))
 	}
 	if _, set := arguments[argument.DeadLetterExchange]; !set {
 		arguments[argument.DeadLetterExchange] = n.RetryExchange()

@@ -36,3 +36,7 @@ const (
 	Balanced      = "balanced"
 	ClientLocal   = "client-local"
 )
+
+// WorkDeliveryLimit is how many times a protected work queue redelivers a message before it dead-letters it. It is the
+// default of RabbitMQ 4.0, which drops the message if the queue has no dead-letter exchange.
+const WorkDeliveryLimit = 20

@@ -6,15 +6,15 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // PolicyCommand returns the command that protects a queue whose arguments cannot be changed.
 func PolicyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) string {
 	limit := ""
 	if quorum {
-		limit = fmt.Sprintf(`,"delivery-limit":%d`, topology.DeliveryLimit)
+		limit = fmt.Sprintf(`,"delivery-limit":%d`, argument.WorkDeliveryLimit)
 	}
 	return fmt.Sprintf(`rabbitmqctl set_policy -p '%s' --apply-to queues 'retry of %s' '^%s$' '{"dead-letter-exchange":"%s","dead-letter-routing-key":"%s"%s}'`,
 		vhost, queue, regexp.QuoteMeta(queue), prefix.RetryExchange(), naming.DeadKey(queue), limit)
