@@ -147,7 +147,10 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 }
 
 // Outcomes are all outcomes.
-var Outcomes = []retry.Outcome{retry.Processed, retry.Recovered, retry.Retried, retry.Snoozed, retry.Parked, retry.DeadLettered, retry.Discarded, retry.Held, retry.GivenBack, retry.Settled}
+var Outcomes = []retry.Outcome{
+	retry.Processed, retry.Recovered, retry.Retried, retry.Snoozed, retry.Parked, retry.DeadLettered, retry.Discarded,
+	retry.Held, retry.GivenBack, retry.Settled,
+}
 
 // The tables of the documents list the outcomes in the order of Outcomes.
 func TestDocumentsHaveTheOutcomes(t *testing.T) {

@@ -47,8 +47,8 @@ func (d deadLetters) Event(e retry.Event) {
 	}
 }
 
-// The backend of an app's own gives its observers to the middleware. A Connection has the method Observe.
-func ExampleObservers_Attach() {
+// An app gives its observer to the Observe method of a Connection.
+func ExampleObserver() {
 	counts, observers := map[retry.DeadReason]int{}, &backend.Observers{}
 	observers.Attach(deadLetters{counts: counts}, retry.Observed{System: "my Pub/Sub"})
 	backend := exampleConfig()

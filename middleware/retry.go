@@ -40,8 +40,9 @@ type TieredRetry struct {
 	failedPanicked atomic.Bool
 }
 
-// New makes the middleware for handlers with a policy. It reports all faults of the policy at once. A nil logger logs
-// nothing.
+// New makes the middleware for handlers with a policy. backend is that of Relay.Backend of package relay, or of
+// App.Backend of package retrytest; for RabbitMQ, NewTieredRetry of a builder of package config makes the middleware.
+// New reports all faults of the policy at once. A nil logger logs nothing.
 func New(own retry.Policy, backend backend.Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
 	err := own.Validate()
 	if backend == nil {

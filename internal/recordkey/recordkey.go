@@ -24,8 +24,8 @@ const (
 // the message leaves its tier.
 const HopDueAt = "retry_hop_due_at"
 
-// Redriven is the key of the history of a message that was redriven. It is no part of the failure record: the message has
-// it while it is handled again, and its next dead letter has it too. Handlers do not pass it on.
+// Redriven is the key of the history of a message that was redriven. It is no part of the failure record: the message
+// has it while it is handled again, and its next dead letter has it too. Handlers do not pass it on.
 const Redriven = "retry_redriven"
 
 // Keys that the marshaler of a Pub/Sub may set on a message that it received. Only the process has them, not the
