@@ -163,10 +163,14 @@ func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Connection, er
 		Config: relay.Config{
 			Publisher: observed{copies, app}, Policy: retry.Policy{Schedule: app.Schedule}, Prefix: app.Prefix,
 			MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
-			NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return b.tier(p, app.limit(p)) },
+			NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
+				return b.tier(p, app.limit(p))
+			},
 		},
-		AppPublisher:         publisher,
-		NewHandlerSubscriber: func(p relay.HandlerSubscriberParams) (message.Subscriber, error) { return b.subscriber(app, p.Group) },
+		AppPublisher: publisher,
+		NewHandlerSubscriber: func(p relay.HandlerSubscriberParams) (message.Subscriber, error) {
+			return b.subscriber(app, p.Group)
+		},
 	}
 	c, err := relay.Connect(config, logger)
 	if err != nil {

@@ -43,7 +43,9 @@ func (b parts) letters(app App) (*Letters, error) {
 	if err != nil {
 		return nil, errors.Join(err, published.Close(), topics.Close())
 	}
-	return &Letters{Store: store, QueueOf: func(handler, _ string) (string, error) { return store.TopicOf(handler) }}, nil
+	return &Letters{Store: store, QueueOf: func(handler, _ string) (string, error) {
+		return store.TopicOf(handler)
+	}}, nil
 }
 
 // hold renews a lock several times in each lease, until the function that it returns is called. The context that it

@@ -149,7 +149,8 @@ func (q queue) SchemaInitializingQueries(params sql.SchemaInitializingQueriesPar
 	}
 	lock := sql.Query{Query: fmt.Sprintf("SELECT pg_advisory_xact_lock(%d)",
 		sql.DefaultSchemaInitializationLock("watermill-retry"))}
-	index := sql.Query{Query: fmt.Sprintf(`CREATE INDEX IF NOT EXISTS "%s_due" ON %s ((%s))`, strings.Trim(table, `"`), table, due)}
+	index := sql.Query{Query: fmt.Sprintf(`CREATE INDEX IF NOT EXISTS "%s_due" ON %s ((%s))`,
+		strings.Trim(table, `"`), table, due)}
 	return append(append([]sql.Query{lock}, queries...), index), err
 }
 
@@ -261,7 +262,8 @@ func (p postgres) remove(prefix string, topics ...string) error {
 	}
 	defer func() { _ = db.Close() }()
 	_, err = db.Exec(`DO $$ DECLARE name text; BEGIN
-		FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND (` + ofTables(prefix, topics) + `)
+		FOR name IN SELECT tablename FROM pg_tables 
+			WHERE schemaname = current_schema() AND (` + ofTables(prefix, topics) + `)
 		LOOP EXECUTE format('DROP TABLE %I', name); END LOOP; END $$`)
 	return err
 }

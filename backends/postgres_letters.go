@@ -77,7 +77,8 @@ func (p postgresLetters) End(ctx context.Context, topic string) (relayletters.En
 	var end relayletters.End
 	position, from := p.rows(topic)
 	last := `SELECT ` + position + ` FROM ` + from + p.order("DESC") + ` LIMIT 1`
-	err = p.db.QueryRowContext(ctx, `SELECT count(*), COALESCE((`+last+`), '0/0') FROM `+from).Scan(&end.Count, &end.Position)
+	err = p.db.QueryRowContext(ctx, `SELECT count(*), COALESCE((`+last+`), '0/0') FROM `+from).
+		Scan(&end.Count, &end.Position)
 	return end, err
 }
 
@@ -95,7 +96,8 @@ func (p postgresLetters) Read(
 		}
 		from += condition
 	}
-	rows, err := p.db.QueryContext(ctx, `SELECT `+position+`, uuid, payload, metadata FROM `+from+p.order("ASC")+` LIMIT $1`, limit)
+	rows, err := p.db.QueryContext(ctx,
+		`SELECT `+position+`, uuid, payload, metadata FROM `+from+p.order("ASC")+` LIMIT $1`, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +122,8 @@ func (p postgresLetters) Read(
 func (p postgresLetters) Remove(ctx context.Context, topic, position string) error {
 	condition, err := p.compare("=", position)
 	if err == nil {
-		_, err = p.db.ExecContext(ctx, fmt.Sprintf(`DELETE FROM %s WHERE %s`, p.table(topic), strings.TrimPrefix(condition, " AND ")))
+		_, err = p.db.ExecContext(ctx,
+			fmt.Sprintf(`DELETE FROM %s WHERE %s`, p.table(topic), strings.TrimPrefix(condition, " AND ")))
 	}
 	return err
 }
@@ -139,7 +142,8 @@ func (p postgresLetters) Lock(ctx context.Context, topic string) (context.Contex
 	}
 	const key = `(hashtextextended('watermill-retry dead letters ' || $1, 0))`
 	var locked bool
-	if err := session.QueryRowContext(ctx, `SELECT pg_try_advisory_lock`+key, topic).Scan(&locked); err != nil || !locked {
+	err = session.QueryRowContext(ctx, `SELECT pg_try_advisory_lock`+key, topic).Scan(&locked)
+	if err != nil || !locked {
 		if err == nil {
 			err = errBusy(topic)
 		}

@@ -33,14 +33,15 @@ func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
 		if err != nil {
 			return nil, err
 		}
-		return &Connection{Connection: app.connection(c), DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
+		deadLetters := func(_, topic string) (message.Subscriber, string, error) {
 			reader, err := config.DeadLetterSubscriberConfig(fanOut(app), "")
 			if err != nil {
 				return nil, "", err
 			}
 			s, err := amqpv2.NewSubscriber(reader, logger)
 			return s, topic, err
-		}}, nil
+		}
+		return &Connection{Connection: app.connection(c), DeadLetters: deadLetters}, nil
 	}
 	return b
 }
@@ -63,14 +64,15 @@ func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
 		if err != nil {
 			return nil, err
 		}
-		return &Connection{Connection: app.connection(c), DeadLetters: func(_, topic string) (message.Subscriber, string, error) {
+		deadLetters := func(_, topic string) (message.Subscriber, string, error) {
 			reader, err := amqp3.DeadLetterSubscriberConfig(fanOut(app), "")
 			if err != nil {
 				return nil, "", err
 			}
 			s, err := amqpv3.NewSubscriber(reader, logger)
 			return s, topic, err
-		}}, nil
+		}
+		return &Connection{Connection: app.connection(c), DeadLetters: deadLetters}, nil
 	}
 	return b
 }

@@ -71,8 +71,10 @@ func (r redisLetters) HasHandler(ctx context.Context, topic string) (bool, error
 
 // A lock is a key with a token. Only the owner of the token renews or removes it.
 var (
-	renewLock  = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("pexpire", KEYS[1], ARGV[2]) else return 0 end`)
-	removeLock = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
+	renewLock = redis.NewScript(`if redis.call("get", KEYS[1]) == ARGV[1] then ` +
+		`return redis.call("pexpire", KEYS[1], ARGV[2]) else return 0 end`)
+	removeLock = redis.NewScript(
+		`if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) else return 0 end`)
 )
 
 func (r redisLetters) Lock(ctx context.Context, topic string) (context.Context, func(), error) {

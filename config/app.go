@@ -43,7 +43,9 @@ func appOf(c amqp.Config) app.Config {
 		DeclareExchange: func(channel *amqp091.Channel, exchange string) error {
 			return topologyBuilderOf(c).ExchangeDeclare(channel, exchange, c)
 		},
-		DeclareTopology: func(s app.Subscription, arguments amqp091.Table) error { return declareTopology(c, s, arguments) },
+		DeclareTopology: func(s app.Subscription, arguments amqp091.Table) error {
+			return declareTopology(c, s, arguments)
+		},
 	}
 	if r := c.Connection.Reconnect; r != nil {
 		values.ReconnectInitial, values.ReconnectMax = r.BackoffInitialInterval, r.BackoffMaxInterval

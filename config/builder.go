@@ -67,8 +67,8 @@ func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.Ti
 // Close closes the connections of the builder's middlewares.
 func (b *Builder) Close() error { return b.plain.Close() }
 
-// Observe attaches observers, such as those of package observe, to all handlers with a middleware of the builder, and to
-// what these publish. What an observer does cannot change the outcome of a message. Its errors are logged. The
+// Observe attaches observers, such as those of package observe, to all handlers with a middleware of the builder,
+// and to what these publish. What an observer does cannot change the outcome of a message. Its errors are logged. The
 // observers have no Waiting, and the Health of the connections for copies only. Call it once for each observer.
 func (b *Builder) Observe(observers ...retry.Observer) { b.plain.Observe(observers...) }
 

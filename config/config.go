@@ -84,8 +84,8 @@ func (c Config) Format(state fmt.State, verb rune) {
 // The app's configuration, config.AMQP, is that of watermill-amqp, but subscriber and publishers are those of this
 // library. These fields differ from what watermill-amqp does with them:
 //
-//	Connection.Reconnect          only BackoffInitialInterval and BackoffMaxInterval are used; the pause doubles, and is
-//	                              shortened at random by up to a half; defaults 100 ms and 5 s
+//	Connection.Reconnect          only BackoffInitialInterval and BackoffMaxInterval are used; the pause doubles, and
+//	                              is shortened at random by up to a half; defaults 100 ms and 5 s
 //	Queue.GenerateName            not called for a handler with a Group, and may be nil if each handler has one
 //	Publish.GenerateRoutingKey    may be nil if the app does not publish
 //	Publish.Mandatory,
@@ -94,8 +94,8 @@ func (c Config) Format(state fmt.State, verb rune) {
 //	Publish.ChannelPoolSize       not used: all messages share one channel
 //	Consume.Consumer              the consumer tag of every handler; each has an AMQP channel of its own
 //	Consume.NoWait                not used: the broker's answer is always waited for
-//	Consume.Qos.PrefetchCount     used where it is more than a handler's Concurrency, otherwise the prefetch is the Concurrency;
-//	                              with an OrderKey, 16 times the Concurrency
+//	Consume.Qos.PrefetchCount     used where it is more than a handler's Concurrency, otherwise the prefetch is the
+//	                              Concurrency; with an OrderKey, 16 times the Concurrency
 //	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it
 //	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {

@@ -26,7 +26,7 @@ const (
 // Redriven is how often, when and by whom a message was redriven.
 type Redriven struct {
 	Times    int           `json:"times"`    // how often
-	Redrives []PastRedrive `json:"redrives"` // the last ones, the newest at the end: at most 8, and at most 1 KiB as JSON
+	Redrives []PastRedrive `json:"redrives"` // the last 8, the newest at the end; at most 1 KiB as JSON
 }
 
 // PastRedrive is one redrive of a message, and what its dead letter was like before.

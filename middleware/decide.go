@@ -25,7 +25,7 @@ type situation struct {
 	// the copy of an earlier decision could not be published until MaxHold or shutdown, or the publisher is closed
 	unpublished bool
 	refused     unpublished.Kind // why the copy of an earlier decision is refused for good; KindTemporary: it is not
-	last        string           // why the whole dead letter is refused for good: it gets its last form; empty: it is not
+	last        string           // why the whole dead letter is refused for good; empty: it is not
 	avoid       []backoff.Tier
 }
 

@@ -54,7 +54,8 @@ func (t *TieredRetry) log(in *delivery, d *decision, to retry.Destination, f *fa
 			fields["left_off"] = d.record.LeftOff
 		}
 	case retry.Retried, retry.Snoozed, retry.Parked:
-		fields["tier"], fields["delay"], fields["due_at"] = d.tier.String(), delayText(d.delay), d.record.DueAt.UTC().Format(time.RFC3339Nano)
+		fields["tier"], fields["delay"] = d.tier.String(), delayText(d.delay)
+		fields["due_at"] = d.record.DueAt.UTC().Format(time.RFC3339Nano)
 	}
 	if d.outcome == retry.Parked {
 		t.logger.Debug("Message came back before its delay was over, parked again", fields)

@@ -24,7 +24,8 @@ func (e recoveredPanic) Unwrap() []error { return []error{e.PanicError, e.return
 func panicOf(err error) (panicked *retry.PanicError, as error) {
 	var recovered recoverer.RecoveredPanicError
 	is := false
-	if panics.Call(func() { is = !errors.As(err, &panicked) && errors.As(err, &recovered) }) != nil { // a method of the error
+	ask := func() { is = !errors.As(err, &panicked) && errors.As(err, &recovered) }
+	if panics.Call(ask) != nil { // a method of the error
 		return nil, err
 	}
 	if !is {

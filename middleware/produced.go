@@ -15,7 +15,9 @@ import (
 // ownKeys are the keys of the record's fields, and delayKeys those of Watermill's components/delay. Pub/Subs that delay
 // messages by themselves use the latter.
 var (
-	ownKeys   = slices.DeleteFunc(retry.RecordKeys(), func(key string) bool { return !strings.HasPrefix(key, "retry_") })
+	ownKeys = slices.DeleteFunc(retry.RecordKeys(), func(key string) bool {
+		return !strings.HasPrefix(key, "retry_")
+	})
 	delayKeys = []string{delay.DelayedUntilKey, delay.DelayedForKey}
 )
 

@@ -28,7 +28,9 @@ func (t *TieredRetry) actionFor(record *retry.Record, err error) (retry.Action, 
 // ofOpenBreaker reports whether a circuit breaker of Watermill has not called the handler. Some errors panic in their
 // Unwrap method.
 func ofOpenBreaker(err error) (open bool) {
-	_ = panics.Call(func() { open = errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) })
+	_ = panics.Call(func() {
+		open = errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
+	})
 	return open
 }
 

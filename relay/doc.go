@@ -1,8 +1,8 @@
 // Package relay provides retry tiers for Pub/Subs that have no queues with a TTL. On RabbitMQ, use package config:
 // there the broker itself delays the messages.
 //
-//	topic orders ──► handler billing ── error ──► tier topic retry.5s ── kept until due ──► retry.return.billing ──► billing
-//	                                                                        retries used up ──► retry.dead.billing
+//	topic orders ──► handler billing ── error ──► tier topic retry.5s ── due ──► retry.return.billing ──► billing
+//	                                                         retries used up ──► retry.dead.billing
 //
 // A tier is a topic whose messages all wait for the same delay, so the message that is due first is at its head. The
 // relay runs in the app's own process. It subscribes to every tier and keeps each message unacknowledged until it is

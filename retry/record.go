@@ -32,16 +32,16 @@ const (
 // Record is the failure record of a message. It travels with the message and stays with the dead letter. Its JSON
 // leaves out what is zero.
 type Record struct {
-	Failures       int           `json:"failures"`                  // how often the message has failed; 0 if it was only snoozed or delayed
+	Failures       int           `json:"failures"`                  // 0 if it was only snoozed or delayed
 	Snoozes        int           `json:"snoozes,omitzero"`          // how often it was snoozed
-	FirstArrivedAt time.Time     `json:"first_arrived_at,omitzero"` // in UTC; zero where it had not to wait at its first arrival
+	FirstArrivedAt time.Time     `json:"first_arrived_at,omitzero"` // in UTC; zero: it had not to wait then
 	FirstFailedAt  time.Time     `json:"first_failed_at,omitzero"`  // in UTC
 	LastFailedAt   time.Time     `json:"last_failed_at,omitzero"`   // in UTC
-	DueAt          time.Time     `json:"due_at,omitzero"`           // zero in dead letters; by the clock of the host where it failed
-	Remaining      time.Duration `json:"remaining,omitzero"`        // what remains of a requested delay after the present tier, in ns as JSON
+	DueAt          time.Time     `json:"due_at,omitzero"`           // zero in dead letters; by the clock of its host
+	Remaining      time.Duration `json:"remaining,omitzero"`        // of a requested delay; JSON: in ns
 	Reason         string        `json:"reason,omitzero"`           // the text of the last error
 	ErrorType      string        `json:"error_type,omitzero"`       // the Go type of the last error's root
-	Traceparent    string        `json:"traceparent,omitzero"`      // of the last failed attempt that was traced: see TraceparentKey
+	Traceparent    string        `json:"traceparent,omitzero"`      // of the last failed attempt with a trace
 	Topic          string        `json:"topic,omitzero"`            // the topic it failed on
 	Handler        string        `json:"handler,omitzero"`          // the handler that failed
 	Subscriber     string        `json:"subscriber,omitzero"`       // the subscriber's Go type; in dead letters only

@@ -175,7 +175,8 @@ func (a *App) build() (err error) {
 		Subscribe: "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of " +
 			"App.Subscriber",
 	}
-	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, func(*message.Message) error { return nil })
+	none := func(*message.Message) error { return nil }
+	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, none)
 	a.retry, err = a.newRetry(a.config.Policy)
 	return err
 }
@@ -292,7 +293,9 @@ func (a *App) run(router *message.Router) {
 
 // endUnstarted starts and ends the handlers that were not started: the router's Close would wait for them.
 func (a *App) endUnstarted(router *message.Router) {
-	router.AddSubscriberDecorators(func(message.Subscriber) (message.Subscriber, error) { return endedSubscriber{}, nil })
+	router.AddSubscriberDecorators(func(message.Subscriber) (message.Subscriber, error) {
+		return endedSubscriber{}, nil
+	})
 	_ = router.RunHandlers(a.ctx) // a decorator of the app can fail again
 }
 

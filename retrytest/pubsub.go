@@ -209,7 +209,8 @@ func (g *group) queue(topic string) (*queue, error) {
 	}
 	q := &queue{
 		group: g.name, topic: topic, returnTopic: queueTopic(g.name,
-			topic), arrived: make(chan *message.Message), messages: make(chan *message.Message), back: make(chan *message.Message),
+			topic), arrived: make(chan *message.Message), messages: make(chan *message.Message),
+		back: make(chan *message.Message),
 	}
 	go q.run(g.app.ctx)
 	sources := []string{topic, q.returnTopic}

@@ -44,12 +44,15 @@ func appOf(c amqp.Config) app.Config {
 		DeclareExchange: func(channel *amqp091.Channel, exchange string) error {
 			return topologyBuilderOf(c).ExchangeDeclare(channel, exchange, c)
 		},
-		DeclareTopology: func(s app.Subscription, arguments amqp091.Table) error { return declareTopology(c, s, arguments) },
+		DeclareTopology: func(s app.Subscription, arguments amqp091.Table) error {
+			return declareTopology(c, s, arguments)
+		},
 	}
 	if c.QueueBind.GenerateRoutingKey == nil { // v3 itself does not check it
 		values.Fault = errors.New("AMQP: QueueBind.GenerateRoutingKey is nil: watermill-amqp v3 calls it at every " +
 			"Subscribe; " +
-			`it must return the routing key with which a topic's queue is bound to its exchange, "" without an exchange`)
+			`it must return the routing key with which a topic's queue is bound to its exchange, ` +
+			`"" without an exchange`)
 	}
 	if r := c.Connection.Reconnect; r != nil {
 		values.ReconnectInitial, values.ReconnectMax = r.BackoffInitialInterval, r.BackoffMaxInterval

@@ -74,7 +74,8 @@ type Config struct {
 	//
 	//	x-max-length                  messages of a tier, at least 1
 	//	x-max-length-bytes            bytes of the bodies of a tier's messages, at least 1
-	//	x-queue-leader-locator        "balanced", the default of quorum queues, or "client-local"; of a classic queue from RabbitMQ 4.0 on
+	//	x-queue-leader-locator        "balanced", the default of quorum queues, or "client-local"; of a
+	//	                              classic queue from RabbitMQ 4.0 on
 	//	x-quorum-initial-group-size   replicas of a quorum queue when it is declared, at least 1
 	//	x-quorum-target-group-size    replicas that the broker adds up to, at least 1
 	//	x-queue-version               of a classic queue

@@ -23,6 +23,6 @@ var (
 //	Argument string         // an optional argument such as x-message-ttl; also durable and type
 //	Want     string         // the value asked for, "none" without one
 //	Have     string         // the value of the existing object, "none" without one
-//	Advice   string         // what to do; empty for the usual: delete the object once it is empty, or configure the value that it has
+//	Advice   string         // what to do; empty: delete the object when it is empty, or configure its value
 //	Cause    *amqp091.Error // the broker's answer, 406 PRECONDITION_FAILED; may be nil
 type ArgumentConflictError = refusal.ArgumentConflictError

@@ -41,8 +41,10 @@ func New(config Config, work Queue) Topology {
 	t := Topology{
 		Exchanges: []Exchange{
 			{Name: n.RetryExchange(), Kind: amqp091.ExchangeDirect, Durable: true},
-			{Name: n.ReturnExchange(), Kind: amqp091.ExchangeDirect, Durable: true, Arguments: alternate(n.AnyReturnExchange())},
-			{Name: n.AnyReturnExchange(), Kind: amqp091.ExchangeTopic, Durable: true, Arguments: alternate(n.Orphans())},
+			{Name: n.ReturnExchange(), Kind: amqp091.ExchangeDirect, Durable: true,
+				Arguments: alternate(n.AnyReturnExchange())},
+			{Name: n.AnyReturnExchange(), Kind: amqp091.ExchangeTopic, Durable: true,
+				Arguments: alternate(n.Orphans())},
 			{Name: n.Orphans(), Kind: amqp091.ExchangeFanout, Durable: true},
 		},
 		WorkQueue: work,
@@ -74,13 +76,17 @@ func New(config Config, work Queue) Topology {
 func (t *Topology) addTiers(n naming.Prefix) {
 	work, tiers := t.WorkQueue.Name, t.config.Schedule.Tiers()
 	for _, tier := range tiers {
-		queue := Queue{Name: n.TierQueue(work, tier), Durable: true, Arguments: t.config.tierArguments(n.ReturnExchange(), tier)}
+		queue := Queue{Name: n.TierQueue(work, tier), Durable: true,
+			Arguments: t.config.tierArguments(n.ReturnExchange(), tier)}
 		t.Queues = append(t.Queues, queue)
-		t.Bindings = append(t.Bindings, Binding{Exchange: n.RetryExchange(), Queue: queue.Name, Key: naming.RetryKey(work, tier)})
+		t.Bindings = append(t.Bindings,
+			Binding{Exchange: n.RetryExchange(), Queue: queue.Name, Key: naming.RetryKey(work, tier)})
 	}
-	t.Bindings = append(t.Bindings, Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
+	t.Bindings = append(t.Bindings,
+		Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
 	for _, tier := range tiers {
-		t.Bindings = append(t.Bindings, Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.RetryKey(work, tier)})
+		t.Bindings = append(t.Bindings,
+			Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.RetryKey(work, tier)})
 	}
 }
 
@@ -100,7 +106,8 @@ func (t *Topology) addGroup(n naming.Prefix) {
 		t.Queues = append(t.Queues, queue)
 		t.Bindings = append(t.Bindings, Binding{Exchange: in, Queue: queue.Name, Key: naming.TierKeys(tier)})
 	}
-	t.Bindings = append(t.Bindings, Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
+	t.Bindings = append(t.Bindings,
+		Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
 	t.Bindings = append(t.Bindings, Binding{Exchange: out, Queue: work, Key: naming.MemberKey(work)})
 	switch reason := refusesOrLeaves(t.WorkQueue); {
 	case reason == "":

@@ -290,7 +290,9 @@ func (r *retirement) deleteTiers(group *retiredGroup) error {
 			continue
 		}
 		r.left[tier.Name] = true
-		if err := r.over(func(channel *amqp091.Channel) error { return declareExchange(channel, group.out) }); err != nil {
+		if err := r.over(func(channel *amqp091.Channel) error {
+			return declareExchange(channel, group.out)
+		}); err != nil {
 			return err
 		}
 	}
@@ -365,7 +367,9 @@ func (r *retirement) close() {
 // unbindAll removes bindings. RabbitMQ has no error for one that does not exist.
 func (r *retirement) unbindAll(bindings []Binding) error {
 	for _, b := range bindings {
-		err := r.over(func(channel *amqp091.Channel) error { return channel.QueueUnbind(b.Queue, b.Key, b.Exchange, nil) })
+		err := r.over(func(channel *amqp091.Channel) error {
+			return channel.QueueUnbind(b.Queue, b.Key, b.Exchange, nil)
+		})
 		if err != nil {
 			return refusal.Explain(fmt.Sprintf("unbind from exchange %q with key %q the queue", b.Exchange, b.Key),
 				b.Queue, err)

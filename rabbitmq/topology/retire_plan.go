@@ -68,7 +68,8 @@ func (t Topology) retiredTiers(blocked bool) (tiers []retired) {
 	n, work := t.config.prefix(), t.WorkQueue.Name
 	for _, tier := range t.config.Schedule.Tiers() {
 		name := n.TierQueue(t.Group(), tier)
-		q := retired{Queue: t.Queues[slices.IndexFunc(t.Queues, func(q Queue) bool { return q.Name == name })], blocked: blocked}
+		at := slices.IndexFunc(t.Queues, func(q Queue) bool { return q.Name == name })
+		q := retired{Queue: t.Queues[at], blocked: blocked}
 		if t.grouped() {
 			q.before = []Binding{{Exchange: t.Exchange(), Queue: name, Key: naming.TierKeys(tier)}}
 		} else {

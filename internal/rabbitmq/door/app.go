@@ -21,7 +21,8 @@ func validateNames(c app.Config) error {
 		missing("Marshaler", "set the app's marshaler, for example amqp.DefaultMarshaler{}")
 	}
 	if c.ExchangeName == nil {
-		missing("Exchange.GenerateName", `set a function that returns the name of a topic's exchange, "" without an exchange`)
+		missing("Exchange.GenerateName",
+			`set a function that returns the name of a topic's exchange, "" without an exchange`)
 	}
 	if c.QueueName == nil {
 		missing("Queue.GenerateName", "set a function that returns the name of a topic's queue")

@@ -176,7 +176,9 @@ func (d *declarer) run(
 	}
 	declareRetry := topology.Topology.DeclareRetry
 	if q.begin.IsZero() {
-		declareRetry = func(t topology.Topology, channel *amqp091.Channel) error { return d.declareFirst(from, t, channel) }
+		declareRetry = func(t topology.Topology, channel *amqp091.Channel) error {
+			return d.declareFirst(from, t, channel)
+		}
 	}
 	var err error
 	switch work := (topology.Queue{Name: s.Queue, Durable: d.config.App.Queue.Durable,
@@ -267,8 +269,12 @@ func (d *declarer) undeclared(connection uint64, t topology.Topology) topology.T
 	if d.connection != connection {
 		return t
 	}
-	t.Exchanges = slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool { return d.objects[exchangeName(e.Name)] })
-	t.Queues = slices.DeleteFunc(slices.Clone(t.Queues), func(q topology.Queue) bool { return d.objects[queueName(q.Name)] })
+	t.Exchanges = slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool {
+		return d.objects[exchangeName(e.Name)]
+	})
+	t.Queues = slices.DeleteFunc(slices.Clone(t.Queues), func(q topology.Queue) bool {
+		return d.objects[queueName(q.Name)]
+	})
 	t.Bindings = slices.DeleteFunc(slices.Clone(t.Bindings), func(b topology.Binding) bool { return d.objects[b] })
 	return t
 }

@@ -259,7 +259,9 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 		return false
 	}
 	original.SetContext(binding.NewContext(context.WithoutCancel(msg.Context()), delivery.Binding))
-	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, retry.ErrNotPublished })(original)
+	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
+		return nil, retry.ErrNotPublished
+	})(original)
 	return err == nil
 }
 

@@ -54,7 +54,8 @@ type seenQueue struct {
 
 // watchOverdue begins to watch. Close it.
 func watchOverdue(
-	read func(context.Context) (map[string]management.Queue, error), names func() []string, logger watermill.LoggerAdapter,
+	read func(context.Context) (map[string]management.Queue, error), names func() []string,
+	logger watermill.LoggerAdapter,
 ) *overdue {
 	ctx, cancel := context.WithCancel(context.Background())
 	o := &overdue{read: read, names: names, logger: logger, cancel: cancel, done: make(chan struct{})}

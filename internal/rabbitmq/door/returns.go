@@ -180,7 +180,9 @@ func (r *returns) restore(
 	for name, other := range others {
 		if consumed == nil || consumed[name] {
 			// An error is reported by the check of that queue.
-			_ = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, other.ReturnBindings()) })
+			_ = r.over(connection, open, func(channel *amqp091.Channel) error {
+				return bindAll(channel, other.ReturnBindings())
+			})
 		}
 	}
 	warning.Log(r.logger, fmt.Sprintf("exchange %q was gone: it has been declared again, and the work queues that "+

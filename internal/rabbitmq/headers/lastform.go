@@ -63,8 +63,9 @@ func lastForm(whole amqp091.Publishing, msg *message.Message, why string) (last 
 // properties091 returns the names of the properties that a publishing has.
 func properties091(p *amqp091.Publishing) map[string]bool {
 	all := map[string]bool{
-		"content-type": p.ContentType != "", "content-encoding": p.ContentEncoding != "", "correlation-id": p.CorrelationId != "",
-		"reply-to": p.ReplyTo != "", "message-id": p.MessageId != "", "type": p.Type != "", "app-id": p.AppId != "",
+		"content-type": p.ContentType != "", "content-encoding": p.ContentEncoding != "",
+		"correlation-id": p.CorrelationId != "", "reply-to": p.ReplyTo != "",
+		"message-id": p.MessageId != "", "type": p.Type != "", "app-id": p.AppId != "",
 		"priority": p.Priority != 0, "timestamp": !p.Timestamp.IsZero(),
 	}
 	maps.DeleteFunc(all, func(_ string, has bool) bool { return !has })

@@ -37,8 +37,9 @@ type counted struct {
 // broker states.
 func (c *Client) Details(ctx context.Context) (queues map[string]Details, stated map[string]int, err error) {
 	var all []counted
-	err = c.list(ctx, "queues", "name,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,messages,"+
-		"messages_ready,messages_unacknowledged,messages_dlx,consumers", &all)
+	err = c.list(ctx, "queues",
+		"name,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,"+
+			"messages,messages_ready,messages_unacknowledged,messages_dlx,consumers", &all)
 	if err != nil {
 		return nil, nil, err
 	}

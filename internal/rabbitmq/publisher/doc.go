@@ -31,8 +31,8 @@
 // the broker stops reading, each caller still returns at its own deadline. Messages that are published at the same time
 // leave in one write. The way of a message through the files:
 //
-//	send.go        Send: refuses messages that would close the channel (inspect.go), makes a request of each (request.go)
-//	call.go        takes a slot, sends the request to a lane, waits for confirm, return or deadline, decides what is next
+//	send.go        Send: refuses messages that would close the channel (inspect.go), makes requests (request.go)
+//	call.go        takes a slot, sends the request to a lane, waits for confirm, return or deadline, decides
 //	writer.go      the first lane: publishes on the shared channel, through a socket that gathers writes
 //	quarantine.go  the second lane, after the channel was closed: publishes alone, so that only what caused it fails
 //	sessions.go    keeps a session (session.go) on the connection, which wire.Link keeps open (connection.go)
@@ -41,9 +41,9 @@
 // A session is one channel. A retired session takes no new messages. The confirms of one that is given up are not
 // awaited any more. Each line is a change of its state, and the reason:
 //
-//	open     ──► retired   a nack when the channel is over 10 s old, or a message without IDHeader, which has a channel of its own
-//	open     ──► given up  over half of MaxInFlight is abandoned, or the caller of a message in the quarantine has left
+//	open     ──► retired   a nack when the channel is over 10 s old, or a message without IDHeader: it has its own
+//	open     ──► given up  over half of MaxInFlight is abandoned, or the caller of a quarantined message has left
 //	retired  ──► given up  ConfirmTimeout later
 //	given up ──► closing   at once: the publisher sends channel.close
-//	any      ──► closed    the broker answers channel.close, or closes the channel because of a message or with the connection
+//	any      ──► closed    the broker answers channel.close, or closes the channel or the connection
 package publisher

@@ -58,7 +58,8 @@ type Difference struct {
 
 // The broker has three ways to write a value. They are the same from RabbitMQ 3.10 to 4.3.
 var differenceText = regexp.MustCompile(`inequivalent arg '([^']+)' for .*: ` +
-	`received (?:none|the value '(.*)' of type '[^']*'|'(.*)') but current is (?:(none)|the value '(.*)' of type '([^']*)'|'(.*)')$`)
+	`received (?:none|the value '(.*)' of type '[^']*'|'(.*)') but current is ` +
+	`(?:(none)|the value '(.*)' of type '([^']*)'|'(.*)')$`)
 
 // DifferenceIn reads the difference from the text of the broker's error.
 func DifferenceIn(err error) (Difference, bool) {

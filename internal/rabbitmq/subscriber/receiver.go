@@ -401,7 +401,9 @@ func (r *receiver) giveBack(of *session) int {
 	for _, a := range back[behind:] {
 		r.releaseOf(a)
 	}
-	slices.SortFunc(back, func(a, b *arrival) int { return cmp.Compare(a.delivery.DeliveryTag, b.delivery.DeliveryTag) })
+	slices.SortFunc(back, func(a, b *arrival) int {
+		return cmp.Compare(a.delivery.DeliveryTag, b.delivery.DeliveryTag)
+	})
 	for _, a := range back {
 		a.session.nack(a.delivery.DeliveryTag)
 		r.settled(a)

@@ -31,8 +31,8 @@ type Subscriber struct {
 	subscriptions map[*subscription]struct{}
 }
 
-// NewSubscriber returns the Subscriber of a handler on a connection, which stays open when the Subscriber is closed. It returns an
-// error when the config has faults. A nil logger means no logs.
+// NewSubscriber returns the Subscriber of a handler on a connection, which stays open when the Subscriber is closed. It
+// returns an error when the config has faults. A nil logger means no logs.
 func NewSubscriber(
 	connection *Connection, handler Handler, config Config, logger watermill.LoggerAdapter,
 ) (*Subscriber, error) {

@@ -92,7 +92,8 @@ const OtherPrefixReason = "what waits on the tiers of the first one comes back, 
 	"orphans of its own"
 
 func OtherPrefixAdvice(other string) string {
-	return fmt.Sprintf("set Prefix to %q, or keep the new one: `wmretry status --prefix %s` shows what still waits", other, other)
+	return fmt.Sprintf("set Prefix to %q, or keep the new one: `wmretry status --prefix %s` shows what still waits",
+		other, other)
 }
 
 // conflict returns the first of Conflicts.

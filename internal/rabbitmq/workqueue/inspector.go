@@ -60,7 +60,8 @@ func New(config Config) *Inspector {
 // queue has. app is the work queue as the app's configuration describes it. declareRetry is Topology.DeclareRetry, or
 // declares less of it.
 func (i *Inspector) Declare(
-	b Broker, app topology.Queue, t topology.Topology, declareRetry func(topology.Topology, *amqp091.Channel) error, logger watermill.LoggerAdapter,
+	b Broker, app topology.Queue, t topology.Topology,
+	declareRetry func(topology.Topology, *amqp091.Channel) error, logger watermill.LoggerAdapter,
 ) (amqp091.Table, error) {
 	v := parseVersion(b.Version)
 	if err := i.checkBroker(app, v, logger); err != nil {

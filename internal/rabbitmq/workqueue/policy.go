@@ -16,7 +16,8 @@ func PolicyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) strin
 	if quorum {
 		limit = fmt.Sprintf(`,"delivery-limit":%d`, argument.WorkDeliveryLimit)
 	}
-	return fmt.Sprintf(`rabbitmqctl set_policy -p '%s' --apply-to queues 'retry of %s' '^%s$' '{"dead-letter-exchange":"%s","dead-letter-routing-key":"%s"%s}'`,
+	return fmt.Sprintf(`rabbitmqctl set_policy -p '%s' --apply-to queues 'retry of %s' '^%s$' `+
+		`'{"dead-letter-exchange":"%s","dead-letter-routing-key":"%s"%s}'`,
 		vhost, queue, regexp.QuoteMeta(queue), prefix.RetryExchange(), naming.DeadKey(queue), limit)
 }
 
