@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -145,13 +146,10 @@ func (c Config) Validate() error {
 func (c Config) Topic(params TopicParams) (name string, err error) {
 	c.setDefaults()
 	params.Prefix = c.Prefix
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("GenerateTopic panicked for %v: %v", params, recovered)
-		}
-	}()
-	name, err = c.GenerateTopic(params)
+	panicked := panics.Call(func() { name, err = c.GenerateTopic(params) })
 	switch {
+	case panicked != nil:
+		return "", fmt.Errorf("GenerateTopic panicked for %v: %v", params, panicked.Value)
 	case err != nil:
 		return "", fmt.Errorf("GenerateTopic returned an error for %v: %w", params, err)
 	case name == "":

@@ -3,7 +3,6 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -108,10 +108,5 @@ func (p *pump) publish(w *waiter, to TopicParams, metadata message.Metadata) (to
 	defer cancel()
 	letter := message.NewMessageWithContext(ctx, w.msg.UUID, w.msg.Payload)
 	letter.Metadata = metadata
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("the publisher panicked: %v", recovered)
-		}
-	}()
-	return topic, p.relay.config.Publisher.Publish(topic, letter)
+	return topic, panics.Error("the publisher", func() error { return p.relay.config.Publisher.Publish(topic, letter) })
 }

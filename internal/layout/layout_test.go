@@ -59,7 +59,7 @@ var rules = []rule{
 		folder: "internal/panics",
 		may:    []string{module + "/retry"},
 		never:  []string{amqp091},
-		why:    "the middleware and its observers call the app's functions in one way",
+		why:    "all call the app's functions in one way",
 	},
 	{
 		folder: "internal/backend",
@@ -116,6 +116,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/publisher",
 		may: []string{
+			module + "/internal/panics",
 			watermill, amqp091, module + "/internal/unpublished", module + "/internal/rabbitmq/publishkind", module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
 			module + "/internal/rabbitmq/unfit", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
@@ -125,6 +126,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/subscriber",
 		may: []string{
+			module + "/internal/panics",
 			watermill, amqp091, module + "/internal/binding", module + "/internal/gate", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
@@ -150,6 +152,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/door",
 		may: []string{
+			module + "/internal/panics",
 			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry", module + "/rabbitmq",
 			module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/options", module + "/internal/rabbitmq", module + "/internal/rota",
@@ -262,6 +265,7 @@ var rules = []rule{
 	{
 		folder: "relay",
 		may: []string{
+			module + "/internal/panics",
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/recordkey", module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry",
 		},

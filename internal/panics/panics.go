@@ -25,6 +25,14 @@ func Call(f func()) (panicked *retry.PanicError) {
 	return nil
 }
 
+// Error calls a function of the app, and returns its panic as an error that begins with a name.
+func Error(name string, f func() error) (err error) {
+	if panicked := Call(func() { err = f() }); panicked != nil {
+		return fmt.Errorf("%s panicked: %v", name, panicked.Value)
+	}
+	return err
+}
+
 // newPanicError must be called by the deferred function that recovers the value. Later the stack of the panic is gone.
 func newPanicError(value any) *retry.PanicError {
 	return &retry.PanicError{Value: value, Stack: debug.Stack(), Place: placeOfPanic()}

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -109,12 +110,11 @@ func (s appSender) again(all []publisher.Message, failures []error, began time.T
 
 // marshal returns a panic of the app's marshaler as an error.
 func (s appSender) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
-	defer func() {
-		if fault := recover(); fault != nil {
-			err = fmt.Errorf("the app's marshaler panicked: %v", fault)
-		}
-	}()
-	return s.core.app.Marshaler.Marshal(msg)
+	err = panics.Error("the app's marshaler", func() (err error) {
+		publishing, err = s.core.app.Marshaler.Marshal(msg)
+		return err
+	})
+	return publishing, err
 }
 
 // Publish implements message.Publisher.

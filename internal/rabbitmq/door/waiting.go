@@ -13,6 +13,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
@@ -89,14 +90,12 @@ func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	done := make(chan result, 1)
 	go func() {
 		var r result
-		defer func() {
-			if recovered := recover(); recovered != nil {
-				r = result{nil, fmt.Errorf("the look at the queues panicked: %v", recovered)}
-			}
-			<-l.turn
-			done <- r
-		}()
-		r.waiting, r.err = l.look(ctx)
+		r.err = panics.Error("the look at the queues", func() (err error) {
+			r.waiting, err = l.look(ctx)
+			return err
+		})
+		<-l.turn
+		done <- r
 	}()
 	select {
 	case r := <-done:

@@ -9,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -191,10 +192,5 @@ func (d *Declarations) run(declare func(*amqp091.Channel) error) (c *wire.Connec
 		return nil, err
 	}
 	defer func() { _ = channel.Close() }()
-	defer func() {
-		if fault := recover(); fault != nil {
-			err = fmt.Errorf("%s panicked: %v", d.name, fault)
-		}
-	}()
-	return c, declare(channel)
+	return c, panics.Error(d.name, func() error { return declare(channel) })
 }

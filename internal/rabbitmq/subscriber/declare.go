@@ -7,6 +7,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -47,7 +48,7 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt,
 		ServerVersion: current.Version(),
 	}
-	if err := guard("Declare", func() error { return s.handler.Declare(declaration, topic) }); err != nil {
+	if err := panics.Error("Declare", func() error { return s.handler.Declare(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)
 	}
 	return nil

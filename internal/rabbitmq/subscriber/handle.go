@@ -6,6 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/panics"
 )
 
 // await waits until the handler has acked or nacked a message, and settles its delivery.
@@ -90,7 +92,7 @@ func (s *subscription) acked(a *arrival) {
 
 func (s *subscription) nacked(a *arrival) {
 	done := false
-	err := guard("Nacked", func() error { done = s.subscriber.handler.Nacked(a.msg, a.delivery); return nil })
+	err := panics.Error("Nacked", func() error { done = s.subscriber.handler.Nacked(a.msg, a.delivery); return nil })
 	if err != nil {
 		s.logger.Error("A function of the app failed", err, watermill.LogFields{"message_uuid": a.msg.UUID})
 	}
@@ -115,7 +117,7 @@ func (s *subscription) requeue(a *arrival) {
 }
 
 func (s *subscription) unmarshal(a *arrival) {
-	a.err = guard("Unmarshal", func() (err error) {
+	a.err = panics.Error("Unmarshal", func() (err error) {
 		a.msg, err = s.subscriber.handler.Unmarshal(a.delivery)
 		return err
 	})

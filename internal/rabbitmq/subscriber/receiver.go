@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 )
 
 // errExited is the error of a message with which a function of the app has called runtime.Goexit. No function can stop
@@ -281,7 +282,7 @@ func (r *receiver) receive(delivery amqp091.Delivery) {
 	r.opening = a
 	r.unmarshal(a)
 	if a.err == nil && r.keys != nil {
-		err := guard("Config.OrderKey", func() error { a.key = r.config.OrderKey(a.msg); return nil })
+		err := panics.Error("Config.OrderKey", func() error { a.key = r.config.OrderKey(a.msg); return nil })
 		if err != nil {
 			r.logNoKey(a, err)
 		}

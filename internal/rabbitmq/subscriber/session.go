@@ -10,6 +10,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/users"
 )
@@ -146,7 +147,7 @@ func movesConsumers(version string) bool {
 }
 
 func (s *subscription) isQuorum() (quorum bool) {
-	err := guard("MayBeQuorum", func() error { quorum = s.subscriber.handler.MayBeQuorum(s.queue); return nil })
+	err := panics.Error("MayBeQuorum", func() error { quorum = s.subscriber.handler.MayBeQuorum(s.queue); return nil })
 	return quorum && err == nil
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/panics"
 )
 
 var (
@@ -135,7 +137,7 @@ func (s *Subscriber) remove(sub *subscription) {
 }
 
 func (s *Subscriber) queueOf(topic string) (queue string, err error) {
-	err = guard("QueueOf", func() (err error) { queue, err = s.handler.QueueOf(topic); return err })
+	err = panics.Error("QueueOf", func() (err error) { queue, err = s.handler.QueueOf(topic); return err })
 	switch {
 	case err != nil:
 	case queue == "":
@@ -144,14 +146,4 @@ func (s *Subscriber) queueOf(topic string) (queue string, err error) {
 		err = fmt.Errorf("topic %q: the name of its queue has %d bytes, at most %d", topic, len(queue), maxShortString)
 	}
 	return queue, err
-}
-
-// guard calls a function of the app. A panic is an error.
-func guard(name string, call func() error) (err error) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("%s panicked: %v", name, recovered)
-		}
-	}()
-	return call()
 }
