@@ -54,7 +54,7 @@ brokers=$$(sh .ci/find-brokers) || exit 1; \
 	else $(SUBMAKE) devbroker && $(WITH_BROKER) $(SUBMAKE) $(2); fi
 endef
 
-# eval "`make -C FOLDER broker-up`" must print variables only.
+# What an eval gets must be variables only. From another folder: make --no-print-directory -C FOLDER broker-up.
 MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help

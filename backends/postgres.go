@@ -262,7 +262,7 @@ func (p postgres) remove(prefix string, topics ...string) error {
 	}
 	defer func() { _ = db.Close() }()
 	_, err = db.Exec(`DO $$ DECLARE name text; BEGIN
-		FOR name IN SELECT tablename FROM pg_tables 
+		FOR name IN SELECT tablename FROM pg_tables
 			WHERE schemaname = current_schema() AND (` + ofTables(prefix, topics) + `)
 		LOOP EXECUTE format('DROP TABLE %I', name); END LOOP; END $$`)
 	return err

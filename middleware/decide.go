@@ -24,7 +24,7 @@ type situation struct {
 	chance  float64       // a random number from 0 up to, but not including, 1: which delay Jitter chooses
 	// the copy of an earlier decision could not be published until MaxHold or shutdown, or the publisher is closed
 	unpublished bool
-	refused     unpublished.Kind // why the copy of an earlier decision is refused for good; KindTemporary: it is not
+	refused     unpublished.Kind // why the copy of an earlier decision is refused for good; Temporary: it is not
 	last        string           // why the whole dead letter is refused for good; empty: it is not
 	avoid       []backoff.Tier
 }

@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"log"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -158,47 +160,29 @@ func ExampleTieredRetry_Middleware_redactReason() {
 	// card **** declined
 }
 
-func ExampleDeadReasons() {
-	for _, reason := range retry.DeadReasons() {
-		fmt.Println(reason)
+// The tiers are those of the schedule, of the rules, and the extra ones.
+func ExampleTiers() {
+	policy := retry.Policy{
+		Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
+		Rules:      []retry.Rule{{If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))}},
+		ExtraTiers: []time.Duration{time.Hour},
 	}
+	fmt.Println(retrymw.Tiers(policy, true))
 	// Output:
-	// exhausted
-	// permanent
-	// expired
-	// unmarshal
-	// too_large
-	// refused
-	// no_tier
+	// [1s 5s 1m 1h]
 }
 
-// Package relay does this for the messages of a return topic. The failure is then counted on topic orders.
-func ExampleWithOrigin() {
-	config := exampleConfig()
-	config.Observers = eventtest.Observers(func(e retry.Event) { fmt.Println(e.Topic, e.Handler, e.Record.Failures) })
-	tiered, err := config.Make(nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-
-	msg := message.NewMessage("order-1", nil)
-	retry.Record{Failures: 1, Topic: "orders"}.Write(msg.Metadata)
-	msg.SetContext(binding.WithOrigin(msg.Context(), "orders", "billing"))
-	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return nil, errors.New("no answer from the bank")
-	})(msg)
-	// Output:
-	// orders billing 2
+// For the middleware of a whole router: each message has the schedule of its subscriber.
+func ExampleTieredRetry_Dispatch() {
+	var tiered *retrymw.TieredRetry // of New
+	router := message.NewDefaultRouter(nil)
+	router.AddMiddleware(tiered.Dispatch)
 }
 
-func ExamplePanicError() {
-	observe := func(e retry.Event) {
-		var panicked *retry.PanicError
-		if errors.As(e.Err, &panicked) {
-			fmt.Println("panicked with", panicked.Value)
-		}
-	}
-	observe(retry.Event{Err: &retry.PanicError{Value: "boom"}})
-	// Output:
-	// panicked with boom
+// The Deduplicator of Watermill is added after the retry middleware.
+func ExampleDeduplicationKey() {
+	var tiered *retrymw.TieredRetry // of New
+	deduplicator := &middleware.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
+	router := message.NewDefaultRouter(nil)
+	router.AddMiddleware(tiered.Middleware, deduplicator.Middleware)
 }

@@ -43,9 +43,9 @@ type TieredRetry struct {
 // New makes the middleware for handlers with a policy. backend is that of Relay.Backend of package relay, or of
 // App.Backend of package retrytest; for RabbitMQ, NewTieredRetry of a builder of package config makes the middleware.
 // New reports all faults of the policy at once. A nil logger logs nothing.
-func New(own retry.Policy, backend backend.Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
+func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
 	err := own.Validate()
-	if backend == nil {
+	if by == nil {
 		err = errors.Join(err, errors.New("the backend is nil: give that of Relay.Backend, or let NewTieredRetry of "+
 			"a builder make the middleware"))
 	}
@@ -53,7 +53,7 @@ func New(own retry.Policy, backend backend.Backend, logger watermill.LoggerAdapt
 		return nil, fmt.Errorf("invalid Policy: %w", err)
 	}
 	own = own.WithDefaults()
-	traits, err := backend.Use(own)
+	traits, err := by.Use(own)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func New(own retry.Policy, backend backend.Backend, logger watermill.LoggerAdapt
 		logger = watermill.NopLogger{}
 	}
 	t := &TieredRetry{
-		config: own, policy: policyOf(own, traits.TiersWait), backend: backend, traits: traits, logger: logger,
+		config: own, policy: policyOf(own, traits.TiersWait), backend: by, traits: traits, logger: logger,
 	}
 	ruled := func(r retry.Rule) bool { return r.Then.Pause > 0 }
 	t.pauses.Store(own.Breaker != nil || slices.ContainsFunc(own.Rules, ruled))
@@ -70,7 +70,7 @@ func New(own retry.Policy, backend backend.Backend, logger watermill.LoggerAdapt
 
 // Middleware wraps a handler. Add it to a handler of a router, before all middlewares that can fail:
 //
-//	router.AddConsumerHandler(...).AddMiddleware(retry.Middleware)
+//	router.AddConsumerHandler(...).AddMiddleware(tiered.Middleware)
 //
 // A success costs no allocation. Where a handler has a Breaker and has produced messages, it costs a goroutine, which
 // waits until the router has published them.

@@ -21,7 +21,7 @@ const (
 	minMaxHop = 100 * time.Millisecond
 )
 
-// Config configures New.
+// Config configures New and Connect.
 type Config struct {
 	// Publisher publishes to tiers, return topics and dead-letter topics. Required. It must not be a handler's
 	// publisher: the router closes that while handlers still run. Publish must return nil only when the backend has

@@ -14,8 +14,8 @@ var ErrNotPublished = errors.New("the router nacked the message after its handle
 	"publish what the handler " +
 	"produced, or a middleware outside failed")
 
-// ErrClosed is returned by the methods of a Connection that is closed, and by its subscribers and its publisher. What
-// the publisher has not published has not been delivered.
+// ErrClosed is returned by the methods of a Connection to RabbitMQ that is closed, and by its subscribers and its
+// publisher. What the publisher has not published has not been delivered. On other backends Subscriber returns it.
 var ErrClosed = errors.New("the connection is closed: make a new one")
 
 // ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no

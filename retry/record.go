@@ -44,7 +44,7 @@ type Record struct {
 	Traceparent    string        `json:"traceparent,omitzero"`      // of the last failed attempt with a trace
 	Topic          string        `json:"topic,omitzero"`            // the topic it failed on
 	Handler        string        `json:"handler,omitzero"`          // the handler that failed
-	Subscriber     string        `json:"subscriber,omitzero"`       // the subscriber's Go type; in dead letters only
+	Subscriber     string        `json:"subscriber,omitzero"`       // its subscriber's type; in dead letters only
 	DeadReason     DeadReason    `json:"dead_reason,omitzero"`      // empty while the message is being retried
 	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole. On other backends than
 	// RabbitMQ nothing is left off, and LeftOff is why the publisher refused the letter once.

@@ -29,3 +29,20 @@ func TestEachFieldOfTheRecordHasOneRow(t *testing.T) {
 	}
 	assert.Len(t, names, fields.NumField())
 }
+
+// Messages that wait on brokers have these letters, and readers of other versions go by them.
+func TestTheLettersOfTheRecordStay(t *testing.T) {
+	t.Parallel()
+	letters := map[string]string{}
+	for _, r := range (&Record{}).rows() {
+		if r.letter != 0 {
+			letters[string(r.letter)] = r.key
+		}
+	}
+	assert.Equal(t, map[string]string{
+		"n": "retry_failures", "t": "retry_topic", "m": "retry_remaining", "s": "retry_snoozes", "d": "retry_due_at",
+		"l": "retry_last_failed_at", "f": "retry_first_failed_at", "a": "retry_first_arrived_at", "h": "retry_handler",
+		"e": "retry_error_type", "p": TraceparentKey, "r": "retry_reason", "u": "_watermill_delayed_until",
+		"w": "_watermill_delayed_for",
+	}, letters)
+}

@@ -64,15 +64,14 @@
 // The test runs Watermill's router, the retry middleware, the relay with its tiers, and the app's handlers and
 // middlewares. The Pub/Sub is Watermill's gochannel. So these differ from production:
 //
-//   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late, and RabbitMQ can be 1 ms
-//     early.
+//   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late.
 //   - Only nacked messages are delivered twice, and no publish fails.
 //   - A requested delay (backoff.RetryAfter) is exact here. On RabbitMQ it takes whole tiers, and is longer by less
 //     than the shortest one. Config.TiersWait does the same here.
 //   - There are no delivery limits, queue arguments or permissions, and the app's marshaler is not used.
 //   - All messages of a handler are in flight together, whatever its Concurrency, but while it is paused or limited by
 //     its breaker.
-//   - Dead letters go to the topic "retry.dead.<handler>", unless Config.Middleware sets another destination.
+//   - Dead letters go to the topic "retry.dead.<handler>".
 //
 // # In the bubble
 //

@@ -12,8 +12,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Builder makes, around the app's own configuration, what its subscriber, its publisher of failures and the middleware
-// need. It is for apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
+// Builder makes, around the app's own configuration, what its subscriber and its dead-letter reader need, and the
+// middleware. It is for apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
 type Builder struct {
 	app    *amqp.Config // a pointer, so that a struct that holds a builder does not print the password
 	plain  *door.Builder

@@ -224,6 +224,7 @@ func (r *receiver) do(q request) bool {
 	switch {
 	case q.begin != nil:
 		if r.consumer != nil { // of a session that has ended
+			r.consumer.session.hold() // until all can go back in their order
 			go r.consumer.giveBack()
 		}
 		r.consumer = q.begin

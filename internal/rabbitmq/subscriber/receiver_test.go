@@ -603,6 +603,23 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheBacklog(t *testing.T) {
 	})
 }
 
+func TestAFunctionOfTheAppThatHangsDoesNotKeepTheSubscriber(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		unmarshal := func(string) error { <-hang; return nil }
+		l := newLineOf(t, app{unmarshal: unmarshal}, Config{CloseTimeout: time.Second}, newFakeChannel(8))
+		l.deliver("hangs")
+		l.stop()
+		begin := time.Now()
+		l.shutDown(nil)
+		assert.Equal(t, time.Second+giveUpAfter+2*answerTimeout, time.Since(begin))
+		close(hang)
+		<-l.receiver.over
+		l.session.flush()
+	})
+}
+
 func TestTheCancelOfAnEarlierConsumerEndsNothing(t *testing.T) {
 	t.Parallel()
 	n := &session{cancels: make(chan string, 2), closed: make(chan struct{})}

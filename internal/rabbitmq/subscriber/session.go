@@ -67,7 +67,7 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 	n := &session{
 		connection: current,
 		channel:    channel,
-		cancels:    channel.NotifyCancel(make(chan string, 1)),
+		cancels:    channel.NotifyCancel(make(chan string, 8)),
 		closes:     channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		closed:     make(chan struct{}),
 		arrival:    make(chan struct{}, 1),

@@ -94,6 +94,7 @@ func (s *subscription) start(ctx context.Context) error {
 	go s.receiver.run()
 	first, err := s.begin(ctx)
 	if err != nil {
+		s.receiver.quit()
 		s.finish()
 		return err
 	}
@@ -150,9 +151,8 @@ func (s *subscription) stopped() bool {
 	}
 }
 
-// finish ends what start has begun.
+// finish ends what start has begun, without the receiver.
 func (s *subscription) finish() {
-	s.receiver.quit()
 	if s.detach != nil {
 		s.detach()
 	}
@@ -299,10 +299,22 @@ func (s *subscription) shutDown(current *session) {
 		current.cancel(answerTimeout)
 		s.retiring.Go(func() { s.retire(current) })
 	}
-	<-s.receiver.stopped // it hands out no more
-	s.workers.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-s.receiver.stopped // it hands out no more
+		s.workers.Wait()
+		s.retiring.Wait()
+		s.receiver.quit()
+	}()
+	hung := time.NewTimer(s.config.CloseTimeout + giveUpAfter + 2*answerTimeout)
+	defer hung.Stop()
+	select {
+	case <-ended:
+	case <-hung.C:
+		s.logger.Error("Stopped although a function of the app has not returned", errNotSettled, nil)
+	}
 	s.setState(nil)
-	s.retiring.Wait()
 }
 
 // health has what the broker does for the subscription. Why it is paused, its gate knows.

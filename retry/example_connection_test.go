@@ -1,4 +1,4 @@
-package middleware_test
+package retry_test
 
 import (
 	"context"
@@ -12,8 +12,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -49,23 +47,9 @@ func (d deadLetters) Event(e retry.Event) {
 
 // An app gives its observer to the Observe method of a Connection.
 func ExampleObserver() {
-	counts, observers := map[retry.DeadReason]int{}, &backend.Observers{}
-	observers.Attach(deadLetters{counts: counts}, retry.Observed{System: "my Pub/Sub"})
-	backend := exampleConfig()
-	backend.Observers = observers
-
-	tiered, err := middleware.New(retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}, backend, nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	bill := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return nil, backoff.Permanent(errors.New("the card was reported stolen"))
-	})
-	_, err = bill(message.NewMessage("order-1", nil))
-	fmt.Println(counts, err)
-	// Output:
-	// map[permanent:1] <nil>
+	var retries retry.Connection // of config.Connect, relay.Connect or retrytest.New
+	observe := func() { retries.Observe(deadLetters{counts: map[retry.DeadReason]int{}}) }
+	_ = observe
 }
 
 // A handler's own policy is complete: it starts from a copy of the connection's.
@@ -77,21 +61,6 @@ func ExampleOptions() {
 	fmt.Println(options.Policy.Schedule, options.Policy.MaxAge)
 	// Output:
 	// 1s*3 1h0m0s
-}
-
-// The retries of messages that have failed together come back over a second, not at once.
-func ExamplePolicy_jitter() {
-	policy := retry.Policy{Schedule: backoff.Constant(5*time.Second, 3), Jitter: 0.2}
-	fmt.Println(middleware.Tiers(policy, true))
-	// Output:
-	// [5s 5125ms 5250ms 5375ms 5500ms 5625ms 5750ms 5875ms]
-}
-
-// For the middleware of a whole router: each message has the schedule of its subscriber.
-func ExampleTieredRetry_Dispatch() {
-	var tiered *middleware.TieredRetry // of New
-	router := message.NewDefaultRouter(nil)
-	router.AddMiddleware(tiered.Dispatch)
 }
 
 func ExampleReadinessHandler() {

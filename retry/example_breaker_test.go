@@ -1,4 +1,4 @@
-package middleware_test
+package retry_test
 
 import (
 	"errors"

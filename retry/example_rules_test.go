@@ -1,4 +1,4 @@
-package middleware_test
+package retry_test
 
 import (
 	"context"
@@ -6,18 +6,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log"
 	"net"
 	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
 var (
@@ -27,18 +24,18 @@ var (
 	errNotMine     = errors.New("another region has this order")
 )
 
-// printOutcome fails once with the error, and prints what the rules make of it.
+// printOutcome prints what the rules make of a failure.
 func printOutcome(failure error, rules ...retry.Rule) {
-	config := exampleConfig()
-	config.Policy.Rules = rules
-	config.Observers = eventtest.Observers(func(e retry.Event) {
-		fmt.Println(strings.TrimSpace(fmt.Sprintf("%s %v %s", e.Outcome, e.Delay, e.Rule)))
-	})
-	tiered, err := config.Make(nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })(orderFrom(message.Metadata{}))
+	first := retrytest.SimulateWith(retrytest.SimulationConfig{
+		Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3), Rules: rules},
+		Fails: func(call int) error {
+			if call > 1 {
+				return nil
+			}
+			return failure
+		},
+	}).Attempts[0]
+	fmt.Println(strings.TrimSpace(fmt.Sprintf("%s %v %s", first.Outcome, first.Delay, first.Rule)))
 }
 
 // The first rule that matches decides. A function can look at the failure record, too.
@@ -154,18 +151,6 @@ func ExamplePolicy_Validate() {
 	// ExtraTiers: backoff: retry 2: delay -1m0s is too short: want at least 1ms
 }
 
-// The tiers are those of the schedule, of the rules, and the extra ones.
-func ExampleTiers() {
-	policy := retry.Policy{
-		Schedule:   backoff.Schedule{time.Second, 5 * time.Second},
-		Rules:      []retry.Rule{{If: retry.Is(sql.ErrConnDone), Then: retry.RetryWith(backoff.Constant(time.Minute, 30))}},
-		ExtraTiers: []time.Duration{time.Hour},
-	}
-	fmt.Println(retrymw.Tiers(policy, true))
-	// Output:
-	// [1s 5s 1m 1h]
-}
-
 // Alert when a handler holds messages, and measure how long failures last.
 func ExampleEvent() {
 	observe := func(e retry.Event) {
@@ -183,26 +168,6 @@ func ExampleEvent() {
 	// billing recovered after failures: 2 in 6s
 }
 
-func ExampleEvent_Metadata() {
-	config := exampleConfig()
-	config.Observers = eventtest.Observers(func(e retry.Event) { fmt.Println(e.Outcome, e.Metadata()) })
-	tiered, err := config.Make(nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	_, _ = tiered.Middleware(message.PassthroughHandler)(orderFrom(message.Metadata{"trace": "abc"}))
-	// Output:
-	// processed map[trace:abc]
-}
-
-// The Deduplicator of Watermill is added after the retry middleware.
-func ExampleDeduplicationKey() {
-	var tiered *retrymw.TieredRetry // of New
-	deduplicator := &middleware.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
-	router := message.NewDefaultRouter(nil)
-	router.AddMiddleware(tiered.Middleware, deduplicator.Middleware)
-}
-
 // A handler that pauses while its dependency is down.
 func ExamplePolicy_outage() {
 	var rabbit retry.Connection // of config.Connect
@@ -216,4 +181,30 @@ func ExamplePolicy_outage() {
 		})
 	}
 	_ = addHandlers
+}
+
+func ExampleDeadReasons() {
+	for _, reason := range retry.DeadReasons() {
+		fmt.Println(reason)
+	}
+	// Output:
+	// exhausted
+	// permanent
+	// expired
+	// unmarshal
+	// too_large
+	// refused
+	// no_tier
+}
+
+func ExamplePanicError() {
+	observe := func(e retry.Event) {
+		var panicked *retry.PanicError
+		if errors.As(e.Err, &panicked) {
+			fmt.Println("panicked with", panicked.Value)
+		}
+	}
+	observe(retry.Event{Err: &retry.PanicError{Value: "boom"}})
+	// Output:
+	// panicked with boom
 }
