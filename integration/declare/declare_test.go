@@ -26,6 +26,18 @@ func counts(r *recorder) map[string]int {
 	return all
 }
 
+// TestTheDeadLettersAreBoundLast: a copy whose tier is missing becomes a dead letter, as soon as it can.
+func TestTheDeadLettersAreBoundLast(t *testing.T) {
+	t.Parallel()
+	a := connect(t)
+	queue := a.Queue("orders")
+	a.handle(queue, 1, testapp.NewLedger())
+	a.Run()
+	sent := a.wire.consuming()
+	assert.Greater(t, sent.at(t, "queue.bind "+queue+".dead to "+a.Name),
+		sent.at(t, "queue.bind "+queue+"."+a.Name+".100ms to "+a.Name))
+}
+
 func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 	t.Parallel()
 	one := connect(t)

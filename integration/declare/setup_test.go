@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
@@ -104,6 +106,7 @@ type recorder struct {
 	header  int // bytes of the protocol header that are left
 	pending []byte
 	methods map[string]int
+	sent    []string // the methods with their objects, in order
 }
 
 func (r *recorder) Write(data []byte) (int, error) {
@@ -166,6 +169,16 @@ func (r *recorder) record(method []byte) {
 	}
 	r.methods[name]++
 	r.methods[name+" "+object]++
+	r.sent = append(r.sent, name+" "+object)
+}
+
+// at is the place of a method among those that were sent, such as "queue.bind orders.dead to retry".
+func (r *recorder) at(t testing.TB, method string) int {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Contains(t, r.sent, method)
+	return slices.Index(r.sent, method)
 }
 
 // count is how often a method was sent, such as "queue.declare" or "queue.declare orders".
