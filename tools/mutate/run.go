@@ -197,6 +197,9 @@ var passedTest = regexp.MustCompile(`(?m)^--- PASS: (\S+) \((\S+)\)$`)
 // failedTest finds tests that failed, and those that still ran at the timeout.
 var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\S+)|^\s+(Test\S+) \([0-9hms.]+\)$`)
 
+// panickedTest finds a test in the stack of a panic that has ended the process.
+var panickedTest = regexp.MustCompile(`(?m)^\S+\.(Test\w+)(?:\.func\d+)*\(`)
+
 func judge(output string, err error) result {
 	if err == nil {
 		passed := map[string]time.Duration{}
@@ -214,6 +217,9 @@ func judge(output string, err error) result {
 			found[2] += " (at the deadline)"
 		}
 		failed = append(failed, found[1]+found[2])
+	}
+	if found := panickedTest.FindStringSubmatch(output); len(failed) == 0 && found != nil {
+		failed = append(failed, found[1]+" (it panics)")
 	}
 	if len(failed) == 0 {
 		end := output[max(len(output)-500, 0):]
