@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -70,7 +69,7 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.D
 		if err == nil {
 			return to, published, nil
 		}
-		kind := kindOf(err)
+		kind := unpublished.KindOf(err)
 		switch {
 		case kind == unpublished.Closed:
 			h.in.pace()
@@ -170,15 +169,6 @@ func (h *holder) end() {
 	if h.aside {
 		h.in.gate().TakeBack()
 	}
-}
-
-// kindOf returns why a copy was not published.
-func kindOf(err error) unpublished.Kind {
-	var failed *unpublished.Error
-	if errors.As(err, &failed) {
-		return failed.Kind
-	}
-	return unpublished.Temporary
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the

@@ -64,7 +64,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		case otherTier:
 			t.logAvoided(in, &d, to, err)
 			s.avoid = append(s.avoid, d.tier)
-			if kindOf(err) == unpublished.Unconfirmed {
+			if unpublished.KindOf(err) == unpublished.Unconfirmed {
 				held.silent = append(held.silent, d.tier)
 			}
 			if _, _, left := t.policy.place(d.delay, s.avoid); !left && len(held.silent) > 0 {
@@ -81,7 +81,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 				// never empty, which would be a letter that is not refused
 				s.last = cmp.Or(t.reason(err), errorType(err))
 			} else {
-				s.refused = kindOf(err)
+				s.refused = unpublished.KindOf(err)
 			}
 			cause = cmp.Or(cause, err)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -158,6 +159,7 @@ func TestKindsOfPublishErrors(t *testing.T) {
 		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, unpublished.Unconfirmed},
 		"context":            {context.DeadlineExceeded, true, unpublished.Unconfirmed},
 		"any other":          {errDown, false, 0},
+		"of RabbitMQ":        {&publish.Error{Err: publish.ErrNacked}, true, unpublished.Rejected},
 		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, unpublished.Refused},
 		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, unpublished.Refused},
 	} {

@@ -102,22 +102,16 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/publish",
-		may:    []string{amqp091, module + "/retry"},
+		may:    []string{amqp091, module + "/internal/unpublished", module + "/retry"},
 		never:  []string{amqpPubSub, module + "/middleware"},
 		why:    "it has the errors that an app compares, and every layer below it returns them",
 	},
 	{folder: "internal/unpublished", never: []string{watermill, amqp091}, why: "every backend says what a further try can do"},
 	{
-		folder: "internal/rabbitmq/publishkind",
-		may:    []string{amqp091, module + "/internal/unpublished", module + "/rabbitmq/publish", module + "/retry"},
-		never:  []string{amqpPubSub, module + "/middleware"},
-		why:    "every layer that publishes reads the errors of a publish in the same way",
-	},
-	{
 		folder: "internal/rabbitmq/publisher",
 		may: []string{
 			module + "/internal/panics",
-			watermill, amqp091, module + "/internal/unpublished", module + "/internal/rabbitmq/publishkind", module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
+			watermill, amqp091, module + "/internal/unpublished", module + "/retry", module + "/rabbitmq/publish", module + "/internal/rabbitmq/socket",
 			module + "/internal/rabbitmq/unfit", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
@@ -203,7 +197,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
 			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app",
-			module + "/internal/recordkey", module + "/internal/warning", module + "/middleware", module + "/internal/rabbitmq/publishkind", module + "/retry",
+			module + "/internal/unpublished", module + "/internal/recordkey", module + "/internal/warning", module + "/middleware", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
 		},

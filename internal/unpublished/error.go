@@ -1,6 +1,8 @@
 // Package unpublished says why a copy was not published, and what a further try can do.
 package unpublished
 
+import "errors"
+
 // Error is why a copy was not published. A backend returns it to the retry middleware.
 type Error struct {
 	Kind Kind
@@ -18,6 +20,20 @@ const (
 	Rejected                // this destination refuses it, and another one may take it
 	Unconfirmed             // it may have arrived: a further try may deliver it twice
 )
+
+// KindOf returns the kind of an error: Temporary where nothing in it says more.
+func KindOf(err error) Kind {
+	var failed *Error
+	if errors.As(err, &failed) {
+		return failed.Kind
+	}
+	return Temporary
+}
+
+// A TooLargeError is why a message is refused when a smaller one would not be.
+type TooLargeError struct{ Text string }
+
+func (e *TooLargeError) Error() string { return e.Text }
 
 // ForGood reports whether no further try with the same message can succeed: it is too large or refused.
 func (k Kind) ForGood() bool { return k == TooLarge || k == Refused }

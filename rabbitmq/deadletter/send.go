@@ -11,7 +11,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
@@ -91,14 +90,13 @@ func (s *sender) close() { _ = s.connection.Close() }
 // isAway reports whether a letter was not sent because there is no connection or the broker blocks publishers.
 func isAway(err error) bool {
 	var failed *publish.Error
-	return errors.As(err, &failed) && publishkind.Of(failed) != unpublished.Unconfirmed &&
+	return errors.As(err, &failed) && unpublished.KindOf(failed) != unpublished.Unconfirmed &&
 		(failed.Err == publish.ErrNotConnected || failed.Err == publish.ErrBlocked)
 }
 
 // isDoubtful reports whether a letter may have been sent.
 func isDoubtful(err error) bool {
-	var failed *publish.Error
-	return errors.As(err, &failed) && publishkind.Of(failed) == unpublished.Unconfirmed
+	return unpublished.KindOf(err) == unpublished.Unconfirmed
 }
 
 // isUnconfirmed reports whether the broker has read a letter and has not confirmed it in time.

@@ -9,7 +9,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
@@ -198,8 +197,7 @@ func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err erro
 
 // explain adds what to do to the error of a letter that was not sent.
 func (i *item) explain(err error) error {
-	var failed *publish.Error
-	known := errors.As(err, &failed)
+	kind := unpublished.KindOf(err)
 	switch {
 	case errors.Is(err, publish.ErrUnroutable):
 		return i.gone()
@@ -210,9 +208,9 @@ func (i *item) explain(err error) error {
 		return fmt.Errorf("the work queue %q confirms no letter within %v, for example because it is a quorum queue "+
 			"without a majority; letters in flight stay, and may be there as well; redrive again when it confirms: %w",
 			i.target, confirmTimeout, err)
-	case known && publishkind.Of(failed).ForGood(): // because of this letter
+	case kind.ForGood(): // because of this letter
 		return &redrive.Stays{Err: fmt.Errorf("a letter cannot be sent, and stays: %w", err)}
-	case known && publishkind.Of(failed) == unpublished.Rejected:
+	case kind == unpublished.Rejected:
 		return fmt.Errorf("the work queue %q refuses letters, for example because it is full; this letter and "+
 			"those behind it stay: %w", i.target, err)
 	}

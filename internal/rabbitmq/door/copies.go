@@ -16,8 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
-	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -60,7 +58,7 @@ func (b handlerBackend) Publish(c backend.Copy) (retry.Destination, error) {
 	reportPublished(b.core.observers, retry.Published{
 		Context: c.Message.Context(), Topic: to.key, Copy: true, Messages: 1, Took: time.Since(began),
 	}, err)
-	return retry.Destination{Topic: to.key, Queue: to.queue}, ofCopy(err)
+	return retry.Destination{Topic: to.key, Queue: to.queue}, err
 }
 
 // place is where a copy goes: to a tier of a work queue, or to its dead letters.
@@ -133,15 +131,6 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	}
 	m.Suspect.Store(m.Suspect.Load() || publisher.NoExchange(err))
 	return p.connection.SendOne(m)
-}
-
-// ofCopy returns the error of a copy, as the retry middleware reads it.
-func ofCopy(err error) error {
-	var failed *publish.Error
-	if !errors.As(err, &failed) {
-		return err
-	}
-	return &unpublished.Error{Kind: publishkind.Of(failed), Err: err}
 }
 
 // join returns nil where no message has failed, and the error of a single one as it is.

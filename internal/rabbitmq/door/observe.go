@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -64,7 +63,6 @@ func resultsOf(err error, messages int) map[retry.PublishResult]int {
 }
 
 func resultOf(err error) retry.PublishResult {
-	var failure *publish.Error
 	switch {
 	case errors.Is(err, publish.ErrUnroutable):
 		return retry.PublishReturned
@@ -72,7 +70,7 @@ func resultOf(err error) retry.PublishResult {
 		return retry.PublishNacked
 	case errors.Is(err, publish.ErrRefused):
 		return retry.PublishRefused
-	case errors.As(err, &failure) && publishkind.Of(failure) == unpublished.Unconfirmed:
+	case unpublished.KindOf(err) == unpublished.Unconfirmed:
 		return retry.PublishUnconfirmed
 	default:
 		return retry.PublishFailed

@@ -13,10 +13,10 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -329,7 +329,7 @@ func (e *marshalError) Unwrap() error { return e.err }
 
 // isLasting reports whether the app's marshaler would return the error again for the same message.
 func isLasting(err error) bool {
-	return publishkind.Of(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood()
+	return unpublished.KindOf(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {

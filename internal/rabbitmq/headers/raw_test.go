@@ -19,8 +19,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -142,13 +142,13 @@ func TestOnlyADeadLetterIsRaw(t *testing.T) {
 		p, err := m.Marshal(msg)
 		require.ErrorContains(t, err, "the app's marshaler", name)
 		assert.Empty(t, p, name)
-		assert.True(t, publishkind.Of(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood(), name)
+		assert.True(t, unpublished.KindOf(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood(), name)
 	}
 	m := headers.New(enveloping{fault: fmt.Errorf("registry: %w", os.ErrDeadlineExceeded)}, naming.Default)
 	msg, _ := failed(t, m, retry.DeadReasonExhausted)
 	_, err := m.Marshal(msg)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a later try can succeed")
-	assert.False(t, publishkind.Of(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood())
+	assert.False(t, unpublished.KindOf(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood())
 }
 
 // A publisher of the app's messages cannot choose that the app's marshaler, which may verify them, is left out.

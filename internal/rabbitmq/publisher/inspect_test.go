@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 )
 
 func TestInspectRefuses(t *testing.T) {
@@ -207,7 +207,7 @@ func TestRoomIsLeftForTheBrokersHeaders(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			excess, _, err := fitted(t, Room{Bytes: room}, frameMax, row.free, row.shrinkable)
 			assert.Equal(t, row.excess, excess)
-			var tooLarge *publishkind.TooLargeError
+			var tooLarge *unpublished.TooLargeError
 			assert.Equal(t, row.refused, errors.As(err, &tooLarge), "%v", err)
 		})
 	}
@@ -262,7 +262,7 @@ func TestThousandsOfHeadersLeaveRoom(t *testing.T) {
 		assert.Equal(t, !row.marked, m.excess(limits{}) == math.MaxInt, "%+v", row)
 		r := &request{publishing: m.Publishing}
 		err := newConnection(Config{}, nil).fit(r, m.Room, limits{})
-		var tooLarge *publishkind.TooLargeError
+		var tooLarge *unpublished.TooLargeError
 		assert.Equal(t, row.refused, errors.As(err, &tooLarge), "%+v", row)
 		assert.Equal(t, row.marked, r.id != "", "%+v", row)
 	}

@@ -9,7 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -163,7 +163,7 @@ func (c *Connection) prepare(m *Message) (*request, error) {
 func (c *Connection) fit(r *request, room Room, l limits) error {
 	n, most := len(r.publishing.Headers), maxElements-room.Headers
 	if n > most {
-		return &publishkind.TooLargeError{Text: fmt.Sprintf("the message has %d headers, at most %d", n, most)}
+		return &unpublished.TooLargeError{Text: fmt.Sprintf("the message has %d headers, at most %d", n, most)}
 	}
 	if n < most {
 		r.mark(c.ids.Add(1))
@@ -177,7 +177,7 @@ func (c *Connection) fit(r *request, room Room, l limits) error {
 		size -= markSize
 	}
 	if l.excess(size+room.Bytes) > 0 {
-		return &publishkind.TooLargeError{Text: fmt.Sprintf("properties and headers take %d bytes, at most %d: the "+
+		return &unpublished.TooLargeError{Text: fmt.Sprintf("properties and headers take %d bytes, at most %d: the "+
 			"connection's "+
 			"frame_max is %d, and %d bytes are reserved for the broker's headers",
 			size, max(l.frameMax-room.Bytes, 0), l.frameMax, room.Bytes)}

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publishkind"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
@@ -90,5 +89,5 @@ func unconfirmed(t *testing.T, err error) bool {
 	t.Helper()
 	var failed *publish.Error
 	require.ErrorAs(t, err, &failed)
-	return publishkind.Of(failed) == unpublished.Unconfirmed
+	return unpublished.KindOf(failed) == unpublished.Unconfirmed
 }

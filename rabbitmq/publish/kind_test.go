@@ -1,4 +1,4 @@
-package publishkind
+package publish_test
 
 import (
 	"context"
@@ -67,16 +67,16 @@ func TestKindsOfErrors(t *testing.T) {
 		"refused by Marshal, in time":               {publish.Error{Err: publish.ErrRefused, Cause: fmt.Errorf("encode: %w", os.ErrDeadlineExceeded)}, none},
 		"refused by Marshal, context":               {publish.Error{Err: publish.ErrRefused, Cause: context.DeadlineExceeded}, none},
 		"refused by Marshal, panicking error":       {publish.Error{Err: publish.ErrRefused, Cause: panickingUnwrap{}}, refused},
-		"refused, too large":                        {publish.Error{Err: publish.ErrRefused, Cause: &TooLargeError{"large"}}, unpublished.TooLarge},
+		"refused, too large":                        {publish.Error{Err: publish.ErrRefused, Cause: &unpublished.TooLargeError{Text: "large"}}, unpublished.TooLarge},
 		"not declared":                              {publish.Error{Err: publish.ErrNotDeclared, Cause: broker(amqp091.AccessRefused)}, none},
 		"closed":                                    {publish.Error{Err: retry.ErrClosed}, closed},
 	} {
-		assert.Equal(t, row.want, Of(&row.err), name)
+		assert.Equal(t, row.want, unpublished.KindOf(&row.err), name)
 	}
 	all := []error{publish.ErrUnroutable, publish.ErrNacked, publish.ErrNotConfirmed, publish.ErrBlocked, publish.ErrNotConnected, publish.ErrStalled, publish.ErrRefused, publish.ErrNotDeclared, retry.ErrClosed}
 	for _, err := range all {
 		failed := publish.Error{Err: err}
-		assert.Equal(t, err != publish.ErrNotDeclared, Of(&failed) != none, "%v has a kind, if nothing else is known", err)
+		assert.Equal(t, err != publish.ErrNotDeclared, unpublished.KindOf(&failed) != none, "%v has a kind, if nothing else is known", err)
 	}
 }
 

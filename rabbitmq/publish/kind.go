@@ -1,5 +1,4 @@
-// Package publishkind is what a further try of a publish to RabbitMQ can do.
-package publishkind
+package publish
 
 import (
 	"context"
@@ -9,11 +8,19 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Of classifies an error.
+// As says to the retry middleware what a further try can do, whichever backend it publishes with.
+func (e *Error) As(target any) bool {
+	failed, ok := target.(**unpublished.Error)
+	if ok {
+		*failed = &unpublished.Error{Kind: kindOf(e), Err: e}
+	}
+	return ok
+}
+
+// kindOf classifies an error.
 //
 // Closed is retry.ErrClosed. Refused is ErrRefused with a cause that is not temporary, and TooLarge the same because of
 // the size: the message may fit where the broker adds less to it. The causes that are temporary are: the broker's 403
@@ -23,35 +30,30 @@ import (
 // Rejected is ErrNacked, or ErrUnroutable, but not where a redeclaration did not end or the connection was lost
 // meanwhile: the destination may exist at the next try. Unconfirmed is ErrNotConfirmed, ErrStalled, ErrNotConnected or
 // ErrBlocked of a message that was written, at least in part. The others are Temporary.
-func Of(e *publish.Error) unpublished.Kind {
+func kindOf(e *Error) unpublished.Kind {
 	switch e.Err {
 	case retry.ErrClosed:
 		return unpublished.Closed
-	case publish.ErrNacked:
+	case ErrNacked:
 		return unpublished.Rejected
-	case publish.ErrUnroutable:
+	case ErrUnroutable:
 		if e.Redeclare == nil || !isTemporary(e.Redeclare) {
 			return unpublished.Rejected
 		}
-	case publish.ErrRefused:
-		if _, tooLarge := e.Cause.(*TooLargeError); tooLarge {
+	case ErrRefused:
+		if _, tooLarge := e.Cause.(*unpublished.TooLargeError); tooLarge {
 			return unpublished.TooLarge
 		}
 		if !isTemporary(e.Cause, amqp091.AccessRefused, amqp091.ResourceLocked) {
 			return unpublished.Refused
 		}
-	case publish.ErrNotConfirmed, publish.ErrStalled, publish.ErrNotConnected, publish.ErrBlocked:
+	case ErrNotConfirmed, ErrStalled, ErrNotConnected, ErrBlocked:
 		if !e.Unsent {
 			return unpublished.Unconfirmed
 		}
 	}
 	return unpublished.Temporary
 }
-
-// A TooLargeError is the cause of ErrRefused when a smaller message would not be refused.
-type TooLargeError struct{ Text string }
-
-func (e *TooLargeError) Error() string { return e.Text }
 
 // isTemporary reports whether the cause of an error can be gone at the next try, although the message is the same. The
 // codes are those of the broker that count as temporary, in addition to those of a lost channel or connection and of
@@ -74,6 +76,6 @@ func isTemporary(err error, codes ...int) (temporary bool) {
 	var marked interface{ Temporary() bool }
 	var timeout interface{ Timeout() bool }
 	return errors.Is(err, context.Canceled) ||
-		errors.Is(err, publish.ErrNotConnected) || errors.Is(err, publish.ErrBlocked) ||
+		errors.Is(err, ErrNotConnected) || errors.Is(err, ErrBlocked) ||
 		errors.As(err, &marked) && marked.Temporary() || errors.As(err, &timeout) && timeout.Timeout()
 }
