@@ -27,10 +27,10 @@ func (m *memory) declare(d subscriber.Declaration, topic string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.calls = append(m.calls, d)
-	if m.connection == d.Connection && m.at.After(d.LostAt) {
+	if m.connection == d.Broker.Number() && m.at.After(d.LostAt) {
 		return nil
 	}
-	m.connection, m.at = d.Connection, time.Now()
+	m.connection, m.at = d.Broker.Number(), time.Now()
 	m.declared++
 	return m.queue.declare(d, topic)
 }
@@ -66,12 +66,12 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 	assert.Equal(t, 1, declared)
 	require.Len(t, calls, subscriptions)
 	for _, call := range calls {
-		assert.Equal(t, calls[0].Connection, call.Connection)
+		assert.Equal(t, calls[0].Broker.Number(), call.Broker.Number())
 		assert.Zero(t, call.LostAt)
-		assert.Equal(t, broker.Connect(t).Properties["version"], call.ServerVersion)
+		assert.Equal(t, broker.Connect(t).Properties["version"], call.Broker.Version())
 		assert.True(t, call.Channel.IsClosed(), "it is closed when Declare returns")
 	}
-	channel, err := calls[0].OpenChannel()
+	channel, err := calls[0].Broker.OpenChannel()
 	require.NoError(t, err, "after Declare has returned")
 	require.NoError(t, channel.Close())
 
@@ -83,7 +83,7 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 	}, "all consume again")
 	assert.GreaterOrEqual(t, declared, 2)
 	for _, call := range calls[subscriptions:] {
-		assert.Equal(t, calls[0].Connection, call.Connection)
+		assert.Equal(t, calls[0].Broker.Number(), call.Broker.Number())
 		assert.False(t, call.LostAt.IsZero())
 	}
 
@@ -95,9 +95,9 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 		return len(calls) >= before+subscriptions && consuming(connection, subscriptions)
 	}, "all consume over the next connection")
 	last := calls[len(calls)-1]
-	assert.Greater(t, last.Connection, calls[0].Connection)
+	assert.Greater(t, last.Broker.Number(), calls[0].Broker.Number())
 	assert.Zero(t, last.LostAt, "nothing is lost on a new connection")
-	_, err = calls[0].OpenChannel()
+	_, err = calls[0].Broker.OpenChannel()
 	require.Error(t, err, "the connection is lost")
 	_ = messages
 }

@@ -153,7 +153,7 @@ func (l *look) consumeLong() error {
 		return err
 	}
 	// RabbitMQ 4.3 accepts the argument for quorum queues only, and no other queue takes letters back.
-	channel, err := l.connection.Channel(func(*amqp091.Channel) error { return nil })
+	channel, err := l.connection.OpenChannel()
 	if err != nil {
 		return explain("read", l.queue, err)
 	}
@@ -195,7 +195,7 @@ func (l *look) occupied() int {
 }
 
 func (l *look) tag(n int) string {
-	return fmt.Sprintf("%s-%d-%09d", connectionName, l.connection.ID, n)
+	return fmt.Sprintf("%s-%d-%09d", connectionName, l.connection.Number(), n)
 }
 
 // cancel ends the consumer, and keeps what it has fetched.

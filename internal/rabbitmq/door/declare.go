@@ -94,7 +94,7 @@ func (d *declarer) declare(from subscriber.Declaration, s app.Subscription, t to
 	if err := errors.Join(t.Validate(), d.config.Prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
 		return err
 	}
-	q, err := d.queue(from.Connection, s.Queue)
+	q, err := d.queue(from.Broker.Number(), s.Queue)
 	if err != nil {
 		return err
 	}
@@ -235,14 +235,15 @@ func (d *declarer) mayBeQuorum(name string) bool {
 }
 
 func (d *declarer) broker(from subscriber.Declaration) workqueue.Broker {
-	return workqueue.Broker{Channel: from.OpenChannel, Publishing: d.config.Publishing, Version: from.ServerVersion}
+	return workqueue.Broker{Channel: from.Broker.OpenChannel, Publishing: d.config.Publishing,
+		Version: from.Broker.Version()}
 }
 
 // declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work
 // queues, such as the tiers of a group, is declared once: the others wait for it.
 func (d *declarer) declareFirst(from subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
 	d.sharing.Lock()
-	own := d.undeclared(from.Connection, t)
+	own := d.undeclared(from.Broker.Number(), t)
 	shares := len(own.Exchanges) == 0
 	if shares {
 		d.sharing.Unlock()
@@ -251,13 +252,13 @@ func (d *declarer) declareFirst(from subscriber.Declaration, t topology.Topology
 	}
 	err := own.DeclareRetry(channel)
 	if shares && refusal.IsCode(err, amqp091.NotFound) { // of what was declared, something is gone
-		if channel, err = from.OpenChannel(); err == nil {
+		if channel, err = from.Broker.OpenChannel(); err == nil {
 			err = t.DeclareRetry(channel)
 			_ = channel.Close()
 		}
 	}
 	if err == nil {
-		d.declared(from.Connection, t)
+		d.declared(from.Broker.Number(), t)
 	}
 	return err
 }

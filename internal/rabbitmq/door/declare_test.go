@@ -19,6 +19,15 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
+type fakeBroker struct {
+	number uint64
+	open   func() (*amqp091.Channel, error)
+}
+
+func (b fakeBroker) Number() uint64                         { return b.number }
+func (b fakeBroker) OpenChannel() (*amqp091.Channel, error) { return b.open() }
+func (b fakeBroker) Version() string                        { return "" }
+
 // TestHandlersOfOneQueueShareAnError: those of other queues do not wait.
 func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +37,7 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 		refused := errors.New("no more channels")
 		declare := func(queue string, connection uint64, open func() (*amqp091.Channel, error)) error {
 			return d.declare(
-				subscriber.Declaration{OpenChannel: open, Connection: connection},
+				subscriber.Declaration{Broker: fakeBroker{connection, open}},
 				app.Subscription{Topic: "topic", Queue: queue, Logger: watermill.NopLogger{}},
 				topology.New(topology.Config{Schedule: backoff.Schedule{time.Second}}, topology.Queue{Name: queue, Durable: true}),
 			)

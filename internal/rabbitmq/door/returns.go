@@ -60,11 +60,12 @@ func (r *returns) close() { r.rota.Close() }
 func (r *returns) add(from subscriber.Declaration, t topology.Topology) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if from.Connection < r.connection {
+	number := from.Broker.Number()
+	if number < r.connection {
 		return
 	}
-	if from.Connection > r.connection {
-		r.connection, r.open = from.Connection, from.OpenChannel
+	if number > r.connection {
+		r.connection, r.open = number, from.Broker.OpenChannel
 		clear(r.queues)
 		r.rota.Set()
 	}

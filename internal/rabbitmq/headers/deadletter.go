@@ -7,7 +7,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -19,20 +18,15 @@ type deadLetterMarshaler struct{ *marshaler }
 // NewDeadLetters returns a marshaler around the app's own, for dead-letter queues. A message that the broker
 // dead-lettered has the broker's reason (delivery_limit, rejected, expired, maxlen) as its dead reason, and one failure
 // more.
-//
-// It reads the dead letters of every prefix: the middleware and the broker both publish them with the key of
-// naming.DeadKey, and the default exchange, whose key is the name of the queue, has no name.
 func NewDeadLetters(own app.Marshaler) app.Marshaler {
-	return &deadLetterMarshaler{&marshaler{app: own, published: func(exchange, routingKey string) bool {
-		return exchange != "" && naming.IsDeadKey(routingKey)
-	}}}
+	return &deadLetterMarshaler{&marshaler{app: own, letters: true}}
 }
 
 func (m *deadLetterMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
 	death, dead := NewestDeath(delivery.Headers)
 	reader := m.marshaler
 	if m.isRaw(&delivery) && !dead { // the broker keeps the headers of what it dead-letters, and so also a forged one
-		reader = &marshaler{app: rawCodec{}, published: m.published}
+		reader = &marshaler{app: rawCodec{}, letters: true}
 	}
 	msg, err := reader.Unmarshal(delivery)
 	if err != nil {

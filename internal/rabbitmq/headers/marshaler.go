@@ -32,10 +32,11 @@ type marshaler struct {
 	app app.Marshaler
 	// uuidKey is the header of the UUID where the app's marshaler is an app.Plain. Else it is empty.
 	uuidKey string
-	// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its
-	// headers read.
-	published func(exchange, routingKey string) bool
-	shared    shared // the encodings of properties that many messages have
+	prefix  naming.Prefix
+	// letters: it reads the dead letters of every prefix. The middleware and the broker both publish them with the key
+	// of naming.DeadKey, and the default exchange, whose key is the name of the queue, has no name.
+	letters bool
+	shared  shared // the encodings of properties that many messages have
 }
 
 // New returns a marshaler around the app's own, for work queues. Its Unmarshal returns an error only for what is not a
@@ -44,11 +45,17 @@ type marshaler struct {
 func New(own app.Marshaler, prefix naming.Prefix) app.Marshaler { return newMarshaler(own, prefix) }
 
 func newMarshaler(own app.Marshaler, prefix naming.Prefix) *marshaler {
-	returns, retries := prefix.ReturnExchange(), prefix.RetryExchange()
-	return &marshaler{app: own, uuidKey: plainKey(own), published: func(exchange, _ string) bool {
-		// Retries come through a return exchange, dead letters through the retry exchange.
-		return exchange == returns || exchange == retries || prefix.IsReturn(exchange)
-	}}
+	return &marshaler{app: own, uuidKey: plainKey(own), prefix: prefix}
+}
+
+// published reports whether the library, or the broker on its behalf, published a delivery. Only then are its headers
+// read.
+func (m *marshaler) published(exchange, routingKey string) bool {
+	if m.letters {
+		return exchange != "" && naming.IsDeadKey(routingKey)
+	}
+	// Retries come through a return exchange, dead letters through the retry exchange.
+	return exchange == m.prefix.RetryExchange() || m.prefix.IsReturn(exchange)
 }
 
 func (m *marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {

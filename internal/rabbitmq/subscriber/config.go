@@ -47,7 +47,7 @@ type Config struct {
 	OrderKey func(msg *message.Message) string
 
 	// Gate limits how many messages each Subscribe call has in flight, while it runs. See "Limits" in the documentation
-	// of the package. Nil: only Concurrency limits them.
+	// of the package. Default a gate without limits.
 	Gate *gate.Gate
 
 	// Consumer has options of basic.consume.
@@ -114,6 +114,9 @@ func (c Config) Validate() error {
 func (c *Config) setDefaults() {
 	c.Concurrency = cmp.Or(c.Concurrency, defaultConcurrency)
 	c.Prefetch = cmp.Or(c.Prefetch, c.Concurrency)
+	if c.Gate == nil {
+		c.Gate = gate.New(c.Concurrency)
+	}
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, defaultCloseTimeout)
 	c.NackInitial = cmp.Or(c.NackInitial, defaultNackInitial)
 	c.NackMax = cmp.Or(c.NackMax, max(defaultNackMax, c.NackInitial))

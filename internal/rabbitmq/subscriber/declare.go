@@ -16,38 +16,38 @@ type Declaration struct {
 	// Channel is open until Declare returns. The broker closes it when it refuses a declaration.
 	Channel *amqp091.Channel
 
-	// OpenChannel opens another channel on the same connection, for example because the broker has closed Channel. The
-	// caller closes it. It may be called after Declare has returned. When the connection is lost, it returns an error.
-	OpenChannel func() (*amqp091.Channel, error)
-
-	// Connection identifies the AMQP connection. Each connection of the process, also after a reconnect, has a higher
-	// number than those before it. What was declared once on a connection need not be declared again on it, except
-	// where LostAt is set.
-	Connection uint64
+	// Broker is the AMQP connection. It may be used after Declare has returned. What was declared once on a connection
+	// need not be declared again on it, except where LostAt is set.
+	Broker Broker
 
 	// LostAt is when the topic's consumer ended although the connection is open, or when the broker refused to consume
 	// because the queue does not exist: what was declared on this connection before that time may be gone. Zero:
 	// nothing is known to be gone. SubscribeInitialize sets it to the time of the call.
 	LostAt time.Time
+}
 
-	// ServerVersion is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
-	ServerVersion string
+// A Broker is what a Declaration may use of its AMQP connection.
+type Broker interface {
+	// Number identifies the connection. Each connection of the process, also after a reconnect, has a higher one than
+	// those before it.
+	Number() uint64
+
+	// OpenChannel opens another channel, for example because the broker has closed the one of the Declaration. The
+	// caller closes it. When the connection is lost, it returns an error.
+	OpenChannel() (*amqp091.Channel, error)
+
+	// Version is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
+	Version() string
 }
 
 // declare calls Handler.Declare with a channel that is opened for it: an error of the broker closes the channel.
 func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time.Time) error {
-	openChannel := func() (*amqp091.Channel, error) {
-		return current.Channel(func(*amqp091.Channel) error { return nil })
-	}
-	channel, err := openChannel()
+	channel, err := current.OpenChannel()
 	if err != nil {
 		return fmt.Errorf("topic %q: open a channel to declare: %w", topic, err)
 	}
 	defer channel.Close()
-	declaration := Declaration{
-		Channel: channel, OpenChannel: openChannel, Connection: current.ID, LostAt: lostAt,
-		ServerVersion: current.Version(),
-	}
+	declaration := Declaration{Channel: channel, Broker: current, LostAt: lostAt}
 	if err := panics.Error("Declare", func() error { return s.handler.Declare(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)
 	}
@@ -75,7 +75,7 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 
 // lostOn returns when a consumer of the subscription ended on this connection. Zero: none has.
 func (s *subscription) lostOn(current *wire.Connection) time.Time {
-	if s.lost.connection != current.ID {
+	if s.lost.connection != current {
 		return time.Time{}
 	}
 	return s.lost.at

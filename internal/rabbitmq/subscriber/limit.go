@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
 )
@@ -240,7 +239,7 @@ func (n *session) fill(queue string, c *consumer) {
 func (n *session) sentAll(queue string) bool {
 	answered := make(chan bool, 1)
 	go func() {
-		channel, err := n.connection.Channel(func(*amqp091.Channel) error { return nil })
+		channel, err := n.connection.OpenChannel()
 		if err != nil {
 			answered <- true
 			return

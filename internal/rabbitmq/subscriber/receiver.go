@@ -82,8 +82,7 @@ type receiver struct {
 	*subscription
 	out      chan *message.Message // closed when the subscription stops
 	requests chan request
-	handed   chan *arrival // to the goroutines of awaiting
-	awaiting func()
+	handed   chan *arrival // to the goroutines that await
 	keys     chan string   // of messages that are settled; nil: messages have no keys
 	stopped  chan struct{} // closed after out
 	over     chan struct{} // closed when the receiver has ended
@@ -140,7 +139,6 @@ func newReceiver(s *subscription) *receiver {
 		waiting:      make(map[string]line),
 		handed:       make(chan *arrival, min(s.config.Concurrency, 64)),
 	}
-	r.awaiting = func() { s.await(<-r.handed) }
 	if s.config.OrderKey != nil && s.config.Concurrency > 1 {
 		r.keys = make(chan string)
 	}
@@ -163,15 +161,16 @@ func (r *receiver) run() {
 		}
 		r.add(a)
 	}
-	for r.step() {
+	await := func() { r.await(<-r.handed) } // one for all messages: it allocates
+	for r.step(await) {
 	}
 	r.giveBack(nil)
 	finished = true
 	close(r.over)
 }
 
-// step waits for one event, and reports whether others follow.
-func (r *receiver) step() bool {
+// step waits for one event, and reports whether others follow. await is run for each message that is handed out.
+func (r *receiver) step(await func()) bool {
 	var out chan<- *message.Message
 	var msg *message.Message
 	if !r.subscription.stopped() && r.offer() {
@@ -180,7 +179,7 @@ func (r *receiver) step() bool {
 	r.setReady()
 	select {
 	case out <- msg: // the select below costs more
-		r.handedOut()
+		r.handedOut(await)
 		return true
 	default:
 	}
@@ -194,7 +193,7 @@ func (r *receiver) step() bool {
 	}
 	select {
 	case out <- msg:
-		r.handedOut()
+		r.handedOut(await)
 	case delivery, open := <-deliveries:
 		if !open {
 			r.consumerEnded()
@@ -374,11 +373,11 @@ func (r *receiver) next() *arrival {
 	return r.line.next()
 }
 
-func (r *receiver) handedOut() {
+func (r *receiver) handedOut(await func()) {
 	a := r.next()
 	r.inFlight.Add(1)
 	r.workers.Add(1)
-	go r.awaiting() // go r.await(a) allocates
+	go await()
 	r.handed <- a
 }
 

@@ -60,7 +60,7 @@ type consumer struct {
 var consumers atomic.Uint64
 
 func openSession(current *wire.Connection, s *subscription) (*session, error) {
-	channel, err := current.Channel(func(*amqp091.Channel) error { return nil })
+	channel, err := current.OpenChannel()
 	if err != nil {
 		return nil, err
 	}

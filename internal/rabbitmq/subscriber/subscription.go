@@ -33,14 +33,13 @@ type subscription struct {
 	receiver *receiver
 	places   *gate.Places   // of messages in flight
 	changes  chan struct{}  // receives when run is to look at the limit
-	detach   func()         // from Config.Gate
 	workers  sync.WaitGroup // messages in flight
 	retiring sync.WaitGroup // sessions that are not the current one any more
 	inFlight atomic.Int64
 	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
 	failed   failure
 	lost     struct { // when the last session ended; only run and start use it
-		connection uint64
+		connection *wire.Connection
 		at         time.Time
 	}
 
@@ -88,18 +87,16 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 
 // start opens the first session. After an error, the subscription is over.
 func (s *subscription) start(ctx context.Context) error {
-	if s.config.Gate != nil {
-		s.detach = s.config.Gate.Attach(s)
-	}
+	detach := s.config.Gate.Attach(s)
 	go s.receiver.run()
 	first, err := s.begin(ctx)
 	if err != nil {
 		s.receiver.quit()
-		s.finish()
+		s.finish(detach)
 		return err
 	}
 	s.setState(first)
-	go s.run(ctx, first)
+	go s.run(ctx, first, detach)
 	return nil
 }
 
@@ -152,10 +149,8 @@ func (s *subscription) stopped() bool {
 }
 
 // finish ends what start has begun, without the receiver.
-func (s *subscription) finish() {
-	if s.detach != nil {
-		s.detach()
-	}
+func (s *subscription) finish(detach func()) {
+	detach()
 	s.subscriber.remove(s)
 	close(s.done)
 }
@@ -174,8 +169,8 @@ func (s *subscription) setState(current *session) {
 }
 
 // run keeps a session open until ctx ends or the subscription stops.
-func (s *subscription) run(ctx context.Context, current *session) {
-	defer s.finish()
+func (s *subscription) run(ctx context.Context, current *session, detach func()) {
+	defer s.finish(detach)
 	defer context.AfterFunc(ctx, s.stop)()
 	if current.consumer.Load() != nil {
 		s.logger.Info("Consuming", nil)
@@ -190,7 +185,7 @@ func (s *subscription) run(ctx context.Context, current *session) {
 		if s.stopped() {
 			break
 		}
-		s.lost.connection, s.lost.at = current.connection.ID, time.Now()
+		s.lost.connection, s.lost.at = current.connection, time.Now()
 		s.setState(nil)
 		s.failed.set(reason)
 		s.logger.Error("The consumer has ended, consuming again", reason, nil)

@@ -35,13 +35,13 @@ func (lostError) Temporary() bool { return true }
 
 // A Connection is one AMQP connection, from its handshake to its end.
 type Connection struct {
-	ID      uint64 // each connection of the process has a higher one than those before it
 	Client  *amqp091.Connection
 	Socket  *socket.Socket
 	User    string        // empty: not known
 	Blocked atomic.Bool   // kept up to date by WatchBlocked
 	Closed  chan struct{} // closed by WatchClosed when the connection is lost or closed
 
+	number uint64
 	blocks chan amqp091.Blocking
 	closes chan *amqp091.Error
 	reason error // set before Closed is closed; nil: closed without an error
@@ -65,7 +65,7 @@ func (c Config) Connect(ctx context.Context, name string) (*Connection, error) {
 		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
 	}
 	return &Connection{
-		ID:     connections.Add(1),
+		number: connections.Add(1),
 		Client: client,
 		Socket: conn,
 		User:   userOf(client.Config.SASL),
@@ -87,6 +87,9 @@ func userOf(sasl []amqp091.Authentication) string {
 	}
 	return ""
 }
+
+// Number identifies the connection. Each connection of the process has a higher one than those before it.
+func (c *Connection) Number() uint64 { return c.number }
 
 // Version is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
 func (c *Connection) Version() string {
@@ -123,6 +126,11 @@ func (c *Connection) Channel(setUp func(*amqp091.Channel) error) (*amqp091.Chann
 		return nil, err
 	}
 	return channel, nil
+}
+
+// OpenChannel opens a channel, as Channel does.
+func (c *Connection) OpenChannel() (*amqp091.Channel, error) {
+	return c.Channel(func(*amqp091.Channel) error { return nil })
 }
 
 // Close closes the connection. It does not wait longer than a few seconds for the broker.
