@@ -1,15 +1,20 @@
 package subscriber_test
 
 import (
+	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // A memory declares a queue once for each connection, and again when it may be gone.
@@ -102,23 +107,6 @@ func TestWhatADeclarationMayUse(t *testing.T) {
 	_ = messages
 }
 
-// TestADeletedQueueIsDeclaredAgainAfterAPause: the clients that delete it may still be deleting.
-func TestADeletedQueueIsDeclaredAgainAfterAPause(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, quorum)
-	declared := make(chan time.Time, 100)
-	q.subscribe(t, broker.URL(t), config{Declare: func(d subscriber.Declaration, topic string) error {
-		declared <- time.Now()
-		return q.declare(d, topic)
-	}})
-	broker.Receive(t, declared, "the queue is declared")
-	deleting := time.Now()
-	_, err := q.channel.QueueDelete(q.name, false, false, false)
-	require.NoError(t, err)
-	again := broker.Receive(t, declared, "the queue is declared again")
-	assert.GreaterOrEqual(t, again.Sub(deleting), time.Second)
-}
-
 // TestAMemoryThatIsOutdated: the queue was deleted while no subscription consumed it.
 func TestAMemoryThatIsOutdated(t *testing.T) {
 	t.Parallel()
@@ -142,4 +130,74 @@ func TestAMemoryThatIsOutdated(t *testing.T) {
 	msg := receive(t, messages)
 	assert.Equal(t, "second", msg.UUID)
 	msg.Ack()
+}
+
+// After an internal error of the broker, Subscribe tries again. The other subscriptions of the connection do, too, and the connection may
+// be lost once more because of one of them: then what Subscribe gets is another error.
+func TestSubscribeTriesAgainWhereTheConnectionIsLostMeanwhile(t *testing.T) {
+	t.Parallel()
+	q := newQueue(t, classic)
+	connection, err := subscriber.Open(wire.Config{URI: broker.URL(t)}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, connection.Close()) })
+	var calls atomic.Int32
+	s, err := newSubscriber(connection, config{Declare: func(d subscriber.Declaration, topic string) error {
+		switch calls.Add(1) {
+		case 1:
+			return &amqp091.Error{Code: amqp091.InternalError, Reason: "INTERNAL_ERROR", Server: true}
+		case 2:
+			err := d.Channel.ExchangeDeclare(topic, "no-such-type", false, false, false, false, nil) // closes the connection
+			assert.Error(t, err)
+			return errors.New("the connection was lost")
+		default:
+			return q.declare(d, topic)
+		}
+	}}, nil)
+	require.NoError(t, err)
+	_, err = s.Subscribe(t.Context(), q.name)
+	require.NoError(t, err)
+	assert.EqualValues(t, 3, calls.Load())
+	_, err = s.Subscribe(t.Context(), q.name)
+	require.NoError(t, err)
+}
+
+// RabbitMQ 3.10 answers basic.consume with an internal error, and closes the connection, when another instance declares the quorum
+// queue at that moment.
+func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
+	t.Parallel()
+	const rounds, instances, queues = 3, 4, 10
+	for round := range rounds {
+		name := broker.Name(t, fmt.Sprintf("start-%d", round))
+		cleaner := broker.Channel(t)
+		var connections []*subscriber.Connection
+		for range instances {
+			connection, err := subscriber.Open(wire.Config{URI: broker.URL(t)}, nil)
+			require.NoError(t, err)
+			connections = append(connections, connection)
+		}
+		var starting sync.WaitGroup
+		for _, connection := range connections {
+			s, err := newSubscriber(connection, config{
+				Declare: func(d subscriber.Declaration, topic string) error {
+					_, err := d.Channel.QueueDeclare(topic, true, false, false, false, quorum)
+					return err
+				},
+			}, nil)
+			require.NoError(t, err)
+			starting.Go(func() {
+				for i := range queues {
+					_, err := s.Subscribe(t.Context(), fmt.Sprintf("%s-%d", name, i))
+					assert.NoError(t, err)
+				}
+			})
+		}
+		starting.Wait()
+		for _, connection := range connections {
+			require.NoError(t, connection.Close())
+		}
+		for i := range queues {
+			_, err := cleaner.QueueDelete(fmt.Sprintf("%s-%d", name, i), false, false, false)
+			require.NoError(t, err)
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -46,20 +44,21 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 				msg.Ack()
 			})
 			broker.Receive(t, entered, "the handler is called")
-			for i := range 3 {
-				before := declared.Load()
+			for i := range 2 {
+				before, deleting := declared.Load(), time.Now()
 				_, err := q.channel.QueueDelete(q.name, false, false, false)
 				require.NoError(t, err)
 				broker.Eventually(t, soon, func() bool {
 					s := connection.Health().Subscriptions[0]
 					return s.Consuming && declared.Load() > before // twice if the broker is still deleting a queue that it lets declare
 				}, "it is declared and consumed again")
+				assert.GreaterOrEqual(t, time.Since(deleting), time.Second, "the client may be deleting other queues")
 				q.publish(t, fmt.Sprint("after ", i))
 				broker.Eventually(t, soon, func() bool { return handled.of(fmt.Sprint("after ", i)) == 1 }, "it consumes")
 			}
 			close(leave)
 			assert.ErrorContains(t, connection.Health().Subscriptions[0].LastError, "the broker cancelled the consumer")
-			assert.ElementsMatch(t, []string{"before", "in flight", "after 0", "after 1", "after 2"}, handled.inOrder(), "no phantoms")
+			assert.ElementsMatch(t, []string{"before", "in flight", "after 0", "after 1"}, handled.inOrder(), "no phantoms")
 			broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 0 }, "the old channel is done")
 			require.NoError(t, connection.Health().Ready())
 		})
@@ -85,7 +84,7 @@ func TestTheQueueIsReplacedAtOnce(t *testing.T) {
 		})
 	}
 	const batch = 10
-	for i := range 5 {
+	for i := range 3 {
 		replaced := time.Now()
 		_, err := q.channel.QueueDelete(q.name, false, false, false)
 		require.NoError(t, err)
@@ -105,53 +104,44 @@ func TestTheQueueIsReplacedAtOnce(t *testing.T) {
 
 func TestALostConnectionLosesNoMessage(t *testing.T) {
 	t.Parallel()
-	for name, key := range map[string]func(*message.Message) string{
-		"in the order of arrival": nil,
-		"with keys":               func(msg *message.Message) string { return msg.UUID[len(msg.UUID)-1:] },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const all = 2000
-			q := newQueue(t, quorum)
-			proxy, uri := broker.Proxy(t)
-			var declared atomic.Int32
-			connection, _, messages := q.subscribe(t, uri, config{
-				OrderKey: key, Prefetch: 64,
-				Declare: func(d subscriber.Declaration, topic string) error {
-					declared.Add(1)
-					return q.declare(d, topic)
-				},
-			})
-			handled := newLedger()
-			var running, most, ended atomic.Int32
-			handle(messages, func(msg *message.Message) {
-				now := running.Add(1)
-				for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
-				}
-				time.Sleep(time.Millisecond) // the duration of the work
-				if msg.Context().Err() != nil {
-					ended.Add(1)
-				}
-				handled.add(msg.UUID)
-				running.Add(-1)
-				msg.Ack()
-			})
-			uuids := names("message", all)
-			const rounds = 4
-			for round := range rounds {
-				q.publish(t, uuids[round*all/rounds:(round+1)*all/rounds]...)
-				broker.Eventually(t, soon, func() bool { return handled.distinct() >= (2*round+1)*all/rounds/2 }, "half of them")
-				proxy.Stop()
-				require.NoError(t, proxy.Start())
-			}
-			broker.Eventually(t, soon, func() bool { return handled.distinct() == all }, "all messages are handled")
-			broker.Eventually(t, soon, func() bool { return q.ready(t) == 0 && connection.Health().Subscriptions[0].InFlight == 0 }, "and acked")
-			assert.EqualValues(t, rounds+1, declared.Load(), "declared once for each connection")
-			assert.LessOrEqual(t, most.Load(), int32(16), "Concurrency is the bound across connections")
-			assert.Zero(t, ended.Load(), "a lost connection does not end the contexts")
-			assert.Less(t, len(handled.inOrder()), all+rounds*64+1, "only what was in flight comes twice")
-		})
+	const all, rounds = 1000, 3
+	q := newQueue(t, quorum)
+	proxy, uri := broker.Proxy(t)
+	var declared atomic.Int32
+	connection, _, messages := q.subscribe(t, uri, config{
+		Prefetch: 64, OrderKey: func(msg *message.Message) string { return msg.UUID[len(msg.UUID)-1:] },
+		Declare: func(d subscriber.Declaration, topic string) error {
+			declared.Add(1)
+			return q.declare(d, topic)
+		},
+	})
+	handled := newLedger()
+	var running, most, ended atomic.Int32
+	handle(messages, func(msg *message.Message) {
+		now := running.Add(1)
+		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+		}
+		time.Sleep(time.Millisecond) // the duration of the work
+		if msg.Context().Err() != nil {
+			ended.Add(1)
+		}
+		handled.add(msg.UUID)
+		running.Add(-1)
+		msg.Ack()
+	})
+	uuids := names("message", all)
+	for round := range rounds {
+		q.publish(t, uuids[round*all/rounds:(round+1)*all/rounds]...)
+		broker.Eventually(t, soon, func() bool { return handled.distinct() >= (2*round+1)*all/rounds/2 }, "half of them")
+		proxy.Stop()
+		require.NoError(t, proxy.Start())
 	}
+	broker.Eventually(t, soon, func() bool { return handled.distinct() == all }, "all messages are handled")
+	broker.Eventually(t, soon, func() bool { return q.ready(t) == 0 && connection.Health().Subscriptions[0].InFlight == 0 }, "and acked")
+	assert.EqualValues(t, rounds+1, declared.Load(), "declared once for each connection")
+	assert.LessOrEqual(t, most.Load(), int32(16), "Concurrency is the bound across connections")
+	assert.Zero(t, ended.Load(), "a lost connection does not end the contexts")
+	assert.Less(t, len(handled.inOrder()), all+rounds*64+1, "only what was in flight comes twice")
 }
 
 func TestDeclaredAgainBeforeConsuming(t *testing.T) {
@@ -225,53 +215,4 @@ func TestSubscribeAndCloseWhileDisconnected(t *testing.T) {
 	assert.Less(t, time.Since(begin), 3*time.Second)
 	assert.False(t, connection.Health().Links[0].Connected)
 	broker.Eventually(t, soon, func() bool { return q.ready(t) == 1 }, "the ack was lost with the connection")
-}
-
-// A broker that does not answer must not block a shutdown.
-func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, classic)
-	closesWhileTheBrokerIsSilent(t, q, config{Prefetch: 30}, func() {})
-}
-
-// closesWhileTheBrokerIsSilent asserts that a shutdown ends although no answer of the broker arrives. before runs when none arrives
-// any more.
-func closesWhileTheBrokerIsSilent(t *testing.T, q *queue, c config, before func()) {
-	t.Helper()
-	q.publish(t, names("message", 40)...)
-	proxy, uri := broker.Proxy(t)
-	connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", c)
-	msg := receive(t, messages)
-	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
-		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
-	require.NoError(t, err)
-	before()
-	closed := make(chan struct{})
-	go func() {
-		assert.NoError(t, s.Close())
-		assert.NoError(t, connection.Close())
-		close(closed)
-	}()
-	msg.Ack()
-	expect(t, closed, "Close returns")
-	proxy.Stop()
-	broker.Eventually(t, soon, func() bool { return q.ready(t) >= 39 }, "the broker has them back")
-}
-
-func TestOpenSaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	const canary = "c4nary-s3cret"
-	for name, uri := range map[string]string{
-		"wrong password":  broker.WithUser(t, "guest", canary),
-		"no virtual host": strings.TrimSuffix(broker.URL(t), "/") + "/missing",
-		"unreachable":     "amqp://guest:" + canary + "@127.0.0.1:1/",
-	} {
-		t.Run(name, func(t *testing.T) {
-			connection, err := subscriber.Open(wire.Config{URI: uri}, nil)
-			require.Error(t, err)
-			require.Nil(t, connection)
-			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)
-			assert.Contains(t, err.Error(), "127.0.0.1")
-		})
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,7 +15,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // countsNacks reports whether the broker counts basic.nack towards the delivery limit of quorum queues: before 4.3 it does.
@@ -27,114 +25,6 @@ func countsNacks(t *testing.T) bool {
 	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
 	require.NoError(t, err, version)
 	return major < 4 || major == 4 && minor < 3
-}
-
-func TestAShutdownLosesAndCountsNothingMore(t *testing.T) {
-	t.Parallel()
-	for name, config := range map[string]config{
-		"in the order of arrival": {Prefetch: 50},
-		"with keys":               {Prefetch: 50, OrderKey: func(msg *message.Message) string { return msg.UUID }},
-		"with keys that wait": {Prefetch: 50, OrderKey: func(msg *message.Message) string {
-			if strings.HasSuffix(msg.UUID, "0") {
-				return "busy"
-			}
-			return ""
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const inFlight, fetched, all = 16, 50, 116
-			q := newQueue(t, quorum)
-			q.publish(t, names("message", all)...)
-			config.CloseTimeout = time.Minute
-			_, s, messages := q.subscribe(t, broker.URL(t), config)
-			handled := map[string]*message.Message{}
-			for range inFlight {
-				msg := receive(t, messages)
-				handled[msg.UUID] = msg
-			}
-			broker.Eventually(t, soon, func() bool { return q.ready(t) == all-fetched }, "the broker has sent ahead")
-
-			closed := make(chan struct{})
-			go func() {
-				_ = s.Close()
-				close(closed)
-			}()
-			broker.Eventually(t, soon, func() bool { return q.ready(t) == all-inFlight }, "all that were not handed out are back")
-			assert.Nil(t, broker.Receive(t, messages, "the channel is closed"), "a message was handed out after the shutdown began")
-			for _, msg := range handled {
-				require.NoError(t, msg.Context().Err(), "handlers go on")
-				msg.Ack()
-			}
-			expect(t, closed, "Close returns when all are settled")
-
-			want := int64(0)
-			if countsNacks(t) {
-				want = 1
-			}
-			content := q.content(t)
-			assert.Len(t, content, all-inFlight)
-			for i, uuid := range names("message", all) {
-				delivery, found := content[uuid]
-				assert.Equal(t, handled[uuid] == nil, found, uuid)
-				if !found {
-					continue
-				}
-				count, _ := delivery.Headers["x-delivery-count"].(int64)
-				if i < fetched {
-					assert.Equal(t, want, count, "%s was fetched and not handed out", uuid)
-				} else {
-					assert.Zero(t, count, "%s was not fetched", uuid)
-					assert.False(t, delivery.Redelivered, "%s was not fetched", uuid)
-				}
-			}
-		})
-	}
-}
-
-func TestCloseGivesUpWhatIsNotSettled(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, quorum)
-	q.publish(t, "acked in time", "acked after its context", "never settled")
-	_, s, messages := q.subscribe(t, broker.URL(t), config{CloseTimeout: 300 * time.Millisecond})
-	byName := map[string]*message.Message{}
-	for range 3 {
-		msg := receive(t, messages)
-		byName[msg.UUID] = msg
-	}
-	var group sync.WaitGroup
-	begin := time.Now()
-	for range 8 { // concurrent calls all wait
-		group.Go(func() {
-			assert.NoError(t, s.Close())
-			assert.Greater(t, time.Since(begin), 300*time.Millisecond)
-		})
-	}
-	byName["acked in time"].Ack()
-	late := byName["acked after its context"]
-	expect(t, late.Context().Done(), "the context ends")
-	late.Ack()
-	group.Wait()
-	assert.Less(t, time.Since(begin), 4*time.Second)
-	require.NoError(t, s.Close(), "again")
-	_, err := s.Subscribe(t.Context(), q.name)
-	require.ErrorIs(t, err, subscriber.ErrClosed)
-	broker.Eventually(t, soon, func() bool { return q.ready(t) == 1 }, "the broker has it back")
-	assert.Contains(t, q.content(t), "never settled")
-}
-
-// A nack's pause must not delay a shutdown.
-func TestAShutdownEndsThePauseOfANack(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, quorum)
-	q.publish(t, "nacked")
-	connection, s, messages := q.subscribe(t, broker.URL(t), config{NackInitial: time.Hour, CloseTimeout: time.Minute})
-	receive(t, messages).Nack()
-	broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 1 }, "it keeps its place")
-	begin := time.Now()
-	require.NoError(t, s.Close())
-	assert.Less(t, time.Since(begin), 50*time.Second, "CloseTimeout is a minute")
-	assert.Contains(t, q.content(t), "nacked")
 }
 
 func TestTheEndOfSubscribesContextEndsOneSubscription(t *testing.T) {
@@ -175,42 +65,151 @@ func TestTheEndOfSubscribesContextEndsOneSubscription(t *testing.T) {
 	assert.Contains(t, content, "left in the queue")
 }
 
-// Watermill's router closes its subscribers while their handlers run.
-func TestARouterClosesUnderLoad(t *testing.T) {
+func TestCloseGivesUpWhatIsNotSettled(t *testing.T) {
 	t.Parallel()
-	const all = 3000
 	q := newQueue(t, quorum)
-	q.publish(t, names("message", all)...)
-	handled := newLedger()
-	var failed atomic.Int32
-	for round := 0; handled.distinct() < all; round++ {
-		require.Less(t, round, 1000)
-		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		require.NoError(t, err)
-		connection, err := subscriber.Open(wire.Config{URI: broker.URL(t)}, nil)
-		require.NoError(t, err)
-		s, err := newSubscriber(connection, config{Declare: q.declare}, nil)
-		require.NoError(t, err)
-		busy, enough := make(chan struct{}), int32(min(500, all-handled.distinct()))
-		var count atomic.Int32
-		router.AddConsumerHandler("handler", q.name, s, func(msg *message.Message) error {
-			if count.Add(1) == enough {
-				defer close(busy)
-			}
-			if msg.Context().Err() != nil {
-				failed.Add(1)
-			}
-			handled.add(msg.UUID)
-			return nil
+	q.publish(t, "acked in time", "acked after its context", "nacked", "never settled")
+	s, err := newSubscriber(open(t, broker.URL(t)), config{CloseTimeout: 300 * time.Millisecond, NackInitial: time.Hour,
+		NackMax: time.Hour}, nil)
+	require.NoError(t, err)
+	type key string
+	messages, err := s.Subscribe(context.WithValue(t.Context(), key("of Subscribe"), "a"), q.name)
+	require.NoError(t, err)
+	byName := map[string]*message.Message{}
+	for range 4 {
+		msg := receive(t, messages)
+		assert.Equal(t, "a", msg.Context().Value(key("of Subscribe")))
+		require.NoError(t, msg.Context().Err())
+		byName[msg.UUID] = msg
+	}
+	byName["nacked"].Nack()
+	expect(t, byName["nacked"].Context().Done(), "the context of a nacked message ends")
+	var group sync.WaitGroup
+	begin := time.Now()
+	for range 8 { // concurrent calls all wait
+		group.Go(func() {
+			assert.NoError(t, s.Close())
+			assert.Greater(t, time.Since(begin), 300*time.Millisecond)
 		})
-		go func() { _ = router.Run(context.Background()) }()
-		broker.Receive(t, busy, "messages are handled")
-		require.NoError(t, router.Close())
-		require.NoError(t, connection.Close())
 	}
-	assert.Zero(t, failed.Load(), "no context ended before its handler")
-	for uuid, count := range handled.count {
-		assert.Equal(t, 1, count, uuid)
+	byName["acked in time"].Ack()
+	expect(t, byName["acked in time"].Context().Done(), "the context of an acked message ends")
+	late := byName["acked after its context"]
+	expect(t, late.Context().Done(), "the context ends")
+	late.Ack()
+	group.Wait()
+	assert.Less(t, time.Since(begin), 20*time.Second, "a nack's pause does not delay it")
+	_, err = s.Subscribe(t.Context(), q.name)
+	require.ErrorIs(t, err, subscriber.ErrClosed)
+	q.waitReady(t, 2)
+	content := q.content(t)
+	assert.Contains(t, content, "never settled")
+	assert.Contains(t, content, "nacked")
+}
+
+// TestCloseWhileTheBrokerDoesNotAnswer: a shutdown ends all the same.
+func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for _, pausing := range []bool{false, true} {
+		t.Run(fmt.Sprint("pausing ", pausing), func(t *testing.T) {
+			t.Parallel()
+			q, p := newQueue(t, classic), newTap(-1)
+			q.publish(t, names("message", 40)...)
+			proxy, uri := broker.Proxy(t)
+			connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", config{Prefetch: 30, Gate: p.Gate})
+			msg := receive(t, messages)
+			_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
+				`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
+			require.NoError(t, err)
+			if pausing {
+				p.limit(0)
+				broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the broker has cancelled the consumer")
+			}
+			closed := make(chan struct{})
+			go func() {
+				assert.NoError(t, s.Close())
+				assert.NoError(t, connection.Close())
+				close(closed)
+			}()
+			msg.Ack()
+			expect(t, closed, "Close returns")
+			proxy.Stop()
+			broker.Eventually(t, soon, func() bool { return q.ready(t) >= 39 }, "the broker has them back")
+		})
 	}
-	assert.Empty(t, q.content(t))
+}
+
+// TestWhatWasNotHandedOutGoesBack at a pause and at a shutdown, and counts no more deliveries than it must.
+func TestWhatWasNotHandedOutGoesBack(t *testing.T) {
+	t.Parallel()
+	for name, key := range keyings {
+		for _, how := range []string{"pause", "pause of a classic queue", "shutdown"} {
+			t.Run(how+" "+name, func(t *testing.T) {
+				t.Parallel()
+				const inFlight, fetched, all = 16, 50, 116
+				arguments := quorum
+				if how == "pause of a classic queue" {
+					arguments = classic
+				}
+				q, p := newQueue(t, arguments), newTap(-1)
+				q.publish(t, names("message", all)...)
+				connection, s, messages := q.subscribe(t, broker.URL(t), config{
+					Prefetch: fetched, OrderKey: key, CloseTimeout: time.Minute, Gate: p.Gate,
+				})
+				handled := map[string]*message.Message{}
+				for range inFlight { // the default of Concurrency
+					msg := receive(t, messages)
+					handled[msg.UUID] = msg
+				}
+				q.waitReady(t, all-fetched)
+				closed := make(chan struct{})
+				if how == "shutdown" {
+					go func() { _ = s.Close(); close(closed) }()
+				} else {
+					p.limit(0)
+				}
+				q.waitReady(t, all-inFlight)
+				if how == "shutdown" {
+					assert.Nil(t, broker.Receive(t, messages, "the channel is closed"), "nothing more is handed out")
+				} else {
+					broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming },
+						"health reports it")
+					assert.Equal(t, inFlight, connection.Health().Subscriptions[0].InFlight)
+				}
+				for _, msg := range handled {
+					require.NoError(t, msg.Context().Err(), "handlers go on")
+					require.True(t, msg.Ack())
+				}
+				if how != "shutdown" {
+					q.waitPaused(t, all-inFlight)
+					begin := time.Now()
+					require.NoError(t, s.Close())
+					assert.Less(t, time.Since(begin), 50*time.Second, "CloseTimeout is a minute")
+					close(closed)
+				}
+				expect(t, closed, "Close returns when all are settled")
+				assert.True(t, p.Ended(), "the subscription is detached")
+
+				want := int64(0)
+				if how != "pause of a classic queue" && countsNacks(t) {
+					want = 1
+				}
+				content := q.content(t)
+				assert.Len(t, content, all-inFlight)
+				for i, uuid := range names("message", all) {
+					delivery, found := content[uuid]
+					assert.Equal(t, handled[uuid] == nil, found, uuid)
+					count, _ := delivery.Headers["x-delivery-count"].(int64)
+					switch {
+					case !found:
+					case i < fetched:
+						assert.Equal(t, want, count, "%s was fetched and not handed out", uuid)
+					default:
+						assert.Zero(t, count, "%s was not fetched", uuid)
+						assert.False(t, delivery.Redelivered, "%s was not fetched", uuid)
+					}
+				}
+			})
+		}
+	}
 }
