@@ -1,11 +1,9 @@
 package publisher_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -16,71 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
-
-func TestNotConfirmedBeforeTheDeadline(t *testing.T) {
-	t.Parallel()
-	topology := declare(t, nil)
-	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.Wire.URI, c.ConfirmTimeout = uri, 300*time.Millisecond })
-	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
-	defer hold(t, proxy, "downstream")()
-
-	begin := time.Now()
-	err := p.Publish(topology.queue, newMessage("unknown"))
-	asPublishError(t, err, publish.ErrNotConfirmed)
-	assert.InDelta(t, 0.3, time.Since(begin).Seconds(), 0.25)
-	assert.NotErrorIs(t, err, publish.ErrStalled)
-	require.Equal(t, map[string]int{"before": 1, "unknown": 1}, topology.content(t))
-	proxy.Stop()
-}
-
-func TestMessageContextEndsTheWait(t *testing.T) {
-	t.Parallel()
-	topology := declare(t, nil)
-	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.Wire.URI = uri })
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	msg := newMessage("cancelled before")
-	msg.SetContext(ctx)
-	require.ErrorIs(t, p.Publish(topology.queue, msg), context.Canceled)
-
-	defer hold(t, proxy, "downstream")()
-	ctx, cancel = context.WithCancel(t.Context())
-	defer cancel()
-	msg = newMessage("cancelled in flight")
-	msg.SetContext(ctx)
-	result := make(chan error, 1)
-	go func() { result <- p.Publish(topology.queue, msg) }()
-	client := broker.Channel(t)
-	broker.Eventually(t, soon, func() bool {
-		queue, err := client.QueueDeclarePassive(topology.queue, true, false, false, false, nil)
-		return err == nil && queue.Messages == 1
-	}, "the message is in the queue")
-	cancel()
-	select {
-	case err := <-result:
-		require.ErrorIs(t, err, context.Canceled)
-		asPublishError(t, err, publish.ErrNotConfirmed)
-	case <-time.After(soon):
-		t.Fatal("Publish did not return after its context was cancelled")
-	}
-
-	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	msg = newMessage("deadline")
-	msg.SetContext(ctx)
-	err := p.Publish(topology.queue, msg)
-	require.ErrorIs(t, err, context.DeadlineExceeded)
-	asPublishError(t, err, publish.ErrNotConfirmed)
-	require.Equal(t, map[string]int{"cancelled in flight": 1, "deadline": 1}, topology.content(t))
-	proxy.Stop()
-}
 
 func TestLostConnection(t *testing.T) {
 	t.Parallel()
@@ -123,6 +58,10 @@ func TestLostConnection(t *testing.T) {
 	assert.Equal(t, 1, content["after"])
 	assert.Zero(t, content["away"])
 	assert.Len(t, content, callers+2)
+	health := p.Health()
+	assert.Equal(t, 1, health.Reconnects)
+	require.Error(t, health.LastError, "it is kept")
+	assert.False(t, health.Since.Before(health.LastErrorAt))
 }
 
 func TestPeerThatStopsReading(t *testing.T) {
@@ -195,57 +134,47 @@ func TestAloneBlockedConnection(t *testing.T) {
 	assert.Zero(t, content["blocked"])
 }
 
-func TestNewReportsConnectionErrors(t *testing.T) {
-	t.Parallel()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := listener.Addr().String()
-	require.NoError(t, listener.Close())
-	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer silent.Close()
-
-	const canary = "c4nary-s3cret"
-	for name, uri := range map[string]string{
-		"wrong password":  broker.WithUser(t, "guest", canary),
-		"unknown user":    broker.WithUser(t, "unknown", canary),
-		"unreachable":     "amqp://guest:" + canary + "@" + address + "/",
-		"does not answer": "amqp://guest:" + canary + "@" + silent.Addr().String() + "/?connection_timeout=300",
-		"no virtual host": strings.TrimSuffix(broker.URL(t), "/") + "/" + "missing",
-	} {
-		t.Run(name, func(t *testing.T) {
-			begin := time.Now()
-			p, err := publisher.Open(publisher.Config{Wire: wire.Config{URI: uri}}, nil)
-			require.Error(t, err)
-			require.Nil(t, p)
-			assert.Less(t, time.Since(begin), 25*time.Second, "amqp091-go's default is 30 s")
-			assert.NotContains(t, fmt.Sprintf("%v %+v %#v", err, err, err), canary)
-			assert.Contains(t, err.Error(), "127.0.0.1")
-		})
+// suspend stops the process of a queue inside the broker. Like a queue without a majority, it takes messages and confirms none.
+func suspend(t *testing.T, queue string) {
+	t.Helper()
+	eval := func(action string) {
+		t.Helper()
+		require.Contains(t, broker.Ctl(t, "eval", fmt.Sprintf(`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)),
+			sys:%s(amqqueue:get_pid(Q)).`, queue, action)), "ok")
 	}
+	t.Cleanup(func() { eval("resume") })
+	eval("suspend")
 }
 
-// The publisher reconnects also after an operator has closed its connection.
-func TestBrokerClosesTheConnection(t *testing.T) {
+// A channel waits without end when the process of the quorum queue does not answer to its first message: it confirms no
+// message of any queue, and does not close. A classic queue confirms none of its own messages. The publisher must use
+// another channel.
+func TestQueueThatNeverConfirms(t *testing.T) {
 	t.Parallel()
-	topology := declare(t, nil)
-	name := broker.Name(t, "named")
-	p := topology.open(t, func(c *settings) {
-		c.Wire.AMQP = &amqp091.Config{Properties: amqp091.Table{"connection_name": name}}
-	})
-	management := broker.Management(t)
-	broker.Eventually(t, soon, func() bool {
-		connections, err := management.ListConnections()
-		if err != nil {
-			return false
-		}
-		for _, connection := range connections {
-			if connection.ClientProperties["connection_name"] == name {
-				_, err := management.CloseConnection(connection.Name)
-				return err == nil
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+			const maxInFlight, timeout = 16, 500 * time.Millisecond
+			healthy, stuck := declare(t, nil), declare(t, amqp091.Table{"x-queue-type": queueType})
+			p := healthy.open(t, func(c *settings) {
+				c.Exchange, c.MaxInFlight, c.ConfirmTimeout = "", maxInFlight, timeout
+			})
+			suspend(t, stuck.queue)
+			err := p.Publish(stuck.queue, newMessages(maxInFlight/2)...)
+			require.ErrorIs(t, err, publish.ErrNotConfirmed)
+			require.ErrorIs(t, p.Publish(stuck.queue, newMessage("one more")), publish.ErrNotConfirmed)
+
+			messages := newMessages(10 * maxInFlight)
+			var group sync.WaitGroup
+			for caller := range maxInFlight { // as many callers as slots: the publisher has lost no slot
+				group.Go(func() { assert.NoError(t, p.Publish(healthy.queue, messages[10*caller:10*(caller+1)]...)) })
 			}
-		}
-		return false
-	}, "an operator closes the connection")
-	broker.Eventually(t, soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it reconnects")
+			group.Wait()
+			content := healthy.content(t) // what was in flight on the channel that is given up may be there twice
+			for _, msg := range messages {
+				assert.NotZero(t, content[msg.UUID], msg.UUID)
+			}
+			assert.Len(t, content, len(messages))
+		})
+	}
 }

@@ -79,19 +79,15 @@ type settings struct {
 // halfConfig is what an upper half does around Send: those of Connect do the same for the app's messages and for
 // copies.
 type halfConfig struct {
-	Exchange        string
-	Route           func(topic string) (exchange, routingKey string)
-	Marshal         func(*message.Message) (amqp091.Publishing, error)
-	Shrink          func(p *amqp091.Publishing, excess int)
-	DeclareExchange func(channel *amqp091.Channel, exchange string) error
-	Redeclare       func(channel *amqp091.Channel, exchange, routingKey string) error
+	Exchange string
+	Marshal  func(*message.Message) (amqp091.Publishing, error)
+	Shrink   func(p *amqp091.Publishing, excess int)
 }
 
 // A half publishes messages over Send.
 type half struct {
 	*publisher.Connection
-	config            halfConfig
-	exchanges, queues *publisher.Declarations
+	config halfConfig
 }
 
 func (o topology) open(t testing.TB, change func(*settings)) half {
@@ -103,14 +99,22 @@ func (o topology) open(t testing.TB, change func(*settings)) half {
 	return on(connect(t, s.Config), s.halfConfig)
 }
 
+func connect(t testing.TB, config publisher.Config) *publisher.Connection {
+	t.Helper()
+	if config.Wire.URI == "" {
+		config.Wire.URI = broker.URL(t)
+	}
+	connection, err := publisher.Open(config, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, connection.Close()) })
+	return connection
+}
+
 func on(connection *publisher.Connection, config halfConfig) half {
 	if config.Marshal == nil {
 		config.Marshal = marshal
 	}
-	return half{connection, config,
-		connection.NewDeclarations("DeclareExchange"),
-		connection.NewDeclarations("Redeclare"),
-	}
+	return half{connection, config}
 }
 
 func marshal(msg *message.Message) (amqp091.Publishing, error) {
@@ -125,9 +129,6 @@ func (h half) Publish(topic string, messages ...*message.Message) error {
 	all := make([]publisher.Message, len(messages))
 	for i, msg := range messages {
 		m := publisher.Message{Context: msg.Context(), Exchange: h.config.Exchange, RoutingKey: topic, UUID: msg.UUID}
-		if h.config.Route != nil {
-			m.Exchange, m.RoutingKey = h.config.Route(topic)
-		}
 		var err error
 		if m.Publishing, err = h.config.Marshal(msg); err != nil {
 			return err
@@ -141,29 +142,9 @@ func (h half) Publish(topic string, messages ...*message.Message) error {
 		}
 		all[i] = m
 	}
-	if h.config.DeclareExchange != nil {
-		if err := h.exchanges.Exchange(&all[0], h.config.DeclareExchange); err != nil {
-			return err
-		}
-	}
 	failures, err := h.Send(all...)
 	if err != nil {
 		return err
-	}
-	for i := range failures {
-		if h.config.DeclareExchange != nil && publisher.NoExchange(failures[i]) {
-			if failures[i] = h.exchanges.ExchangeAgain(&all[i], failures[i], h.config.DeclareExchange); failures[i] == nil {
-				failures[i] = h.SendOne(all[i])
-			}
-		}
-		if h.config.Redeclare != nil && errors.Is(failures[i], publish.ErrUnroutable) {
-			redeclare := func(channel *amqp091.Channel) error {
-				return h.config.Redeclare(channel, all[i].Exchange, all[i].RoutingKey)
-			}
-			if failures[i] = h.queues.Again(&all[i], failures[i], redeclare); failures[i] == nil {
-				failures[i] = h.SendOne(all[i])
-			}
-		}
 	}
 	return errors.Join(failures...)
 }

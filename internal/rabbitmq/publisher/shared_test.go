@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,6 +106,18 @@ func TestEachMessageOfACallHasItsOwnError(t *testing.T) {
 	require.NoError(t, r.failures[0])
 	require.ErrorIs(t, r.failures[1], publish.ErrUnroutable)
 	require.NoError(t, r.failures[2])
+
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	failed := c.SendOne(messageOf(cancelled, "cancelled before"))
+	require.ErrorIs(t, failed, publish.ErrNotConfirmed)
+	require.ErrorIs(t, failed, context.Canceled)
+
+	long := timed(t, "long", time.Minute)
+	long.RoutingKey = strings.Repeat("x", 256)
+	require.ErrorContains(t, c.SendOne(long), "the routing key is")
+	long.RoutingKey, long.Exchange = "queue", long.RoutingKey
+	require.ErrorIs(t, c.SendOne(long), publish.ErrRefused)
 
 	tooLarge := timed(t, "large", time.Minute)
 	tooLarge.Publishing.Headers = tableOf(maxElements + 1)
