@@ -3,7 +3,6 @@ package hostile_test
 import (
 	"bytes"
 	"crypto/sha256"
-	"fmt"
 	"math"
 	"strconv"
 	"sync"
@@ -18,8 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -165,23 +162,6 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 	}
 }
 
-// TestOwnExpirationCannotEndAWait: the tier's delay is longer than the message's own expiration.
-func TestOwnExpirationCannotEndAWait(t *testing.T) {
-	t.Parallel()
-	const delay = 1500 * time.Millisecond
-	a := testapp.New(t, testapp.Schedule(delay))
-	queue := a.Queue("orders")
-	calls := testapp.NewLedger()
-	at := make(chan time.Time, 10)
-	a.Handle(queue, 1, func(msg *message.Message) error { at <- time.Now(); calls.Add(string(msg.Payload)); return errDown })
-	a.Run()
-	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("short-lived"), Expiration: "500"})
-	letter := letters(t, queue, 1)["short-lived"]
-	exhausted(t, letter, "2")
-	same(t, 2, calls.Counts(), "short-lived")
-	assert.GreaterOrEqual(t, -(<-at).Sub(<-at), broker.Least(delay))
-}
-
 // TestBodiesOfEverySize: bodies survive every retry unchanged, from empty to 16 MiB, and around the frame size.
 func TestBodiesOfEverySize(t *testing.T) {
 	t.Parallel()
@@ -212,92 +192,4 @@ func TestBodiesOfEverySize(t *testing.T) {
 	assert.Equal(t, sums, got)
 	same(t, 3, calls.Counts(), keys(sums)...)
 	empty(t, queue)
-}
-
-// TestForgedRecords: an unreadable record counts as none, a readable one counts on its topic only, and no message is
-// retried more often than the schedule allows.
-func TestForgedRecords(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	in := func(d time.Duration) string { return time.Now().Add(d).UTC().Format("2006-01-02T15:04:05.000Z07:00") }
-	type row struct {
-		headers amqp091.Table
-		calls   int // at most 3
-	}
-	forge := func(pairs ...any) amqp091.Table {
-		headers := amqp091.Table{recordkey.Failures: "1", recordkey.Topic: queue}
-		for i := 0; i < len(pairs); i += 2 {
-			headers[pairs[i].(string)] = pairs[i+1]
-		}
-		return headers
-	}
-	rows := map[string]row{
-		"believed":         {forge(), 2},
-		"spent":            {forge(recordkey.Failures, "3"), 1},
-		"due in a second":  {forge(recordkey.DueAt, in(time.Second)), 2},
-		"due in year 0":    {forge(recordkey.DueAt, "0000-01-01T00:00:00.000Z"), 2},
-		"failed in year 0": {forge(recordkey.FirstFailedAt, "0000-01-01T00:00:00.000Z"), 2},
-		"due before zones": {forge(recordkey.DueAt, "0000-01-01T00:00:00.000+23:59"), 2},
-		"another topic":    {forge(recordkey.Topic, "payments", recordkey.DueAt, in(time.Hour)), 3},
-		"no topic":         {amqp091.Table{recordkey.Failures: "2"}, 3},
-		"long reason":      {forge(recordkey.Reason, string(bytes.Repeat([]byte("\xff"), 50_000))), 2},
-		"dead already":     {forge(recordkey.DeadReason, "forged"), 2},
-		"typed keys": {amqp091.Table{recordkey.Failures: int64(2), recordkey.Topic: []byte(queue),
-			recordkey.DueAt: time.Now()}, 3},
-	}
-	// Texts that a header has as they are. The tests of package middleware have the others.
-	for _, text := range []string{"", "-1", "1\x00", "\xff", "١"} {
-		rows[fmt.Sprintf("count %q", text)] = row{forge(recordkey.Failures, text), 3}
-		rows[fmt.Sprintf("due %q", text)] = row{forge(recordkey.DueAt, text), 3}
-	}
-
-	calls := testapp.NewLedger()
-	a.Handle(queue, 8, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
-	a.Run()
-	want := map[string]int{}
-	for identity, r := range rows {
-		testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte(identity), Headers: r.headers})
-		want[identity] = r.calls
-	}
-	got := letters(t, queue, len(rows))
-	assert.Equal(t, keys(rows), keys(got))
-	assert.Equal(t, want, calls.Counts())
-	for identity, letter := range got {
-		if _, typed := rows[identity].headers[recordkey.Failures].(int64); typed {
-			continue
-		}
-		record, ok := retry.ReadRecord(metadataOf(letter))
-		require.True(t, ok, "%s: %v", identity, letter.Headers)
-		assert.GreaterOrEqual(t, record.Failures, 3, identity)
-		assert.Equal(t, queue, record.Topic, identity)
-		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason, identity)
-		assert.WithinDuration(t, time.Now(), record.LastFailedAt, time.Minute, identity)
-	}
-	empty(t, queue)
-}
-
-func metadataOf(letter amqp091.Delivery) message.Metadata {
-	metadata := message.Metadata{}
-	for key, value := range letter.Headers {
-		if text, ok := value.(string); ok {
-			metadata[key] = text
-		}
-	}
-	return metadata
-}
-
-// TestUUIDOfAnotherType: watermill-amqp's marshaler expects a string.
-func TestUUIDOfAnotherType(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	calls := testapp.NewLedger()
-	a.Handle(queue, 1, func(msg *message.Message) error { calls.Add(string(msg.Payload)); return errDown })
-	a.Run()
-	sent := amqp091.Table{publisher.UUIDHeader: []byte{1, 2}}
-	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("bytes"), Headers: sent})
-	letter := letters(t, queue, 1)["bytes"]
-	assert.Equal(t, sent[publisher.UUIDHeader], letter.Headers[publisher.UUIDHeader])
-	same(t, 3, calls.Counts(), "bytes")
 }

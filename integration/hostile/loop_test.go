@@ -58,31 +58,21 @@ func (f *failures) permit(t *testing.T, configure, write, read string) {
 	require.NoError(t, err)
 }
 
-func deleteExchange(t *testing.T, f *failures) {
-	require.NoError(t, broker.Channel(t).ExchangeDelete(f.app.Name, false, false))
-}
-
 // faults: the subscriber's connection works in all of them, so that a nacked message would be redelivered at once.
 var faults = map[string]fault{
 	"publisher down": {
 		begin:  func(_ *testing.T, f *failures) { f.cut() },
 		repair: func(_ *testing.T, f *failures) { f.join() },
 	},
-	"unmarshal failure": {unreadable: true, begin: func(*testing.T, *failures) {}, repair: func(*testing.T, *failures) {}},
 	"unmarshal failure and publisher down": {
 		unreadable: true,
 		begin:      func(_ *testing.T, f *failures) { f.cut() },
 		repair:     func(_ *testing.T, f *failures) { f.join() },
 	},
-	"permission missing": {
-		// A channel caches its permissions, a new connection does not.
-		begin:  func(t *testing.T, f *failures) { f.permit(t, ".*", "^$", ".*"); f.cut(); f.join() },
-		repair: func(t *testing.T, f *failures) { f.permit(t, ".*", ".*", ".*"); f.cut(); f.join() },
-	},
 	"exchange deleted, declare not permitted": {
 		begin: func(t *testing.T, f *failures) {
-			f.permit(t, "^$", ".*", ".*")
-			deleteExchange(t, f)
+			f.permit(t, "^$", ".*", ".*") // a channel caches its permissions, a new connection does not
+			require.NoError(t, broker.Channel(t).ExchangeDelete(f.app.Name, false, false))
 			f.cut()
 			f.join()
 		},
@@ -95,7 +85,7 @@ var faults = map[string]fault{
 func TestNoHotLoop(t *testing.T) {
 	t.Parallel()
 	const handlers, messages, perSecond = 4, 8, 5
-	const watched = 6 * time.Second
+	const watched = 4 * time.Second
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -115,10 +105,8 @@ func TestNoHotLoop(t *testing.T) {
 			require.NoError(t, err)
 
 			queue := f.app.Queue("orders")
-			calls := testapp.NewLedger()
 			for i := range handlers {
-				f.app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(msg *message.Message) error {
-					calls.Add(string(msg.Payload))
+				f.app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(*message.Message) error {
 					return errDown
 				}).AddMiddleware(f.app.Retry.Middleware)
 			}
@@ -141,10 +129,8 @@ func TestNoHotLoop(t *testing.T) {
 			assert.Less(t, total+nacks, bound*handlers, "deliveries and nacks")
 			assert.Less(t, most, bound, "deliveries of one message")
 			assert.Less(t, tries, 2*bound*handlers, "attempts to publish")
-			t.Logf("in %v: deliveries=%d of one message=%d nacks=%d handler calls=%d attempts to publish=%d", watched, total, most, nacks, sum(calls), tries)
-			if !fault.unreadable || name != "unmarshal failure" {
-				require.Zero(t, testapp.Depth(t, queue+".dead"), "the fault had an effect until now")
-			}
+			t.Logf("in %v: deliveries=%d of one message=%d nacks=%d attempts to publish=%d", watched, total, most, nacks, tries)
+			require.Zero(t, testapp.Depth(t, queue+".dead"), "the fault had an effect until now")
 
 			fault.repair(t, f)
 			got := letters(t, queue, messages)
@@ -152,11 +138,4 @@ func TestNoHotLoop(t *testing.T) {
 			empty(t, queue)
 		})
 	}
-}
-
-func sum(l *testapp.Ledger) (total int) {
-	for _, count := range l.Counts() {
-		total += count
-	}
-	return total
 }

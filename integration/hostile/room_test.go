@@ -14,7 +14,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
@@ -131,51 +130,6 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 	assert.Len(t, got["126500"].Headers[recordkey.Reason], 1024, "the record is complete if it fits")
 	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, recordkey.Reason, "the record is shortened if it does not fit")
 	r.end(queue+".dead", got)
-	require.NoError(t, a.Builder.Close())
-}
-
-// TestReaderThatShutsDown: watermill-amqp's subscriber gives back the dead letters that it has not settled when it is closed. The next
-// reader reads all.
-func TestReaderThatShutsDown(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	queue := a.Queue("orders")
-	a.Declare(queue)
-	sent := map[string]bool{}
-	for size := 129_800; size > 126_500; size -= 75 {
-		msg := full(size)
-		sent[msg.UUID] = true
-		require.NoError(t, a.Fail(queue, msg, backoff.Permanent(errFull)), size)
-	}
-	subscribe := func() (message.Subscriber, <-chan *message.Message) {
-		subscriber, err := amqp.NewSubscriber(a.Builder.DeadLetterSubscriberConfig(), a.Log)
-		require.NoError(t, err)
-		letters, err := subscriber.Subscribe(t.Context(), queue)
-		require.NoError(t, err)
-		return subscriber, letters
-	}
-	for range 3 {
-		subscriber, letters := subscribe()
-		select {
-		case <-letters: // not settled
-		case <-time.After(2 * soon):
-			require.FailNow(t, "no dead letter arrived")
-		}
-		require.NoError(t, subscriber.Close())
-	}
-	subscriber, letters := subscribe()
-	got := map[string]bool{}
-	for len(got) < len(sent) {
-		select {
-		case letter := <-letters:
-			got[letter.UUID] = true
-			letter.Ack()
-		case <-time.After(2 * soon):
-			require.FailNow(t, "dead letters are missing", "%d of %d: %v", len(got), len(sent), a.Log.Lines("501"))
-		}
-	}
-	assert.Equal(t, sent, got)
-	require.NoError(t, subscriber.Close())
 	require.NoError(t, a.Builder.Close())
 }
 

@@ -23,11 +23,11 @@ import (
 
 var errDown = errors.New("the bank is down")
 
-// TestBrokerUnreachableForAMinute while handlers fail: no message is lost, dead-lettered by mistake, or redelivered in a loop.
-func TestBrokerUnreachableForAMinute(t *testing.T) {
+// TestBrokerUnreachable while handlers fail: no message is lost, dead-lettered by mistake, or redelivered in a loop.
+func TestBrokerUnreachable(t *testing.T) {
 	t.Parallel()
 	const messages, handlers = 600, 16
-	away := time.Minute
+	const away = 20 * time.Second
 	proxy, uri := broker.Proxy(t)
 	a := testapp.NewParts(t, testapp.Schedule(200*time.Millisecond, 500*time.Millisecond, time.Second), func(b *config.Config) {
 		b.AMQP = amqp.NewDurableQueueConfig(uri)
