@@ -26,12 +26,6 @@ func (m *buildersMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Messa
 	if err != nil {
 		return nil, err
 	}
-	// the app's marshaler has not used message.NewMessage: watermill-amqp would never see the ack
-	if msg.Acked() == nil {
-		made := message.NewMessage(msg.UUID, msg.Payload)
-		made.Metadata = msg.Metadata
-		msg = made
-	}
 	msg.Metadata[binding.BuilderKey] = m.token
 	return msg, nil
 }

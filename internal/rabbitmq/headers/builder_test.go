@@ -66,11 +66,14 @@ func (literal) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 func TestMessageWithoutItsConstructor(t *testing.T) {
-	m := headers.NewBuilders(literal{}, naming.Default, "token")
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("body")})
-	require.NoError(t, err)
-	assert.Equal(t, "1body", msg.UUID+string(msg.Payload))
-	acked := msg.Acked()
-	msg.Ack()
-	<-acked
+	for _, m := range []app.Marshaler{
+		headers.New(literal{}, naming.Default), headers.NewBuilders(literal{}, naming.Default, "token"),
+	} {
+		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("body")})
+		require.NoError(t, err)
+		assert.Equal(t, "1body", msg.UUID+string(msg.Payload))
+		acked := msg.Acked()
+		msg.Ack()
+		<-acked
+	}
 }

@@ -48,8 +48,5 @@ func SetOrigin(headers amqp091.Table, exchange, routingKey string) {
 	headers[exchangeHeader], headers[routingKeyHeader] = exchange, routingKey
 }
 
-// AppendValue appends the encoding of a header's value. Equal values have equal encodings.
-func AppendValue(b []byte, value any) []byte { return appendValue(b, value) }
-
 // RawReason returns why the app's marshaler could not marshal a dead letter, or "". See rawHeader.
 func RawReason(headers amqp091.Table) string { return text(headers, rawHeader) }

@@ -149,8 +149,13 @@ func (m *marshaler) call(delivery amqp091.Delivery) (msg *message.Message, err e
 		}
 	}()
 	msg, err = m.app.Unmarshal(delivery)
-	if err == nil && msg == nil {
+	switch {
+	case err != nil:
+	case msg == nil:
 		err = errors.New("the marshaler returned no message")
+	case msg.Acked() == nil: // it has not used message.NewMessage: a subscriber would never see the ack
+		made := message.NewMessage(msg.UUID, msg.Payload)
+		made.Metadata, msg = msg.Metadata, made
 	}
 	return msg, err
 }

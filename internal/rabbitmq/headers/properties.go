@@ -138,7 +138,7 @@ func (p *properties) appendTo(b []byte) []byte {
 		b = appendTime(append(b, fieldTimestamp), p.Timestamp)
 	}
 	if len(p.Headers) > 0 {
-		b = appendValue(append(b, fieldHeaders), p.Headers)
+		b = AppendValue(append(b, fieldHeaders), p.Headers)
 	}
 	if p.Raw {
 		b = append(b, fieldRaw, 't', 1)

@@ -20,8 +20,9 @@ const maxDepth = 64
 
 var errEncoding = errors.New("not an encoding of AMQP properties")
 
-// appendValue encodes the types that amqp091-go reads from the wire. A value of another type is kept as its text.
-func appendValue(b []byte, value any) []byte {
+// AppendValue appends the encoding of a header's value. Equal values have equal encodings. It encodes the types that
+// amqp091-go reads from the wire. A value of another type is kept as its text.
+func AppendValue(b []byte, value any) []byte {
 	length := func(tag byte, n int) []byte { return binary.AppendUvarint(append(b, tag), uint64(n)) }
 	fixed := func(tag byte, bits uint64) []byte { return binary.BigEndian.AppendUint64(append(b, tag), bits) }
 	switch v := value.(type) {
@@ -65,14 +66,14 @@ func appendValue(b []byte, value any) []byte {
 	case []any:
 		b = length('A', len(v))
 		for _, element := range v {
-			b = appendValue(b, element)
+			b = AppendValue(b, element)
 		}
 		return b
 	case amqp091.Table:
 		b = length('F', len(v))
 		for _, key := range slices.Sorted(maps.Keys(v)) { // equal headers have equal encodings
 			b = append(binary.AppendUvarint(b, uint64(len(key))), key...)
-			b = appendValue(b, v[key])
+			b = AppendValue(b, v[key])
 		}
 		return b
 	default:
@@ -80,7 +81,7 @@ func appendValue(b []byte, value any) []byte {
 	}
 }
 
-// appendText and appendTime encode as appendValue, without an allocation for the conversion to any.
+// appendText and appendTime encode as AppendValue, without an allocation for the conversion to any.
 func appendText(b []byte, text string) []byte {
 	return append(binary.AppendUvarint(append(b, 'S'), uint64(len(text))), text...)
 }
@@ -89,7 +90,7 @@ func appendTime(b []byte, t time.Time) []byte {
 	return binary.BigEndian.AppendUint64(append(b, 'T'), uint64(t.Unix()))
 }
 
-// decoder reads what appendValue wrote. After its first error it returns zero values.
+// decoder reads what AppendValue wrote. After its first error it returns zero values.
 type decoder struct {
 	rest []byte
 	err  error

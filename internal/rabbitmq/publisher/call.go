@@ -65,7 +65,7 @@ func (c *call) start(r *request, wait bool) bool {
 		if !wait {
 			return false
 		}
-		if err := c.await(c.c.slots, r.ctx); err != nil {
+		if err := c.await(c.c.slots, nil, r.ctx); err != nil {
 			r.failed = c.left(r, err)
 			if s := c.c.current.Load().session; s != nil {
 				s.giveUpIfStuck() // an alarm may have prevented it until now
@@ -122,7 +122,7 @@ func (c *call) settle(r *request) error {
 
 // outcome waits for the outcome of one attempt.
 func (c *call) outcome(r *request, alone bool) error {
-	if err := c.await(r.done, r.ctx); err != nil {
+	if err := c.await(r.done, nil, r.ctx); err != nil {
 		return c.left(r, err)
 	}
 	if r.err != nil {
@@ -135,7 +135,7 @@ func (c *call) outcome(r *request, alone bool) error {
 	if r.id == "" {
 		defer s.giveUp() // no other message of its channel has a confirm to come
 	}
-	if err := c.confirmed(r); err == errGivenUp {
+	if err := c.await(r.confirm.Done(), s.givenUp, r.ctx); err == errGivenUp {
 		return err
 	} else if err != nil {
 		return c.left(r, err)
@@ -151,7 +151,7 @@ func (c *call) outcome(r *request, alone bool) error {
 		s.nacked()
 		return r.failure(publish.ErrNacked, nil)
 	}
-	if err := c.await(s.closed, r.ctx); err != nil {
+	if err := c.await(s.closed, nil, r.ctx); err != nil {
 		return c.left(r, err)
 	}
 	if alone && r.suspect != nil && s.reason != nil {
@@ -173,8 +173,9 @@ func (c *call) outcome(r *request, alone bool) error {
 	}
 }
 
-// await waits for a receive from ready. An error is the reason why the caller stops waiting.
-func (c *call) await(ready <-chan struct{}, ctx context.Context) error {
+// await waits for a receive from ready. An error is the reason why the caller stops waiting. It is errGivenUp when
+// givenUp is closed.
+func (c *call) await(ready, givenUp <-chan struct{}, ctx context.Context) error {
 	select {
 	case <-ready:
 		return nil
@@ -186,31 +187,10 @@ func (c *call) await(ready <-chan struct{}, ctx context.Context) error {
 	select {
 	case <-ready:
 		return nil
+	case <-givenUp:
+		return errGivenUp
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-c.timer.C:
-		c.expired = true
-		return errDeadline
-	}
-}
-
-// confirmed waits for the confirm. It returns errGivenUp when the session was given up instead.
-func (c *call) confirmed(r *request) error {
-	select {
-	case <-r.confirm.Done():
-		return nil
-	default:
-	}
-	if c.expired {
-		return errDeadline
-	}
-	select {
-	case <-r.confirm.Done():
-		return nil
-	case <-r.session.givenUp:
-		return errGivenUp
-	case <-r.ctx.Done():
-		return r.ctx.Err()
 	case <-c.timer.C:
 		c.expired = true
 		return errDeadline

@@ -40,12 +40,12 @@ func (q *quarantine) publish(r *request) {
 	for {
 		state := q.connection.link.State()
 		if r.state.Load() == abandoned || state.Connection == nil {
-			r.reportUnsent(publish.ErrNotConnected, state.Cause)
+			r.report(publish.ErrNotConnected, state.Cause, true)
 			return
 		}
 		s, err := q.open(state.Connection)
 		if err != nil {
-			r.reportUnsent(publish.ErrNotConnected, err)
+			r.report(publish.ErrNotConnected, err, true)
 			return
 		}
 		confirm, err := s.put(r)
@@ -54,7 +54,7 @@ func (q *quarantine) publish(r *request) {
 		}
 		if err != nil {
 			_ = s.connection.Socket.Close() // a part of the message may have been written
-			r.reportFailure(publish.ErrNotConnected, err)
+			r.report(publish.ErrNotConnected, err, false)
 			return
 		}
 		r.session, r.confirm = s, confirm

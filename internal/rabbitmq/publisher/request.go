@@ -60,15 +60,9 @@ func (r *request) recycle() {
 // reportWritten ends an attempt for the lane: session and confirm are set.
 func (r *request) reportWritten() { r.done <- struct{}{} }
 
-// reportUnsent ends an attempt for the lane: nothing of the message was written.
-func (r *request) reportUnsent(kind, cause error) {
-	r.err = &publish.Error{Err: kind, Cause: cause, Unsent: true}
-	r.done <- struct{}{}
-}
-
-// reportFailure ends an attempt for the lane: the message was not written, or only a part of it.
-func (r *request) reportFailure(kind, cause error) {
-	r.err = &publish.Error{Err: kind, Cause: cause}
+// report ends an attempt for the lane: the message was not written. unsent: not even a part of it.
+func (r *request) report(kind, cause error, unsent bool) {
+	r.err = &publish.Error{Err: kind, Cause: cause, Unsent: unsent}
 	r.done <- struct{}{}
 }
 

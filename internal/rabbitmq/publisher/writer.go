@@ -63,7 +63,7 @@ func (w *writer) publish(r *request) {
 	for {
 		state := w.connection.link.State()
 		if r.state.Load() == abandoned || state.Connection == nil {
-			r.reportUnsent(publish.ErrNotConnected, state.Cause)
+			r.report(publish.ErrNotConnected, state.Cause, true)
 			return
 		}
 		current := w.connection.current.Load()
@@ -81,7 +81,7 @@ func (w *writer) publish(r *request) {
 			}
 			if !errors.Is(err, amqp091.ErrClosed) {
 				_ = s.connection.Socket.Close() // a part of the message may have been written
-				r.reportFailure(publish.ErrNotConnected, err)
+				r.report(publish.ErrNotConnected, err, false)
 				return
 			}
 		}
@@ -91,7 +91,7 @@ func (w *writer) publish(r *request) {
 		case <-current.changed:
 		case <-state.Changed:
 		case <-w.connection.ctx.Done():
-			r.reportUnsent(retry.ErrClosed, nil)
+			r.report(retry.ErrClosed, nil, true)
 			return
 		}
 	}
@@ -115,7 +115,7 @@ func drain(lane chan *request) {
 	for {
 		select {
 		case r := <-lane:
-			r.reportUnsent(retry.ErrClosed, nil)
+			r.report(retry.ErrClosed, nil, true)
 		default:
 			return
 		}

@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -41,17 +42,27 @@ func (c *Connection) Close() error {
 	c.close.Do(func() {
 		c.mu.Lock()
 		c.closed = true
-		open := append([]*subscription(nil), c.subscriptions...)
 		c.mu.Unlock()
-		for _, s := range open {
-			s.stop()
-		}
-		for _, s := range open {
-			<-s.done
-		}
+		c.end(nil)
 		c.link.Close()
 	})
 	return nil
+}
+
+// end stops the subscriptions of a Subscriber, and waits for their ends. Nil: of all.
+func (c *Connection) end(of *Subscriber) {
+	c.mu.Lock()
+	open := slices.Clone(c.subscriptions)
+	c.mu.Unlock()
+	if of != nil {
+		open = slices.DeleteFunc(open, func(s *subscription) bool { return s.subscriber != of })
+	}
+	for _, s := range open {
+		s.stop()
+	}
+	for _, s := range open {
+		<-s.done
+	}
 }
 
 // Health returns the state of the connection, and of the calls of Subscribe that have not ended, in their order. It
@@ -70,7 +81,7 @@ func (c *Connection) Health() retry.Health {
 func (c *Connection) add(s *subscription) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed || s.subscriber.isClosed() {
 		return false
 	}
 	c.subscriptions = append(c.subscriptions, s)
@@ -80,10 +91,5 @@ func (c *Connection) add(s *subscription) bool {
 func (c *Connection) remove(s *subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, other := range c.subscriptions {
-		if other == s {
-			c.subscriptions = append(c.subscriptions[:i], c.subscriptions[i+1:]...)
-			return
-		}
-	}
+	c.subscriptions = slices.DeleteFunc(c.subscriptions, func(other *subscription) bool { return other == s })
 }

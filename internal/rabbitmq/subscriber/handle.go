@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
 )
@@ -121,16 +120,7 @@ func (s *subscription) unmarshal(a *arrival) {
 		a.msg, err = s.subscriber.handler.Unmarshal(a.delivery)
 		return err
 	})
-	switch {
-	case a.err != nil:
+	if a.err != nil {
 		a.msg = nil
-	case a.msg == nil:
-		a.err = errors.New("Unmarshal returned neither a message nor an error")
-	case a.msg.Acked() == nil: // made without message.NewMessage: its ack cannot be waited for
-		msg := message.NewMessage(a.msg.UUID, a.msg.Payload)
-		if a.msg.Metadata != nil {
-			msg.Metadata = a.msg.Metadata
-		}
-		a.msg = msg
 	}
 }

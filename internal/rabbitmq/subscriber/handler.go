@@ -17,14 +17,16 @@ type Handler interface {
 	// its error. Later errors are logged, and Declare is called again after a pause; see Open.
 	Declare(declaration Declaration, topic string) error
 
-	// MayBeQuorum reports whether a queue is a quorum queue, or its type is not known. It is called after Declare, and
-	// only on RabbitMQ 3.10 and 3.11: there a quorum queue that is deleted and declared anew within milliseconds may
-	// move its consumers to the new queue, where they get no message. A prefetch for the whole channel (global) makes
-	// the broker cancel them. It limits nothing, and costs the broker processor time, on a classic queue more.
+	// MayBeQuorum reports whether a queue is a quorum queue, or its type is not known. It calls no function of the app.
+	// It is called after Declare, and only on RabbitMQ 3.10 and 3.11: there a quorum queue that is deleted and declared
+	// anew within milliseconds may move its consumers to the new queue, where they get no message. A prefetch for the
+	// whole channel (global) makes the broker cancel them. It limits nothing, and costs the broker processor time, on a
+	// classic queue more.
 	MayBeQuorum(queue string) bool
 
-	// Unmarshal converts a delivery to a message. When it returns an error, the error is logged and the delivery is
-	// nacked after the pause of NackInitial. One goroutine for each Subscribe call unmarshals its messages.
+	// Unmarshal converts a delivery to a message of message.NewMessage. When it returns an error, the error is logged
+	// and the delivery is nacked after the pause of NackInitial. One goroutine for each Subscribe call unmarshals its
+	// messages.
 	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
 
 	// Nacked is called when a message was nacked, before the pause. The message may have been changed by its handler;

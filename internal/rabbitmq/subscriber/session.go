@@ -10,7 +10,6 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/users"
 )
@@ -109,7 +108,7 @@ func (n *session) consume(s *subscription) error {
 		return nil
 	}
 	first := n.arrived.Load()
-	moved := movesConsumers(n.connection.Version()) && s.isQuorum()
+	moved := movesConsumers(n.connection.Version()) && s.subscriber.handler.MayBeQuorum(s.queue)
 	if moved { // of a consumer before it on this channel
 		if err := n.channel.Qos(0, 0, true); err != nil {
 			return err
@@ -144,11 +143,6 @@ func (n *session) consume(s *subscription) error {
 // operator can forbid it, and the broker would close the connection.
 func movesConsumers(version string) bool {
 	return strings.HasPrefix(version, "3.10.") || strings.HasPrefix(version, "3.11.")
-}
-
-func (s *subscription) isQuorum() (quorum bool) {
-	err := panics.Error("MayBeQuorum", func() error { quorum = s.subscriber.handler.MayBeQuorum(s.queue); return nil })
-	return quorum && err == nil
 }
 
 var errChannelClosed = errors.New("the channel was closed")

@@ -27,10 +27,7 @@ type Subscriber struct {
 	logger     watermill.LoggerAdapter
 
 	closing chan struct{} // closed by Close
-
-	mu            sync.Mutex
-	closed        bool
-	subscriptions map[*subscription]struct{}
+	once    sync.Once     // closes closing
 }
 
 // NewSubscriber returns the Subscriber of a handler on a connection, which stays open when the Subscriber is closed. It
@@ -50,7 +47,7 @@ func NewSubscriber(
 	}
 	return &Subscriber{
 		connection: connection, handler: handler, config: config, logger: logger,
-		closing: make(chan struct{}), subscriptions: make(map[*subscription]struct{}),
+		closing: make(chan struct{}),
 	}, nil
 }
 
@@ -70,10 +67,11 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	sub := newSubscription(s, ctx, topic, queue)
-	if !s.add(sub) {
+	if !s.connection.add(sub) {
+		sub.stop()
 		return nil, ErrClosed
 	}
-	if err := sub.start(ctx); err != nil {
+	if err := sub.start(); err != nil {
 		return nil, err
 	}
 	return sub.receiver.out, nil
@@ -99,41 +97,18 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 // in flight, at most for Config.CloseTimeout and one second. It may be called several times, and waits each time. It
 // returns nil. The connection stays open.
 func (s *Subscriber) Close() error {
-	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.closing)
-	}
-	open := make([]*subscription, 0, len(s.subscriptions))
-	for sub := range s.subscriptions {
-		open = append(open, sub)
-	}
-	s.mu.Unlock()
-	for _, sub := range open {
-		sub.stop()
-	}
-	for _, sub := range open {
-		<-sub.done
-	}
+	s.once.Do(func() { close(s.closing) })
+	s.connection.end(s)
 	return nil
 }
 
-// add reports whether the subscription may begin.
-func (s *Subscriber) add(sub *subscription) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed || !s.connection.add(sub) {
+func (s *Subscriber) isClosed() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
 		return false
 	}
-	s.subscriptions[sub] = struct{}{}
-	return true
-}
-
-func (s *Subscriber) remove(sub *subscription) {
-	s.connection.remove(sub)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.subscriptions, sub)
 }
 
 func (s *Subscriber) queueOf(topic string) (queue string, err error) {

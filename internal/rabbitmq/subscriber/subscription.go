@@ -47,11 +47,12 @@ type subscription struct {
 	limit     int  // what was asked for; less than 0: none
 	givesBack bool // a pause gives back what was fetched
 
-	stopping chan struct{} // closed: nothing more is handed out
-	expired  chan struct{} // closed: the contexts of messages in flight end
-	givenUp  chan struct{} // closed: messages in flight are not waited for any more
-	done     chan struct{} // closed: all is over
-	once     sync.Once     // closes stopping
+	ctx      context.Context // Subscribe's, which stop ends, too
+	cancel   context.CancelCauseFunc
+	stopping <-chan struct{} // of ctx; closed: nothing more is handed out
+	expired  chan struct{}   // closed: the contexts of messages in flight end
+	givenUp  chan struct{}   // closed: messages in flight are not waited for any more
+	done     chan struct{}   // closed: all is over
 }
 
 // A sessionState is replaced, never changed.
@@ -71,7 +72,6 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		queue:      queue,
 		values:     context.WithoutCancel(ctx),
 		nacks:      newNackCounts(),
-		stopping:   make(chan struct{}),
 		expired:    make(chan struct{}),
 		givenUp:    make(chan struct{}),
 		done:       make(chan struct{}),
@@ -80,23 +80,25 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		limit:      gate.None,
 		givesBack:  true,
 	}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	s.stopping = s.ctx.Done()
 	s.receiver = newReceiver(s)
 	s.setState(nil)
 	return s
 }
 
 // start opens the first session. After an error, the subscription is over.
-func (s *subscription) start(ctx context.Context) error {
+func (s *subscription) start() error {
 	detach := s.config.Gate.Attach(s)
 	go s.receiver.run()
-	first, err := s.begin(ctx)
+	first, err := s.begin()
 	if err != nil {
 		s.receiver.quit()
 		s.finish(detach)
 		return err
 	}
 	s.setState(first)
-	go s.run(ctx, first, detach)
+	go s.run(first, detach)
 	return nil
 }
 
@@ -105,53 +107,36 @@ const beginTimeout = 10 * time.Second
 
 // begin opens the first session. What is wrong at the start is returned at once, with one exception: the broker's
 // internal error, with which RabbitMQ 3.10 closes a connection that consumes a quorum queue while another instance
-// declares it.
-func (s *subscription) begin(ctx context.Context) (*session, error) {
+// declares it. Other subscriptions try again, too, and can close the connection once more.
+func (s *subscription) begin() (*session, error) {
 	current, err := s.connection.link.Now()
 	if err != nil {
 		return nil, err
 	}
-	pause := s.connection.config.Pause()
-	patience, cancel := context.WithTimeout(ctx, beginTimeout)
+	first, err := s.open(s.ctx, current)
+	var refused *amqp091.Error
+	if !errors.As(err, &refused) || refused.Code != amqp091.InternalError {
+		return first, err
+	}
+	patience, cancel := context.WithTimeout(s.ctx, beginTimeout)
 	defer cancel()
-	for again := false; ; again = true {
-		first, err := s.open(ctx, current)
-		var refused *amqp091.Error
-		internal := errors.As(err, &refused) && refused.Code == amqp091.InternalError
-		// other subscriptions try again, too, and can close the connection once more
-		if err == nil || !internal && !again {
-			return first, err
-		}
-		s.logger.Error("Cannot consume, trying again", err,
-			watermill.LogFields{"next_attempt_within": pause.Bound().String()})
-		select {
-		case <-time.After(pause.Next()):
-		case <-patience.Done():
-			return nil, err
-		case <-s.stopping:
-			return nil, err
-		}
-		if current = s.connection.link.Await(patience.Done()); current == nil {
-			return nil, err
-		}
+	s.logger.Error("Cannot consume, trying again", err, nil)
+	pause := s.connection.config.Pause()
+	if first = s.reopen(patience, pause.Next()); first == nil {
+		return nil, err
 	}
+	return first, nil
 }
 
-func (s *subscription) stop() { s.once.Do(func() { close(s.stopping) }) }
+func (s *subscription) stop() { s.cancel(ErrClosed) }
 
-func (s *subscription) stopped() bool {
-	select {
-	case <-s.stopping:
-		return true
-	default:
-		return false
-	}
-}
+func (s *subscription) stopped() bool { return s.ctx.Err() != nil }
 
 // finish ends what start has begun, without the receiver.
 func (s *subscription) finish(detach func()) {
+	s.stop()
 	detach()
-	s.subscriber.remove(s)
+	s.connection.remove(s)
 	close(s.done)
 }
 
@@ -168,10 +153,9 @@ func (s *subscription) setState(current *session) {
 	s.session.Store(next) // only one goroutine at a time sets it
 }
 
-// run keeps a session open until ctx ends or the subscription stops.
-func (s *subscription) run(ctx context.Context, current *session, detach func()) {
+// run keeps a session open until the subscription stops.
+func (s *subscription) run(current *session, detach func()) {
 	defer s.finish(detach)
-	defer context.AfterFunc(ctx, s.stop)()
 	if current.consumer.Load() != nil {
 		s.logger.Info("Consuming", nil)
 	} else {
@@ -197,7 +181,16 @@ func (s *subscription) run(ctx context.Context, current *session, detach func())
 		if errors.Is(reason, errCancelled) {
 			pause.AtLeast(wire.AfterDeletion)
 		}
-		current = s.reopen(ctx, pause.Next())
+		if current = s.reopen(s.ctx, pause.Next()); current == nil {
+			break
+		}
+		s.setState(current)
+		s.counts.reconnects.Add(1)
+		if current.consumer.Load() != nil {
+			s.logger.Info("Consuming again", nil)
+		} else {
+			s.logger.Info("Connected again, and paused: messages stay in the queue", nil)
+		}
 	}
 	s.shutDown(current)
 	s.logger.Info("Stopped consuming", nil)
@@ -220,41 +213,29 @@ func (s *subscription) keep(current *session) error {
 // session at once, until the delivery limit of its queue, and the other messages of the connection wait as long.
 const longestAgain = time.Second
 
-// reopen opens a session after a pause, and again after longer ones. It returns nil when the subscription stops.
+// reopen opens a session after a pause, and again after longer ones. It returns nil when ctx ends.
 func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session {
 	pause := s.connection.config.Pause()
 	for ; ; wait = pause.Next() {
 		select {
 		case <-time.After(wait):
-		case <-s.stopping:
+		case <-ctx.Done():
 			return nil
 		}
-		current := s.connection.link.Await(s.stopping)
+		current := s.connection.link.Await(ctx.Done())
 		if current == nil {
 			return nil
 		}
 		next, err := s.open(ctx, current)
-		switch {
-		case err == nil:
-			s.setState(next)
-			s.counts.reconnects.Add(1)
-			if next.consumer.Load() != nil {
-				s.logger.Info("Consuming again", nil)
-			} else {
-				s.logger.Info("Connected again, and paused: messages stay in the queue", nil)
-			}
+		if err == nil || ctx.Err() != nil {
 			return next
-		case s.stopped() || ctx.Err() != nil:
-			s.stop()
-			return nil
 		}
 		s.failed.set(err)
 		s.logger.Error("Cannot consume again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
 	}
 }
 
-// open declares the topic and opens a session. It does not wait for the broker, nor for Handler.Declare, when ctx ends
-// or the subscription stops.
+// open declares the topic and opens a session. It does not wait for the broker, nor for Handler.Declare, when ctx ends.
 func (s *subscription) open(ctx context.Context, current *wire.Connection) (*session, error) {
 	type result struct {
 		session *session
@@ -266,13 +247,10 @@ func (s *subscription) open(ctx context.Context, current *wire.Connection) (*ses
 		session, err := s.consume(current, lostAt)
 		opened <- result{session, err}
 	}()
-	err := ErrClosed
 	select {
 	case r := <-opened:
 		return r.session, r.err
-	case <-s.stopping:
 	case <-ctx.Done():
-		err = ctx.Err()
 	}
 	go func() {
 		if r := <-opened; r.session != nil {
@@ -280,7 +258,10 @@ func (s *subscription) open(ctx context.Context, current *wire.Connection) (*ses
 			s.retire(r.session)
 		}
 	}()
-	return nil, err
+	if context.Cause(s.ctx) == ErrClosed {
+		return nil, ErrClosed
+	}
+	return nil, ctx.Err()
 }
 
 // shutDown cancels the consumer, gives back what was not handed out, and waits for messages in flight.
