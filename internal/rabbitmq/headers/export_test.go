@@ -7,12 +7,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// RoundTrip encodes headers as Unmarshal does, and decodes them as Marshal does.
-func RoundTrip(headers amqp091.Table) (amqp091.Table, error) {
-	p, err := decodeProperties(string((&properties{Headers: headers}).appendTo(nil)))
-	return p.Headers, err
-}
-
 // Decode reads an encoding of properties.
 func Decode(encoded string) error {
 	_, err := decodeProperties(encoded)

@@ -18,7 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestShrinkCutsTheRecordAndNotTheMessage(t *testing.T) {
@@ -124,30 +123,6 @@ func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 
 func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return message.NewMessage("", d.Body), nil
-}
-
-func TestEveryRecordKeySurvivesAndCanBeCut(t *testing.T) {
-	m := headers.New(bodyOnly{}, naming.Default)
-	delivery := amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{}}
-	for _, key := range retry.RecordKeys() {
-		delivery.Headers[key] = "of " + key
-	}
-	msg, err := m.Unmarshal(delivery)
-	require.NoError(t, err)
-	p, err := m.Marshal(msg)
-	require.NoError(t, err)
-	for _, key := range retry.RecordKeys() {
-		assert.Equal(t, "of "+key, msg.Metadata[key])
-		assert.Equal(t, "of "+key, p.Headers[key])
-	}
-	headers.Shrink(&p, 1<<20)
-	assert.Empty(t, p.Headers)
-}
-
-func TestHeadersKeepTheirType(t *testing.T) {
-	decoded, err := headers.RoundTrip(configtest.TypedHeaders)
-	require.NoError(t, err)
-	assert.Equal(t, configtest.TypedHeaders, decoded)
 }
 
 func FuzzProperties(f *testing.F) {

@@ -27,18 +27,17 @@ const uuid = "0b7d6a0e-6c6b-4b32-8a0b-0d5f2a3a7c11"
 var firstDeliveries = []struct {
 	name     string
 	more     float64 // allocations than watermill-amqp's DefaultMarshaler
-	has      bool    // the metadata has retry_properties
 	delivery amqp091.Delivery
 }{
-	{"default exchange", 0, false, amqp091.Delivery{RoutingKey: "orders", Headers: amqp091.Table{publisher.UUIDHeader: uuid, "trace": "abc"}}},
-	{"an exchange", 0, true, amqp091.Delivery{Exchange: "orders", Headers: amqp091.Table{publisher.UUIDHeader: uuid, "trace": "abc"}}},
-	{"an exchange, no metadata", 1, true, amqp091.Delivery{Exchange: "orders", Headers: amqp091.Table{publisher.UUIDHeader: uuid}}},
-	{"content type", 0, true, amqp091.Delivery{ContentType: "application/json", Headers: amqp091.Table{publisher.UUIDHeader: uuid, "trace": "abc"}}},
-	{"message id, no metadata", 2, true, amqp091.Delivery{MessageId: uuid, Headers: amqp091.Table{publisher.UUIDHeader: uuid}}},
-	{"message id", 1, true, amqp091.Delivery{
+	{"default exchange", 0, amqp091.Delivery{RoutingKey: "orders", Headers: amqp091.Table{publisher.UUIDHeader: uuid, "trace": "abc"}}},
+	{"an exchange", 0, amqp091.Delivery{Exchange: "orders", Headers: amqp091.Table{publisher.UUIDHeader: uuid, "trace": "abc"}}},
+	{"an exchange, no metadata", 1, amqp091.Delivery{Exchange: "orders", Headers: amqp091.Table{publisher.UUIDHeader: uuid}}},
+	{"content type", 0, amqp091.Delivery{ContentType: "application/json", Headers: amqp091.Table{publisher.UUIDHeader: uuid, "trace": "abc"}}},
+	{"message id, no metadata", 2, amqp091.Delivery{MessageId: uuid, Headers: amqp091.Table{publisher.UUIDHeader: uuid}}},
+	{"message id", 1, amqp091.Delivery{
 		ContentType: "application/json", MessageId: uuid, Headers: amqp091.Table{publisher.UUIDHeader: uuid, "trace": "abc"},
 	}},
-	{"message id, ten headers", 1, true, amqp091.Delivery{ContentType: "application/json", MessageId: uuid, Headers: amqp091.Table{
+	{"message id, ten headers", 1, amqp091.Delivery{ContentType: "application/json", MessageId: uuid, Headers: amqp091.Table{
 		publisher.UUIDHeader: uuid, "1": "a", "2": "b", "3": "c", "4": "d", "5": "e", "6": "f", "7": "g", "8": "h", "9": "i",
 	}}},
 }
@@ -59,17 +58,6 @@ func unmarshal(t testing.TB, m app.Marshaler, delivery amqp091.Delivery) *messag
 	}
 	msg.Ack()
 	return msg
-}
-
-// TestOnlyAMessageThatNeedsItHasProperties in its metadata at its first try.
-func TestOnlyAMessageThatNeedsItHasProperties(t *testing.T) {
-	for _, first := range firstDeliveries {
-		first.delivery.Acknowledger = configtest.Settled{}
-		for name, m := range unmarshalers() {
-			_, has := unmarshal(t, m, first.delivery).Metadata[recordkey.Properties]
-			assert.Equal(t, first.has && name != "watermill-amqp", has, "%s, %s", first.name, name)
-		}
-	}
 }
 
 func BenchmarkUnmarshal(b *testing.B) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -26,12 +25,16 @@ func TestConfigReportsEveryFault(t *testing.T) {
 func TestNoLogShowsThePassword(t *testing.T) {
 	t.Parallel()
 	const canary = "c4nary"
-	address, _ := serve(t)
+	b := serveConfirms(t)
+	b.slow.Store(true)
+	go func() {
+		<-b.opens
+		_ = b.conn.Close()
+	}()
 	var log bytes.Buffer
-	uri := "amqp://user:" + canary + "@" + address + "/vhost"
-	// The scripted broker opens the connection and never answers to confirm.select.
+	uri := "amqp://user:" + canary + "@" + b.address + "/vhost"
 	_, err := Open(Config{
-		Wire: wire.Config{URI: uri, AMQP: &amqp091.Config{Heartbeat: time.Second}},
+		Wire: wire.Config{URI: uri},
 	}, watermill.NewStdLoggerWithOut(&log, true, true))
 	require.Error(t, err)
 	assert.NotContains(t, err.Error()+log.String(), canary)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -190,4 +191,26 @@ func outcome(t *testing.T, result <-chan error) error {
 		require.FailNow(t, "Send does not return")
 		return nil
 	}
+}
+
+func is(payload []byte, class, id uint16) bool {
+	return binary.BigEndian.Uint16(payload) == class && binary.BigEndian.Uint16(payload[2:]) == id
+}
+
+func method(w io.Writer, channel, class, id uint16, arguments []byte) {
+	frame := binary.BigEndian.AppendUint16([]byte{1}, channel)
+	frame = binary.BigEndian.AppendUint32(frame, uint32(4+len(arguments)))
+	frame = binary.BigEndian.AppendUint16(frame, class)
+	frame = binary.BigEndian.AppendUint16(frame, id)
+	_, _ = w.Write(append(append(frame, arguments...), 0xCE))
+}
+
+func frame(r io.Reader) (kind byte, channel uint16, payload []byte, err error) {
+	var head [7]byte
+	if _, err = io.ReadFull(r, head[:]); err != nil {
+		return
+	}
+	payload = make([]byte, binary.BigEndian.Uint32(head[3:])+1)
+	_, err = io.ReadFull(r, payload)
+	return head[0], binary.BigEndian.Uint16(head[1:]), payload[:len(payload)-1], err
 }

@@ -13,20 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func TestMaxInFlightCountsTheMessagesOfAllCalls(t *testing.T) {
-	t.Parallel()
-	b := serveConfirms(t)
-	c := b.open(1)
-	running := send(t, c, "running", time.Minute)
-	sent := b.next()
-	waiting := send(t, c, "waiting", time.Minute)
-	b.nothing()
-	b.ack(sent)
-	require.NoError(t, outcome(t, running))
-	b.ack(b.next())
-	require.NoError(t, outcome(t, waiting))
-}
-
 func TestSendAfterClose(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)

@@ -57,32 +57,6 @@ func TestOnlyAMessageThatWasWrittenIsUnconfirmed(t *testing.T) {
 		require.ErrorIs(t, err, publish.ErrNotConnected)
 		assert.False(t, unconfirmed(t, err))
 	})
-	t.Run("connection lost in flight", func(t *testing.T) {
-		t.Parallel()
-		b := serveConfirms(t)
-		p := b.open(4)
-		inFlight := send(t, p, "in flight", time.Minute)
-		b.next()
-		require.NoError(t, b.conn.Close())
-		err := outcome(t, inFlight)
-		require.ErrorIs(t, err, publish.ErrNotConnected)
-		assert.True(t, unconfirmed(t, err))
-	})
-	t.Run("an alarm", func(t *testing.T) {
-		t.Parallel()
-		b := serveConfirms(t)
-		p := b.open(4)
-		inFlight := send(t, p, "in flight", 5*briefly)
-		b.next()
-		b.method(0, 10, 60, append([]byte{5}, "alarm"...))
-		require.Eventually(t, p.link.State().Connection.Blocked.Load, soon, time.Millisecond)
-		err := outcome(t, inFlight)
-		require.ErrorIs(t, err, publish.ErrBlocked)
-		assert.True(t, unconfirmed(t, err))
-		err = outcome(t, send(t, p, "blocked", time.Minute))
-		require.ErrorIs(t, err, publish.ErrBlocked)
-		assert.False(t, unconfirmed(t, err))
-	})
 }
 
 func unconfirmed(t *testing.T, err error) bool {
