@@ -37,7 +37,7 @@ func BenchmarkPublish(b *testing.B) {
 			for range callers {
 				group.Go(func() {
 					for left.Add(-1) >= 0 {
-						publishing, _ := marshal(message.NewMessage("6ba7b810-9dad-11d1-80b4-00c04fd430c8", payload))
+						publishing := marshal(message.NewMessage("6ba7b810-9dad-11d1-80b4-00c04fd430c8", payload))
 						err := p.SendOne(publisher.Message{Context: b.Context(), RoutingKey: queue, Publishing: publishing})
 						if err != nil {
 							b.Error(err)

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -62,44 +61,37 @@ func TestCloseWhileDisconnected(t *testing.T) {
 
 func TestCloseUnderLoad(t *testing.T) {
 	t.Parallel()
-	const publishers, callers = 4, 16
-	connection := connect(t, publisher.Config{})
-	var topologies [publishers]topology
-	var confirmed [publishers][callers]map[string]int
+	const callers = 64
+	topology := declare(t, nil)
+	p := topology.open(t, nil)
+	var confirmed [callers]int
 	var total atomic.Int64
 	busy := make(chan struct{})
 	var group sync.WaitGroup
-	for i := range publishers {
-		topologies[i] = declare(t, nil)
-		p := on(connection, halfConfig{Exchange: topologies[i].exchange})
-		for caller := range callers {
-			confirmed[i][caller] = map[string]int{}
-			group.Go(func() {
-				for n := 0; ; n++ {
-					uuid := fmt.Sprint(caller, "-", n)
-					if err := p.Publish(topologies[i].queue, newMessage(uuid)); err != nil {
-						asPublishError(t, err, retry.ErrClosed)
-						return
-					}
-					confirmed[i][caller][uuid]++
-					if total.Add(1) == 1000 {
-						close(busy)
-					}
+	for caller := range callers {
+		group.Go(func() {
+			for {
+				err := p.Publish(topology.queue, newMessage(fmt.Sprint(caller, "-", confirmed[caller])))
+				if err != nil {
+					asPublishError(t, err, retry.ErrClosed)
+					return
 				}
-			})
-		}
+				confirmed[caller]++
+				if total.Add(1) == 1000 {
+					close(busy)
+				}
+			}
+		})
 	}
 	broker.Receive(t, busy, "1000 messages are confirmed")
-	require.NoError(t, connection.Close())
+	require.NoError(t, p.Close())
 	group.Wait()
-	require.NoError(t, connection.Close(), "again")
-	for i, topology := range topologies {
-		want := map[string]int{}
-		for _, uuids := range confirmed[i] {
-			for uuid := range uuids {
-				want[uuid] = 1
-			}
+	require.NoError(t, p.Close(), "again")
+	want := map[string]int{}
+	for caller, count := range confirmed {
+		for n := range count {
+			want[fmt.Sprint(caller, "-", n)] = 1
 		}
-		assert.Equal(t, want, topology.content(t))
 	}
+	assert.Equal(t, want, topology.content(t))
 }

@@ -21,7 +21,7 @@ func publishUntil(t *testing.T, connection *publisher.Connection) (stop func()) 
 	t.Helper()
 	const callers = 8
 	topology := declare(t, nil)
-	p := on(connection, halfConfig{Exchange: topology.exchange})
+	p := on(connection, settings{Exchange: topology.exchange})
 	var confirmed [callers]int
 	done := make(chan struct{})
 	var group sync.WaitGroup
@@ -74,9 +74,8 @@ func TestExchangesAreDeclared(t *testing.T) {
 		var group sync.WaitGroup
 		for _, msg := range newMessages(50) {
 			group.Go(func() {
-				publishing, _ := marshal(msg)
 				m := publisher.Message{Context: t.Context(), Exchange: topology.exchange, RoutingKey: topology.queue,
-					UUID: msg.UUID, Publishing: publishing}
+					UUID: msg.UUID, Publishing: marshal(msg)}
 				if !assert.NoError(t, declarations.Exchange(&m, again)) {
 					return
 				}

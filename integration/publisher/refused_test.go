@@ -17,16 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// marshalWith returns a Marshal that changes the publishing of a message.
-func marshalWith(change func(*message.Message, *amqp091.Publishing)) func(*message.Message) (amqp091.Publishing, error) {
-	return func(msg *message.Message) (amqp091.Publishing, error) {
-		p := amqp091.Publishing{Headers: amqp091.Table{publisher.UUIDHeader: msg.UUID}, Body: msg.Payload}
-		change(msg, &p)
-		return p, nil
-	}
-}
-
-// closing is the prefix of the UUIDs of messages that close the channel.
+// closing is the UUID of a message that closes the channel.
 const closing = "closing"
 
 // A hiddenUser logs in as the user of the address, whose name the publisher does not know, as with certificates.
@@ -40,11 +31,13 @@ func closesChannels(t *testing.T) func(*settings) {
 	require.NoError(t, err)
 	return func(c *settings) {
 		c.Wire.AMQP = &amqp091.Config{SASL: []amqp091.Authentication{hiddenUser{uri.PlainAuth()}}}
-		c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
-			if strings.HasPrefix(msg.UUID, closing) {
+		c.Marshal = func(msg *message.Message) amqp091.Publishing {
+			p := marshal(msg)
+			if msg.UUID == closing {
 				p.UserId = "another"
 			}
-		})
+			return p
+		}
 	}
 }
 
@@ -74,53 +67,6 @@ func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 		assert.Contains(t, []int{1, 2}, content[msg.UUID], msg.UUID)
 	}
 	assert.Len(t, content, len(good))
-}
-
-// A client of amqp091-go loses its connection when it receives headers that are nested one level deeper.
-func TestNestingLimitOfHeaders(t *testing.T) {
-	t.Parallel()
-	const levels = 32
-	nested := func(levels int, array bool) (value any) {
-		for range levels {
-			switch {
-			case array:
-				value = []any{value}
-			default:
-				value = amqp091.Table{"deeper": value}
-			}
-		}
-		return value
-	}
-	for name, array := range map[string]bool{"tables": false, "arrays": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			topology := declare(t, nil)
-			p := topology.open(t, func(c *settings) {
-				c.Marshal = marshalWith(func(msg *message.Message, p *amqp091.Publishing) {
-					p.Headers["nested"] = nested(map[string]int{"deepest": levels, "too deep": levels + 1}[msg.UUID], array)
-				})
-			})
-			err := p.Publish(topology.queue, newMessage("too deep"))
-			asPublishError(t, err, publish.ErrRefused)
-			require.Contains(t, err.Error(), "deeper than 32 levels")
-			require.NoError(t, p.Publish(topology.queue, newMessage("deepest")))
-			delivery, ok, err := broker.Channel(t).Get(topology.queue, true)
-			require.NoError(t, err)
-			require.True(t, ok)
-			require.Equal(t, nested(levels, array), delivery.Headers["nested"])
-
-			channel := broker.Channel(t)
-			require.NoError(t, channel.Publish("", topology.queue, true, false, amqp091.Publishing{
-				Headers: amqp091.Table{"nested": nested(levels+1, array)},
-			}))
-			broker.Eventually(t, soon, func() bool {
-				queue, err := channel.QueueDeclarePassive(topology.queue, true, false, false, false, nil)
-				return err == nil && queue.Messages == 1
-			}, "the message is in the queue")
-			_, _, err = channel.Get(topology.queue, true)
-			require.Error(t, err, "amqp091-go reads more levels than 32")
-		})
-	}
 }
 
 // TestMessagesWithoutRoomForTheID: the publisher still matches each return and each nack with its message. The channel that
@@ -168,65 +114,5 @@ func TestMessagesWithoutRoomForTheID(t *testing.T) {
 	for i := range messages {
 		assert.Equal(t, 1-i%2, content[fmt.Sprint(i)], i)
 		assert.Equal(t, 1, content[fmt.Sprint("other ", i)], i)
-	}
-}
-
-// The bound is that of AMQP. The broker accepts 8 bytes more, the overhead of a frame. It closes the connection for 9 bytes more.
-func TestHeadersUpToFrameMax(t *testing.T) {
-	t.Parallel()
-	const frameMax, id = 8192, 1 + len(publisher.IDHeader) + 1 + 4 + 8
-	topology := declare(t, nil)
-	var excesses []int
-	p := topology.open(t, func(c *settings) {
-		c.Wire.AMQP = &amqp091.Config{FrameSize: frameMax}
-		c.Shrink = func(p *amqp091.Publishing, excess int) {
-			excesses = append(excesses, excess)
-			if _, may := p.Headers["shrink"]; may {
-				filler := p.Headers["filler"].(string)
-				p.Headers["filler"] = filler[:len(filler)-excess]
-			}
-		}
-	})
-	send := func(filler int, shrink bool) error {
-		msg := newMessage("large")
-		msg.Metadata.Set("filler", strings.Repeat("x", filler))
-		if shrink {
-			msg.Metadata.Set("shrink", "")
-		}
-		return p.Publish(topology.queue, msg)
-	}
-	err := send(frameMax, false)
-	asPublishError(t, err, publish.ErrRefused)
-	assert.Contains(t, err.Error(), fmt.Sprint(frameMax))
-	require.Len(t, excesses, 1)
-	largest := frameMax - excesses[0]
-
-	require.NoError(t, send(largest, false), "the largest allowed")
-	require.NoError(t, send(largest+1, false), "without the header of the id")
-	require.NoError(t, send(largest+id, false), "without the header of the id")
-	require.ErrorIs(t, send(largest+id+1, false), publish.ErrRefused)
-	require.NoError(t, send(frameMax, true), "shrunk to the largest allowed")
-	require.Equal(t, map[string]int{"large": 4}, topology.content(t))
-
-	const tolerated = 8
-	connection, err := amqp091.DialConfig(broker.URL(t), amqp091.Config{FrameSize: frameMax})
-	require.NoError(t, err)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	closed := connection.NotifyClose(make(chan *amqp091.Error, 1))
-	// It fails where the broker closes the connection before the last frame is written.
-	_ = channel.Publish("", topology.queue, true, false, amqp091.Publishing{
-		DeliveryMode: amqp091.Persistent,
-		Headers: amqp091.Table{
-			"filler": strings.Repeat("x", largest+tolerated+1), publisher.UUIDHeader: "large", publisher.IDHeader: "12345678",
-		},
-		Body: []byte("payload of large"),
-	})
-	select {
-	case err := <-closed:
-		require.NotNil(t, err)
-	case <-time.After(soon):
-		t.Fatal("the broker accepts headers that are more than 8 bytes too large")
 	}
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -70,33 +69,26 @@ func (o topology) content(t testing.TB) map[string]int {
 	}
 }
 
-// settings are those of a half.
+// settings are those of a half: which exchange it publishes to, and how it marshals.
 type settings struct {
 	publisher.Config
-	halfConfig
-}
-
-// halfConfig is what an upper half does around Send: those of Connect do the same for the app's messages and for
-// copies.
-type halfConfig struct {
 	Exchange string
-	Marshal  func(*message.Message) (amqp091.Publishing, error)
-	Shrink   func(p *amqp091.Publishing, excess int)
+	Marshal  func(*message.Message) amqp091.Publishing
 }
 
 // A half publishes messages over Send.
 type half struct {
 	*publisher.Connection
-	config halfConfig
+	config settings
 }
 
 func (o topology) open(t testing.TB, change func(*settings)) half {
 	t.Helper()
-	s := settings{publisher.Config{Wire: wire.Config{URI: broker.URL(t)}}, halfConfig{Exchange: o.exchange}}
+	s := settings{Exchange: o.exchange}
 	if change != nil {
 		change(&s)
 	}
-	return on(connect(t, s.Config), s.halfConfig)
+	return on(connect(t, s.Config), s)
 }
 
 func connect(t testing.TB, config publisher.Config) *publisher.Connection {
@@ -110,37 +102,26 @@ func connect(t testing.TB, config publisher.Config) *publisher.Connection {
 	return connection
 }
 
-func on(connection *publisher.Connection, config halfConfig) half {
+func on(connection *publisher.Connection, config settings) half {
 	if config.Marshal == nil {
 		config.Marshal = marshal
 	}
 	return half{connection, config}
 }
 
-func marshal(msg *message.Message) (amqp091.Publishing, error) {
+func marshal(msg *message.Message) amqp091.Publishing {
 	headers := amqp091.Table{publisher.UUIDHeader: msg.UUID}
 	for key, value := range msg.Metadata {
 		headers[key] = value
 	}
-	return amqp091.Publishing{Headers: headers, Body: msg.Payload}, nil
+	return amqp091.Publishing{Headers: headers, Body: msg.Payload}
 }
 
 func (h half) Publish(topic string, messages ...*message.Message) error {
 	all := make([]publisher.Message, len(messages))
 	for i, msg := range messages {
-		m := publisher.Message{Context: msg.Context(), Exchange: h.config.Exchange, RoutingKey: topic, UUID: msg.UUID}
-		var err error
-		if m.Publishing, err = h.config.Marshal(msg); err != nil {
-			return err
-		}
-		excess, err := h.Excess(&m)
-		if err != nil {
-			return err
-		}
-		if excess > 0 && h.config.Shrink != nil {
-			h.config.Shrink(&m.Publishing, excess)
-		}
-		all[i] = m
+		all[i] = publisher.Message{Context: msg.Context(), Exchange: h.config.Exchange, RoutingKey: topic, UUID: msg.UUID,
+			Publishing: h.config.Marshal(msg)}
 	}
 	failures, err := h.Send(all...)
 	if err != nil {

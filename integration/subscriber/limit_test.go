@@ -40,23 +40,6 @@ func (q *queue) consumers(t testing.TB) int {
 	return state.Consumers
 }
 
-// unacknowledged is how many messages of the queue consumers have, after this number of messages is in the queue: the broker's
-// statistics are some seconds old.
-func (q *queue) unacknowledged(t testing.TB, all int) int {
-	t.Helper()
-	client := broker.Management(t)
-	unacked := 0
-	broker.Eventually(t, soon, func() bool {
-		state, err := broker.Queue(client, q.name)
-		if err != nil || state.Messages != all {
-			return false
-		}
-		unacked = state.MessagesUnacknowledged
-		return true
-	}, "the statistics are up to date")
-	return unacked
-}
-
 // waitPaused waits until the queue has no consumer, and this number of messages. A quorum queue counts a cancelled consumer until
 // its last message is settled.
 func (q *queue) waitPaused(t testing.TB, ready int) {
@@ -141,92 +124,62 @@ func TestTheOrderIsKeptAcrossPauses(t *testing.T) {
 
 func TestALimitBoundsTheMessagesInFlight(t *testing.T) {
 	t.Parallel()
-	for name, key := range keyings {
-		if name == "with keys that wait" {
-			continue // a message that waits for its key takes a place
+	const all = 100
+	q := newQueue(t, quorum)
+	q.publish(t, names("message", all)...)
+	p := newTap(0)
+	connection, _, messages := q.subscribe(t, broker.URL(t), config{Prefetch: 32, Gate: p.Gate})
+	require.False(t, connection.Health().Subscriptions[0].Consuming, "it begins paused")
+	q.waitPaused(t, all)
+
+	var open []*message.Message
+	handled := newLedger()
+	take := func(n int) {
+		t.Helper()
+		for range n {
+			msg := receive(t, messages)
+			handled.add(msg.UUID)
+			open = append(open, msg)
 		}
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const all = 100
-			q := newQueue(t, quorum)
-			q.publish(t, names("message", all)...)
-			p := newTap(0)
-			connection, _, messages := q.subscribe(t, broker.URL(t), config{OrderKey: key, Prefetch: 32, Gate: p.Gate})
-			require.False(t, connection.Health().Subscriptions[0].Consuming, "it begins paused")
-			q.waitPaused(t, all)
-
-			var open []*message.Message
-			handled := newLedger()
-			take := func(n int) {
-				t.Helper()
-				for range n {
-					msg := receive(t, messages)
-					handled.add(msg.UUID)
-					open = append(open, msg)
-				}
-			}
-			ack := func() {
-				require.True(t, open[0].Ack())
-				open = open[1:]
-			}
-			// none checks that no message more is handed out: the broker has sent n, and they are in flight.
-			none := func(left int) {
-				t.Helper()
-				broker.Eventually(t, soon, func() bool { return q.consumers(t) == 1 && q.ready(t) == left }, "%d messages are left", left)
-				select {
-				case msg := <-messages:
-					require.FailNow(t, "one too many", msg.UUID)
-				case <-time.After(100 * time.Millisecond):
-				}
-				require.Equal(t, left, q.ready(t), "the prefetch is the limit")
-			}
-			p.limit(1)
-			take(1)
-			assert.Equal(t, "message-0000", open[0].UUID)
-			none(all - 1)
-			ack()
-			take(1)
-			none(all - 2)
-
-			assert.Equal(t, 1, p.Taken())
-			p.limit(3) // one is in flight, which the prefetch of the next consumer does not count
-			take(2)
-			broker.Eventually(t, soon, func() bool { return q.ready(t) == all-5 }, "3 in flight, and one that waits for a place")
-			broker.Eventually(t, soon, func() bool { return p.Taken() == 4 }, "and all of them take places")
-			select {
-			case msg := <-messages:
-				require.FailNow(t, "4 messages are in flight", msg.UUID)
-			case <-time.After(100 * time.Millisecond):
-			}
-			ack()
-			take(1)
-
-			p.limit(0)
-			for key != nil && q.ready(t) < all-2-len(open) { // those that were fetched are handed out, for their order
-				ack()
-				take(1)
-			}
-			settled := handled.distinct() - len(open)
-			q.waitReady(t, all-settled-len(open))
-			broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming }, "paused")
-			p.limit(1) // those in flight from before the pause take no place
-			take(1)
-			assert.Equal(t, 1, p.Taken())
-			q.waitReady(t, all-settled-len(open))
-			p.limit(-1)
-			take(16 - len(open))
-			broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 16 }, "Concurrency is the bound of all")
-			for handled.distinct() < all {
-				ack()
-				take(1)
-			}
-			for len(open) > 0 {
-				ack()
-			}
-			for uuid, count := range handled.count {
-				assert.Equal(t, 1, count, uuid)
-			}
-		})
+	}
+	ack := func() {
+		require.True(t, open[0].Ack())
+		open = open[1:]
+	}
+	// none checks that no message more is handed out: the broker has sent what it may.
+	none := func(left int) {
+		t.Helper()
+		q.waitReady(t, left)
+		select {
+		case msg := <-messages:
+			require.FailNow(t, "one too many", msg.UUID)
+		case <-time.After(100 * time.Millisecond):
+		}
+		require.Equal(t, left, q.ready(t), "the prefetch is the limit")
+	}
+	p.limit(1)
+	take(1)
+	none(all - 1)
+	ack()
+	take(1)
+	none(all - 2)
+	p.limit(3) // one is in flight, which the prefetch of the next consumer does not count
+	take(2)
+	none(all - 5)
+	broker.Eventually(t, soon, func() bool { return p.Taken() == 4 }, "3 in flight, and one that waits for a place")
+	p.limit(-1)
+	take(16 - len(open))
+	broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 16 },
+		"Concurrency is the bound of all")
+	for handled.distinct() < all {
+		ack()
+		take(1)
+	}
+	for len(open) > 0 {
+		ack()
+	}
+	for uuid, count := range handled.count {
+		assert.Equal(t, 1, count, uuid)
 	}
 }
 
