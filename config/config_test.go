@@ -223,7 +223,7 @@ func TestOptionsReachTheTopology(t *testing.T) {
 		c.DeadLetters, c.TierArguments, c.DeadLetterArguments = limits, amqp091.Table{"x-max-length": 7}, amqp091.Table{"x-queue-version": 2}
 	}).Topology("orders")
 	want := topology.New(topology.Config{
-		Schedule: configOf().Policy.Schedule, Prefix: "again", QueueType: topology.Classic, WorkQueueMode: topology.Leave,
+		Tiers: configOf().Policy.Schedule.Tiers(), Prefix: "again", QueueType: topology.Classic, WorkQueueMode: topology.Leave,
 		DeadLetters: limits, TierArguments: amqp091.Table{"x-max-length": 7}, DeadLetterArguments: amqp091.Table{"x-queue-version": 2},
 	}, topology.Queue{Name: "orders", Durable: true, Arguments: arguments})
 	assert.Equal(t, want, got)
@@ -242,7 +242,7 @@ func TestOptionsReachTheTopology(t *testing.T) {
 
 	for _, group := range []string{"", "shop"} {
 		short := builderOf(t, func(c *config.Config) {
-			c.Policy.Schedule, c.Policy.TierGroup, c.Policy.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{}
+			c.Policy.Schedule, c.Policy.TierGroup, c.Policy.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{100 * time.Millisecond}
 		})
 		queues := short.Topology("orders").Queues
 		assert.True(t, slices.ContainsFunc(queues, func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".retry.1s") }), "%v", queues)

@@ -19,7 +19,11 @@ func Tiers(policy retry.Policy, tiersWait bool) []backoff.Tier {
 
 // plainTiers are Tiers without Jitter.
 func plainTiers(policy retry.Policy, tiersWait bool) []backoff.Tier {
-	tiers := backoff.Schedule(unionOf(policy.Schedule, policy.Rules, policy.ExtraTiers)).Tiers()
+	extra := policy.ExtraTiers
+	if tiersWait && policy.TierGroup != "" && len(extra) == 0 { // all work queues of the group share them
+		extra = backoff.Ladder(time.Second, 12*24*time.Hour)
+	}
+	tiers := unionOf(policy.Schedule, policy.Rules, extra).Tiers()
 	at, found := slices.BinarySearch(tiers, roundTier)
 	if !tiersWait || found || at == 0 || at < len(tiers) && !tooManyRounds(time.Duration(tiers[at]), tiers[at-1]) {
 		return tiers

@@ -96,7 +96,7 @@ func declare(t testing.TB) *queues {
 	t.Helper()
 	work := unique(t, "wmretry_test")
 	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
-	q.topology = topology.New(topology.Config{Schedule: backoff.Schedule{time.Minute}, Prefix: q.prefix},
+	q.topology = topology.New(topology.Config{Tiers: backoff.Schedule{time.Minute}.Tiers(), Prefix: q.prefix},
 		topology.Queue{Name: work, Durable: true, Arguments: amqp091.Table{"x-queue-type": "quorum"}})
 	require.NoError(t, q.topology.Declare(q.channel))
 	t.Cleanup(func() { remove(t, q.topology) })

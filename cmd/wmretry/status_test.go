@@ -22,7 +22,7 @@ func declareWith(t testing.TB, delays ...time.Duration) *queues {
 	t.Helper()
 	work := unique(t, "wmretry_status")
 	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
-	q.topology = topology.New(topology.Config{Schedule: backoff.Schedule(delays), Prefix: q.prefix}, topology.Queue{Name: work, Durable: true})
+	q.topology = topology.New(topology.Config{Tiers: backoff.Schedule(delays).Tiers(), Prefix: q.prefix}, topology.Queue{Name: work, Durable: true})
 	require.NoError(t, q.topology.Declare(q.channel))
 	t.Cleanup(func() { removeAll(t, work) })
 	return q

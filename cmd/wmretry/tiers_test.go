@@ -76,7 +76,7 @@ func TestTiersDrainOfAGroupAsPrinted(t *testing.T) {
 	group := work + "_all"
 	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
 	q.topology = topology.New(topology.Config{
-		Schedule: backoff.Schedule{time.Hour, 2 * time.Hour}, Prefix: q.prefix, TierGroup: group,
+		Tiers: backoff.Schedule{time.Hour, 2 * time.Hour}.Tiers(), Prefix: q.prefix, TierGroup: group,
 	}, topology.Queue{Name: work, Durable: true, Arguments: amqp091.Table{"x-queue-type": "quorum"}})
 	require.NoError(t, q.topology.Declare(q.channel))
 	t.Cleanup(func() { removeAll(t, work) })
@@ -88,7 +88,7 @@ func TestTiersDrainOfAGroupAsPrinted(t *testing.T) {
 
 	r := run(t, 1, "tiers", "drain", work, "1h", "--prefix", q.prefix, "--schedule", "2h")
 	assert.Contains(t, runPrinted(t, 0, `tiers: (wmretry .*) sends back`, r.stderr, "--dry-run").stdout, "would be sent back")
-	status := run(t, 0, "status", work, "--prefix", q.prefix, "--schedule", "2h", "--extra-tiers", "", "--group", group)
+	status := run(t, 0, "status", work, "--prefix", q.prefix, "--schedule", "2h", "--extra-tiers", "2h", "--group", group)
 	assert.Regexp(t, `(?m)^  tier 1h .* retired$`, status.stdout)
 	assert.Contains(t, runPrinted(t, 0, `(?m)at once: (.*)$`, status.stdout, "--dry-run").stdout, "would be sent back")
 }

@@ -84,7 +84,7 @@ func TestExportedDefinitionsHaveNoDrift(t *testing.T) {
 	t.Parallel()
 	name := unique(t, "wmretry_export")
 	t.Cleanup(func() { removeAll(t, name) })
-	flags := []string{"--queue", "orders_" + name, "--queue", "mails_" + name, "--group", "slow_" + name, "--extra-tiers", "", "--prefix", name, "--schedule", "1h 2h"}
+	flags := []string{"--queue", "orders_" + name, "--queue", "mails_" + name, "--group", "slow_" + name, "--extra-tiers", "1h", "--prefix", name, "--schedule", "1h 2h"}
 	client := managementOf(t)
 	post(t, client, run(t, 0, append([]string{"topology", "export"}, flags...)...).stdout)
 	assert.False(t, planOf(t, 0, append([]string{"topology", "plan"}, flags...)...).Drift)
@@ -126,7 +126,7 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 	flags := []string{"--queue", work, "--prefix", name, "--schedule", "100ms 1h"}
 	exported := run(t, 0, append([]string{"topology", "export", "--format", "permissions"}, flags...)...).stdout
 	wanted := export.Topology{Vhost: "/", Wanted: []drift.Wanted{{
-		Topology: topology.Config{Prefix: name, Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}}, Queue: topology.Queue{Name: work, Durable: true},
+		Topology: topology.Config{Prefix: name, Tiers: backoff.Schedule{100 * time.Millisecond, time.Hour}.Tiers()}, Queue: topology.Queue{Name: work, Durable: true},
 	}}}
 	address := map[string][]string{}
 	client := managementOf(t)

@@ -46,7 +46,7 @@ func newApp(t *testing.T) app {
 func (d *deployment) instanceOf(l layout) *instance {
 	i := d.instance(connected)
 	i.change = func(c *config.Config) {
-		c.Policy.Schedule, c.Policy.Jitter, c.Policy.ExtraTiers = l.schedule, l.jitter, []time.Duration{}
+		c.Policy.Schedule, c.Policy.Jitter, c.Policy.ExtraTiers = l.schedule, l.jitter, l.schedule
 		if l.group != "" {
 			c.Policy.TierGroup = l.group + "_" + d.prefix
 		}

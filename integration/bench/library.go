@@ -34,7 +34,7 @@ type layout struct {
 var (
 	perQueue = layout{name: "per queue", configure: func(*config.Config) {}}
 	grouped  = layout{name: "grouped", configure: func(c *config.Config) {
-		c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", []time.Duration{} // without the ladder
+		c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", c.Policy.Schedule // without the ladder
 	}}
 	// the default of a group
 	ladder = layout{name: "ladder", configure: func(c *config.Config) { c.Policy.TierGroup = "shop" }}

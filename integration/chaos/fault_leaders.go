@@ -61,8 +61,8 @@ func (l *Load) declareLocated(ctx context.Context, prefix, locator string) (on m
 		return nil, err
 	}
 	config := topology.Config{
-		Schedule: backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 2 * time.Minute,
-			10 * time.Minute}, Prefix: prefix,
+		Tiers: backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 2 * time.Minute,
+			10 * time.Minute}.Tiers(), Prefix: prefix,
 	}
 	if locator != "balanced" { // which is the default
 		config.TierArguments = amqp091.Table{"x-queue-leader-locator": locator}

@@ -3,7 +3,6 @@ package connect_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -22,7 +21,7 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 	const messages = 50
 	b := testapp.Config(t)
 	group := b.Prefix + "_group"
-	b.Policy.TierGroup, b.Policy.ExtraTiers = group, []time.Duration{}
+	b.Policy.TierGroup, b.Policy.ExtraTiers = group, b.Policy.Schedule
 	s := testapp.Connect(t, b)
 	_, err := broker.Channel(t).QueueDeclare(s.Queue("classic"), true, false, false, false, nil)
 	require.NoError(t, err)

@@ -64,7 +64,7 @@ func (b board) store(management bool) *deadletter.Store {
 
 // of returns the topology of a work queue, with tiers of its own where the group is empty.
 func (b board) of(queue, group string, tiers ...time.Duration) topology.Topology {
-	config := topology.Config{Prefix: b.name, Schedule: tiers}
+	config := topology.Config{Prefix: b.name, Tiers: backoff.Schedule(tiers).Tiers()}
 	if group != "" {
 		config.TierGroup = b.queue(group)
 	}
@@ -135,7 +135,7 @@ func TestStatus(t *testing.T) {
 	orders, lost, gone := b.of("orders", "", time.Hour, 2*time.Hour), b.of("lost", "", time.Hour), b.of("gone", "",
 		time.Hour)
 	quiet, last := b.of("quiet", "shop", time.Hour), b.of("last", "left", time.Hour)
-	classic := topology.New(topology.Config{Prefix: b.name, Schedule: []time.Duration{time.Hour},
+	classic := topology.New(topology.Config{Prefix: b.name, Tiers: backoff.Schedule{time.Hour}.Tiers(),
 		TierGroup: b.queue("shop"), WorkQueueMode: topology.Leave},
 		topology.Queue{Name: b.queue("classic"), Durable: true})
 	b.declare(orders, lost, gone, quiet, last, classic)

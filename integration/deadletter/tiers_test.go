@@ -38,7 +38,7 @@ func TestDrainedRetriesGoOn(t *testing.T) {
 				c.Policy.Schedule = backoff.Schedule{time.Hour}
 				if group != "" {
 					c.Policy.TierGroup = group + "_" + broker.Name(t, "g")
-					c.Policy.ExtraTiers = []time.Duration{}
+					c.Policy.ExtraTiers = c.Policy.Schedule
 					broker.Clean(t, c.Policy.TierGroup)
 				}
 			})
@@ -98,7 +98,7 @@ func TestPrune(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	h := time.Hour
-	classic := topology.New(topology.Config{Prefix: b.name, Schedule: []time.Duration{h, 2 * h},
+	classic := topology.New(topology.Config{Prefix: b.name, Tiers: backoff.Schedule{h, 2 * h}.Tiers(),
 		QueueType: topology.Classic}, topology.Queue{Name: b.queue("old"), Durable: true})
 	b.declare(b.of("orders", "", h, 2*h, 3*h), classic, b.of("gone", "", h), b.of("quiet", "shop", h, 2*h),
 		b.of("other", "shop", h, 2*h), b.of("last", "left", h, 2*h))

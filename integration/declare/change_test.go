@@ -108,7 +108,7 @@ func TestTheWorkQueueIsReplacedAtOnce(t *testing.T) {
 	processed := testapp.NewLedger()
 	a.handle(queue, 3, processed)
 	a.Run()
-	work := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.Name},
+	work := topology.New(topology.Config{Tiers: backoff.Constant(time.Second, 1).Tiers(), Prefix: a.Name},
 		topology.Queue{Name: queue, Durable: true}).WorkQueue
 	channel := broker.Channel(t)
 	for i := range 5 {
@@ -203,7 +203,7 @@ func TestARetiredTier(t *testing.T) {
 	t.Parallel()
 	a := connect(t)
 	queue := a.Queue("orders")
-	old := topology.New(topology.Config{Schedule: backoff.Constant(2*time.Second, 1), Prefix: a.Name},
+	old := topology.New(topology.Config{Tiers: backoff.Constant(2*time.Second, 1).Tiers(), Prefix: a.Name},
 		topology.Queue{Name: queue, Durable: true})
 	require.NoError(t, old.Declare(broker.Channel(t)))
 	testapp.Delete(t, queue)
@@ -231,13 +231,13 @@ func TestARetiredTierOfAGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := connect(t, func(b *config.Config) {
-				b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
+				b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", b.Policy.Schedule
 			})
 			group := a.Name + "_group"
 			queues := []string{a.Queue("orders"), a.Queue("mails")}
 			for _, queue := range queues {
 				old := topology.New(
-					topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: a.Name, TierGroup: group,
+					topology.Config{Tiers: backoff.Constant(time.Second, 1).Tiers(), Prefix: a.Name, TierGroup: group,
 						WorkQueueMode: topology.Leave},
 					topology.Queue{Name: queue, Durable: true, Arguments: existing},
 				)

@@ -17,7 +17,7 @@ import (
 
 // inGroup makes the work queues of an app share their tiers.
 func inGroup(b *config.Config) {
-	b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
+	b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", b.Policy.Schedule
 }
 
 // classic makes each work queue a classic queue, which has an inbox.

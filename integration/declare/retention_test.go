@@ -136,7 +136,7 @@ func TestTheBrokerItselfWritesDeadLettersAtTheLimit(t *testing.T) {
 	name := broker.Name(t, "t")
 	broker.Clean(t, name)
 	orders := topology.New(topology.Config{
-		Schedule: backoff.Constant(time.Second, 1), Prefix: name, DeadLetters: topology.Retention{MaxLength: kept},
+		Tiers: backoff.Constant(time.Second, 1).Tiers(), Prefix: name, DeadLetters: topology.Retention{MaxLength: kept},
 	}, topology.Queue{Name: "orders_" + name, Durable: true})
 	channel := broker.Channel(t)
 	require.NoError(t, orders.Declare(channel))
@@ -175,15 +175,15 @@ func TestATierAtItsLimit(t *testing.T) {
 		"quorum":  func(*config.Config) {},
 		"classic": func(b *config.Config) { b.QueueType = topology.Classic },
 		"group": func(b *config.Config) {
-			b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", []time.Duration{}
+			b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", b.Policy.Schedule
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := connect(t, change, func(b *config.Config) {
+			a := connect(t, func(b *config.Config) {
 				b.Policy.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
 				b.TierArguments = amqp091.Table{"x-max-length": limit}
-			})
+			}, change)
 			queue := a.Queue("orders")
 			tiers := queue
 			if name == "group" {

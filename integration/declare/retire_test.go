@@ -35,7 +35,7 @@ func newLayouts(t *testing.T) layouts {
 
 // of returns the topology of a work queue, with tiers of its own where the group is empty.
 func (l layouts) of(queue, group string, tiers ...time.Duration) topology.Topology {
-	config := topology.Config{Prefix: l.name, Schedule: backoff.Schedule(tiers)}
+	config := topology.Config{Prefix: l.name, Tiers: backoff.Schedule(tiers).Tiers()}
 	if group != "" {
 		config.TierGroup = l.queue(group)
 	}
@@ -329,7 +329,7 @@ func TestRetireWithoutNumbers(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []topology.QueueType{topology.Quorum, topology.Classic} {
 		l := newLayouts(t)
-		config := topology.Config{Prefix: l.name, Schedule: backoff.Schedule{time.Second, time.Hour}, QueueType: queueType}
+		config := topology.Config{Prefix: l.name, Tiers: backoff.Schedule{time.Second, time.Hour}.Tiers(), QueueType: queueType}
 		old := topology.New(config, topology.Queue{Name: l.queue("orders"), Durable: true})
 		l.declare(old)
 		l.wait(old, "1h."+l.queue("orders"), 1)
@@ -348,7 +348,7 @@ func TestRetireReportsFaults(t *testing.T) {
 	_, err := topology.Retire(t.Context(), connection, topology.RetireConfig{})
 	require.ErrorContains(t, err, "RetireConfig.Old is empty")
 	_, err = topology.Retire(t.Context(), connection, topology.RetireConfig{Old: []topology.Topology{l.of("orders", "")}})
-	require.ErrorContains(t, err, "Schedule")
+	require.ErrorContains(t, err, "Tiers")
 	old := l.of("orders", "", time.Second)
 	l.declare(old)
 	_, err = topology.Retire(t.Context(), connection, topology.RetireConfig{

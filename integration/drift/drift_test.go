@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -37,7 +38,7 @@ func (s shop) queue(base string) string { return base + "_" + s.name }
 
 func (s shop) wanted(base, group string, change func(*drift.Wanted)) drift.Wanted {
 	w := drift.Wanted{
-		Topology: topology.Config{Prefix: s.name, Schedule: []time.Duration{time.Second, time.Minute}},
+		Topology: topology.Config{Prefix: s.name, Tiers: backoff.Schedule{time.Second, time.Minute}.Tiers()},
 		Queue:    topology.Queue{Name: s.queue(base), Durable: true},
 	}
 	if group != "" {
@@ -171,7 +172,7 @@ func TestDriftAfterDeletions(t *testing.T) {
 	require.NoError(t, err)
 	assert.False(t, s.compare(s.config(true), w).Drifted())
 
-	shorter := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.Schedule = []time.Duration{time.Second} })
+	shorter := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.Tiers = w.Topology.Tiers[:1] })
 	report := s.compare(s.config(true), shorter)
 	assert.False(t, report.Drifted(), "the tier of an earlier schedule is no drift")
 	assert.Equal(t, []string{"queue " + tier}, names(report.Of(drift.Note)))

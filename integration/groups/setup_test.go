@@ -38,7 +38,7 @@ type group struct {
 func newGroup(t testing.TB) *group {
 	t.Helper()
 	c := testapp.Config(t, testapp.Schedule(2*time.Second))
-	c.Policy.TierGroup, c.Policy.ExtraTiers = c.Prefix+"_group", []time.Duration{}
+	c.Policy.TierGroup, c.Policy.ExtraTiers = c.Prefix+"_group", c.Policy.Schedule
 	return &group{t: t, name: c.Prefix, common: c}
 }
 

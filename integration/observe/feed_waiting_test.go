@@ -56,7 +56,7 @@ func TestFeedOfWhatWaits(t *testing.T) {
 				return errFeed
 			}
 			group := retry.Options{Policy: &retry.Policy{TierGroup: f.Name + "_group", Schedule: backoff.Schedule{time.Hour},
-				ExtraTiers: []time.Duration{}}}
+				ExtraTiers: []time.Duration{time.Hour}}}
 			f.handle("billing", fail)
 			f.handle("email", fail, group)
 			f.handle("sms", fail, group)

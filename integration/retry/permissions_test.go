@@ -115,7 +115,7 @@ func failInGroup(t *testing.T, prefix, group, user string, queues []string, veri
 	t.Helper()
 	app := testapp.NewParts(t, func(b *config.Config) {
 		b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-		b.Prefix, b.VerifyOnly, b.Policy.TierGroup, b.Policy.ExtraTiers = prefix, verify, group, []time.Duration{}
+		b.Prefix, b.VerifyOnly, b.Policy.TierGroup, b.Policy.ExtraTiers = prefix, verify, group, b.Policy.Schedule
 	})
 	for _, queue := range queues {
 		app.Handle(queue, 1, func(*message.Message) error { return errDown })

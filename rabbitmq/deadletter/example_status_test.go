@@ -42,7 +42,7 @@ func ExampleStore_Status_schedule() {
 		log.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
-	now := topology.New(topology.Config{Schedule: backoff.Exponential(time.Second, 5, 3)}, topology.Queue{Name: "orders", Durable: true})
+	now := topology.New(topology.Config{Tiers: backoff.Exponential(time.Second, 5, 3).Tiers()}, topology.Queue{Name: "orders", Durable: true})
 	status, err := store.Status(context.Background(), []topology.Topology{now}, "orders")
 	if err != nil {
 		log.Fatal(err)
@@ -66,7 +66,7 @@ func ExampleStore_Drain() {
 		log.Fatal(err)
 	}
 	fmt.Println(summary.Done, "messages are back")
-	now := topology.New(topology.Config{Schedule: backoff.Exponential(time.Second, 5, 3)}, topology.Queue{Name: "orders", Durable: true})
+	now := topology.New(topology.Config{Tiers: backoff.Exponential(time.Second, 5, 3).Tiers()}, topology.Queue{Name: "orders", Durable: true})
 	pruned, err := store.Prune(context.Background(), deadletter.Prune{Current: []topology.Topology{now}, Only: []string{"orders.retry.1h"}})
 	if err != nil {
 		log.Fatal(err)

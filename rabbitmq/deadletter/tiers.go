@@ -161,12 +161,12 @@ func (b *board) retired(only []string) (retired []Tier) {
 // group each.
 func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []string, err error) {
 	type of struct{ group, kind string }
-	schedules := map[of]backoff.Schedule{}
+	delays := map[of][]backoff.Tier{}
 	shared := map[string]bool{}
 	for _, t := range tiers {
 		group, _, _ := s.prefix.TierOf(t.Queue)
 		kind, _ := b.queues[t.Queue].Arguments[argument.QueueType].(string)
-		schedules[of{group, kind}] = append(schedules[of{group, kind}], t.Delay)
+		delays[of{group, kind}] = append(delays[of{group, kind}], backoff.Tier(t.Delay))
 		shared[group] = t.Group != ""
 	}
 	config := topology.RetireConfig{WholeGroups: true, Messages: func(ctx context.Context) (map[string]int, error) {
@@ -177,9 +177,9 @@ func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []stri
 		_, stated, err := client.Details(ctx)
 		return stated, err
 	}}
-	for of, schedule := range schedules {
+	for of, tiers := range delays {
 		retired := topology.Config{
-			Prefix: string(s.prefix), Schedule: schedule, QueueType: topology.QueueType(of.kind),
+			Prefix: string(s.prefix), Tiers: tiers, QueueType: topology.QueueType(of.kind),
 			WorkQueueMode: topology.Leave,
 		}
 		work := of.group
@@ -189,7 +189,7 @@ func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []stri
 				// Retire needs to know that the group has a work queue. It does not delete what is not in Old, so any
 				// tier will do.
 				current := retired
-				current.Schedule = backoff.Schedule{unused(schedule)}
+				current.Tiers = []backoff.Tier{unused(tiers)}
 				config.Current = append(config.Current,
 					topology.New(current, topology.Queue{Name: work, Durable: true}))
 			} else {
@@ -216,11 +216,11 @@ func (b *board) memberOf(group string) string {
 	return ""
 }
 
-// unused returns a delay that a schedule does not have.
-func unused(schedule backoff.Schedule) time.Duration {
-	for delay := time.Second; ; delay += time.Second {
-		if !slices.Contains(schedule, delay) {
-			return delay
+// unused returns a tier that is not among others.
+func unused(others []backoff.Tier) backoff.Tier {
+	for tier := backoff.Tier(time.Second); ; tier += backoff.Tier(time.Second) {
+		if !slices.Contains(others, tier) {
+			return tier
 		}
 	}
 }

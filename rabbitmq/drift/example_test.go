@@ -13,7 +13,7 @@ import (
 )
 
 var orders = drift.Wanted{
-	Topology: topology.Config{Schedule: backoff.Exponential(time.Second, 5, 4)},
+	Topology: topology.Config{Tiers: backoff.Exponential(time.Second, 5, 4).Tiers()},
 	Queue:    topology.Queue{Name: "orders", Durable: true},
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -36,10 +37,11 @@ const (
 	Leave WorkQueueMode = "leave"
 )
 
-// Config configures New. Only Schedule is required.
+// Config configures New. Only Tiers is required.
 type Config struct {
-	// Schedule is the delay before each retry. Required. Every distinct delay is a tier with a queue of its own.
-	Schedule backoff.Schedule
+	// Tiers are the delays that messages wait for, each in a queue of its own. Required. The order does not matter.
+	// Those of a schedule are backoff.Schedule.Tiers.
+	Tiers []backoff.Tier
 
 	// Prefix is a part of the names of exchanges (<prefix>, <prefix>.return, <prefix>.return.any, <prefix>.orphans),
 	// of the queue <prefix>.orphans and of the tier queues (<work queue>.<prefix>.<tier>). The default is "retry". At
@@ -124,8 +126,15 @@ func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
-	if err := c.Schedule.Validate(); err != nil {
-		fault("Schedule: %w", err)
+	if len(c.Tiers) == 0 {
+		fault("Tiers is empty: name at least one, for example backoff.Exponential(time.Second, 5, 4).Tiers()")
+	}
+	for _, tier := range c.Tiers {
+		delay := time.Duration(tier)
+		if delay < backoff.MinDelay || delay > backoff.MaxDelay || delay%time.Millisecond != 0 {
+			fault("Tiers has %v: a delay must be a whole number of milliseconds, from %v to %v", delay,
+				backoff.Tier(backoff.MinDelay), backoff.Tier(backoff.MaxDelay))
+		}
 	}
 	if err := naming.Prefix(c.Prefix).Validate(); err != nil {
 		faults = append(faults, err)

@@ -14,7 +14,7 @@ import (
 func ExampleMerge() {
 	var all []topology.Topology
 	for _, queue := range []string{"orders", "mails"} {
-		all = append(all, topology.New(topology.Config{Schedule: backoff.Schedule{time.Second}}, topology.Queue{Name: queue, Durable: true}))
+		all = append(all, topology.New(topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers()}, topology.Queue{Name: queue, Durable: true}))
 	}
 	definitions, err := topology.Merge(all...)
 	if err != nil {

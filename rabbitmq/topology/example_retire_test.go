@@ -23,7 +23,7 @@ func layout(group string) (all []topology.Topology) {
 		schedule = append(schedule, backoff.Ladder(time.Second, 12*24*time.Hour)...)
 	}
 	for _, queue := range []string{"orders", "mails"} {
-		config := topology.Config{Schedule: schedule, TierGroup: group}
+		config := topology.Config{Tiers: schedule.Tiers(), TierGroup: group}
 		all = append(all, topology.New(config, topology.Queue{Name: queue, Durable: true}))
 	}
 	return all

@@ -16,7 +16,7 @@ import (
 // orders is the topology of a queue that the app declares durable and without arguments, as NewDurableQueueConfig of
 // watermill-amqp does.
 func orders() topology.Topology {
-	return topology.New(topology.Config{Schedule: backoff.Constant(10*time.Second, 3)}, topology.Queue{Name: "orders", Durable: true})
+	return topology.New(topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers()}, topology.Queue{Name: "orders", Durable: true})
 }
 
 func dial() *amqp091.Channel {
@@ -33,7 +33,7 @@ func dial() *amqp091.Channel {
 
 func ExampleNew() {
 	t := topology.New(
-		topology.Config{Schedule: backoff.Schedule{time.Second, 5 * time.Minute}, Prefix: "shop.retry"},
+		topology.Config{Tiers: backoff.Schedule{time.Second, 5 * time.Minute}.Tiers(), Prefix: "shop.retry"},
 		topology.Queue{Name: "orders", Durable: true},
 	)
 	for _, queue := range t.Queues {
@@ -50,7 +50,7 @@ func ExampleNew() {
 func ExampleRetention() {
 	limits := topology.Retention{MaxLength: 100_000, MaxAge: 30 * 24 * time.Hour}
 	t := topology.New(
-		topology.Config{Schedule: backoff.Constant(10*time.Second, 3), DeadLetters: limits},
+		topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers(), DeadLetters: limits},
 		topology.Queue{Name: "orders", Durable: true},
 	)
 	fmt.Println(limits)
@@ -67,7 +67,7 @@ func ExampleRetention() {
 // An argument that loses messages is refused, with what to do.
 func ExampleRetention_arguments() {
 	config := topology.Config{
-		Schedule:            backoff.Constant(10*time.Second, 3),
+		Tiers:               backoff.Constant(10*time.Second, 3).Tiers(),
 		TierArguments:       amqp091.Table{"x-max-length": 1_000_000, "x-expires": 60_000},
 		DeadLetterArguments: amqp091.Table{"x-quorum-initial-group-size": 5},
 	}
@@ -105,7 +105,7 @@ func ExampleTopology_Verify() {
 }
 
 func ExampleTopology_Validate() {
-	t := topology.New(topology.Config{Schedule: backoff.Constant(10*time.Second, 3)}, topology.Queue{Name: "orders.#", Durable: true})
+	t := topology.New(topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers()}, topology.Queue{Name: "orders.#", Durable: true})
 	fmt.Println(t.Validate())
 	// Output:
 	// work queue "orders.#": its name must not contain the words * or #, which are patterns in the bindings of a topic exchange
@@ -131,7 +131,7 @@ func ExampleArgumentConflictError() {
 
 func ExampleTopology_String() {
 	t := topology.New(topology.Config{
-		Schedule:      backoff.Constant(10*time.Second, 3),
+		Tiers:         backoff.Constant(10*time.Second, 3).Tiers(),
 		WorkQueueMode: topology.Leave,
 		QueueType:     topology.Classic,
 	}, topology.Queue{Name: "orders", Durable: true})
@@ -154,7 +154,7 @@ func ExampleTopology_String() {
 
 // A group of work queues shares its tiers.
 func ExampleTopology_Group() {
-	config := topology.Config{Schedule: backoff.Constant(10*time.Second, 3), TierGroup: "shop"}
+	config := topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers(), TierGroup: "shop"}
 	for _, name := range []string{"orders", "mails"} {
 		t := topology.New(config, topology.Queue{Name: name, Durable: true})
 		fmt.Println(t.Group(), t.Exchange(), t.Queues[len(t.Queues)-1].Name)
@@ -173,7 +173,7 @@ func ExampleTopology_Exchange() {
 
 // A classic work queue of a group has an inbox.
 func ExampleTopology_Existing() {
-	config := topology.Config{Schedule: backoff.Constant(10*time.Second, 3), TierGroup: "shop"}
+	config := topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers(), TierGroup: "shop"}
 	t := topology.New(config, topology.Queue{Name: "orders", Durable: true}).Existing(amqp091.Table{"x-queue-type": "classic"})
 	fmt.Println(t.Queues[len(t.Queues)-1].Name)
 	// Output:

@@ -14,7 +14,7 @@ import (
 
 func TestMergeRefusesDifferentArguments(t *testing.T) {
 	of := func(queue string, change func(*topology.Config)) topology.Topology {
-		config := topology.Config{Schedule: backoff.Schedule{time.Second}, TierGroup: "shop"}
+		config := topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers(), TierGroup: "shop"}
 		if change != nil {
 			change(&config)
 		}

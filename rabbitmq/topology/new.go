@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -26,11 +27,7 @@ func New(config Config, work Queue) Topology {
 		return Topology{WorkQueue: work, config: config, fault: err}
 	}
 	config = config.withDefaults()
-	tiers := config.Schedule.Tiers()
-	config.Schedule = nil // topologies with the same tiers are equal
-	for _, tier := range tiers {
-		config.Schedule = append(config.Schedule, time.Duration(tier))
-	}
+	config.Tiers = slices.Compact(slices.Sorted(slices.Values(config.Tiers))) // the same tiers make equal topologies
 	config.TierArguments = tierKeys.declared(config.TierArguments)
 	config.DeadLetterArguments = deadLetterKeys.declared(config.DeadLetterArguments)
 	n := naming.Prefix(config.Prefix)
@@ -58,7 +55,7 @@ func New(config Config, work Queue) Topology {
 			{Exchange: n.RetryExchange(), Queue: dead, Key: naming.DeadKey(work.Name)},
 		},
 		config: config,
-		fault:  n.ValidateQueue(work.Name, config.groupOf(work.Name), tiers),
+		fault:  n.ValidateQueue(work.Name, config.groupOf(work.Name), config.Tiers),
 	}
 	switch config.TierGroup {
 	case "":
@@ -74,8 +71,8 @@ func New(config Config, work Queue) Topology {
 
 // addTiers adds the tiers of the work queue alone. They have exact keys, which cost the broker less than patterns.
 func (t *Topology) addTiers(n naming.Prefix) {
-	work, tiers := t.WorkQueue.Name, t.config.Schedule.Tiers()
-	for _, tier := range tiers {
+	work := t.WorkQueue.Name
+	for _, tier := range t.config.Tiers {
 		queue := Queue{Name: n.TierQueue(work, tier), Durable: true,
 			Arguments: t.config.tierArguments(n.ReturnExchange(), tier)}
 		t.Queues = append(t.Queues, queue)
@@ -84,7 +81,7 @@ func (t *Topology) addTiers(n naming.Prefix) {
 	}
 	t.Bindings = append(t.Bindings,
 		Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
-	for _, tier := range tiers {
+	for _, tier := range t.config.Tiers {
 		t.Bindings = append(t.Bindings,
 			Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.RetryKey(work, tier)})
 	}
@@ -101,7 +98,7 @@ func (t *Topology) addGroup(n naming.Prefix) {
 		{Name: in, Kind: amqp091.ExchangeTopic, Durable: true},
 		{Name: out, Kind: amqp091.ExchangeTopic, Durable: true, Arguments: alternate(n.AnyReturnExchange())},
 	}, t.Exchanges...)
-	for _, tier := range t.config.Schedule.Tiers() {
+	for _, tier := range t.config.Tiers {
 		queue := Queue{Name: n.TierQueue(group, tier), Durable: true, Arguments: t.config.tierArguments(out, tier)}
 		t.Queues = append(t.Queues, queue)
 		t.Bindings = append(t.Bindings, Binding{Exchange: in, Queue: queue.Name, Key: naming.TierKeys(tier)})

@@ -109,7 +109,7 @@ func TestRefusedArguments(t *testing.T) {
 		"x-quorum-target-group-size":  {"", ""},
 	} {
 		config := topology.Config{
-			Schedule: schedule, TierArguments: amqp091.Table{key: 7}, DeadLetterArguments: amqp091.Table{key: 7, "x-queue-leader-locator": "leader"},
+			Tiers: schedule.Tiers(), TierArguments: amqp091.Table{key: 7}, DeadLetterArguments: amqp091.Table{key: 7, "x-queue-leader-locator": "leader"},
 		}
 		err := config.Validate()
 		require.ErrorContains(t, err, `DeadLetterArguments["x-queue-leader-locator"] is "leader": it must be one of ["balanced" "client-local"]`)
@@ -129,14 +129,14 @@ func TestRefusedArguments(t *testing.T) {
 
 func TestValuesThatTheBrokerRefuses(t *testing.T) {
 	for _, value := range []any{0, -1, int8(-1), "5", 5.0, true, nil, uint64(math.MaxUint64), amqp091.Table{}} {
-		config := topology.Config{Schedule: schedule, TierArguments: amqp091.Table{"x-max-length": value}}
+		config := topology.Config{Tiers: schedule.Tiers(), TierArguments: amqp091.Table{"x-max-length": value}}
 		assert.ErrorContains(t, config.Validate(), "it must be an integer from 1 to 9223372036854775807", "%T", value)
 	}
 	for _, value := range []any{1, int8(1), int64(math.MaxInt64), uint16(1), uint64(math.MaxInt64)} {
-		config := topology.Config{Schedule: schedule, TierArguments: amqp091.Table{"x-max-length": value}}
+		config := topology.Config{Tiers: schedule.Tiers(), TierArguments: amqp091.Table{"x-max-length": value}}
 		assert.NoError(t, config.Validate(), "%T", value)
 	}
-	config := topology.Config{Schedule: schedule, QueueType: topology.Classic, TierArguments: amqp091.Table{"x-quorum-initial-group-size": 3}}
+	config := topology.Config{Tiers: schedule.Tiers(), QueueType: topology.Classic, TierArguments: amqp091.Table{"x-quorum-initial-group-size": 3}}
 	assert.ErrorContains(t, config.Validate(), "only queues of type quorum have it, and QueueType is classic")
 }
 
@@ -147,9 +147,9 @@ func TestRefusedLimits(t *testing.T) {
 		"MaxAge is 1.5ms":      {MaxAge: 1500 * time.Microsecond},
 		"MaxAge is 87600h0m0.": {MaxAge: backoff.MaxDelay + time.Millisecond},
 	} {
-		assert.ErrorContains(t, topology.Config{Schedule: schedule, DeadLetters: limits}.Validate(), "DeadLetters."+want)
+		assert.ErrorContains(t, topology.Config{Tiers: schedule.Tiers(), DeadLetters: limits}.Validate(), "DeadLetters."+want)
 	}
-	assert.NoError(t, topology.Config{Schedule: schedule, DeadLetters: topology.Retention{MaxLength: 1, MaxAge: backoff.MaxDelay}}.Validate())
+	assert.NoError(t, topology.Config{Tiers: schedule.Tiers(), DeadLetters: topology.Retention{MaxLength: 1, MaxAge: backoff.MaxDelay}}.Validate())
 	assert.Equal(t, "MaxLength 1, MaxAge 24h", topology.Retention{MaxLength: 1, MaxAge: 24 * time.Hour}.String())
 	assert.Equal(t, "none", topology.Retention{}.String())
 }

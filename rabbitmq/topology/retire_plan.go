@@ -66,7 +66,7 @@ func (t Topology) exchangeNamed(name string) Exchange {
 
 func (t Topology) retiredTiers(blocked bool) (tiers []retired) {
 	n, work := t.config.prefix(), t.WorkQueue.Name
-	for _, tier := range t.config.Schedule.Tiers() {
+	for _, tier := range t.config.Tiers {
 		name := n.TierQueue(t.Group(), tier)
 		at := slices.IndexFunc(t.Queues, func(q Queue) bool { return q.Name == name })
 		q := retired{Queue: t.Queues[at], blocked: blocked}

@@ -18,7 +18,7 @@ import (
 var schedule = backoff.Schedule{time.Second, 5 * time.Minute, time.Second}
 
 func of(queue string, change ...func(*topology.Config)) topology.Topology {
-	c := topology.Config{Schedule: schedule}
+	c := topology.Config{Tiers: schedule.Tiers()}
 	for _, f := range change {
 		f(&c)
 	}
@@ -119,7 +119,7 @@ func TestWorkQueueProtection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			app := topology.Queue{Name: "orders", Durable: true, Arguments: row.app}
 			before := maps.Clone(row.app)
-			work := topology.New(topology.Config{Schedule: schedule, WorkQueueMode: row.mode}, app).WorkQueue
+			work := topology.New(topology.Config{Tiers: schedule.Tiers(), WorkQueueMode: row.mode}, app).WorkQueue
 			assert.Equal(t, topology.Queue{Name: "orders", Durable: true, Arguments: row.want}, work)
 			assert.Equal(t, before, row.app, "New does not change the app's arguments")
 		})
@@ -180,15 +180,15 @@ func TestQueueNamesThatAreRefused(t *testing.T) {
 
 func TestInvalidConfigIsReportedByTheTopology(t *testing.T) {
 	for name, c := range map[string]topology.Config{
-		"Schedule":                 {},
-		"Prefix is":                {Schedule: schedule, Prefix: "a.*"},
-		`QueueType is "lazy"`:      {Schedule: schedule, QueueType: "lazy"},
-		`WorkQueueMode is "maybe"`: {Schedule: schedule, WorkQueueMode: "maybe"},
+		"Tiers is empty":           {},
+		"Prefix is":                {Tiers: schedule.Tiers(), Prefix: "a.*"},
+		`QueueType is "lazy"`:      {Tiers: schedule.Tiers(), QueueType: "lazy"},
+		`WorkQueueMode is "maybe"`: {Tiers: schedule.Tiers(), WorkQueueMode: "maybe"},
 		`Prefix is "a b*#", of 5 bytes: it must have at most 244, so that "<prefix>.return.any" fits into 255, and only the characters A-Z, a-z, 0-9, -, _, . and :`: {
-			Schedule: schedule, Prefix: "a b*#",
+			Tiers: schedule.Tiers(), Prefix: "a b*#",
 		},
-		`of 245 bytes: it must have at most 244`:                   {Schedule: schedule, Prefix: strings.Repeat("p", 245)},
-		`TierGroup is "a b", of 3 bytes: it must have at most 242`: {Schedule: schedule, TierGroup: "a b"},
+		`of 245 bytes: it must have at most 244`:                   {Tiers: schedule.Tiers(), Prefix: strings.Repeat("p", 245)},
+		`TierGroup is "a b", of 3 bytes: it must have at most 242`: {Tiers: schedule.Tiers(), TierGroup: "a b"},
 	} {
 		broken := topology.New(c, topology.Queue{Name: "orders", Durable: true})
 		assert.ErrorContains(t, broken.Validate(), name)
@@ -316,10 +316,10 @@ func TestGroupNamesThatAreRefused(t *testing.T) {
 		"shop.retry.5s":          "a part of the retry topology",
 		strings.Repeat("g", 243): "at most 242",
 	} {
-		config := topology.Config{Schedule: schedule, TierGroup: group}
+		config := topology.Config{Tiers: schedule.Tiers(), TierGroup: group}
 		assert.ErrorContains(t, config.Validate(), want, group)
 	}
-	config := topology.Config{Schedule: schedule, NoInbox: true}
+	config := topology.Config{Tiers: schedule.Tiers(), NoInbox: true}
 	assert.ErrorContains(t, config.Validate(), "NoInbox is true, and TierGroup is empty")
 	long := of(strings.Repeat("q", 250), func(c *topology.Config) { c.TierGroup = "shop" })
 	assert.ErrorContains(t, long.Validate(), "AMQP allows 255")

@@ -92,7 +92,7 @@ func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.Ti
 	b.mu.Unlock()
 	b.attach()
 	own := handlerBackend{newCopies(b.core, connection), b.core.policy.TierGroup, b.source()}
-	return middleware.New(withLadder(b.core.policy), own, logger)
+	return middleware.New(b.core.policy, own, logger)
 }
 
 // source is where the messages of the builder's middlewares come from.

@@ -23,43 +23,25 @@ type Config struct {
 	rabbitmq.Settings
 }
 
-// withLadder returns a policy with the default of ExtraTiers.
-func withLadder(policy retry.Policy) retry.Policy {
-	if policy.TierGroup != "" && policy.ExtraTiers == nil { // all its work queues share them
-		policy.ExtraTiers = backoff.Ladder(time.Second, 12*24*time.Hour)
-	}
-	return policy
-}
-
 // topology has all tiers.
-func (c Config) topology() topology.Config {
-	return c.topologyOf(scheduleOf(middleware.Tiers(withLadder(c.Policy), true)))
-}
+func (c Config) topology() topology.Config { return c.topologyOf(middleware.Tiers(c.Policy, true)) }
 
-func (c Config) topologyOf(tiers backoff.Schedule) topology.Config {
+func (c Config) topologyOf(tiers []backoff.Tier) topology.Config {
 	return topology.Config{
-		Schedule: tiers, TierGroup: c.Policy.TierGroup, NoInbox: c.NoInbox, Prefix: c.Prefix, QueueType: c.QueueType,
+		Tiers: tiers, TierGroup: c.Policy.TierGroup, NoInbox: c.NoInbox, Prefix: c.Prefix, QueueType: c.QueueType,
 		WorkQueueMode: c.WorkQueueMode, DeadLetters: c.DeadLetters,
 		TierArguments: maps.Clone(c.TierArguments), DeadLetterArguments: maps.Clone(c.DeadLetterArguments),
 	}
 }
 
-// scheduleOf returns a schedule with these tiers.
-func scheduleOf(tiers []backoff.Tier) backoff.Schedule {
-	var schedule backoff.Schedule
-	for _, tier := range tiers {
-		schedule = append(schedule, time.Duration(tier))
-	}
-	return schedule
-}
-
 // Validate reports all faults of the configuration, joined. It does not connect.
 func (c Config) Validate() error {
 	var faults []error
-	tiers := c.Policy.Schedule
+	tiers := []backoff.Tier{backoff.Tier(time.Second)} // a fault of the schedule is reported once
 	if err := c.Policy.Validate(); err != nil {
 		faults = append(faults, fmt.Errorf("Policy: %w", err))
-		tiers = backoff.Constant(time.Second, 1) // the fault is reported once
+	} else {
+		tiers = middleware.Tiers(c.Policy, true)
 	}
 	faults = append(faults, validateNames(c.App), c.topologyOf(tiers).Validate(), validateApp(c.App, c.WorkQueueMode))
 	if c.Management != "" {

@@ -51,7 +51,7 @@ func (c *Connection) setUp() error {
 	c.app = newAppPublisher(c.core, c.publishing)
 	var err error
 	own := handlerBackend{c.copies, c.core.policy.TierGroup, c.sourceOf(c)}
-	c.fallback, err = middleware.New(withLadder(c.core.policy), own, c.logger)
+	c.fallback, err = middleware.New(c.core.policy, own, c.logger)
 	return err
 }
 

@@ -69,7 +69,7 @@ func (c *core) groupOf(queue string) string {
 func (c *core) topologyConfig(queue string) topology.Config {
 	config := c.topology
 	if group, tiers, found := c.queues.of(queue); found {
-		config.TierGroup, config.Schedule = group, tiers
+		config.TierGroup, config.Tiers = group, tiers
 		config.NoInbox = config.NoInbox && group != ""
 	}
 	return config

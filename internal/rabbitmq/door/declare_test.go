@@ -39,7 +39,7 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 			return d.declare(
 				subscriber.Declaration{Broker: fakeBroker{connection, open}},
 				app.Subscription{Topic: "topic", Queue: queue, Logger: watermill.NopLogger{}},
-				topology.New(topology.Config{Schedule: backoff.Schedule{time.Second}}, topology.Queue{Name: queue, Durable: true}),
+				topology.New(topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers()}, topology.Queue{Name: queue, Durable: true}),
 			)
 		}
 		const handlers = 16

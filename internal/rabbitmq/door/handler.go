@@ -78,9 +78,8 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 		headers: headers.New(c.core.app.Marshaler, c.core.prefix),
 		logger:  c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
-	policy := withLadder(*o.Policy)
-	h.tiers = middleware.Tiers(policy, true)
-	if h.retry, err = middleware.New(policy, handlerBackend{c.copies, group, c.sourceOf(h)}, c.logger); err != nil {
+	h.tiers = middleware.Tiers(*o.Policy, true)
+	if h.retry, err = middleware.New(*o.Policy, handlerBackend{c.copies, group, c.sourceOf(h)}, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 )
@@ -17,14 +16,14 @@ type queues struct {
 
 type workQueue struct {
 	topic string
-	group string           // of tiers; empty: it has tiers of its own
-	tiers backoff.Schedule // of the schedules of all its handlers, ascending
+	group string         // of tiers; empty: it has tiers of its own
+	tiers []backoff.Tier // of all its handlers, ascending
 }
 
 // add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of
 // the other topic, and would count their failures from the beginning. It has one group, to which its copies are
 // published.
-func (q *queues) add(queue, topic, group string, tiersOf []backoff.Tier) error {
+func (q *queues) add(queue, topic, group string, tiers []backoff.Tier) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.byName[queue]
@@ -49,17 +48,14 @@ func (q *queues) add(queue, topic, group string, tiersOf []backoff.Tier) error {
 				"names; give the group another name", other.group, other.group)
 		}
 	}
-	tiers := slices.Clone(w.tiers) // a topology may use the present one
-	for _, tier := range tiersOf {
-		tiers = append(tiers, time.Duration(tier))
-	}
-	slices.Sort(tiers)
-	w.tiers = slices.Compact(tiers)
+	all := slices.Concat(w.tiers, tiers) // a topology may use the present ones
+	slices.Sort(all)
+	w.tiers = slices.Compact(all)
 	return nil
 }
 
 // of returns the group and all tiers of a work queue. It returns false where the queue has no handler.
-func (q *queues) of(queue string) (group string, tiers backoff.Schedule, found bool) {
+func (q *queues) of(queue string) (group string, tiers []backoff.Tier, found bool) {
 	if q == nil {
 		return "", nil, false
 	}

@@ -44,7 +44,7 @@ func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
 
 // A work queue of another prefix is warned about once. An app's own dead-letter exchange is no prefix.
 func TestOtherPrefixIsWarnedAboutOnce(t *testing.T) {
-	earlier := topology.New(topology.Config{Schedule: backoff.Constant(time.Second, 1), Prefix: "old"}, topology.Queue{Name: "orders", Durable: true}).WorkQueue
+	earlier := topology.New(topology.Config{Tiers: backoff.Constant(time.Second, 1).Tiers(), Prefix: "old"}, topology.Queue{Name: "orders", Durable: true}).WorkQueue
 	for want, row := range map[int]struct{ app, have amqp091.Table }{
 		1: {nil, earlier.Arguments},
 		0: {earlier.Arguments, earlier.Arguments},

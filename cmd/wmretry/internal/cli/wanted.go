@@ -22,18 +22,15 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// longestShared is the longest of the extra tiers of a group, as the library declares them by default.
-const longestShared = 12 * 24 * time.Hour
-
 // declaration is what apps declare for some work queues: the fields of topology.Config, those of Config that
 // make more tiers, and the queues. It is an entry of the file of --file.
 type declaration struct {
 	Queues         []string  `json:"queues"`
 	QueueArguments arguments `json:"queue_arguments"` // as the app itself declares the work queues
 
-	Schedule   schedule  `json:"schedule"`
-	Jitter     float64   `json:"jitter"`
-	ExtraTiers *schedule `json:"extra_tiers"` // and the delays of Rules
+	Schedule   schedule `json:"schedule"`
+	Jitter     float64  `json:"jitter"`
+	ExtraTiers schedule `json:"extra_tiers"` // and the delays of Rules
 
 	Prefix              string                 `json:"prefix"`
 	TierGroup           string                 `json:"tier_group"`
@@ -62,16 +59,10 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 	if config.Prefix == "" {
 		config.Prefix = prefix
 	}
-	policy := retry.Policy{Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter}
-	switch {
-	case d.ExtraTiers != nil:
-		policy.ExtraTiers = *d.ExtraTiers
-	case d.TierGroup != "":
-		policy.ExtraTiers = backoff.Ladder(time.Second, longestShared)
+	policy := retry.Policy{
+		Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter, ExtraTiers: d.ExtraTiers, TierGroup: d.TierGroup,
 	}
-	for _, tier := range middleware.Tiers(policy, true) {
-		config.Schedule = append(config.Schedule, time.Duration(tier))
-	}
+	config.Tiers = middleware.Tiers(policy, true)
 	var all []drift.Wanted
 	for _, queue := range d.Queues {
 		all = append(all, drift.Wanted{Topology: config,
@@ -137,7 +128,6 @@ type wantedFlags struct {
 	file, schedule, extra, group string
 	queues                       []string
 	jitter                       float64
-	extraGiven                   bool // extra is set, maybe to none
 }
 
 func (f *wantedFlags) add(c *cobra.Command) {
@@ -147,7 +137,7 @@ func (f *wantedFlags) add(c *cobra.Command) {
 	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
 	flags.Float64Var(&f.jitter, "jitter", 0, "jitter of the apps, from 0 to 1: eight tiers for each delay")
 	flags.StringVar(&f.extra, "extra-tiers", "",
-		"further delays, such as those of rules and ExtraTiers (default in a group: the library's ladder; none: \"\")")
+		"further delays, such as those of rules and ExtraTiers (default in a group: the library's ladder)")
 	flags.StringVar(&f.group, "group", "", "group of work queues that share their tiers")
 	_ = c.MarkFlagFilename("file", "json")
 }
@@ -170,7 +160,7 @@ func (f *wantedFlags) again() string {
 	if f.jitter != 0 {
 		words += " --jitter " + strconv.FormatFloat(f.jitter, 'g', -1, 64)
 	}
-	if f.extraGiven {
+	if f.extra != "" {
 		words += " --extra-tiers " + shellWord(f.extra)
 	}
 	if f.group != "" {
@@ -232,12 +222,9 @@ func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declara
 	if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
 		return nil, usage("--schedule: %w", err)
 	}
-	if f.extraGiven = c.Flags().Changed("extra-tiers"); f.extraGiven {
-		d.ExtraTiers = &schedule{}
-		if f.extra != "" {
-			if err := d.ExtraTiers.UnmarshalText([]byte(f.extra)); err != nil {
-				return nil, usage("--extra-tiers: %w", err)
-			}
+	if f.extra != "" {
+		if err := d.ExtraTiers.UnmarshalText([]byte(f.extra)); err != nil {
+			return nil, usage("--extra-tiers: %w", err)
 		}
 	}
 	return []declaration{d}, nil

@@ -23,7 +23,7 @@ func shop() Topology {
 	wanted := func(queue, group string) drift.Wanted {
 		return drift.Wanted{
 			Topology: topology.Config{
-				Prefix: "retry", Schedule: backoff.Schedule{time.Second, time.Minute}, TierGroup: group, DeadLetters: topology.Retention{MaxLength: 5, MaxAge: time.Hour},
+				Prefix: "retry", Tiers: backoff.Schedule{time.Second, time.Minute}.Tiers(), TierGroup: group, DeadLetters: topology.Retention{MaxLength: 5, MaxAge: time.Hour},
 			},
 			Queue: topology.Queue{Name: queue, Durable: true, Arguments: amqp091.Table{"x-single-active-consumer": true}},
 		}
