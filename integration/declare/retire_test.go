@@ -35,11 +35,19 @@ func newLayouts(t *testing.T) layouts {
 
 // of returns the topology of a work queue, with tiers of its own where the group is empty.
 func (l layouts) of(queue, group string, tiers ...time.Duration) topology.Topology {
+	return l.existing(queue, group, nil, tiers...)
+}
+
+// existing is of for a work queue that exists with these arguments. Nil: it does not exist.
+func (l layouts) existing(queue, group string, arguments amqp091.Table, tiers ...time.Duration) topology.Topology {
 	config := topology.Config{Prefix: l.name, Tiers: backoff.Schedule(tiers).Tiers()}
 	if group != "" {
 		config.TierGroup = l.queue(group)
 	}
-	return topology.New(config, topology.Queue{Name: l.queue(queue), Durable: true})
+	if arguments != nil {
+		config.WorkQueueMode = topology.Leave
+	}
+	return topology.New(config, topology.Queue{Name: l.queue(queue), Durable: true, Arguments: arguments})
 }
 
 func (l layouts) queue(base string) string { return base + "_" + l.name }
@@ -257,12 +265,13 @@ func TestRetireLeavesMessages(t *testing.T) {
 	l := newLayouts(t)
 	config := topology.RetireConfig{Messages: l.waiting}
 	for queue, group := range map[string]string{"orders": "", "mails": "shop"} {
-		old := l.of(queue, group, 100*time.Millisecond, time.Second, time.Hour)
+		var without amqp091.Table
 		if group != "" {
-			old = old.Existing(amqp091.Table{"x-queue-type": "quorum"}) // without an inbox, which would take them
+			without = amqp091.Table{"x-queue-type": "quorum"} // without an inbox, which would take them
 		}
+		old := l.existing(queue, group, without, 100*time.Millisecond, time.Second, time.Hour)
 		old.WorkQueue.Arguments = full
-		current := l.of(queue, "other", time.Second).Existing(full)
+		current := l.existing(queue, "other", full, time.Second)
 		l.declare(old, current)
 		l.fill(old.WorkQueue.Name)
 		l.wait(old, "100ms."+old.WorkQueue.Name, 20)

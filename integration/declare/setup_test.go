@@ -17,7 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/rota"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,7 +26,7 @@ const soon = 60 * time.Second // much longer than any of it takes
 var errDown = errors.New("the provider is down")
 
 func TestMain(m *testing.M) {
-	rota.Period = 2 * time.Second // of the checks of bindings
+	door.TurnPeriod = 2 * time.Second // of the checks of bindings
 	m.Run()
 }
 

@@ -149,7 +149,7 @@ var rules = []rule{
 			module + "/internal/panics",
 			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry", module + "/rabbitmq",
 			module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
-			module + "/internal/options", module + "/internal/rabbitmq", module + "/internal/rota",
+			module + "/internal/options", module + "/internal/rabbitmq",
 			module + "/internal/warning",
 		},
 		never: []string{amqpPubSub, module + "/config"},
@@ -240,7 +240,6 @@ var rules = []rule{
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/users", never: []string{watermill, amqp091}, why: "it counts: whatever is closed after its last user shares it"},
-	{folder: "internal/rota", never: []string{watermill, amqp091}, why: "it counts time: its tests run in virtual time"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",

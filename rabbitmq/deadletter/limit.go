@@ -201,7 +201,7 @@ func (s *Store) settings(
 	}
 	var set management.Settings
 	if isOld(connection.Version()) {
-		have, _, err := workqueue.Arguments(workqueue.Broker{Channel: connection.Client.Channel}, topology.Queue{
+		have, _, err := workqueue.Arguments(workqueue.Idle{Connection: connection.Client}, topology.Queue{
 			Name: queue, Durable: true, Arguments: amqp091.Table{ // those of the library's own
 				argument.QueueType: string(topology.Quorum), argument.DeliveryLimit: int64(1_000_000),
 				argument.QueueLeaderLocator: argument.Balanced,

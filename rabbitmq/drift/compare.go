@@ -36,13 +36,11 @@ func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error)
 		}
 		for _, w := range wanted {
 			inspector := workqueue.New(workqueue.Config{
-				URI:        config.URI,
-				Connection: func() amqp091.Config { return config.connection().Client(connectionName) },
-				Prefix:     prefixOf(w), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true,
+				Prefix: prefixOf(w), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true,
 				DeadLetters: w.Topology.DeadLetters,
 			})
-			if _, err := inspector.Declare(b, w.Queue, topology.New(w.Topology, w.Queue),
-				topology.Topology.DeclareRetry, watermill.NopLogger{}); err != nil {
+			if _, err := inspector.Declare(b, w.Topology, w.Queue, topology.Topology.DeclareRetry,
+				watermill.NopLogger{}); err != nil {
 				return err
 			}
 		}
@@ -155,7 +153,7 @@ func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
 	}
 	c.protection(w, have)
 	c.otherLayout(w, have)
-	existing := t.Existing(have)
+	existing := workqueue.Existing(w.Topology, w.Queue, have)
 	if err := existing.Validate(); err != nil {
 		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Reason: err.Error()})
 		return t, nil
@@ -177,10 +175,10 @@ func (c *comparison) protection(w Wanted, have amqp091.Table) {
 		Reason: "a message that the broker itself gives up is dropped",
 		Advice: "a policy protects it: " + workqueue.PolicyCommand(c.vhost, w.Queue.Name, prefixOf(w), quorum),
 	}
-	if quorum && workqueue.DropsUnprotected(c.broker.Version) && !c.config.AllowUnprotectedQuorum {
+	if quorum && workqueue.DropsUnprotected(c.broker.Version()) && !c.config.AllowUnprotectedQuorum {
 		d.Kind = Conflict
 		d.Reason = fmt.Sprintf("RabbitMQ %s drops a message of it that is requeued 20 times, so an app refuses it",
-			c.broker.Version)
+			c.broker.Version())
 		if c.there == nil {
 			d.Advice += "; then allow unprotected quorum queues, because AMQP does not show policies"
 		}

@@ -70,12 +70,7 @@ func (c Config) connect(ctx context.Context, use func(broker workqueue.Broker, v
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	defer stop()
 	defer wire.Close(connection, socket, closeTimeout)
-	version, _ := connection.Properties["version"].(string)
-	err = use(workqueue.Broker{
-		Channel:    connection.Channel,
-		Publishing: func(context.Context) (*amqp091.Channel, error) { return connection.Channel() },
-		Version:    version,
-	}, connection.Config.Vhost)
+	err = use(workqueue.Idle{Connection: connection}, connection.Config.Vhost)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -46,7 +46,7 @@ func read(ctx context.Context, config Config, vhost string) (*inventory, error) 
 func sorted[V any](names map[string]V) []string { return slices.Sorted(maps.Keys(names)) }
 
 func exchangeExists(b workqueue.Broker, e topology.Exchange) (bool, error) {
-	channel, err := b.Channel() // the broker closes it with each refusal
+	channel, err := b.OpenChannel() // the broker closes it with each refusal
 	if err != nil {
 		return false, fmt.Errorf("cannot look at exchange %q: %w", e.Name, err)
 	}
@@ -62,7 +62,7 @@ func exchangeExists(b workqueue.Broker, e topology.Exchange) (bool, error) {
 
 // declareExchange declares an exchange that exists: the broker refuses other arguments.
 func declareExchange(b workqueue.Broker, e topology.Exchange) error {
-	channel, err := b.Channel()
+	channel, err := b.OpenChannel()
 	if err != nil {
 		return fmt.Errorf("cannot look at exchange %q: %w", e.Name, err)
 	}

@@ -90,13 +90,6 @@ func ExampleTopology_DeclareRetry() {
 	}
 }
 
-// A publisher of its own declares deleted queues again when the broker has returned a copy.
-func ExampleTopology_Redeclare() {
-	if err := orders().Redeclare(dial()); err != nil {
-		log.Fatal(err)
-	}
-}
-
 // A health check that declares nothing.
 func ExampleTopology_Verify() {
 	if err := orders().Verify(dial()); err != nil {
@@ -169,23 +162,4 @@ func ExampleTopology_Exchange() {
 	fmt.Println(orders().Exchange())
 	// Output:
 	// retry
-}
-
-// A classic work queue of a group has an inbox.
-func ExampleTopology_Existing() {
-	config := topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers(), TierGroup: "shop"}
-	t := topology.New(config, topology.Queue{Name: "orders", Durable: true}).Existing(amqp091.Table{"x-queue-type": "classic"})
-	fmt.Println(t.Queues[len(t.Queues)-1].Name)
-	// Output:
-	// orders.retry.inbox
-}
-
-// An operator binds a work queue again that has lost its bindings.
-func ExampleTopology_ReturnBindings() {
-	for _, binding := range orders().ReturnBindings() {
-		fmt.Println(binding.Exchange, binding.Key)
-	}
-	// Output:
-	// retry.return.any *.orders
-	// retry.return 10s.orders
 }

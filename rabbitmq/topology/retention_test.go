@@ -37,7 +37,7 @@ func arguments(t *testing.T, of topology.Topology, queue string) amqp091.Table {
 }
 
 func TestLimitsAndArgumentsOfEachQueue(t *testing.T) {
-	orders := of("orders", limited).Existing(nil) // a classic queue, which has an inbox
+	orders := existing(nil, limited) // a classic queue, which has an inbox
 	require.NoError(t, orders.Validate())
 	assert.Equal(t, amqp091.Table{
 		"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000), "x-queue-leader-locator": "client-local", "x-quorum-target-group-size": int64(3),
@@ -79,10 +79,6 @@ func TestArgumentsAreCopied(t *testing.T) {
 	own := amqp091.Table{"x-max-length": 5}
 	orders := of("orders", func(c *topology.Config) { c.TierArguments, c.DeadLetterArguments = own, nil })
 	own["x-max-length"] = "changed"
-	again := orders.Existing(amqp091.Table{"x-queue-type": "quorum"})
-	require.NoError(t, again.Validate())
-	assert.Equal(t, int64(5), arguments(t, again, "orders.retry.1s")["x-max-length"])
-	again.Queues[2].Arguments["x-max-length"] = "changed"
 	assert.Equal(t, int64(5), arguments(t, orders, "orders.retry.1s")["x-max-length"])
 }
 

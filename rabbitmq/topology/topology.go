@@ -57,14 +57,6 @@ func (t Topology) Exchange() string { return t.config.exchange(t.WorkQueue.Name)
 // Group returns the group of work queues that share the tiers, or the work queue.
 func (t Topology) Group() string { return t.config.groupOf(t.WorkQueue.Name) }
 
-// Existing returns the topology for a work queue that exists with these arguments, which may differ from those that it
-// would be declared with. In a group they decide whether it has an inbox.
-func (t Topology) Existing(arguments amqp091.Table) Topology {
-	t.config.WorkQueueMode = Leave
-	t.WorkQueue.Arguments = arguments
-	return New(t.config, t.WorkQueue)
-}
-
 // Validate reports what makes the topology impossible: an invalid Config, or a work queue without a name, with the name
 // of one of the topology's own queues, with the words * or # in its name, or with a name that is too long for AMQP (255
 // bytes, its tier queues included).
@@ -90,20 +82,6 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 		return err
 	}
 	return t.declareReturn(channel)
-}
-
-// Redeclare declares again what was deleted, except the work queue, which belongs to the app. A publisher of copies
-// calls it when the broker has returned one. Without the work queue it returns no error: messages that come back become
-// orphans.
-func (t Topology) Redeclare(channel *amqp091.Channel) error {
-	if err := t.declareCopies(channel); err != nil {
-		return err
-	}
-	err := t.declareReturn(channel)
-	if refusal.IsCode(err, amqp091.NotFound) {
-		return nil
-	}
-	return err
 }
 
 // declareCopies declares what copies are published to: everything except the work queue and the exchanges that it is
@@ -137,8 +115,8 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	return nil
 }
 
-// ReturnBindings returns the bindings through which messages come back to the work queue, or to its inbox.
-func (t Topology) ReturnBindings() []Binding {
+// returnBindings returns the bindings through which messages come back to the work queue, or to its inbox.
+func (t Topology) returnBindings() []Binding {
 	return slices.DeleteFunc(slices.Clone(t.Bindings), func(b Binding) bool { return !t.returns(b) })
 }
 
@@ -153,7 +131,7 @@ func (t Topology) returnsThrough(e Exchange) bool {
 // declareReturn declares the exchanges that messages come back through, alternate exchanges first, and binds the work
 // queue to each at once: where all were gone, a message that is due before the first binding becomes an orphan.
 func (t Topology) declareReturn(channel *amqp091.Channel) error {
-	bindings := t.ReturnBindings()
+	bindings := t.returnBindings()
 	for _, exchange := range slices.Backward(t.Exchanges) {
 		if !t.returnsThrough(exchange) {
 			continue

@@ -59,8 +59,7 @@ func newCore(config Config) *core {
 		observers:  &backend.Observers{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
-		URI: c.app.URI, Connection: c.connection,
-		Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
+		Wire: c.wire(), Vhost: c.address().Vhost, Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
 		DeadLetters: config.DeadLetters,
 	})
 	return c

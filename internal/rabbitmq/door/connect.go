@@ -92,10 +92,7 @@ func open(c *core, manage string, logger watermill.LoggerAdapter) (retry.Connect
 	}
 	connection := &Connection{core: c, logger: logger, consuming: consuming, publishing: publishing}
 	connection.stopping, connection.stop = context.WithCancel(context.Background())
-	connection.declarer = newDeclarer(declarerConfig{
-		App: c.app, Inspector: c.inspector, Prefix: c.prefix, VerifyOnly: c.verifyOnly, Logger: logger,
-		Publishing: publishing.Channel, Consumed: connection.consumed,
-	})
+	connection.declarer = newDeclarer(c, consuming, publishing, logger)
 	if err := errors.Join(connection.setUp(), connection.watch(manage)); err != nil {
 		_ = connection.Close()
 		return nil, err

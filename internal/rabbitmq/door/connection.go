@@ -9,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
@@ -58,13 +57,8 @@ func (c *Connection) setUp() error {
 // watch prepares the looks at what waits, and begins to look for overdue tiers, where there is an address of the
 // management API.
 func (c *Connection) watch(manage string) error {
-	c.lookout = newLookout(lookoutConfig{
-		Prefix: c.core.prefix, WorkQueues: c.declarer.workQueues,
-		// It does not end with a look: the goroutine that waits for the channel must not be left behind by each of
-		// them.
-		Channel: func() (*amqp091.Channel, error) { return c.publishing.Channel(c.stopping) },
-	})
 	if manage == "" {
+		c.lookout = newLookout(c.stopping, c.declarer, nil, c.publishing)
 		return nil
 	}
 	uri := c.core.address()
@@ -74,8 +68,8 @@ func (c *Connection) watch(manage string) error {
 	if err != nil {
 		return fmt.Errorf("Management: %w", err)
 	}
-	c.lookout.config.Read = client.Depths
-	c.overdue = watchOverdue(client.Queues, c.declarer.waiting, c.logger)
+	c.lookout = newLookout(c.stopping, c.declarer, client, c.publishing)
+	c.overdue = watchOverdue(client, c.declarer, c.logger)
 	return nil
 }
 
@@ -194,15 +188,6 @@ func (c *Connection) Close() error {
 		_ = c.publishing.Close()
 	})
 	return nil
-}
-
-// consumed returns the work queues that handlers consume.
-func (c *Connection) consumed() map[string]bool {
-	queues := map[string]bool{}
-	for _, s := range c.consuming.Health().Subscriptions {
-		queues[s.Queue] = true
-	}
-	return queues
 }
 
 func (c *Connection) isClosed() bool {

@@ -45,14 +45,6 @@ func (c *core) description() string {
 	return fmt.Sprintf("(%s, prefix %s, schedule %v)", RedactedURI(c.app.URI), c.prefix, c.policy.Schedule)
 }
 
-// connection returns the configuration with which watermill-amqp connects.
-func (c *core) connection() amqp091.Config {
-	if own := app.CopyConnection(c.app.Connection); own != nil {
-		return *own
-	}
-	return amqp091.Config{Locale: "en_US", TLSClientConfig: c.app.TLS.Clone()}
-}
-
 func (c *core) wire() wire.Config {
 	return wire.Config{URI: c.app.URI, AMQP: app.CopyConnection(c.app.Connection), TLS: c.app.TLS.Clone()}
 }
@@ -75,6 +67,11 @@ func (c *core) topologyConfig(queue string) topology.Config {
 	return config
 }
 
+// existing returns the topology of a work queue that exists with these arguments.
+func (c *core) existing(queue string, arguments amqp091.Table) topology.Topology {
+	return workqueue.Existing(c.topologyConfig(queue), c.workQueue(queue), arguments)
+}
+
 func (c *core) topologyOf(queue string) topology.Topology {
 	return topology.New(c.topologyConfig(queue), c.workQueue(queue))
 }
@@ -88,10 +85,10 @@ func (c *core) workQueue(name string) topology.Queue {
 func (c *core) redeclare(channel *amqp091.Channel, to place) error {
 	t := c.topologyOf(to.work)
 	if arguments, known := c.inspector.Known(to.work); known {
-		t = t.Existing(arguments)
+		t = c.existing(to.work, arguments)
 	}
 	if to.group == to.work || to.tier == 0 {
-		return t.Redeclare(channel)
+		return redeclare(t, channel)
 	}
 	// Copies of all work queues of the group fail at the same moment: the first one declares the tiers again for all.
 	asked := time.Now()
@@ -101,7 +98,7 @@ func (c *core) redeclare(channel *amqp091.Channel, to place) error {
 		return nil
 	}
 	began := time.Now()
-	err := t.Redeclare(channel)
+	err := redeclare(t, channel)
 	if err == nil {
 		for _, queue := range t.Queues {
 			c.redeclared[queue.Name] = began
@@ -110,28 +107,38 @@ func (c *core) redeclare(channel *amqp091.Channel, to place) error {
 	return err
 }
 
+// redeclare declares again what was deleted, except the work queue, which belongs to the app. Without the work queue it
+// returns no error: messages that come back become orphans.
+func redeclare(t topology.Topology, channel *amqp091.Channel) error {
+	err := t.DeclareRetry(channel)
+	if refusal.IsCode(err, amqp091.NotFound) {
+		return nil
+	}
+	return err
+}
+
 // Declare implements app.Declarer. It declares the app's topology and the retry topology.
 func (c *core) Declare(s app.Subscription) error {
-	queue := c.workQueue(s.Queue)
-	t := topology.New(c.topologyConfig(s.Queue), queue)
+	queue, config := c.workQueue(s.Queue), c.topologyConfig(s.Queue)
+	t := topology.New(config, queue)
 	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, c.groupOf(s.Queue))); err != nil {
 		return err
 	}
 	if c.verifyOnly {
-		inspected, err := c.inspector.Verify(queue, t, s.Logger)
+		inspected, err := c.inspector.Verify(config, queue, s.Logger)
 		if err != nil || inspected {
 			return err
 		}
 		return t.Verify(s.Channel)
 	}
-	arguments, declared, err := c.inspector.Resolve(queue, t, s.Logger)
+	arguments, declared, err := c.inspector.Resolve(config, queue, s.Logger)
 	if err != nil {
 		return err
 	}
 	if err = c.app.DeclareTopology(s, arguments); err != nil {
 		err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 	} else if !declared {
-		err = t.Existing(arguments).DeclareRetry(s.Channel)
+		err = c.existing(s.Queue, arguments).DeclareRetry(s.Channel)
 	}
 	if err == nil {
 		return nil
@@ -140,18 +147,18 @@ func (c *core) Declare(s app.Subscription) error {
 	if !refusal.IsCode(err, amqp091.PreconditionFailed) {
 		return err
 	}
-	return c.declareAgain(s, queue, t)
+	return c.declareAgain(s)
 }
 
 // declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed
 // s.Channel. watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
-func (c *core) declareAgain(s app.Subscription, queue topology.Queue, t topology.Topology) error {
-	arguments, _, err := c.inspector.Resolve(queue, t, s.Logger)
+func (c *core) declareAgain(s app.Subscription) error {
+	arguments, _, err := c.inspector.Resolve(c.topologyConfig(s.Queue), c.workQueue(s.Queue), s.Logger)
 	if err != nil {
 		return err
 	}
 	return c.inspector.Dial(s.Queue, func(b workqueue.Broker) error {
-		channel, err := b.Channel()
+		channel, err := b.OpenChannel()
 		if err == nil {
 			s.Channel = channel
 			err = c.app.DeclareTopology(s, arguments)

@@ -15,34 +15,20 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// declarerConfig configures newDeclarer.
-type declarerConfig struct {
-	App        app.Config
-	Inspector  *workqueue.Inspector
-	Prefix     naming.Prefix
-	VerifyOnly bool
-	Logger     watermill.LoggerAdapter
-
-	// Publishing opens a channel on the connection for publishing.
-	Publishing func(ctx context.Context) (*amqp091.Channel, error)
-
-	// Consumed returns the queues that subscriptions of the process consume. Nil, or a nil map: all are consumed.
-	Consumed func() map[string]bool
-}
-
 // A declarer declares what handlers need on the broker, over the connection that consumes: for each queue once on each
 // connection, and again when it may be gone. While the queues are consumed, it binds them again to the return exchange.
 // It is safe for concurrent use. Close it after the connection.
 type declarer struct {
-	config  declarerConfig
-	returns *returns // nil with VerifyOnly
+	core       *core
+	publishing *publisher.Connection
+	returns    *returns // nil with VerifyOnly
 
 	sharing sync.Mutex // held while exchanges are declared for the first time
 
@@ -72,10 +58,12 @@ type declaring struct {
 	err   error // set before done is closed
 }
 
-func newDeclarer(config declarerConfig) *declarer {
-	d := &declarer{config: config, holding: map[string]bool{}, works: map[string][]string{}}
-	if !config.VerifyOnly {
-		d.returns = newReturns(config)
+func newDeclarer(
+	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
+) *declarer {
+	d := &declarer{core: c, publishing: publishing, holding: map[string]bool{}, works: map[string][]string{}}
+	if !c.verifyOnly {
+		d.returns = newReturns(c, consuming, logger)
 	}
 	return d
 }
@@ -87,11 +75,13 @@ func (d *declarer) close() {
 	}
 }
 
-// declare declares the work queue of a subscription, its topology t, which has the tiers of all handlers of the queue,
-// and the app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same
-// share the result.
-func (d *declarer) declare(from subscriber.Declaration, s app.Subscription, t topology.Topology) error {
-	if err := errors.Join(t.Validate(), d.config.Prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
+// declare declares the work queue of a subscription, its topology, which has the tiers of all handlers of the queue, and
+// the app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same share
+// the result.
+func (d *declarer) declare(from subscriber.Declaration, s app.Subscription) error {
+	config := d.core.topologyConfig(s.Queue)
+	t := topology.New(config, d.core.workQueue(s.Queue))
+	if err := errors.Join(t.Validate(), d.core.prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
 		return err
 	}
 	q, err := d.queue(from.Broker.Number(), s.Queue)
@@ -117,7 +107,7 @@ func (d *declarer) declare(from subscriber.Declaration, s app.Subscription, t to
 		own := &declaring{key: key, begin: time.Now(), done: make(chan struct{}), err: errPanicked}
 		q.running = own
 		q.mu.Unlock()
-		return d.run(q, own, from, s, t)
+		return d.run(q, own, from, s, config)
 	}
 }
 
@@ -159,7 +149,7 @@ func (q *declaredQueue) hasQueues(names []string) bool {
 
 // run declares what is missing, and ends own. Only the running declaration changes the memory.
 func (d *declarer) run(
-	q *declaredQueue, own *declaring, from subscriber.Declaration, s app.Subscription, t topology.Topology,
+	q *declaredQueue, own *declaring, from subscriber.Declaration, s app.Subscription, config topology.Config,
 ) error {
 	defer func() {
 		q.mu.Lock()
@@ -167,12 +157,14 @@ func (d *declarer) run(
 		q.mu.Unlock()
 		close(own.done)
 	}()
+	inspector, work := d.core.inspector, d.core.workQueue(s.Queue)
+	t := topology.New(config, work)
 	asked := queueNames(t)
 	known := q.begin.After(from.LostAt)
 	var arguments amqp091.Table
 	if known {
 		arguments = q.arguments
-		t = t.Existing(arguments)
+		t = workqueue.Existing(config, work, arguments)
 	}
 	declareRetry := topology.Topology.DeclareRetry
 	if q.begin.IsZero() {
@@ -181,19 +173,18 @@ func (d *declarer) run(
 		}
 	}
 	var err error
-	switch work := (topology.Queue{Name: s.Queue, Durable: d.config.App.Queue.Durable,
-		Arguments: d.config.App.Queue.Arguments}); {
-	case d.config.VerifyOnly:
-		err = d.config.Inspector.Check(d.broker(from), work, t, s.Logger)
+	switch broker := (inspected{from.Broker, d.publishing}); {
+	case d.core.verifyOnly:
+		err = inspector.Check(broker, config, work, s.Logger)
 	case !known:
-		if arguments, err = d.config.Inspector.Declare(d.broker(from), work, t, declareRetry, s.Logger); err == nil {
-			t = t.Existing(arguments)
+		if arguments, err = inspector.Declare(broker, config, work, declareRetry, s.Logger); err == nil {
+			t = workqueue.Existing(config, work, arguments)
 		}
 	case !q.hasQueues(queueNames(t)):
 		err = t.DeclareRetry(from.Channel)
 	}
-	if err == nil && !d.config.VerifyOnly && !(known && q.topics[s.Topic]) {
-		if err = d.config.App.DeclareTopology(s, maps.Clone(arguments)); err != nil {
+	if err == nil && !d.core.verifyOnly && !(known && q.topics[s.Topic]) {
+		if err = d.core.app.DeclareTopology(s, maps.Clone(arguments)); err != nil {
 			err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 		}
 	}
@@ -216,7 +207,7 @@ func (d *declarer) run(
 	d.works[s.Queue] = queueNames(t)
 	d.mu.Unlock()
 	if d.returns != nil {
-		d.returns.add(from, t)
+		d.returns.add(from.Broker, t)
 	}
 	return nil
 }
@@ -226,7 +217,7 @@ func (d *declarer) mayBeQuorum(name string) bool {
 	d.mu.Lock()
 	q := d.queues[name]
 	d.mu.Unlock()
-	if q == nil || d.config.VerifyOnly {
+	if q == nil || d.core.verifyOnly {
 		return true
 	}
 	q.mu.Lock()
@@ -234,9 +225,14 @@ func (d *declarer) mayBeQuorum(name string) bool {
 	return q.arguments[argument.QueueType] == string(topology.Quorum)
 }
 
-func (d *declarer) broker(from subscriber.Declaration) workqueue.Broker {
-	return workqueue.Broker{Channel: from.Broker.OpenChannel, Publishing: d.config.Publishing,
-		Version: from.Broker.Version()}
+// inspected is the workqueue.Broker of a Connection.
+type inspected struct {
+	subscriber.Broker
+	publishing *publisher.Connection
+}
+
+func (i inspected) Publishing(ctx context.Context) (*amqp091.Channel, error) {
+	return i.publishing.Channel(ctx)
 }
 
 // declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work

@@ -31,7 +31,10 @@ func (b fakeBroker) Version() string                        { return "" }
 // TestHandlersOfOneQueueShareAnError: those of other queues do not wait.
 func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDeclarer(declarerConfig{Inspector: workqueue.New(workqueue.Config{}), Prefix: naming.Default, VerifyOnly: true})
+		d := newDeclarer(&core{
+			inspector: workqueue.New(workqueue.Config{}), prefix: naming.Default, verifyOnly: true,
+			topology: topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers()}, app: app.Config{Queue: app.Queue{Durable: true}},
+		}, nil, nil, watermill.NopLogger{})
 		defer d.close()
 		release, opened := make(chan struct{}), 0
 		refused := errors.New("no more channels")
@@ -39,7 +42,6 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 			return d.declare(
 				subscriber.Declaration{Broker: fakeBroker{connection, open}},
 				app.Subscription{Topic: "topic", Queue: queue, Logger: watermill.NopLogger{}},
-				topology.New(topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers()}, topology.Queue{Name: queue, Durable: true}),
 			)
 		}
 		const handlers = 16

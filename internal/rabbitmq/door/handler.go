@@ -223,7 +223,7 @@ func (h *handlerSubscriber) Declare(d subscriber.Declaration, topic string) erro
 	}
 	s := app.Subscription{Channel: d.Channel, Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic),
 		Logger: h.logger}
-	return h.connection.declarer.declare(d, s, h.core.topologyOf(queue))
+	return h.connection.declarer.declare(d, s)
 }
 
 // MayBeQuorum implements subscriber.Handler.

@@ -30,11 +30,11 @@ const (
 // overdue watches the tiers and inboxes of a Connection: it shows those with messages whose delay is over and which the
 // broker does not forward.
 type overdue struct {
-	read   func(context.Context) (map[string]management.Queue, error)
-	names  func() []string // of the tiers and inboxes
-	logger watermill.LoggerAdapter
-	cancel context.CancelFunc
-	done   chan struct{}
+	api      api
+	declarer *declarer // knows the tiers and inboxes
+	logger   watermill.LoggerAdapter
+	cancel   context.CancelFunc
+	done     chan struct{}
 
 	// Only the goroutine that looks uses these.
 	before map[string]seenQueue // at the last look
@@ -45,6 +45,12 @@ type overdue struct {
 	err   error // of the last look
 }
 
+// api is the management API.
+type api interface {
+	Queues(ctx context.Context) (map[string]management.Queue, error)
+	Depths(ctx context.Context) (map[string]management.Depth, error)
+}
+
 // A seenQueue is a queue with expired messages.
 type seenQueue struct {
 	management.Queue
@@ -53,12 +59,9 @@ type seenQueue struct {
 }
 
 // watchOverdue begins to watch. Close it.
-func watchOverdue(
-	read func(context.Context) (map[string]management.Queue, error), names func() []string,
-	logger watermill.LoggerAdapter,
-) *overdue {
+func watchOverdue(api api, declarer *declarer, logger watermill.LoggerAdapter) *overdue {
 	ctx, cancel := context.WithCancel(context.Background())
-	o := &overdue{read: read, names: names, logger: logger, cancel: cancel, done: make(chan struct{})}
+	o := &overdue{api: api, declarer: declarer, logger: logger, cancel: cancel, done: make(chan struct{})}
 	go o.run(ctx)
 	return o
 }
@@ -88,7 +91,7 @@ func (o *overdue) run(ctx context.Context) {
 // look reads once. After an error the last figures stay.
 func (o *overdue) look(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, overdueDeadline)
-	queues, err := o.read(within)
+	queues, err := o.api.Queues(within)
 	cancel()
 	if ctx.Err() != nil {
 		return
@@ -104,7 +107,7 @@ func (o *overdue) look(ctx context.Context) {
 	before, last := o.before, o.tiers
 	var tiers []retry.TierHealth
 	o.before = map[string]seenQueue{}
-	for _, name := range slices.Sorted(slices.Values(o.names())) {
+	for _, name := range slices.Sorted(slices.Values(o.declarer.waiting())) {
 		now := seenQueue{Queue: queues[name], since: time.Now()}
 		if now.Expired == 0 {
 			continue

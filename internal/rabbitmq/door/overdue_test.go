@@ -17,13 +17,14 @@ import (
 
 // looks answers each look with the next figures of one queue. The last ones stay.
 type looks struct {
+	fakeAPI
 	mu      sync.Mutex
 	figures []any // a management.Queue, or an error
 	logged  []string
 	watermill.NopLogger
 }
 
-func (l *looks) read(context.Context) (map[string]management.Queue, error) {
+func (l *looks) Queues(context.Context) (map[string]management.Queue, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := l.figures[0]
@@ -42,7 +43,7 @@ func (l *looks) Info(string, watermill.LogFields)                    { l.add("no
 func (l *looks) With(watermill.LogFields) watermill.LoggerAdapter    { return l }
 func (l *looks) add(line string)                                     { l.logged = append(l.logged, line) }
 
-func names() []string { return []string{"shop.retry.5s", "absent"} }
+var watched = &declarer{holding: map[string]bool{"shop.retry.5s": true, "absent": true}}
 
 func TestOverdue(t *testing.T) {
 	counted := func(expired, messages, published int) any {
@@ -70,7 +71,7 @@ func TestOverdue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := &looks{figures: test.figures}
-				o := watchOverdue(l.read, names, l)
+				o := watchOverdue(l, watched, l)
 				defer o.close()
 				begin := time.Now()
 				synctest.Wait() // the first look is at once
@@ -99,8 +100,7 @@ func TestOverdue(t *testing.T) {
 // A look that does not end has a deadline, and Close does not wait for it.
 func TestOverdueWithASlowAPI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		read := func(ctx context.Context) (map[string]management.Queue, error) { <-ctx.Done(); return nil, ctx.Err() }
-		o := watchOverdue(read, names, watermill.NopLogger{})
+		o := watchOverdue(&fakeAPI{slow: true}, watched, watermill.NopLogger{})
 		time.Sleep(overdueDeadline)
 		synctest.Wait()
 		_, err := o.health()

@@ -1,6 +1,7 @@
 package door
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
-	"github.com/tieredretry/watermill-retry/internal/rota"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -23,17 +23,19 @@ import (
 // back through the other exchange. AMQP 0-9-1 has no method to read bindings, so that a lost one is restored and not
 // noticed. It uses one channel, and binds at most one queue a second.
 type returns struct {
-	consumed func() map[string]bool
-	logger   watermill.LoggerAdapter
-	rota     *rota.Rota
+	core      *core
+	consuming *subscriber.Connection
+	logger    watermill.LoggerAdapter
+	turns     *turns
+	stop      context.CancelFunc
+	done      sync.WaitGroup
 
-	mu         sync.Mutex
-	connection uint64
-	open       func() (*amqp091.Channel, error)
-	queues     map[string]*boundQueue
+	mu     sync.Mutex
+	broker subscriber.Broker // of the connection that consumes now; nil: there was none
+	queues map[string]*boundQueue
 
-	channel   *amqp091.Channel // only the rota uses it, and its connection
-	channelOf uint64
+	channel   *amqp091.Channel // only the goroutine of the turns uses it, and its connection
+	channelOf subscriber.Broker
 }
 
 type boundQueue struct {
@@ -41,74 +43,85 @@ type boundQueue struct {
 	failing  bool // the last check has failed
 }
 
-func newReturns(config declarerConfig) *returns {
-	r := &returns{consumed: config.Consumed, logger: config.Logger, queues: map[string]*boundQueue{}}
-	if r.consumed == nil {
-		r.consumed = func() map[string]bool { return nil }
+func newReturns(c *core, consuming *subscriber.Connection, logger watermill.LoggerAdapter) *returns {
+	r := &returns{
+		core: c, consuming: consuming, logger: logger, turns: newTurns(), queues: map[string]*boundQueue{},
 	}
-	if r.logger == nil {
-		r.logger = watermill.NopLogger{}
-	}
-	r.rota = rota.New(r.check)
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(context.Background())
+	r.done.Go(func() {
+		for name, open := r.turns.next(ctx); open; name, open = r.turns.next(ctx) {
+			r.check(name)
+		}
+	})
 	return r
 }
 
-func (r *returns) close() { r.rota.Close() }
+// close waits for the check that is running.
+func (r *returns) close() {
+	r.stop()
+	r.done.Wait()
+}
 
 // add begins to check a work queue, whose topology has just been declared over this connection. Those of earlier
 // connections are forgotten: they are added when they are declared again.
-func (r *returns) add(from subscriber.Declaration, t topology.Topology) {
+func (r *returns) add(broker subscriber.Broker, t topology.Topology) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	number := from.Broker.Number()
-	if number < r.connection {
-		return
-	}
-	if number > r.connection {
-		r.connection, r.open = number, from.Broker.OpenChannel
+	if r.broker == nil || broker.Number() > r.broker.Number() {
+		r.broker = broker
 		clear(r.queues)
-		r.rota.Set()
+		r.turns.clear()
 	}
-	r.queues[t.WorkQueue.Name] = &boundQueue{topology: t}
-	r.rota.Add(t.WorkQueue.Name)
+	if broker.Number() == r.broker.Number() {
+		r.queues[t.WorkQueue.Name] = &boundQueue{topology: t}
+		r.turns.add(t.WorkQueue.Name)
+	}
 }
 
 // check binds one queue, and declares an exchange that is gone. Without a connection it does nothing: after a reconnect
 // everything is declared again.
 func (r *returns) check(name string) {
 	r.mu.Lock()
-	queue, connection, open := r.queues[name], r.connection, r.open
+	queue, broker := r.queues[name], r.broker
 	r.mu.Unlock()
-	if consumed := r.consumed(); queue == nil || consumed != nil && !consumed[name] {
+	if queue == nil || !r.consumed()[name] {
 		return
 	}
-	t, lasting := queue.topology, lastingBindings(queue.topology)
+	t, lasting := queue.topology, r.lastingBindings(queue.topology)
 	isBound := func(e topology.Exchange) bool {
 		return slices.ContainsFunc(lasting, func(b topology.Binding) bool { return b.Exchange == e.Name })
 	}
-	missing, err := r.missing(slices.DeleteFunc(returnExchanges(t), isBound), connection, open)
+	missing, err := r.missing(slices.DeleteFunc(r.exchanges(t), isBound), broker)
 	if err == nil && missing == "" {
-		err = r.over(connection, open, func(channel *amqp091.Channel) error { return bindAll(channel, lasting) })
+		err = r.over(broker, func(channel *amqp091.Channel) error { return bindAll(channel, lasting) })
 	}
 	if refusal.IsCode(err, amqp091.NotFound) {
-		missing, err = r.missing(returnExchanges(t), connection, open)
+		missing, err = r.missing(r.exchanges(t), broker)
 		// the work queue is gone, and its subscription declares it again; or its inbox is
 		if err == nil && missing == "" {
-			err = r.over(connection, open, t.Redeclare)
+			err = r.over(broker, func(channel *amqp091.Channel) error { return redeclare(t, channel) })
 		}
 	}
 	if err == nil && missing != "" {
-		err = r.restore(missing, t, connection, open)
+		err = r.restore(missing, t, broker)
 	}
 	r.report(name, queue, err)
 }
 
+// consumed returns the work queues that handlers consume.
+func (r *returns) consumed() map[string]bool {
+	queues := map[string]bool{}
+	for _, s := range r.consuming.Health().Subscriptions {
+		queues[s.Queue] = true
+	}
+	return queues
+}
+
 // missing returns the first exchange that does not exist.
-func (r *returns) missing(
-	exchanges []topology.Exchange, connection uint64, open func() (*amqp091.Channel, error),
-) (string, error) {
+func (r *returns) missing(exchanges []topology.Exchange, broker subscriber.Broker) (string, error) {
 	for _, e := range exchanges {
-		err := r.over(connection, open, func(channel *amqp091.Channel) error {
+		err := r.over(broker, func(channel *amqp091.Channel) error {
 			return channel.ExchangeDeclarePassive(e.Name, e.Kind, true, false, false, false, nil)
 		})
 		if refusal.IsCode(err, amqp091.NotFound) {
@@ -121,9 +134,17 @@ func (r *returns) missing(
 	return "", nil
 }
 
-// returnExchanges are the exchanges that messages come back through.
-func returnExchanges(t topology.Topology) []topology.Exchange {
-	bindings := t.ReturnBindings()
+// bindings are those through which messages come back to the work queue, or to its inbox.
+func (r *returns) bindings(t topology.Topology) []topology.Binding {
+	work := t.WorkQueue.Name
+	return slices.DeleteFunc(slices.Clone(t.Bindings), func(b topology.Binding) bool {
+		return b.Queue != work && b.Queue != r.core.prefix.InboxQueue(work)
+	})
+}
+
+// exchanges are those that messages come back through.
+func (r *returns) exchanges(t topology.Topology) []topology.Exchange {
+	bindings := r.bindings(t)
 	return slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool {
 		return !slices.ContainsFunc(bindings, func(b topology.Binding) bool { return b.Exchange == e.Name })
 	})
@@ -131,23 +152,21 @@ func returnExchanges(t topology.Topology) []topology.Exchange {
 
 // lastingBindings are the bindings through which messages of any tier come back. The other ones are short cuts: without
 // them messages come back through these.
-func lastingBindings(t topology.Topology) []topology.Binding {
+func (r *returns) lastingBindings(t topology.Topology) []topology.Binding {
 	work := t.WorkQueue.Name
-	return slices.DeleteFunc(t.ReturnBindings(), func(b topology.Binding) bool {
+	return slices.DeleteFunc(r.bindings(t), func(b topology.Binding) bool {
 		return b.Key != naming.AnyReturnKey(work) && b.Key != naming.InboxKey(work)
 	})
 }
 
 // over calls use with the channel of the checks. The broker closes it with each refusal.
-func (r *returns) over(
-	connection uint64, open func() (*amqp091.Channel, error), use func(*amqp091.Channel) error,
-) error {
-	if r.channel == nil || r.channelOf != connection || r.channel.IsClosed() {
-		channel, err := open()
+func (r *returns) over(broker subscriber.Broker, use func(*amqp091.Channel) error) error {
+	if r.channelOf != broker || r.channel.IsClosed() {
+		channel, err := broker.OpenChannel()
 		if err != nil {
 			return err
 		}
-		r.channel, r.channelOf = channel, connection
+		r.channel, r.channelOf = channel, broker
 	}
 	return use(r.channel)
 }
@@ -164,10 +183,9 @@ func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {
 
 // restore declares an exchange that is gone, and what else is missing, except the work queue. All queues have lost
 // their bindings to it: they are bound at once.
-func (r *returns) restore(
-	exchange string, t topology.Topology, connection uint64, open func() (*amqp091.Channel, error),
-) error {
-	if err := r.over(connection, open, t.Redeclare); err != nil {
+func (r *returns) restore(exchange string, t topology.Topology, broker subscriber.Broker) error {
+	err := r.over(broker, func(channel *amqp091.Channel) error { return redeclare(t, channel) })
+	if err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -179,10 +197,10 @@ func (r *returns) restore(
 	delete(others, t.WorkQueue.Name)
 	consumed := r.consumed()
 	for name, other := range others {
-		if consumed == nil || consumed[name] {
+		if consumed[name] {
 			// An error is reported by the check of that queue.
-			_ = r.over(connection, open, func(channel *amqp091.Channel) error {
-				return bindAll(channel, other.ReturnBindings())
+			_ = r.over(broker, func(channel *amqp091.Channel) error {
+				return bindAll(channel, r.bindings(other))
 			})
 		}
 	}

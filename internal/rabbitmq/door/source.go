@@ -11,9 +11,9 @@ import (
 
 // address returns where the app connects to, without a password.
 func (c *core) address() amqp091.URI {
-	uri, _ := amqp091.ParseURI(c.app.URI) // validated
-	if vhost := c.connection().Vhost; vhost != "" {
-		uri.Vhost = vhost
+	uri, _ := amqp091.ParseURI(c.app.URI)                       // validated
+	if own := c.app.Connection; own != nil && own.Vhost != "" { // amqp091-go prefers it, too
+		uri.Vhost = own.Vhost
 	}
 	return uri
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -37,22 +38,26 @@ func (c *Connection) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	return c.lookout.waiting(ctx)
 }
 
-// lookoutConfig configures newLookout.
-type lookoutConfig struct {
-	Prefix     naming.Prefix
-	WorkQueues func() map[string][]string                                 // with the other queues of their topologies
-	Read       func(context.Context) (map[string]management.Depth, error) // nil: there is no management API
-	Channel    func() (*amqp091.Channel, error)                           // on the connection for publishing
-}
-
 // A lookout looks at what waits. It is safe for concurrent use: one look runs at a time.
 type lookout struct {
-	config lookoutConfig
-	turn   chan struct{} // has an element while a look runs
+	declarer *declarer // knows the queues
+	api      api       // nil: there is no management API
+	channels channels
+
+	// closing ends with the Connection. The goroutine that waits for a channel does not end with a look: each look
+	// would leave one behind.
+	closing context.Context
+
+	turn chan struct{} // has an element while a look runs
 
 	// Only the look whose turn it is uses these.
 	depths map[string]management.Depth // of the queues that exist
 	asked  map[string]bool             // the queues of this round over all of them
+}
+
+// channels opens channels: it is the connection for publishing.
+type channels interface {
+	Channel(ctx context.Context) (*amqp091.Channel, error)
 }
 
 // A watchedQueue is a queue of the connection.
@@ -62,9 +67,9 @@ type watchedQueue struct {
 	tier backoff.Tier
 }
 
-func newLookout(config lookoutConfig) *lookout {
+func newLookout(closing context.Context, declarer *declarer, api api, channels channels) *lookout {
 	return &lookout{
-		config: config, turn: make(chan struct{}, 1),
+		closing: closing, declarer: declarer, api: api, channels: channels, turn: make(chan struct{}, 1),
 		depths: map[string]management.Depth{}, asked: map[string]bool{},
 	}
 }
@@ -118,7 +123,7 @@ func (l *lookout) look(ctx context.Context) ([]retry.Waiting, error) {
 			}
 		}
 	}
-	b := &bounded{open: l.config.Channel, until: fourFifths(ctx), ctx: ctx}
+	b := &bounded{lookout: l, until: fourFifths(ctx), ctx: ctx}
 	defer b.close()
 	if listed == nil {
 		if err := l.ask(b, queues); err != nil {
@@ -136,23 +141,24 @@ func fourFifths(ctx context.Context) time.Time {
 
 // list asks the management API, for half of the time. It returns nil where there is none, or where it fails.
 func (l *lookout) list(ctx context.Context) (map[string]management.Depth, error) {
-	if l.config.Read == nil {
+	if l.api == nil {
 		return nil, nil
 	}
 	deadline, _ := ctx.Deadline()
 	within, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
 	defer cancel()
-	return l.config.Read(within)
+	return l.api.Depths(within)
 }
 
 // queues returns the queues of the connection in the order in which they are asked for.
 func (l *lookout) queues() (all []watchedQueue) {
-	works := l.config.WorkQueues()
+	works := l.declarer.workQueues()
+	prefix := l.declarer.core.prefix
 	if len(works) == 0 {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(works))
-	all = append(all, watchedQueue{kind: retry.WaitingOrphans, name: l.config.Prefix.Orphans()})
+	all = append(all, watchedQueue{kind: retry.WaitingOrphans, name: prefix.Orphans()})
 	for _, work := range names {
 		all = append(all, watchedQueue{kind: retry.WaitingDead, name: naming.DeadQueue(work)})
 	}
@@ -162,12 +168,12 @@ func (l *lookout) queues() (all []watchedQueue) {
 	seen := map[string]bool{} // the tiers of a group belong to several work queues
 	for _, work := range names {
 		for _, name := range works[work] {
-			_, tier, isTier := l.config.Prefix.TierOf(name)
+			_, tier, isTier := prefix.TierOf(name)
 			switch {
 			case seen[name]:
 			case isTier:
 				all = append(all, watchedQueue{retry.WaitingTier, name, tier})
-			case name == l.config.Prefix.InboxQueue(work):
+			case name == prefix.InboxQueue(work):
 				all = append(all, watchedQueue{kind: retry.WaitingInbox, name: name})
 			}
 			seen[name] = true
@@ -184,12 +190,12 @@ func (l *lookout) retired(queues []watchedQueue, listed map[string]management.De
 		if q.kind == retry.WaitingWork {
 			groups[q.name] = true
 		}
-		if group, _, isTier := l.config.Prefix.TierOf(q.name); isTier {
+		if group, _, isTier := l.declarer.core.prefix.TierOf(q.name); isTier {
 			groups[group] = true
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
-		group, tier, isTier := l.config.Prefix.TierOf(name)
+		group, tier, isTier := l.declarer.core.prefix.TierOf(name)
 		if isTier && groups[group] && !known[name] && listed[name].Messages > 0 {
 			queues = append(queues, watchedQueue{retry.WaitingTier, name, tier})
 		}
@@ -258,4 +264,50 @@ func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []retry.Wa
 		return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Queue, b.Queue))
 	})
 	return all
+}
+
+// bounded makes the AMQP requests of one look. The broker closes its channel when it refuses one: the next request
+// opens another.
+type bounded struct {
+	lookout  *lookout
+	ctx      context.Context
+	until    time.Time // when no further request begins
+	requests int
+	channel  *amqp091.Channel
+	failed   error // there is no channel
+}
+
+// used reports whether the requests or the time of the look are used up. It has time for one request at least.
+func (b *bounded) used() bool {
+	return b.requests >= mostRequests || b.requests > 0 && !time.Now().Before(b.until)
+}
+
+func (b *bounded) ready() error {
+	if b.failed == nil {
+		b.failed = context.Cause(b.ctx)
+	}
+	if b.failed == nil && (b.channel == nil || b.channel.IsClosed()) {
+		b.channel, b.failed = b.lookout.channels.Channel(b.lookout.closing)
+	}
+	b.requests++
+	return b.failed
+}
+
+func (b *bounded) declare(queue string) (state amqp091.Queue, err error) {
+	if err = b.ready(); err == nil {
+		state, err = b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err != nil && wire.IsLost(err) {
+			b.failed = err
+		}
+	}
+	return state, err
+}
+
+// lost reports whether no further request can succeed.
+func (b *bounded) lost() bool { return b.failed != nil }
+
+func (b *bounded) close() {
+	if b.channel != nil {
+		_ = b.channel.Close()
+	}
 }

@@ -23,19 +23,43 @@ var twoWorks = map[string][]string{
 	"bills":  {"retry.orphans", "bills.dead", "shop.retry.5s"},
 }
 
-func lookoutOf(change func(*lookoutConfig)) *lookout {
-	config := lookoutConfig{
-		Prefix: "retry", WorkQueues: func() map[string][]string { return twoWorks },
-		Channel: func() (*amqp091.Channel, error) { return nil, errors.New("there is no connection") },
+// fakeAPI answers with depths or an error.
+type fakeAPI struct {
+	depths map[string]management.Depth
+	err    error
+	slow   bool // it does not answer
+}
+
+func (a *fakeAPI) Depths(context.Context) (map[string]management.Depth, error) {
+	return a.depths, a.err
+}
+func (a *fakeAPI) Queues(ctx context.Context) (map[string]management.Queue, error) {
+	if a.slow {
+		<-ctx.Done()
 	}
-	if change != nil {
-		change(&config)
+	return nil, ctx.Err()
+}
+
+// noChannels is a connection that is lost. With an answer it says so when that is closed.
+type noChannels struct {
+	answer chan struct{}
+	opened atomic.Int32
+}
+
+func (n *noChannels) Channel(context.Context) (*amqp091.Channel, error) {
+	n.opened.Add(1)
+	if n.answer != nil {
+		<-n.answer
 	}
-	return newLookout(config)
+	return nil, errors.New("there is no connection")
+}
+
+func lookoutOf(t *testing.T, works map[string][]string, api api) *lookout {
+	return newLookout(t.Context(), &declarer{core: &core{prefix: "retry"}, works: works}, api, &noChannels{})
 }
 
 func TestQueuesOfALook(t *testing.T) {
-	l := lookoutOf(nil)
+	l := lookoutOf(t, twoWorks, nil)
 	const work, dead, tier = retry.WaitingWork, retry.WaitingDead, retry.WaitingTier
 	second := backoff.Tier(time.Second)
 	want := []watchedQueue{
@@ -56,44 +80,35 @@ func TestQueuesOfALook(t *testing.T) {
 		watchedQueue{tier, "shop.retry.1m", 60 * second})
 	assert.Equal(t, want, l.retired(l.queues(), listed))
 
-	assert.Empty(t, lookoutOf(func(c *lookoutConfig) { c.WorkQueues = func() map[string][]string { return nil } }).queues())
+	assert.Empty(t, lookoutOf(t, nil, nil).queues())
 }
 
 // The figures of the management API are enough without a connection.
 func TestLookWithoutAConnection(t *testing.T) {
-	l := lookoutOf(func(c *lookoutConfig) {
-		c.Read = func(context.Context) (map[string]management.Depth, error) {
-			return map[string]management.Depth{"orders": {Messages: 2}, "orders.dead": {Messages: 3}, "other": {}}, nil
-		}
-	})
+	listed := &fakeAPI{depths: map[string]management.Depth{"orders": {Messages: 2}, "orders.dead": {Messages: 3}, "other": {}}}
+	l := lookoutOf(t, twoWorks, listed)
 	all, err := l.waiting(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []retry.Waiting{
 		{Kind: retry.WaitingDead, Queue: "orders.dead", Messages: 3}, {Kind: retry.WaitingWork, Queue: "orders", Messages: 2},
 	}, all)
 
-	l.config.Read = func(context.Context) (map[string]management.Depth, error) { return nil, errors.New("refused") }
+	listed.depths, listed.err = nil, errors.New("refused")
 	_, err = l.waiting(t.Context())
 	require.ErrorContains(t, err, "refused")
 	require.ErrorContains(t, err, "there is no connection")
 
-	l.config.WorkQueues = func() map[string][]string { panic("broken") }
+	l.declarer = nil
 	_, err = l.waiting(t.Context())
-	require.ErrorContains(t, err, "the look at the queues panicked: broken")
+	require.ErrorContains(t, err, "the look at the queues panicked")
 }
 
 // One look at a time waits for a broker that does not answer. Those that come after it end with their deadlines.
 func TestLooksDoNotPileUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var opened atomic.Int32
-		answer := make(chan struct{})
-		l := lookoutOf(func(c *lookoutConfig) {
-			c.Channel = func() (*amqp091.Channel, error) {
-				opened.Add(1)
-				<-answer
-				return nil, errors.New("there is no connection")
-			}
-		})
+		connection := &noChannels{answer: make(chan struct{})}
+		l := lookoutOf(t, twoWorks, nil)
+		l.channels = connection
 		began := time.Now()
 		_, err := l.waiting(context.Background())
 		require.ErrorIs(t, err, context.DeadlineExceeded)
@@ -106,11 +121,11 @@ func TestLooksDoNotPileUp(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.ErrorContains(t, err, "an earlier look at the queues has not ended")
 		}
-		assert.EqualValues(t, 1, opened.Load())
-		close(answer)
+		assert.EqualValues(t, 1, connection.opened.Load())
+		close(connection.answer)
 		synctest.Wait()
 		_, err = l.waiting(t.Context())
 		require.ErrorContains(t, err, "there is no connection")
-		assert.EqualValues(t, 2, opened.Load())
+		assert.EqualValues(t, 2, connection.opened.Load())
 	})
 }

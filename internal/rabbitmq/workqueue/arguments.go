@@ -31,7 +31,7 @@ const maxArguments = 32
 func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 	arguments := maps.Clone(want.Arguments)
 	for range maxArguments {
-		channel, err := b.Channel() // the broker closes it with each refusal
+		channel, err := b.OpenChannel() // the broker closes it with each refusal
 		if err != nil {
 			return nil, fmt.Errorf("cannot inspect work queue %q: %w", want.Name, err)
 		}
@@ -59,7 +59,7 @@ func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 // Arguments returns the arguments of a queue, and false if it does not exist. It declares nothing, unless the queue is
 // deleted meanwhile.
 func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool, err error) {
-	channel, err := b.Channel()
+	channel, err := b.OpenChannel()
 	if err != nil {
 		return nil, false, fmt.Errorf("cannot look at queue %q: %w", queue.Name, err)
 	}

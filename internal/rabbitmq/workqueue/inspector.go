@@ -22,8 +22,8 @@ import (
 
 // Config configures New.
 type Config struct {
-	URI        string
-	Connection func() amqp091.Config // a new copy for each connection
+	Wire  wire.Config // of the connections that it opens itself
+	Vhost string      // for the commands in warnings
 
 	Prefix                 naming.Prefix
 	QueueType              topology.QueueType
@@ -56,26 +56,34 @@ func New(config Config) *Inspector {
 		warned: map[string]bool{}, probed: map[string]bool{}}
 }
 
+// Existing returns the topology of a work queue that exists with these arguments, which may differ from those that it
+// would be declared with. In a group they decide whether it has an inbox.
+func Existing(config topology.Config, app topology.Queue, arguments amqp091.Table) topology.Topology {
+	config.WorkQueueMode = topology.Leave
+	app.Arguments = arguments
+	return topology.New(config, app)
+}
+
 // Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work
 // queue has. app is the work queue as the app's configuration describes it. declareRetry is Topology.DeclareRetry, or
 // declares less of it.
 func (i *Inspector) Declare(
-	b Broker, app topology.Queue, t topology.Topology,
+	b Broker, config topology.Config, app topology.Queue,
 	declareRetry func(topology.Topology, *amqp091.Channel) error, logger watermill.LoggerAdapter,
 ) (amqp091.Table, error) {
-	v := parseVersion(b.Version)
+	v := parseVersion(b.Version())
 	if err := i.checkBroker(app, v, logger); err != nil {
 		return nil, err
 	}
 	var have amqp091.Table
-	err := whileAbsent(func() (err error) { have, err = declare(b, t.WorkQueue); return err })
+	err := whileAbsent(func() (err error) { have, err = declare(b, topology.New(config, app).WorkQueue); return err })
 	if err != nil {
 		return nil, err
 	}
 	if err := i.checkQueue(app, have, v, logger); err != nil {
 		return nil, err
 	}
-	t = t.Existing(have)
+	t := Existing(config, app, have)
 	if err := t.Validate(); err != nil {
 		return nil, err
 	}
@@ -83,7 +91,7 @@ func (i *Inspector) Declare(
 	i.known[app.Name] = have
 	i.mu.Unlock()
 	err = whileAbsent(func() error {
-		channel, err := b.Channel()
+		channel, err := b.OpenChannel()
 		if err != nil {
 			return fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
 		}
@@ -117,11 +125,14 @@ func (i *Inspector) Known(name string) (amqp091.Table, bool) {
 
 // Check checks the topology and declares nothing. It checks the broker first, because a broker may refuse the topology.
 // It publishes last, because that needs the exchange.
-func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter) error {
-	if err := i.checkBroker(app, parseVersion(b.Version), logger); err != nil {
+func (i *Inspector) Check(
+	b Broker, config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
+) error {
+	if err := i.checkBroker(app, parseVersion(b.Version()), logger); err != nil {
 		return err
 	}
-	channel, err := b.Channel()
+	t := topology.New(config, app)
+	channel, err := b.OpenChannel()
 	if err != nil {
 		return fmt.Errorf("cannot open a channel to verify the topology of work queue %q: %w", app.Name, err)
 	}
@@ -136,22 +147,22 @@ func (i *Inspector) Check(b Broker, app topology.Queue, t topology.Topology, log
 // Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget. It reports
 // whether it has declared the topology.
 func (i *Inspector) Resolve(
-	app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter,
+	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (arguments amqp091.Table, declared bool, err error) {
 	arguments, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
 		declared = true
-		return i.Declare(b, app, t, topology.Topology.DeclareRetry, logger)
+		return i.Declare(b, config, app, topology.Topology.DeclareRetry, logger)
 	})
 	return arguments, declared, err
 }
 
 // Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
 func (i *Inspector) Verify(
-	app topology.Queue, t topology.Topology, logger watermill.LoggerAdapter,
+	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (inspected bool, err error) {
 	_, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
 		inspected = true
-		return nil, i.Check(b, app, t, logger)
+		return nil, i.Check(b, config, app, logger)
 	})
 	return inspected, err
 }
@@ -238,7 +249,7 @@ func (i *Inspector) checkQueue(
 		return nil
 	}
 	quorum := have[argument.QueueType] == string(topology.Quorum)
-	command := PolicyCommand(vhostOf(i.config.URI, i.config.Connection()), app.Name, i.config.Prefix, quorum)
+	command := PolicyCommand(i.config.Vhost, app.Name, i.config.Prefix, quorum)
 	if quorum && v.dropsAtDeliveryLimit() && !i.config.AllowUnprotectedQuorum {
 		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is "+
 			"requeued 20 times is dropped: "+

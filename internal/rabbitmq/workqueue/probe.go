@@ -40,7 +40,7 @@ func (i *Inspector) probeExchange(b Broker, exchange string) error {
 	}
 	probed := make(chan result, 1)
 	go func() {
-		confirmed, err := probe(ctx, b.Publishing, exchange)
+		confirmed, err := probe(ctx, b, exchange)
 		probed <- result{confirmed, err}
 	}()
 	select {
@@ -55,10 +55,8 @@ func (i *Inspector) probeExchange(b Broker, exchange string) error {
 }
 
 // probe reports whether the broker has confirmed a message. No queue is bound with its routing key.
-func probe(
-	ctx context.Context, open func(context.Context) (*amqp091.Channel, error), exchange string,
-) (confirmed bool, err error) {
-	channel, err := open(ctx)
+func probe(ctx context.Context, b Broker, exchange string) (confirmed bool, err error) {
+	channel, err := b.Publishing(ctx)
 	if err != nil {
 		return false, nil
 	}

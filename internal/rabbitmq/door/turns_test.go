@@ -1,4 +1,4 @@
-package rota
+package door
 
 import (
 	"fmt"
@@ -11,26 +11,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type visits struct {
+// taken are the turns that have come until the test ends.
+type taken struct {
+	*turns
 	mu   sync.Mutex
 	all  []time.Time
 	last map[string]time.Time
 	gap  map[string]time.Duration // the longest
 }
 
-func newVisits() *visits {
-	return &visits{last: map[string]time.Time{}, gap: map[string]time.Duration{}}
-}
-
-func (v *visits) visit(name string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	now := time.Now()
-	v.all = append(v.all, now)
-	if last, visited := v.last[name]; visited {
-		v.gap[name] = max(v.gap[name], now.Sub(last))
-	}
-	v.last[name] = now
+func takeTurns(t *testing.T) *taken {
+	v := &taken{turns: newTurns(), last: map[string]time.Time{}, gap: map[string]time.Duration{}}
+	go func() {
+		for name, open := v.next(t.Context()); open; name, open = v.next(t.Context()) {
+			v.mu.Lock()
+			now := time.Now()
+			v.all = append(v.all, now)
+			if last, found := v.last[name]; found {
+				v.gap[name] = max(v.gap[name], now.Sub(last))
+			}
+			v.last[name] = now
+			v.mu.Unlock()
+		}
+	}()
+	return v
 }
 
 func TestTheLoadIsConstant(t *testing.T) {
@@ -40,12 +44,10 @@ func TestTheLoadIsConstant(t *testing.T) {
 	}{{1, 30 * time.Second}, {3, 30 * time.Second}, {30, 30 * time.Second}, {31, 31 * time.Second}, {200, 200 * time.Second}} {
 		t.Run(fmt.Sprint(row.names), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				v := newVisits()
-				r := New(v.visit)
-				defer r.Close()
+				v := takeTurns(t)
 				for i := range row.names {
-					r.Add(fmt.Sprint(i))
-					r.Add("0") // is there
+					v.add(fmt.Sprint(i))
+					v.add("0") // is there
 				}
 				begin := time.Now()
 				time.Sleep(10 * row.atLeast)
@@ -74,50 +76,22 @@ func TestTheLoadIsConstant(t *testing.T) {
 
 func TestNamesThatCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		v := newVisits()
-		r := New(v.visit)
-		defer r.Close()
+		v := takeTurns(t)
 		time.Sleep(time.Hour)
 		require.Empty(t, v.all, "there is no name")
-		r.Add("a")
-		r.Add("b")
-		r.Add("c")
+		for _, name := range []string{"a", "b", "c"} {
+			v.add(name)
+		}
 		time.Sleep(32 * time.Second)
 		synctest.Wait()
 		v.mu.Lock()
-		assert.Len(t, v.last, 3, "the first round takes no longer than Period after an idle time")
+		assert.Len(t, v.last, 3, "the first round takes no longer than TurnPeriod after an idle time")
 		v.mu.Unlock()
-		r.Set("c")
+		v.clear()
 		synctest.Wait()
-		v.mu.Lock()
-		v.last = map[string]time.Time{}
-		v.mu.Unlock()
-		time.Sleep(2 * Period)
-		synctest.Wait()
-		v.mu.Lock()
-		assert.Len(t, v.last, 1, "the others have been replaced")
-		assert.Contains(t, v.last, "c")
-		v.mu.Unlock()
-		r.Set()
 		before := len(v.all)
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		assert.Len(t, v.all, before)
-	})
-}
-
-func TestCloseWaitsForTheVisit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begun, over := make(chan struct{}), false
-		r := New(func(string) {
-			close(begun)
-			time.Sleep(time.Minute)
-			over = true
-		})
-		r.Add("a")
-		<-begun
-		r.Close()
-		assert.True(t, over)
-		r.Close()
+		assert.Len(t, v.all, before, "they are removed")
 	})
 }
