@@ -39,18 +39,21 @@ func (h *Handlers) All() error {
 	return errors.Join(h.faults...)
 }
 
-// handlerError has the name of the handler in each line: the faults of several handlers are joined.
-type handlerError struct {
-	name string
+// partError has the name of the part in each line: the faults of several parts are joined.
+type partError struct {
+	part string
 	err  error
 }
 
-// OfHandler returns the error with the name of the handler in each of its lines.
-func OfHandler(name string, err error) error { return &handlerError{name, err} }
+// Of returns the error with the name of what has the fault in each of its lines.
+func Of(part string, err error) error { return &partError{part, err} }
 
-func (e *handlerError) Error() string {
-	prefix := fmt.Sprintf("handler %q: ", e.name)
+// OfHandler returns the error with the name of the handler in each of its lines.
+func OfHandler(name string, err error) error { return Of(fmt.Sprintf("handler %q", name), err) }
+
+func (e *partError) Error() string {
+	prefix := e.part + ": "
 	return prefix + strings.ReplaceAll(e.err.Error(), "\n", "\n"+prefix)
 }
 
-func (e *handlerError) Unwrap() error { return e.err }
+func (e *partError) Unwrap() error { return e.err }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -36,18 +37,18 @@ func (c Config) topologyOf(tiers []backoff.Tier) topology.Config {
 
 // Validate reports all faults of the configuration, joined. It does not connect.
 func (c Config) Validate() error {
-	var faults []error
+	var all []error
 	tiers := []backoff.Tier{backoff.Tier(time.Second)} // a fault of the schedule is reported once
 	if err := c.Policy.Validate(); err != nil {
-		faults = append(faults, fmt.Errorf("Policy: %w", err))
+		all = append(all, faults.Of("Policy", err))
 	} else {
 		tiers = middleware.Tiers(c.Policy, true)
 	}
-	faults = append(faults, validateNames(c.App), c.topologyOf(tiers).Validate(), validateApp(c.App, c.WorkQueueMode))
+	all = append(all, validateNames(c.App), c.topologyOf(tiers).Validate(), validateApp(c.App, c.WorkQueueMode))
 	if c.Management != "" {
 		if err := management.Validate(c.Management); err != nil {
-			faults = append(faults, fmt.Errorf("Management: %w", err))
+			all = append(all, fmt.Errorf("Management: %w", err))
 		}
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }
