@@ -15,8 +15,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -206,13 +206,13 @@ func TestBuildersAreApart(t *testing.T) {
 	for _, of := range []*config.Builder{b, b, builderOf(t)} {
 		msg, err := of.SubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
 		require.NoError(t, err)
-		tokens[msg.Metadata[binding.BuilderKey]] = true
+		tokens[msg.Metadata[msgctx.BuilderKey]] = true
 	}
 	assert.Len(t, tokens, 2)
 	assert.NotContains(t, tokens, "")
 	letter, err := b.DeadLetterSubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
 	require.NoError(t, err)
-	assert.NotContains(t, letter.Metadata, binding.BuilderKey, "the retry middleware is not for dead letters")
+	assert.NotContains(t, letter.Metadata, msgctx.BuilderKey, "the retry middleware is not for dead letters")
 }
 
 func TestOptionsReachTheTopology(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -47,7 +47,7 @@ type inMiddleware struct{ amqp.Marshaler }
 func (m inMiddleware) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg, err := m.Marshaler.Unmarshal(d)
 	if err == nil {
-		delete(msg.Metadata, binding.BuilderKey)
+		delete(msg.Metadata, msgctx.BuilderKey)
 	}
 	return msg, err
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -23,7 +23,7 @@ func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
 // TestSuccessDoesNotAllocate: what a success costs is paid for every message.
 func TestSuccessDoesNotAllocate(t *testing.T) {
-	own, routed := binding.WithOrigin(context.Background(), topic, handler), openContext(t)
+	own, routed := msgctx.WithOrigin(context.Background(), topic, handler), openContext(t)
 	observed := func(hooks eventtest.Hooks) func(*settings) {
 		hook := func(h *eventtest.Hooks) { *h = hooks }
 		return observedBy(nil, &witness{name: "a", change: hook})
@@ -57,8 +57,8 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tiered, _ := setup(t, row.change)
-			b := &binding.Binding{Owner: "email", Gate: gate.New(16), Retry: tiered}
-			bound := binding.NewContext(row.ctx, b)
+			b := &msgctx.Subscription{Owner: "email", Gate: gate.New(16), Retry: tiered}
+			bound := msgctx.NewContext(row.ctx, b)
 			for way, h := range map[string]message.HandlerFunc{
 				"Middleware": tiered.Middleware(succeed), "Dispatch": tiered.Dispatch(succeed),
 			} {
@@ -77,7 +77,7 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 		tiered, _ := setup(t, func(c *settings) { c.Source = builder("email") })
 		msg, h := messageOf(routed), tiered.Middleware(succeed)
 		assert.Zero(t, testing.AllocsPerRun(1000, func() {
-			msg.Metadata[binding.BuilderKey] = "email"
+			msg.Metadata[msgctx.BuilderKey] = "email"
 			_, _ = h(msg)
 		}))
 	})

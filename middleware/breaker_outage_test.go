@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -122,7 +122,7 @@ func simulateOutage(t *testing.T, ctx context.Context, breaker *retry.Breaker, d
 	const concurrency, work = 16, 50 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		g := gate.New(concurrency)
-		q := &workQueue{ctx: binding.NewContext(ctx, &binding.Binding{Gate: g}), concurrency: concurrency, limit: gate.None}
+		q := &workQueue{ctx: msgctx.NewContext(ctx, &msgctx.Subscription{Gate: g}), concurrency: concurrency, limit: gate.None}
 		config := configOf(q)
 		config.TiersWait = true
 		config.Policy.Schedule = backoff.Schedule{time.Second, 5 * time.Second, 25 * time.Second, 125 * time.Second} // README's

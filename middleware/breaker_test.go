@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -93,7 +93,7 @@ func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...f
 	b.retry, err = config.Make(b.logs)
 	require.NoError(t, err)
 	b.gate.Attach(b.valve)
-	b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate})
+	b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate})
 	return b
 }
 
@@ -533,7 +533,7 @@ func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
-				b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate, Renacked: renacked})
+				b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate, Renacked: renacked})
 				notPublished := func() {
 					b.produces(false)
 					if renacked {
@@ -564,7 +564,7 @@ func TestFailuresAtAShutdownSayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, ctx, 16)
 		stopping := make(chan struct{})
-		b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate, Stopping: stopping})
+		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate, Stopping: stopping})
 		var ends []func(error)
 		for range 10 {
 			ends = append(ends, b.start())
@@ -695,7 +695,7 @@ func TestPauseOutlastsTheSubscription(t *testing.T) {
 		b := withBreaker(t, ctx, 16, rule(retry.Pause(time.Minute)))
 		second := &valve{}
 		b.gate = gate.New(16)
-		b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: b.gate})
+		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate})
 		detach := b.gate.Attach(b.valve)
 		straggler := b.start()
 		b.outcomes(errDown)
@@ -750,7 +750,7 @@ var errClosedForWork = errors.New("maintenance")
 
 func BenchmarkSuccessUnderABreaker(b *testing.B) {
 	tiered, _ := setup(b, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
-	msg := messageOf(binding.NewContext(routerContext(b), &binding.Binding{Gate: gate.New(16)}))
+	msg := messageOf(msgctx.NewContext(routerContext(b), &msgctx.Subscription{Gate: gate.New(16)}))
 	h := tiered.Dispatch(succeed)
 	b.ReportAllocs()
 	for b.Loop() {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -25,8 +25,8 @@ type delivery struct {
 	metadata  message.Metadata
 	delayed   string // metadata of components/delay from before the handler
 	ctx       context.Context
-	bound     *binding.Binding // nil: the subscriber is not one of this library
-	own       *binding.Delivery
+	bound     *msgctx.Subscription // nil: the subscriber is not one of this library
+	own       *msgctx.Delivery
 	deadlines *deadlines // of its handler
 	token     string     // of the builder, which the metadata had
 	recorded  bool       // the metadata hold a record, or marks of the marshaler

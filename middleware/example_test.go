@@ -16,8 +16,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -91,7 +91,7 @@ func exampleConfig() settings {
 func orderFrom(metadata message.Metadata) *message.Message {
 	msg := message.NewMessage("order-1", nil)
 	msg.Metadata = metadata
-	msg.SetContext(binding.WithOrigin(msg.Context(), "orders", "billing"))
+	msg.SetContext(msgctx.WithOrigin(msg.Context(), "orders", "billing"))
 	return msg
 }
 

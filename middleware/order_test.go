@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -307,7 +307,7 @@ func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
 	}
 
 	other := redelivered(ctx, publishedCopy{msg: messageOf(ctx)})
-	other.SetContext(binding.WithOrigin(ctx, topic, "mail"))
+	other.SetContext(msgctx.WithOrigin(ctx, topic, "mail"))
 	_, err := h(other)
 	require.NoError(t, err)
 	assert.Equal(t, len(failures)+2, calls, "the message of another handler is no duplicate")

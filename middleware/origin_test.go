@@ -12,15 +12,15 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The router's context has the return topic, which must not appear in records and events.
 func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
-	ctx := binding.WithOrigin(routerContext(t), "invoices", "printing")
+	ctx := msgctx.WithOrigin(routerContext(t), "invoices", "printing")
 	synctest.Test(t, func(t *testing.T) {
 		var copies []backend.Copy
 		var events []retry.Event
@@ -63,7 +63,7 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 
 func TestRecordOfAnotherOriginIsIgnored(t *testing.T) {
 	tiered, sent := setup(t)
-	msg := messageOf(binding.WithOrigin(routerContext(t), "invoices", "printing"))
+	msg := messageOf(msgctx.WithOrigin(routerContext(t), "invoices", "printing"))
 	msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "4", topic
 	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.NoError(t, err)

@@ -14,9 +14,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -78,8 +78,8 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 				b := unbound(t, ctx, long, row.change, func(c *settings) {
 					c.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
 					if c.Source != nil {
-						b := &binding.Binding{Owner: c.Source.Owner}
-						ctx = binding.NewContext(ctx, b)
+						b := &msgctx.Subscription{Owner: c.Source.Owner}
+						ctx = msgctx.NewContext(ctx, b)
 					}
 				})
 				b.ctx = ctx
@@ -113,7 +113,7 @@ func TestShutdownWhilePaused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := unbound(t, ctx, rule(retry.Pause(time.Hour)))
 		stopping := make(chan struct{})
-		b.ctx = binding.NewContext(ctx, &binding.Binding{Stopping: stopping, Gate: gate.New(1)})
+		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Stopping: stopping, Gate: gate.New(1)})
 		b.outcomes(errDown)
 		time.AfterFunc(time.Minute, func() { close(stopping) })
 		begin := time.Now()
@@ -128,7 +128,7 @@ func TestOperatorsPauseHoldsTheProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := unbound(t, ctx)
 		g := gate.New(0)
-		b.ctx = binding.NewContext(ctx, &binding.Binding{Gate: g})
+		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: g})
 		g.Set(gate.Operator, 0)
 		time.AfterFunc(5*time.Minute, func() { g.Set(gate.Operator, gate.None) })
 		begin := time.Now()
@@ -139,7 +139,7 @@ func TestOperatorsPauseHoldsTheProbe(t *testing.T) {
 
 // nameOf makes contexts of handlers as routers do, by way of an origin.
 func nameOf(ctx context.Context, i int) context.Context {
-	return binding.WithOrigin(ctx, topic, fmt.Sprintf("handler-%d", i))
+	return msgctx.WithOrigin(ctx, topic, fmt.Sprintf("handler-%d", i))
 }
 
 func TestHandlersPauseByThemselves(t *testing.T) {
@@ -152,7 +152,7 @@ func TestHandlersPauseByThemselves(t *testing.T) {
 				for i := range contexts {
 					contexts[i] = nameOf(ctx, i)
 					if bound {
-						contexts[i] = binding.NewContext(contexts[i], &binding.Binding{Gate: gate.New(16)})
+						contexts[i] = msgctx.NewContext(contexts[i], &msgctx.Subscription{Gate: gate.New(16)})
 					}
 				}
 				var all sync.WaitGroup

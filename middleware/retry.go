@@ -15,7 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -77,9 +77,9 @@ func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
-		var own *binding.Delivery
+		var own *msgctx.Delivery
 		if source := t.traits.Source; source != nil && source.Token == "" {
-			own = binding.Lookup(msg)
+			own = msgctx.Lookup(msg)
 		}
 		return t.handle(h, msg, own, seen)
 	}
@@ -90,9 +90,9 @@ func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {
-		own := binding.Lookup(msg)
+		own := msgctx.Lookup(msg)
 		if own != nil {
-			if of, found := own.Binding.Retry.(*TieredRetry); found {
+			if of, found := own.Subscription.Retry.(*TieredRetry); found {
 				return of.handle(h, msg, own, seen)
 			}
 		}
@@ -103,14 +103,14 @@ func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 // handle settles a message. Where a function of the app ends the goroutine with runtime.Goexit, only what is deferred
 // here still runs.
 func (t *TieredRetry) handle(
-	h message.HandlerFunc, msg *message.Message, own *binding.Delivery, seen *deadlines,
+	h message.HandlerFunc, msg *message.Message, own *msgctx.Delivery, seen *deadlines,
 ) (produced []*message.Message, err error) {
 	in := delivery{
 		msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(),
 		own: own, deadlines: seen,
 	}
 	if own != nil {
-		in.bound = own.Binding
+		in.bound = own.Subscription
 	}
 	defer func() {
 		in.restore()

@@ -17,9 +17,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
@@ -28,13 +28,13 @@ import (
 
 // subscription binds messages as the subscribers of this library do.
 type subscription struct {
-	binding binding.Binding
+	binding msgctx.Subscription
 	stop    context.CancelFunc
 }
 
 func newSubscription(t *testing.T, source *backend.Source) *subscription {
 	stopping, stop := context.WithCancel(t.Context())
-	own := &subscription{binding.Binding{Stopping: stopping.Done()}, stop}
+	own := &subscription{msgctx.Subscription{Stopping: stopping.Done()}, stop}
 	if source != nil {
 		own.binding.Owner = source.Owner
 	}
@@ -43,7 +43,7 @@ func newSubscription(t *testing.T, source *backend.Source) *subscription {
 
 // bind returns the context of a message of the subscription. own is the context as its backend makes it.
 func (s *subscription) bind(own context.Context) context.Context {
-	return binding.NewContext(own, &s.binding)
+	return msgctx.NewContext(own, &s.binding)
 }
 
 // setupBound is setup for messages of a subscription.
@@ -451,12 +451,12 @@ func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tiered, sent := setup(t)
 				sent.fail = func(int) error { return errClosedPublisher }
-				bound := &binding.Binding{Gate: gate.New(16), Retry: tiered, Stopping: make(chan struct{})}
+				bound := &msgctx.Subscription{Gate: gate.New(16), Retry: tiered, Stopping: make(chan struct{})}
 				if row.paces {
 					defer bound.Gate.Attach(following{})()
 				}
 				began := time.Now()
-				_, err := tiered.Dispatch(failing(row.failure))(messageOf(binding.NewContext(routed, bound)))
+				_, err := tiered.Dispatch(failing(row.failure))(messageOf(msgctx.NewContext(routed, bound)))
 				require.ErrorIs(t, err, errDown)
 				require.ErrorIs(t, err, errClosedPublisher)
 				assert.Equal(t, row.want, time.Since(began))

@@ -8,13 +8,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 )
 
 // comesFrom reports whether a message comes from a source.
 func comesFrom(s *backend.Source, in *delivery) bool {
 	if s.Token != "" {
-		return in.metadata[binding.BuilderKey] == s.Token
+		return in.metadata[msgctx.BuilderKey] == s.Token
 	}
 	return in.bound != nil && in.bound.Owner == s.Owner
 }
@@ -23,7 +23,7 @@ func comesFrom(s *backend.Source, in *delivery) bool {
 // it.
 func (t *TieredRetry) takeToken(in *delivery) {
 	if t.traits.Source != nil && t.traits.Source.Token != "" {
-		delete(in.metadata, binding.BuilderKey)
+		delete(in.metadata, msgctx.BuilderKey)
 		in.token = t.traits.Source.Token
 	}
 }
@@ -36,7 +36,7 @@ func (in *delivery) putTokenBack() {
 	// The handler may have left a goroutine that reads the old one.
 	marked := make(message.Metadata, len(in.msg.Metadata)+1)
 	maps.Copy(marked, in.msg.Metadata)
-	marked[binding.BuilderKey] = in.token
+	marked[msgctx.BuilderKey] = in.token
 	in.msg.Metadata = marked
 }
 

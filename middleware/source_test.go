@@ -13,7 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -29,12 +29,12 @@ func builder(token string) *backend.Source {
 
 func from(owner, queue string) func(*message.Message) {
 	return func(msg *message.Message) {
-		msg.SetContext(binding.NewContext(msg.Context(), &binding.Binding{Owner: owner, Queue: queue}))
+		msg.SetContext(msgctx.NewContext(msg.Context(), &msgctx.Subscription{Owner: owner, Queue: queue}))
 	}
 }
 
 func marked(token string) func(*message.Message) {
-	return func(msg *message.Message) { msg.Metadata[binding.BuilderKey] = token }
+	return func(msg *message.Message) { msg.Metadata[msgctx.BuilderKey] = token }
 }
 
 func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
@@ -77,15 +77,15 @@ func TestTokenIsTakenOut(t *testing.T) {
 			msg := messageOf(ctx)
 			marked("email")(msg)
 			produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				assert.NotContains(t, msg.Metadata, binding.BuilderKey)
+				assert.NotContains(t, msg.Metadata, msgctx.BuilderKey)
 				return []*message.Message{msg.Copy()}, fault
 			})(msg)
 			require.NoError(t, err)
 			for _, p := range produced {
-				assert.NotContains(t, p.Metadata, binding.BuilderKey)
+				assert.NotContains(t, p.Metadata, msgctx.BuilderKey)
 			}
 		}
-		assert.NotContains(t, sent.only(t).msg.Metadata, binding.BuilderKey)
+		assert.NotContains(t, sent.only(t).msg.Metadata, msgctx.BuilderKey)
 	})
 	t.Run("again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -184,11 +184,11 @@ func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
 				sent.fail = func(int) error { return errDown }
 				stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
 				defer stop()
-				b := &binding.Binding{Stopping: stopping.Done()}
+				b := &msgctx.Subscription{Stopping: stopping.Done()}
 				if source != nil {
 					b.Owner = source.Owner
 				}
-				msg := messageOf(binding.NewContext(routed, b))
+				msg := messageOf(msgctx.NewContext(routed, b))
 				begin := time.Now()
 				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.Error(t, err)
@@ -203,8 +203,8 @@ func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 	hour, sent := setup(t, func(c *settings) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
 	other, unused := setup(t)
 	msg := messageOf(ctx)
-	b := &binding.Binding{Retry: hour}
-	msg.SetContext(binding.NewContext(ctx, b))
+	b := &msgctx.Subscription{Retry: hour}
+	msg.SetContext(msgctx.NewContext(ctx, b))
 	_, err := other.Dispatch(failing(errDown))(msg)
 	require.NoError(t, err)
 	assert.Equal(t, "1h.orders", sent.only(t).topic)

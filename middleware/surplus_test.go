@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -40,12 +40,12 @@ func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
 					}
 					return nil
 				}
-				bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
+				bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
 				var all sync.WaitGroup
 				var back int
 				for range 16 {
 					all.Go(func() {
-						if _, err := tiered.Dispatch(failing(errDown))(messageOf(binding.NewContext(ctx, bound))); err != nil {
+						if _, err := tiered.Dispatch(failing(errDown))(messageOf(msgctx.NewContext(ctx, bound))); err != nil {
 							require.ErrorIs(t, err, errDown)
 							assert.ErrorContains(t, err, "half of its Concurrency")
 							assert.LessOrEqual(t, time.Since(began), givesBack)
@@ -97,10 +97,10 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 			}
 			return nil
 		}
-		bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
+		bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
 		done := make(chan error)
 		places := gate.NewPlaces(1)
-		own, place := binding.Each(binding.NewContext(ctx, bound))
+		own, place := msgctx.Each(msgctx.NewContext(ctx, bound))
 		require.True(t, places.Take(place))
 		go func() {
 			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
@@ -130,9 +130,9 @@ func TestTooManyMessagesThatAreRefusedForGood(t *testing.T) {
 		tiered, sent := setup(t)
 		sent.fail = func(int) error { return errRefusedForGood }
 		stopping := make(chan struct{})
-		bound := &binding.Binding{Gate: handler, Retry: tiered, Stopping: stopping}
+		bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: stopping}
 		handle := func() error {
-			own, _ := binding.Each(binding.NewContext(ctx, bound))
+			own, _ := msgctx.Each(msgctx.NewContext(ctx, bound))
 			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
 			return err
 		}

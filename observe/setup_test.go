@@ -21,8 +21,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -161,7 +161,7 @@ func newMessage(ctx context.Context) *message.Message {
 
 // from is the context of a message of a handler.
 func from(topic, handler string) context.Context {
-	return binding.WithOrigin(context.Background(), topic, handler)
+	return msgctx.WithOrigin(context.Background(), topic, handler)
 }
 
 // lines is a logger that keeps errors.

@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -53,7 +53,7 @@ func (s *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	m.subscribed, m.end = context.WithCancel(context.WithoutCancel(ctx))
 	detach := context.AfterFunc(ctx, func() { stop(); m.end() })
 	context.AfterFunc(m.subscribed, func() { stop(); detach() })
-	m.binding = &binding.Binding{Owner: s.relay, Retry: retryOf(s.retry), Gate: s.gate, Stopping: stopping.Done()}
+	m.binding = &msgctx.Subscription{Owner: s.relay, Retry: retryOf(s.retry), Gate: s.gate, Stopping: stopping.Done()}
 	active := func() bool { return ctx.Err() == nil && stopping.Err() == nil }
 	if err := s.relay.handlers.begin(handler, topic, active); err != nil {
 		m.end()
@@ -116,7 +116,7 @@ type merged struct {
 	end            context.CancelFunc
 	out            chan *message.Message
 	topic, handler string
-	binding        *binding.Binding
+	binding        *msgctx.Subscription
 	health         *subscriptions.Subscription
 	logger         watermill.LoggerAdapter
 	warned         atomic.Bool
@@ -127,8 +127,8 @@ type merged struct {
 func (m *merged) forward(in <-chan *message.Message) {
 	pause := shortestPause
 	for msg := range in {
-		ctx := binding.WithOrigin(msg.Context(), m.topic, m.handler)
-		msg.SetContext(binding.NewContext(ctx, m.binding))
+		ctx := msgctx.WithOrigin(msg.Context(), m.topic, m.handler)
+		msg.SetContext(msgctx.NewContext(ctx, m.binding))
 		select {
 		case m.out <- msg:
 		case <-m.subscribed.Done():

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -88,7 +88,7 @@ func (a *App) subscriber(name string, given []retry.Options) (*subscriber, error
 	}
 	s.group = a.group(o.Group)
 	s.ctx, s.end = context.WithCancel(a.ctx)
-	s.binding = &binding.Binding{Owner: a.Relay, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
+	s.binding = &msgctx.Subscription{Owner: a.Relay, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil
 }
 

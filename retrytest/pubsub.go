@@ -13,7 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -98,7 +98,7 @@ type subscriber struct {
 	group     *group
 	name      string
 	isHandler bool // the name is that of a handler of one topic
-	binding   *binding.Binding
+	binding   *msgctx.Subscription
 	ctx       context.Context
 	end       context.CancelFunc
 }
@@ -178,7 +178,7 @@ func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.
 				continue
 			}
 			v.inFlight.Add(1)
-			msg.SetContext(binding.NewContext(msg.Context(), s.binding))
+			msg.SetContext(msgctx.NewContext(msg.Context(), s.binding))
 			out <- msg
 			go func() {
 				select {

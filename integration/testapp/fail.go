@@ -4,8 +4,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
@@ -21,8 +21,8 @@ func Fail(of *middleware.TieredRetry, by Unmarshaler, topic string, msg *message
 	if err != nil {
 		return err
 	}
-	msg.Metadata[binding.BuilderKey] = marked.Metadata[binding.BuilderKey]
-	msg.SetContext(binding.WithOrigin(msg.Context(), topic, "failing"))
+	msg.Metadata[msgctx.BuilderKey] = marked.Metadata[msgctx.BuilderKey]
+	msg.SetContext(msgctx.WithOrigin(msg.Context(), topic, "failing"))
 	_, err = of.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })(msg)
 	return err
 }

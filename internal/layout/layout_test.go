@@ -70,7 +70,7 @@ var rules = []rule{
 	{
 		folder: "middleware",
 		may: []string{
-			watermill, gobreaker, module + "/backoff", module + "/internal/binding", module + "/internal/gate",
+			watermill, gobreaker, module + "/backoff", module + "/internal/msgctx", module + "/internal/gate",
 			module + "/internal/recordkey", module + "/internal/warning", module + "/internal/backend", module + "/internal/panics",
 			module + "/internal/unpublished", module + "/retry",
 		},
@@ -121,7 +121,7 @@ var rules = []rule{
 		folder: "internal/rabbitmq/subscriber",
 		may: []string{
 			module + "/internal/panics",
-			watermill, amqp091, module + "/internal/binding", module + "/internal/gate", module + "/retry",
+			watermill, amqp091, module + "/internal/msgctx", module + "/internal/gate", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire", module + "/internal/users",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
@@ -148,7 +148,7 @@ var rules = []rule{
 		may: []string{
 			module + "/internal/panics",
 			watermill, amqp091, module + "/backoff", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry", module + "/rabbitmq",
-			module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
+			module + "/internal/msgctx", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/options", module + "/internal/rabbitmq",
 			module + "/internal/warning",
 		},
@@ -196,7 +196,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
-			watermill, amqp091, module + "/internal/binding", module + "/internal/rabbitmq/app",
+			watermill, amqp091, module + "/internal/msgctx", module + "/internal/rabbitmq/app",
 			module + "/internal/unpublished", module + "/internal/recordkey", module + "/internal/warning", module + "/middleware", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
 			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
@@ -236,7 +236,7 @@ var rules = []rule{
 		why:    "the doors of all majors fill it",
 	},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
-	{folder: "internal/binding", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
+	{folder: "internal/msgctx", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/users", never: []string{watermill, amqp091}, why: "it counts: whatever is closed after its last user shares it"},
@@ -259,7 +259,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			module + "/internal/panics",
-			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/faults", module + "/internal/gate",
+			module + "/internal/options", watermill, module + "/backoff", module + "/internal/msgctx", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/recordkey", module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
@@ -268,7 +268,7 @@ var rules = []rule{
 	{
 		folder: "retrytest",
 		may: []string{
-			module + "/internal/options", watermill, module + "/backoff", module + "/internal/binding", module + "/internal/gate", module + "/internal/subscriptions",
+			module + "/internal/options", watermill, module + "/backoff", module + "/internal/msgctx", module + "/internal/gate", module + "/internal/subscriptions",
 			module + "/middleware", module + "/internal/backend", module + "/retry", module + "/relay",
 		},
 		never: []string{amqp091, amqpPubSub},

@@ -12,9 +12,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
@@ -172,9 +172,9 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	stopping, stop := context.WithCancel(ctx)
 	detach := context.AfterFunc(h.closing, stop)
 	context.AfterFunc(stopping, func() { detach() })
-	bound := &binding.Binding{Owner: h, Queue: queue, Retry: h.retry, Stopping: stopping.Done(), Renacked: true,
+	bound := &msgctx.Subscription{Owner: h, Queue: queue, Retry: h.retry, Stopping: stopping.Done(), Renacked: true,
 		Gate: h.gate}
-	messages, err := h.subscriber.Subscribe(binding.NewContext(ctx, bound), topic)
+	messages, err := h.subscriber.Subscribe(msgctx.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()
 	}
@@ -243,11 +243,11 @@ func (h *handlerSubscriber) Unmarshal(delivery amqp091.Delivery) (*message.Messa
 // Nacked implements subscriber.Handler. It retries a message whose handler has succeeded: what failed was outside of
 // the retry middleware.
 func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bool {
-	delivery := binding.Lookup(msg)
+	delivery := msgctx.Lookup(msg)
 	if delivery == nil {
 		return false
 	}
-	if !delivery.Binding.Claimed() {
+	if !delivery.Subscription.Claimed() {
 		h.warnUnclaimed(msg)
 	}
 	if !delivery.Processed() {
@@ -257,7 +257,7 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 	if err != nil {
 		return false
 	}
-	original.SetContext(binding.NewContext(context.WithoutCancel(msg.Context()), delivery.Binding))
+	original.SetContext(msgctx.NewContext(context.WithoutCancel(msg.Context()), delivery.Subscription))
 	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
 		return nil, retry.ErrNotPublished
 	})(original)

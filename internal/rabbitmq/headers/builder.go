@@ -4,7 +4,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
@@ -26,6 +26,6 @@ func (m *buildersMarshaler) Unmarshal(delivery amqp091.Delivery) (*message.Messa
 	if err != nil {
 		return nil, err
 	}
-	msg.Metadata[binding.BuilderKey] = m.token
+	msg.Metadata[msgctx.BuilderKey] = m.token
 	return msg, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
@@ -22,19 +22,19 @@ import (
 func TestTokenOfABuilder(t *testing.T) {
 	for name, own := range map[string]app.Marshaler{"textual": textual{}, "plain": app.Plain{Marshaler: textual{}, UUIDKey: "uuid"}, "in the body": forging{}} {
 		m := headers.NewBuilders(own, naming.Default, "token")
-		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{binding.BuilderKey: "forged"}})
+		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{msgctx.BuilderKey: "forged"}})
 		require.NoError(t, err)
-		assert.Equal(t, "token", msg.Metadata[binding.BuilderKey], name)
+		assert.Equal(t, "token", msg.Metadata[msgctx.BuilderKey], name)
 		p, err := m.Marshal(msg)
 		require.NoError(t, err)
-		assert.NotContains(t, p.Headers, binding.BuilderKey, name)
+		assert.NotContains(t, p.Headers, msgctx.BuilderKey, name)
 	}
 	for name, other := range map[string]app.Marshaler{
 		"New": headers.New(textual{}, naming.Default), "NewDeadLetters": headers.NewDeadLetters(textual{}),
 	} {
-		msg, err := other.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{binding.BuilderKey: "forged"}})
+		msg, err := other.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{msgctx.BuilderKey: "forged"}})
 		require.NoError(t, err)
-		assert.NotContains(t, msg.Metadata, binding.BuilderKey, name)
+		assert.NotContains(t, msg.Metadata, msgctx.BuilderKey, name)
 	}
 }
 
@@ -43,7 +43,7 @@ type forging struct{ bodyOnly }
 
 func (forging) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg := message.NewMessage("1", d.Body)
-	msg.Metadata[binding.BuilderKey] = "forged"
+	msg.Metadata[msgctx.BuilderKey] = "forged"
 	return msg, nil
 }
 

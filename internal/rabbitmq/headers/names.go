@@ -3,7 +3,7 @@ package headers
 import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
@@ -25,7 +25,7 @@ const (
 func isTransport(key string) bool {
 	switch key {
 	case publisher.IDHeader, recordHeader, exchangeHeader, routingKeyHeader, rawHeader, recordkey.Properties,
-		binding.BuilderKey,
+		msgctx.BuilderKey,
 		recordkey.UnmarshalError:
 		return true
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 )
 
@@ -297,7 +297,7 @@ func (r *receiver) logNoKey(a *arrival, err error) {
 func (r *receiver) add(a *arrival) {
 	r.opening = nil
 	r.backlog.Add(1)
-	ctx, place := binding.Each(r.values)
+	ctx, place := msgctx.Each(r.values)
 	a.place = place
 	if a.err == nil {
 		ctx, a.end = context.WithCancel(ctx)

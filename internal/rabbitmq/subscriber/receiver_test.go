@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/binding"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 )
 
 // A scene is a receiver with one consumer. Its test sends the deliveries, and sees how each is settled.
@@ -63,7 +63,7 @@ func newLineOf(t testing.TB, handler Handler, config Config, account *fakeChanne
 	require.NoError(t, config.Validate())
 	config.setDefaults()
 	owner := &Subscriber{handler: handler, config: config, connection: &Connection{}, logger: watermill.NopLogger{}}
-	s := newSubscription(owner, binding.NewContext(t.Context(), &binding.Binding{}), "topic", "queue")
+	s := newSubscription(owner, msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic", "queue")
 	l := &scene{subscription: s, account: account}
 	go s.receiver.run()
 	l.open()
@@ -349,14 +349,14 @@ func TestAMessageThatIsSetAsideTakesNoPlace(t *testing.T) {
 		l.deliver("a", "b")
 		_, first := l.take()
 		assert.False(t, l.usedUp(l.consumer))
-		binding.Lookup(first[0]).Place.SetAside()
-		binding.Lookup(first[0]).Place.SetAside()
+		msgctx.Lookup(first[0]).Place.SetAside()
+		msgctx.Lookup(first[0]).Place.SetAside()
 		got, second := l.take()
 		assert.Equal(t, []string{"b"}, got)
 		assert.Equal(t, 1, l.Taken())
 		assert.Equal(t, 1, l.asideOf(l.consumer))
 		assert.False(t, l.usedUp(l.consumer), "one of two messages of the prefetch is left")
-		binding.Lookup(second[0]).Place.SetAside()
+		msgctx.Lookup(second[0]).Place.SetAside()
 		synctest.Wait()
 		assert.True(t, l.usedUp(l.consumer))
 		assert.Len(t, l.changes, 1, "run looks at it")
@@ -491,7 +491,7 @@ func TestChangesOfTheLimitWhileMessagesAreHandled(t *testing.T) {
 				assert.Less(t, last[keyOf(msg)], msg.UUID, "the order of the queue")
 				last[keyOf(msg)] = msg.UUID
 				mu.Unlock()
-				if place := binding.Lookup(msg).Place; msg.UUID[5]%2 == 0 {
+				if place := msgctx.Lookup(msg).Place; msg.UUID[5]%2 == 0 {
 					place.SetAside()
 				}
 				msg.Ack()

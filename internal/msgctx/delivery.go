@@ -1,6 +1,6 @@
-// Package binding is what a message carries in its context from the subscriber of this library that delivered it. It is
+// Package msgctx is what a message carries in its context from the subscriber of this library that delivered it. It is
 // internal because an app does not need it.
-package binding
+package msgctx
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 // it. A handler without the middleware gets it, and passes it on with the metadata.
 const BuilderKey = "retry_builder"
 
-// Binding is one subscription, or one handler's subscriptions. Its messages refer to it.
-type Binding struct {
+// Subscription is one subscription, or one handler's subscriptions. Its messages refer to it.
+type Subscription struct {
 	Owner any    // what made the subscriber. Comparable
 	Retry any    // the *middleware.TieredRetry of the handler; nil: that of the middleware that gets the message
 	Queue string // the queue that its copies come back to; empty: that of the handler's topic
@@ -36,22 +36,22 @@ type Binding struct {
 }
 
 // Claim records that a retry middleware gets the messages.
-func (b *Binding) Claim() {
-	if !b.claimed.Load() { // a store on every message would slow down the handlers of other processors
-		b.claimed.Store(true)
+func (s *Subscription) Claim() {
+	if !s.claimed.Load() { // a store on every message would slow down the handlers of other processors
+		s.claimed.Store(true)
 	}
 }
 
 // Claimed reports whether a retry middleware has got a message.
-func (b *Binding) Claimed() bool { return b.claimed.Load() }
+func (s *Subscription) Claimed() bool { return s.claimed.Load() }
 
 type contextKey struct{}
 
-// Delivery is the context of one bound message, as its subscriber has made it.
+// Delivery is the context of one message, as its subscriber has made it.
 type Delivery struct {
 	context.Context
-	Binding *Binding
-	state   atomic.Int32
+	Subscription *Subscription
+	state        atomic.Int32
 
 	// Place is that of the message, where the subscription counts its messages in flight. A message that is set aside
 	// gives it back early. Nil: the subscription cannot set messages aside.
@@ -82,9 +82,9 @@ func (d *Delivery) Failed()   { d.state.Store(waiting) }
 // outside of the retry middleware: for example the router could not publish what the handler had produced.
 func (d *Delivery) Processed() bool { return d.state.Load() == returned }
 
-// NewContext returns a context for one message, which binds it.
-func NewContext(ctx context.Context, b *Binding) context.Context {
-	return &Delivery{Context: ctx, Binding: b}
+// NewContext returns a context for one message.
+func NewContext(ctx context.Context, s *Subscription) context.Context {
+	return &Delivery{Context: ctx, Subscription: s}
 }
 
 // Each returns a context for one message, and its place, of a subscription whose context NewContext has made.
@@ -96,7 +96,7 @@ func Each(ctx context.Context) (context.Context, *gate.Place) {
 	each := &struct { // one allocation
 		Delivery
 		place gate.Place
-	}{Delivery: Delivery{Context: ctx, Binding: d.Binding}}
+	}{Delivery: Delivery{Context: ctx, Subscription: d.Subscription}}
 	each.Place = &each.place
 	return &each.Delivery, &each.place
 }
@@ -105,4 +105,21 @@ func Each(ctx context.Context) (context.Context, *gate.Place) {
 func Lookup(msg *message.Message) *Delivery {
 	d, _ := msg.Context().Value(contextKey{}).(*Delivery)
 	return d
+}
+
+type originKey struct{}
+
+// Origin is where a message failed first.
+type Origin struct{ Topic, Handler string }
+
+// WithOrigin returns a context for a message that came back by way of a return topic. Topic and handler are where it
+// failed first; without it they are those of the router's context. Package relay sets it.
+func WithOrigin(ctx context.Context, topic, handler string) context.Context {
+	return context.WithValue(ctx, originKey{}, Origin{Topic: topic, Handler: handler})
+}
+
+// OriginOf returns what WithOrigin has set.
+func OriginOf(ctx context.Context) (o Origin, found bool) {
+	o, found = ctx.Value(originKey{}).(Origin)
+	return o, found
 }
