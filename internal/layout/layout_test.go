@@ -130,7 +130,7 @@ var rules = []rule{
 	{
 		folder: "rabbitmq/topology",
 		may: []string{
-			amqp091, module + "/backoff", module + "/internal/rabbitmq/argument", module + "/internal/rabbitmq/naming",
+			amqp091, module + "/backoff", module + "/internal/rabbitmq/queuearg", module + "/internal/rabbitmq/naming",
 			module + "/internal/rabbitmq/refusal",
 		},
 		never: []string{watermill, amqpPubSub},
@@ -178,7 +178,7 @@ var rules = []rule{
 		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
 	},
 	{folder: "internal/recordkey", why: "keys are text"},
-	{folder: "internal/rabbitmq/argument", why: "argument names are text"},
+	{folder: "internal/rabbitmq/queuearg", why: "argument names are text"},
 	{folder: "internal/rabbitmq/redelivery", never: []string{watermill, amqp091}, why: "headers are plain values"},
 	{folder: "internal/rabbitmq/naming", may: []string{module + "/backoff"}, never: []string{amqp091}, why: "names are text"},
 	{
@@ -207,7 +207,7 @@ var rules = []rule{
 	{
 		folder: "internal/rabbitmq/workqueue",
 		may: []string{
-			watermill, amqp091, module + "/internal/warning", module + "/rabbitmq/topology", module + "/internal/rabbitmq/argument",
+			watermill, amqp091, module + "/internal/warning", module + "/rabbitmq/topology", module + "/internal/rabbitmq/queuearg",
 			module + "/internal/rabbitmq/wire", module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/refusal",
 		},
 		never: []string{module + "/middleware", module + "/internal/rabbitmq/publisher"},

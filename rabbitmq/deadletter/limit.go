@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -131,7 +131,7 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 		l.limit = never
 		return false, nil
 	}
-	own, policy := number(set.Arguments, argument.DeliveryLimit), (*int64)(nil)
+	own, policy := number(set.Arguments, queuearg.DeliveryLimit), (*int64)(nil)
 	if set.Policy != nil {
 		policy = number(*set.Policy, "delivery-limit")
 	}
@@ -163,7 +163,7 @@ func (l limit) String() string {
 func limitText(own, policy *int64) string {
 	text := ""
 	if own != nil {
-		text = fmt.Sprintf("its %s is %d", argument.DeliveryLimit, *own)
+		text = fmt.Sprintf("its %s is %d", queuearg.DeliveryLimit, *own)
 	}
 	if policy == nil {
 		return text
@@ -203,13 +203,13 @@ func (s *Store) settings(
 	if isOld(connection.Version()) {
 		have, _, err := workqueue.Arguments(workqueue.Idle{Connection: connection.Client}, topology.Queue{
 			Name: queue, Durable: true, Arguments: amqp091.Table{ // those of the library's own
-				argument.QueueType: string(topology.Quorum), argument.DeliveryLimit: int64(1_000_000),
-				argument.QueueLeaderLocator: argument.Balanced,
+				queuearg.QueueType: string(topology.Quorum), queuearg.DeliveryLimit: int64(1_000_000),
+				queuearg.QueueLeaderLocator: queuearg.Balanced,
 			},
 		})
 		if err == nil {
 			set.Arguments = management.Arguments(have)
-			set.Type, _ = have[argument.QueueType].(string)
+			set.Type, _ = have[queuearg.QueueType].(string)
 		} else if cause == nil {
 			cause = err
 		}

@@ -10,7 +10,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -144,7 +144,7 @@ func (l *look) first() error {
 // keepLong lets a consumer have letters for longer than the 30 minutes that are RabbitMQ's default. From 4.3 on a
 // quorum queue gives them back after that time, and the acknowledgement of a letter that was sent then has no effect.
 // Earlier versions do not read it: they close the channel, and a redrive goes on with another look.
-var keepLong = amqp091.Table{argument.ConsumerTimeout: (28 * 24 * time.Hour).Milliseconds()}
+var keepLong = amqp091.Table{queuearg.ConsumerTimeout: (28 * 24 * time.Hour).Milliseconds()}
 
 // consumeLong starts the first consumer, with keepLong where the broker takes it.
 func (l *look) consumeLong() error {

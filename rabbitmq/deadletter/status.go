@@ -9,9 +9,9 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -236,7 +236,7 @@ func (b *board) readTiers(at time.Time) {
 		if tier.Messages > 0 {
 			tier.NextDue = at.Add(tier.Delay)
 		}
-		switch q.Arguments[argument.DeadLetterExchange] {
+		switch q.Arguments[queuearg.DeadLetterExchange] {
 		case b.prefix.ReturnExchange():
 			key := naming.RetryKey(group, delay)
 			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.RetryExchange(), Queue: name,

@@ -11,7 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -165,7 +165,7 @@ func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []stri
 	shared := map[string]bool{}
 	for _, t := range tiers {
 		group, _, _ := s.prefix.TierOf(t.Queue)
-		kind, _ := b.queues[t.Queue].Arguments[argument.QueueType].(string)
+		kind, _ := b.queues[t.Queue].Arguments[queuearg.QueueType].(string)
 		delays[of{group, kind}] = append(delays[of{group, kind}], backoff.Tier(t.Delay))
 		shared[group] = t.Group != ""
 	}

@@ -10,9 +10,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -24,8 +24,8 @@ const (
 )
 
 // settable are the arguments of a queue without one that a policy can set.
-var settable = []string{argument.MaxLength, argument.MaxLengthBytes, argument.MessageTTL, argument.DeadLetterExchange,
-	argument.DeadLetterRoutingKey, argument.DeliveryLimit}
+var settable = []string{queuearg.MaxLength, queuearg.MaxLengthBytes, queuearg.MessageTTL, queuearg.DeadLetterExchange,
+	queuearg.DeadLetterRoutingKey, queuearg.DeliveryLimit}
 
 // advice returns what to do about an argument of a queue of the library that differs.
 func (c *comparison) advice(queue topology.Queue, d *topology.ArgumentConflictError) string {
@@ -49,7 +49,7 @@ func (c *comparison) advice(queue topology.Queue, d *topology.ArgumentConflictEr
 func isTier(queue topology.Queue) bool {
 	word := queue.Name[strings.LastIndexByte(queue.Name, '.')+1:]
 	_, err := backoff.ParseTier(word)
-	return err == nil && queue.Arguments[argument.DeadLetterExchange] != nil
+	return err == nil && queue.Arguments[queuearg.DeadLetterExchange] != nil
 }
 
 // policies reports what a policy does to a queue of the library.
@@ -62,7 +62,7 @@ func (c *comparison) policies(want topology.Queue, have management.Details) {
 		})
 	}
 	narrow := "make the pattern of the policy leave out this queue"
-	tier := want.Arguments[argument.DeadLetterExchange] != nil
+	tier := want.Arguments[queuearg.DeadLetterExchange] != nil
 	for _, key := range []string{"expires", "message-ttl", "delivery-limit", "max-length", "max-length-bytes"} {
 		value, set := have.Effective[key].(int64)
 		if !set {
@@ -72,7 +72,7 @@ func (c *comparison) policies(want topology.Queue, have management.Details) {
 		case key == "expires":
 			add(Policy, key, "the broker deletes a queue that no consumer reads, with the messages in it", narrow)
 		case key == "message-ttl" && tier:
-			if delay, _ := want.Arguments[argument.MessageTTL].(int64); value < delay {
+			if delay, _ := want.Arguments[queuearg.MessageTTL].(int64); value < delay {
 				add(Policy, key, fmt.Sprintf("messages come back after %v in place of %v", milliseconds(value),
 					milliseconds(delay)), narrow)
 			}
@@ -123,7 +123,7 @@ func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
 func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 	if other, differs := workqueue.OtherPrefix(w.Queue, have, prefixOf(w)); differs {
 		c.add(Difference{
-			Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: argument.DeadLetterExchange, Have: other,
+			Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: queuearg.DeadLetterExchange, Have: other,
 			Want:   prefixOf(w).RetryExchange(),
 			Reason: workqueue.OtherPrefixReason, Advice: workqueue.OtherPrefixAdvice(other),
 		})

@@ -9,9 +9,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -163,15 +163,15 @@ func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
 
 // protection reports a work queue that drops what the broker gives up.
 func (c *comparison) protection(w Wanted, have amqp091.Table) {
-	if w.Topology.WorkQueueMode == topology.Leave || have[argument.DeadLetterExchange] != nil {
+	if w.Topology.WorkQueueMode == topology.Leave || have[queuearg.DeadLetterExchange] != nil {
 		return
 	}
 	if c.there != nil && c.there.queues[w.Queue.Name].Effective["dead-letter-exchange"] != nil {
 		return
 	}
-	quorum := have[argument.QueueType] == string(topology.Quorum)
+	quorum := have[queuearg.QueueType] == string(topology.Quorum)
 	d := Difference{
-		Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: argument.DeadLetterExchange, Have: "none",
+		Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: queuearg.DeadLetterExchange, Have: "none",
 		Reason: "a message that the broker itself gives up is dropped",
 		Advice: "a policy protects it: " + workqueue.PolicyCommand(c.vhost, w.Queue.Name, prefixOf(w), quorum),
 	}

@@ -10,7 +10,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 )
 
 // A value checks the value of an argument, and returns it as it is declared: all integers as int64, because amqp091-go
@@ -26,64 +26,64 @@ type accepted map[string]struct {
 
 var (
 	deadLetterKeys = accepted{
-		argument.QueueLeaderLocator:     {value: oneOf(argument.Balanced, argument.ClientLocal)},
-		argument.QuorumInitialGroupSize: {value: positive, only: Quorum},
-		argument.QuorumTargetGroupSize:  {value: positive, only: Quorum},
-		argument.QueueVersion:           {value: positive, only: Classic},
+		queuearg.QueueLeaderLocator:     {value: oneOf(queuearg.Balanced, queuearg.ClientLocal)},
+		queuearg.QuorumInitialGroupSize: {value: positive, only: Quorum},
+		queuearg.QuorumTargetGroupSize:  {value: positive, only: Quorum},
+		queuearg.QueueVersion:           {value: positive, only: Classic},
 	}
 	tierKeys = deadLetterKeys.and(accepted{
-		argument.MaxLength:      {value: positive},
-		argument.MaxLengthBytes: {value: positive},
+		queuearg.MaxLength:      {value: positive},
+		queuearg.MaxLengthBytes: {value: positive},
 	})
 )
 
 // inboxKeys are the arguments of tiers that inboxes get too. A length limit is not among them: an inbox that refuses
 // messages stops the tiers of its group.
-var inboxKeys = []string{argument.QueueLeaderLocator, argument.QuorumInitialGroupSize, argument.QuorumTargetGroupSize}
+var inboxKeys = []string{queuearg.QueueLeaderLocator, queuearg.QuorumInitialGroupSize, queuearg.QuorumTargetGroupSize}
 
 const (
 	deletes      = "the broker deletes a queue that no consumer reads, with the messages in it: remove it"
 	removed      = "it has had no effect since RabbitMQ 3.10: remove it"
 	setForReturn = "the library sets it, so that messages come back to their work queue: remove it"
 	stays        = "a dead letter stays in its queue until a reader takes it or DeadLetters drops it: remove it"
-	locator      = "RabbitMQ 4.3 closes the connection of a client that sets it: set " + argument.QueueLeaderLocator
+	locator      = "RabbitMQ 4.3 closes the connection of a client that sets it: set " + queuearg.QueueLeaderLocator
 )
 
 // The reasons for which the other arguments of RabbitMQ are refused, and what to do.
 var (
 	tierReasons = map[string]string{
-		argument.QueueType:            "the library sets it: set QueueType",
-		argument.MessageTTL:           "the library sets it to the delay of the tier: change the schedule",
-		argument.DeadLetterExchange:   setForReturn,
-		argument.DeadLetterRoutingKey: setForReturn,
-		argument.DeadLetterStrategy:   setForReturn,
-		argument.Overflow: "the library sets it to reject-publish, because any other value drops " +
+		queuearg.QueueType:            "the library sets it: set QueueType",
+		queuearg.MessageTTL:           "the library sets it to the delay of the tier: change the schedule",
+		queuearg.DeadLetterExchange:   setForReturn,
+		queuearg.DeadLetterRoutingKey: setForReturn,
+		queuearg.DeadLetterStrategy:   setForReturn,
+		queuearg.Overflow: "the library sets it to reject-publish, because any other value drops " +
 			"messages that wait: remove it",
-		argument.Expires:              deletes,
-		argument.DeliveryLimit:        "it has no effect, because no consumer reads a tier: remove it",
-		argument.SingleActiveConsumer: "it has no effect, because no consumer reads a tier: remove it",
-		argument.MaxInMemoryLength:    removed,
-		argument.MaxInMemoryBytes:     removed,
-		argument.QueueMasterLocator:   locator,
+		queuearg.Expires:              deletes,
+		queuearg.DeliveryLimit:        "it has no effect, because no consumer reads a tier: remove it",
+		queuearg.SingleActiveConsumer: "it has no effect, because no consumer reads a tier: remove it",
+		queuearg.MaxInMemoryLength:    removed,
+		queuearg.MaxInMemoryBytes:     removed,
+		queuearg.QueueMasterLocator:   locator,
 	}
 	deadLetterReasons = map[string]string{
-		argument.QueueType:      "the library sets it: set QueueType",
-		argument.MessageTTL:     "it drops dead letters: set DeadLetters.MaxAge",
-		argument.MaxLength:      "it drops or refuses dead letters: set DeadLetters.MaxLength",
-		argument.MaxLengthBytes: "it drops or refuses dead letters: set DeadLetters.MaxLength",
-		argument.Overflow: "the library sets it to drop-head with DeadLetters.MaxLength: while a queue " +
+		queuearg.QueueType:      "the library sets it: set QueueType",
+		queuearg.MessageTTL:     "it drops dead letters: set DeadLetters.MaxAge",
+		queuearg.MaxLength:      "it drops or refuses dead letters: set DeadLetters.MaxLength",
+		queuearg.MaxLengthBytes: "it drops or refuses dead letters: set DeadLetters.MaxLength",
+		queuearg.Overflow: "the library sets it to drop-head with DeadLetters.MaxLength: while a queue " +
 			"refuses dead letters, consumers hold failed messages: remove it",
-		argument.DeadLetterExchange:   stays,
-		argument.DeadLetterRoutingKey: stays,
-		argument.DeadLetterStrategy:   stays,
-		argument.Expires:              deletes,
-		argument.DeliveryLimit: "the library sets it so high that no dead letter is dropped because a reader " +
+		queuearg.DeadLetterExchange:   stays,
+		queuearg.DeadLetterRoutingKey: stays,
+		queuearg.DeadLetterStrategy:   stays,
+		queuearg.Expires:              deletes,
+		queuearg.DeliveryLimit: "the library sets it so high that no dead letter is dropped because a reader " +
 			"gives it back: remove it",
-		argument.SingleActiveConsumer: "a quorum queue that has it refuses basic.get, with which the management UI " +
+		queuearg.SingleActiveConsumer: "a quorum queue that has it refuses basic.get, with which the management UI " +
 			"reads messages: remove it",
-		argument.MaxInMemoryLength:  removed,
-		argument.MaxInMemoryBytes:   removed,
-		argument.QueueMasterLocator: locator,
+		queuearg.MaxInMemoryLength:  removed,
+		queuearg.MaxInMemoryBytes:   removed,
+		queuearg.QueueMasterLocator: locator,
 	}
 )
 

@@ -10,8 +10,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 )
 
 // unlimited is a delivery limit that no message reaches. -1 means "no limit" on RabbitMQ 4, but "drop at the first
@@ -115,7 +115,7 @@ func (t *Topology) addGroup(n naming.Prefix) {
 			"length limit, or give it tiers of its own", work, group, reason))
 	default:
 		inbox := Queue{Name: n.InboxQueue(work), Durable: true, Arguments: tierArguments(n.ReturnExchange(), 0, Quorum)}
-		inbox.Arguments[argument.DeadLetterRoutingKey] = naming.InboxKey(work)
+		inbox.Arguments[queuearg.DeadLetterRoutingKey] = naming.InboxKey(work)
 		for _, key := range inboxKeys {
 			if value, set := t.config.TierArguments[key]; set {
 				inbox.Arguments[key] = value
@@ -131,19 +131,19 @@ func (t *Topology) addGroup(n naming.Prefix) {
 
 // refusesOrLeaves returns why a work queue may not take a message that comes back to it, or nothing.
 func refusesOrLeaves(work Queue) string {
-	switch kind := work.Arguments[argument.QueueType]; {
+	switch kind := work.Arguments[queuearg.QueueType]; {
 	case kind == nil || kind == string(Classic):
 		return "is a classic queue, which is away while its node is down"
 	case kind != string(Quorum):
 		return fmt.Sprintf("is of the type %v", kind)
-	case hasAny(work.Arguments, argument.MaxLength, argument.MaxLengthBytes):
+	case hasAny(work.Arguments, queuearg.MaxLength, queuearg.MaxLengthBytes):
 		return "has a length limit"
 	}
 	return ""
 }
 
 func alternate(exchange string) amqp091.Table {
-	return amqp091.Table{argument.AlternateExchange: exchange}
+	return amqp091.Table{queuearg.AlternateExchange: exchange}
 }
 
 // tierArguments returns the arguments of a tier. Those of the configuration may replace the leader locator. A classic
@@ -151,8 +151,8 @@ func alternate(exchange string) amqp091.Table {
 func (c Config) tierArguments(to string, tier backoff.Tier) amqp091.Table {
 	arguments := tierArguments(to, time.Duration(tier), c.QueueType)
 	maps.Copy(arguments, c.TierArguments)
-	if hasAny(arguments, argument.MaxLength, argument.MaxLengthBytes) {
-		arguments[argument.Overflow] = argument.RejectPublish
+	if hasAny(arguments, queuearg.MaxLength, queuearg.MaxLengthBytes) {
+		arguments[queuearg.Overflow] = queuearg.RejectPublish
 	}
 	return arguments
 }
@@ -162,11 +162,11 @@ func (c Config) deadLetterArguments() amqp091.Table {
 	arguments := restArguments(c.QueueType)
 	maps.Copy(arguments, c.DeadLetterArguments)
 	if c.DeadLetters.MaxLength > 0 {
-		arguments[argument.MaxLength] = int64(c.DeadLetters.MaxLength)
-		arguments[argument.Overflow] = argument.DropHead
+		arguments[queuearg.MaxLength] = int64(c.DeadLetters.MaxLength)
+		arguments[queuearg.Overflow] = queuearg.DropHead
 	}
 	if c.DeadLetters.MaxAge > 0 {
-		arguments[argument.MessageTTL] = c.DeadLetters.MaxAge.Milliseconds()
+		arguments[queuearg.MessageTTL] = c.DeadLetters.MaxAge.Milliseconds()
 	}
 	return arguments
 }
@@ -175,24 +175,24 @@ func (c Config) deadLetterArguments() amqp091.Table {
 // at-least-once dead-lettering, which needs reject-publish.
 func tierArguments(to string, after time.Duration, queueType QueueType) amqp091.Table {
 	arguments := amqp091.Table{
-		argument.QueueType:          string(queueType),
-		argument.MessageTTL:         after.Milliseconds(),
-		argument.DeadLetterExchange: to,
+		queuearg.QueueType:          string(queueType),
+		queuearg.MessageTTL:         after.Milliseconds(),
+		queuearg.DeadLetterExchange: to,
 	}
 	if queueType == Quorum {
-		arguments[argument.DeadLetterStrategy] = argument.AtLeastOnce
-		arguments[argument.Overflow] = argument.RejectPublish
-		arguments[argument.QueueLeaderLocator] = argument.Balanced
+		arguments[queuearg.DeadLetterStrategy] = queuearg.AtLeastOnce
+		arguments[queuearg.Overflow] = queuearg.RejectPublish
+		arguments[queuearg.QueueLeaderLocator] = queuearg.Balanced
 	}
 	return arguments
 }
 
 // restArguments returns the arguments of a queue in which messages stay until a consumer takes them.
 func restArguments(queueType QueueType) amqp091.Table {
-	arguments := amqp091.Table{argument.QueueType: string(queueType)}
+	arguments := amqp091.Table{queuearg.QueueType: string(queueType)}
 	if queueType == Quorum {
-		arguments[argument.DeliveryLimit] = unlimited
-		arguments[argument.QueueLeaderLocator] = argument.Balanced
+		arguments[queuearg.DeliveryLimit] = unlimited
+		arguments[queuearg.QueueLeaderLocator] = queuearg.Balanced
 	}
 	return arguments
 }

@@ -3,12 +3,12 @@ package topology
 import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 )
 
 // classicOnly are arguments that a quorum queue refuses.
-var classicOnly = []string{argument.MaxPriority, argument.QueueMode, argument.QueueVersion, argument.QueueMasterLocator}
+var classicOnly = []string{queuearg.MaxPriority, queuearg.QueueMode, queuearg.QueueVersion, queuearg.QueueMasterLocator}
 
 // protect returns the work queue as it is declared if it does not exist. It changes no argument that the app has set.
 func protect(work Queue, n naming.Prefix) Queue {
@@ -25,19 +25,19 @@ func protect(work Queue, n naming.Prefix) Queue {
 	if hasAny(arguments, classicOnly...) {
 		kind = Classic
 	}
-	orElse(argument.QueueType, string(kind))
-	if arguments[argument.QueueType] == string(Quorum) {
-		orElse(argument.DeliveryLimit, int64(argument.WorkDeliveryLimit))
+	orElse(queuearg.QueueType, string(kind))
+	if arguments[queuearg.QueueType] == string(Quorum) {
+		orElse(queuearg.DeliveryLimit, int64(queuearg.WorkDeliveryLimit))
 	}
-	if _, set := arguments[argument.DeadLetterExchange]; !set {
-		arguments[argument.DeadLetterExchange] = n.RetryExchange()
-		orElse(argument.DeadLetterRoutingKey, naming.DeadKey(work.Name))
+	if _, set := arguments[queuearg.DeadLetterExchange]; !set {
+		arguments[queuearg.DeadLetterExchange] = n.RetryExchange()
+		orElse(queuearg.DeadLetterRoutingKey, naming.DeadKey(work.Name))
 		// At-least-once needs reject-publish. With a length limit of the app that would refuse the newest messages in
 		// place of dropping the oldest.
-		if arguments[argument.QueueType] == string(Quorum) && !hasAny(arguments, argument.Overflow, argument.MaxLength,
-			argument.MaxLengthBytes) {
-			orElse(argument.DeadLetterStrategy, argument.AtLeastOnce)
-			arguments[argument.Overflow] = argument.RejectPublish
+		if arguments[queuearg.QueueType] == string(Quorum) && !hasAny(arguments, queuearg.Overflow, queuearg.MaxLength,
+			queuearg.MaxLengthBytes) {
+			orElse(queuearg.DeadLetterStrategy, queuearg.AtLeastOnce)
+			arguments[queuearg.Overflow] = queuearg.RejectPublish
 		}
 	}
 	work.Arguments = arguments

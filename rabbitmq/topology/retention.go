@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 )
 
@@ -72,7 +72,7 @@ func (t Topology) advise(err error) error {
 		return err
 	}
 	switch conflict.Argument {
-	case argument.MaxLength, argument.MessageTTL, argument.Overflow:
+	case queuearg.MaxLength, queuearg.MessageTTL, queuearg.Overflow:
 	default:
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 )
 
@@ -160,7 +160,7 @@ func (r *retirement) unbind() error {
 func (r *retirement) wait(ctx context.Context) error {
 	var quorum []string
 	for _, q := range r.all() {
-		if q.Arguments[argument.QueueType] == string(Quorum) && !r.left[q.Name] {
+		if q.Arguments[queuearg.QueueType] == string(Quorum) && !r.left[q.Name] {
 			quorum = append(quorum, q.Name)
 		}
 	}
@@ -313,7 +313,7 @@ func (r *retirement) deleteExchange(name string, ifUnused bool) (deleted bool, e
 
 // deleteQueue deletes a queue if it is empty and no consumer uses it.
 func (r *retirement) deleteQueue(queue Queue) (deleted bool, err error) {
-	atomic := queue.Arguments[argument.QueueType] != string(Quorum)
+	atomic := queue.Arguments[queuearg.QueueType] != string(Quorum)
 	if !atomic {
 		if used, _, err := r.look(queue.Name); err != nil || used > 0 {
 			return false, err

@@ -8,7 +8,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -52,7 +52,7 @@ func validateApp(c app.Config, mode topology.WorkQueueMode) error {
 		refuse("Queue.AutoDelete is true", "the queue is deleted with its last consumer, and messages on a tier "+
 			"could not come back to it")
 	}
-	if c.Queue.Arguments[argument.QueueType] == amqp091.QueueTypeStream {
+	if c.Queue.Arguments[queuearg.QueueType] == amqp091.QueueTypeStream {
 		refuse("Queue.Arguments[x-queue-type] is stream", "a message of a stream cannot be retried, because it stays "+
 			"in the stream")
 	}

@@ -14,8 +14,8 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
@@ -75,9 +75,9 @@ func (d *declarer) close() {
 	}
 }
 
-// declare declares the work queue of a subscription, its topology, which has the tiers of all handlers of the queue, and
-// the app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same share
-// the result.
+// declare declares the work queue of a subscription, its topology, which has the tiers of all handlers of the queue,
+// and the app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same
+// share the result.
 func (d *declarer) declare(from subscriber.Declaration, s app.Subscription) error {
 	config := d.core.topologyConfig(s.Queue)
 	t := topology.New(config, d.core.workQueue(s.Queue))
@@ -222,7 +222,7 @@ func (d *declarer) mayBeQuorum(name string) bool {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.arguments[argument.QueueType] == string(topology.Quorum)
+	return q.arguments[queuearg.QueueType] == string(topology.Quorum)
 }
 
 // inspected is the workqueue.Broker of a Connection.
@@ -281,7 +281,7 @@ func (d *declarer) declared(connection uint64, t topology.Topology) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, q := range t.Queues {
-		if _, expires := q.Arguments[argument.MessageTTL]; expires {
+		if _, expires := q.Arguments[queuearg.MessageTTL]; expires {
 			d.holding[q.Name] = true
 		}
 	}

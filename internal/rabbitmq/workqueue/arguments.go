@@ -9,17 +9,17 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // protection are the arguments that topology.Protect may add. An existing queue need not have them.
 var protection = []string{
-	argument.QueueType, argument.DeliveryLimit, argument.DeadLetterExchange, argument.DeadLetterRoutingKey,
-	argument.DeadLetterStrategy,
-	argument.Overflow,
+	queuearg.QueueType, queuearg.DeliveryLimit, queuearg.DeadLetterExchange, queuearg.DeadLetterRoutingKey,
+	queuearg.DeadLetterStrategy,
+	queuearg.Overflow,
 }
 
 // maxArguments is more than RabbitMQ has for queues.
@@ -80,10 +80,10 @@ func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool,
 // OtherPrefix returns the prefix with which an existing work queue was declared, where it is another one. The app's
 // own dead-letter exchange is none.
 func OtherPrefix(app topology.Queue, have amqp091.Table, prefix naming.Prefix) (other string, differs bool) {
-	other, _ = have[argument.DeadLetterExchange].(string)
-	_, own := app.Arguments[argument.DeadLetterExchange]
+	other, _ = have[queuearg.DeadLetterExchange].(string)
+	_, own := app.Arguments[queuearg.DeadLetterExchange]
 	differs = !own && other != "" && other != prefix.RetryExchange() &&
-		have[argument.DeadLetterRoutingKey] == naming.DeadKey(app.Name)
+		have[queuearg.DeadLetterRoutingKey] == naming.DeadKey(app.Name)
 	return other, differs
 }
 
@@ -125,7 +125,7 @@ func Differences(name string, wanted, have amqp091.Table) (all []*topology.Argum
 	maps.Copy(keys, wanted)
 	maps.Copy(keys, have)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if key == argument.QueueType && isClassic(wanted[key]) && isClassic(have[key]) || sameArgument(wanted[key],
+		if key == queuearg.QueueType && isClassic(wanted[key]) && isClassic(have[key]) || sameArgument(wanted[key],
 			have[key]) {
 			continue
 		}

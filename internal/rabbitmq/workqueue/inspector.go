@@ -12,8 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/argument"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/warning"
@@ -245,10 +245,10 @@ func (i *Inspector) checkQueue(
 			fmt.Sprintf("work queue %q was declared with the Prefix %q, and now has the Prefix %q too: %s. %s",
 				app.Name, other, string(i.config.Prefix), OtherPrefixReason, OtherPrefixAdvice(other)))
 	}
-	if _, protected := have[argument.DeadLetterExchange]; protected {
+	if _, protected := have[queuearg.DeadLetterExchange]; protected {
 		return nil
 	}
-	quorum := have[argument.QueueType] == string(topology.Quorum)
+	quorum := have[queuearg.QueueType] == string(topology.Quorum)
 	command := PolicyCommand(i.config.Vhost, app.Name, i.config.Prefix, quorum)
 	if quorum && v.dropsAtDeliveryLimit() && !i.config.AllowUnprotectedQuorum {
 		return fmt.Errorf("%w: work queue %q on RabbitMQ %s has no dead-letter exchange, so a message that is "+
@@ -264,10 +264,10 @@ func (i *Inspector) checkQueue(
 
 // warnOfRefusals warns of a work queue that can be full.
 func (i *Inspector) warnOfRefusals(name string, have amqp091.Table, logger watermill.LoggerAdapter) {
-	overflow, _ := have[argument.Overflow].(string)
-	_, messages := have[argument.MaxLength]
-	_, bytes := have[argument.MaxLengthBytes]
-	if strings.HasPrefix(overflow, argument.RejectPublish) && (messages || bytes) {
+	overflow, _ := have[queuearg.Overflow].(string)
+	_, messages := have[queuearg.MaxLength]
+	_, bytes := have[queuearg.MaxLengthBytes]
+	if strings.HasPrefix(overflow, queuearg.RejectPublish) && (messages || bytes) {
 		i.warnOnce("full "+name, logger, fmt.Sprintf("work queue %q refuses messages while it is full "+
 			"(x-overflow=%s): retries that come back to it then "+
 			"wait until 3 to 6 minutes after they are due, also where it has room again after a second. Raise the "+

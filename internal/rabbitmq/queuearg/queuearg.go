@@ -1,6 +1,6 @@
-// Package argument names the optional arguments of queues and exchanges that the retry topology uses. The RabbitMQ
+// Package queuearg names the optional arguments of queues and exchanges that the retry topology uses. The RabbitMQ
 // manual defines them under "Optional Arguments".
-package argument
+package queuearg
 
 const (
 	QueueType            = "x-queue-type"
