@@ -11,7 +11,7 @@ import (
 
 // Simulate returns the outcomes of one message, each with the time of its delivery since the first one, without
 // publishing, waiting or calling observers. They are decided as those of a delivery. Package retrytest prints them
-// (SimulateWith).
+// (Simulate).
 //
 // Destination and Context of the events are not set. Duration is how long the handler takes. Every publish succeeds,
 // and a message that is given back comes again at once. A breaker is not simulated. The sequence ends with the message:

@@ -26,7 +26,7 @@ var (
 
 // printOutcome prints what the rules make of a failure.
 func printOutcome(failure error, rules ...retry.Rule) {
-	first := retrytest.SimulateWith(retrytest.SimulationConfig{
+	first := retrytest.Simulate(retrytest.SimulationConfig{
 		Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3), Rules: rules},
 		Fails: func(call int) error {
 			if call > 1 {

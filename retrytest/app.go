@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,14 +15,12 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -29,10 +28,10 @@ const (
 	bubblePatience = time.Hour
 	realPatience   = 30 * time.Second
 
-	// maxRealTime is the longest total of a schedule outside of a bubble, unless Config.RealTime is set.
+	// maxRealTime is the longest total of a schedule outside of a bubble.
 	maxRealTime = 10 * time.Second
 
-	// The relay rounds due times up to whole milliseconds. In real time the machine may be busy.
+	// Due times are rounded up to whole milliseconds. In real time the machine may be busy.
 	bubbleLateness = 2 * time.Millisecond
 	realLateness   = 500 * time.Millisecond
 )
@@ -45,7 +44,7 @@ type Config struct {
 
 	// TiersWait makes messages wait for whole tiers, as on RabbitMQ: a requested delay takes rounds, and is longer by
 	// less than the shortest tier. Set it where a test depends on that, and for the rounds in the stories. The default
-	// is to wait exactly, as package relay does.
+	// is to wait exactly, as on package relay.
 	TiersWait bool
 
 	// Patience is how long Send waits for the next event of a message, or of another message of its handler: the
@@ -53,10 +52,7 @@ type Config struct {
 	// takes no real time, and 30 seconds outside of a bubble.
 	Patience time.Duration
 
-	// RealTime allows a schedule that takes more than 10 seconds of real time, outside of a bubble.
-	RealTime bool
-
-	// Logger is the logger of the router, the relay and the middleware. The default is none.
+	// Logger is the logger of the router and the middleware. The default is none.
 	Logger watermill.LoggerAdapter
 }
 
@@ -67,10 +63,6 @@ type App struct {
 	// Router is a router with the default configuration. Add handlers to it, or let the app's own function add them.
 	// The first Send runs it. It is closed when the test ends.
 	Router *message.Router
-
-	// Relay is the relay of the tiers, for apps that add their handlers with Relay.AddConsumerHandler or
-	// Relay.AddHandler.
-	Relay *relay.Relay
 
 	t        testing.TB
 	config   Config
@@ -84,16 +76,11 @@ type App struct {
 	source    *backend.Source
 	observers backend.Observers
 	retry     *middleware.TieredRetry // of Config.Policy
-	pubSub    *gochannel.GoChannel
-	tiers     *message.Router // keeps the relay's tiers running
-	ctx       context.Context // of all subscriptions
+	ctx       context.Context         // of all subscriptions
 	stop      context.CancelFunc
 	closed    chan struct{}
 	started   bool
 	running   []running
-
-	mu     sync.Mutex
-	groups map[string]*group
 
 	closing  sync.Once
 	closeErr error
@@ -127,10 +114,7 @@ func NewWithConfig(t testing.TB, config Config) *App {
 
 	a := &App{
 		t: t, config: config, bubble: bubble, patience: bubblePatience, lateness: bubbleLateness,
-		ledger: newLedger(), groups: map[string]*group{}, closed: make(chan struct{}),
-		pubSub: gochannel.NewGoChannel(gochannel.Config{}, config.Logger),
-		tiers:  message.NewDefaultRouter(config.Logger),
-		Router: message.NewDefaultRouter(config.Logger),
+		ledger: newLedger(), closed: make(chan struct{}), Router: message.NewDefaultRouter(config.Logger),
 	}
 	if !bubble {
 		a.patience, a.lateness = realPatience, realLateness
@@ -139,7 +123,14 @@ func NewWithConfig(t testing.TB, config Config) *App {
 		a.patience = config.Patience
 	}
 	a.ctx, a.stop = context.WithCancel(context.Background())
-	if err := a.build(); err != nil {
+	a.source = &backend.Source{
+		Owner: a, Name: "retrytest.App",
+		Subscribe: "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of " +
+			"App.Subscriber",
+	}
+	a.Observe(recorder{ledger: a.ledger})
+	var err error
+	if a.retry, err = a.newRetry(config.Policy); err != nil {
 		t.Fatalf("retrytest: %v", err)
 	}
 	a.Router.AddMiddleware(a.observeHandler(true))
@@ -152,44 +143,17 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	return a
 }
 
-// build makes the relay and the middleware as an app makes them.
-func (a *App) build() (err error) {
-	if err := a.checkTime(a.config.Policy.Schedule); err != nil {
-		return err
-	}
-	a.Relay, err = relay.New(relay.Config{
-		Publisher: relayPublisher{a},
-		Policy:    a.config.Policy,
-		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) {
-			return openSubscriber{a.pubSub}, nil
-		},
-		MaxHop:        backoff.MaxDelay, // this Pub/Sub has no redelivery limit
-		GenerateTopic: a.ledger.generateTopic,
-	}, a.config.Logger)
-	if err != nil {
-		return err
-	}
-	a.Observe(recorder{ledger: a.ledger})
-	a.source = &backend.Source{
-		Owner: a.Relay, Name: "retrytest.App",
-		Subscribe: "add its handler with App.AddConsumerHandler or App.AddHandler, or give it the subscriber of " +
-			"App.Subscriber",
-	}
-	none := func(*message.Message) error { return nil }
-	a.Relay.AddConsumerHandler(a.tiers, internalName, internalName, openSubscriber{a.pubSub}, none)
-	a.retry, err = a.newRetry(a.config.Policy)
-	return err
-}
-
 // checkTime refuses a schedule that takes too much real time.
 func (a *App) checkTime(schedule backoff.Schedule) error {
-	total := Simulate(schedule).DeadLetterAt
-	if a.bubble || a.config.RealTime || total <= maxRealTime {
+	total := time.Duration(0)
+	for _, delay := range schedule {
+		total = min(total, math.MaxInt64-delay) + delay
+	}
+	if a.bubble || total <= maxRealTime {
 		return nil
 	}
 	return fmt.Errorf("outside of a synctest bubble this schedule takes %s of real time, more than %s: run the test "+
-		"inside "+
-		"synctest.Test(t, func(t *testing.T) { ... }), or set Config.RealTime", timeText(total), timeText(maxRealTime))
+		"inside synctest.Test(t, func(t *testing.T) { ... })", timeText(total), timeText(maxRealTime))
 }
 
 // checkBubble refuses the use of an App in a bubble that it was not made in.
@@ -198,8 +162,7 @@ func (a *App) checkBubble() error {
 		return nil
 	}
 	return errors.New("the App was made outside of synctest.Test and is used inside, where it would hang: call New " +
-		"inside of synctest.Test, " +
-		"with the t of its function")
+		"inside of synctest.Test, with the t of its function")
 }
 
 // Send publishes a message, waits until all messages are finished, and returns the story of the message. It also waits
@@ -216,15 +179,11 @@ func (a *App) SendAll(topic string, messages ...*message.Message) []*Story {
 	a.start()
 	if topics := a.ledger.topicsWithHandlers(); !topics[topic] {
 		a.t.Fatalf("retrytest: no handler is subscribed to %q; topics with a handler: %s; for handlers on a router "+
-			"of your own call "+
-			"app.Run(router) before", topic, quotedNames(topics))
+			"of your own call app.Run(router) before", topic, quotedNames(topics))
 	}
 	entries := make([]*entry, len(messages))
 	for i, msg := range messages {
-		entries[i] = a.ledger.addPublished(topic, msg)
-		if err := a.pubSub.Publish(topic, msg); err != nil {
-			a.t.Fatalf("retrytest: cannot publish to %q: %v", topic, err)
-		}
+		entries[i] = a.publish(topic, msg)
 	}
 	if problem, of := a.ledger.waitForMessages(a.patience); of != nil {
 		a.t.Fatalf("retrytest: %s\n%v", problem, a.ledger.story(a, of))
@@ -266,7 +225,6 @@ func (a *App) start() {
 	}
 	if !a.started {
 		a.started = true
-		a.run(a.tiers)
 		a.run(a.Router)
 	}
 	for _, r := range a.running {
@@ -299,7 +257,7 @@ func (a *App) endUnstarted(router *message.Router) {
 	_ = router.RunHandlers(a.ctx) // a decorator of the app can fail again
 }
 
-// Close closes the routers and the Pub/Sub. The test calls it at its end. A handler that still runs is an error.
+// Close closes the routers. The test calls it at its end. A handler that still runs is an error.
 func (a *App) Close() error {
 	a.closing.Do(func() { a.closeErr = a.close() })
 	return a.closeErr
@@ -315,8 +273,7 @@ func (a *App) close() error {
 	}
 	if handler := a.ledger.waitForHandlers(a.patience); handler != "" {
 		faults = append(faults, fmt.Errorf("the test is over, but handler %q has not returned %s after the context "+
-			"of its message ended: a handler "+
-			"must return when its context ends", handler, timeText(a.patience)))
+			"of its message ended: a handler must return when its context ends", handler, timeText(a.patience)))
 		// synctest panics if a goroutine of the bubble remains. To wait longer takes no real time.
 		if !a.bubble || a.ledger.waitForHandlers(backoff.MaxDelay) != "" {
 			return errors.Join(faults...)
@@ -329,12 +286,6 @@ func (a *App) close() error {
 			faults = append(faults, fmt.Errorf("cannot close the router: %w", err))
 		}
 		<-r.stopped
-	}
-	if err := a.Relay.Close(); err != nil {
-		faults = append(faults, fmt.Errorf("cannot close the relay: %w", err))
-	}
-	if err := a.pubSub.Close(); err != nil {
-		faults = append(faults, fmt.Errorf("cannot close the Pub/Sub: %w", err))
 	}
 	return errors.Join(faults...)
 }

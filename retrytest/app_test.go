@@ -18,7 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -287,75 +286,12 @@ func TestHandlersOfOneSubscriberShareItsMessages(t *testing.T) {
 	})
 }
 
-func TestHandlersThatTheRelayAddsAreRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
-		app.Relay.AddConsumerHandler(app.Router, "billing", "orders", newSubscriber(app), failing(errDown, errDown)).
-			AddMiddleware(app.Middleware)
-		app.Relay.AddHandler(app.Router, "mailing", "orders", newSubscriber(app, inGroup("mail")), "mails", app.Publisher(),
-			func(msg *message.Message) ([]*message.Message, error) { return nil, backoff.Permanent(errDown) }).
-			AddMiddleware(app.Middleware)
-		story := app.Send("orders", order("1"))
-		story.Handler("billing").RetriedAt(time.Second, 6*time.Second).Processed()
-		story.Handler("mailing").NeverRetried().DeadLettered(retry.DeadReasonPermanent)
-		assert.NotNil(t, story.Handler("mailing").DeadLetter())
-	})
-}
-
-// newOwnRouter is the constructor of an app that makes the router and the middleware itself, with an Observe of its own.
-func newOwnRouter(
-	t *testing.T, app *retrytest.App, schedule backoff.Schedule, outcomes *[]string,
-) (*message.Router, *middleware.TieredRetry) {
-	t.Helper()
-	var mu sync.Mutex // a message that is nacked comes back before the first Event has returned
-	app.Observe(eventtest.OnEvent(func(e retry.Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		*outcomes = append(*outcomes, string(e.Outcome))
-	}))
-	tiered, err := middleware.New(retry.Policy{Schedule: schedule}, app.Backend(), nil)
-	require.NoError(t, err)
-	return message.NewDefaultRouter(nil), tiered
-}
-
-func TestAppCanMakeItsOwnRouterAndMiddleware(t *testing.T) {
-	for _, relayed := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			schedule := backoff.Schedule{time.Second, 5 * time.Second}
-			app := retrytest.New(t, schedule)
-			var outcomes []string
-			router, tiered := newOwnRouter(t, app, schedule, &outcomes)
-			bill := func(msg *message.Message) error {
-				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-					panic("no exchange rate")
-				}
-				return errDown
-			}
-			if relayed {
-				app.Relay.AddConsumerHandler(router, "billing", "orders", newSubscriber(app), bill).AddMiddleware(tiered.Middleware)
-			} else {
-				router.AddConsumerHandler("billing", "orders", newSubscriber(app), bill).AddMiddleware(tiered.Middleware)
-			}
-			app.Run(router)
-			story := app.Send("orders", order("1")).
-				RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
-			assert.Equal(t, []string{"retried", "retried", "dead-lettered"}, outcomes)
-			all := story.Handler("billing").Attempts()
-			assert.ErrorContains(t, all[0].Err, "panic: no exchange rate")
-			assert.Equal(t, errDown, all[1].Err)
-			for _, attempt := range all {
-				assert.Equal(t, "billing", attempt.Handler)
-			}
-		})
-	}
-}
-
 func TestOwnRouterHasSettledMessages(t *testing.T) {
 	for name, settle := range map[string]func(*message.Message) bool{"ack": (*message.Message).Ack, "nack": (*message.Message).Nack} {
 		for _, panics := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second})
-				router, tiered := newOwnRouter(t, app, backoff.Schedule{time.Second}, new([]string))
+				router := message.NewDefaultRouter(nil)
 				calls := 0
 				router.AddConsumerHandler("billing", "orders", newSubscriber(app), func(msg *message.Message) error {
 					if calls++; calls > 1 {
@@ -366,7 +302,7 @@ func TestOwnRouterHasSettledMessages(t *testing.T) {
 						panic(errDown)
 					}
 					return errDown
-				}).AddMiddleware(tiered.Middleware)
+				}).AddMiddleware(app.Middleware)
 				app.Run(router)
 				story := app.Send("orders", order("1"))
 				assert.Equal(t, retry.Settled, story.Attempts()[0].Outcome, "%s, panics: %v", name, panics)
@@ -399,7 +335,7 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 	})
 }
 
-// The relay is never early, so the test makes the failure record of an early message. Its due time is not compared with the clock.
+// No retry is early, so the test makes the failure record of an early message. Its due time is not compared with the clock.
 func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})

@@ -7,7 +7,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -74,7 +73,6 @@ func (a *App) subscriber(name string, given []retry.Options) (*subscriber, error
 	if err := a.checkBubble(); err != nil {
 		return nil, err
 	}
-	s := &subscriber{name: name}
 	o, err := options.One(given, &a.config.Policy)
 	if name == "" {
 		err = errors.Join(err, errors.New("the name is empty: give it a name"))
@@ -86,9 +84,9 @@ func (a *App) subscriber(name string, given []retry.Options) (*subscriber, error
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
-	s.group = a.group(o.Group)
+	s := &subscriber{app: a, group: o.Group, name: name}
 	s.ctx, s.end = context.WithCancel(a.ctx)
-	s.binding = &msgctx.Subscription{Owner: a.Relay, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
+	s.binding = &msgctx.Subscription{Owner: a, Retry: tiered, Gate: a.gates.Add(name, 1), Stopping: s.ctx.Done()}
 	return s, nil
 }
 
@@ -97,12 +95,8 @@ func (a *App) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
 	if err := a.checkTime(policy.Schedule); err != nil {
 		return nil, err
 	}
-	return middleware.New(policy, a.Backend(), a.config.Logger)
+	return middleware.New(policy, appBackend{a}, a.config.Logger)
 }
-
-// Backend returns the backend of the retry middleware, for apps that make the middleware themselves with
-// middleware.New.
-func (a *App) Backend() backend.Backend { return appBackend{a.Relay.Backend(), a} }
 
 // Middleware is the retry middleware for handlers with a subscriber of this App, for a handler's or a router's
 // AddMiddleware.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -33,26 +34,19 @@ func deliveryOf(msg *message.Message) *delivery {
 	return d
 }
 
-// beginDelivery records a delivery and reports whether the message is in the ledger. It returns no delivery for a
-// message that was nacked too often.
-func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, known bool) {
+// beginDelivery records a delivery. It returns nil for a message that was nacked too often.
+func (l *ledger) beginDelivery(q *queue, msg *message.Message) *delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if handler := l.returns[q.topic]; handler != "" {
-		q = l.handlers[handler]
-	}
 	p := l.latest[progressKey{q, msg.UUID}]
-	if p == nil {
-		return nil, false
-	}
 	if nacks := p.nacks(); nacks >= maxNacks {
 		p.problem = fmt.Sprintf("message %q was given back %d times without a delay: the handler's errors must reach "+
 			"App.Middleware, and no middleware outside of it may fail", msg.UUID, nacks)
 		l.notifyChanged()
-		return nil, true
+		return nil
 	}
 	now := time.Now()
-	d = &delivery{progress: p, delivered: now}
+	d := &delivery{progress: p, delivered: now}
 	if record, ok := retry.ReadRecord(msg.Metadata); ok && record.Topic == q.topic {
 		d.Record = record
 	}
@@ -64,7 +58,7 @@ func (l *ledger) beginDelivery(q *queue, msg *message.Message) (d *delivery, kno
 	p.queue.latest = now
 	l.open[d] = true
 	l.notifyChanged()
-	return d, true
+	return d
 }
 
 // handlerCalled records that the handler, or a middleware of it, was called.
@@ -163,4 +157,73 @@ func (d *delivery) waited(later []*delivery) time.Duration {
 		}
 	}
 	return 0
+}
+
+// copyPublished records the copy that the middleware publishes for a delivery. It is called before the message is
+// acked.
+func (l *ledger) copyPublished(d *delivery, c backend.Copy) {
+	record, _ := retry.ReadRecord(c.Message.Metadata)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := d.progress
+	p.copies++
+	failed, snoozed := record.Failures > d.Record.Failures, record.Snoozes > d.Record.Snoozes
+	if failed {
+		d.Failures = record.Failures
+	}
+	d.copied, d.uncalled = record, !failed && !snoozed
+	switch {
+	case record.DeadReason != "":
+		d.Outcome, d.DeadReason, p.deadLetter = retry.DeadLettered, record.DeadReason, c.Message.Copy()
+	case failed:
+		d.Outcome = retry.Retried
+	case snoozed:
+		d.Outcome = retry.Snoozed
+	default:
+		d.Outcome = retry.Parked
+	}
+	if record.DeadReason == "" {
+		d.Tier, d.Delay, p.due = c.Tier, time.Until(record.DueAt), record.DueAt
+	}
+	if d.Err == nil && !d.uncalled {
+		d.Err = recordedError(record.Reason)
+	}
+	l.notifyChanged()
+}
+
+// recordedError is an error of which only the text in the failure record is known, until the middleware has reported
+// it.
+type recordedError string
+
+func (e recordedError) Error() string { return string(e) }
+
+// recorder gives the ledger what the middleware reports.
+type recorder struct {
+	retry.NopObserver
+	ledger *ledger
+}
+
+func (r recorder) Event(e retry.Event) { r.ledger.observe(e) }
+
+// observe replaces what the ledger has concluded from the copy with what the middleware reports: it has the error
+// itself. The outcome of a message that is nacked is known only then.
+func (l *ledger) observe(e retry.Event) {
+	d, _ := e.Context.Value(deliveryKey{}).(*delivery)
+	if d == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	d.Rule, d.Spread = e.Rule, e.Spread
+	switch e.Outcome {
+	case retry.Held, retry.GivenBack, retry.Settled:
+		return
+	}
+	d.Outcome = e.Outcome
+	if e.Outcome == retry.Discarded {
+		d.Failures = e.Record.Failures
+	}
+	if _, recorded := d.Err.(recordedError); d.Err == nil || recorded {
+		d.Err = e.Err
+	}
 }

@@ -25,21 +25,12 @@
 //	    1.001s   billing   0s     2         retried, waits 5s on tier 5s   no answer from the bank
 //	    6.002s   billing   0s     3         dead-lettered as permanent     the card was reported stolen
 //
-// The relay rounds each due time up to a whole millisecond, so that no retry is early.
+// Each due time is rounded up to a whole millisecond, so that no retry is early.
 //
 // The outcomes and their words are those of [retry.Outcome]. A story never has held, because no publish fails here.
 //
 // Times and waits are spelled like tiers, because the queue on the broker has that name: 125s, not 2m5s. [Simulate]
-// computes the retries of a schedule without an app:
-//
-//	failure   at     tier          waits
-//	1         0s     1s            1s
-//	2         1s     5s            5s
-//	3         6s     25s           25s
-//	4         31s    125s          125s
-//	5         156s   dead letter
-//
-// [SimulateWith] does the same for rules, jitter, MaxAge, extra tiers and requested delays.
+// computes the story of a message without an app, from a policy and the errors of its handler.
 //
 // # The app's own function
 //
@@ -52,17 +43,16 @@
 //
 //	addHandlers(app.Router, app)
 //
-// [App.Run] runs a router that the app's constructor has made. An app that uses the parts gets App.Backend
-// for its middleware, App.Subscriber for its subscribers, and App.Relay in place of its own relay. In all cases
-// App.Publisher replaces the publisher of the app.
+// [App.Run] runs a router that the app's constructor has made. Code that adds its handlers by itself gets its
+// subscribers from App.Subscriber, and App.Middleware. App.Publisher replaces the publisher of the app.
 //
 // The handlers of one topic share its messages, as the handlers of one queue of RabbitMQ do, unless their Options.Group
 // differs. Each group gets every message.
 //
 // # Differences from production
 //
-// The test runs Watermill's router, the retry middleware, the relay with its tiers, and the app's handlers and
-// middlewares. The Pub/Sub is Watermill's gochannel. So these differ from production:
+// The test runs Watermill's router, the retry middleware, and the app's handlers and middlewares. The Pub/Sub is in
+// memory. So these differ from production:
 //
 //   - Retries are on time, to within the 2 ms of [Story.RetriedAt]. A broker can be late.
 //   - Only nacked messages are delivered twice, and no publish fails.
@@ -85,6 +75,5 @@
 // contexts of the messages then end, as at a shutdown, and handlers that still run must return. Do not add router
 // plugins that never end, such as Watermill's SignalsHandler.
 //
-// Outside of a bubble the app works in real time, for schedules of up to 10 seconds, or of any length with
-// Config.RealTime.
+// Outside of a bubble the app works in real time, for schedules of up to 10 seconds.
 package retrytest

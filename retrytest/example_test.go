@@ -8,10 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -47,34 +45,10 @@ func charge(msg *message.Message) error {
 	return nil
 }
 
-func ExampleSimulate() {
-	fmt.Print(retrytest.Simulate(backoff.Exponential(time.Second, 5, 4)))
-	// Output:
-	// failure   at     tier          waits
-	// 1         0s     1s            1s
-	// 2         1s     5s            5s
-	// 3         6s     25s           25s
-	// 4         31s    125s          125s
-	// 5         156s   dead letter
-}
-
-func ExampleSimulation() {
-	simulation := retrytest.Simulate(backoff.Constant(time.Minute, 3))
-	for _, tiered := range simulation.Retries {
-		fmt.Println("failure", tiered.Failure, "is retried at", tiered.At)
-	}
-	fmt.Println("dead-lettered at", simulation.DeadLetterAt)
-	// Output:
-	// failure 1 is retried at 1m0s
-	// failure 2 is retried at 2m0s
-	// failure 3 is retried at 3m0s
-	// dead-lettered at 3m0s
-}
-
 // The provider limits the rate twice, and then is down for as long as the message may wait.
-func ExampleSimulateWith() {
+func ExampleSimulate() {
 	errRateLimit := errors.New("the provider limits the rate")
-	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{
+	fmt.Print(retrytest.Simulate(retrytest.SimulationConfig{
 		Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), Rules: []retry.Rule{{Name: "rate limit", If: retry.Is(errRateLimit), Then: retry.Snooze(time.Minute)}}, MaxAge: 2 * time.Minute},
 
 		TiersWait: true, // as on RabbitMQ
@@ -99,8 +73,8 @@ func ExampleSimulateWith() {
 }
 
 // With jitter, from when to when each attempt can be.
-func ExampleSimulateWith_jitter() {
-	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 3), Jitter: 0.2}}))
+func ExampleSimulate_jitter() {
+	fmt.Print(retrytest.Simulate(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 3), Jitter: 0.2}}))
 	// Output:
 	// at             took   failure   outcome                                  why
 	// 0s             0s     1         retried, waits 1s to 1200ms on tier 1s   the handler fails
@@ -109,24 +83,9 @@ func ExampleSimulateWith_jitter() {
 	// 31s to 37.2s   0s     4         dead-lettered as exhausted               the handler fails
 }
 
-func ExampleSimulatedStory() {
-	story := retrytest.SimulateWith(retrytest.SimulationConfig{
-		Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}, TiersWait: true,
-		Fails: func(call int) error {
-			if call > 1 {
-				return nil
-			}
-			return backoff.RetryAfter(errors.New("come back in an hour"), time.Hour)
-		},
-	})
-	fmt.Println(len(story.Attempts), "deliveries without ExtraTiers")
-	// Output:
-	// 3601 deliveries without ExtraTiers
-}
-
 // Of many rounds on one tier the table has the first and the last.
 func ExampleSimulatedStory_String() {
-	fmt.Print(retrytest.SimulateWith(retrytest.SimulationConfig{
+	fmt.Print(retrytest.Simulate(retrytest.SimulationConfig{
 		Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}, TiersWait: true,
 		Fails: func(int) error { return backoff.RetryAfter(errors.New("come back in a minute"), time.Minute) },
 	}).String())
@@ -137,12 +96,6 @@ func ExampleSimulatedStory_String() {
 	// ...                    57 more
 	// 59s   0s     -         parked, waits 1s on tier 1s
 	// 1m    0s     2         dead-lettered as exhausted     come back in a minute
-}
-
-func ExampleSimulation_String() {
-	fmt.Print(retrytest.Simulate(backoff.Schedule{10 * time.Second, 0}).String())
-	// Output:
-	// not a valid schedule: backoff: retry 2: delay 0s is too short: want at least 1ms
 }
 
 func ExampleNew() {
@@ -176,22 +129,6 @@ func ExampleNewWithConfig() {
 	fmt.Println(story.DeadLetter().Metadata["retry_reason"])
 	// Output:
 	// secret
-}
-
-// Add middlewares as to any handler. The retry middleware is already added, outside of them.
-func ExampleApp_AddConsumerHandler() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 1))
-	app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
-		<-msg.Context().Done()
-		return msg.Context().Err()
-	}).AddMiddleware(wmmiddleware.Timeout(time.Millisecond))
-	story := app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
-	fmt.Println(story.Attempts()[0].Err)
-	// Output:
-	// context deadline exceeded
 }
 
 func ExampleApp_AddHandler() {
@@ -271,25 +208,6 @@ func ExampleApp_Subscriber() {
 	// 3 attempts
 }
 
-// printed is an observer that prints each outcome.
-type printed struct{ retry.NopObserver }
-
-func (printed) Event(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Record.Failures) }
-
-// An app's observers are tested without a backend.
-func ExampleApp_Observe() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 1))
-	app.Observe(printed{})
-	app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error { return errors.New("the bank is down") })
-	app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonExhausted)
-	// Output:
-	// billing retried 1
-	// billing dead-lettered 2
-}
-
 // The app's constructor makes the router.
 func ExampleApp_Run() {
 	t := &exampleT{}
@@ -307,30 +225,6 @@ func ExampleApp_Run() {
 	fmt.Println(len(story.Attempts()), "attempts")
 	// Output:
 	// 3 attempts
-}
-
-// The app makes the middleware itself, with a hook of its own.
-func ExampleApp_Backend() {
-	t := &exampleT{}
-	defer t.end()
-
-	policy := retry.Policy{Schedule: backoff.Constant(time.Millisecond, 3)}
-	app := retrytest.NewWithConfig(t, retrytest.Config{Policy: policy})
-	subscriber, err := app.Subscriber("billing")
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	app.Observe(printed{})
-	tiered, err := middleware.New(policy, app.Backend(), nil)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	app.Router.AddConsumerHandler("billing", "orders", subscriber, charge).AddMiddleware(tiered.Middleware)
-	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
-	// Output:
-	// billing retried 1
-	// billing retried 2
-	// billing recovered 2
 }
 
 // A message that is published without waiting has a story too. Send waits for all messages.
@@ -352,29 +246,4 @@ func ExampleApp_Stories() {
 	// order-1
 	// order-2
 	// order-3
-}
-
-// An operator pauses the handler for a minute. Send waits until its message is processed.
-func ExampleApp_Pause() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	resumed := false
-	app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
-		fmt.Println("billed after the pause:", resumed)
-		return nil
-	})
-	fmt.Println(app.Pause("bill"))
-	if err := app.Pause("billing"); err != nil {
-		t.Fatalf("%v", err)
-	}
-	time.AfterFunc(20*time.Millisecond, func() { // a minute inside of synctest.Test takes no time
-		resumed = true
-		_ = app.Resume("billing")
-	})
-	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
-	// Output:
-	// no handler is named "bill": the handlers are "billing"
-	// billed after the pause: true
 }

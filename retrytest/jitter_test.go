@@ -82,7 +82,7 @@ func TestSimulatedStoryWithJitter(t *testing.T) {
 0s           0s     1         retried, waits 5s to 6s on tier 5s    the handler fails
 5s to 6s     0s     2         retried, waits 1m to 72s on tier 1m   the handler fails
 65s to 78s   0s     3         dead-lettered as exhausted            the handler fails
-`, retrytest.SimulateWith(config).String())
+`, retrytest.Simulate(config).String())
 
 	config.TiersWait = true
 	config.Fails = errorsInTurn(errDown, backoff.RetryAfter(errDown, time.Minute), nil)
@@ -90,9 +90,9 @@ func TestSimulatedStoryWithJitter(t *testing.T) {
 0s               0s     1         retried, waits 5s to 5875ms on tier 5s   the bank is down
 5s to 5.875s     0s     2         retried, waits 1m on tier 1m             the bank is down
 65s to 65.875s   0s     -         recovered
-`, retrytest.SimulateWith(config).String())
+`, retrytest.Simulate(config).String())
 
-	long := retrytest.SimulateWith(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(backoff.MaxDelay/2, 100), Jitter: 1}})
+	long := retrytest.Simulate(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(backoff.MaxDelay/2, 100), Jitter: 1}})
 	assert.Equal(t, time.Duration(math.MaxInt64), long.Attempts[100].At)
 	assert.NotContains(t, long.String(), " -", "no time is negative")
 }

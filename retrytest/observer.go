@@ -51,15 +51,3 @@ func isSettled(msg *message.Message) bool {
 	}
 	return true
 }
-
-// observeSettlement waits for the ack or nack of a message. The router sends it after it has published what the handler
-// produced.
-func (a *App) observeSettlement(d *delivery, msg *message.Message) {
-	select {
-	case <-msg.Acked():
-		a.ledger.messageSettled(d, true)
-	case <-msg.Nacked():
-		a.ledger.messageSettled(d, false)
-	case <-a.closed:
-	}
-}

@@ -3,58 +3,27 @@ package retrytest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// internalName is the name of a handler without messages. The relay's tiers run while it runs.
-const internalName = "retrytest"
-
-func tierTopic(tier backoff.Tier) string { return "retry." + tier.String() }
-
-func returnTopic(handler string) string { return "retry.return." + handler }
-
-// queueTopic is the topic on which retries come back to a queue.
-func queueTopic(group, topic string) string { return fmt.Sprintf("retry.queue.%q.%s", group, topic) }
-
-func deadTopic(handler string) string { return "retry.dead." + handler }
-
-// openSubscriber ignores Close. The App closes its Pub/Sub after the routers and the relay have closed.
-type openSubscriber struct{ message.Subscriber }
-
-func (openSubscriber) Close() error { return nil }
-
-// group is a consumer group: its subscribers share the messages of a topic and their retries.
-type group struct {
-	app    *App
-	name   string
-	mu     sync.Mutex
-	queues map[string]*queue // by topic
-}
-
-// queue has the messages of one topic for one group, and their retries.
+// queue has the messages of one topic for one consumer group: its subscribers share them.
 type queue struct {
 	group, topic string
-	returnTopic  string
 	arrived      chan *message.Message
+	back         chan *message.Message // becomes the first one
 	messages     chan *message.Message
-	back         chan *message.Message
 	latest       time.Time // the latest event of one of its messages; guarded by the ledger's lock
 }
 
-// run keeps the messages that have arrived until a handler takes them. gochannel holds a mutex while a message is not
-// taken: in testing/synctest that stops the clock.
+// run keeps the messages that have arrived until a handler takes them.
 func (q *queue) run(ctx context.Context) {
 	var waiting []*message.Message
 	for {
@@ -75,32 +44,40 @@ func (q *queue) run(ctx context.Context) {
 	}
 }
 
-// group returns the group of this name. The name can be empty.
-func (a *App) group(name string) *group {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.groups[name] == nil {
-		a.groups[name] = &group{app: a, name: name, queues: map[string]*queue{}}
+// put sends a message to a channel of a queue, until the App stops.
+func (a *App) put(to chan<- *message.Message, msg *message.Message) {
+	select {
+	case to <- msg:
+	case <-a.ctx.Done():
 	}
-	return a.groups[name]
 }
 
-// putBack makes a message the first one of the queue again.
-func (q *queue) putBack(ctx context.Context, msg *message.Message) {
-	select {
-	case q.back <- msg:
-	case <-ctx.Done():
+// publish publishes a message to every queue of a topic.
+func (a *App) publish(topic string, msg *message.Message) *entry {
+	e, queues := a.ledger.addPublished(topic, msg)
+	for _, q := range queues {
+		a.put(q.arrived, msg.Copy())
 	}
+	return e
+}
+
+// queue returns the queue of a topic for a group, whose name can be empty.
+func (a *App) queue(group, topic string) *queue {
+	q, made := a.ledger.queue(group, topic)
+	if made {
+		go q.run(a.ctx)
+	}
+	return q
 }
 
 // subscriber subscribes to queues of a group.
 type subscriber struct {
-	group     *group
-	name      string
-	isHandler bool // the name is that of a handler of one topic
-	binding   *msgctx.Subscription
-	ctx       context.Context
-	end       context.CancelFunc
+	app         *App
+	group, name string
+	isHandler   bool // the name is that of a handler of one topic
+	binding     *msgctx.Subscription
+	ctx         context.Context
+	end         context.CancelFunc
 }
 
 // Subscribe returns a channel that is closed when the context ends. It gets no messages after the App has stopped.
@@ -108,14 +85,11 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.ctx.Err() != nil {
 		return nil, errors.New("the subscriber is closed: make a new one")
 	}
-	q, err := s.group.queue(topic)
-	if err != nil {
-		return nil, err
-	}
+	q := s.app.queue(s.group, topic)
 	if s.isHandler {
-		s.group.app.ledger.addHandler(s.name, q)
+		s.app.ledger.addHandler(s.name, q)
 	}
-	health := s.group.app.health.Begin(s.name, topic)
+	health := s.app.health.Begin(s.name, topic)
 	out := make(chan *message.Message)
 	go func() {
 		defer close(out)
@@ -125,19 +99,22 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return out, nil
 }
 
+// Close ends the subscriptions.
+func (s *subscriber) Close() error {
+	s.end()
+	return nil
+}
+
 // A valve is the limit of one subscription.
 type valve struct {
 	limit, inFlight atomic.Int64
-	changed         chan struct{} // receives after a change of limit
+	changed         chan struct{} // receives after a change
 }
 
 // Limit implements gate.Valve.
 func (v *valve) Limit(n int) {
 	v.limit.Store(int64(n))
-	select {
-	case v.changed <- struct{}{}:
-	default:
-	}
+	v.wake()
 }
 
 // Taken implements gate.Valve.
@@ -148,14 +125,23 @@ func (v *valve) full() bool {
 	return most >= 0 && v.inFlight.Load() >= most
 }
 
+func (v *valve) settled() {
+	v.inFlight.Add(-1)
+	v.wake()
+}
+
+func (v *valve) wake() {
+	select {
+	case v.changed <- struct{}{}:
+	default:
+	}
+}
+
 // deliver hands messages on until ctx ends. While the handler is paused, they stay in the queue, for other handlers of
 // the group.
 func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.Message) {
 	v := &valve{changed: make(chan struct{}, 1)}
 	defer s.binding.Gate.Attach(v)()
-	settled := make(chan struct{})
-	ended := make(chan struct{})
-	defer close(ended)
 	for {
 		in := q.messages
 		if v.full() {
@@ -167,139 +153,81 @@ func (s *subscriber) deliver(ctx context.Context, q *queue, out chan<- *message.
 		case <-s.ctx.Done():
 			return
 		case <-v.changed:
-		case <-settled:
-			v.inFlight.Add(-1)
 		case msg := <-in:
 			if v.full() { // since then
-				q.putBack(s.group.app.ctx, msg)
+				s.app.put(q.back, msg)
 				continue
 			}
-			if !s.group.app.begin(q, msg) {
-				continue
+			if d := s.app.ledger.beginDelivery(q, msg); d != nil {
+				v.inFlight.Add(1)
+				s.hand(d, msg, v, out)
 			}
-			v.inFlight.Add(1)
-			msg.SetContext(msgctx.NewContext(msg.Context(), s.binding))
-			out <- msg
-			go func() {
-				select {
-				case <-msg.Acked():
-				case <-msg.Nacked():
-				case <-ended:
-				}
-				select {
-				case settled <- struct{}{}:
-				case <-ended:
-				}
-			}()
 		}
 	}
 }
 
-// Close ends the subscriptions.
-func (s *subscriber) Close() error {
-	s.end()
-	return nil
-}
-
-func (g *group) queue(topic string) (*queue, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if existing := g.queues[topic]; existing != nil {
-		return existing, nil
-	}
-	q := &queue{
-		group: g.name, topic: topic, returnTopic: queueTopic(g.name,
-			topic), arrived: make(chan *message.Message), messages: make(chan *message.Message),
-		back: make(chan *message.Message),
-	}
-	go q.run(g.app.ctx)
-	sources := []string{topic, q.returnTopic}
-	if g.app.ledger.isReturnTopic(topic) { // the relay subscribes to it itself
-		sources = sources[:1]
-	}
-	for _, source := range sources {
-		in, err := g.app.pubSub.Subscribe(g.app.ctx, source)
-		if err != nil {
-			return nil, err
-		}
-		go g.forward(in, q)
-	}
-	g.queues[topic] = q
-	g.app.ledger.addQueue(q)
-	return q, nil
-}
-
-func (g *group) forward(in <-chan *message.Message, q *queue) {
-	for msg := range in {
+// hand gives a delivery to the router, and watches how it is settled.
+func (s *subscriber) hand(d *delivery, msg *message.Message, v *valve, out chan<- *message.Message) {
+	again := msg.Copy()
+	ctx, cancel := context.WithCancel(context.WithValue(s.app.ctx, deliveryKey{}, d))
+	msg.SetContext(msgctx.NewContext(ctx, s.binding))
+	out <- msg
+	go func() {
+		defer cancel()
+		defer v.settled()
 		select {
-		case q.arrived <- msg:
-		case <-g.app.ctx.Done():
+		case <-msg.Acked():
+			s.app.ledger.messageSettled(d, true)
+		case <-msg.Nacked():
+			s.app.ledger.messageSettled(d, false)
+			s.app.put(d.progress.queue.back, again)
+		case <-s.app.closed:
 		}
-	}
+	}()
 }
-
-// begin records the delivery of a message to a handler. It reports false where the message is not delivered any more.
-func (a *App) begin(q *queue, msg *message.Message) bool {
-	d, known := a.ledger.beginDelivery(q, msg)
-	if known && d == nil {
-		msg.Ack() // the message was nacked too often
-		return false
-	}
-	if known {
-		msg.SetContext(context.WithValue(msg.Context(), deliveryKey{}, d))
-		go a.observeSettlement(d, msg)
-	}
-	return true
-}
-
-// relayPublisher is the relay's publisher.
-type relayPublisher struct{ app *App }
-
-func (p relayPublisher) Publish(topic string, messages ...*message.Message) error {
-	if !p.app.ledger.isReturnTopic(topic) {
-		for _, msg := range messages {
-			p.app.ledger.addPublished(topic, msg)
-		}
-	}
-	return p.app.pubSub.Publish(topic, messages...)
-}
-
-func (relayPublisher) Close() error { return nil }
 
 // appPublisher is the publisher of the app's own messages.
 type appPublisher struct{ app *App }
 
 func (p appPublisher) Publish(topic string, messages ...*message.Message) error {
 	p.app.ledger.addProduced(topic, messages)
-	return relayPublisher(p).Publish(topic, messages...)
+	for _, msg := range messages {
+		p.app.publish(topic, msg)
+	}
+	return nil
 }
 
 func (appPublisher) Close() error { return nil }
 
-// appBackend is that of the retry middleware: the relay's, with a ledger.
-type appBackend struct {
-	backend.Backend
-	app *App
-}
+// appBackend keeps the copies of the retry middleware until they are due.
+type appBackend struct{ app *App }
 
 // Use implements backend.Backend.
-func (b appBackend) Use(policy retry.Policy) (backend.Traits, error) {
-	wait := b.app.config.TiersWait
-	for _, tier := range middleware.Tiers(policy, wait) { // one more than the relay itself needs
-		policy.ExtraTiers = append(slices.Clip(policy.ExtraTiers), time.Duration(tier))
-	}
-	traits, err := b.Backend.Use(policy)
-	traits.TiersWait, traits.Source, traits.Observers = wait, b.app.source, &b.app.observers
-	return traits, err
+func (b appBackend) Use(retry.Policy) (backend.Traits, error) {
+	return backend.Traits{
+		TiersWait: b.app.config.TiersWait, DelayArrivals: true, Source: b.app.source, Observers: &b.app.observers,
+	}, nil
 }
 
-// Publish implements backend.Backend. Each copy has the context values of the delivery that it replaces.
+// Publish implements backend.Backend.
 func (b appBackend) Publish(c backend.Copy) (retry.Destination, error) {
-	if d := deliveryOf(c.Message); d != nil {
-		b.app.ledger.copyPublished(d, c.Tier, c.Message) // before the copy can come back
+	d := deliveryOf(c.Message)
+	if d == nil {
+		return retry.Destination{}, errors.New("the context of the message was replaced: derive it from its own")
 	}
-	if b.app.config.TiersWait && c.Tier > 0 {
-		dueAfterItsTier(c)
+	b.app.ledger.copyPublished(d, c)
+	if c.Tier == 0 {
+		topic := "retry.dead." + c.Handler
+		b.app.publish(topic, c.Message)
+		return retry.Destination{Topic: topic}, nil
 	}
-	return b.Backend.Publish(c)
+	due := d.copied.DueAt
+	if b.app.config.TiersWait {
+		due = time.Now().Add(time.Duration(c.Tier))
+	}
+	// The times of a record are cut to whole milliseconds: no retry is early.
+	due = due.Truncate(time.Millisecond).Add(time.Millisecond)
+	msg, q := c.Message.Copy(), d.progress.queue
+	time.AfterFunc(time.Until(due), func() { b.app.put(q.arrived, msg) })
+	return retry.Destination{Topic: "retry." + c.Tier.String()}, nil
 }

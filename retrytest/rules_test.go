@@ -9,11 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -37,37 +34,16 @@ func inTurn(errs ...error) message.NoPublishHandlerFunc {
 }
 
 // adding are the ways in which an app adds a handler with rules.
-var adding = map[string]func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc){
-	"connection": func(_ *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
-		app.AddConsumerHandler(app.Router, "billing", "orders", h, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}})
+var adding = map[string]func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options){
+	"connection": func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options) {
+		app.AddConsumerHandler(app.Router, "billing", "orders", h, options)
 	},
-	"own middleware": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
-		addOwn(t, app, app.Router, h, app.Backend())
-	},
-	"own router, no observers": func(t *testing.T, app *retrytest.App, h message.NoPublishHandlerFunc) {
+	"own router": func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options) {
 		router := message.NewDefaultRouter(nil)
-		addOwn(t, app, router, h, unobserved{app.Backend()})
+		router.AddMiddleware(app.Middleware)
+		router.AddConsumerHandler("billing", "orders", newSubscriber(app, options), h)
 		app.Run(router)
 	},
-}
-
-// unobserved is a backend without observers.
-type unobserved struct{ backend.Backend }
-
-func (u unobserved) Use(policy retry.Policy) (backend.Traits, error) {
-	traits, err := u.Backend.Use(policy)
-	traits.Observers = nil
-	return traits, err
-}
-
-func addOwn(
-	t *testing.T, app *retrytest.App, router *message.Router, h message.NoPublishHandlerFunc, backend backend.Backend,
-) {
-	t.Helper()
-	policy := retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}
-	tiered, err := middleware.New(policy, backend, nil)
-	require.NoError(t, err)
-	router.AddConsumerHandler("billing", "orders", newSubscriber(app), h).AddMiddleware(tiered.Middleware)
 }
 
 func outcomesOf(story *retrytest.Story) (all []retry.Outcome) {
@@ -78,11 +54,12 @@ func outcomesOf(story *retrytest.Story) (all []retry.Outcome) {
 }
 
 func TestStoryOfARule(t *testing.T) {
+	options := retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}}
 	for name, add := range adding {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-				add(t, app, inTurn(errBusy, errDown, errBusy))
+				add(app, inTurn(errBusy, errDown, errBusy), options)
 				story := app.Send("orders", order("1")).
 					RetriedAt(60*time.Second, 61*time.Second, 121*time.Second).Waited(time.Minute, time.Second, time.Minute).Processed()
 				assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.Retried, retry.Snoozed, retry.Recovered}, outcomesOf(story))
@@ -93,14 +70,12 @@ func TestStoryOfARule(t *testing.T) {
 				assert.Equal(t, 2, attempts[3].Record.Snoozes)
 				assert.Contains(t, story.String(), "snoozed, waits 1m on tier 1m")
 				story.Snoozed(time.Minute, time.Minute)
-				if name != "own router, no observers" {
-					assert.Equal(t, []string{"busy", "", "busy", ""}, rulesOf(story))
-					assert.Regexp(t, `snoozed, waits 1m on tier 1m +busy +too many requests`, story.String())
-				}
+				assert.Equal(t, []string{"busy", "", "busy", ""}, rulesOf(story))
+				assert.Regexp(t, `snoozed, waits 1m on tier 1m +busy +too many requests`, story.String())
 			})
 			synctest.Test(t, func(t *testing.T) {
 				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-				add(t, app, inTurn(errDown, errGone))
+				add(app, inTurn(errDown, errGone), options)
 				story := app.Send("orders", order("1")).RetriedAt(time.Second)
 				assert.Equal(t, []retry.Outcome{retry.Retried, retry.Discarded}, outcomesOf(story))
 				assert.Equal(t, errGone, story.Attempts()[1].Err)
@@ -141,7 +116,7 @@ func TestSnoozedAndDiscardedFail(t *testing.T) {
 	}
 }
 
-// With TiersWait a requested delay takes rounds, and is at most one shortest tier too long. The relay is exact.
+// With TiersWait a requested delay takes rounds, and is at most one shortest tier too long. Without it the wait is exact.
 func TestRequestedDelayInRounds(t *testing.T) {
 	for tiersWait, wait := range map[bool]time.Duration{true: 68 * time.Second, false: 67500 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {

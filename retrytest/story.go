@@ -18,16 +18,14 @@ type Attempt struct {
 	Record  retry.Record  // the failure record that the message came with; zero before the first failure
 	Outcome retry.Outcome // empty while the handler runs
 	// how often the message has failed, this failure included; 0 if it did not fail or was snoozed
-	Failures int
-	Err      error         // why it failed
-	Delay    time.Duration // how long the message has to wait: the schedule's delay or the requested delay
-	// how much longer Jitter can make the shortest Delay; 0 without jitter, and where Rule is not known
-	Spread     time.Duration
+	Failures   int
+	Err        error            // why it failed
+	Delay      time.Duration    // how long the message has to wait: the schedule's delay or the requested delay
+	Spread     time.Duration    // how much longer Jitter can make the shortest Delay
 	Waited     time.Duration    // how long the message waited, from this failure to the next attempt that is not parked
 	Tier       backoff.Tier     // the tier of the copy
 	DeadReason retry.DeadReason // why the message was dead-lettered
-	// the name of the rule that has decided; empty where the app has made the middleware with an Observe of its own
-	Rule string
+	Rule       string           // the name of the rule that has decided
 
 	nacked   bool // by its handler or by the router
 	uncalled bool // the middleware has not called the handler
@@ -249,4 +247,40 @@ func (s *Story) fail(what, got, want string) {
 	s.app.t.Helper()
 	s.app.t.Errorf("retrytest: message %q of %q: %s\n got: %s\nwant: %s\n%v", s.Message.UUID, s.Topic, what, got, want,
 		s)
+}
+
+// stories returns the stories of all messages of a topic that had a handler, oldest first.
+func (l *ledger) stories(a *App, topic string) (all []*Story) {
+	l.mu.Lock()
+	entries := slices.Clone(l.entries)
+	l.mu.Unlock()
+	for _, e := range entries {
+		if e.topic == topic {
+			all = append(all, l.story(a, e))
+		}
+	}
+	return all
+}
+
+// story returns the story of a message as far as it is known now.
+func (l *ledger) story(a *App, of *entry) *Story {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := &Story{Topic: of.topic, Message: of.msg, app: a}
+	for _, p := range of.groups {
+		g := groupStory{deadLetter: p.deadLetter}
+		for name, q := range l.handlers {
+			if q == p.queue {
+				g.handlers = append(g.handlers, name)
+			}
+		}
+		slices.Sort(g.handlers)
+		for i, d := range p.deliveries {
+			attempt := d.Attempt
+			attempt.Waited = d.waited(p.deliveries[i+1:])
+			g.attempts = append(g.attempts, attempt)
+		}
+		s.groups = append(s.groups, g)
+	}
+	return s
 }

@@ -138,24 +138,6 @@ func withoutRounds(attempts []Attempt) (shown []shownAttempt) {
 	return shown
 }
 
-// String returns a table with one row for each failure, or the error of an invalid schedule.
-func (s Simulation) String() string {
-	if s.Err != nil {
-		return "not a valid schedule: " + s.Err.Error() + "\n"
-	}
-	var text strings.Builder
-	table := newTable(&text)
-	writeRow(table, "failure", "at", "tier", "waits")
-	at := time.Duration(0)
-	for _, tiered := range s.Retries {
-		writeRow(table, fmt.Sprint(tiered.Failure), timeText(at), tiered.Tier.String(), waitText(tiered.Wait))
-		at = tiered.At
-	}
-	writeRow(table, fmt.Sprint(len(s.Retries)+1), timeText(at), "dead letter", "")
-	_ = table.Flush()
-	return trimLines(text.String())
-}
-
 func newTable(text *strings.Builder) *tabwriter.Writer {
 	return tabwriter.NewWriter(text, 0, 0, 3, ' ', 0)
 }

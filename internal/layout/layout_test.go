@@ -269,7 +269,7 @@ var rules = []rule{
 		folder: "retrytest",
 		may: []string{
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/msgctx", module + "/internal/gate", module + "/internal/subscriptions",
-			module + "/middleware", module + "/internal/backend", module + "/retry", module + "/relay",
+			module + "/middleware", module + "/internal/backend", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "an app tests its retries with the code that it runs in production, without the client of a broker",
