@@ -159,17 +159,14 @@ func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Connection, er
 	if err != nil {
 		return nil, errors.Join(err, publisher.Close())
 	}
-	config := relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher: observed{copies, app}, Policy: retry.Policy{Schedule: app.Schedule}, Prefix: app.Prefix,
-			MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
-			NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
-				return b.tier(p, app.limit(p))
-			},
-		},
-		AppPublisher: publisher,
-		NewHandlerSubscriber: func(p relay.HandlerSubscriberParams) (message.Subscriber, error) {
-			return b.subscriber(app, p.Group)
+	config := relay.Config{
+		Publisher: observed{copies, app}, AppPublisher: publisher, Policy: retry.Policy{Schedule: app.Schedule},
+		Prefix: app.Prefix, MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
+		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
+			if p.Handler != "" {
+				return b.subscriber(app, p.Group)
+			}
+			return b.tier(p, app.limit(p))
 		},
 	}
 	c, err := relay.Connect(config, logger)

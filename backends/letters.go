@@ -44,7 +44,7 @@ func (b parts) letters(app App) (*Letters, error) {
 		return nil, errors.Join(err, published.Close(), topics.Close())
 	}
 	return &Letters{Store: store, QueueOf: func(handler, _ string) (string, error) {
-		return store.TopicOf(handler)
+		return store.TopicOf(handler), nil
 	}}, nil
 }
 

@@ -16,14 +16,11 @@ import (
 func memory(_ context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend, error) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
 
-	// The relay needs a publisher, the schedule, and a subscriber for each tier and for each handler.
-	retries, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher:     pubSub,
-			Policy:        retry.Policy{Schedule: opts.Schedule},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	// The relay needs a publisher, the schedule, and a subscriber for each handler and each tier.
+	retries, err := relay.Connect(relay.Config{
+		Publisher:     pubSub,
+		Policy:        retry.Policy{Schedule: opts.Schedule},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, logger)
 	if err != nil {
 		return nil, err

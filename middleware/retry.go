@@ -40,14 +40,12 @@ type TieredRetry struct {
 	failedPanicked atomic.Bool
 }
 
-// New makes the middleware for handlers with a policy. backend is that of Relay.Backend of package relay, or of
-// App.Backend of package retrytest; for RabbitMQ, NewTieredRetry of a builder of package config makes the middleware.
-// New reports all faults of the policy at once. A nil logger logs nothing.
+// New makes the middleware for handlers with a policy. Apps do not call it: a Connection, or NewTieredRetry of a builder
+// of package config, makes the middleware. New reports all faults of the policy at once. A nil logger logs nothing.
 func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
 	err := own.Validate()
 	if by == nil {
-		err = errors.Join(err, errors.New("the backend is nil: give that of Relay.Backend, or let NewTieredRetry of "+
-			"a builder make the middleware"))
+		err = errors.Join(err, errors.New("the backend is nil: let a Connection or a builder make the middleware"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("invalid Policy: %w", err)

@@ -43,12 +43,9 @@ func ExamplePublisher() {
 	spans := tracetest.NewInMemoryExporter()
 	tracers := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)) // an app exports to a collector: otlptracegrpc.New
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	connection, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher: pubSub, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	connection, err := relay.Connect(relay.Config{
+		Publisher: pubSub, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	if err != nil {
 		panic(err)

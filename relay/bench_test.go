@@ -17,15 +17,18 @@ import (
 // BenchmarkForward measures the relay alone, without a backend.
 func BenchmarkForward(b *testing.B) {
 	tier, out := &scripted{}, &counter{published: make(chan struct{})}
-	config := relay.Config{Publisher: out, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}}
+	config := relay.Config{
+		Publisher: out, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return &scripted{}, nil },
+	}
 	withTier(tier)(&config)
-	tiers, err := relay.New(config, nil)
+	retries, err := relay.Connect(config, nil)
 	require.NoError(b, err)
 	router := message.NewDefaultRouter(nil)
-	tiers.AddConsumerHandler(router, "billing", "orders", &scripted{}, ignore)
+	retries.AddConsumerHandler(router, "billing", "orders", ignore)
 	go func() { _ = router.Run(context.Background()) }()
 	<-router.Running()
-	defer func() { _ = tiers.Close() }()
+	defer func() { _ = retries.Close() }()
 	defer func() { _ = router.Close() }()
 
 	metadata := message.Metadata{

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"testing"
@@ -14,24 +13,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-type ofMiddleware struct{}
-
-// marking marks the copies of the middleware. The mark does not travel with the message.
-type marking struct{ backend.Backend }
-
-func (m marking) Publish(c backend.Copy) (retry.Destination, error) {
-	c.Message.SetContext(context.WithValue(c.Message.Context(), ofMiddleware{}, true))
-	return m.Backend.Publish(c)
-}
-
-// otherClock writes the due times of marked copies as a host does whose clock is ahead of the relay's by so much.
+// otherClock writes the due times of the copies of the middleware as a host does whose clock is ahead of the relay's by so much.
 type otherClock struct {
 	message.Publisher
 	ahead time.Duration
@@ -39,7 +26,7 @@ type otherClock struct {
 
 func (o otherClock) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
-		if record, ok := retry.ReadRecord(msg.Metadata); ok && msg.Context().Value(ofMiddleware{}) != nil {
+		if record, ok := retry.ReadRecord(msg.Metadata); ok && message.HandlerNameFromCtx(msg.Context()) != "" {
 			record.DueAt = record.DueAt.Add(o.ahead)
 			record.Write(msg.Metadata)
 		}
@@ -65,9 +52,6 @@ func TestClockOfTheFailingHost(t *testing.T) {
 		t.Run(row.ahead.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := newApp(t, schedule, func(c *relay.Config) { c.Publisher = otherClock{c.Publisher, row.ahead} })
-				var err error
-				a.retry, err = retrymw.New(retry.Policy{Schedule: schedule}, marking{a.tiers.Backend()}, nil)
-				require.NoError(t, err)
 				var c calls
 				done := make(chan *message.Message, 1)
 				a.handle("billing", failingOnce(&c, done))
@@ -184,50 +168,41 @@ func TestRemainingIsWaitedForOnce(t *testing.T) {
 	}
 }
 
-// A message that components/delay has delayed waits before its first try, and counts no failure.
-func TestDelayedMessageWaitsBeforeItsFirstTry(t *testing.T) {
-	for name, until := range map[string]func() delay.Delay{
-		"for":   func() delay.Delay { return delay.For(47 * time.Second) },
-		"until": func() delay.Delay { return delay.Until(time.Now().Add(47 * time.Second)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c := connect(t)
-				waited, failures := handledAfter(t, c, until())
-				assert.GreaterOrEqual(t, waited, 47*time.Second)
-				assert.LessOrEqual(t, waited, 47*time.Second+10*time.Millisecond)
-				assert.Zero(t, failures)
-				c.close()
+// A message that components/delay has delayed waits before its first try, and counts no failure. With DelayedReturns the
+// backend delays it by itself: it must not wait twice.
+func TestDelayedMessageWaitsOnceBeforeItsFirstTry(t *testing.T) {
+	for _, delayedReturns := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newApp(t, backoff.Schedule{time.Second}, func(config *relay.Config) {
+				if config.DelayedReturns = delayedReturns; delayedReturns {
+					config.AppPublisher = delaying{config.AppPublisher}
+				}
 			})
+			done := make(chan *message.Message, 1)
+			a.handle("billing", func(msg *message.Message) error { done <- msg; return nil })
+			a.run()
+			msg := orderOf("1")
+			delay.Message(msg, delay.For(47*time.Second))
+			began := time.Now()
+			require.NoError(t, a.Publisher().Publish("orders", msg))
+			record, _ := retry.ReadRecord((<-done).Metadata)
+			assert.GreaterOrEqual(t, time.Since(began), 47*time.Second)
+			assert.LessOrEqual(t, time.Since(began), 47*time.Second+10*time.Millisecond)
+			assert.Zero(t, record.Failures)
+			assert.Equal(t, delayedReturns, len(a.publisher.all) == 0)
+			a.close()
 		})
 	}
 }
 
-// With DelayedReturns the backend delays such a message by itself. It must not wait twice.
-func TestDelayedMessageWaitsInTheBackendOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := connect(t, func(config *relay.ConnectConfig) {
-			config.NewSubscriber, config.DelayedReturns = nil, true
-			config.AppPublisher = delaying{config.AppPublisher}
-		})
-		waited, failures := handledAfter(t, c, delay.For(47*time.Second))
-		assert.Equal(t, 47*time.Second, waited)
-		assert.Zero(t, failures)
-		assert.Empty(t, c.publisher.all)
-		c.close()
-	})
-}
+// delaying publishes when the time in the metadata has come.
+type delaying struct{ message.Publisher }
 
-// handledAfter publishes a delayed message, and returns when its handler gets it and how often it has failed then.
-func handledAfter(t *testing.T, c *connected, by delay.Delay) (waited time.Duration, failures int) {
-	t.Helper()
-	done := make(chan *message.Message, 1)
-	c.AddConsumerHandler(c.router, "billing", "orders", func(msg *message.Message) error { done <- msg; return nil })
-	c.run()
-	msg := orderOf("1")
-	delay.Message(msg, by)
-	began := time.Now()
-	require.NoError(t, c.Publisher().Publish("orders", msg))
-	record, _ := retry.ReadRecord((<-done).Metadata)
-	return time.Since(began), record.Failures
+func (d delaying) Publish(topic string, messages ...*message.Message) error {
+	until, err := time.Parse(time.RFC3339Nano, messages[0].Metadata.Get(delay.DelayedUntilKey))
+	if err != nil {
+		return err
+	}
+	time.AfterFunc(time.Until(until), func() { _ = d.Publisher.Publish(topic, messages...) })
+	return nil
 }

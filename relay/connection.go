@@ -17,61 +17,23 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// ConnectConfig configures Connect. The publishers and the subscribers of the factories then belong to the connection,
-// which closes them.
-type ConnectConfig struct {
-	// Config is the relay's. Its Publisher publishes copies. It may be the AppPublisher: the router does not close that
-	// one.
-	Config
-
-	// AppPublisher publishes the app's own messages: those of AddHandler and retry.Connection.Publisher. The default is
-	// Config.Publisher.
-	AppPublisher message.Publisher
-
-	// NewHandlerSubscriber makes the subscriber of one handler. Required. The handler subscribes to its topic, and with
-	// the same subscriber to its return topic. With Watermill's gochannel, return the Pub/Sub itself.
-	NewHandlerSubscriber func(HandlerSubscriberParams) (message.Subscriber, error)
-}
-
-// HandlerSubscriberParams describes the handler that NewHandlerSubscriber makes a subscriber for. Fields may be added.
-type HandlerSubscriberParams struct {
-	Name string // of the handler, or of Connection.Subscriber
-	// Group is the consumer group: make it the group of the subscriber where the Pub/Sub has consumer groups. Without
-	// one, as on gochannel, each handler gets every message. It is empty where neither the handler nor the connection
-	// has a group.
-	Group string
-}
-
-// Validate reports all faults of the configuration in one error. A zero field that has a default is valid.
-func (c ConnectConfig) Validate() error {
-	err := c.Config.Validate()
-	if c.NewHandlerSubscriber == nil {
-		err = errors.Join(err, errors.New("NewHandlerSubscriber is nil: set a function that returns the subscriber "+
-			"of one handler; "+
-			"with gochannel return the Pub/Sub itself"))
-	}
-	return err
-}
-
 // connection is the retry.Connection of Connect.
 type connection struct {
-	config  ConnectConfig
-	relay   *Relay
+	relay   *relay
 	retry   *middleware.TieredRetry // with the policy of the connection
-	logger  watermill.LoggerAdapter
 	gates   gate.Handlers
 	faults  faults.Handlers
 	closing chan struct{} // closed by Close
 
 	mu          sync.Mutex
 	groups      map[string]string // by name
-	subscribers []*connectionSubscriber
+	subscribers []*subscriber
 	closed      bool
 }
 
 // Connect returns a connection to a Pub/Sub whose messages a relay retries, or an error that reports all faults of the
-// configuration. Connect does not connect to the backend: NewHandlerSubscriber is called for each handler that is
-// added, and the tiers are subscribed with the first handler. A nil logger logs nothing.
+// configuration. Connect does not connect to the backend: NewSubscriber is called for each handler that is added, and
+// the tiers are subscribed with the first handler. Where that fails, the router's Run returns the error. A nil logger logs nothing.
 //
 // The methods of the retry.Connection are documented there. What they do here:
 //
@@ -88,20 +50,13 @@ type connection struct {
 //   - Health has no links: the subscribers have their own connections. A subscription is not consuming after its
 //     subscriber has closed the channel.
 //   - Close also closes the subscribers of the handlers, the AppPublisher and Config.Publisher.
-func Connect(config ConnectConfig, logger watermill.LoggerAdapter) (retry.Connection, error) {
+func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid relay.ConnectConfig: %w", err)
+		return nil, fmt.Errorf("invalid relay.Config: %w", err)
 	}
-	relay, err := New(config.Config, logger)
-	if err != nil {
-		return nil, err
-	}
-	if config.AppPublisher == nil {
-		config.AppPublisher = config.Publisher
-	}
-	c := &connection{config: config, relay: relay, logger: relay.logger, groups: map[string]string{},
-		closing: make(chan struct{})}
-	if c.retry, err = c.newRetry(relay.config.Policy); err != nil {
+	c := &connection{relay: newRelay(config, logger), groups: map[string]string{}, closing: make(chan struct{})}
+	var err error
+	if c.retry, err = c.newRetry(c.relay.config.Policy); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -112,11 +67,9 @@ func checkOptions(options retry.Options) error {
 	var faults []error
 	if options.Concurrency > 1 {
 		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each "+
-			"subscription, so it must be 0 or 1. "+
-			"Only where NewHandlerSubscriber makes Group the consumer group of the subscriber, add the handler "+
-			"several times, with different names and "+
-			"the same Group. gochannel has no consumer groups: there every handler would get every "+
-			"message", options.Concurrency))
+			"subscription, so it must be 0 or 1. Only where NewSubscriber makes Group the consumer group of the "+
+			"subscriber, add the handler several times, with different names and the same Group. gochannel has no "+
+			"consumer groups: there every handler would get every message", options.Concurrency))
 	}
 	if options.CloseTimeout != 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
@@ -131,7 +84,7 @@ func checkOptions(options retry.Options) error {
 
 // newRetry makes the retry middleware of a handler, and the tiers of its policy.
 func (c *connection) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
-	return middleware.New(policy, c.relay.Backend(), c.logger)
+	return middleware.New(policy, c.relay, c.relay.logger)
 }
 
 // AddConsumerHandler implements retry.Connection.
@@ -139,7 +92,7 @@ func (c *connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber := c.handlerSubscriber(name, topic, options)
+	subscriber := c.handlerSubscriber(name, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
 	added.AddMiddleware(c.Middleware)
 	return added
@@ -151,7 +104,7 @@ func (c *connection) AddHandler(
 	options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
+	subscriber := c.handlerSubscriber(name, options)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.Publisher(), handler)
 	added.AddMiddleware(c.Middleware)
 	return added
@@ -159,34 +112,29 @@ func (c *connection) AddHandler(
 
 // handlerSubscriber returns the subscriber of a handler of one topic. With faults, all subscribers of the connection
 // refuse to subscribe.
-func (c *connection) handlerSubscriber(name, topic string, options []retry.Options) message.Subscriber {
-	subscriber, err := c.subscriber(name, func(string) string { return name }, options)
+func (c *connection) handlerSubscriber(name string, given []retry.Options) message.Subscriber {
+	s, err := c.subscriber(name, false, given)
 	if err == nil {
-		err = subscriber.merged.claim(topic)
+		c.relay.handlers.add(name)
+		return s
 	}
-	switch {
-	case err == nil:
-		return subscriber
-	case errors.Is(err, errClosed):
-		return refused{func() error { return faults.OfHandler(name, err) }}
-	default:
-		c.faults.Add(faults.OfHandler(name, err))
-		return refused{c.faults.All}
+	err = faults.OfHandler(name, err)
+	if !errors.Is(err, errClosed) {
+		c.faults.Add(err)
 	}
+	return refused{&c.faults, err}
 }
 
 // Subscriber implements retry.Connection.
 func (c *connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
-	subscriber, err := c.subscriber(name, func(topic string) string { return name + "." + topic }, options)
+	s, err := c.subscriber(name, true, options)
 	if err != nil {
 		return nil, fmt.Errorf("subscriber %q: %w", name, err)
 	}
-	return subscriber, nil
+	return s, nil
 }
 
-func (c *connection) subscriber(
-	name string, handlerOf func(topic string) string, given []retry.Options,
-) (*connectionSubscriber, error) {
+func (c *connection) subscriber(name string, perTopic bool, given []retry.Options) (*subscriber, error) {
 	o, err := options.One(given, &c.relay.config.Policy)
 	if err = errors.Join(err, checkOptions(o)); err != nil {
 		return nil, err
@@ -198,20 +146,12 @@ func (c *connection) subscriber(
 	if err != nil {
 		return nil, err
 	}
-	stock, err := c.config.NewHandlerSubscriber(HandlerSubscriberParams{Name: name, Group: o.Group})
+	stock, err := c.relay.config.newSubscriber(SubscriberParams{Handler: name, Group: o.Group})
 	if err != nil {
 		return nil, err
 	}
-	if stock == nil {
-		return nil, errors.New("NewHandlerSubscriber returned neither a subscriber nor an error: return the " +
-			"subscriber of one handler")
-	}
-	s := &connectionSubscriber{faults: &c.faults, merged: &handlerSubscriber{
-		Subscriber: stock, relay: c.relay, name: name, handlerOf: handlerOf,
-		retry: tiered, gate: c.gates.Add(name, 1),
-	}}
-	s.merged.stopping, s.merged.stop = context.WithCancel(context.Background())
-	s.ctx, s.end = s.merged.stopping, s.merged.stop
+	s := &subscriber{stock: stock, c: c, name: name, perTopic: perTopic, retry: tiered, gate: c.gates.Add(name, 1)}
+	s.ctx, s.end = context.WithCancel(context.Background())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -243,7 +183,7 @@ func (c *connection) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 // Publisher implements retry.Connection.
 func (c *connection) Publisher() message.Publisher {
-	return openPublisher{observed{c.config.AppPublisher, &c.relay.observers, false}}
+	return openPublisher{observed{c.relay.config.AppPublisher, &c.relay.observers, false}}
 }
 
 // Pause implements retry.Connection.
@@ -254,7 +194,12 @@ func (c *connection) Resume(handler string) error { return c.gates.Resume(handle
 
 // Observe implements retry.Connection.
 func (c *connection) Observe(observers ...retry.Observer) {
-	c.relay.observe(retry.Observed{Health: c.Health, Closed: c.closing}, observers)
+	for _, o := range observers {
+		c.relay.observers.Attach(o, retry.Observed{
+			System: structName(c.relay.config.Publisher), Health: c.Health, Waiting: c.relay.waiting,
+			Logger: c.relay.logger, Closed: c.closing,
+		})
+	}
 }
 
 // Health implements retry.Connection.
@@ -284,11 +229,11 @@ func (c *connection) Close() error {
 	}
 	faults := []error{c.relay.Close()}
 	for _, s := range subscribers {
-		if err := s.merged.Close(); err != nil {
-			faults = append(faults, fmt.Errorf("cannot close the subscriber of %q: %w", s.merged.name, err))
+		if err := s.stock.Close(); err != nil {
+			faults = append(faults, fmt.Errorf("cannot close the subscriber of %q: %w", s.name, err))
 		}
 	}
-	publishers := []message.Publisher{c.config.AppPublisher, c.config.Publisher}
+	publishers := []message.Publisher{c.relay.config.AppPublisher, c.relay.config.Publisher}
 	if same(publishers[0], publishers[1]) {
 		publishers = publishers[1:]
 	}
@@ -303,53 +248,3 @@ func (c *connection) Close() error {
 func same(a, b message.Publisher) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
-
-// connectionSubscriber is the subscriber of a handler. The stock subscriber is closed with the Connection, because it
-// can be a Pub/Sub that all share.
-type connectionSubscriber struct {
-	merged *handlerSubscriber
-	faults *faults.Handlers // of the connection
-	ctx    context.Context
-	end    context.CancelFunc
-}
-
-func (s *connectionSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if s.ctx.Err() != nil {
-		return nil, errors.New("the subscriber is closed: make a new one")
-	}
-	if err := s.faults.All(); err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(s.ctx, cancel)
-	context.AfterFunc(ctx, func() { stop() })
-	messages, err := s.merged.Subscribe(ctx, topic)
-	if err != nil {
-		cancel()
-	}
-	return messages, err
-}
-
-// Close ends the subscriptions.
-func (s *connectionSubscriber) Close() error {
-	s.end()
-	return nil
-}
-
-func (s *connectionSubscriber) String() string { return s.merged.String() }
-
-// refused is the subscriber of a handler with faults.
-type refused struct{ why func() error }
-
-func (r refused) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	return nil, r.why()
-}
-
-func (refused) Close() error { return nil }
-
-// openPublisher ignores Close: the router closes the publisher of a handler while other handlers run.
-type openPublisher struct{ observed }
-
-func (openPublisher) Close() error { return nil }
-
-func (p openPublisher) String() string { return structName(p.observed.Publisher) }

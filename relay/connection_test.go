@@ -3,17 +3,15 @@ package relay_test
 import (
 	"context"
 	"errors"
+	"math"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -22,155 +20,172 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// connected is a router with a Connection on a gochannel.
-type connected struct {
-	retry.Connection
-	t         *testing.T
-	pubSub    *gochannel.GoChannel
-	publisher *probe // of copies
-	router    *message.Router
-	stopped   chan error
-
-	mu    sync.Mutex
-	asked []relay.HandlerSubscriberParams
-}
-
-func connect(t *testing.T, change ...func(*relay.ConnectConfig)) *connected {
-	t.Helper()
-	c := &connected{t: t, pubSub: gochannel.NewGoChannel(gochannel.Config{}, nil), router: message.NewDefaultRouter(nil), stopped: make(chan error, 1)}
-	c.publisher = &probe{Publisher: c.pubSub}
-	config := relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher: c.publisher, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return c.pubSub, nil },
-		},
-		AppPublisher: c.pubSub,
-		NewHandlerSubscriber: func(p relay.HandlerSubscriberParams) (message.Subscriber, error) {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.asked = append(c.asked, p)
-			return c.pubSub, nil
-		},
-	}
-	for _, ch := range change {
-		ch(&config)
-	}
-	var err error
-	c.Connection, err = relay.Connect(config, nil)
-	require.NoError(t, err)
-	return c
-}
-
-func (c *connected) run() {
-	go func() { c.stopped <- c.router.Run(context.Background()) }()
-	<-c.router.Running()
-}
-
-func (c *connected) close() {
-	synctest.Wait()
-	require.NoError(c.t, c.router.Close())
-	require.NoError(c.t, <-c.stopped)
-	require.NoError(c.t, c.Close())
-	require.NoError(c.t, c.Close(), "a second Close is harmless")
-}
-
-func (c *connected) publish(topic, uuid string) {
-	require.NoError(c.t, c.Publisher().Publish(topic, orderOf(uuid)))
-}
-
-// failingOnce fails for each message without a failure record, and records when it was called.
-func failingOnce(c *calls, done chan<- *message.Message) message.NoPublishHandlerFunc {
-	return func(msg *message.Message) error {
-		c.add(msg)
-		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-			return errDown
-		}
-		done <- msg
-		return nil
-	}
-}
-
-func TestHandlersOfAConnectionWithSchedulesOfTheirOwn(t *testing.T) {
+// The tiers of a handler that is added while others run start at once.
+func TestTiersOfAHandlerThatIsAddedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := connect(t)
+		a := newApp(t, backoff.Schedule{time.Second})
+		a.handle("billing", ignore)
+		a.run()
 		done := make(chan *message.Message, 2)
-		var first, own, later calls
-		c.AddConsumerHandler(c.router, "billing", "orders", failingOnce(&first, done))
-		c.AddConsumerHandler(c.router, "mailing", "mails", failingOnce(&own, done), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute}}})
-		c.run()
-		for topic, made := range map[string]*calls{"orders": &first, "mails": &own} {
-			c.publish(topic, "1")
-			<-done
-			want := map[string]time.Duration{"orders": time.Second, "mails": time.Minute}[topic]
-			assert.GreaterOrEqual(t, made.waits()[0], want)
-			assert.LessOrEqual(t, made.waits()[0], want+10*time.Millisecond)
-		}
-
-		// The tiers run. The tier of a handler that is added now starts at once.
-		c.AddConsumerHandler(c.router, "printing", "prints", failingOnce(&later, done), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}}})
-		require.NoError(t, c.router.RunHandlers(t.Context()))
-		c.publish("prints", "1")
+		var later calls
+		a.AddConsumerHandler(a.router, "printing", "prints", failingOnce(&later, done),
+			retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}, Jitter: 0.2}})
+		require.NoError(t, a.router.RunHandlers(t.Context()))
+		require.NoError(t, a.Publisher().Publish("prints", orderOf("1")))
 		<-done
 		assert.GreaterOrEqual(t, later.waits()[0], time.Hour)
-		assert.NotEmpty(t, c.publisher.to("retry.1h"))
-		c.close()
+		a.close()
 	})
 }
 
-// TestSubscriberOfSeveralTopics: each topic has a return topic of its own, whatever the order of the subscriptions.
-func TestSubscriberOfSeveralTopics(t *testing.T) {
-	for _, topics := range [][]string{{"orders", "mails"}, {"mails", "orders"}} {
+// TestHandlersAddedLater: a retry can be due before the handler subscribes to its return topic. gochannel would drop it.
+func TestHandlersAddedLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		subscribed := make(chan struct{})
+		a := newApp(t, backoff.Schedule{time.Millisecond}, forHandlers(func(s message.Subscriber) (message.Subscriber, error) {
+			return slowReturn{s, subscribed}, nil
+		}))
+		done := make(chan *message.Message, 1)
+		a.router.AddConsumerHandler("other", "nothing", a.pubSub, ignore)
+		a.run()
+		a.handle("billing", failingOnce(&calls{}, done))
+		go func() {
+			<-subscribed
+			a.publish("1")
+		}()
+		require.NoError(t, a.router.RunHandlers(context.Background()))
+		<-done
+		a.close()
+	})
+}
+
+// slowReturn subscribes return topics slowly.
+type slowReturn struct {
+	message.Subscriber
+	orders chan struct{} // closed when that topic is subscribed
+}
+
+func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if strings.HasPrefix(topic, "retry.return.") {
+		time.Sleep(time.Second)
+	}
+	if topic == "orders" {
+		defer close(s.orders)
+	}
+	return s.Subscriber.Subscribe(ctx, topic)
+}
+
+// Each topic of a subscriber has topics of its own for retries and dead letters.
+func TestTopicsOfASubscriber(t *testing.T) {
+	for separator, want := range map[string][]string{
+		"":  {"retry.1s", "retry.return.all.orders", "retry.dead.all.orders"},
+		"_": {"retry_1s", "retry_return_all.orders", "retry_dead_all.orders"},
+	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := connect(t)
-			subscriber, err := c.Subscriber("all")
+			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { c.Separator = separator })
+			s, err := a.Subscriber("all")
 			require.NoError(t, err)
-			c.router.AddMiddleware(c.Middleware)
-			done := make(chan *message.Message, 1)
-			var made calls
-			for _, topic := range topics {
-				c.router.AddConsumerHandler("of "+topic, topic, subscriber, failingOnce(&made, done))
+			letters, err := a.pubSub.Subscribe(t.Context(), want[2])
+			require.NoError(t, err)
+			a.router.AddConsumerHandler("archive", "orders", s, func(*message.Message) error { return errDown }).AddMiddleware(a.Middleware)
+			a.run()
+			a.publish("1")
+			letter := <-letters
+			letter.Ack()
+			record, _ := retry.ReadRecord(letter.Metadata)
+			assert.Equal(t, "all.orders", record.Handler)
+			for _, topic := range want {
+				assert.Len(t, a.publisher.to(topic), 1, topic)
 			}
-			c.run()
-			for _, topic := range topics {
-				c.publish(topic, "1")
-				back := <-done
-				assert.Equal(t, topic, message.SubscribeTopicFromCtx(back.Context()), "the handler of the topic")
-				record, _ := retry.ReadRecord(back.Metadata)
-				assert.Equal(t, topic, record.Topic)
-				assert.Equal(t, "all."+topic, record.Handler)
-				assert.Len(t, c.publisher.to("retry.return.all."+topic), 1)
-			}
-			c.close()
-			assert.Len(t, made.got, 4, "no other handler gets a retry")
+			a.close()
 		})
 	}
+}
+
+// On gochannel each subscription gets every message and every retry: with two of them, one message became several dead letters.
+func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
+	subscribe := func(a *app, name, topic string) (end func(), err error) {
+		s, err := a.Subscriber(name)
+		require.NoError(a.t, err)
+		_, err = s.Subscribe(a.t.Context(), topic)
+		return func() { require.NoError(a.t, s.Close()) }, err
+	}
+	for name, second := range map[string]func(a *app) error{
+		"another subscriber": func(a *app) error {
+			_, err := subscribe(a, "all", "orders")
+			return err
+		},
+		"another subscriber with the same return topic": func(a *app) error {
+			a.handle("all.orders", ignore)
+			return a.router.Run(a.t.Context())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newApp(t, backoff.Schedule{time.Second})
+			end, err := subscribe(a, "all", "orders")
+			require.NoError(t, err)
+			require.ErrorContains(t, second(a), `handler "all.orders" is subscribed already`)
+			_, err = subscribe(a, "all", "mails")
+			require.NoError(t, err, "another topic")
+			_, err = subscribe(a, "others", "orders")
+			require.NoError(t, err, "another name")
+			_, err = subscribe(a, "again", "retry.return.again.x")
+			require.NoError(t, err, "another topic's return topic")
+			end()
+			_, err = subscribe(a, "all", "orders")
+			require.NoError(t, err, "the first one has ended")
+			require.NoError(t, a.Close())
+		})
+	}
+	a := newApp(t, backoff.Schedule{time.Second})
+	s, err := a.Subscriber("all")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err = s.Subscribe(ctx, "orders")
+	require.NoError(t, err)
+	_, err = s.Subscribe(t.Context(), "orders")
+	require.ErrorContains(t, err, `subscribe to "orders" once, or use another name`)
+	cancel()
+	_, err = s.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+	require.NoError(t, a.Close())
 }
 
 func TestHandlerOfAConnectionProduces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		app := &closing{}
-		c := connect(t, func(config *relay.ConnectConfig) {
-			app.Publisher, config.AppPublisher = config.AppPublisher, app
-		})
-		bills, err := c.pubSub.Subscribe(t.Context(), "bills")
+		own := &closing{}
+		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { own.Publisher, c.AppPublisher = c.AppPublisher, own })
+		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
 		require.NoError(t, err)
-		c.AddHandler(c.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
+		names := make(chan string, 2)
+		a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
+			names <- message.SubscriberNameFromCtx(msg.Context()) + " " + message.PublisherNameFromCtx(msg.Context())
 			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				return nil, errDown
 			}
 			return []*message.Message{msg.Copy()}, nil
 		})
-		c.run()
-		c.publish("orders", "1")
+		a.run()
+		a.publish("1")
 		bill := <-bills
 		bill.Ack()
-		assert.Equal(t, orderOf("1").Metadata, bill.Metadata)
-		require.NoError(t, c.router.Close())
-		assert.Zero(t, app.closed, "the router does not close it")
-		c.close()
-		assert.Equal(t, 1, app.closed)
+		assert.Equal(t, orderOf("1").Metadata, bill.Metadata, "without the failure record and without the delay")
+		for range 2 {
+			assert.Equal(t, "gochannel.GoChannel relay_test.closing", <-names)
+		}
+		require.NoError(t, a.router.Close())
+		assert.Zero(t, own.closed, "the router does not close it")
+		a.close()
+		assert.Equal(t, 1, own.closed)
 	})
 }
+
+type closing struct {
+	message.Publisher
+	closed int
+}
+
+func (c *closing) Close() error { c.closed++; return nil }
 
 func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	for want, options := range map[string][]retry.Options{
@@ -184,19 +199,19 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 		`in use with group "", and now with group "mail"`:                {{Group: "mail"}},
 	} {
 		t.Run(want, func(t *testing.T) {
-			c := connect(t)
+			c := newApp(t, backoff.Schedule{time.Second})
 			_, err := c.Subscriber("billing")
 			require.NoError(t, err)
 			_, err = c.Subscriber("billing", options...)
 			require.ErrorContains(t, err, want)
-			c.AddConsumerHandler(c.router, "billing", "orders", ignore, options...)
+			c.handle("billing", ignore, options...)
 			err = c.router.Run(t.Context())
 			require.ErrorContains(t, err, want)
 			require.ErrorContains(t, err, `handler "billing"`)
 			require.NoError(t, c.Close())
 		})
 	}
-	c := connect(t)
+	c := newApp(t, backoff.Schedule{time.Second})
 	_, err := c.Subscriber("billing", retry.Options{Concurrency: 1})
 	require.NoError(t, err)
 	_, err = c.Subscriber("")
@@ -221,14 +236,10 @@ func (n noting) Subscribe(ctx context.Context, topic string) (<-chan *message.Me
 func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 	for range 10 { // the router has no order
 		var topics []string
-		c := connect(t, func(config *relay.ConnectConfig) {
-			made := config.NewHandlerSubscriber
-			config.NewHandlerSubscriber = func(p relay.HandlerSubscriberParams) (message.Subscriber, error) {
-				stock, err := made(p)
-				return noting{stock, &topics}, err
-			}
-		})
-		c.AddConsumerHandler(c.router, "billing", "orders", ignore)
+		c := newApp(t, backoff.Schedule{time.Second}, forHandlers(func(s message.Subscriber) (message.Subscriber, error) {
+			return noting{s, &topics}, nil
+		}))
+		c.handle("billing", ignore)
 		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retry.Options{Concurrency: 16, CloseTimeout: time.Minute})
 		c.AddHandler(c.router, "archive", "orders", "archived", message.PassthroughHandler, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}})
 		c.AddConsumerHandler(c.router, "nil", "orders", nil)
@@ -249,48 +260,64 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 	}
 }
 
-func TestTierNamedLikeAReturnTopicIsRefused(t *testing.T) {
-	c := connect(t, func(config *relay.ConnectConfig) {
-		config.GenerateTopic = func(p relay.TopicParams) (string, error) {
-			if p.Kind == relay.TierTopic && p.Tier == backoff.Tier(time.Hour) {
-				return "return billing", nil
-			}
-			return []string{"tier " + p.Tier.String(), "return " + p.Handler, "dead " + p.Handler}[p.Kind], nil
-		}
-	})
-	c.AddConsumerHandler(c.router, "billing", "orders", ignore)
-	_, err := c.Subscriber("mailing", retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}}})
-	require.ErrorContains(t, err, `GenerateTopic returned "return billing" for both handler "billing" and tier 1h; names must be unique`)
-	require.NoError(t, c.Close())
-}
-
-func TestInvalidConnectConfig(t *testing.T) {
-	_, err := relay.Connect(relay.ConnectConfig{}, nil)
+func TestInvalidConfigIsReportedAsAWhole(t *testing.T) {
+	_, err := relay.Connect(relay.Config{MaxHop: -1, RetiredSchedule: backoff.Schedule{1}}, nil)
 	for _, want := range []string{
-		"invalid relay.ConnectConfig: ", "Publisher is nil", "Schedule: backoff: no retries", "NewSubscriber is nil", "NewHandlerSubscriber is nil",
+		"invalid relay.Config: Publisher is nil", "Schedule: backoff: no retries", "RetiredSchedule: ", "NewSubscriber is nil",
+		"MaxHop is -1ns: it must be 0 (the default, 20s) or at least 100ms",
 	} {
 		require.ErrorContains(t, err, want)
 	}
 }
 
-func TestFactoryOfHandlerSubscribers(t *testing.T) {
-	c := connect(t)
-	_, err := c.Subscriber("mailing", retry.Options{Group: "mail"})
-	require.NoError(t, err)
-	assert.Equal(t, []relay.HandlerSubscriberParams{{Name: "mailing", Group: "mail"}}, c.asked)
-	require.NoError(t, c.Close())
-
-	for _, made := range []error{errDown, nil} {
-		c := connect(t, func(config *relay.ConnectConfig) {
-			config.NewHandlerSubscriber = func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return nil, made }
-		})
-		_, err := c.Subscriber("mailing")
-		if made != nil {
-			require.ErrorIs(t, err, errDown)
-		} else {
-			require.ErrorContains(t, err, "NewHandlerSubscriber returned neither")
+func TestFactoryOfSubscribers(t *testing.T) {
+	var asked []relay.SubscriberParams
+	a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+		stock := c.NewSubscriber
+		c.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
+			asked = append(asked, p)
+			return stock(p)
 		}
-		require.NoError(t, c.Close())
+	})
+	_, err := a.Subscriber("mailing", retry.Options{Group: "mail"})
+	require.NoError(t, err)
+	assert.Equal(t, []relay.SubscriberParams{{Handler: "mailing", Group: "mail"}}, asked)
+	require.NoError(t, a.Close())
+
+	for want, made := range map[string]error{"NewSubscriber returned neither": nil, "the bank is down": errDown} {
+		a := newApp(t, backoff.Schedule{time.Second},
+			forHandlers(func(message.Subscriber) (message.Subscriber, error) { return nil, made }))
+		_, err := a.Subscriber("mailing")
+		require.ErrorContains(t, err, want)
+		require.NoError(t, a.Close())
+	}
+}
+
+func TestHopOfATier(t *testing.T) {
+	for _, row := range []struct{ tier, maxHop, want time.Duration }{
+		{time.Second, 0, time.Second},
+		{20 * time.Second, 0, 20 * time.Second},
+		{21 * time.Second, 0, 10500 * time.Millisecond},
+		{10 * time.Second, 3 * time.Second, 2500 * time.Millisecond},
+		{10 * time.Second, 9 * time.Second, 5 * time.Second},
+		{10*time.Second + time.Millisecond, 5 * time.Second, 3334 * time.Millisecond},
+		{backoff.MaxDelay, 0, 20 * time.Second},
+		{time.Second, math.MaxInt64, time.Second},
+	} {
+		hops := map[backoff.Tier]time.Duration{}
+		a := newApp(t, backoff.Schedule{row.tier}, func(c *relay.Config) {
+			stock := c.NewSubscriber
+			c.MaxHop, c.NewSubscriber = row.maxHop, func(p relay.SubscriberParams) (message.Subscriber, error) {
+				if p.Handler == "" {
+					hops[p.Tier] = p.Hop
+				}
+				return stock(p)
+			}
+		})
+		a.handle("billing", ignore)
+		a.run()
+		a.stop()
+		assert.Equal(t, map[backoff.Tier]time.Duration{backoff.Tier(row.tier): row.want}, hops)
 	}
 }
 
@@ -311,18 +338,16 @@ func (n noted) Close() error {
 func TestConnectionClosesWhatItMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var order []string
-		c := connect(t, func(config *relay.ConnectConfig) {
-			pubSub := config.AppPublisher.(*gochannel.GoChannel)
-			config.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) {
-				return noted{Subscriber: pubSub, name: "tier", order: &order}, nil
+		stuck := func(name string) func(message.Subscriber) (message.Subscriber, error) {
+			return func(s message.Subscriber) (message.Subscriber, error) {
+				return noted{Subscriber: s, name: name, order: &order}, nil
 			}
-			config.NewHandlerSubscriber = func(relay.HandlerSubscriberParams) (message.Subscriber, error) {
-				return noted{Subscriber: pubSub, name: "handler", order: &order}, nil
-			}
-			config.AppPublisher = noted{Publisher: pubSub, name: "app", order: &order}
-			config.Publisher = noted{Publisher: pubSub, name: "copies", order: &order}
+		}
+		c := newApp(t, backoff.Schedule{time.Second}, forTiers(stuck("tier")), forHandlers(stuck("handler")), func(c *relay.Config) {
+			c.AppPublisher = noted{Publisher: c.AppPublisher, name: "app", order: &order}
+			c.Publisher = noted{Publisher: c.Publisher, name: "copies", order: &order}
 		})
-		c.AddConsumerHandler(c.router, "billing", "orders", ignore)
+		c.handle("billing", ignore)
 		c.run()
 		require.NoError(t, c.router.Close())
 		require.NoError(t, <-c.stopped)
@@ -338,11 +363,11 @@ func TestConnectionClosesWhatItMade(t *testing.T) {
 
 func TestPublisherOfBothIsClosedOnce(t *testing.T) {
 	both := &closing{}
-	c := connect(t, func(config *relay.ConnectConfig) {
-		both.Publisher = config.AppPublisher
-		config.Publisher, config.AppPublisher = both, nil
+	c := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+		both.Publisher = c.AppPublisher
+		c.Publisher, c.AppPublisher = both, nil
 	})
-	require.NoError(t, c.Publisher().Publish("orders", orderOf("1")))
+	c.publish("1")
 	require.NoError(t, c.Publisher().Close())
 	assert.Zero(t, both.closed)
 	require.NoError(t, c.Close())
@@ -358,7 +383,7 @@ type incomparable struct {
 func (incomparable) Close() error { return nil }
 
 func TestPublisherThatCannotBeCompared(t *testing.T) {
-	c := connect(t, func(config *relay.ConnectConfig) {
+	c := newApp(t, backoff.Schedule{time.Second}, func(config *relay.Config) {
 		config.Publisher = incomparable{config.AppPublisher, []int{1}}
 		config.AppPublisher = config.Publisher
 	})
@@ -368,18 +393,8 @@ func TestPublisherThatCannotBeCompared(t *testing.T) {
 // TestHandlerWithoutTheMiddleware: gochannel delivers a nacked message again at once.
 func TestHandlerWithoutTheMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		logs := watermill.NewCaptureLogger()
-		c := connect(t)
-		withLogs, err := relay.Connect(relay.ConnectConfig{
-			Config: relay.Config{
-				Publisher: c.publisher, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}, Prefix: "other",
-				NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return c.pubSub, nil },
-			},
-			AppPublisher:         c.pubSub,
-			NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return c.pubSub, nil },
-		}, logs)
-		require.NoError(t, err)
-		subscriber, err := withLogs.Subscriber("billing")
+		c := newApp(t, backoff.Schedule{time.Second})
+		subscriber, err := c.Subscriber("billing")
 		require.NoError(t, err)
 		var calls atomic.Int64
 		c.router.AddConsumerHandler("billing", "orders", subscriber, func(*message.Message) error {
@@ -387,18 +402,17 @@ func TestHandlerWithoutTheMiddleware(t *testing.T) {
 			return errDown
 		})
 		c.run()
-		c.publish("orders", "1")
+		c.publish("1")
 		time.Sleep(10 * time.Second)
 		assert.InDelta(t, 16, calls.Load(), 3, "10ms, 20ms, ... 640ms, and then once a second")
 		warnings := 0
-		for _, line := range logs.Captured()[watermill.InfoLogLevel] {
+		for _, line := range c.logs.Captured()[watermill.InfoLogLevel] {
 			if strings.Contains(line.Msg, "no retry middleware") {
 				warnings++
 				assert.Equal(t, "billing.orders", line.Fields["handler_name"])
 			}
 		}
 		assert.Equal(t, 1, warnings)
-		require.NoError(t, withLogs.Close())
 		c.close()
 	})
 }
@@ -406,13 +420,11 @@ func TestHandlerWithoutTheMiddleware(t *testing.T) {
 func TestHealthOfAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tier, handler := &scripted{}, &scripted{}
-		c := connect(t, func(config *relay.ConnectConfig) {
-			config.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) { return tier, nil }
-			config.NewHandlerSubscriber = func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return handler, nil }
-		})
+		c := newApp(t, backoff.Schedule{time.Second}, withTier(tier),
+			forHandlers(func(message.Subscriber) (message.Subscriber, error) { return handler, nil }))
 		require.NoError(t, c.Health().Ready())
 		began := time.Now()
-		c.AddConsumerHandler(c.router, "billing", "orders", ignore)
+		c.handle("billing", ignore)
 		c.router.AddConsumerHandler("stays", "nothing", c.pubSub, ignore)
 		c.run()
 		synctest.Wait()
@@ -439,35 +451,4 @@ func TestHealthOfAConnection(t *testing.T) {
 		synctest.Wait()
 		assert.Len(t, c.Health().Subscriptions, 1, "the failed one")
 	})
-}
-
-// TestReturnTopicsThatTheBackendDelays: a copy goes to the return topic at once, with the time until which the backend keeps it.
-func TestReturnTopicsThatTheBackendDelays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := connect(t, func(config *relay.ConnectConfig) { config.NewSubscriber, config.DelayedReturns = nil, true })
-		c.publisher.Publisher = delaying{c.pubSub}
-		done := make(chan *message.Message, 1)
-		var made calls
-		c.AddConsumerHandler(c.router, "billing", "orders", failingOnce(&made, done), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute}}})
-		c.run()
-		c.publish("orders", "1")
-		<-done
-		assert.GreaterOrEqual(t, made.waits()[0], time.Minute)
-		assert.LessOrEqual(t, made.waits()[0], time.Minute+10*time.Millisecond)
-		assert.Len(t, c.publisher.all, 1)
-		assert.Len(t, c.publisher.to("retry.return.billing"), 1)
-		c.close()
-	})
-}
-
-// delaying publishes when the time in the metadata has come.
-type delaying struct{ message.Publisher }
-
-func (d delaying) Publish(topic string, messages ...*message.Message) error {
-	until, err := time.Parse(time.RFC3339Nano, messages[0].Metadata.Get(delay.DelayedUntilKey))
-	if err != nil {
-		return err
-	}
-	time.AfterFunc(time.Until(until), func() { _ = d.Publisher.Publish(topic, messages...) })
-	return nil
 }

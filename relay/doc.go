@@ -9,8 +9,7 @@
 // due. Then the relay publishes the message to the return topic of the handler that failed, and after that acknowledges
 // it.
 //
-// Connect returns a retry.Connection, which adds handlers to a router. It makes a relay and the retry middleware. Apps
-// that want these parts use New, Relay.Backend and Relay.AddConsumerHandler.
+// Connect returns a retry.Connection, which adds handlers to a router.
 //
 // A handler is subscribed to two topics: its own and its return topic. No other handler and no other consumer group of
 // the original topic receives a retry. A slow handler does not block a tier. Payload, UUID and metadata come back
@@ -49,9 +48,8 @@
 // a process dies between publish and acknowledgement, or if Publish fails although the backend has stored the message.
 // Handlers must be idempotent.
 //
-// Foreign messages: a message on a tier that has no readable failure record, or whose record names no handler or one
-// for which GenerateTopic returns an error, is dead-lettered with DeadReasonForeign on the dead-letter topic of
-// UnknownHandler. Like every dead letter it has a record that retry.ReadRecord reads; if it had none, Topic is the
+// Foreign messages: a message on a tier that has no readable failure record, or whose record names no handler, is
+// dead-lettered with DeadReasonForeign on the topic "<Prefix>.dead.unknown". Like every dead letter it has a record that retry.ReadRecord reads; if it had none, Topic is the
 // tier's topic and Failures is 1. A message whose record names a handler of another process is forwarded to the return
 // topic of that handler.
 //
@@ -69,7 +67,7 @@
 // receives its message twice, with or without this package.
 //
 // gochannel keeps nothing over a restart. It drops what is published to a topic without a subscriber: dead letters, and
-// the retries of a handler that has stopped. Use one Relay per gochannel: a second one would forward every message
+// the retries of a handler that has stopped. Use one connection per gochannel: a second one would forward every message
 // again.
 //
 // # Names and changes
@@ -93,6 +91,5 @@
 // # Shutdown
 //
 // The tiers stop when the last handler of the relay stops; the relay then nacks every message that waits. Close the
-// router first, then the Connection, which closes its publishers too. Without a Connection: the router, the relay, the
-// publisher.
+// router first, then the Connection, which closes its publishers too.
 package relay

@@ -13,7 +13,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -21,13 +20,10 @@ import (
 // A whole app on Watermill's gochannel: no server, no network.
 func Example() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	retries, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher:     pubSub,
-			Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond, 20 * time.Millisecond}},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	retries, err := relay.Connect(relay.Config{
+		Publisher:     pubSub,
+		Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond, 20 * time.Millisecond}},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
 
@@ -59,13 +55,10 @@ func ExampleConnect() {
 	bill := func(*message.Message) error { return nil }
 
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, logger)
-	retries, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher:     pubSub,
-			Policy:        retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	retries, err := relay.Connect(relay.Config{
+		Publisher:     pubSub,
+		Policy:        retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, logger)
 	check(err)
 	retries.AddConsumerHandler(router, "billing", "orders", bill)
@@ -84,58 +77,22 @@ func ExampleConnect() {
 	check(retries.Close()) // after the router
 }
 
-func ExampleConnectConfig_Validate() {
-	fmt.Println(relay.ConnectConfig{Config: relay.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}}.Validate())
+func ExampleConfig_Validate() {
+	fmt.Println(relay.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}.Validate())
 	// Output:
-	// Publisher is nil: give the relay a publisher of its own
-	// NewSubscriber is nil: set a function that returns the subscriber of one tier; with gochannel return the Pub/Sub itself
-	// NewHandlerSubscriber is nil: set a function that returns the subscriber of one handler; with gochannel return the Pub/Sub itself
+	// Publisher is nil: set the publisher of the copies
+	// NewSubscriber is nil: set a function that returns the subscriber of one handler or tier; with gochannel return the Pub/Sub itself
 }
 
 // connectPubSub connects an app whose Pub/Sub has no settings.
 func connectPubSub(pubSub *gochannel.GoChannel) retry.Connection {
-	retries, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher:     pubSub,
-			Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	retries, err := relay.Connect(relay.Config{
+		Publisher:     pubSub,
+		Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
 	return retries
-}
-
-// alarms is an observer that reports dead letters.
-type alarms struct {
-	retry.NopObserver
-	of chan string
-}
-
-func (a alarms) Event(e retry.Event) {
-	if e.Outcome == retry.DeadLettered {
-		a.of <- fmt.Sprint(e.Handler, " gave up after ", e.Record.Failures, " failures")
-	}
-}
-
-// A handler with a policy of its own, and an observer of the connection.
-func ExampleConnect_addConsumerHandler() {
-	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
-	router := message.NewDefaultRouter(nil)
-	alarmed := make(chan string)
-	retries.Observe(alarms{of: alarmed})
-	retries.AddConsumerHandler(router, "mailing", "mails", func(*message.Message) error { return errors.New("no route to host") },
-		retry.Options{
-			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Millisecond, 2 * time.Millisecond}},
-		})
-	go func() { check(router.Run(context.Background())) }()
-	<-router.Running()
-	check(retries.Publisher().Publish("mails", message.NewMessage("mail-1", nil)))
-	fmt.Println(<-alarmed)
-	check(router.Close())
-	check(retries.Close())
-	// Output:
-	// mailing gave up after 3 failures
 }
 
 // A handler that produces messages. A message that it produces after a retry carries no failure record.
@@ -247,22 +204,6 @@ func ExampleConnect_observe() {
 	// tier retry.10ms 0
 }
 
-// A retry middleware with a policy of its own, for one handler. Its tiers are added to the relay's.
-func ExampleRelay_Backend() {
-	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	tiers, err := relay.New(relay.Config{
-		Publisher:     pubSub,
-		Policy:        retry.Policy{Schedule: backoff.Constant(time.Minute, 3)},
-		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-	}, nil)
-	check(err)
-	hourly := retry.Policy{Schedule: backoff.Constant(time.Hour, 24)}
-	_, err = middleware.New(hourly, tiers.Backend(), nil)
-	fmt.Println(err)
-	// Output:
-	// <nil>
-}
-
 func check(err error) {
 	if err != nil {
 		log.Fatal(err)
@@ -272,13 +213,10 @@ func check(err error) {
 // The messages of a paused handler wait before it, and its retries too.
 func ExampleConnect_pause() {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	retries, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher:     pubSub,
-			Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return pubSub, nil },
+	retries, err := relay.Connect(relay.Config{
+		Publisher:     pubSub,
+		Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
 	}, nil)
 	check(err)
 	router := message.NewDefaultRouter(nil)
@@ -305,16 +243,4 @@ func ExampleConnect_pause() {
 	// no handler is named "bill": the handlers are "billing"
 	// billing [paused]
 	// order-1
-}
-
-func ExampleConnect_resume() {
-	var retries retry.Connection // of Connect
-	maintain := func() error {
-		if err := retries.Pause("billing"); err != nil {
-			return err
-		}
-		// repair what the handler needs
-		return retries.Resume("billing")
-	}
-	_ = maintain
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -24,23 +25,23 @@ var errForeign = errors.New("the retry middleware did not publish this message")
 
 // next returns the topic that a message goes to now and the metadata of its copy: the next hop, the return topic of its
 // handler, or a dead-letter topic if the handler is unknown.
-func (p *pump) next(w *waiter, now time.Time) (TopicParams, message.Metadata) {
-	metadata := make(message.Metadata, len(w.msg.Metadata)+2)
+func (p *pump) next(w *waiter, now time.Time) (topic string, metadata message.Metadata) {
+	metadata = make(message.Metadata, len(w.msg.Metadata)+2)
 	maps.Copy(metadata, w.msg.Metadata)
 	delete(metadata, recordkey.HopDueAt)
 	switch {
 	case !w.known:
 		p.foreignRecord(w.record, now).Write(metadata)
-		return TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler}, metadata
+		return p.relay.topics.Dead(relaytopic.Unknown), metadata
 	case now.Before(dueAt(w.record)):
 		rest := dueAt(w.record).Sub(now)
 		tier := p.tierFor(rest)
 		if tier.topic == p.topic || rest > tier.longest+tier.slack() {
 			tier.startHop(metadata, now)
 		}
-		return TopicParams{Kind: TierTopic, Tier: tier.tier}, metadata
+		return tier.topic, metadata
 	default:
-		return TopicParams{Kind: ReturnTopic, Handler: w.record.Handler}, metadata
+		return p.relay.topics.Return(w.record.Handler), metadata
 	}
 }
 
@@ -87,19 +88,8 @@ func (p *pump) tierFor(rest time.Duration) tierTopic {
 }
 
 // publish publishes a copy under a context of its own: the message's context may end with the subscription.
-func (p *pump) publish(w *waiter, to TopicParams, metadata message.Metadata) (topic string, err error) {
-	topic, err = p.relay.config.Topic(to)
-	if err != nil && to.Kind == ReturnTopic { // the handler's name cannot be part of a topic name
-		p.relay.logger.Error("Message of a tier has no return topic", err,
-			p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID}))
-		w.known = false
-		to, metadata = p.next(w, time.Now())
-		topic, err = p.relay.config.Topic(to)
-	}
-	if err != nil {
-		return "", err
-	}
-	if to.Kind == DeadLetterTopic {
+func (p *pump) publish(w *waiter, topic string, metadata message.Metadata) error {
+	if !w.known {
 		p.relay.logger.Error("Message on a tier has no failure record that names a handler, dead-lettering it",
 			errForeign,
 			p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "destination": topic}))
@@ -108,5 +98,5 @@ func (p *pump) publish(w *waiter, to TopicParams, metadata message.Metadata) (to
 	defer cancel()
 	letter := message.NewMessageWithContext(ctx, w.msg.UUID, w.msg.Payload)
 	letter.Metadata = metadata
-	return topic, panics.Error("the publisher", func() error { return p.relay.config.Publisher.Publish(topic, letter) })
+	return panics.Error("the publisher", func() error { return p.relay.config.Publisher.Publish(topic, letter) })
 }

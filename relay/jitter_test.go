@@ -12,8 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -64,19 +62,17 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const messages, delay, jitter = 2000, 5 * time.Second, 0.2
 				const width = time.Second // of the jitter
-				c := connect(t, func(config *relay.ConnectConfig) {
-					pubSub, _ := config.NewSubscriber(relay.SubscriberParams{})
-					config.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) { return tierSubscriber(pubSub), nil }
-				})
+				a := newApp(t, backoff.Schedule{time.Second},
+					forTiers(func(s message.Subscriber) (message.Subscriber, error) { return tierSubscriber(s), nil }))
 				f := newFailsOnce()
-				c.AddConsumerHandler(c.router, "billing", "orders", f.handle(messages),
+				a.handle("billing", f.handle(messages),
 					retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{delay}, Jitter: jitter}})
-				c.run()
+				a.run()
 				for i := range messages {
-					c.publish("orders", fmt.Sprint(i))
+					a.publish(fmt.Sprint(i))
 				}
 				<-f.done
-				c.close()
+				a.close()
 				require.Len(t, f.back, messages, "none lost")
 				require.Len(t, f.all, 2*messages, "none twice")
 
@@ -92,7 +88,7 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 				}
 				topics := 0
 				for _, lane := range backoff.Lanes(delay, jitter) {
-					if len(c.publisher.to("retry."+backoff.Tier(lane).String())) > 0 {
+					if len(a.publisher.to("retry."+backoff.Tier(lane).String())) > 0 {
 						topics++
 					}
 				}
@@ -100,24 +96,4 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A middleware brings the lanes of its Jitter to the relay.
-func TestJitterOfAnAppThatMakesTheMiddlewareItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second})
-		policy := retry.Policy{Schedule: backoff.Schedule{time.Second}, Jitter: 0.2}
-		var err error
-		a.retry, err = retrymw.New(policy, a.tiers.Backend(), nil)
-		require.NoError(t, err)
-		var c calls
-		done := make(chan *message.Message, 1)
-		a.handle("billing", failingOnce(&c, done))
-		a.run()
-		a.publish("1")
-		<-done
-		assert.GreaterOrEqual(t, c.waits()[0], time.Second)
-		assert.LessOrEqual(t, c.waits()[0], 1210*time.Millisecond)
-		a.close()
-	})
 }

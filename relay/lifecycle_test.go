@@ -2,8 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,86 +14,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// scripted is a subscriber whose messages are sent by the test.
-type scripted struct {
-	mu     sync.Mutex
-	fail   func(tries int) error
-	tries  int
-	feed   chan *message.Message // of the present subscription
-	cut    chan struct{}         // closing it ends that subscription
-	closed int
-}
-
-func (s *scripted) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.tries++
-	if s.fail != nil {
-		if err := s.fail(s.tries); err != nil {
-			return nil, err
-		}
-	}
-	feed, cut, out := make(chan *message.Message), make(chan struct{}), make(chan *message.Message)
-	s.feed, s.cut = feed, cut
-	go func() {
-		defer close(out)
-		for {
-			select {
-			case msg := <-feed:
-				out <- msg
-			case <-cut:
-				return
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out, nil
-}
-
-func (s *scripted) Close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed++
-	return nil
-}
-
-func (s *scripted) send(msg *message.Message) {
-	s.mu.Lock()
-	feed := s.feed
-	s.mu.Unlock()
-	feed <- msg
-}
-
-func (s *scripted) subscriptions() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tries
-}
-
-func withTier(s *scripted) func(*relay.Config) {
-	return func(c *relay.Config) {
-		c.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) { return s, nil }
-	}
-}
-
-// waitingFor returns a message on a tier that is due after wait.
-func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
-	msg := message.NewMessageWithContext(ctx, "1", []byte("order"))
-	msg.Metadata = message.Metadata{
-		recordkey.Failures: "1", recordkey.Handler: "billing", recordkey.Topic: "orders",
-		recordkey.DueAt: time.Now().Add(wait).UTC().Format("2006-01-02T15:04:05.000Z"),
-	}
-	return msg
-}
-
-func ignore(*message.Message) error { return nil }
 
 // Only the end of the subscription is a shutdown. The context of a message ends in all cases. The time is real: the router waits with a
 // lock, and then the time of a bubble stops.
@@ -115,12 +36,7 @@ func TestFailureAtTheEndOfTheContext(t *testing.T) {
 			t.Parallel()
 			a := newApp(t, backoff.Schedule{10 * time.Millisecond})
 			outcomes := make(chan retry.Outcome, 10)
-			logger := watermill.NewCaptureLogger()
-			a.tiers.Observe(eventtest.OnEvent(func(e retry.Event) { outcomes <- e.Outcome }))
-			policy := retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}}
-			var err error
-			a.retry, err = retrymw.New(policy, a.tiers.Backend(), logger)
-			require.NoError(t, err)
+			a.Observe(eventtest.OnEvent(func(e retry.Event) { outcomes <- e.Outcome }))
 			a.router.AddMiddleware(middleware.Timeout(test.timeout)) // before the retry middleware
 			called := make(chan struct{}, 1)
 			handler := a.handle("billing", func(msg *message.Message) error {
@@ -144,9 +60,8 @@ func TestFailureAtTheEndOfTheContext(t *testing.T) {
 			require.NoError(t, a.router.Close())
 			require.NoError(t, <-a.stopped)
 			assert.Empty(t, outcomes)
-			assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel])
-			require.NoError(t, a.tiers.Close())
-			require.NoError(t, a.pubSub.Close())
+			assert.Empty(t, a.logs.Captured()[watermill.ErrorLogLevel])
+			require.NoError(t, a.Close())
 		})
 	}
 }
@@ -199,7 +114,7 @@ func TestLastAcknowledgementIsSent(t *testing.T) {
 			sent()
 		}()
 		require.NoError(t, a.router.Close())
-		require.NoError(t, a.tiers.Close())
+		require.NoError(t, a.Close())
 		require.Error(t, ctx.Err(), "the relay waited for the acknowledgement")
 		require.NoError(t, <-a.stopped)
 		require.NoError(t, a.pubSub.Close())
@@ -267,13 +182,11 @@ func TestCancelledDeliveryIsNotForwarded(t *testing.T) {
 func TestTierThatCannotBeSubscribedEndsRun(t *testing.T) {
 	for name, change := range map[string]func(*relay.Config){
 		"subscribe": withTier(&scripted{fail: func(int) error { return errDown }}),
-		"factory": func(c *relay.Config) {
-			c.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) { return nil, errDown }
-		},
+		"factory":   forTiers(func(message.Subscriber) (message.Subscriber, error) { return nil, errDown }),
 		"second tier": func(c *relay.Config) {
 			pubSub := c.NewSubscriber
 			c.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
-				if p.Topic == "retry.2s" {
+				if p.Tier == backoff.Tier(2*time.Second) {
 					return nil, errDown
 				}
 				return pubSub(p)
@@ -285,19 +198,8 @@ func TestTierThatCannotBeSubscribedEndsRun(t *testing.T) {
 		err := a.router.Run(t.Context())
 		require.ErrorIs(t, err, errDown, name)
 		require.ErrorContains(t, err, "cannot subscribe tier ", name)
-		require.NoError(t, a.tiers.Close())
-		require.NoError(t, a.pubSub.Close())
+		require.NoError(t, a.Close())
 	}
-}
-
-// Not in a synctest bubble, like all tests in which Run fails: the router then leaves a goroutine behind.
-func TestClosedRelayRefusesHandlers(t *testing.T) {
-	a := newApp(t, backoff.Schedule{time.Second})
-	require.NoError(t, a.tiers.Close())
-	require.NoError(t, a.tiers.Close(), "a second Close is harmless")
-	a.handle("billing", ignore)
-	require.ErrorIs(t, a.router.Run(t.Context()), retry.ErrClosed)
-	require.NoError(t, a.pubSub.Close())
 }
 
 // TestEndedSubscriptionIsMadeAgain: a tier without a subscription would keep its messages for ever.
@@ -338,7 +240,7 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 		}
 		run := func(name string) (*message.Router, func()) {
 			router := message.NewDefaultRouter(nil)
-			a.tiers.AddConsumerHandler(router, name, "orders", open{a.pubSub}, ignore)
+			a.AddConsumerHandler(router, name, "orders", ignore)
 			stopped := make(chan error, 1)
 			go func() { stopped <- router.Run(context.Background()) }()
 			<-router.Running()
@@ -355,31 +257,7 @@ func TestOneRelayOnTwoRouters(t *testing.T) {
 		<-feed().Acked()
 		assert.Equal(t, 2, tier.subscriptions())
 		closeThird()
-		require.NoError(t, a.tiers.Close())
+		require.NoError(t, a.Close())
 		assert.Equal(t, 1, tier.closed)
-		require.NoError(t, a.pubSub.Close())
 	})
 }
-
-// open ignores Close: the routers of the test share one subscriber.
-type open struct{ message.Subscriber }
-
-func (open) Close() error { return nil }
-
-func TestErrorsOfClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-			c.NewSubscriber = func(relay.SubscriberParams) (message.Subscriber, error) { return stuck{&scripted{}}, nil }
-		})
-		a.handle("billing", ignore)
-		a.run()
-		require.NoError(t, a.router.Close())
-		require.NoError(t, <-a.stopped)
-		require.ErrorContains(t, a.tiers.Close(), `cannot close the subscriber of topic "retry.1s"`)
-		require.NoError(t, a.pubSub.Close())
-	})
-}
-
-type stuck struct{ *scripted }
-
-func (stuck) Close() error { return errors.New("stuck") }

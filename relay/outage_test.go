@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -10,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -20,7 +22,7 @@ func TestOutageWithABreaker(t *testing.T) {
 	for name, breaker := range map[string]*retry.Breaker{"with": {Least: 5}, "without": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := connect(t, func(c *relay.ConnectConfig) { c.Policy.Breaker = breaker })
+				c := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { c.Policy.Breaker = breaker })
 				const messages = 50
 				up := time.Now().Add(10 * time.Minute)
 				var mu sync.Mutex
@@ -30,7 +32,7 @@ func TestOutageWithABreaker(t *testing.T) {
 					defer mu.Unlock()
 					outcomes[e.Outcome]++
 				}))
-				c.AddConsumerHandler(c.router, "billing", "orders", func(msg *message.Message) error {
+				c.handle("billing", func(msg *message.Message) error {
 					mu.Lock()
 					defer mu.Unlock()
 					if time.Now().Before(up) {
@@ -41,8 +43,8 @@ func TestOutageWithABreaker(t *testing.T) {
 					return nil
 				})
 				c.run()
-				for _, uuid := range names(messages) {
-					c.publish("orders", uuid)
+				for i := range messages {
+					c.publish(fmt.Sprint(i))
 				}
 				time.Sleep(time.Until(up) + 2*time.Minute)
 				synctest.Wait()
@@ -65,11 +67,4 @@ func TestOutageWithABreaker(t *testing.T) {
 			})
 		})
 	}
-}
-
-func names(n int) (all []string) {
-	for i := range n {
-		all = append(all, string(rune('a'+i/26))+string(rune('a'+i%26)))
-	}
-	return all
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -21,14 +22,8 @@ import (
 func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var nacks atomic.Int32
-		c := connect(t, func(config *relay.ConnectConfig) {
-			config.MaxHop = 5 * time.Second
-			stock := config.NewHandlerSubscriber
-			config.NewHandlerSubscriber = func(p relay.HandlerSubscriberParams) (message.Subscriber, error) {
-				s, err := stock(p)
-				return countNacks{s, &nacks}, err
-			}
-		})
+		c := newApp(t, backoff.Schedule{time.Second}, func(config *relay.Config) { config.MaxHop = 5 * time.Second },
+			forHandlers(func(s message.Subscriber) (message.Subscriber, error) { return countNacks{s, &nacks}, nil }))
 		var mu sync.Mutex
 		var calls []string
 		begin := time.Now()
@@ -42,11 +37,11 @@ func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
 			}
 			return nil
 		}
-		c.AddConsumerHandler(c.router, "billing", "orders", handler)
+		c.handle("billing", handler)
 		c.run()
-		c.publish("orders", "1")
+		c.publish("1")
 		time.Sleep(time.Second / 2)
-		c.publish("orders", "2")
+		c.publish("2")
 		time.Sleep(time.Minute - time.Second)
 		synctest.Wait()
 		assert.Equal(t, []string{"1 at 0s"}, calls, "neither the second message nor the retry of the first one")
@@ -57,7 +52,7 @@ func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
 		synctest.Wait()
 		assert.ElementsMatch(t, []string{"1 at 0s", "1 at 59s", "2 at 59s"}, calls)
 		require.NoError(t, c.Pause("billing"))
-		c.publish("orders", "3")
+		c.publish("3")
 		synctest.Wait()
 		require.NoError(t, c.Close())
 		time.Sleep(2 * time.Second) // the pause before a nack ends: a router that waits holds a lock, and the bubble's time would stand still
@@ -68,21 +63,19 @@ func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
 
 // A router closes while a message waits for the end of a pause.
 func TestAPauseDoesNotHoldTheRoutersClose(t *testing.T) { // not in a bubble: the router holds a lock while it closes
-	c := connect(t)
-	c.AddConsumerHandler(c.router, "billing", "orders", func(*message.Message) error { t.Error("the handler is paused"); return nil })
+	c := newApp(t, backoff.Schedule{time.Second})
+	c.handle("billing", func(*message.Message) error { t.Error("the handler is paused"); return nil })
 	c.run()
 	require.NoError(t, c.Pause("billing"))
-	c.publish("orders", "1")
-	require.NoError(t, c.router.Close(), "before its CloseTimeout")
-	require.NoError(t, <-c.stopped)
-	require.NoError(t, c.Close())
+	c.publish("1")
+	c.stop() // before the router's CloseTimeout
 }
 
 // An ended subscription is a fault, also of a paused handler.
 func TestHealthOfAPausedHandlerThatHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := connect(t)
-		c.AddConsumerHandler(c.router, "billing", "orders", func(*message.Message) error { return nil })
+		c := newApp(t, backoff.Schedule{time.Second})
+		c.handle("billing", func(*message.Message) error { return nil })
 		c.run()
 		require.NoError(t, c.Pause("billing"))
 		require.NoError(t, c.Health().Ready())

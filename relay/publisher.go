@@ -2,54 +2,44 @@ package relay
 
 import (
 	"errors"
-	"fmt"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Backend returns the backend of a middleware for handlers that the relay has added: give it to middleware.New. A
-// policy with other tiers than Config.Policy adds them: a tier that is new is subscribed at once where tiers run, else
-// with the first handler. The same prefix in other processes needs the tiers only while they have handlers that use
-// them. The middleware refuses messages of handlers that the relay did not add.
-func (r *Relay) Backend() backend.Backend { return relayBackend{r} }
-
-type relayBackend struct{ relay *Relay }
-
-// Use implements backend.Backend.
-func (b relayBackend) Use(policy retry.Policy) (backend.Traits, error) {
+// Use implements backend.Backend. The tiers of the policy are added to those of the relay: a tier that is new is
+// subscribed at once where tiers run, else with the first handler.
+func (r *relay) Use(policy retry.Policy) (backend.Traits, error) {
 	return backend.Traits{
-		DelayArrivals: !b.relay.config.DelayedReturns, Source: b.relay.source, Observers: &b.relay.observers,
-	}, b.relay.addTiers(middleware.Tiers(policy, false))
+		DelayArrivals: !r.config.DelayedReturns, Source: r.source, Observers: &r.observers,
+	}, r.addTiers(policy)
 }
 
 // Publish implements backend.Backend. A message to a tier that must wait longer than one hop gets the end of its
 // first hop.
-func (b relayBackend) Publish(c backend.Copy) (retry.Destination, error) {
-	to := TopicParams{Kind: TierTopic, Tier: c.Tier}
+func (r *relay) Publish(c backend.Copy) (retry.Destination, error) {
+	metadata := c.Message.Metadata
+	delete(metadata, recordkey.HopDueAt)
+	var topic string
 	switch {
 	case c.Tier == 0:
-		to = TopicParams{Kind: DeadLetterTopic, Handler: c.Handler}
-	case b.relay.config.DelayedReturns:
-		to = TopicParams{Kind: ReturnTopic, Handler: c.Handler}
-	}
-	topic, err := b.relay.config.Topic(to)
-	if err != nil {
-		return retry.Destination{}, fmt.Errorf("cannot generate the destination: %w", err)
-	}
-	delete(c.Message.Metadata, recordkey.HopDueAt)
-	if to.Kind == TierTopic {
-		tier, now := b.relay.tiers.Load().byTier[c.Tier], time.Now()
-		record, known := retry.ReadRecord(c.Message.Metadata)
+		topic = r.topics.Dead(c.Handler)
+	case r.config.DelayedReturns:
+		topic = r.topics.Return(c.Handler)
+	default:
+		topic = r.topics.Tier(c.Tier)
+		tier, now := r.tiers.Load().byTier[c.Tier], time.Now()
+		record, known := retry.ReadRecord(metadata)
 		if known && record.DueAt.After(now.Add(tier.longest+tier.slack())) {
-			tier.startHop(c.Message.Metadata, now)
+			tier.startHop(metadata, now)
 		}
 	}
-	err = observed{b.relay.config.Publisher, &b.relay.observers, true}.Publish(topic, c.Message)
+	err := observed{r.config.Publisher, &r.observers, true}.Publish(topic, c.Message)
 	return retry.Destination{Topic: topic}, ofCopy(err)
 }
 
@@ -63,3 +53,38 @@ func ofCopy(err error) error {
 	}
 	return &unpublished.Error{Kind: unpublished.Unconfirmed, Err: err}
 }
+
+// observed reports the results of a publisher.
+type observed struct {
+	message.Publisher
+	observers *backend.Observers
+	copies    bool
+}
+
+// Publish implements message.Publisher.
+func (p observed) Publish(topic string, messages ...*message.Message) error {
+	if !p.observers.Observes() || len(messages) == 0 {
+		return p.Publisher.Publish(topic, messages...)
+	}
+	began := time.Now()
+	err := p.Publisher.Publish(topic, messages...)
+	report := retry.Published{
+		Topic: topic, Copy: p.copies, Messages: len(messages), Result: retry.PublishConfirmed, Took: time.Since(began),
+	}
+	if messages[0] != nil {
+		report.Context = messages[0].Context()
+	}
+	if err != nil {
+		report.Result = retry.PublishFailed
+	}
+	p.observers.Published(report)
+	return err
+}
+
+// openPublisher is that of the app. It ignores Close: the router closes the publisher of a handler while other handlers
+// run.
+type openPublisher struct{ observed }
+
+func (openPublisher) Close() error { return nil }
+
+func (p openPublisher) String() string { return structName(p.observed.Publisher) }

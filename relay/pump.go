@@ -68,7 +68,7 @@ func (p *pumps) wait() { p.wg.Wait() }
 // a copy to the next topic, and acknowledges the message only after that.
 type pump struct {
 	tierTopic
-	relay      *Relay
+	relay      *relay
 	subscriber message.Subscriber
 	health     *subscriptions.Subscription
 
@@ -186,9 +186,8 @@ func (p *pump) settle(w *waiter) bool {
 	if w.known && p.relay.handlers.unsubscribed(w.record.Handler) && !now.Before(dueAt(w.record)) {
 		return p.later(w, now, fmt.Errorf("handler %q has not subscribed to its return topic yet", w.record.Handler))
 	}
-	next, metadata := p.next(w, now)
-	topic, err := p.publish(w, next, metadata)
-	if err != nil {
+	topic, metadata := p.next(w, now)
+	if err := p.publish(w, topic, metadata); err != nil {
 		return p.later(w, time.Now(), err)
 	}
 	w.msg.Ack()
@@ -255,6 +254,24 @@ func (p *pump) take() *waiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.waiting.take()
+}
+
+// shown returns what the pump keeps.
+func (p *pump) shown() retry.Waiting {
+	w := retry.Waiting{Kind: retry.WaitingTier, Queue: p.topic, Tier: p.tier}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.Messages = p.waiting.Len()
+	for _, kept := range p.waiting.all {
+		due := dueAt(kept.record)
+		if !kept.known || due.IsZero() {
+			due = kept.receivedAt // it does not wait for a delay
+		}
+		if w.NextDue.IsZero() || due.Before(w.NextDue) {
+			w.NextDue = due
+		}
+	}
+	return w
 }
 
 // awaitAck waits until the last acknowledgement is sent. Watermill's subscribers cancel a message's context after that.

@@ -1,9 +1,11 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -11,16 +13,19 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var errClosed = fmt.Errorf("close the relay after the router: %w", retry.ErrClosed)
+var errClosed = fmt.Errorf("close the connection after the router: %w", retry.ErrClosed)
 
-// Relay keeps the messages of the tiers until they are due and forwards them to the handlers that failed. It is safe
-// for concurrent use. Use one Relay per process, backend and prefix.
-type Relay struct {
+// relay keeps the messages of the tiers until they are due and forwards them to the handlers that failed. It is the
+// backend of the retry middleware.
+type relay struct {
 	config Config
+	topics relaytopic.Names
 	logger watermill.LoggerAdapter
 	source *backend.Source
 
@@ -38,63 +43,37 @@ type Relay struct {
 	users       int                           // subscriptions of handlers that have not ended
 	pumps       *pumps                        // nil before the first user
 	closed      bool
-	closing     chan struct{} // closed by Close
 }
 
-// New returns a Relay, or an error that reports all faults of the configuration. It does not connect to the backend:
-// the tiers are subscribed when the router subscribes the first handler, and if that fails, the router's Run returns
-// the error. A nil logger logs nothing.
-func New(config Config, logger watermill.LoggerAdapter) (*Relay, error) {
-	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid relay.Config: %w", err)
-	}
+func newRelay(config Config, logger watermill.LoggerAdapter) *relay {
 	config.setDefaults()
 	config.Policy = config.Policy.Clone()
-	tiers, err := newTierSet(config, tiersOf(config.Policy))
-	if err != nil {
-		return nil, fmt.Errorf("invalid relay.Config: %w", err)
-	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	r := &Relay{config: config, logger: logger, lock: make(chan struct{}, 1),
-		subscribers: map[string]message.Subscriber{}, closing: make(chan struct{})}
-	r.tiers.Store(tiers)
+	r := &relay{
+		config: config, topics: config.topics(), logger: logger, lock: make(chan struct{}, 1),
+		subscribers: map[string]message.Subscriber{},
+	}
+	r.tiers.Store(newTierSet(config, middleware.Tiers(config.Policy, false)))
 	r.source = &backend.Source{
-		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", config.Prefix),
-		Subscribe: "add its handler with AddConsumerHandler or AddHandler of the relay or its Connection, or give it " +
-			"the Connection's Subscriber",
+		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", cmp.Or(config.Prefix, "retry")),
+		Subscribe: "add its handler with AddConsumerHandler or AddHandler of the Connection, or give it the " +
+			"Connection's Subscriber",
 		MaxWait: config.MaxHop,
 	}
-	return r, nil
-}
-
-// Observe attaches observers, such as those of package observe, to all handlers with a middleware of the relay's
-// Backend. What an observer does cannot change the outcome of a message. Its errors are logged. Call it once for each
-// observer. A Connection has its own Observe.
-func (r *Relay) Observe(observers ...retry.Observer) {
-	r.observe(retry.Observed{
-		Health: func() retry.Health { return retry.Health{Subscriptions: r.health.Health()} }, Closed: r.closing,
-	}, observers)
-}
-
-// observe attaches observers with what the relay knows.
-func (r *Relay) observe(observed retry.Observed, observers []retry.Observer) {
-	observed.System, observed.Waiting, observed.Logger = structName(r.config.Publisher), r.waiting, r.logger
-	for _, o := range observers {
-		r.observers.Attach(o, observed)
-	}
+	return r
 }
 
 // locked locks the relay and returns the function that unlocks it.
-func (r *Relay) locked() func() {
+func (r *relay) locked() func() {
 	r.lock <- struct{}{}
 	return func() { <-r.lock }
 }
 
 // use counts one subscription of a handler until its context ends. The first one starts the pumps, the last one stops
 // them.
-func (r *Relay) use(ctx context.Context) error {
+func (r *relay) use(ctx context.Context) error {
 	defer r.locked()()
 	if r.closed {
 		return errClosed
@@ -115,7 +94,7 @@ func (r *Relay) use(ctx context.Context) error {
 }
 
 // start subscribes all tiers, or none if one fails.
-func (r *Relay) start() error {
+func (r *relay) start() error {
 	if r.pumps != nil {
 		r.pumps.wait() // a stopped pump may still be publishing
 	}
@@ -134,7 +113,7 @@ func (r *Relay) start() error {
 }
 
 // subscribe subscribes a tier and adds its pump, which does not run yet.
-func (r *Relay) subscribe(started *[]*pump, tier tierTopic) error {
+func (r *relay) subscribe(started *[]*pump, tier tierTopic) error {
 	subscriber, err := r.subscriber(tier)
 	if err == nil {
 		p := &pump{relay: r, tierTopic: tier, subscriber: subscriber}
@@ -146,30 +125,32 @@ func (r *Relay) subscribe(started *[]*pump, tier tierTopic) error {
 	return fmt.Errorf("cannot subscribe tier %v, topic %q: %w", tier.tier, tier.topic, err)
 }
 
-func (r *Relay) subscriber(tier tierTopic) (message.Subscriber, error) {
+func (r *relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 	if known := r.subscribers[tier.topic]; known != nil {
 		return known, nil
 	}
-	subscriber, err := r.config.NewSubscriber(SubscriberParams{Topic: tier.topic, Tier: tier.tier, Hop: tier.hop})
-	if err != nil {
-		return nil, err
+	subscriber, err := r.config.newSubscriber(SubscriberParams{Tier: tier.tier, Hop: tier.hop})
+	if err == nil {
+		r.subscribers[tier.topic] = subscriber
 	}
-	if subscriber == nil {
-		return nil, errors.New("NewSubscriber returned neither a subscriber nor an error: return a subscriber of the " +
-			"tier's topic")
-	}
-	r.subscribers[tier.topic] = subscriber
-	return subscriber, nil
+	return subscriber, err
 }
 
-// Close stops the tiers, nacks the messages that wait, and closes the subscribers of the tiers, but not the publisher.
-// Close the router first: a message that fails after Close waits on its tier until another relay, or a new process,
-// subscribes to it. A second Close does nothing.
-func (r *Relay) Close() error {
+// waiting returns the messages that this process keeps until they are due, for each tier that is subscribed. Messages
+// that the backend has not delivered yet, and dead letters, are not shown: no Pub/Sub of Watermill counts them.
+func (r *relay) waiting(context.Context) (all []retry.Waiting, err error) {
+	r.running.Range(func(p, _ any) bool {
+		all = append(all, p.(*pump).shown())
+		return true
+	})
+	slices.SortFunc(all, func(a, b retry.Waiting) int { return cmp.Compare(a.Tier, b.Tier) })
+	return all, nil
+}
+
+// Close stops the tiers, nacks the messages that wait, and closes the subscribers of the tiers. A message that fails
+// after it waits on its tier until a new process subscribes to it.
+func (r *relay) Close() error {
 	defer r.locked()()
-	if !r.closed {
-		close(r.closing)
-	}
 	r.closed = true
 	if r.pumps != nil {
 		r.pumps.stop()

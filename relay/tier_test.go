@@ -7,16 +7,48 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
+
+func TestMessageIsDeadLetteredAfterItsSchedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second, 10 * time.Minute, 5 * time.Second})
+		dead, err := a.pubSub.Subscribe(t.Context(), "retry.dead.billing")
+		require.NoError(t, err)
+		var c calls
+		a.handle("billing", func(msg *message.Message) error { c.add(msg); return errDown })
+		a.run()
+		a.publish("1")
+
+		letter := <-dead
+		letter.Ack()
+		waits := c.waits()
+		require.Len(t, waits, 3)
+		for i, want := range []time.Duration{time.Second, 10 * time.Minute, 5 * time.Second} {
+			assert.GreaterOrEqual(t, waits[i], want, "never early")
+			assert.LessOrEqual(t, waits[i], want+10*time.Millisecond)
+		}
+		assert.Equal(t, orderOf("1").Payload, letter.Payload)
+		record, ok := retry.ReadRecord(letter.Metadata)
+		require.True(t, ok)
+		assert.Equal(t, "orders", record.Topic)
+		assert.Equal(t, "billing", record.Handler)
+		assert.Equal(t, 4, record.Failures)
+		for _, key := range []string{"retry_hop_due_at", delay.DelayedUntilKey, delay.DelayedForKey} {
+			assert.NotContains(t, letter.Metadata, key)
+		}
+		assert.Len(t, a.publisher.to("retry.10m"), 30, "hops of 20 s")
+		a.close()
+	})
+}
 
 // TestManyMessagesComeBackInOrder: gochannel delivers all at once and not in order, and a long tier takes many hops.
 func TestManyMessagesComeBackInOrder(t *testing.T) {
@@ -49,34 +81,18 @@ func TestManyMessagesComeBackInOrder(t *testing.T) {
 	}
 }
 
-// TestRestOfARequestedDelayIsWaitedForOnAShorterTier: at the end of its own tier the message would wait behind later ones.
-func TestRestOfARequestedDelayIsWaitedForOnAShorterTier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second})
-		var c calls
-		done := make(chan struct{})
-		a.handle("billing", func(msg *message.Message) error {
-			if c.add(msg) == 1 {
-				return backoff.RetryAfter(errDown, 5500*time.Millisecond)
-			}
-			close(done)
-			return nil
-		})
-		a.run()
-		a.publish("1")
-		<-done
-		for _, topic := range []string{"retry.5s", "retry.1s", "retry.return.billing"} {
-			assert.Len(t, a.publisher.to(topic), 1, topic)
-		}
-		a.close()
-	})
-}
-
+// The rest of a delay is waited for on a shorter tier: at the end of its own one the message would wait behind later ones.
 func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
-	for _, requested := range []time.Duration{700 * time.Millisecond, 3 * time.Second, 47 * time.Second, 5 * time.Hour} {
+	for requested, copies := range map[time.Duration]map[string]int{ // by topic
+		700 * time.Millisecond:  {"retry.1s": 1},
+		5500 * time.Millisecond: {"retry.5s": 1, "retry.1s": 1},
+		3 * time.Second:         {"retry.1s": 0, "retry.5s": 1},
+		47 * time.Second:        nil,
+		5 * time.Hour:           nil,
+	} {
 		t.Run(requested.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := newApp(t, backoff.Schedule{time.Second, 30 * time.Second})
+				a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second})
 				var c calls
 				done := make(chan struct{})
 				a.handle("billing", func(msg *message.Message) error {
@@ -92,32 +108,14 @@ func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
 				require.Len(t, c.waits(), 1)
 				assert.GreaterOrEqual(t, c.waits()[0], requested)
 				assert.LessOrEqual(t, c.waits()[0], requested+5*time.Millisecond)
+				for topic, want := range copies {
+					assert.Len(t, a.publisher.to(topic), want, topic)
+				}
+				assert.Len(t, a.publisher.to("retry.return.billing"), 1)
 				a.close()
 			})
 		})
 	}
-}
-
-func TestNoOtherHandlerSeesTheRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second})
-		var billing, printing calls
-		done := make(chan struct{})
-		a.handle("billing", func(msg *message.Message) error {
-			if billing.add(msg) == 1 {
-				return errDown
-			}
-			close(done)
-			return nil
-		})
-		a.handle("printing", func(msg *message.Message) error { printing.add(msg); return nil })
-		a.run()
-		a.publish("1")
-		<-done
-		a.close()
-		assert.Len(t, printing.all, 1)
-		assert.Len(t, billing.all, 2)
-	})
 }
 
 func TestPublishThatFailsIsTriedAgain(t *testing.T) {
@@ -238,6 +236,10 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		put("foreign", message.Metadata{"trace": "abc"})
 		put("nil", nil)
 		put("no handler", message.Metadata{recordkey.Failures: "1"})
+		put("stated", message.Metadata{
+			recordkey.Failures: "3", recordkey.Topic: "orders", recordkey.Reason: "the bank is down",
+			recordkey.LastFailedAt: "2000-01-01T00:00:00.000Z", recordkey.DueAt: "2000-01-01T00:00:00.100Z",
+		})
 		put("garbled count", message.Metadata{recordkey.Failures: "-1", recordkey.Handler: "billing"})
 		put("garbled time", message.Metadata{recordkey.Failures: "2", recordkey.Handler: "billing", recordkey.DueAt: "soon"})
 		put("elsewhere", message.Metadata{recordkey.Failures: "1", recordkey.Handler: "of another process"})
@@ -250,10 +252,18 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		a.close()
 
 		unknown := a.publisher.to("retry.dead.unknown")
-		assert.Len(t, unknown, 5)
+		assert.Len(t, unknown, 6)
 		for _, one := range unknown {
 			record, ok := retry.ReadRecord(one.msg.Metadata)
 			assert.True(t, ok, "ReadRecord reads %s: %v", one.msg.UUID, one.msg.Metadata)
+			if one.msg.UUID == "stated" {
+				failedAt := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+				assert.Equal(t, retry.Record{
+					Failures: 3, FirstFailedAt: failedAt, LastFailedAt: failedAt, Reason: "the bank is down",
+					Topic: "orders", Subscriber: "gochannel.GoChannel", DeadReason: relay.DeadReasonForeign,
+				}, record, "what its own record states is kept")
+				continue
+			}
 			assert.Equal(t, relay.DeadReasonForeign, record.DeadReason)
 			assert.Equal(t, 1, record.Failures)
 			assert.WithinDuration(t, start, record.LastFailedAt, time.Second)
@@ -271,39 +281,6 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		assert.GreaterOrEqual(t, back[1].at.Sub(start), time.Minute)
 		assert.NotContains(t, back[1].msg.Metadata, "retry_hop_due_at")
 		assert.Less(t, len(a.publisher.to("retry.1m")), 5, "no hot loop")
-	})
-}
-
-// TestHandlerNameThatCannotBeATopic: the message is dead-lettered and does not block its tier.
-func TestHandlerNameThatCannotBeATopic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-			c.GenerateTopic = func(p relay.TopicParams) (string, error) {
-				if p.Handler == "a b" {
-					return "", fmt.Errorf("%q contains a space", p.Handler)
-				}
-				return fmt.Sprintf("%d_%v_%s", p.Kind, p.Tier, p.Handler), nil
-			}
-		})
-		a.handle("billing", func(*message.Message) error { return nil })
-		a.run()
-		msg := message.NewMessage("1", nil)
-		msg.Metadata = message.Metadata{
-			recordkey.Failures: "3", recordkey.Handler: "a b", recordkey.Topic: "orders", recordkey.Reason: "the bank is down",
-			recordkey.LastFailedAt: "2000-01-01T00:00:00.000Z", recordkey.DueAt: "2000-01-01T00:00:00.100Z",
-		}
-		require.NoError(t, a.pubSub.Publish("0_1s_", msg))
-		time.Sleep(time.Second)
-		a.close()
-		unknown := a.publisher.to("2_0s_unknown")
-		require.Len(t, unknown, 1)
-		record, ok := retry.ReadRecord(unknown[0].msg.Metadata)
-		require.True(t, ok)
-		failedAt := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-		assert.Equal(t, retry.Record{
-			Failures: 3, FirstFailedAt: failedAt, LastFailedAt: failedAt, Reason: "the bank is down", Topic: "orders", Handler: "a b",
-			Subscriber: "gochannel.GoChannel", DeadReason: relay.DeadReasonForeign,
-		}, record, "what its own record states is kept")
 	})
 }
 
@@ -334,53 +311,19 @@ func TestFirstHopBeginsAtTheFailure(t *testing.T) {
 	})
 }
 
-func TestSlowHandlerDoesNotBlockItsTier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second})
-		var fast calls
-		release, done := make(chan struct{}), make(chan struct{})
-		a.handle("slow", func(msg *message.Message) error {
-			if _, retried := retry.ReadRecord(msg.Metadata); retried {
-				<-release
-				return nil
-			}
-			return errDown
-		})
-		a.handle("fast", func(msg *message.Message) error {
-			if fast.add(msg) == 1 {
-				return errDown
-			}
-			close(done)
-			return nil
-		})
-		a.run()
-		a.publish("1")
-		<-done
-		assert.LessOrEqual(t, fast.waits()[0], 1010*time.Millisecond)
-		close(release)
-		a.close()
-	})
-}
-
-// TestHandlerThatTheRelayDidNotAddIsRefused: nothing subscribes to its return topic. The error names the handler, the topic and
-// what to do.
+// TestHandlerThatTheRelayDidNotAddIsRefused: nothing subscribes to its return topic. The error names the handler, the
+// topic and what to do.
 func TestHandlerThatTheRelayDidNotAddIsRefused(t *testing.T) { // not in a bubble: the router holds a lock while it closes
-	logger := watermill.NewCaptureLogger()
 	a := newApp(t, backoff.Schedule{time.Second})
-	tiered, err := retrymw.New(retry.Policy{Schedule: backoff.Schedule{time.Second}}, a.tiers.Backend(), logger)
-	require.NoError(t, err)
 	a.router.AddConsumerHandler("billing", "orders", a.pubSub, func(*message.Message) error {
 		t.Error("the handler is called")
 		return errDown
-	}).AddMiddleware(tiered.Middleware)
+	}).AddMiddleware(a.Middleware)
 	a.run()
 	a.publish("1")
-	refusals := func() []watermill.CapturedMessage { return logger.Captured()[watermill.ErrorLogLevel] }
+	refusals := func() []watermill.CapturedMessage { return a.logs.Captured()[watermill.ErrorLogLevel] }
 	require.Eventually(t, func() bool { return len(refusals()) > 0 }, time.Minute, time.Millisecond)
-	require.NoError(t, a.router.Close())
-	require.NoError(t, <-a.stopped)
-	require.NoError(t, a.tiers.Close())
-	require.NoError(t, a.pubSub.Close())
+	a.stop()
 	assert.Empty(t, a.publisher.all, "nothing is published")
 	for _, want := range []string{`handler "billing" on topic "orders"`, `the relay with prefix "retry"`, "add its handler with AddConsumerHandler"} {
 		assert.ErrorContains(t, refusals()[0].Err, want)

@@ -1,12 +1,13 @@
 package relay
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -25,81 +26,48 @@ type tierTopic struct {
 type tierSet struct {
 	declared []backoff.Tier // of all policies: new messages can go there
 	all      []tierTopic    // those of RetiredSchedule too; empty with DelayedReturns
-	byTopic  map[string]tierTopic
 	byTier   map[backoff.Tier]tierTopic
 }
 
-// tiersOf returns a schedule with all tiers of a policy.
-func tiersOf(policy retry.Policy) (schedule backoff.Schedule) {
-	for _, tier := range middleware.Tiers(policy, false) {
-		schedule = append(schedule, time.Duration(tier))
-	}
-	return schedule
-}
-
-// newTierSet returns the tiers of a schedule and of RetiredSchedule. Each must have a topic of its own.
-func newTierSet(c Config, schedule backoff.Schedule) (*tierSet, error) {
-	set := &tierSet{declared: schedule.Tiers(), byTopic: map[string]tierTopic{}, byTier: map[backoff.Tier]tierTopic{}}
+// newTierSet returns the declared tiers, in their order, and those of RetiredSchedule.
+func newTierSet(c Config, declared []backoff.Tier) *tierSet {
+	set := &tierSet{declared: declared, byTier: map[backoff.Tier]tierTopic{}}
 	if c.DelayedReturns {
-		return set, nil
+		return set
 	}
-	var faults []error
-	unknown, err := c.Topic(TopicParams{Kind: DeadLetterTopic, Handler: UnknownHandler})
-	if err != nil {
-		faults = append(faults, err)
-	}
-	for _, tier := range slices.Concat(schedule, c.RetiredSchedule).Tiers() {
-		topic, err := c.Topic(TopicParams{Kind: TierTopic, Tier: tier})
-		if err != nil {
-			faults = append(faults, err)
-			continue
-		}
-		if other, found := set.byTopic[topic]; found {
-			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and tier %v; names must "+
-				"be unique", topic, other.tier, tier))
-		}
-		if topic == unknown {
-			faults = append(faults, fmt.Errorf("GenerateTopic returned %q for both tier %v and the dead-letter topic "+
-				"of unknown handlers; names must be unique", topic, tier))
-		}
-		t := tierTopic{topic: topic, tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)}
+	for _, tier := range merge(declared, c.RetiredSchedule.Tiers()) {
+		t := tierTopic{topic: c.topics().Tier(tier), tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)}
 		t.longest = t.hop
-		if tier >= set.declared[len(set.declared)-1] {
+		if tier >= declared[len(declared)-1] {
 			t.longest = max(t.hop, min(time.Second, c.MaxHop)-t.slack())
 		}
-		set.byTopic[topic], set.byTier[tier] = t, t
+		set.byTier[tier] = t
 		set.all = append(set.all, t)
 	}
-	return set, errors.Join(faults...)
+	return set
+}
+
+// merge returns the tiers of both, each once, the shortest first.
+func merge(a, b []backoff.Tier) []backoff.Tier {
+	all := slices.Concat(a, b)
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 // addTiers adds tiers to those that messages can go to.
-func (r *Relay) addTiers(tiers []backoff.Tier) error {
+func (r *relay) addTiers(policy retry.Policy) error {
 	defer r.locked()()
 	if r.closed {
 		return errClosed
 	}
 	old := r.tiers.Load()
-	var union backoff.Schedule
-	for _, tier := range slices.Concat(tiers, old.declared) {
-		union = append(union, time.Duration(tier))
-	}
-	set, err := newTierSet(r.config, union)
-	if err != nil {
-		return err
-	}
+	set := newTierSet(r.config, merge(old.declared, middleware.Tiers(policy, false)))
 	var started []*pump
 	for _, tier := range set.all {
-		if _, known := old.byTopic[tier.topic]; known {
+		if _, known := old.byTier[tier.tier]; known || r.users == 0 {
 			continue
 		}
-		if handler, taken := r.handlers.uses(tier.topic); taken {
-			err = fmt.Errorf("GenerateTopic returned %q for both handler %q and tier %v; names must be unique",
-				tier.topic, handler, tier.tier)
-		} else if r.users > 0 {
-			err = r.subscribe(&started, tier)
-		}
-		if err != nil {
+		if err := r.subscribe(&started, tier); err != nil {
 			abandon(started)
 			return err
 		}
@@ -109,4 +77,57 @@ func (r *Relay) addTiers(tiers []backoff.Tier) error {
 		r.pumps.start(pump)
 	}
 	return nil
+}
+
+const timeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// hopOf divides a tier into equal hops no longer than maxHop, except for the rounding up to whole milliseconds.
+func hopOf(tier, maxHop time.Duration) time.Duration {
+	hops := (tier-1)/maxHop + 1
+	return ceilMilliseconds((tier-1)/hops + 1)
+}
+
+// slack is how much longer than one hop a message waits, if it is then due. Clocks differ a little, and that difference
+// must not cost another hop.
+func (t tierTopic) slack() time.Duration { return t.hop/20 + 2*time.Millisecond }
+
+func (t tierTopic) startHop(metadata message.Metadata, now time.Time) {
+	metadata[recordkey.HopDueAt] = ceilMillisecond(now.Add(t.longest)).UTC().Format(timeLayout)
+}
+
+// hopEnd returns the end of the message's present hop. It returns false for a time that cannot be read.
+func hopEnd(metadata message.Metadata) (time.Time, bool) {
+	text, found := metadata[recordkey.HopDueAt]
+	if !found {
+		return time.Time{}, false
+	}
+	end, err := time.Parse(timeLayout, text)
+	return end, err == nil
+}
+
+// dueAt returns the earliest time at which the message may come back. The times of a record are cut to whole
+// milliseconds, so one millisecond is added.
+func dueAt(record retry.Record) time.Time {
+	if record.DueAt.IsZero() {
+		return record.DueAt
+	}
+	return record.DueAt.Add(time.Millisecond)
+}
+
+func ceilMillisecond(t time.Time) time.Time {
+	if cut := t.Truncate(time.Millisecond); cut.Before(t) {
+		return cut.Add(time.Millisecond)
+	}
+	return t
+}
+
+func ceilMilliseconds(d time.Duration) time.Duration {
+	return (d + time.Millisecond - 1) / time.Millisecond * time.Millisecond
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }

@@ -16,7 +16,7 @@ type Options struct {
 
 	// Group is the consumer group: each group gets every message of a topic, and the handlers of a group share them.
 	// That needs a backend with consumer groups: on gochannel each handler gets every message, with or without a group.
-	// With package relay it is a parameter of NewHandlerSubscriber, which makes it the consumer group of the Pub/Sub's
+	// With package relay it is a parameter of NewSubscriber, which makes it the consumer group of the Pub/Sub's
 	// own subscriber. On RabbitMQ the group's queue is named "<topic>_<group>", as
 	// amqp.GenerateQueueNameTopicNameWithSuffix names it, and the app's configuration needs an exchange
 	// (amqp.NewDurablePubSubConfig). The default is none.

@@ -196,12 +196,9 @@ func TestTraceOnARelay(t *testing.T) {
 	t.Parallel()
 	s := &shelf{GoChannel: gochannel.NewGoChannel(gochannel.Config{}, nil)}
 	log := watermill.NopLogger{}
-	memory, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher: unclosed{s}, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
+	memory, err := relay.Connect(relay.Config{
+		Publisher: unclosed{s}, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
 	}, log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, memory.Close()) })

@@ -13,7 +13,7 @@ import (
 )
 
 // Backend publishes the copies of failed messages. NewTieredRetry of a builder of package config makes the middleware
-// with one for RabbitMQ, and Relay.Backend of package relay returns one for other Pub/Subs.
+// with one for RabbitMQ, and Connect of package relay with one for other Pub/Subs.
 type Backend interface {
 	// Use makes the tiers of a policy ready for copies, and returns what differs between backends. New calls it once.
 	// The error is that of New.

@@ -85,11 +85,16 @@ var rules = []rule{
 		alone:  true,
 	},
 	{
+		folder: "internal/relaytopic",
+		may:    []string{module + "/backoff"},
+		why:    "it is names: those who forward messages and those who read dead letters agree on them",
+	},
+	{
 		folder: "letters/relayletters",
 		may: []string{
 			watermill, module + "/internal/recordkey", module + "/internal/redrive", module + "/internal/users",
-			module + "/letters",
-			module + "/middleware", module + "/relay", module + "/retry",
+			module + "/letters", module + "/internal/panics", module + "/internal/relaytopic", module + "/backoff",
+			module + "/middleware", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "it is for the other Pub/Subs, and somebody who only retries never meets it",
@@ -259,7 +264,7 @@ var rules = []rule{
 		folder: "relay",
 		may: []string{
 			module + "/internal/panics",
-			module + "/internal/options", watermill, module + "/backoff", module + "/internal/msgctx", module + "/internal/faults", module + "/internal/gate",
+			module + "/internal/relaytopic", module + "/internal/options", watermill, module + "/backoff", module + "/internal/msgctx", module + "/internal/faults", module + "/internal/gate",
 			module + "/internal/recordkey", module + "/internal/subscriptions", module + "/internal/warning", module + "/middleware", module + "/internal/backend", module + "/internal/unpublished", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},

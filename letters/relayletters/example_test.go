@@ -19,8 +19,7 @@ func ExampleOpen() {
 
 	dead, err := relayletters.Open(relayletters.Config{Publisher: publisher, Reader: reader})
 	check(err)
-	topic, err := dead.TopicOf("billing") // retry.dead.billing
-	check(err)
+	topic := dead.TopicOf("billing") // retry.dead.billing
 	summary, err := dead.Redrive(ctx, topic, letters.Redrive{Rate: 50, MaxRedead: 0.05})
 	fmt.Println(summary) // also with an error
 	check(err)

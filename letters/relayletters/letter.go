@@ -11,7 +11,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -44,17 +43,10 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 // target returns the return topic of a handler. It is empty where the dead letters of that handler are on another
 // topic: every publisher can write a handler's name.
 func (s *Store) target(topic, handler string) string {
-	if handler == "" {
+	if handler == "" || s.TopicOf(handler) != topic {
 		return ""
 	}
-	if dead, err := s.TopicOf(handler); err != nil || dead != topic {
-		return ""
-	}
-	target, err := s.topic(relay.ReturnTopic, handler)
-	if err != nil {
-		return ""
-	}
-	return target
+	return s.topics().Return(handler)
 }
 
 // ownMetadata is the metadata of the app.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -38,8 +39,8 @@ func (s *Store) Discard(ctx context.Context, topic string, options letters.Disca
 
 // run goes through the letters. It locks the topic, unless nothing is changed.
 func (s *Store) run(ctx context.Context, topic string, run *redrive.Run) (letters.Summary, error) {
-	if err := s.begin(); err != nil {
-		return letters.Summary{}, err
+	if !s.calls.Enter() { // Close waits for those that have entered
+		return letters.Summary{}, letters.ErrClosed
 	}
 	defer s.calls.Leave()
 	ctx, release := s.use(ctx)
@@ -179,10 +180,5 @@ func (i *item) Remove(ctx context.Context) error {
 func change(ctx context.Context, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("panic: %v", recovered)
-		}
-	}()
-	return do(ctx)
+	return panics.Error("the backend", func() error { return do(ctx) })
 }

@@ -184,12 +184,9 @@ func (s *shelf) letters(t *testing.T, change ...func(*relayletters.Config)) *rel
 // shelfApp is an app on a shelf, whose handler is billing on orders.
 func shelfApp(t *testing.T, s *shelf, schedule backoff.Schedule, handle message.NoPublishHandlerFunc) (stop func()) {
 	t.Helper()
-	connection, err := relay.Connect(relay.ConnectConfig{
-		Config: relay.Config{
-			Publisher: unclosed{s}, Policy: retry.Policy{Schedule: schedule},
-			NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
-		},
-		NewHandlerSubscriber: func(relay.HandlerSubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
+	connection, err := relay.Connect(relay.Config{
+		Publisher: unclosed{s}, Policy: retry.Policy{Schedule: schedule},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
 	}, nil)
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -11,9 +11,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/relay"
 )
 
 // Config configures Open. The Publisher and the Reader then belong to the Store, which closes them.
@@ -25,9 +25,8 @@ type Config struct {
 	// Reader reads the dead-letter topics. Required.
 	Reader Reader
 
-	// Prefix and GenerateTopic are those of relay.Config.
-	Prefix        string
-	GenerateTopic func(relay.TopicParams) (string, error)
+	// Prefix and Separator are those of relay.Config.
+	Prefix, Separator string
 }
 
 // Validate reports all faults of the configuration in one error.
@@ -117,15 +116,12 @@ func Open(config Config) (*Store, error) {
 	return s, nil
 }
 
-// TopicOf returns the dead-letter topic of a handler, by default "<Prefix>.dead.<handler>". The letters of
-// relay.UnknownHandler are those of messages that named no handler.
-func (s *Store) TopicOf(handler string) (string, error) {
-	return s.topic(relay.DeadLetterTopic, handler)
-}
+// TopicOf returns the dead-letter topic of a handler, by default "<Prefix>.dead.<handler>". The letters of the handler
+// "unknown" are those of messages that named no handler.
+func (s *Store) TopicOf(handler string) string { return s.topics().Dead(handler) }
 
-func (s *Store) topic(kind relay.TopicKind, handler string) (string, error) {
-	names := relay.Config{Prefix: s.config.Prefix, GenerateTopic: s.config.GenerateTopic}
-	return names.Topic(relay.TopicParams{Kind: kind, Handler: handler})
+func (s *Store) topics() relaytopic.Names {
+	return relaytopic.Names{Prefix: s.config.Prefix, Separator: s.config.Separator}
 }
 
 // batch is how many letters are read at once.
@@ -197,14 +193,6 @@ func (s *Store) cause(ctx context.Context, err error) error {
 	default:
 		return fmt.Errorf("%w: %w", ctx.Err(), cause)
 	}
-}
-
-// begin counts a call that changes a topic. Close waits for it.
-func (s *Store) begin() error {
-	if !s.calls.Enter() {
-		return letters.ErrClosed
-	}
-	return nil
 }
 
 // Close ends all calls. It waits for those of Redrive and Discard, so do not call it from their functions. Then it

@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -74,8 +73,7 @@ func TestLettersBrowse(t *testing.T) {
 	}
 	assert.Equal(t, 550, seen)
 
-	topic, err := store.TopicOf("billing")
-	require.NoError(t, err)
+	topic := store.TopicOf("billing")
 	assert.Equal(t, deadTopic, topic)
 }
 
@@ -498,12 +496,6 @@ func TestLettersConfigIsValidated(t *testing.T) {
 	_, err := relayletters.Open(relayletters.Config{})
 	require.ErrorContains(t, err, "Publisher is nil")
 	require.ErrorContains(t, err, "Reader is nil")
-	s := newShelf()
-	store := s.letters(t, func(c *relayletters.Config) {
-		c.GenerateTopic = func(p relay.TopicParams) (string, error) { return "", errors.New("no name") }
-	})
-	s.dead(t, 0, 1)
-	assert.Empty(t, browse(t, store, deadTopic, letters.Filter{})[0].Target)
-	_, err = store.TopicOf("billing")
-	require.ErrorContains(t, err, "no name")
+	store := newShelf().letters(t, func(c *relayletters.Config) { c.Prefix, c.Separator = "later", "_" })
+	assert.Equal(t, "later_dead_billing", store.TopicOf("billing"))
 }

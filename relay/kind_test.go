@@ -1,0 +1,41 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+)
+
+// A Watermill publisher says nothing but that it took too long: the copy may have arrived.
+func TestKindsOfPublishErrors(t *testing.T) {
+	errDown := errors.New("the bank is down")
+	refused := &unpublished.Error{Kind: unpublished.Refused, Err: errDown}
+	for name, row := range map[string]struct {
+		err        error
+		classified bool
+		want       unpublished.Kind
+	}{
+		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, unpublished.Unconfirmed},
+		"context":            {context.DeadlineExceeded, true, unpublished.Unconfirmed},
+		"any other":          {errDown, false, 0},
+		"of RabbitMQ":        {&publish.Error{Err: publish.ErrNacked}, true, unpublished.Rejected},
+		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, unpublished.Refused},
+		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, unpublished.Refused},
+	} {
+		err := ofCopy(row.err)
+		require.ErrorIs(t, err, row.err, name)
+		var failed *unpublished.Error
+		require.Equal(t, row.classified, errors.As(err, &failed), name)
+		if row.classified {
+			assert.Equal(t, row.want, failed.Kind, name)
+		}
+	}
+}
