@@ -1,15 +1,14 @@
 package backends
 
 import (
-	"cmp"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -17,25 +16,25 @@ import (
 
 // Backend is a Pub/Sub with retries. Each publisher and subscriber that it returns has a connection of its own, and
 // closes it with Close.
-type Backend struct {
-	// Name is the backend's name in the registry.
-	Name string
-
+type Backend interface {
 	// Publisher connects a publisher for the app's topics.
-	Publisher func() (message.Publisher, error)
+	Publisher() (message.Publisher, error)
 
 	// Connect connects an app.
-	Connect func(App) (*Connection, error)
+	Connect(App) (retry.Connection, error)
+
+	// DeadLetters connects a subscriber for the dead letters of a handler, and returns the topic to subscribe to.
+	DeadLetters(app App, handler, topic string) (message.Subscriber, string, error)
 
 	// Letters connects to the dead letters of an app. A backend that has none returns ErrNoLetters.
-	Letters func(App) (*Letters, error)
-	// Declare, where it is set, creates what must exist before the first message: for the app's topics, and for the
-	// retries of a prefix.
-	Declare func(prefix string, topics ...string) error
+	Letters(App) (letters.Store, error)
 
-	// Remove, where it is set, removes these topics and the retries of a prefix, with all their messages.
-	Remove func(prefix string, topics ...string) error
+	// QueueOf returns the queue or topic of a handler's dead letters: the first parameter of the Store's methods.
+	QueueOf(app App, handler, topic string) string
 }
+
+// ErrNoLetters is returned by backends that cannot look at their dead letters, or cannot remove single ones.
+var ErrNoLetters = errors.New("this backend has no store of dead letters")
 
 // App configures an app's retries.
 type App struct {
@@ -57,53 +56,44 @@ type App struct {
 	// Lease is how long the lock of a redrive or discard lasts after its process has died, on Redis Streams and NATS.
 	// The default is 30 seconds.
 	Lease time.Duration
+
 	// Observer is attached to the connection. Optional.
 	Observer retry.Observer
 
-	// BeforeCopy and AfterCopy, where they are set, are called before a copy is published, and after it is safe. On
-	// RabbitMQ the topic is empty.
-	BeforeCopy, AfterCopy func(topic string)
+	// Hook is called for each copy. Optional.
+	Hook Hook
 }
 
-// grouped is a connection whose handlers have a group where they name none.
-type grouped struct {
-	retry.Connection
-	group string
+// Hook is called before a copy is published, and after it is safe. On RabbitMQ the topic is empty.
+type Hook interface {
+	BeforeCopy(topic string)
+	AfterCopy(topic string)
 }
 
-func (g grouped) options(given []retry.Options) []retry.Options {
-	if len(given) == 0 {
-		given = make([]retry.Options, 1)
-	}
-	given = slices.Clone(given)
-	for i := range given {
-		given[i].Group = cmp.Or(given[i].Group, g.group)
-	}
-	return given
-}
-
-func (g grouped) AddConsumerHandler(
-	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
-) *message.Handler {
-	return g.Connection.AddConsumerHandler(router, name, topic, handler, g.options(options)...)
-}
-
-func (g grouped) AddHandler(
-	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
-	options ...retry.Options,
-) *message.Handler {
-	return g.Connection.AddHandler(router, name, subscribeTopic, publishTopic, handler, g.options(options)...)
-}
-
-func (g grouped) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
-	return g.Connection.Subscriber(name, g.options(options)...)
-}
-
+// limit is the redelivery limit of a subscriber.
 func (a App) limit(p relay.SubscriberParams) time.Duration {
-	if a.Limit > 0 {
+	switch {
+	case p.Tier == 0 && a.HandlerLimit > 0:
+		return a.HandlerLimit
+	case p.Tier == 0:
+		return 30 * time.Second
+	case a.Limit > 0:
 		return a.Limit
+	default:
+		return 2*p.Hop + 10*time.Second
 	}
-	return 2*p.Hop + 10*time.Second
+}
+
+// group is the consumer group of a subscriber. All processes share the messages of the tiers.
+func (a App) group(p relay.SubscriberParams) string {
+	switch {
+	case p.Tier > 0:
+		return "retry-relay"
+	case p.Group != "":
+		return p.Group
+	default:
+		return a.Group
+	}
 }
 
 func (a App) lease() time.Duration {
@@ -113,91 +103,91 @@ func (a App) lease() time.Duration {
 	return 30 * time.Second
 }
 
-func (a App) handlerLimit() time.Duration {
-	if a.HandlerLimit > 0 {
-		return a.HandlerLimit
-	}
-	return 30 * time.Second
+// pubSub is what a backend with a relay differs in.
+type pubSub interface {
+	// publisher connects a publisher to the topics of an app and of its retries.
+	publisher(App) (message.Publisher, error)
+
+	// subscriber connects the subscriber of a handler or of a tier. Its limit and group are those of the App.
+	subscriber(App, relay.SubscriberParams) (message.Subscriber, error)
+
+	// reader connects to the dead-letter topics of an app.
+	reader(App) (relayletters.Reader, error)
 }
 
-// Connection is an app's connection to a backend.
-type Connection struct {
-	retry.Connection
+// relayed is a backend with a relay.
+type relayed struct {
+	pubSub
+	logger watermill.LoggerAdapter
 
-	// Relayed: a relay delays the messages. False: the server delays them.
-	Relayed bool
-
-	// DeadLetters connects a subscriber for the dead letters of a handler, and returns the topic to subscribe to.
-	DeadLetters func(handler, topic string) (message.Subscriber, string, error)
+	// delays: the Pub/Sub itself delays what is published to return topics.
+	delays bool
 }
 
-var _ retry.Connection = (*Connection)(nil)
+// Publisher implements Backend.
+func (r relayed) Publisher() (message.Publisher, error) { return r.publisher(App{}) }
 
-// parts are what relay.Connect needs. A limit is a redelivery limit.
-type parts struct {
-	publisher  func() (message.Publisher, error)                       // of the app's topics
-	copies     func() (message.Publisher, error)                       // nil: publisher
-	subscriber func(app App, group string) (message.Subscriber, error) // of handlers and dead letters
-	// nil: the server delays return topics
-	tier func(relay.SubscriberParams, time.Duration) (message.Subscriber, error)
-	// nil: there is none, because of noLetters
-	topics    func(App) (relayletters.Reader, error)
-	noLetters string
-	redrives  func(App) (message.Publisher, error) // to return topics and the app's topics; nil: publisher
-}
-
-// connect connects an app.
-func (b parts) connect(app App, logger watermill.LoggerAdapter) (*Connection, error) {
-	if b.copies == nil {
-		b.copies = b.publisher
-	}
-	publisher, err := b.publisher()
+// Connect implements Backend.
+func (r relayed) Connect(app App) (retry.Connection, error) {
+	publisher, err := r.publisher(app)
 	if err != nil {
 		return nil, err
 	}
-	copies, err := b.copies()
+	copies, err := r.publisher(app)
 	if err != nil {
 		return nil, errors.Join(err, publisher.Close())
 	}
-	config := relay.Config{
-		Publisher: observed{copies, app}, AppPublisher: publisher, Policy: retry.Policy{Schedule: app.Schedule},
-		Prefix: app.Prefix, MaxHop: app.MaxHop, DelayedReturns: b.tier == nil,
-		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
-			if p.Handler != "" {
-				return b.subscriber(app, p.Group)
-			}
-			return b.tier(p, app.limit(p))
-		},
-	}
-	c, err := relay.Connect(config, logger)
+	c, err := relay.Connect(relay.Config{
+		Publisher: hooked{copies, app.Hook}, AppPublisher: publisher, Policy: retry.Policy{Schedule: app.Schedule},
+		Prefix: app.Prefix, MaxHop: app.MaxHop, DelayedReturns: r.delays,
+		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) { return r.subscriber(app, p) },
+	}, r.logger)
 	if err != nil {
 		return nil, errors.Join(err, publisher.Close(), copies.Close())
 	}
 	if app.Observer != nil {
 		c.Observe(app.Observer)
 	}
-	return &Connection{
-		Connection: grouped{c, app.Group}, Relayed: b.tier != nil,
-		DeadLetters: func(handler, _ string) (message.Subscriber, string, error) {
-			s, err := b.subscriber(app, "retry-dead")
-			return s, app.Prefix + ".dead." + handler, err
-		},
-	}, nil
+	return c, nil
 }
 
-// observed is the publisher of copies, with the app's functions around it.
-type observed struct {
-	message.Publisher
-	app App
+// DeadLetters implements Backend.
+func (r relayed) DeadLetters(app App, handler, topic string) (message.Subscriber, string, error) {
+	s, err := r.subscriber(app, relay.SubscriberParams{Handler: handler, Group: "retry-dead"})
+	return s, r.QueueOf(app, handler, topic), err
 }
 
-func (o observed) Publish(topic string, messages ...*message.Message) error {
-	if o.app.BeforeCopy != nil {
-		o.app.BeforeCopy(topic)
+// Letters implements Backend.
+func (r relayed) Letters(app App) (letters.Store, error) {
+	reader, err := r.reader(app)
+	if err != nil {
+		return nil, err
 	}
-	err := o.Publisher.Publish(topic, messages...)
-	if err == nil && o.app.AfterCopy != nil {
-		o.app.AfterCopy(topic)
+	publisher, err := r.publisher(app)
+	if err != nil {
+		return nil, errors.Join(err, reader.Close())
+	}
+	return relayletters.Open(relayletters.Config{
+		Publisher: hooked{publisher, app.Hook}, Reader: reader, Prefix: app.Prefix,
+	})
+}
+
+// QueueOf implements Backend.
+func (r relayed) QueueOf(app App, handler, _ string) string { return app.Prefix + ".dead." + handler }
+
+// hooked is the publisher of copies.
+type hooked struct {
+	message.Publisher
+	hook Hook
+}
+
+func (h hooked) Publish(topic string, messages ...*message.Message) error {
+	if h.hook != nil {
+		h.hook.BeforeCopy(topic)
+	}
+	err := h.Publisher.Publish(topic, messages...)
+	if err == nil && h.hook != nil {
+		h.hook.AfterCopy(topic)
 	}
 	return err
 }

@@ -29,14 +29,14 @@ func Example() {
 }
 
 // After an outage: look at the dead letters of a handler, and bring some of them back.
-func ExampleLetters() {
+func ExampleBackend() {
 	ctx, logger := context.Background(), watermill.NopLogger{}
 
 	backend := backends.Redis("localhost:6379", logger) // or another backend of this package
-	dead, err := backend.Letters(backends.App{Prefix: "retry"})
+	app := backends.App{Prefix: "retry"}
+	dead, err := backend.Letters(app)
 	check(err)
-	topic, err := dead.QueueOf("billing", "orders") // retry.dead.billing
-	check(err)
+	topic := backend.QueueOf(app, "billing", "orders") // retry.dead.billing
 	for letter, err := range dead.Browse(ctx, topic, letters.Filter{}) {
 		check(err)
 		fmt.Println(letter.ID, letter.Record.Reason)
@@ -55,10 +55,14 @@ func ExampleRedis() {
 	var config relay.Config
 
 	config.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
+		group, limit := p.Group, time.Minute // of a handler
+		if p.Tier > 0 {
+			group, limit = "retry-relay", 2*p.Hop+10*time.Second
+		}
 		return redisstream.NewSubscriber(redisstream.SubscriberConfig{
 			Client:        redis.NewClient(&redis.Options{Addr: address}),
-			ConsumerGroup: "retry-relay", DisableIndefiniteInitialBlock: true,
-			MaxIdleTime: 2*p.Hop + 10*time.Second, ClaimInterval: time.Second,
+			ConsumerGroup: group, DisableIndefiniteInitialBlock: true,
+			MaxIdleTime: limit, ClaimInterval: time.Second,
 		}, logger)
 	}
 	_ = config

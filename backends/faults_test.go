@@ -18,6 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/servers"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/relay"
 )
 
 // These tests show the faults of Watermill's own Pub/Subs for which this package has a workaround. When a test fails, its fault is
@@ -99,21 +101,22 @@ func TestFaultUnacknowledgedMessageHidesOthers(t *testing.T) {
 	t.Parallel()
 	_, url := startPostgres(t, "")
 	p := postgres{url: url, logger: watermill.NopLogger{}}
-	publisher, err := p.publisher()
+	app := App{Group: "g", HandlerLimit: time.Minute, Limit: time.Minute}
+	publisher, err := p.publisher(app)
 	require.NoError(t, err)
 	for _, test := range []struct {
-		name      string
-		subscribe func() (message.Subscriber, error)
-		hidden    bool
+		name   string
+		params relay.SubscriberParams
+		hidden bool
 	}{
-		{"stock", func() (message.Subscriber, error) { return p.subscriber("g", time.Minute) }, true},
-		{"tier", func() (message.Subscriber, error) { return p.newSubscriber(tierConfig(time.Minute)) }, false},
+		{"stock", relay.SubscriberParams{Handler: "bill"}, true},
+		{"tier", relay.SubscriberParams{Tier: backoff.Tier(time.Second)}, false},
 	} {
-		first, err := test.subscribe()
+		first, err := p.subscriber(app, test.params)
 		require.NoError(t, err)
 		fromFirst, err := first.Subscribe(context.Background(), "first-"+test.name)
 		require.NoError(t, err)
-		other, err := p.subscriber("g", time.Minute)
+		other, err := p.subscriber(app, relay.SubscriberParams{Handler: "bill"})
 		require.NoError(t, err)
 		in, err := other.Subscribe(context.Background(), "other-"+test.name)
 		require.NoError(t, err)

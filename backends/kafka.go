@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
@@ -31,27 +30,23 @@ import (
 // after a rebalance of the group. A rebalance waits for the message that a consumer has not acknowledged, up to
 // sarama's Rebalance.Timeout of 60 seconds.
 func Kafka(addresses string, logger watermill.LoggerAdapter) Backend {
-	brokers := strings.Split(addresses, ",")
-	subscriber := func(group string) (message.Subscriber, error) {
-		return &kafkaSubscriber{brokers: brokers, group: group, logger: logger}, nil
-	}
-	publisher := func() (message.Publisher, error) {
-		return kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers, OverwriteSaramaConfig: kafkaProducer()},
-			logger)
-	}
-	retries := parts{
-		publisher:  publisher,
-		subscriber: func(_ App, group string) (message.Subscriber, error) { return subscriber(group) },
-		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
-			return subscriber("retry-relay")
-		},
-		topics: func(App) (relayletters.Reader, error) { return newKafkaLetters(brokers) },
-	}
-	return Backend{
-		Name: "kafka", Publisher: publisher, Letters: retries.letters,
-		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
-	}
+	return relayed{pubSub: kafkaBrokers{strings.Split(addresses, ","), logger}, logger: logger}
 }
+
+type kafkaBrokers struct {
+	brokers []string
+	logger  watermill.LoggerAdapter
+}
+
+func (k kafkaBrokers) publisher(App) (message.Publisher, error) {
+	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: k.brokers, OverwriteSaramaConfig: kafkaProducer()}, k.logger)
+}
+
+func (k kafkaBrokers) subscriber(app App, p relay.SubscriberParams) (message.Subscriber, error) {
+	return &kafkaSubscriber{kafkaBrokers: k, group: app.group(p)}, nil
+}
+
+func (k kafkaBrokers) reader(App) (relayletters.Reader, error) { return newKafkaLetters(k.brokers) }
 
 // kafkaProducer waits for all in-sync replicas: a message that only the leader has stored is lost if it fails. The
 // producer is not idempotent. Idempotence prevents duplicates, which are allowed, and costs one request in flight per
@@ -80,9 +75,8 @@ func newKafkaTopic() *sarama.TopicDetail {
 // kafkaSubscriber joins one consumer group for each topic. With one group for all topics, each member that joins or
 // leaves would cause a rebalance of all of them.
 type kafkaSubscriber struct {
-	brokers []string
-	group   string
-	logger  watermill.LoggerAdapter
+	kafkaBrokers
+	group string
 
 	mu     sync.Mutex
 	topics []*kafka.Subscriber

@@ -77,7 +77,8 @@ func TestKafkaCreatesOnlyMissingTopics(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(cluster.Stop)
 	for range 2 {
-		subscriber := &kafkaSubscriber{brokers: strings.Split(cluster.URL, ","), group: "billing", logger: watermill.NopLogger{}}
+		brokers := kafkaBrokers{strings.Split(cluster.URL, ","), watermill.NopLogger{}}
+		subscriber := &kafkaSubscriber{kafkaBrokers: brokers, group: "billing"}
 		_, err := subscriber.Subscribe(t.Context(), "orders")
 		require.NoError(t, err)
 		require.NoError(t, subscriber.Close())

@@ -12,42 +12,6 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// Letters are the dead letters of a backend.
-type Letters struct {
-	letters.Store
-	// QueueOf returns the queue or topic of a handler's dead letters: the first parameter of the Store's methods.
-	QueueOf func(handler, topic string) (string, error)
-}
-
-// ErrNoLetters is returned by backends that cannot look at their dead letters, or cannot remove single ones.
-var ErrNoLetters = errors.New("this backend has no store of dead letters")
-
-// letters are those of an app. topics is nil where the backend has none, for the reason that is given.
-func (b parts) letters(app App) (*Letters, error) {
-	if b.topics == nil {
-		return nil, fmt.Errorf("%w: %s", ErrNoLetters, b.noLetters)
-	}
-	if b.redrives == nil {
-		b.redrives = func(App) (message.Publisher, error) { return b.publisher() }
-	}
-	published, err := b.redrives(app)
-	if err != nil {
-		return nil, err
-	}
-	topics, err := b.topics(app)
-	if err != nil {
-		return nil, errors.Join(err, published.Close())
-	}
-	store, err := relayletters.Open(relayletters.Config{Publisher: observed{published, app}, Reader: topics,
-		Prefix: app.Prefix})
-	if err != nil {
-		return nil, errors.Join(err, published.Close(), topics.Close())
-	}
-	return &Letters{Store: store, QueueOf: func(handler, _ string) (string, error) {
-		return store.TopicOf(handler), nil
-	}}, nil
-}
-
 // hold renews a lock several times in each lease, until the function that it returns is called. The context that it
 // returns ends when the lock is lost. A server that does not answer has not taken it away before the end of the lease.
 func hold(

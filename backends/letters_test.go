@@ -18,60 +18,44 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// letterTest is a backend whose dead-letter topics are tested without a Store.
-type letterTest struct {
-	name  string
-	start func(context.Context) (*servers.Server, error)
-	open  func(string, watermill.LoggerAdapter) Backend
-	// copies publishes to dead-letter topics, and topics reads them.
-	copies func(url string) (message.Publisher, error)
-	topics func(url string) (relayletters.Reader, error)
-	// steal takes all locks away.
-	steal func(t *testing.T, url string)
-}
-
 const (
-	testLease = 10 * time.Second // of the locks in tests
+	testLease = 5 * time.Second // of the locks in tests
 	deadBill  = "retry.dead.bill"
 )
 
-func letterTests() []letterTest {
-	app := App{Prefix: "retry", Lease: testLease}
-	server := func(url string) postgres { return postgres{url: url, logger: watermill.NopLogger{}} }
-	return []letterTest{
-		{
-			"NATS JetStream", servers.NATS, NATS,
-			func(url string) (message.Publisher, error) { return NATS(url, watermill.NopLogger{}).Publisher() },
-			func(url string) (relayletters.Reader, error) { return newNATSLetters(url, app) },
-			func(t *testing.T, url string) {
-				require.NoError(t, withNATS(url, func(js nats.JetStreamContext) error { return js.PurgeStream("KV_" + lockBucket("retry")) }))
-			},
-		},
-		{
-			"Redis Streams", servers.Redis, Redis,
-			func(url string) (message.Publisher, error) { return Redis(url, watermill.NopLogger{}).Publisher() },
-			func(url string) (relayletters.Reader, error) {
-				return redisLetters{redis.NewClient(&redis.Options{Addr: url}), testLease}, nil
-			},
-			func(t *testing.T, url string) {
-				client := redis.NewClient(&redis.Options{Addr: url})
-				require.NoError(t, client.Del(t.Context(), "watermill-retry.lock:"+deadBill).Err())
-				require.NoError(t, client.Close())
-			},
-		},
-		{
-			"PostgreSQL, plain", servers.PostgreSQL, PostgresRelay,
-			func(url string) (message.Publisher, error) { return server(url).publisher() },
-			func(url string) (relayletters.Reader, error) { return server(url).letters(false)(app) },
-			endSessions,
-		},
-		{
-			"PostgreSQL, delayed", servers.PostgreSQL, Postgres,
-			func(url string) (message.Publisher, error) { return server(url).waiting() },
-			func(url string) (relayletters.Reader, error) { return server(url).letters(true)(app) },
-			endSessions,
-		},
-	}
+var letterApp = App{Prefix: "retry", Lease: testLease}
+
+// letterTests are backends whose dead-letter topics are tested without a Store.
+var letterTests = []struct {
+	name  string
+	start func(context.Context) (*servers.Server, error)
+	open  func(string, watermill.LoggerAdapter) Backend
+	steal func(t *testing.T, url string) // takes all locks away
+}{
+	{"NATS JetStream", servers.NATS, NATS, func(t *testing.T, url string) {
+		connection, err := nats.Connect(url)
+		require.NoError(t, err)
+		defer connection.Close()
+		js, err := connection.JetStream()
+		require.NoError(t, err)
+		require.NoError(t, js.PurgeStream("KV_"+lockBucket("retry")))
+	}},
+	{"Redis Streams", servers.Redis, Redis, func(t *testing.T, url string) {
+		client := redis.NewClient(&redis.Options{Addr: url})
+		require.NoError(t, client.Del(t.Context(), "watermill-retry.lock:"+deadBill).Err())
+		require.NoError(t, client.Close())
+	}},
+	{"PostgreSQL, plain", servers.PostgreSQL, PostgresRelay, endSessions},
+	{"PostgreSQL, delayed", servers.PostgreSQL, Postgres, endSessions},
+}
+
+// reading returns the Reader of a backend.
+func reading(t *testing.T, backend Backend) relayletters.Reader {
+	t.Helper()
+	reader, err := backend.(relayed).reader(letterApp)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, reader.Close()) })
+	return reader
 }
 
 func endSessions(t *testing.T, url string) {
@@ -84,7 +68,7 @@ func endSessions(t *testing.T, url string) {
 
 func TestLetterTopics(t *testing.T) {
 	t.Parallel()
-	for _, test := range letterTests() {
+	for _, test := range letterTests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
@@ -92,13 +76,11 @@ func TestLetterTopics(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(server.Stop)
 			backend := test.open(server.URL, watermill.NopLogger{})
-			topics, err := test.topics(server.URL)
-			require.NoError(t, err)
-			t.Cleanup(func() { assert.NoError(t, topics.Close()) })
+			topics := reading(t, backend)
 			_, err = topics.End(ctx, deadBill)
 			require.ErrorIs(t, err, letters.ErrNoQueue)
 
-			retryTwo(t, backend)() // declares what the backend needs, and its handler subscribes
+			retryTwo(t, backend)() // its handler subscribes
 			has, err := topics.HasHandler(ctx, "retry.return.bill")
 			require.NoError(t, err)
 			assert.True(t, has)
@@ -106,7 +88,7 @@ func TestLetterTopics(t *testing.T) {
 			require.NoError(t, err)
 			assert.False(t, has)
 
-			publisher, err := test.copies(server.URL)
+			publisher, err := backend.(relayed).publisher(letterApp)
 			require.NoError(t, err)
 			publish := func(from, to int) {
 				for i := from; i < to; i++ {
@@ -159,18 +141,15 @@ func TestLetterTopics(t *testing.T) {
 // TestLetterLocks: a lock is held for as long as its process renews it, and its loss is seen.
 func TestLetterLocks(t *testing.T) {
 	t.Parallel()
-	for _, test := range letterTests() {
+	for _, test := range letterTests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			ctx := t.Context()
 			server, err := test.start(ctx)
 			require.NoError(t, err)
 			t.Cleanup(server.Stop)
-			first, err := test.topics(server.URL)
-			require.NoError(t, err)
-			second, err := test.topics(server.URL)
-			require.NoError(t, err)
-			t.Cleanup(func() { assert.NoError(t, first.Close()); assert.NoError(t, second.Close()) })
+			backend := test.open(server.URL, watermill.NopLogger{})
+			first, second := reading(t, backend), reading(t, backend)
 
 			held, release, err := first.Lock(ctx, deadBill)
 			require.NoError(t, err)

@@ -1,12 +1,13 @@
 package backends
 
 import (
-	"time"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -15,27 +16,22 @@ import (
 // subscription is a consumer group of its own.
 func Memory(logger watermill.LoggerAdapter) Backend {
 	channel := gochannel.NewGoChannel(gochannel.Config{}, logger)
-	publisher := func() (message.Publisher, error) { return shared{Publisher: channel}, nil }
-	retries := parts{
-		publisher: publisher,
-		subscriber: func(App, string) (message.Subscriber, error) {
-			return shared{Subscriber: channel}, nil
-		},
-		tier: func(relay.SubscriberParams, time.Duration) (message.Subscriber, error) {
-			return shared{Subscriber: channel}, nil
-		},
-		noLetters: "gochannel keeps no message: subscribe to the dead-letter topic before the first letter",
-	}
-	return Backend{
-		Name: "gochannel", Publisher: publisher, Letters: retries.letters,
-		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) },
-	}
+	return relayed{pubSub: memory{channel, channel}, logger: logger}
 }
 
-// shared keeps the one gochannel open: closing it would end the publishers and subscribers of all others.
-type shared struct {
+// memory keeps the one gochannel open: closing it would end the publishers and subscribers of all others.
+type memory struct {
 	message.Publisher
 	message.Subscriber
 }
 
-func (shared) Close() error { return nil }
+func (memory) Close() error { return nil }
+
+func (m memory) publisher(App) (message.Publisher, error) { return m, nil }
+
+func (m memory) subscriber(App, relay.SubscriberParams) (message.Subscriber, error) { return m, nil }
+
+func (memory) reader(App) (relayletters.Reader, error) {
+	return nil, fmt.Errorf("%w: gochannel keeps no message: subscribe to the dead-letter topic before the first letter",
+		ErrNoLetters)
+}

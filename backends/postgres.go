@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -28,38 +29,44 @@ func bytea(string) string { return "BYTEA" }
 // to its handler's return topic at once, and is read from there when it is due. The tables of the return topics are
 // those of watermill-sql's delayed Pub/Sub.
 func Postgres(url string, logger watermill.LoggerAdapter) Backend {
-	p := postgres{url: url, logger: logger}
-	retries := parts{
-		publisher:  p.publisher,
-		copies:     p.waiting,
-		subscriber: p.delayed, topics: p.letters(true),
-		redrives: p.both,
-	}
-	return Backend{
-		Name: "postgres-delayed", Publisher: p.publisher, Letters: retries.letters,
-		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) }, Remove: p.remove,
-	}
+	return relayed{pubSub: delayedPostgres{postgres{url, logger}}, logger: logger, delays: true}
 }
 
 // PostgresRelay is watermill-sql on PostgreSQL without its delayed Pub/Sub. The relay delays the messages.
 func PostgresRelay(url string, logger watermill.LoggerAdapter) Backend {
-	p := postgres{url: url, logger: logger}
-	retries := parts{
-		publisher: p.publisher,
-		subscriber: func(app App, group string) (message.Subscriber, error) {
-			return p.subscriber(group, app.handlerLimit())
-		},
-		tier: p.tier, topics: p.letters(false),
-	}
-	return Backend{
-		Name: "postgres", Publisher: p.publisher, Letters: retries.letters,
-		Connect: func(app App) (*Connection, error) { return retries.connect(app, logger) }, Remove: p.remove,
-	}
+	return relayed{pubSub: postgres{url, logger}, logger: logger}
 }
 
 type postgres struct {
 	url    string
 	logger watermill.LoggerAdapter
+}
+
+func (p postgres) publisher(App) (message.Publisher, error) {
+	return p.newPublisher(sql.PublisherConfig{
+		SchemaAdapter: sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}, AutoInitializeSchema: true,
+	})
+}
+
+// subscriber subscribes by consumer group. watermill-sql keeps a transaction open while a message waits on a tier. If
+// that transaction has an id, no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a
+// row: a tier locks no row.
+func (p postgres) subscriber(app App, params relay.SubscriberParams) (message.Subscriber, error) {
+	limit := app.limit(params)
+	config := sql.SubscriberConfig{
+		ConsumerGroup: app.group(params), AckDeadline: &limit,
+		SchemaAdapter:  sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1},
+		OffsetsAdapter: sql.DefaultPostgreSQLOffsetsAdapter{},
+	}
+	if params.Tier > 0 {
+		config.OffsetsAdapter = tierOffsets{}
+	}
+	return p.newSubscriber(config)
+}
+
+func (p postgres) reader(App) (relayletters.Reader, error) {
+	db, err := p.open()
+	return postgresLetters{db, false}, err
 }
 
 func (p postgres) open() (*stdsql.DB, error) {
@@ -71,18 +78,6 @@ func (p postgres) open() (*stdsql.DB, error) {
 	return db, nil
 }
 
-// publisher publishes to the app's topics.
-func (p postgres) publisher() (message.Publisher, error) {
-	return p.newPublisher(sql.PublisherConfig{
-		SchemaAdapter: sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}, AutoInitializeSchema: true,
-	})
-}
-
-// waiting publishes to tables of messages that wait.
-func (p postgres) waiting() (message.Publisher, error) {
-	return p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
-}
-
 func (p postgres) newPublisher(config sql.PublisherConfig) (message.Publisher, error) {
 	db, err := p.open()
 	if err != nil {
@@ -92,16 +87,7 @@ func (p postgres) newPublisher(config sql.PublisherConfig) (message.Publisher, e
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return withDB{Publisher: publisher, close: publisher.Close, db: db}, nil
-}
-
-// subscriber subscribes to the app's topics, by consumer group.
-func (p postgres) subscriber(group string, limit time.Duration) (message.Subscriber, error) {
-	return p.newSubscriber(sql.SubscriberConfig{
-		ConsumerGroup: group, AckDeadline: &limit,
-		SchemaAdapter:  sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1},
-		OffsetsAdapter: sql.DefaultPostgreSQLOffsetsAdapter{},
-	})
+	return publisherDB{publisher, db}, nil
 }
 
 func (p postgres) newSubscriber(config sql.SubscriberConfig) (message.Subscriber, error) {
@@ -115,18 +101,24 @@ func (p postgres) newSubscriber(config sql.SubscriberConfig) (message.Subscriber
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	return withDB{Subscriber: subscriber, close: subscriber.Close, db: db}, nil
+	return subscriberDB{subscriber, db}, nil
 }
 
-// withDB is a publisher or subscriber that closes its connections with Close.
-type withDB struct {
+// publisherDB closes its connections with Close.
+type publisherDB struct {
 	message.Publisher
-	message.Subscriber
-	close func() error
-	db    *stdsql.DB
+	db *stdsql.DB
 }
 
-func (w withDB) Close() error { return errors.Join(w.close(), w.db.Close()) }
+func (p publisherDB) Close() error { return errors.Join(p.Publisher.Close(), p.db.Close()) }
+
+// subscriberDB closes its connections with Close.
+type subscriberDB struct {
+	message.Subscriber
+	db *stdsql.DB
+}
+
+func (s subscriberDB) Close() error { return errors.Join(s.Subscriber.Close(), s.db.Close()) }
 
 // queue is a table of messages that wait until they are due. It replaces watermill-sql's own table for delayed
 // messages, which in v4.0.0 has these faults. A batch that a shutdown interrupts is deleted as a whole: messages are
@@ -164,13 +156,27 @@ func (q queue) SelectQuery(params sql.SelectQueryParams) (sql.Query, error) {
 		ORDER BY %[2]s LIMIT 1 FOR UPDATE SKIP LOCKED`, q.MessagesTable(params.Topic), due)}, nil
 }
 
-// delayed subscribes to the app's topics by consumer group, and to those of the retries as to queue tables.
-func (p postgres) delayed(app App, group string) (message.Subscriber, error) {
-	limit := app.handlerLimit()
-	topics, err := p.subscriber(group, limit)
+// delayedPostgres has tables for the app's topics, and queue tables for those of the retries.
+type delayedPostgres struct{ postgres }
+
+func (p delayedPostgres) publisher(app App) (message.Publisher, error) {
+	topics, err := p.postgres.publisher(app)
 	if err != nil {
 		return nil, err
 	}
+	retries, err := p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
+	if err != nil {
+		return nil, errors.Join(err, topics.Close())
+	}
+	return toTopic{Publisher: topics, retries: retries, prefix: app.Prefix + "."}, nil
+}
+
+func (p delayedPostgres) subscriber(app App, params relay.SubscriberParams) (message.Subscriber, error) {
+	topics, err := p.postgres.subscriber(app, params)
+	if err != nil {
+		return nil, err
+	}
+	limit := app.limit(params)
 	retries, err := p.newSubscriber(sql.SubscriberConfig{
 		AckDeadline: &limit, SchemaAdapter: waitingQueue,
 		OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
@@ -179,6 +185,11 @@ func (p postgres) delayed(app App, group string) (message.Subscriber, error) {
 		return nil, errors.Join(err, topics.Close())
 	}
 	return byTopic{Subscriber: topics, retries: retries, prefix: app.Prefix + "."}, nil
+}
+
+func (p delayedPostgres) reader(App) (relayletters.Reader, error) {
+	db, err := p.open()
+	return postgresLetters{db, true}, err
 }
 
 // byTopic subscribes to topics with the prefix of the retries in another way.
@@ -197,19 +208,6 @@ func (b byTopic) Subscribe(ctx context.Context, topic string) (<-chan *message.M
 
 func (b byTopic) Close() error { return errors.Join(b.Subscriber.Close(), b.retries.Close()) }
 
-// both publishes to the app's topics and to those of the retries.
-func (p postgres) both(app App) (message.Publisher, error) {
-	topics, err := p.publisher()
-	if err != nil {
-		return nil, err
-	}
-	retries, err := p.waiting()
-	if err != nil {
-		return nil, errors.Join(err, topics.Close())
-	}
-	return toTopic{Publisher: topics, retries: retries, prefix: app.Prefix + "."}, nil
-}
-
 // toTopic is byTopic for publishers.
 type toTopic struct {
 	message.Publisher
@@ -226,21 +224,6 @@ func (t toTopic) Publish(topic string, messages ...*message.Message) error {
 
 func (t toTopic) Close() error { return errors.Join(t.Publisher.Close(), t.retries.Close()) }
 
-// tier subscribes to a tier. watermill-sql keeps a transaction open while a message waits there. If that transaction
-// has an id, no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a row: a tier locks
-// no row.
-func (p postgres) tier(_ relay.SubscriberParams, limit time.Duration) (message.Subscriber, error) {
-	return p.newSubscriber(tierConfig(limit))
-}
-
-func tierConfig(limit time.Duration) sql.SubscriberConfig {
-	return sql.SubscriberConfig{
-		ConsumerGroup: "retry-relay", AckDeadline: &limit,
-		SchemaAdapter:  sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1},
-		OffsetsAdapter: tierOffsets{},
-	}
-}
-
 // tierOffsets takes an advisory lock instead of a lock of the offset's row.
 type tierOffsets struct {
 	sql.DefaultPostgreSQLOffsetsAdapter
@@ -253,29 +236,3 @@ func (o tierOffsets) NextOffsetQuery(params sql.NextOffsetQueryParams) (sql.Quer
 		Args: []any{params.ConsumerGroup, params.ConsumerGroup + " " + params.Topic},
 	}, nil
 }
-
-// remove drops the tables.
-func (p postgres) remove(prefix string, topics ...string) error {
-	db, err := p.open()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = db.Close() }()
-	_, err = db.Exec(`DO $$ DECLARE name text; BEGIN
-		FOR name IN SELECT tablename FROM pg_tables
-			WHERE schemaname = current_schema() AND (` + ofTables(prefix, topics) + `)
-		LOOP EXECUTE format('DROP TABLE %I', name); END LOOP; END $$`)
-	return err
-}
-
-func ofTables(prefix string, topics []string) string {
-	conditions := []string{fmt.Sprintf("starts_with(tablename, %s)", literal("watermill_"+prefix+".")),
-		fmt.Sprintf("starts_with(tablename, %s)", literal("watermill_offsets_"+prefix+"."))}
-	for _, topic := range topics {
-		conditions = append(conditions, fmt.Sprintf("tablename IN (%s, %s)", literal("watermill_"+topic),
-			literal("watermill_offsets_"+topic)))
-	}
-	return strings.Join(conditions, " OR ")
-}
-
-func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }

@@ -22,13 +22,6 @@ type postgresLetters struct {
 	queue bool // the tables are queues: rows that are acknowledged are marked or deleted
 }
 
-func (p postgres) letters(queue bool) func(App) (relayletters.Reader, error) {
-	return func(App) (relayletters.Reader, error) {
-		db, err := p.open()
-		return postgresLetters{db, queue}, err
-	}
-}
-
 func (postgresLetters) table(topic string) string {
 	return pgx.Identifier{"watermill_" + topic}.Sanitize()
 }

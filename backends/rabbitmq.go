@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/config/amqp3"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -17,117 +18,129 @@ import (
 // RabbitMQ is watermill-amqp v2. The broker delays the messages, in queues with a TTL: there is no relay. App.MaxHop,
 // App.Limit and App.HandlerLimit have no effect.
 func RabbitMQ(uri string, logger watermill.LoggerAdapter) Backend {
-	fanOut := func(app App) amqpv2.Config {
-		c := amqpv2.NewDurablePubSubConfig(uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group))
-		c.Publish.ConfirmDelivery = true
-		c.Marshaler = app.marshaler(c.Marshaler)
-		return c
-	}
-	b := rabbitMQ("rabbitmq-v2", uri, logger)
-	b.Publisher = func() (message.Publisher, error) { return amqpv2.NewPublisher(fanOut(App{}), logger) }
-	b.Connect = func(app App) (*Connection, error) {
-		c, err := config.Connect(config.Config{
-			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule},
-			Settings: rabbitmq.Settings{Prefix: app.Prefix},
-		}, logger)
-		if err != nil {
-			return nil, err
-		}
-		deadLetters := func(_, topic string) (message.Subscriber, string, error) {
-			reader, err := config.DeadLetterSubscriberConfig(fanOut(app), "")
-			if err != nil {
-				return nil, "", err
-			}
-			s, err := amqpv2.NewSubscriber(reader, logger)
-			return s, topic, err
-		}
-		return &Connection{Connection: app.connection(c), DeadLetters: deadLetters}, nil
-	}
-	return b
+	return rabbitMQv2{rabbitMQ{uri, logger}}
 }
 
 // RabbitMQv3 is watermill-amqp v3.
 func RabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend {
-	fanOut := func(app App) amqpv3.Config {
-		c := amqpv3.NewDurablePubSubConfig(uri, amqpv3.GenerateQueueNameTopicNameWithSuffix(app.Group))
-		c.Publish.ConfirmDelivery = true
-		c.Marshaler = app.marshaler(c.Marshaler)
-		return c
-	}
-	b := rabbitMQ("rabbitmq-v3", uri, logger)
-	b.Publisher = func() (message.Publisher, error) { return amqpv3.NewPublisher(fanOut(App{}), logger) }
-	b.Connect = func(app App) (*Connection, error) {
-		c, err := amqp3.Connect(amqp3.Config{
-			AMQP: fanOut(app), Policy: retry.Policy{Schedule: app.Schedule},
-			Settings: rabbitmq.Settings{Prefix: app.Prefix},
-		}, logger)
-		if err != nil {
-			return nil, err
-		}
-		deadLetters := func(_, topic string) (message.Subscriber, string, error) {
-			reader, err := amqp3.DeadLetterSubscriberConfig(fanOut(app), "")
-			if err != nil {
-				return nil, "", err
-			}
-			s, err := amqpv3.NewSubscriber(reader, logger)
-			return s, topic, err
-		}
-		return &Connection{Connection: app.connection(c), DeadLetters: deadLetters}, nil
-	}
-	return b
+	return rabbitMQv3{rabbitMQ{uri, logger}}
 }
 
 // rabbitMQ is what both majors share.
-func rabbitMQ(name, uri string, logger watermill.LoggerAdapter) Backend {
-	return Backend{
-		Name: name,
-		Letters: func(app App) (*Letters, error) {
-			store, err := deadletter.Open(deadletter.Config{URI: uri, Prefix: app.Prefix}, logger)
-			return &Letters{Store: store, QueueOf: func(_, topic string) (string, error) {
-				return deadletter.QueueOf(amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)(topic)), nil
-			}}, err
-		},
-	}
+type rabbitMQ struct {
+	uri    string
+	logger watermill.LoggerAdapter
 }
 
-// connection is a connection with the app's group and observers.
-func (a App) connection(c retry.Connection) retry.Connection {
-	if a.Observer != nil {
-		c.Observe(a.Observer)
-	}
-	if a.AfterCopy != nil {
-		c.Observe(copied{after: a.AfterCopy})
-	}
-	return grouped{c, a.Group}
+// Letters implements Backend.
+func (r rabbitMQ) Letters(app App) (letters.Store, error) {
+	return deadletter.Open(deadletter.Config{URI: r.uri, Prefix: app.Prefix}, r.logger)
 }
 
-// copied calls App.AfterCopy: an Event comes after the broker has confirmed the copy, and before the message is
+// QueueOf implements Backend.
+func (rabbitMQ) QueueOf(app App, _, topic string) string {
+	return deadletter.QueueOf(amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)(topic))
+}
+
+// observe attaches the observers of an app.
+func (rabbitMQ) observe(app App, c retry.Connection, err error) (retry.Connection, error) {
+	if err == nil && app.Observer != nil {
+		c.Observe(app.Observer)
+	}
+	if err == nil && app.Hook != nil {
+		c.Observe(copied{hook: app.Hook})
+	}
+	return c, err
+}
+
+type rabbitMQv2 struct{ rabbitMQ }
+
+func (r rabbitMQv2) fanOut(app App) amqpv2.Config {
+	c := amqpv2.NewDurablePubSubConfig(r.uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group))
+	c.Publish.ConfirmDelivery = true
+	c.Marshaler = hookedMarshaler{c.Marshaler, app.Hook}
+	return c
+}
+
+// Publisher implements Backend.
+func (r rabbitMQv2) Publisher() (message.Publisher, error) {
+	return amqpv2.NewPublisher(r.fanOut(App{}), r.logger)
+}
+
+// Connect implements Backend.
+func (r rabbitMQv2) Connect(app App) (retry.Connection, error) {
+	c, err := config.Connect(config.Config{
+		AMQP: r.fanOut(app), Policy: retry.Policy{Schedule: app.Schedule},
+		Settings: rabbitmq.Settings{Prefix: app.Prefix},
+	}, r.logger)
+	return r.observe(app, c, err)
+}
+
+// DeadLetters implements Backend.
+func (r rabbitMQv2) DeadLetters(app App, _, topic string) (message.Subscriber, string, error) {
+	c, err := config.DeadLetterSubscriberConfig(r.fanOut(app), "")
+	if err != nil {
+		return nil, "", err
+	}
+	s, err := amqpv2.NewSubscriber(c, r.logger)
+	return s, topic, err
+}
+
+type rabbitMQv3 struct{ rabbitMQ }
+
+func (r rabbitMQv3) fanOut(app App) amqpv3.Config {
+	c := amqpv3.NewDurablePubSubConfig(r.uri, amqpv3.GenerateQueueNameTopicNameWithSuffix(app.Group))
+	c.Publish.ConfirmDelivery = true
+	c.Marshaler = hookedMarshaler{c.Marshaler, app.Hook}
+	return c
+}
+
+// Publisher implements Backend.
+func (r rabbitMQv3) Publisher() (message.Publisher, error) {
+	return amqpv3.NewPublisher(r.fanOut(App{}), r.logger)
+}
+
+// Connect implements Backend.
+func (r rabbitMQv3) Connect(app App) (retry.Connection, error) {
+	c, err := amqp3.Connect(amqp3.Config{
+		AMQP: r.fanOut(app), Policy: retry.Policy{Schedule: app.Schedule},
+		Settings: rabbitmq.Settings{Prefix: app.Prefix},
+	}, r.logger)
+	return r.observe(app, c, err)
+}
+
+// DeadLetters implements Backend.
+func (r rabbitMQv3) DeadLetters(app App, _, topic string) (message.Subscriber, string, error) {
+	c, err := amqp3.DeadLetterSubscriberConfig(r.fanOut(app), "")
+	if err != nil {
+		return nil, "", err
+	}
+	s, err := amqpv3.NewSubscriber(c, r.logger)
+	return s, topic, err
+}
+
+// copied calls the hook after a copy: an Event comes after the broker has confirmed it, and before the message is
 // acknowledged.
 type copied struct {
 	retry.NopObserver
-	after func(topic string)
+	hook Hook
 }
 
 func (c copied) Event(e retry.Event) {
 	if e.Outcome == retry.Retried {
-		c.after("")
+		c.hook.AfterCopy("")
 	}
 }
 
-// marshaler adds BeforeCopy to the app's marshaler: a copy is marshaled just before it is published.
-func (a App) marshaler(m amqpv2.Marshaler) amqpv2.Marshaler {
-	if a.BeforeCopy == nil {
-		return m
-	}
-	return observedMarshaler{m, a}
-}
-
-type observedMarshaler struct {
+// hookedMarshaler calls the hook before a copy: it is marshaled just before it is published.
+type hookedMarshaler struct {
 	amqpv2.Marshaler
-	app App
+	hook Hook
 }
 
-func (m observedMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	m.app.BeforeCopy("")
+func (m hookedMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	if m.hook != nil {
+		m.hook.BeforeCopy("")
+	}
 	return m.Marshaler.Marshal(msg)
 }

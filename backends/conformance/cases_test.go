@@ -32,7 +32,6 @@ func lateness(t *testing.T, f *fixture) {
 	const messages = 200
 	topics := f.topics(4)
 	app := f.app(500 * time.Millisecond)
-	f.declare(app.Prefix, topics...)
 	f.run(app, topics, func(msg *message.Message) error {
 		if f.ledger.add(msg).failures == 0 {
 			return errDown
@@ -72,7 +71,6 @@ func delays(t *testing.T, f *fixture) {
 	const messages = 30
 	topics := f.topics(4)
 	app := f.app(300*time.Millisecond, 900*time.Millisecond, 600*time.Millisecond)
-	f.declare(app.Prefix, topics...)
 	f.run(app, topics, func(msg *message.Message) error {
 		if f.ledger.add(msg).failures < 3 {
 			return errDown
@@ -99,7 +97,6 @@ func overtakes(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	const long = 10 * time.Second // a server under load takes seconds for the short one
 	app := f.app(300*time.Millisecond, long)
-	f.declare(app.Prefix, topics...)
 	f.run(app, topics, func(msg *message.Message) error {
 		switch one := f.ledger.add(msg); {
 		case one.failures > 0:
@@ -131,8 +128,6 @@ func fanOut(t *testing.T, f *fixture) {
 	billing := f.app(200 * time.Millisecond)
 	shipping := billing
 	shipping.Group, shipping.Prefix = "h"+f.name, "q"+f.name
-	f.declare(billing.Prefix, topics...)
-	f.declare(shipping.Prefix)
 
 	shipped := newLedger()
 	last := make(chan struct{})
@@ -182,14 +177,9 @@ func longTier(t *testing.T, f *fixture) {
 	topics := f.topics(2)
 	app := f.app(10 * time.Second)
 	app.MaxHop, app.Limit = time.Second, 2*time.Second
-	var hops atomic.Int64
-	app.BeforeCopy = func(topic string) {
-		if topic == app.Prefix+".10s" {
-			hops.Add(1)
-		}
-	}
-	f.declare(app.Prefix, topics...)
-	a := f.run(app, topics, func(msg *message.Message) error {
+	hops := &hopCounter{topic: app.Prefix + ".10s"}
+	app.Hook = hops
+	f.run(app, topics, func(msg *message.Message) error {
 		if f.ledger.add(msg).failures == 0 {
 			return errDown
 		}
@@ -198,11 +188,25 @@ func longTier(t *testing.T, f *fixture) {
 	f.publish(topics, ids(messages)...)
 	f.await(messages, 1, patience)
 	f.checkNeverEarly(app.Schedule)
-	if n := hops.Load(); a.retries.Relayed {
+	if n := hops.Load(); f.Expect.Relayed {
 		assert.Greater(t, n, int64(messages*2), "a hop takes a second, or several on a slow machine")
 	}
 	f.settle()
 }
+
+// hopCounter counts the publishes to a tier.
+type hopCounter struct {
+	atomic.Int64
+	topic string
+}
+
+func (h *hopCounter) BeforeCopy(topic string) {
+	if topic == h.topic {
+		h.Add(1)
+	}
+}
+
+func (*hopCounter) AfterCopy(string) {}
 
 // busy lets two backends at a time run the case volume: they need a core each.
 var busy = make(chan struct{}, 2)
@@ -215,7 +219,6 @@ func volume(t *testing.T, f *fixture) {
 	topics := f.topics(16)
 	app := f.app(500 * time.Millisecond)
 	app.Limit, app.HandlerLimit = 30*time.Second, 30*time.Second
-	f.declare(app.Prefix, topics...)
 	f.run(app, topics, func(msg *message.Message) error {
 		if f.ledger.add(msg).failures == 0 {
 			return errDown
@@ -239,7 +242,6 @@ func restart(t *testing.T, f *fixture) {
 	const messages = 50
 	topics := f.topics(4)
 	app := f.app(2 * time.Second)
-	f.declare(app.Prefix, topics...)
 	handle := func(msg *message.Message) error {
 		if f.ledger.add(msg).failures == 0 {
 			return errDown

@@ -17,7 +17,7 @@ import (
 )
 
 // connect connects an app. The groups and delays are those of its handlers, besides the app's.
-func (f *fixture) connect(app backends.App, topics, groups []string, delays ...time.Duration) (*message.Router, *backends.Connection) {
+func (f *fixture) connect(app backends.App, topics, groups []string, delays ...time.Duration) (*message.Router, retry.Connection) {
 	f.t.Helper()
 	if f.Clean != nil {
 		f.t.Cleanup(func() {
@@ -29,7 +29,6 @@ func (f *fixture) connect(app backends.App, topics, groups []string, delays ...t
 			}
 		})
 	}
-	f.declare(app.Prefix, topics...)
 	retries, err := f.backend.Connect(app)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { require.NoError(f.t, retries.Close()) })
@@ -38,7 +37,7 @@ func (f *fixture) connect(app backends.App, topics, groups []string, delays ...t
 	return router, retries
 }
 
-func (f *fixture) launch(router *message.Router, retries *backends.Connection) *runningApp {
+func (f *fixture) launch(router *message.Router, retries retry.Connection) *runningApp {
 	f.t.Helper()
 	a, err := launch(router, retries)
 	require.NoError(f.t, err)

@@ -51,8 +51,7 @@ func child() {
 		panic(err)
 	}
 	app := crashApp(v.Group, v.Prefix)
-	k := &killer{victim: v}
-	app.BeforeCopy, app.AfterCopy = k.before, k.after
+	app.Hook = &killer{victim: v}
 	backend, err := registry.Find(v.Backend)
 	if err != nil {
 		panic(err)
@@ -83,14 +82,14 @@ type killer struct {
 	published atomic.Int32
 }
 
-func (k *killer) before(topic string) {
+func (k *killer) BeforeCopy(topic string) {
 	if k.Before && k.fatal(topic) {
 		time.Sleep(300 * time.Millisecond) // an ack that was sent too early reaches the server in this time
 		die()
 	}
 }
 
-func (k *killer) after(topic string) {
+func (k *killer) AfterCopy(topic string) {
 	if !k.Before && k.fatal(topic) {
 		die()
 	}
@@ -110,7 +109,6 @@ func crash(t *testing.T, f *fixture) {
 	const messages = 20
 	topics := f.topics(2)
 	app := crashApp("g"+f.name, "p"+f.name)
-	f.declare(app.Prefix, topics...)
 	handle := func(msg *message.Message) error {
 		if f.ledger.add(msg).failures == 0 {
 			return errDown
@@ -120,7 +118,7 @@ func crash(t *testing.T, f *fixture) {
 	first := f.run(app, topics, handle, oneInFlight) // the consumer group must exist before the messages are published
 	first.stop()
 	back := "" // without a relay the server brings a message back, and no publish of the app is part of that
-	if first.retries.Relayed {
+	if f.Expect.Relayed {
 		back = ".return."
 	}
 	f.publish(topics, ids(messages)...)
@@ -166,6 +164,6 @@ func (f *fixture) die(v victim) {
 func crashApp(group, prefix string) backends.App {
 	return backends.App{
 		Group: group, Prefix: prefix, Schedule: backoff.Schedule{500 * time.Millisecond},
-		Limit: 3 * time.Second, HandlerLimit: 3 * time.Second, Lease: 10 * time.Second,
+		Limit: 3 * time.Second, HandlerLimit: 3 * time.Second, Lease: 5 * time.Second,
 	}
 }

@@ -72,27 +72,11 @@ func (f *fixture) topics(handlers int) []string {
 	return topics
 }
 
-func (f *fixture) declare(prefix string, topics ...string) {
-	f.t.Helper()
-	if f.backend.Declare == nil {
-		return
-	}
-	unique := map[string]bool{}
-	for _, topic := range topics {
-		unique[topic] = true
-	}
-	var all []string
-	for topic := range unique {
-		all = append(all, topic)
-	}
-	require.NoError(f.t, f.backend.Declare(prefix, all...))
-}
-
 // runningApp is a router with handlers and their retries.
 type runningApp struct {
 	t       *testing.T
 	router  *message.Router
-	retries *backends.Connection
+	retries retry.Connection
 	done    chan error
 	once    sync.Once
 }
@@ -132,7 +116,7 @@ func start(
 }
 
 // launch runs a router whose handlers are added.
-func launch(router *message.Router, retries *backends.Connection) (*runningApp, error) {
+func launch(router *message.Router, retries retry.Connection) (*runningApp, error) {
 	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
 	go func() { a.done <- router.Run(noContext) }()
 	select {
@@ -175,9 +159,9 @@ func (f *fixture) send(topics, ids []string) error {
 }
 
 // deadLetters subscribes to the dead letters of a handler, and returns a function that waits for the next.
-func (f *fixture) deadLetters(a *runningApp, handler, topic string) func() *message.Message {
+func (f *fixture) deadLetters(app backends.App, handler, topic string) func() *message.Message {
 	f.t.Helper()
-	subscriber, topic, err := a.retries.DeadLetters(handler, topic)
+	subscriber, topic, err := f.backend.DeadLetters(app, handler, topic)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = subscriber.Close() })
 	in, err := subscriber.Subscribe(noContext, topic)

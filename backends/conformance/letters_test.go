@@ -50,7 +50,6 @@ func odd() map[string]*message.Message {
 func deadLetters(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	app := f.app(100*time.Millisecond, 200*time.Millisecond)
-	f.declare(app.Prefix, topics...)
 	var mu sync.Mutex
 	first := map[string]*message.Message{}
 	began := time.Now().Truncate(time.Millisecond)
@@ -66,7 +65,7 @@ func deadLetters(t *testing.T, f *fixture) {
 		}
 		return errDown
 	})
-	next := f.deadLetters(a, handlerName(0), topics[0])
+	next := f.deadLetters(app, handlerName(0), topics[0])
 	subscriber := f.subscriberType(a)
 	sent := odd()
 	publisher, err := f.backend.Publisher()

@@ -41,7 +41,6 @@ type outage struct {
 func (f *fixture) outage() *outage {
 	o := &outage{f: f, topics: f.topics(1), app: crashApp("g"+f.name, "p"+f.name), calls: map[string][]*message.Message{}}
 	o.app.HandlerLimit = time.Minute // a slow machine must not cause duplicates: a letter of each would come
-	f.declare(o.app.Prefix, o.topics...)
 	return o
 }
 
@@ -98,7 +97,7 @@ func (o *outage) first(id string) *message.Message {
 }
 
 // open connects to the dead letters. It returns nil where the backend has none.
-func (o *outage) open() *backends.Letters {
+func (o *outage) open() letters.Store {
 	t := o.f.t
 	t.Helper()
 	store, err := o.f.backend.Letters(o.app)
@@ -108,8 +107,7 @@ func (o *outage) open() *backends.Letters {
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	o.queue, err = store.QueueOf(handlerName(0), o.topics[0])
-	require.NoError(t, err)
+	o.queue = o.f.backend.QueueOf(o.app, handlerName(0), o.topics[0])
 	return store
 }
 

@@ -57,20 +57,13 @@ func open(
 	name := strings.ToLower(rand.Text()[:6])
 	topic, prefix := "orders-"+name, "retry-"+name
 	backend := e.Open(server.URL, logger)
-	if backend.Declare != nil {
-		if err := backend.Declare(prefix, topic); err != nil {
-			return nil, err
-		}
-	}
-	if backend.Remove != nil {
-		opened(func() error { return backend.Remove(prefix, topic) })
-	}
-	retries, err := backend.Connect(backends.App{Group: "billing", Prefix: prefix, Schedule: opts.Schedule})
+	app := backends.App{Group: "billing", Prefix: prefix, Schedule: opts.Schedule}
+	retries, err := backend.Connect(app)
 	if err != nil {
 		return nil, err
 	}
 	opened(retries.Close)
-	letters, letterTopic, err := retries.DeadLetters(orders.Handler, topic)
+	letters, letterTopic, err := backend.DeadLetters(app, orders.Handler, topic)
 	if err != nil {
 		return nil, err
 	}

@@ -58,6 +58,9 @@ type Expectation struct {
 	// Letters is what the backend can do with its dead letters.
 	Letters LetterAbility
 
+	// Relayed: a relay delays the messages. False: the server delays them.
+	Relayed bool
+
 	// Concurrency: a handler can have several messages in flight. Else the backend refuses it.
 	Concurrency bool
 
@@ -87,7 +90,7 @@ var entries = []Entry{
 		Name: "gochannel",
 		Open: func(_ string, logger watermill.LoggerAdapter) backends.Backend { return backends.Memory(logger) },
 		Expect: Expectation{InMemory: true, HandlersPerTopic: 1, Lateness: time.Second, Clock: relayClock,
-			Keeps: everything},
+			Keeps: everything, Relayed: true},
 	},
 	{
 		Name: "rabbitmq-v2", Open: backends.RabbitMQ, AddressVariable: "AMQP_URL", Clean: cleanRabbitMQ,
@@ -101,13 +104,15 @@ var entries = []Entry{
 	},
 	{
 		Name: "nats", Open: backends.NATS, Start: servers.NATS,
-		Demo:   Demo{Name: "nats", Title: "NATS JetStream"},
-		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders},
+		Demo: Demo{Name: "nats", Title: "NATS JetStream"},
+		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: httpHeaders,
+			Relayed: true},
 	},
 	{
 		Name: "redis", Open: backends.Redis, Start: servers.Redis,
-		Demo:   Demo{Name: "redis", Title: "Redis Streams"},
-		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: everything},
+		Demo: Demo{Name: "redis", Title: "Redis Streams"},
+		Expect: Expectation{Letters: AllLetters, Lateness: time.Second, Clock: relayClock, Keeps: everything,
+			Relayed: true},
 	},
 	{
 		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
@@ -118,11 +123,12 @@ var entries = []Entry{
 	{
 		Name: "postgres", Open: backends.PostgresRelay, Start: servers.PostgreSQL,
 		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock,
-			Keeps: validUTF8},
+			Keeps: validUTF8, Relayed: true},
 	},
 	{
 		Name: "kafka", Open: backends.Kafka, Start: servers.Kafka,
-		Expect: Expectation{Letters: BrowseLetters, Lateness: time.Second, Clock: relayClock, Keeps: everything},
+		Expect: Expectation{Letters: BrowseLetters, Lateness: time.Second, Clock: relayClock, Keeps: everything,
+			Relayed: true},
 	},
 }
 
