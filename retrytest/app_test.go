@@ -251,41 +251,6 @@ func TestProducedMessageHasItsOwnStory(t *testing.T) {
 	})
 }
 
-func TestEveryHandlerHasItsOwnRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown, errDown))
-		app.AddConsumerHandler(app.Router, "mailing", "orders", always(backoff.Permanent(errDown)), inGroup("mail"))
-		story := app.Send("orders", order("1"))
-		story.Handler("billing").RetriedAt(time.Second, 61*time.Second).Processed()
-		story.Handler("mailing").NeverRetried().DeadLettered(retry.DeadReasonPermanent)
-	})
-}
-
-// register is an app's own function as it is for RabbitMQ: several handlers consume the orders of one queue.
-func register(router *message.Router, subscriber message.Subscriber, tiered message.HandlerMiddleware, bill message.NoPublishHandlerFunc) {
-	for n := range 4 {
-		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n+1), "orders", subscriber, bill).
-			AddMiddleware(tiered, wmmiddleware.Timeout(time.Minute))
-	}
-}
-
-func TestHandlersOfOneSubscriberShareItsMessages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})
-		register(app.Router, newSubscriber(app), app.Middleware, failing(errDown, errDown))
-		handlers := map[string]bool{}
-		for n := range 8 {
-			story := app.Send("orders", order(fmt.Sprint(n))).RetriedAt(time.Second, 6*time.Second).Processed()
-			for _, attempt := range story.Attempts() {
-				handlers[attempt.Handler] = true
-				story.Handler(attempt.Handler)
-			}
-		}
-		assert.Len(t, handlers, 4)
-	})
-}
-
 func TestOwnRouterHasSettledMessages(t *testing.T) {
 	for name, settle := range map[string]func(*message.Message) bool{"ack": (*message.Message).Ack, "nack": (*message.Message).Nack} {
 		for _, panics := range []bool{false, true} {
@@ -332,24 +297,6 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 		story := app.Send("orders", order("1")).RetriedAt(0).Processed()
 		assert.Equal(t, retry.Settled, story.Attempts()[0].Outcome)
 		assert.Equal(t, time.Minute, story.Attempts()[0].Took)
-	})
-}
-
-// No retry is early, so the test makes the failure record of an early message. Its due time is not compared with the clock.
-func TestParkedMessageDoesNotReachItsHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-		calls := 0
-		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error { calls++; return nil })
-		early := order("1")
-		early.Metadata[recordkey.Failures] = "1"
-		early.Metadata[recordkey.Topic], early.Metadata[recordkey.Handler] = "orders", "billing"
-		early.Metadata[recordkey.Remaining] = "40s"
-		early.Metadata[recordkey.DueAt] = time.Now().Add(time.Hour).Format("2006-01-02T15:04:05.000Z07:00")
-		story := app.Send("orders", early).RetriedAt(40 * time.Second).NeverRetried().Processed()
-		assert.Equal(t, 1, calls)
-		assert.Equal(t, retry.Parked, story.Attempts()[0].Outcome)
-		assert.Contains(t, story.String(), "parked, waits 40s on tier 1m")
 	})
 }
 

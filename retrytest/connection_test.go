@@ -37,17 +37,6 @@ func TestHandlersHavePoliciesOfTheirOwn(t *testing.T) {
 	})
 }
 
-func TestScheduleOfAHandlerTakesTooMuchRealTime(t *testing.T) {
-	text, fatal := failureOf(func(t testing.TB) {
-		app := retrytest.New(t, backoff.Schedule{time.Millisecond})
-		app.AddConsumerHandler(app.Router, "billing", "orders", failing(), retry.Options{
-			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}},
-		})
-	})
-	assert.True(t, fatal)
-	assert.Contains(t, text, "this schedule takes 1h of real time, more than 10s")
-}
-
 // Without a group the handlers of a topic share its messages, as those of one queue do.
 func TestHandlersOfOneGroupShareTheMessages(t *testing.T) {
 	for _, group := range []string{"", "mail"} {
@@ -69,44 +58,38 @@ func TestHandlersOfOneGroupShareTheMessages(t *testing.T) {
 	}
 }
 
+// The failure is at the line that adds the handler.
 func TestWrongOptionsEndTheTest(t *testing.T) {
+	long := &retry.Policy{Schedule: backoff.Schedule{time.Hour}}
 	for want, options := range map[string][]retry.Options{
-		"2 Options were given":            {{}, {}},
-		"Concurrency is -1":               {{Concurrency: -1}},
-		"retry 1: delay 1ns is too short": {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
+		"2 Options were given":                                 {{}, {}},
+		"Concurrency is -1":                                    {{Concurrency: -1}},
+		"retry 1: delay 1ns is too short":                      {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
+		"this schedule takes 1h of real time, more than 10s":   {{Policy: long}},
+		"its function is nil: pass the function that handles ": nil,
 	} {
 		t.Run(want, func(t *testing.T) {
-			text, fatal := failureOf(func(t testing.TB) {
-				app := retrytest.New(t, backoff.Schedule{time.Millisecond})
-				app.AddConsumerHandler(app.Router, "billing", "orders", failing(), options...)
-				app.Send("orders", order("1"))
-			})
-			assert.True(t, fatal)
-			assert.Contains(t, text, want)
-			assert.Contains(t, text, `handler "billing"`)
-
-			added := false
-			text, fatal = failureOf(func(t testing.TB) {
-				app := retrytest.New(t, backoff.Schedule{time.Millisecond})
-				app.AddHandler(app.Router, "billing", "orders", "invoices", message.PassthroughHandler, options...)
-				added = true
-			})
-			assert.True(t, fatal)
-			assert.Contains(t, text, want)
-			assert.Contains(t, text, `retrytest: handler "billing": `)
-			assert.False(t, added, "the failure is at the line that adds the handler")
+			bill, pass := failing(), message.HandlerFunc(message.PassthroughHandler)
+			if options == nil {
+				bill, pass = nil, nil
+			}
+			for _, add := range []func(app *retrytest.App){
+				func(app *retrytest.App) { app.AddConsumerHandler(app.Router, "billing", "orders", bill, options...) },
+				func(app *retrytest.App) {
+					app.AddHandler(app.Router, "billing", "orders", "invoices", pass, options...)
+				},
+			} {
+				text, fatal := failureOf(func(t testing.TB) { add(retrytest.New(t, backoff.Schedule{time.Millisecond})) })
+				assert.True(t, fatal)
+				assert.Contains(t, text, want)
+				assert.Contains(t, text, `retrytest: handler "billing": `)
+			}
 		})
 	}
-	text, fatal := failureOf(func(t testing.TB) {
-		app := retrytest.New(t, backoff.Schedule{time.Millisecond})
-		app.AddConsumerHandler(app.Router, "billing", "orders", nil)
-	})
-	assert.True(t, fatal)
-	assert.Contains(t, text, `retrytest: handler "billing": its function is nil`)
 	app := retrytest.New(t, backoff.Schedule{time.Millisecond})
 	_, err := app.Subscriber("")
 	require.ErrorContains(t, err, "the name is empty")
-	_, err = app.Subscriber("billing", retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}}})
+	_, err = app.Subscriber("billing", retry.Options{Policy: long})
 	require.ErrorContains(t, err, "this schedule takes 1h of real time, more than 10s")
 }
 

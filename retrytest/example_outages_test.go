@@ -84,7 +84,7 @@ func TestOutageRateLimit(t *testing.T) {
 			}
 			return check(answer)
 		})
-		story.Snoozed(30 * time.Second).Processed()
+		story.Waited(30 * time.Second).Processed()
 		assert.Zero(t, story.Attempts()[1].Record.Failures)
 	})
 }

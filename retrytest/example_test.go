@@ -72,17 +72,6 @@ func ExampleSimulate() {
 	// 92s     200ms   4         dead-lettered as expired                      no answer from the provider
 }
 
-// With jitter, from when to when each attempt can be.
-func ExampleSimulate_jitter() {
-	fmt.Print(retrytest.Simulate(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 3), Jitter: 0.2}}))
-	// Output:
-	// at             took   failure   outcome                                  why
-	// 0s             0s     1         retried, waits 1s to 1200ms on tier 1s   the handler fails
-	// 1s to 1.2s     0s     2         retried, waits 5s to 6s on tier 5s       the handler fails
-	// 6s to 7.2s     0s     3         retried, waits 25s to 30s on tier 25s    the handler fails
-	// 31s to 37.2s   0s     4         dead-lettered as exhausted               the handler fails
-}
-
 // Of many rounds on one tier the table has the first and the last.
 func ExampleSimulatedStory_String() {
 	fmt.Print(retrytest.Simulate(retrytest.SimulationConfig{

@@ -64,86 +64,81 @@ func TestFailedAssertionPrintsTheStory(t *testing.T) {
 0s   billing   0s     1         retried, waits 1s on tier 1s   the bank is down
 1s   billing   0s     2         dead-lettered as permanent     no such customer
 `
-	const head = `retrytest: message "order-1" of "orders": `
+	synctest.Test(t, func(t *testing.T) {
+		text, fatal := failureOf(func(t testing.TB) {
+			app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+			app.AddConsumerHandler(app.Router, "billing", "orders",
+				inTurn(errDown, backoff.Permanent(fmt.Errorf("no such customer\nat all"))))
+			app.Send("orders", order("order-1")).Processed()
+		})
+		assert.False(t, fatal, "the test goes on after a failed assertion")
+		assert.Equal(t, `retrytest: message "order-1" of "orders": last outcome`+
+			"\n got: dead-lettered as permanent\nwant: processed\n"+table+"\n", exact(text))
+	})
+}
+
+// Each assertion fails for what it excludes.
+func TestAssertionsFail(t *testing.T) {
+	nacking := func(returned error) message.NoPublishHandlerFunc {
+		calls := 0
+		return func(msg *message.Message) error {
+			if calls++; calls > 1 {
+				return nil
+			}
+			msg.Nack()
+			return returned
+		}
+	}
+	snoozing := retry.Policy{
+		Schedule: backoff.Schedule{time.Second},
+		Rules:    []retry.Rule{{If: retry.Is(errBusy), Then: retry.Snooze(time.Second)}},
+	}
+	jittered := retry.Policy{Schedule: backoff.Schedule{10 * time.Second}, Jitter: 0.1}
+	odd := retry.Policy{Schedule: backoff.Schedule{125 * time.Second, 10 * time.Minute, 1500 * time.Millisecond}}
+	oddErrors := []error{errDown, errDown, backoff.RetryAfter(errDown, 75*time.Second)}
+	twice := retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}}
+	type story = *retrytest.Story
 	for _, test := range []struct {
-		name   string
-		assert func(*retrytest.Story)
-		want   string
+		name    string
+		policy  retry.Policy
+		handler message.NoPublishHandlerFunc
+		assert  func(story)
+		want    string
 	}{
-		{"too early", func(s *retrytest.Story) { s.RetriedAt(1100 * time.Millisecond) }, "retried at\n got: 1s\nwant: 1.1s\n"},
-		{"too late", func(s *retrytest.Story) { s.RetriedAt(900 * time.Millisecond) }, "retried at\n got: 1s\nwant: 900ms\n"},
-		{"retried but expected never", func(s *retrytest.Story) { s.NeverRetried() }, "retried at\n got: 1s\nwant: never\n"},
-		{"retried less often", func(s *retrytest.Story) { s.RetriedAt(time.Second, time.Minute) }, "retried at\n got: 1s\nwant: 1s 1m\n"},
-		{"waited for another time", func(s *retrytest.Story) { s.Waited(time.Hour) }, "waited\n got: 1s\nwant: 1h\n"},
-		{"not processed", func(s *retrytest.Story) { s.Processed() }, "last outcome\n got: dead-lettered as permanent\nwant: processed\n"},
-		{"dead-lettered for another reason", func(s *retrytest.Story) { s.DeadLettered(retry.DeadReasonExhausted) },
+		{"too early", twice, inTurn(errDown), func(s story) { s.RetriedAt(1100 * time.Millisecond) }, "retried at\n got: 1.001s\nwant: 1.1s\n"},
+		{"too late", twice, inTurn(errDown), func(s story) { s.RetriedAt(900 * time.Millisecond) }, "retried at\n got: 1.001s\nwant: 900ms\n"},
+		{"retried but expected never", twice, inTurn(errDown), func(s story) { s.NeverRetried() }, "retried at\n got: 1.001s\nwant: never\n"},
+		{"retried less often", twice, inTurn(errDown), func(s story) { s.RetriedAt(time.Second, time.Minute) }, "retried at\n got: 1.001s\nwant: 1s 1m\n"},
+		{"waited for another time", twice, inTurn(errDown), func(s story) { s.Waited(time.Hour) }, "waited\n got: 1.001s\nwant: 1h\n"},
+		{"not processed", twice, always(backoff.Permanent(errDown)), func(s story) { s.Processed() }, "last outcome\n got: dead-lettered as permanent\nwant: processed\n"},
+		{"dead-lettered for another reason", twice, always(backoff.Permanent(errDown)), func(s story) { s.DeadLettered(retry.DeadReasonExhausted) },
 			"last outcome\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
+		{"processed", twice, failing(), func(s story) { s.Processed().DeadLettered(retry.DeadReasonPermanent) }, "last outcome\n got: processed\nwant: dead-lettered as permanent\n"},
+		{"not discarded", twice, inTurn(errDown), func(s story) { s.Discarded() }, "last outcome\n got: recovered\nwant: discarded\n"},
+		{"snoozed", snoozing, inTurn(errBusy), func(s story) { s.NeverRetried() }, "want: never\n"},
+		{"snoozed once", snoozing, inTurn(errBusy), func(s story) { s.Waited(time.Second, time.Second) }, "waited\n got: 1.001s\nwant: 1s 1s\n"},
+		{"nacked by the router", twice, nacking(nil), func(s story) { s.NeverRetried() }, "retried at\n got: 0s\nwant: never\n"},
+		{"nacked by the handler", twice, nacking(errDown), func(s story) { s.NeverRetried() }, "retried at\n got: 0s\nwant: never\n"},
+		{"without times", twice, failing(), func(s story) { s.RetriedAt() }, "RetriedAt needs the times of the retries: use NeverRetried"},
+		{"without waits", twice, failing(), func(s story) { s.Waited() }, "Waited needs the waits before the retries: use NeverRetried"},
+		{"later than the jitter", jittered, always(errDown), func(s story) { s.RetriedAt(8900 * time.Millisecond) }, "retried, waits 1"},
+		{"earlier than the jitter", jittered, always(errDown), func(s story) { s.RetriedAt(11100 * time.Millisecond) }, "retried, waits 1"},
+		{"waited longer than the jitter", jittered, always(errDown), func(s story) { s.Waited(8900 * time.Millisecond) }, "retried, waits 1"},
+		{"waited shorter than the jitter", jittered, always(errDown), func(s story) { s.Waited(11100 * time.Millisecond) }, "retried, waits 1"},
+		{"times are spelled like tiers", odd, inTurn(oddErrors...), func(s story) { s.RetriedAt(125 * time.Second) }, "retried at\n got: 125.001s 725.002s 800.003s\nwant: 125s\n"},
+		{"waits are spelled like tiers", odd, inTurn(oddErrors...), func(s story) { s.Waited(125*time.Second, 200*time.Second, time.Hour) }, "waited\n got: 125.001s 600.001s 75.001s\nwant: 125s 200s 1h\n"},
+		{"delays are spelled like tiers", odd, inTurn(oddErrors...), func(s story) { s.Discarded() }, "retried, waits 75s on tier 125s "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				text, fatal := failureOf(func(t testing.TB) {
-					app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-					app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown, backoff.Permanent(fmt.Errorf("no such customer\nat all"))))
-					test.assert(app.Send("orders", order("order-1")))
+					app := retrytest.NewWithConfig(t, retrytest.Config{Policy: test.policy})
+					app.AddConsumerHandler(app.Router, "billing", "orders", test.handler)
+					test.assert(app.Send("orders", order("1")))
 				})
-				assert.False(t, fatal, "the test goes on after a failed assertion")
-				assert.Equal(t, head+test.want+table+"\n", exact(text))
+				assert.Contains(t, text, test.want)
+				assert.Equal(t, strings.Contains(test.want, "needs"), fatal)
 			})
-		})
-	}
-}
-
-func TestAssertionWithoutTimesEndsTheTest(t *testing.T) {
-	for name, assertion := range map[string]func(*retrytest.Story){
-		"RetriedAt needs the times": func(s *retrytest.Story) { s.RetriedAt() },
-		"Waited needs the waits":    func(s *retrytest.Story) { s.Waited() },
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			text, fatal := failureOf(func(t testing.TB) {
-				app := retrytest.New(t, backoff.Schedule{time.Second})
-				app.AddConsumerHandler(app.Router, "billing", "orders", failing())
-				assertion(app.Send("orders", order("1")))
-			})
-			assert.True(t, fatal)
-			assert.Contains(t, text, name)
-			assert.Contains(t, text, "use NeverRetried")
-		})
-	}
-}
-
-func TestWaitsAndTimesAreSpelledLikeTiers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		text, _ := failureOf(func(t testing.TB) {
-			app := retrytest.New(t, backoff.Schedule{125 * time.Second, 10 * time.Minute, 1500 * time.Millisecond})
-			app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown, errDown, backoff.RetryAfter(errDown, 75*time.Second)))
-			app.Send("orders", order("1")).Waited(125*time.Second, 200*time.Second, time.Hour).RetriedAt(125 * time.Second)
-		})
-		for _, want := range []string{
-			"waited\n got: 125.001s 600.001s 75.001s\nwant: 125s 200s 1h\n", "retried at\n got: 125.001s 725.002s 800.003s\nwant: 125s\n",
-			"125.001s   billing ", "retried, waits 125s on tier 125s ", "retried, waits 10m on tier 10m ", "retried, waits 75s on tier 125s ",
-		} {
-			assert.Contains(t, text, want)
-		}
-	})
-}
-
-// TestNeverRetriedFailsForANackedMessage: the broker delivers it again, whether the handler or the router has nacked it.
-func TestNeverRetriedFailsForANackedMessage(t *testing.T) {
-	for _, returned := range []error{nil, errDown} {
-		synctest.Test(t, func(t *testing.T) {
-			text, _ := failureOf(func(t testing.TB) {
-				app := retrytest.New(t, backoff.Schedule{time.Second})
-				calls := 0
-				app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
-					if calls++; calls == 1 {
-						msg.Nack()
-						return returned
-					}
-					return nil
-				})
-				app.Send("orders", order("1")).NeverRetried()
-			})
-			assert.Contains(t, text, "retried at\n got: 0s\nwant: never\n")
 		})
 	}
 }
@@ -151,17 +146,6 @@ func TestNeverRetriedFailsForANackedMessage(t *testing.T) {
 // exact removes the millisecond that due times are rounded up by.
 func exact(text string) string {
 	return strings.NewReplacer("1.001s   ", "1s   ", "1.001s", "1s", "at       ", "at   ", "0s       billing", "0s   billing").Replace(text)
-}
-
-func TestDeadLetteredFailsForAProcessedMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		text, _ := failureOf(func(t testing.TB) {
-			app := retrytest.New(t, backoff.Schedule{time.Second})
-			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
-			app.Send("orders", order("1")).Processed().DeadLettered(retry.DeadReasonPermanent)
-		})
-		assert.Contains(t, text, "last outcome\n got: processed\nwant: dead-lettered as permanent\n")
-	})
 }
 
 func TestTestThatCannotGoOnPrintsTheCause(t *testing.T) {
@@ -252,14 +236,6 @@ func TestHandlerThatDoesNotStartLeavesNoGoroutine(t *testing.T) {
 		test func(*retrytest.App)
 		want string
 	}{
-		{"wrong options", func(app *retrytest.App) {
-			app.AddConsumerHandler(app.Router, "billing", "orders", failing(), retry.Options{Concurrency: -3})
-		}, "retrytest: handler \"billing\": Concurrency is -3: it must be 0 (the default) or more\n"},
-		{"wrong options of a handler that is added later", func(app *retrytest.App) {
-			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
-			app.Send("orders", order("1")).Processed()
-			app.AddConsumerHandler(app.Router, "mailing", "orders", failing(), inGroup("mail"), inGroup("mail"))
-		}, "retrytest: handler \"mailing\": 2 Options were given: give at most one, with all fields\n"},
 		{"a subscriber of the app's own fails", func(app *retrytest.App) {
 			app.AddConsumerHandler(app.Router, "billing", "orders", failing())
 			app.Router.AddConsumerHandler("own", "orders", unready{}, failing())

@@ -69,7 +69,6 @@ func TestStoryOfARule(t *testing.T) {
 				assert.Equal(t, []int{0, 1, 0, 0}, []int{attempts[0].Failures, attempts[1].Failures, attempts[2].Failures, attempts[3].Failures})
 				assert.Equal(t, 2, attempts[3].Record.Snoozes)
 				assert.Contains(t, story.String(), "snoozed, waits 1m on tier 1m")
-				story.Snoozed(time.Minute, time.Minute)
 				assert.Equal(t, []string{"busy", "", "busy", ""}, rulesOf(story))
 				assert.Regexp(t, `snoozed, waits 1m on tier 1m +busy +too many requests`, story.String())
 			})
@@ -93,29 +92,6 @@ func rulesOf(story *retrytest.Story) (all []string) {
 	return all
 }
 
-// The assertions of outcomes fail for other outcomes.
-func TestSnoozedAndDiscardedFail(t *testing.T) {
-	for want, check := range map[string]func(*retrytest.Story){
-		"last outcome\n got: recovered\nwant: discarded":    func(s *retrytest.Story) { s.Discarded() },
-		"snoozed for\n got: 1.001s\nwant: 1s 1s":            func(s *retrytest.Story) { s.Snoozed(time.Second, time.Second) },
-		"snoozed for\n got: 1.001s\nwant: 5s":               func(s *retrytest.Story) { s.Snoozed(5 * time.Second) },
-		"Snoozed needs the waits of the snoozes: use Never": func(s *retrytest.Story) { s.Snoozed() },
-	} {
-		t.Run(want, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				text, _ := failureOf(func(t testing.TB) {
-					app := retrytest.New(t, backoff.Schedule{time.Second})
-					app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second}, Rules: []retry.Rule{
-						{If: retry.Is(errBusy), Then: retry.Snooze(time.Second)},
-					}}})
-					check(app.Send("orders", order("1")))
-				})
-				assert.Contains(t, text, want)
-			})
-		})
-	}
-}
-
 // With TiersWait a requested delay takes rounds, and is at most one shortest tier too long. Without it the wait is exact.
 func TestRequestedDelayInRounds(t *testing.T) {
 	for tiersWait, wait := range map[bool]time.Duration{true: 68 * time.Second, false: 67500 * time.Millisecond} {
@@ -135,50 +111,6 @@ func TestRequestedDelayInRounds(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A message that a rule gives back comes again after a second, uncounted.
-func TestRuleGivesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Minute})
-		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy, errDown), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute}, Rules: []retry.Rule{
-			{Name: "not here", If: retry.Is(errBusy), Then: retry.GiveBack()},
-		}}})
-		story := app.Send("orders", order("1")).RetriedAt(time.Second, 61*time.Second).Processed()
-		assert.Equal(t, []retry.Outcome{retry.GivenBack, retry.Retried, retry.Recovered}, outcomesOf(story))
-		assert.Equal(t, []string{"not here", "", ""}, rulesOf(story))
-		assert.Equal(t, 1, story.Attempts()[2].Record.Failures)
-	})
-}
-
-// A snoozed message is as little finished as a retried one.
-func TestSnoozedMessageWasRetried(t *testing.T) {
-	text, fatal := failureOf(func(t testing.TB) {
-		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{
-			Schedule: backoff.Schedule{time.Millisecond}, Rules: []retry.Rule{{If: retry.Is(errBusy), Then: retry.Snooze(time.Millisecond)}},
-		}})
-		app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(errBusy))
-		app.Send("orders", order("1")).NeverRetried()
-	})
-	assert.False(t, fatal)
-	assert.Contains(t, text, "want: never")
-}
-
-// The handler is not called for a message that is too old.
-func TestExpiredMessageIsNotRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}, MaxAge: time.Minute}})
-		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
-		story := app.Send("orders", order("1")).RetriedAt(time.Second).DeadLettered(retry.DeadReasonExpired)
-		assert.Equal(t, 2, story.Attempts()[1].Failures, "its second retry would be too late")
-
-		old := order("2")
-		retry.Record{
-			Failures: 1, Topic: "orders", Handler: "billing", FirstFailedAt: time.Now().Add(-time.Hour), LastFailedAt: time.Now(), Remaining: time.Second,
-		}.Write(old.Metadata)
-		story = app.Send("orders", old).NeverRetried().DeadLettered(retry.DeadReasonExpired)
-		assert.Zero(t, story.Attempts()[0].Failures)
-	})
 }
 
 func TestDelayedMessageIsParkedBeforeItsFirstTry(t *testing.T) {

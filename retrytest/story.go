@@ -151,23 +151,18 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 		s.app.t.Fatalf("retrytest: Waited needs the waits before the retries: use NeverRetried to assert that there " +
 			"was none")
 	}
-	s.compareWaits("waited", waits, func(a Attempt) bool { return a.again() })
-	return s
-}
-
-func (s *Story) compareWaits(what string, want []time.Duration, counts func(Attempt) bool) {
-	s.app.t.Helper()
 	var got, late []time.Duration
 	attempts := s.only().attempts
 	for i, a := range attempts {
-		if counts(a) {
+		if a.again() {
 			got = append(got, a.Waited)
 			late = append(late, a.Spread+s.app.lateness*time.Duration(roundsOf(attempts[i+1:])))
 		}
 	}
-	if !inTime(got, want, late) {
-		s.fail(what, listText(got, timeText), listText(want, waitText))
+	if !inTime(got, waits, late) {
+		s.fail("waited", listText(got, timeText), listText(waits, waitText))
 	}
+	return s
 }
 
 // roundsOf is how many tiers a message has waited on until its wait was over: each of them may be late.
@@ -213,18 +208,6 @@ func (s *Story) DeadLettered(reason retry.DeadReason) *Story {
 func (s *Story) Discarded() *Story {
 	s.app.t.Helper()
 	s.compareLastOutcome(string(retry.Discarded))
-	return s
-}
-
-// Snoozed asserts how long the message waited each time it was snoozed, as Waited does for all waits. At least one wait
-// is required: use NeverRetried to assert that there was none.
-func (s *Story) Snoozed(waits ...time.Duration) *Story {
-	s.app.t.Helper()
-	if len(waits) == 0 {
-		s.app.t.Fatalf("retrytest: Snoozed needs the waits of the snoozes: use NeverRetried to assert that there was " +
-			"none")
-	}
-	s.compareWaits("snoozed for", waits, func(a Attempt) bool { return a.Outcome == retry.Snoozed })
 	return s
 }
 
