@@ -27,8 +27,8 @@ type Config struct {
 	// only when the backend has stored the message, and should obey the deadline of the message's context.
 	Publisher message.Publisher
 
-	// AppPublisher publishes the app's own messages: those of AddHandler and retry.Connection.Publisher. The default is
-	// Publisher.
+	// AppPublisher publishes the app's own messages: those of AddHandler and retry.Connection.Publisher. Nil: Publisher
+	// does that, too.
 	AppPublisher message.Publisher
 
 	// Policy decides about failures of all handlers without a policy of their own. Its Schedule is required.
@@ -86,9 +86,6 @@ type SubscriberParams struct {
 func (c *Config) setDefaults() {
 	if c.MaxHop == 0 {
 		c.MaxHop = defaultMaxHop
-	}
-	if c.AppPublisher == nil {
-		c.AppPublisher = c.Publisher
 	}
 }
 

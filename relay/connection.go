@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -183,7 +182,11 @@ func (c *connection) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 // Publisher implements retry.Connection.
 func (c *connection) Publisher() message.Publisher {
-	return openPublisher{observed{c.relay.config.AppPublisher, &c.relay.observers, false}}
+	publisher := c.relay.config.AppPublisher
+	if publisher == nil {
+		publisher = c.relay.config.Publisher
+	}
+	return openPublisher{observed{publisher, &c.relay.observers, false}}
 }
 
 // Pause implements retry.Connection.
@@ -233,18 +236,13 @@ func (c *connection) Close() error {
 			faults = append(faults, fmt.Errorf("cannot close the subscriber of %q: %w", s.name, err))
 		}
 	}
-	publishers := []message.Publisher{c.relay.config.AppPublisher, c.relay.config.Publisher}
-	if same(publishers[0], publishers[1]) {
-		publishers = publishers[1:]
-	}
-	for _, p := range publishers {
+	for _, p := range []message.Publisher{c.relay.config.AppPublisher, c.relay.config.Publisher} {
+		if p == nil {
+			continue
+		}
 		if err := p.Close(); err != nil {
 			faults = append(faults, fmt.Errorf("cannot close the publisher: %w", err))
 		}
 	}
 	return errors.Join(faults...)
-}
-
-func same(a, b message.Publisher) bool {
-	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }

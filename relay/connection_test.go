@@ -374,22 +374,6 @@ func TestPublisherOfBothIsClosedOnce(t *testing.T) {
 	assert.Equal(t, 1, both.closed)
 }
 
-// incomparable cannot be compared, although its type can.
-type incomparable struct {
-	message.Publisher
-	any any
-}
-
-func (incomparable) Close() error { return nil }
-
-func TestPublisherThatCannotBeCompared(t *testing.T) {
-	c := newApp(t, backoff.Schedule{time.Second}, func(config *relay.Config) {
-		config.Publisher = incomparable{config.AppPublisher, []int{1}}
-		config.AppPublisher = config.Publisher
-	})
-	assert.NotPanics(t, func() { require.NoError(t, c.Close()) })
-}
-
 // TestHandlerWithoutTheMiddleware: gochannel delivers a nacked message again at once.
 func TestHandlerWithoutTheMiddleware(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

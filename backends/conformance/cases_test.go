@@ -32,12 +32,7 @@ func lateness(t *testing.T, f *fixture) {
 	const messages = 200
 	topics := f.topics(4)
 	app := f.app(500 * time.Millisecond)
-	f.run(app, topics, func(msg *message.Message) error {
-		if f.ledger.add(msg).failures == 0 {
-			return errDown
-		}
-		return nil
-	})
+	f.run(app, topics, f.ledger.failing(1))
 	publisher, err := f.backend.Publisher()
 	require.NoError(t, err)
 	defer func() { require.NoError(t, publisher.Close()) }()
@@ -71,12 +66,7 @@ func delays(t *testing.T, f *fixture) {
 	const messages = 30
 	topics := f.topics(4)
 	app := f.app(300*time.Millisecond, 900*time.Millisecond, 600*time.Millisecond)
-	f.run(app, topics, func(msg *message.Message) error {
-		if f.ledger.add(msg).failures < 3 {
-			return errDown
-		}
-		return nil
-	})
+	f.run(app, topics, f.ledger.failing(3))
 	f.publish(topics, ids(messages)...)
 	f.await(messages, 3, patience)
 	f.checkNeverEarly(app.Schedule)
@@ -130,42 +120,27 @@ func fanOut(t *testing.T, f *fixture) {
 	shipping.Group, shipping.Prefix = "h"+f.name, "q"+f.name
 
 	shipped := newLedger()
-	last := make(chan struct{})
-	f.run(shipping, topics, func(msg *message.Message) error {
-		shipped.add(msg)
-		if msg.UUID == "last" {
-			close(last)
-		}
-		return nil
-	})
-	f.run(billing, topics, func(msg *message.Message) error {
-		if one := f.ledger.add(msg); one.failures == 0 && one.id != "last" {
-			return errDown
-		}
-		return nil
-	})
+	f.run(shipping, topics, shipped.failing(0))
+	f.run(billing, topics, f.ledger.failing(1))
 	f.publish(topics, ids(messages)...)
 	f.await(messages, 1, patience)
 	f.publish(topics, "last") // when this message arrives, all earlier messages of the topic have arrived
-	for id, tries := range withoutRetries(t, shipped, last, messages+1) {
+	for id, tries := range f.withoutRetries(shipped, messages+1) {
 		assert.Len(t, tries, 1, "message %s", id)
 	}
 	f.settle()
 }
 
-// withoutRetries waits for the last message of a group, and returns what the group got: all messages, and no retry of another group.
-func withoutRetries(t *testing.T, group *ledger, last <-chan struct{}, messages int) map[string][]try {
-	t.Helper()
-	select {
-	case <-last:
-	case <-time.After(patience):
-		require.Fail(t, "the last message did not arrive")
-	}
+// withoutRetries waits for the last message of a group, and returns what the group got: all messages, and no retry of
+// another group.
+func (f *fixture) withoutRetries(group *ledger, messages int) map[string][]try {
+	f.t.Helper()
+	require.Eventually(f.t, func() bool { return len(group.all()["last"]) > 0 }, patience, 10*time.Millisecond)
 	all := group.all()
-	assert.Len(t, all, messages)
+	assert.Len(f.t, all, messages)
 	for id, tries := range all {
 		for _, one := range tries {
-			assert.Zero(t, one.failures, "the other group got a retry of %s", id)
+			assert.Zero(f.t, one.failures, "the other group got a retry of %s", id)
 		}
 	}
 	return all
@@ -179,12 +154,7 @@ func longTier(t *testing.T, f *fixture) {
 	app.MaxHop, app.Limit = time.Second, 2*time.Second
 	hops := &hopCounter{topic: app.Prefix + ".10s"}
 	app.Hook = hops
-	f.run(app, topics, func(msg *message.Message) error {
-		if f.ledger.add(msg).failures == 0 {
-			return errDown
-		}
-		return nil
-	})
+	f.run(app, topics, f.ledger.failing(1))
 	f.publish(topics, ids(messages)...)
 	f.await(messages, 1, patience)
 	f.checkNeverEarly(app.Schedule)
@@ -219,12 +189,7 @@ func volume(t *testing.T, f *fixture) {
 	topics := f.topics(16)
 	app := f.app(500 * time.Millisecond)
 	app.Limit, app.HandlerLimit = 30*time.Second, 30*time.Second
-	f.run(app, topics, func(msg *message.Message) error {
-		if f.ledger.add(msg).failures == 0 {
-			return errDown
-		}
-		return nil
-	})
+	f.run(app, topics, f.ledger.failing(1))
 	began := time.Now()
 	var publishers sync.WaitGroup
 	for part := range slices.Chunk(ids(messages), messages/8) {
@@ -242,21 +207,16 @@ func restart(t *testing.T, f *fixture) {
 	const messages = 50
 	topics := f.topics(4)
 	app := f.app(2 * time.Second)
-	handle := func(msg *message.Message) error {
-		if f.ledger.add(msg).failures == 0 {
-			return errDown
-		}
-		return nil
-	}
-	var failed counter
+	handle := f.ledger.failing(1)
+	var failed atomic.Int32
 	app.Observer = eventtest.OnEvent(func(e retry.Event) {
 		if e.Outcome == retry.Retried {
-			failed.add()
+			failed.Add(1)
 		}
 	})
 	first := f.run(app, topics, handle)
 	f.publish(topics, ids(messages)...)
-	failed.await(t, messages)
+	require.Eventually(t, func() bool { return failed.Load() >= messages }, patience, time.Millisecond)
 	assert.Less(t, f.ledger.reached(1), messages, "the app must stop before the delay is over")
 	first.stop()
 

@@ -10,41 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backoff"
-
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// connect connects an app. The groups and delays are those of its handlers, besides the app's.
-func (f *fixture) connect(app backends.App, topics, groups []string, delays ...time.Duration) (*message.Router, retry.Connection) {
-	f.t.Helper()
-	if f.Clean != nil {
-		f.t.Cleanup(func() {
-			cleaned := app
-			cleaned.Schedule = slices.Concat(app.Schedule, delays)
-			for _, group := range append(groups, app.Group) {
-				cleaned.Group = group
-				require.NoError(f.t, f.Clean(f.url, cleaned, topics))
-			}
-		})
-	}
-	retries, err := f.backend.Connect(app)
-	require.NoError(f.t, err)
-	f.t.Cleanup(func() { require.NoError(f.t, retries.Close()) })
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
-	require.NoError(f.t, err)
-	return router, retries
-}
-
-func (f *fixture) launch(router *message.Router, retries retry.Connection) *runningApp {
-	f.t.Helper()
-	a, err := launch(router, retries)
-	require.NoError(f.t, err)
-	a.t = f.t
-	f.t.Cleanup(a.stop)
-	return a
-}
 
 func (f *fixture) publishWith(publisher message.Publisher, topic string, ids ...string) {
 	f.t.Helper()
@@ -62,18 +30,8 @@ func ownSchedule(t *testing.T, f *fixture) {
 	topics := []string{"t" + f.name + "-0", "t" + f.name + "-1"}
 	router, retries := f.connect(app, topics, nil, own...)
 	others := newLedger()
-	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
-		if others.add(msg).failures < 1 {
-			return errDown
-		}
-		return nil
-	})
-	retries.AddConsumerHandler(router, "shipping", topics[1], func(msg *message.Message) error {
-		if f.ledger.add(msg).failures < 2 {
-			return errDown
-		}
-		return nil
-	}, retry.Options{Policy: &retry.Policy{Schedule: own}})
+	retries.AddConsumerHandler(router, "billing", topics[0], others.failing(1))
+	retries.AddConsumerHandler(router, "shipping", topics[1], f.ledger.failing(2), retry.Options{Policy: &retry.Policy{Schedule: own}})
 	f.launch(router, retries)
 	publisher := retries.Publisher()
 	f.publishWith(publisher, topics[0], ids(messages)...)
@@ -95,25 +53,13 @@ func groups(t *testing.T, f *fixture) {
 	topics, groups := f.topics(1), []string{"a" + f.name, "b" + f.name}
 	router, retries := f.connect(app, topics, groups)
 	shipped := newLedger()
-	last := make(chan struct{})
-	retries.AddConsumerHandler(router, "shipping", topics[0], func(msg *message.Message) error {
-		shipped.add(msg)
-		if msg.UUID == "last" {
-			close(last)
-		}
-		return nil
-	}, retry.Options{Group: groups[0], Concurrency: 1})
-	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
-		if one := f.ledger.add(msg); one.failures == 0 && one.id != "last" {
-			return errDown
-		}
-		return nil
-	}, retry.Options{Group: groups[1]})
+	retries.AddConsumerHandler(router, "shipping", topics[0], shipped.failing(0), retry.Options{Group: groups[0], Concurrency: 1})
+	retries.AddConsumerHandler(router, "billing", topics[0], f.ledger.failing(1), retry.Options{Group: groups[1]})
 	f.launch(router, retries)
 	f.publishWith(retries.Publisher(), topics[0], ids(messages)...)
 	f.await(messages, 1, patience)
 	f.publishWith(retries.Publisher(), topics[0], "last") // when it arrives, all earlier messages of the topic have arrived
-	withoutRetries(t, shipped, last, messages+1)
+	f.withoutRetries(shipped, messages+1)
 	f.settle()
 }
 
@@ -245,12 +191,7 @@ func paused(t *testing.T, f *fixture) {
 	})
 	other := *f
 	other.ledger = newLedger()
-	retries.AddConsumerHandler(router, "shipping", topics[1], func(msg *message.Message) error {
-		if other.ledger.add(msg).failures < len(slow) {
-			return errDown
-		}
-		return nil
-	}, retry.Options{Policy: &retry.Policy{Schedule: slow}})
+	retries.AddConsumerHandler(router, "shipping", topics[1], other.ledger.failing(len(slow)), retry.Options{Policy: &retry.Policy{Schedule: slow}})
 	state := func() (state retry.SubscriptionHealth) {
 		for _, s := range retries.Health().Subscriptions {
 			if s.Name == "billing" {

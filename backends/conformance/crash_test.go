@@ -18,7 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
-
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -59,18 +58,23 @@ func child() {
 	if v.Redrive != "" {
 		redriveAll(backend.Open(v.URL, logger()), app, v.Redrive)
 	}
-	_, err = start(backend.Open(v.URL, logger()), app, v.Topics, func(msg *message.Message) error {
+	retries, err := backend.Open(v.URL, logger()).Connect(app)
+	if err != nil {
+		panic(err)
+	}
+	router := newRouter()
+	handle := func(msg *message.Message) error {
 		record, _ := retry.ReadRecord(msg.Metadata)
 		_, _ = os.Stdout.WriteString(fmt.Sprintln("try", msg.UUID, record.Failures))
 		if record.Failures == 0 {
 			return errDown
 		}
 		return nil
-	}, oneInFlight)
-	if err != nil {
-		panic(err)
 	}
-	select {}
+	for i, topic := range v.Topics {
+		retries.AddConsumerHandler(router, handlerName(i), topic, handle, oneInFlight)
+	}
+	panic(router.Run(noContext))
 }
 
 // oneInFlight is what every backend has: a process that dies causes a duplicate for each message in flight.
@@ -109,12 +113,7 @@ func crash(t *testing.T, f *fixture) {
 	const messages = 20
 	topics := f.topics(2)
 	app := crashApp("g"+f.name, "p"+f.name)
-	handle := func(msg *message.Message) error {
-		if f.ledger.add(msg).failures == 0 {
-			return errDown
-		}
-		return nil
-	}
+	handle := f.ledger.failing(1)
 	first := f.run(app, topics, handle, oneInFlight) // the consumer group must exist before the messages are published
 	first.stop()
 	back := "" // without a relay the server brings a message back, and no publish of the app is part of that

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backends"
 	"github.com/tieredretry/watermill-retry/backends/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
-
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -83,50 +83,61 @@ type runningApp struct {
 
 func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 
+// connect connects an app. The groups and delays are those of its handlers, besides the app's.
+func (f *fixture) connect(
+	app backends.App, topics, groups []string, delays ...time.Duration,
+) (*message.Router, retry.Connection) {
+	f.t.Helper()
+	if f.Clean != nil {
+		f.t.Cleanup(func() {
+			cleaned := app
+			cleaned.Schedule = slices.Concat(app.Schedule, delays)
+			for _, group := range append(groups, app.Group) {
+				cleaned.Group = group
+				require.NoError(f.t, f.Clean(f.url, cleaned, topics))
+			}
+		})
+	}
+	retries, err := f.backend.Connect(app)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { require.NoError(f.t, retries.Close()) })
+	return newRouter(), retries
+}
+
+func newRouter() *message.Router {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
+	if err != nil {
+		panic(err)
+	}
+	return router
+}
+
+// launch runs a router whose handlers are added.
+func (f *fixture) launch(router *message.Router, retries retry.Connection) *runningApp {
+	f.t.Helper()
+	a := &runningApp{t: f.t, router: router, retries: retries, done: make(chan error, 1)}
+	go func() { a.done <- router.Run(noContext) }()
+	select {
+	case <-router.Running():
+	case err := <-a.done:
+		require.NoError(f.t, err, "the router stopped")
+	case <-time.After(patience):
+		require.Fail(f.t, "the router did not start")
+	}
+	f.t.Cleanup(a.stop)
+	return a
+}
+
 // run starts a handler on each of the topics.
 func (f *fixture) run(
 	app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...retry.Options,
 ) *runningApp {
 	f.t.Helper()
-	if f.Clean != nil {
-		f.t.Cleanup(func() { require.NoError(f.t, f.Clean(f.url, app, topics)) })
-	}
-	a, err := start(f.backend, app, topics, handle, options...)
-	require.NoError(f.t, err)
-	a.t = f.t
-	f.t.Cleanup(a.stop)
-	return a
-}
-
-func start(
-	backend backends.Backend, app backends.App, topics []string, handle message.NoPublishHandlerFunc, options ...retry.Options,
-) (*runningApp, error) {
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger())
-	if err != nil {
-		return nil, err
-	}
-	retries, err := backend.Connect(app)
-	if err != nil {
-		return nil, err
-	}
+	router, retries := f.connect(app, topics, nil)
 	for i, topic := range topics {
 		retries.AddConsumerHandler(router, handlerName(i), topic, handle, options...)
 	}
-	return launch(router, retries)
-}
-
-// launch runs a router whose handlers are added.
-func launch(router *message.Router, retries retry.Connection) (*runningApp, error) {
-	a := &runningApp{router: router, retries: retries, done: make(chan error, 1)}
-	go func() { a.done <- router.Run(noContext) }()
-	select {
-	case <-router.Running():
-		return a, nil
-	case err := <-a.done:
-		return nil, fmt.Errorf("the router stopped: %w", err)
-	case <-time.After(patience):
-		return nil, fmt.Errorf("the router did not start within %v", patience)
-	}
+	return f.launch(router, retries)
 }
 
 func (a *runningApp) stop() {
@@ -192,10 +203,9 @@ type try struct {
 type ledger struct {
 	mu    sync.Mutex
 	tries map[string][]try
-	moved chan struct{} // closed and replaced at each try
 }
 
-func newLedger() *ledger { return &ledger{tries: map[string][]try{}, moved: make(chan struct{})} }
+func newLedger() *ledger { return &ledger{tries: map[string][]try{}} }
 
 func (l *ledger) add(msg *message.Message) try {
 	record, _ := retry.ReadRecord(msg.Metadata)
@@ -204,12 +214,20 @@ func (l *ledger) add(msg *message.Message) try {
 	return one
 }
 
+// failing is a handler that fails this often for each message, and never for the one named last.
+func (l *ledger) failing(times int) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		if one := l.add(msg); one.failures < times && one.id != "last" {
+			return errDown
+		}
+		return nil
+	}
+}
+
 func (l *ledger) put(one try) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tries[one.id] = append(l.tries[one.id], one)
-	close(l.moved)
-	l.moved = make(chan struct{})
 }
 
 func (l *ledger) all() map[string][]try {
@@ -255,18 +273,12 @@ func (l *ledger) duplicates() int {
 // await waits until n messages were tried after so many failures.
 func (f *fixture) await(n, failures int, within time.Duration) {
 	f.t.Helper()
-	deadline := time.After(within)
-	for {
-		f.ledger.mu.Lock()
-		moved := f.ledger.moved
-		f.ledger.mu.Unlock()
+	for deadline := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
 		got := f.ledger.reached(failures)
 		if got >= n {
 			return
 		}
-		select {
-		case <-moved:
-		case <-deadline:
+		if time.Now().After(deadline) {
 			f.score.add(n-got, 0)
 			require.Failf(f.t, "messages are lost", "%d of %d came after %d failures within %v", got, n, failures, within)
 		}
