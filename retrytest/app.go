@@ -56,10 +56,27 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
-// App is an app under test: a router, and a Connection to a Pub/Sub in memory with retry tiers. The app's own function
-// adds its handlers to the Connection as in production. Send and the other methods that are not the Connection's must
-// be called from the test's goroutine.
+// App is an app under test: a router, and a Connection to a Pub/Sub in memory. The app's own function adds its handlers
+// to the Connection as in production. Send and the other methods that are not the Connection's must be called from the
+// test's goroutine.
+//
+// The methods of the retry.Connection are documented there. What they do here:
+//
+//   - AddConsumerHandler, AddHandler: add the handler to Router, or to a router for Run. Wrong options end the test, so
+//     they must be called from the test's goroutine. The handlers of one topic and one Options.Group share the topic's
+//     messages and their retries, as on RabbitMQ, and so do the handlers of a topic without a group. Handlers of
+//     different groups each get every message. Any Concurrency and OrderKey are accepted and have no effect: all
+//     messages of a handler are in flight together, but while it is paused or limited by its breaker.
+//   - Subscriber: it has the groups of AddConsumerHandler.
+//   - Publisher: Produced returns its messages.
+//   - Pause: the messages stay in the queue, in their order, and other handlers of the group get them. Send waits for
+//     messages of a paused handler for as long as Config.Patience: resume it in the handler of another message, or with
+//     time.AfterFunc.
+//   - Health has no links.
+//   - Close closes the routers. The test calls it at its end. A handler that still runs is an error.
 type App struct {
+	retry.Connection
+
 	// Router is a router with the default configuration. Add handlers to it, or let the app's own function add them.
 	// The first Send runs it. It is closed when the test ends.
 	Router *message.Router
@@ -85,8 +102,6 @@ type App struct {
 	closing  sync.Once
 	closeErr error
 }
-
-var _ retry.Connection = (*App)(nil)
 
 // running is a router that runs.
 type running struct {
@@ -122,6 +137,7 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	if config.Patience > 0 {
 		a.patience = config.Patience
 	}
+	a.Connection = connection{a}
 	a.ctx, a.stop = context.WithCancel(context.Background())
 	a.source = &backend.Source{
 		Owner: a, Name: "retrytest.App",
@@ -255,12 +271,6 @@ func (a *App) endUnstarted(router *message.Router) {
 		return endedSubscriber{}, nil
 	})
 	_ = router.RunHandlers(a.ctx) // a decorator of the app can fail again
-}
-
-// Close closes the routers. The test calls it at its end. A handler that still runs is an error.
-func (a *App) Close() error {
-	a.closing.Do(func() { a.closeErr = a.close() })
-	return a.closeErr
 }
 
 // close ends every goroutine. The handlers must have returned before the router closes: the router holds a lock while

@@ -13,16 +13,17 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// AddConsumerHandler adds a handler with retries to Router, or to a router for Run. Add the app's other middlewares to
-// the handler that it returns.
-//
-// The handlers of one topic and one Options.Group share the topic's messages and their retries, as on RabbitMQ, and so
-// do the handlers of a topic without a group. Handlers of different groups each get every message. Any Concurrency and
-// OrderKey are accepted and have no effect: all messages of a handler are in flight together, but while it is paused or
-// limited by its breaker.
-//
-// Wrong options end the test, so it must be called from the test's goroutine.
-func (a *App) AddConsumerHandler(
+// connection is the retry.Connection of an App.
+type connection struct{ *App }
+
+// Close implements retry.Connection.
+func (a connection) Close() error {
+	a.closing.Do(func() { a.closeErr = a.close() })
+	return a.closeErr
+}
+
+// AddConsumerHandler implements retry.Connection.
+func (a connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	a.t.Helper()
@@ -32,9 +33,8 @@ func (a *App) AddConsumerHandler(
 	return added
 }
 
-// AddHandler is AddConsumerHandler for handlers that produce messages. The produced messages are published to
-// publishTopic, where other handlers may get them. Produced returns them.
-func (a *App) AddHandler(
+// AddHandler implements retry.Connection.
+func (a connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
 	options ...retry.Options,
 ) *message.Handler {
@@ -59,9 +59,8 @@ func (a *App) handlerSubscriber(name string, isNil bool, options []retry.Options
 	return s
 }
 
-// Subscriber makes a subscriber for code that adds handlers by itself. It has the groups of AddConsumerHandler. Add
-// Middleware to its handlers.
-func (a *App) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
+// Subscriber implements retry.Connection.
+func (a connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
 	s, err := a.subscriber(name, options)
 	if err != nil {
 		return nil, err
@@ -98,33 +97,28 @@ func (a *App) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
 	return middleware.New(policy, appBackend{a}, a.config.Logger)
 }
 
-// Middleware is the retry middleware for handlers with a subscriber of this App, for a handler's or a router's
-// AddMiddleware.
-func (a *App) Middleware(h message.HandlerFunc) message.HandlerFunc { return a.retry.Dispatch(h) }
+// Middleware implements retry.Connection.
+func (a connection) Middleware(h message.HandlerFunc) message.HandlerFunc { return a.retry.Dispatch(h) }
 
-// Publisher publishes into the app's Pub/Sub. Produced returns its messages.
-func (a *App) Publisher() message.Publisher { return appPublisher{a} }
+// Publisher implements retry.Connection.
+func (a connection) Publisher() message.Publisher { return appPublisher{a.App} }
 
-// Pause makes a handler take no new messages, until Resume. They stay in the queue, in their order, and other handlers
-// of the group get them. Send waits for messages of a paused handler for as long as Config.Patience: resume it in the
-// handler of another message, or with time.AfterFunc. It returns an error for an unknown name, which lists the names.
-// It may be called from any goroutine.
-func (a *App) Pause(handler string) error { return a.gates.Pause(handler) }
+// Pause implements retry.Connection.
+func (a connection) Pause(handler string) error { return a.gates.Pause(handler) }
 
-// Resume ends a Pause. A handler that is not paused is no error.
-func (a *App) Resume(handler string) error { return a.gates.Resume(handler) }
+// Resume implements retry.Connection.
+func (a connection) Resume(handler string) error { return a.gates.Resume(handler) }
 
-// Observe attaches observers, such as those of package observe, to the app's handlers. Their errors go to
-// Config.Logger.
-func (a *App) Observe(observers ...retry.Observer) {
+// Observe implements retry.Connection.
+func (a connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
 		a.observers.Attach(o, retry.Observed{System: "retrytest", Health: a.Health, Logger: a.config.Logger,
 			Closed: a.ctx.Done()})
 	}
 }
 
-// Health returns the state of the handlers' subscriptions. There are no links.
-func (a *App) Health() retry.Health {
+// Health implements retry.Connection.
+func (a connection) Health() retry.Health {
 	h := retry.Health{Subscriptions: a.health.Health()}
 	for i, s := range h.Subscriptions {
 		at := &h.Subscriptions[i]

@@ -1,6 +1,6 @@
 // Package retrytest tests how an app retries, without a broker and without waiting.
 //
-// An [App] is a router and a [retry.Connection] with retry tiers in memory. A test adds the app's own handlers, sends a
+// An [App] is a router and a [retry.Connection] in memory. A test adds the app's own handlers, sends a
 // message, and asserts its outcome. In a bubble of testing/synctest ten minutes take about a millisecond:
 //
 //	func TestBillingGivesUp(t *testing.T) {
