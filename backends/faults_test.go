@@ -18,8 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/servers"
-	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/relay"
 )
 
 // These tests show the faults of Watermill's own Pub/Subs for which this package has a workaround. When a test fails, its fault is
@@ -95,51 +93,6 @@ func TestFaultDelayedInAnotherTimeZone(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		assert.Fail(t, "not early: "+gone)
 	}
-}
-
-func TestFaultUnacknowledgedMessageHidesOthers(t *testing.T) {
-	t.Parallel()
-	_, url := startPostgres(t, "")
-	p := postgres{url: url, logger: watermill.NopLogger{}}
-	app := App{Group: "g", HandlerLimit: time.Minute, Limit: time.Minute}
-	publisher, err := p.publisher(app)
-	require.NoError(t, err)
-	for _, test := range []struct {
-		name   string
-		params relay.SubscriberParams
-		hidden bool
-	}{
-		{"stock", relay.SubscriberParams{Handler: "bill"}, true},
-		{"tier", relay.SubscriberParams{Tier: backoff.Tier(time.Second)}, false},
-	} {
-		first, err := p.subscriber(app, test.params)
-		require.NoError(t, err)
-		fromFirst, err := first.Subscribe(context.Background(), "first-"+test.name)
-		require.NoError(t, err)
-		other, err := p.subscriber(app, relay.SubscriberParams{Handler: "bill"})
-		require.NoError(t, err)
-		in, err := other.Subscribe(context.Background(), "other-"+test.name)
-		require.NoError(t, err)
-
-		require.NoError(t, publisher.Publish("first-"+test.name, message.NewMessage("1", nil)))
-		unacknowledged := take(t, fromFirst)
-		require.NoError(t, publisher.Publish("other-"+test.name, message.NewMessage("2", nil)))
-		hidden := false
-		select {
-		case msg := <-in:
-			msg.Ack()
-		case <-time.After(2 * time.Second):
-			hidden = true
-		}
-		assert.Equal(t, test.hidden, hidden, test.name)
-		unacknowledged.Ack()
-		if hidden {
-			take(t, in).Ack()
-		}
-		require.NoError(t, first.Close())
-		require.NoError(t, other.Close())
-	}
-	require.NoError(t, publisher.Close())
 }
 
 func TestFaultNATSAcknowledgesByItself(t *testing.T) {

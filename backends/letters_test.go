@@ -45,8 +45,7 @@ var letterTests = []struct {
 		require.NoError(t, client.Del(t.Context(), "watermill-retry.lock:"+deadBill).Err())
 		require.NoError(t, client.Close())
 	}},
-	{"PostgreSQL, plain", servers.PostgreSQL, PostgresRelay, endSessions},
-	{"PostgreSQL, delayed", servers.PostgreSQL, Postgres, endSessions},
+	{"PostgreSQL", servers.PostgreSQL, Postgres, endSessions},
 }
 
 // reading returns the Reader of a backend.

@@ -26,15 +26,10 @@ const pollInterval = 50 * time.Millisecond
 func bytea(string) string { return "BYTEA" }
 
 // Postgres is watermill-sql on PostgreSQL, at a connection string. There are no tier topics: a message that failed goes
-// to its handler's return topic at once, and is read from there when it is due. The tables of the return topics are
-// those of watermill-sql's delayed Pub/Sub.
+// to its handler's return topic at once, and is read from there when it is due. The app's topics have tables of
+// watermill-sql's Pub/Sub, those of the retries queue tables.
 func Postgres(url string, logger watermill.LoggerAdapter) Backend {
-	return relayed{pubSub: delayedPostgres{postgres{url, logger}}, logger: logger, delays: true}
-}
-
-// PostgresRelay is watermill-sql on PostgreSQL without its delayed Pub/Sub. The relay delays the messages.
-func PostgresRelay(url string, logger watermill.LoggerAdapter) Backend {
-	return relayed{pubSub: postgres{url, logger}, logger: logger}
+	return relayed{pubSub: postgres{url, logger}, logger: logger, delays: true}
 }
 
 type postgres struct {
@@ -42,31 +37,41 @@ type postgres struct {
 	logger watermill.LoggerAdapter
 }
 
-func (p postgres) publisher(App) (message.Publisher, error) {
-	return p.newPublisher(sql.PublisherConfig{
-		SchemaAdapter: sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}, AutoInitializeSchema: true,
-	})
+func (p postgres) publisher(app App) (message.Publisher, error) {
+	topics, err := p.newPublisher(sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea})
+	if err != nil {
+		return nil, err
+	}
+	retries, err := p.newPublisher(waitingQueue)
+	if err != nil {
+		return nil, errors.Join(err, topics.Close())
+	}
+	return toTopic{Publisher: topics, retries: retries, prefix: app.Prefix + "."}, nil
 }
 
-// subscriber subscribes by consumer group. watermill-sql keeps a transaction open while a message waits on a tier. If
-// that transaction has an id, no subscriber sees what is published after it. PostgreSQL gives it an id when it locks a
-// row: a tier locks no row.
 func (p postgres) subscriber(app App, params relay.SubscriberParams) (message.Subscriber, error) {
 	limit := app.limit(params)
-	config := sql.SubscriberConfig{
+	topics, err := p.newSubscriber(sql.SubscriberConfig{
 		ConsumerGroup: app.group(params), AckDeadline: &limit,
 		SchemaAdapter:  sql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea, SubscribeBatchSize: 1},
 		OffsetsAdapter: sql.DefaultPostgreSQLOffsetsAdapter{},
+	})
+	if err != nil {
+		return nil, err
 	}
-	if params.Tier > 0 {
-		config.OffsetsAdapter = tierOffsets{}
+	retries, err := p.newSubscriber(sql.SubscriberConfig{
+		AckDeadline: &limit, SchemaAdapter: waitingQueue,
+		OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
+	})
+	if err != nil {
+		return nil, errors.Join(err, topics.Close())
 	}
-	return p.newSubscriber(config)
+	return byTopic{Subscriber: topics, retries: retries, prefix: app.Prefix + "."}, nil
 }
 
 func (p postgres) reader(App) (relayletters.Reader, error) {
 	db, err := p.open()
-	return postgresLetters{db, false}, err
+	return postgresLetters{db}, err
 }
 
 func (p postgres) open() (*stdsql.DB, error) {
@@ -78,12 +83,13 @@ func (p postgres) open() (*stdsql.DB, error) {
 	return db, nil
 }
 
-func (p postgres) newPublisher(config sql.PublisherConfig) (message.Publisher, error) {
+func (p postgres) newPublisher(schema sql.SchemaAdapter) (message.Publisher, error) {
 	db, err := p.open()
 	if err != nil {
 		return nil, err
 	}
-	publisher, err := sql.NewPublisher(sql.BeginnerFromStdSQL(db), config, p.logger)
+	publisher, err := sql.NewPublisher(sql.BeginnerFromStdSQL(db),
+		sql.PublisherConfig{SchemaAdapter: schema, AutoInitializeSchema: true}, p.logger)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
@@ -156,42 +162,6 @@ func (q queue) SelectQuery(params sql.SelectQueryParams) (sql.Query, error) {
 		ORDER BY %[2]s LIMIT 1 FOR UPDATE SKIP LOCKED`, q.MessagesTable(params.Topic), due)}, nil
 }
 
-// delayedPostgres has tables for the app's topics, and queue tables for those of the retries.
-type delayedPostgres struct{ postgres }
-
-func (p delayedPostgres) publisher(app App) (message.Publisher, error) {
-	topics, err := p.postgres.publisher(app)
-	if err != nil {
-		return nil, err
-	}
-	retries, err := p.newPublisher(sql.PublisherConfig{SchemaAdapter: waitingQueue, AutoInitializeSchema: true})
-	if err != nil {
-		return nil, errors.Join(err, topics.Close())
-	}
-	return toTopic{Publisher: topics, retries: retries, prefix: app.Prefix + "."}, nil
-}
-
-func (p delayedPostgres) subscriber(app App, params relay.SubscriberParams) (message.Subscriber, error) {
-	topics, err := p.postgres.subscriber(app, params)
-	if err != nil {
-		return nil, err
-	}
-	limit := app.limit(params)
-	retries, err := p.newSubscriber(sql.SubscriberConfig{
-		AckDeadline: &limit, SchemaAdapter: waitingQueue,
-		OffsetsAdapter: sql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
-	})
-	if err != nil {
-		return nil, errors.Join(err, topics.Close())
-	}
-	return byTopic{Subscriber: topics, retries: retries, prefix: app.Prefix + "."}, nil
-}
-
-func (p delayedPostgres) reader(App) (relayletters.Reader, error) {
-	db, err := p.open()
-	return postgresLetters{db, true}, err
-}
-
 // byTopic subscribes to topics with the prefix of the retries in another way.
 type byTopic struct {
 	message.Subscriber
@@ -223,16 +193,3 @@ func (t toTopic) Publish(topic string, messages ...*message.Message) error {
 }
 
 func (t toTopic) Close() error { return errors.Join(t.Publisher.Close(), t.retries.Close()) }
-
-// tierOffsets takes an advisory lock instead of a lock of the offset's row.
-type tierOffsets struct {
-	sql.DefaultPostgreSQLOffsetsAdapter
-}
-
-func (o tierOffsets) NextOffsetQuery(params sql.NextOffsetQueryParams) (sql.Query, error) {
-	return sql.Query{
-		Query: `SELECT offset_acked, last_processed_transaction_id FROM ` + o.MessagesOffsetsTable(params.Topic) +
-			` WHERE consumer_group = $1 AND pg_try_advisory_xact_lock(hashtextextended($2, 0))`,
-		Args: []any{params.ConsumerGroup, params.ConsumerGroup + " " + params.Topic},
-	}, nil
-}

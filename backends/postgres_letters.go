@@ -1,12 +1,13 @@
 package backends
 
 import (
+	"cmp"
 	"context"
 	stdsql "database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"strings"
+	"math"
+	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -14,45 +15,12 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// postgresLetters reads the tables of dead-letter topics. A position is "<transaction>/<offset>": that is the primary
-// key of the tables with consumer groups. Queue tables have no column for the transaction, and their positions have 0
-// there.
-type postgresLetters struct {
-	db    *stdsql.DB
-	queue bool // the tables are queues: rows that are acknowledged are marked or deleted
-}
+// postgresLetters reads the queue tables of dead-letter topics. A position is the offset of a row. A row that is
+// acknowledged is deleted.
+type postgresLetters struct{ db *stdsql.DB }
 
 func (postgresLetters) table(topic string) string {
 	return pgx.Identifier{"watermill_" + topic}.Sanitize()
-}
-
-// rows selects the letters of a topic. position is the expression of their positions.
-func (p postgresLetters) rows(topic string) (position, from string) {
-	if p.queue {
-		return `'0/' || "offset"`, p.table(topic) + " WHERE NOT acked"
-	}
-	return `transaction_id || '/' || "offset"`, p.table(topic) + " WHERE true"
-}
-
-// order is the columns of the key, which are in its index.
-func (p postgresLetters) order(direction string) string {
-	if p.queue {
-		return ` ORDER BY "offset" ` + direction
-	}
-	return ` ORDER BY transaction_id ` + direction + `, "offset" ` + direction
-}
-
-// compare compares the key of a row with a position.
-func (p postgresLetters) compare(operator, position string) (string, error) {
-	var transaction uint64
-	var offset int64
-	if _, err := fmt.Sscanf(position, "%d/%d", &transaction, &offset); err != nil {
-		return "", fmt.Errorf("the position %q is not <transaction>/<offset>: %w", position, err)
-	}
-	if p.queue {
-		return fmt.Sprintf(` AND "offset" %s %d`, operator, offset), nil
-	}
-	return fmt.Sprintf(` AND (transaction_id, "offset") %s ('%d'::xid8, %d)`, operator, transaction, offset), nil
 }
 
 func (p postgresLetters) exists(ctx context.Context, topic string) (exists bool, err error) {
@@ -68,9 +36,8 @@ func (p postgresLetters) End(ctx context.Context, topic string) (relayletters.En
 		return relayletters.End{}, errNoQueue(topic)
 	}
 	var end relayletters.End
-	position, from := p.rows(topic)
-	last := `SELECT ` + position + ` FROM ` + from + p.order("DESC") + ` LIMIT 1`
-	err = p.db.QueryRowContext(ctx, `SELECT count(*), COALESCE((`+last+`), '0/0') FROM `+from).
+	err = p.db.QueryRowContext(ctx,
+		`SELECT count(*), COALESCE(max("offset"), 0)::text FROM `+p.table(topic)+` WHERE NOT acked`).
 		Scan(&end.Count, &end.Position)
 	return end, err
 }
@@ -78,19 +45,9 @@ func (p postgresLetters) End(ctx context.Context, topic string) (relayletters.En
 func (p postgresLetters) Read(
 	ctx context.Context, topic, after, until string, limit int,
 ) (found []relayletters.Stored, err error) {
-	position, from := p.rows(topic)
-	for _, bound := range []struct{ operator, position string }{{">", after}, {"<=", until}} {
-		if bound.position == "" {
-			continue
-		}
-		condition, err := p.compare(bound.operator, bound.position)
-		if err != nil {
-			return nil, err
-		}
-		from += condition
-	}
-	rows, err := p.db.QueryContext(ctx,
-		`SELECT `+position+`, uuid, payload, metadata FROM `+from+p.order("ASC")+` LIMIT $1`, limit)
+	rows, err := p.db.QueryContext(ctx, `SELECT "offset"::text AS position, uuid, payload, metadata FROM `+p.table(topic)+
+		` WHERE NOT acked AND "offset" > $1::bigint AND "offset" <= $2::bigint ORDER BY "offset" LIMIT $3`,
+		cmp.Or(after, "0"), cmp.Or(until, strconv.FormatInt(math.MaxInt64, 10)), limit)
 	if err != nil {
 		return nil, err
 	}
@@ -113,11 +70,7 @@ func (p postgresLetters) Read(
 }
 
 func (p postgresLetters) Remove(ctx context.Context, topic, position string) error {
-	condition, err := p.compare("=", position)
-	if err == nil {
-		_, err = p.db.ExecContext(ctx,
-			fmt.Sprintf(`DELETE FROM %s WHERE %s`, p.table(topic), strings.TrimPrefix(condition, " AND ")))
-	}
+	_, err := p.db.ExecContext(ctx, `DELETE FROM `+p.table(topic)+` WHERE "offset" = $1::bigint`, position)
 	return err
 }
 

@@ -33,8 +33,7 @@ func TestStorageOfTiers(t *testing.T) {
 	}{
 		{"NATS JetStream", servers.NATS, NATS, storedByNATS, map[string]int64{"retry": 0}},
 		{"Redis Streams", servers.Redis, Redis, storedByRedis, map[string]int64{"retry.100ms": 2, "retry.return.bill": 2}},
-		{"PostgreSQL, plain", servers.PostgreSQL, PostgresRelay, storedByPostgres, map[string]int64{"retry.100ms": 2, "retry.return.bill": 2}},
-		{"PostgreSQL, delayed", servers.PostgreSQL, Postgres, storedByPostgres, map[string]int64{"retry.return.bill": 0}},
+		{"PostgreSQL", servers.PostgreSQL, Postgres, storedByPostgres, map[string]int64{"retry.return.bill": 0}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

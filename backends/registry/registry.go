@@ -115,15 +115,10 @@ var entries = []Entry{
 			Relayed: true},
 	},
 	{
-		Name: "postgres-delayed", Open: backends.Postgres, Start: servers.PostgreSQL,
-		Demo: Demo{Name: "postgres", Title: "PostgreSQL, watermill-sql's delayed Pub/Sub"},
+		Name: "postgres", Open: backends.Postgres, Start: servers.PostgreSQL,
+		Demo: Demo{Name: "postgres", Title: "PostgreSQL"},
 		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: postgresClock,
 			Keeps: validUTF8},
-	},
-	{
-		Name: "postgres", Open: backends.PostgresRelay, Start: servers.PostgreSQL,
-		Expect: Expectation{Letters: AllLetters, HandlersPerTopic: 2, Lateness: 2 * time.Second, Clock: relayClock,
-			Keeps: validUTF8, Relayed: true},
 	},
 	{
 		Name: "kafka", Open: backends.Kafka, Start: servers.Kafka,
