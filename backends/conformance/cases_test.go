@@ -181,11 +181,11 @@ func (*hopCounter) AfterCopy(string) {}
 // busy lets two backends at a time run the case volume: they need a core each.
 var busy = make(chan struct{}, 2)
 
-// volume: 2000 messages fail once, and all come back.
+// volume: 1000 messages fail once, and all come back.
 func volume(t *testing.T, f *fixture) {
 	busy <- struct{}{}
 	defer func() { <-busy }()
-	const messages = 2000
+	const messages = 1000
 	topics := f.topics(16)
 	app := f.app(500 * time.Millisecond)
 	app.Limit, app.HandlerLimit = 30*time.Second, 30*time.Second

@@ -70,7 +70,7 @@ func TestMain(m *testing.M) {
 }
 
 // TestConformance measures the lateness of one backend after the other, while nothing else runs. Then all backends run side by
-// side, each with the case of 2000 messages first.
+// side, each with the case of 1000 messages first.
 func TestConformance(t *testing.T) {
 	for _, e := range registry.All() {
 		t.Run(e.Name, func(t *testing.T) {
@@ -88,7 +88,7 @@ func TestConformance(t *testing.T) {
 			}
 			run("lateness", lateness, false)
 			t.Parallel()
-			run("2000 messages with 16 handlers", volume, false)
+			run("1000 messages with 16 handlers", volume, false)
 			run("dead letters come back", redrive, false) // 300 messages
 			run("dead letters come back as they were", redriveOdd, true)
 			run("delays come in order and never early", delays, true)
