@@ -14,12 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/servers"
 )
 
-func TestKafkaProducerWaitsForAllReplicas(t *testing.T) {
-	config := kafkaProducer()
-	assert.Equal(t, sarama.WaitForAll, config.Producer.RequiredAcks)
-	require.NoError(t, config.Validate())
-}
-
 // kafkaRequests records what the brokers were asked for.
 type kafkaRequests struct {
 	mu       sync.Mutex

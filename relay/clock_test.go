@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -137,35 +136,6 @@ func TestForgedDueTimeOutsideOfTheTiers(t *testing.T) {
 		assert.Equal(t, began, <-done)
 		a.close()
 	})
-}
-
-// The relay writes no retry_remaining. One of another origin is waited for once.
-func TestRemainingIsWaitedForOnce(t *testing.T) {
-	for _, row := range []struct {
-		remaining string
-		waits     time.Duration
-		parked    int
-	}{{"47s", 47 * time.Second, 1}, {"87601h", 0, 0}} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newApp(t, backoff.Schedule{time.Second, 10 * time.Second})
-			done := make(chan *message.Message, 1)
-			a.handle("billing", func(msg *message.Message) error { done <- msg; return nil })
-			a.run()
-			msg := orderOf("1")
-			retry.Record{Failures: 1, Topic: "orders", Handler: "billing"}.Write(msg.Metadata)
-			msg.Metadata[recordkey.Remaining] = row.remaining
-			began := time.Now()
-			require.NoError(t, a.pubSub.Publish("orders", msg))
-			got := <-done
-			assert.GreaterOrEqual(t, time.Since(began), row.waits)
-			assert.LessOrEqual(t, time.Since(began), row.waits+10*time.Millisecond)
-			if row.parked > 0 {
-				assert.NotContains(t, got.Metadata, recordkey.Remaining)
-			}
-			assert.Len(t, a.publisher.to("retry.return.billing"), row.parked)
-			a.close()
-		})
-	}
 }
 
 // A message that components/delay has delayed waits before its first try, and counts no failure. With DelayedReturns the

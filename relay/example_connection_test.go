@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log"
-	"net/http"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -95,31 +94,6 @@ func connectPubSub(pubSub *gochannel.GoChannel) retry.Connection {
 	return retries
 }
 
-// A handler that produces messages. A message that it produces after a retry carries no failure record.
-func ExampleConnect_addHandler() {
-	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	retries := connectPubSub(pubSub)
-	router := message.NewDefaultRouter(nil)
-	bills, err := pubSub.Subscribe(context.Background(), "bills")
-	check(err)
-	retries.AddHandler(router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-			return nil, errors.New("the bank is down")
-		}
-		return []*message.Message{msg.Copy()}, nil
-	})
-	go func() { check(router.Run(context.Background())) }()
-	<-router.Running()
-	check(retries.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
-	bill := <-bills
-	fmt.Println(bill.UUID, bill.Metadata)
-	bill.Ack()
-	check(router.Close())
-	check(retries.Close())
-	// Output:
-	// order-1 map[]
-}
-
 // Code that adds its handlers by itself, as the processors of components/cqrs do: it gets a subscriber, and the router gets the
 // middleware.
 func ExampleConnect_subscriber() {
@@ -151,96 +125,8 @@ func ExampleConnect_subscriber() {
 	// one of mails
 }
 
-// A readiness probe.
-func ExampleConnect_health() {
-	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
-	http.Handle("/ready", retry.ReadinessHandler(retries.Health))
-
-	router := message.NewDefaultRouter(nil)
-	retries.AddConsumerHandler(router, "billing", "orders", func(*message.Message) error { return nil })
-	go func() { check(router.Run(context.Background())) }()
-	<-router.Running()
-	for _, s := range retries.Health().Subscriptions {
-		fmt.Println(s.Name, s.Topic, s.Consuming)
-	}
-	check(router.Close())
-	check(retries.Close())
-	// Output:
-	// billing orders true
-	// tier 10ms retry.10ms true
-}
-
-// waits is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
-type waits struct {
-	retry.NopObserver
-	observed retry.Observed
-}
-
-func (w *waits) Attach(o retry.Observed) (retry.Observer, error) {
-	w.observed = o
-	return w, nil
-}
-
-func (w *waits) Event(e retry.Event) { fmt.Println(e.Handler, e.Outcome, e.Err) }
-
-// An observer gets each outcome, and can ask for the messages that this process keeps until they are due.
-func ExampleConnect_observe() {
-	retries := connectPubSub(gochannel.NewGoChannel(gochannel.Config{}, nil))
-	observer := &waits{}
-	retries.Observe(observer)
-
-	router := message.NewDefaultRouter(nil)
-	retries.AddConsumerHandler(router, "billing", "orders", func(*message.Message) error { return nil })
-	go func() { check(router.Run(context.Background())) }()
-	<-router.Running()
-	waiting, err := observer.observed.Waiting(context.Background())
-	check(err)
-	for _, w := range waiting {
-		fmt.Println(w.Kind, w.Queue, w.Messages)
-	}
-	check(router.Close())
-	check(retries.Close())
-	// Output:
-	// tier retry.10ms 0
-}
-
 func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-// The messages of a paused handler wait before it, and its retries too.
-func ExampleConnect_pause() {
-	pubSub := gochannel.NewGoChannel(gochannel.Config{}, nil)
-	retries, err := relay.Connect(relay.Config{
-		Publisher:     pubSub,
-		Policy:        retry.Policy{Schedule: backoff.Schedule{10 * time.Millisecond}},
-		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return pubSub, nil },
-	}, nil)
-	check(err)
-	router := message.NewDefaultRouter(nil)
-	billed := make(chan string)
-	retries.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
-		billed <- msg.UUID
-		return nil
-	})
-	fmt.Println(retries.Pause("bill"))
-	check(retries.Pause("billing"))
-	go func() { check(router.Run(context.Background())) }()
-	<-router.Running()
-	check(retries.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
-	for _, s := range retries.Health().Subscriptions {
-		if s.Name == "billing" {
-			fmt.Println(s.Name, s.Paused)
-		}
-	}
-	check(retries.Resume("billing"))
-	fmt.Println(<-billed)
-	check(router.Close())
-	check(retries.Close())
-	// Output:
-	// no handler is named "bill": the handlers are "billing"
-	// billing [paused]
-	// order-1
 }

@@ -3,7 +3,6 @@ package retrytest_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -53,17 +52,4 @@ func ExampleStory_DeadLettered() {
 	// retrytest: message "order-1" of "orders": last outcome
 	//  got: dead-lettered as permanent
 	// want: dead-lettered as exhausted
-}
-
-// The table has one row for each attempt.
-func ExampleStory_String() {
-	t := &exampleT{}
-	defer t.end()
-
-	header, rows, _ := strings.Cut(sendOrder(t, decline).String(), "\n")
-	fmt.Println(strings.Fields(header))
-	fmt.Println(strings.Contains(rows, "dead-lettered as permanent   no such customer"))
-	// Output:
-	// [at handler took failure outcome why]
-	// true
 }

@@ -120,31 +120,6 @@ func ExampleNewWithConfig() {
 	// secret
 }
 
-func ExampleApp_AddHandler() {
-	t := &exampleT{}
-	defer t.end()
-
-	app := retrytest.New(t, backoff.Constant(time.Millisecond, 3))
-	app.AddHandler(app.Router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
-		if err := charge(msg); err != nil {
-			return nil, err
-		}
-		return []*message.Message{message.NewMessage("invoice-1", nil)}, nil
-	})
-	app.AddConsumerHandler(app.Router, "mailing", "invoices", charge)
-	app.Send("orders", message.NewMessage("order-1", nil)).Processed()
-
-	for _, invoice := range app.Produced("invoices") {
-		fmt.Println(invoice.UUID)
-	}
-	for _, story := range app.Stories("invoices") {
-		fmt.Println(len(story.Processed().Attempts()), "attempts to mail", story.Message.UUID)
-	}
-	// Output:
-	// invoice-1
-	// 3 attempts to mail invoice-1
-}
-
 // addHandlers is a function of an app. In production it gets the router and the Connection of config.Connect.
 func addHandlers(router *message.Router, retries retry.Connection) {
 	retries.AddHandler(router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
