@@ -18,9 +18,9 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
-# Integration tests that mostly wait: more of them run at the same time than there are processors. Of the others, two
-# packages run at the same time.
-WAITING    = ./adopt ./connect ./declare ./groups
+# Most integration tests wait: three packages run at the same time, beside those of wmretry and of outages. These take
+# longest, so they are first.
+LONGEST    = ./adopt ./deadletter ./connect ./declare ./groups
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
 HAVE_ALONE = $(sort $(dir $(shell cd integration && grep -rl --include=*_test.go 'func TestAlone' .)))
@@ -60,7 +60,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-integration test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
+.PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -84,10 +84,8 @@ demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
 $(DEMOS): demo-%:
 	@$(GO) run -C backends ./example -backend $*
 
-# The outage test mostly waits, so it runs beside the others.
 test: devbroker ## the tests, on a real broker (RACE=-race for the race detector)
-	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect & outage=$$!; \
-		$(SUBMAKE) -k test-root test-observers test-integration test-wmretry; result=$$?; wait $$outage && exit $$result'
+	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-observers test-broker
 
 test-long: devbroker ## the tests that take minutes: Watermill's own Pub/Sub tests, and a short make chaos
 	@$(WITH_BROKER) $(SUBMAKE) -k test-pubsub test-chaos
@@ -174,13 +172,17 @@ test-root:
 test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
+test-broker:
+	@$(SUBMAKE) test-reconnect & outage=$$!; $(SUBMAKE) test-wmretry & command=$$!; result=0; \
+		$(SUBMAKE) test-integration || result=1; wait $$outage || result=1; wait $$command || result=1; \
+		$(SUBMAKE) test-alone || result=1; exit $$result
+
 test-integration:
-	@result=0; test="$(GO) test -C integration $(RACE) -count=1 -timeout=$(TIMEOUT)"; \
-		$$test -p=1 -parallel=4 -skip='$(ALONE)' $(WAITING) || result=1; \
-		$$test -p=2 -skip='$(ALONE)|$(LONG)' $$($(GO) list -C integration ./... | \
-			grep -v $(RECONNECT) $(BOARDS) $(WAITING:./%=-e /integration/%)) || result=1; \
-		$$test -p=1 -run='$(ALONE)' $(HAVE_ALONE) || result=1; \
-		exit $$result
+	$(GO) test -C integration $(RACE) -p=3 -parallel=4 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
+		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(LONGEST:./%=-e /integration/%))
+
+test-alone:
+	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) -run='$(ALONE)' $(HAVE_ALONE)
 
 test-pubsub:
 	$(GO) test -C integration $(RACE) -run='$(LONG)' -count=1 -timeout=$(TIMEOUT) ./subscriber
