@@ -98,15 +98,16 @@ func (c contest) measure(b *bench) error {
 	if err != nil {
 		return err
 	}
+	b.note("%s. Deliveries a second, and µs of processor time for each, of this process and the broker's:", c.title)
 	byName := map[string][]float64{}
 	for i, s := range c.sides {
 		byName[s.name] = rates[i]
-		b.row(c.title, []string{"side", "deliveries a second", "own µs of a delivery", "the broker's"},
-			s.name, spread(rates[i], "%.0f"), digits(median(own[i])), digits(median(ofBroker[i])))
+		b.note("  %s: %s, %s, %s", s.name, spread(rates[i], "%.0f"), digits(median(own[i])),
+			digits(median(ofBroker[i])))
 	}
 	for _, r := range c.ratios {
 		all := ratios(byName[r.ours], byName[r.theirs])
-		fmt.Printf("%s: %s\n", r.claim, spread(all, "%.2f"))
+		b.note("%s: %s", r.claim, spread(all, "%.2f"))
 		b.claim(r.claim, median(all))
 	}
 	return nil
@@ -122,20 +123,19 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		if err != nil {
 			return err
 		}
-		before, brokerBefore := processorTime(os.Getpid()), processorTime(b.process)
+		spent := b.spentBy()
 		a.opened = time.Since(a.began)
 		close(a.gate)
 		if err := a.wait(0); err != nil { // without a stop: a side that has lost messages may hang
 			return err
 		}
-		spent, brokerSpent := processorTime(os.Getpid())-before, processorTime(b.process)-brokerBefore
+		deliveries := a.deliveries()
+		own, ofBroker = spent(deliveries)
 		took := a.last - a.opened
 		if a.few {
 			took = a.seen - a.opened
 		}
-		deliveries := float64(a.deliveries())
-		rate = deliveries / took.Seconds()
-		own, ofBroker = float64(spent.Microseconds())/deliveries, float64(brokerSpent.Microseconds())/deliveries
+		rate = float64(deliveries) / took.Seconds()
 		stop()
 		return a.checkDead(uri)
 	})
@@ -193,10 +193,11 @@ func library(name string, h handling, options func(uri string) config.Config) si
 	}
 }
 
-// handSide is code by hand. Each delivery is handled by one of the workers.
+// handSide is code by hand. Each delivery is handled by one of the workers. start returns what is called for one that
+// has failed.
 func handSide(
 	name string, workers, prefetch int, queue amqp091.Table,
-	start func(uri string, a *app) (handle func(amqp091.Delivery), stop func(), err error),
+	start func(uri string) (fail func(amqp091.Delivery), stop func(), err error),
 ) side {
 	return side{
 		name: name,
@@ -207,15 +208,18 @@ func handSide(
 			})
 		},
 		consume: func(uri string, a *app) (func(), error) {
-			handle, stop, err := start(uri, a)
+			fail, stop, err := start(uri)
 			if err != nil {
 				return nil, err
 			}
-			stopConsumer, err := consumeByHand(uri, work, workers, prefetch, handle)
-			if err != nil {
-				return nil, err
-			}
-			return func() { stopConsumer(); stop() }, nil
+			stopConsumer, err := consumeByHand(uri, work, workers, prefetch, func(d amqp091.Delivery) {
+				if a.handle(identity(d)) == nil {
+					_ = d.Ack(false)
+				} else {
+					fail(d)
+				}
+			})
+			return func() { stopConsumer(); stop() }, err
 		},
 	}
 }
@@ -249,15 +253,13 @@ func (p *pipeline) ack(f failure) {
 
 // handWaiting is a consumer by hand: workers that publish a failed message again, wait for the confirm, and ack.
 var handWaiting = handSide("amqp091-go, 16 workers wait", workers, workers, nil,
-	func(uri string, a *app) (func(amqp091.Delivery), func(), error) {
+	func(uri string) (fail func(amqp091.Delivery), stop func(), err error) {
 		p, err := newPipeline(uri)
 		if err != nil {
 			return nil, nil, err
 		}
 		return func(d amqp091.Delivery) {
-			if a.handle(identity(d)) == nil {
-				_ = d.Ack(false)
-			} else if f, err := p.fail(d); err == nil {
+			if f, err := p.fail(d); err == nil {
 				p.ack(f)
 			}
 		}, p.close, nil
@@ -266,7 +268,7 @@ var handWaiting = handSide("amqp091-go, 16 workers wait", workers, workers, nil,
 // handPipelined never waits for a single confirm: a second goroutine acks what is confirmed. It is the limit of this
 // client.
 var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
-	func(uri string, a *app) (func(amqp091.Delivery), func(), error) {
+	func(uri string) (fail func(amqp091.Delivery), stop func(), err error) {
 		p, err := newPipeline(uri)
 		if err != nil {
 			return nil, nil, err
@@ -279,23 +281,14 @@ var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
 			}
 		})
 		return func(d amqp091.Delivery) {
-			if a.handle(identity(d)) == nil {
-				_ = d.Ack(false)
-			} else if f, err := p.fail(d); err == nil {
+			if f, err := p.fail(d); err == nil {
 				published <- f
 			}
 		}, func() { close(published); group.Wait(); p.close() }, nil
 	})
 
 // handConsumer only consumes and acks. Each message in flight has a goroutine, as a handler that takes time needs.
-var handConsumer = handSide("amqp091-go, 256 in flight", inFlight, inFlight, nil,
-	func(_ string, a *app) (func(amqp091.Delivery), func(), error) {
-		return func(d amqp091.Delivery) {
-			if a.handle(identity(d)) == nil {
-				_ = d.Ack(false)
-			}
-		}, func() {}, nil
-	})
+var handConsumer = handSide("amqp091-go, 256 in flight", inFlight, inFlight, nil, rejects)
 
 // native is RabbitMQ's own delayed retry: a rejected message waits in its work queue. It keeps no failure record.
 var native = handSide("RabbitMQ's delayed retry", 1, inFlight, amqp091.Table{
@@ -303,15 +296,11 @@ var native = handSide("RabbitMQ's delayed retry", 1, inFlight, amqp091.Table{
 	"x-delayed-retry-max": tier.Milliseconds(),
 	"x-delivery-limit":    int64(tries - 1), "x-dead-letter-exchange": "",
 	"x-dead-letter-routing-key": work + deadSuffix,
-}, func(_ string, a *app) (func(amqp091.Delivery), func(), error) {
-	return func(d amqp091.Delivery) {
-		if a.handle(identity(d)) == nil {
-			_ = d.Ack(false)
-		} else {
-			_ = d.Reject(true)
-		}
-	}, func() {}, nil
-})
+}, rejects)
+
+func rejects(string) (fail func(amqp091.Delivery), stop func(), err error) {
+	return func(d amqp091.Delivery) { _ = d.Reject(true) }, func() {}, nil
+}
 
 // sidesFor leaves out what the broker does not have.
 func (b *bench) sidesFor(sides ...side) []side {

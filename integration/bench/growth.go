@@ -61,11 +61,8 @@ func measureGrowth(b *bench) error {
 		if err := row.count(); err != nil {
 			return fmt.Errorf("%d work queues, %s: %w", row.works, row.layout.name, err)
 		}
-		b.row("Many work queues", []string{"layout", "work queues", "queues on the broker",
-			"tiers and bindings declared in",
-			"everything declared in", "memory of tiers and bindings, MiB", "published a second"},
-			row.layout.name, row.works, len(row.queues), row.tiers.Round(time.Millisecond),
-			(row.base + row.tiers).Round(time.Millisecond),
+		b.note("%s, %d work queues: %d queues; tiers and bindings declared in %v, after %v for the others; %s MiB of the "+
+			"broker; published a second %s", row.layout.name, row.works, len(row.queues), row.tiers, row.base,
 			digits(mebibytes(row.memory)), spread(rates[i], "%.0f"))
 	}
 	b.claim("declare_grouped_1000", rows[4].tiers.Seconds())
@@ -88,6 +85,7 @@ func (row *growthRow) setUp(b *bench) (err error) {
 		row.topologies = append(row.topologies, t)
 	}
 	return with(row.uri, func(channel *amqp091.Channel) error {
+		known := map[string]bool{}
 		began := time.Now()
 		for _, t := range row.topologies {
 			for _, queue := range append(t.Queues, t.WorkQueue) {
@@ -98,16 +96,19 @@ func (row *growthRow) setUp(b *bench) (err error) {
 					queue.Arguments); err != nil {
 					return err
 				}
-				row.queues[queue.Name] = true
+				row.queues[queue.Name], known[fmt.Sprint(queue)] = true, true
 			}
 		}
 		row.base = time.Since(began)
 		before := b.memoryNow()
 		began = time.Now()
-		known := map[string]bool{}
 		for _, t := range row.topologies {
-			if err := row.missing(known, t).DeclareRetry(channel); err != nil {
+			t.Exchanges, t.Queues, t.Bindings = fresh(known, t.Exchanges), fresh(known, t.Queues), fresh(known, t.Bindings)
+			if err := t.DeclareRetry(channel); err != nil {
 				return err
+			}
+			for _, queue := range t.Queues {
+				row.queues[queue.Name] = true
 			}
 		}
 		row.tiers = time.Since(began)
@@ -116,29 +117,15 @@ func (row *growthRow) setUp(b *bench) (err error) {
 	})
 }
 
-// missing returns a topology without what is declared, and remembers the rest.
-func (row *growthRow) missing(known map[string]bool, t topology.Topology) topology.Topology {
-	all := t
-	t.Exchanges, t.Queues, t.Bindings = nil, nil, nil
-	for _, exchange := range all.Exchanges {
-		if !known["exchange "+exchange.Name] {
-			t.Exchanges = append(t.Exchanges, exchange)
+// fresh returns what is not known yet, and remembers it.
+func fresh[T any](known map[string]bool, all []T) (rest []T) {
+	for _, one := range all {
+		if key := fmt.Sprint(one); !known[key] {
+			known[key] = true
+			rest = append(rest, one)
 		}
-		known["exchange "+exchange.Name] = true
 	}
-	for _, queue := range all.Queues {
-		if !row.queues[queue.Name] {
-			t.Queues = append(t.Queues, queue)
-		}
-		row.queues[queue.Name] = true
-	}
-	for _, binding := range all.Bindings {
-		if !known[fmt.Sprint(binding)] {
-			t.Bindings = append(t.Bindings, binding)
-		}
-		known[fmt.Sprint(binding)] = true
-	}
-	return t
+	return rest
 }
 
 // publish publishes copies to all tiers of all work queues.

@@ -22,42 +22,42 @@ const (
 
 var payload = make([]byte, payloadBytes)
 
-// with runs a function with a channel of a connection of its own, whose publishes are confirmed.
-func with(uri string, do func(*amqp091.Channel) error) error {
+// open opens a channel on a connection of its own. Its publishes are confirmed.
+func open(uri string) (channel *amqp091.Channel, end func() error, err error) {
 	connection, err := amqp091.Dial(uri)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	if err == nil {
+	if channel, err = connection.Channel(); err == nil {
 		err = channel.Confirm(false)
 	}
 	if err != nil {
+		return nil, nil, errors.Join(err, connection.Close())
+	}
+	return channel, connection.Close, nil
+}
+
+// with runs a function with a channel.
+func with(uri string, do func(*amqp091.Channel) error) error {
+	channel, end, err := open(uri)
+	if err != nil {
 		return err
 	}
+	defer func() { _ = end() }()
 	return do(channel)
 }
 
 // A pipeline publishes by hand as fast as the client can: it never waits for a single confirm.
 type pipeline struct {
-	connection *amqp091.Connection
-	channel    *amqp091.Channel
-	confirms   []*amqp091.DeferredConfirmation
-	returned   atomic.Int64
+	channel  *amqp091.Channel
+	confirms []*amqp091.DeferredConfirmation
+	returned atomic.Int64
+	end      func() error
 }
 
-func newPipeline(uri string) (*pipeline, error) {
-	connection, err := amqp091.Dial(uri)
-	if err != nil {
-		return nil, err
-	}
-	p := &pipeline{connection: connection}
-	if p.channel, err = connection.Channel(); err == nil {
-		err = p.channel.Confirm(false)
-	}
-	if err != nil {
-		_ = connection.Close()
+func newPipeline(uri string) (p *pipeline, err error) {
+	p = &pipeline{}
+	if p.channel, p.end, err = open(uri); err != nil {
 		return nil, err
 	}
 	returns := p.channel.NotifyReturn(make(chan amqp091.Return, 1))
@@ -121,7 +121,7 @@ func (p *pipeline) wait(confirms []*amqp091.DeferredConfirmation) error {
 	return nil
 }
 
-func (p *pipeline) close() { _ = p.connection.Close() }
+func (p *pipeline) close() { _ = p.end() }
 
 // publishAll publishes the messages that of returns, and waits until all are confirmed. every is the time between two
 // of them.
@@ -169,21 +169,16 @@ func identity(d amqp091.Delivery) string {
 
 // consumeByHand calls handle for each delivery, one after the other in each worker. stop waits for them.
 func consumeByHand(uri, queue string, workers, prefetch int, handle func(amqp091.Delivery)) (stop func(), err error) {
-	connection, err := amqp091.Dial(uri)
+	channel, end, err := open(uri)
 	if err != nil {
 		return nil, err
 	}
-	channel, err := connection.Channel()
-	if err == nil {
-		err = channel.Qos(prefetch, 0, false)
+	if err = channel.Qos(prefetch, 0, false); err != nil {
+		return nil, errors.Join(err, end())
 	}
-	var deliveries <-chan amqp091.Delivery
-	if err == nil {
-		deliveries, err = channel.Consume(queue, "bench", false, false, false, false, nil)
-	}
+	deliveries, err := channel.Consume(queue, "bench", false, false, false, false, nil)
 	if err != nil {
-		_ = connection.Close()
-		return nil, err
+		return nil, errors.Join(err, end())
 	}
 	var group sync.WaitGroup
 	for range workers {
@@ -196,7 +191,7 @@ func consumeByHand(uri, queue string, workers, prefetch int, handle func(amqp091
 	return func() {
 		_ = channel.Cancel("bench", false)
 		group.Wait()
-		_ = connection.Close()
+		_ = end()
 	}, nil
 }
 
@@ -214,11 +209,4 @@ func tierByHand(delay time.Duration, work string) amqp091.Table {
 	return amqp091.Table{
 		"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work,
 	}
-}
-
-// safeTierByHand dead-letters as safely as the library's tiers.
-func safeTierByHand(delay time.Duration, work string) amqp091.Table {
-	arguments := tierByHand(delay, work)
-	arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
-	return arguments
 }

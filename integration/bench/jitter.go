@@ -37,9 +37,7 @@ func measureJitter(b *bench) error {
 			}
 			over = append(over, float64(highest)/mean)
 		}
-		b.row(fmt.Sprintf("%d messages fail together, on a tier of %v", messages, delay),
-			[]string{"jitter", fmt.Sprintf("most that come back in %v, over the mean", bin)}, jitter, spread(over,
-				"%.2f"))
+		b.note("jitter %v: most messages that come back in %v, over the mean: %s", jitter, bin, spread(over, "%.2f"))
 		if jitter > 0 {
 			b.claim("jitter_highest_over_mean", median(over))
 		}

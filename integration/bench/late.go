@@ -14,13 +14,6 @@ import (
 
 const lateEvery = time.Second / 400 // few enough messages that they wait only on the tiers
 
-// A lateSide is one way to delay messages.
-type lateSide struct {
-	name, claim string
-	delays      []time.Duration // of the messages, in turn
-	consume     func(uri string, l *ledger) (stop func(), err error)
-}
-
 // measureLateness measures the time from the failure to the next call, minus the delay.
 func measureLateness(b *bench) error {
 	mixed := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
@@ -29,14 +22,17 @@ func measureLateness(b *bench) error {
 	}
 	two := []time.Duration{500 * time.Millisecond, time.Second}
 	one := handling{handlers: 1, concurrency: workers}
-	for _, side := range []lateSide{
-		{"tiers of 500 ms and 1 s, watermill-amqp", "lateness_p99", two,
-			consumeLate(perQueue, two, handling{handlers: workers})},
-		{"per-message TTL", "late_per_message_ttl_p99", mixed, consumeRecipe},
-		{"tiers per queue", "late_tiers_per_queue_p99", mixed, consumeLate(perQueue, mixed, one)},
-		{"tiers grouped", "late_tiers_grouped_p99", mixed, consumeLate(grouped, mixed, one)},
+	for _, side := range []struct {
+		claim   string
+		delays  []time.Duration // of the messages, in turn
+		consume func(uri string, l *ledger) (stop func(), err error)
+	}{
+		{"lateness_p99", two, consumeLate(perQueue, two, handling{handlers: workers})},
+		{"late_per_message_ttl_p99", mixed, consumeRecipe},
+		{"late_tiers_per_queue_p99", mixed, consumeLate(perQueue, mixed, one)},
+		{"late_tiers_grouped_p99", mixed, consumeLate(grouped, mixed, one)},
 		// It has no tier of 10 s: a message waits on two of its tiers, one after the other.
-		{"ladder", "late_ladder_p99", mixed, consumeLate(ladder, nil, one)},
+		{"late_ladder_p99", mixed, consumeLate(ladder, nil, one)},
 	} {
 		messages := b.size(2_000, 200)
 		l := newLedger(messages, func(i int) time.Duration { return side.delays[i%len(side.delays)] })
@@ -57,22 +53,18 @@ func measureLateness(b *bench) error {
 			return l.wait(0)
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", side.name, err)
+			return fmt.Errorf("%s: %w", side.claim, err)
 		}
-		name := fmt.Sprintf("%s: %v", side.name, backoff.Schedule(side.delays))
-		b.lateness(l, "Lateness, delays mixed", "way: delays", name)
-		b.claim(side.claim, l.p99())
+		b.lateness(l, side.claim)
 	}
 	return nil
 }
 
-// p99 is the 99th percentile of the lateness, in ms.
-func (l *ledger) p99() float64 { return milliseconds(percentile(l.late, 0.99)) }
-
-// lateness adds a row with the lateness of messages, whose first column has this heading.
-func (b *bench) lateness(l *ledger, title, heading, name string) {
-	b.row(title, []string{heading, "messages", "median ms", "p99 ms", "latest ms"}, name, len(l.called),
-		digits(milliseconds(percentile(l.late, 0.5))), digits(l.p99()), digits(milliseconds(l.late[len(l.late)-1])))
+// lateness adds the 99th percentile of the lateness to a claim.
+func (b *bench) lateness(l *ledger, claim string) {
+	p99 := percentile(l.late, 0.99)
+	b.note("%d messages, %v late in the median, at most %v", len(l.called), percentile(l.late, 0.5), l.late[len(l.late)-1])
+	b.claim(claim, milliseconds(p99))
 }
 
 // consumeLate is the library: each failure requests a delay.

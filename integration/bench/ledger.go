@@ -78,14 +78,7 @@ func (l *ledger) message(id string) int {
 	return message
 }
 
-// waits is called when a message begins to wait.
-func (l *ledger) waits(message int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.failed[message] = int64(time.Since(l.began))
-}
-
-// fails is the same for a delivery. It reports whether the message is one of the ledger's.
+// fails is called when a message begins to wait. It reports whether the message is one of the ledger's.
 func (l *ledger) fails(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,12 +171,9 @@ func (l *ledger) check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var faults []error
-	for _, fault := range []struct {
-		name  string
-		count int
-	}{{"lost", l.left}, {"early", l.early}, {"foreign", l.foreign}} {
-		if fault.count != 0 {
-			faults = append(faults, fmt.Errorf("%s=%d of %d messages", fault.name, fault.count, len(l.called)))
+	for i, name := range []string{"lost", "early", "foreign"} {
+		if count := []int{l.left, l.early, l.foreign}[i]; count != 0 {
+			faults = append(faults, fmt.Errorf("%s=%d of %d messages", name, count, len(l.called)))
 		}
 	}
 	if l.twice > 0 {

@@ -32,15 +32,15 @@ type layout struct {
 }
 
 var (
-	perQueue = layout{name: "per queue", configure: func(*config.Config) {}}
+	perQueue = layout{name: "per_queue", configure: func(*config.Config) {}}
 	grouped  = layout{name: "grouped", configure: func(c *config.Config) {
 		c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", c.Policy.Schedule // without the ladder
 	}}
 	// the default of a group
 	ladder = layout{name: "ladder", configure: func(c *config.Config) { c.Policy.TierGroup = "shop" }}
 
-	// layouts are those that are compared.
-	layouts = []layout{perQueue, grouped}
+	// byHandOnly is none of the library's.
+	byHandOnly = layout{name: "by hand"}
 )
 
 // config is the library's configuration with a layout.
@@ -195,6 +195,39 @@ func (s *server) copyOf(l layout, queue string) (copied amqp091.Publishing, err 
 		})
 	})
 	return copied, err
+}
+
+// copies returns a copy of a message, and where it is published to.
+type copies func(message int, tier time.Duration) (exchange, key string, p amqp091.Publishing)
+
+// copies declares a work queue with tiers of a layout. By hand they need no exchange of their own, and dead-letter as
+// safely as the library's.
+func (b *bench) copies(uri string, l layout, tiers ...time.Duration) (copies, error) {
+	if l.configure == nil {
+		queueOf := func(tier time.Duration) string { return work + "." + tier.String() }
+		err := with(uri, func(channel *amqp091.Channel) error {
+			faults := []error{declareQuorum(channel, work, nil)}
+			for _, tier := range tiers {
+				arguments := tierByHand(tier, work)
+				arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
+				faults = append(faults, declareQuorum(channel, queueOf(tier), arguments))
+			}
+			return errors.Join(faults...)
+		})
+		return func(message int, tier time.Duration) (string, string, amqp091.Publishing) {
+			return "", queueOf(tier), byHand(idOf(message), 1)
+		}, err
+	}
+	c := l.config(uri, tiers)
+	t, err := topologyOf(c, work)
+	if err != nil {
+		return nil, err
+	}
+	copied, err := b.copyOf(l, work)
+	return func(message int, tier time.Duration) (string, string, amqp091.Publishing) {
+		exchange, key := route(t, tier)
+		return exchange, key, again(copied, message)
+	}, errors.Join(err, declare(uri, c, work))
 }
 
 // again is the same copy with another identity.

@@ -1,5 +1,5 @@
 // Command bench measures the claims of docs/benchmarks.md on each broker, one question after the other. It prints a
-// line for each claim, and a table in Markdown for each question.
+// line for each figure, and the table of the claims.
 //
 //	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n]
 //	bench -cluster NODE=uri,NODE=uri,NODE=uri -tool command
@@ -31,13 +31,10 @@ type bench struct {
 
 // turns is how many rounds a question has.
 func (b *bench) turns(rounds int) int {
-	switch {
-	case b.rounds > 0:
+	if b.rounds > 0 {
 		return b.rounds
-	case b.short:
-		return 1
 	}
-	return rounds
+	return b.size(rounds, 1)
 }
 
 // size is the size of a measurement, or a short one.
@@ -48,7 +45,7 @@ func (b *bench) size(full, short int) int {
 	return full
 }
 
-// A question is measured on one broker. It adds its claims and rows to the report.
+// A question is measured on one broker. It adds its claims to the report.
 type question struct {
 	name    string
 	measure func(*bench) error
@@ -76,11 +73,14 @@ var questions = []question{
 
 func main() {
 	var b bench
+	var names []string
+	for _, q := range questions {
+		names = append(names, q.name)
+	}
 	brokers := flag.String("brokers", os.Getenv("AMQP_URL"),
 		"addresses of brokers, separated by commas, each with an optional NAME=")
-	only := flag.String("only", "", "regular expression of the questions: "+names()+"; all if empty")
-	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster, separated by commas, to restart "+
-		"them")
+	only := flag.String("only", "", "regular expression of the questions; all if empty: "+strings.Join(names, ", "))
+	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster to restart, separated by commas")
 	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
 	flag.BoolVar(&b.short, "short", false, "everything small, within minutes: only lost and early messages count")
 	flag.IntVar(&b.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
@@ -95,22 +95,21 @@ func main() {
 	}
 }
 
-func names() string {
-	var all []string
-	for _, q := range questions {
-		all = append(all, q.name)
-	}
-	return strings.Join(all, ", ")
-}
-
 func (b *bench) run(brokers, only, cluster, tool string) error {
 	chosen, err := regexp.Compile(only)
 	if err != nil {
 		return err
 	}
-	b.report = &report{}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return fmt.Errorf("cannot read the claims (run bench in the folder integration): %w", err)
+	}
+	b.report = &report{claims: claimsOf(text)}
 	defer func() {
-		fmt.Printf("\n%s\n%s", b.markdown(), b.lines())
+		fmt.Printf("\n%s\n", b.report)
+		for _, f := range b.figures {
+			fmt.Println(f)
+		}
 	}()
 	if cluster != "" {
 		return measureRestart(b, cluster, tool)
@@ -119,10 +118,9 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 		return errors.New("AMQP_URL is not set, and there is no -brokers")
 	}
 	for address := range strings.SplitSeq(brokers, ",") {
-		if b.server, err = newServer(address, brokers == os.Getenv("AMQP_URL")); err != nil {
+		if b.server, err = newServer(address); err != nil {
 			return err
 		}
-		b.brokers = append(b.brokers, b.server)
 		for _, q := range questions {
 			if !chosen.MatchString(q.name) {
 				continue
@@ -134,9 +132,6 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 			}
 			fmt.Printf("took %v\n", time.Since(began).Round(time.Second))
 		}
-	}
-	if only == "" {
-		b.complete()
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -38,34 +37,36 @@ func (p millionPlan) tierOf(message int) time.Duration {
 
 // A millionSide publishes the messages to tiers and consumes them again.
 type millionSide struct {
-	name          string
-	copies, reads bool // the library's copies, and its own subscriber; else both by hand
+	name   string
+	layout layout // of the copies
+	reads  bool   // with the library's own subscriber, else by hand
 }
 
 // measureMillion compares the library with the same copies and a consumer by hand, and with code by hand alone. The
 // library comes first: what the measurement by hand has left in memory must not count.
 func measureMillion(b *bench) error {
-	copied, err := b.copyOf(perQueue, work)
-	if err != nil {
-		return err
-	}
 	var drained []float64
 	for _, side := range []millionSide{
-		{"library", true, true}, {"library's copies, consumer by hand", true, false}, {"by hand", false, false},
+		{"library", perQueue, true}, {"library's copies, consumer by hand", perQueue, false},
+		{"by hand", byHandOnly, false},
 	} {
 		const hours = time.Hour
 		plan := millionPlan{max(b.messages/20, 1_000), backoff.Schedule{hours, 2 * hours, 3 * hours, 4 * hours}}
 		var rate float64
 		err := b.in("million", func(uri string) error { // warm up
+			copies, err := b.copies(uri, side.layout, plan.tiers...)
+			if err != nil {
+				return err
+			}
 			began := time.Now()
-			err := side.publish(uri, plan, copied, newLedger(plan.messages, plan.tierOf))
+			err = plan.publish(uri, copies, newLedger(plan.messages, plan.tierOf))
 			rate = float64(plan.messages) / time.Since(began).Seconds()
 			return err
 		})
 		if err == nil {
 			plan = newMillionPlan(b.messages, rate*0.8, time.Duration(b.size(15, 2))*time.Second)
 			err = b.in("million", func(uri string) error {
-				rate, err = side.measure(b, uri, plan, copied)
+				rate, err = side.measure(b, uri, plan)
 				return err
 			})
 		}
@@ -79,35 +80,11 @@ func measureMillion(b *bench) error {
 	return nil
 }
 
-// publish declares the queues, and publishes the messages.
-func (side millionSide) publish(uri string, plan millionPlan, copied amqp091.Publishing, l *ledger) error {
-	c := perQueue.config(uri, plan.tiers)
-	t, err := topologyOf(c, work)
-	if err != nil {
-		return err
-	}
-	if side.copies {
-		err = declare(uri, c, work)
-	} else {
-		err = with(uri, func(channel *amqp091.Channel) error {
-			faults := []error{declareQuorum(channel, work, nil)}
-			for _, tier := range plan.tiers {
-				faults = append(faults, declareQuorum(channel, work+"."+tier.String(), safeTierByHand(tier, work)))
-			}
-			return errors.Join(faults...)
-		})
-	}
-	if err != nil {
-		return err
-	}
-	return publishAll(uri, plan.messages, 0, func(i int) (exchange, key string, p amqp091.Publishing) {
-		tier := plan.tierOf(i)
-		l.waits(i)
-		if !side.copies {
-			return "", work + "." + tier.String(), byHand(idOf(i), 1)
-		}
-		exchange, key = route(t, tier)
-		return exchange, key, again(copied, i)
+// publish publishes the messages to their tiers.
+func (p millionPlan) publish(uri string, copies copies, l *ledger) error {
+	return publishAll(uri, p.messages, 0, func(i int) (exchange, key string, _ amqp091.Publishing) {
+		l.fails(idOf(i))
+		return copies(i, p.tierOf(i))
 	})
 }
 
@@ -125,13 +102,16 @@ func (side millionSide) consume(uri string, plan millionPlan, l *ledger) (stop f
 }
 
 // measure returns how many messages a second come back.
-func (side millionSide) measure(b *bench, uri string, plan millionPlan, copied amqp091.Publishing) (rate float64,
-	err error) {
+func (side millionSide) measure(b *bench, uri string, plan millionPlan) (rate float64, err error) {
+	copies, err := b.copies(uri, side.layout, plan.tiers...)
+	if err != nil {
+		return 0, err
+	}
 	l := newLedger(plan.messages, plan.tierOf)
 	debug.FreeOSMemory()
-	own := func() int64 { return residentMemory(os.Getpid()) }
+	own := func() int64 { _, memory := used(os.Getpid()); return memory }
 	ownIdle, idle, began := own(), b.memoryNow(), time.Now()
-	if err := side.publish(uri, plan, copied, l); err != nil {
+	if err := plan.publish(uri, copies, l); err != nil {
 		return 0, err
 	}
 	published := time.Since(began)
@@ -139,25 +119,21 @@ func (side millionSide) measure(b *bench, uri string, plan millionPlan, copied a
 	debug.FreeOSMemory()
 	ownIdle = min(ownIdle, own())
 	ownPeak, brokerPeak := peak(50*time.Millisecond, own), peak(time.Second, b.memory)
-	ownTime, brokerTime := processorTime(os.Getpid()), processorTime(b.process)
+	spent := b.spentBy()
 	stop, err := side.consume(uri, plan, l)
 	if err != nil {
 		return 0, err
 	}
 	defer stop()
 	err = l.wait(plan.tiers[millionTiers-1])
-	each := func(spent time.Duration) string {
-		return digits(float64(spent.Microseconds()) / float64(plan.messages))
-	}
-	ownTime, brokerTime = processorTime(os.Getpid())-ownTime, processorTime(b.process)-brokerTime
+	ownTime, brokerTime := spent(plan.messages)
 	app := mebibytes(ownPeak() - ownIdle)
 	rate = float64(plan.messages-1) / (l.last - l.first).Seconds()
-	b.row("Many messages that wait at the same time", []string{
-		"side", "messages", "published a second", "drained a second", "broker idle, MiB", "waiting", "draining",
-		"this process above idle, MiB", "its µs for a message", "the broker's µs",
-	}, side.name, plan.messages, digits(float64(plan.messages)/published.Seconds()), digits(rate),
-		digits(mebibytes(idle)),
-		digits(mebibytes(waiting)), digits(mebibytes(brokerPeak())), digits(app), each(ownTime), each(brokerTime))
+	b.note("%s: %d messages, published a second %s, drained %s", side.name, plan.messages,
+		digits(float64(plan.messages)/published.Seconds()), digits(rate))
+	b.note("  the broker: %s MiB idle, %s waiting, %s draining, %s µs for each", digits(mebibytes(idle)),
+		digits(mebibytes(waiting)), digits(mebibytes(brokerPeak())), digits(brokerTime))
+	b.note("  this process: %s MiB above idle, %s µs for each", digits(app), digits(ownTime))
 	if side.reads {
 		b.claim("million_app_memory", app)
 		b.claim("million_lost", float64(l.left))

@@ -130,8 +130,8 @@ func (b *bench) afterOutage(breaker, without *outageApp, needed float64) error {
 		if err := row.app.wait(time.Minute); err != nil {
 			return fmt.Errorf("%s: %w", row.name, err)
 		}
-		b.row("An outage", []string{"app", "dead letters", "calls in the outage", "backlog done after"},
-			row.name, row.app.dead.Load(), row.app.calls.Load(), row.app.recovery(up).Round(time.Millisecond))
+		b.note("%s: %d dead letters, %d calls in the outage, backlog done after %v", row.name, row.app.dead.Load(),
+			row.app.calls.Load(), row.app.recovery(up).Round(time.Millisecond))
 	}
 	b.claim("outage_dead_letters", float64(breaker.dead.Load()))
 	b.claim("outage_calls", float64(breaker.calls.Load())/float64(without.calls.Load()))

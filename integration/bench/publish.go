@@ -46,8 +46,8 @@ func measurePublish(b *bench) error {
 			return fmt.Errorf("%s: %w", c.claim, err)
 		}
 		all := ratios(rates[0], rates[1])
-		b.row("Messages a second that are published and confirmed", []string{"claim", "library", "by hand", "ratio"},
-			c.claim, spread(rates[0], "%.0f"), spread(rates[1], "%.0f"), spread(all, "%.2f"))
+		b.note("%s: %s messages a second against %s, ratio %s", c.claim, spread(rates[0], "%.0f"),
+			spread(rates[1], "%.0f"), spread(all, "%.2f"))
 		b.claim(c.claim, median(all))
 	}
 	return nil
@@ -109,21 +109,14 @@ func own(uri string) (publish, close func() error, err error) {
 
 // loop is what a developer would write by hand: one channel, deferred confirms. It does not detect unroutable messages.
 func loop(uri string) (publish, close func() error, err error) {
-	connection, err := amqp091.Dial(uri)
-	if err != nil {
-		return nil, nil, err
-	}
-	channel, err := connection.Channel()
-	if err == nil {
-		err = channel.Confirm(false)
-	}
+	channel, end, err := open(uri)
 	return func() error {
 		confirm, err := channel.PublishWithDeferredConfirm("", work, true, false, byHand(idOf(0), 0))
 		if err == nil && !confirm.Wait() {
 			err = errors.New("a message was nacked")
 		}
 		return err
-	}, connection.Close, err
+	}, end, err
 }
 
 func watermillAMQP(pool int) contender {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -40,7 +39,7 @@ func measureRedrive(b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.row("Redrive of letters of 1 KiB", []string{"letters", "a second"}, all/2, spread(rates[0], "%.0f"))
+	b.note("%d letters of 1 KiB, redriven a second: %s", all/2, spread(rates[0], "%.0f"))
 	b.claim("redrive_rate", median(rates[0]))
 	return b.measureMemory(all)
 }
@@ -99,13 +98,8 @@ func (b *bench) measureMemory(n int) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/tieredretry/watermill-retry").Output()
-	if err != nil {
-		return fmt.Errorf("cannot find the module (run bench in the folder integration): %w", err)
-	}
 	program := filepath.Join(folder, "wmretry")
-	build := exec.Command("go", "build", "-C", filepath.Join(strings.TrimSpace(string(root)), "cmd", "wmretry"), "-o",
-		program, ".")
+	build := exec.Command("go", "build", "-C", "../cmd/wmretry", "-o", program, ".")
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build wmretry: %w\n%s", err, output)
 	}
@@ -120,13 +114,13 @@ func (b *bench) measureMemory(n int) error {
 			if err := command.Start(); err != nil {
 				return err
 			}
-			used := peak(10*time.Millisecond, func() int64 { return residentMemory(command.Process.Pid) })
+			resident := peak(10*time.Millisecond, func() int64 { _, memory := used(command.Process.Pid); return memory })
 			if err := command.Wait(); err != nil {
 				return fmt.Errorf("wmretry dead %s: %w\n%s", name, err, &problems)
 			}
-			most := mebibytes(used())
-			b.row("wmretry on many letters", []string{"command", "letters", "memory, MiB", "took"},
-				"dead "+name, n, digits(most), time.Since(begun).Round(time.Millisecond))
+			most := mebibytes(resident())
+			b.note("wmretry dead %s of %d letters: %s MiB, took %v", name, n, digits(most),
+				time.Since(begun).Round(time.Millisecond))
 			highest = max(highest, most)
 		}
 		b.claim("redrive_memory", highest)

@@ -2,17 +2,40 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
+// page has the claims. bench runs in the folder integration.
+const page = "../docs/benchmarks.md"
+
+// A claim compares a figure with its target, on each broker. name, what and bound are texts of the page.
+type claim struct {
+	name, what, bound string
+	least             bool // the target is a lower bound, else an upper one
+	target            float64
+	unit              string
+}
+
+var claimRow = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (.*?) \\| ((?:at (least|most) )?([0-9.]+)(?: ([^ |]+))?) \\|")
+
+// claimsOf returns the claims of a page, in its order.
+func claimsOf(page []byte) (all []claim) {
+	for _, match := range claimRow.FindAllStringSubmatch(string(page), -1) {
+		target, _ := strconv.ParseFloat(match[5], 64)
+		all = append(all, claim{match[1], match[2], match[3], match[4] == "least", target, match[6]})
+	}
+	return all
+}
+
 // A report has the figures of a run.
 type report struct {
-	brokers []*server
+	claims  []claim
 	figures []figure
-	tables  []*table
 }
 
 // A figure is what was measured for a claim.
@@ -22,136 +45,64 @@ type figure struct {
 	value  float64
 }
 
-func (f figure) reached() bool {
-	if f.least {
-		return f.value >= f.target
+func (f figure) verdict() string {
+	if f.least && f.value >= f.target || !f.least && f.value <= f.target {
+		return "ok"
 	}
-	return f.value <= f.target
+	return "missed"
 }
 
 func (f figure) String() string {
-	verdict := "ok"
-	if !f.reached() {
-		verdict = "missed"
-	}
 	return fmt.Sprintf("claim %s@%s measured=%s%s target=%s%s %s",
-		f.name, f.series, digits(f.value), f.unit, digits(f.target), f.unit, verdict)
+		f.name, f.series, digits(f.value), f.unit, digits(f.target), f.unit, f.verdict())
 }
 
 // claim adds a figure to the claim of a name.
 func (b *bench) claim(name string, value float64) {
-	i := slices.IndexFunc(claims, func(c claim) bool { return c.name == name })
-	f := figure{claims[i], b.series(), value}
+	i := slices.IndexFunc(b.claims, func(c claim) bool { return c.name == name })
+	if i < 0 {
+		panic("docs/benchmarks.md has no claim " + name)
+	}
+	f := figure{b.claims[i], b.series(), value}
 	fmt.Println(f)
 	b.figures = append(b.figures, f)
 }
 
-// complete reports the claims that a run of all questions has not measured. A restart needs a cluster, some others a
-// process.
-func (r *report) complete() {
-	var lacks []string
-	for _, broker := range r.brokers {
-		for _, c := range claims {
-			there := func(f figure) bool { return f.name == c.name && f.series == broker.series() }
-			if !slices.ContainsFunc(r.figures, there) {
-				lacks = append(lacks, c.name+"@"+broker.series())
-			}
-		}
-	}
-	if len(lacks) > 0 {
-		fmt.Printf("\nnot measured: %s\n", strings.Join(lacks, " "))
-	}
-}
+// note prints what was measured besides the claims.
+func (b *bench) note(format string, arguments ...any) { fmt.Printf(format+"\n", arguments...) }
 
-func (r *report) lines() string {
-	var text strings.Builder
-	for _, f := range r.figures {
-		fmt.Fprintln(&text, f)
-	}
-	return text.String()
-}
-
-// A table has rows of all brokers.
-type table struct {
-	title   string
-	columns []string
-	rows    [][]string
-}
-
-// row adds a row to the table of a title, with the version of the broker in its first column.
-func (b *bench) row(title string, columns []string, cells ...any) {
-	i := slices.IndexFunc(b.tables, func(t *table) bool { return t.title == title })
-	if i < 0 {
-		i = len(b.tables)
-		b.tables = append(b.tables, &table{title: title, columns: append([]string{"RabbitMQ"}, columns...)})
-	}
-	words := []string{b.version}
-	for _, cell := range cells {
-		words = append(words, fmt.Sprint(cell))
-	}
-	b.tables[i].rows = append(b.tables[i].rows, words)
-	fmt.Println(strings.Join(words, " | "))
-}
-
-// markdown has the claims, and the tables of the questions.
-func (r *report) markdown() string {
-	text := fmt.Sprintf("%s, %d processors, %s.\n\n%s",
-		time.Now().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), r.claimsTable())
-	for _, t := range r.tables {
-		text += fmt.Sprintf("\n### %s\n\n%s", t.title, t)
-	}
-	return text
-}
-
-func (t *table) String() string {
-	var text strings.Builder
-	fmt.Fprintf(&text, "| %s |\n|%s\n", strings.Join(t.columns, " | "), strings.Repeat("---|", len(t.columns)))
-	for _, cells := range t.rows {
-		fmt.Fprintf(&text, "| %s |\n", strings.Join(cells, " | "))
-	}
-	return text.String()
-}
-
-// claimsTable has a row for each claim that was measured, and a column for each broker.
-func (r *report) claimsTable() string {
-	t := &table{columns: []string{"claim", "what it is", "target"}}
-	var series []string
+// String has a row for each claim that was measured, with a column for each broker, and the names of the others. A
+// restart needs a cluster, some others a process.
+func (r *report) String() string {
+	head := "| claim | what it is | target |"
+	var series, lacks []string
 	for _, f := range r.figures {
 		if !slices.Contains(series, f.series) {
 			series = append(series, f.series)
-			t.columns = append(t.columns, f.series)
+			head += " " + f.series + " |"
 		}
 	}
-	for _, c := range claims {
-		cells, measured := []string{"`" + c.name + "`", c.what, bound(c)}, false
+	text := fmt.Sprintf("%s, %d processors, %s.\n\n%s\n|%s\n", time.Now().Format(time.DateOnly), runtime.NumCPU(),
+		runtime.Version(), head, strings.Repeat("---|", 3+len(series)))
+	for _, c := range r.claims {
+		cells, measured := fmt.Sprintf("| `%s` | %s | %s |", c.name, c.what, c.bound), false
 		for _, s := range series {
 			cell := ""
 			for _, f := range r.figures {
 				if f.name == c.name && f.series == s {
-					cell, measured = strings.TrimSpace(digits(f.value)+" "+f.unit), true
-					if !f.reached() {
-						cell += ": missed"
-					}
+					measured = true
+					cell = strings.TrimSuffix(strings.TrimSpace(digits(f.value)+" "+f.unit)+": "+f.verdict(), ": ok")
 				}
 			}
-			cells = append(cells, cell)
+			cells += " " + cell + " |"
 		}
 		if measured {
-			t.rows = append(t.rows, cells)
+			text += cells + "\n"
+		} else {
+			lacks = append(lacks, c.name)
 		}
 	}
-	return t.String()
-}
-
-func bound(c claim) string {
-	text := strings.TrimSpace(digits(c.target) + " " + c.unit)
-	switch {
-	case c.least:
-		return "at least " + text
-	case c.target == 0:
-		return text
-	}
-	return "at most " + text
+	return text + "\nnot measured: " + strings.Join(lacks, " ") + "\n"
 }
 
 // digits formats a figure with three digits, or all before the point.

@@ -36,7 +36,7 @@ func measureRestart(b *bench, cluster, tool string) error {
 		return errors.New("-cluster needs several NODE=address, and -tool the command that restarts them")
 	}
 	var err error
-	if b.server, err = newServer(uris[0], false); err != nil {
+	if b.server, err = newServer(uris[0]); err != nil {
 		return err
 	}
 	return b.in("restart", func(first string) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"strconv"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+	"github.com/prometheus/procfs"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 )
@@ -21,55 +21,54 @@ type server struct {
 	process    int // its process on this machine; 0: not known
 }
 
-// newServer connects to a broker. AMQP_MANAGEMENT_URL is only used where the broker is that of AMQP_URL.
-func newServer(address string, fromEnvironment bool) (*server, error) {
-	if name, uri, named := strings.Cut(address, "="); named && !strings.Contains(name, "://") {
-		address = uri
+// newServer connects to a broker. AMQP_MANAGEMENT_URL is that of AMQP_URL.
+func newServer(address string) (*server, error) {
+	uri, endpoint := address, ""
+	if name, rest, named := strings.Cut(address, "="); named && !strings.Contains(name, "://") {
+		uri = rest
 	}
-	endpoint := ""
-	if fromEnvironment {
+	if address == os.Getenv("AMQP_URL") {
 		endpoint = os.Getenv("AMQP_MANAGEMENT_URL")
 	}
-	client, err := broker.Client(address, endpoint)
+	client, err := broker.Client(uri, endpoint)
 	if err != nil {
 		return nil, err
 	}
-	s := &server{uri: address, management: client}
-	s.management.SetTimeout(10 * time.Minute) // it deletes virtual hosts with thousands of queues
-	overview, err := s.management.Overview()
+	client.SetTimeout(10 * time.Minute) // it deletes virtual hosts with thousands of queues
+	overview, err := client.Overview()
 	if err != nil {
 		return nil, fmt.Errorf("the management API does not answer: %w", err)
 	}
-	s.version = overview.RabbitMQVersion
-	if s.process, err = s.findProcess(); err != nil {
-		return nil, err
-	}
-	return s, nil
+	s := &server{uri: uri, management: client, version: overview.RabbitMQVersion}
+	s.process, err = s.findProcess()
+	return s, err
 }
 
 // findProcess returns the process of a broker on this machine, or 0. A node that has just started does not report it
 // at first.
 func (s *server) findProcess() (int, error) {
-	for deadline := time.Now().Add(3 * statisticsInterval); ; time.Sleep(100 * time.Millisecond) {
+	var reported string
+	for deadline := time.Now().Add(3 * statisticsInterval); reported == ""; time.Sleep(100 * time.Millisecond) {
 		nodes, err := s.management.ListNodes()
-		if err != nil {
+		if err != nil || time.Now().After(deadline) {
 			return 0, err
 		}
-		if len(nodes) == 1 && nodes[0].OsPid != "" {
-			process, err := strconv.Atoi(string(nodes[0].OsPid))
-			if err != nil {
-				return 0, fmt.Errorf("the process id of the broker: %w", err)
-			}
-			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", process))
-			if err != nil || !strings.HasPrefix(string(name), "beam") {
-				return 0, nil
-			}
-			return process, nil
-		}
-		if time.Now().After(deadline) {
-			return 0, nil
+		if len(nodes) == 1 {
+			reported = string(nodes[0].OsPid)
 		}
 	}
+	number, err := strconv.Atoi(reported)
+	if err != nil {
+		return 0, fmt.Errorf("the process id of the broker: %w", err)
+	}
+	process, err := procfs.NewProc(number)
+	if err != nil {
+		return 0, nil
+	}
+	if name, _ := process.Comm(); !strings.HasPrefix(name, "beam") {
+		return 0, nil
+	}
+	return number, nil
 }
 
 // series is major and minor of the version.
@@ -108,12 +107,8 @@ func (s *server) vhost(name string) (uri string, remove func(), err error) {
 const statisticsInterval = 5 * time.Second
 
 // memory is what the broker counts as used. It is up to statisticsInterval old.
-func (s *server) memory() int64 {
-	nodes, err := s.management.ListNodes()
-	if err != nil {
-		return 0
-	}
-	var sum int64
+func (s *server) memory() (sum int64) {
+	nodes, _ := s.management.ListNodes()
 	for _, node := range nodes {
 		sum += int64(node.MemUsed)
 	}
@@ -157,28 +152,29 @@ func peak(every time.Duration, sample func() int64) (stop func() int64) {
 	}
 }
 
-// processorTime is how much processor time, of user and system, a process of this machine has used, read from Linux's
-// /proc.
-func processorTime(process int) time.Duration {
-	const tick = 10 * time.Millisecond // of utime and stime
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", process))
-	_, after, found := bytes.Cut(stat, []byte(") "))
-	fields := strings.Fields(string(after))
-	if err != nil || !found || len(fields) < 13 {
-		return 0
+// used returns the processor time of a process, of user and system, and its memory in use. Both are 0 where the
+// process is not on this machine, or the machine has no /proc.
+func used(process int) (processor time.Duration, memory int64) {
+	known, err := procfs.NewProc(process)
+	if err != nil {
+		return 0, 0
 	}
-	user, _ := strconv.Atoi(fields[11])
-	system, _ := strconv.Atoi(fields[12])
-	return time.Duration(user+system) * tick
+	stat, err := known.Stat()
+	if err != nil {
+		return 0, 0
+	}
+	return time.Duration(stat.CPUTime() * float64(time.Second)), int64(stat.ResidentMemory())
 }
 
-// residentMemory is the memory of a process of this machine that is in use, read from Linux's /proc; 0 elsewhere.
-func residentMemory(process int) int64 {
-	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", process))
-	fields := strings.Fields(string(statm))
-	if err != nil || len(fields) < 2 {
-		return 0
+// spentBy returns the processor time that this process and the broker's use from now on, when it is called, for each
+// of so many messages, in µs.
+func (s *server) spentBy() (each func(messages int) (own, broker float64)) {
+	ownBefore, _ := used(os.Getpid())
+	brokerBefore, _ := used(s.process)
+	return func(messages int) (float64, float64) {
+		ownNow, _ := used(os.Getpid())
+		brokerNow, _ := used(s.process)
+		return float64((ownNow - ownBefore).Microseconds()) / float64(messages),
+			float64((brokerNow - brokerBefore).Microseconds()) / float64(messages)
 	}
-	pages, _ := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize())
 }

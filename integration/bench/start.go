@@ -76,13 +76,13 @@ func startAll(l layout, uri string, instances, topics int) (all []*instance, sto
 // measureStart starts 100 instances of one app.
 func measureStart(b *bench) error {
 	instances, topics := b.size(100, 10), b.size(16, 4)
-	for _, l := range layouts {
+	for _, l := range []layout{perQueue, grouped} {
 		err := b.in("start", func(uri string) error {
-			before := processorTime(b.process)
+			spent := b.spentBy()
 			all, stop := startAll(l, uri, instances, topics)
-			spent := processorTime(b.process) - before
+			_, ofBroker := spent(instances)
 			defer stop()
-			most, first, last := 0, all[0].consuming, time.Duration(0)
+			most, last := 0, time.Duration(0)
 			for _, i := range all {
 				if i.err == nil && len(i.declared) != topics {
 					i.err = fmt.Errorf("an instance has declared %d work queues of %d", len(i.declared), topics)
@@ -93,15 +93,12 @@ func measureStart(b *bench) error {
 				for _, times := range i.declared {
 					most = max(most, times)
 				}
-				first, last = min(first, i.consuming), max(last, i.consuming)
+				last = max(last, i.consuming)
 			}
-			b.row(fmt.Sprintf("%d instances with %d handlers each start together", instances, topics),
-				[]string{"layout", "first consumes after", "all after", "declarations of one topology, at most",
-					"broker's processor time"},
-				l.name, first.Round(time.Millisecond), last.Round(time.Millisecond), most, spent)
-			name := map[string]string{perQueue.name: "per_queue", grouped.name: "grouped"}[l.name]
-			b.claim("start_declarations_"+name, float64(most))
-			b.claim("start_consuming_"+name, last.Seconds())
+			b.note("%s: %d instances with %d handlers, %s µs of the broker for each", l.name, instances, topics,
+				digits(ofBroker))
+			b.claim("start_declarations_"+l.name, float64(most))
+			b.claim("start_consuming_"+l.name, last.Seconds())
 			return allConsume(uri, instances, topics)
 		})
 		if err != nil {

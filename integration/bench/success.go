@@ -58,8 +58,7 @@ func measureSuccess(b *bench) error {
 		}
 		msg := newMessage()
 		allocations[i] = testing.AllocsPerRun(1000, func() { _, _ = w.h(msg) })
-		b.row("A handler that succeeds", []string{"middleware", "ns over the bare handler", "allocations"},
-			w.name, spread(over[i], "%.0f"), allocations[i])
+		b.note("%s: %s ns over the bare handler, %v allocations", w.name, spread(over[i], "%.0f"), allocations[i])
 	}
 	b.claim("success_overhead", median(ratios(over[1], over[2])))
 	b.claim("success_allocations", allocations[1])
