@@ -16,11 +16,9 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 )
 
 // options are the flags.
@@ -41,7 +39,7 @@ func main() {
 	case err == nil && opts.provider:
 		err = serve(ctx, opts.address, os.Stdout)
 	case err == nil:
-		err = bill(ctx, opts, os.Stdout)
+		err = runApp(ctx, opts, os.Stdout)
 	}
 	if err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "outage:", err)
@@ -70,21 +68,22 @@ func parse(args []string, out io.Writer) (options, error) {
 	return opts, nil
 }
 
-// serve is the payment provider: it accepts every charge.
+// serve is the payment provider.
 func serve(ctx context.Context, address string, out io.Writer) error {
-	server := &http.Server{Addr: address, ReadHeaderTimeout: time.Second,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusNoContent)
-		})}
-	stopped := context.AfterFunc(ctx, func() { _ = server.Close() })
-	defer stopped()
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return fmt.Errorf("the provider cannot answer at %s, choose another -address: %w", address, err)
 	}
+	defer context.AfterFunc(ctx, func() { _ = listener.Close() })()
 	_, _ = fmt.Fprintln(out, "the provider answers at", address)
-	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return err
+	for {
+		connection, err := listener.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		_ = connection.Close()
 	}
-	return nil
 }
