@@ -105,20 +105,7 @@ func Clean(t testing.TB, text string) {
 	t.Helper()
 	client := Management(t)
 	t.Cleanup(func() {
-		queues, err := client.ListQueuesWithParameters(url.Values{"columns": {"vhost,name"}})
-		require.NoError(t, err)
-		for _, queue := range queues {
-			if strings.Contains(queue.Name, text) {
-				_, _ = client.DeleteQueue(queue.Vhost, queue.Name)
-			}
-		}
-		exchanges, err := client.ListExchanges()
-		require.NoError(t, err)
-		for _, exchange := range exchanges {
-			if strings.Contains(exchange.Name, text) {
-				_, _ = client.DeleteExchange(exchange.Vhost, exchange.Name)
-			}
-		}
+		require.NoError(t, Remove(client, func(name string) bool { return strings.Contains(name, text) }))
 	})
 }
 

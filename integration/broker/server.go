@@ -37,6 +37,26 @@ func Client(uri, endpoint string) (*rabbithole.Client, error) {
 	return client, nil
 }
 
+// Remove deletes the queues and exchanges with such names.
+func Remove(client *rabbithole.Client, ours func(name string) bool) error {
+	queues, err := client.ListQueuesWithParameters(url.Values{"columns": {"vhost,name"}})
+	for _, queue := range queues {
+		if ours(queue.Name) {
+			_, _ = client.DeleteQueue(queue.Vhost, queue.Name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	exchanges, err := client.ListExchanges()
+	for _, exchange := range exchanges {
+		if ours(exchange.Name) {
+			_, _ = client.DeleteExchange(exchange.Vhost, exchange.Name)
+		}
+	}
+	return err
+}
+
 // Host makes a virtual host with a new name that begins with this one, and returns its address.
 func Host(client *rabbithole.Client, uri, name string) (host string, remove func() error, err error) {
 	parsed, err := url.Parse(uri)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
@@ -49,7 +50,7 @@ func output(command string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	process := exec.CommandContext(ctx, "sh", append([]string{"-c", command + ` "$@"`, "sh"}, args...)...)
-	process.SysProcAttr = ownGroup()
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach what repairs the broker
 	var printed, faults bytes.Buffer
 	process.Stdout, process.Stderr = &printed, &faults
 	process.WaitDelay = time.Second // a broker that it starts may keep the pipe open
@@ -91,44 +92,25 @@ func (b Broker) await(ctx context.Context) error {
 
 // clean removes policies, queues, exchanges and users whose names begin with the prefix.
 func clean(client *rabbithole.Client, prefix string) error {
-	ours := func(name string) bool { return strings.HasPrefix(name, prefix) }
 	policies, err := client.ListPolicies()
 	if err != nil {
 		return err
 	}
 	for _, p := range policies {
-		if ours(p.Name) {
+		if strings.HasPrefix(p.Name, prefix) {
 			_, _ = client.DeletePolicy(p.Vhost, p.Name)
 		}
 	}
-	queues, err := client.ListQueues()
-	if err != nil {
+	if err := broker.Remove(client, func(name string) bool { return strings.HasPrefix(name, prefix) }); err != nil {
 		return err
-	}
-	for _, q := range queues {
-		if ours(q.Name) {
-			_, _ = client.DeleteQueue(q.Vhost, q.Name)
-		}
-	}
-	exchanges, err := client.ListExchanges()
-	if err != nil {
-		return err
-	}
-	for _, e := range exchanges {
-		if ours(e.Name) {
-			_, _ = client.DeleteExchange(e.Vhost, e.Name)
-		}
 	}
 	users, err := client.ListUsers()
-	if err != nil {
-		return err
-	}
 	for _, u := range users {
-		if ours(u.Name) {
+		if strings.HasPrefix(u.Name, prefix) {
 			_, _ = client.DeleteUser(u.Name)
 		}
 	}
-	return nil
+	return err
 }
 
 // sleep reports whether the context lasted for the duration.
@@ -146,17 +128,23 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // FromEnvironment returns the broker at AMQP_URL, with the commands in BROKER_CTL, BROKER_KILL and BROKER_START.
 func FromEnvironment() Broker {
 	b := Broker{
-		URL:        os.Getenv("AMQP_URL"),
-		Management: os.Getenv("AMQP_MANAGEMENT_URL"),
-		Ctl:        os.Getenv("BROKER_CTL"),
-		Kill:       os.Getenv("BROKER_KILL"),
-		Start:      os.Getenv("BROKER_START"),
+		Name: "AMQP_URL", URL: os.Getenv("AMQP_URL"), Management: os.Getenv("AMQP_MANAGEMENT_URL"),
+		Ctl: os.Getenv("BROKER_CTL"), Kill: os.Getenv("BROKER_KILL"), Start: os.Getenv("BROKER_START"),
 	}
-	b.Name = "AMQP_URL"
 	if client, err := b.management(); err == nil {
 		if about, err := client.Overview(); err == nil {
 			b.Name = about.RabbitMQVersion
 		}
 	}
 	return b
+}
+
+// dial connects to the first node that answers.
+func (b Broker) dial(heartbeat time.Duration) (connection *amqp091.Connection, err error) {
+	for _, address := range append([]string{b.URL}, b.Survivors...) {
+		if connection, err = amqp091.DialConfig(address, amqp091.Config{Heartbeat: heartbeat}); err == nil {
+			break
+		}
+	}
+	return connection, err
 }

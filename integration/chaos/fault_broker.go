@@ -98,29 +98,15 @@ func (a alarm) raise(ctx context.Context, l *Load) (err error) {
 	if err := run(l.broker.Ctl, a.set, a.tight); err != nil {
 		return err
 	}
-	if err := l.alarmed(ctx, a); err != nil {
-		return err
+	alarmed := func() bool {
+		nodes, err := l.admin.ListNodes()
+		return err == nil && slices.ContainsFunc(nodes, a.raised)
+	}
+	if !within(ctx, 20*time.Second, alarmed) {
+		return errors.New("the broker raised no alarm within 20s")
 	}
 	sleep(ctx, l.long(20*time.Second, 4*time.Second))
 	return nil
-}
-
-// alarmed waits until the management API shows the alarm.
-func (l *Load) alarmed(ctx context.Context, a alarm) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
-	for {
-		nodes, err := l.admin.ListNodes()
-		if err != nil {
-			return err
-		}
-		if slices.ContainsFunc(nodes, a.raised) {
-			return nil
-		}
-		if !sleep(ctx, 200*time.Millisecond) {
-			return errors.New("the broker raised no alarm within 20s")
-		}
-	}
 }
 
 func (l *Load) long(full, short time.Duration) time.Duration {
@@ -131,8 +117,5 @@ func (l *Load) long(full, short time.Duration) time.Duration {
 }
 
 func (l *Load) rounds(full, short int) int {
-	if l.Short {
-		return short
-	}
-	return full
+	return int(l.long(time.Duration(full), time.Duration(short)))
 }

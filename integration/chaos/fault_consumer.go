@@ -79,7 +79,7 @@ func within(ctx context.Context, d time.Duration, happened func() bool) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for !happened() {
-		if !sleep(ctx, 10*time.Millisecond) {
+		if !sleep(ctx, 100*time.Millisecond) {
 			return false
 		}
 	}

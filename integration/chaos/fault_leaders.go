@@ -7,8 +7,8 @@ import (
 	"maps"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
-	"strings"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -18,8 +18,7 @@ import (
 )
 
 // leaders disturbs nothing. It declares the queues of 24 work queues over one connection to the first node: their
-// leaders are on all nodes of the cluster. With client-local leaders, the control, they are not. The broker evens out
-// the leaders of all its queues, not those of each kind.
+// leaders are on all nodes of the cluster. With client-local leaders, the control, they are not.
 func leaders(ctx context.Context, l *Load) error {
 	nodes := len(l.broker.Survivors) + 1
 	for _, locator := range []string{"balanced", "client-local"} {
@@ -27,30 +26,26 @@ func leaders(ctx context.Context, l *Load) error {
 		if err != nil {
 			return err
 		}
-		all, total := map[string]int{}, 0
-		for _, kind := range []string{"tiers", "dead letters", "inboxes"} {
-			fmt.Fprintf(os.Stderr, "fault=leaders broker=%s locator=%s leaders of %s: %v\n", l.broker.Name, locator,
-				kind, on[kind])
-			if len(on[kind]) == 0 {
-				return fmt.Errorf("leaders: the broker lists no %s", kind)
-			}
-			for node, count := range on[kind] {
-				all[node] += count
-				total += count
-			}
+		fmt.Fprintf(os.Stderr, "fault=leaders broker=%s locator=%s leaders: %v\n", l.broker.Name, locator, on)
+		total := 0
+		for _, count := range on {
+			total += count
 		}
-		fewest := slices.Min(slices.Collect(maps.Values(all)))
-		spread := len(all) == nodes && fewest >= total/6 // a third would be even
+		if total < 24 {
+			return fmt.Errorf("leaders: the broker lists %d queues", total)
+		}
+		fewest := slices.Min(slices.Collect(maps.Values(on)))
+		spread := len(on) == nodes && fewest >= total/6 // a third would be even
 		if spread != (locator == "balanced") {
-			return fmt.Errorf("leaders: with the locator %s the nodes lead %v of %d queues", locator, all, total)
+			return fmt.Errorf("leaders: with the locator %s the nodes lead %v of %d queues", locator, on, total)
 		}
 	}
 	return nil
 }
 
 // declareLocated declares 12 work queues with tiers of their own, and 12 of a group, classic, so that they have
-// inboxes. It returns how many leaders of each kind of queue are on each node, and deletes all of it.
-func (l *Load) declareLocated(ctx context.Context, prefix, locator string) (on map[string]map[string]int, err error) {
+// inboxes. It returns how many leaders are on each node, and deletes all of it.
+func (l *Load) declareLocated(ctx context.Context, prefix, locator string) (on map[string]int, err error) {
 	connection, err := amqp091.Dial(l.broker.URL)
 	if err != nil {
 		return nil, err
@@ -92,37 +87,24 @@ func (l *Load) declareLocated(ctx context.Context, prefix, locator string) (on m
 	return l.leaderNodes(ctx, prefix)
 }
 
-// leaderNodes waits until the management API lists the leaders of the queues whose names begin with the prefix.
-func (l *Load) leaderNodes(ctx context.Context, prefix string) (map[string]map[string]int, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		on := map[string]map[string]int{"tiers": {}, "dead letters": {}, "inboxes": {}}
+// leaderNodes waits until the management API lists the leaders of the tiers, dead letters and inboxes whose names begin
+// with the prefix. It returns how many are on each node.
+func (l *Load) leaderNodes(ctx context.Context, prefix string) (map[string]int, error) {
+	ours := regexp.MustCompile("^" + regexp.QuoteMeta(prefix) + "(?:.*[.](?:dead|inbox)$|.*[.]" +
+		regexp.QuoteMeta(prefix) + "[.])")
+	var on map[string]int
+	listed := within(ctx, time.Minute, func() bool {
 		queues, err := l.admin.ListQueuesWithParameters(url.Values{"columns": {"name,node"}})
-		if err != nil {
-			return nil, err
-		}
-		listed := true
+		on = map[string]int{}
 		for _, q := range queues {
-			kind := "tiers"
-			switch {
-			case !strings.HasPrefix(q.Name, prefix) || strings.HasSuffix(q.Name, ".orphans"):
-				continue
-			case strings.HasSuffix(q.Name, ".dead"):
-				kind = "dead letters"
-			case strings.HasSuffix(q.Name, ".inbox"):
-				kind = "inboxes"
-			case !strings.Contains(q.Name, "."+prefix+"."):
-				continue // a work queue
+			if ours.MatchString(q.Name) {
+				on[q.Node]++
 			}
-			listed = listed && q.Node != ""
-			on[kind][q.Node]++
 		}
-		if listed {
-			return on, nil
-		}
-		if !sleep(ctx, time.Second) {
-			return nil, errors.New("the management API did not list the leaders of all queues within a minute")
-		}
+		return err == nil && on[""] == 0
+	})
+	if !listed {
+		return nil, errors.New("the management API did not list the leaders of all queues within a minute")
 	}
+	return on, nil
 }

@@ -58,7 +58,7 @@ func (f *feed) run(ctx context.Context) {
 		for ctx.Err() == nil {
 			if s == nil {
 				var err error
-				if s, err = openFeed(f.broker.addresses()); err != nil {
+				if s, err = openFeed(f.broker); err != nil {
 					sleep(ctx, 300*time.Millisecond)
 					continue
 				}
@@ -85,16 +85,8 @@ type feedSession struct {
 	returns    chan amqp091.Return
 }
 
-func (b Broker) addresses() []string { return append([]string{b.URL}, b.Survivors...) }
-
-func openFeed(addresses []string) (*feedSession, error) {
-	var connection *amqp091.Connection
-	var err error
-	for _, address := range addresses {
-		if connection, err = amqp091.DialConfig(address, amqp091.Config{Heartbeat: 5 * time.Second}); err == nil {
-			break
-		}
-	}
+func openFeed(b Broker) (*feedSession, error) {
+	connection, err := b.dial(5 * time.Second)
 	if err != nil {
 		return nil, err
 	}
@@ -151,13 +143,7 @@ func identity(i int) string { return fmt.Sprintf("%05d", i) }
 
 // drain empties a queue and counts its messages by identity. A queue that does not exist is empty.
 func drain(ctx context.Context, b Broker, queue string, into map[string]int) (int, error) {
-	var connection *amqp091.Connection
-	var err error
-	for _, address := range b.addresses() {
-		if connection, err = amqp091.Dial(address); err == nil {
-			break
-		}
-	}
+	connection, err := b.dial(10 * time.Second)
 	if err != nil {
 		return 0, err
 	}

@@ -17,6 +17,7 @@ import (
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/config"
 )
@@ -79,7 +80,7 @@ func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
 	if err := l.prepare(fault); err != nil {
 		return err
 	}
-	before := steady()
+	before := goleak.IgnoreCurrent()
 	if err := l.start(ctx, fault); err != nil {
 		return err
 	}
@@ -97,12 +98,10 @@ func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
 	if err := l.finish(ctx); err != nil {
 		return err
 	}
-	left := settled(before)
-	l.row.Before, l.row.After = max(l.row.Before, before), max(l.row.After, len(left))
-	if len(left) > before {
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s goroutines left:\n%s\n", fault.Name, l.broker.Name,
-			strings.Join(left, "\n\n"))
+	if l.proxy != nil {
+		l.proxy.Stop()
 	}
+	l.row.Leaked = l.row.Leaked || leaked(before)
 	return l.count(ctx)
 }
 
@@ -190,7 +189,8 @@ func (l *Load) finish(ctx context.Context) error {
 		l.app = nil
 	}
 	if l.child != nil {
-		err = l.child.finish(l.row)
+		err = l.child.finish()
+		l.row.Leaked = l.child.leaked
 		l.child = nil
 	}
 	if err != nil {

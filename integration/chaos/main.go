@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -43,8 +44,10 @@ func main() {
 		fmt.Fprintln(os.Stderr, "chaos:", err)
 		os.Exit(1)
 	}
-	fmt.Println()
-	if !Summary(os.Stdout, s.rows) {
+	total, faulty := Total(s.rows)
+	fmt.Printf("\n%s\n", total)
+	if len(faulty) > 0 || len(s.rows) == 0 {
+		fmt.Printf("not fine: %s\n", strings.Join(faulty, "; "))
 		os.Exit(1)
 	}
 }
@@ -87,14 +90,8 @@ func (s *suite) all(ctx context.Context, list, cluster string) error {
 	if err != nil {
 		return err
 	}
-	var single, clustered []Fault
-	for _, f := range s.faults {
-		if f.Clustered() {
-			clustered = append(clustered, f)
-		} else {
-			single = append(single, f)
-		}
-	}
+	clustered := slices.DeleteFunc(slices.Clone(s.faults), func(f Fault) bool { return !f.Clustered() })
+	single := slices.DeleteFunc(slices.Clone(s.faults), Fault.Clustered)
 	var workers sync.WaitGroup
 	for _, b := range brokers {
 		workers.Go(func() { s.worker(ctx, b, single) })

@@ -1,19 +1,29 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
-// rowVariable makes this program run one row, so that the goroutines are those of this row only.
-const rowVariable = "CHAOS_ROW"
+// The variables with the task of a process that runs one row, so that the goroutines are those of this row only, or
+// one consumer.
+const (
+	rowVariable   = "CHAOS_ROW"
+	childVariable = "CHAOS_CONSUMER"
+)
 
 type rowTask struct {
 	Fault   string
@@ -24,13 +34,11 @@ type rowTask struct {
 // apartMain must be called first, because the processes of rows and of consumers run the same program. In those
 // processes it does not return.
 func apartMain() {
-	var do func(context.Context, string) error
-	var task string
-	if task = os.Getenv(childVariable); task != "" {
-		do = consumer
-	} else if task = os.Getenv(rowVariable); task != "" {
-		do = oneFault
-	} else {
+	do, task := consumer, os.Getenv(childVariable)
+	if task == "" {
+		do, task = oneFault, os.Getenv(rowVariable)
+	}
+	if task == "" {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -41,6 +49,22 @@ func apartMain() {
 		os.Exit(1)
 	}
 	os.Exit(0)
+}
+
+// thisProgram is a process with a task. It gets no Ctrl-C, but ends when its parent says so.
+func thisProgram(ctx context.Context, variable string, task any) (*exec.Cmd, error) {
+	text, err := json.Marshal(task)
+	if err != nil {
+		return nil, err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	process := exec.CommandContext(ctx, self)
+	process.Env = append(os.Environ(), variable+"="+string(text))
+	process.Stderr = os.Stderr
+	return process, nil
 }
 
 func oneFault(ctx context.Context, text string) error {
@@ -72,25 +96,141 @@ func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
 	return row
 }
 
-func apart(ctx context.Context, t rowTask) (row Row, err error) {
-	task, err := json.Marshal(t)
-	if err != nil {
-		return row, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return row, err
-	}
+func apart(ctx context.Context, task rowTask) (row Row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
-	process := exec.CommandContext(ctx, self)
-	process.Env = append(os.Environ(), rowVariable+"="+string(task))
+	process, err := thisProgram(ctx, rowVariable, task)
+	if err != nil {
+		return row, err
+	}
 	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
 	process.WaitDelay = 2 * time.Minute
-	var output bytes.Buffer
-	process.Stdout, process.Stderr = &output, os.Stderr
-	if err := process.Run(); err != nil {
+	output, err := process.Output()
+	if err != nil {
 		return row, fmt.Errorf("the process of the row: %w", err)
 	}
-	return row, json.Unmarshal(output.Bytes(), &row)
+	return row, json.Unmarshal(output, &row)
+}
+
+// child is a consumer in a process of its own.
+type child struct {
+	process *exec.Cmd
+	input   io.Closer // the child shuts down when it is closed
+	read    sync.WaitGroup
+	leaked  bool
+}
+
+// An event is a line of a child. The child writes each before its handler returns.
+type event struct {
+	What, Identity, Queue string
+	Wait                  time.Duration
+	Is                    bool // moved to the dead letters; the child has leaked goroutines
+}
+
+func (e event) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
+
+func (l *Load) startChild() error {
+	process, err := thisProgram(context.Background(), childVariable, l.config)
+	if err != nil {
+		return err
+	}
+	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c := &child{process: process}
+	output, err := process.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if c.input, err = process.StdinPipe(); err != nil {
+		return err
+	}
+	if err := process.Start(); err != nil {
+		return err
+	}
+	running := make(chan struct{})
+	c.read.Go(func() {
+		var e event
+		for lines := json.NewDecoder(output); lines.Decode(&e) == nil; e = (event{}) {
+			switch e.What {
+			case "running":
+				close(running)
+			case "handled":
+				l.ledger.handled(e.Identity)
+			case "moved":
+				l.ledger.moved(e.Identity, e.Queue, e.Wait, e.Is)
+			case "end":
+				c.leaked = e.Is
+			}
+		}
+	})
+	l.child = c
+	select {
+	case <-running:
+		return nil
+	case <-time.After(30 * time.Second):
+		return errors.New("the child did not start within 30s")
+	}
+}
+
+// kill sends SIGKILL.
+func (c *child) kill() {
+	_ = c.process.Process.Kill()
+	c.read.Wait()
+	_ = c.process.Wait()
+}
+
+// finish ends the child in order.
+func (c *child) finish() error {
+	_ = c.input.Close()
+	c.read.Wait()
+	return c.process.Wait()
+}
+
+// writes is the report of a child.
+type writes struct{}
+
+func (writes) extra() time.Duration { return 0 }
+
+func (writes) disturb(string) error { return nil }
+
+func (writes) handled(identity string) { event{What: "handled", Identity: identity}.write() }
+
+func (writes) moved(identity, queue string, wait time.Duration, dead bool) {
+	event{"moved", identity, queue, wait, dead}.write()
+}
+
+// consumer runs a consumer in this process.
+func consumer(ctx context.Context, settings string) error {
+	var c appConfig
+	if err := json.Unmarshal([]byte(settings), &c); err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }() // this process ends with its parent
+	before := goleak.IgnoreCurrent()
+	a, err := startApp(ctx, c, writes{})
+	if err != nil {
+		return err
+	}
+	event{What: "running"}.write()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+	if err := a.close(); err != nil {
+		return err
+	}
+	event{What: "end", Is: leaked(before)}.write()
+	return nil
+}
+
+// leaked reports, after some time, whether there are goroutines besides those before and those of the proxy.
+func leaked(before goleak.Option) bool {
+	var err error
+	for range 20 { // each look takes up to half a second
+		if err = goleak.Find(append(broker.LeaksOfProxies(), before)...); err == nil {
+			return false
+		}
+	}
+	fmt.Fprintln(os.Stderr, "goroutines left:", err)
+	return true
 }

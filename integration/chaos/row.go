@@ -1,10 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
-	"io"
-	"strings"
-	"text/tabwriter"
 	"time"
 )
 
@@ -14,7 +12,7 @@ type Row struct {
 	Published, Processed, Dead, Waiting, Destroyed int
 	Lost, Duplicates                               int
 	Recovered                                      time.Duration
-	Before, After                                  int // goroutines
+	Leaked                                         bool // goroutines
 	Took                                           time.Duration
 	Stuck                                          bool   // messages were open, and none had moved for a long time
 	NotRun                                         string // why there are no numbers
@@ -25,8 +23,9 @@ func (r Row) String() string {
 		return fmt.Sprintf("fault=%s broker=%s NOT RUN: %s", r.Fault, r.Broker, r.NotRun)
 	}
 	return fmt.Sprintf("fault=%s broker=%s published=%d processed=%d dead=%d waiting=%d destroyed=%d lost=%d "+
-		"duplicates=%d recovered_s=%.2f goroutines=%d/%d", r.Fault, r.Broker, r.Published, r.Processed, r.Dead,
-		r.Waiting, r.Destroyed, r.Lost, r.Duplicates, r.Recovered.Seconds(), r.Before, r.After)
+		"duplicates=%d recovered_s=%.2f leaked=%t took=%s %s", r.Fault, r.Broker, r.Published, r.Processed, r.Dead,
+		r.Waiting, r.Destroyed, r.Lost, r.Duplicates, r.Recovered.Seconds(), r.Leaked, r.Took.Round(time.Second),
+		cmp.Or(r.Faulty(), "ok"))
 }
 
 // Faulty returns what is wrong with the row, or "" if nothing is.
@@ -40,7 +39,7 @@ func (r Row) Faulty() string {
 		return "not recovered"
 	case r.Published == 0:
 		return "nothing published"
-	case r.After > r.Before:
+	case r.Leaked:
 		return "goroutines leaked"
 	case (r.Fault == none || r.Fault == requests) && r.Duplicates > 0:
 		return "duplicates without a fault"
@@ -50,38 +49,24 @@ func (r Row) Faulty() string {
 	return ""
 }
 
-// Summary prints all rows as a table, with their totals, and reports whether all rows are fine.
-func Summary(w io.Writer, rows []Row) bool {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, strings.Join([]string{"fault", "broker", "published", "processed", "dead", "waiting",
-		"destroyed", "lost", "duplicates", "recovered", "goroutines", "took", ""}, "\t"))
-	fine := len(rows) > 0
-	total := Row{Fault: "all"}
+// Total returns the sum of the rows that were run, and the names of those that are not fine.
+func Total(rows []Row) (all Row, faulty []string) {
+	all = Row{Fault: "all", Broker: "all"}
 	for _, r := range rows {
-		fine = fine && r.Faulty() == ""
-		if r.NotRun != "" {
-			fmt.Fprintf(table, "%s\t%s\tnot run\t\t\t\t\t\t\t\t\t\t%s\n", r.Fault, r.Broker, r.NotRun)
-			continue
+		if what := r.Faulty(); what != "" {
+			faulty = append(faulty, fmt.Sprintf("%s on %s: %s", r.Fault, r.Broker, what))
 		}
-		fmt.Fprintf(table, "%s\t%.2f s\t%d/%d\t%.0f s\t%s\n", r.counts(), r.Recovered.Seconds(), r.Before, r.After,
-			r.Took.Seconds(),
-			r.Faulty())
-		total.Published += r.Published
-		total.Processed += r.Processed
-		total.Dead += r.Dead
-		total.Waiting += r.Waiting
-		total.Destroyed += r.Destroyed
-		total.Lost += r.Lost
-		total.Duplicates += r.Duplicates
+		all.Published += r.Published
+		all.Processed += r.Processed
+		all.Dead += r.Dead
+		all.Waiting += r.Waiting
+		all.Destroyed += r.Destroyed
+		all.Lost += r.Lost
+		all.Duplicates += r.Duplicates
+		all.Recovered = max(all.Recovered, r.Recovered)
+		all.Leaked = all.Leaked || r.Leaked
+		all.Stuck = all.Stuck || r.Stuck
+		all.Took += r.Took
 	}
-	fmt.Fprintf(table, "%s\t\t\t\t\n", total.counts())
-	_ = table.Flush()
-	return fine
-}
-
-// counts returns the first columns of the table.
-func (r Row) counts() string {
-	return fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", r.Fault, r.Broker, r.Published, r.Processed, r.Dead,
-		r.Waiting,
-		r.Destroyed, r.Lost, r.Duplicates)
+	return all, faulty
 }
