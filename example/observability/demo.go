@@ -289,23 +289,10 @@ func (s *show) conclude(ctx context.Context) error {
 		return err
 	}
 	s.line("alerts that have fired:   %s", strings.Join(slices.Sorted(maps.Keys(fired)), " "))
-	var traced []string
-	exemplars := func() bool {
-		traced, _ = s.watcher.exemplars(ctx, s.began.Add(-time.Minute))
-		return len(traced) > 0
-	}
-	if err := s.until(ctx, "Prometheus had exemplars", exemplars); err != nil {
-		return err
-	}
-	s.line("exemplars with trace ids: %s", strings.Join(traced, " "))
-	complete := func() bool { return len(missing(s.kept.all(), s.opts.queue)) == 0 }
-	err := s.until(ctx, "the trace was complete", complete)
+	err := s.until(ctx, "the trace was complete", func() bool { return printTrace(io.Discard, s.kept.all()) })
 	s.line("\nThe trace of order-%d:", watched)
 	printTrace(s.out, s.kept.all())
-	if err != nil {
-		return fmt.Errorf("%w: it lacks %s", err, strings.Join(missing(s.kept.all(), s.opts.queue), ", "))
-	}
-	return nil
+	return err
 }
 
 // publish publishes orders until the context ends.

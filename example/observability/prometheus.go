@@ -48,7 +48,7 @@ func startWatcher(ctx context.Context, metrics string) (_ *watcher, err error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := prometheus.Start(ctx, config, "--enable-feature=exemplar-storage")
+	server, err := prometheus.Start(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -168,18 +168,4 @@ func (w *watcher) counts(ctx context.Context, query, label string) (map[string]f
 		counts[string(s.Metric[model.LabelName(label)])] = float64(s.Value)
 	}
 	return counts, nil
-}
-
-// exemplars returns the names of the metrics that have trace ids beside them.
-func (w *watcher) exemplars(ctx context.Context, since time.Time) ([]string, error) {
-	answer, err := w.QueryExemplars(ctx, `{__name__=~"watermill_retry_.+"}`, since, time.Now())
-	traced := map[string]bool{}
-	for _, series := range answer {
-		for _, e := range series.Exemplars {
-			if e.Labels["trace_id"] != "" {
-				traced[string(series.SeriesLabels["__name__"])] = true
-			}
-		}
-	}
-	return slices.Sorted(maps.Keys(traced)), err
 }

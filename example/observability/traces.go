@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -89,57 +88,20 @@ func (k *kept) all() (spans []sdktrace.ReadOnlySpan) {
 	return spans
 }
 
-// missing returns what the trace of the watched order lacks: order, send, an attempt for each try, the waits between
-// them, the dead letter, the redrive, and the last attempt.
-func missing(spans []sdktrace.ReadOnlySpan, queue string) (lacks []string) {
-	want := map[string]int{
-		order{Number: watched}.id(): 1, "send " + queue: 1, "process " + queue: len(schedule) + 2,
-		"dead-letter " + queue: 1, "redrive": 1,
-	}
-	for _, tier := range schedule.Tiers() {
-		want["wait "+tier.String()] = 1
-	}
-	have := map[string]int{}
+// printTrace prints the spans, each with the time since the first one began. It reports whether all attempts of the
+// watched order are there: those until it died, and the one after the redrive.
+func printTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) (complete bool) {
+	attempts := 0
 	for _, s := range spans {
-		have[s.Name()]++
-	}
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if have[name] < want[name] {
-			lacks = append(lacks, fmt.Sprintf("%d of %d %q", want[name]-have[name], want[name], name))
+		text := s.Name()
+		if strings.HasPrefix(text, "process ") {
+			attempts++
+			text += fmt.Sprintf(", attempt %d:", attempts)
 		}
+		began := s.StartTime().Sub(spans[0].StartTime()).Seconds()
+		_, _ = fmt.Fprintf(out, "%8.3fs  %s%s\n", began, text, attributesOf(s))
 	}
-	return lacks
-}
-
-// printTrace prints the spans as a tree, each with the time since the first one began.
-func printTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) {
-	depths := map[trace.SpanID]int{} // 1 for a span without a parent
-	children := map[trace.SpanID][]sdktrace.ReadOnlySpan{}
-	for _, s := range spans {
-		depths[s.SpanContext().SpanID()] = 1
-	}
-	for _, s := range spans {
-		parent := s.Parent().SpanID()
-		if depths[parent] == 0 {
-			parent = trace.SpanID{}
-		}
-		children[parent] = append(children[parent], s)
-	}
-	attempt := 0
-	var print func(parent trace.SpanID, depth int)
-	print = func(parent trace.SpanID, depth int) {
-		for _, s := range children[parent] {
-			text := s.Name()
-			if strings.HasPrefix(text, "process ") {
-				attempt++
-				text += fmt.Sprintf(", attempt %d:", attempt)
-			}
-			began := s.StartTime().Sub(spans[0].StartTime()).Seconds()
-			_, _ = fmt.Fprintf(out, "%8.3fs  %s%s%s\n", began, strings.Repeat("  ", depth), text, attributesOf(s))
-			print(s.SpanContext().SpanID(), depth+1)
-		}
-	}
-	print(trace.SpanID{}, 0)
+	return attempts == len(schedule)+2
 }
 
 func attributesOf(s sdktrace.ReadOnlySpan) (text string) {

@@ -24,8 +24,7 @@ const (
 
 // Start starts an installed Prometheus, or that of the Debian package, which it installs. The text is its
 // configuration file. URL is that of its HTTP API and page. All data is in a temporary folder, which Stop removes.
-// The arguments are added to its own.
-func Start(ctx context.Context, config string, args ...string) (*server.Server, error) {
+func Start(ctx context.Context, config string) (*server.Server, error) {
 	path, err := program(ctx, "prometheus")
 	if err != nil {
 		return nil, err
@@ -41,11 +40,8 @@ func Start(ctx context.Context, config string, args ...string) (*server.Server, 
 			return nil, err
 		}
 		address := fmt.Sprintf("127.0.0.1:%d", port)
-		all := append([]string{
-			"--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(folder,
-				"data"), "--web.listen-address=" + address, "--log.level=warn",
-		}, args...)
-		p, err := server.Run(folder, nil, syscall.SIGTERM, path, all...)
+		p, err := server.Run(folder, nil, syscall.SIGTERM, path, "--config.file="+file,
+			"--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+address, "--log.level=warn")
 		if err != nil {
 			_ = os.RemoveAll(folder)
 			return nil, fmt.Errorf("cannot start %s: %w", path, err)
