@@ -18,7 +18,7 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
-# Most integration tests wait: three packages run at the same time, beside those of wmretry and of outages. These take
+# Most integration tests wait: four packages run at the same time, beside those of wmretry and of outages. These take
 # longest, so they are first.
 LONGEST    = ./adopt ./deadletter ./connect ./declare ./groups
 # Tests that change the node run alone: an alarm blocks all publishers.
@@ -178,7 +178,7 @@ test-broker:
 		$(SUBMAKE) test-alone || result=1; exit $$result
 
 test-integration:
-	$(GO) test -C integration $(RACE) -p=3 -parallel=4 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
+	$(GO) test -C integration $(RACE) -p=4 -parallel=4 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
 		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(LONGEST:./%=-e /integration/%))
 
 test-alone:
