@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,11 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/otel"
 	otelmetric "go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/observe"
@@ -241,18 +236,6 @@ func TestARefusedObserverLeavesNothing(t *testing.T) {
 	assert.Len(t, samples(t, registry, "watermill_retry_outcomes_total"), 1)
 }
 
-// TestARegistryTakesObserversWithDifferentLabels: prometheus.WrapRegistererWith tells them apart.
-func TestARegistryTakesObserversWithDifferentLabels(t *testing.T) {
-	t.Parallel()
-	registry := prometheus.NewPedanticRegistry()
-	for _, shop := range []string{"a", "b"} {
-		a := newApp(t).observe(observe.Prometheus(prometheus.WrapRegistererWith(prometheus.Labels{"shop": shop}, registry)))
-		a.deliver(newMessage(from(topic, handler)), nil)
-		require.Empty(t, a.logged.errors())
-	}
-	assert.Len(t, samples(t, registry, "watermill_retry_outcomes_total"), 2)
-}
-
 // brokenRegistry refuses, or panics at, the collector of this number.
 type brokenRegistry struct {
 	*prometheus.Registry
@@ -320,28 +303,4 @@ func TestAHealthThatPanicsIsLoggedOnce(t *testing.T) {
 	require.Len(t, a.logged.errors(), 1)
 	assert.Contains(t, a.logged.errors()[0], "of Health")
 	assert.Empty(t, b.logged.errors())
-}
-
-// ofProcess reads the meter provider of the process, which can be set only once.
-var (
-	ofProcess   = sdkmetric.NewManualReader()
-	setProvider = sync.OnceFunc(func() { otel.SetMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(ofProcess))) })
-)
-
-// TestAnAppMayChooseItsMeterProviderLater: as with otel.SetMeterProvider.
-func TestAnAppMayChooseItsMeterProviderLater(t *testing.T) {
-	a := newApp(t).observe(observe.OpenTelemetry(otel.GetMeterProvider(), nil))
-	a.subscriptions(retry.SubscriptionHealth{Name: handler, Topic: topic, Deliveries: 10})
-	a.deliver(newMessage(from(topic, handler)), nil)
-	setProvider()
-	a.deliver(newMessage(from(topic, handler)), nil)
-	var all metricdata.ResourceMetrics
-	require.NoError(t, ofProcess.Collect(t.Context(), &all))
-	require.Len(t, all.ScopeMetrics, 1)
-	names := ""
-	for _, m := range all.ScopeMetrics[0].Metrics {
-		names += m.Name + " "
-	}
-	assert.True(t, strings.Contains(names, "watermill.retry.outcomes ") && strings.Contains(names, "watermill.retry.deliveries "), names)
-	require.Empty(t, a.logged.errors())
 }

@@ -2,7 +2,6 @@ package observe_test
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -154,14 +153,4 @@ func namesOf[N int64 | float64](points []metricdata.DataPoint[N]) (all [][]strin
 		all = append(all, names)
 	}
 	return all
-}
-
-func TestTheListIsInOrder(t *testing.T) {
-	t.Parallel()
-	for _, m := range observe.Metrics() {
-		assert.True(t, slices.IsSorted(m.Buckets), m.Name)
-		assert.Equal(t, m.Kind == "histogram", len(m.Buckets) > 0, m.Name)
-		assert.True(t, strings.HasPrefix(m.Name, "watermill.retry."), m.Name)
-		assert.NotEmpty(t, m.Description, m.Name)
-	}
 }

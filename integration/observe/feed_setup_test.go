@@ -1,3 +1,4 @@
+// Package observe_test tests on a real broker what observers see.
 package observe_test
 
 import (

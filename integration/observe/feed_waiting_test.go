@@ -104,33 +104,6 @@ func (f *feed) consumes(handler string) bool {
 	return false
 }
 
-// No metric reads a letter: looks leave no trace on it.
-func TestFeedReadsNoLetter(t *testing.T) {
-	t.Parallel()
-	for way, change := range feedWays {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			f := openFeed(t, change(t))
-			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
-			f.Run()
-			dead, orphans := f.Queue("billing")+".dead", f.Name+".orphans"
-			f.Publish(f.Queue("billing"), "0")
-			testapp.Eventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "it is a dead letter")
-			testapp.Send(t, orphans, "", orphan("o1", time.Now()))
-			testapp.Eventually(t, func() bool {
-				all, err := f.waiting()
-				return err == nil && all[dead].Messages == 1 && all[orphans].Messages == 1
-			}, "the figures have both")
-			for _, queue := range []string{dead, orphans} {
-				first, found, err := broker.Channel(t).Get(queue, true)
-				require.NoError(t, err)
-				require.True(t, found, queue)
-				assert.False(t, first.Redelivered, queue)
-			}
-		})
-	}
-}
-
 func TestFeedLeavesOutAQueueThatIsGone(t *testing.T) {
 	t.Parallel()
 	for way, change := range feedWays {

@@ -3,16 +3,12 @@ package observe_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
@@ -27,11 +23,9 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -190,102 +184,3 @@ func TestTraceOnRabbitMQ(t *testing.T) {
 	require.Len(t, lines, 1)
 	assert.Contains(t, lines[0], l.named("process " + orders)[2].SpanContext.SpanID().String(), "the lines of the middleware have the trace")
 }
-
-// TestTraceOnARelay: the same on a Pub/Sub in memory.
-func TestTraceOnARelay(t *testing.T) {
-	t.Parallel()
-	s := &shelf{GoChannel: gochannel.NewGoChannel(gochannel.Config{}, nil)}
-	log := watermill.NopLogger{}
-	memory, err := relay.Connect(relay.Config{
-		Publisher: unclosed{s}, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}},
-		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return unclosed{s}, nil },
-	}, log)
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, memory.Close()) })
-	l := newLife(t)
-	memory.Observe(l.observer())
-	router := message.NewDefaultRouter(log)
-	memory.AddHandler(router, "billing", "orders", "invoices", l.handle)
-	memory.AddConsumerHandler(router, "post", "invoices", func(msg *message.Message) error { l.produced <- msg.Copy(); return nil })
-	t.Cleanup(testapp.Start(t, router))
-
-	require.NoError(t, observe.Publisher(memory.Publisher(), l.tracers).Publish("orders", message.NewMessage("order-1", nil)))
-	l.wait(1, "dead-letter orders")
-	record, found := retry.ReadRecord(s.only(t).Metadata)
-	require.True(t, found)
-	l.died("orders", record)
-	l.down.Store(false)
-	store, err := relayletters.Open(relayletters.Config{Publisher: unclosed{s}, Reader: s})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, store.Close()) })
-	summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{By: "ann@desk"})
-	require.NoError(t, err)
-	require.Equal(t, 1, summary.Done)
-	l.wait(1, "process invoices")
-	l.recovered("orders", fmt.Sprintf("%T", unclosed{}), "ann@desk", "wait 100ms", "wait 300ms")
-}
-
-const deadTopic = "retry.dead.billing"
-
-// shelf is a Pub/Sub in memory that keeps its dead letters, as a backend with storage does.
-type shelf struct {
-	*gochannel.GoChannel
-	mu   sync.Mutex
-	kept []relayletters.Stored
-}
-
-func (s *shelf) Publish(topic string, messages ...*message.Message) error {
-	if topic != deadTopic {
-		return s.GoChannel.Publish(topic, messages...)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, msg := range messages {
-		s.kept = append(s.kept, relayletters.Stored{Position: fmt.Sprintf("%06d", len(s.kept)+1), Message: msg.Copy()})
-	}
-	return nil
-}
-
-func (s *shelf) only(t *testing.T) *message.Message {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	require.Len(t, s.kept, 1)
-	return s.kept[0].Message.Copy()
-}
-
-func (s *shelf) End(context.Context, string) (relayletters.End, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return relayletters.End{Position: fmt.Sprintf("%06d", len(s.kept)), Count: len(s.kept)}, nil
-}
-
-func (s *shelf) Read(_ context.Context, _, after, until string, limit int) (found []relayletters.Stored, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, stored := range s.kept {
-		if stored.Position > after && (until == "" || stored.Position <= until) && len(found) < limit {
-			found = append(found, relayletters.Stored{Position: stored.Position, Message: stored.Message.Copy()})
-		}
-	}
-	return found, nil
-}
-
-func (s *shelf) Remove(_ context.Context, _, position string) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.kept = slices.DeleteFunc(s.kept, func(stored relayletters.Stored) bool { return stored.Position == position })
-	return nil
-}
-
-func (s *shelf) HasHandler(context.Context, string) (bool, error) { return true, nil }
-
-func (s *shelf) Lock(ctx context.Context, _ string) (context.Context, func(), error) {
-	return ctx, func() {}, nil
-}
-
-func (s *shelf) Close() error { return nil }
-
-// unclosed is a shelf that the app does not close.
-type unclosed struct{ *shelf }
-
-func (unclosed) Close() error { return nil }
