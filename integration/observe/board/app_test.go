@@ -65,10 +65,10 @@ func startApp(t *testing.T) *app {
 	a.handleOrders(orders)
 	tried := a.handleMails(mails)
 	stock.AddConsumerHandler(a.router, "stock", a.queue("stock"), func(*message.Message) error { return errDown })
-	a.run()
+	t.Cleanup(testapp.Start(t, a.router)) // it is closed before the connections
 
 	a.publish(mails, "mails", "first")
-	await(t, tried, "the first mail")
+	broker.Receive(t, tried, "the first mail")
 	require.NoError(t, mails.Pause("mail"))
 	a.fill(mails)
 	a.removeTiers(a.queue("stock"))
@@ -222,26 +222,4 @@ func (a *app) goOn(connection retry.Connection) {
 		cancel()
 		require.NoError(a.t, <-done)
 	})
-}
-
-// run starts the router, which is closed when the test ends, before the connections.
-func (a *app) run() {
-	a.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.router.Run(ctx) }()
-	a.t.Cleanup(func() {
-		cancel()
-		require.NoError(a.t, <-done)
-	})
-	await(a.t, a.router.Running(), "the router")
-}
-
-func await[T any](t *testing.T, event <-chan T, name string) {
-	t.Helper()
-	select {
-	case <-event:
-	case <-time.After(soon):
-		t.Fatalf("%s did not come within %v", name, soon)
-	}
 }

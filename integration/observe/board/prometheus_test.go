@@ -2,15 +2,15 @@ package board_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/api"
+	promapi "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
@@ -20,7 +20,7 @@ import (
 const job = "shop"
 
 // server is a Prometheus that scrapes the app and RabbitMQ, and evaluates the alerts.
-type server struct{ url string }
+type server struct{ promapi.API }
 
 func startPrometheus(t *testing.T, appMetrics string) *server {
 	t.Helper()
@@ -39,7 +39,9 @@ scrape_configs:
 `, alerts, job, host(t, appMetrics), host(t, broker.Exporter(t))))
 	require.NoError(t, err)
 	t.Cleanup(private.Stop)
-	return &server{private.URL}
+	client, err := api.NewClient(api.Config{Address: private.URL})
+	require.NoError(t, err)
+	return &server{promapi.NewAPI(client)}
 }
 
 func host(t *testing.T, address string) string {
@@ -49,72 +51,15 @@ func host(t *testing.T, address string) string {
 	return uri.Host
 }
 
-// sample is a series, and its value now.
-type sample struct {
-	Metric map[string]string
-	Value  [2]any // the time, and a number as text
-}
-
-func (s sample) number() float64 {
-	text, _ := s.Value[1].(string)
-	number, _ := strconv.ParseFloat(text, 64)
-	return number
-}
-
-// query evaluates an expression. It returns the samples sorted as Prometheus does.
-func (s *server) query(ctx context.Context, expr string) ([]sample, error) {
-	var data struct {
-		ResultType string
-		Result     json.RawMessage
-	}
-	if err := s.get(ctx, "/api/v1/query", url.Values{"query": {expr}}, &data); err != nil {
+// query evaluates an expression.
+func (s *server) query(ctx context.Context, expr string) (model.Vector, error) {
+	value, _, err := s.Query(ctx, expr, time.Now(), promapi.WithTimeout(30*time.Second))
+	if err != nil {
 		return nil, err
 	}
-	var samples []sample
-	if data.ResultType != "vector" {
-		return nil, fmt.Errorf("the result is a %s, not a vector", data.ResultType)
+	samples, is := value.(model.Vector)
+	if !is {
+		return nil, fmt.Errorf("the result is a %v, not a vector", value.Type())
 	}
-	return samples, json.Unmarshal(data.Result, &samples)
-}
-
-// rule is an alert as Prometheus shows it.
-type rule struct {
-	Name, Query, Health, LastError, State string
-}
-
-func (s *server) rules(ctx context.Context) ([]rule, error) {
-	var data struct{ Groups []struct{ Rules []rule } }
-	if err := s.get(ctx, "/api/v1/rules", nil, &data); err != nil {
-		return nil, err
-	}
-	var all []rule
-	for _, group := range data.Groups {
-		all = append(all, group.Rules...)
-	}
-	return all, nil
-}
-
-func (s *server) get(ctx context.Context, path string, values url.Values, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path+"?"+values.Encode(), nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = response.Body.Close() }()
-	answer := struct {
-		Error string
-		Data  any
-	}{Data: into}
-	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil {
-		return fmt.Errorf("%s: %s: %w", path, response.Status, err)
-	}
-	if answer.Error != "" {
-		return fmt.Errorf("Prometheus refuses it: %s", answer.Error)
-	}
-	return nil
+	return samples, nil
 }

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	promapi "github.com/prometheus/client_golang/api/prometheus/v1"
+	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
 )
 
@@ -70,8 +72,8 @@ func (s *server) requirePauseShown(t *testing.T, boards []question, values *stri
 		samples, err := s.query(t.Context(), values.Replace(q.expr))
 		require.NoError(t, err)
 		for _, result := range samples {
-			if result.Metric["handler"] == handler && result.number() > 0 {
-				shown = append(shown, result.Metric["reason"])
+			if string(result.Metric["handler"]) == handler && result.Value > 0 {
+				shown = append(shown, string(result.Metric["reason"]))
 			}
 		}
 	}
@@ -112,9 +114,9 @@ func (s *server) answers(ctx context.Context, expr string, q question) error {
 	}
 	number := false
 	for _, sample := range samples {
-		number = number || !math.IsNaN(sample.number())
+		number = number || !math.IsNaN(float64(sample.Value))
 		for _, label := range q.labels {
-			if _, has := sample.Metric[label]; !has {
+			if _, has := sample.Metric[model.LabelName(label)]; !has {
 				return fmt.Errorf("the label %s is missing in the result of\n%s", label, expr)
 			}
 		}
@@ -129,14 +131,17 @@ func (s *server) answers(ctx context.Context, expr string, q question) error {
 func (s *server) requireAlerts(t *testing.T, names ...string) {
 	t.Helper()
 	poll(t, func() error {
-		rules, err := s.rules(t.Context())
+		all, err := s.Rules(t.Context(), nil)
 		if err != nil {
 			return err
 		}
 		active := map[string]bool{}
-		for _, r := range rules {
-			require.NotEqual(t, "err", r.Health, "%s: %s", r.Name, r.LastError)
-			active[r.Name] = r.State == "pending" || r.State == "firing"
+		for _, group := range all.Groups {
+			for _, rule := range group.Rules {
+				r := rule.(promapi.AlertingRule)
+				require.NotEqual(t, promapi.RuleHealthBad, r.Health, "%s: %s", r.Name, r.LastError)
+				active[r.Name] = r.State != string(promapi.AlertStateInactive)
+			}
 		}
 		for _, name := range names {
 			if !active[name] {
