@@ -5,24 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"slices"
 	"text/tabwriter"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
-	howMany        = 40               // orders
-	margin         = 20 * time.Second // for the start, and for letters that are on their way
-	marginPerOrder = 50 * time.Millisecond
-	tick           = 3 * time.Second
-	milliseconds   = "2006-01-02T15:04:05.000Z07:00"
+	howMany      = 40 // orders
+	tick         = 3 * time.Second
+	milliseconds = "2006-01-02T15:04:05.000Z07:00"
 )
 
 // demo bills the orders on the backend and prints what happens to each. It returns an error if an order is neither
@@ -33,13 +28,17 @@ func demo(ctx context.Context, opts Options, backend *Backend, out io.Writer, lo
 		return err
 	}
 	j := newJournal(orders, out)
-	router := newApp(backend, newProvider(howMany, opts.Schedule).bill, j, logger)
+	router := newApp(backend, newProvider(opts.Schedule).bill, j, logger)
 	_, _ = fmt.Fprintf(out, "%s\n%d orders go to %s, where a handler bills them.\n"+
 		"A failed order waits on retry tiers: %s, then it is dead-lettered. A row appears when it is back.\n\n",
 		backend.Name, howMany, backend.Topic, opts.Schedule)
 	j.row("order", "failure", "wanted", "measured", "why")
 
-	limited, cancel := context.WithTimeout(ctx, timeLimit(opts.Schedule, len(orders)))
+	limit := time.Minute // and the time for the slowest order, several times
+	for _, delay := range opts.Schedule {
+		limit += 3 * delay
+	}
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.WithoutCancel(ctx)) }()
@@ -123,17 +122,4 @@ func (j *journal) report(topic string) error {
 		return errors.New("orders are lost, or were both billed and dead-lettered: see the last line")
 	}
 	return nil
-}
-
-// timeLimit returns the time for the slowest order: one that waits for the whole schedule, or one with a requested
-// delay.
-func timeLimit(schedule backoff.Schedule, orders int) time.Duration {
-	longest := margin + time.Duration(orders)*marginPerOrder
-	for _, delay := range append(slices.Clone(schedule), 2*slices.Max(schedule)) {
-		if longest > math.MaxInt64-delay {
-			return math.MaxInt64
-		}
-		longest += delay
-	}
-	return longest
 }

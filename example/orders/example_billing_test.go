@@ -14,23 +14,23 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// The handler alone: six orders, each with another fault.
+// The handler alone: every fourth order has another fault.
 func TestBilling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		schedule := backoff.Exponential(time.Second, 5, 4) // 1s 5s 25s 125s
 		app := retrytest.New(t, schedule)
-		app.AddConsumerHandler(app.Router, "billing", "orders", newProvider(6, schedule).bill)
+		app.AddConsumerHandler(app.Router, "billing", "orders", newProvider(schedule).bill)
 
-		orders, err := newOrders(6)
+		orders, err := newOrders(21)
 		require.NoError(t, err)
 		story := app.SendAll("orders", orders...)
 
 		story[0].RetriedAt(time.Second).Processed() // no answer, once
-		story[1].Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
-		story[2].NeverRetried().DeadLettered(retry.DeadReasonPermanent) // the card was stolen
-		story[3].RetriedAt(2*time.Minute + 6*time.Second).Processed()   // the provider said when to come back
-		story[4].RetriedAt(time.Second).Processed()                     // a panic
-		story[5].RetriedAt(time.Second, 6*time.Second).Processed()
+		story[4].Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
+		story[8].NeverRetried().DeadLettered(retry.DeadReasonPermanent) // the card was stolen
+		story[12].RetriedAt(2*time.Minute + 6*time.Second).Processed()   // the provider said when to come back
+		story[16].RetriedAt(time.Second).Processed()                     // a panic
+		story[20].RetriedAt(time.Second, 6*time.Second).Processed()
 	})
 }
 
@@ -42,12 +42,12 @@ func TestAppOnTheTestKit(t *testing.T) {
 		backend := &Backend{Topic: "orders", Retries: kit}
 		orders, err := newOrders(40)
 		require.NoError(t, err)
-		provider, journal := newProvider(40, schedule), newJournal(orders, io.Discard)
+		provider, journal := newProvider(schedule), newJournal(orders, io.Discard)
 		kit.Run(newApp(backend, provider.bill, journal, nil))
 
 		var billed, dead int
 		for i, story := range kit.SendAll("orders", orders...) {
-			trouble := provider.script[i]
+			trouble := provider.troubles[i+1]
 			switch {
 			case trouble.kind == declined:
 				dead++

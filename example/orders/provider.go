@@ -27,27 +27,31 @@ func (p *provider) bill(msg *message.Message) error {
 	return p.charge(o)
 }
 
-// provider simulates a payment provider. A script defines what goes wrong with each order.
+// provider simulates a payment provider.
 type provider struct {
-	script []trouble     // of order 1, order 2, ...
-	delay  time.Duration // the requested delay of a busy provider
+	troubles map[int]trouble // by order number
+	delay    time.Duration   // the requested delay of a busy provider
 
 	mu    sync.Mutex
 	calls map[int]int // by order number
 }
 
 // newProvider requests a delay that is longer than any tier: the message waits on tiers several times until it is due.
-func newProvider(orders int, schedule backoff.Schedule) *provider {
-	tiers := schedule.Tiers()
+// An order that is billed in the end fails no more often than there are retries.
+func newProvider(schedule backoff.Schedule) *provider {
+	tiers, twice := schedule.Tiers(), min(2, len(schedule))
 	return &provider{
-		script: script(orders, len(schedule)),
-		delay:  time.Duration(tiers[len(tiers)-1] + tiers[0]),
-		calls:  map[int]int{},
+		troubles: map[int]trouble{
+			1: {silent, 1}, 5: {broken, always}, 9: {declined, always}, 13: {busy, 1}, 17: {bug, 1}, 21: {silent, twice},
+			25: {silent, 1}, 29: {silent, twice}, 33: {silent, 1}, 37: {silent, twice},
+		},
+		delay: time.Duration(tiers[len(tiers)-1] + tiers[0]),
+		calls: map[int]int{},
 	}
 }
 
 func (p *provider) charge(o order) error {
-	if o.Number < 1 || o.Number > len(p.script) {
+	if o.Number < 1 || o.Number > howMany {
 		return backoff.Permanent(fmt.Errorf("order %d does not exist", o.Number))
 	}
 	p.mu.Lock()
@@ -55,13 +59,13 @@ func (p *provider) charge(o order) error {
 	call := p.calls[o.Number]
 	p.mu.Unlock()
 
-	trouble := p.script[o.Number-1]
+	trouble := p.troubles[o.Number]
 	if call > trouble.failures && trouble.failures != always {
 		return nil
 	}
 	switch trouble.kind {
 	case declined:
-		return backoff.Permanent(declinedError{o.Number})
+		return backoff.Permanent(fmt.Errorf("the card of order %d was reported stolen", o.Number))
 	case busy:
 		return backoff.RetryAfter(fmt.Errorf("rate limit reached, retry after %v", p.delay), p.delay)
 	case bug:
@@ -71,12 +75,6 @@ func (p *provider) charge(o order) error {
 	default:
 		return errors.New("no answer from the provider")
 	}
-}
-
-type declinedError struct{ order int }
-
-func (e declinedError) Error() string {
-	return fmt.Sprintf("the card of order %d was reported stolen", e.order)
 }
 
 // trouble is what goes wrong with an order, and how often it fails before it is billed.
@@ -96,29 +94,6 @@ const (
 )
 
 const always = -1
-
-// script returns what goes wrong with each order. With few orders only the first roles are used; with many, a quarter
-// of the orders fails. An order that is billed in the end fails no more often than there are retries.
-func script(orders, retries int) []trouble {
-	roles := []trouble{
-		{silent, 1},
-		{broken, always},
-		{declined, always},
-		{busy, 1},
-		{bug, 1},
-		{silent, min(2, retries)},
-	}
-	for len(roles) < orders/4 {
-		roles = append(roles, trouble{silent, min(1+len(roles)%2, retries)})
-	}
-	roles = roles[:min(len(roles), orders)]
-
-	all := make([]trouble, orders)
-	for i, role := range roles {
-		all[i*orders/len(roles)] = role
-	}
-	return all
-}
 
 // newOrders returns the messages of n orders, numbered from 1.
 func newOrders(n int) ([]*message.Message, error) {
