@@ -3,13 +3,9 @@
 package main
 
 import (
-	"encoding/json"
-	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -20,87 +16,49 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/prometheus"
 )
 
-// compose has the keys of a compose file that compose.yaml uses. Any other key is an error.
-type compose struct {
-	Name     string             `yaml:"name"`
-	Services map[string]service `yaml:"services"`
-}
-
-type service struct {
-	Image    string `yaml:"image"`
-	Hostname string `yaml:"hostname"`
-	Build    *struct {
-		Context    string `yaml:"context"`
-		Dockerfile string `yaml:"dockerfile"`
-	} `yaml:"build"`
-	Restart     string            `yaml:"restart"`
-	Command     []string          `yaml:"command"`
-	Environment map[string]string `yaml:"environment"`
-	Ports       []string          `yaml:"ports"`
-	Volumes     []string          `yaml:"volumes"`
-	DependsOn   map[string]struct {
-		Condition string `yaml:"condition"`
-	} `yaml:"depends_on"`
-	Healthcheck *struct {
-		Test     []string `yaml:"test"`
-		Interval string   `yaml:"interval"`
-		Timeout  string   `yaml:"timeout"`
-		Retries  int      `yaml:"retries"`
-	} `yaml:"healthcheck"`
-}
-
-// strict reads YAML whose keys are all known.
-func strict(t *testing.T, path string, to any) {
+// read reads YAML.
+func read(t *testing.T, path string, to any) {
 	t.Helper()
-	file, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	require.NoError(t, err)
-	defer func() { _ = file.Close() }()
-	decoder := yaml.NewDecoder(file)
-	decoder.KnownFields(true)
-	require.NoError(t, decoder.Decode(to), path)
+	require.NoError(t, yaml.Unmarshal(text, to), path)
 }
 
 var (
-	pinned  = regexp.MustCompile(`^[a-z0-9./-]+:v?[0-9]+\.[0-9]+[a-z0-9.-]*$`)
 	hostOf  = regexp.MustCompile(`//(?:[^@/]*@)?([a-z]+):`)
 	address = regexp.MustCompile(`"([a-z]+):[0-9]+"`)
 )
 
-// TestCompose checks what can be checked without starting a container: the syntax, the files, the names and the ports.
+// TestCompose checks what can be checked without starting a container: files, names and ports.
 func TestCompose(t *testing.T) {
 	t.Parallel()
-	var file compose
-	strict(t, "compose.yaml", &file)
+	var file struct {
+		Services map[string]struct {
+			Build          struct{ Context, Dockerfile string }
+			Ports, Volumes []string
+			Environment    map[string]string
+			DependsOn      map[string]any `yaml:"depends_on"`
+			Healthcheck    map[string]any
+		}
+	}
+	read(t, "compose.yaml", &file)
 	require.Len(t, file.Services, 5)
-	ports := map[string]string{}
+	var mounted []string
 	for name, s := range file.Services {
-		if s.Build != nil {
+		if s.Build.Context != "" {
 			assert.FileExists(t, filepath.Join(s.Build.Context, s.Build.Dockerfile), name)
-			assert.FileExists(t, filepath.Join(s.Build.Context, "go.mod"), name)
-			assert.Empty(t, s.Image, name)
-		} else {
-			assert.Regexp(t, pinned, s.Image, name)
 		}
 		for _, p := range s.Ports {
-			parts := strings.Split(p, ":")
-			require.Len(t, parts, 3, p)
-			assert.True(t, net.ParseIP(parts[0]).IsLoopback(), "%s: %s is open for other hosts", name, p)
-			assert.Empty(t, ports[parts[1]], "the port %s is that of %s and %s", parts[1], name, ports[parts[1]])
-			ports[parts[1]] = name
+			assert.True(t, strings.HasPrefix(p, "127.0.0.1:"), "%s: %s is open for other hosts", name, p)
 		}
 		for _, v := range s.Volumes {
-			parts := strings.Split(v, ":")
-			require.Len(t, parts, 3, v)
-			_, err := os.Stat(parts[0])
+			source, _, _ := strings.Cut(v, ":")
+			_, err := os.Stat(source)
 			assert.NoError(t, err, "%s mounts what is not there", name)
-			assert.True(t, strings.HasPrefix(parts[1], "/"), v)
-			assert.Equal(t, "ro", parts[2], v)
+			mounted = append(mounted, source)
 		}
-		for on, d := range s.DependsOn {
-			require.Contains(t, file.Services, on, name)
-			assert.Equal(t, "service_healthy", d.Condition)
-			assert.NotNil(t, file.Services[on].Healthcheck, "%s waits for the health of %s, which has no check", name,
-				on)
+		for on := range s.DependsOn {
+			assert.NotEmpty(t, file.Services[on].Healthcheck, "%s waits for the health of %s, which has no check", name, on)
 		}
 		for key, value := range s.Environment {
 			for _, host := range hostOf.FindAllStringSubmatch(value, -1) {
@@ -108,6 +66,7 @@ func TestCompose(t *testing.T) {
 			}
 		}
 	}
+	assert.Contains(t, mounted, "../../observability/dashboards")
 	scraped, err := os.ReadFile("prometheus/prometheus.yml")
 	require.NoError(t, err)
 	for _, target := range address.FindAllStringSubmatch(string(scraped), -1) {
@@ -130,61 +89,27 @@ func TestComposePrometheus(t *testing.T) {
 	assert.Contains(t, output, "1 rule files found")
 }
 
-// TestGrafanaProvisioning: each exemplar leads to a data source that is there, and each board is in the folder that
-// is mounted.
+// TestGrafanaProvisioning: each exemplar leads to a data source that is there.
 func TestGrafanaProvisioning(t *testing.T) {
 	t.Parallel()
 	var sources struct {
-		APIVersion  int `yaml:"apiVersion"`
 		Datasources []struct {
-			Name      string `yaml:"name"`
-			UID       string `yaml:"uid"`
-			Type      string `yaml:"type"`
-			URL       string `yaml:"url"`
-			IsDefault bool   `yaml:"isDefault"`
-			JSONData  struct {
-				TimeInterval string `yaml:"timeInterval"`
-				Exemplars    []struct {
-					Name          string `yaml:"name"`
+			UID      string
+			JSONData struct {
+				Exemplars []struct {
 					DatasourceUID string `yaml:"datasourceUid"`
 				} `yaml:"exemplarTraceIdDestinations"`
 			} `yaml:"jsonData"`
-		} `yaml:"datasources"`
-	}
-	strict(t, "grafana/provisioning/datasources/datasources.yaml", &sources)
-	var file compose
-	strict(t, "compose.yaml", &file)
-	var uids []string
-	for _, s := range sources.Datasources {
-		uids = append(uids, s.UID)
-		assert.Contains(t, file.Services["grafana"].Environment, strings.TrimPrefix(s.URL, "$"))
-	}
-	assert.Equal(t, []string{"prometheus", "jaeger"}, uids)
-	for _, s := range sources.Datasources {
-		for _, e := range s.JSONData.Exemplars {
-			assert.Equal(t, "trace_id", e.Name)
-			assert.True(t, slices.Contains(uids, e.DatasourceUID), e.DatasourceUID)
 		}
 	}
-
-	var boards struct {
-		APIVersion int `yaml:"apiVersion"`
-		Providers  []struct {
-			Name    string            `yaml:"name"`
-			Type    string            `yaml:"type"`
-			Options map[string]string `yaml:"options"`
-		} `yaml:"providers"`
+	read(t, "grafana/provisioning/datasources/datasources.yaml", &sources)
+	var uids, led []string
+	for _, s := range sources.Datasources {
+		uids = append(uids, s.UID)
+		for _, e := range s.JSONData.Exemplars {
+			led = append(led, e.DatasourceUID)
+		}
 	}
-	strict(t, "grafana/provisioning/dashboards/dashboards.yaml", &boards)
-	require.Len(t, boards.Providers, 1)
-	mounted := fmt.Sprintf("../../observability/dashboards:%s:ro", boards.Providers[0].Options["path"])
-	assert.Contains(t, file.Services["grafana"].Volumes, mounted)
-	found, err := filepath.Glob("../../observability/dashboards/*.json")
-	require.NoError(t, err)
-	require.NotEmpty(t, found)
-	for _, path := range found {
-		text, err := os.ReadFile(path)
-		require.NoError(t, err)
-		assert.True(t, json.Valid(text), path)
-	}
+	assert.Equal(t, []string{"prometheus", "jaeger"}, uids)
+	assert.Equal(t, []string{"jaeger"}, led)
 }

@@ -28,8 +28,8 @@ func TestBilling(t *testing.T) {
 		story[0].RetriedAt(time.Second).Processed() // no answer, once
 		story[4].Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
 		story[8].NeverRetried().DeadLettered(retry.DeadReasonPermanent) // the card was stolen
-		story[12].RetriedAt(2*time.Minute + 6*time.Second).Processed()   // the provider said when to come back
-		story[16].RetriedAt(time.Second).Processed()                     // a panic
+		story[12].RetriedAt(2*time.Minute + 6*time.Second).Processed()  // the provider said when to come back
+		story[16].RetriedAt(time.Second).Processed()                    // a panic
 		story[20].RetriedAt(time.Second, 6*time.Second).Processed()
 	})
 }
