@@ -8,41 +8,30 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
 
 // broker is a RabbitMQ to work with, and what stop must remove.
 type broker struct {
-	URL, Management, Ctl string
-	Prometheus           string // the address of its exporter, without a path
-	Kill, Start          string // commands that SIGKILL a private node and start it again
-
-	Node      *node  `json:",omitempty"` // the node that this program started
-	Container string `json:",omitempty"` // the container that this program started
+	Variables map[string]string // of the environment of a command that uses it, by names
+	Node      *node             `json:",omitempty"` // the node that this program started
+	Container string            `json:",omitempty"` // the container that this program started
 }
 
-type variable struct{ name, value string }
-
-func (b broker) variables() []variable {
-	var known []variable
-	for _, v := range []variable{
-		{"AMQP_URL", b.URL}, {"AMQP_MANAGEMENT_URL", b.Management}, {"AMQP_PROMETHEUS_URL", b.Prometheus},
-		{"BROKER_CTL", b.Ctl}, {"BROKER_KILL", b.Kill}, {"BROKER_START", b.Start},
-	} {
-		if v.value != "" {
-			known = append(known, v)
-		}
-	}
-	return known
+// names are those of a broker's variables. One that is not known has no value.
+var names = []string{
+	"AMQP_URL", "AMQP_MANAGEMENT_URL", "AMQP_PROMETHEUS_URL", "BROKER_CTL", "BROKER_KILL", "BROKER_START",
 }
 
-// environ returns the environment of a command that uses the broker, without the variables of another broker.
+// environ returns an environment with the broker's variables, and without those of another broker.
 func (b broker) environ(environment []string) []string {
-	clean := without(environment, "AMQP_URL=", "AMQP_MANAGEMENT_URL=", "AMQP_PROMETHEUS_URL=", "BROKER_CTL=",
-		"BROKER_KILL=", "BROKER_START=")
-	for _, v := range b.variables() {
-		clean = append(clean, v.name+"="+v.value)
+	clean := without(environment, names...)
+	for _, name := range names {
+		if value := b.Variables[name]; value != "" {
+			clean = append(clean, name+"="+value)
+		}
 	}
 	return clean
 }
@@ -58,15 +47,11 @@ func (b broker) stop() {
 
 // named returns the broker at AMQP_URL.
 func named(ctx context.Context) (broker, error) {
-	b := broker{
-		URL:        os.Getenv("AMQP_URL"),
-		Management: os.Getenv("AMQP_MANAGEMENT_URL"),
-		Prometheus: os.Getenv("AMQP_PROMETHEUS_URL"),
-		Ctl:        os.Getenv("BROKER_CTL"),
-		Kill:       os.Getenv("BROKER_KILL"),
-		Start:      os.Getenv("BROKER_START"),
+	b := broker{Variables: map[string]string{}}
+	for _, name := range names {
+		b.Variables[name] = os.Getenv(name)
 	}
-	uri, err := url.Parse(b.URL)
+	uri, err := url.Parse(b.Variables["AMQP_URL"])
 	if err != nil {
 		return broker{}, errors.New("no valid URL") // the error of url.Parse contains the URL with its password
 	}
@@ -79,18 +64,11 @@ func named(ctx context.Context) (broker, error) {
 	return b, nil
 }
 
+// without leaves out the variables with these names or prefixes.
 func without(environment []string, prefixes ...string) []string {
-	var left []string
-next:
-	for _, entry := range environment {
-		for _, prefix := range prefixes {
-			if strings.HasPrefix(entry, prefix) {
-				continue next
-			}
-		}
-		left = append(left, entry)
-	}
-	return left
+	return slices.DeleteFunc(slices.Clone(environment), func(entry string) bool {
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(entry, prefix) })
+	})
 }
 
 // quote returns a text as one word for a shell.

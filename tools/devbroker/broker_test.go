@@ -14,7 +14,7 @@ import (
 
 func TestEnvironReplacesTheVariablesOfAnotherBroker(t *testing.T) {
 	t.Parallel()
-	b := broker{URL: "amqp://here", Management: "http://here"}
+	b := broker{Variables: map[string]string{"AMQP_URL": "amqp://here", "AMQP_MANAGEMENT_URL": "http://here"}}
 	got := b.environ([]string{"PATH=/bin", "AMQP_URL=amqp://there", "AMQP_PROMETHEUS_URL=http://there",
 		"BROKER_CTL=ctl there", "BROKER_KILL=kill there", "BROKER_START=start there"})
 	want := []string{"PATH=/bin", "AMQP_URL=amqp://here", "AMQP_MANAGEMENT_URL=http://here"}

@@ -11,18 +11,20 @@ import (
 	"time"
 )
 
-// crashable returns the commands that kill the node and start it again.
-func (n *node) crashable() (kill, start string, err error) {
+// makeCrashable adds the commands that kill the node and start it again.
+func (n *node) makeCrashable(variables map[string]string) error {
 	self, err := os.Executable()
 	if err != nil {
-		return "", "", err
+		return err
 	}
 	text, err := json.Marshal(n)
 	if err != nil {
-		return "", "", err
+		return err
 	}
-	command := func(verb string) string { return quote(self) + " " + verb + " " + quote(n.Folder) }
-	return command("kill"), command("start"), os.WriteFile(n.file("node.json"), text, 0o600)
+	for name, verb := range map[string]string{"BROKER_KILL": "kill", "BROKER_START": "start"} {
+		variables[name] = quote(self) + " " + verb + " " + quote(n.Folder)
+	}
+	return os.WriteFile(n.file("node.json"), text, 0o600)
 }
 
 func crash(ctx context.Context, verb, folder string) (int, error) {

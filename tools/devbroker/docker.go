@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"strings"
@@ -33,7 +32,7 @@ func startContainer(ctx context.Context) (broker, error) {
 	}
 	say("starting %s with Docker", image)
 	name := "devbroker-" + strings.ToLower(rand.Text()[:8])
-	b := broker{Container: name, Ctl: "docker exec " + name + " rabbitmqctl -q"}
+	b := broker{Container: name, Variables: map[string]string{"BROKER_CTL": "docker exec " + name + " rabbitmqctl -q"}}
 	if _, err := docker(ctx, "run", "--detach", "--name", name,
 		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", "--publish", "127.0.0.1::15692",
 		image); err != nil {
@@ -51,25 +50,18 @@ func startContainer(ctx context.Context) (broker, error) {
 }
 
 func (b *broker) awaitContainer(ctx context.Context) error {
-	amqp, err := docker(ctx, "port", b.Container, "5672/tcp")
-	if err != nil {
-		return err
+	for name, of := range map[string]struct{ port, before, after string }{
+		"AMQP_URL":            {"5672/tcp", "amqp://guest:guest@", "/"},
+		"AMQP_MANAGEMENT_URL": {"15672/tcp", "http://", ""},
+		"AMQP_PROMETHEUS_URL": {"15692/tcp", "http://", ""},
+	} {
+		address, err := docker(ctx, "port", b.Container, of.port)
+		if err != nil {
+			return err
+		}
+		b.Variables[name] = of.before + address + of.after
 	}
-	management, err := docker(ctx, "port", b.Container, "15672/tcp")
-	if err != nil {
-		return err
-	}
-	prometheus, err := docker(ctx, "port", b.Container, "15692/tcp")
-	if err != nil {
-		return err
-	}
-	b.Prometheus = "http://" + prometheus
-	b.URL, b.Management = "amqp://guest:guest@"+amqp+"/", "http://"+management
-	uri, err := url.Parse(b.URL)
-	if err != nil {
-		return err
-	}
-	return server.Await(ctx, nil, func(ctx context.Context) error { return ready(ctx, uri, b.Management) })
+	return server.Await(ctx, nil, b.ready)
 }
 
 func removeContainer(name string) {

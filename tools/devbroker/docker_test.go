@@ -3,6 +3,7 @@
 package main
 
 import (
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -59,12 +60,12 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.URL != "amqp://guest:guest@"+listener.Addr().String()+"/" || b.Management != management.URL ||
-		b.Prometheus != "http://127.0.0.1:15692" {
-		t.Errorf("got %+v", b)
+	want := map[string]string{
+		"AMQP_URL": "amqp://guest:guest@" + listener.Addr().String() + "/", "AMQP_MANAGEMENT_URL": management.URL,
+		"AMQP_PROMETHEUS_URL": "http://127.0.0.1:15692", "BROKER_CTL": "docker exec " + b.Container + " rabbitmqctl -q",
 	}
-	if b.Ctl != "docker exec "+b.Container+" rabbitmqctl -q" {
-		t.Errorf("got %q", b.Ctl)
+	if !maps.Equal(b.Variables, want) {
+		t.Errorf("got %v, want %v", b.Variables, want)
 	}
 	b.stop()
 	calls, err := os.ReadFile(log)

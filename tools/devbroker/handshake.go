@@ -52,16 +52,15 @@ func handshake(ctx context.Context, uri *url.URL) error {
 }
 
 // ready returns nil where the broker accepts connections and the management API, which starts last, answers.
-func ready(ctx context.Context, uri *url.URL, management string) error {
-	if err := handshake(ctx, uri); err != nil {
+func (b broker) ready(ctx context.Context) error {
+	uri, err := url.Parse(b.Variables["AMQP_URL"])
+	if err == nil {
+		err = handshake(ctx, uri)
+	}
+	if err != nil {
 		return err
 	}
-	return managed(ctx, management)
-}
-
-// managed returns nil where the management API answers.
-func managed(ctx context.Context, endpoint string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, endpoint+"/api/overview", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.Variables["AMQP_MANAGEMENT_URL"]+"/api/overview", nil)
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 )
 
@@ -83,8 +84,9 @@ func up(ctx context.Context) (int, error) {
 		b.stop()
 		return 1, err
 	}
-	for _, variable := range b.variables() {
-		fmt.Println("export " + variable.name + "=" + quote(variable.value))
+	for _, variable := range b.environ(nil) {
+		name, value, _ := strings.Cut(variable, "=")
+		fmt.Println("export " + name + "=" + quote(value))
 	}
 	return 0, nil
 }

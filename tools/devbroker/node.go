@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -51,8 +50,8 @@ func tryNode(ctx context.Context, rabbit installed) (broker, error) {
 	}
 	n := &node{Folder: folder, Name: "devbroker-" + rand.Text()[:8] + "@localhost", Server: rabbit, Ports: ports}
 	b := n.broker()
-	if b.Kill, b.Start, err = n.crashable(); err == nil {
-		err = n.furnish()
+	if err = n.furnish(); err == nil {
+		err = n.makeCrashable(b.Variables)
 	}
 	if err == nil {
 		err = n.start(ctx)
@@ -66,13 +65,12 @@ func tryNode(ctx context.Context, rabbit installed) (broker, error) {
 }
 
 func (n *node) broker() broker {
-	return broker{
-		URL:        fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", n.Ports.AMQP),
-		Management: fmt.Sprintf("http://127.0.0.1:%d", n.Ports.Management),
-		Prometheus: fmt.Sprintf("http://127.0.0.1:%d", n.Ports.Prometheus),
-		Ctl:        n.file("ctl"),
-		Node:       n,
-	}
+	return broker{Node: n, Variables: map[string]string{
+		"AMQP_URL":            fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", n.Ports.AMQP),
+		"AMQP_MANAGEMENT_URL": fmt.Sprintf("http://127.0.0.1:%d", n.Ports.Management),
+		"AMQP_PROMETHEUS_URL": fmt.Sprintf("http://127.0.0.1:%d", n.Ports.Prometheus),
+		"BROKER_CTL":          n.file("ctl"),
+	}}
 }
 
 func (n *node) file(name string) string { return filepath.Join(n.Folder, name) }
@@ -150,12 +148,7 @@ func (n *node) start(ctx context.Context) error {
 	n.process = process.Process
 	ended := make(chan struct{})
 	go func() { _ = process.Wait(); close(ended) }()
-	b := n.broker()
-	uri, err := url.Parse(b.URL)
-	if err != nil {
-		return err
-	}
-	return server.Await(ctx, ended, func(ctx context.Context) error { return ready(ctx, uri, b.Management) })
+	return server.Await(ctx, ended, n.broker().ready)
 }
 
 // explain adds the end of the node's log to an error.

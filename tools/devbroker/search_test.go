@@ -19,7 +19,9 @@ func opened(name string) way {
 	return way{
 		name: name,
 		open: func(context.Context) string { return "" },
-		take: func(context.Context) (broker, error) { return broker{URL: name}, nil },
+		take: func(context.Context) (broker, error) {
+			return broker{Variables: map[string]string{"AMQP_URL": name}}, nil
+		},
 	}
 }
 
@@ -53,8 +55,8 @@ func TestFindTakesTheFirstOpenWay(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			b, err := find(t.Context(), test.ways)
-			if err != nil || b.URL != test.want {
-				t.Fatalf("found %q, %v; want %q", b.URL, err, test.want)
+			if err != nil || b.Variables["AMQP_URL"] != test.want {
+				t.Fatalf("found %q, %v; want %q", b.Variables["AMQP_URL"], err, test.want)
 			}
 		})
 	}

@@ -73,7 +73,7 @@ func isUp(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	uri, err := url.Parse(b.URL)
+	uri, err := url.Parse(b.Variables["AMQP_URL"])
 	if err != nil {
 		return false
 	}
