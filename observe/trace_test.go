@@ -1,7 +1,9 @@
 package observe
 
 import (
+	"cmp"
 	"errors"
+	"maps"
 	"runtime"
 	"strings"
 	"testing"
@@ -169,105 +171,63 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			return first
 		}
 	}
-	rule := func(then retry.Action) func(*retry.Policy) {
-		return func(p *retry.Policy) {
-			p.Rules = []retry.Rule{{Name: "my rule", If: retry.Is(errDown), Then: then}}
-		}
+	rule := func(condition func(retry.Record, error) bool, then retry.Action) func(*retry.Policy) {
+		return func(p *retry.Policy) { p.Rules = []retry.Rule{{Name: "my rule", If: condition, Then: then}} }
 	}
+	const plain, secret = "*errors.errorString", "observe.secretError"
+	const retried = "outcome=retried; failures=1; failures_before=0; tier=1s; delay_ms=1000"
 	for name, test := range map[string]struct {
 		handler     func(*message.Message) error
 		policy      func(*retry.Policy)
-		attempt     int // from 0
-		want        map[string]string
-		status      codes.Code
-		description string
-		event       map[string]string
+		attempt     int    // from 0
+		want        string // the attributes watermill.retry.*
+		errorType   string // "": no error
+		message     string // of the exception
+		description string // of the status; "": the message
 	}{
 		"processed": {
 			handler: func(*message.Message) error { return nil },
-			want:    map[string]string{"watermill.retry.outcome": "processed", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0"},
+			want:    "outcome=processed; failures=0; failures_before=0",
 		},
-		"retried": {
-			handler: failOnce(errDown), status: codes.Error, description: "the bank is down",
-			want: map[string]string{
-				"watermill.retry.outcome": "retried", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
-				"watermill.retry.tier": "1s", "watermill.retry.delay_ms": "1000", "error.type": "*errors.errorString",
-			},
-			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
-		},
+		"retried": {handler: failOnce(errDown), want: retried, errorType: plain, message: "the bank is down"},
 		"recovered": {
 			handler: failOnce(errDown), attempt: 1,
-			want: map[string]string{
-				"watermill.retry.outcome": "recovered", "watermill.retry.failures": "1", "watermill.retry.failures_before": "1",
-				"watermill.retry.arrived_tier": "1s", "watermill.retry.lateness_ms": "1",
-			},
+			want: "outcome=recovered; failures=1; failures_before=1; arrived_tier=1s; lateness_ms=1",
 		},
 		"snoozed": {
-			handler: failOnce(errDown), policy: rule(retry.Snooze(5 * time.Second)), status: codes.Error, description: "the bank is down",
-			want: map[string]string{
-				"watermill.retry.outcome": "snoozed", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0", "watermill.retry.snoozes": "1",
-				"watermill.retry.tier": "5s", "watermill.retry.delay_ms": "5000", "watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
-			},
-			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+			handler: failOnce(errDown), policy: rule(retry.Is(errDown), retry.Snooze(5*time.Second)),
+			want:      "outcome=snoozed; failures=0; failures_before=0; snoozes=1; tier=5s; delay_ms=5000; rule=my rule",
+			errorType: plain, message: "the bank is down",
 		},
 		"discarded": {
-			handler: failOnce(errDown), policy: rule(retry.Discard()), status: codes.Error, description: "the bank is down",
-			want: map[string]string{
-				"watermill.retry.outcome": "discarded", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
-				"watermill.retry.rule": "my rule", "error.type": "*errors.errorString",
-			},
-			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+			handler: failOnce(errDown), policy: rule(retry.Is(errDown), retry.Discard()),
+			want:      "outcome=discarded; failures=1; failures_before=0; rule=my rule",
+			errorType: plain, message: "the bank is down",
 		},
 		"dead-lettered": {
-			handler: func(*message.Message) error { return backoff.Permanent(errDown) }, status: codes.Error, description: "the bank is down",
-			want: map[string]string{
-				"watermill.retry.outcome": "dead-lettered", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
-				"watermill.retry.dead_reason": "permanent", "error.type": "*errors.errorString",
-			},
-			event: map[string]string{"exception.type": "*errors.errorString", "exception.message": "the bank is down"},
+			handler:   func(*message.Message) error { return backoff.Permanent(errDown) },
+			want:      "outcome=dead-lettered; failures=1; failures_before=0; dead_reason=permanent",
+			errorType: plain, message: "the bank is down",
 		},
 		"given back": {
-			handler: failFirst(secretError{}), status: codes.Error, description: "given back: observe.secretError",
-			policy: func(c *retry.Policy) {
-				c.Rules = []retry.Rule{{Name: "my rule", If: retry.As[secretError](), Then: retry.GiveBack()}}
-			},
-			want: map[string]string{
-				"watermill.retry.outcome": "given back", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0",
-				"watermill.retry.rule": "my rule", "error.type": "observe.secretError",
-			},
-			event: map[string]string{"exception.type": "observe.secretError"},
+			handler: failFirst(secretError{}), policy: rule(retry.As[secretError](), retry.GiveBack()),
+			want:      "outcome=given back; failures=0; failures_before=0; rule=my rule",
+			errorType: secret, description: "given back: observe.secretError",
 		},
 		"settled": {
-			handler:     func(msg *message.Message) error { msg.Ack(); return secretError{} },
-			status:      codes.Error,
-			description: "settled: observe.secretError",
-			want: map[string]string{
-				"watermill.retry.outcome": "settled", "watermill.retry.failures": "0", "watermill.retry.failures_before": "0", "error.type": "observe.secretError",
-			},
-			event: map[string]string{"exception.type": "observe.secretError"},
+			handler:   func(msg *message.Message) error { msg.Ack(); return secretError{} },
+			want:      "outcome=settled; failures=0; failures_before=0",
+			errorType: secret, description: "settled: observe.secretError",
 		},
 		"without its text": {
-			handler:     failOnce(secretError{}),
-			policy:      func(c *retry.Policy) { c.OmitReason = true },
-			status:      codes.Error,
-			description: "observe.secretError",
-			want: map[string]string{
-				"watermill.retry.outcome": "retried", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
-				"watermill.retry.tier": "1s", "watermill.retry.delay_ms": "1000", "error.type": "observe.secretError",
-			},
-			event: map[string]string{"exception.type": "observe.secretError"},
+			handler: failOnce(secretError{}), policy: func(c *retry.Policy) { c.OmitReason = true },
+			want: retried, errorType: secret, description: secret,
 		},
 		"with another text": {
-			handler: failOnce(secretError{}),
+			handler: failOnce(secretError{}), want: retried, errorType: secret, message: "password=***",
 			policy: func(c *retry.Policy) {
 				c.RedactReason = func(string, error) string { return "password=***" }
 			},
-			status: codes.Error, description: "password=***",
-			want: map[string]string{
-				"watermill.retry.outcome": "retried", "watermill.retry.failures": "1", "watermill.retry.failures_before": "0",
-				"watermill.retry.tier": "1s", "watermill.retry.delay_ms": "1000", "error.type": "observe.secretError",
-			},
-			event: map[string]string{"exception.type": "observe.secretError", "exception.message": "password=***"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -283,19 +243,28 @@ func TestSpanOfAnAttempt(t *testing.T) {
 				require.Greater(t, len(r.named("process orders")), test.attempt)
 				s := r.named("process orders")[test.attempt]
 				assert.Equal(t, trace.SpanKindConsumer, s.SpanKind)
-				assert.Equal(t, test.status, s.Status.Code)
-				assert.Equal(t, test.description, s.Status.Description)
-				for key, value := range base {
-					test.want[key] = value
+				want := maps.Clone(base)
+				for attribute := range strings.SplitSeq(test.want, "; ") {
+					key, value, _ := strings.Cut(attribute, "=")
+					want["watermill.retry."+key] = value
 				}
-				assert.Equal(t, test.want, attributesOf(s.Attributes))
-				if test.event == nil {
+				if test.errorType == "" {
+					assert.Equal(t, want, attributesOf(s.Attributes))
+					assert.Equal(t, codes.Unset, s.Status.Code)
 					assert.Empty(t, s.Events)
 					return
 				}
+				want["error.type"] = test.errorType
+				assert.Equal(t, want, attributesOf(s.Attributes))
+				assert.Equal(t, codes.Error, s.Status.Code)
+				assert.Equal(t, cmp.Or(test.description, test.message), s.Status.Description)
+				exception := map[string]string{"exception.type": test.errorType}
+				if test.message != "" {
+					exception["exception.message"] = test.message
+				}
 				require.Len(t, s.Events, 1)
 				assert.Equal(t, "exception", s.Events[0].Name)
-				assert.Equal(t, test.event, attributesOf(s.Events[0].Attributes))
+				assert.Equal(t, exception, attributesOf(s.Events[0].Attributes))
 			})
 		})
 	}

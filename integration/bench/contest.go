@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -21,24 +22,31 @@ const (
 	deadSuffix = ".dead"     // of the queue with the dead letters of a work queue, on every side
 )
 
+// A load is what the sides of a contest have to handle.
+type load struct {
+	messages  int
+	failEvery int           // of this many messages, one fails once; 0: none
+	die       bool          // one of dieEvery fails until it is dead-lettered
+	firstOnly bool          // the rate is that of the first calls
+	work      time.Duration // how long a call takes
+	waits     time.Duration // of a failed message, at least; 0: tier
+}
+
 // An app is the handler that all sides of a contest run.
 type app struct {
 	*ledger
-	fails bool          // the storm: each message fails once, and one of dieEvery until it is dead-lettered
-	few   bool          // one of dieEvery messages fails once, and the rate is that of the first calls
-	work  time.Duration // how long a call takes
-	gate  chan struct{} // closed when the measurement begins: every side consumes by then
-
+	load
+	gate   chan struct{} // closed when the measurement begins: every side consumes by then
 	opened time.Duration // when the gate was closed
 }
 
-func newApp(messages int, fails, few bool, work time.Duration) *app {
-	a := &app{ledger: newLedger(messages, always(tier)), fails: fails, few: few, work: work, gate: make(chan struct{})}
+func newApp(l load) *app {
+	a := &app{load: l, ledger: newLedger(l.messages, always(cmp.Or(l.waits, tier))), gate: make(chan struct{})}
 	a.calls = func(i int) int {
 		switch {
 		case a.dies(i):
 			return tries
-		case a.fails, a.few && i%dieEvery == 0:
+		case a.failEvery > 0 && i%a.failEvery == 0:
 			return 2
 		}
 		return 1
@@ -47,7 +55,7 @@ func newApp(messages int, fails, few bool, work time.Duration) *app {
 }
 
 // dies reports whether a message is dead-lettered in the end.
-func (a *app) dies(i int) bool { return a.fails && i%dieEvery == 0 }
+func (a *app) dies(i int) bool { return a.die && i%dieEvery == 0 }
 
 // handle is called for each delivery. An error means that the message has to be retried, or dead-lettered after its
 // last try.
@@ -72,6 +80,7 @@ func (a *app) deliveries() (all int) {
 // A side is one way to consume a work queue and to retry what fails.
 type side struct {
 	name    string
+	part    int // of the messages, where a side is slow; 0: all
 	declare func(uri string) error
 	consume func(uri string, a *app) (stop func(), err error) // returns when it consumes with all of its concurrency
 }
@@ -82,16 +91,19 @@ type ratio struct{ claim, ours, theirs string }
 // A contest measures sides in turns.
 type contest struct {
 	title  string
+	rounds int // 0: 5
 	sides  []side
-	app    func(side string) *app
+	load   load
 	ratios []ratio
 }
 
 // measure compares deliveries a second.
 func (c contest) measure(b *bench) error {
 	own, ofBroker := make([][]float64, len(c.sides)), make([][]float64, len(c.sides))
-	rates, err := alternate(b.turns(5), len(c.sides), func(i int) (float64, error) {
-		rate, spent, brokerSpent, err := c.sides[i].measure(b, c.app(c.sides[i].name))
+	rates, err := alternate(b.turns(cmp.Or(c.rounds, 5)), len(c.sides), func(i int) (float64, error) {
+		given := c.load
+		given.messages /= max(c.sides[i].part, 1)
+		rate, spent, brokerSpent, err := c.sides[i].measure(b, newApp(given))
 		own[i], ofBroker[i] = append(own[i], spent), append(ofBroker[i], brokerSpent)
 		return rate, err
 	})
@@ -132,7 +144,7 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		deliveries := a.deliveries()
 		own, ofBroker = spent(deliveries)
 		took := a.last - a.opened
-		if a.few {
+		if a.firstOnly {
 			took = a.seen - a.opened
 		}
 		rate = float64(deliveries) / took.Seconds()

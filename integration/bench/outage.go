@@ -77,7 +77,7 @@ func (a *outageApp) publish(from, to int) error {
 func measureOutage(b *bench) error {
 	messages, lasts := b.size(10_000, 1_000), time.Duration(b.size(120, 10))*time.Second
 	healthy := library("no outage", handling{handlers: 1, concurrency: workers}, outageOptions)
-	rate, _, _, err := healthy.measure(b, newApp(messages, false, false, outageWork))
+	rate, _, _, err := healthy.measure(b, newApp(load{messages: messages, work: outageWork}))
 	if err != nil {
 		return err
 	}

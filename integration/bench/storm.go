@@ -38,7 +38,7 @@ func measureStorm(b *bench) error {
 		title: fmt.Sprintf("Storm: %d messages fail once, 1%% are dead-lettered after %d tries, tier of %v", messages,
 			tries, tier),
 		sides: b.sidesFor(handWaiting, handPipelined, handPool16, handPool0, native, overStock, ownSubscriber),
-		app:   func(string) *app { return newApp(messages, true, false, 0) },
+		load:  load{messages: messages, failEvery: 1, die: true},
 		ratios: []ratio{
 			{"storm_one_handler", ownSubscriber.name, handPipelined.name},
 			{"storm_16_handlers", overStock.name, handPool16.name},
@@ -57,7 +57,7 @@ func measureObserved(b *bench) error {
 	return contest{
 		title: "The storm with observers; the metrics are read every second",
 		sides: []side{ownSubscriber, metrics, traces},
-		app:   func(string) *app { return newApp(messages, true, false, 0) },
+		load:  load{messages: messages, failEvery: 1, die: true},
 		ratios: []ratio{
 			{"observe_storm", metrics.name, ownSubscriber.name},
 			{"observe_storm_traces", traces.name, ownSubscriber.name},
@@ -90,21 +90,17 @@ func measureHandlers(b *bench) error {
 	concurrent := library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
 		stormOptions)
 	stock := library("library, watermill-amqp, 1 handler", handling{handlers: 1}, stormOptions)
+	stock.part = workers
 	busy := contest{
-		title: "Handlers that succeed and take 5 ms",
-		sides: []side{concurrent, stock},
-		app: func(side string) *app {
-			if side == stock.name {
-				return newApp(messages/2/workers, false, false, 5*time.Millisecond)
-			}
-			return newApp(messages/2, false, false, 5*time.Millisecond)
-		},
+		title:  "Handlers that succeed and take 5 ms",
+		sides:  []side{concurrent, stock},
+		load:   load{messages: messages / 2, work: 5 * time.Millisecond},
 		ratios: []ratio{{"success_5ms", concurrent.name, stock.name}},
 	}
 	idle := contest{
 		title:  fmt.Sprintf("Handlers that succeed and take no time, %d messages in flight", inFlight),
 		sides:  []side{handConsumer, ownSubscriber},
-		app:    func(string) *app { return newApp(2*messages, false, false, 0) },
+		load:   load{messages: 2 * messages},
 		ratios: []ratio{{"success_0ms", ownSubscriber.name, handConsumer.name}},
 	}
 	if err := busy.measure(b); err != nil {
@@ -122,7 +118,7 @@ func measureTierFull(b *bench) error {
 	few := contest{
 		title: "One of three tiers is full: 1% of the messages fail once, each takes 5 ms",
 		sides: []side{full(own), own, full(stock), stock},
-		app:   func(string) *app { return onThreeTiers(newApp(messages, false, true, 5*time.Millisecond)) },
+		load:  load{messages: messages, failEvery: 100, firstOnly: true, work: 5 * time.Millisecond, waits: lowestTier},
 		ratios: []ratio{
 			{"one_tier_full", full(own).name, own.name},
 			{"one_tier_full_stock", full(stock).name, stock.name},
@@ -131,7 +127,7 @@ func measureTierFull(b *bench) error {
 	storm := contest{
 		title:  "The storm on 100 handlers of one process, one of three tiers is full",
 		sides:  []side{full(many), many},
-		app:    func(string) *app { return onThreeTiers(newApp(messages, true, false, 0)) },
+		load:   load{messages: messages, failEvery: 1, die: true, waits: lowestTier},
 		ratios: []ratio{{"storm_tier_full", full(many).name, many.name}},
 	}
 	if err := few.measure(b); err != nil {
@@ -141,12 +137,6 @@ func measureTierFull(b *bench) error {
 }
 
 const lowestTier = 800 * time.Millisecond
-
-// onThreeTiers is an app whose messages wait on the lowest of them at least.
-func onThreeTiers(a *app) *app {
-	a.delay = always(lowestTier)
-	return a
-}
 
 // threeTiers declares nothing where it consumes: a full tier has an argument that the library does not declare.
 func threeTiers(uri string) config.Config {

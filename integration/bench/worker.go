@@ -1,8 +1,6 @@
 package main
 
 import (
-	"time"
-
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,38 +13,19 @@ import (
 
 // measureWorker measures one handler of which 5% of the messages fail once. The queue is filled first.
 func measureWorker(b *bench) error {
-	const failEvery = 20
-	messages := b.size(2_000, 60)
 	options := func(uri string) config.Config { return perQueue.config(uri, backoff.Constant(tier, 3)) }
 	stock := library("library, watermill-amqp's subscriber", handling{handlers: 1}, options)
 	own := library("library, its own subscriber", handling{handlers: 1, concurrency: workers}, options)
-	var first time.Duration
-	for _, row := range []struct {
-		claim string
-		side  side
-	}{{"", waitingInHandler}, {"worker_watermill_amqp", stock}, {"worker_own_subscriber", own}} {
-		a := newApp(messages, false, false, 0)
-		a.collect = true
-		a.calls = func(i int) int {
-			if i%failEvery == 0 {
-				return 2
-			}
-			return 1
-		}
-		if _, _, _, err := row.side.measure(b, a); err != nil {
-			return err
-		}
-		took := a.last - a.opened
-		if first == 0 {
-			first = took
-		}
-		b.note("%s: half of %d messages are done after %v, all after %v", row.side.name, messages,
-			(a.finished[messages/2] - a.opened).Round(time.Millisecond), took.Round(time.Millisecond))
-		if row.claim != "" {
-			b.claim(row.claim, first.Seconds()/took.Seconds())
-		}
-	}
-	return nil
+	return contest{
+		title:  "One handler, 5% of the messages fail once",
+		rounds: 1,
+		sides:  []side{waitingInHandler, stock, own},
+		load:   load{messages: b.size(2_000, 60), failEvery: 20},
+		ratios: []ratio{
+			{"worker_watermill_amqp", stock.name, waitingInHandler.name},
+			{"worker_own_subscriber", own.name, waitingInHandler.name},
+		},
+	}.measure(b)
 }
 
 // waitingInHandler is Watermill's Retry, which waits in the handler.
