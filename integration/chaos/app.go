@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -83,31 +82,10 @@ type report interface {
 // app is a complete consumer, built like a user's.
 type app struct {
 	router  *message.Router
-	closers []func() error // of what is used until the router is closed
-	refused [workQueues]refusals
+	closers []func() error           // of what is used until the router is closed
+	refused [workQueues]atomic.Int64 // attempts to publish a copy that failed
 	ended   chan error
 }
-
-// refusals is a logger that counts the attempts to publish a copy that fail, and logs nothing. Error is for a message
-// that is held, Info for one that another tier gets.
-type refusals struct {
-	watermill.NopLogger
-	count atomic.Int64
-}
-
-func (r *refusals) Error(text string, _ error, _ watermill.LogFields) {
-	if strings.HasPrefix(text, "Cannot publish the copy") {
-		r.count.Add(1)
-	}
-}
-
-func (r *refusals) Info(text string, _ watermill.LogFields) {
-	if strings.HasPrefix(text, "A tier did not take the copy") {
-		r.count.Add(1)
-	}
-}
-
-func (r *refusals) With(watermill.LogFields) watermill.LoggerAdapter { return r }
 
 func (c appConfig) rabbit() config.Config {
 	app := amqp.NewDurableQueueConfig(c.URL)
@@ -124,11 +102,18 @@ func (c appConfig) rabbit() config.Config {
 	return config.Config{AMQP: app, Policy: policy, Settings: rabbitmq.Settings{Prefix: c.Name}}
 }
 
-// moves reports the copies that the broker has confirmed.
+// moves reports the copies that the broker has confirmed, and counts those that it has not.
 type moves struct {
 	retry.NopObserver
-	app appConfig
-	to  report
+	app     appConfig
+	to      report
+	refused *atomic.Int64
+}
+
+func (m moves) Published(p retry.Published) {
+	if p.Copy && p.Result != retry.PublishConfirmed {
+		m.refused.Add(1)
+	}
 }
 
 func (m moves) Event(e retry.Event) {
@@ -144,9 +129,9 @@ func (m moves) Event(e retry.Event) {
 func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 	a := &app{router: message.NewDefaultRouter(quiet), ended: make(chan error, 1)}
 	handler := func(msg *message.Message) error { return bill(msg, to) }
-	err := a.connect(c, handler, moves{app: c, to: to})
+	err := a.connect(c, handler, moves{app: c, to: to, refused: &a.refused[connected]})
 	if err == nil {
-		err = a.connectStock(c, handler, moves{app: c, to: to})
+		err = a.connectStock(c, handler, moves{app: c, to: to, refused: &a.refused[stock]})
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.rest())
@@ -163,7 +148,7 @@ func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
 func (a *app) connect(
 	c appConfig, handler message.NoPublishHandlerFunc, observer retry.Observer,
 ) error {
-	rabbit, err := config.Connect(c.rabbit(), &a.refused[connected])
+	rabbit, err := config.Connect(c.rabbit(), quiet)
 	if err != nil {
 		return err
 	}
@@ -188,7 +173,7 @@ func (a *app) connectStock(
 	a.closers = append(a.closers, subscriber.Close)
 	rabbit.Observe(observer)
 	a.closers = append(a.closers, rabbit.Close)
-	tiered, err := rabbit.NewTieredRetry(&a.refused[stock])
+	tiered, err := rabbit.NewTieredRetry(quiet)
 	if err != nil {
 		return err
 	}

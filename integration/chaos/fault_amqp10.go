@@ -38,7 +38,7 @@ func sendRequests(ctx context.Context, l *Load) error {
 		l.ledger.confirmed(id, l.config.queue(queueOf(id)))
 		sleep(ctx, 10*time.Millisecond)
 	}
-	if l.app.refused[connected].count.Load()+l.app.refused[stock].count.Load() > 0 {
+	if l.app.refused[connected].Load()+l.app.refused[stock].Load() > 0 {
 		return errors.New("the broker refused copies")
 	}
 	return nil

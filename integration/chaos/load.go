@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -127,7 +128,7 @@ func (l *Load) prepare(fault Fault) error {
 	if fault.Needs&needsProxy != 0 {
 		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
 		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name,
-			"127.0.0.1:0", hostPort(uri))
+			"127.0.0.1:0", net.JoinHostPort(uri.Hostname(), cmp.Or(uri.Port(), "5672")))
 		if err := l.proxy.Start(); err != nil {
 			return err
 		}
@@ -143,13 +144,6 @@ func (l *Load) start(ctx context.Context, fault Fault) (err error) {
 	}
 	l.app, err = startApp(ctx, l.config, l.ledger)
 	return err
-}
-
-func hostPort(uri *url.URL) string {
-	if uri.Port() == "" {
-		return net.JoinHostPort(uri.Hostname(), "5672")
-	}
-	return uri.Host
 }
 
 // password sets the password of the app's user and creates the user if it does not exist.
