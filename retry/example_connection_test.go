@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -66,7 +65,7 @@ func ExampleOptions() {
 func ExampleReadinessHandler() {
 	health := func() retry.Health { // the method Health of a Connection
 		return retry.Health{Links: []retry.LinkHealth{{
-			Name: "consuming", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), LastError: errors.New("connection refused"),
+			Name: "consuming", Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), LastError: "connection refused",
 		}}}
 	}
 	server := httptest.NewServer(retry.ReadinessHandler(health))

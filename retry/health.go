@@ -1,14 +1,13 @@
 package retry
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 )
 
-// Health is what a Connection does at one moment. Its JSON has the names of the fields, and the texts of the errors.
+// Health is what a Connection does at one moment. Its JSON has the names of the fields.
 type Health struct {
 	// Links are the network connections that this library itself keeps open: two on RabbitMQ, none on other backends.
 	Links []LinkHealth
@@ -18,9 +17,9 @@ type Health struct {
 	// Tiers are the queues with messages whose delay is over and which the broker cannot forward. Only RabbitMQ with
 	// rabbitmq.Settings.Management shows them. They do not count for Ready: new instances would not help.
 	Tiers []TierHealth
-	// TiersError is why the last look for such queues has failed: Tiers are then those of an earlier look. Nil: it has
-	// not, or nothing looks.
-	TiersError error
+	// TiersError is why the last look for such queues has failed: Tiers are then those of an earlier look. Empty: it
+	// has not, or nothing looks.
+	TiersError string `json:",omitzero"`
 }
 
 // TierHealth is the state of a tier, or of an inbox, with messages that are overdue.
@@ -39,8 +38,8 @@ type LinkHealth struct {
 	// Reconnects is how often it was opened again after it was lost.
 	Reconnects int
 
-	// LastError is why the connection was lost, or could not be opened again, the last time. Nil: never.
-	LastError   error
+	// LastError is why the connection was lost, or could not be opened again, the last time. Empty: never.
+	LastError   string    `json:",omitzero"`
 	LastErrorAt time.Time `json:",omitzero"`
 }
 
@@ -73,8 +72,8 @@ type SubscriptionHealth struct {
 	// are among them, and pause nothing.
 	Holding int
 
-	// LastError is why the subscription ended, or why it could not begin again, the last time. Nil: never.
-	LastError   error
+	// LastError is why the subscription ended, or why it could not begin again, the last time. Empty: never.
+	LastError   string    `json:",omitzero"`
 	LastErrorAt time.Time `json:",omitzero"`
 }
 
@@ -84,12 +83,12 @@ type SubscriptionHealth struct {
 // none of them would be left.
 func (h Health) Ready() error {
 	var faults []error
-	fault := func(cause error, format string, args ...any) {
-		err := fmt.Errorf(format, args...)
-		if cause != nil {
-			err = fmt.Errorf("%w: %w", err, cause)
+	fault := func(cause, format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		if cause != "" {
+			text += ": " + cause
 		}
-		faults = append(faults, err)
+		faults = append(faults, errors.New(text))
 	}
 	for _, l := range h.Links {
 		if !l.Connected {
@@ -116,39 +115,4 @@ func ReadinessHandler(health func() Health) http.Handler {
 		}
 		_, _ = fmt.Fprintln(w, "ready")
 	})
-}
-
-// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
-func (h Health) MarshalJSON() ([]byte, error) {
-	type plain Health
-	return json.Marshal(struct {
-		plain
-		TiersError string `json:",omitzero"`
-	}{plain(h), textOf(h.TiersError)})
-}
-
-// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
-func (l LinkHealth) MarshalJSON() ([]byte, error) {
-	type plain LinkHealth
-	return json.Marshal(struct {
-		plain
-		LastError string `json:",omitzero"`
-	}{plain(l), textOf(l.LastError)})
-}
-
-// MarshalJSON implements json.Marshaler: the error is a text, and left out where there is none.
-func (s SubscriptionHealth) MarshalJSON() ([]byte, error) {
-	type plain SubscriptionHealth
-	return json.Marshal(struct {
-		plain
-		LastError string `json:",omitzero"`
-	}{plain(s), textOf(s.LastError)})
-}
-
-// textOf returns the text of an error, and nothing for none.
-func textOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

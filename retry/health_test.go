@@ -1,7 +1,6 @@
 package retry_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -19,7 +18,7 @@ func TestReadiness(t *testing.T) {
 	consuming := retry.SubscriptionHealth{Name: "billing", Topic: "orders", Queue: "orders", Consuming: true, Since: since}
 	blocked, stopped := open, consuming
 	blocked.Blocked = true // concerns all instances
-	stopped.Consuming, stopped.LastError = false, errors.New("queue deleted")
+	stopped.Consuming, stopped.LastError = false, "queue deleted"
 	paused, limited := consuming, stopped
 	paused.Consuming, paused.Paused = false, []string{"failing"}
 	limited.Name, limited.Paused, limited.PausedLimit = "returns", []string{"failing"}, 1 // it would consume
@@ -32,7 +31,7 @@ func TestReadiness(t *testing.T) {
 			Subscriptions: []retry.SubscriptionHealth{limited},
 		},
 		"503 the consuming connection is not open since 2026-01-02T03:04:05Z: refused\n": {
-			Links: []retry.LinkHealth{{Name: "consuming", Since: since, LastError: errors.New("refused")}, open},
+			Links: []retry.LinkHealth{{Name: "consuming", Since: since, LastError: "refused"}, open},
 		},
 	} {
 		answer := httptest.NewRecorder()

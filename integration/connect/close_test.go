@@ -128,7 +128,7 @@ func TestAfterClose(t *testing.T) {
 	require.ErrorAs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...), &failed)
 	require.ErrorContains(t, s.Health().Ready(), "the consuming connection is not open")
 	for _, link := range s.Health().Links {
-		require.ErrorIs(t, link.LastError, retry.ErrClosed, link.Name)
+		require.Equal(t, retry.ErrClosed.Error(), link.LastError, link.Name)
 		require.False(t, link.LastErrorAt.IsZero(), link.Name)
 	}
 }
@@ -195,7 +195,7 @@ func TestHealth(t *testing.T) {
 	require.Len(t, h.Subscriptions, 1)
 	assert.Equal(t, "billing", h.Subscriptions[0].Name)
 	assert.Equal(t, s.Queue("orders"), h.Subscriptions[0].Queue)
-	require.NoError(t, h.Links[0].LastError)
+	require.Empty(t, h.Links[0].LastError)
 	s.Publish(s.Queue("orders"), "before")
 	got.Wait(t, 1, soon)
 
@@ -213,8 +213,8 @@ func TestHealth(t *testing.T) {
 	require.NoError(t, proxy.Start())
 	testapp.Eventually(t, func() bool { return s.Health().Ready() == nil }, "it is ready again")
 	h = s.Health()
-	require.Error(t, h.Links[0].LastError)
-	require.Error(t, h.Links[1].LastError)
+	require.NotEmpty(t, h.Links[0].LastError)
+	require.NotEmpty(t, h.Links[1].LastError)
 	s.Publish(s.Queue("orders"), "after")
 	got.Wait(t, 2, soon)
 	assert.Contains(t, got.Counts(), "after")

@@ -138,7 +138,7 @@ func TestTheReplacedWorkQueueCannotBeUsed(t *testing.T) {
 	a.replace(queue, amqp091.Table{"x-queue-type": "classic", "x-max-length": int32(1000)})
 	broker.Eventually(t, soon, func() bool {
 		s := a.Health().Subscriptions[0]
-		return !s.Consuming && s.LastError != nil && strings.Contains(s.LastError.Error(), "x-max-length=1000")
+		return !s.Consuming && strings.Contains(s.LastError, "x-max-length=1000")
 	}, "it is refused")
 	broker.Eventually(t, soon, func() bool { return a.Log.Count("x-max-length=1000") > 0 }, "the reason is in the log")
 

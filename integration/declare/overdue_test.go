@@ -62,7 +62,7 @@ func TestOverdueTiers(t *testing.T) {
 			assert.Equal(t, overdue, tiers[0].Queue)
 			assert.WithinRange(t, tiers[0].Since, begin, time.Now())
 			assert.NoError(t, a.Health().Ready())
-			assert.NoError(t, a.Health().TiersError)
+			assert.Empty(t, a.Health().TiersError)
 			assert.Positive(t, a.Log.Warnings("are overdue"))
 
 			testapp.Delete(t, overdue)

@@ -56,7 +56,7 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 				broker.Eventually(t, soon, func() bool { return handled.of(fmt.Sprint("after ", i)) == 1 }, "it consumes")
 			}
 			close(leave)
-			assert.ErrorContains(t, connection.Health().Subscriptions[0].LastError, "the broker cancelled the consumer")
+			assert.Contains(t, connection.Health().Subscriptions[0].LastError, "the broker cancelled the consumer")
 			assert.ElementsMatch(t, []string{"before", "in flight", "after 0", "after 1"}, handled.inOrder(), "no phantoms")
 			broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 0 }, "the old channel is done")
 			require.NoError(t, connection.Health().Ready())
@@ -183,7 +183,7 @@ func TestDeclaredAgainBeforeConsuming(t *testing.T) {
 	failing.Store(2)
 	require.NoError(t, proxy.Start())
 	broker.Eventually(t, soon, func() bool { return connection.Health().Ready() == nil }, "it consumes again")
-	assert.ErrorContains(t, connection.Health().Subscriptions[0].LastError, "not now")
+	assert.Contains(t, connection.Health().Subscriptions[0].LastError, "not now")
 	q.publish(t, "second")
 	broker.Eventually(t, soon, func() bool { return len(seen()) == 6 }, "the queue was declared again")
 	assert.Equal(t, []string{"declared", "first", "failed", "failed", "declared", "second"}, seen())

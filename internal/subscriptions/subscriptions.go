@@ -56,7 +56,7 @@ func (s *Subscription) set(consuming bool, err error) {
 		s.health.Consuming, s.health.Since = consuming, now
 	}
 	if err != nil {
-		s.health.LastError, s.health.LastErrorAt = err, now
+		s.health.LastError, s.health.LastErrorAt = err.Error(), now
 	}
 }
 

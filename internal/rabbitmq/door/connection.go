@@ -163,7 +163,7 @@ func (c *Connection) Health() retry.Health {
 	if c.isClosed() {
 		for i, link := range h.Links {
 			if !link.Connected {
-				h.Links[i].LastError, h.Links[i].LastErrorAt = retry.ErrClosed, link.Since
+				h.Links[i].LastError, h.Links[i].LastErrorAt = retry.ErrClosed.Error(), link.Since
 			}
 		}
 	}

@@ -163,11 +163,14 @@ func (o *overdue) log(last, present []retry.TierHealth) {
 }
 
 // health returns the overdue tiers, and why the last look has failed.
-func (o *overdue) health() ([]retry.TierHealth, error) {
+func (o *overdue) health() (tiers []retry.TierHealth, err string) {
 	if o == nil {
-		return nil, nil
+		return nil, ""
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return slices.Clone(o.tiers), o.err
+	if o.err != nil {
+		err = o.err.Error()
+	}
+	return slices.Clone(o.tiers), err
 }

@@ -89,7 +89,7 @@ func TestOverdue(t *testing.T) {
 						assert.Equal(t, want, tiers[0].Overdue, "look %d", look+1)
 						assert.Equal(t, begin, tiers[0].Since)
 					}
-					assert.Equal(t, name == "the API is away" && (look == 2 || look == 3), err != nil)
+					assert.Equal(t, name == "the API is away" && (look == 2 || look == 3), err != "")
 				}
 				assert.Equal(t, test.logged, l.logged)
 			})
@@ -104,7 +104,7 @@ func TestOverdueWithASlowAPI(t *testing.T) {
 		time.Sleep(overdueDeadline)
 		synctest.Wait()
 		_, err := o.health()
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Contains(t, err, context.DeadlineExceeded.Error())
 		time.Sleep(overduePeriod) // during the next look
 		begin := time.Now()
 		o.close()
@@ -114,5 +114,5 @@ func TestOverdueWithASlowAPI(t *testing.T) {
 	none.close()
 	tiers, err := none.health()
 	assert.Empty(t, tiers)
-	assert.NoError(t, err)
+	assert.Empty(t, err)
 }

@@ -27,7 +27,7 @@ func TestSendAfterClose(t *testing.T) {
 	require.ErrorIs(t, err, publish.ErrNotConnected)
 	health := c.Health()
 	assert.False(t, health.Connected)
-	require.NoError(t, health.LastError, "Close is no error")
+	require.Empty(t, health.LastError, "Close is no error")
 }
 
 func TestHealthOfABlockedConnection(t *testing.T) {

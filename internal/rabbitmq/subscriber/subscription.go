@@ -305,6 +305,9 @@ func (s *subscription) health() retry.SubscriptionHealth {
 	// While a limit changes there is no consumer for a moment.
 	bound, _ := s.limited()
 	h.Consuming = state.consumer != nil || state.session != nil && bound != 0
-	h.LastErrorAt, h.LastError = s.failed.get()
+	var err error
+	if h.LastErrorAt, err = s.failed.get(); err != nil {
+		h.LastError = err.Error()
+	}
 	return h
 }

@@ -101,11 +101,15 @@ func (l *Link) Await(stop <-chan struct{}) *Connection {
 // Health returns the state of the connection under this name. It does not wait for the broker.
 func (l *Link) Health(name string) retry.LinkHealth {
 	state := l.State()
-	return retry.LinkHealth{
+	h := retry.LinkHealth{
 		Name: name, Connected: state.Connection != nil, Since: state.since, Reconnects: int(l.reconnects.Load()),
-		Blocked:   state.Connection != nil && state.Connection.Blocked.Load(),
-		LastError: state.failed, LastErrorAt: state.failedAt,
+		Blocked:     state.Connection != nil && state.Connection.Blocked.Load(),
+		LastErrorAt: state.failedAt,
 	}
+	if state.failed != nil {
+		h.LastError = state.failed.Error()
+	}
+	return h
 }
 
 func (l *Link) connect() (*Connection, error) {

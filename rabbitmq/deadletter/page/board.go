@@ -163,8 +163,8 @@ func (o *overdue) look(status deadletter.Status, now time.Time) map[string]bool 
 func handlerRows(health retry.Health) (rows []handlerRow) {
 	for _, subscription := range health.Subscriptions {
 		row := handlerRow{SubscriptionHealth: subscription, ByHand: slices.Contains(subscription.Paused, "paused")}
-		if subscription.LastError != nil && !subscription.Consuming {
-			row.Error = subscription.LastError.Error()
+		if !subscription.Consuming {
+			row.Error = subscription.LastError
 		}
 		rows = append(rows, row)
 	}

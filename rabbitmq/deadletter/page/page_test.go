@@ -225,7 +225,7 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 	l.Redriven = letters.Redriven{Times: 1, Redrives: []letters.PastRedrive{{By: hostile, Note: hostile, Reason: hostile, DeadReason: hostile}}}
 	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, func(c *page.Config) {
 		c.Queues = []string{hostile}
-		c.Pauser = &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{{Name: hostile, Queue: hostile, Paused: []string{hostile}, LastError: errors.New(hostile)}}}}
+		c.Pauser = &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{{Name: hostile, Queue: hostile, Paused: []string{hostile}, LastError: hostile}}}}
 	})
 	id := url.QueryEscape(hostile)
 	addresses := []string{"", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=" + id,
