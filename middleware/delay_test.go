@@ -264,7 +264,7 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 		var copies []to
 		tiered, sent := setup(t, tiersWait, func(c *settings) {
 			destination := c.Destination
-			c.Destination = func(c backend.Copy) (retry.Destination, error) {
+			c.Destination = func(c backend.Copy) (backend.Destination, error) {
 				copies = append(copies, to{c.Topic, c.Handler, c.Tier})
 				return destination(c)
 			}

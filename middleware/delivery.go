@@ -151,19 +151,21 @@ func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
 // begin reads where the message comes from, and calls Begin of the observers.
 func (t *TieredRetry) begin(in *delivery) {
 	from := originOf(in.ctx)
-	a := retry.Arrival{Context: in.ctx, Topic: from.topic, Handler: from.handler, Message: in.msg}
-	if in.recorded {
-		a.Record = recordOn(from.topic, in.metadata)
+	e := retry.Event{
+		Context: in.ctx, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid, Metadata: in.metadata,
 	}
-	if due := a.Record.DueAt; !due.IsZero() && !a.Record.LastFailedAt.IsZero() {
+	if in.recorded {
+		e.Record = recordOn(from.topic, in.metadata)
+	}
+	if due := e.Record.DueAt; !due.IsZero() && !e.Record.LastFailedAt.IsZero() {
 		// else the due time is forged, and would outweigh all others in a sum
 		if late := in.began.Sub(due); late <= t.policy.maxDelay {
-			in.arrived, _, _ = t.policy.place(due.Sub(a.Record.LastFailedAt), nil)
+			in.arrived, _, _ = t.policy.place(due.Sub(e.Record.LastFailedAt), nil)
 			in.lateness = max(late, 0)
 		}
 	}
-	a.Tier, a.Lateness = in.arrived, in.lateness
-	if in.observed = in.observers.Arrived(a); in.observed != nil {
+	e.Arrived, e.Lateness = in.arrived, in.lateness
+	if in.observed = in.observers.Begin(&e); in.observed != nil {
 		in.msg.SetContext(in.observed)
 	}
 }

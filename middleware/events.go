@@ -6,11 +6,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // report makes an outcome known to the observers.
-func (t *TieredRetry) report(in *delivery, d *decision, to retry.Destination, f *failure, cause error) {
+func (t *TieredRetry) report(in *delivery, d *decision, to backend.Destination, f *failure, cause error) {
 	if in.observers == nil {
 		return
 	}
@@ -18,11 +19,11 @@ func (t *TieredRetry) report(in *delivery, d *decision, to retry.Destination, f 
 	from := originOf(in.ctx)
 	event := retry.Event{
 		Context: in.seen(), Outcome: d.outcome, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid,
-		Record: d.record, Duration: in.took, Delay: d.delay, Spread: d.spread, Tier: d.tier, Destination: to,
+		Record: d.record, Duration: in.took, Delay: d.delay, Spread: d.spread, Tier: d.tier,
+		Destination: to.String(), Metadata: in.metadata,
 		Rule: f.rule, Err: cause,
 		Arrived: in.arrived, Lateness: in.lateness,
 	}
-	event.SetMetadata(in.metadata)
 	if age := time.Since(d.record.FirstFailedAt); age <= backoff.MaxDelay { // else there is no time, or a forged one
 		event.Age = age
 	}
@@ -33,12 +34,12 @@ func (t *TieredRetry) report(in *delivery, d *decision, to retry.Destination, f 
 // they began.
 func (t *TieredRetry) reportExited(in *delivery) {
 	if !in.reported {
-		t.report(in, &decision{outcome: retry.GivenBack}, retry.Destination{}, &failure{}, retry.ErrGoexit)
+		t.report(in, &decision{outcome: retry.GivenBack}, backend.Destination{}, &failure{}, retry.ErrGoexit)
 	}
 }
 
 // log writes one line for a delivery that needed a copy, or whose message was discarded.
-func (t *TieredRetry) log(in *delivery, d *decision, to retry.Destination, f *failure) {
+func (t *TieredRetry) log(in *delivery, d *decision, to backend.Destination, f *failure) {
 	if _, silent := t.logger.(watermill.NopLogger); silent {
 		return
 	}

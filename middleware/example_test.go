@@ -27,8 +27,8 @@ type topics struct{ publisher message.Publisher }
 
 func (topics) Use(retry.Policy) (backend.Traits, error) { return backend.Traits{}, nil }
 
-func (b topics) Publish(c backend.Copy) (retry.Destination, error) {
-	to := retry.Destination{Topic: fmt.Sprintf("%s.retry.%s", c.Topic, c.Tier)}
+func (b topics) Publish(c backend.Copy) (backend.Destination, error) {
+	to := backend.Destination{Topic: fmt.Sprintf("%s.retry.%s", c.Topic, c.Tier)}
 	if c.Tier == 0 {
 		to.Topic = c.Topic + ".dead"
 	}

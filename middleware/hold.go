@@ -62,7 +62,7 @@ type holder struct {
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help,
 // and after MaxHold, at shutdown, and where the publisher is closed. suspect is no field for the same reason as a text:
 // see surplus.
-func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.Destination, followUp, error) {
+func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (backend.Destination, followUp, error) {
 	for {
 		began := time.Now()
 		to, err := h.t.publish(h.in, d, suspect)
@@ -113,7 +113,7 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (retry.D
 	}
 }
 
-func (h *holder) hold(d *decision, to retry.Destination, f *failure, wait time.Duration, err error) {
+func (h *holder) hold(d *decision, to backend.Destination, f *failure, wait time.Duration, err error) {
 	h.t.logger.Error("Cannot publish the copy of the message, holding the message", err,
 		h.t.fields(h.in).Add(watermill.LogFields{
 			"destination": to.String(), "publish_topic": to.Topic, "next_try_in": wait,
@@ -173,14 +173,14 @@ func (h *holder) end() {
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the
 // delivery's.
-func (t *TieredRetry) publish(in *delivery, d *decision, suspect *atomic.Bool) (to retry.Destination, err error) {
+func (t *TieredRetry) publish(in *delivery, d *decision, suspect *atomic.Bool) (to backend.Destination, err error) {
 	if panicked := panics.Call(func() { to, err = t.send(in, d, suspect) }); panicked != nil {
 		err = fmt.Errorf("the publisher panicked: %w", panicked)
 	}
 	return to, err
 }
 
-func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to retry.Destination, err error) {
+func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to backend.Destination, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
 	defer cancel()
 	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)

@@ -167,8 +167,8 @@ func TestMessageIsHeldIfTheDestinationOrThePublisherFails(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			errDestination := errors.New("no destination")
 			tiered, sent := setup(t, func(c *settings) {
-				c.Destination = func(backend.Copy) (retry.Destination, error) {
-					return retry.Destination{}, errDestination
+				c.Destination = func(backend.Copy) (backend.Destination, error) {
+					return backend.Destination{}, errDestination
 				}
 			})
 			_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))

@@ -39,7 +39,7 @@ type witness struct {
 
 	mu        sync.Mutex
 	observed  []retry.Observed
-	arrivals  []retry.Arrival
+	arrivals  []retry.Event
 	events    []retry.Event
 	produced  []string
 	published []retry.Published
@@ -50,7 +50,7 @@ func (w *witness) Attach(o retry.Observed) (retry.Observer, error) {
 	defer w.mu.Unlock()
 	w.observed = append(w.observed, o)
 	hooks := eventtest.Hooks{
-		OnBegin: func(a retry.Arrival) context.Context {
+		OnBegin: func(a retry.Event) context.Context {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.arrivals = append(w.arrivals, a)
@@ -117,7 +117,7 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	require.NoError(t, err)
 
 	// Where Begin returns nil, the message keeps its context.
-	none := &witness{name: "none", change: func(h *eventtest.Hooks) { h.OnBegin = func(retry.Arrival) context.Context { return nil } }}
+	none := &witness{name: "none", change: func(h *eventtest.Hooks) { h.OnBegin = func(retry.Event) context.Context { return nil } }}
 	tiered, _ = setup(t, observedBy(nil, none))
 	own := routerContext(t)
 	msg := messageOf(own)
@@ -255,7 +255,7 @@ func TestForgedTraceparentDoesNoHarm(t *testing.T) {
 }
 
 // arrivalsOf returns what Begin gets when a handler fails once with this error, and its copy comes back this much too late.
-func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*settings)) (a retry.Arrival, e, back retry.Event) {
+func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*settings)) (a retry.Event, e, back retry.Event) {
 	t.Helper()
 	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -292,11 +292,11 @@ func TestRetryHasItsTierAndItsLateness(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			arrived, failed, back := arrivalsOf(t, row.err, late, row.change...)
-			assert.Equal(t, backoff.Tier(row.want), arrived.Tier)
-			assert.Equal(t, failed.Tier, arrived.Tier)
+			assert.Equal(t, backoff.Tier(row.want), arrived.Arrived)
+			assert.Equal(t, failed.Tier, arrived.Arrived)
 			assert.InDelta(t, late, arrived.Lateness, float64(time.Millisecond)) // the record has milliseconds
 			assert.Equal(t, 1, arrived.Record.Failures)
-			assert.Equal(t, []any{arrived.Tier, arrived.Lateness}, []any{back.Arrived, back.Lateness})
+			assert.Equal(t, []any{arrived.Arrived, arrived.Lateness}, []any{back.Arrived, back.Lateness})
 			assert.Zero(t, failed.Arrived)
 			assert.Zero(t, failed.Lateness)
 		})
@@ -324,7 +324,7 @@ func TestForgedTimesGiveNoLatenessAndNoAge(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, w.arrivals, 1)
 			assert.InDelta(t, row.late, w.arrivals[0].Lateness, float64(time.Minute))
-			assert.Equal(t, row.late > 0, w.arrivals[0].Tier > 0)
+			assert.Equal(t, row.late > 0, w.arrivals[0].Arrived > 0)
 			assert.Equal(t, row.aged, w.events[0].Age > 0)
 			assert.GreaterOrEqual(t, w.events[0].Age, time.Duration(0))
 		})
@@ -334,7 +334,7 @@ func TestForgedTimesGiveNoLatenessAndNoAge(t *testing.T) {
 // A message that comes before it is due, by the clock of this host, is not late.
 func TestEarlyRetryIsNotLate(t *testing.T) {
 	arrived, _, _ := arrivalsOf(t, errDown, -500*time.Millisecond)
-	assert.Equal(t, backoff.Tier(time.Second), arrived.Tier)
+	assert.Equal(t, backoff.Tier(time.Second), arrived.Arrived)
 	assert.Zero(t, arrived.Lateness)
 }
 
@@ -380,14 +380,14 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 			tiers, used := config.Tiers(), map[backoff.Tier]bool{}
 			require.Len(t, w.arrivals, len(w.events))
 			for i, a := range w.arrivals {
-				require.Equal(t, []any{a.Tier, a.Lateness}, []any{w.events[i].Arrived, w.events[i].Lateness})
+				require.Equal(t, []any{a.Arrived, a.Lateness}, []any{w.events[i].Arrived, w.events[i].Lateness})
 				require.GreaterOrEqual(t, a.Lateness, time.Duration(0))
-				if a.Tier == 0 {
+				if a.Arrived == 0 {
 					require.Zero(t, a.Lateness)
 					continue
 				}
-				require.Contains(t, tiers, a.Tier)
-				used[a.Tier] = true
+				require.Contains(t, tiers, a.Arrived)
+				used[a.Arrived] = true
 			}
 			assert.Greater(t, len(used), 1)
 		})
@@ -397,7 +397,7 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 // Hooks are code of another module. A panic of each of them is logged once, and changes nothing.
 func TestPanicOfAHookChangesNothing(t *testing.T) {
 	for hook, broken := range map[string]func(*eventtest.Hooks){
-		"Begin": func(h *eventtest.Hooks) { h.OnBegin = func(retry.Arrival) context.Context { panic("broken hook") } },
+		"Begin": func(h *eventtest.Hooks) { h.OnBegin = func(retry.Event) context.Context { panic("broken hook") } },
 		"Event": func(h *eventtest.Hooks) { h.OnEvent = func(retry.Event) { panic("broken hook") } },
 		"Produced": func(h *eventtest.Hooks) {
 			h.OnProduced = func(context.Context, []*message.Message) { panic("broken hook") }

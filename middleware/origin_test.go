@@ -26,9 +26,9 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 		var events []retry.Event
 		tiered, sent := setup(t, tiersWait, func(c *settings) {
 			c.Policy.Schedule = backoff.Schedule{time.Second}
-			c.Destination = func(c backend.Copy) (retry.Destination, error) {
+			c.Destination = func(c backend.Copy) (backend.Destination, error) {
 				copies = append(copies, c)
-				return retry.Destination{Topic: "any"}, nil
+				return backend.Destination{Topic: "any"}, nil
 			}
 			c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
 		})

@@ -102,7 +102,7 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 		h      message.HandlerFunc
 		want   bool
 	}{
-		"Begin": {observed(eventtest.Hooks{OnBegin: func(retry.Arrival) context.Context { runtime.Goexit(); return nil }}),
+		"Begin": {observed(eventtest.Hooks{OnBegin: func(retry.Event) context.Context { runtime.Goexit(); return nil }}),
 			succeed, nacked},
 		"Event after a retry": {observed(eventtest.Hooks{OnEvent: func(retry.Event) { runtime.Goexit() }}), failing(errDown), acked},
 		"Event after Goexit":  {observed(eventtest.Hooks{OnEvent: func(retry.Event) { runtime.Goexit() }}), exiting, acked},
@@ -124,9 +124,9 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 			c.Policy.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
 		}, failing(errDown), nacked},
 		"destination": {func(c *settings) {
-			c.Destination = func(backend.Copy) (retry.Destination, error) {
+			c.Destination = func(backend.Copy) (backend.Destination, error) {
 				runtime.Goexit()
-				return retry.Destination{}, nil
+				return backend.Destination{}, nil
 			}
 		}, failing(errDown), nacked},
 		"Observe after a success": {observing, succeed, nacked},

@@ -234,7 +234,7 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 		var s situation
 		t.describe(in, &s, true, nil, now)
 		d := t.policy.decide(&s, &failure{}, now)
-		t.report(in, &d, retry.Destination{}, &failure{}, nil)
+		t.report(in, &d, backend.Destination{}, &failure{}, nil)
 	}
 	if in.recorded {
 		removeRecord(produced, in.metadata)

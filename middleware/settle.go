@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -40,15 +41,15 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			return nil
 		case retry.Settled:
 			t.logSettled(in)
-			t.report(in, &d, retry.Destination{}, f, cause)
+			t.report(in, &d, backend.Destination{}, f, cause)
 			return cause
 		case retry.GivenBack:
-			t.report(in, &d, retry.Destination{}, f, cause)
+			t.report(in, &d, backend.Destination{}, f, cause)
 			return t.giveBack(in, s, cause)
 		case retry.Discarded:
 			in.safe = true
-			t.log(in, &d, retry.Destination{}, f)
-			t.report(in, &d, retry.Destination{}, f, cause)
+			t.log(in, &d, backend.Destination{}, f)
+			t.report(in, &d, backend.Destination{}, f, cause)
 			return nil
 		}
 		if d.cut > 0 && !t.cut.Swap(true) {
@@ -98,7 +99,7 @@ func (t *TieredRetry) logCut(in *delivery, d *decision) {
 
 // logAvoided writes one line for a tier that did not take the copy. Another one, or the dead-letter destination, gets
 // it at once.
-func (t *TieredRetry) logAvoided(in *delivery, d *decision, to retry.Destination, err error) {
+func (t *TieredRetry) logAvoided(in *delivery, d *decision, to backend.Destination, err error) {
 	t.logger.Info("A tier did not take the copy of the message, trying another one",
 		t.fields(in).Add(watermill.LogFields{
 			"tier": d.tier.String(), "destination": to.String(), "err": errorText(err, maxReason),

@@ -14,7 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // sourceOf returns the source of a connection.
@@ -54,7 +53,7 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 			tiered, sent := setup(t, func(c *settings) {
 				c.Source = row.source
 				destination := c.Destination
-				c.Destination = func(c backend.Copy) (retry.Destination, error) {
+				c.Destination = func(c backend.Copy) (backend.Destination, error) {
 					c.Topic = cmp.Or(c.Queue, c.Topic)
 					return destination(c)
 				}

@@ -79,7 +79,7 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 				assert.Equal(t, string(row.dead), metadata[recordkey.DeadReason])
 				assert.Equal(t, row.rest, metadata[recordkey.Remaining])
 				require.Len(t, events, 1)
-				assert.Equal(t, sent.only(t).topic, events[0].Destination.Topic)
+				assert.Equal(t, sent.only(t).topic, events[0].Destination)
 				record, _ := retry.ReadRecord(metadata)
 				if row.dead == "" {
 					assert.Equal(t, events[0].Delay, time.Until(record.DueAt), "the due time is that of the tier")

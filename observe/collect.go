@@ -82,15 +82,15 @@ type measured struct {
 }
 
 // Begin implements retry.Observer.
-func (m *measured) Begin(a retry.Arrival) context.Context {
-	ctx := m.Observer.Begin(a)
+func (m *measured) Begin(e retry.Event) context.Context {
+	ctx := m.Observer.Begin(e)
 	if m.flights == nil {
 		return ctx
 	}
 	if ctx != nil {
-		a.Context = ctx
+		e.Context = ctx
 	}
-	return m.flights.begin(a)
+	return m.flights.begin(e)
 }
 
 // Event implements retry.Observer.

@@ -19,9 +19,8 @@ type flights struct {
 // A flight is a message that a handler has. It is the context of the message.
 type flight struct {
 	context.Context
-	of            *flights
-	handler       string
-	acked, nacked <-chan struct{}
+	of      *flights
+	handler string
 }
 
 // Value implements context.Context.
@@ -37,11 +36,8 @@ func newFlights(most int) *flights {
 }
 
 // begin is the hook Begin.
-func (f *flights) begin(a retry.Arrival) context.Context {
-	one := &flight{Context: orBackground(a.Context), of: f, handler: a.Handler}
-	if a.Message != nil {
-		one.acked, one.nacked = a.Message.Acked(), a.Message.Nacked()
-	}
+func (f *flights) begin(e retry.Event) context.Context {
+	one := &flight{Context: orBackground(e.Context), of: f, handler: e.Handler}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.handlers[one.handler] && len(f.handlers) >= f.most {
@@ -63,8 +59,7 @@ func (f *flights) event(e retry.Event) {
 	}
 }
 
-// gather counts them. A publisher that ends the goroutine leaves a message without an event: it is settled, and is
-// not counted.
+// gather counts them.
 func (f *flights) gather(to figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,13 +67,6 @@ func (f *flights) gather(to figures) {
 		to.add(inFlight, sum, 0, labels{handler})
 	}
 	for one := range f.open {
-		select {
-		case <-one.acked:
-			delete(f.open, one)
-		case <-one.nacked:
-			delete(f.open, one)
-		default:
-			to.add(inFlight, sum, 1, labels{one.handler})
-		}
+		to.add(inFlight, sum, 1, labels{one.handler})
 	}
 }

@@ -21,7 +21,7 @@ func TestTheSpansAreAroundTheMetrics(t *testing.T) {
 	type key struct{}
 	call := func(hook string) { calls = append(calls, hook) }
 	spans := eventtest.Hooks{
-		OnBegin: func(a retry.Arrival) context.Context {
+		OnBegin: func(a retry.Event) context.Context {
 			call("Begin")
 			return context.WithValue(a.Context, key{}, "span")
 		},
@@ -33,7 +33,7 @@ func TestTheSpansAreAroundTheMetrics(t *testing.T) {
 	for _, counted := range []*flights{nil, newFlights(10)} {
 		calls = nil
 		both := &measured{Observer: spans, flights: counted} // without metrics, so that they panic
-		ctx := both.Begin(retry.Arrival{Context: context.Background()})
+		ctx := both.Begin(retry.Event{Context: context.Background()})
 		assert.Equal(t, "span", ctx.Value(key{}))
 		if counted != nil {
 			assert.Len(t, counted.open, 1)

@@ -66,11 +66,11 @@ func (t *traces) attemptOf(ctx context.Context) *attempt {
 
 // Begin starts the span of an attempt. Its parent is a span that the message's context has, else the producer's, else
 // the attempt before.
-func (t *traces) Begin(arrival retry.Arrival) context.Context {
-	from := t.originOf(arrival.Context, arrival.Message.Metadata, previousText(&arrival))
+func (t *traces) Begin(arrival retry.Event) context.Context {
+	from := t.originOf(arrival.Context, arrival.Metadata, previousText(&arrival))
 	of := t.handlerOf(spanKey{arrival.Topic, arrival.Handler})
 	ctx, span := t.tracer.Start(from.parent, of.name, of.options...)
-	a := &attempt{Context: ctx, of: t, span: span, producer: from.producer, metadata: arrival.Message.Metadata}
+	a := &attempt{Context: ctx, of: t, span: span, producer: from.producer, metadata: arrival.Metadata}
 	if span.IsRecording() {
 		t.describe(a, &from, &arrival)
 	}
@@ -78,15 +78,15 @@ func (t *traces) Begin(arrival retry.Arrival) context.Context {
 }
 
 // describe adds what only a span that is sampled needs.
-func (t *traces) describe(a *attempt, from *origin, arrival *retry.Arrival) {
+func (t *traces) describe(a *attempt, from *origin, arrival *retry.Event) {
 	record := &arrival.Record
 	attributes := make([]attribute.KeyValue, 0, 8)
 	attributes = append(attributes, keyFailuresBefore.Int(record.Failures))
-	if arrival.Message.UUID != "" {
-		attributes = append(attributes, semconv.MessagingMessageID(arrival.Message.UUID))
+	if arrival.MessageUUID != "" {
+		attributes = append(attributes, semconv.MessagingMessageID(arrival.MessageUUID))
 	}
-	if arrival.Tier > 0 {
-		attributes = append(attributes, keyArrivedTier.String(arrival.Tier.String()),
+	if arrival.Arrived > 0 {
+		attributes = append(attributes, keyArrivedTier.String(arrival.Arrived.String()),
 			keyLateness.Int64(arrival.Lateness.Milliseconds()))
 	}
 	a.span.SetAttributes(attributes...)
@@ -110,12 +110,12 @@ func link(span trace.Span, to trace.SpanContext, kind string) {
 }
 
 // wait makes the span of the time between the attempt before and this one, by the clocks of two hosts.
-func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *retry.Arrival, now time.Time) {
+func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *retry.Event, now time.Time) {
 	name := "wait"
 	attributes := []attribute.KeyValue{keyHandler.String(arrival.Handler), keyFailures.Int(arrival.Record.Failures)}
-	if arrival.Tier > 0 {
-		name += " " + arrival.Tier.String()
-		attributes = append(attributes, keyTier.String(arrival.Tier.String()))
+	if arrival.Arrived > 0 {
+		name += " " + arrival.Arrived.String()
+		attributes = append(attributes, keyTier.String(arrival.Arrived.String()))
 	}
 	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(notAfter(arrival.Record.LastFailedAt, now)),
 		trace.WithAttributes(attributes...))
@@ -149,11 +149,11 @@ func notAfter(at, now time.Time) time.Time {
 }
 
 // lastRedrive returns the redrive that has brought a message whose handler is called for the first time since then.
-func lastRedrive(arrival *retry.Arrival) (letters.PastRedrive, bool) {
+func lastRedrive(arrival *retry.Event) (letters.PastRedrive, bool) {
 	if !arrival.Record.LastFailedAt.IsZero() {
 		return letters.PastRedrive{}, false
 	}
-	history, redriven := letters.ReadRedriven(arrival.Message.Metadata)
+	history, redriven := letters.ReadRedriven(arrival.Metadata)
 	if !redriven || len(history.Redrives) == 0 {
 		return letters.PastRedrive{}, false
 	}
@@ -162,12 +162,12 @@ func lastRedrive(arrival *retry.Arrival) (letters.PastRedrive, bool) {
 
 // previousText is the trace of the attempt before, as the failure record has it. A message that was redriven has it
 // without a record.
-func previousText(arrival *retry.Arrival) string {
+func previousText(arrival *retry.Event) string {
 	if text := arrival.Record.Traceparent; text != "" {
 		return text
 	}
-	if _, redriven := arrival.Message.Metadata[letters.RedrivenKey]; redriven {
-		return arrival.Message.Metadata[retry.TraceparentKey]
+	if _, redriven := arrival.Metadata[letters.RedrivenKey]; redriven {
+		return arrival.Metadata[retry.TraceparentKey]
 	}
 	return ""
 }
@@ -182,7 +182,7 @@ func (t *traces) Event(e retry.Event) {
 		}
 	case e.Outcome == retry.Held:
 		if a.span.IsRecording() {
-			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination.String()),
+			a.span.AddEvent("held", trace.WithAttributes(keyDestination.String(e.Destination),
 				semconv.ErrorTypeKey.String(typeOf(e.Err))))
 		}
 	default:
@@ -231,7 +231,7 @@ func (t *traces) deadLetter(ctx context.Context, e *retry.Event) {
 func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
 	attributes := []attribute.KeyValue{
 		semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("dead-letter"),
-		semconv.MessagingDestinationName(e.Destination.String()),
+		semconv.MessagingDestinationName(e.Destination),
 		keyHandler.String(e.Handler), keyFailures.Int(e.Record.Failures),
 		keyDeadReason.String(string(e.Record.DeadReason)),
 	}
@@ -246,7 +246,7 @@ func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
 
 // deadOnArrival makes the span of a message that became a dead letter without a call of its handler.
 func (t *traces) deadOnArrival(e *retry.Event) {
-	from := t.originOf(e.Context, e.Metadata(), e.Record.Traceparent)
+	from := t.originOf(e.Context, e.Metadata, e.Record.Traceparent)
 	_, span := t.tracer.Start(from.parent, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(t.deadLetterAttributes(e)...))
 	defer span.End()

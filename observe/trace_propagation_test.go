@@ -50,7 +50,7 @@ func TestPropagators(t *testing.T) {
 			require.Contains(t, msg.Metadata, test.key)
 			before := maps.Clone(msg.Metadata)
 
-			attempt := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Message: msg})
+			attempt := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Metadata: msg.Metadata, MessageUUID: msg.UUID})
 			produced := message.NewMessage("2", nil)
 			copied := message.NewMessage("3", nil)
 			copied.Metadata = msg.Metadata // as handlers do that pass the metadata on
@@ -85,7 +85,7 @@ func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 	ctx, producer := r.start("checkout")
 	producer.End()
 	msg := order(baggage.ContextWithBaggage(ctx, member(t, "tenant=7")))
-	attempt := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Message: msg})
+	attempt := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Metadata: msg.Metadata, MessageUUID: msg.UUID})
 	inner, inside := r.Tracer("app").Start(attempt, "inside")
 	inside.End()
 
@@ -111,7 +111,7 @@ func TestProducedMessagesHaveOneContext(t *testing.T) {
 	r := newRecorder(t)
 	several := Config{Propagator: propagation.NewCompositeTextMapPropagator(b3{"b3"}, propagation.TraceContext{})}
 	hooks := traceObserver(r, several, retry.Observed{})
-	attempt := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Message: message.NewMessage("1", nil)})
+	attempt := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", MessageUUID: "1"})
 	ctx, other := r.start("another trace")
 	other.End()
 	own := order(ctx, Config{Propagator: b3{"b3"}})

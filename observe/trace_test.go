@@ -394,11 +394,11 @@ func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*eventtest
 	config := eventtest.Settings{
 		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 		Traits: backend.Traits{Observers: &observers},
-		Destination: func(c backend.Copy) (retry.Destination, error) {
+		Destination: func(c backend.Copy) (backend.Destination, error) {
 			if c.Tier == 0 {
-				return retry.Destination{Topic: "dead"}, nil
+				return backend.Destination{Topic: "dead"}, nil
 			}
-			return retry.Destination{Topic: "retry"}, nil
+			return backend.Destination{Topic: "retry"}, nil
 		},
 	}
 	if change != nil {
@@ -549,7 +549,7 @@ func TestLogFields(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
 	hooks := traceObserver(r, Config{}, retry.Observed{})
-	ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Message: message.NewMessage("1", nil)})
+	ctx := hooks.Begin(retry.Event{Context: t.Context(), MessageUUID: "1"})
 	span := trace.SpanContextFromContext(ctx)
 	assert.Equal(t, map[string]any{"trace_id": span.TraceID().String(), "span_id": span.SpanID().String()}, map[string]any(hooks.LogFields(ctx)))
 	hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
@@ -567,7 +567,7 @@ func TestConsumerGroup(t *testing.T) {
 	for handler, want := range map[string]string{"billing": "eu", "stock": "", "other": ""} {
 		r := newRecorder(t)
 		hooks := traceObserver(r, Config{}, retry.Observed{System: "rabbitmq", Health: func() retry.Health { return health }})
-		ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Handler: handler, Message: message.NewMessage("1", nil)})
+		ctx := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Handler: handler, MessageUUID: "1"})
 		hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
 		assert.Equal(t, want, attributesOf(r.only("process orders").Attributes)["messaging.consumer.group.name"], handler)
 	}
@@ -602,7 +602,7 @@ func TestUnsampledAttemptsAreCheap(t *testing.T) {
 	} {
 		hooks := traceObserver(test.tracers, Config{}, retry.Observed{System: "rabbitmq"})
 		allocations := testing.AllocsPerRun(100, func() {
-			ctx := hooks.Begin(retry.Arrival{Context: t.Context(), Topic: "orders", Handler: "billing", Message: test.msg})
+			ctx := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Handler: "billing", Metadata: test.msg.Metadata, MessageUUID: test.msg.UUID})
 			hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
 		})
 		t.Logf("%s: %.0f allocations", name, allocations)

@@ -421,7 +421,7 @@ func TestHealthOfAConnection(t *testing.T) {
 		tier.fail = func(int) error { return errDown }
 		close(tier.cut)
 		time.Sleep(time.Minute)
-		require.ErrorIs(t, c.Health().Ready(), errDown)
+		require.ErrorContains(t, c.Health().Ready(), errDown.Error())
 		tier.mu.Lock()
 		tier.fail = nil
 		tier.mu.Unlock()

@@ -22,7 +22,7 @@ func (r *relay) Use(policy retry.Policy) (backend.Traits, error) {
 
 // Publish implements backend.Backend. A message to a tier that must wait longer than one hop gets the end of its
 // first hop.
-func (r *relay) Publish(c backend.Copy) (retry.Destination, error) {
+func (r *relay) Publish(c backend.Copy) (backend.Destination, error) {
 	metadata := c.Message.Metadata
 	delete(metadata, recordkey.HopDueAt)
 	var topic string
@@ -40,7 +40,7 @@ func (r *relay) Publish(c backend.Copy) (retry.Destination, error) {
 		}
 	}
 	err := observed{r.config.Publisher, &r.observers, true}.Publish(topic, c.Message)
-	return retry.Destination{Topic: topic}, ofCopy(err)
+	return backend.Destination{Topic: topic}, ofCopy(err)
 }
 
 // ofCopy returns the error of a copy, as the retry middleware reads it. A copy may have arrived although the attempt

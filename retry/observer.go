@@ -21,9 +21,9 @@ type Observer interface {
 	// or nil for the one that was attached. An error is logged, and the Connection goes on as without the Observer.
 	Attach(Observed) (Observer, error)
 	// Begin is called before a handler is called. Where it returns a context, which must be derived from
-	// Arrival.Context, the message has it while its handler runs, and the Event has it. An Event whose outcome is not
-	// Held follows, however the handler ends.
-	Begin(Arrival) context.Context
+	// Event.Context, the message has it while its handler runs, and the Event with the outcome has it. One whose outcome
+	// is not Held follows, however the handler ends.
+	Begin(Event) context.Context
 	// Event is called for the outcome of each delivery, in the handler's goroutine, after a copy has been published and
 	// before the message is acknowledged. On a short tier the message may be back, in another handler, before Event has
 	// run.
@@ -43,7 +43,7 @@ type Observer interface {
 type NopObserver struct{}
 
 func (NopObserver) Attach(Observed) (Observer, error)             { return nil, nil }
-func (NopObserver) Begin(Arrival) context.Context                 { return nil }
+func (NopObserver) Begin(Event) context.Context                   { return nil }
 func (NopObserver) Event(Event)                                   {}
 func (NopObserver) Produced(context.Context, []*message.Message)  {}
 func (NopObserver) Traceparent(context.Context) string            { return "" }
@@ -83,18 +83,6 @@ type Waiting struct {
 	Tier     backoff.Tier // of a tier
 	Messages int
 	NextDue  time.Time // when the first message of a tier is due at the latest; zero: not known, or there is none
-}
-
-// Arrival is a message whose handler is about to be called.
-type Arrival struct {
-	Context context.Context
-	Topic   string // as in Event
-	Handler string
-	Message *message.Message // only Begin may read it, and must not change it
-
-	Record   Record        // zero at a first try
-	Tier     backoff.Tier  // on which the message waited first; of a lane its tier; 0: it comes from no tier
-	Lateness time.Duration // how long ago it was due, by the clocks of two hosts; 0: it comes from no tier
 }
 
 // PublishResult is what became of a message that was published.

@@ -359,7 +359,7 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		app.Observe(eventtest.OnEvent(func(e retry.Event) {
 			mu.Lock()
 			defer mu.Unlock()
-			events[e.Handler] = append(events[e.Handler], fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination.Topic))
+			events[e.Handler] = append(events[e.Handler], fmt.Sprint(e.Outcome, " ", e.MessageUUID, " ", e.Destination))
 		}))
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
 		app.AddConsumerHandler(app.Router, "archive", "retry.dead.billing", failing())

@@ -210,16 +210,16 @@ func (b appBackend) Use(retry.Policy) (backend.Traits, error) {
 }
 
 // Publish implements backend.Backend.
-func (b appBackend) Publish(c backend.Copy) (retry.Destination, error) {
+func (b appBackend) Publish(c backend.Copy) (backend.Destination, error) {
 	d := deliveryOf(c.Message)
 	if d == nil {
-		return retry.Destination{}, errors.New("the context of the message was replaced: derive it from its own")
+		return backend.Destination{}, errors.New("the context of the message was replaced: derive it from its own")
 	}
 	b.app.ledger.copyPublished(d, c)
 	if c.Tier == 0 {
 		topic := "retry.dead." + c.Handler
 		b.app.publish(topic, c.Message)
-		return retry.Destination{Topic: topic}, nil
+		return backend.Destination{Topic: topic}, nil
 	}
 	due := d.copied.DueAt
 	if b.app.config.TiersWait {
@@ -229,5 +229,5 @@ func (b appBackend) Publish(c backend.Copy) (retry.Destination, error) {
 	due = due.Truncate(time.Millisecond).Add(time.Millisecond)
 	msg, q := c.Message.Copy(), d.progress.queue
 	time.AfterFunc(time.Until(due), func() { b.app.put(q.arrived, msg) })
-	return retry.Destination{Topic: "retry." + c.Tier.String()}, nil
+	return backend.Destination{Topic: "retry." + c.Tier.String()}, nil
 }

@@ -127,6 +127,6 @@ func (s simulated) Use(retry.Policy) (backend.Traits, error) {
 	return backend.Traits{TiersWait: s.tiersWait}, nil
 }
 
-func (simulated) Publish(backend.Copy) (retry.Destination, error) {
-	return retry.Destination{}, errors.New("Simulate publishes nothing")
+func (simulated) Publish(backend.Copy) (backend.Destination, error) {
+	return backend.Destination{}, errors.New("Simulate publishes nothing")
 }

@@ -34,7 +34,7 @@ func TestChangedSchedule(t *testing.T) {
 
 	// Step 1: every instance gets the new schedule.
 	broker.Eventually(t, patience, func() bool {
-		return old.retried.Counts()["3s."+d.queue] > 0 && d.calls.Counts()[hopeless] == 2
+		return old.retried.Counts()[d.queue+"."+d.prefix+".3s"] > 0 && d.calls.Counts()[hopeless] == 2
 	}, "messages wait on the old tier")
 	alone.Store(false)
 	d.schedule = backoff.Schedule{500 * time.Millisecond}
@@ -51,7 +51,7 @@ func TestChangedSchedule(t *testing.T) {
 		broker.Ctl(t, "delete_queue", tier)
 	}
 	work(t, 100, updated)
-	broker.Eventually(t, patience, func() bool { return updated.retried.Counts()["500ms."+d.queue] > 0 }, "messages fail with the new schedule")
+	broker.Eventually(t, patience, func() bool { return updated.retried.Counts()[d.queue+"."+d.prefix+".500ms"] > 0 }, "messages fail with the new schedule")
 
 	names := d.queues()
 	assert.NotContains(t, names, oldTiers[0])

@@ -240,7 +240,7 @@ func (i *instance) name(n int) string { return fmt.Sprintf("%s/%d", i.queue, n) 
 
 func (i *instance) event(e retry.Event) {
 	if e.Outcome == retry.Retried {
-		i.retried.Add(e.Destination.Topic)
+		i.retried.Add(e.Destination)
 	}
 }
 

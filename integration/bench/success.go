@@ -25,7 +25,7 @@ func (n nowhere) Use(retry.Policy) (backend.Traits, error) {
 	return backend.Traits{Observers: n.observers}, nil
 }
 
-func (nowhere) Publish(backend.Copy) (retry.Destination, error) { return retry.Destination{}, nil }
+func (nowhere) Publish(backend.Copy) (backend.Destination, error) { return backend.Destination{}, nil }
 
 // A wrapping is a middleware around a handler that succeeds.
 type wrapping struct {

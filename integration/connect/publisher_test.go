@@ -175,7 +175,7 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	assert.Len(t, events, 3*20)
 	for _, e := range events {
 		require.ErrorIs(t, e.Err, retry.ErrNotPublished)
-		assert.NotContains(t, e.Metadata(), "changed")
+		assert.NotContains(t, e.Metadata, "changed")
 		if e.Outcome == retry.DeadLettered {
 			assert.Equal(t, retry.DeadReasonExhausted, e.Record.DeadReason)
 			assert.Equal(t, 3, e.Record.Failures)

@@ -50,7 +50,7 @@ func TestFullTierIsReplacedByTheNextLongerOne(t *testing.T) {
 	for _, e := range retried {
 		assert.Equal(t, backoff.Tier(middle), e.Tier)
 		assert.Equal(t, middle, e.Delay)
-		assert.Equal(t, a.TierQueue(a.queue, middle), e.Destination.Queue)
+		assert.Equal(t, a.TierQueue(a.queue, middle), e.Destination)
 	}
 	assert.Empty(t, a.Events(retry.Held))
 	assert.Zero(t, a.Log.Count("holding the message"))

@@ -3,6 +3,7 @@
 package backend
 
 import (
+	"cmp"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +23,7 @@ type Backend interface {
 	// Publish publishes a copy, and returns where to. It must return nil only when the copy is safe, and should obey
 	// the deadline of the message's context. It returns the destination with an error too, where it is known. The error
 	// wraps a *unpublished.Error; any other error counts as temporary. A panic counts as a temporary error.
-	Publish(c Copy) (retry.Destination, error)
+	Publish(c Copy) (Destination, error)
 }
 
 // Copy is what a Backend publishes in place of a failed message.
@@ -37,6 +38,15 @@ type Copy struct {
 	// of the message, to publish it alone at the next try.
 	Suspect *atomic.Bool
 }
+
+// Destination is where a copy is published.
+type Destination struct {
+	Topic string // that the copy is published to; on RabbitMQ the routing key
+	Queue string // the queue or topic on which the copy then is, for logs and events; empty: Topic
+}
+
+// String returns Queue, or Topic where Queue is empty.
+func (d Destination) String() string { return cmp.Or(d.Queue, d.Topic) }
 
 // Traits are what differs between backends.
 type Traits struct {

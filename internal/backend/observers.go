@@ -96,12 +96,12 @@ func (o *Attached) call(method string, f func()) {
 	}
 }
 
-// Arrived returns the context of a message for its handler. It is nil where no observer has changed it.
-func (o *Attached) Arrived(a retry.Arrival) (derived context.Context) {
+// Begin returns the context of a message for its handler. It is nil where no observer has changed it.
+func (o *Attached) Begin(e *retry.Event) (derived context.Context) {
 	for _, one := range o.all {
 		o.call("Begin", func() {
-			if ctx := one.Begin(a); ctx != nil {
-				a.Context, derived = ctx, ctx
+			if ctx := one.Begin(*e); ctx != nil {
+				e.Context, derived = ctx, ctx
 			}
 		})
 	}

@@ -25,7 +25,7 @@ func Observers(f func(retry.Event)) *backend.Observers {
 // Hooks is an observer that calls the functions that are set.
 type Hooks struct {
 	OnAttach      func(retry.Observed) (retry.Observer, error)
-	OnBegin       func(retry.Arrival) context.Context
+	OnBegin       func(retry.Event) context.Context
 	OnEvent       func(retry.Event)
 	OnProduced    func(ctx context.Context, produced []*message.Message)
 	OnTraceparent func(ctx context.Context) string
@@ -40,7 +40,7 @@ func (h Hooks) Attach(o retry.Observed) (retry.Observer, error) {
 	return h.OnAttach(o)
 }
 
-func (h Hooks) Begin(a retry.Arrival) context.Context {
+func (h Hooks) Begin(a retry.Event) context.Context {
 	if h.OnBegin == nil {
 		return nil
 	}

@@ -16,8 +16,8 @@ import (
 type Settings struct {
 	Policy retry.Policy
 	backend.Traits
-	Publisher   message.Publisher                             // gets the copies, under the topics of Destination
-	Destination func(backend.Copy) (retry.Destination, error) // nil: topics like 1s.orders and dead.orders
+	Publisher   message.Publisher                               // gets the copies, under the topics of Destination
+	Destination func(backend.Copy) (backend.Destination, error) // nil: topics like 1s.orders and dead.orders
 }
 
 // Make makes the middleware.
@@ -29,7 +29,7 @@ func (s Settings) Make(logger watermill.LoggerAdapter) (*middleware.TieredRetry,
 func (s Settings) Use(retry.Policy) (backend.Traits, error) { return s.Traits, nil }
 
 // Publish implements backend.Backend.
-func (s Settings) Publish(c backend.Copy) (retry.Destination, error) {
+func (s Settings) Publish(c backend.Copy) (backend.Destination, error) {
 	destination := s.Destination
 	if destination == nil {
 		destination = Destination
@@ -42,11 +42,11 @@ func (s Settings) Publish(c backend.Copy) (retry.Destination, error) {
 }
 
 // Destination returns topics like 1s.orders and dead.orders.
-func Destination(c backend.Copy) (retry.Destination, error) {
+func Destination(c backend.Copy) (backend.Destination, error) {
 	if c.Tier == 0 {
-		return retry.Destination{Topic: "dead." + c.Topic}, nil
+		return backend.Destination{Topic: "dead." + c.Topic}, nil
 	}
-	return retry.Destination{Topic: fmt.Sprintf("%v.%s", c.Tier, c.Topic)}, nil
+	return backend.Destination{Topic: fmt.Sprintf("%v.%s", c.Tier, c.Topic)}, nil
 }
 
 // Tiers returns the tiers of the policy.

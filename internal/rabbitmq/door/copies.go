@@ -51,14 +51,14 @@ func (b handlerBackend) Use(retry.Policy) (backend.Traits, error) {
 }
 
 // Publish implements backend.Backend.
-func (b handlerBackend) Publish(c backend.Copy) (retry.Destination, error) {
+func (b handlerBackend) Publish(c backend.Copy) (backend.Destination, error) {
 	to := b.core.placeOf(c, b.group)
 	began := time.Now()
 	err := b.publish(to, c, began)
 	reportPublished(b.core.observers, retry.Published{
 		Context: c.Message.Context(), Topic: to.key, Copy: true, Messages: 1, Took: time.Since(began),
 	}, err)
-	return retry.Destination{Topic: to.key, Queue: to.queue}, err
+	return backend.Destination{Topic: to.key, Queue: to.queue}, err
 }
 
 // place is where a copy goes: to a tier of a work queue, or to its dead letters.

@@ -73,8 +73,8 @@ func BenchmarkFailure(b *testing.B) {
 	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
 	settings := eventtest.Settings{
 		Publisher: marshaling{m}, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)},
-		Destination: func(c backend.Copy) (retry.Destination, error) {
-			return retry.Destination{Topic: naming.RetryKey(c.Topic, c.Tier), Queue: naming.Default.TierQueue(c.Topic, c.Tier)}, nil
+		Destination: func(c backend.Copy) (backend.Destination, error) {
+			return backend.Destination{Topic: naming.RetryKey(c.Topic, c.Tier), Queue: naming.Default.TierQueue(c.Topic, c.Tier)}, nil
 		},
 	}
 	tiered, err := settings.Make(nil)
