@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -178,7 +179,7 @@ func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
 	}
 	assert.Equal(t, 2, second.arrivals[1].Context.Value(beginKey{"first"}))
 	assert.Nil(t, first.arrivals[1].Context.Value(beginKey{"second"}))
-	assert.Equal(t, trace, sent.only(t).msg.Metadata[retry.TraceparentKey], "the first one that traces")
+	assert.Equal(t, trace, sent.only(t).msg.Metadata[recordkey.Traceparent], "the first one that traces")
 }
 
 func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
@@ -216,7 +217,7 @@ func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 				}
 				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.NoError(t, err)
-				assert.Equal(t, row.want, sent.only(t).msg.Metadata[retry.TraceparentKey])
+				assert.Equal(t, row.want, sent.only(t).msg.Metadata[recordkey.Traceparent])
 				dead, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
 				assert.Equal(t, row.want, dead.Traceparent)
 			})
@@ -236,18 +237,18 @@ func TestForgedTraceparentDoesNoHarm(t *testing.T) {
 				if counted {
 					retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
 				}
-				msg.Metadata[retry.TraceparentKey] = forged
+				msg.Metadata[recordkey.Traceparent] = forged
 				_, err := tiered.Middleware(failing(errDown))(msg)
 				require.NoError(t, err)
 				copied := sent.only(t).msg.Metadata
-				assert.LessOrEqual(t, len(copied[retry.TraceparentKey]), 128)
+				assert.LessOrEqual(t, len(copied[recordkey.Traceparent]), 128)
 				assert.Equal(t, w.arrivals[0].Record.Failures+1, w.events[0].Record.Failures)
 
 				produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 					return []*message.Message{msg.Copy()}, nil
 				})(redelivered(ctx, sent.only(t)))
 				require.NoError(t, err)
-				assert.NotContains(t, produced[0].Metadata, retry.TraceparentKey)
+				assert.NotContains(t, produced[0].Metadata, recordkey.Traceparent)
 				assert.Equal(t, retry.Recovered, w.events[1].Outcome)
 			})
 		}

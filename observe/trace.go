@@ -167,7 +167,8 @@ func previousText(arrival *retry.Event) string {
 		return text
 	}
 	if _, redriven := arrival.Metadata[letters.RedrivenKey]; redriven {
-		return arrival.Metadata[retry.TraceparentKey]
+		record, _ := retry.ReadRecord(arrival.Metadata)
+		return record.Traceparent
 	}
 	return ""
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -75,7 +76,7 @@ func TestOneTrace(t *testing.T) {
 		failing = false
 		time.Sleep(time.Hour)
 		redriven := letters.Fresh(dead)
-		redriven.Metadata[retry.TraceparentKey] = record.Traceparent // as each Store keeps it
+		redriven.Metadata[recordkey.Traceparent] = record.Traceparent // as each Store keeps it
 		redrivenAt := time.Now()
 		letters.Redriven{}.Add(letters.PastRedrive{
 			Run: "run-1", At: redrivenAt, By: "me@desk", Note: "the bank is back", Failures: 3, DeadReason: retry.DeadReasonExhausted,
@@ -461,7 +462,7 @@ func TestForgedTraceparents(t *testing.T) {
 			tiered := newRetry(t, r, nil)
 			msg := message.NewMessage("1", nil)
 			retry.Record{Failures: 1, FirstFailedAt: time.Now(), LastFailedAt: time.Now().Add(time.Hour)}.Write(msg.Metadata)
-			msg.Metadata[retry.TraceparentKey], msg.Metadata[letters.RedrivenKey] = text, text
+			msg.Metadata[recordkey.Traceparent], msg.Metadata[letters.RedrivenKey] = text, text
 			if name != "huge" { // the propagator reads it
 				msg.Metadata["traceparent"], msg.Metadata["baggage"] = text, text
 			}

@@ -14,10 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
-// TraceparentKey is the metadata key of the trace of the last failed attempt that an Observer has traced: W3C Trace
-// Context. It is that of Record.Traceparent.
-const TraceparentKey = "retry_traceparent"
-
 const (
 	// maxTraceparent is the length of version 00 of W3C Trace Context, with room for a later version.
 	maxTraceparent = 128
@@ -52,45 +48,48 @@ type Record struct {
 }
 
 // rows is the table of the record: one row for each metadata key, the most important first. A copy needs the first
-// three to be counted or read as a dead letter. A new field of Record needs a row here, and its key in
-// docs/outcomes.md: all else that reads, writes, removes, cuts or prints the record has it from here.
+// three to be counted or read as a dead letter. A new field of Record needs a row here, its key with a
+// letter in recordkey, and the key in docs/outcomes.md: all else that reads, writes, removes, cuts or prints the record has it from here.
 //
 // Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 func (r *Record) rows() [20]row {
 	return [...]row{
 		{key: recordkey.DeadReason, value: &r.DeadReason},
-		{key: recordkey.Failures, value: &r.Failures, most: maxFailures, letter: 'n'},
-		{key: recordkey.Topic, value: &r.Topic, letter: 't'},
+		{key: recordkey.Failures, value: &r.Failures, most: maxFailures},
+		{key: recordkey.Topic, value: &r.Topic},
 		{key: recordkey.LeftOff, value: &r.LeftOff, dead: true},
-		{key: recordkey.Remaining, value: &r.Remaining, letter: 'm'},
-		{key: recordkey.Snoozes, value: &r.Snoozes, most: maxCount, letter: 's', late: true},
-		{key: recordkey.DueAt, value: &r.DueAt, letter: 'd'},
-		{key: recordkey.LastFailedAt, value: &r.LastFailedAt, letter: 'l'},
-		{key: recordkey.FirstFailedAt, value: &r.FirstFailedAt, letter: 'f'},
-		{key: recordkey.FirstArrivedAt, value: &r.FirstArrivedAt, letter: 'a'},
-		{key: recordkey.Handler, value: &r.Handler, letter: 'h'},
-		{key: recordkey.ErrorType, value: &r.ErrorType, letter: 'e'},
-		{key: TraceparentKey, value: &r.Traceparent, letter: 'p', late: true},
+		{key: recordkey.Remaining, value: &r.Remaining},
+		{key: recordkey.Snoozes, value: &r.Snoozes, most: maxCount},
+		{key: recordkey.DueAt, value: &r.DueAt},
+		{key: recordkey.LastFailedAt, value: &r.LastFailedAt},
+		{key: recordkey.FirstFailedAt, value: &r.FirstFailedAt},
+		{key: recordkey.FirstArrivedAt, value: &r.FirstArrivedAt},
+		{key: recordkey.Handler, value: &r.Handler},
+		{key: recordkey.ErrorType, value: &r.ErrorType},
+		{key: recordkey.Traceparent, value: &r.Traceparent},
 		{key: poison.PoisonedTopicKey, value: &r.Topic, poison: true, repeats: true},
 		{key: poison.PoisonedHandlerKey, value: &r.Handler, poison: true, repeats: true},
 		{key: poison.PoisonedSubscriberKey, value: &r.Subscriber, poison: true, dead: true},
-		{key: recordkey.Reason, value: &r.Reason, letter: 'r'},
+		{key: recordkey.Reason, value: &r.Reason},
 		{key: poison.ReasonForPoisonedKey, value: &r.Reason, poison: true, repeats: true},
-		{key: delay.DelayedUntilKey, letter: 'u', repeats: true}, // see writeDelay
-		{key: delay.DelayedForKey, letter: 'w', repeats: true},
+		{key: delay.DelayedUntilKey, repeats: true}, // see writeDelay
+		{key: delay.DelayedForKey, repeats: true},
 	}
 }
 
 // ReadRecord reads the failure record of a message. It returns false where there is none or it is garbled: a count that
 // is no number, is negative or is beyond any schedule, a time that cannot be read or lies more than backoff.MaxDelay
-// ahead, a remaining delay that is not between 0 and backoff.MaxDelay. What a marshaler had to leave out to make the
-// message fit is zero. Inside a handler it reports how often the message has failed before.
+// ahead, a remaining delay that is not between 0 and backoff.MaxDelay. Then the record has only its texts. What a
+// marshaler had to leave out to make the message fit is zero. Inside a handler it reports how often the message has
+// failed before.
 func ReadRecord(metadata message.Metadata) (Record, bool) {
 	var record Record
-	if !record.read(metadata, time.Now()) {
-		return Record{}, false
+	known := record.read(metadata, time.Now())
+	if !known {
+		record = Record{}
+		record.readTexts(metadata)
 	}
-	return record, true
+	return record, known
 }
 
 // read reads the record into r. Where it returns false, r is not to be used.
@@ -112,16 +111,13 @@ func (r *Record) read(metadata message.Metadata, now time.Time) bool {
 	return true
 }
 
-// ReadTexts reads the texts of a record that ReadRecord cannot read, such as one that was cut to make the message fit.
-func ReadTexts(metadata message.Metadata) Record {
-	var record Record
-	rows := record.rows()
+func (r *Record) readTexts(metadata message.Metadata) {
+	rows := r.rows()
 	for i := range rows {
 		if row := &rows[i]; row.isText() && !row.repeats {
-			row.read(metadata[row.key], time.Time{})
+			row.read(metadata[recordKeys[i]], time.Time{})
 		}
 	}
-	return record
 }
 
 // Write replaces the failure record in metadata. The map must not be shared with another message. A record with a dead

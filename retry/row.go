@@ -1,7 +1,6 @@
 package retry
 
 import (
-	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,20 +34,6 @@ var recordKeys = func() (keys []string) {
 // of Watermill's poison queue and those of Watermill's components/delay. Code that has to shorten a record drops keys
 // from the end. Code that copies metadata selectively keeps all of them.
 func RecordKeys() []string { return slices.Clone(recordKeys) }
-
-// RecordLetters returns the letters that stand for keys where the record of a message that waits is one text, as on
-// RabbitMQ, in their order in the text. Code that has to shorten such a text drops keys from the end.
-func RecordLetters() iter.Seq2[byte, string] {
-	return func(yield func(letter byte, key string) bool) {
-		for _, late := range []bool{false, true} {
-			for _, row := range new(Record).rows() {
-				if row.letter != 0 && row.late == late && !yield(row.letter, row.key) {
-					return
-				}
-			}
-		}
-	}
-}
 
 // name returns the name of the field in the record's text.
 func (w *row) name() string {

@@ -1,5 +1,5 @@
 // Package recordkey has the metadata keys of the failure record. All values are strings. Times are RFC 3339 in UTC with
-// milliseconds. Package retry has those that other modules need.
+// milliseconds.
 package recordkey
 
 // The failure record travels with the message.
@@ -18,7 +18,26 @@ const (
 	// what remains of a requested delay after the present tier, for example 1.5s
 	Remaining = "retry_remaining"
 	LeftOff   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
+	// the trace of the last failed attempt that an Observer has traced: W3C Trace Context
+	Traceparent = "retry_traceparent"
 )
+
+// The keys of Watermill's components/delay.
+const (
+	delayedUntil = "_watermill_delayed_until"
+	delayedFor   = "_watermill_delayed_for"
+)
+
+// Letters stand for the keys where the record of a message that waits is one text, as on RabbitMQ, in their order in
+// the text. Code that has to shorten such a text drops keys from the end. A message that waits lacks all other keys.
+var Letters = [...]struct {
+	Letter byte
+	Key    string
+}{
+	{'n', Failures}, {'t', Topic}, {'m', Remaining}, {'d', DueAt}, {'l', LastFailedAt}, {'f', FirstFailedAt},
+	{'a', FirstArrivedAt}, {'h', Handler}, {'e', ErrorType}, {'r', Reason}, {'u', delayedUntil},
+	{'w', delayedFor}, {'s', Snoozes}, {'p', Traceparent},
+}
 
 // HopDueAt is the key for the end of the message's present hop, on tiers of several hops of a relay. It is removed when
 // the message leaves its tier.

@@ -23,16 +23,13 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 		letter.ID = fmt.Sprintf("#%x", sha256.Sum256(msg.Payload))[:17]
 	}
 	letter.Redriven, _ = letters.ReadRedriven(msg.Metadata)
-	record, known := retry.ReadRecord(msg.Metadata)
+	record, _ := retry.ReadRecord(msg.Metadata)
 	switch {
 	case msg.Metadata[recordkey.DeadReason] != "":
 		letter.Kind, letter.Record = letters.Library, record
-		if !known {
-			letter.Record = retry.ReadTexts(msg.Metadata)
-		}
 		letter.Target = s.target(topic, letter.Record.Handler)
 	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
-		letter.Kind, letter.Record = letters.Poison, retry.ReadTexts(msg.Metadata)
+		letter.Kind, letter.Record = letters.Poison, record
 		letter.Record.Reason = msg.Metadata[poison.ReasonForPoisonedKey]
 		letter.Record.Topic = msg.Metadata[poison.PoisonedTopicKey]
 		letter.Record.Handler = msg.Metadata[poison.PoisonedHandlerKey]
@@ -64,7 +61,7 @@ func fresh(msg *message.Message, letter *letters.Letter, entry letters.PastRedri
 	again := letters.Fresh(msg)
 	delete(again.Metadata, recordkey.HopDueAt)
 	if traceparent := redrive.Traceparent(letter.Record); traceparent != "" {
-		again.Metadata[retry.TraceparentKey] = traceparent
+		again.Metadata[recordkey.Traceparent] = traceparent
 	}
 	letter.Redriven.Add(entry).Write(again.Metadata)
 	return again

@@ -33,8 +33,7 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 	}
 	death, byBroker := headers.NewestDeath(d.Headers)
 	poisoned, isPoison := record[poison.ReasonForPoisonedKey]
-	known := false
-	l.Record, known = retry.ReadRecord(record)
+	l.Record, _ = retry.ReadRecord(record)
 	switch {
 	case queue == prefix.Orphans():
 		l.Kind = letters.Orphan
@@ -44,9 +43,6 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 		l.Record = headers.RecordOfDeath(record, death)
 	case record[recordkey.DeadReason] != "":
 		l.Kind = letters.Library
-		if !known { // it was cut to fit into a frame, or it is garbled
-			l.Record = retry.ReadTexts(record)
-		}
 		if reason := headers.RawReason(d.Headers); reason != "" && l.Record.LeftOff == "" {
 			l.Record.LeftOff = "the encoding of the body: " + reason
 		}

@@ -15,7 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the
@@ -31,7 +30,7 @@ func fresh(
 	p.Headers = was.Headers
 	p.Headers[recordkey.Redriven] = l.Redriven.Add(entry).String()
 	if traceparent := redrive.Traceparent(l.Record); traceparent != "" {
-		p.Headers[retry.TraceparentKey] = traceparent
+		p.Headers[recordkey.Traceparent] = traceparent
 	}
 	if exchange := l.Properties["exchange"]; exchange != "" &&
 		(l.Kind == letters.Library || l.Kind == letters.Broker) {

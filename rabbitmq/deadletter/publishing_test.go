@@ -14,7 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // full is a delivery with every property.
@@ -71,9 +70,9 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 	for text, want := range map[string]any{traceparent: traceparent, "": nil, strings.Repeat("x", 129): nil} {
 		for _, count := range []string{"3", "garbled"} {
 			d := full(libraryHeaders())
-			d.Headers[recordkey.Failures], d.Headers[retry.TraceparentKey] = count, text
+			d.Headers[recordkey.Failures], d.Headers[recordkey.Traceparent] = count, text
 			p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, letters.PastRedrive{}, "web")
-			assert.Equal(t, want, p.Headers[retry.TraceparentKey])
+			assert.Equal(t, want, p.Headers[recordkey.Traceparent])
 			assert.NotContains(t, p.Headers, recordkey.Failures)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // recordHeader holds the failure record of a message that waits on a tier, as one header: the broker takes longer for a
@@ -24,8 +23,8 @@ type field struct {
 // fields are the keys of the record of a message that waits, the most important first: Shrink removes the others from
 // the end.
 var fields = func() (all []field) {
-	for letter, key := range retry.RecordLetters() {
-		all = append(all, field{letter, key})
+	for _, l := range recordkey.Letters {
+		all = append(all, field{l.Letter, l.Key})
 	}
 	return all
 }()
