@@ -107,7 +107,7 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/publish",
-		may:    []string{amqp091, module + "/internal/unpublished", module + "/retry"},
+		may:    []string{amqp091, module + "/internal/panics", module + "/internal/unpublished", module + "/retry"},
 		never:  []string{amqpPubSub, module + "/middleware"},
 		why:    "it has the errors that an app compares, and every layer below it returns them",
 	},
@@ -202,9 +202,9 @@ var rules = []rule{
 		folder: "internal/rabbitmq/headers",
 		may: []string{
 			watermill, amqp091, module + "/internal/msgctx", module + "/internal/rabbitmq/app",
-			module + "/internal/unpublished", module + "/internal/recordkey", module + "/internal/warning", module + "/middleware", module + "/retry",
+			module + "/internal/unpublished", module + "/internal/recordkey", module + "/internal/panics", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/publisher", module + "/internal/rabbitmq/wire",
-			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/unfit",
+			module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/unfit",
 		},
 		never: []string{module + "/rabbitmq/topology"},
 		why:   "the header codec changes with AMQP and the failure record, not with the topology",

@@ -44,17 +44,17 @@ func (l *look) mayReplace(ctx context.Context) error {
 func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
 	// A connection of its own: a broker that blocks publishers would block the acknowledgements, too. Until its alarm
 	// ends the broker answers nothing.
-	connection, err := l.store.dial.Connect(ctx, connectionName)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	connection, err := l.store.dial.Connect(ctx, connectionName, func(b amqp091.Blocking) {
+		if b.Active {
+			cancel()
+		}
+	})
 	if err != nil {
 		return to, notConnected(err)
 	}
 	defer connection.Close()
-	go connection.WatchClosed()
-	go connection.WatchBlocked(func(b amqp091.Blocking) {
-		if b.Active {
-			_ = connection.Socket.Close()
-		}
-	})
 	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
 	for _, to = range l.copiesTo() {
 		_, err = connection.Channel(func(channel *amqp091.Channel) error {

@@ -77,15 +77,8 @@ func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc,
 	return ctx, func() { stop(); cancel(nil); s.calls.Leave() }, nil
 }
 
-// connect opens a connection that is watched until it is closed.
 func (s *Store) connect(ctx context.Context) (*wire.Connection, error) {
-	connection, err := s.dial.Connect(ctx, connectionName)
-	if err != nil {
-		return nil, err
-	}
-	go connection.WatchBlocked(func(amqp091.Blocking) {})
-	go connection.WatchClosed()
-	return connection, nil
+	return s.dial.Connect(ctx, connectionName, nil)
 }
 
 // Browse implements letters.Store. After an error of the broker the iteration ends with it: call Browse again.

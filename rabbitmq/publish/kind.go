@@ -7,6 +7,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -59,11 +60,11 @@ func kindOf(e *Error) unpublished.Kind {
 // codes are those of the broker that count as temporary, in addition to those of a lost channel or connection and of
 // the broker's own faults. An error of the app's may panic in its methods: it is not temporary.
 func isTemporary(err error, codes ...int) (temporary bool) {
-	defer func() {
-		if recover() != nil {
-			temporary = false
-		}
-	}()
+	panicked := panics.Call(func() { temporary = asksTemporary(err, codes) })
+	return temporary && panicked == nil
+}
+
+func asksTemporary(err error, codes []int) bool {
 	var broker *amqp091.Error
 	if errors.As(err, &broker) {
 		switch broker.Code {

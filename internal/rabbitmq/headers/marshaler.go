@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -143,13 +144,10 @@ func (m *marshaler) unmarshal(delivery amqp091.Delivery, s *scratch) (*message.M
 // call calls the app's marshaler and returns its panic as an error: watermill-amqp calls marshalers outside of all
 // middleware, so nothing else would recover it.
 func (m *marshaler) call(delivery amqp091.Delivery) (msg *message.Message, err error) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = errors.New("the marshaler panicked: " + errorText(recovered))
-		}
-	}()
-	msg, err = m.app.Unmarshal(delivery)
+	panicked := panics.Call(func() { msg, err = m.app.Unmarshal(delivery) })
 	switch {
+	case panicked != nil:
+		err = errors.New("the marshaler panicked: " + errorText(panicked.Value))
 	case err != nil:
 	case msg == nil:
 		err = errors.New("the marshaler returned no message")
@@ -162,12 +160,9 @@ func (m *marshaler) call(delivery amqp091.Delivery) (msg *message.Message, err e
 
 // errorText is the text of an error, or of the value of a panic. Some values panic again when they are printed.
 func errorText(value any) (text string) {
-	defer func() {
-		if recover() != nil {
-			text = fmt.Sprintf("%T, which panics when it is printed", value)
-		}
-	}()
-	text = fmt.Sprint(value)
+	if panics.Call(func() { text = fmt.Sprint(value) }) != nil {
+		return fmt.Sprintf("%T, which panics when it is printed", value)
+	}
 	return strings.ToValidUTF8(text[:min(len(text), maxErrorText)], "")
 }
 
@@ -319,12 +314,10 @@ const moreHeaders = 5
 
 // marshal calls the app's marshaler and returns its panic as an error.
 func (m *marshaler) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = &marshalError{text: "the app's marshaler panicked: " + errorText(recovered)}
-		}
-	}()
-	if publishing, err = m.app.Marshal(msg); err != nil {
+	if panicked := panics.Call(func() { publishing, err = m.app.Marshal(msg) }); panicked != nil {
+		return publishing, &marshalError{text: "the app's marshaler panicked: " + errorText(panicked.Value)}
+	}
+	if err != nil {
 		err = &marshalError{"the app's marshaler: " + errorText(err), err}
 	}
 	return publishing, err

@@ -122,3 +122,6 @@ func (s *Subscriber) queueOf(topic string) (queue string, err error) {
 	}
 	return queue, err
 }
+
+// ErrClosed is returned by Subscribe and SubscribeInitialize when the Subscriber or its Connection is closed.
+var ErrClosed = errors.New("the subscriber is closed")

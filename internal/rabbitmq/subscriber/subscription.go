@@ -37,8 +37,8 @@ type subscription struct {
 	retiring sync.WaitGroup // sessions that are not the current one any more
 	inFlight atomic.Int64
 	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
-	failed   failure
-	lost     struct { // when the last session ended; only run and start use it
+	failed   atomic.Pointer[failure]                                      // the last one; nil: none
+	lost     struct {                                                     // when the last session ended; only run and start use it
 		connection *wire.Connection
 		at         time.Time
 	}
@@ -171,7 +171,7 @@ func (s *subscription) run(current *session, detach func()) {
 		}
 		s.lost.connection, s.lost.at = current.connection, time.Now()
 		s.setState(nil)
-		s.failed.set(reason)
+		s.fail(reason)
 		s.logger.Error("The consumer has ended, consuming again", reason, nil)
 		retired := current
 		s.retiring.Go(func() { s.retire(retired) })
@@ -230,7 +230,7 @@ func (s *subscription) reopen(ctx context.Context, wait time.Duration) *session 
 		if err == nil || ctx.Err() != nil {
 			return next
 		}
-		s.failed.set(err)
+		s.fail(err)
 		s.logger.Error("Cannot consume again", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
 	}
 }
@@ -305,9 +305,16 @@ func (s *subscription) health() retry.SubscriptionHealth {
 	// While a limit changes there is no consumer for a moment.
 	bound, _ := s.limited()
 	h.Consuming = state.consumer != nil || state.session != nil && bound != 0
-	var err error
-	if h.LastErrorAt, err = s.failed.get(); err != nil {
-		h.LastError = err.Error()
+	if last := s.failed.Load(); last != nil {
+		h.LastErrorAt, h.LastError = last.at, last.err.Error()
 	}
 	return h
 }
+
+// A failure is an error that ended a session, or that prevented one.
+type failure struct {
+	err error
+	at  time.Time
+}
+
+func (s *subscription) fail(err error) { s.failed.Store(&failure{err, time.Now()}) }

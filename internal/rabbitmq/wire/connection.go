@@ -38,20 +38,17 @@ type Connection struct {
 	Client  *amqp091.Connection
 	Socket  *socket.Socket
 	User    string        // empty: not known
-	Blocked atomic.Bool   // kept up to date by WatchBlocked
-	Closed  chan struct{} // closed by WatchClosed when the connection is lost or closed
+	Blocked atomic.Bool   // kept up to date
+	Closed  chan struct{} // closed when the connection is lost or closed
 
 	number uint64
-	blocks chan amqp091.Blocking
-	closes chan *amqp091.Error
 	reason error // set before Closed is closed; nil: closed without an error
 }
 
 var connections atomic.Uint64
 
-// Connect opens a connection. The caller runs WatchBlocked and WatchClosed, each in a goroutine of its own. Both return
-// when the connection is closed.
-func (c Config) Connect(ctx context.Context, name string) (*Connection, error) {
+// Connect opens a connection. It calls report at each change of an alarm; nil: nothing is reported.
+func (c Config) Connect(ctx context.Context, name string, report func(amqp091.Blocking)) (*Connection, error) {
 	uri, err := ParseURI(c.URI)
 	if err != nil {
 		return nil, err
@@ -64,15 +61,41 @@ func (c Config) Connect(ctx context.Context, name string) (*Connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w%s", place(uri), err, hintOf(uri, err))
 	}
-	return &Connection{
+	opened := &Connection{
 		number: connections.Add(1),
 		Client: client,
 		Socket: conn,
 		User:   userOf(client.Config.SASL),
 		Closed: make(chan struct{}),
-		blocks: client.NotifyBlocked(make(chan amqp091.Blocking, 16)),
-		closes: client.NotifyClose(make(chan *amqp091.Error, 1)),
-	}, nil
+	}
+	go opened.watch(client.NotifyBlocked(make(chan amqp091.Blocking, 16)),
+		client.NotifyClose(make(chan *amqp091.Error, 1)), report)
+	return opened, nil
+}
+
+// watch keeps c.Blocked up to date, and closes c.Closed when the connection is closed.
+func (c *Connection) watch(
+	blocks <-chan amqp091.Blocking, closes <-chan *amqp091.Error, report func(amqp091.Blocking),
+) {
+	defer close(c.Closed)
+	for {
+		select {
+		case block, open := <-blocks:
+			if !open { // closes follows
+				blocks = nil
+				continue
+			}
+			c.Blocked.Store(block.Active)
+			if report != nil {
+				report(block)
+			}
+		case err := <-closes:
+			if err != nil {
+				c.reason = err
+			}
+			return
+		}
+	}
 }
 
 func userOf(sasl []amqp091.Authentication) string {
@@ -95,22 +118,6 @@ func (c *Connection) Number() uint64 { return c.number }
 func (c *Connection) Version() string {
 	version, _ := c.Client.Properties["version"].(string)
 	return version
-}
-
-// WatchBlocked keeps c.Blocked up to date until the connection is closed, and reports every change.
-func (c *Connection) WatchBlocked(report func(amqp091.Blocking)) {
-	for block := range c.blocks {
-		c.Blocked.Store(block.Active)
-		report(block)
-	}
-}
-
-// WatchClosed closes c.Closed when the connection is closed.
-func (c *Connection) WatchClosed() {
-	if err := <-c.closes; err != nil {
-		c.reason = err
-	}
-	close(c.Closed)
 }
 
 // Channel opens a channel and sets it up. It closes the connection when the broker does not answer in time.
@@ -136,7 +143,7 @@ func (c *Connection) OpenChannel() (*amqp091.Channel, error) {
 // Close closes the connection. It does not wait longer than a few seconds for the broker.
 func (c *Connection) Close() { Close(c.Client, c.Socket, closeTimeout) }
 
-// CloseReason is why the connection was closed. It is called only after the close, and waits for WatchClosed.
+// CloseReason is why the connection was closed. It is called only after the close.
 func (c *Connection) CloseReason() error {
 	<-c.Closed
 	if c.reason == nil {

@@ -113,13 +113,7 @@ func (l *Link) Health(name string) retry.LinkHealth {
 }
 
 func (l *Link) connect() (*Connection, error) {
-	c, err := l.config.Connect(l.ctx, l.name)
-	if err != nil {
-		return nil, err
-	}
-	l.workers.Go(func() { c.WatchBlocked(l.reportBlocked) })
-	l.workers.Go(c.WatchClosed)
-	return c, nil
+	return l.config.Connect(l.ctx, l.name, l.reportBlocked)
 }
 
 func (l *Link) reportBlocked(block amqp091.Blocking) {
@@ -137,6 +131,7 @@ func (l *Link) supervise(c *Connection) {
 		case <-c.Closed:
 		case <-l.ctx.Done():
 			c.Close()
+			<-c.Closed
 			l.setState(&State{Cause: errClosed})
 			return
 		}
