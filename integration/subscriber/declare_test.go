@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
@@ -179,8 +180,15 @@ func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
 		for _, connection := range connections {
 			s, err := newSubscriber(connection, config{
 				Declare: func(d subscriber.Declaration, topic string) error {
-					_, err := d.Channel.QueueDeclare(topic, true, false, false, false, quorum)
-					return err
+					for channel := d.Channel; ; {
+						_, err := channel.QueueDeclare(topic, true, false, false, false, quorum)
+						if !refusal.IsAbsent(err) { // another instance is just declaring it
+							return err
+						}
+						if channel, err = d.Broker.OpenChannel(); err != nil {
+							return err
+						}
+					}
 				},
 			}, nil)
 			require.NoError(t, err)

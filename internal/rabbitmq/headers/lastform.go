@@ -2,7 +2,6 @@ package headers
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -47,7 +46,7 @@ func lastForm(whole amqp091.Publishing, msg *message.Message, why string) (last 
 		last.Headers[publisher.UUIDHeader] = uuid
 	}
 	slices.Sort(names)
-	parts := []string{listed("properties", slices.Sorted(maps.Keys(properties091(&whole))))}
+	parts := []string{listed("properties", propertiesIn(&whole))}
 	parts = append(parts, listed("headers", names))
 	off = strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), "; ")
 	if off == "" { // it was in its last form before
@@ -60,15 +59,20 @@ func lastForm(whole amqp091.Publishing, msg *message.Message, why string) (last 
 	return last, off
 }
 
-// properties091 returns the names of the properties that a publishing has.
-func properties091(p *amqp091.Publishing) map[string]bool {
-	all := map[string]bool{
-		"content-type": p.ContentType != "", "content-encoding": p.ContentEncoding != "",
-		"correlation-id": p.CorrelationId != "", "reply-to": p.ReplyTo != "",
-		"message-id": p.MessageId != "", "type": p.Type != "", "app-id": p.AppId != "",
-		"priority": p.Priority != 0, "timestamp": !p.Timestamp.IsZero(),
+// propertiesIn returns the names of the properties that a publishing has.
+func propertiesIn(p *amqp091.Publishing) (all []string) {
+	for i, text := range textsOf(p) {
+		if *text != "" {
+			all = append(all, textNames[i])
+		}
 	}
-	maps.DeleteFunc(all, func(_ string, has bool) bool { return !has })
+	if p.Priority != 0 {
+		all = append(all, "priority")
+	}
+	if !p.Timestamp.IsZero() {
+		all = append(all, "timestamp")
+	}
+	slices.Sort(all)
 	return all
 }
 

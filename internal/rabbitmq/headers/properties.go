@@ -1,6 +1,7 @@
 package headers
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -10,49 +11,55 @@ import (
 
 // properties are the parts of a delivery that its message does not have.
 type properties struct {
-	ContentType     string
-	ContentEncoding string
-	CorrelationID   string
-	ReplyTo         string
-	MessageID       string
-	Type            string
-	AppID           string
-	UserID          string
-	Exchange        string
-	RoutingKey      string
-	Priority        uint8
-	Timestamp       time.Time
-	Headers         amqp091.Table // those that are not strings, and strings that the app's marshaler left out
-	Raw             bool          // the app's marshaler could not read the message
+	texts     [numTexts]string
+	Priority  uint8
+	Timestamp time.Time
+	Headers   amqp091.Table // those that are not strings, and strings that the app's marshaler left out
+	Raw       bool          // the app's marshaler could not read the message
 }
 
-// The encoding is a sequence of fields: a byte for the field, then its value (see value.go).
+// textNames are those of the properties that are texts, and that a copy has as they were.
+var textNames = [...]string{"content-type", "content-encoding", "type", "app-id", "correlation-id", "reply-to", "message-id"}
+
+// ofMany is how many of them have the same text in many messages.
+const ofMany = 4
+
+// The other texts have no property of a copy.
 const (
-	fieldContentType = iota + 1
-	fieldContentEncoding
-	fieldCorrelationID
-	fieldReplyTo
-	fieldMessageID
-	fieldType
-	fieldAppID
-	fieldUserID
-	fieldExchange
-	fieldRoutingKey
-	fieldPriority
+	textUserID = len(textNames) + iota
+	textExchange
+	textRoutingKey
+	numTexts
+)
+
+// Fields of the encoding besides the texts, each of which has its index: a byte for the field, then its value (see
+// value.go).
+const (
+	fieldPriority = numTexts + iota
 	fieldTimestamp
 	fieldHeaders
 	fieldRaw
 )
 
+// textsIn returns the texts of a delivery, and textsOf those of a publishing, in the order of textNames.
+func textsIn(d *amqp091.Delivery) [len(textNames)]*string {
+	return [...]*string{&d.ContentType, &d.ContentEncoding, &d.Type, &d.AppId, &d.CorrelationId, &d.ReplyTo,
+		&d.MessageId}
+}
+
+func textsOf(p *amqp091.Publishing) [len(textNames)]*string {
+	return [...]*string{&p.ContentType, &p.ContentEncoding, &p.Type, &p.AppId, &p.CorrelationId, &p.ReplyTo,
+		&p.MessageId}
+}
+
 func propertiesOf(d *amqp091.Delivery, msg *message.Message, headers []header) properties {
-	p := properties{
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationID: d.CorrelationId,
-		ReplyTo:   d.ReplyTo,
-		MessageID: d.MessageId, Type: d.Type, AppID: d.AppId, UserID: d.UserId, Priority: d.Priority,
-		Timestamp: d.Timestamp,
+	p := properties{Priority: d.Priority, Timestamp: d.Timestamp}
+	for i, text := range textsIn(d) {
+		p.texts[i] = *text
 	}
+	p.texts[textUserID] = d.UserId
 	if d.Exchange != "" { // on the default exchange the routing key is the queue's name, which a retry does not change
-		p.Exchange, p.RoutingKey = d.Exchange, d.RoutingKey
+		p.texts[textExchange], p.texts[textRoutingKey] = d.Exchange, d.RoutingKey
 	}
 	for _, h := range headers {
 		if isBroker(h.key) || isTransport(h.key) {
@@ -71,21 +78,10 @@ func propertiesOf(d *amqp091.Delivery, msg *message.Message, headers []header) p
 
 // apply gives a copy the properties of the delivery that it is made of.
 func (p *properties) apply(publishing *amqp091.Publishing) {
-	set := func(property *string, value string) {
-		if value != "" {
-			*property = value
-		}
+	for i, text := range textsOf(publishing) {
+		*text = cmp.Or(p.texts[i], *text)
 	}
-	set(&publishing.ContentType, p.ContentType)
-	set(&publishing.ContentEncoding, p.ContentEncoding)
-	set(&publishing.CorrelationId, p.CorrelationID)
-	set(&publishing.ReplyTo, p.ReplyTo)
-	set(&publishing.MessageId, p.MessageID)
-	set(&publishing.Type, p.Type)
-	set(&publishing.AppId, p.AppID)
-	if p.Priority != 0 {
-		publishing.Priority = p.Priority
-	}
+	publishing.Priority = cmp.Or(p.Priority, publishing.Priority)
 	if !p.Timestamp.IsZero() {
 		publishing.Timestamp = p.Timestamp
 	}
@@ -96,52 +92,41 @@ func (p *properties) apply(publishing *amqp091.Publishing) {
 			publishing.Headers[key] = value
 		}
 	}
-	header := func(key, value string) {
-		if value != "" {
-			publishing.Headers[key] = value
-		}
+	if from := p.texts[textExchange]; from != "" {
+		publishing.Headers[exchangeHeader], publishing.Headers[routingKeyHeader] = from, p.texts[textRoutingKey]
 	}
-	header(exchangeHeader, p.Exchange)
-	if p.Exchange != "" {
-		publishing.Headers[routingKeyHeader] = p.RoutingKey
-	}
-	publishing.UserId = p.UserID
+	publishing.UserId = p.texts[textUserID]
 	publishing.DeliveryMode = amqp091.Persistent
-}
-
-// texts returns the properties that are texts, by their field. Other fields are nil.
-func (p *properties) texts() [fieldRoutingKey + 1]*string {
-	return [...]*string{
-		fieldContentType: &p.ContentType, fieldContentEncoding: &p.ContentEncoding,
-		fieldCorrelationID: &p.CorrelationID,
-		fieldReplyTo:       &p.ReplyTo, fieldMessageID: &p.MessageID, fieldType: &p.Type, fieldAppID: &p.AppID,
-		fieldUserID: &p.UserID, fieldExchange: &p.Exchange, fieldRoutingKey: &p.RoutingKey,
-	}
 }
 
 // isShared reports whether many messages can have exactly these properties.
 func (p *properties) isShared() bool {
-	return p.MessageID == "" && p.CorrelationID == "" && p.ReplyTo == "" && p.Timestamp.IsZero() && p.Headers == nil
+	for _, text := range p.texts[ofMany:len(textNames)] {
+		if text != "" {
+			return false
+		}
+	}
+	return p.Timestamp.IsZero() && p.Headers == nil
 }
 
 // appendTo appends the encoding, which is empty for a delivery without any of these properties.
 func (p *properties) appendTo(b []byte) []byte {
-	for field, value := range p.texts() {
-		if value != nil && *value != "" {
-			b = appendText(append(b, byte(field)), *value)
+	for field, text := range p.texts {
+		if text != "" {
+			b = appendText(append(b, byte(field)), text)
 		}
 	}
 	if p.Priority != 0 {
-		b = append(b, fieldPriority, 'B', p.Priority)
+		b = append(b, byte(fieldPriority), 'B', p.Priority)
 	}
 	if !p.Timestamp.IsZero() {
-		b = appendTime(append(b, fieldTimestamp), p.Timestamp)
+		b = appendTime(append(b, byte(fieldTimestamp)), p.Timestamp)
 	}
 	if len(p.Headers) > 0 {
-		b = AppendValue(append(b, fieldHeaders), p.Headers)
+		b = AppendValue(append(b, byte(fieldHeaders)), p.Headers)
 	}
 	if p.Raw {
-		b = append(b, fieldRaw, 't', 1)
+		b = append(b, byte(fieldRaw), 't', 1)
 	}
 	return b
 }
@@ -155,10 +140,9 @@ func (p *properties) decode(encoded string) {
 
 func decodeProperties(encoded string) (properties, error) {
 	var p properties
-	texts := p.texts()
 	d := decoder{rest: []byte(encoded)}
 	for len(d.rest) > 0 && d.err == nil {
-		field := d.byte()
+		field := int(d.byte())
 		value := d.value(maxDepth)
 		ok := false
 		switch field {
@@ -171,8 +155,8 @@ func decodeProperties(encoded string) (properties, error) {
 		case fieldRaw:
 			p.Raw, ok = value.(bool)
 		default:
-			if int(field) < len(texts) && texts[field] != nil {
-				*texts[field], ok = value.(string)
+			if field < numTexts {
+				p.texts[field], ok = value.(string)
 			}
 		}
 		if !ok && d.err == nil {

@@ -194,7 +194,7 @@ func (s *subscription) received(c *consumer) {
 // giveBack makes the receiver give back its backlog of a session, and returns how many messages went back.
 func (s *subscription) giveBack(n *session) int {
 	count := make(chan int, 1)
-	if !s.receiver.ask(request{giveBack: n, count: count}) {
+	if !s.receiver.ask(func() { count <- s.receiver.giveBack(n) }) {
 		return 0
 	}
 	return <-count
@@ -237,25 +237,16 @@ func (n *session) fill(queue string, c *consumer) {
 // channel of its own: the session's channel must be free to cancel the consumer. A quorum queue that is busy answers
 // late, and then states zero messages whatever it has.
 func (n *session) sentAll(queue string) bool {
-	answered := make(chan bool, 1)
-	go func() {
+	all := true
+	answered := n.within(fillTimeout, func() {
 		channel, err := n.connection.OpenChannel()
 		if err != nil {
-			answered <- true
 			return
 		}
 		asked := time.Now()
 		state, err := channel.QueueDeclarePassive(queue, false, false, false, false, nil)
-		answered <- err != nil || state.Messages == 0 && time.Since(asked) < quiet
-		_ = channel.Close()
-	}()
-	patience := time.NewTimer(fillTimeout)
-	defer patience.Stop()
-	select {
-	case all := <-answered:
-		return all
-	case <-n.settler.over:
-	case <-patience.C:
-	}
-	return true
+		all = err != nil || state.Messages == 0 && time.Since(asked) < quiet
+		go channel.Close()
+	})
+	return !answered || all
 }

@@ -81,7 +81,7 @@ func describe(a *arrival) string {
 type receiver struct {
 	*subscription
 	out      chan *message.Message // closed when the subscription stops
-	requests chan request
+	requests chan func()
 	handed   chan *arrival // to the goroutines that await
 	keys     chan string   // of messages that are settled; nil: messages have no keys
 	stopped  chan struct{} // closed after out
@@ -98,21 +98,14 @@ type receiver struct {
 	waiting  map[string]line // by key; a key is in the map while a message with it is in line or handed out
 	aside    int             // messages that were set aside, when it last looked
 	closed   bool            // out is
+	quits    bool            // nothing follows
 }
 
-// A request is what a receiver is to do. One of its fields is set.
-type request struct {
-	begin    *consumer // receive from it
-	giveBack *session  // give back its backlog
-	count    chan int  // receives how many messages go back; has room for one
-	quit     bool      // end: nothing follows
-}
-
-// ask reports whether the receiver does what it is asked for. It waits while the receiver calls a function of the app,
-// until givenUp is closed.
-func (r *receiver) ask(q request) bool {
+// ask makes the receiver's goroutine call a function of this package, and reports whether it does. It waits while the
+// receiver calls a function of the app, until givenUp is closed.
+func (r *receiver) ask(f func()) bool {
 	select {
-	case r.requests <- q:
+	case r.requests <- f:
 		return true
 	case <-r.givenUp:
 	case <-r.over:
@@ -123,7 +116,7 @@ func (r *receiver) ask(q request) bool {
 // quit ends the receiver, and waits for it.
 func (r *receiver) quit() {
 	select {
-	case r.requests <- request{quit: true}:
+	case r.requests <- func() { r.quits = true }:
 		<-r.over
 	case <-r.over:
 	}
@@ -133,7 +126,7 @@ func newReceiver(s *subscription) *receiver {
 	r := &receiver{
 		subscription: s,
 		out:          make(chan *message.Message),
-		requests:     make(chan request),
+		requests:     make(chan func()),
 		stopped:      make(chan struct{}),
 		over:         make(chan struct{}),
 		waiting:      make(map[string]line),
@@ -162,15 +155,16 @@ func (r *receiver) run() {
 		r.add(a)
 	}
 	await := func() { r.await(<-r.handed) } // one for all messages: it allocates
-	for r.step(await) {
+	for !r.quits {
+		r.step(await)
 	}
 	r.giveBack(nil)
 	finished = true
 	close(r.over)
 }
 
-// step waits for one event, and reports whether others follow. await is run for each message that is handed out.
-func (r *receiver) step(await func()) bool {
+// step waits for one event. await is run for each message that is handed out.
+func (r *receiver) step(await func()) {
 	var out chan<- *message.Message
 	var msg *message.Message
 	if !r.subscription.stopped() && r.offer() {
@@ -180,7 +174,7 @@ func (r *receiver) step(await func()) bool {
 	select {
 	case out <- msg: // the select below costs more
 		r.handedOut(await)
-		return true
+		return
 	default:
 	}
 	var deliveries <-chan amqp091.Delivery
@@ -207,32 +201,23 @@ func (r *receiver) step(await func()) bool {
 		}
 	case key := <-r.keys:
 		r.release(key)
-	case q := <-r.requests:
-		return r.do(q)
+	case f := <-r.requests:
+		f()
 	case <-stopping:
 		r.withdraw()
 		r.closed = true
 		close(r.out)
 		close(r.stopped)
 	}
-	return true
 }
 
-// do does what a request asks for. It reports whether other events follow.
-func (r *receiver) do(q request) bool {
-	switch {
-	case q.begin != nil:
-		if r.consumer != nil { // of a session that has ended
-			r.consumer.session.hold() // until all can go back in their order
-			go r.consumer.giveBack()
-		}
-		r.consumer = q.begin
-	case q.giveBack != nil:
-		q.count <- r.giveBack(q.giveBack)
-	case q.quit:
-		return false
+// begin receives from a consumer.
+func (r *receiver) begin(c *consumer) {
+	if r.consumer != nil { // of a session that has ended
+		r.consumer.session.hold() // until all can go back in their order
+		go r.consumer.giveBack()
 	}
-	return true
+	r.consumer = c
 }
 
 // setReady makes it known whether there is a line. While there is no consumer, run waits for the end of the line.

@@ -88,7 +88,8 @@ func (l *scene) consume() {
 	}
 	l.session.consumer.Store(l.consumer)
 	l.session.consumerBegins(l.tag)
-	l.receiver.ask(request{begin: l.consumer})
+	begun := l.consumer
+	l.receiver.ask(func() { l.receiver.begin(begun) })
 	l.setState(l.session)
 }
 

@@ -132,7 +132,7 @@ func (n *session) consume(s *subscription) error {
 		first: first, aside: s.places.Aside(),
 	}
 	n.consumer.Store(begun)
-	s.receiver.ask(request{begin: begun})
+	s.receiver.ask(func() { s.receiver.begin(begun) })
 	return nil
 }
 
@@ -198,20 +198,28 @@ func (n *session) cancel(patience time.Duration) {
 	if c == nil {
 		return
 	}
-	answered := make(chan struct{})
-	go func() {
-		_ = n.channel.Cancel(c.tag, false)
-		close(answered)
-	}()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
-	select {
-	case <-answered:
-	case <-n.closed:
-	case <-limit.C:
+	if !n.within(patience, func() { _ = n.channel.Cancel(c.tag, false) }) && !n.lost() {
 		go n.close()
 		n.settler.end()
 	}
+}
+
+// within runs a function, and reports whether it has returned before the time was over and before the session was lost.
+func (n *session) within(limit time.Duration, f func()) bool {
+	returned := make(chan struct{})
+	go func() {
+		f()
+		close(returned)
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-returned:
+		return true
+	case <-n.settler.over:
+	case <-timer.C:
+	}
+	return false
 }
 
 // retire gives back the backlog of a session whose consumer has ended, waits until its other messages are settled, or
@@ -229,18 +237,7 @@ func (s *subscription) retire(n *session) {
 	case <-n.settler.over:
 	}
 	n.settler.flush()
-	closed := make(chan struct{})
-	go func() {
-		n.close()
-		close(closed)
-	}()
-	limit := time.NewTimer(answerTimeout)
-	defer limit.Stop()
-	select {
-	case <-closed:
-	case <-n.settler.over:
-	case <-limit.C:
-	}
+	n.within(answerTimeout, n.close)
 }
 
 // close closes the channel. When the broker does not answer for very long, it closes the connection.
