@@ -77,17 +77,8 @@ func TestAllFaultsAtOnce(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	for want, change := range map[string]func(*config.Config){
-		"NoRequeueOnNack": func(c *config.Config) { c.AMQP.Consume.NoRequeueOnNack = true },
-		"Transactional":   func(c *config.Config) { c.AMQP.Publish.Transactional = true },
-		"Queue.Exclusive": func(c *config.Config) { c.AMQP.Queue.Exclusive = true },
-		"AutoDelete":      func(c *config.Config) { c.AMQP.Queue.AutoDelete = true },
-		"stream": func(c *config.Config) {
-			c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"}
-		},
-		"Durable is false":     func(c *config.Config) { c.AMQP = amqp.NewNonDurableQueueConfig(uri) },
 		"reserved for the br":  func(c *config.Config) { c.Prefix = "amq.retry" },
-		"at most 244":          func(c *config.Config) { c.Prefix = strings.Repeat("p", 250) },
-		"only the characters":  func(c *config.Config) { c.Prefix = "#" },
+		"Durable is false":     func(c *config.Config) { c.AMQP = amqp.NewNonDurableQueueConfig(uri) },
 		"AmqpURI cannot be re": func(c *config.Config) { c.AMQP.Connection.AmqpURI = "http://localhost" },
 	} {
 		_, err := config.NewBuilder(configOf(change))

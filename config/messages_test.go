@@ -39,26 +39,6 @@ func TestMessageAlwaysHasMetadata(t *testing.T) {
 	}
 }
 
-func TestDeadLettersAreRead(t *testing.T) {
-	b := builderOf(t, func(c *config.Config) { c.AMQP = pubSub(uri, "billing") }, func(c *config.Config) {
-		c.AMQP.Consume.Exclusive = true
-	})
-	letters := b.DeadLetterSubscriberConfig()
-	assert.Equal(t, b.Topology("orders").DeadLetterQueue(), letters.Queue.GenerateName("orders"))
-	assert.Equal(t, "orders_billing.dead", letters.Queue.GenerateName("orders"))
-	assert.Empty(t, letters.Exchange.GenerateName("orders"))
-	assert.False(t, letters.Consume.Exclusive)
-	msg, err := letters.Marshaler.Unmarshal(amqp091.Delivery{
-		Acknowledger: configtest.Settled{}, Body: []byte("order 1"), Exchange: "retry", RoutingKey: "dead.orders_billing",
-		Headers: amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing", "time": time.Unix(1, 0)}}},
-	})
-	require.NoError(t, err)
-	record, known := retry.ReadRecord(msg.Metadata)
-	require.True(t, known)
-	assert.EqualValues(t, "delivery_limit", record.DeadReason)
-	assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey], "for readers of Watermill's poison queue")
-}
-
 // TestWhereDeadLettersFailed: topic and handler of a dead letter that the broker made are those of its last failure, if the message
 // has them. Readers of Watermill's poison queue find the topic under its key.
 func TestWhereDeadLettersFailed(t *testing.T) {
@@ -93,6 +73,7 @@ func TestWhereDeadLettersFailed(t *testing.T) {
 			assert.Equal(t, test.topic, record.Topic)
 			assert.Equal(t, test.handler, record.Handler)
 			assert.Equal(t, test.failures, record.Failures)
+			assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey])
 			poisoned, found := msg.Metadata[poison.PoisonedTopicKey]
 			assert.Equal(t, test.poisonedTopic, poisoned)
 			assert.Equal(t, test.poisonedTopic != "", found, "there is no empty key")

@@ -3,11 +3,11 @@ package connect_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -133,41 +133,7 @@ func TestAfterClose(t *testing.T) {
 	}
 }
 
-// TestLogsNameTheConnection: the logs of an outage name the one of the two connections that they are about.
-func TestLogsNameTheConnection(t *testing.T) {
-	t.Parallel()
-	proxy, uri := broker.Proxy(t)
-	b := testapp.Config(t)
-	b.AMQP = amqp.NewDurableQueueConfig(uri)
-	b.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
-	b.AMQP.Connection.Reconnect.BackoffInitialInterval = 50 * time.Millisecond
-	b.AMQP.Connection.Reconnect.BackoffMaxInterval = time.Second
-	logs := watermill.NewCaptureLogger()
-	rabbit, err := config.Connect(b, logs)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, rabbit.Close()) }()
-	logged := func(text string) {
-		t.Helper()
-		testapp.Eventually(t, func() bool {
-			var names []any
-			for _, messages := range logs.Captured() {
-				for _, m := range messages {
-					if m.Msg == text {
-						names = append(names, m.Fields["connection"])
-					}
-				}
-			}
-			return slices.Contains(names, any("consuming")) && slices.Contains(names, any("publishing"))
-		}, "%s, of both connections", text)
-	}
-	proxy.Stop()
-	logged("Connection lost, reconnecting")
-	logged("Cannot reconnect")
-	require.NoError(t, proxy.Start())
-	logged("Connected again")
-}
-
-// TestHealth before, in and after an outage of the network.
+// TestHealth before, in and after an outage of the network. The logs name the connection that they are about.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	proxy, uri := broker.Proxy(t)
@@ -209,9 +175,20 @@ func TestHealth(t *testing.T) {
 		require.ErrorContains(t, err, text)
 	}
 	require.ErrorIs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("lost")...), publish.ErrNotConnected)
+	logged := func(text string) {
+		t.Helper()
+		for _, connection := range []string{"consuming", "publishing"} {
+			testapp.Eventually(t, func() bool {
+				return slices.ContainsFunc(s.Log.Lines(text), func(line string) bool { return strings.Contains(line, "connection:"+connection) })
+			}, "%s, of the connection %s", text, connection)
+		}
+	}
+	logged("Connection lost, reconnecting")
+	logged("Cannot reconnect")
 
 	require.NoError(t, proxy.Start())
 	testapp.Eventually(t, func() bool { return s.Health().Ready() == nil }, "it is ready again")
+	logged("Connected again")
 	h = s.Health()
 	require.NotEmpty(t, h.Links[0].LastError)
 	require.NotEmpty(t, h.Links[1].LastError)

@@ -2,7 +2,6 @@ package connect_test
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -224,32 +222,4 @@ func TestFanIn(t *testing.T) {
 	done.Wait(t, 4, soon)
 	assert.Empty(t, done.Twice())
 	assert.Equal(t, 1, s.Log.Warnings("no retry middleware"), "for both topics of the handler")
-}
-
-// TestRouterWithSeveralGroups: one Middleware for a router whose handlers have several groups and schedules. Each
-// message uses its own.
-func TestRouterWithSeveralGroups(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t, testapp.FanOut)
-	s.Router.AddMiddleware(s.Middleware)
-	done := testapp.NewLedger()
-	for i, group := range []string{"a", "b", "c"} {
-		subscriber, err := s.Subscriber(group, retry.Options{
-			Group: group, Policy: &retry.Policy{Schedule: backoff.Constant(time.Duration(100+10*i)*time.Millisecond, i+1)},
-		})
-		require.NoError(t, err)
-		s.Router.AddConsumerHandler(group, s.Queue("orders"), subscriber, func(msg *message.Message) error {
-			done.Add(fmt.Sprint(group, " failures ", testapp.Failures(msg)))
-			return errDown
-		})
-	}
-	s.Run()
-	s.Publish(s.Queue("orders"), "1")
-	done.Wait(t, 2+3+4, soon)
-	for i, group := range []string{"a", "b", "c"} {
-		letter := testapp.Take(t, s.Queue("orders")+"_"+group+".dead", 1)[0]
-		assert.Equal(t, fmt.Sprint(i+2), letter.Headers[recordkey.Failures])
-		assert.Equal(t, group, letter.Headers[recordkey.Handler])
-	}
-	assert.Empty(t, done.Twice())
 }

@@ -91,24 +91,3 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 	assert.Len(t, laneOf, n)
 	assert.Len(t, waited, n, "none lost")
 }
-
-// A handler's own jitter, and that of the connection.
-func TestJitterOfAHandler(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t, func(b *config.Config) { b.Policy.Jitter = 0.1 })
-	fail := func(*message.Message) error { return errDown }
-	s.AddConsumerHandler(s.Router, "first", s.Queue("orders"), fail)
-	s.AddConsumerHandler(s.Router, "second", s.Queue("mails"), fail,
-		retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond},
-			Jitter: 1}})
-	s.Run()
-	tier := func(topic, delay string) string { return s.Queue(topic) + "." + s.Name + "." + delay }
-	for _, queue := range []string{
-		tier("orders", "100ms"), tier("orders", "101ms"), tier("orders", "109ms"), tier("orders", "326ms"),
-		tier("mails", "100ms"), tier("mails", "113ms"), tier("mails", "188ms"), tier("mails", "563ms"),
-	} {
-		assert.True(t, testapp.Exists(t, queue), queue)
-	}
-	assert.False(t, testapp.Exists(t, tier("mails", "101ms")), "the handler's jitter replaces that of the connection")
-	assert.False(t, testapp.Exists(t, tier("orders", "188ms")))
-}

@@ -2,7 +2,6 @@ package connect_test
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"testing"
 	"time"
@@ -61,30 +60,6 @@ func TestSchedulesOfOneQueue(t *testing.T) {
 	}
 }
 
-// TestScheduleOfTheMiddlewareOption: the tiers of a handler are those of its changed configuration.
-func TestScheduleOfTheMiddlewareOption(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t)
-	tier := func(delay string) string { return s.Queue("orders") + "." + s.Name + "." + delay }
-	done := testapp.NewLedger()
-	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
-		if testapp.Failures(msg) < 2 {
-			return errDown
-		}
-		done.Add(msg.UUID)
-		return nil
-	}, retry.Options{
-		Policy: &retry.Policy{Schedule: backoff.Schedule{70 * time.Millisecond, 80 * time.Millisecond}},
-	})
-	s.Run()
-	for _, delay := range []string{"70ms", "80ms"} {
-		assert.True(t, testapp.Exists(t, tier(delay)), delay)
-	}
-	assert.False(t, testapp.Exists(t, tier("1h")))
-	s.Publish(s.Queue("orders"), "1")
-	done.Wait(t, 1, soon)
-}
-
 // TestDeletedTiersAreDeclaredAgain, those of all schedules of the queue.
 func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 	t.Parallel()
@@ -112,25 +87,6 @@ func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 		assert.True(t, testapp.Exists(t, tier), tier)
 	}
 	assert.Empty(t, s.Log.Lines("holding"))
-}
-
-// TestDeclaredOnce: handlers of one topic declare its topology once, also with several schedules.
-func TestDeclaredOnce(t *testing.T) {
-	t.Parallel()
-	built := make(chan string, 100)
-	s := testapp.New(t, func(b *config.Config) { b.AMQP.TopologyBuilder = &amqp.SpyTopologyBuilder{Built: built} })
-	for i := range 16 {
-		s.AddConsumerHandler(s.Router, fmt.Sprint("billing-", i), s.Queue("orders"),
-			func(*message.Message) error { return nil },
-			retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Duration(100+i%3) * time.Millisecond}}})
-	}
-	s.AddConsumerHandler(s.Router, "mail", s.Queue("mails"), func(*message.Message) error { return nil })
-	s.Run()
-	var topologies []string
-	for range len(built) {
-		topologies = append(topologies, <-built)
-	}
-	assert.ElementsMatch(t, []string{s.Queue("orders"), s.Queue("mails")}, topologies)
 }
 
 // TestConcurrency: as many messages as configured are in flight, and not one more.

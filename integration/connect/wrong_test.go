@@ -196,6 +196,7 @@ func TestFaultsOfAllHandlers(t *testing.T) {
 	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.Queue("orders")), want[0])
 	assert.False(t, testapp.Exists(t, s.Queue("orders")), "nothing is declared")
 	assert.Empty(t, s.Health().Subscriptions)
+	require.ErrorContains(t, s.Publisher().Publish("orders", testapp.Messages("1")...), "AMQP.Publish.GenerateRoutingKey is nil")
 }
 
 // oneQueue gives all topics the same queue.
@@ -216,27 +217,4 @@ func TestWrongSubscriber(t *testing.T) {
 	_, err = subscriber.Subscribe(context.Background(), s.Queue("orders"))
 	require.ErrorContains(t, err, `Group is "mails"`)
 	require.ErrorContains(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(s.Queue("orders")), `Group is "mails"`)
-}
-
-// TestPublishTopicWithoutRoutingKey is refused when the handler is added.
-func TestPublishTopicWithoutRoutingKey(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t, func(b *config.Config) { b.AMQP.Publish.GenerateRoutingKey = nil })
-	s.AddHandler(s.Router, "billing", s.Queue("orders"), s.Queue("invoices"), message.PassthroughHandler,
-		retry.Options{Concurrency: -1})
-	err := s.Router.Run(context.Background())
-	require.ErrorContains(t, err, "AMQP.Publish.GenerateRoutingKey is nil")
-	require.ErrorContains(t, err, "Concurrency is -1")
-	require.ErrorContains(t, s.Publisher().Publish("orders", testapp.Messages("1")...),
-		"AMQP.Publish.GenerateRoutingKey is nil")
-}
-
-// TestNoBroker: Connect returns why it cannot connect, without the password.
-func TestNoBroker(t *testing.T) {
-	t.Parallel()
-	b := testapp.Config(t)
-	b.AMQP.Connection.AmqpURI = "amqp://shop:secret@127.0.0.1:1/"
-	_, err := config.Connect(b, nil)
-	require.ErrorContains(t, err, "cannot open the connection for consuming")
-	assert.NotContains(t, err.Error(), "secret")
 }

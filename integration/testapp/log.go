@@ -15,6 +15,21 @@ type Log struct {
 	lines []string
 }
 
+// with is a Log whose lines have further fields.
+type with struct {
+	*Log
+	fields watermill.LogFields
+}
+
+func (w with) Error(msg string, err error, fields watermill.LogFields) {
+	w.Log.Error(msg, err, w.fields.Add(fields))
+}
+func (w with) Warn(msg string, fields watermill.LogFields) { w.Log.Warn(msg, w.fields.Add(fields)) }
+func (w with) Info(msg string, fields watermill.LogFields) { w.Log.Info(msg, w.fields.Add(fields)) }
+func (w with) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return with{w.Log, w.fields.Add(fields)}
+}
+
 func (l *Log) add(level, msg string, err error, fields watermill.LogFields) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -25,11 +40,13 @@ func (l *Log) add(level, msg string, err error, fields watermill.LogFields) {
 func (l *Log) Error(msg string, err error, fields watermill.LogFields) {
 	l.add("error", msg, err, fields)
 }
-func (l *Log) Warn(msg string, fields watermill.LogFields)      { l.add("warn", msg, nil, fields) }
-func (l *Log) Info(msg string, fields watermill.LogFields)      { l.add("info", msg, nil, fields) }
-func (l *Log) Debug(string, watermill.LogFields)                {}
-func (l *Log) Trace(string, watermill.LogFields)                {}
-func (l *Log) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+func (l *Log) Warn(msg string, fields watermill.LogFields) { l.add("warn", msg, nil, fields) }
+func (l *Log) Info(msg string, fields watermill.LogFields) { l.add("info", msg, nil, fields) }
+func (l *Log) Debug(string, watermill.LogFields)           {}
+func (l *Log) Trace(string, watermill.LogFields)           {}
+func (l *Log) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return with{l, fields}
+}
 
 func (l *Log) Count(text string) int {
 	return len(l.Lines(text))
