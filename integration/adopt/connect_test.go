@@ -17,26 +17,26 @@ func TestFromThePartsToConnect(t *testing.T) {
 	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	queues := d.queues()
-	f := d.send(1000)
-	work(t, 25, old...)
+	f := d.send(400)
+	work(t, 10, old...)
 
 	// Step 1: every instance gets Connect, one after the other.
 	updated := []*instance{d.start(connected)}
-	work(t, 25, old[0], old[1], updated[0])
+	work(t, 10, old[0], old[1], updated[0])
 	broker.Eventually(t, patience, func() bool {
 		return old[0].retried.Len() > 0 && updated[0].retried.Len() > 0 && old[0].returned.Load() > 0 && updated[0].returned.Load() > 0
 	}, "instances of both builds retry, and process what comes back")
 	old[0].stop()
 	updated = append(updated, d.start(connected))
-	work(t, 25, old[1], updated[0], updated[1])
+	work(t, 10, old[1], updated[0], updated[1])
 	old[1].stop()
-	work(t, 50, updated...)
+	work(t, 20, updated...)
 
 	// A rollback.
 	back := d.start(withMiddleware)
-	work(t, 25, back, updated[0], updated[1])
+	work(t, 10, back, updated[0], updated[1])
 	updated[0].stop()
-	work(t, 25, back, updated[1])
+	work(t, 10, back, updated[1])
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
 	assert.Equal(t, queues, d.queues(), "no queue is new")

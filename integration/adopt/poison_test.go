@@ -38,31 +38,31 @@ func TestFromRetryAndPoisonQueue(t *testing.T) {
 				return i.start()
 			}
 			before := []*instance{old(stock), old(stock)}
-			f := d.send(500)
-			work(t, 25, before...)
+			f := d.send(300)
+			work(t, 10, before...)
 			broker.Eventually(t, patience, func() bool { return testapp.Depth(t, poisoned) > 0 }, "the poison queue is in use")
 
 			// Step 1: every instance gets the library's subscriber, and keeps Retry and PoisonQueue.
 			first := []*instance{old(steps[0])}
-			work(t, 25, before[0], before[1], first[0])
+			work(t, 10, before[0], before[1], first[0])
 			before[0].stop()
 			first = append(first, old(steps[0]))
 			before[1].stop()
-			work(t, 25, first...)
+			work(t, 10, first...)
 
 			// Step 2: every instance gets the middleware, in the place of Retry and PoisonQueue.
 			second := []*instance{d.start(steps[1])}
-			work(t, 25, first[0], first[1], second[0])
+			work(t, 10, first[0], first[1], second[0])
 			broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
 				"instances of step 1 process what comes back from a tier")
 			first[0].stop()
 			second = append(second, d.start(steps[1]))
 			first[1].stop()
-			work(t, 50, second...)
+			work(t, 20, second...)
 
 			// Step 3: nothing more comes to the poison queue. Its letters go back to the work queue.
 			left := testapp.Depth(t, poisoned)
-			f.more(100)
+			f.more(40)
 			assert.Equal(t, left, testapp.Depth(t, poisoned))
 			store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: d.prefix}, nil)
 			require.NoError(t, err)

@@ -35,8 +35,8 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	others := other.send(50)
 
 	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
-	f := d.send(1000)
-	work(t, 200, running...)
+	f := d.send(400)
+	work(t, 60, running...)
 
 	// Step 1: every instance loses the middleware and keeps the subscriber configuration.
 	running = d.replace(running, subscriberOnly)
@@ -67,8 +67,8 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	// Step 4: every instance loses the library.
 	assert.Greater(t, running[0].returned.Load()+running[1].returned.Load(), returned)
 	running = d.replace(running, stock)
-	f.more(200)
-	work(t, 100, running...)
+	f.more(60)
+	work(t, 40, running...)
 
 	// Step 5: what is left on the broker, but for what the other app uses.
 	broker.Ctl(t, "clear_policy", policy)
@@ -77,10 +77,10 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 		broker.Ctl(t, "delete_queue", queue)
 	}
 	assert.Equal(t, http.StatusBadRequest, deleteExchange(t, d.prefix+"?if-unused=true"), "the other app uses the prefix")
-	f.more(200)
+	f.more(60)
 	d.balance(f, d.queue, d.prefix+".orphans")
 	assert.Equal(t, []string{d.queue}, d.queues(), "of the app nothing is left but its own queue")
-	others.more(100)
+	others.more(40)
 	other.balance(others, append(other.tiers(), other.queue, other.queue+".dead")...)
 }
 
@@ -89,7 +89,7 @@ func (d *deployment) replace(running []*instance, b build) (replaced []*instance
 	d.t.Helper()
 	for n, old := range running {
 		replaced = append(replaced, d.start(b))
-		work(d.t, 20, append(slices.Clone(replaced), running[n:]...)...)
+		work(d.t, 10, append(slices.Clone(replaced), running[n:]...)...)
 		old.stop()
 	}
 	return replaced
@@ -134,8 +134,8 @@ func TestRemovalWithANewQueue(t *testing.T) {
 	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
 	assert.True(t, d.declaredByLibrary())
 	require.ErrorContains(t, d.subscribe(d.instance(stock)), "406")
-	f := d.send(2000)
-	work(t, 200, running...)
+	f := d.send(800)
+	work(t, 60, running...)
 
 	// Step 1: every instance loses the middleware and keeps the subscriber configuration.
 	running = d.replace(running, subscriberOnly)
@@ -149,7 +149,7 @@ func TestRemovalWithANewQueue(t *testing.T) {
 
 	// Step 3: messages go to the new queue.
 	f.moveTo(stocks[0].queue)
-	work(t, 100, stocks...)
+	work(t, 40, stocks...)
 
 	// Step 4: nothing waits, and nothing is on the old queue.
 	d.waitUntilEmpty(append(d.tiers(), d.queue)...)
@@ -169,7 +169,7 @@ func TestRemovalWithANewQueue(t *testing.T) {
 		assert.Equal(t, http.StatusNoContent, deleteExchange(t, exchange))
 	}
 	broker.Ctl(t, "delete_queue", d.prefix+".orphans")
-	f.more(200)
+	f.more(60)
 	d.balance(f, stocks[0].queue)
 	assert.Equal(t, []string{stocks[0].queue}, d.queues())
 }

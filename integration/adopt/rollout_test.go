@@ -35,33 +35,33 @@ func rollOut(t *testing.T, step1, step2 build) {
 	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	old := []*instance{d.start(stock), d.start(stock)}
-	f := d.send(1000)
-	work(t, 25, old...)
+	f := d.send(400)
+	work(t, 10, old...)
 
 	// Step 1: every instance gets the library's subscriber, one after the other.
 	first := []*instance{d.start(step1)}
-	work(t, 25, old[0], old[1], first[0])
+	work(t, 10, old[0], old[1], first[0])
 	old[0].stop()
 	first = append(first, d.start(step1))
-	work(t, 25, old[1], first[0], first[1])
+	work(t, 10, old[1], first[0], first[1])
 	for _, i := range first {
 		assert.Equal(t, 1, i.log.Count("rabbitmqctl set_policy"), "one warning: the existing queue has no dead-letter exchange")
 	}
 
 	// No old instance is left.
 	old[1].stop()
-	work(t, 25, first...)
+	work(t, 10, first...)
 
 	// Step 2: every instance gets the middleware. What comes back from a tier reaches instances without it, too.
 	second := []*instance{d.start(step2)}
-	work(t, 25, first[0], first[1], second[0])
+	work(t, 10, first[0], first[1], second[0])
 	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
 		"instances of step 1 process what comes back from a tier")
 	first[0].stop()
 	second = append(second, d.start(step2))
-	work(t, 25, first[1], second[0], second[1])
+	work(t, 10, first[1], second[0], second[1])
 	first[1].stop()
-	work(t, 50, second...)
+	work(t, 20, second...)
 	broker.Eventually(t, patience, func() bool { return second[0].returned.Load() > 0 && second[1].returned.Load() > 0 },
 		"messages come back to instances with the middleware")
 

@@ -29,8 +29,8 @@ func TestChangedSchedule(t *testing.T) {
 	}
 	oldTiers := d.tiers()
 	old := d.start(withMiddleware)
-	f := d.send(1000)
-	work(t, 50, old)
+	f := d.send(400)
+	work(t, 20, old)
 
 	// Step 1: every instance gets the new schedule.
 	broker.Eventually(t, patience, func() bool {
@@ -39,7 +39,7 @@ func TestChangedSchedule(t *testing.T) {
 	alone.Store(false)
 	d.schedule = backoff.Schedule{500 * time.Millisecond}
 	updated := d.start(withMiddleware)
-	work(t, 50, old, updated)
+	work(t, 20, old, updated)
 	old.stop()
 
 	// Step 2: nothing waits on the old tiers. What did comes back from them, and its failures are counted on.
@@ -50,7 +50,7 @@ func TestChangedSchedule(t *testing.T) {
 	for _, tier := range oldTiers {
 		broker.Ctl(t, "delete_queue", tier)
 	}
-	work(t, 100, updated)
+	work(t, 40, updated)
 	broker.Eventually(t, patience, func() bool { return updated.retried.Counts()[d.queue+"."+d.prefix+".500ms"] > 0 }, "messages fail with the new schedule")
 
 	names := d.queues()
