@@ -104,13 +104,6 @@ func ExampleTopology_Validate() {
 	// work queue "orders.#": its name must not contain the words * or #, which are patterns in the bindings of a topic exchange
 }
 
-// Dead letters stay in their queue until a consumer reads them. Any AMQP client can.
-func ExampleTopology_DeadLetterQueue() {
-	fmt.Println(orders().DeadLetterQueue())
-	// Output:
-	// orders.dead
-}
-
 // The error names the object, the argument and both values.
 func ExampleArgumentConflictError() {
 	var err error = &topology.ArgumentConflictError{Object: "orders.retry.10s", Argument: "x-message-ttl", Want: "10000", Have: "5000"}
@@ -155,11 +148,4 @@ func ExampleTopology_Group() {
 	// Output:
 	// shop shop.retry shop.retry.10s
 	// shop shop.retry shop.retry.10s
-}
-
-// Copies that wait are published to this exchange.
-func ExampleTopology_Exchange() {
-	fmt.Println(orders().Exchange())
-	// Output:
-	// retry
 }

@@ -146,6 +146,5 @@ func TestRefusedLimits(t *testing.T) {
 		assert.ErrorContains(t, topology.Config{Tiers: schedule.Tiers(), DeadLetters: limits}.Validate(), "DeadLetters."+want)
 	}
 	assert.NoError(t, topology.Config{Tiers: schedule.Tiers(), DeadLetters: topology.Retention{MaxLength: 1, MaxAge: backoff.MaxDelay}}.Validate())
-	assert.Equal(t, "MaxLength 1, MaxAge 24h", topology.Retention{MaxLength: 1, MaxAge: 24 * time.Hour}.String())
 	assert.Equal(t, "none", topology.Retention{}.String())
 }

@@ -65,6 +65,24 @@ func TestOtherPrefixIsWarnedAboutOnce(t *testing.T) {
 	assert.False(t, differs)
 }
 
+// A work queue that refuses messages while it is full is warned of once. One with reject-publish and no limit is never
+// full.
+func TestAQueueThatRefusesMessagesIsWarnedAboutOnce(t *testing.T) {
+	limited := amqp091.Table{"x-overflow": "reject-publish", "x-max-length": int64(10), "x-dead-letter-exchange": "dead"}
+	for want, have := range map[int]amqp091.Table{0: {"x-overflow": "reject-publish", "x-dead-letter-exchange": "dead"}, 1: limited} {
+		logs := watermill.NewCaptureLogger()
+		i := New(Config{})
+		for range 2 {
+			require.NoError(t, i.checkQueue(topology.Queue{Name: "orders", Durable: true, Arguments: have}, have, parseVersion("4.3.6"), logs))
+		}
+		warnings := logs.Captured()[watermill.InfoLogLevel]
+		require.Len(t, warnings, want)
+		if want == 1 {
+			assert.Contains(t, warnings[0].Msg, `work queue "orders" refuses messages while it is full`)
+		}
+	}
+}
+
 // TestADeclarationIsRepeatedWhileAQueueIsAbsent: the text is that of RabbitMQ 4.0.5 while another client declares the queue.
 func TestADeclarationIsRepeatedWhileAQueueIsAbsent(t *testing.T) {
 	missing := &amqp091.Error{Code: amqp091.NotFound, Server: true, Reason: "NOT_FOUND - no queue 'orders.dead' in vhost '/'"}
