@@ -17,9 +17,6 @@ type Settings struct {
 	// most 244 bytes of A-Z, a-z, 0-9, -, _, . and :. Apps may share a prefix. Metadata keys do not depend on it.
 	Prefix string
 
-	// NoInbox refuses work queues that need an inbox in their group: see topology.Config.
-	NoInbox bool
-
 	// QueueType is the type of tier and dead-letter queues. The default is topology.Quorum.
 	QueueType topology.QueueType
 

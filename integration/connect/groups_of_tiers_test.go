@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -63,15 +62,4 @@ func TestGroupBringsMessagesBackToTheirOwnQueue(t *testing.T) {
 	for uuid, count := range tries.Counts() {
 		assert.Equal(t, 3, count, uuid)
 	}
-}
-
-func TestGroupWithoutInboxRefusesAClassicQueue(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t, func(b *config.Config) { b.Policy.TierGroup, b.NoInbox = b.Prefix+"_group", true })
-	_, err := broker.Channel(t).QueueDeclare(s.Queue("orders"), true, false, false, false, nil)
-	require.NoError(t, err)
-	subscriber, err := s.Subscriber("billing")
-	require.NoError(t, err)
-	_, err = subscriber.Subscribe(t.Context(), s.Queue("orders"))
-	require.ErrorContains(t, err, "without an inbox: it is a classic queue")
 }

@@ -207,7 +207,7 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	topology := direct.Topology(queue)
 	exported, err := json.Marshal(topology)
 	require.NoError(t, err)
-	w.add(topology.String(), string(exported), topology)
+	w.add(string(exported), topology)
 	w.add(direct.Topology("orders.dead").Validate())
 
 	consuming := cut.SubscriberConfig()

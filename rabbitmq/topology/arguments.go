@@ -13,28 +13,21 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 )
 
-// A value checks the value of an argument, and returns it as it is declared: all integers as int64, because amqp091-go
-// cuts an int to 32 bits. Where the value is wrong it returns what it must be.
-type value func(any) (declared any, want string)
-
 // accepted are the arguments that may be added to tiers and dead-letter queues. Each has values that the library does
 // not rely on. The RabbitMQ manual defines them under "Optional Arguments", "Quorum Queues" and "Classic Queues".
 type accepted map[string]struct {
-	value value
+	words []string  // empty: a positive integer
 	only  QueueType // empty: of both types
 }
 
 var (
 	deadLetterKeys = accepted{
-		queuearg.QueueLeaderLocator:     {value: oneOf(queuearg.Balanced, queuearg.ClientLocal)},
-		queuearg.QuorumInitialGroupSize: {value: positive, only: Quorum},
-		queuearg.QuorumTargetGroupSize:  {value: positive, only: Quorum},
-		queuearg.QueueVersion:           {value: positive, only: Classic},
+		queuearg.QueueLeaderLocator:     {words: []string{queuearg.Balanced, queuearg.ClientLocal}},
+		queuearg.QuorumInitialGroupSize: {only: Quorum},
+		queuearg.QuorumTargetGroupSize:  {only: Quorum},
+		queuearg.QueueVersion:           {only: Classic},
 	}
-	tierKeys = deadLetterKeys.and(accepted{
-		queuearg.MaxLength:      {value: positive},
-		queuearg.MaxLengthBytes: {value: positive},
-	})
+	tierKeys = deadLetterKeys.and(accepted{queuearg.MaxLength: {}, queuearg.MaxLengthBytes: {}})
 )
 
 // inboxKeys are the arguments of tiers that inboxes get too. A length limit is not among them: an inbox that refuses
@@ -112,8 +105,13 @@ func (a accepted) faults(
 		case rule.only != "" && rule.only != kind:
 			fault("only queues of type %s have it, and QueueType is %s: remove it", rule.only, kind)
 		default:
-			if _, want := rule.value(arguments[key]); want != "" {
-				fault("it must be %s", want)
+			if _, ok := declared(rule.words, arguments[key]); ok {
+				continue
+			}
+			if rule.words == nil {
+				fault("it must be an integer from 1 to 9223372036854775807")
+			} else {
+				fault("it must be one of %q", rule.words)
 			}
 		}
 	}
@@ -127,28 +125,24 @@ func (a accepted) declared(arguments amqp091.Table) amqp091.Table {
 	}
 	copied := amqp091.Table{}
 	for key, value := range arguments {
-		copied[key], _ = a[key].value(value)
+		copied[key], _ = declared(a[key].words, value)
 	}
 	return copied
 }
 
-func positive(v any) (any, string) {
-	const want = "an integer from 1 to 9223372036854775807"
-	number := reflect.ValueOf(v)
+// declared returns a value as it is declared: all integers as int64, because amqp091-go cuts an int to 32 bits. It
+// returns false where the value is wrong.
+func declared(words []string, value any) (any, bool) {
+	if words != nil {
+		word, _ := value.(string)
+		return word, slices.Contains(words, word)
+	}
+	number := reflect.ValueOf(value)
 	switch {
-	case number.CanInt() && number.Int() > 0:
-		return number.Int(), ""
-	case number.CanUint() && number.Uint() > 0 && number.Uint() <= math.MaxInt64:
-		return int64(number.Uint()), ""
+	case number.CanInt():
+		return number.Int(), number.Int() > 0
+	case number.CanUint():
+		return int64(number.Uint()), number.Uint() > 0 && number.Uint() <= math.MaxInt64
 	}
-	return nil, want
-}
-
-func oneOf(values ...string) value {
-	return func(v any) (any, string) {
-		if text, ok := v.(string); ok && slices.Contains(values, text) {
-			return text, ""
-		}
-		return nil, fmt.Sprintf("one of %q", values)
-	}
+	return nil, false
 }

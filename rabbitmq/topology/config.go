@@ -58,9 +58,6 @@ type Config struct {
 	// that a policy sets cannot be seen.
 	TierGroup string
 
-	// NoInbox makes Validate refuse a work queue that needs an inbox. It needs a TierGroup.
-	NoInbox bool
-
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.
 	QueueType QueueType
 
@@ -143,10 +140,6 @@ func (c Config) Validate() error {
 		if err := naming.Prefix(c.Prefix).ValidateGroup(c.TierGroup); err != nil {
 			faults = append(faults, err)
 		}
-	}
-	if c.NoInbox && c.TierGroup == "" {
-		fault("NoInbox is true, and TierGroup is empty: only work queues of a group have an inbox; remove NoInbox, " +
-			"or name the group")
 	}
 	if c.QueueType != Quorum && c.QueueType != Classic {
 		fault("QueueType is %q: it must be %q or %q", c.QueueType, Quorum, Classic)

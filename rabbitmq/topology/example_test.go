@@ -115,29 +115,6 @@ func ExampleArgumentConflictError() {
 	// "orders.retry.10s" exists with argument x-message-ttl=5000, wanted is 10000: delete it once it is empty, or configure the value that it has
 }
 
-func ExampleTopology_String() {
-	t := topology.New(topology.Config{
-		Tiers:         backoff.Constant(10*time.Second, 3).Tiers(),
-		WorkQueueMode: topology.Leave,
-		QueueType:     topology.Classic,
-	}, topology.Queue{Name: "orders", Durable: true})
-	fmt.Println(t)
-	// Output:
-	// exchange  retry             direct
-	// exchange  retry.return      direct       alternate-exchange=retry.return.any
-	// exchange  retry.return.any  topic        alternate-exchange=retry.orphans
-	// exchange  retry.orphans     fanout
-	// queue     orders
-	// queue     retry.orphans                  x-delivery-limit=1000000 x-queue-leader-locator=balanced x-queue-type=quorum
-	// queue     orders.dead                    x-queue-type=classic
-	// queue     orders.retry.10s               x-dead-letter-exchange=retry.return x-message-ttl=10000 x-queue-type=classic
-	// binding   retry.orphans                  of retry.orphans
-	// binding   orders.dead       dead.orders  of retry
-	// binding   orders.retry.10s  10s.orders   of retry
-	// binding   orders            *.orders     of retry.return.any
-	// binding   orders            10s.orders   of retry.return
-}
-
 // A group of work queues shares its tiers.
 func ExampleTopology_Group() {
 	config := topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers(), TierGroup: "shop"}

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
@@ -28,7 +29,7 @@ func Merge(topologies ...Topology) (Definitions, error) {
 	fault := func(kind, name string, one, other amqp091.Table) {
 		faults = append(faults, fmt.Errorf("%s %q is needed with different arguments: %s, and %s: configure the same "+
 			"for all work queues that share it",
-			kind, name, textOr(argumentsText(one), "none"), textOr(argumentsText(other), "none")))
+			kind, name, argumentsText(one), argumentsText(other)))
 	}
 	for _, t := range topologies {
 		if t.fault != nil {
@@ -63,13 +64,6 @@ func Merge(topologies ...Topology) (Definitions, error) {
 
 func sameArguments(a, b amqp091.Table) bool {
 	return maps.EqualFunc(a, b, func(x, y any) bool { return reflect.DeepEqual(x, y) })
-}
-
-func textOr(text, empty string) string {
-	if text == "" {
-		return empty
-	}
-	return text
 }
 
 // MarshalJSON returns the definitions in RabbitMQ's form.
@@ -115,8 +109,13 @@ func notNil(table amqp091.Table) amqp091.Table {
 	return table
 }
 
-// definitions returns everything that one work queue needs.
-func (t Topology) definitions() Definitions {
-	return Definitions{Exchanges: t.Exchanges, Queues: slices.Concat([]Queue{t.WorkQueue}, t.Queues),
-		Bindings: t.Bindings}
+func argumentsText(arguments amqp091.Table) string {
+	if len(arguments) == 0 {
+		return "none"
+	}
+	words := make([]string, 0, len(arguments))
+	for _, key := range slices.Sorted(maps.Keys(arguments)) {
+		words = append(words, fmt.Sprintf("%s=%v", key, arguments[key]))
+	}
+	return strings.Join(words, " ")
 }

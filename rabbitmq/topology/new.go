@@ -106,40 +106,28 @@ func (t *Topology) addGroup(n naming.Prefix) {
 	t.Bindings = append(t.Bindings,
 		Binding{Exchange: n.AnyReturnExchange(), Queue: work, Key: naming.AnyReturnKey(work)})
 	t.Bindings = append(t.Bindings, Binding{Exchange: out, Queue: work, Key: naming.MemberKey(work)})
-	switch reason := refusesOrLeaves(t.WorkQueue); {
-	case reason == "":
-	case t.config.NoInbox:
-		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q cannot be in group %q without an inbox: it %s, and "+
-			"32 messages that it does not take "+
-			"stop the retries of the whole group for minutes: remove NoInbox, make it a quorum queue without a "+
-			"length limit, or give it tiers of its own", work, group, reason))
-	default:
-		inbox := Queue{Name: n.InboxQueue(work), Durable: true, Arguments: tierArguments(n.ReturnExchange(), 0, Quorum)}
-		inbox.Arguments[queuearg.DeadLetterRoutingKey] = naming.InboxKey(work)
-		for _, key := range inboxKeys {
-			if value, set := t.config.TierArguments[key]; set {
-				inbox.Arguments[key] = value
-			}
-		}
-		t.Queues = append(t.Queues, inbox)
-		t.Bindings = append(t.Bindings,
-			Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.InboxKey(work)},
-			Binding{Exchange: out, Queue: inbox.Name, Key: naming.AnyReturnKey(work)},
-		)
+	if !refusesOrLeaves(t.WorkQueue) {
+		return
 	}
+	inbox := Queue{Name: n.InboxQueue(work), Durable: true, Arguments: tierArguments(n.ReturnExchange(), 0, Quorum)}
+	inbox.Arguments[queuearg.DeadLetterRoutingKey] = naming.InboxKey(work)
+	for _, key := range inboxKeys {
+		if value, set := t.config.TierArguments[key]; set {
+			inbox.Arguments[key] = value
+		}
+	}
+	t.Queues = append(t.Queues, inbox)
+	t.Bindings = append(t.Bindings,
+		Binding{Exchange: n.ReturnExchange(), Queue: work, Key: naming.InboxKey(work)},
+		Binding{Exchange: out, Queue: inbox.Name, Key: naming.AnyReturnKey(work)},
+	)
 }
 
-// refusesOrLeaves returns why a work queue may not take a message that comes back to it, or nothing.
-func refusesOrLeaves(work Queue) string {
-	switch kind := work.Arguments[queuearg.QueueType]; {
-	case kind == nil || kind == string(Classic):
-		return "is a classic queue, which is away while its node is down"
-	case kind != string(Quorum):
-		return fmt.Sprintf("is of the type %v", kind)
-	case hasAny(work.Arguments, queuearg.MaxLength, queuearg.MaxLengthBytes):
-		return "has a length limit"
-	}
-	return ""
+// refusesOrLeaves reports whether a work queue may not take a message that comes back to it: a classic queue is away
+// while its node is down, and one with a length limit can be full.
+func refusesOrLeaves(work Queue) bool {
+	return work.Arguments[queuearg.QueueType] != string(Quorum) ||
+		hasAny(work.Arguments, queuearg.MaxLength, queuearg.MaxLengthBytes)
 }
 
 func alternate(exchange string) amqp091.Table {

@@ -2,10 +2,7 @@ package topology
 
 import (
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
-	"text/tabwriter"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -203,40 +200,11 @@ func (t Topology) Verify(channel *amqp091.Channel) error {
 	return nil
 }
 
-// String returns the topology as a table.
-func (t Topology) String() string {
-	var text strings.Builder
-	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	for _, exchange := range t.Exchanges {
-		_, _ = fmt.Fprintf(table, "exchange\t%s\t%s\t%s\n", exchange.Name, exchange.Kind,
-			argumentsText(exchange.Arguments))
-	}
-	for _, queue := range append([]Queue{t.WorkQueue}, t.Queues...) {
-		_, _ = fmt.Fprintf(table, "queue\t%s\t\t%s\n", queue.Name, argumentsText(queue.Arguments))
-	}
-	for _, binding := range t.Bindings {
-		_, _ = fmt.Fprintf(table, "binding\t%s\t%s\tof %s\n", binding.Queue, binding.Key, binding.Exchange)
-	}
-	_ = table.Flush()
-	lines := strings.Split(text.String(), "\n")
-	for i, line := range lines {
-		lines[i] = strings.TrimRight(line, " ")
-	}
-	return strings.Join(lines, "\n")
-}
-
 // MarshalJSON returns the topology in the form of RabbitMQ's definitions of one virtual host.
 func (t Topology) MarshalJSON() ([]byte, error) {
-	if t.fault != nil {
-		return nil, t.fault
+	all, err := Merge(t)
+	if err != nil {
+		return nil, err
 	}
-	return t.definitions().MarshalJSON()
-}
-
-func argumentsText(arguments amqp091.Table) string {
-	words := make([]string, 0, len(arguments))
-	for _, key := range slices.Sorted(maps.Keys(arguments)) {
-		words = append(words, fmt.Sprintf("%s=%v", key, arguments[key]))
-	}
-	return strings.Join(words, " ")
+	return all.MarshalJSON()
 }

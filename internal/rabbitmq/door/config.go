@@ -29,7 +29,7 @@ func (c Config) topology() topology.Config { return c.topologyOf(middleware.Tier
 
 func (c Config) topologyOf(tiers []backoff.Tier) topology.Config {
 	return topology.Config{
-		Tiers: tiers, TierGroup: c.Policy.TierGroup, NoInbox: c.NoInbox, Prefix: c.Prefix, QueueType: c.QueueType,
+		Tiers: tiers, TierGroup: c.Policy.TierGroup, Prefix: c.Prefix, QueueType: c.QueueType,
 		WorkQueueMode: c.WorkQueueMode, DeadLetters: c.DeadLetters,
 		TierArguments: maps.Clone(c.TierArguments), DeadLetterArguments: maps.Clone(c.DeadLetterArguments),
 	}

@@ -62,7 +62,6 @@ func (c *core) topologyConfig(queue string) topology.Config {
 	config := c.topology
 	if group, tiers, found := c.queues.of(queue); found {
 		config.TierGroup, config.Tiers = group, tiers
-		config.NoInbox = config.NoInbox && group != ""
 	}
 	return config
 }

@@ -32,7 +32,7 @@ of Config.
   [
     {"queues": ["orders", "billing"], "schedule": "1s 5s 25s*3 10m"},
     {"queues": ["mails"], "queue_arguments": {"x-queue-type": "quorum"}, "tier_group": "slow", "schedule": "1m 1h",
-     "extra_tiers": "24h", "jitter": 0.2, "prefix": "retry", "no_inbox": false, "queue_type": "quorum",
+     "extra_tiers": "24h", "jitter": 0.2, "prefix": "retry", "queue_type": "quorum",
      "work_queue_mode": "protect",
      "dead_letters": {"max_length": 100000, "max_age": "30d"},
      "tier_arguments": {"x-max-length": 1000000}, "dead_letter_arguments": {}}

@@ -34,7 +34,6 @@ type declaration struct {
 
 	Prefix              string                 `json:"prefix"`
 	TierGroup           string                 `json:"tier_group"`
-	NoInbox             bool                   `json:"no_inbox"`
 	QueueType           topology.QueueType     `json:"queue_type"`
 	WorkQueueMode       topology.WorkQueueMode `json:"work_queue_mode"`
 	DeadLetters         retention              `json:"dead_letters"`
@@ -50,7 +49,7 @@ type retention struct {
 // wanted returns what each work queue needs.
 func (d declaration) wanted(prefix string) []drift.Wanted {
 	config := topology.Config{
-		Prefix: d.Prefix, TierGroup: d.TierGroup, NoInbox: d.NoInbox, QueueType: d.QueueType,
+		Prefix: d.Prefix, TierGroup: d.TierGroup, QueueType: d.QueueType,
 		WorkQueueMode: d.WorkQueueMode,
 		DeadLetters: topology.Retention{MaxLength: d.DeadLetters.MaxLength,
 			MaxAge: time.Duration(d.DeadLetters.MaxAge)},

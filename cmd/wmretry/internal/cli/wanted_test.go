@@ -51,19 +51,19 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 			have, err := parse(t, append(test.args, "--queue", "orders")...)
 			require.NoError(t, err)
 			require.Len(t, have, 1)
-			assert.Equal(t, declared(t, test.change), have[0].String())
+			assert.Equal(t, declared(t, test.change), have[0])
 		})
 	}
 }
 
 // declared returns the topology of a builder with the schedule of one second and a change.
-func declared(t *testing.T, change func(*config.Config)) string {
+func declared(t *testing.T, change func(*config.Config)) topology.Topology {
 	t.Helper()
 	builder := config.Config{AMQP: amqp.NewDurableQueueConfig("amqp://localhost/"), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}}
 	change(&builder)
 	b, err := config.NewBuilder(builder)
 	require.NoError(t, err)
-	return b.Topology("orders").String()
+	return b.Topology("orders")
 }
 
 func TestWrongDeclarations(t *testing.T) {
@@ -101,7 +101,7 @@ func TestFiles(t *testing.T) {
 	} {
 		have, err := parse(t, "--file", file(text))
 		require.NoError(t, err)
-		assert.Equal(t, declared(t, change), have[0].String())
+		assert.Equal(t, declared(t, change), have[0])
 	}
 	example := regexp.MustCompile(`(?s)\n  \[\n.*\n  \]\n`).FindString(newTopologyCommand(&env{}).Long)
 	require.NotEmpty(t, example)
