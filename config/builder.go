@@ -12,27 +12,21 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// Builder makes, around the app's own configuration, what its subscriber and its dead-letter reader need, and the
-// middleware. It is for apps that keep watermill-amqp's subscriber. It is safe for concurrent use.
+// Builder makes, around the app's own configuration, what its subscriber needs, and the middleware. It is for apps that
+// keep watermill-amqp's subscriber. It is safe for concurrent use.
 type Builder struct {
-	app    *amqp.Config // a pointer, so that a struct that holds a builder does not print the password
-	plain  *door.Builder
-	reader *door.DeadLetterReader
+	app   *amqp.Config // a pointer, so that a struct that holds a builder does not print the password
+	plain *door.Builder
 }
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config Config) (*Builder, error) {
-	plain := config.plain()
-	b, err := door.NewBuilder(plain)
-	if err != nil {
-		return nil, err
-	}
-	reader, err := door.NewDeadLetterReader(plain.App, "")
+	b, err := door.NewBuilder(config.plain())
 	if err != nil {
 		return nil, err
 	}
 	own := clone(config.AMQP)
-	return &Builder{&own, b, reader}, nil
+	return &Builder{&own, b}, nil
 }
 
 // SubscriberConfig returns the app's configuration for amqp.NewSubscriber, with two changes. Its topology builder
@@ -51,10 +45,6 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 	c.Marshaler = parts.Marshaler
 	return c
 }
-
-// DeadLetterSubscriberConfig is the function DeadLetterSubscriberConfig for the builder's own AMQP configuration. Every
-// call returns a new copy.
-func (b *Builder) DeadLetterSubscriberConfig() amqp.Config { return deadLetterConfig(*b.app, b.reader) }
 
 // NewTieredRetry returns the retry middleware for the handlers of the builder's subscribers. It opens a connection for
 // the copies of failed messages: a copy counts as published when the broker has routed and confirmed it. A tier or a
@@ -107,15 +97,11 @@ func DeadLetterSubscriberConfig(app amqp.Config, group string) (amqp.Config, err
 	if err != nil {
 		return amqp.Config{}, err
 	}
-	return deadLetterConfig(app, reader), nil
-}
-
-func deadLetterConfig(app amqp.Config, reader *door.DeadLetterReader) amqp.Config {
 	c := clone(app)
 	c.TopologyBuilder = topologyBuilder{topologyBuilderOf(c), reader}
 	c.Marshaler = reader.Marshaler
 	c.Queue.GenerateName = reader.QueueName
 	c.Exchange.GenerateName = func(string) string { return "" }
 	c.Consume.Exclusive = false
-	return c
+	return c, nil
 }

@@ -42,6 +42,14 @@ func pubSub(uri, group string) amqp.Config {
 	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(group))
 }
 
+// reader reads the dead letters of an app.
+func reader(t testing.TB, app amqp.Config) amqp.Config {
+	t.Helper()
+	c, err := config.DeadLetterSubscriberConfig(app, "")
+	require.NoError(t, err)
+	return c
+}
+
 // stock is watermill-amqp's own marshaler.
 func stock(postprocess func(amqp091.Publishing) amqp091.Publishing) amqp.Marshaler {
 	return amqp.DefaultMarshaler{PostprocessPublishing: postprocess}
@@ -177,8 +185,8 @@ func TestAppConfigIsNotChanged(t *testing.T) {
 	for range 2 { // changes of a copy reach neither the app's configuration nor another copy
 		same(b.SubscriberConfig())
 		modify(b.SubscriberConfig())
-		same(b.DeadLetterSubscriberConfig())
-		modify(b.DeadLetterSubscriberConfig())
+		same(reader(t, c.AMQP))
+		modify(reader(t, c.AMQP))
 		b.Topology("orders").WorkQueue.Arguments["x-app"] = "changed"
 	}
 	assert.Equal(t, "own", b.Topology("orders").WorkQueue.Arguments["x-app"])
@@ -201,7 +209,7 @@ func TestBuildersAreApart(t *testing.T) {
 	}
 	assert.Len(t, tokens, 2)
 	assert.NotContains(t, tokens, "")
-	letter, err := b.DeadLetterSubscriberConfig().Marshaler.Unmarshal(configtest.Foreign())
+	letter, err := reader(t, configOf().AMQP).Marshaler.Unmarshal(configtest.Foreign())
 	require.NoError(t, err)
 	assert.NotContains(t, letter.Metadata, msgctx.BuilderKey, "the retry middleware is not for dead letters")
 }

@@ -113,14 +113,6 @@ func ExampleBuilder_Topology() {
 	// retry.return -- 10s.orders --> orders
 }
 
-// An app that has a builder can use it to read its dead letters, too.
-func ExampleBuilder_DeadLetterSubscriberConfig() {
-	reader := build(options()).DeadLetterSubscriberConfig()
-	fmt.Println(reader.Queue.GenerateName("orders"))
-	// Output:
-	// orders.dead
-}
-
 // Every dead letter has a failure record, also if the broker itself dead-lettered the message. The program needs only the app's
 // own configuration.
 func ExampleDeadLetterSubscriberConfig() {

@@ -31,8 +31,10 @@ func (payloadOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 
 // TestMessageAlwaysHasMetadata: the subscriber of v3 writes to the metadata.
 func TestMessageAlwaysHasMetadata(t *testing.T) {
-	b := builderOf(t, func(c *config.Config) { c.AMQP.Marshaler = payloadOnly{} })
-	for _, c := range []amqp.Config{b.SubscriberConfig(), b.DeadLetterSubscriberConfig()} {
+	own := configOf(func(c *config.Config) { c.AMQP.Marshaler = payloadOnly{} })
+	b, err := config.NewBuilder(own)
+	require.NoError(t, err)
+	for _, c := range []amqp.Config{b.SubscriberConfig(), reader(t, own.AMQP)} {
 		msg, err := c.Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("order 1")})
 		require.NoError(t, err)
 		assert.NotNil(t, msg.Metadata)
@@ -42,7 +44,7 @@ func TestMessageAlwaysHasMetadata(t *testing.T) {
 // TestWhereDeadLettersFailed: topic and handler of a dead letter that the broker made are those of its last failure, if the message
 // has them. Readers of Watermill's poison queue find the topic under its key.
 func TestWhereDeadLettersFailed(t *testing.T) {
-	letters := builderOf(t).DeadLetterSubscriberConfig().Marshaler
+	letters := reader(t, configOf().AMQP).Marshaler
 	for name, test := range map[string]struct {
 		headers        amqp091.Table
 		topic, handler string
@@ -90,9 +92,8 @@ func TestDeadReasons(t *testing.T) {
 }
 
 func deadReasonsOf(t *testing.T, prefix string) {
-	b := builderOf(t)
 	writer := builderOf(t, func(c *config.Config) { c.Prefix = prefix })
-	app, letters := writer.SubscriberConfig().Marshaler, b.DeadLetterSubscriberConfig().Marshaler
+	app, letters := writer.SubscriberConfig().Marshaler, reader(t, configOf().AMQP).Marshaler
 	deaths := func(reason string) []any {
 		return []any{
 			amqp091.Table{"reason": reason, "queue": "orders", "time": time.Unix(1700000002, 0)},

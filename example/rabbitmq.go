@@ -41,7 +41,11 @@ func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAda
 	if err != nil {
 		return nil, errors.Join(err, retries.Close())
 	}
-	letters, err := amqp.NewSubscriber(rabbit.DeadLetterSubscriberConfig(), logger)
+	reader, err := config.DeadLetterSubscriberConfig(settings.AMQP, "")
+	if err != nil {
+		return nil, errors.Join(err, retries.Close())
+	}
+	letters, err := amqp.NewSubscriber(reader, logger)
 	if err != nil {
 		return nil, errors.Join(err, retries.Close())
 	}

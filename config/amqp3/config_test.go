@@ -51,9 +51,14 @@ func TestCopies(t *testing.T) {
 	change := func(c amqp.Config) {
 		c.Queue.Arguments["x-app"], c.Connection.Reconnect.BackoffMaxInterval = "changed", 0
 	}
+	own := amqp.NewDurableQueueConfig(uri)
+	own.Queue.Arguments, own.Consume.Exclusive = amqp091.Table{"x-app": "own"}, true
+	own.Connection.Reconnect = &amqp.ReconnectConfig{BackoffMaxInterval: time.Minute}
 	change(app)
 	for range 2 {
-		subscriber, reader := builder.SubscriberConfig(), builder.DeadLetterSubscriberConfig()
+		subscriber := builder.SubscriberConfig()
+		reader, err := amqp3.DeadLetterSubscriberConfig(own, "")
+		require.NoError(t, err)
 		for _, c := range []amqp.Config{subscriber, reader} {
 			assert.Equal(t, "own", c.Queue.Arguments["x-app"])
 			assert.Equal(t, time.Minute, c.Connection.Reconnect.BackoffMaxInterval)

@@ -59,9 +59,11 @@ func dieOf(queue string) {
 }
 
 // deadLetters reads the dead letters of a queue as an app would.
-func deadLetters(t *testing.T, b *config.Builder, queue string) <-chan *message.Message {
+func deadLetters(t *testing.T, queue string) <-chan *message.Message {
 	t.Helper()
-	subscriber, err := amqp.NewSubscriber(b.DeadLetterSubscriberConfig(), watermill.NopLogger{})
+	reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.URL(t)), "")
+	require.NoError(t, err)
+	subscriber, err := amqp.NewSubscriber(reader, watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
 	letters, err := subscriber.Subscribe(t.Context(), queue)
@@ -80,7 +82,7 @@ func TestMessageThatKillsItsProcessIsDeadLettered(t *testing.T) {
 	})
 	a.Declare(queue)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	letters := deadLetters(t, a.Builder, queue)
+	letters := deadLetters(t, queue)
 
 	processes := 0
 	var letter *message.Message
@@ -123,7 +125,7 @@ func TestDeadLettersAreReadAsTheOriginalMessages(t *testing.T) {
 	a.Handle(queue, 1, func(*message.Message) error { return backoff.Permanent(errDown) })
 	a.Run()
 	testapp.Send(t, "", queue, testapp.Orders(3)...)
-	letters := deadLetters(t, a.Builder, queue)
+	letters := deadLetters(t, queue)
 	seen := testapp.NewLedger()
 	for range 3 {
 		select {

@@ -78,16 +78,12 @@ func (p place) builder(t *testing.T, prefix string, schedule backoff.Schedule) *
 	return b
 }
 
-// readers are the configurations with which the dead letters of the place are read.
-func (p place) readers(t *testing.T) map[string]amqp.Config {
+// reader is the configuration with which the dead letters of the place are read.
+func (p place) reader(t *testing.T) amqp.Config {
 	t.Helper()
-	alone, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(p.uri), "")
+	reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(p.uri), "")
 	require.NoError(t, err)
-	return map[string]amqp.Config{
-		"without a builder":              alone,
-		"of another prefix and schedule": p.builder(t, "other", backoff.Constant(7*time.Second, 1)).DeadLetterSubscriberConfig(),
-		"of the default prefix":          p.builder(t, "", backoff.Constant(9*time.Second, 1)).DeadLetterSubscriberConfig(),
-	}
+	return reader
 }
 
 func (p place) subscriber(t *testing.T, reader amqp.Config, log watermill.LoggerAdapter) message.Subscriber {
@@ -150,38 +146,35 @@ func TestReaderOfDeadLettersDeclaresNothing(t *testing.T) {
 	p := newPlace(t)
 	app := p.builder(t, "shop.retry", backoff.Constant(200*time.Millisecond, 1))
 	queue := map[bool]string{false: "orders", true: "invoices"} // by whether the broker dead-letters
-	for name, reader := range p.readers(t) {
-		t.Run(name, func(t *testing.T) {
-			for _, queue := range queue { // what the test has deleted
-				require.NoError(t, app.Topology(queue).Declare(p.channel))
-			}
-			for byBroker, queue := range queue {
-				p.deadLetterOf(t, app, queue, byBroker)
-			}
-			require.NoError(t, p.channel.ExchangeDelete("shop.retry.return", false, false))
-			before := p.declared(t)
-			subscriber := p.subscriber(t, reader, watermill.NopLogger{})
-			for byBroker, queue := range queue {
-				letters, err := subscriber.Subscribe(t.Context(), queue)
-				require.NoError(t, err)
-				letter := next(t, letters)
-				record, known := retry.ReadRecord(letter.Metadata)
-				require.True(t, known)
-				assert.Equal(t, map[bool]retry.DeadReason{false: retry.DeadReasonExhausted, true: "rejected"}[byBroker], record.DeadReason)
-				assert.Equal(t, 2, record.Failures)
-				assert.Equal(t, queue, record.Topic)
-				assert.Equal(t, id0, letter.UUID)
-				assert.Equal(t, "order "+id0, string(letter.Payload))
-				again, err := reader.Marshaler.Marshal(letter)
-				require.NoError(t, err)
-				assert.Equal(t, "c-1", again.CorrelationId)
-				assert.Equal(t, "shop", again.Headers["retry_exchange"], "as the message was first published")
-				assert.Equal(t, "eu", again.Headers["retry_routing_key"])
-				letter.Ack()
-			}
-			assert.Equal(t, before, p.declared(t), "the reader has declared nothing")
-		})
+	reader := p.reader(t)
+	for _, queue := range queue {
+		require.NoError(t, app.Topology(queue).Declare(p.channel))
 	}
+	for byBroker, queue := range queue {
+		p.deadLetterOf(t, app, queue, byBroker)
+	}
+	require.NoError(t, p.channel.ExchangeDelete("shop.retry.return", false, false))
+	before := p.declared(t)
+	subscriber := p.subscriber(t, reader, watermill.NopLogger{})
+	for byBroker, queue := range queue {
+		letters, err := subscriber.Subscribe(t.Context(), queue)
+		require.NoError(t, err)
+		letter := next(t, letters)
+		record, known := retry.ReadRecord(letter.Metadata)
+		require.True(t, known)
+		assert.Equal(t, map[bool]retry.DeadReason{false: retry.DeadReasonExhausted, true: "rejected"}[byBroker], record.DeadReason)
+		assert.Equal(t, 2, record.Failures)
+		assert.Equal(t, queue, record.Topic)
+		assert.Equal(t, id0, letter.UUID)
+		assert.Equal(t, "order "+id0, string(letter.Payload))
+		again, err := reader.Marshaler.Marshal(letter)
+		require.NoError(t, err)
+		assert.Equal(t, "c-1", again.CorrelationId)
+		assert.Equal(t, "shop", again.Headers["retry_exchange"], "as the message was first published")
+		assert.Equal(t, "eu", again.Headers["retry_routing_key"])
+		letter.Ack()
+	}
+	assert.Equal(t, before, p.declared(t), "the reader has declared nothing")
 }
 
 // TestReaderOfAMissingQueueIsRefused, and reads after the app has declared the queue.
@@ -189,28 +182,22 @@ func TestReaderOfAMissingQueueIsRefused(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	before := p.declared(t)
-	topics := map[string]message.Subscriber{}
-	for name, reader := range p.readers(t) {
-		reader := p.subscriber(t, reader, watermill.NopLogger{})
-		topics[name] = reader
-		_, err := reader.Subscribe(t.Context(), "orders")
-		for _, text := range []string{
-			`the dead letters of topic "orders": the queue "orders.dead" does not exist`, "declares nothing", "correct the topic or Queue.GenerateName",
-			"start the app", "404",
-		} {
-			assert.ErrorContains(t, err, text, name)
-		}
-		_, err = reader.Subscribe(t.Context(), "orders.dead")
-		assert.ErrorContains(t, err, `work queue "orders.dead" has the name of a dead-letter queue: subscribe to the topic of work queue "orders"`, name)
-		_, err = reader.Subscribe(t.Context(), "")
-		assert.ErrorContains(t, err, "the work queue has no name", name)
-		assert.Equal(t, before, p.declared(t), "a reader %s has declared nothing", name)
+	reader := p.subscriber(t, p.reader(t), watermill.NopLogger{})
+	_, err := reader.Subscribe(t.Context(), "orders")
+	for _, text := range []string{
+		`the dead letters of topic "orders": the queue "orders.dead" does not exist`, "declares nothing", "correct the topic or Queue.GenerateName",
+		"start the app", "404",
+	} {
+		assert.ErrorContains(t, err, text)
 	}
+	_, err = reader.Subscribe(t.Context(), "orders.dead")
+	assert.ErrorContains(t, err, `work queue "orders.dead" has the name of a dead-letter queue: subscribe to the topic of work queue "orders"`)
+	_, err = reader.Subscribe(t.Context(), "")
+	assert.ErrorContains(t, err, "the work queue has no name")
+	assert.Equal(t, before, p.declared(t), "it has declared nothing")
 	require.NoError(t, p.builder(t, "shop.retry", backoff.Constant(time.Second, 1)).Topology("orders").Declare(p.channel))
-	for name, reader := range topics {
-		_, err := reader.Subscribe(t.Context(), "orders")
-		assert.NoError(t, err, name)
-	}
+	_, err = reader.Subscribe(t.Context(), "orders")
+	assert.NoError(t, err)
 }
 
 // TestReaderOfADeletedQueueReadsOn after the app has declared the queue again.
@@ -220,7 +207,7 @@ func TestReaderOfADeletedQueueReadsOn(t *testing.T) {
 	orders := p.builder(t, "shop.retry", backoff.Constant(time.Second, 1)).Topology("orders")
 	require.NoError(t, orders.Declare(p.channel))
 	log := &testapp.Log{}
-	letters, err := p.subscriber(t, p.readers(t)["without a builder"], log).Subscribe(t.Context(), "orders")
+	letters, err := p.subscriber(t, p.reader(t), log).Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	sent := testapp.Orders(1)[0]
 	require.NoError(t, p.channel.Publish("", orders.DeadLetterQueue(), false, false, sent))

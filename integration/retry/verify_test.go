@@ -56,7 +56,9 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 
 	remove(dead)
 	require.ErrorContains(t, subscribe(t, a, queue), dead, "a subscription does not declare it either")
-	subscriber, err := amqp.NewSubscriber(a.Builder.DeadLetterSubscriberConfig(), watermill.NopLogger{})
+	reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.URL(t)), "")
+	require.NoError(t, err)
+	subscriber, err := amqp.NewSubscriber(reader, watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
 	require.ErrorContains(t, subscriber.SubscribeInitialize(queue), dead, "a reader of dead letters does not declare it either")
