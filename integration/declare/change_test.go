@@ -111,7 +111,7 @@ func TestTheWorkQueueIsReplacedAtOnce(t *testing.T) {
 	work := topology.New(topology.Config{Tiers: backoff.Constant(time.Second, 1).Tiers(), Prefix: a.Name},
 		topology.Queue{Name: queue, Durable: true}).WorkQueue
 	channel := broker.Channel(t)
-	for i := range 5 {
+	for i := range 3 {
 		replaced := time.Now()
 		_, err := channel.QueueDelete(queue, false, false, false)
 		require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestOneReturnBindingIsRemoved(t *testing.T) {
 			processed := testapp.NewLedger()
 			a.handle(queue, 3, processed)
 			a.Run()
-			for removed := range 5 {
+			for removed := range 2 {
 				a.unbind(queue, a.Name+exchange)
 				send(t, queue, removed*batch)
 				a.onceEach(queue, processed, (removed+1)*batch)

@@ -16,48 +16,43 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// appPublisher publishes the app's own messages, and explains what no queue got.
+// appPublisher publishes the app's own messages, and explains what no queue got. It declares their exchanges.
 type appPublisher struct {
-	sender appSender
-}
-
-// appSender sends the app's own messages. It declares their exchanges.
-type appSender struct {
 	core       *core
 	connection *publisher.Connection
 	exchanges  *publisher.Declarations // nil with VerifyOnly
 }
 
 func newAppPublisher(c *core, connection *publisher.Connection) appPublisher {
-	s := appSender{core: c, connection: connection}
+	p := appPublisher{core: c, connection: connection}
 	if !c.verifyOnly {
-		s.exchanges = connection.NewDeclarations("the app's declaration of the exchange")
+		p.exchanges = connection.NewDeclarations("the app's declaration of the exchange")
 	}
-	return appPublisher{s}
+	return p
 }
 
 // check reports why a topic cannot be published to.
 func (p appPublisher) check(topic string) error {
-	_, _, err := p.sender.route(topic)
+	_, _, err := p.route(topic)
 	return err
 }
 
-func (s appSender) route(topic string) (exchange, routingKey string, err error) {
-	if s.core.app.RoutingKey == nil {
+func (p appPublisher) route(topic string) (exchange, routingKey string, err error) {
+	if p.core.app.RoutingKey == nil {
 		return "", "", errors.New("AMQP.Publish.GenerateRoutingKey is nil: it must return the routing key of a " +
 			"topic's messages")
 	}
-	exchange = s.core.app.ExchangeName(topic)
-	return exchange, s.core.app.RoutingKey(topic), s.core.prefix.ValidateExchange(exchange, s.core.topology.TierGroup)
+	exchange = p.core.app.ExchangeName(topic)
+	return exchange, p.core.app.RoutingKey(topic), p.core.prefix.ValidateExchange(exchange, p.core.topology.TierGroup)
 }
 
-// Publish implements message.Publisher.
-func (s appSender) Publish(topic string, messages ...*message.Message) error {
+// send publishes messages, and declares their exchange.
+func (p appPublisher) send(topic string, messages ...*message.Message) error {
 	if len(messages) == 0 {
 		return nil
 	}
 	began := time.Now()
-	exchange, key, routed := s.route(topic)
+	exchange, key, routed := p.route(topic)
 	var one [1]publisher.Message
 	all := one[:0]
 	for _, msg := range messages {
@@ -70,48 +65,48 @@ func (s appSender) Publish(topic string, messages ...*message.Message) error {
 		}
 		m.Context, m.UUID = msg.Context(), msg.UUID
 		var err error
-		if m.Publishing, err = s.marshal(msg); err != nil {
+		if m.Publishing, err = p.marshal(msg); err != nil {
 			return m.Failure(publish.ErrRefused, err)
 		}
 		all = append(all, m)
 	}
-	if s.exchanges != nil {
-		if err := s.exchanges.Exchange(&all[0], s.core.app.DeclareExchange); err != nil {
+	if p.exchanges != nil {
+		if err := p.exchanges.Exchange(&all[0], p.core.app.DeclareExchange); err != nil {
 			return err
 		}
 	}
-	failures, err := s.connection.Send(all...)
+	failures, err := p.connection.Send(all...)
 	if err != nil {
 		return err
 	}
-	if s.exchanges != nil {
-		s.again(all, failures, began)
+	if p.exchanges != nil {
+		p.again(all, failures, began)
 	}
 	return join(failures)
 }
 
 // again sends the messages once more whose exchange was deleted, and puts their new errors in the places of the old
 // ones.
-func (s appSender) again(all []publisher.Message, failures []error, began time.Time) {
+func (p appPublisher) again(all []publisher.Message, failures []error, began time.Time) {
 	for i, err := range failures {
 		if !publisher.NoExchange(err) {
 			continue
 		}
 		m := all[i]
-		ctx, cancel := context.WithDeadline(m.Context, began.Add(s.connection.ConfirmTimeout()))
+		ctx, cancel := context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
 		m.Context, m.Suspect = ctx, &atomic.Bool{}
 		m.Suspect.Store(true)
-		if failures[i] = s.exchanges.ExchangeAgain(&m, err, s.core.app.DeclareExchange); failures[i] == nil {
-			failures[i] = s.connection.SendOne(m)
+		if failures[i] = p.exchanges.ExchangeAgain(&m, err, p.core.app.DeclareExchange); failures[i] == nil {
+			failures[i] = p.connection.SendOne(m)
 		}
 		cancel()
 	}
 }
 
 // marshal returns a panic of the app's marshaler as an error.
-func (s appSender) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
+func (p appPublisher) marshal(msg *message.Message) (publishing amqp091.Publishing, err error) {
 	err = panics.Error("the app's marshaler", func() (err error) {
-		publishing, err = s.core.app.Marshaler.Marshal(msg)
+		publishing, err = p.core.app.Marshaler.Marshal(msg)
 		return err
 	})
 	return publishing, err
@@ -120,24 +115,24 @@ func (s appSender) marshal(msg *message.Message) (publishing amqp091.Publishing,
 // Publish implements message.Publisher.
 func (p appPublisher) Publish(topic string, messages ...*message.Message) error {
 	began := time.Now()
-	err := p.sender.Publish(topic, messages...)
+	err := p.send(topic, messages...)
 	if len(messages) > 0 {
 		report := retry.Published{Topic: topic, Messages: len(messages), Took: time.Since(began)}
 		if messages[0] != nil {
 			report.Context = messages[0].Context()
 		}
-		reportPublished(p.sender.core.observers, report, err)
+		reportPublished(p.core.observers, report, err)
 	}
 	if !errors.Is(err, publish.ErrUnroutable) {
 		return err
 	}
-	exchange, key, _ := p.sender.route(topic)
+	exchange, key, _ := p.route(topic)
 	what := fmt.Sprintf("no queue has the name %q", key)
 	if exchange != "" {
 		what = fmt.Sprintf("no queue is bound to exchange %q with the routing key %q", exchange, key)
 	}
 	fix := fmt.Sprintf("a subscriber of topic %q must run once first, because it declares the queue", topic)
-	if p.sender.core.verifyOnly {
+	if p.core.verifyOnly {
 		fix = "VerifyOnly is set, so a user with the permission must declare it"
 	}
 	return fmt.Errorf("%w: %s: %s", err, what, fix)

@@ -59,8 +59,9 @@ func newCore(config Config) *core {
 		observers:  &backend.Observers{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
-		Wire: c.wire(), Vhost: c.address().Vhost, Prefix: c.prefix, QueueType: config.QueueType, AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
-		DeadLetters: config.DeadLetters,
+		Wire: c.wire(), Vhost: c.address().Vhost, Prefix: c.prefix, QueueType: config.QueueType,
+		AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
+		DeadLetters:            config.DeadLetters,
 	})
 	return c
 }

@@ -13,7 +13,7 @@ import (
 func (c *Connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
 		c.core.observers.Attach(o, retry.Observed{
-			System: "rabbitmq", Health: c.Health, Waiting: c.waiting, Logger: c.logger, Closed: c.stopping.Done(),
+			System: "rabbitmq", Health: c.Health, Waiting: c.lookout.waiting, Logger: c.logger, Closed: c.stopping.Done(),
 		})
 	}
 }

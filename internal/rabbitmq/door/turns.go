@@ -23,12 +23,11 @@ type turns struct {
 	names   []string // the next one first
 	changed chan struct{}
 
-	begin  time.Time // of the present pause. Only next uses it
-	jitter float64   // of the present pause, between 0 and 1
+	begin time.Time // of the present pause. Only next uses it
 }
 
 func newTurns() *turns {
-	return &turns{changed: make(chan struct{}, 1), begin: time.Now(), jitter: rand.Float64()}
+	return &turns{changed: make(chan struct{}, 1), begin: time.Now()}
 }
 
 // add adds a name, whose turn comes after those of all others. It does nothing if the name is there.
@@ -61,11 +60,11 @@ func (t *turns) next(ctx context.Context) (name string, open bool) {
 	for ctx.Err() == nil {
 		var due <-chan time.Time
 		if n := t.count(); n > 0 {
-			due = time.After(time.Until(t.begin.Add(pauseOf(n, t.jitter))))
+			due = time.After(time.Until(t.begin.Add(pauseOf(n))))
 		}
 		select {
 		case <-due:
-			t.begin, t.jitter = time.Now(), rand.Float64()
+			t.begin = time.Now()
 			if name, found := t.take(); found {
 				return name, true
 			}
@@ -80,9 +79,9 @@ func (t *turns) next(ctx context.Context) (name string, open bool) {
 }
 
 // pauseOf is the time from one turn to the next.
-func pauseOf(names int, jitter float64) time.Duration {
+func pauseOf(names int) time.Duration {
 	longest := max(TurnPeriod/time.Duration(names), leastPause)
-	return max(longest-time.Duration(jitter*float64(longest)/4), leastPause)
+	return max(longest-rand.N(longest/4), leastPause)
 }
 
 func (t *turns) count() int {

@@ -30,15 +30,10 @@ const (
 	mostCounts = 3 // of a queue whose number of messages is 0 now, and was not
 )
 
-// waiting returns what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues,
-// and in the queue of the orphans. It is a retry.Waiter; Observe documents it. Dead letters and orphans are asked for
-// first, then work queues, then tiers. Requests begin in the first four fifths of the time only. Tiers of earlier
-// schedules are shown while they have messages, where the management API lists them. It reads no message.
-func (c *Connection) waiting(ctx context.Context) ([]retry.Waiting, error) {
-	return c.lookout.waiting(ctx)
-}
-
-// A lookout looks at what waits. It is safe for concurrent use: one look runs at a time.
+// A lookout looks at what waits in the work queues of the connection's handlers, in their tiers and dead-letter queues,
+// and in the queue of the orphans. Dead letters and orphans are asked for first, then work queues, then tiers. Requests
+// begin in the first four fifths of the time only. Tiers of earlier schedules are shown while they have messages, where
+// the management API lists them. It reads no message. It is safe for concurrent use: one look runs at a time.
 type lookout struct {
 	declarer *declarer // knows the queues
 	api      api       // nil: there is no management API
@@ -74,8 +69,8 @@ func newLookout(closing context.Context, declarer *declarer, api api, channels c
 	}
 }
 
-// waiting runs a look in a goroutine: the calls of a channel do not end with a context. Where the broker does not
-// answer, the goroutine ends with the connection, and there is only one of them.
+// waiting is a retry.Waiter. It runs a look in a goroutine: the calls of a channel do not end with a context. Where the
+// broker does not answer, the goroutine ends with the connection, and there is only one of them.
 func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
