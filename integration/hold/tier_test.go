@@ -60,7 +60,7 @@ func TestFullTierIsReplacedByTheNextLongerOne(t *testing.T) {
 func TestFullLongestTierIsReplacedByRoundsOnAShorterOne(t *testing.T) {
 	t.Parallel()
 	const messages = 20
-	failed, processed := testapp.NewTimes(), testapp.NewTimes()
+	failed, processed := testapp.NewLedger(), testapp.NewLedger()
 	a := start(t, plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
 		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			failed.Add(msg.UUID)
@@ -73,8 +73,8 @@ func TestFullLongestTierIsReplacedByRoundsOnAShorterOne(t *testing.T) {
 	a.send(messages)
 	testapp.Eventually(t, func() bool { return processed.Len() == messages }, "all messages are processed")
 	a.done()
-	for id, at := range processed.All() {
-		assert.GreaterOrEqual(t, at[0].Sub(failed.All()[id][0]), broker.Least(long), "%s came early", id)
+	for id, at := range processed.Times() {
+		assert.GreaterOrEqual(t, at[0].Sub(failed.Times()[id][0]), broker.Least(long), "%s came early", id)
 		assert.Len(t, at, 1)
 	}
 	parked := a.Events(retry.Parked)

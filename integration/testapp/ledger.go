@@ -11,30 +11,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Ledger counts by identity.
+// Ledger has when each message came, by identity.
 type Ledger struct {
 	mu     sync.Mutex
-	counts map[string]int
+	calls  map[string][]time.Time
 	change chan struct{}
 }
 
-func NewLedger() *Ledger { return &Ledger{counts: map[string]int{}, change: make(chan struct{}, 1)} }
+func NewLedger() *Ledger { return &Ledger{calls: map[string][]time.Time{}, change: make(chan struct{}, 1)} }
 
 func (l *Ledger) Add(identity string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.counts[identity]++
+	l.calls[identity] = append(l.calls[identity], time.Now())
 	select {
 	case l.change <- struct{}{}:
 	default:
 	}
-	return l.counts[identity]
+	return len(l.calls[identity])
 }
 
 func (l *Ledger) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.counts)
+	return len(l.calls)
 }
 
 // Wait returns when this number of identities has been counted.
@@ -51,11 +51,8 @@ func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
 }
 
 // Twice returns the identities that came more than once.
-func (l *Ledger) Twice() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []string
-	for identity, count := range l.counts {
+func (l *Ledger) Twice() (all []string) {
+	for identity, count := range l.Counts() {
 		if count > 1 {
 			all = append(all, fmt.Sprintf("%s: %d", identity, count))
 		}
@@ -65,32 +62,15 @@ func (l *Ledger) Twice() []string {
 
 // Counts returns how often each identity came.
 func (l *Ledger) Counts() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.counts)
+	counts := map[string]int{}
+	for identity, times := range l.Times() {
+		counts[identity] = len(times)
+	}
+	return counts
 }
 
-// Times are the times of the calls of each message, by identity.
-type Times struct {
-	mu    sync.Mutex
-	calls map[string][]time.Time
-}
-
-func NewTimes() *Times { return &Times{calls: map[string][]time.Time{}} }
-
-func (l *Times) Add(identity string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.calls[identity] = append(l.calls[identity], time.Now())
-}
-
-func (l *Times) Len() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.calls)
-}
-
-func (l *Times) All() map[string][]time.Time {
+// Times returns when each identity came.
+func (l *Ledger) Times() map[string][]time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.calls)

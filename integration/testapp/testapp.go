@@ -123,13 +123,6 @@ func (b *Base) Events(outcome retry.Outcome) []retry.Event {
 	return slices.DeleteFunc(slices.Clone(b.events), func(e retry.Event) bool { return e.Outcome != outcome })
 }
 
-// Forget removes all events until now.
-func (b *Base) Forget() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.events = nil
-}
-
 // Queue returns a name that only this app uses: of a topic, and of its work queue.
 func (b *Base) Queue(base string) string { return base + "_" + b.Name }
 

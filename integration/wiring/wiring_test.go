@@ -142,7 +142,7 @@ func TestWrongWireIsRefused(t *testing.T) {
 func TestClosedPublisherGivesBack(t *testing.T) {
 	t.Parallel()
 	const messages = 8
-	calls := testapp.NewTimes()
+	calls := testapp.NewLedger()
 	a := testapp.NewParts(t)
 	queue := a.Queue("orders")
 	a.Handle(queue, messages, func(msg *message.Message) error {
@@ -154,7 +154,7 @@ func TestClosedPublisherGivesBack(t *testing.T) {
 	testapp.Send(t, "", queue, testapp.Orders(messages)...)
 	testapp.Eventually(t, func() bool { return len(a.Events(retry.GivenBack)) >= 2*messages },
 		"all messages are given back")
-	for id, at := range calls.All() {
+	for id, at := range calls.Times() {
 		for i := 1; i < len(at); i++ {
 			assert.GreaterOrEqual(t, at[i].Sub(at[i-1]), time.Second/2, "%s came back without a pause", id)
 		}
