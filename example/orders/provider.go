@@ -42,8 +42,8 @@ func newProvider(schedule backoff.Schedule) *provider {
 	tiers, twice := schedule.Tiers(), min(2, len(schedule))
 	return &provider{
 		troubles: map[int]trouble{
-			1: {silent, 1}, 5: {broken, always}, 9: {declined, always}, 13: {busy, 1}, 17: {bug, 1}, 21: {silent, twice},
-			25: {silent, 1}, 29: {silent, twice}, 33: {silent, 1}, 37: {silent, twice},
+			1: {silent, 1}, 5: {broken, always}, 9: {declined, always}, 13: {busy, 1}, 17: {bug, 1},
+			21: {silent, twice}, 25: {silent, 1}, 29: {silent, twice}, 33: {silent, 1}, 37: {silent, twice},
 		},
 		delay: time.Duration(tiers[len(tiers)-1] + tiers[0]),
 		calls: map[int]int{},

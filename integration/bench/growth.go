@@ -61,8 +61,8 @@ func measureGrowth(b *bench) error {
 		if err := row.count(); err != nil {
 			return fmt.Errorf("%d work queues, %s: %w", row.works, row.layout.name, err)
 		}
-		b.note("%s, %d work queues: %d queues; tiers and bindings declared in %v, after %v for the others; %s MiB of the "+
-			"broker; published a second %s", row.layout.name, row.works, len(row.queues), row.tiers, row.base,
+		b.note("%s, %d work queues: %d queues; tiers and bindings declared in %v, after %v for the others; %s MiB of "+
+			"the broker; published a second %s", row.layout.name, row.works, len(row.queues), row.tiers, row.base,
 			digits(mebibytes(row.memory)), spread(rates[i], "%.0f"))
 	}
 	b.claim("declare_grouped_1000", rows[4].tiers.Seconds())
@@ -103,7 +103,8 @@ func (row *growthRow) setUp(b *bench) (err error) {
 		before := b.memoryNow()
 		began = time.Now()
 		for _, t := range row.topologies {
-			t.Exchanges, t.Queues, t.Bindings = fresh(known, t.Exchanges), fresh(known, t.Queues), fresh(known, t.Bindings)
+			t.Exchanges, t.Queues = fresh(known, t.Exchanges), fresh(known, t.Queues)
+			t.Bindings = fresh(known, t.Bindings)
 			if err := t.DeclareRetry(channel); err != nil {
 				return err
 			}

@@ -63,7 +63,8 @@ func measureLateness(b *bench) error {
 // lateness adds the 99th percentile of the lateness to a claim.
 func (b *bench) lateness(l *ledger, claim string) {
 	p99 := percentile(l.late, 0.99)
-	b.note("%d messages, %v late in the median, at most %v", len(l.called), percentile(l.late, 0.5), l.late[len(l.late)-1])
+	b.note("%d messages, %v late in the median, at most %v", len(l.called), percentile(l.late, 0.5),
+		l.late[len(l.late)-1])
 	b.claim(claim, milliseconds(p99))
 }
 

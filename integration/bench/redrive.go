@@ -114,7 +114,10 @@ func (b *bench) measureMemory(n int) error {
 			if err := command.Start(); err != nil {
 				return err
 			}
-			resident := peak(10*time.Millisecond, func() int64 { _, memory := used(command.Process.Pid); return memory })
+			resident := peak(10*time.Millisecond, func() int64 {
+				_, memory := used(command.Process.Pid)
+				return memory
+			})
 			if err := command.Wait(); err != nil {
 				return fmt.Errorf("wmretry dead %s: %w\n%s", name, err, &problems)
 			}

@@ -21,7 +21,8 @@ type claim struct {
 	unit              string
 }
 
-var claimRow = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (.*?) \\| ((?:at (least|most) )?([0-9.]+)(?: ([^ |]+))?) \\|")
+var claimRow = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (.*?) \\| " +
+	"((?:at (least|most) )?([0-9.]+)(?: ([^ |]+))?) \\|")
 
 // claimsOf returns the claims of a page, in its order.
 func claimsOf(page []byte) (all []claim) {

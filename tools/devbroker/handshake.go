@@ -60,7 +60,8 @@ func (b broker) ready(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, b.Variables["AMQP_MANAGEMENT_URL"]+"/api/overview", nil)
+	address := b.Variables["AMQP_MANAGEMENT_URL"] + "/api/overview"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return err
 	}
