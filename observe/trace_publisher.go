@@ -41,16 +41,14 @@ func Publisher(publisher message.Publisher, tracers trace.TracerProvider, config
 // systemOf returns the backend of a publisher as OpenTelemetry names it, or its Go type where OpenTelemetry has no
 // name.
 func systemOf(publisher message.Publisher) string {
-	name := fmt.Sprintf("%T", publisher)
 	of := reflect.TypeOf(publisher)
 	if of != nil && of.Kind() == reflect.Pointer {
 		of = of.Elem()
 	}
-	if of != nil && (strings.Contains(of.PkgPath(), "watermill-retry/rabbitmq") ||
-		strings.Contains(of.PkgPath(), "watermill-amqp")) {
+	if of != nil && (strings.Contains(of.PkgPath(), "/rabbitmq/") || strings.Contains(of.PkgPath(), "watermill-amqp")) {
 		return semconv.MessagingSystemRabbitMQ.Value.AsString()
 	}
-	return name
+	return fmt.Sprintf("%T", publisher)
 }
 
 type tracedPublisher struct {

@@ -120,6 +120,7 @@ func (l *life) recovered(topic, system, run string, waits ...string) {
 	attempts := l.wait(4, "process "+topic)
 	redrive := l.wait(1, "redrive")[0]
 	order := l.wait(1, "send "+topic)[0]
+	assert.Equal(l.t, system, attributeOf(order, "messaging.system"))
 	for i, s := range attempts {
 		assert.Equal(l.t, order.SpanContext.SpanID(), s.Parent.SpanID(), "the parent of attempt %d", i+1)
 		want := map[string]trace.SpanID{"producer": order.SpanContext.SpanID()}
