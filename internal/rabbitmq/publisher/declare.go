@@ -12,7 +12,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // declareTimeout is how long a message waits for a declaration.
@@ -25,15 +24,15 @@ type Declarations struct {
 	connection *Connection
 	name       string // of what declares, for errors
 
-	mu       sync.RWMutex
-	underWay map[destination]*declaration
-	declared map[destination]*wire.Connection // the connection of the last call without an error
+	mu    sync.RWMutex
+	calls map[destination]*declaration // those under way, and of each exchange the last one without an error
 }
 
 // A destination is what a call is for: an exchange, or a routing key of one.
 type destination struct{ exchange, routingKey string }
 
 type declaration struct {
+	on   *wire.Connection // where it has succeeded; nil: it is under way
 	done chan struct{}
 	err  error // set before done is closed
 }
@@ -41,10 +40,7 @@ type declaration struct {
 // NewDeclarations returns declarations with a name for errors. The functions that its methods get may use the channel
 // until they return. A panic of them counts as an error.
 func (c *Connection) NewDeclarations(name string) *Declarations {
-	return &Declarations{
-		connection: c, name: name,
-		underWay: make(map[destination]*declaration), declared: make(map[destination]*wire.Connection),
-	}
+	return &Declarations{connection: c, name: name, calls: make(map[destination]*declaration)}
 }
 
 // Exchange declares the message's exchange once on each connection, and again after ExchangeAgain has failed. It
@@ -55,13 +51,14 @@ func (d *Declarations) Exchange(m *Message, declare func(*amqp091.Channel, strin
 	}
 	for {
 		state := d.connection.link.State()
-		switch {
-		case d.connection.ctx.Err() != nil:
-			return m.Failure(retry.ErrClosed, nil)
-		case state.Connection == nil:
-			return m.Failure(publish.ErrNotConnected, state.Cause)
+		if state.Connection == nil || d.connection.ctx.Err() != nil {
+			return d.connection.unconnected(m, state)
 		}
-		call := d.once(m.Exchange, state.Connection, declare)
+		to := destination{exchange: m.Exchange}
+		if d.has(to, state.Connection) { // of makes a function
+			return nil
+		}
+		call := d.start(to, state.Connection, of(declare, m.Exchange))
 		if call == nil {
 			return nil
 		}
@@ -100,7 +97,7 @@ func of(declare func(*amqp091.Channel, string) error, exchange string) func(*amq
 func (d *Declarations) again(
 	m *Message, to destination, unroutable error, declare func(*amqp091.Channel) error,
 ) error {
-	err := d.await(m.Context, d.anew(to, declare))
+	err := d.await(m.Context, d.start(to, nil, declare))
 	if err == nil {
 		return nil
 	}
@@ -133,48 +130,35 @@ func (d *Declarations) await(ctx context.Context, call *declaration) error {
 	}
 }
 
-// once starts a call, or joins the one under way. It returns nil when there was one without an error on this
-// connection.
-func (d *Declarations) once(
-	exchange string, c *wire.Connection, declare func(*amqp091.Channel, string) error,
-) *declaration {
-	to := destination{exchange: exchange}
+// has reports whether the last call has succeeded on a connection.
+func (d *Declarations) has(to destination, on *wire.Connection) bool {
 	d.mu.RLock()
-	declared := d.declared[to] == c
-	d.mu.RUnlock()
-	if declared {
-		return nil
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.declared[to] == c {
-		return nil
-	}
-	return d.start(to, of(declare, exchange))
+	defer d.mu.RUnlock()
+	last := d.calls[to]
+	return last != nil && last.on == on
 }
 
-// anew starts a call, or joins the one under way. Until it has succeeded, once does not return nil.
-func (d *Declarations) anew(to destination, declare func(*amqp091.Channel) error) *declaration {
+// start starts a call, or joins the one under way. It returns nil where the last one has succeeded on the connection
+// unless. Nil: it starts one all the same.
+func (d *Declarations) start(
+	to destination, unless *wire.Connection, declare func(*amqp091.Channel) error,
+) *declaration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.declared, to)
-	return d.start(to, declare)
-}
-
-func (d *Declarations) start(to destination, declare func(*amqp091.Channel) error) *declaration {
-	if call := d.underWay[to]; call != nil {
+	if call := d.calls[to]; call != nil && call.on == nil {
 		return call
+	} else if call != nil && call.on == unless {
+		return nil
 	}
 	call := &declaration{done: make(chan struct{})}
-	d.underWay[to] = call
+	d.calls[to] = call
 	// Not one of the connection's workers: the function may never return, and Close must return.
 	go func() {
 		var c *wire.Connection
 		c, call.err = d.run(declare)
 		d.mu.Lock()
-		delete(d.underWay, to)
-		if call.err == nil && to.routingKey == "" {
-			d.declared[to] = c
+		if call.on = c; call.err != nil || to.routingKey != "" {
+			delete(d.calls, to)
 		}
 		d.mu.Unlock()
 		close(call.done)

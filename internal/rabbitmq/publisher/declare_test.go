@@ -75,7 +75,7 @@ func TestADeclarationThatHangsIsJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hangs := &declaration{done: make(chan struct{})}
-		d := &Declarations{name: "declare", underWay: map[destination]*declaration{{exchange: "events"}: hangs}}
+		d := &Declarations{name: "declare", calls: map[destination]*declaration{{exchange: "events"}: hangs}}
 		m := Message{Context: t.Context(), Exchange: "events"}
 		begin := time.Now()
 		err := d.ExchangeAgain(&m, nil, nil)

@@ -9,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -92,11 +93,7 @@ func (c *Connection) SendOne(m Message) error {
 func (c *Connection) Excess(m *Message) (int, error) {
 	state := c.link.State()
 	if state.Connection == nil {
-		if !c.calls.Enter() {
-			return 0, m.Failure(retry.ErrClosed, nil)
-		}
-		c.calls.Leave()
-		return 0, m.Failure(publish.ErrNotConnected, state.Cause)
+		return 0, c.unconnected(m, state)
 	}
 	return m.excess(limitsOf(state.Connection)), nil
 }
@@ -114,6 +111,14 @@ func (m *Message) excess(l limits) int {
 		size += longLen
 	}
 	return l.excess(size + markSize + m.Room.Bytes + m.Room.Spare)
+}
+
+// unconnected is the error of a message without a connection.
+func (c *Connection) unconnected(m *Message, state *wire.State) *publish.Error {
+	if c.ctx.Err() != nil {
+		return m.Failure(retry.ErrClosed, nil)
+	}
+	return m.Failure(publish.ErrNotConnected, state.Cause)
 }
 
 // complete makes of the publishing what is sent, without the mark.
