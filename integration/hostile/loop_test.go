@@ -39,80 +39,54 @@ func (c counting) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return c.DefaultMarshaler.Marshal(msg)
 }
 
-// fault breaks an app whose failure publisher has a connection and a user of its own.
-type fault struct {
-	unreadable bool
-	begin      func(t *testing.T, f *failures)
-	repair     func(t *testing.T, f *failures)
-}
-
-type failures struct {
-	app  *testapp.Parts
-	user string
-	cut  func()
-	join func()
-}
-
-func (f *failures) permit(t *testing.T, configure, write, read string) {
-	_, err := broker.Management(t).UpdatePermissionsIn("/", f.user, rabbithole.Permissions{Configure: configure, Write: write, Read: read})
-	require.NoError(t, err)
-}
-
-// faults: the subscriber's connection works in all of them, so that a nacked message would be redelivered at once.
-var faults = map[string]fault{
-	"publisher down": {
-		begin:  func(_ *testing.T, f *failures) { f.cut() },
-		repair: func(_ *testing.T, f *failures) { f.join() },
-	},
-	"unmarshal failure and publisher down": {
-		unreadable: true,
-		begin:      func(_ *testing.T, f *failures) { f.cut() },
-		repair:     func(_ *testing.T, f *failures) { f.join() },
-	},
-	"exchange deleted, declare not permitted": {
-		begin: func(t *testing.T, f *failures) {
-			f.permit(t, "^$", ".*", ".*") // a channel caches its permissions, a new connection does not
-			require.NoError(t, broker.Channel(t).ExchangeDelete(f.app.Name, false, false))
-			f.cut()
-			f.join()
-		},
-		repair: func(t *testing.T, f *failures) { f.permit(t, ".*", ".*", ".*"); f.cut(); f.join() },
-	},
-}
-
-// TestNoHotLoop: while copies cannot be published, or messages cannot be read, no message is delivered more than five times per
+// TestNoHotLoop: the subscriber's connection works in all rows, and the failure publisher has a connection and a user of
+// its own. While copies cannot be published, or messages cannot be read, no message is delivered more than five times per
 // second and handler. Afterwards every message is dead-lettered.
 func TestNoHotLoop(t *testing.T) {
 	t.Parallel()
 	const handlers, messages, perSecond = 4, 8, 5
 	const watched = 4 * time.Second
-	for name, fault := range faults {
+	for name, row := range map[string]struct{ unreadable, forbidden bool }{
+		"publisher down":                          {},
+		"unmarshal failure and publisher down":    {unreadable: true},
+		"exchange deleted, declare not permitted": {forbidden: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy, _ := broker.Proxy(t)
-			f := &failures{user: broker.User(t, ".*", ".*", ".*")}
-			f.cut = func() { proxy.Stop() }
-			f.join = func() { require.NoError(t, proxy.Start()) }
+			user := broker.User(t, ".*", ".*", ".*")
+			permit := func(configure string) { // a channel caches its permissions, a new connection does not
+				_, err := broker.Management(t).UpdatePermissionsIn("/", user, rabbithole.Permissions{Configure: configure,
+					Write: ".*", Read: ".*"})
+				require.NoError(t, err)
+				proxy.Stop()
+				require.NoError(t, proxy.Start())
+			}
 			c := counting{deliveries: testapp.NewLedger(), publishes: &atomic.Int64{}, unreadable: &atomic.Bool{}}
-			f.app = testapp.NewParts(t, func(b *config.Config) {
-				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", f.user, f.user, proxy.Listen))
+			app := testapp.NewParts(t, func(b *config.Config) {
+				b.AMQP = amqp.NewDurableQueueConfig(fmt.Sprintf("amqp://%s:%s@%s/", user, user, proxy.Listen))
 				b.AMQP.Marshaler = c
 			})
 			// The subscriber is connected without the proxy.
-			direct := f.app.Builder.SubscriberConfig()
+			direct := app.Builder.SubscriberConfig()
 			direct.Connection.AmqpURI = broker.URL(t)
-			subscriber, err := amqp.NewSubscriber(direct, f.app.Log)
+			subscriber, err := amqp.NewSubscriber(direct, app.Log)
 			require.NoError(t, err)
 
-			queue := f.app.Queue("orders")
+			queue := app.Queue("orders")
 			for i := range handlers {
-				f.app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(*message.Message) error {
+				app.Router.AddConsumerHandler(fmt.Sprint(i), queue, subscriber, func(*message.Message) error {
 					return errDown
-				}).AddMiddleware(f.app.Retry.Middleware)
+				}).AddMiddleware(app.Retry.Middleware)
 			}
-			f.app.Run()
-			fault.begin(t, f)
-			c.unreadable.Store(fault.unreadable)
+			app.Run()
+			if row.forbidden {
+				require.NoError(t, broker.Channel(t).ExchangeDelete(app.Name, false, false))
+				permit("^$")
+			} else {
+				proxy.Stop()
+			}
+			c.unreadable.Store(row.unreadable)
 			var identities []string
 			for i := range messages {
 				identities = append(identities, testapp.ID(i))
@@ -124,7 +98,7 @@ func TestNoHotLoop(t *testing.T) {
 			for _, count := range c.deliveries.Counts() {
 				total, most = total+count, max(most, count)
 			}
-			nacks, tries := f.app.Log.Count("sending nack"), int(c.publishes.Load())
+			nacks, tries := app.Log.Count("sending nack"), int(c.publishes.Load())
 			bound := int(perSecond * watched.Seconds())
 			assert.Less(t, total+nacks, bound*handlers, "deliveries and nacks")
 			assert.Less(t, most, bound, "deliveries of one message")
@@ -132,7 +106,11 @@ func TestNoHotLoop(t *testing.T) {
 			t.Logf("in %v: deliveries=%d of one message=%d nacks=%d attempts to publish=%d", watched, total, most, nacks, tries)
 			require.Zero(t, testapp.Depth(t, queue+".dead"), "the fault had an effect until now")
 
-			fault.repair(t, f)
+			if row.forbidden {
+				permit(".*")
+			} else {
+				require.NoError(t, proxy.Start())
+			}
 			got := letters(t, queue, messages)
 			assert.Equal(t, identities, keys(got))
 			empty(t, queue)

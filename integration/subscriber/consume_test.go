@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,37 +53,6 @@ func TestANackIsPacedAndOthersGoOn(t *testing.T) {
 			assert.Zero(t, q.ready(t))
 		})
 	}
-}
-
-func TestAMessageThatCannotBeUnmarshalledIsPaced(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, classic)
-	q.publish(t, "unreadable", "panics", "readable")
-	var tries atomic.Int32
-	_, s, messages := q.subscribe(t, broker.URL(t), config{
-		NackInitial: 50 * time.Millisecond,
-		Unmarshal: func(d amqp091.Delivery) (*message.Message, error) {
-			require.NotNil(t, d.Acknowledger)
-			switch string(d.Body) {
-			case "unreadable":
-				tries.Add(1)
-				return nil, errors.New("unreadable")
-			case "panics":
-				panic("out of range")
-			}
-			return message.NewMessage(string(d.Body), nil), nil
-		},
-	})
-	msg := receive(t, messages)
-	assert.Equal(t, "readable", msg.UUID)
-	msg.Ack()
-	begin := time.Now()
-	broker.Eventually(t, soon, func() bool { return tries.Load() >= 4 }, "it is tried again")
-	assert.Less(t, int(tries.Load()), 10, "with pauses, after %s", time.Since(begin))
-	require.NoError(t, s.Close())
-	content := q.content(t)
-	assert.Len(t, content, 2, "nothing is lost: %v", content)
-	assert.NotContains(t, content, "readable")
 }
 
 func TestTheFirstSubscribeReturnsErrors(t *testing.T) {

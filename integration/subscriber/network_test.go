@@ -64,43 +64,6 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsReplacedAtOnce: a quorum queue is declared anew before the broker has cancelled its consumers. Without its global
-// prefetch, RabbitMQ 3.10 moves most of them to the new queue, and they get no message any more.
-func TestTheQueueIsReplacedAtOnce(t *testing.T) {
-	t.Parallel()
-	const consumers = 3
-	q := newQueue(t, quorum)
-	handled := newLedger()
-	connection := open(t, broker.URL(t))
-	s, err := newSubscriber(connection, config{Declare: q.declare, CloseTimeout: 5 * time.Second}, nil)
-	require.NoError(t, err)
-	for range consumers {
-		messages, err := s.Subscribe(t.Context(), q.name)
-		require.NoError(t, err)
-		handle(messages, func(msg *message.Message) {
-			handled.add(msg.UUID)
-			msg.Ack()
-		})
-	}
-	const batch = 10
-	for i := range 3 {
-		replaced := time.Now()
-		_, err := q.channel.QueueDelete(q.name, false, false, false)
-		require.NoError(t, err)
-		require.NoError(t, q.declare(subscriber.Declaration{Channel: q.channel}, q.name))
-		broker.Eventually(t, soon, func() bool {
-			for _, s := range connection.Health().Subscriptions {
-				if !s.Consuming || s.Since.Before(replaced) {
-					return false
-				}
-			}
-			return true
-		}, "all consume again")
-		q.publish(t, names(fmt.Sprint("after ", i), batch)...)
-		broker.Eventually(t, soon, func() bool { return handled.distinct() == (i+1)*batch }, "each message is handled")
-	}
-}
-
 func TestALostConnectionLosesNoMessage(t *testing.T) {
 	t.Parallel()
 	const all, rounds = 1000, 3
