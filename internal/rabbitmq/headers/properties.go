@@ -19,7 +19,8 @@ type properties struct {
 }
 
 // textNames are those of the properties that are texts, and that a copy has as they were.
-var textNames = [...]string{"content-type", "content-encoding", "type", "app-id", "correlation-id", "reply-to", "message-id"}
+var textNames = [...]string{"content-type", "content-encoding", "type", "app-id",
+	"correlation-id", "reply-to", "message-id"}
 
 // ofMany is how many of them have the same text in many messages.
 const ofMany = 4

@@ -47,10 +47,6 @@ func AppendValue(b []byte, value any) []byte {
 		return fixed('i', uint64(v))
 	case int64:
 		return fixed('l', uint64(v))
-	case int:
-		return fixed('l', uint64(v))
-	case uint64:
-		return fixed('L', v)
 	case float32:
 		return fixed('f', uint64(math.Float32bits(v)))
 	case float64:
@@ -158,8 +154,6 @@ func (d *decoder) value(depth int) any {
 		return uint32(d.bits())
 	case 'l':
 		return int64(d.bits())
-	case 'L':
-		return d.bits()
 	case 'f':
 		return math.Float32frombits(uint32(d.bits()))
 	case 'd':

@@ -38,7 +38,8 @@ type subscription struct {
 	inFlight atomic.Int64
 	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
 	failed   atomic.Pointer[failure]                                      // the last one; nil: none
-	lost     struct {                                                     // when the last session ended; only run and start use it
+	// when the last session ended; only run and start use it
+	lost struct {
 		connection *wire.Connection
 		at         time.Time
 	}
