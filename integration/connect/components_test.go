@@ -21,58 +21,9 @@ import (
 
 // The components add handlers by themselves: they get a Subscriber, and their routers the Middleware.
 
-type billOrder struct{ Order string }
-
 type orderBilled struct{ Order string }
 
 var marshaler = cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
-
-// failOnce returns a handler that fails at the first delivery of each order and counts the second.
-func failOnce(s *testapp.App, done *testapp.Ledger, name string) func(ctx context.Context, order string) error {
-	return func(ctx context.Context, order string) error {
-		if testapp.Failures(cqrs.OriginalMessageFromCtx(ctx)) == 0 {
-			return errDown
-		}
-		done.Add(name + " " + order)
-		return nil
-	}
-}
-
-func TestCommands(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t)
-	done := testapp.NewLedger()
-	fail := failOnce(s, done, "bill")
-	processor, err := cqrs.NewCommandProcessorWithConfig(s.Router, cqrs.CommandProcessorConfig{
-		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
-			return s.Queue(p.CommandName), nil
-		},
-		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return s.Subscriber(p.HandlerName)
-		},
-		Marshaler: marshaler,
-	})
-	require.NoError(t, err)
-	handler, err := processor.AddHandler(cqrs.NewCommandHandler("billing",
-		func(ctx context.Context, c *billOrder) error { return fail(ctx, c.Order) }))
-	require.NoError(t, err)
-	handler.AddMiddleware(s.Middleware)
-	bus, err := cqrs.NewCommandBusWithConfig(s.Publisher(), cqrs.CommandBusConfig{
-		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string,
-			error) {
-			return s.Queue(p.CommandName), nil
-		},
-		Marshaler: marshaler,
-	})
-	require.NoError(t, err)
-	s.Run()
-	for _, id := range testapp.IDs(10) {
-		require.NoError(t, bus.Send(context.Background(), billOrder{Order: id}))
-	}
-	done.Wait(t, 10, soon)
-	assert.Empty(t, done.Twice())
-	assert.Equal(t, "billing", s.Health().Subscriptions[0].Name)
-}
 
 // TestEvents: each event handler is a group with a schedule of its own, and the middleware is that of the router.
 func TestEvents(t *testing.T) {
@@ -102,12 +53,20 @@ func TestEvents(t *testing.T) {
 	})
 	require.NoError(t, err)
 	for name := range schedules {
-		fail := failOnce(s, done, name)
-		_, err := processor.AddHandler(cqrs.NewEventHandler(name,
-			func(ctx context.Context, e *orderBilled) error { return fail(ctx, e.Order) }))
+		_, err := processor.AddHandler(cqrs.NewEventHandler(name, func(ctx context.Context, e *orderBilled) error {
+			if testapp.Failures(cqrs.OriginalMessageFromCtx(ctx)) == 0 {
+				return errDown
+			}
+			done.Add(name + " " + e.Order)
+			return nil
+		}))
 		require.NoError(t, err)
 	}
-	bus := eventBus(t, s, func(event string) string { return s.Queue(event) })
+	bus, err := cqrs.NewEventBusWithConfig(s.Publisher(), cqrs.EventBusConfig{
+		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return s.Queue(p.EventName), nil },
+		Marshaler:            marshaler,
+	})
+	require.NoError(t, err)
 	s.Run()
 	for _, id := range testapp.IDs(10) {
 		require.NoError(t, bus.Publish(context.Background(), orderBilled{Order: id}))
@@ -118,52 +77,6 @@ func TestEvents(t *testing.T) {
 	want := map[string]int{"shipping 110ms": 10, "mailing 120ms": 10, "counting 100ms": 10}
 	testapp.Eventually(t, func() bool { return assert.ObjectsAreEqual(want, tiers.Counts()) },
 		"each group uses its schedule: %v", tiers.Counts)
-}
-
-// TestEventGroups: AddHandlersGroup returns no handler, so the middleware is that of the router, for all groups.
-func TestEventGroups(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t, testapp.FanOut)
-	s.Router.AddMiddleware(s.Middleware)
-	done := testapp.NewLedger()
-	processor, err := cqrs.NewEventGroupProcessorWithConfig(s.Router, cqrs.EventGroupProcessorConfig{
-		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) {
-			return s.Queue("events"), nil
-		},
-		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return s.Subscriber(p.EventGroupName, retry.Options{Group: p.EventGroupName})
-		},
-		Marshaler: marshaler, AckOnUnknownEvent: true,
-	})
-	require.NoError(t, err)
-	for _, group := range []string{"shipping", "mailing"} {
-		fail := failOnce(s, done, group)
-		require.NoError(t, processor.AddHandlersGroup(group,
-			cqrs.NewGroupEventHandler(func(ctx context.Context, e *orderBilled) error { return fail(ctx, e.Order) }),
-			cqrs.NewGroupEventHandler(func(ctx context.Context, c *billOrder) error { return fail(ctx, "bill "+c.Order) }),
-		))
-	}
-	bus := eventBus(t, s, func(string) string { return s.Queue("events") })
-	s.Run()
-	for _, id := range testapp.IDs(10) {
-		require.NoError(t, bus.Publish(context.Background(), orderBilled{Order: id}))
-		require.NoError(t, bus.Publish(context.Background(), billOrder{Order: id}))
-	}
-	done.Wait(t, 40, soon)
-	assert.Empty(t, done.Twice())
-}
-
-func eventBus(t *testing.T, s *testapp.App, topicOf func(event string) string) *cqrs.EventBus {
-	t.Helper()
-	bus, err := cqrs.NewEventBusWithConfig(s.Publisher(), cqrs.EventBusConfig{
-		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
-			return topicOf(p.EventName),
-				nil
-		},
-		Marshaler: marshaler,
-	})
-	require.NoError(t, err)
-	return bus
 }
 
 // TestRequeuer: it forwards parked messages. Those that it cannot publish wait on tiers.

@@ -45,23 +45,6 @@ func TestHandlerWithoutMiddleware(t *testing.T) {
 	assert.Equal(t, 1, s.Log.Warnings("no retry middleware"))
 }
 
-// TestHandlerWithMiddlewareIsNotWarned, although its messages are nacked too.
-func TestHandlerWithMiddlewareIsNotWarned(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t)
-	deliveries := testapp.NewLedger()
-	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
-		if deliveries.Add(msg.UUID) == 1 {
-			msg.Nack()
-		}
-		return nil
-	})
-	s.Run()
-	s.Publish(s.Queue("orders"), "1")
-	testapp.Eventually(t, func() bool { return deliveries.Counts()["1"] == 2 }, "it is delivered again")
-	assert.Empty(t, s.Log.Lines("no retry middleware"))
-}
-
 // TestMiddlewareOfAnotherSubscriber: the message is held, no copy is published, and the handler is not called.
 func TestMiddlewareOfAnotherSubscriber(t *testing.T) {
 	t.Parallel()

@@ -1,11 +1,7 @@
 package declare_test
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"net/http"
 	"regexp"
 	"slices"
 	"sync/atomic"
@@ -19,7 +15,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
@@ -57,22 +52,11 @@ func argumentsOf(t testing.TB, queue string) map[string]any {
 	return info.Arguments
 }
 
-// read takes the dead letters of a queue with the reader of the library, and returns their identities.
-func read(t *testing.T, queue string, n int) (identities []string) {
+// take takes messages from a queue, and returns their identities.
+func take(t *testing.T, queue string, n int) (identities []string) {
 	t.Helper()
-	reading, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.URL(t)), "")
-	require.NoError(t, err)
-	subscriber, err := amqp.NewSubscriber(reading, &testapp.Log{})
-	require.NoError(t, err)
-	defer func() { require.NoError(t, subscriber.Close()) }()
-	letters, err := subscriber.Subscribe(t.Context(), queue)
-	require.NoError(t, err)
-	for range n {
-		letter := broker.Receive(t, letters, "a dead letter")
-		_, failed := retry.ReadRecord(letter.Metadata)
-		assert.True(t, failed)
-		identities = append(identities, letter.UUID)
-		letter.Ack()
+	for _, d := range testapp.Take(t, queue, n) {
+		identities = append(identities, d.Headers["_watermill_message_uuid"].(string))
 	}
 	return identities
 }
@@ -100,7 +84,7 @@ func TestTheNewestDeadLettersAreKept(t *testing.T) {
 				testapp.Send(t, "", queue, testapp.Orders(30)...)
 				broker.Eventually(t, soon, func() bool { return written.Load() == 30*round }, "all dead letters are written")
 				assert.Equal(t, kept, testapp.Depth(t, queue+".dead"))
-				assert.Equal(t, newest(30), read(t, queue, kept))
+				assert.Equal(t, newest(30), take(t, queue+".dead", kept))
 				assert.EqualValues(t, kept, argumentsOf(t, queue+".dead")["x-max-length"])
 				testapp.Delete(t, queue+".dead")
 			}
@@ -159,11 +143,7 @@ func TestTheBrokerItselfWritesDeadLettersAtTheLimit(t *testing.T) {
 	}
 	broker.Eventually(t, soon, counted(0), "the broker has forwarded them")
 	assert.Equal(t, kept, testapp.Depth(t, orders.DeadLetterQueue()))
-	var bodies []string
-	for _, d := range testapp.Take(t, orders.DeadLetterQueue(), kept) {
-		bodies = append(bodies, d.Headers["_watermill_message_uuid"].(string))
-	}
-	assert.Equal(t, newest(messages), bodies)
+	assert.Equal(t, newest(messages), take(t, orders.DeadLetterQueue(), kept))
 }
 
 // TestATierAtItsLimit refuses messages. The next tier takes them, and where all are full, they become dead letters.
@@ -242,7 +222,7 @@ func TestTheLimitsOfAnExistingQueue(t *testing.T) {
 	testapp.PutPolicy(t, command[1], command[2], command[3])
 	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == kept },
 		"the broker drops the oldest")
-	assert.Equal(t, newest(30), read(t, queue, kept))
+	assert.Equal(t, newest(30), take(t, queue+".dead", kept))
 
 	// The other way round: an app without the limits of the existing queue.
 	limits := a.Queue("limits")
@@ -256,46 +236,4 @@ func TestTheLimitsOfAnExistingQueue(t *testing.T) {
 	assert.Equal(t, "none", conflict.Want)
 	assert.ErrorContains(t, err, "configure the DeadLetters that it was declared with")
 	assert.NotContains(t, err.Error(), "set_policy")
-}
-
-// TestDefinitionsHaveTheLimits: what the management API imports is what an app accepts.
-func TestDefinitionsHaveTheLimits(t *testing.T) {
-	t.Parallel()
-	name := broker.Name(t, "t")
-	broker.Clean(t, name)
-	queue := "orders_" + name
-	limits := func(b *config.Config) {
-		b.Prefix, b.DeadLetters = name, topology.Retention{MaxLength: kept, MaxAge: time.Hour}
-		b.TierArguments, b.DeadLetterArguments = amqp091.Table{"x-max-length": 100}, amqp091.Table{"x-quorum-target-group-size": 3}
-	}
-	b := config.Config{AMQP: amqp.NewDurableQueueConfig(broker.URL(t)),
-		Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond}}}
-	limits(&b)
-	builder, err := config.NewBuilder(b)
-	require.NoError(t, err)
-	text, err := json.Marshal(builder.Topology(queue))
-	require.NoError(t, err)
-	client := broker.Management(t)
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/definitions/%2F",
-		bytes.NewReader(text))
-	require.NoError(t, err)
-	request.Header.Set("Content-Type", "application/json")
-	request.SetBasicAuth(client.Username, client.Password)
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Less(t, response.StatusCode, 300)
-	for _, verify := range []bool{true, false} {
-		a := connect(t, limits, func(b *config.Config) { b.VerifyOnly = verify })
-		subscriber, err := a.Subscriber("billing")
-		require.NoError(t, err)
-		_, err = subscriber.Subscribe(t.Context(), queue)
-		require.NoError(t, err)
-	}
-	a := connect(t, func(b *config.Config) { b.Prefix, b.VerifyOnly = name, false })
-	subscriber, err := a.Subscriber("billing")
-	require.NoError(t, err)
-	_, err = subscriber.Subscribe(t.Context(), queue)
-	var conflict *topology.ArgumentConflictError
-	assert.True(t, errors.As(err, &conflict), "without the limits: %v", err)
 }

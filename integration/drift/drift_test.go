@@ -240,7 +240,12 @@ func TestUnprotectedQuorum(t *testing.T) {
 func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	wanted := []drift.Wanted{s.wanted("orders", "", nil), s.wanted("quiet", "group", nil), s.wanted("loud", "group", nil)}
+	limited := s.wanted("orders", "", func(w *drift.Wanted) {
+		w.Topology.DeadLetters = topology.Retention{MaxLength: 10, MaxAge: time.Hour}
+		w.Topology.TierArguments = amqp091.Table{"x-max-length": 100}
+		w.Topology.DeadLetterArguments = amqp091.Table{"x-quorum-target-group-size": 3}
+	})
+	wanted := []drift.Wanted{limited, s.wanted("quiet", "group", nil), s.wanted("loud", "group", nil)}
 	var topologies []topology.Topology
 	for _, w := range wanted {
 		topologies = append(topologies, topology.New(w.Topology, w.Queue))
