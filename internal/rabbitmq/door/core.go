@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
+	"strconv"
 	"sync"
 	"time"
 
@@ -43,6 +46,25 @@ func (c *core) String() string {
 
 func (c *core) description() string {
 	return fmt.Sprintf("(%s, prefix %s, schedule %v)", RedactedURI(c.app.URI), c.prefix, c.policy.Schedule)
+}
+
+// address returns where the app connects to, without a password.
+func (c *core) address() amqp091.URI {
+	uri, _ := amqp091.ParseURI(c.app.URI)                       // validated
+	if own := c.app.Connection; own != nil && own.Vhost != "" { // amqp091-go prefers it, too
+		uri.Vhost = own.Vhost
+	}
+	return uri
+}
+
+// broker describes the broker and the prefix, for errors.
+func (c *core) broker() string {
+	uri := c.address()
+	address := url.URL{Scheme: uri.Scheme, Host: net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port)), Path: "/"}
+	if uri.Vhost != "/" {
+		address.Path, address.RawPath = "/"+uri.Vhost, "/"+url.PathEscape(uri.Vhost)
+	}
+	return fmt.Sprintf("%s (prefix %s)", address.String(), c.prefix)
 }
 
 func (c *core) wire() wire.Config {

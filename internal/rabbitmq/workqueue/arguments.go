@@ -96,14 +96,6 @@ func OtherPrefixAdvice(other string) string {
 		other, other)
 }
 
-// conflict returns the first of Conflicts.
-func conflict(app topology.Queue, have amqp091.Table) error {
-	if all := Conflicts(app, have); len(all) > 0 {
-		return all[0]
-	}
-	return nil
-}
-
 // Conflicts returns the arguments of an existing work queue that differ from the app's configuration. The arguments
 // that the app has not set and that topology.Protect may add can differ.
 func Conflicts(app topology.Queue, have amqp091.Table) []*topology.ArgumentConflictError {

@@ -42,12 +42,11 @@ type Inspector struct {
 	probed map[string]bool // exchanges
 }
 
-// queue is the result of an inspection. Its lock makes handlers of the same queue wait for each other; those of other
+// queue is whether a work queue is inspected. Its lock makes handlers of the same queue wait for each other; those of other
 // queues do not wait.
 type queue struct {
 	mu        sync.Mutex
 	inspected bool
-	arguments amqp091.Table // as it has them on the broker
 }
 
 // New returns an Inspector. It does not connect.
@@ -149,10 +148,12 @@ func (i *Inspector) Check(
 func (i *Inspector) Resolve(
 	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (arguments amqp091.Table, declared bool, err error) {
-	arguments, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
+	err = i.once(app.Name, func(b Broker) error {
 		declared = true
-		return i.Declare(b, config, app, topology.Topology.DeclareRetry, logger)
+		_, err := i.Declare(b, config, app, topology.Topology.DeclareRetry, logger)
+		return err
 	})
+	arguments, _ = i.Known(app.Name)
 	return arguments, declared, err
 }
 
@@ -160,9 +161,9 @@ func (i *Inspector) Resolve(
 func (i *Inspector) Verify(
 	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (inspected bool, err error) {
-	_, err = i.once(app.Name, func(b Broker) (amqp091.Table, error) {
+	err = i.once(app.Name, func(b Broker) error {
 		inspected = true
-		return nil, i.Check(b, config, app, logger)
+		return i.Check(b, config, app, logger)
 	})
 	return inspected, err
 }
@@ -176,22 +177,16 @@ func (i *Inspector) Forget(name string) {
 }
 
 // once calls inspect, over a new connection, unless the queue has been inspected without an error.
-func (i *Inspector) once(name string, inspect func(Broker) (amqp091.Table, error)) (amqp091.Table, error) {
+func (i *Inspector) once(name string, inspect func(Broker) error) error {
 	q := i.queue(name)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inspected {
-		return maps.Clone(q.arguments), nil
+		return nil
 	}
-	err := i.Dial(name, func(b Broker) (err error) {
-		q.arguments, err = inspect(b)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	q.inspected = true
-	return maps.Clone(q.arguments), nil
+	err := i.Dial(name, inspect)
+	q.inspected = err == nil
+	return err
 }
 
 func (i *Inspector) queue(name string) *queue {
@@ -236,8 +231,8 @@ func (i *Inspector) checkBroker(app topology.Queue, v version, logger watermill.
 func (i *Inspector) checkQueue(
 	app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter,
 ) error {
-	if err := conflict(app, have); err != nil {
-		return err
+	if differs := Conflicts(app, have); len(differs) > 0 {
+		return differs[0]
 	}
 	i.warnOfRefusals(app.Name, have, logger)
 	if other, differs := OtherPrefix(app, have, i.config.Prefix); differs {
