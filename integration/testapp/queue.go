@@ -47,11 +47,12 @@ func Orders(n int) []amqp091.Publishing {
 
 func ID(i int) string { return fmt.Sprintf("%05d", i) }
 
-// Take consumes a queue until n messages have come, and returns them.
+// Take consumes a queue until n messages have come, and returns them. Its consumer ends: where a queue is deleted and
+// declared again at once, RabbitMQ may keep the consumers of the old one.
 func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
 	t.Helper()
 	channel := broker.Channel(t)
-	deliveries, err := channel.Consume(queue, "", true, false, false, false, nil)
+	deliveries, err := channel.Consume(queue, "take", true, false, false, false, nil)
 	require.NoError(t, err)
 	var taken []amqp091.Delivery
 	for len(taken) < n {
@@ -62,6 +63,7 @@ func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
 			require.Failf(t, "messages are missing", "%d of %d in %s", len(taken), n, queue)
 		}
 	}
+	require.NoError(t, channel.Cancel("take", false))
 	return taken
 }
 
