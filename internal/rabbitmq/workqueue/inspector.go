@@ -42,8 +42,8 @@ type Inspector struct {
 	probed map[string]bool // exchanges
 }
 
-// queue is whether a work queue is inspected. Its lock makes handlers of the same queue wait for each other; those of other
-// queues do not wait.
+// queue is whether a work queue is inspected. Its lock makes handlers of the same queue wait for each other; those of
+// other queues do not wait.
 type queue struct {
 	mu        sync.Mutex
 	inspected bool
