@@ -162,40 +162,17 @@ func (d *delivery) waited(later []*delivery) time.Duration {
 // copyPublished records the copy that the middleware publishes for a delivery. It is called before the message is
 // acked.
 func (l *ledger) copyPublished(d *delivery, c backend.Copy) {
-	record, _ := retry.ReadRecord(c.Message.Metadata)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := d.progress
-	p.copies++
-	failed, snoozed := record.Failures > d.Record.Failures, record.Snoozes > d.Record.Snoozes
-	if failed {
-		d.Failures = record.Failures
-	}
-	d.copied, d.uncalled = record, !failed && !snoozed
-	switch {
-	case record.DeadReason != "":
-		d.Outcome, d.DeadReason, p.deadLetter = retry.DeadLettered, record.DeadReason, c.Message.Copy()
-	case failed:
-		d.Outcome = retry.Retried
-	case snoozed:
-		d.Outcome = retry.Snoozed
-	default:
-		d.Outcome = retry.Parked
-	}
-	if record.DeadReason == "" {
-		d.Tier, d.Delay, p.due = c.Tier, time.Until(record.DueAt), record.DueAt
-	}
-	if d.Err == nil && !d.uncalled {
-		d.Err = recordedError(record.Reason)
+	d.copied, _ = retry.ReadRecord(c.Message.Metadata)
+	d.progress.copies++
+	if c.Tier == 0 {
+		d.progress.deadLetter = c.Message.Copy()
+	} else {
+		d.progress.due = d.copied.DueAt
 	}
 	l.notifyChanged()
 }
-
-// recordedError is an error of which only the text in the failure record is known, until the middleware has reported
-// it.
-type recordedError string
-
-func (e recordedError) Error() string { return string(e) }
 
 // recorder gives the ledger what the middleware reports.
 type recorder struct {
@@ -203,27 +180,26 @@ type recorder struct {
 	ledger *ledger
 }
 
-func (r recorder) Event(e retry.Event) { r.ledger.observe(e) }
-
-// observe replaces what the ledger has concluded from the copy with what the middleware reports: it has the error
-// itself. The outcome of a message that is nacked is known only then.
-func (l *ledger) observe(e retry.Event) {
+// Event implements retry.Observer. It is called before the message is settled, unless its handler has settled it.
+func (r recorder) Event(e retry.Event) {
 	d, _ := e.Context.Value(deliveryKey{}).(*delivery)
-	if d == nil {
+	if d == nil || e.Outcome == retry.Held {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	d.Rule, d.Spread = e.Rule, e.Spread
-	switch e.Outcome {
-	case retry.Held, retry.GivenBack, retry.Settled:
-		return
+	r.ledger.mu.Lock()
+	defer r.ledger.mu.Unlock()
+	d.report(e)
+	if d.nacked {
+		d.Outcome = d.nackedOutcome()
 	}
-	d.Outcome = e.Outcome
-	if e.Outcome == retry.Discarded {
-		d.Failures = e.Record.Failures
+}
+
+// report takes over an event of the delivery.
+func (a *Attempt) report(e retry.Event) {
+	a.Outcome, a.Err, a.Rule, a.Tier = e.Outcome, e.Err, e.Rule, e.Tier
+	a.Delay, a.Spread, a.DeadReason = e.Delay, e.Spread, e.Record.DeadReason
+	if e.Record.Failures > a.Record.Failures {
+		a.Failures = e.Record.Failures
 	}
-	if _, recorded := d.Err.(recordedError); d.Err == nil || recorded {
-		d.Err = e.Err
-	}
+	a.uncalled = e.Outcome == retry.Parked || e.Outcome == retry.DeadLettered && e.Err == nil
 }

@@ -71,16 +71,11 @@ func Simulate(config SimulationConfig) SimulatedStory {
 	for at, e := range tiered.Simulate(backend.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails,
 		Takes: config.Takes, Age: config.Age}) {
 		a := Attempt{
-			At: at, Took: e.Duration, Record: record, Outcome: e.Outcome, Err: e.Err, Rule: e.Rule,
-			Delay: e.Delay, Spread: e.Spread, Tier: e.Tier, DeadReason: e.Record.DeadReason,
-			simulated: true, later: min(later, math.MaxInt64-at),
+			At: at, Took: e.Duration, Record: record, simulated: true, later: min(later, math.MaxInt64-at),
+			nacked: e.Outcome == retry.GivenBack,
 		}
+		a.report(e)
 		later = min(later, math.MaxInt64-e.Spread) + e.Spread
-		if e.Record.Failures > record.Failures {
-			a.Failures = e.Record.Failures
-		}
-		a.uncalled = e.Outcome == retry.Parked || e.Outcome == retry.DeadLettered && e.Err == nil
-		a.nacked = e.Outcome == retry.GivenBack
 		if a.Outcome != retry.Parked && failed >= 0 {
 			before := &story.Attempts[failed]
 			before.Waited, failed = at-before.At-before.Took, -1
