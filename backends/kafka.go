@@ -39,7 +39,8 @@ type kafkaBrokers struct {
 }
 
 func (k kafkaBrokers) publisher(App) (message.Publisher, error) {
-	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: k.brokers, OverwriteSaramaConfig: kafkaProducer()}, k.logger)
+	return kafka.NewPublisher(
+		kafka.PublisherConfig{Brokers: k.brokers, OverwriteSaramaConfig: kafkaProducer()}, k.logger)
 }
 
 func (k kafkaBrokers) subscriber(app App, p relay.SubscriberParams) (message.Subscriber, error) {

@@ -45,8 +45,9 @@ func (p postgresLetters) End(ctx context.Context, topic string) (relayletters.En
 func (p postgresLetters) Read(
 	ctx context.Context, topic, after, until string, limit int,
 ) (found []relayletters.Stored, err error) {
-	rows, err := p.db.QueryContext(ctx, `SELECT "offset"::text AS position, uuid, payload, metadata FROM `+p.table(topic)+
-		` WHERE NOT acked AND "offset" > $1::bigint AND "offset" <= $2::bigint ORDER BY "offset" LIMIT $3`,
+	rows, err := p.db.QueryContext(ctx,
+		`SELECT "offset"::text AS position, uuid, payload, metadata FROM `+p.table(topic)+
+			` WHERE NOT acked AND "offset" > $1::bigint AND "offset" <= $2::bigint ORDER BY "offset" LIMIT $3`,
 		cmp.Or(after, "0"), cmp.Or(until, strconv.FormatInt(math.MaxInt64, 10)), limit)
 	if err != nil {
 		return nil, err

@@ -32,7 +32,8 @@ type connection struct {
 
 // Connect returns a connection to a Pub/Sub whose messages a relay retries, or an error that reports all faults of the
 // configuration. Connect does not connect to the backend: NewSubscriber is called for each handler that is added, and
-// the tiers are subscribed with the first handler. Where that fails, the router's Run returns the error. A nil logger logs nothing.
+// the tiers are subscribed with the first handler. Where that fails, the router's Run returns the error. A nil logger
+// logs nothing.
 //
 // The methods of the retry.Connection are documented there. What they do here:
 //

@@ -49,9 +49,9 @@
 // Handlers must be idempotent.
 //
 // Foreign messages: a message on a tier that has no readable failure record, or whose record names no handler, is
-// dead-lettered with DeadReasonForeign on the topic "<Prefix>.dead.unknown". Like every dead letter it has a record that retry.ReadRecord reads; if it had none, Topic is the
-// tier's topic and Failures is 1. A message whose record names a handler of another process is forwarded to the return
-// topic of that handler.
+// dead-lettered with DeadReasonForeign on the topic "<Prefix>.dead.unknown". Like every dead letter it has a record that
+// retry.ReadRecord reads; if it had none, Topic is the tier's topic and Failures is 1. A message whose record names a
+// handler of another process is forwarded to the return topic of that handler.
 //
 // # Dead letters
 //

@@ -61,7 +61,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	r.handlers.add(handler)
 	ended, end := context.WithCancel(ctx)
 	detach := context.AfterFunc(s.ctx, end)
-	m := &merged{subscriber: s, ended: ended, out: make(chan *message.Message), topic: topic, handler: handler, logger: r.logger}
+	m := &merged{
+		subscriber: s, ended: ended, out: make(chan *message.Message), topic: topic, handler: handler, logger: r.logger,
+	}
 	m.stopping, m.stop = context.WithCancel(ended)
 	m.subscribed, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ended, m.end)
