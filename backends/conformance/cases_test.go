@@ -42,9 +42,7 @@ func lateness(t *testing.T, f *fixture) {
 		<-tick.C
 		require.NoError(t, publisher.Publish(topics[i%len(topics)], message.NewMessage(id(i), []byte("order"))))
 	}
-	f.await(messages, 1, patience)
-	f.checkNeverEarly(app.Schedule)
-	f.settle()
+	f.comeBack(messages, 1, app.Schedule)
 
 	var late []time.Duration
 	for _, tries := range f.ledger.all() {
@@ -221,7 +219,5 @@ func restart(t *testing.T, f *fixture) {
 	first.stop()
 
 	f.run(app, topics, handle)
-	f.await(messages, 1, patience)
-	f.checkNeverEarly(app.Schedule)
-	f.settle()
+	f.comeBack(messages, 1, app.Schedule)
 }

@@ -37,13 +37,9 @@ func ownSchedule(t *testing.T, f *fixture) {
 	f.publishWith(publisher, topics[0], ids(messages)...)
 	require.NoError(t, publisher.Close(), "this has no effect")
 	f.publishWith(publisher, topics[1], ids(messages)...)
-	f.await(messages, 2, patience)
-	f.checkNeverEarly(own)
-	f.settle()
+	f.comeBack(messages, 2, own)
 	f.ledger = others
-	f.await(messages, 1, patience)
-	f.checkNeverEarly(app.Schedule)
-	f.settle()
+	f.comeBack(messages, 1, app.Schedule)
 }
 
 // groups: two consumer groups of one connection get every message, and a retry goes to its group only.
@@ -89,9 +85,7 @@ func subscriber(t *testing.T, f *fixture) {
 			f.publishWith(retries.Publisher(), topic, id+topic)
 		}
 	}
-	f.await(2*messages, 1, patience)
-	f.checkNeverEarly(app.Schedule)
-	f.settle()
+	f.comeBack(2*messages, 1, app.Schedule)
 }
 
 // refusals: options that are wrong, or that the backend does not have, are refused. A closed connection refuses handlers.
@@ -225,7 +219,5 @@ func paused(t *testing.T, f *fixture) {
 	assert.Equal(t, []string{"paused"}, state().Paused)
 
 	require.NoError(t, retries.Resume("billing"))
-	f.await(messages, 1, patience)
-	f.checkNeverEarly(app.Schedule)
-	f.settle()
+	f.comeBack(messages, 1, app.Schedule)
 }

@@ -285,6 +285,15 @@ func (f *fixture) await(n, failures int, within time.Duration) {
 	}
 }
 
+// comeBack waits until n messages were tried after so many failures, none early, and counts the duplicates. Call it when
+// no other message is on its way.
+func (f *fixture) comeBack(n, failures int, schedule backoff.Schedule) {
+	f.t.Helper()
+	f.await(n, failures, patience)
+	f.checkNeverEarly(schedule)
+	f.settle()
+}
+
 // checkNeverEarly checks that each retry came at least its delay after the failure before it, by the backend's clock.
 func (f *fixture) checkNeverEarly(schedule backoff.Schedule) {
 	f.t.Helper()
