@@ -1,7 +1,6 @@
 package retrytest_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -205,23 +203,6 @@ func TestAttemptsHaveAllFields(t *testing.T) {
 		assert.Equal(t, retrytest.Attempt{
 			Handler: "billing", At: time.Second, Outcome: retry.DeadLettered, Failures: 2, Err: errDown, DeadReason: retry.DeadReasonExhausted,
 		}, all[1])
-	})
-}
-
-func TestMiddlewareInsideTheRetryMiddlewareIsUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Minute})
-		app.AddConsumerHandler(app.Router, "billing", "orders", func(msg *message.Message) error {
-			select {
-			case <-msg.Context().Done():
-				return msg.Context().Err()
-			case <-time.After(time.Hour):
-				return nil
-			}
-		}).AddMiddleware(wmmiddleware.Timeout(10 * time.Second))
-		story := app.Send("orders", order("1"))
-		story.RetriedAt(70 * time.Second).Waited(time.Minute).DeadLettered(retry.DeadReasonExhausted)
-		assert.ErrorIs(t, story.Attempts()[0].Err, context.DeadlineExceeded)
 	})
 }
 

@@ -9,11 +9,9 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -38,7 +36,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return orders.Main(args, stdout, stderr, choices...)
 }
 
-// open connects the app. Topic and prefix are unique to this run.
+// open connects the app to a private server.
 func open(
 	ctx context.Context, e registry.Entry, opts orders.Options, logger watermill.LoggerAdapter,
 ) (_ *orders.Backend, err error) {
@@ -54,22 +52,20 @@ func open(
 		return nil, err
 	}
 	opened(func() error { server.Stop(); return nil })
-	name := strings.ToLower(rand.Text()[:6])
-	topic, prefix := "orders-"+name, "retry-"+name
 	backend := e.Open(server.URL, logger)
-	app := backends.App{Group: "billing", Prefix: prefix, Schedule: opts.Schedule}
+	app := backends.App{Group: "billing", Prefix: "retry", Schedule: opts.Schedule}
 	retries, err := backend.Connect(app)
 	if err != nil {
 		return nil, err
 	}
 	opened(retries.Close)
-	letters, letterTopic, err := backend.DeadLetters(app, orders.Handler, topic)
+	letters, letterTopic, err := backend.DeadLetters(app, orders.Handler, "orders")
 	if err != nil {
 		return nil, err
 	}
 	opened(letters.Close)
 	return &orders.Backend{
-		Name: e.Demo.Title, Topic: topic, Retries: retries,
+		Name: e.Demo.Title, Topic: "orders", Retries: retries,
 		DeadLetters: letters, DeadLetterTopic: letterTopic,
 		Closers: closers,
 	}, nil
