@@ -1,6 +1,7 @@
 package backends_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log"
@@ -55,7 +56,7 @@ func ExampleRedis() {
 	var config relay.Config
 
 	config.NewSubscriber = func(p relay.SubscriberParams) (message.Subscriber, error) {
-		group, limit := p.Group, time.Minute // of a handler
+		group, limit := cmp.Or(p.Group, "billing"), time.Minute // of a handler
 		if p.Tier > 0 {
 			group, limit = "retry-relay", 2*p.Hop+10*time.Second
 		}
