@@ -18,8 +18,11 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
-# Most integration tests wait: four packages run at the same time, beside those of wmretry and of outages. These take
-# longest, so they are first.
+# Most integration tests wait: so many packages run at the same time, beside these targets. Fewer with the race detector:
+# some tests measure how long a call takes.
+PACKAGES   = $(if $(RACE),3,4)
+BESIDE     = test-reconnect test-wmretry
+# These packages take longest, so they are first.
 LONGEST    = ./adopt ./deadletter ./connect ./declare ./groups
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
@@ -173,12 +176,12 @@ test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
 test-broker:
-	@$(SUBMAKE) test-reconnect & outage=$$!; $(SUBMAKE) test-wmretry & command=$$!; result=0; \
-		$(SUBMAKE) test-integration || result=1; wait $$outage || result=1; wait $$command || result=1; \
+	@others=; for target in $(BESIDE); do $(SUBMAKE) $$target & others="$$others $$!"; done; result=0; \
+		$(SUBMAKE) test-integration || result=1; for other in $$others; do wait $$other || result=1; done; \
 		$(SUBMAKE) test-alone || result=1; exit $$result
 
 test-integration:
-	$(GO) test -C integration $(RACE) -p=4 -parallel=4 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
+	$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=$(PACKAGES) -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
 		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(LONGEST:./%=-e /integration/%))
 
 test-alone:
