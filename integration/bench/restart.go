@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -153,11 +152,11 @@ func feed(ctx context.Context, apps []retry.Connection, queues []string) (publis
 
 // restart stops a node in order, and starts it again.
 func restart(tool, node, uri string) error {
-	if err := command(tool, "ctl", node, "stop"); err != nil {
+	if _, err := broker.Run(tool, "ctl", node, "stop"); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
-		err := command(tool, "start", node) // it does nothing as long as the process runs
+		_, err := broker.Run(tool, "start", node) // it does nothing as long as the process runs
 		if err == nil {
 			err = with(uri, func(*amqp091.Channel) error { return nil })
 		}
@@ -165,17 +164,4 @@ func restart(tool, node, uri string) error {
 			return err
 		}
 	}
-}
-
-func command(tool string, verb ...string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	words := append(strings.Fields(tool), verb...)
-	command := exec.CommandContext(ctx, words[0], words[1:]...)
-	command.Stderr = os.Stderr
-	command.WaitDelay = time.Second // the node that it starts may keep the pipe open
-	if err := command.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return fmt.Errorf("%s: %w", strings.Join(words, " "), err)
-	}
-	return nil
 }

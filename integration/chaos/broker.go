@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
@@ -37,28 +33,9 @@ func (b Broker) management() (*rabbithole.Client, error) {
 	return client, nil
 }
 
-// run is not stopped by a signal to this process: a command that undoes a fault must complete.
 func run(command string, args ...string) error {
-	_, err := output(command, args...)
+	_, err := broker.Run(command, args...)
 	return err
-}
-
-func output(command string, args ...string) (string, error) {
-	if command == "" {
-		return "", errors.New("the command for this fault is not set")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
-	defer cancel()
-	process := exec.CommandContext(ctx, "sh", append([]string{"-c", command + ` "$@"`, "sh"}, args...)...)
-	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C does not reach what repairs the broker
-	var printed, faults bytes.Buffer
-	process.Stdout, process.Stderr = &printed, &faults
-	process.WaitDelay = time.Second // a broker that it starts may keep the pipe open
-	if err := process.Run(); err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return "", fmt.Errorf("%s %s: %w: %s%s", command, strings.Join(args, " "), err, faults.String(),
-			printed.String())
-	}
-	return printed.String(), nil
 }
 
 // Restore undoes the changes of a row that ended with an error.

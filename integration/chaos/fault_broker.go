@@ -11,6 +11,8 @@ import (
 	"time"
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 var brokerFaults = []Fault{
@@ -86,7 +88,7 @@ var (
 )
 
 func (a alarm) raise(ctx context.Context, l *Load) (err error) {
-	before, err := output(l.broker.Ctl, "eval", a.read)
+	before, err := broker.Run(l.broker.Ctl, "eval", a.read)
 	if err != nil {
 		return err
 	}
