@@ -110,7 +110,7 @@ func TestExportAndImport(t *testing.T) {
 	assert.Equal(t, summary{Total: 3, Done: 3}, redriven(t, 0, "dead", "import", first, "--dry-run"))
 	assert.Equal(t, 0, q.count(q.dead))
 	r = run(t, 0, "dead", "import", first)
-	assert.Regexp(t, ` 3  put back, and confirmed\n +3  letters were read from the file\n`, r.stdout)
+	assert.Regexp(t, ` 3  put back, and confirmed( \(\d+/s\))?\n +3  letters were read from the file\n`, r.stdout)
 	run(t, 0, "dead", "export", q.work, "-o", second)
 	again, err := os.ReadFile(second)
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func (a *app) boundTo(exchange string) (queues []string) {
 }
 
 // longTier has a delay that is longer than the time between two checks of bindings.
-func longTier(b *config.Config) { b.Policy.Schedule = backoff.Constant(5*time.Second, 1) }
+func longTier(b *config.Config) { b.Policy.Schedule = backoff.Constant(10*time.Second, 1) }
 
 // What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due
 // before the return exchange exists again comes three minutes later, when the broker tries to forward it again.
@@ -87,10 +87,10 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 			a.Run()
 			send(t, queue, 0)
 			tries.Wait(t, batch, soon)
-			tier := a.groupExchange() + ".5s"
+			tier := a.groupExchange() + ".10s"
 			broker.Eventually(t, soon, func() bool { return testapp.Depth(t, tier)+processed.Len() == batch }, "all wait")
 			require.NoError(t, remove(a, broker.Channel(t), queue))
-			processed.Wait(t, batch, 5*time.Minute)
+			processed.Wait(t, batch, 8*time.Minute)
 
 			broker.Eventually(t, soon, func() bool {
 				return slices.Equal(a.boundTo(a.groupReturn()), []string{queue, a.inbox(queue)}) &&

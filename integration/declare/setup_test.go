@@ -26,8 +26,7 @@ const soon = 60 * time.Second // much longer than any of it takes
 var errDown = errors.New("the provider is down")
 
 func TestMain(m *testing.M) {
-	door.TurnPeriod = 2 * time.Second    // of the checks of bindings
-	door.OverduePeriod = 6 * time.Second // the broker's figures are up to five seconds old
+	door.TurnPeriod = 2 * time.Second // of the checks of bindings
 	m.Run()
 }
 

@@ -18,7 +18,9 @@ type Ledger struct {
 	change chan struct{}
 }
 
-func NewLedger() *Ledger { return &Ledger{calls: map[string][]time.Time{}, change: make(chan struct{}, 1)} }
+func NewLedger() *Ledger {
+	return &Ledger{calls: map[string][]time.Time{}, change: make(chan struct{}, 1)}
+}
 
 func (l *Ledger) Add(identity string) int {
 	l.mu.Lock()

@@ -14,10 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// OverduePeriod is the time between two looks. Tests shorten it before they connect.
-var OverduePeriod = 15 * time.Second
-
 const (
+	overduePeriod   = 15 * time.Second // between two looks
 	overdueDeadline = 10 * time.Second // of a look
 
 	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's
@@ -78,7 +76,7 @@ func (o *overdue) close() {
 
 func (o *overdue) run(ctx context.Context) {
 	defer close(o.done)
-	tick := time.NewTicker(OverduePeriod)
+	tick := time.NewTicker(overduePeriod)
 	defer tick.Stop()
 	for {
 		o.look(ctx) // the first one at once: a wrong password must show when the app starts

@@ -77,7 +77,7 @@ func TestOverdue(t *testing.T) {
 				synctest.Wait() // the first look is at once
 				for look, want := range test.overdue {
 					if look > 0 {
-						time.Sleep(OverduePeriod)
+						time.Sleep(overduePeriod)
 						synctest.Wait()
 					}
 					tiers, err := o.health()
@@ -105,7 +105,7 @@ func TestOverdueWithASlowAPI(t *testing.T) {
 		synctest.Wait()
 		_, err := o.health()
 		require.Contains(t, err, context.DeadlineExceeded.Error())
-		time.Sleep(OverduePeriod) // during the next look
+		time.Sleep(overduePeriod) // during the next look
 		begin := time.Now()
 		o.close()
 		assert.Zero(t, time.Since(begin))
