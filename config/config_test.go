@@ -239,6 +239,10 @@ func TestOptionsReachTheTopology(t *testing.T) {
 		assert.Contains(t, queues, "orders.retry."+backoff.Tier(tier).String())
 	}
 
+	for group, tiers := range map[string]int{"": 2, "shop": 22} { // 5m is not on the ladder, which a group has by default
+		own := builderOf(t, func(c *config.Config) { c.Policy.TierGroup = group })
+		assert.Len(t, own.Topology("orders").Queues, tiers+2, "and the orphans and the dead letters")
+	}
 	for _, group := range []string{"", "shop"} {
 		short := builderOf(t, func(c *config.Config) {
 			c.Policy.Schedule, c.Policy.TierGroup, c.Policy.ExtraTiers = backoff.Schedule{100 * time.Millisecond}, group, []time.Duration{100 * time.Millisecond}

@@ -2,7 +2,6 @@ package connect_test
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -201,76 +200,4 @@ func TestDelayOfTwelveDaysWaitsOnTheLongestTier(t *testing.T) {
 	record, _ := copied.Headers["retry_record"].(string)
 	assert.Contains(t, record, ":75h", "what remains: 288h - 213h")
 	assert.Contains(t, record, "a24:2", "when it arrived")
-}
-
-// TestDelayBeginsWhenTheHandlerTakesTheMessage: the time on the work queue of a paused handler is not a part of it.
-func TestDelayBeginsWhenTheHandlerTakesTheMessage(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t, grouped)
-	handled := make(chan time.Time, 1)
-	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(*message.Message) error {
-		handled <- time.Now()
-		return nil
-	})
-	s.Run()
-	require.NoError(t, s.Pause("billing"))
-	testapp.Eventually(t, func() bool {
-		q, err := broker.Channel(t).QueueDeclarePassive(s.Queue("orders"), true, false, false, false, nil)
-		return err == nil && q.Consumers == 0
-	}, "no consumer is left")
-	msg := message.NewMessage("paused", nil)
-	delay.Message(msg, delay.For(time.Second))
-	require.NoError(t, s.Publisher().Publish(s.Queue("orders"), msg))
-	<-time.After(1100 * time.Millisecond) // longer than the delay
-	assert.Empty(t, handled)
-	resumed := time.Now()
-	require.NoError(t, s.Resume("billing"))
-	select {
-	case at := <-handled:
-		assert.GreaterOrEqual(t, at.Sub(resumed), broker.Least(time.Second))
-	case <-time.After(soon):
-		t.Fatal("it is not handled")
-	}
-}
-
-// TestHandlerWithTiersOfItsOwnHasNoLadder, beside one in a group.
-func TestHandlerWithTiersOfItsOwnHasNoLadder(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t, grouped)
-	var w waits
-	done := testapp.NewLedger()
-	s.Observe(eventtest.OnEvent(w.observe))
-	for _, queue := range []string{"grouped", "own"} {
-		options := retry.Options{}
-		if queue == "own" {
-			options.Policy = &retry.Policy{Schedule: backoff.Schedule{2 * time.Second, 5 * time.Second}}
-		}
-		s.AddConsumerHandler(s.Router, queue, s.Queue(queue), func(msg *message.Message) error {
-			if testapp.Failures(msg) == 0 {
-				return backoff.RetryAfter(errDown, 8*time.Second)
-			}
-			done.Add(msg.UUID)
-			return nil
-		}, options)
-	}
-	s.Run()
-	s.Publish(s.Queue("grouped"), "grouped")
-	s.Publish(s.Queue("own"), "own")
-	done.Wait(t, 2, soon)
-	testapp.Eventually(t, func() bool { return len(w.of("grouped")) >= 1 && len(w.of("own")) >= 3 }, "both have waited")
-	assert.Equal(t, []string{"8s"}, w.of("grouped"))
-	assert.Equal(t, []string{"5s", "2s", "2s"}, w.of("own"))
-
-	tiers := func(group string) (count int) {
-		queues, err := broker.Management(t).ListQueues()
-		require.NoError(t, err)
-		for _, q := range queues {
-			if word, isOf := strings.CutPrefix(q.Name, group+"."+s.Name+"."); isOf && word != "inbox" {
-				count++
-			}
-		}
-		return count
-	}
-	testapp.Eventually(t, func() bool { return tiers(s.Queue("own")) == 2 }, "the two tiers of the schedule")
-	assert.Equal(t, 21, tiers(s.Name+"_group"), "the ladder, which has both")
 }
