@@ -15,8 +15,6 @@ type row struct {
 	// value is a *string, *DeadReason, *int, *time.Time or *time.Duration. Where it is nil, the table has only the key.
 	value   any
 	most    int  // the highest count that is believed
-	letter  byte // for the key in the record of a message that waits on RabbitMQ; 0: that record does not have the key
-	late    bool // the letter comes after all that are not late
 	dead    bool // read in dead letters only
 	poison  bool // of Watermill's poison queue: written in dead letters only, and never removed
 	repeats bool // written for readers of other libraries, and not read
