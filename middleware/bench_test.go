@@ -120,7 +120,7 @@ func BenchmarkSuccess(b *testing.B) {
 		{"WatermillPoisonQueue", poison(succeed)},
 	} {
 		b.Run(row.name, func(b *testing.B) {
-			ctx, cancel := context.WithCancel(routerContext(b))
+			ctx, cancel := context.WithCancel(routed)
 			defer cancel()
 			msg := messageOf(ctx)
 			b.ReportAllocs()
@@ -133,11 +133,10 @@ func BenchmarkSuccess(b *testing.B) {
 
 // BenchmarkFailure measures what the copy and its failure record cost, without a broker.
 func BenchmarkFailure(b *testing.B) {
-	ctx := routerContext(b)
 	retry, err := configOf(discard{}).Make(nil)
 	require.NoError(b, err)
 	h := retry.Middleware(failing(errDown))
-	msg := messageOf(ctx)
+	msg := messageOf(routed)
 	b.ReportAllocs()
 	for b.Loop() {
 		_, _ = h(msg)

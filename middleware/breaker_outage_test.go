@@ -169,13 +169,12 @@ func simulateOutage(t *testing.T, ctx context.Context, breaker *retry.Breaker, d
 }
 
 func TestOutageOfTenMinutes(t *testing.T) {
-	ctx := routerContext(t)
 	const messages, down, arrivals = 10_000, 10 * time.Minute, 7 * time.Minute // the schedule ends within the outage
-	without := simulateOutage(t, ctx, nil, down, arrivals, messages)
+	without := simulateOutage(t, routed, nil, down, arrivals, messages)
 	t.Logf("without a breaker: %+v", without)
 	assert.Greater(t, without.deadLetters, messages*95/100)
 
-	with := simulateOutage(t, ctx, &retry.Breaker{MaxPause: 5 * time.Second}, down, arrivals, messages)
+	with := simulateOutage(t, routed, &retry.Breaker{MaxPause: 5 * time.Second}, down, arrivals, messages)
 	t.Logf("with a breaker:    %+v, %.2f%% of the calls", with, 100*float64(with.calls)/float64(without.calls))
 	assert.Zero(t, with.deadLetters)
 	assert.Equal(t, messages, with.handled)
@@ -187,9 +186,8 @@ func TestOutageOfTenMinutes(t *testing.T) {
 
 // The probes of a few messages must not use up their retries.
 func TestOutageWithFewMessages(t *testing.T) {
-	ctx := routerContext(t)
 	for _, messages := range []int{20, 40, 200} {
-		with := simulateOutage(t, ctx, &retry.Breaker{}, 24*time.Hour, time.Second, messages)
+		with := simulateOutage(t, routed, &retry.Breaker{}, 24*time.Hour, time.Second, messages)
 		t.Logf("%d messages: %+v", messages, with)
 		assert.Zero(t, with.deadLetters)
 		assert.Equal(t, messages, with.handled)

@@ -73,7 +73,6 @@ type breakered struct {
 	t     *testing.T
 	retry *retrymw.TieredRetry
 	sent  *recorder
-	logs  *logRecorder
 	gate  *gate.Gate
 	valve *valve
 	ctx   context.Context
@@ -82,16 +81,10 @@ type breakered struct {
 // withBreaker returns a handler with a breaker of 10 messages in 10 seconds.
 func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...func(*settings)) *breakered {
 	t.Helper()
-	b := &breakered{t: t, sent: &recorder{}, logs: &logRecorder{}, gate: gate.New(concurrency), valve: &valve{}}
-	config := configOf(b.sent)
-	config.TiersWait = true
-	config.Policy.Breaker = &retry.Breaker{Least: 10, MaxPause: 8 * time.Second}
-	for _, c := range change {
-		c(&config)
-	}
-	var err error
-	b.retry, err = config.Make(b.logs)
-	require.NoError(t, err)
+	b := &breakered{t: t, gate: gate.New(concurrency), valve: &valve{}}
+	b.retry, b.sent = setup(t, append([]func(*settings){tiersWait, func(c *settings) {
+		c.Policy.Breaker = &retry.Breaker{Least: 10, MaxPause: 8 * time.Second}
+	}}, change...)...)
 	b.gate.Attach(b.valve)
 	b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate})
 	return b
@@ -158,7 +151,6 @@ func assertPause(t *testing.T, want, got time.Duration) {
 }
 
 func TestBreakerPausesAtItsRatio(t *testing.T) {
-	ctx := routerContext(t)
 	mixed := append(repeat(nil, 11), repeat(errDown, 10)...)
 	for name, row := range map[string]struct {
 		before, last []error
@@ -186,25 +178,23 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 		"default: least is 20":  {repeat(errDown, 19), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
 		"default: ratio is 0.5": {append(repeat(nil, 20), repeat(errDown, 19)...), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var change []func(*settings)
-				if row.change != nil {
-					change = append(change, row.change)
-				}
-				b := withBreaker(t, ctx, 16, change...)
-				b.outcomes(row.before...)
-				assert.Empty(t, b.gate.Paused())
-				b.outcomes(row.last...)
-				if row.paused {
-					assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
-					assert.Equal(t, 1, strings.Count(b.logs.String(), "Handler pauses"))
-				} else {
-					assert.Equal(t, []int{-1}, b.valve.all())
-				}
-				assert.LessOrEqual(t, strings.Count(b.logs.String(), "Breaker.Failed panicked"), 1)
-				assert.Equal(t, name == "kind panics", strings.Contains(b.logs.String(), "Breaker.Failed panicked"))
-			})
+		bubble(t, name, func(t *testing.T) {
+			var change []func(*settings)
+			if row.change != nil {
+				change = append(change, row.change)
+			}
+			b := withBreaker(t, routed, 16, change...)
+			b.outcomes(row.before...)
+			assert.Empty(t, b.gate.Paused())
+			b.outcomes(row.last...)
+			if row.paused {
+				assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+				assert.Equal(t, 1, strings.Count(b.sent.logs.String(), "Handler pauses"))
+			} else {
+				assert.Equal(t, []int{-1}, b.valve.all())
+			}
+			assert.LessOrEqual(t, strings.Count(b.sent.logs.String(), "Breaker.Failed panicked"), 1)
+			assert.Equal(t, name == "kind panics", strings.Contains(b.sent.logs.String(), "Breaker.Failed panicked"))
 		})
 	}
 }
@@ -217,9 +207,8 @@ func rule(then retry.Action) func(*settings) {
 }
 
 func TestBreakerCountsWithinItsWindow(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		for range 20 {
 			b.outcomes(repeat(errDown, 9)...)
 			time.Sleep(11 * time.Second)
@@ -230,53 +219,46 @@ func TestBreakerCountsWithinItsWindow(t *testing.T) {
 
 // docs/outages.md has the figures.
 func TestHowManyFailuresPauseAHandler(t *testing.T) {
-	ctx := routerContext(t)
 	for _, row := range []struct{ successes, failures int }{{0, 20}, {5, 15}, {10, 10}, {15, 15}, {20, 20}, {30, 30}, {50, 50}, {100, 50}, {1000, 50}} {
-		t.Run(fmt.Sprint(row.successes), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
-				for range 3 {
-					b.outcomes(repeat(nil, row.successes)...)
-					failures := 0
-					for ; b.gate.Limit() != 0; failures++ {
-						b.outcomes(errDown)
-					}
-					assert.Equal(t, row.failures, failures)
-					b.paused()
-					b.outcomes(repeat(nil, 15)...)
+		bubble(t, fmt.Sprint(row.successes), func(t *testing.T) {
+			b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
+			for range 3 {
+				b.outcomes(repeat(nil, row.successes)...)
+				failures := 0
+				for ; b.gate.Limit() != 0; failures++ {
+					b.outcomes(errDown)
 				}
-			})
+				assert.Equal(t, row.failures, failures)
+				b.paused()
+				b.outcomes(repeat(nil, 15)...)
+			}
 		})
 	}
 }
 
 // 16 calls that time out after 30 seconds are fewer failures in 10 seconds than Least.
 func TestSlowFailuresNeedALongWindow(t *testing.T) {
-	ctx := routerContext(t)
 	for window, paused := range map[time.Duration]bool{10 * time.Second: false, time.Minute: true} {
-		t.Run(window.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{Window: window} })
-				for range 2 {
-					var ends []func(error)
-					for range 16 {
-						ends = append(ends, b.start())
-					}
-					time.Sleep(29 * time.Second)
-					for _, end := range ends {
-						end(errDown)
-					}
+		bubble(t, window.String(), func(t *testing.T) {
+			b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{Window: window} })
+			for range 2 {
+				var ends []func(error)
+				for range 16 {
+					ends = append(ends, b.start())
 				}
-				assert.Equal(t, paused, len(b.gate.Paused()) > 0)
-			})
+				time.Sleep(29 * time.Second)
+				for _, end := range ends {
+					end(errDown)
+				}
+			}
+			assert.Equal(t, paused, len(b.gate.Paused()) > 0)
 		})
 	}
 }
 
 func TestBreakerCountsAPanicAndTheEndOfTheGoroutine(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		for range 10 {
 			require.NoError(t, b.handle(func(*message.Message) ([]*message.Message, error) { panic("bug") }))
 		}
@@ -285,9 +267,8 @@ func TestBreakerCountsAPanicAndTheEndOfTheGoroutine(t *testing.T) {
 }
 
 func TestPauseDoublesUpToMaxPause(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		b.outcomes(repeat(errDown, 10)...)
 		for i, want := range []time.Duration{1, 2, 4, 8, 8, 8} {
 			assertPause(t, want*time.Second, b.paused())
@@ -296,14 +277,14 @@ func TestPauseDoublesUpToMaxPause(t *testing.T) {
 			assert.Equal(t, 1, b.gate.Limit(), "nothing happens while no message arrives")
 			b.outcomes(errDown)
 			assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
-			assert.Equal(t, i+1, strings.Count(b.logs.String(), "Handler pauses again"))
+			assert.Equal(t, i+1, strings.Count(b.sent.logs.String(), "Handler pauses again"))
 		}
 		b.paused()
-		assert.NotContains(t, b.logs.String(), "Handler goes on")
+		assert.NotContains(t, b.sent.logs.String(), "Handler goes on")
 		b.outcomes(repeat(nil, 15)...)
 		assert.Equal(t, gate.None, b.gate.Limit())
-		assert.Equal(t, 1, strings.Count(b.logs.String(), "Handler goes on"))
-		assert.Contains(t, b.logs.String(), "share:1.00")
+		assert.Equal(t, 1, strings.Count(b.sent.logs.String(), "Handler goes on"))
+		assert.Contains(t, b.sent.logs.String(), "share:1.00")
 
 		b.outcomes(repeat(errDown, 10)...)
 		assertPause(t, time.Second, b.paused())
@@ -311,7 +292,6 @@ func TestPauseDoublesUpToMaxPause(t *testing.T) {
 }
 
 func TestHandlerGoesOnStepByStep(t *testing.T) {
-	ctx := routerContext(t)
 	for concurrency, want := range map[int][]int{
 		1:  {-1, 0, 1, -1},
 		2:  {-1, 0, 1, -1},
@@ -321,7 +301,7 @@ func TestHandlerGoesOnStepByStep(t *testing.T) {
 		0:  {-1, 0, 1, 2, 4, 8, 16, -1}, // not known
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := withBreaker(t, ctx, concurrency)
+			b := withBreaker(t, routed, concurrency)
 			b.outcomes(repeat(errDown, 10)...)
 			b.paused()
 			for range 100 {
@@ -343,9 +323,8 @@ func TestHandlerGoesOnStepByStep(t *testing.T) {
 }
 
 func TestRampEndsAtItsOwnRatio(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 64)
+		b := withBreaker(t, routed, 64)
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		for _, limit := range []int{1, 2, 4, 8, 16, 32} {
@@ -371,9 +350,8 @@ func TestRampEndsAtItsOwnRatio(t *testing.T) {
 }
 
 func TestProbeThatIsNoSign(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		b.outcomes(repeat(backoff.Permanent(errDown), 5)...)
@@ -389,7 +367,6 @@ func TestProbeThatIsNoSign(t *testing.T) {
 
 // With a few messages in the queue each of them is a probe again and again.
 func TestFailureOfAProbeDoesNotCount(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		err  error
 		tier string
@@ -397,30 +374,26 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 		"schedule":    {errDown, "1s.orders"},
 		"retry after": {backoff.RetryAfter(errDown, time.Minute), "1m.orders"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16)
-				b.outcomes(repeat(errDown, 10)...)
-				msg := redelivered(b.ctx, b.sent.copies[9])
-				for i := range 10 {
-					b.paused()
-					_, err := b.retry.Dispatch(failing(row.err))(msg)
-					require.NoError(t, err)
-					sent := b.sent.copies[len(b.sent.copies)-1]
-					assert.Equal(t, row.tier, sent.topic)
-					assert.Equal(t, "1", sent.msg.Metadata.Get(recordkey.Failures))
-					assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(recordkey.Snoozes))
-					msg = redelivered(b.ctx, sent)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			b := withBreaker(t, routed, 16)
+			b.outcomes(repeat(errDown, 10)...)
+			msg := redelivered(b.ctx, b.sent.copies[9])
+			for i := range 10 {
+				b.paused()
+				handles(t, b.retry.Dispatch(failing(row.err)), msg)
+				sent := b.sent.copies[len(b.sent.copies)-1]
+				assert.Equal(t, row.tier, sent.topic)
+				assert.Equal(t, "1", sent.msg.Metadata.Get(recordkey.Failures))
+				assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(recordkey.Snoozes))
+				msg = redelivered(b.ctx, sent)
+			}
 		})
 	}
 }
 
 func TestMessagesInFlightAtAPauseSayNothing(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		good, bad := b.start(), b.start()
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
@@ -433,9 +406,8 @@ func TestMessagesInFlightAtAPauseSayNothing(t *testing.T) {
 }
 
 func TestProbeThatDoesNotReturn(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		first := b.start()
@@ -448,7 +420,7 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 		second := b.start()
 		time.Sleep(9 * time.Second)
 		assert.Equal(t, 3, b.gate.Limit())
-		assert.Equal(t, 2, strings.Count(b.logs.String(), "one message more is let through"))
+		assert.Equal(t, 2, strings.Count(b.sent.logs.String(), "one message more is let through"))
 		third := b.start()
 		third(errDown)
 		assert.Equal(t, 0, b.gate.Limit())
@@ -476,15 +448,14 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 
 // A message can take the place of the probe without a call of the handler: it waits for its OrderKey, or it is held on its arrival.
 func TestAPlaceWithoutACallDoesNotStopTheProbe(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		settle := b.valve.take()
 		time.Sleep(8100 * time.Millisecond)
 		assert.Equal(t, 2, b.gate.Limit(), "after MaxPause one message more")
-		assert.Equal(t, 1, strings.Count(b.logs.String(), "one message more is let through"))
+		assert.Equal(t, 1, strings.Count(b.sent.logs.String(), "one message more is let through"))
 		time.Sleep(time.Hour)
 		assert.Equal(t, 2, b.gate.Limit(), "a place is free")
 		b.outcomes(nil)
@@ -496,9 +467,8 @@ func TestAPlaceWithoutACallDoesNotStopTheProbe(t *testing.T) {
 }
 
 func TestSlowMessagesAreWaitedFor(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		for range 10 {
@@ -528,39 +498,37 @@ func (b *breakered) produces(published bool) {
 }
 
 func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
-	ctx := routerContext(t)
+	ctx := routed
 	for name, renacked := range map[string]bool{"delivered again": false, "a failure, as on RabbitMQ": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
-				b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate, Renacked: renacked})
-				notPublished := func() {
-					b.produces(false)
-					if renacked {
-						b.outcomes(retry.ErrNotPublished)
-					}
+		bubble(t, name, func(t *testing.T) {
+			b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
+			b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate, Renacked: renacked})
+			notPublished := func() {
+				b.produces(false)
+				if renacked {
+					b.outcomes(retry.ErrNotPublished)
 				}
-				for range 9 {
-					notPublished()
-				}
-				assert.Equal(t, gate.None, b.gate.Limit())
+			}
+			for range 9 {
 				notPublished()
-				assert.Equal(t, 0, b.gate.Limit())
-				b.paused()
-				notPublished()
-				assert.Equal(t, 0, b.gate.Limit(), "a probe that fails")
-				b.paused()
-				for range 15 {
-					b.produces(true)
-				}
-				assert.Equal(t, gate.None, b.gate.Limit())
-			})
+			}
+			assert.Equal(t, gate.None, b.gate.Limit())
+			notPublished()
+			assert.Equal(t, 0, b.gate.Limit())
+			b.paused()
+			notPublished()
+			assert.Equal(t, 0, b.gate.Limit(), "a probe that fails")
+			b.paused()
+			for range 15 {
+				b.produces(true)
+			}
+			assert.Equal(t, gate.None, b.gate.Limit())
 		})
 	}
 }
 
 func TestFailuresAtAShutdownSayNothing(t *testing.T) {
-	ctx := routerContext(t)
+	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, ctx, 16)
 		stopping := make(chan struct{})
@@ -578,9 +546,8 @@ func TestFailuresAtAShutdownSayNothing(t *testing.T) {
 }
 
 func TestPermanentProbeIsDeadLettered(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } })
+		b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } })
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		b.outcomes(backoff.Permanent(errDown))
@@ -590,16 +557,14 @@ func TestPermanentProbeIsDeadLettered(t *testing.T) {
 }
 
 func TestProbeOnItsLastTry(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, routed, 16)
 		b.outcomes(errDown)
 		msg := redelivered(b.ctx, b.sent.copies[0])
 		msg.Metadata.Set(recordkey.Failures, "4")
 		b.outcomes(repeat(errDown, 9)...)
 		b.paused()
-		_, err := b.retry.Dispatch(failing(errDown))(msg)
-		require.NoError(t, err)
+		handles(t, b.retry.Dispatch(failing(errDown)), msg)
 		sent := b.sent.copies[10]
 		assert.Equal(t, "1s.orders", sent.topic)
 		assert.Equal(t, "4", sent.msg.Metadata.Get(recordkey.Failures))
@@ -607,58 +572,53 @@ func TestProbeOnItsLastTry(t *testing.T) {
 }
 
 func TestRulePausesAtOnce(t *testing.T) {
-	ctx := routerContext(t)
 	for name, configured := range map[string]*retry.Breaker{"without Breaker": nil, "with Breaker": {MaxPause: 8 * time.Second}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := withBreaker(t, ctx, 16, rule(retry.Pause(3*time.Second)), func(c *settings) {
-					c.Policy.Breaker = configured
-					if configured == nil {
-						c.Policy.Schedule = append(c.Policy.Schedule, 30*time.Second)
-					}
-				})
-				b.outcomes(nil, errDown)
-				assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
-				assert.Contains(t, b.logs.String(), "rule:the bank")
-				sent := b.sent.only(t)
-				assert.Equal(t, "0", sent.msg.Metadata.Get(recordkey.Failures))
-				assert.Equal(t, 3*time.Second, b.paused(), "not shortened")
-				b.outcomes(errDown)
-				assertPause(t, 6*time.Second, b.paused())
-				b.outcomes(errors.New("another")) // not of the rule: a probe that fails
-				longest := 8 * time.Second
+		bubble(t, name, func(t *testing.T) {
+			b := withBreaker(t, routed, 16, rule(retry.Pause(3*time.Second)), func(c *settings) {
+				c.Policy.Breaker = configured
 				if configured == nil {
-					longest = 12 * time.Second
+					c.Policy.Schedule = append(c.Policy.Schedule, 30*time.Second)
 				}
-				assertPause(t, longest, b.paused())
-				b.outcomes(repeat(nil, 15)...)
-				assert.Equal(t, gate.None, b.gate.Limit())
-				b.outcomes(repeat(errors.New("another"), 19)...)
-				assert.Equal(t, gate.None, b.gate.Limit())
-				b.outcomes(errors.New("another"))
-				assert.Equal(t, configured != nil, b.gate.Limit() == 0, "only Breaker has a ratio")
 			})
+			b.outcomes(nil, errDown)
+			assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+			assert.Contains(t, b.sent.logs.String(), "rule:the bank")
+			sent := b.sent.only(t)
+			assert.Equal(t, "0", sent.msg.Metadata.Get(recordkey.Failures))
+			assert.Equal(t, 3*time.Second, b.paused(), "not shortened")
+			b.outcomes(errDown)
+			assertPause(t, 6*time.Second, b.paused())
+			b.outcomes(errors.New("another")) // not of the rule: a probe that fails
+			longest := 8 * time.Second
+			if configured == nil {
+				longest = 12 * time.Second
+			}
+			assertPause(t, longest, b.paused())
+			b.outcomes(repeat(nil, 15)...)
+			assert.Equal(t, gate.None, b.gate.Limit())
+			b.outcomes(repeat(errors.New("another"), 19)...)
+			assert.Equal(t, gate.None, b.gate.Limit())
+			b.outcomes(errors.New("another"))
+			assert.Equal(t, configured != nil, b.gate.Limit() == 0, "only Breaker has a ratio")
 		})
 	}
 }
 
 func TestRuleExtendsAPause(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, rule(retry.Pause(time.Minute)))
+		b := withBreaker(t, routed, 16, rule(retry.Pause(time.Minute)))
 		straggler := b.start()
 		b.outcomes(errDown)
 		time.Sleep(40 * time.Second)
 		straggler(errDown)
 		assert.Equal(t, time.Minute, b.paused())
-		assert.Equal(t, 1, strings.Count(b.logs.String(), "Handler pauses"))
+		assert.Equal(t, 1, strings.Count(b.sent.logs.String(), "Handler pauses"))
 	})
 }
 
 func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = nil })
+		b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = nil })
 		circuit := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: 10 * time.Second})
 		calls, down := 0, true
 		h := circuit.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -690,7 +650,7 @@ func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 }
 
 func TestPauseOutlastsTheSubscription(t *testing.T) {
-	ctx := routerContext(t)
+	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, ctx, 16, rule(retry.Pause(time.Minute)))
 		second := &valve{}
@@ -713,8 +673,7 @@ func TestPauseOutlastsTheSubscription(t *testing.T) {
 
 // The race detector sees a breaker that does not lock.
 func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
-	ctx := routerContext(t)
-	b := withBreaker(t, ctx, 64, func(c *settings) {
+	b := withBreaker(t, routed, 64, func(c *settings) {
 		c.Publisher = discard{}
 		c.Policy.Breaker = &retry.Breaker{Least: 5, Pause: time.Millisecond, MaxPause: 2 * time.Millisecond}
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(errClosedForWork), Then: retry.Pause(time.Millisecond)}}
@@ -750,7 +709,7 @@ var errClosedForWork = errors.New("maintenance")
 
 func BenchmarkSuccessUnderABreaker(b *testing.B) {
 	tiered, _ := setup(b, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
-	msg := messageOf(msgctx.NewContext(routerContext(b), &msgctx.Subscription{Gate: gate.New(16)}))
+	msg := messageOf(msgctx.NewContext(routed, &msgctx.Subscription{Gate: gate.New(16)}))
 	h := tiered.Dispatch(succeed)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -759,7 +718,6 @@ func BenchmarkSuccessUnderABreaker(b *testing.B) {
 }
 
 func TestBreakerDefaultsFollowEachOther(t *testing.T) {
-	ctx := routerContext(t)
 	for _, row := range []struct {
 		breaker retry.Breaker
 		want    []time.Duration
@@ -770,7 +728,7 @@ func TestBreakerDefaultsFollowEachOther(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			row.breaker.Least = 1
-			b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker = &row.breaker })
+			b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = &row.breaker })
 			for _, want := range row.want {
 				b.outcomes(errDown)
 				if want == 0 {

@@ -47,7 +47,6 @@ func TestMiddlewareKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	schedule := backoff.Schedule{time.Second}
 	tiered, sent := setup(t, func(c *settings) { c.Policy.Schedule = schedule })
 	schedule[0] = time.Hour
-	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
 	assert.Equal(t, "1s.orders", sent.only(t).topic)
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -29,7 +28,7 @@ func rounds(t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent
 	t.Helper()
 	called := false
 	for !called {
-		last := sent.copies[len(sent.copies)-1]
+		last := sent.last()
 		name, _, _ := strings.Cut(last.topic, ".")
 		if name == "dead" {
 			return tiers
@@ -49,7 +48,6 @@ func rounds(t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent
 }
 
 func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
-	ctx := routerContext(t)
 	for _, row := range []struct {
 		name      string
 		requested time.Duration
@@ -63,40 +61,33 @@ func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
 		{"a little longer than the longest tier", time.Minute + 400*time.Millisecond, []string{"1m", "1s"}},
 		{"longer than the longest tier", 2*time.Minute + 7*time.Second, []string{"1m", "1m", "5s", "1s", "1s"}},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var events []retry.Event
-				tiered, sent := setup(t, tiersWait, func(c *settings) {
-					c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
-				})
-				failedAt := time.Now()
-				_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, row.requested)))(messageOf(ctx))
-				require.NoError(t, err)
-				promised := sent.only(t).msg.Metadata[recordkey.DueAt]
+		bubble(t, row.name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, observing)
+			failedAt := time.Now()
+			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, row.requested))), messageOf(routed))
+			promised := sent.only(t).msg.Metadata[recordkey.DueAt]
 
-				assert.Equal(t, row.tiers, rounds(t, ctx, tiered, sent, succeed))
-				waited := time.Since(failedAt)
-				assert.GreaterOrEqual(t, waited, row.requested, "never early")
-				assert.LessOrEqual(t, waited, max(row.requested, time.Second)+time.Second, "late by at most the shortest tier")
-				assert.Equal(t, promised, time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), "the due time is true")
-				for _, c := range sent.copies {
-					assert.Equal(t, "1", c.msg.Metadata[recordkey.Failures], "a round on a tier is not a failure")
-					assert.Equal(t, promised, c.msg.Metadata[recordkey.DueAt])
-				}
-				require.Len(t, events, len(row.tiers)+1)
-				assert.Equal(t, waited, events[0].Delay)
-				for _, e := range events[1:len(row.tiers)] {
-					assert.Equal(t, retry.Parked, e.Outcome)
-				}
-				assert.Equal(t, retry.Recovered, events[len(row.tiers)].Outcome)
-			})
+			assert.Equal(t, row.tiers, rounds(t, routed, tiered, sent, succeed))
+			waited := time.Since(failedAt)
+			assert.GreaterOrEqual(t, waited, row.requested, "never early")
+			assert.LessOrEqual(t, waited, max(row.requested, time.Second)+time.Second, "late by at most the shortest tier")
+			assert.Equal(t, promised, time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), "the due time is true")
+			for _, c := range sent.copies {
+				assert.Equal(t, "1", c.msg.Metadata[recordkey.Failures], "a round on a tier is not a failure")
+				assert.Equal(t, promised, c.msg.Metadata[recordkey.DueAt])
+			}
+			require.Len(t, sent.events, len(row.tiers)+1)
+			assert.Equal(t, waited, sent.events[0].Delay)
+			for _, e := range sent.events[1:len(row.tiers)] {
+				assert.Equal(t, retry.Parked, e.Outcome)
+			}
+			assert.Equal(t, retry.Recovered, sent.events[len(row.tiers)].Outcome)
 		})
 	}
 }
 
 // A delay of centuries that a handler requests, or that any publisher can write into the metadata, is cut. The log has it once.
 func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
-	ctx := routerContext(t)
 	const day = 24 * time.Hour
 	for name, row := range map[string]struct {
 		change func(*settings)
@@ -112,35 +103,25 @@ func TestRequestedDelayIsAtMostMaxDelay(t *testing.T) {
 		}, day},
 		"ten years, as backoff.MaxDelay is": {func(c *settings) { c.Policy.MaxDelay = backoff.MaxDelay }, backoff.MaxDelay},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				sent, log := &recorder{}, &logRecorder{}
-				config := configOf(sent)
-				config.TiersWait, config.DelayArrivals = true, true
-				row.change(&config)
-				tiered, err := config.Make(log)
-				require.NoError(t, err)
-				requested := messageOf(ctx)
-				_, err = tiered.Middleware(failing(backoff.RetryAfter(errDown, 200*365*day)))(requested)
-				require.NoError(t, err)
-				delayed := messageOf(ctx)
-				delayed.Metadata[delay.DelayedForKey] = "1752000h"
-				_, err = tiered.Middleware(notCalled(t))(delayed)
-				require.NoError(t, err)
-				remaining := messageOf(ctx)
-				retry.Record{Topic: topic, Remaining: backoff.MaxDelay}.Write(remaining.Metadata)
-				_, err = tiered.Middleware(notCalled(t))(remaining)
-				require.NoError(t, err)
-				require.Len(t, sent.copies, 3)
-				for _, c := range sent.copies {
-					record, ok := retry.ReadRecord(c.msg.Metadata)
-					require.True(t, ok)
-					assert.Equal(t, row.want, time.Until(record.DueAt))
-				}
-				assert.Equal(t, 1, strings.Count(log.text.String(), "longer than MaxDelay"))
-				assert.Contains(t, log.text.String(), "max_delay:"+row.want.String())
-				assert.Contains(t, log.text.String(), "requested:1752000h0m0s")
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, row.change, func(c *settings) { c.DelayArrivals = true })
+			requested := messageOf(routed)
+			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 200*365*day))), requested)
+			delayed := messageOf(routed)
+			delayed.Metadata[delay.DelayedForKey] = "1752000h"
+			handles(t, tiered.Middleware(notCalled(t)), delayed)
+			remaining := messageOf(routed)
+			retry.Record{Topic: topic, Remaining: backoff.MaxDelay}.Write(remaining.Metadata)
+			handles(t, tiered.Middleware(notCalled(t)), remaining)
+			require.Len(t, sent.copies, 3)
+			for _, c := range sent.copies {
+				record, ok := retry.ReadRecord(c.msg.Metadata)
+				require.True(t, ok)
+				assert.Equal(t, row.want, time.Until(record.DueAt))
+			}
+			assert.Equal(t, 1, strings.Count(sent.logs.String(), "longer than MaxDelay"))
+			assert.Contains(t, sent.logs.String(), "max_delay:"+row.want.String())
+			assert.Contains(t, sent.logs.String(), "requested:1752000h0m0s")
 		})
 	}
 }
@@ -153,13 +134,12 @@ func never(then retry.Action) retry.Rule {
 var errNever = errors.New("never")
 
 func TestDelaysUpToTheDefaultOfMaxDelayAreNotCut(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		for _, days := range []time.Duration{10, 12, 30} {
 			tiered, sent := setup(t)
-			_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, days*24*time.Hour)))(messageOf(ctx))
-			require.NoError(t, err)
-			record, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
+			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, days*24*time.Hour))), messageOf(routed))
+			sent.only(t)
+			record := sent.record(t)
 			assert.Equal(t, days*24*time.Hour, time.Until(record.DueAt))
 		}
 	})
@@ -184,7 +164,6 @@ func TestMaxDelayMustNotCutTheSchedule(t *testing.T) {
 
 // A message that has not failed yet has an age from its first arrival, so that MaxAge ends what a stranger has delayed.
 func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		delayed   time.Duration
 		late      time.Duration // in the work queue, after each round
@@ -194,68 +173,61 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 		"it is too old after some rounds": {50 * time.Minute, time.Minute, 0},
 		"it is not too old":               {time.Hour, 0, 1},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
-				msg, arrived, calls := messageOf(ctx), time.Now(), 0
-				msg.Metadata[delay.DelayedForKey] = row.delayed.String()
-				h := func(*message.Message) ([]*message.Message, error) {
-					calls++
-					return nil, nil
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
+			msg, arrived, calls := messageOf(routed), time.Now(), 0
+			msg.Metadata[delay.DelayedForKey] = row.delayed.String()
+			h := func(*message.Message) ([]*message.Message, error) {
+				calls++
+				return nil, nil
+			}
+			for range 1000 {
+				published := len(sent.copies)
+				handles(t, tiered.Middleware(h), msg)
+				if len(sent.copies) == published {
+					break
 				}
-				for range 1000 {
-					published := len(sent.copies)
-					_, err := tiered.Middleware(h)(msg)
-					require.NoError(t, err)
-					if len(sent.copies) == published {
-						break
-					}
-					last := sent.copies[published]
-					record, _ := retry.ReadRecord(last.msg.Metadata)
-					assert.True(t, record.FirstArrivedAt.Equal(arrived), "%v", record)
-					if record.DeadReason != "" {
-						assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
-						assert.Zero(t, record.Failures)
-						break
-					}
-					name, _, _ := strings.Cut(last.topic, ".")
-					tier, err := backoff.ParseTier(name)
-					require.NoError(t, err)
-					time.Sleep(time.Duration(tier) + row.late)
-					msg = redelivered(ctx, last)
+				last := sent.copies[published]
+				record, _ := retry.ReadRecord(last.msg.Metadata)
+				assert.True(t, record.FirstArrivedAt.Equal(arrived), "%v", record)
+				if record.DeadReason != "" {
+					assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
+					assert.Zero(t, record.Failures)
+					break
 				}
-				assert.Equal(t, row.wantCalls, calls)
-			})
+				name, _, _ := strings.Cut(last.topic, ".")
+				tier, err := backoff.ParseTier(name)
+				require.NoError(t, err)
+				time.Sleep(time.Duration(tier) + row.late)
+				msg = redelivered(routed, last)
+			}
+			assert.Equal(t, row.wantCalls, calls)
 		})
 	}
 }
 
 // A due time is for reading only. The clock of the host that wrote it may be hours ahead.
 func TestDueTimeIsNotCompared(t *testing.T) {
-	ctx := routerContext(t)
 	for name, due := range map[string]time.Duration{"past": -time.Hour, "a second": time.Second, "hours": 2 * time.Hour, "a year": 365 * 24 * time.Hour} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				for _, waits := range []bool{true, false} {
-					tiered, sent := setup(t, func(c *settings) { c.TiersWait = waits })
-					msg := messageOf(ctx)
-					retry.Record{Failures: 1, Topic: topic, DueAt: time.Now().Add(due)}.Write(msg.Metadata)
-					calls := 0
-					_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-						calls++
-						return nil, nil
-					})(msg)
-					require.NoError(t, err)
-					assert.Equal(t, 1, calls)
-					assert.Empty(t, sent.copies)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			for _, waits := range []bool{true, false} {
+				tiered, sent := setup(t, func(c *settings) { c.TiersWait = waits })
+				msg := messageOf(routed)
+				retry.Record{Failures: 1, Topic: topic, DueAt: time.Now().Add(due)}.Write(msg.Metadata)
+				calls := 0
+				_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+					calls++
+					return nil, nil
+				})(msg)
+				require.NoError(t, err)
+				assert.Equal(t, 1, calls)
+				assert.Empty(t, sent.copies)
+			}
 		})
 	}
 }
 
 func TestMessageIsParkedForWhatRemains(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		type to struct {
 			topic, handler string
@@ -269,14 +241,12 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 				return destination(c)
 			}
 		})
-		_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(ctx))
-		require.NoError(t, err)
-		back := redelivered(ctx, sent.only(t))
+		handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second))), messageOf(routed))
+		back := redelivered(routed, sent.only(t))
 		assert.Equal(t, "1s", back.Metadata[recordkey.Remaining])
 		time.Sleep(time.Second)
 
-		_, err = tiered.Middleware(notCalled(t))(back)
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(notCalled(t)), back)
 		require.Len(t, sent.copies, 2)
 		assert.Equal(t, "1s.orders", sent.copies[1].topic)
 		left := maps.Clone(back.Metadata)
@@ -290,14 +260,12 @@ func TestMessageIsParkedForWhatRemains(t *testing.T) {
 
 // A backend that waits until the due time of each message gets the whole delay at once.
 func TestRequestedDelayWithoutRounds(t *testing.T) {
-	ctx := routerContext(t)
 	for requested, tier := range map[time.Duration]string{
 		10 * time.Millisecond: "1s", 3 * time.Second: "5s", 5 * time.Second: "5s", 6 * time.Second: "1m", time.Hour: "1m",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			tiered, sent := setup(t)
-			_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, requested)))(messageOf(ctx))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, requested))), messageOf(routed))
 			copied := sent.only(t)
 			assert.Equal(t, tier+".orders", copied.topic)
 			assert.NotContains(t, copied.msg.Metadata, recordkey.Remaining)
@@ -309,7 +277,6 @@ func TestRequestedDelayWithoutRounds(t *testing.T) {
 
 // What a stranger writes into retry_remaining is worth at most MaxDelay, here a year, and never a loop: the rest gets shorter in each round.
 func TestForgedRemainingDelay(t *testing.T) {
-	ctx := routerContext(t)
 	year := backoff.Tier(365 * 24 * time.Hour)
 	for forged, waits := range map[string]time.Duration{
 		"":    0,
@@ -317,33 +284,29 @@ func TestForgedRemainingDelay(t *testing.T) {
 		"87600h0m0.001s": 0, strings.Repeat("9", 1_000_000): 0,
 		"0": 0, "1ns": time.Second, "1h": time.Hour, "87600h": time.Duration(year),
 	} {
-		t.Run(forged[:min(len(forged), 20)], func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *settings) {
-					c.Policy.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)}
-				})
-				msg := messageOf(ctx)
-				retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
-				msg.Metadata[recordkey.Remaining] = forged
-				began, called := time.Now(), false
-				h := func(*message.Message) ([]*message.Message, error) {
-					called = true
-					return nil, nil
-				}
-				_, err := tiered.Middleware(h)(msg)
-				require.NoError(t, err)
-				if !called {
-					rounds(t, ctx, tiered, sent, h)
-				}
-				assert.True(t, called)
-				assert.Equal(t, waits, time.Since(began))
+		bubble(t, forged[:min(len(forged), 20)], func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, func(c *settings) {
+				c.Policy.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)}
 			})
+			msg := messageOf(routed)
+			retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
+			msg.Metadata[recordkey.Remaining] = forged
+			began, called := time.Now(), false
+			h := func(*message.Message) ([]*message.Message, error) {
+				called = true
+				return nil, nil
+			}
+			handles(t, tiered.Middleware(h), msg)
+			if !called {
+				rounds(t, routed, tiered, sent, h)
+			}
+			assert.True(t, called)
+			assert.Equal(t, waits, time.Since(began))
 		})
 	}
 }
 
 func TestDelayOfAFreshMessage(t *testing.T) {
-	ctx := routerContext(t)
 	arrivals := func(c *settings) { c.DelayArrivals = true }
 	for name, row := range map[string]struct {
 		set   func(*message.Message)
@@ -362,38 +325,35 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 			m.Metadata[delay.DelayedUntilKey], m.Metadata[delay.DelayedForKey] = "tomorrow", "long"
 		}, nil, 0},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, arrivals)
-				calls := 0
-				h := func(msg *message.Message) ([]*message.Message, error) {
-					calls++
-					record, _ := retry.ReadRecord(msg.Metadata)
-					assert.Zero(t, record.Failures)
-					return nil, errDown
-				}
-				began := time.Now()
-				msg := messageOf(ctx)
-				row.set(msg)
-				_, err := tiered.Middleware(h)(msg)
-				require.NoError(t, err)
-				var waited []string
-				if calls == 0 {
-					waited = rounds(t, ctx, tiered, sent, h)
-				}
-				assert.Equal(t, row.tiers, waited)
-				assert.Equal(t, row.waits, time.Since(began))
-				assert.Equal(t, 1, calls)
-				last := sent.copies[len(sent.copies)-1]
-				assert.Equal(t, "1s.orders", last.topic, "the failure waits by the schedule, and is not delayed again")
-				assert.Equal(t, "1", last.msg.Metadata[recordkey.Failures])
-				assert.NotContains(t, last.msg.Metadata, recordkey.Remaining)
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, arrivals)
+			calls := 0
+			h := func(msg *message.Message) ([]*message.Message, error) {
+				calls++
+				record, _ := retry.ReadRecord(msg.Metadata)
+				assert.Zero(t, record.Failures)
+				return nil, errDown
+			}
+			began := time.Now()
+			msg := messageOf(routed)
+			row.set(msg)
+			handles(t, tiered.Middleware(h), msg)
+			var waited []string
+			if calls == 0 {
+				waited = rounds(t, routed, tiered, sent, h)
+			}
+			assert.Equal(t, row.tiers, waited)
+			assert.Equal(t, row.waits, time.Since(began))
+			assert.Equal(t, 1, calls)
+			last := sent.last()
+			assert.Equal(t, "1s.orders", last.topic, "the failure waits by the schedule, and is not delayed again")
+			assert.Equal(t, "1", last.msg.Metadata[recordkey.Failures])
+			assert.NotContains(t, last.msg.Metadata, recordkey.Remaining)
 		})
 	}
 	t.Run("where the Pub/Sub delays", func(t *testing.T) {
 		tiered, sent := setup(t, tiersWait)
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		delay.Message(msg, delay.For(time.Hour))
 		calls := 0
 		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -408,20 +368,18 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 
 // Watermill's DelayOnError inside multiplies the delay that it finds in the metadata of the retry.
 func TestDelayOnErrorInsideRequestsTheDelay(t *testing.T) {
-	ctx := routerContext(t)
 	for _, deep := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			tiered, sent := setup(t, tiersWait, func(c *settings) { c.Policy.DeepCopy = deep })
 			delays := &watermillmw.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: 10 * time.Second, Multiplier: 3}
 			h := delays.Middleware(failing(errDown))
-			_, err := tiered.Middleware(h)(messageOf(ctx))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(h), messageOf(routed))
 			var waits []time.Duration
 			for range 3 {
-				record, ok := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				record, ok := retry.ReadRecord(sent.last().msg.Metadata)
 				require.True(t, ok)
 				waits = append(waits, time.Until(record.DueAt))
-				rounds(t, ctx, tiered, sent, h)
+				rounds(t, routed, tiered, sent, h)
 			}
 			if deep {
 				t.Log("the metadata of each retry has the whole delay")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,7 +19,6 @@ import (
 // TestObserverSeesEachOutcome brings every outcome about. An observer sees a begin where the handler is called, and the
 // outcome. Its context is in the event, in the copy and in the log lines.
 func TestObserverSeesEachOutcome(t *testing.T) {
-	routed := routerContext(t)
 	const took = 20 * time.Millisecond
 	second := backoff.Tier(time.Second)
 	toTier, toDead := "1s.orders", "dead.orders"
@@ -74,12 +72,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 			outcome: retry.Discarded, failures: 2, age: time.Minute + took, took: took, rule: "discard",
 			err: context.Canceled,
 		}}},
-		"hold": {handler: down, fail: func(try int) error {
-			if try == 1 {
-				return errUnconfirmed
-			}
-			return nil
-		}, want: []event{held, later}},
+		"hold": {handler: down, fail: firstly(errUnconfirmed), want: []event{held, later}},
 		"shutdown": {record: again, handler: func(*message.Message) error { return context.Canceled }, stop: true,
 			want: []event{{
 				outcome: retry.GivenBack, failures: 1, age: time.Minute + took, took: took, err: context.Canceled,
@@ -91,58 +84,56 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 	seen := map[retry.Outcome]bool{}
 	for name, row := range rows {
 		seen[row.want[0].outcome] = true
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := &witness{name: "a"}
-				tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observedBy(nil, w),
-					func(c *settings) {
-						discard := retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()}
-						c.Policy.Rules = append(c.Policy.Rules, discard)
-					})
-				sent.fail = row.fail
-				bound := s.bind(routed)
-				msg := messageOf(bound)
-				if row.record.Failures > 0 {
-					row.record.FirstFailedAt = time.Now().Add(-time.Minute)
-					row.record.Write(msg.Metadata)
+		bubble(t, name, func(t *testing.T) {
+			w := &witness{name: "a"}
+			tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observedBy(nil, w),
+				func(c *settings) {
+					discard := retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()}
+					c.Policy.Rules = append(c.Policy.Rules, discard)
+				})
+			sent.fail = row.fail
+			bound := s.bind(routed)
+			msg := messageOf(bound)
+			if row.record.Failures > 0 {
+				row.record.FirstFailedAt = time.Now().Add(-time.Minute)
+				row.record.Write(msg.Metadata)
+			}
+			record, _ := retry.ReadRecord(msg.Metadata)
+			var handled context.Context
+			_, _ = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				handled = msg.Context()
+				if row.stop {
+					s.stop()
 				}
-				record, _ := retry.ReadRecord(msg.Metadata)
-				var handled context.Context
-				_, _ = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-					handled = msg.Context()
-					if row.stop {
-						s.stop()
-					}
-					time.Sleep(took)
-					return nil, row.handler(msg)
-				})(msg)
+				time.Sleep(took)
+				return nil, row.handler(msg)
+			})(msg)
 
-				var events []event
-				for _, e := range w.events {
-					assert.Equal(t, []any{"uuid-1", topic, handler}, []any{e.MessageUUID, e.Topic, e.Handler})
-					assert.Equal(t, "abc", e.Metadata["trace"])
-					assert.Equal(t, !row.parked, e.Context.Value(beginKey{"a"}) == 1)
-					events = append(events, event{
-						e.Outcome, e.Record.Failures, e.Record.Snoozes, e.Age, e.Duration, e.Delay, e.Tier, e.Destination,
-						e.Rule, e.Err,
-					})
-				}
-				assert.Equal(t, row.want, events)
-				if row.parked {
-					assert.Empty(t, w.arrivals)
-					return
-				}
-				arrival := retry.Event{
-					Context: bound, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Metadata: msg.Metadata, Record: record,
-				}
-				assert.Equal(t, []retry.Event{arrival}, w.arrivals)
-				assert.Equal(t, 1, handled.Value(beginKey{"a"}))
-				for _, c := range sent.copies {
-					assert.Equal(t, 1, c.msg.Context().Value(beginKey{"a"}))
-				}
-				lines := strings.Count(logs.String(), "message_uuid:uuid-1")
-				assert.Equal(t, lines, strings.Count(logs.String(), "call_a:1"), logs.String())
-			})
+			var events []event
+			for _, e := range w.events {
+				assert.Equal(t, []any{"uuid-1", topic, handler}, []any{e.MessageUUID, e.Topic, e.Handler})
+				assert.Equal(t, "abc", e.Metadata["trace"])
+				assert.Equal(t, !row.parked, e.Context.Value(beginKey{"a"}) == 1)
+				events = append(events, event{
+					e.Outcome, e.Record.Failures, e.Record.Snoozes, e.Age, e.Duration, e.Delay, e.Tier, e.Destination,
+					e.Rule, e.Err,
+				})
+			}
+			assert.Equal(t, row.want, events)
+			if row.parked {
+				assert.Empty(t, w.arrivals)
+				return
+			}
+			arrival := retry.Event{
+				Context: bound, Topic: topic, Handler: handler, MessageUUID: "uuid-1", Metadata: msg.Metadata, Record: record,
+			}
+			assert.Equal(t, []retry.Event{arrival}, w.arrivals)
+			assert.Equal(t, 1, handled.Value(beginKey{"a"}))
+			for _, c := range sent.copies {
+				assert.Equal(t, 1, c.msg.Context().Value(beginKey{"a"}))
+			}
+			lines := strings.Count(logs.String(), "message_uuid:uuid-1")
+			assert.Equal(t, lines, strings.Count(logs.String(), "call_a:1"), logs.String())
 		})
 	}
 	for _, outcome := range retrymw.Outcomes {
@@ -152,29 +143,25 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 
 // The handler may replace the metadata.
 func TestEventHasTheMetadataThatTheMessageCameWith(t *testing.T) {
-	var events []retry.Event
-	tiered, _ := setup(t, observing(&events))
-	msg := messageOf(routerContext(t))
+	tiered, sent := setup(t, observing)
+	msg := messageOf(routed)
 	came := msg.Metadata
 	_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		msg.Metadata = message.Metadata{"other": "x"}
 		return nil, errDown
 	})(msg)
 	require.NoError(t, err)
-	assert.Equal(t, came, events[0].Metadata)
+	assert.Equal(t, came, sent.events[0].Metadata)
 }
 
 // On RabbitMQ orders.dead is the queue, and dead.orders is only the routing key.
 func TestLogsHaveTheQueueAndTheRoutingKey(t *testing.T) {
-	logs := &logRecorder{}
-	config := configOf(&recorder{})
-	config.Destination = func(c backend.Copy) (backend.Destination, error) {
-		return backend.Destination{Topic: "dead." + c.Topic, Queue: c.Topic + ".dead"}, nil
-	}
-	tiered, err := config.Make(logs)
-	require.NoError(t, err)
-	_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routerContext(t)))
-	require.NoError(t, err)
-	assert.Contains(t, logs.text.String(), "destination:orders.dead")
-	assert.Contains(t, logs.text.String(), "publish_topic:dead.orders")
+	tiered, sent := setup(t, func(c *settings) {
+		c.Destination = func(c backend.Copy) (backend.Destination, error) {
+			return backend.Destination{Topic: "dead." + c.Topic, Queue: c.Topic + ".dead"}, nil
+		}
+	})
+	handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), messageOf(routed))
+	assert.Contains(t, sent.logs.String(), "destination:orders.dead")
+	assert.Contains(t, sent.logs.String(), "publish_topic:dead.orders")
 }

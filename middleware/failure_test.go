@@ -11,7 +11,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
@@ -30,7 +29,6 @@ func (panicking) Unwrap() error             { panic("in Unwrap") }
 
 // A nil pointer in an error is a common mistake.
 func TestErrorsWhoseMethodsPanicAreFailures(t *testing.T) {
-	ctx := routerContext(t)
 	var nilPath *os.PathError
 	for name, failure := range map[string]error{
 		"nil pointer":         nilPath,
@@ -40,17 +38,14 @@ func TestErrorsWhoseMethodsPanicAreFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tiered, sent := setup(t)
-			_, err := tiered.Middleware(failing(failure))(messageOf(ctx))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(failing(failure)), messageOf(routed))
 			assert.Equal(t, "1s.orders", sent.only(t).topic)
-			_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic(failure) })(messageOf(ctx))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic(failure) }), messageOf(routed))
 		})
 	}
 }
 
 func TestReasonIsAtMost1KiBOfValidUTF8(t *testing.T) {
-	ctx := routerContext(t)
 	for name, failure := range map[string]error{
 		"10 MB":                         errors.New(strings.Repeat("é", 5_000_000)),
 		"10 MB, cut inside a character": errors.New("x" + strings.Repeat("é", 5_000_000)),
@@ -62,8 +57,7 @@ func TestReasonIsAtMost1KiBOfValidUTF8(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			tiered, sent := setup(t)
-			_, err := tiered.Middleware(failing(failure))(messageOf(ctx))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(failing(failure)), messageOf(routed))
 			reason := sent.only(t).msg.Metadata[recordkey.Reason]
 			assert.LessOrEqual(t, len(reason), 1024)
 			assert.True(t, utf8.ValidString(reason))

@@ -45,20 +45,18 @@ func TestTiersHaveTheLanes(t *testing.T) {
 
 // Each failure draws its own number.
 func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
-	ctx := routerContext(t)
-	var events []retry.Event
-	tiered, sent := setup(t, tiersWait, observing(&events), func(c *settings) { c.Policy.Jitter = 0.2 })
+	tiered, sent := setup(t, tiersWait, observing, func(c *settings) { c.Policy.Jitter = 0.2 })
 	h := tiered.Middleware(failing(errDown))
 	const failures = 2000 // a lane is left out once in 1e115 runs
 	for range failures {
-		_, err := h(messageOf(ctx))
+		_, err := h(messageOf(routed))
 		require.NoError(t, err)
 	}
 	topics, seen := map[string]int{}, map[string]int{}
 	for _, c := range sent.copies {
 		topics[c.topic]++
 	}
-	for _, e := range events {
+	for _, e := range sent.events {
 		seen[e.Tier.String()+".orders"]++
 		assert.Equal(t, time.Duration(e.Tier), e.Delay)
 		assert.Equal(t, 175*time.Millisecond, e.Spread)
@@ -78,7 +76,7 @@ func TestSimulateHasTheShortestDelaysAndTheirSpread(t *testing.T) {
 			eighths = 7
 		}
 		call := 0
-		for at, e := range tiered.Simulate(backend.SimulatedMessage{Handle: func(int) error { return errDown }}) {
+		for at, e := range tiered.Simulate(backend.SimulatedMessage{Handle: always(errDown)}) {
 			delays := configOf(nil).Policy.Schedule
 			if call < len(delays) {
 				assert.Equal(t, delays[call], e.Delay)

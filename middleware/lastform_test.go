@@ -1,7 +1,6 @@
 package middleware_test
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,40 +23,35 @@ func refusedWith(text string) error {
 
 // TestAForgedLeftOffIsNoLastForm: the first refusal makes a dead letter, and no copy on a tier has the key.
 func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
-	ctx := routerContext(t)
 	for name, refuses := range map[string]bool{"tier takes the copy": false, "tier refuses the copy": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t)
-				sent.fail = func(try int) error {
-					if refuses && try == 1 {
-						return refusedWith("refused")
-					}
-					return nil
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t)
+			sent.fail = func(try int) error {
+				if refuses && try == 1 {
+					return refusedWith("refused")
 				}
-				msg := messageOf(ctx)
-				msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "1", topic
-				msg.Metadata[recordkey.DeadReason], msg.Metadata[recordkey.LeftOff] = "x", "forged"
-				began := time.Now()
-				_, err := tiered.Middleware(failing(errDown))(msg)
-				require.NoError(t, err)
-				assert.Zero(t, time.Since(began), "it is not held")
-				assert.NotContains(t, sent.only(t).msg.Metadata, recordkey.LeftOff)
-			})
+				return nil
+			}
+			msg := messageOf(routed)
+			msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "1", topic
+			msg.Metadata[recordkey.DeadReason], msg.Metadata[recordkey.LeftOff] = "x", "forged"
+			began := time.Now()
+			handles(t, tiered.Middleware(failing(errDown)), msg)
+			assert.Zero(t, time.Since(began), "it is not held")
+			assert.NotContains(t, sent.only(t).msg.Metadata, recordkey.LeftOff)
 		})
 	}
 }
 
 // TestARefusalWithoutATextIsARefusal: the dead letter gets its last form, and is then tried once a minute.
 func TestARefusalWithoutATextIsARefusal(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) { c.Policy.MaxHold = 90 * time.Second })
 		sent.fail = func(try int) error {
 			require.Less(t, try, 10, "a hot loop")
 			return refusedWith("")
 		}
-		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
+		_, err := tiered.Middleware(failing(errDown))(messageOf(routed))
 		require.ErrorContains(t, err, "held for MaxHold")
 		assert.Equal(t, 5, sent.tries, "retry, dead letter, its last form, after a minute, at the end")
 	})
@@ -65,29 +59,23 @@ func TestARefusalWithoutATextIsARefusal(t *testing.T) {
 
 // TestSecretsAreInNoLeftOff: the text of a publisher can have values of the message.
 func TestSecretsAreInNoLeftOff(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		change func(*settings)
 		want   string
 	}{
-		"redacted": {func(c *settings) {
-			c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
-		}, "property type is ***"},
+		"redacted":  {redacting, "property type is ***"},
 		"type only": {func(c *settings) { c.Policy.OmitReason = true }, "middleware_test.refusedText"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, row.change)
-				sent.fail = func(try int) error {
-					if try < 3 {
-						return refusedWith("property type is " + secretText)
-					}
-					return nil
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, row.change)
+			sent.fail = func(try int) error {
+				if try < 3 {
+					return refusedWith("property type is " + secretText)
 				}
-				_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
-				require.NoError(t, err)
-				assert.Equal(t, row.want, sent.only(t).msg.Metadata[recordkey.LeftOff])
-			})
+				return nil
+			}
+			handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
+			assert.Equal(t, row.want, sent.only(t).msg.Metadata[recordkey.LeftOff])
 		})
 	}
 }

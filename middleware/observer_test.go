@@ -105,7 +105,7 @@ func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*set
 
 // The end of the message's context ends the one that Begin has returned, if that is derived from it.
 func TestHandlerHasTheContextOfBegin(t *testing.T) {
-	ctx, cancel := context.WithCancel(routerContext(t))
+	ctx, cancel := context.WithCancel(routed)
 	w := &witness{name: "a"}
 	tiered, _ := setup(t, observedBy(nil, w))
 	_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -120,10 +120,9 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	// Where Begin returns nil, the message keeps its context.
 	none := &witness{name: "none", change: func(h *eventtest.Hooks) { h.OnBegin = func(retry.Event) context.Context { return nil } }}
 	tiered, _ = setup(t, observedBy(nil, none))
-	own := routerContext(t)
+	own := routed
 	msg := messageOf(own)
-	_, err = tiered.Middleware(succeed)(msg)
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(succeed), msg)
 	assert.Equal(t, own, msg.Context())
 	assert.Equal(t, own, none.events[0].Context)
 }
@@ -135,7 +134,7 @@ func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
 	for name, settle := range map[string]bool{"": false, "settled": true} {
 		w := &witness{name: "w"}
 		tiered, _ := setup(t, observedBy(nil, w))
-		ctx := routerContext(t)
+		ctx := routed
 		msg := messageOf(ctx)
 		for range 2 {
 			_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
@@ -164,12 +163,11 @@ func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
 	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		assert.Equal(t, []any{1, 1}, []any{msg.Context().Value(beginKey{"first"}), msg.Context().Value(beginKey{"second"})})
 		return []*message.Message{out}, nil
-	})(messageOf(routerContext(t)))
+	})(messageOf(routed))
 	require.NoError(t, err)
 	require.Equal(t, []*message.Message{out}, produced)
 	assert.Equal(t, message.Metadata{"produced by": "1"}, out.Metadata)
-	_, err = tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
 	for _, w := range []*witness{first, second} {
 		assert.Len(t, w.arrivals, 2)
 		assert.Equal(t, []string{"out"}, w.produced)
@@ -183,7 +181,6 @@ func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
 }
 
 func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
-	ctx := routerContext(t)
 	record := retry.Record{Failures: 1, Topic: topic, Traceparent: otherTrace}
 	tracing := func(text string) []func(*settings) {
 		return []func(*settings){observedBy(nil, &witness{name: "a", traces: text})}
@@ -210,13 +207,12 @@ func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(name, " ", failures), func(t *testing.T) {
 				tiered, sent := setup(t, row.config...)
-				msg := messageOf(ctx)
+				msg := messageOf(routed)
 				if row.record.Failures > 0 {
 					row.record.Failures = failures
 					row.record.Write(msg.Metadata)
 				}
-				_, err := tiered.Middleware(failing(errDown))(msg)
-				require.NoError(t, err)
+				handles(t, tiered.Middleware(failing(errDown)), msg)
 				assert.Equal(t, row.want, sent.only(t).msg.Metadata[recordkey.Traceparent])
 				dead, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
 				assert.Equal(t, row.want, dead.Traceparent)
@@ -227,26 +223,24 @@ func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 
 // Anybody can write the key: it may have any length and any bytes, and be there without a record.
 func TestForgedTraceparentDoesNoHarm(t *testing.T) {
-	ctx := routerContext(t)
 	for name, forged := range map[string]string{"long": strings.Repeat("x", 1<<20), "bytes": "\xff\x00\n", "empty": ""} {
 		for _, counted := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, counted), func(t *testing.T) {
 				w := &witness{name: "a"}
 				tiered, sent := setup(t, observedBy(nil, w))
-				msg := messageOf(ctx)
+				msg := messageOf(routed)
 				if counted {
 					retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
 				}
 				msg.Metadata[recordkey.Traceparent] = forged
-				_, err := tiered.Middleware(failing(errDown))(msg)
-				require.NoError(t, err)
+				handles(t, tiered.Middleware(failing(errDown)), msg)
 				copied := sent.only(t).msg.Metadata
 				assert.LessOrEqual(t, len(copied[recordkey.Traceparent]), 128)
 				assert.Equal(t, w.arrivals[0].Record.Failures+1, w.events[0].Record.Failures)
 
 				produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 					return []*message.Message{msg.Copy()}, nil
-				})(redelivered(ctx, sent.only(t)))
+				})(redelivered(routed, sent.only(t)))
 				require.NoError(t, err)
 				assert.NotContains(t, produced[0].Metadata, recordkey.Traceparent)
 				assert.Equal(t, retry.Recovered, w.events[1].Outcome)
@@ -258,17 +252,16 @@ func TestForgedTraceparentDoesNoHarm(t *testing.T) {
 // arrivalsOf returns what Begin gets when a handler fails once with this error, and its copy comes back this much too late.
 func arrivalsOf(t *testing.T, err error, late time.Duration, change ...func(*settings)) (a retry.Event, e, back retry.Event) {
 	t.Helper()
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := &witness{name: "a"}
 		tiered, sent := setup(t, append(change, observedBy(nil, w))...)
-		_, failed := tiered.Middleware(failing(err))(messageOf(ctx))
+		_, failed := tiered.Middleware(failing(err))(messageOf(routed))
 		require.NoError(t, failed)
 		for w.events[len(w.events)-1].Outcome != retry.Recovered {
-			copied := sent.copies[len(sent.copies)-1]
+			copied := sent.last()
 			due := w.events[len(w.events)-1].Record.DueAt
 			time.Sleep(time.Until(due) + late)
-			_, failed := tiered.Middleware(succeed)(redelivered(ctx, copied))
+			_, failed := tiered.Middleware(succeed)(redelivered(routed, copied))
 			require.NoError(t, failed)
 		}
 		a, e, back = w.arrivals[len(w.arrivals)-1], w.events[0], w.events[len(w.events)-1]
@@ -306,7 +299,6 @@ func TestRetryHasItsTierAndItsLateness(t *testing.T) {
 
 // One forged due time must not outweigh all other messages in the sum of a histogram.
 func TestForgedTimesGiveNoLatenessAndNoAge(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		due, failed time.Time
 		late        time.Duration
@@ -319,10 +311,9 @@ func TestForgedTimesGiveNoLatenessAndNoAge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := &witness{name: "a"}
 			tiered, _ := setup(t, tiersWait, observedBy(nil, w))
-			msg := messageOf(ctx)
+			msg := messageOf(routed)
 			retry.Record{Failures: 1, Topic: topic, FirstFailedAt: row.failed, LastFailedAt: row.failed, DueAt: row.due}.Write(msg.Metadata)
-			_, err := tiered.Middleware(succeed)(msg)
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(succeed), msg)
 			require.Len(t, w.arrivals, 1)
 			assert.InDelta(t, row.late, w.arrivals[0].Lateness, float64(time.Minute))
 			assert.Equal(t, row.late > 0, w.arrivals[0].Arrived > 0)
@@ -341,7 +332,6 @@ func TestEarlyRetryIsNotLate(t *testing.T) {
 
 // The tier is a label of a metric: whatever a record has, it must be one of few.
 func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
-	ctx := routerContext(t)
 	now := time.Now()
 	far := []time.Time{
 		{}, time.Unix(0, 0), now, now.Add(-time.Hour), now.Add(time.Nanosecond), now.Add(1234567 * time.Microsecond), now.Add(time.Hour),
@@ -360,22 +350,20 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 			tiered, _ := setup(t, change, observedBy(nil, w))
 			for _, due := range far {
 				for _, failed := range far {
-					msg := messageOf(ctx)
+					msg := messageOf(routed)
 					retry.Record{Failures: 1, Topic: topic, DueAt: due, LastFailedAt: failed}.Write(msg.Metadata)
-					_, err := tiered.Middleware(succeed)(msg)
-					require.NoError(t, err)
+					handles(t, tiered.Middleware(succeed), msg)
 				}
 			}
 			if config.Policy.Jitter > 0 {
 				h := tiered.Middleware(failing(errDown))
 				for range 200 {
-					_, err := h(messageOf(ctx))
+					_, err := h(messageOf(routed))
 					require.NoError(t, err)
 					failed := w.events[len(w.events)-1]
-					msg := messageOf(ctx)
+					msg := messageOf(routed)
 					failed.Record.Write(msg.Metadata)
-					_, err = tiered.Middleware(succeed)(msg)
-					require.NoError(t, err)
+					handles(t, tiered.Middleware(succeed), msg)
 				}
 			}
 			tiers, used := config.Tiers(), map[backoff.Tier]bool{}
@@ -415,14 +403,13 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 			var observers *backend.Observers
 			tiered, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *settings) { observers = c.Observers })
 			for range 3 {
-				msg := messageOf(s.bind(routerContext(t)))
+				msg := messageOf(s.bind(routed))
 				produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 					return []*message.Message{message.NewMessage("out", nil)}, nil
 				})(msg)
 				require.NoError(t, err)
 				require.Len(t, produced, 1)
-				_, err = tiered.Middleware(failing(errDown))(messageOf(s.bind(routerContext(t))))
-				require.NoError(t, err)
+				handles(t, tiered.Middleware(failing(errDown)), messageOf(s.bind(routed)))
 				observers.Published(retry.Published{Topic: "1s.orders", Messages: 1})
 			}
 			assert.Len(t, sent.copies, 3)
@@ -441,7 +428,7 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 func TestMessageIsSettledAfterGoexitOfAnObserver(t *testing.T) {
 	w := &witness{name: "a", change: func(h *eventtest.Hooks) { h.OnEvent = func(retry.Event) { runtime.Goexit() } }}
 	tiered, sent := setup(t, observedBy(nil, w))
-	msg := messageOf(routerContext(t))
+	msg := messageOf(routed)
 	go func() { _, _ = tiered.Middleware(failing(errDown))(msg) }()
 	<-msg.Acked()
 	assert.Equal(t, "1s.orders", sent.only(t).topic)
@@ -460,8 +447,7 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 			logs, w := &logRecorder{}, &witness{name: "a"}
 			tiered, sent := setup(t, observedBy(logs, observer, w))
 			for range 3 {
-				_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
-				require.NoError(t, err)
+				handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
 			}
 			assert.Len(t, sent.copies, 3)
 			assert.Len(t, w.events, 3)
@@ -470,8 +456,7 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 			assert.Contains(t, logs.String(), want)
 
 			tiered, _ = setup(t, observedBy(nil, observer)) // without a logger
-			_, err := tiered.Middleware(succeed)(messageOf(routerContext(t)))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(succeed), messageOf(routed))
 		})
 	}
 	var none *backend.Observers
@@ -508,7 +493,6 @@ func TestObserverGetsWhatIsObserved(t *testing.T) {
 func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	var observers backend.Observers
 	tiered, _ := setup(t, func(c *settings) { c.Observers, c.Publisher = &observers, discard{} })
-	ctx := routerContext(t)
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	early := &witness{name: "early"}
 	var before sync.WaitGroup
@@ -517,7 +501,7 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 			close(begun)
 			<-goOn
 			return nil, errDown
-		})(messageOf(ctx))
+		})(messageOf(routed))
 	})
 	<-begun
 	observers.Attach(early, retry.Observed{})
@@ -536,7 +520,7 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 				h = tiered.Middleware(succeed)
 			}
 			for range each {
-				_, _ = h(messageOf(ctx))
+				_, _ = h(messageOf(routed))
 			}
 		})
 	}
@@ -549,8 +533,7 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	for _, w := range all {
 		assert.Len(t, w.arrivals, len(w.events), "each outcome has its begin")
 	}
-	_, err := tiered.Middleware(succeed)(messageOf(ctx))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(succeed), messageOf(routed))
 	for _, w := range all {
 		assert.Equal(t, retry.Processed, w.events[len(w.events)-1].Outcome)
 	}
@@ -563,8 +546,7 @@ func TestLogLinesHaveTheFieldsOfObservers(t *testing.T) {
 	}}
 	tiered, _, s, logs := setupBound(t, observedBy(nil, w))
 	for _, h := range []message.HandlerFunc{failing(errDown), failing(backoff.Permanent(errDown)), func(*message.Message) ([]*message.Message, error) { panic("boom") }} {
-		_, err := tiered.Middleware(h)(messageOf(s.bind(routerContext(t))))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(h), messageOf(s.bind(routed)))
 	}
 	assert.Equal(t, 4, strings.Count(logs.String(), "message_uuid:uuid-1"), "a panic has a line of its own")
 	assert.Equal(t, 4, strings.Count(logs.String(), "trace_id:0af7"))
@@ -577,10 +559,9 @@ func TestArrivalHasNoRecordOfAnotherTopic(t *testing.T) {
 	for _, record := range []retry.Record{
 		{Failures: 2, Topic: "other", LastFailedAt: time.Now(), DueAt: time.Now()}, {Failures: -1, Topic: topic, DueAt: time.Now()},
 	} {
-		msg := messageOf(routerContext(t))
+		msg := messageOf(routed)
 		record.Write(msg.Metadata)
-		_, err := tiered.Middleware(succeed)(msg)
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(succeed), msg)
 	}
 	for i, a := range w.arrivals {
 		assert.Zero(t, a.Record)

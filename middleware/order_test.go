@@ -116,7 +116,7 @@ func TestOrderOfRouterMiddlewares(t *testing.T) {
 func TestOrderFailuresOutsideAreNacked(t *testing.T) {
 	tiered, sent := setup(t)
 	outside := func(message.HandlerFunc) message.HandlerFunc { return failing(errDown) }
-	_, err := outside(tiered.Middleware(failing(nil)))(messageOf(routerContext(t)))
+	_, err := outside(tiered.Middleware(failing(nil)))(messageOf(routed))
 	require.ErrorIs(t, err, errDown)
 	assert.Empty(t, sent.copies)
 }
@@ -147,15 +147,13 @@ func TestOrderTimeoutOutside(t *testing.T) {
 func TestOrderRecovererIsNotNeeded(t *testing.T) {
 	panics := func(*message.Message) error { panic("boom") }
 	for name, inside := range map[string][]message.HandlerMiddleware{"without": nil, "inside": {wmmiddleware.Recoverer}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOrder(t)
-				story := o.send(panics, append([]message.HandlerMiddleware{o.kit.Middleware}, inside...)...)
-				story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
-				record, _ := retry.ReadRecord(story.DeadLetter().Metadata)
-				assert.Equal(t, "*retry.PanicError", record.ErrorType)
-				assert.Regexp(t, `^panic: boom \(\S+TestOrderRecovererIsNotNeeded\.func1, order_test\.go:\d+\)$`, record.Reason)
-			})
+		bubble(t, name, func(t *testing.T) {
+			o := newOrder(t)
+			story := o.send(panics, append([]message.HandlerMiddleware{o.kit.Middleware}, inside...)...)
+			story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
+			record, _ := retry.ReadRecord(story.DeadLetter().Metadata)
+			assert.Equal(t, "*retry.PanicError", record.ErrorType)
+			assert.Regexp(t, `^panic: boom \(\S+TestOrderRecovererIsNotNeeded\.func1, order_test\.go:\d+\)$`, record.Reason)
 		})
 	}
 }
@@ -163,7 +161,7 @@ func TestOrderRecovererIsNotNeeded(t *testing.T) {
 func TestOrderRecovererOutsideSeesNoPanic(t *testing.T) {
 	tiered, sent := setup(t)
 	handler := wmmiddleware.Recoverer(tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") }))
-	_, err := handler(messageOf(routerContext(t)))
+	_, err := handler(messageOf(routed))
 	require.NoError(t, err)
 	sent.only(t)
 }
@@ -199,12 +197,10 @@ func TestOrderWatermillRetryAndPermanentErrors(t *testing.T) {
 		retry wmmiddleware.Retry
 		calls int
 	}{{"as it is", twice, 3}, {"with ShouldRetry", checks, 1}} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOrder(t)
-				o.send(permanent, o.kit.Middleware, test.retry.Middleware).DeadLettered(retry.DeadReasonPermanent)
-				assert.Equal(t, test.calls, o.calls)
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			o := newOrder(t)
+			o.send(permanent, o.kit.Middleware, test.retry.Middleware).DeadLettered(retry.DeadReasonPermanent)
+			assert.Equal(t, test.calls, o.calls)
 		})
 	}
 }
@@ -218,18 +214,16 @@ func TestOrderTimeoutInsideWatermillRetry(t *testing.T) {
 		retry wmmiddleware.Retry
 		alive int
 	}{{"as it is", twice, 1}, {"with ResetContextOnRetry", resets, 3}} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOrder(t)
-				alive := 0
-				o.send(func(msg *message.Message) error {
-					if msg.Context().Err() == nil {
-						alive++
-					}
-					return backoff.RetryAfter(untilTimeout(msg), time.Hour)
-				}, once(o.kit.Middleware), test.retry.Middleware, wmmiddleware.Timeout(time.Minute))
-				assert.Equal(t, test.alive, alive)
-			})
+		bubble(t, test.name, func(t *testing.T) {
+			o := newOrder(t)
+			alive := 0
+			o.send(func(msg *message.Message) error {
+				if msg.Context().Err() == nil {
+					alive++
+				}
+				return backoff.RetryAfter(untilTimeout(msg), time.Hour)
+			}, once(o.kit.Middleware), test.retry.Middleware, wmmiddleware.Timeout(time.Minute))
+			assert.Equal(t, test.alive, alive)
 		})
 	}
 }
@@ -251,17 +245,15 @@ func once(tiered message.HandlerMiddleware) message.HandlerMiddleware {
 // The retry has the payload of the message that failed, so it is a duplicate: it is acknowledged, and the handler is not called.
 func TestOrderDeduplicatorDropsRetries(t *testing.T) {
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOrder(t)
-				middlewares := []message.HandlerMiddleware{o.kit.Middleware, deduplicator(t, nil).Middleware}
-				if outside {
-					middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
-				}
-				story := o.send(fails(1), middlewares...)
-				assert.Equal(t, "retried, recovered", outcomes(story))
-				assert.Equal(t, 1, o.calls, "the handler is not called for the retry")
-			})
+		bubble(t, name, func(t *testing.T) {
+			o := newOrder(t)
+			middlewares := []message.HandlerMiddleware{o.kit.Middleware, deduplicator(t, nil).Middleware}
+			if outside {
+				middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
+			}
+			story := o.send(fails(1), middlewares...)
+			assert.Equal(t, "retried, recovered", outcomes(story))
+			assert.Equal(t, 1, o.calls, "the handler is not called for the retry")
 		})
 	}
 }
@@ -281,7 +273,6 @@ func TestOrderDeduplicatorWithDeduplicationKey(t *testing.T) {
 }
 
 func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
-	ctx := routerContext(t)
 	tooMany := errors.New("too many")
 	tiered, sent := setup(t, tiersWait, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(tooMany), Then: retry.Snooze(time.Second)}}
@@ -295,19 +286,19 @@ func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
 		}
 		return nil, failures[calls-1]
 	}))
-	msg := messageOf(ctx)
+	msg := messageOf(routed)
 	for try := range len(failures) + 1 {
 		for range 3 { // the second and third are duplicates
-			_, err := h(redelivered(ctx, publishedCopy{msg: msg}))
+			_, err := h(redelivered(routed, publishedCopy{msg: msg}))
 			require.NoError(t, err)
 		}
 		assert.Equal(t, try+1, calls)
 		require.Len(t, sent.copies, min(try+1, len(failures)))
-		msg = sent.copies[len(sent.copies)-1].msg
+		msg = sent.last().msg
 	}
 
-	other := redelivered(ctx, publishedCopy{msg: messageOf(ctx)})
-	other.SetContext(msgctx.WithOrigin(ctx, topic, "mail"))
+	other := redelivered(routed, publishedCopy{msg: messageOf(routed)})
+	other.SetContext(msgctx.WithOrigin(routed, topic, "mail"))
 	_, err := h(other)
 	require.NoError(t, err)
 	assert.Equal(t, len(failures)+2, calls, "the message of another handler is no duplicate")
@@ -379,8 +370,7 @@ func TestOrderDeduplicatorOnTheFailurePublisherLosesCopies(t *testing.T) {
 	require.NoError(t, err)
 	tiered, sent := setup(t, func(c *settings) { c.Publisher = published })
 	for range 2 { // two messages with one payload
-		_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
 	}
 	assert.Empty(t, sent.copies)
 }
@@ -390,8 +380,7 @@ func TestOrderPoisonQueueInsideTakesFailures(t *testing.T) {
 	poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
 	require.NoError(t, err)
 	tiered, sent := setup(t)
-	_, err = tiered.Middleware(poisonQueue(failing(errDown)))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(poisonQueue(failing(errDown))), messageOf(routed))
 	assert.Empty(t, sent.copies, "no retry")
 	poison.only(t)
 }
@@ -415,24 +404,21 @@ func TestOrderPoisonQueueOutsideTakesWhatIsGivenBack(t *testing.T) {
 // A message that is parked takes a turn of a Throttle outside, and none of one inside.
 func TestOrderThrottle(t *testing.T) {
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait)
-				_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))(messageOf(context.Background()))
-				require.NoError(t, err)
-				early := redelivered(context.Background(), sent.only(t))
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait)
+			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second))), messageOf(context.Background()))
+			early := redelivered(context.Background(), sent.only(t))
 
-				throttle := wmmiddleware.NewThrottle(1, 100*time.Millisecond).Middleware
-				chain := tiered.Middleware(throttle(failing(nil)))
-				if outside {
-					chain = throttle(tiered.Middleware(failing(nil)))
-				}
-				began := time.Now()
-				_, err = chain(early)
-				require.NoError(t, err)
-				require.Len(t, sent.copies, 2, "parked")
-				assert.Equal(t, outside, time.Since(began) >= 100*time.Millisecond)
-			})
+			throttle := wmmiddleware.NewThrottle(1, 100*time.Millisecond).Middleware
+			chain := tiered.Middleware(throttle(failing(nil)))
+			if outside {
+				chain = throttle(tiered.Middleware(failing(nil)))
+			}
+			began := time.Now()
+			_, err := chain(early)
+			require.NoError(t, err)
+			require.Len(t, sent.copies, 2, "parked")
+			assert.Equal(t, outside, time.Since(began) >= 100*time.Millisecond)
 		})
 	}
 }
@@ -449,37 +435,34 @@ func withDefaults[S, B any](newBreaker func(S) B) B {
 }
 
 func TestOrderCircuitBreaker(t *testing.T) {
-	ctx := routerContext(t)
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t)
-				calls := 0
-				handler := func(*message.Message) ([]*message.Message, error) {
-					calls++
-					return nil, errDown
-				}
-				chain := tiered.Middleware(breaker()(handler))
-				if outside {
-					chain = breaker()(tiered.Middleware(handler))
-				}
-				for range 10 {
-					_, err := chain(messageOf(ctx))
-					require.NoError(t, err)
-				}
-				require.Len(t, sent.copies, 10)
-				last := sent.copies[9].msg.Metadata
-				if outside {
-					assert.Equal(t, 10, calls, "it never opens")
-					assert.Equal(t, errDown.Error(), last[recordkey.Reason])
-					assert.Equal(t, "1", last[recordkey.Failures])
-				} else {
-					assert.Equal(t, 6, calls, "it opens")
-					assert.Equal(t, "circuit breaker is open", last[recordkey.Reason])
-					assert.Equal(t, "0", last[recordkey.Failures], "snoozed, not counted")
-					assert.Equal(t, "1", last[recordkey.Snoozes])
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t)
+			calls := 0
+			handler := func(*message.Message) ([]*message.Message, error) {
+				calls++
+				return nil, errDown
+			}
+			chain := tiered.Middleware(breaker()(handler))
+			if outside {
+				chain = breaker()(tiered.Middleware(handler))
+			}
+			for range 10 {
+				_, err := chain(messageOf(routed))
+				require.NoError(t, err)
+			}
+			require.Len(t, sent.copies, 10)
+			last := sent.copies[9].msg.Metadata
+			if outside {
+				assert.Equal(t, 10, calls, "it never opens")
+				assert.Equal(t, errDown.Error(), last[recordkey.Reason])
+				assert.Equal(t, "1", last[recordkey.Failures])
+			} else {
+				assert.Equal(t, 6, calls, "it opens")
+				assert.Equal(t, "circuit breaker is open", last[recordkey.Reason])
+				assert.Equal(t, "0", last[recordkey.Failures], "snoozed, not counted")
+				assert.Equal(t, "1", last[recordkey.Snoozes])
+			}
 		})
 	}
 }
@@ -487,11 +470,9 @@ func TestOrderCircuitBreaker(t *testing.T) {
 func TestOrderIgnoreErrors(t *testing.T) {
 	ignore := wmmiddleware.NewIgnoreErrors([]error{errDown})
 	tiered, sent := setup(t)
-	_, err := tiered.Middleware(ignore.Middleware(failing(errDown)))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(ignore.Middleware(failing(errDown))), messageOf(routed))
 	assert.Empty(t, sent.copies, "inside it works")
-	_, err = ignore.Middleware(tiered.Middleware(failing(errDown)))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	handles(t, ignore.Middleware(tiered.Middleware(failing(errDown))), messageOf(routed))
 	sent.only(t) // outside it does not
 }
 
@@ -511,15 +492,13 @@ func TestOrderDelayOnError(t *testing.T) {
 		outside bool
 		waits   []time.Duration
 	}{"inside": {false, []time.Duration{2 * time.Second, 6 * time.Second}}, "outside": {true, []time.Duration{time.Second, 5 * time.Second}}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newOrder(t)
-				middlewares := []message.HandlerMiddleware{o.kit.Middleware, delays.Middleware}
-				if row.outside {
-					middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
-				}
-				o.send(fails(3), middlewares...).Waited(row.waits...).DeadLettered(retry.DeadReasonExhausted)
-			})
+		bubble(t, name, func(t *testing.T) {
+			o := newOrder(t)
+			middlewares := []message.HandlerMiddleware{o.kit.Middleware, delays.Middleware}
+			if row.outside {
+				middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
+			}
+			o.send(fails(3), middlewares...).Waited(row.waits...).DeadLettered(retry.DeadReasonExhausted)
 		})
 	}
 }
@@ -532,7 +511,7 @@ func TestOrderMetadataOfTraces(t *testing.T) {
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Metadata.Set("span", "inside")
 			return nil, errDown
-		})(messageOf(routerContext(t)))
+		})(messageOf(routed))
 		require.NoError(t, err)
 		metadata := sent.only(t).msg.Metadata
 		assert.Equal(t, "abc", metadata["trace"])
@@ -542,19 +521,17 @@ func TestOrderMetadataOfTraces(t *testing.T) {
 
 // CorrelationID reads the message's metadata, which every retry has: it may be on either side.
 func TestOrderCorrelationID(t *testing.T) {
-	ctx := routerContext(t)
 	tiered, sent := setup(t)
 	produces := func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
 	}
-	first := messageOf(ctx)
+	first := messageOf(routed)
 	wmmiddleware.SetCorrelationID("c-1", first)
-	_, err := tiered.Middleware(failing(errDown))(first)
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(errDown)), first)
 	for _, chain := range []message.HandlerFunc{
 		wmmiddleware.CorrelationID(tiered.Middleware(produces)), tiered.Middleware(wmmiddleware.CorrelationID(produces)),
 	} {
-		back := redelivered(ctx, sent.only(t))
+		back := redelivered(routed, sent.only(t))
 		produced, err := chain(back)
 		require.NoError(t, err)
 		assert.Equal(t, "c-1", wmmiddleware.MessageCorrelationID(produced[0]))

@@ -20,17 +20,16 @@ import (
 
 // The router's context has the return topic, which must not appear in records and events.
 func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
-	ctx := msgctx.WithOrigin(routerContext(t), "invoices", "printing")
+	ctx := msgctx.WithOrigin(routed, "invoices", "printing")
 	synctest.Test(t, func(t *testing.T) {
 		var copies []backend.Copy
-		var events []retry.Event
 		tiered, sent := setup(t, tiersWait, func(c *settings) {
 			c.Policy.Schedule = backoff.Schedule{time.Second}
 			c.Destination = func(c backend.Copy) (backend.Destination, error) {
 				copies = append(copies, c)
 				return backend.Destination{Topic: "any"}, nil
 			}
-			c.Observers = eventtest.Observers(func(e retry.Event) { events = append(events, e) })
+			observing(c)
 		})
 		h := tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second)))
 		_, err := h(messageOf(ctx))
@@ -48,11 +47,11 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 			assert.Equal(t, waits, copies[i].Tier > 0)
 		}
 		assert.Equal(t, "2", copies[2].Message.Metadata[recordkey.Failures], "the failure on the return topic is counted on top")
-		require.Len(t, events, 3)
+		require.Len(t, sent.events, 3)
 		for i, outcome := range []retry.Outcome{retry.Retried, retry.Parked, retry.DeadLettered} {
-			assert.Equal(t, outcome, events[i].Outcome)
-			assert.Equal(t, "printing", events[i].Handler)
-			assert.Equal(t, "invoices", events[i].Topic)
+			assert.Equal(t, outcome, sent.events[i].Outcome)
+			assert.Equal(t, "printing", sent.events[i].Handler)
+			assert.Equal(t, "invoices", sent.events[i].Topic)
 		}
 		last := sent.copies[2].msg.Metadata
 		assert.Equal(t, "invoices", last[recordkey.Topic])
@@ -63,24 +62,21 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 
 func TestRecordOfAnotherOriginIsIgnored(t *testing.T) {
 	tiered, sent := setup(t)
-	msg := messageOf(msgctx.WithOrigin(routerContext(t), "invoices", "printing"))
+	msg := messageOf(msgctx.WithOrigin(routed, "invoices", "printing"))
 	msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "4", topic
-	_, err := tiered.Middleware(failing(errDown))(msg)
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(errDown)), msg)
 	assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
 }
 
 // Pub/Subs that delay messages by themselves read only the keys of components/delay.
 func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		time.Sleep(123456789 * time.Nanosecond)
 		var due time.Time
 		tiered, sent := setup(t, func(c *settings) {
 			c.Observers = eventtest.Observers(func(e retry.Event) { due = e.Record.DueAt })
 		})
-		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
 		metadata := sent.only(t).msg.Metadata
 		until, err := time.Parse(time.RFC3339, metadata[delay.DelayedUntilKey])
 		require.NoError(t, err)
@@ -91,17 +87,14 @@ func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 }
 
 func TestDelayKeysAreRemovedWithTheRecord(t *testing.T) {
-	ctx := routerContext(t)
 	tiered, sent := setup(t)
-	_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
-	require.NoError(t, err)
-	retried := redelivered(ctx, sent.only(t))
+	handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
+	retried := redelivered(routed, sent.only(t))
 	retried.Metadata[recordkey.DueAt] = "2026-01-01T00:00:00.000Z"
 
-	dead := redelivered(ctx, sent.only(t))
+	dead := redelivered(routed, sent.only(t))
 	dead.Metadata[recordkey.DueAt] = "2026-01-01T00:00:00.000Z"
-	_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(dead)
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), dead)
 	assert.NotContains(t, sent.copies[1].msg.Metadata, delay.DelayedUntilKey)
 	assert.NotContains(t, sent.copies[1].msg.Metadata, delay.DelayedForKey)
 

@@ -23,20 +23,19 @@ func TestSuccessReturnsTheProducedMessages(t *testing.T) {
 	out := message.NewMessage("2", []byte("billed"))
 	produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{out}, nil
-	})(messageOf(routerContext(t)))
+	})(messageOf(routed))
 	require.NoError(t, err)
 	assert.Equal(t, []*message.Message{out}, produced)
 	assert.Empty(t, sent.copies)
 }
 
 func TestFailurePublishesACopyToItsTier(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)
 		failedAt := time.Now()
 		produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			return []*message.Message{message.NewMessage("2", nil)}, fmt.Errorf("billing: %w", errDown)
-		})(messageOf(ctx))
+		})(messageOf(routed))
 		require.NoError(t, err, "the router acks the message once its copy is published")
 		assert.Nil(t, produced)
 
@@ -62,20 +61,18 @@ func TestFailurePublishesACopyToItsTier(t *testing.T) {
 }
 
 func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
-			_, err := tiered.Middleware(failing(errDown))(msg)
-			require.NoError(t, err)
-			last := sent.copies[len(sent.copies)-1]
+			handles(t, tiered.Middleware(failing(errDown)), msg)
+			last := sent.last()
 			require.Equal(t, want, last.topic)
 			require.Equal(t, fmt.Sprint(failure+1), last.msg.Metadata[recordkey.Failures])
-			msg = redelivered(ctx, last)
+			msg = redelivered(routed, last)
 			time.Sleep(time.Minute) // the tier, in the bubble's time
 		}
-		dead := sent.copies[len(sent.copies)-1].msg
+		dead := sent.last().msg
 		assert.Equal(t, message.Metadata{
 			"trace":                           "abc",
 			recordkey.Failures:                "5",
@@ -96,15 +93,13 @@ func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) 
 }
 
 func TestPermanentFailureIsDeadLetteredAtOnce(t *testing.T) {
-	ctx := routerContext(t)
 	for name, h := range map[string]message.HandlerFunc{
 		"returned": failing(fmt.Errorf("wrapped: %w", backoff.Permanent(errDown))),
 		"panicked": func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tiered, sent := setup(t)
-			_, err := tiered.Middleware(h)(messageOf(ctx))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(h), messageOf(routed))
 			dead := sent.only(t)
 			assert.Equal(t, "dead.orders", dead.topic)
 			assert.Equal(t, string(retry.DeadReasonPermanent), dead.msg.Metadata[recordkey.DeadReason])
@@ -115,7 +110,7 @@ func TestPermanentFailureIsDeadLetteredAtOnce(t *testing.T) {
 
 func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t *testing.T) {
 	tiered, sent := setup(t)
-	msg := messageOf(routerContext(t))
+	msg := messageOf(routed)
 	msg.Metadata[recordkey.UnmarshalError] = "no JSON"
 	msg.Metadata[recordkey.Properties] = "raw"
 	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -131,7 +126,6 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t 
 }
 
 func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
-	ctx := routerContext(t)
 	for name, settle := range map[string]func(*message.Message) bool{
 		"acked":  (*message.Message).Ack,
 		"nacked": (*message.Message).Nack,
@@ -141,7 +135,7 @@ func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 			_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				settle(msg)
 				return nil, errDown
-			})(messageOf(ctx))
+			})(messageOf(routed))
 			assert.ErrorIs(t, err, errDown)
 			assert.Empty(t, sent.copies)
 		})
@@ -149,10 +143,9 @@ func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 }
 
 func TestFailureAtShutdownIsGivenBack(t *testing.T) {
-	outer := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)
-		ctx, cancel := context.WithCancel(outer)
+		ctx, cancel := context.WithCancel(routed)
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			cancel()
 			return nil, msg.Context().Err()
@@ -164,10 +157,9 @@ func TestFailureAtShutdownIsGivenBack(t *testing.T) {
 
 // A subscriber may deliver messages for a while after its context has ended.
 func TestShutdownGivesMessagesBackSlowlyAndCallsNoHandler(t *testing.T) {
-	outer := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)
-		ctx, cancel := context.WithCancel(outer)
+		ctx, cancel := context.WithCancel(routed)
 		cancel()
 		start := time.Now()
 		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -182,36 +174,32 @@ func TestShutdownGivesMessagesBackSlowlyAndCallsNoHandler(t *testing.T) {
 
 func TestShutdownDoesNotInterruptAPublish(t *testing.T) {
 	tiered, sent := setup(t)
-	ctx, cancel := context.WithCancel(routerContext(t))
+	ctx, cancel := context.WithCancel(routed)
 	sent.fail = func(int) error { cancel(); return nil }
-	_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(errDown)), messageOf(ctx))
 	assert.NoError(t, sent.only(t).ctxErr)
 }
 
 func TestTimeoutOfTheHandlerIsAFailure(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)
 		slow := watermillmw.Timeout(time.Second)(func(msg *message.Message) ([]*message.Message, error) {
 			<-msg.Context().Done()
 			return nil, msg.Context().Err()
 		})
-		_, err := tiered.Middleware(slow)(messageOf(ctx))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(slow), messageOf(routed))
 		assert.NoError(t, sent.only(t).ctxErr, "the copy has a context of its own")
 		assert.Equal(t, "context deadline exceeded", sent.only(t).msg.Metadata[recordkey.Reason])
 	})
 }
 
 func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
-	ctx := routerContext(t)
 	t.Run("the handler replaces payload and metadata", func(t *testing.T) {
 		tiered, sent := setup(t)
 		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.UUID, msg.Payload, msg.Metadata = "other", nil, nil
 			return nil, errDown
-		})(messageOf(ctx))
+		})(messageOf(routed))
 		require.NoError(t, err)
 		assert.Equal(t, "uuid-1", sent.only(t).msg.UUID)
 		assert.Equal(t, "order 1", string(sent.only(t).msg.Payload))
@@ -223,24 +211,22 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 			msg.Payload[0] = 'X'
 			msg.Metadata["trace"] = "changed"
 			return nil, errDown
-		})(messageOf(ctx))
+		})(messageOf(routed))
 		require.NoError(t, err)
 		assert.Equal(t, "order 1", string(sent.only(t).msg.Payload))
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})
 	t.Run("the properties of the marshaler", func(t *testing.T) {
 		tiered, sent := setup(t)
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		msg.Metadata[recordkey.Properties] = "typed headers"
-		_, err := tiered.Middleware(failing(errDown))(msg)
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errDown)), msg)
 		assert.Equal(t, "typed headers", sent.only(t).msg.Metadata[recordkey.Properties])
 	})
 	t.Run("the copy is a message of its own", func(t *testing.T) {
 		tiered, sent := setup(t)
-		msg := messageOf(ctx)
-		_, err := tiered.Middleware(failing(errDown))(msg)
-		require.NoError(t, err)
+		msg := messageOf(routed)
+		handles(t, tiered.Middleware(failing(errDown)), msg)
 		assert.NotSame(t, msg, sent.only(t).msg)
 		assert.NotContains(t, msg.Metadata, recordkey.Failures, "the received message is not changed")
 	})

@@ -22,67 +22,53 @@ import (
 )
 
 func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
-	var failure error
-	tiered, sent := setup(t, func(c *settings) {
-		c.Observers = eventtest.Observers(func(e retry.Event) { failure = e.Err })
-	})
-	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") })(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	tiered, sent := setup(t, observing)
+	handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") }), messageOf(routed))
 	reason := sent.only(t).msg.Metadata[recordkey.Reason]
 	assert.Contains(t, reason, "panic: boom")
 	assert.Contains(t, reason, "panic_test.go:")
 	var panicked *retry.PanicError
-	require.ErrorAs(t, failure, &panicked)
+	require.ErrorAs(t, sent.events[0].Err, &panicked)
 	assert.Contains(t, string(panicked.Stack), "TestPanicIsAFailureWithItsFileAndLine")
 }
 
 // What a Recoverer inside makes of a panic loses nothing: its value decides as without it, the log has the stack, and
 // hooks find both errors.
 func TestPanicInARecovererIsThePanic(t *testing.T) {
-	var failure error
-	sent, logs := &recorder{}, &logRecorder{}
-	config := configOf(sent)
-	config.Observers = eventtest.Observers(func(e retry.Event) { failure = e.Err })
-	tiered, err := config.Make(logs)
-	require.NoError(t, err)
+	tiered, sent := setup(t, observing)
 	panics := func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) }
-	_, err = tiered.Middleware(wmmiddleware.Recoverer(panics))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(wmmiddleware.Recoverer(panics)), messageOf(routed))
 	assert.Equal(t, "dead.orders", sent.only(t).topic)
 	assert.Equal(t, "*errors.errorString", sent.only(t).msg.Metadata[recordkey.ErrorType], "the root of the error that was panicked with")
 	var panicked *retry.PanicError
-	require.ErrorAs(t, failure, &panicked)
+	require.ErrorAs(t, sent.events[0].Err, &panicked)
 	assert.Contains(t, string(panicked.Stack), "TestPanicInARecovererIsThePanic")
 	var recovered wmmiddleware.RecoveredPanicError
-	require.ErrorAs(t, failure, &recovered)
-	assert.Equal(t, 1, logs.lines("Handler panicked"))
+	require.ErrorAs(t, sent.events[0].Err, &recovered)
+	assert.Equal(t, 1, sent.logs.lines("Handler panicked"))
 }
 
 func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
-	ctx := routerContext(t)
 	t.Run("published", func(t *testing.T) {
 		tiered, sent := setup(t)
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		go func() { _, _ = tiered.Middleware(exiting)(msg) }()
 		<-msg.Acked()
 		assert.Equal(t, "1s.orders", sent.only(t).topic)
 		assert.Equal(t, retry.ErrGoexit.Error(), sent.only(t).msg.Metadata[recordkey.Reason])
 	})
-	t.Run("cannot be published", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t)
-			sent.fail = func(int) error { return errors.New("no broker") }
-			msg := messageOf(ctx)
-			go func() { _, _ = tiered.Middleware(exiting)(msg) }()
-			<-msg.Nacked()
-			assert.Empty(t, sent.copies)
-		})
+	bubble(t, "cannot be published", func(t *testing.T) {
+		tiered, sent := setup(t)
+		sent.fail = func(int) error { return errors.New("no broker") }
+		msg := messageOf(routed)
+		go func() { _, _ = tiered.Middleware(exiting)(msg) }()
+		<-msg.Nacked()
+		assert.Empty(t, sent.copies)
 	})
 }
 
 // Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets.
 func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
-	routed := routerContext(t)
 	const acked, nacked = true, false
 	observed := func(h eventtest.Hooks) func(*settings) {
 		return func(c *settings) {
@@ -133,36 +119,34 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 		"Observe after a retry":   {observing, failing(errDown), acked},
 		"Observe while the message is held": {func(c *settings) {
 			observing(c)
-			c.Publisher.(*recorder).fail = func(int) error { return errNoBroker }
+			c.Publisher.(*recorder).fail = always(errNoBroker)
 		}, failing(errDown), nacked},
 		"Publisher": {func(c *settings) {
 			c.Publisher.(*recorder).fail = func(int) error { runtime.Goexit(); return nil }
 		}, failing(errDown), nacked},
 		"the error's text": {nil, failing(exitingError{}), nacked},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, _ := setup(t, func(c *settings) {
-					if row.change != nil {
-						row.change(c)
-					}
-				})
-				msg := messageOf(routed)
-				ended := make(chan struct{})
-				go func() {
-					defer close(ended)
-					_, _ = tiered.Middleware(row.h)(msg)
-				}()
-				<-ended
-				select {
-				case <-msg.Acked():
-					assert.Equal(t, acked, row.want)
-				case <-msg.Nacked():
-					assert.Equal(t, nacked, row.want)
-				default:
-					t.Error("the message is not settled")
+		bubble(t, name, func(t *testing.T) {
+			tiered, _ := setup(t, func(c *settings) {
+				if row.change != nil {
+					row.change(c)
 				}
 			})
+			msg := messageOf(routed)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				_, _ = tiered.Middleware(row.h)(msg)
+			}()
+			<-ended
+			select {
+			case <-msg.Acked():
+				assert.Equal(t, acked, row.want)
+			case <-msg.Nacked():
+				assert.Equal(t, nacked, row.want)
+			default:
+				t.Error("the message is not settled")
+			}
 		})
 	}
 }
@@ -175,7 +159,6 @@ func (exitingError) Error() string { runtime.Goexit(); return "" }
 
 // A subscriber that does not pace nacks would bring the message back thousands of times a second.
 func TestMessageWhoseGoroutineTheAppEndsIsNackedAfterAPause(t *testing.T) {
-	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, _ := setup(t, func(c *settings) {
 			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
@@ -226,11 +209,9 @@ func panicsFirst() { panic("boom") }
 func derefsNil() { _ = *(*int)(nil) }
 
 func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
-	ctx := routerContext(t)
 	run := func(t *testing.T, h message.HandlerFunc) string {
 		tiered, sent := setup(t)
-		_, err := tiered.Middleware(h)(messageOf(ctx))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(h), messageOf(routed))
 		return sent.only(t).msg.Metadata[recordkey.Reason]
 	}
 	below := func(frames int, f func()) message.HandlerFunc {
@@ -280,21 +261,17 @@ func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
 
 // The publisher panics while the handler's panic is settled.
 func TestPlaceOfAPublishersPanicIsNotThatOfTheHandler(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		sent, logs := &recorder{}, &logRecorder{}
+		tiered, sent := setup(t)
 		sent.fail = func(try int) error {
 			if try == 1 {
 				derefsNil()
 			}
 			return nil
 		}
-		tiered, err := configOf(sent).Make(logs)
-		require.NoError(t, err)
-		_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panicsFirst(); return nil, nil })(messageOf(ctx))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panicsFirst(); return nil, nil }), messageOf(routed))
 		assert.Contains(t, sent.only(t).msg.Metadata[recordkey.Reason], "panicsFirst")
-		assert.Equal(t, 1, logs.lines("the publisher panicked"))
-		assert.Regexp(t, `the publisher panicked: .*derefsNil, panic_test.go:`, logs.text.String())
+		assert.Equal(t, 1, sent.logs.lines("the publisher panicked"))
+		assert.Regexp(t, `the publisher panicked: .*derefsNil, panic_test.go:`, sent.logs.String())
 	})
 }

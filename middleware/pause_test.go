@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -28,9 +27,8 @@ func unbound(t *testing.T, ctx context.Context, change ...func(*settings)) *brea
 }
 
 func TestMessagesWithoutAGateWaitBeforeTheirHandler(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, ctx)
+		b := unbound(t, routed)
 		b.outcomes(repeat(errDown, 10)...)
 		begin := time.Now()
 		var running, most, calls atomic.Int64
@@ -60,56 +58,45 @@ func TestMessagesWithoutAGateWaitBeforeTheirHandler(t *testing.T) {
 }
 
 func TestMessageIsGivenBackAfterAWait(t *testing.T) {
-	ctx := routerContext(t)
 	long := rule(retry.Pause(time.Hour))
 	for name, row := range map[string]struct {
 		change func(*settings)
+		owner  any
 		want   time.Duration
 	}{
-		"MaxHold": {func(c *settings) { c.Policy.MaxHold = 2 * time.Minute }, 2 * time.Minute},
+		"MaxHold": {func(c *settings) { c.Policy.MaxHold = 2 * time.Minute }, nil, 2 * time.Minute},
 		"the backend's": {func(c *settings) {
 			c.Source = sourceOf("email")
 			c.Source.MaxWait = 20 * time.Second
-		}, 20 * time.Second},
+		}, "email", 20 * time.Second},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var outcomes []retry.Outcome
-				b := unbound(t, ctx, long, row.change, func(c *settings) {
-					c.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
-					if c.Source != nil {
-						b := &msgctx.Subscription{Owner: c.Source.Owner}
-						ctx = msgctx.NewContext(ctx, b)
-					}
-				})
-				b.ctx = ctx
-				b.outcomes(errDown)
-				begin := time.Now()
-				require.ErrorContains(t, b.handle(notCalled(t)), "the handler is paused")
-				assert.Equal(t, row.want, time.Since(begin))
-				assert.Len(t, b.sent.copies, 1)
-				assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.GivenBack}, outcomes)
-			})
+		bubble(t, name, func(t *testing.T) {
+			b := unbound(t, routed, long, row.change, observing)
+			b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Owner: row.owner})
+			b.outcomes(errDown)
+			begin := time.Now()
+			require.ErrorContains(t, b.handle(notCalled(t)), "the handler is paused")
+			assert.Equal(t, row.want, time.Since(begin))
+			assert.Len(t, b.sent.copies, 1)
+			assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.GivenBack}, b.sent.outcomes())
 		})
 	}
 }
 
 func TestSettledMessageDoesNotWait(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, ctx, rule(retry.Pause(time.Hour)))
+		b := unbound(t, routed, rule(retry.Pause(time.Hour)))
 		b.outcomes(errDown)
 		msg := messageOf(b.ctx)
 		msg.Ack()
 		begin := time.Now()
-		_, err := b.retry.Dispatch(succeed)(msg)
-		require.NoError(t, err)
+		handles(t, b.retry.Dispatch(succeed), msg)
 		assert.Equal(t, begin, time.Now(), "giving it back would lose it")
 	})
 }
 
 func TestShutdownWhilePaused(t *testing.T) {
-	ctx := routerContext(t)
+	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
 		b := unbound(t, ctx, rule(retry.Pause(time.Hour)))
 		stopping := make(chan struct{})
@@ -124,7 +111,7 @@ func TestShutdownWhilePaused(t *testing.T) {
 }
 
 func TestOperatorsPauseHoldsTheProbe(t *testing.T) {
-	ctx := routerContext(t)
+	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
 		b := unbound(t, ctx)
 		g := gate.New(0)
@@ -143,44 +130,40 @@ func nameOf(ctx context.Context, i int) context.Context {
 }
 
 func TestHandlersPauseByThemselves(t *testing.T) {
-	ctx := routerContext(t)
 	for name, bound := range map[string]bool{"gates": true, "no gates": false} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := unbound(t, ctx)
-				contexts := make([]context.Context, 100)
-				for i := range contexts {
-					contexts[i] = nameOf(ctx, i)
-					if bound {
-						contexts[i] = msgctx.NewContext(contexts[i], &msgctx.Subscription{Gate: gate.New(16)})
-					}
+		bubble(t, name, func(t *testing.T) {
+			b := unbound(t, routed)
+			contexts := make([]context.Context, 100)
+			for i := range contexts {
+				contexts[i] = nameOf(routed, i)
+				if bound {
+					contexts[i] = msgctx.NewContext(contexts[i], &msgctx.Subscription{Gate: gate.New(16)})
 				}
-				var all sync.WaitGroup
-				for i, of := range contexts {
-					all.Go(func() {
-						for range 10 {
-							err := errDown
-							if i%2 == 1 {
-								err = nil
-							}
-							_, _ = b.retry.Dispatch(failing(err))(messageOf(of))
+			}
+			var all sync.WaitGroup
+			for i, of := range contexts {
+				all.Go(func() {
+					for range 10 {
+						err := errDown
+						if i%2 == 1 {
+							err = nil
 						}
-					})
-				}
-				all.Wait()
-				for i, of := range contexts {
-					begin := time.Now()
-					_, err := b.retry.Dispatch(succeed)(messageOf(of))
-					require.NoError(t, err)
-					if i == 0 {
-						assertPause(t, time.Second, time.Since(begin))
+						_, _ = b.retry.Dispatch(failing(err))(messageOf(of))
 					}
-					if i%2 == 1 {
-						assert.Equal(t, begin, time.Now(), "handler %d does not fail", i)
-					}
+				})
+			}
+			all.Wait()
+			for i, of := range contexts {
+				begin := time.Now()
+				handles(t, b.retry.Dispatch(succeed), messageOf(of))
+				if i == 0 {
+					assertPause(t, time.Second, time.Since(begin))
 				}
-				assert.Equal(t, 50, strings.Count(b.logs.String(), "Handler pauses"))
-			})
+				if i%2 == 1 {
+					assert.Equal(t, begin, time.Now(), "handler %d does not fail", i)
+				}
+			}
+			assert.Equal(t, 50, strings.Count(b.sent.logs.String(), "Handler pauses"))
 		})
 	}
 }

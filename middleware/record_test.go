@@ -30,7 +30,6 @@ func recorded(failures int) message.Metadata {
 }
 
 func TestInvalidRecordIsIgnored(t *testing.T) {
-	ctx := routerContext(t)
 	farAhead := time.Now().Add(backoff.MaxDelay + time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
 	for _, row := range []struct{ key, value string }{
 		{recordkey.Failures, "-1"},
@@ -66,46 +65,42 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 	} {
 		t.Run(row.key+"="+row.value, func(t *testing.T) {
 			tiered, sent := setup(t)
-			msg := messageOf(ctx)
+			msg := messageOf(routed)
 			maps.Copy(msg.Metadata, recorded(3))
 			msg.Metadata[row.key] = row.value
 			_, readable := retry.ReadRecord(msg.Metadata)
 			assert.Equal(t, row.key == recordkey.Topic, readable)
-			_, err := tiered.Middleware(failing(errDown))(msg)
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(failing(errDown)), msg)
 			assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
 			assert.Equal(t, "1s.orders", sent.only(t).topic)
 		})
 	}
 	t.Run("valid record", func(t *testing.T) {
 		tiered, sent := setup(t)
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		maps.Copy(msg.Metadata, recorded(3))
-		_, err := tiered.Middleware(failing(errDown))(msg)
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errDown)), msg)
 		assert.Equal(t, "4", sent.only(t).msg.Metadata[recordkey.Failures])
 		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[recordkey.FirstFailedAt])
 	})
 	t.Run("no failures", func(t *testing.T) { // as of a message that was snoozed
 		tiered, sent := setup(t)
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		maps.Copy(msg.Metadata, recorded(0))
 		msg.Metadata[recordkey.Snoozes] = "2"
 		record, readable := retry.ReadRecord(msg.Metadata)
 		assert.True(t, readable)
 		assert.Equal(t, 2, record.Snoozes)
-		_, err := tiered.Middleware(failing(errDown))(msg)
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errDown)), msg)
 		assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
 		assert.Equal(t, "2", sent.only(t).msg.Metadata[recordkey.Snoozes])
 		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[recordkey.FirstFailedAt])
 	})
 	t.Run("more failures than the schedule has retries", func(t *testing.T) {
 		tiered, sent := setup(t)
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		maps.Copy(msg.Metadata, recorded(1001))
-		_, err := tiered.Middleware(failing(errDown))(msg)
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errDown)), msg)
 		assert.Equal(t, string(retry.DeadReasonExhausted), sent.only(t).msg.Metadata[recordkey.DeadReason])
 	})
 }
@@ -140,7 +135,7 @@ func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 
 func TestOnlyTheRecordIsRemovedFromProducedMessages(t *testing.T) {
 	tiered, _ := setup(t)
-	in := messageOf(routerContext(t))
+	in := messageOf(routed)
 	maps.Copy(in.Metadata, recorded(1))
 	before := maps.Clone(in.Metadata)
 	received := in.Metadata

@@ -17,28 +17,24 @@ import (
 
 const secretText = "secret-4711"
 
+func redacting(c *settings) {
+	c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
+}
+
 // RedactReason gets more of the text than is recorded.
 func TestSecretAtTheEndOfTheReasonIsRedactedBeforeTheCut(t *testing.T) {
-	sent := &recorder{}
-	config := configOf(sent)
-	config.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
-	tiered, err := config.Make(nil)
-	require.NoError(t, err)
-	_, err = tiered.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2) + secretText)))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	tiered, sent := setup(t, redacting)
+	handles(t, tiered.Middleware(failing(errors.New(strings.Repeat("x", 1024-len(secretText)/2)+secretText))), messageOf(routed))
 	assert.NotContains(t, sent.only(t).msg.Metadata[recordkey.Reason], secretText[:3])
 }
 
 func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
-	ctx := routerContext(t)
 	secret := errors.New("cannot log in with " + secretText)
 	for name, row := range map[string]struct {
 		change func(*settings)
 		want   string
 	}{
-		"redacted": {func(c *settings) {
-			c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
-		}, "***"},
+		"redacted":  {redacting, "***"},
 		"type only": {func(c *settings) { c.Policy.OmitReason = true }, ""},
 		"redaction panics": {func(c *settings) {
 			c.Policy.RedactReason = func(string, error) string { panic(secretText) }
@@ -53,21 +49,16 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 			"permanent": failing(backoff.Permanent(secret)),
 		} {
 			t.Run(name+"/"+failure, func(t *testing.T) {
-				sent, logs := &recorder{}, &logRecorder{}
-				config := configOf(sent)
-				row.change(&config)
-				tiered, err := config.Make(logs)
-				require.NoError(t, err)
-				_, err = tiered.Middleware(h)(messageOf(ctx))
-				require.NoError(t, err)
+				tiered, sent := setup(t, row.change)
+				handles(t, tiered.Middleware(h), messageOf(routed))
 				metadata := sent.only(t).msg.Metadata
 				assert.Contains(t, metadata[recordkey.Reason], row.want)
 				assert.Equal(t, "*errors.errorString", metadata[recordkey.ErrorType])
 				for key, value := range metadata {
 					assert.NotContains(t, value, secretText, key)
 				}
-				assert.NotEmpty(t, logs.text.String())
-				assert.NotContains(t, logs.text.String(), secretText)
+				assert.NotEmpty(t, sent.logs.String())
+				assert.NotContains(t, sent.logs.String(), secretText)
 			})
 		}
 	}

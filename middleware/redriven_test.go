@@ -24,16 +24,15 @@ func redrivenTwice() letters.Redriven {
 // A redriven message has failed never before: all of its retries are left. It keeps its history, on its tiers and as a dead letter.
 func TestARedrivenMessageCountsFromZero(t *testing.T) {
 	t.Parallel()
-	ctx := routerContext(t)
 	tiered, sent := setup(t)
 	history := redrivenTwice()
-	msg := messageOf(ctx)
+	msg := messageOf(routed)
 	history.Write(msg.Metadata)
 	fail := tiered.Middleware(failing(errDown))
 	for failures := 1; failures <= 5; failures++ {
 		_, err := fail(msg)
 		require.NoError(t, err)
-		c := sent.copies[len(sent.copies)-1]
+		c := sent.last()
 		record, found := retry.ReadRecord(c.msg.Metadata)
 		require.True(t, found)
 		assert.Equal(t, failures, record.Failures)
@@ -41,13 +40,12 @@ func TestARedrivenMessageCountsFromZero(t *testing.T) {
 		read, found := letters.ReadRedriven(c.msg.Metadata)
 		require.True(t, found)
 		assert.Equal(t, history, read)
-		msg = redelivered(ctx, c)
+		msg = redelivered(routed, c)
 	}
 	tiered, sent = setup(t)
-	msg = messageOf(ctx)
+	msg = messageOf(routed)
 	history.Write(msg.Metadata)
-	_, err := tiered.Middleware(failing(backoff.Permanent(errDown)))(msg)
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), msg)
 	assert.Equal(t, history.String(), sent.only(t).msg.Metadata[recordkey.Redriven])
 }
 
@@ -55,7 +53,7 @@ func TestARedrivenMessageCountsFromZero(t *testing.T) {
 func TestTheHistoryNeverLeaks(t *testing.T) {
 	t.Parallel()
 	tiered, _ := setup(t)
-	msg := messageOf(routerContext(t))
+	msg := messageOf(routed)
 	redrivenTwice().Write(msg.Metadata)
 	before := maps.Clone(msg.Metadata)
 	shared := message.NewMessage("shared", nil)
@@ -78,9 +76,8 @@ func TestTheHistoryAllocatesNoMore(t *testing.T) {
 	tiered, _ := setup(t)
 	produced := []*message.Message{message.NewMessage("new", nil)}
 	h := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return produced, nil })
-	ctx := routerContext(t)
 	allocations := func(metadata message.Metadata) float64 {
-		msg := messageOf(ctx)
+		msg := messageOf(routed)
 		msg.Metadata = metadata
 		return testing.AllocsPerRun(1000, func() { _, _ = h(msg) })
 	}

@@ -17,8 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -28,18 +26,7 @@ type errStatus int
 
 func (e errStatus) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
-// observing keeps the events.
-func observing(events *[]retry.Event) func(*settings) {
-	return func(c *settings) {
-		if c.Observers == nil {
-			c.Observers = &backend.Observers{}
-		}
-		c.Observers.Attach(eventtest.OnEvent(func(e retry.Event) { *events = append(*events, e) }), retry.Observed{})
-	}
-}
-
 func TestEachActionWithEachMatch(t *testing.T) {
-	ctx := routerContext(t)
 	long, short := backoff.Constant(5*time.Second, 9), backoff.Schedule{5 * time.Second}
 	const own = retry.DeadReason("invalid")
 	type want struct {
@@ -81,54 +68,51 @@ func TestEachActionWithEachMatch(t *testing.T) {
 				"requested": {backoff.RetryAfter(errStatus(503), 6*time.Second), action.requested},
 				"permanent": {backoff.Permanent(errStatus(503)), action.permanent},
 			} {
-				t.Run(name+"/"+match+"/"+kind, func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						var events []retry.Event
-						tiered, sent := setup(t, tiersWait, observing(&events), func(c *settings) {
-							if name != "no rule" {
-								never := func(retry.Record, error) bool { return false }
-								c.Policy.Rules = []retry.Rule{
-									{Name: "other", If: retry.Is(errDown), Then: retry.Discard()},
-									{Name: "never", If: never, Then: retry.DeadLetter("never")},
-									{Name: "this", If: matches, Then: action.then},
-									{Name: "last", If: matches, Then: retry.DeadLetter("last")},
-								}
-							}
-						})
-						msg := messageOf(ctx)
-						retry.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}.Write(msg.Metadata)
-						began := time.Now()
-						_, err := tiered.Middleware(failing(row.err))(msg)
-
-						require.Len(t, events, 1)
-						e := events[0]
-						assert.Equal(t, row.want, want{e.Outcome, e.Delay, e.Record.Failures, e.Record.DeadReason})
-						assert.Equal(t, row.err, e.Err)
+				bubble(t, name+"/"+match+"/"+kind, func(t *testing.T) {
+					tiered, sent := setup(t, tiersWait, observing, func(c *settings) {
 						if name != "no rule" {
-							assert.Equal(t, "this", e.Rule)
-						}
-						switch row.want.outcome {
-						case retry.GivenBack:
-							require.ErrorIs(t, err, row.err)
-							assert.Equal(t, time.Second, time.Since(began))
-							assert.Empty(t, sent.copies)
-							assert.Equal(t, "before", e.Record.Reason, "the record that it came with")
-						case retry.Discarded:
-							require.NoError(t, err)
-							assert.Empty(t, sent.copies)
-							assert.Contains(t, e.Record.Reason, "status 503")
-						default:
-							require.NoError(t, err)
-							record, ok := retry.ReadRecord(sent.only(t).msg.Metadata)
-							require.True(t, ok)
-							assert.Equal(t, row.want.failures, record.Failures)
-							assert.Equal(t, 3-row.want.failures, record.Snoozes)
-							assert.Equal(t, row.want.dead, record.DeadReason)
-							if row.want.delay > 0 {
-								assert.Equal(t, row.want.delay, time.Until(record.DueAt))
+							never := func(retry.Record, error) bool { return false }
+							c.Policy.Rules = []retry.Rule{
+								{Name: "other", If: retry.Is(errDown), Then: retry.Discard()},
+								{Name: "never", If: never, Then: retry.DeadLetter("never")},
+								{Name: "this", If: matches, Then: action.then},
+								{Name: "last", If: matches, Then: retry.DeadLetter("last")},
 							}
 						}
 					})
+					msg := messageOf(routed)
+					retry.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}.Write(msg.Metadata)
+					began := time.Now()
+					_, err := tiered.Middleware(failing(row.err))(msg)
+
+					require.Len(t, sent.events, 1)
+					e := sent.events[0]
+					assert.Equal(t, row.want, want{e.Outcome, e.Delay, e.Record.Failures, e.Record.DeadReason})
+					assert.Equal(t, row.err, e.Err)
+					if name != "no rule" {
+						assert.Equal(t, "this", e.Rule)
+					}
+					switch row.want.outcome {
+					case retry.GivenBack:
+						require.ErrorIs(t, err, row.err)
+						assert.Equal(t, time.Second, time.Since(began))
+						assert.Empty(t, sent.copies)
+						assert.Equal(t, "before", e.Record.Reason, "the record that it came with")
+					case retry.Discarded:
+						require.NoError(t, err)
+						assert.Empty(t, sent.copies)
+						assert.Contains(t, e.Record.Reason, "status 503")
+					default:
+						require.NoError(t, err)
+						sent.only(t)
+						record := sent.record(t)
+						assert.Equal(t, row.want.failures, record.Failures)
+						assert.Equal(t, 3-row.want.failures, record.Snoozes)
+						assert.Equal(t, row.want.dead, record.DeadReason)
+						if row.want.delay > 0 {
+							assert.Equal(t, row.want.delay, time.Until(record.DueAt))
+						}
+					}
 				})
 			}
 		}
@@ -137,7 +121,6 @@ func TestEachActionWithEachMatch(t *testing.T) {
 
 // The number of retries is that of the rule's schedule, and the count of failures is the same for all rules.
 func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		schedule backoff.Schedule
 		want     []string
@@ -145,36 +128,31 @@ func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
 		"more":  {backoff.Constant(5*time.Second, 6), []string{"5s", "5s", "5s", "5s", "5s", "5s"}},
 		"fewer": {backoff.Schedule{time.Hour}, []string{"1h"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, tiersWait, func(c *settings) {
-					c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(row.schedule)}}
-				})
-				h := failing(errDown)
-				_, err := tiered.Middleware(h)(messageOf(ctx))
-				require.NoError(t, err)
-				var waited []string
-				for range 20 {
-					tiers := rounds(t, ctx, tiered, sent, h)
-					if waited = append(waited, tiers...); len(tiers) == 0 {
-						break
-					}
-				}
-				assert.Equal(t, row.want, waited)
-				record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
-				assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
-				assert.Equal(t, len(row.schedule)+1, record.Failures)
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, func(c *settings) {
+				c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(row.schedule)}}
 			})
+			h := failing(errDown)
+			handles(t, tiered.Middleware(h), messageOf(routed))
+			var waited []string
+			for range 20 {
+				tiers := rounds(t, routed, tiered, sent, h)
+				if waited = append(waited, tiers...); len(tiers) == 0 {
+					break
+				}
+			}
+			assert.Equal(t, row.want, waited)
+			record := sent.record(t)
+			assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
+			assert.Equal(t, len(row.schedule)+1, record.Failures)
 		})
 	}
 	t.Run("after other failures", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) {
 			c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
 		})
-		_, err := tiered.Middleware(failing(errors.New("another")))(messageOf(ctx))
-		require.NoError(t, err)
-		_, err = tiered.Middleware(failing(errDown))(redelivered(ctx, sent.only(t)))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errors.New("another"))), messageOf(routed))
+		handles(t, tiered.Middleware(failing(errDown)), redelivered(routed, sent.only(t)))
 		assert.Equal(t, "2h.orders", sent.copies[1].topic)
 	})
 }
@@ -187,29 +165,24 @@ func TestRetryWithKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
 	tiered, sent := setup(t, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: action}}
 	})
-	_, err := tiered.Middleware(failing(errDown))(messageOf(routerContext(t)))
-	require.NoError(t, err)
+	handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
 	assert.Equal(t, "5s.orders", sent.only(t).topic)
 }
 
 func TestPanicInIfCountsAsNoMatch(t *testing.T) {
-	ctx := routerContext(t)
-	sent, logs := &recorder{}, &logRecorder{}
-	config := configOf(sent)
-	config.Policy.Rules = []retry.Rule{
-		{Name: "panics", If: func(retry.Record, error) bool { panic("in If") }, Then: retry.Discard()},
-		{Name: "next", If: retry.Is(errDown), Then: retry.DeadLetter("next")},
-	}
-	tiered, err := config.Make(logs)
-	require.NoError(t, err)
+	tiered, sent := setup(t, func(c *settings) {
+		c.Policy.Rules = []retry.Rule{
+			{Name: "panics", If: func(retry.Record, error) bool { panic("in If") }, Then: retry.Discard()},
+			{Name: "next", If: retry.Is(errDown), Then: retry.DeadLetter("next")},
+		}
+	})
 	for range 2 {
-		_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
 	}
 	require.Len(t, sent.copies, 2)
 	assert.Equal(t, "next", sent.copies[1].msg.Metadata[recordkey.DeadReason])
-	assert.Equal(t, 2, logs.lines("in If"))
-	assert.Contains(t, logs.text.String(), "rules_test.go:", "the place of the panic")
+	assert.Equal(t, 2, sent.logs.lines("in If"))
+	assert.Contains(t, sent.logs.String(), "rules_test.go:", "the place of the panic")
 }
 
 func TestRulesMatchPanics(t *testing.T) {
@@ -223,9 +196,8 @@ func TestRulesMatchPanics(t *testing.T) {
 		"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
 		"nil":   func(*message.Message) ([]*message.Message, error) { return []*message.Message{nil}, nil },
 	} {
-		_, err := tiered.Middleware(h)(messageOf(routerContext(t)))
-		require.NoError(t, err)
-		assert.Equal(t, want, sent.copies[len(sent.copies)-1].msg.Metadata[recordkey.DeadReason])
+		handles(t, tiered.Middleware(h), messageOf(routed))
+		assert.Equal(t, want, sent.last().msg.Metadata[recordkey.DeadReason])
 	}
 }
 
@@ -285,7 +257,6 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 
 // A message that is given up by age keeps the record of its last failure.
 func TestMaxAgeFromTheFirstFailure(t *testing.T) {
-	ctx := routerContext(t)
 	aged := func(age time.Duration) func(*settings) {
 		return func(c *settings) { c.Policy.MaxAge = age }
 	}
@@ -298,18 +269,17 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 				tiered, sent := setup(t, tiersWait, aged(age))
 				began := time.Now()
 				h := failing(errDown)
-				_, err := tiered.Middleware(h)(messageOf(ctx))
-				require.NoError(t, err)
+				handles(t, tiered.Middleware(h), messageOf(routed))
 				var waited []string
 				for range 20 {
-					tiers := rounds(t, ctx, tiered, sent, h)
+					tiers := rounds(t, routed, tiered, sent, h)
 					if waited = append(waited, tiers...); len(tiers) == 0 {
 						break
 					}
 				}
 				assert.Equal(t, want, waited)
 				assert.LessOrEqual(t, time.Since(began), age)
-				record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				record := sent.record(t)
 				why := retry.DeadReasonExpired
 				if age > 71*time.Second || len(want) == 4 {
 					why = retry.DeadReasonExhausted
@@ -320,65 +290,52 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 			})
 		}
 	})
-	t.Run("at arrival the handler is not called", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			var events []retry.Event
-			tiered, sent := setup(t, tiersWait, aged(time.Minute), observing(&events))
-			_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
-			require.NoError(t, err)
-			back := redelivered(ctx, sent.only(t))
-			time.Sleep(time.Minute) // in the work queue: the handler was paused
-			calls := 0
-			_, err = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-				calls++
-				return nil, nil
-			})(redelivered(ctx, sent.only(t)))
-			require.NoError(t, err)
-			assert.Equal(t, 1, calls, "it is as old as it may be")
-			time.Sleep(time.Millisecond)
-			_, err = tiered.Middleware(notCalled(t))(back)
-			require.NoError(t, err)
-			require.Len(t, sent.copies, 2)
-			record, _ := retry.ReadRecord(sent.copies[1].msg.Metadata)
-			assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
-			assert.Equal(t, 1, record.Failures, "no failure is counted")
-			assert.Equal(t, errDown.Error(), record.Reason)
-			last := events[len(events)-1]
-			assert.Equal(t, retry.DeadLettered, last.Outcome)
-			assert.Equal(t, time.Minute+time.Millisecond, last.Age)
-		})
+	bubble(t, "at arrival the handler is not called", func(t *testing.T) {
+		tiered, sent := setup(t, tiersWait, aged(time.Minute), observing)
+		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
+		back := redelivered(routed, sent.only(t))
+		time.Sleep(time.Minute) // in the work queue: the handler was paused
+		calls := 0
+		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+			calls++
+			return nil, nil
+		})(redelivered(routed, sent.only(t)))
+		require.NoError(t, err)
+		assert.Equal(t, 1, calls, "it is as old as it may be")
+		time.Sleep(time.Millisecond)
+		handles(t, tiered.Middleware(notCalled(t)), back)
+		require.Len(t, sent.copies, 2)
+		record, _ := retry.ReadRecord(sent.copies[1].msg.Metadata)
+		assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
+		assert.Equal(t, 1, record.Failures, "no failure is counted")
+		assert.Equal(t, errDown.Error(), record.Reason)
+		last := sent.events[len(sent.events)-1]
+		assert.Equal(t, retry.DeadLettered, last.Outcome)
+		assert.Equal(t, time.Minute+time.Millisecond, last.Age)
 	})
-	t.Run("of a requested delay", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, aged(7*time.Second))
-			_, err := tiered.Middleware(failing(backoff.RetryAfter(errDown, 6500*time.Millisecond)))(messageOf(ctx))
-			require.NoError(t, err)
-			_, err = tiered.Middleware(failing(backoff.RetryAfter(errDown, 7500*time.Millisecond)))(messageOf(ctx))
-			require.NoError(t, err)
-			assert.Equal(t, "5s.orders", sent.copies[0].topic)
-			assert.Equal(t, "dead.orders", sent.copies[1].topic)
-		})
+	bubble(t, "of a requested delay", func(t *testing.T) {
+		tiered, sent := setup(t, tiersWait, aged(7*time.Second))
+		handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 6500*time.Millisecond))), messageOf(routed))
+		handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 7500*time.Millisecond))), messageOf(routed))
+		assert.Equal(t, "5s.orders", sent.copies[0].topic)
+		assert.Equal(t, "dead.orders", sent.copies[1].topic)
 	})
-	t.Run("ends snoozes", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, aged(10*time.Second), snoozeLater)
-			h := failing(errLater)
-			_, err := tiered.Middleware(h)(messageOf(ctx))
-			require.NoError(t, err)
-			snoozes := 0
-			for len(rounds(t, ctx, tiered, sent, h)) > 0 && snoozes < 100 {
-				snoozes++
-			}
-			assert.Equal(t, 10, snoozes)
-			record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
-			assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
-			assert.Zero(t, record.Failures)
-		})
+	bubble(t, "ends snoozes", func(t *testing.T) {
+		tiered, sent := setup(t, tiersWait, aged(10*time.Second), snoozeLater)
+		h := failing(errLater)
+		handles(t, tiered.Middleware(h), messageOf(routed))
+		snoozes := 0
+		for len(rounds(t, routed, tiered, sent, h)) > 0 && snoozes < 100 {
+			snoozes++
+		}
+		assert.Equal(t, 10, snoozes)
+		record := sent.record(t)
+		assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
+		assert.Zero(t, record.Failures)
 	})
 }
 
 func TestMaxAgeFromAMessage(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		sent func() time.Time
 		want retry.Outcome // of a handler that fails
@@ -392,92 +349,81 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 		"a minute ago":     {func() time.Time { return time.Now().Add(-time.Minute) }, retry.DeadLettered, retry.DeadReasonExpired, true},
 		"over a minute":    {func() time.Time { return time.Now().Add(-time.Minute - 1) }, retry.DeadLettered, retry.DeadReasonExpired, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var events []retry.Event
-				tiered, sent := setup(t, tiersWait, observing(&events), func(c *settings) {
-					c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
-				})
-				called := false
-				_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-					called = true
-					return nil, errDown
-				})(messageOf(ctx))
-				require.NoError(t, err)
-				assert.Equal(t, row.call, called)
-				require.Len(t, events, 1)
-				assert.Equal(t, row.want, events[0].Outcome)
-				record, ok := retry.ReadRecord(sent.only(t).msg.Metadata)
-				require.True(t, ok)
-				assert.Equal(t, row.dead, record.DeadReason)
-				assert.Equal(t, topic, record.Topic)
-				assert.Equal(t, handler, record.Handler)
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, observing, func(c *settings) {
+				c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
 			})
+			called := false
+			_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+				called = true
+				return nil, errDown
+			})(messageOf(routed))
+			require.NoError(t, err)
+			assert.Equal(t, row.call, called)
+			require.Len(t, sent.events, 1)
+			assert.Equal(t, row.want, sent.events[0].Outcome)
+			sent.only(t)
+			record := sent.record(t)
+			assert.Equal(t, row.dead, record.DeadReason)
+			assert.Equal(t, topic, record.Topic)
+			assert.Equal(t, handler, record.Handler)
 		})
 	}
 }
 
 // Watermill's CircuitBreaker returns these errors without a call of the handler.
 func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
-	ctx := routerContext(t)
 	for _, open := range []error{gobreaker.ErrOpenState, gobreaker.ErrTooManyRequests} {
 		synctest.Test(t, func(t *testing.T) {
-			var events []retry.Event
-			tiered, sent := setup(t, tiersWait, observing(&events))
+			tiered, sent := setup(t, tiersWait, observing)
 			h := failing(fmt.Errorf("billing: %w", open))
-			_, err := tiered.Middleware(h)(messageOf(ctx))
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(h), messageOf(routed))
 			for snooze := range 10 { // more than the schedule has retries
-				assert.Equal(t, []string{"1s"}, rounds(t, ctx, tiered, sent, h))
-				record, _ := retry.ReadRecord(sent.copies[len(sent.copies)-1].msg.Metadata)
+				assert.Equal(t, []string{"1s"}, rounds(t, routed, tiered, sent, h))
+				record := sent.record(t)
 				assert.Zero(t, record.Failures)
 				assert.Equal(t, snooze+2, record.Snoozes)
 			}
-			assert.Equal(t, retry.Snoozed, events[0].Outcome)
-			assert.Equal(t, "circuit breaker", events[0].Rule)
+			assert.Equal(t, retry.Snoozed, sent.events[0].Outcome)
+			assert.Equal(t, "circuit breaker", sent.events[0].Rule)
 		})
 	}
 
-	t.Run("of Watermill", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait)
-			down := true
-			h := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: time.Minute}).Middleware(func(*message.Message) ([]*message.Message, error) {
-				if down {
-					return nil, errDown
-				}
-				return nil, nil
-			})
-			for range 6 { // then it opens
-				_, err := tiered.Middleware(h)(messageOf(ctx))
-				require.NoError(t, err)
+	bubble(t, "of Watermill", func(t *testing.T) {
+		tiered, sent := setup(t, tiersWait)
+		down := true
+		h := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: time.Minute}).Middleware(func(*message.Message) ([]*message.Message, error) {
+			if down {
+				return nil, errDown
 			}
-			down = false
-			sent.copies = nil
-			_, err := tiered.Middleware(h)(messageOf(ctx))
-			require.NoError(t, err)
-			processed := time.Time{}
-			for processed.IsZero() && len(sent.copies) < 100 {
-				rounds(t, ctx, tiered, sent, func(msg *message.Message) ([]*message.Message, error) {
-					produced, err := h(msg)
-					if err == nil {
-						processed = time.Now()
-					}
-					return produced, err
-				})
-			}
-			assert.Less(t, len(sent.copies), 70, "a second each")
-			for _, c := range sent.copies {
-				assert.Equal(t, "0", c.msg.Metadata[recordkey.Failures])
-			}
+			return nil, nil
 		})
+		for range 6 { // then it opens
+			handles(t, tiered.Middleware(h), messageOf(routed))
+		}
+		down = false
+		sent.copies = nil
+		handles(t, tiered.Middleware(h), messageOf(routed))
+		processed := time.Time{}
+		for processed.IsZero() && len(sent.copies) < 100 {
+			rounds(t, routed, tiered, sent, func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := h(msg)
+				if err == nil {
+					processed = time.Now()
+				}
+				return produced, err
+			})
+		}
+		assert.Less(t, len(sent.copies), 70, "a second each")
+		for _, c := range sent.copies {
+			assert.Equal(t, "0", c.msg.Metadata[recordkey.Failures])
+		}
 	})
 	t.Run("with a rule", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) {
 			c.Policy.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}
 		})
-		_, err := tiered.Middleware(failing(gobreaker.ErrOpenState))(messageOf(context.Background()))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(gobreaker.ErrOpenState)), messageOf(context.Background()))
 		assert.Equal(t, "open", sent.only(t).msg.Metadata[recordkey.DeadReason])
 	})
 }

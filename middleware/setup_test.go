@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -35,12 +37,20 @@ type publishedCopy struct {
 	deadline time.Time
 }
 
-// recorder is a publisher that keeps every message. If fail returns an error, Publish returns the error and keeps nothing.
+// recorder is the fake of all tests. It is a publisher that keeps every message, and has the log and the events of its
+// middleware.
 type recorder struct {
+	fail  func(try int) error // if it returns an error, Publish returns that, and keeps nothing
+	errs  map[string]error    // of Publish, by the tier, or "dead"
+	takes time.Duration       // of a publish that is not confirmed
+	logs  logRecorder
+	began time.Time
+
 	mu     sync.Mutex
 	copies []publishedCopy
 	tries  int
-	fail   func(try int) error
+	tried  []string // each try, as "1s at 10s", counted from began
+	events []retry.Event
 }
 
 func (r *recorder) Publish(topic string, messages ...*message.Message) error {
@@ -52,6 +62,14 @@ func (r *recorder) Publish(topic string, messages ...*message.Message) error {
 			return err
 		}
 	}
+	name, _, _ := strings.Cut(topic, ".")
+	r.tried = append(r.tried, name+" at "+time.Since(r.began).Truncate(time.Second).String())
+	if err := r.errs[name]; err != nil {
+		if err == errUnconfirmed {
+			time.Sleep(r.takes)
+		}
+		return err
+	}
 	for _, msg := range messages {
 		deadline, _ := msg.Context().Deadline()
 		r.copies = append(r.copies, publishedCopy{topic, msg, msg.Context().Err(), deadline})
@@ -59,7 +77,52 @@ func (r *recorder) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
+// until makes Publish return an error for some time.
+func until(over time.Duration, err error) func(int) error {
+	began := time.Now()
+	return func(int) error {
+		if time.Since(began) < over {
+			return err
+		}
+		return nil
+	}
+}
+
+func always(err error) func(int) error { return func(int) error { return err } }
+
+func firstly(err error) func(int) error { return times(1, err) }
+
+func times(n int, err error) func(int) error {
+	return func(try int) error {
+		if try <= n {
+			return err
+		}
+		return nil
+	}
+}
+
 func (r *recorder) Close() error { return nil }
+
+// last returns the copy that was published last.
+func (r *recorder) last() publishedCopy { return r.copies[len(r.copies)-1] }
+
+// record returns the record of the copy that was published last.
+func (r *recorder) record(t *testing.T) retry.Record {
+	t.Helper()
+	record, found := retry.ReadRecord(r.last().msg.Metadata)
+	require.True(t, found)
+	return record
+}
+
+// outcomes are those of the events.
+func (r *recorder) outcomes() (all []retry.Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range r.events {
+		all = append(all, e.Outcome)
+	}
+	return all
+}
 
 func (r *recorder) only(t *testing.T) publishedCopy {
 	t.Helper()
@@ -82,12 +145,12 @@ func configOf(publisher message.Publisher) settings {
 // setup makes the middleware and the publisher that records its copies.
 func setup(t testing.TB, change ...func(*settings)) (*retrymw.TieredRetry, *recorder) {
 	t.Helper()
-	sent := &recorder{}
+	sent := &recorder{began: time.Now()}
 	config := configOf(sent)
 	for _, c := range change {
 		c(&config)
 	}
-	tiered, err := config.Make(nil)
+	tiered, err := config.Make(&sent.logs)
 	require.NoError(t, err)
 	return tiered, sent
 }
@@ -95,9 +158,34 @@ func setup(t testing.TB, change ...func(*settings)) (*retrymw.TieredRetry, *reco
 // tiersWait makes the middleware behave as on RabbitMQ.
 func tiersWait(c *settings) { c.TiersWait = true }
 
-// routerContext returns the context that a router sets on the messages of a handler. Only a router can make it.
-func routerContext(t testing.TB) context.Context {
+// observing keeps the events.
+func observing(c *settings) {
+	sent := c.Publisher.(*recorder)
+	if c.Observers == nil {
+		c.Observers = &backend.Observers{}
+	}
+	c.Observers.Attach(eventtest.OnEvent(func(e retry.Event) {
+		sent.mu.Lock()
+		defer sent.mu.Unlock()
+		sent.events = append(sent.events, e)
+	}), retry.Observed{})
+}
+
+// bubble is a subtest in virtual time.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// handles gives a message to a handler that returns no error.
+func handles(t testing.TB, h message.HandlerFunc, msg *message.Message) {
+	t.Helper()
+	_, err := h(msg)
+	require.NoError(t, err)
+}
+
+// routed is the context that a router sets on the messages of a handler. Only a router can make it.
+var routed = func() context.Context {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	contexts := make(chan context.Context, 1)
@@ -105,14 +193,11 @@ func routerContext(t testing.TB) context.Context {
 		contexts <- msg.Context()
 		return nil
 	})
-	require.NoError(t, pubSub.Publish(topic, message.NewMessage("1", nil)))
-	done := make(chan error, 1)
-	go func() { done <- router.Run(context.Background()) }()
-	ctx := context.WithoutCancel(<-contexts)
-	require.NoError(t, router.Close())
-	require.NoError(t, <-done)
-	return ctx
-}
+	_ = pubSub.Publish(topic, message.NewMessage("1", nil))
+	go func() { _ = router.Run(context.Background()) }()
+	defer func() { _ = router.Close() }()
+	return context.WithoutCancel(<-contexts)
+}()
 
 func messageOf(ctx context.Context) *message.Message {
 	msg := message.NewMessageWithContext(ctx, "uuid-1", []byte("order 1"))

@@ -17,7 +17,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
@@ -49,15 +48,10 @@ func (s *subscription) bind(own context.Context) context.Context {
 // setupBound is setup for messages of a subscription.
 func setupBound(t *testing.T, change ...func(*settings)) (*retrymw.TieredRetry, *recorder, *subscription, *logRecorder) {
 	t.Helper()
-	sent, logs := &recorder{}, &logRecorder{}
-	config := configOf(sent)
-	config.Source = sourceOf("email")
-	for _, c := range change {
-		c(&config)
-	}
-	tiered, err := config.Make(logs)
-	require.NoError(t, err)
-	return tiered, sent, newSubscription(t, config.Source), logs
+	var source *backend.Source
+	tiered, sent := setup(t, append(append([]func(*settings){func(c *settings) { c.Source = sourceOf("email") }}, change...),
+		func(c *settings) { source = c.Source })...)
+	return tiered, sent, newSubscription(t, source), &sent.logs
 }
 
 // lines returns how many lines of the log have the words.
@@ -72,54 +66,49 @@ func (l *logRecorder) lines(words string) (n int) {
 
 // A Timeout of the router ends the message's context. The end of the subscription is another thing.
 func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
-	routed := routerContext(t)
 	for _, bound := range []bool{true, false} {
-		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, s, logs := setupBound(t, func(c *settings) {
-					if !bound {
-						c.Source = nil
-					}
-				})
-				h := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-					<-msg.Context().Done()
-					return nil, msg.Context().Err()
-				}))
-				msg := messageOf(routed)
-				if !bound { // one deadline alone is taken for that of the subscription
-					_, err := h(msg)
-					require.ErrorIs(t, err, context.DeadlineExceeded)
-					msg = messageOf(routed)
+		bubble(t, map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
+			tiered, sent, s, logs := setupBound(t, func(c *settings) {
+				if !bound {
+					c.Source = nil
 				}
-				for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
-					if bound {
-						msg.SetContext(s.bind(msg.Context()))
-					}
-					_, err := h(msg)
-					require.NoError(t, err)
-					require.Len(t, sent.copies, failure+1)
-					assert.Equal(t, want, sent.copies[failure].topic)
-					assert.NoError(t, sent.copies[failure].ctxErr, "the copy has a deadline of its own")
-					msg = redelivered(routed, sent.copies[failure])
-				}
-				record, _ := retry.ReadRecord(msg.Metadata)
-				assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
-				assert.Equal(t, 5, record.Failures)
-				assert.Equal(t, 1, logs.lines("has set a deadline"), "one warning")
-				assert.Equal(t, bound, logs.lines("Shutting down") == 0)
 			})
+			h := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				<-msg.Context().Done()
+				return nil, msg.Context().Err()
+			}))
+			msg := messageOf(routed)
+			if !bound { // one deadline alone is taken for that of the subscription
+				_, err := h(msg)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				msg = messageOf(routed)
+			}
+			for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
+				if bound {
+					msg.SetContext(s.bind(msg.Context()))
+				}
+				_, err := h(msg)
+				require.NoError(t, err)
+				require.Len(t, sent.copies, failure+1)
+				assert.Equal(t, want, sent.copies[failure].topic)
+				assert.NoError(t, sent.copies[failure].ctxErr, "the copy has a deadline of its own")
+				msg = redelivered(routed, sent.copies[failure])
+			}
+			record, _ := retry.ReadRecord(msg.Metadata)
+			assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
+			assert.Equal(t, 5, record.Failures)
+			assert.Equal(t, 1, logs.lines("has set a deadline"), "one warning")
+			assert.Equal(t, bound, logs.lines("Shutting down") == 0)
 		})
 	}
 }
 
 func TestDeadlineOfTheSubscriberIsNoReasonForAWarning(t *testing.T) {
-	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, _, s, logs := setupBound(t)
 		own, cancel := context.WithTimeout(routed, time.Hour)
 		defer cancel()
-		_, err := tiered.Middleware(failing(nil))(messageOf(s.bind(own)))
-		require.NoError(t, err)
+		handles(t, tiered.Middleware(failing(nil)), messageOf(s.bind(own)))
 		assert.Zero(t, logs.lines("deadline"))
 	})
 }
@@ -127,101 +116,86 @@ func TestDeadlineOfTheSubscriberIsNoReasonForAWarning(t *testing.T) {
 // Once a deadline of a middleware is over, the context of a message that is not bound cannot signal a shutdown any
 // more.
 func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
-	routed := routerContext(t)
 	for _, bound := range []bool{true, false} {
-		t.Run(map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, s, _ := setupBound(t, func(c *settings) {
-					if !bound {
-						c.Source = nil
-					}
-				})
-				began := time.Now()
-				sent.fail = func(int) error {
-					if time.Since(began) < 3*time.Minute {
-						return errNoBroker
-					}
-					return nil
+		bubble(t, map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
+			tiered, sent, s, _ := setupBound(t, func(c *settings) {
+				if !bound {
+					c.Source = nil
 				}
-				ctx := routed
-				if bound {
-					ctx = s.bind(routed)
-				}
-				failure := errDown
-				h := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-					return nil, failure
-				}))
-				if !bound { // a message with another deadline
-					failure = nil
-					_, err := h(messageOf(ctx))
-					require.NoError(t, err)
-					failure = errDown
-					time.Sleep(time.Second)
-				}
+			})
+			sent.fail = until(3*time.Minute, errNoBroker)
+			ctx := routed
+			if bound {
+				ctx = s.bind(routed)
+			}
+			failure := errDown
+			h := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+				return nil, failure
+			}))
+			if !bound { // a message with another deadline
+				failure = nil
 				_, err := h(messageOf(ctx))
 				require.NoError(t, err)
-				assert.Equal(t, "1s.orders", sent.only(t).topic)
-				assert.Less(t, sent.tries, 80, "with back-off")
-			})
+				failure = errDown
+				time.Sleep(time.Second)
+			}
+			_, err := h(messageOf(ctx))
+			require.NoError(t, err)
+			assert.Equal(t, "1s.orders", sent.only(t).topic)
+			assert.Less(t, sent.tries, 80, "with back-off")
 		})
 	}
 }
 
 // The context of Router.Run has a deadline, and the subscriber is not one of this library.
 func TestDeadlineOfTheRouterEndsTheHold(t *testing.T) {
-	routed := routerContext(t)
 	for name, row := range map[string]struct {
 		before int  // messages that are processed before
 		wrong  bool // the middleware does not fit the subscriber
 	}{"the first message": {}, "the third message": {before: 2}, "a message of another source": {wrong: true}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, _, logs := setupBound(t, func(c *settings) {
-					if !row.wrong {
-						c.Source = nil
-					}
-				})
-				sent.fail = func(int) error { return errNoBroker }
-				ctx, cancel := context.WithTimeout(routed, time.Minute)
-				defer cancel()
-				began, failure := time.Now(), error(nil)
-				h := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })
-				for range row.before {
-					_, err := h(messageOf(ctx))
-					require.NoError(t, err)
-					time.Sleep(time.Second)
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent, _, logs := setupBound(t, func(c *settings) {
+				if !row.wrong {
+					c.Source = nil
 				}
-				failure = errDown
-				_, err := h(messageOf(ctx))
-				require.Error(t, err)
-				assert.Equal(t, time.Minute+time.Second, time.Since(began), "the pause of a shutdown")
-				assert.Equal(t, 1, logs.lines("Shutting down"))
-				assert.Zero(t, logs.lines("has set a deadline"))
 			})
+			sent.fail = always(errNoBroker)
+			ctx, cancel := context.WithTimeout(routed, time.Minute)
+			defer cancel()
+			began, failure := time.Now(), error(nil)
+			h := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })
+			for range row.before {
+				_, err := h(messageOf(ctx))
+				require.NoError(t, err)
+				time.Sleep(time.Second)
+			}
+			failure = errDown
+			_, err := h(messageOf(ctx))
+			require.Error(t, err)
+			assert.Equal(t, time.Minute+time.Second, time.Since(began), "the pause of a shutdown")
+			assert.Equal(t, 1, logs.lines("Shutting down"))
+			assert.Zero(t, logs.lines("has set a deadline"))
 		})
 	}
 }
 
 func TestEndOfTheSubscriptionGivesBack(t *testing.T) {
-	routed := routerContext(t)
 	for name, failure := range map[string]error{"Canceled": context.Canceled, "wrapped": fmt.Errorf("query: %w", context.Canceled)} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, s, logs := setupBound(t)
-				_, err := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-					s.stop()
-					return nil, failure
-				}))(messageOf(s.bind(routed)))
-				require.ErrorIs(t, err, failure)
-				_, err = tiered.Middleware(failing(nil))(messageOf(s.bind(routed)))
-				require.NoError(t, err, "messages in flight may still end")
-				ended, end := context.WithCancel(routed)
-				end()
-				_, err = tiered.Middleware(notCalled(t))(messageOf(s.bind(ended)))
-				require.ErrorIs(t, err, context.Canceled)
-				assert.Empty(t, sent.copies)
-				assert.Equal(t, 2, logs.lines("Shutting down"))
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent, s, logs := setupBound(t)
+			_, err := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+				s.stop()
+				return nil, failure
+			}))(messageOf(s.bind(routed)))
+			require.ErrorIs(t, err, failure)
+			_, err = tiered.Middleware(failing(nil))(messageOf(s.bind(routed)))
+			require.NoError(t, err, "messages in flight may still end")
+			ended, end := context.WithCancel(routed)
+			end()
+			_, err = tiered.Middleware(notCalled(t))(messageOf(s.bind(ended)))
+			require.ErrorIs(t, err, context.Canceled)
+			assert.Empty(t, sent.copies)
+			assert.Equal(t, 2, logs.lines("Shutting down"))
 		})
 	}
 }
@@ -229,7 +203,6 @@ func TestEndOfTheSubscriptionGivesBack(t *testing.T) {
 // The contexts of messages in flight outlast the end of the subscription. What fails by itself meanwhile counts: at each deployment
 // it would otherwise cost a delivery.
 func TestMessageThatFailsWhileTheSubscriptionEndsIsRetried(t *testing.T) {
-	routed := routerContext(t)
 	for name, row := range map[string]struct {
 		failure error
 		topic   string
@@ -251,33 +224,29 @@ func TestMessageThatFailsWhileTheSubscriptionEndsIsRetried(t *testing.T) {
 
 // The subscription goes on: it would bring the message back for ever.
 func TestContextThatAMiddlewareCancelsIsAFailure(t *testing.T) {
-	routed := routerContext(t)
 	for _, before := range []bool{true, false} {
-		t.Run(map[bool]string{true: "before the handler", false: "in the handler"}[before], func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent, s, logs := setupBound(t)
-				ctx, cancel := context.WithCancel(s.bind(routed))
-				if before {
-					cancel()
-				}
-				began := time.Now()
-				_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-					cancel()
-					return nil, msg.Context().Err()
-				})(messageOf(ctx))
-				require.NoError(t, err)
-				assert.Zero(t, time.Since(began))
-				assert.Equal(t, "1s.orders", sent.only(t).topic)
-				assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
-				assert.Zero(t, logs.lines("Shutting down"))
-			})
+		bubble(t, map[bool]string{true: "before the handler", false: "in the handler"}[before], func(t *testing.T) {
+			tiered, sent, s, logs := setupBound(t)
+			ctx, cancel := context.WithCancel(s.bind(routed))
+			if before {
+				cancel()
+			}
+			began := time.Now()
+			_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				cancel()
+				return nil, msg.Context().Err()
+			})(messageOf(ctx))
+			require.NoError(t, err)
+			assert.Zero(t, time.Since(began))
+			assert.Equal(t, "1s.orders", sent.only(t).topic)
+			assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
+			assert.Zero(t, logs.lines("Shutting down"))
 		})
 	}
 }
 
 // NATS ends the context of a message after AckWait, and delivers it again.
 func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
-	routed := routerContext(t)
 	for name, row := range map[string]struct {
 		handle  func(taken context.CancelFunc) message.HandlerFunc
 		before  bool // the context has ended before the handler
@@ -304,38 +273,32 @@ func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
 			}
 		}, false, true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var outcomes []retry.Outcome
-				tiered, sent, s, logs := setupBound(t, func(c *settings) {
-					c.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
-				})
-				want := []retry.Outcome{retry.GivenBack}
-				if row.failing {
-					sent.fail = func(int) error { return errNoBroker }
-					want = []retry.Outcome{retry.Held, retry.GivenBack}
-				}
-				own, taken := context.WithCancel(routed)
-				if row.before {
-					taken()
-				}
-				began := time.Now()
-				_, err := tiered.Middleware(row.handle(taken))(messageOf(s.bind(own)))
-				require.Error(t, err)
-				assert.Empty(t, sent.copies, "not counted")
-				assert.Equal(t, row.failing, time.Since(began) == 3*time.Second)
-				assert.Less(t, time.Since(began), 4*time.Second, "without the pause of a shutdown")
-				assert.Equal(t, 1, logs.lines("the backend has ended the message's context"))
-				assert.Zero(t, logs.lines("Shutting down"))
-				assert.Equal(t, want, outcomes)
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent, s, logs := setupBound(t, observing)
+			want := []retry.Outcome{retry.GivenBack}
+			if row.failing {
+				sent.fail = always(errNoBroker)
+				want = []retry.Outcome{retry.Held, retry.GivenBack}
+			}
+			own, taken := context.WithCancel(routed)
+			if row.before {
+				taken()
+			}
+			began := time.Now()
+			_, err := tiered.Middleware(row.handle(taken))(messageOf(s.bind(own)))
+			require.Error(t, err)
+			assert.Empty(t, sent.copies, "not counted")
+			assert.Equal(t, row.failing, time.Since(began) == 3*time.Second)
+			assert.Less(t, time.Since(began), 4*time.Second, "without the pause of a shutdown")
+			assert.Equal(t, 1, logs.lines("the backend has ended the message's context"))
+			assert.Zero(t, logs.lines("Shutting down"))
+			assert.Equal(t, want, sent.outcomes())
 		})
 	}
 }
 
 // A nil message would panic in the router's publisher, where no middleware sees it.
 func TestNilMessageIsAFailure(t *testing.T) {
-	routed := routerContext(t)
 	tiered, sent := setup(t)
 	produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil), nil}, nil
@@ -347,7 +310,6 @@ func TestNilMessageIsAFailure(t *testing.T) {
 }
 
 func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
-	routed := routerContext(t)
 	for name, row := range map[string]struct {
 		settle func(*message.Message) bool
 		level  watermill.LogLevel
@@ -384,25 +346,16 @@ var (
 )
 
 func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
-	routed := routerContext(t)
 	for name, failure := range map[string]error{"retried": errDown, "snoozed": errLater, "requested": backoff.RetryAfter(errDown, time.Hour)} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, snoozeLater)
-				sent.fail = func(try int) error {
-					if try == 1 {
-						return errRefused
-					}
-					return nil
-				}
-				began := time.Now()
-				_, err := tiered.Middleware(failing(failure))(messageOf(routed))
-				require.NoError(t, err)
-				assert.Zero(t, time.Since(began))
-				dead := sent.only(t)
-				assert.Equal(t, "dead.orders", dead.topic)
-				assert.Equal(t, string(retry.DeadReasonRefused), dead.msg.Metadata[recordkey.DeadReason])
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, snoozeLater)
+			sent.fail = firstly(errRefused)
+			began := time.Now()
+			handles(t, tiered.Middleware(failing(failure)), messageOf(routed))
+			assert.Zero(t, time.Since(began))
+			dead := sent.only(t)
+			assert.Equal(t, "dead.orders", dead.topic)
+			assert.Equal(t, string(retry.DeadReasonRefused), dead.msg.Metadata[recordkey.DeadReason])
 		})
 	}
 }
@@ -415,30 +368,20 @@ func snoozeLater(c *settings) {
 
 // No other destination can take it.
 func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
-	routed := routerContext(t)
 	for name, refusal := range map[string]error{"refused": errRefused, "rejected": errRejected} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t)
-				began := time.Now()
-				sent.fail = func(int) error {
-					if time.Since(began) < time.Minute {
-						return refusal
-					}
-					return nil
-				}
-				_, err := tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routed))
-				require.NoError(t, err)
-				assert.Equal(t, string(retry.DeadReasonPermanent), sent.only(t).msg.Metadata[recordkey.DeadReason])
-				assert.GreaterOrEqual(t, time.Since(began), time.Minute)
-				assert.Less(t, sent.tries, 40, "with back-off")
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t)
+			began := time.Now()
+			sent.fail = until(time.Minute, refusal)
+			handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), messageOf(routed))
+			assert.Equal(t, string(retry.DeadReasonPermanent), sent.only(t).msg.Metadata[recordkey.DeadReason])
+			assert.GreaterOrEqual(t, time.Since(began), time.Minute)
+			assert.Less(t, sent.tries, 40, "with back-off")
 		})
 	}
 }
 
 func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
-	routed := routerContext(t)
 	for _, row := range []struct {
 		name    string
 		failure error
@@ -447,21 +390,19 @@ func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 	}{
 		{"retried", errDown, true, 0}, {"dead-lettered", backoff.Permanent(errDown), true, 0}, {"another subscriber", errDown, false, time.Second},
 	} {
-		t.Run(row.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t)
-				sent.fail = func(int) error { return errClosedPublisher }
-				bound := &msgctx.Subscription{Gate: gate.New(16), Retry: tiered, Stopping: make(chan struct{})}
-				if row.paces {
-					defer bound.Gate.Attach(following{})()
-				}
-				began := time.Now()
-				_, err := tiered.Dispatch(failing(row.failure))(messageOf(msgctx.NewContext(routed, bound)))
-				require.ErrorIs(t, err, errDown)
-				require.ErrorIs(t, err, errClosedPublisher)
-				assert.Equal(t, row.want, time.Since(began))
-				assert.Equal(t, 1, sent.tries)
-			})
+		bubble(t, row.name, func(t *testing.T) {
+			tiered, sent := setup(t)
+			sent.fail = always(errClosedPublisher)
+			bound := &msgctx.Subscription{Gate: gate.New(16), Retry: tiered, Stopping: make(chan struct{})}
+			if row.paces {
+				defer bound.Gate.Attach(following{})()
+			}
+			began := time.Now()
+			_, err := tiered.Dispatch(failing(row.failure))(messageOf(msgctx.NewContext(routed, bound)))
+			require.ErrorIs(t, err, errDown)
+			require.ErrorIs(t, err, errClosedPublisher)
+			assert.Equal(t, row.want, time.Since(began))
+			assert.Equal(t, 1, sent.tries)
 		})
 	}
 }

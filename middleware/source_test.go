@@ -37,7 +37,6 @@ func marked(token string) func(*message.Message) {
 }
 
 func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		source *backend.Source
 		mark   func(*message.Message)
@@ -58,10 +57,9 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 					return destination(c)
 				}
 			})
-			msg := messageOf(ctx)
+			msg := messageOf(routed)
 			row.mark(msg)
-			_, err := tiered.Middleware(failing(row.err))(msg)
-			require.NoError(t, err)
+			handles(t, tiered.Middleware(failing(row.err)), msg)
 			assert.Equal(t, row.want, sent.only(t).topic)
 		})
 	}
@@ -69,11 +67,10 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 
 // TestTokenIsTakenOut: neither the handler, nor what it produces, nor a copy has it. A middleware outside may hand the message in again.
 func TestTokenIsTakenOut(t *testing.T) {
-	ctx := routerContext(t)
 	t.Run("handler, produced and copy", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) { c.Source = builder("email") })
 		for _, fault := range []error{nil, errDown} {
-			msg := messageOf(ctx)
+			msg := messageOf(routed)
 			marked("email")(msg)
 			produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				assert.NotContains(t, msg.Metadata, msgctx.BuilderKey)
@@ -86,31 +83,28 @@ func TestTokenIsTakenOut(t *testing.T) {
 		}
 		assert.NotContains(t, sent.only(t).msg.Metadata, msgctx.BuilderKey)
 	})
-	t.Run("again", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, func(c *settings) { c.Source, c.Policy.MaxHold = builder("email"), time.Second })
-			sent.fail = func(int) error { return errDown }
-			calls := 0
-			kept := message.Metadata{} // another goroutine may read it
-			handler := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				calls++
-				msg.Metadata = [...]message.Metadata{nil, kept, nil}[calls-1]
-				return nil, errDown
-			})
-			msg := messageOf(ctx)
-			marked("email")(msg)
-			for range 3 {
-				_, err := handler(msg)
-				require.Error(t, err)
-			}
-			assert.Equal(t, 3, calls)
-			assert.Empty(t, kept, "a map is replaced, not written into")
+	bubble(t, "again", func(t *testing.T) {
+		tiered, sent := setup(t, func(c *settings) { c.Source, c.Policy.MaxHold = builder("email"), time.Second })
+		sent.fail = always(errDown)
+		calls := 0
+		kept := message.Metadata{} // another goroutine may read it
+		handler := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			calls++
+			msg.Metadata = [...]message.Metadata{nil, kept, nil}[calls-1]
+			return nil, errDown
 		})
+		msg := messageOf(routed)
+		marked("email")(msg)
+		for range 3 {
+			_, err := handler(msg)
+			require.Error(t, err)
+		}
+		assert.Equal(t, 3, calls)
+		assert.Empty(t, kept, "a map is replaced, not written into")
 	})
 }
 
 func TestWrongSourceIsRefused(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		source *backend.Source
 		mark   func(*message.Message)
@@ -123,28 +117,21 @@ func TestWrongSourceIsRefused(t *testing.T) {
 		"a builder, a connection": {builder("email"), from("email", "orders"), []string{"is not one of the builder of email"}},
 		"a connection, a builder": {sourceOf("email"), marked("email"), []string{"is not one of the connection of email"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				logs := &logRecorder{}
-				sent := &recorder{}
-				config := configOf(sent)
-				config.Source, config.Policy.MaxHold = row.source, 2*time.Minute
-				tiered, err := config.Make(logs)
-				require.NoError(t, err)
-				for _, h := range []message.HandlerFunc{tiered.Middleware(notCalled(t)), tiered.Dispatch(notCalled(t))} {
-					msg := messageOf(ctx)
-					row.mark(msg)
-					begin := time.Now()
-					_, err = h(msg)
-					assert.Equal(t, 2*time.Minute, time.Since(begin), "it is held")
-					require.ErrorContains(t, err, `handler "billing" on topic "orders"`)
-					for _, words := range row.want {
-						require.ErrorContains(t, err, words)
-						assert.Contains(t, logs.text.String(), words)
-					}
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, func(c *settings) { c.Source, c.Policy.MaxHold = row.source, 2*time.Minute })
+			for _, h := range []message.HandlerFunc{tiered.Middleware(notCalled(t)), tiered.Dispatch(notCalled(t))} {
+				msg := messageOf(routed)
+				row.mark(msg)
+				begin := time.Now()
+				_, err := h(msg)
+				assert.Equal(t, 2*time.Minute, time.Since(begin), "it is held")
+				require.ErrorContains(t, err, `handler "billing" on topic "orders"`)
+				for _, words := range row.want {
+					require.ErrorContains(t, err, words)
+					assert.Contains(t, sent.logs.String(), words)
 				}
-				assert.Empty(t, sent.copies, "nothing is published")
-			})
+			}
+			assert.Empty(t, sent.copies, "nothing is published")
 		})
 	}
 }
@@ -153,7 +140,7 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 	tiered, sent := setup(t, func(c *settings) {
 		c.Source, c.Policy.MaxHold = sourceOf("email"), time.Millisecond
 	})
-	msg := messageOf(routerContext(t))
+	msg := messageOf(routed)
 	msg.Ack()
 	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.ErrorIs(t, err, errDown)
@@ -161,7 +148,6 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 }
 
 func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
-	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, _ := setup(t, func(c *settings) { c.Source = sourceOf("email") })
 		ctx, cancel := context.WithCancel(routed)
@@ -175,37 +161,32 @@ func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
 
 // TestHeldMessageIsGivenBackWhenItsSubscriptionStops: its context ends later, so that handlers can end their messages.
 func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
-	routed := routerContext(t)
 	for name, source := range map[string]*backend.Source{"no copy": sourceOf("email"), "wrong source": nil} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tiered, sent := setup(t, func(c *settings) { c.Source = sourceOf("email") })
-				sent.fail = func(int) error { return errDown }
-				stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
-				defer stop()
-				b := &msgctx.Subscription{Stopping: stopping.Done()}
-				if source != nil {
-					b.Owner = source.Owner
-				}
-				msg := messageOf(msgctx.NewContext(routed, b))
-				begin := time.Now()
-				_, err := tiered.Middleware(failing(errDown))(msg)
-				require.Error(t, err)
-				assert.Equal(t, 3*time.Second, time.Since(begin))
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, func(c *settings) { c.Source = sourceOf("email") })
+			sent.fail = always(errDown)
+			stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
+			defer stop()
+			b := &msgctx.Subscription{Stopping: stopping.Done()}
+			if source != nil {
+				b.Owner = source.Owner
+			}
+			msg := messageOf(msgctx.NewContext(routed, b))
+			begin := time.Now()
+			_, err := tiered.Middleware(failing(errDown))(msg)
+			require.Error(t, err)
+			assert.Equal(t, 3*time.Second, time.Since(begin))
 		})
 	}
 }
 
 func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
-	ctx := routerContext(t)
 	hour, sent := setup(t, func(c *settings) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
 	other, unused := setup(t)
-	msg := messageOf(ctx)
+	msg := messageOf(routed)
 	b := &msgctx.Subscription{Retry: hour}
-	msg.SetContext(msgctx.NewContext(ctx, b))
-	_, err := other.Dispatch(failing(errDown))(msg)
-	require.NoError(t, err)
+	msg.SetContext(msgctx.NewContext(routed, b))
+	handles(t, other.Dispatch(failing(errDown)), msg)
 	assert.Equal(t, "1h.orders", sent.only(t).topic)
 	assert.Empty(t, unused.copies)
 	assert.True(t, b.Claimed())

@@ -19,55 +19,47 @@ import (
 
 // TestAtMostHalfOfTheConcurrencyHolds for longer than a reconnect takes: the other messages in flight are given back.
 func TestAtMostHalfOfTheConcurrencyHolds(t *testing.T) {
-	ctx := routerContext(t)
 	for name, fails := range map[string]error{"not connected": errNoBroker, "timed out": errUnconfirmed} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				outage, givesBack := 3*time.Minute, 6*time.Second // with the pause before a nack
-				if fails != errNoBroker {
-					givesBack = time.Minute + time.Second
-				}
-				handler, began := gate.New(16), time.Now()
-				defer handler.Attach(following{})() // as RabbitMQ's subscriber: messages do not wait before the handler
-				var mu sync.Mutex
-				events := map[retry.Outcome]int{}
-				tiered, sent := setup(t, func(c *settings) {
-					c.Observers = eventtest.Observers(func(e retry.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ })
-				})
-				sent.fail = func(int) error {
-					if time.Since(began) < outage {
-						return fails
-					}
-					return nil
-				}
-				bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
-				var all sync.WaitGroup
-				var back int
-				for range 16 {
-					all.Go(func() {
-						if _, err := tiered.Dispatch(failing(errDown))(messageOf(msgctx.NewContext(ctx, bound))); err != nil {
-							require.ErrorIs(t, err, errDown)
-							assert.ErrorContains(t, err, "half of its Concurrency")
-							assert.LessOrEqual(t, time.Since(began), givesBack)
-							mu.Lock()
-							defer mu.Unlock()
-							back++
-						}
-					})
-				}
-				time.Sleep(4 * time.Second)
-				assert.Equal(t, 16, handler.Held(), "as long as a reconnect may take")
-				assert.Equal(t, []gate.Reason{gate.Holding}, handler.Paused())
-				time.Sleep(time.Minute)
-				assert.Equal(t, 8, handler.Held())
-				assert.Equal(t, []gate.Reason{gate.Holding}, handler.Paused())
-				all.Wait()
-				assert.Zero(t, handler.Held())
-				assert.Empty(t, handler.Paused())
-				assert.Equal(t, 8, back)
-				assert.Len(t, sent.copies, 8)
-				assert.Equal(t, map[retry.Outcome]int{retry.Held: 16, retry.GivenBack: 8, retry.Retried: 8}, events)
+		bubble(t, name, func(t *testing.T) {
+			outage, givesBack := 3*time.Minute, 6*time.Second // with the pause before a nack
+			if fails != errNoBroker {
+				givesBack = time.Minute + time.Second
+			}
+			handler, began := gate.New(16), time.Now()
+			defer handler.Attach(following{})() // as RabbitMQ's subscriber: messages do not wait before the handler
+			var mu sync.Mutex
+			events := map[retry.Outcome]int{}
+			tiered, sent := setup(t, func(c *settings) {
+				c.Observers = eventtest.Observers(func(e retry.Event) { mu.Lock(); defer mu.Unlock(); events[e.Outcome]++ })
 			})
+			sent.fail = until(outage, fails)
+			bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
+			var all sync.WaitGroup
+			var back int
+			for range 16 {
+				all.Go(func() {
+					if _, err := tiered.Dispatch(failing(errDown))(messageOf(msgctx.NewContext(routed, bound))); err != nil {
+						require.ErrorIs(t, err, errDown)
+						assert.ErrorContains(t, err, "half of its Concurrency")
+						assert.LessOrEqual(t, time.Since(began), givesBack)
+						mu.Lock()
+						defer mu.Unlock()
+						back++
+					}
+				})
+			}
+			time.Sleep(4 * time.Second)
+			assert.Equal(t, 16, handler.Held(), "as long as a reconnect may take")
+			assert.Equal(t, []gate.Reason{gate.Holding}, handler.Paused())
+			time.Sleep(time.Minute)
+			assert.Equal(t, 8, handler.Held())
+			assert.Equal(t, []gate.Reason{gate.Holding}, handler.Paused())
+			all.Wait()
+			assert.Zero(t, handler.Held())
+			assert.Empty(t, handler.Paused())
+			assert.Equal(t, 8, back)
+			assert.Len(t, sent.copies, 8)
+			assert.Equal(t, map[retry.Outcome]int{retry.Held: 16, retry.GivenBack: 8, retry.Retried: 8}, events)
 		})
 	}
 }
@@ -84,7 +76,6 @@ var errRefusedForGood = because(unpublished.Refused, "the broker refuses the mes
 // TestADeadLetterThatIsRefusedForGoodPausesNothing: its last form is tried at once, and then once a minute. It is held
 // without its place.
 func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		handler, began := gate.New(1), time.Now()
 		defer handler.Attach(following{})()
@@ -100,7 +91,7 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
 		done := make(chan error)
 		places := gate.NewPlaces(1)
-		own, place := msgctx.Each(msgctx.NewContext(ctx, bound))
+		own, place := msgctx.Each(msgctx.NewContext(routed, bound))
 		require.True(t, places.Take(place))
 		go func() {
 			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
@@ -122,17 +113,16 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 
 // TestTooManyMessagesThatAreRefusedForGood: 16 are set aside. The next one is given back at once.
 func TestTooManyMessagesThatAreRefusedForGood(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		const most = 16
 		handler := gate.New(1)
 		defer handler.Attach(following{})()
 		tiered, sent := setup(t)
-		sent.fail = func(int) error { return errRefusedForGood }
+		sent.fail = always(errRefusedForGood)
 		stopping := make(chan struct{})
 		bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: stopping}
 		handle := func() error {
-			own, _ := msgctx.Each(msgctx.NewContext(ctx, bound))
+			own, _ := msgctx.Each(msgctx.NewContext(routed, bound))
 			_, err := tiered.Dispatch(failing(errDown))(messageOf(own))
 			return err
 		}

@@ -1,46 +1,20 @@
 package middleware_test
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// byTopic is a publisher that fails by topic. It keeps what it was given and when.
-type byTopic struct {
-	recorder
-	errs  map[string]error // by the tier, or "dead"
-	takes time.Duration    // of an unconfirmed publish
-	tried []string         // every try, as "tier at time since began"
-	began time.Time
-}
-
-func (p *byTopic) Publish(topic string, messages ...*message.Message) error {
-	name, _, _ := strings.Cut(topic, ".")
-	p.tried = append(p.tried, name+" at "+time.Since(p.began).Truncate(time.Second).String())
-	err := p.errs[name]
-	if err == errUnconfirmed {
-		time.Sleep(p.takes)
-	}
-	if err != nil {
-		return err
-	}
-	return p.recorder.Publish(topic, messages...)
-}
-
 func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		failure error
 		errs    map[string]error
@@ -58,49 +32,36 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 		"a later tier too large": {errDown, map[string]error{"1s": errRejected, "5s": errTooLarge}, []string{"1s", "5s", "dead"}, retry.DeadReasonTooLarge, ""},
 		"a later tier refuses":   {errDown, map[string]error{"1s": errRejected, "5s": errRefused}, []string{"1s", "5s", "dead"}, retry.DeadReasonRefused, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var events []retry.Event
-				sent := &byTopic{errs: row.errs, began: time.Now()}
-				config := configOf(sent)
-				tiersWait(&config)
-				snoozeLater(&config)
-				observing(&events)(&config)
-				tiered, err := config.Make(nil)
-				require.NoError(t, err)
-				_, err = tiered.Middleware(failing(row.failure))(messageOf(ctx))
-				require.NoError(t, err)
-				assert.Zero(t, time.Since(sent.began), "at once")
-				for i, want := range row.tried {
-					row.tried[i] = want + " at 0s"
-				}
-				assert.Equal(t, row.tried, sent.tried)
-				metadata := sent.only(t).msg.Metadata
-				assert.Equal(t, string(row.dead), metadata[recordkey.DeadReason])
-				assert.Equal(t, row.rest, metadata[recordkey.Remaining])
-				require.Len(t, events, 1)
-				assert.Equal(t, sent.only(t).topic, events[0].Destination)
-				record, _ := retry.ReadRecord(metadata)
-				if row.dead == "" {
-					assert.Equal(t, events[0].Delay, time.Until(record.DueAt), "the due time is that of the tier")
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, snoozeLater, observing)
+			sent.errs = row.errs
+			handles(t, tiered.Middleware(failing(row.failure)), messageOf(routed))
+			assert.Zero(t, time.Since(sent.began), "at once")
+			for i, want := range row.tried {
+				row.tried[i] = want + " at 0s"
+			}
+			assert.Equal(t, row.tried, sent.tried)
+			metadata := sent.only(t).msg.Metadata
+			assert.Equal(t, string(row.dead), metadata[recordkey.DeadReason])
+			assert.Equal(t, row.rest, metadata[recordkey.Remaining])
+			require.Len(t, sent.events, 1)
+			assert.Equal(t, sent.only(t).topic, sent.events[0].Destination)
+			record, _ := retry.ReadRecord(metadata)
+			if row.dead == "" {
+				assert.Equal(t, sent.events[0].Delay, time.Until(record.DueAt), "the due time is that of the tier")
+			}
 		})
 	}
 }
 
 func TestParkedMessageIsNotLostIfAllTiersRefuse(t *testing.T) {
-	ctx := routerContext(t)
-	sent := &byTopic{errs: map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}}
-	config := configOf(sent)
-	tiersWait(&config)
-	tiered, err := config.Make(nil)
-	require.NoError(t, err)
-	msg := messageOf(ctx)
+	tiered, sent := setup(t, tiersWait)
+	sent.errs = map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}
+	msg := messageOf(routed)
 	retry.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
-	_, err = tiered.Middleware(notCalled(t))(msg)
-	require.NoError(t, err)
-	record, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
+	handles(t, tiered.Middleware(notCalled(t)), msg)
+	sent.only(t)
+	record := sent.record(t)
 	assert.Equal(t, retry.DeadReasonNoTier, record.DeadReason)
 	assert.Equal(t, "before", record.Reason)
 	assert.Equal(t, 1, record.Failures)
@@ -109,7 +70,6 @@ func TestParkedMessageIsNotLostIfAllTiersRefuse(t *testing.T) {
 
 // Each of its copies may have arrived.
 func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
-	ctx := routerContext(t)
 	for name, row := range map[string]struct {
 		errs  map[string]error
 		takes time.Duration
@@ -135,39 +95,29 @@ func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 			map[string]error{"1s": errUnconfirmed}, 0, 10 * time.Second, []string{"1s at 0s"}, true,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var outcomes []retry.Outcome
-				sent := &byTopic{errs: row.errs, takes: row.takes, began: time.Now()}
-				config := configOf(sent)
-				tiersWait(&config)
-				config.Policy.MaxHold = row.hold
-				config.Observers = eventtest.Observers(func(e retry.Event) { outcomes = append(outcomes, e.Outcome) })
-				tiered, err := config.Make(nil)
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, observing, func(c *settings) { c.Policy.MaxHold = row.hold })
+			sent.errs, sent.takes = row.errs, row.takes
+			_, err := tiered.Middleware(failing(errDown))(messageOf(routed))
+			if row.err {
+				require.ErrorIs(t, err, errDown)
+				require.ErrorContains(t, err, "held for MaxHold")
+				assert.Equal(t, row.hold, time.Since(sent.began), "MaxHold is over all of it")
+				assert.Equal(t, []retry.Outcome{retry.Held, retry.GivenBack}, sent.outcomes(), "held once")
+			} else {
 				require.NoError(t, err)
-				_, err = tiered.Middleware(failing(errDown))(messageOf(ctx))
-				if row.err {
-					require.ErrorIs(t, err, errDown)
-					require.ErrorContains(t, err, "held for MaxHold")
-					assert.Equal(t, row.hold, time.Since(sent.began), "MaxHold is over all of it")
-					assert.Equal(t, []retry.Outcome{retry.Held, retry.GivenBack}, outcomes, "held once")
-				} else {
-					require.NoError(t, err)
-					assert.Equal(t, []retry.Outcome{retry.Held, retry.Retried}, outcomes)
-				}
-				assert.Equal(t, row.tried, sent.tried)
-			})
+				assert.Equal(t, []retry.Outcome{retry.Held, retry.Retried}, sent.outcomes())
+			}
+			assert.Equal(t, row.tried, sent.tried)
 		})
 	}
 }
 
 func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
-	ctx := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
-		sent := &byTopic{errs: map[string]error{"dead": errUnconfirmed}, takes: 30 * time.Second, began: time.Now()}
-		tiered, err := configOf(sent).Make(nil)
-		require.NoError(t, err)
-		_, err = tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(ctx))
+		tiered, sent := setup(t)
+		sent.errs, sent.takes = map[string]error{"dead": errUnconfirmed}, 30*time.Second
+		_, err := tiered.Middleware(failing(backoff.Permanent(errDown)))(messageOf(routed))
 		require.ErrorContains(t, err, "held for MaxHold")
 		var want []string
 		for minute := range 11 {
@@ -179,10 +129,9 @@ func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
 }
 
 func TestShutdownEndsTheHoldOfAnUnconfirmedCopy(t *testing.T) {
-	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent, s, _ := setupBound(t)
-		sent.fail = func(int) error { return errUnconfirmed }
+		sent.fail = always(errUnconfirmed)
 		began := time.Now()
 		time.AfterFunc(10*time.Second, s.stop)
 		_, err := tiered.Middleware(failing(errDown))(messageOf(s.bind(routed)))
@@ -194,7 +143,6 @@ func TestShutdownEndsTheHoldOfAnUnconfirmedCopy(t *testing.T) {
 
 // Held messages count at the handler's gate until they are settled.
 func TestHeldMessagesCloseTheGate(t *testing.T) {
-	routed := routerContext(t)
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent, s, _ := setupBound(t)
 		s.binding.Gate = gate.New(4)
