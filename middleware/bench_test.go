@@ -24,10 +24,6 @@ func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 // TestSuccessDoesNotAllocate: what a success costs is paid for every message.
 func TestSuccessDoesNotAllocate(t *testing.T) {
 	own, routed := msgctx.WithOrigin(context.Background(), topic, handler), openContext(t)
-	observed := func(hooks eventtest.Hooks) func(*settings) {
-		hook := func(h *eventtest.Hooks) { *h = hooks }
-		return observedBy(nil, &witness{name: "a", change: hook})
-	}
 	for name, row := range map[string]struct {
 		change func(*settings)
 		ctx    context.Context
@@ -47,12 +43,12 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 			snoozeLater(c)
 			c.Policy.MaxAge, c.DelayArrivals, c.TiersWait = time.Hour, true, true
 		}, own},
-		"Breaker":                   {func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }, own},
-		"a subscriber's message":    {func(c *settings) { c.Source = sourceOf("email") }, routed},
-		"no observer":               {observedBy(nil), routed},
-		"an observer without hooks": {observed(eventtest.Hooks{}), routed},
+		"Breaker":                {func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }, own},
+		"a subscriber's message": {func(c *settings) { c.Source = sourceOf("email") }, routed},
+		"no observer":            {observedBy(nil), routed},
+		"an observer":            {observedBy(nil, retry.NopObserver{}), routed},
 		"an observer of outcomes": {
-			observed(eventtest.Hooks{OnEvent: func(e retry.Event) { _ = e.Outcome }}), routed,
+			observedBy(nil, eventtest.OnEvent(func(e retry.Event) { _ = e.Outcome })), routed,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -236,36 +236,6 @@ func TestHowManyFailuresPauseAHandler(t *testing.T) {
 	}
 }
 
-// 16 calls that time out after 30 seconds are fewer failures in 10 seconds than Least.
-func TestSlowFailuresNeedALongWindow(t *testing.T) {
-	for window, paused := range map[time.Duration]bool{10 * time.Second: false, time.Minute: true} {
-		bubble(t, window.String(), func(t *testing.T) {
-			b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{Window: window} })
-			for range 2 {
-				var ends []func(error)
-				for range 16 {
-					ends = append(ends, b.start())
-				}
-				time.Sleep(29 * time.Second)
-				for _, end := range ends {
-					end(errDown)
-				}
-			}
-			assert.Equal(t, paused, len(b.gate.Paused()) > 0)
-		})
-	}
-}
-
-func TestBreakerCountsAPanicAndTheEndOfTheGoroutine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
-		for range 10 {
-			require.NoError(t, b.handle(func(*message.Message) ([]*message.Message, error) { panic("bug") }))
-		}
-		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
-	})
-}
-
 func TestPauseDoublesUpToMaxPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, routed, 16)
@@ -542,17 +512,6 @@ func TestFailuresAtAShutdownSayNothing(t *testing.T) {
 			end(context.Canceled)
 		}
 		assert.Equal(t, []int{-1}, b.valve.all())
-	})
-}
-
-func TestPermanentProbeIsDeadLettered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } })
-		b.outcomes(repeat(errDown, 10)...)
-		b.paused()
-		b.outcomes(backoff.Permanent(errDown))
-		assert.Equal(t, 0, b.gate.Limit(), "it is a sign")
-		assert.Equal(t, "dead.orders", b.sent.copies[10].topic)
 	})
 }
 

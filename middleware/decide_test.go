@@ -53,6 +53,8 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	notDue := failed(1)
 	notDue.Remaining = 2 * time.Second
 	parked := notDue
+	dueLater := failed(1)
+	dueLater.DueAt = now.Add(time.Hour)
 	parked.DueAt, parked.Remaining = now.Add(2*time.Second), time.Second
 	tooLargeCopy := failed(1)
 	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, retry.DeadReasonTooLarge, "amqp.Subscriber"
@@ -74,6 +76,7 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	}{
 		"arrives":                        {situation{}, failure{}, decision{}},
 		"arrives, due":                   {situation{record: failed(1)}, failure{}, decision{}},
+		"arrives, due on another clock":  {situation{record: dueLater}, failure{}, decision{}},
 		"arrives, not due":               {situation{record: notDue}, failure{}, decision{outcome: retry.Parked, record: parked, tier: second, delay: 2 * time.Second}},
 		"arrives, not due, shutdown":     {situation{record: notDue, ended: true}, failure{}, decision{outcome: retry.GivenBack, record: notDue}},
 		"arrives, shutdown":              {situation{ended: true}, failure{}, decision{outcome: retry.GivenBack}},

@@ -11,7 +11,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
-	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -133,18 +132,6 @@ func never(then retry.Action) retry.Rule {
 
 var errNever = errors.New("never")
 
-func TestDelaysUpToTheDefaultOfMaxDelayAreNotCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, days := range []time.Duration{10, 12, 30} {
-			tiered, sent := setup(t)
-			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, days*24*time.Hour))), messageOf(routed))
-			sent.only(t)
-			record := sent.record(t)
-			assert.Equal(t, days*24*time.Hour, time.Until(record.DueAt))
-		}
-	})
-}
-
 func TestMaxDelayMustNotCutTheSchedule(t *testing.T) {
 	for name, row := range map[string]struct {
 		set  time.Duration
@@ -206,27 +193,6 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	}
 }
 
-// A due time is for reading only. The clock of the host that wrote it may be hours ahead.
-func TestDueTimeIsNotCompared(t *testing.T) {
-	for name, due := range map[string]time.Duration{"past": -time.Hour, "a second": time.Second, "hours": 2 * time.Hour, "a year": 365 * 24 * time.Hour} {
-		bubble(t, name, func(t *testing.T) {
-			for _, waits := range []bool{true, false} {
-				tiered, sent := setup(t, func(c *settings) { c.TiersWait = waits })
-				msg := messageOf(routed)
-				retry.Record{Failures: 1, Topic: topic, DueAt: time.Now().Add(due)}.Write(msg.Metadata)
-				calls := 0
-				_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-					calls++
-					return nil, nil
-				})(msg)
-				require.NoError(t, err)
-				assert.Equal(t, 1, calls)
-				assert.Empty(t, sent.copies)
-			}
-		})
-	}
-}
-
 func TestMessageIsParkedForWhatRemains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type to struct {
@@ -271,37 +237,6 @@ func TestRequestedDelayWithoutRounds(t *testing.T) {
 			assert.NotContains(t, copied.msg.Metadata, recordkey.Remaining)
 			record, _ := retry.ReadRecord(copied.msg.Metadata)
 			assert.Equal(t, requested, time.Until(record.DueAt))
-		})
-	}
-}
-
-// What a stranger writes into retry_remaining is worth at most MaxDelay, here a year, and never a loop: the rest gets shorter in each round.
-func TestForgedRemainingDelay(t *testing.T) {
-	year := backoff.Tier(365 * 24 * time.Hour)
-	for forged, waits := range map[string]time.Duration{
-		"":    0,
-		"-1s": 0, "-9223372036854775808ns": 0, "NaN": 0, "1 year": 0, "\xff\x00": 0, "1e9h": 0, "9223372036854775807h": 0,
-		"87600h0m0.001s": 0, strings.Repeat("9", 1_000_000): 0,
-		"0": 0, "1ns": time.Second, "1h": time.Hour, "87600h": time.Duration(year),
-	} {
-		bubble(t, forged[:min(len(forged), 20)], func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, func(c *settings) {
-				c.Policy.ExtraTiers = []time.Duration{time.Hour, time.Duration(year)}
-			})
-			msg := messageOf(routed)
-			retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
-			msg.Metadata[recordkey.Remaining] = forged
-			began, called := time.Now(), false
-			h := func(*message.Message) ([]*message.Message, error) {
-				called = true
-				return nil, nil
-			}
-			handles(t, tiered.Middleware(h), msg)
-			if !called {
-				rounds(t, routed, tiered, sent, h)
-			}
-			assert.True(t, called)
-			assert.Equal(t, waits, time.Since(began))
 		})
 	}
 }
@@ -364,28 +299,4 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 		assert.Equal(t, 1, calls)
 		assert.Empty(t, sent.copies)
 	})
-}
-
-// Watermill's DelayOnError inside multiplies the delay that it finds in the metadata of the retry.
-func TestDelayOnErrorInsideRequestsTheDelay(t *testing.T) {
-	for _, deep := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, func(c *settings) { c.Policy.DeepCopy = deep })
-			delays := &watermillmw.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: 10 * time.Second, Multiplier: 3}
-			h := delays.Middleware(failing(errDown))
-			handles(t, tiered.Middleware(h), messageOf(routed))
-			var waits []time.Duration
-			for range 3 {
-				record, ok := retry.ReadRecord(sent.last().msg.Metadata)
-				require.True(t, ok)
-				waits = append(waits, time.Until(record.DueAt))
-				rounds(t, routed, tiered, sent, h)
-			}
-			if deep {
-				t.Log("the metadata of each retry has the whole delay")
-			}
-			assert.Equal(t, 2*time.Second, waits[0])
-			t.Log(waits)
-		})
-	}
 }

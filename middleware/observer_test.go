@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -31,64 +29,83 @@ const (
 // beginKey is the key of what the Begin of a witness adds to the context: the number of the call.
 type beginKey struct{ witness string }
 
-// A witness is an Observer that keeps what its hooks get.
+// A witness is an Observer that keeps what it gets.
 type witness struct {
 	retry.NopObserver
 	name   string
-	traces string                   // what Traceparent returns
-	change func(h *eventtest.Hooks) // of the hooks that it attaches; optional
+	traces string // what Traceparent returns
 
 	mu        sync.Mutex
-	observed  []retry.Observed
 	arrivals  []retry.Event
 	events    []retry.Event
 	produced  []string
 	published []retry.Published
 }
 
-func (w *witness) Attach(o retry.Observed) (retry.Observer, error) {
+func (w *witness) Begin(a retry.Event) context.Context {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.observed = append(w.observed, o)
-	hooks := eventtest.Hooks{
-		OnBegin: func(a retry.Event) context.Context {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.arrivals = append(w.arrivals, a)
-			return context.WithValue(a.Context, beginKey{w.name}, len(w.arrivals))
-		},
-		OnEvent: func(e retry.Event) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.events = append(w.events, e)
-		},
-		OnProduced: func(ctx context.Context, produced []*message.Message) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			for _, msg := range produced {
-				msg.Metadata.Set("produced by", fmt.Sprint(ctx.Value(beginKey{w.name})))
-				w.produced = append(w.produced, msg.UUID)
-			}
-		},
-		OnTraceparent: func(ctx context.Context) string {
-			if ctx.Value(beginKey{w.name}) == nil {
-				return "not the context of Begin"
-			}
-			return w.traces
-		},
-		OnLogFields: func(ctx context.Context) watermill.LogFields {
-			return watermill.LogFields{"call_" + w.name: ctx.Value(beginKey{w.name})}
-		},
-		OnPublished: func(p retry.Published) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.published = append(w.published, p)
-		},
+	w.arrivals = append(w.arrivals, a)
+	return context.WithValue(a.Context, beginKey{w.name}, len(w.arrivals))
+}
+
+func (w *witness) Event(e retry.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, e)
+}
+
+func (w *witness) Produced(ctx context.Context, produced []*message.Message) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, msg := range produced {
+		msg.Metadata.Set("produced by", fmt.Sprint(ctx.Value(beginKey{w.name})))
+		w.produced = append(w.produced, msg.UUID)
 	}
-	if w.change != nil {
-		w.change(&hooks)
+}
+
+func (w *witness) Traceparent(ctx context.Context) string {
+	if ctx.Value(beginKey{w.name}) == nil {
+		return "not the context of Begin"
 	}
-	return hooks, nil
+	return w.traces
+}
+
+func (w *witness) LogFields(ctx context.Context) watermill.LogFields {
+	return watermill.LogFields{"call_" + w.name: ctx.Value(beginKey{w.name})}
+}
+
+func (w *witness) Published(p retry.Published) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.published = append(w.published, p)
+}
+
+// breaks is an Observer of which one method breaks.
+type breaks struct {
+	method string
+	how    func()
+}
+
+func (b breaks) in(method string) {
+	if b.method == method {
+		b.how()
+	}
+}
+
+func (b breaks) Attach(retry.Observed) (retry.Observer, error) { b.in("Attach"); return nil, nil }
+func (b breaks) Begin(retry.Event) context.Context             { b.in("Begin"); return nil }
+func (b breaks) Event(retry.Event)                             { b.in("Event") }
+func (b breaks) Produced(context.Context, []*message.Message)  { b.in("Produced") }
+func (b breaks) Traceparent(context.Context) string            { b.in("Traceparent"); return "" }
+func (b breaks) LogFields(context.Context) watermill.LogFields { b.in("LogFields"); return nil }
+func (b breaks) Published(retry.Published)                     { b.in("Published") }
+
+// refuses is an Observer that cannot be attached.
+type refuses struct{ retry.NopObserver }
+
+func (refuses) Attach(retry.Observed) (retry.Observer, error) {
+	return nil, errors.New("the registry has one")
 }
 
 // observedBy attaches observers to the middleware.
@@ -118,13 +135,12 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	require.NoError(t, err)
 
 	// Where Begin returns nil, the message keeps its context.
-	none := &witness{name: "none", change: func(h *eventtest.Hooks) { h.OnBegin = func(retry.Event) context.Context { return nil } }}
-	tiered, _ = setup(t, observedBy(nil, none))
+	tiered, sent := setup(t, observing)
 	own := routed
 	msg := messageOf(own)
 	handles(t, tiered.Middleware(succeed), msg)
 	assert.Equal(t, own, msg.Context())
-	assert.Equal(t, own, none.events[0].Context)
+	assert.Equal(t, own, sent.events[0].Context)
 }
 
 // Each observer gets the context of the one before.
@@ -197,6 +213,7 @@ func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 		"nothing traces":       {tracing(""), retry.Record{}, ""},
 		"too long":             {tracing(strings.Repeat("0", 1000)), record, ""},
 		"not valid UTF-8":      {tracing(strings.Repeat("0", 127) + "ü"), record, ""},
+		"long, in the record":  {nil, retry.Record{Failures: 1, Topic: topic, Traceparent: strings.Repeat("x", 1<<20)}, ""},
 		"record of another topic": {
 			tracing(""), retry.Record{Failures: 1, Topic: "other", Traceparent: otherTrace}, "",
 		},
@@ -216,34 +233,6 @@ func TestTraceparentOfTheLastFailureIsInTheRecord(t *testing.T) {
 				assert.Equal(t, row.want, sent.only(t).msg.Metadata[recordkey.Traceparent])
 				dead, _ := retry.ReadRecord(sent.only(t).msg.Metadata)
 				assert.Equal(t, row.want, dead.Traceparent)
-			})
-		}
-	}
-}
-
-// Anybody can write the key: it may have any length and any bytes, and be there without a record.
-func TestForgedTraceparentDoesNoHarm(t *testing.T) {
-	for name, forged := range map[string]string{"long": strings.Repeat("x", 1<<20), "bytes": "\xff\x00\n", "empty": ""} {
-		for _, counted := range []bool{true, false} {
-			t.Run(fmt.Sprint(name, counted), func(t *testing.T) {
-				w := &witness{name: "a"}
-				tiered, sent := setup(t, observedBy(nil, w))
-				msg := messageOf(routed)
-				if counted {
-					retry.Record{Failures: 1, Topic: topic}.Write(msg.Metadata)
-				}
-				msg.Metadata[recordkey.Traceparent] = forged
-				handles(t, tiered.Middleware(failing(errDown)), msg)
-				copied := sent.only(t).msg.Metadata
-				assert.LessOrEqual(t, len(copied[recordkey.Traceparent]), 128)
-				assert.Equal(t, w.arrivals[0].Record.Failures+1, w.events[0].Record.Failures)
-
-				produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-					return []*message.Message{msg.Copy()}, nil
-				})(redelivered(routed, sent.only(t)))
-				require.NoError(t, err)
-				assert.NotContains(t, produced[0].Metadata, recordkey.Traceparent)
-				assert.Equal(t, retry.Recovered, w.events[1].Outcome)
 			})
 		}
 	}
@@ -383,23 +372,12 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 	}
 }
 
-// Hooks are code of another module. A panic of each of them is logged once, and changes nothing.
-func TestPanicOfAHookChangesNothing(t *testing.T) {
-	for hook, broken := range map[string]func(*eventtest.Hooks){
-		"Begin": func(h *eventtest.Hooks) { h.OnBegin = func(retry.Event) context.Context { panic("broken hook") } },
-		"Event": func(h *eventtest.Hooks) { h.OnEvent = func(retry.Event) { panic("broken hook") } },
-		"Produced": func(h *eventtest.Hooks) {
-			h.OnProduced = func(context.Context, []*message.Message) { panic("broken hook") }
-		},
-		"Traceparent": func(h *eventtest.Hooks) { h.OnTraceparent = func(context.Context) string { panic("broken hook") } },
-		"LogFields": func(h *eventtest.Hooks) {
-			h.OnLogFields = func(context.Context) watermill.LogFields { panic("broken hook") }
-		},
-		"Published": func(h *eventtest.Hooks) { h.OnPublished = func(retry.Published) { panic("broken hook") } },
-	} {
-		t.Run(hook, func(t *testing.T) {
+// Observers are code of another module. A panic of each of them is logged once, and changes nothing.
+func TestPanicOfAnObserverChangesNothing(t *testing.T) {
+	for _, method := range []string{"Begin", "Event", "Produced", "Traceparent", "LogFields", "Published"} {
+		t.Run(method, func(t *testing.T) {
 			logs := &logRecorder{}
-			bad, good := &witness{name: "bad", change: broken}, &witness{name: "good"}
+			bad, good := breaks{method, func() { panic("broken hook") }}, &witness{name: "good"}
 			var observers *backend.Observers
 			tiered, sent, s, own := setupBound(t, observedBy(logs, bad, good), func(c *settings) { observers = c.Observers })
 			for range 3 {
@@ -413,7 +391,7 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 				observers.Published(retry.Published{Topic: "1s.orders", Messages: 1})
 			}
 			assert.Len(t, sent.copies, 3)
-			assert.Equal(t, 1, logs.lines("The method "+hook+" of an observer panicked"), logs.String())
+			assert.Equal(t, 1, logs.lines("The method "+method+" of an observer panicked"), logs.String())
 			assert.Contains(t, logs.String(), "broken hook")
 			assert.Equal(t, 3, own.lines("message waits for its retry"))
 			assert.Len(t, good.arrivals, 6, "the other observer sees everything")
@@ -424,22 +402,10 @@ func TestPanicOfAHookChangesNothing(t *testing.T) {
 	}
 }
 
-// Goexit of a hook ends the goroutine of the handler. The message is settled nevertheless.
-func TestMessageIsSettledAfterGoexitOfAnObserver(t *testing.T) {
-	w := &witness{name: "a", change: func(h *eventtest.Hooks) { h.OnEvent = func(retry.Event) { runtime.Goexit() } }}
-	tiered, sent := setup(t, observedBy(nil, w))
-	msg := messageOf(routed)
-	go func() { _, _ = tiered.Middleware(failing(errDown))(msg) }()
-	<-msg.Acked()
-	assert.Equal(t, "1s.orders", sent.only(t).topic)
-}
-
 func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 	for want, observer := range map[string]retry.Observer{
-		"the registry has one": eventtest.Hooks{OnAttach: func(retry.Observed) (retry.Observer, error) {
-			return nil, errors.New("the registry has one")
-		}},
-		"broken attach":          eventtest.Hooks{OnAttach: func(retry.Observed) (retry.Observer, error) { panic("broken attach") }},
+		"the registry has one":   refuses{},
+		"broken attach":          breaks{"Attach", func() { panic("broken attach") }},
 		"the observer is nil":    nil,
 		"invalid memory address": (*witness)(nil),
 	} {
@@ -463,30 +429,6 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 	assert.False(t, none.Observes())
 	none.Published(retry.Published{})
 	assert.False(t, (&backend.Observers{}).Observes())
-}
-
-func TestObserverGetsWhatIsObserved(t *testing.T) {
-	w := &witness{name: "a"}
-	closed := make(chan struct{})
-	health := func() retry.Health { return retry.Health{Links: []retry.LinkHealth{{Name: "consuming"}}} }
-	waits := func(context.Context) ([]retry.Waiting, error) { return []retry.Waiting{{Queue: "q"}}, nil }
-	var observers backend.Observers
-	observers.Attach(w, retry.Observed{System: "rabbitmq", Health: health, Waiting: waits, Closed: closed})
-	require.Len(t, w.observed, 1)
-	o := w.observed[0]
-	assert.Equal(t, "rabbitmq", o.System)
-	assert.Equal(t, "consuming", o.Health().Links[0].Name)
-	waiting, err := o.Waiting(t.Context())
-	require.NoError(t, err)
-	assert.Equal(t, "q", waiting[0].Queue)
-	assert.NotNil(t, o.Logger, "an observer can always log")
-	assert.NotNil(t, o.Closed)
-	assert.True(t, observers.Observes())
-
-	ctx := t.Context()
-	p := retry.Published{Context: ctx, Topic: "t", Copy: true, Result: retry.PublishNacked, Messages: 2, Took: time.Second}
-	observers.Published(p)
-	assert.Equal(t, []retry.Published{p}, w.published)
 }
 
 // A delivery has the observers that were attached when it began.
@@ -537,19 +479,6 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	for _, w := range all {
 		assert.Equal(t, retry.Processed, w.events[len(w.events)-1].Outcome)
 	}
-}
-
-// The fields of an observer are on the lines about a message, beside the library's own.
-func TestLogLinesHaveTheFieldsOfObservers(t *testing.T) {
-	w := &witness{name: "a", change: func(h *eventtest.Hooks) {
-		h.OnLogFields = func(context.Context) watermill.LogFields { return watermill.LogFields{"trace_id": "0af7"} }
-	}}
-	tiered, _, s, logs := setupBound(t, observedBy(nil, w))
-	for _, h := range []message.HandlerFunc{failing(errDown), failing(backoff.Permanent(errDown)), func(*message.Message) ([]*message.Message, error) { panic("boom") }} {
-		handles(t, tiered.Middleware(h), messageOf(s.bind(routed)))
-	}
-	assert.Equal(t, 4, strings.Count(logs.String(), "message_uuid:uuid-1"), "a panic has a line of its own")
-	assert.Equal(t, 4, strings.Count(logs.String(), "trace_id:0af7"))
 }
 
 // A record counts only on its topic, as for the outcome.

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
@@ -125,19 +126,24 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t 
 	assert.NotContains(t, dead.msg.Metadata, recordkey.UnmarshalError)
 }
 
+// A failure after an ack loses the message: its line is an error.
 func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
-	for name, settle := range map[string]func(*message.Message) bool{
-		"acked":  (*message.Message).Ack,
-		"nacked": (*message.Message).Nack,
-	} {
+	for name, row := range map[string]struct {
+		settle func(*message.Message) bool
+		level  watermill.LogLevel
+	}{"acked": {(*message.Message).Ack, watermill.ErrorLogLevel}, "nacked": {(*message.Message).Nack, watermill.InfoLogLevel}} {
 		t.Run(name, func(t *testing.T) {
-			tiered, sent := setup(t)
-			_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				settle(msg)
+			logs, sent := watermill.NewCaptureLogger(), &recorder{}
+			tiered, err := configOf(sent).Make(logs)
+			require.NoError(t, err)
+			_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				row.settle(msg)
 				return nil, errDown
 			})(messageOf(routed))
-			assert.ErrorIs(t, err, errDown)
+			require.ErrorIs(t, err, errDown)
 			assert.Empty(t, sent.copies)
+			require.Len(t, logs.Captured(), 1)
+			assert.Len(t, logs.Captured()[row.level], 1)
 		})
 	}
 }
@@ -178,19 +184,6 @@ func TestShutdownDoesNotInterruptAPublish(t *testing.T) {
 	sent.fail = func(int) error { cancel(); return nil }
 	handles(t, tiered.Middleware(failing(errDown)), messageOf(ctx))
 	assert.NoError(t, sent.only(t).ctxErr)
-}
-
-func TestTimeoutOfTheHandlerIsAFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t)
-		slow := watermillmw.Timeout(time.Second)(func(msg *message.Message) ([]*message.Message, error) {
-			<-msg.Context().Done()
-			return nil, msg.Context().Err()
-		})
-		handles(t, tiered.Middleware(slow), messageOf(routed))
-		assert.NoError(t, sent.only(t).ctxErr, "the copy has a context of its own")
-		assert.Equal(t, "context deadline exceeded", sent.only(t).msg.Metadata[recordkey.Reason])
-	})
 }
 
 func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {

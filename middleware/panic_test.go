@@ -1,8 +1,6 @@
 package middleware_test
 
 import (
-	"context"
-	"errors"
 	"runtime"
 	"strings"
 	"testing"
@@ -16,7 +14,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -48,38 +45,11 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 	assert.Equal(t, 1, sent.logs.lines("Handler panicked"))
 }
 
-func TestMessageIsSettledAfterGoexitOfTheHandler(t *testing.T) {
-	t.Run("published", func(t *testing.T) {
-		tiered, sent := setup(t)
-		msg := messageOf(routed)
-		go func() { _, _ = tiered.Middleware(exiting)(msg) }()
-		<-msg.Acked()
-		assert.Equal(t, "1s.orders", sent.only(t).topic)
-		assert.Equal(t, retry.ErrGoexit.Error(), sent.only(t).msg.Metadata[recordkey.Reason])
-	})
-	bubble(t, "cannot be published", func(t *testing.T) {
-		tiered, sent := setup(t)
-		sent.fail = func(int) error { return errors.New("no broker") }
-		msg := messageOf(routed)
-		go func() { _, _ = tiered.Middleware(exiting)(msg) }()
-		<-msg.Nacked()
-		assert.Empty(t, sent.copies)
-	})
-}
-
-// Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets.
-func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
+// Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets. Observers get one
+// last event. A message that comes back is nacked after a pause.
+func TestMessageIsSettledAfterGoexit(t *testing.T) {
 	const acked, nacked = true, false
-	observed := func(h eventtest.Hooks) func(*settings) {
-		return func(c *settings) {
-			c.Observers = &backend.Observers{}
-			c.Observers.Attach(h, retry.Observed{})
-		}
-	}
-	observing := func(c *settings) {
-		c.Observers = eventtest.Observers(func(retry.Event) { runtime.Goexit() })
-	}
-	traceparent := eventtest.Hooks{OnTraceparent: func(context.Context) string { runtime.Goexit(); return "" }}
+	exits := func(method string) func(*settings) { return observedBy(nil, breaks{method, runtime.Goexit}) }
 	producing := func(*message.Message) ([]*message.Message, error) {
 		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
 	}
@@ -88,14 +58,19 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 		h      message.HandlerFunc
 		want   bool
 	}{
-		"Begin": {observed(eventtest.Hooks{OnBegin: func(retry.Event) context.Context { runtime.Goexit(); return nil }}),
-			succeed, nacked},
-		"Event after a retry": {observed(eventtest.Hooks{OnEvent: func(retry.Event) { runtime.Goexit() }}), failing(errDown), acked},
-		"Event after Goexit":  {observed(eventtest.Hooks{OnEvent: func(retry.Event) { runtime.Goexit() }}), exiting, acked},
-		"Produced": {observed(eventtest.Hooks{OnProduced: func(context.Context, []*message.Message) { runtime.Goexit() }}),
-			producing, nacked},
-		"Traceparent":              {observed(traceparent), failing(errDown), nacked},
-		"Traceparent after Goexit": {observed(traceparent), exiting, nacked},
+		"handler":                   {nil, exiting, acked},
+		"handler, without a broker": {func(c *settings) { c.Publisher.(*recorder).fail = always(errNoBroker) }, exiting, nacked},
+		"Begin":                     {exits("Begin"), succeed, nacked},
+		"Event after a success":     {exits("Event"), succeed, nacked},
+		"Event after a retry":       {exits("Event"), failing(errDown), acked},
+		"Event after Goexit":        {exits("Event"), exiting, acked},
+		"Event while the message is held": {func(c *settings) {
+			exits("Event")(c)
+			c.Publisher.(*recorder).fail = always(errNoBroker)
+		}, failing(errDown), nacked},
+		"Produced":                 {exits("Produced"), producing, nacked},
+		"Traceparent":              {exits("Traceparent"), failing(errDown), nacked},
+		"Traceparent after Goexit": {exits("Traceparent"), exiting, nacked},
 		"MaxAgeFrom": {func(c *settings) {
 			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
 		}, succeed, nacked},
@@ -115,23 +90,17 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 				return backend.Destination{}, nil
 			}
 		}, failing(errDown), nacked},
-		"Observe after a success": {observing, succeed, nacked},
-		"Observe after a retry":   {observing, failing(errDown), acked},
-		"Observe while the message is held": {func(c *settings) {
-			observing(c)
-			c.Publisher.(*recorder).fail = always(errNoBroker)
-		}, failing(errDown), nacked},
 		"Publisher": {func(c *settings) {
 			c.Publisher.(*recorder).fail = func(int) error { runtime.Goexit(); return nil }
 		}, failing(errDown), nacked},
 		"the error's text": {nil, failing(exitingError{}), nacked},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			tiered, _ := setup(t, func(c *settings) {
-				if row.change != nil {
-					row.change(c)
-				}
-			})
+			change := []func(*settings){observing}
+			if row.change != nil {
+				change = append(change, row.change)
+			}
+			tiered, sent := setup(t, change...)
 			msg := messageOf(routed)
 			ended := make(chan struct{})
 			go func() {
@@ -142,10 +111,20 @@ func TestMessageIsSettledWhereverTheAppEndsTheGoroutine(t *testing.T) {
 			select {
 			case <-msg.Acked():
 				assert.Equal(t, acked, row.want)
+				assert.Equal(t, "1s.orders", sent.only(t).topic)
 			case <-msg.Nacked():
 				assert.Equal(t, nacked, row.want)
+				assert.Empty(t, sent.copies)
+				assert.GreaterOrEqual(t, time.Since(sent.began), time.Second, "a subscriber may not pace nacks")
 			default:
 				t.Error("the message is not settled")
+			}
+			last := map[bool]retry.Outcome{acked: retry.Retried, nacked: retry.GivenBack}[row.want]
+			if name == "Event after a success" {
+				last = retry.Processed
+			}
+			for i, outcome := range sent.outcomes() {
+				assert.Equal(t, i == len(sent.events)-1, outcome == last, "%v", sent.outcomes())
 			}
 		})
 	}
@@ -156,19 +135,6 @@ func exiting(*message.Message) ([]*message.Message, error) { runtime.Goexit(); r
 type exitingError struct{}
 
 func (exitingError) Error() string { runtime.Goexit(); return "" }
-
-// A subscriber that does not pace nacks would bring the message back thousands of times a second.
-func TestMessageWhoseGoroutineTheAppEndsIsNackedAfterAPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, _ := setup(t, func(c *settings) {
-			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
-		})
-		began, msg := time.Now(), messageOf(routed)
-		go func() { _, _ = tiered.Middleware(succeed)(msg) }()
-		<-msg.Nacked()
-		assert.Equal(t, time.Second, time.Since(began))
-	})
-}
 
 // spanEnd is a middleware whose deferred function recovers a panic and panics again with it, as the End of OpenTelemetry's spans does.
 func spanEnd(h message.HandlerFunc) message.HandlerFunc {

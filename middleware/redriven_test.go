@@ -70,19 +70,3 @@ func TestTheHistoryNeverLeaks(t *testing.T) {
 	assert.Empty(t, produced[2].Metadata)
 	assert.Equal(t, before, msg.Metadata, "the handler's message is as before")
 }
-
-// The history costs a success no more than the properties that each message from an exchange of RabbitMQ has.
-func TestTheHistoryAllocatesNoMore(t *testing.T) {
-	tiered, _ := setup(t)
-	produced := []*message.Message{message.NewMessage("new", nil)}
-	h := tiered.Middleware(func(*message.Message) ([]*message.Message, error) { return produced, nil })
-	allocations := func(metadata message.Metadata) float64 {
-		msg := messageOf(routed)
-		msg.Metadata = metadata
-		return testing.AllocsPerRun(1000, func() { _, _ = h(msg) })
-	}
-	history := message.Metadata{}
-	redrivenTwice().Write(history)
-	require.Zero(t, allocations(message.Metadata{"trace": "abc"}))
-	require.LessOrEqual(t, allocations(history), allocations(message.Metadata{recordkey.Properties: "p"}))
-}

@@ -2,7 +2,6 @@ package middleware_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/sony/gobreaker"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -117,44 +115,6 @@ func TestEachActionWithEachMatch(t *testing.T) {
 			}
 		}
 	}
-}
-
-// The number of retries is that of the rule's schedule, and the count of failures is the same for all rules.
-func TestRetryWithHasMoreOrFewerRetries(t *testing.T) {
-	for name, row := range map[string]struct {
-		schedule backoff.Schedule
-		want     []string
-	}{
-		"more":  {backoff.Constant(5*time.Second, 6), []string{"5s", "5s", "5s", "5s", "5s", "5s"}},
-		"fewer": {backoff.Schedule{time.Hour}, []string{"1h"}},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, func(c *settings) {
-				c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(row.schedule)}}
-			})
-			h := failing(errDown)
-			handles(t, tiered.Middleware(h), messageOf(routed))
-			var waited []string
-			for range 20 {
-				tiers := rounds(t, routed, tiered, sent, h)
-				if waited = append(waited, tiers...); len(tiers) == 0 {
-					break
-				}
-			}
-			assert.Equal(t, row.want, waited)
-			record := sent.record(t)
-			assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
-			assert.Equal(t, len(row.schedule)+1, record.Failures)
-		})
-	}
-	t.Run("after other failures", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *settings) {
-			c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour})}}
-		})
-		handles(t, tiered.Middleware(failing(errors.New("another"))), messageOf(routed))
-		handles(t, tiered.Middleware(failing(errDown)), redelivered(routed, sent.only(t)))
-		assert.Equal(t, "2h.orders", sent.copies[1].topic)
-	})
 }
 
 // The app's list may change later.
@@ -389,36 +349,6 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 		})
 	}
 
-	bubble(t, "of Watermill", func(t *testing.T) {
-		tiered, sent := setup(t, tiersWait)
-		down := true
-		h := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: time.Minute}).Middleware(func(*message.Message) ([]*message.Message, error) {
-			if down {
-				return nil, errDown
-			}
-			return nil, nil
-		})
-		for range 6 { // then it opens
-			handles(t, tiered.Middleware(h), messageOf(routed))
-		}
-		down = false
-		sent.copies = nil
-		handles(t, tiered.Middleware(h), messageOf(routed))
-		processed := time.Time{}
-		for processed.IsZero() && len(sent.copies) < 100 {
-			rounds(t, routed, tiered, sent, func(msg *message.Message) ([]*message.Message, error) {
-				produced, err := h(msg)
-				if err == nil {
-					processed = time.Now()
-				}
-				return produced, err
-			})
-		}
-		assert.Less(t, len(sent.copies), 70, "a second each")
-		for _, c := range sent.copies {
-			assert.Equal(t, "0", c.msg.Metadata[recordkey.Failures])
-		}
-	})
 	t.Run("with a rule", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) {
 			c.Policy.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}

@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
@@ -297,41 +296,6 @@ func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
 	}
 }
 
-// A nil message would panic in the router's publisher, where no middleware sees it.
-func TestNilMessageIsAFailure(t *testing.T) {
-	tiered, sent := setup(t)
-	produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage("bill-1", nil), nil}, nil
-	})(messageOf(routed))
-	require.NoError(t, err)
-	assert.Empty(t, produced)
-	assert.Equal(t, "1s.orders", sent.only(t).topic)
-	assert.Equal(t, retry.ErrNilMessage.Error(), sent.only(t).msg.Metadata[recordkey.Reason])
-}
-
-func TestFailureAfterAnAckIsLoggedAsAnError(t *testing.T) {
-	for name, row := range map[string]struct {
-		settle func(*message.Message) bool
-		level  watermill.LogLevel
-	}{"acked": {(*message.Message).Ack, watermill.ErrorLogLevel}, "nacked": {(*message.Message).Nack, watermill.InfoLogLevel}} {
-		t.Run(name, func(t *testing.T) {
-			logs := watermill.NewCaptureLogger()
-			tiered, err := configOf(&recorder{}).Make(logs)
-			require.NoError(t, err)
-			_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				row.settle(msg)
-				return nil, errDown
-			})(messageOf(routed))
-			require.ErrorIs(t, err, errDown)
-			for level, lines := range logs.Captured() {
-				assert.Equal(t, row.level, level)
-				assert.Len(t, lines, 1)
-			}
-			require.Len(t, logs.Captured(), 1)
-		})
-	}
-}
-
 // because returns the error of a backend.
 func because(kind unpublished.Kind, text string) error {
 	return &unpublished.Error{Kind: kind, Err: errors.New(text)}
@@ -345,21 +309,6 @@ var (
 	errTooLarge        = because(unpublished.TooLarge, errNoBroker.Error())
 )
 
-func TestMessageThatThePublisherRefusesIsDeadLetteredAtOnce(t *testing.T) {
-	for name, failure := range map[string]error{"retried": errDown, "snoozed": errLater, "requested": backoff.RetryAfter(errDown, time.Hour)} {
-		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, snoozeLater)
-			sent.fail = firstly(errRefused)
-			began := time.Now()
-			handles(t, tiered.Middleware(failing(failure)), messageOf(routed))
-			assert.Zero(t, time.Since(began))
-			dead := sent.only(t)
-			assert.Equal(t, "dead.orders", dead.topic)
-			assert.Equal(t, string(retry.DeadReasonRefused), dead.msg.Metadata[recordkey.DeadReason])
-		})
-	}
-}
-
 var errLater = errors.New("the rate limit is reached")
 
 func snoozeLater(c *settings) {
@@ -368,8 +317,8 @@ func snoozeLater(c *settings) {
 
 // No other destination can take it.
 func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
-	for name, refusal := range map[string]error{"refused": errRefused, "rejected": errRejected} {
-		bubble(t, name, func(t *testing.T) {
+	for _, refusal := range []error{errRefused, errRejected, errTooLarge} {
+		bubble(t, refusal.Error(), func(t *testing.T) {
 			tiered, sent := setup(t)
 			began := time.Now()
 			sent.fail = until(time.Minute, refusal)

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -28,6 +27,9 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 		"the shortest tier":      {backoff.RetryAfter(errDown, time.Minute), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"1m", "5s", "1s"}, "", "59s"},
 		"longer first":           {backoff.RetryAfter(errDown, 5*time.Second), map[string]error{"1m": errRejected, "5s": errRejected}, []string{"5s", "1m", "1s"}, "", "4s"},
 		"the dead-letter queue":  {errDown, map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}, []string{"1s", "5s", "1m", "dead"}, retry.DeadReasonNoTier, ""},
+		"too large":              {errDown, map[string]error{"1s": errTooLarge}, []string{"1s", "dead"}, retry.DeadReasonTooLarge, ""},
+		"refused":                {errDown, map[string]error{"1s": errRefused}, []string{"1s", "dead"}, retry.DeadReasonRefused, ""},
+		"of a snooze, refused":   {errLater, map[string]error{"1s": errRefused}, []string{"1s", "dead"}, retry.DeadReasonRefused, ""},
 		"of a snooze":            {errLater, map[string]error{"1s": errRejected}, []string{"1s", "5s"}, "", ""},
 		"a later tier too large": {errDown, map[string]error{"1s": errRejected, "5s": errTooLarge}, []string{"1s", "5s", "dead"}, retry.DeadReasonTooLarge, ""},
 		"a later tier refuses":   {errDown, map[string]error{"1s": errRejected, "5s": errRefused}, []string{"1s", "5s", "dead"}, retry.DeadReasonRefused, ""},
@@ -54,18 +56,23 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-func TestParkedMessageIsNotLostIfAllTiersRefuse(t *testing.T) {
-	tiered, sent := setup(t, tiersWait)
-	sent.errs = map[string]error{"1s": errRejected, "5s": errRejected, "1m": errRejected}
-	msg := messageOf(routed)
-	retry.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
-	handles(t, tiered.Middleware(notCalled(t)), msg)
-	sent.only(t)
-	record := sent.record(t)
-	assert.Equal(t, retry.DeadReasonNoTier, record.DeadReason)
-	assert.Equal(t, "before", record.Reason)
-	assert.Equal(t, 1, record.Failures)
-	assert.Zero(t, record.Remaining)
+func TestParkedMessageIsNotLost(t *testing.T) {
+	for why, errs := range map[retry.DeadReason]map[string]error{
+		retry.DeadReasonNoTier:   {"1s": errRejected, "5s": errRejected, "1m": errRejected},
+		retry.DeadReasonTooLarge: {"1m": errTooLarge},
+	} {
+		tiered, sent := setup(t, tiersWait)
+		sent.errs = errs
+		msg := messageOf(routed)
+		retry.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
+		handles(t, tiered.Middleware(notCalled(t)), msg)
+		sent.only(t)
+		record := sent.record(t)
+		assert.Equal(t, why, record.DeadReason)
+		assert.Equal(t, "before", record.Reason)
+		assert.Equal(t, 1, record.Failures)
+		assert.Zero(t, record.Remaining)
+	}
 }
 
 // Each of its copies may have arrived.
@@ -125,52 +132,5 @@ func TestDeadLetterThatIsNotConfirmedIsTriedOnceAMinute(t *testing.T) {
 		}
 		assert.Equal(t, want, sent.tried)
 		assert.Equal(t, 10*time.Minute+30*time.Second, time.Since(sent.began), "MaxHold, and one PublishTimeout")
-	})
-}
-
-func TestShutdownEndsTheHoldOfAnUnconfirmedCopy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent, s, _ := setupBound(t)
-		sent.fail = always(errUnconfirmed)
-		began := time.Now()
-		time.AfterFunc(10*time.Second, s.stop)
-		_, err := tiered.Middleware(failing(errDown))(messageOf(s.bind(routed)))
-		require.ErrorIs(t, err, errDown)
-		assert.Equal(t, 10*time.Second, time.Since(began))
-		assert.Equal(t, 1, sent.tries)
-	})
-}
-
-// Held messages count at the handler's gate until they are settled.
-func TestHeldMessagesCloseTheGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent, s, _ := setupBound(t)
-		s.binding.Gate = gate.New(4)
-		open := make(chan struct{})
-		sent.fail = func(int) error {
-			select {
-			case <-open:
-				return nil
-			default:
-				return errNoBroker
-			}
-		}
-		done := make(chan error, 2)
-		for held := range 2 {
-			assert.Equal(t, gate.None, s.binding.Gate.Limit())
-			go func() {
-				_, err := tiered.Middleware(failing(errDown))(messageOf(s.bind(routed)))
-				done <- err
-			}()
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			assert.Equal(t, held+1, s.binding.Gate.Held(), "each message once")
-		}
-		assert.Equal(t, []gate.Reason{gate.Holding}, s.binding.Gate.Paused(), "half of the concurrency is held")
-		close(open)
-		require.NoError(t, <-done)
-		require.NoError(t, <-done)
-		assert.Zero(t, s.binding.Gate.Held())
-		assert.Empty(t, s.binding.Gate.Paused())
 	})
 }

@@ -10,31 +10,46 @@ import (
 	"github.com/stretchr/testify/assert"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
+
+type bothKey struct{}
+
+// spansOf is an observer that keeps which methods are called.
+type spansOf struct {
+	retry.NopObserver
+	calls []string
+}
+
+func (s *spansOf) Begin(a retry.Event) context.Context {
+	s.calls = append(s.calls, "Begin")
+	return context.WithValue(a.Context, bothKey{}, "span")
+}
+
+func (s *spansOf) Event(retry.Event) { s.calls = append(s.calls, "Event") }
+
+func (s *spansOf) Produced(context.Context, []*message.Message) {
+	s.calls = append(s.calls, "Produced")
+}
+
+func (s *spansOf) Traceparent(context.Context) string {
+	s.calls = append(s.calls, "Traceparent")
+	return "of the span"
+}
+
+func (s *spansOf) LogFields(context.Context) watermill.LogFields {
+	return watermill.LogFields{"span": true}
+}
 
 // TestTheSpansAreAroundTheMetrics: they begin first, and their Event comes last, also after a panic of the metrics.
 func TestTheSpansAreAroundTheMetrics(t *testing.T) {
 	t.Parallel()
-	var calls []string
-	type key struct{}
-	call := func(hook string) { calls = append(calls, hook) }
-	spans := eventtest.Hooks{
-		OnBegin: func(a retry.Event) context.Context {
-			call("Begin")
-			return context.WithValue(a.Context, key{}, "span")
-		},
-		OnEvent:       func(retry.Event) { call("Event") },
-		OnProduced:    func(context.Context, []*message.Message) { call("Produced") },
-		OnTraceparent: func(context.Context) string { call("Traceparent"); return "of the span" },
-		OnLogFields:   func(context.Context) watermill.LogFields { return watermill.LogFields{"span": true} },
-	}
+	var spans spansOf
 	for _, counted := range []*flights{nil, newFlights(10)} {
-		calls = nil
-		both := &measured{Observer: spans, flights: counted} // without metrics, so that they panic
+		spans.calls = nil
+		both := &measured{Observer: &spans, flights: counted} // without metrics, so that they panic
 		ctx := both.Begin(retry.Event{Context: context.Background()})
-		assert.Equal(t, "span", ctx.Value(key{}))
+		assert.Equal(t, "span", ctx.Value(bothKey{}))
 		if counted != nil {
 			assert.Len(t, counted.open, 1)
 		}
@@ -42,7 +57,7 @@ func TestTheSpansAreAroundTheMetrics(t *testing.T) {
 		both.Produced(ctx, nil)
 		assert.Equal(t, "of the span", both.Traceparent(ctx))
 		assert.Equal(t, watermill.LogFields{"span": true}, both.LogFields(ctx))
-		assert.Equal(t, []string{"Begin", "Event", "Produced", "Traceparent"}, calls)
+		assert.Equal(t, []string{"Begin", "Event", "Produced", "Traceparent"}, spans.calls)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,18 +25,19 @@ type watcher struct {
 
 func (w *watcher) Attach(o retry.Observed) (retry.Observer, error) {
 	w.observed = o
-	return eventtest.Hooks{
-		OnEvent: func(e retry.Event) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.events = append(w.events, e)
-		},
-		OnPublished: func(p retry.Published) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.published = append(w.published, p)
-		},
-	}, nil
+	return nil, nil
+}
+
+func (w *watcher) Event(e retry.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.events = append(w.events, e)
+}
+
+func (w *watcher) Published(p retry.Published) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.published = append(w.published, p)
 }
 
 // What waits is what this process keeps, for each tier, with the exact time at which the first message is due.

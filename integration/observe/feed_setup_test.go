@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -42,18 +41,21 @@ type feed struct {
 // Attach implements retry.Observer.
 func (f *feed) Attach(o retry.Observed) (retry.Observer, error) {
 	f.observed = o
-	return eventtest.Hooks{
-		OnEvent: func(e retry.Event) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.events[e.MessageUUID] = append(f.events[e.MessageUUID], e)
-		},
-		OnPublished: func(p retry.Published) {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			f.published = append(f.published, p)
-		},
-	}, nil
+	return nil, nil
+}
+
+// Event implements retry.Observer.
+func (f *feed) Event(e retry.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events[e.MessageUUID] = append(f.events[e.MessageUUID], e)
+}
+
+// Published implements retry.Observer.
+func (f *feed) Published(p retry.Published) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.published = append(f.published, p)
 }
 
 func feedConfig(t testing.TB, change ...func(*config.Config)) config.Config {
