@@ -6,7 +6,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
@@ -22,39 +21,6 @@ const (
 )
 
 var schedule = backoff.Schedule{short, middle, long}
-
-// TestFullTierIsReplacedByTheNextLongerOne at once: nothing is held.
-func TestFullTierIsReplacedByTheNextLongerOne(t *testing.T) {
-	t.Parallel()
-	const messages = 100
-	processed := testapp.NewLedger()
-	began := make(chan struct{})
-	a := start(t, plan{schedule: schedule, concurrency: 8, handle: func(msg *message.Message) error {
-		<-began
-		if record, retried := retry.ReadRecord(msg.Metadata); !retried {
-			return errDown
-		} else if record.Failures != 1 {
-			t.Errorf("%s has failed %d times", msg.UUID, record.Failures)
-		}
-		processed.Add(msg.UUID)
-		return nil
-	}})
-	a.fill(short)
-	close(began)
-	a.send(messages)
-	processed.Wait(t, messages, soon)
-	a.done()
-	assert.Empty(t, processed.Twice())
-	retried := a.Events(retry.Retried)
-	require.Len(t, retried, messages)
-	for _, e := range retried {
-		assert.Equal(t, backoff.Tier(middle), e.Tier)
-		assert.Equal(t, middle, e.Delay)
-		assert.Equal(t, a.TierQueue(a.queue, middle), e.Destination)
-	}
-	assert.Empty(t, a.Events(retry.Held))
-	assert.Zero(t, a.Log.Count("holding the message"))
-}
 
 // TestFullLongestTierIsReplacedByRoundsOnAShorterOne: the delay is waited in total.
 func TestFullLongestTierIsReplacedByRoundsOnAShorterOne(t *testing.T) {

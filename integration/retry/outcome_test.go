@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -139,34 +138,6 @@ func TestShutdownsGiveMessagesBack(t *testing.T) {
 			assert.Zero(t, testapp.Depth(t, queue+".dead"))
 		})
 	}
-}
-
-// TestRecordDoesNotLeakDownstream: a handler forwards its retried message to a second queue, whose handler fails.
-func TestRecordDoesNotLeakDownstream(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	in, out := a.Queue("in"), a.Queue("out")
-	onward, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(broker.URL(t)), watermill.NopLogger{})
-	require.NoError(t, err)
-	a.Router.AddHandler("first", in, a.Subscriber(), out, onward, func(msg *message.Message) ([]*message.Message, error) {
-		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-			return nil, errDown
-		}
-		return message.PassthroughHandler(msg)
-	}).AddMiddleware(a.Retry.Middleware)
-	records := make(chan message.Metadata, 10)
-	a.Handle(out, 1, func(msg *message.Message) error {
-		records <- msg.Metadata
-		return backoff.Permanent(errDown)
-	})
-	a.Run()
-	sent := testapp.Orders(1)
-	sent[0].ContentType = "application/json"
-	testapp.Send(t, "", in, sent...)
-	letter := testapp.Take(t, out+".dead", 1)[0]
-	assert.Equal(t, message.Metadata{"trace": "t00000"}, <-records)
-	assert.Equal(t, "1", letter.Headers[recordkey.Failures])
-	assert.Equal(t, out, letter.Headers[recordkey.Topic])
 }
 
 // TestMessageThatTheAppCannotReadIsDeadLettered complete, and not redelivered in a loop.

@@ -326,22 +326,3 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 	done.Wait(t, 5, 60*time.Second)
 	assert.Empty(t, done.Twice())
 }
-
-func TestVerifyReportsMissingObjects(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	queue := a.Queue("orders")
-	wanted := a.Builder.Topology(queue)
-	require.ErrorContains(t, wanted.Verify(broker.Channel(t)), a.Name)
-	a.Declare(queue)
-	require.NoError(t, wanted.Verify(broker.Channel(t)))
-	user := broker.User(t, "^$", "^$", ".*")
-	connection, err := amqp091.Dial(broker.WithUser(t, user, user))
-	require.NoError(t, err)
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	require.NoError(t, wanted.Verify(channel), "Verify needs no permission to configure")
-	testapp.Delete(t, queue+".dead")
-	require.ErrorContains(t, wanted.Verify(broker.Channel(t)), queue+".dead")
-}
