@@ -40,8 +40,9 @@ type TieredRetry struct {
 	failedPanicked atomic.Bool
 }
 
-// New makes the middleware for handlers with a policy. Apps do not call it: a Connection, or NewTieredRetry of a builder
-// of package config, makes the middleware. New reports all faults of the policy at once. A nil logger logs nothing.
+// New makes the middleware for handlers with a policy. Apps do not call it: a Connection, or NewTieredRetry of a
+// builder of package config, makes the middleware. New reports all faults of the policy at once. A nil logger logs
+// nothing.
 func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (*TieredRetry, error) {
 	err := own.Validate()
 	if by == nil {

@@ -48,8 +48,9 @@ type Record struct {
 }
 
 // rows is the table of the record: one row for each metadata key, the most important first. A copy needs the first
-// three to be counted or read as a dead letter. A new field of Record needs a row here, its key with a
-// letter in recordkey, and the key in docs/outcomes.md: all else that reads, writes, removes, cuts or prints the record has it from here.
+// three to be counted or read as a dead letter. A new field of Record needs a row here, its key with a letter in
+// recordkey, and the key in docs/outcomes.md: all else that reads, writes, removes, cuts or prints the record has it
+// from here.
 //
 // Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
 func (r *Record) rows() [20]row {
