@@ -145,6 +145,10 @@ func TestLettersComeBack(t *testing.T) {
 		mu.Lock()
 		broken = false
 		mu.Unlock()
+		dead := s.kept[deadTopic][0].Message
+		record, _ := retry.ReadRecord(dead.Metadata)
+		record.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+		record.Write(dead.Metadata)
 		began := time.Now()
 		summary, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{By: "ann@desk", Note: "mended"})
 		require.NoError(t, err)
@@ -163,7 +167,8 @@ func TestLettersComeBack(t *testing.T) {
 			DeadReason: retry.DeadReasonExhausted, Reason: errDown.Error(),
 		}}}, history)
 		want.Metadata[letters.RedrivenKey] = msg.Metadata[letters.RedrivenKey]
-		assert.Equal(t, want.Metadata, msg.Metadata, "without a record: the retries begin anew")
+		want.Metadata[recordkey.Traceparent] = record.Traceparent
+		assert.Equal(t, want.Metadata, msg.Metadata, "without a record but the trace: the retries begin anew")
 		assert.Empty(t, browse(t, store, deadTopic, letters.Filter{}))
 		stop()
 		require.NoError(t, store.Close())
