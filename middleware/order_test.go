@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/sony/gobreaker"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -28,13 +30,15 @@ import (
 
 // order runs one message through the middlewares, the first one outermost, and returns its story.
 type order struct {
-	t     *testing.T
-	kit   *retrytest.App
-	calls int // of the handler
+	t        *testing.T
+	kit      *retrytest.App
+	schedule backoff.Schedule
+	calls    int // of the handler
 }
 
 func newOrder(t *testing.T) *order {
-	return &order{t: t, kit: retrytest.New(t, backoff.Schedule{time.Second, 5 * time.Second})}
+	schedule := backoff.Schedule{time.Second, 5 * time.Second}
+	return &order{t: t, kit: retrytest.New(t, schedule), schedule: schedule}
 }
 
 func (o *order) send(handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) *retrytest.Story {
@@ -126,84 +130,60 @@ func untilTimeout(msg *message.Message) error {
 	return msg.Context().Err()
 }
 
-func TestOrderTimeoutInside(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOrder(t)
-		story := o.send(untilTimeout, o.kit.Middleware, wmmiddleware.Timeout(time.Minute))
-		story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
-	})
-}
-
-// A deadline that is set outside is a failure, too: only the end of the subscription is a shutdown.
-func TestOrderTimeoutOutside(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOrder(t)
-		story := o.send(untilTimeout, wmmiddleware.Timeout(time.Minute), o.kit.Middleware)
-		story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
-		assert.Equal(t, 3, o.calls)
-	})
-}
-
-func TestOrderRecovererIsNotNeeded(t *testing.T) {
-	panics := func(*message.Message) error { panic("boom") }
-	for name, inside := range map[string][]message.HandlerMiddleware{"without": nil, "inside": {wmmiddleware.Recoverer}} {
-		bubble(t, name, func(t *testing.T) {
-			o := newOrder(t)
-			story := o.send(panics, append([]message.HandlerMiddleware{o.kit.Middleware}, inside...)...)
-			story.Waited(time.Second, 5*time.Second).DeadLettered(retry.DeadReasonExhausted)
-			record, _ := retry.ReadRecord(story.DeadLetter().Metadata)
-			assert.Equal(t, "*retry.PanicError", record.ErrorType)
-			assert.Regexp(t, `^panic: boom \(\S+TestOrderRecovererIsNotNeeded\.func1, order_test\.go:\d+\)$`, record.Reason)
-		})
-	}
-}
-
-func TestOrderRecovererOutsideSeesNoPanic(t *testing.T) {
-	tiered, sent := setup(t)
-	handler := wmmiddleware.Recoverer(tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") }))
-	_, err := handler(messageOf(routed))
-	require.NoError(t, err)
-	sent.only(t)
-}
+// permanent is a handler that fails for good.
+func permanent(*message.Message) error { return backoff.Permanent(errDown) }
 
 var twice = wmmiddleware.Retry{MaxRetries: 2, InitialInterval: 100 * time.Millisecond, MaxInterval: time.Second, Multiplier: 2}
 
-// Three calls of the handler are one failure.
-func TestOrderWatermillRetryInside(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOrder(t)
-		story := o.send(fails(4), o.kit.Middleware, twice.Middleware).Waited(time.Second).Processed()
-		assert.Equal(t, 5, o.calls)
-		assert.Equal(t, 1, story.Attempts()[0].Failures)
-		assert.Greater(t, story.Attempts()[0].Took, 200*time.Millisecond, "it holds the worker")
-	})
-}
-
-func TestOrderWatermillRetryOutsideSeesNoFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOrder(t)
-		o.send(fails(1), twice.Middleware, o.kit.Middleware).Waited(time.Second).Processed()
-		assert.Equal(t, 2, o.calls, "one call a delivery")
-	})
-}
-
-// Watermill's Retry retries a permanent error too, unless its ShouldRetry checks for it.
-func TestOrderWatermillRetryAndPermanentErrors(t *testing.T) {
-	permanent := func(*message.Message) error { return backoff.Permanent(errDown) }
+func TestOrderInsideAndOutside(t *testing.T) {
+	type list = []message.HandlerMiddleware
+	const all = "retried, retried, dead-lettered"
+	timeout := list{wmmiddleware.Timeout(time.Minute)}
 	checks := twice
 	checks.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !backoff.IsPermanent(p.Err) }
-	for _, test := range []struct {
-		name  string
-		retry wmmiddleware.Retry
-		calls int
-	}{{"as it is", twice, 3}, {"with ShouldRetry", checks, 1}} {
-		bubble(t, test.name, func(t *testing.T) {
+	delays := &wmmiddleware.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: time.Hour, Multiplier: 3}
+	for name, row := range map[string]struct {
+		handler         message.NoPublishHandlerFunc
+		outside, inside list
+		want            string // the outcomes
+		calls           int
+		waits           backoff.Schedule // nil: the schedule
+	}{
+		"Timeout inside": {untilTimeout, nil, timeout, all, 3, nil},
+		// Only the end of the subscription is a shutdown.
+		"Timeout outside":     {untilTimeout, timeout, nil, all, 3, nil},
+		"a panic":             {panics, nil, nil, all, 3, nil},
+		"Recoverer inside":    {panics, nil, list{wmmiddleware.Recoverer}, all, 3, nil},
+		"Recoverer outside":   {panics, list{wmmiddleware.Recoverer}, nil, all, 3, nil},
+		"Retry inside":        {fails(4), nil, list{twice.Middleware}, "retried, recovered", 5, nil},
+		"Retry outside":       {fails(1), list{twice.Middleware}, nil, "retried, recovered", 2, nil},
+		"Retry, permanent":    {permanent, nil, list{twice.Middleware}, "dead-lettered", 3, nil},
+		"ShouldRetry checks":  {permanent, nil, list{checks.Middleware}, "dead-lettered", 1, nil},
+		"InstantAck":          {fails(1), nil, list{wmmiddleware.InstantAck}, "settled", 1, nil},
+		"DelayOnError inside": {fails(3), nil, list{delays.Middleware}, all, 3, backoff.Schedule{2 * time.Second, 6 * time.Second}},
+		// It multiplies what it finds in the metadata, and the message is acknowledged.
+		"DelayOnError outside": {fails(3), list{delays.Middleware}, nil, all, 3, nil},
+		// The retry has the payload of the message that failed: it is a duplicate, and the handler is not called.
+		"Deduplicator inside":  {fails(1), nil, list{deduplicator(t, nil).Middleware}, "retried, recovered", 1, nil},
+		"Deduplicator outside": {fails(1), list{deduplicator(t, nil).Middleware}, nil, "retried, recovered", 1, nil},
+	} {
+		bubble(t, name, func(t *testing.T) {
 			o := newOrder(t)
-			o.send(permanent, o.kit.Middleware, test.retry.Middleware).DeadLettered(retry.DeadReasonPermanent)
-			assert.Equal(t, test.calls, o.calls)
+			story := o.send(row.handler, slices.Concat(row.outside, list{o.kit.Middleware}, row.inside)...)
+			assert.Equal(t, row.want, outcomes(story))
+			assert.Equal(t, row.calls, o.calls)
+			waits := row.waits
+			if waits == nil {
+				waits = o.schedule[:strings.Count(row.want, "retried")]
+			}
+			if len(waits) > 0 {
+				story.Waited(waits...)
+			}
 		})
 	}
 }
+
+func panics(*message.Message) error { panic("boom") }
 
 // Timeout leaves its context, which has ended, on the message: the next call of Watermill's Retry needs a new one.
 func TestOrderTimeoutInsideWatermillRetry(t *testing.T) {
@@ -238,22 +218,6 @@ func once(tiered message.HandlerMiddleware) message.HandlerMiddleware {
 			}
 			first = false
 			return h(msg)
-		})
-	}
-}
-
-// The retry has the payload of the message that failed, so it is a duplicate: it is acknowledged, and the handler is not called.
-func TestOrderDeduplicatorDropsRetries(t *testing.T) {
-	for name, outside := range map[string]bool{"outside": true, "inside": false} {
-		bubble(t, name, func(t *testing.T) {
-			o := newOrder(t)
-			middlewares := []message.HandlerMiddleware{o.kit.Middleware, deduplicator(t, nil).Middleware}
-			if outside {
-				middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
-			}
-			story := o.send(fails(1), middlewares...)
-			assert.Equal(t, "retried, recovered", outcomes(story))
-			assert.Equal(t, 1, o.calls, "the handler is not called for the retry")
 		})
 	}
 }
@@ -423,17 +387,7 @@ func TestOrderThrottle(t *testing.T) {
 	}
 }
 
-// breaker opens after more than five failures in a row; its settings are gobreaker's defaults.
-func breaker() message.HandlerMiddleware {
-	return withDefaults(wmmiddleware.NewCircuitBreaker).Middleware
-}
-
-// withDefaults saves the import of gobreaker.
-func withDefaults[S, B any](newBreaker func(S) B) B {
-	var settings S
-	return newBreaker(settings)
-}
-
+// The circuit breaker opens after more than five failures in a row.
 func TestOrderCircuitBreaker(t *testing.T) {
 	for name, outside := range map[string]bool{"outside": true, "inside": false} {
 		bubble(t, name, func(t *testing.T) {
@@ -443,9 +397,10 @@ func TestOrderCircuitBreaker(t *testing.T) {
 				calls++
 				return nil, errDown
 			}
-			chain := tiered.Middleware(breaker()(handler))
+			circuit := wmmiddleware.NewCircuitBreaker(gobreaker.Settings{}).Middleware
+			chain := tiered.Middleware(circuit(handler))
 			if outside {
-				chain = breaker()(tiered.Middleware(handler))
+				chain = circuit(tiered.Middleware(handler))
 			}
 			for range 10 {
 				_, err := chain(messageOf(routed))
@@ -474,33 +429,6 @@ func TestOrderIgnoreErrors(t *testing.T) {
 	assert.Empty(t, sent.copies, "inside it works")
 	handles(t, ignore.Middleware(tiered.Middleware(failing(errDown))), messageOf(routed))
 	sent.only(t) // outside it does not
-}
-
-func TestOrderInstantAckEndsRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOrder(t)
-		story := o.send(fails(1), o.kit.Middleware, wmmiddleware.InstantAck)
-		assert.Len(t, story.Attempts(), 1)
-		assert.Nil(t, story.DeadLetter())
-	})
-}
-
-// The delay of DelayOnError replaces those of the schedule, and the number of retries stays the schedule's.
-func TestOrderDelayOnError(t *testing.T) {
-	delays := &wmmiddleware.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: time.Hour, Multiplier: 3}
-	for name, row := range map[string]struct {
-		outside bool
-		waits   []time.Duration
-	}{"inside": {false, []time.Duration{2 * time.Second, 6 * time.Second}}, "outside": {true, []time.Duration{time.Second, 5 * time.Second}}} {
-		bubble(t, name, func(t *testing.T) {
-			o := newOrder(t)
-			middlewares := []message.HandlerMiddleware{o.kit.Middleware, delays.Middleware}
-			if row.outside {
-				middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
-			}
-			o.send(fails(3), middlewares...).Waited(row.waits...).DeadLettered(retry.DeadReasonExhausted)
-		})
-	}
 }
 
 // The copy has the metadata of the message as it was received, so a retry belongs to the same trace. What is written into the
