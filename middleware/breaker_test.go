@@ -416,26 +416,6 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 	})
 }
 
-// A message can take the place of the probe without a call of the handler: it waits for its OrderKey, or it is held on its arrival.
-func TestAPlaceWithoutACallDoesNotStopTheProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
-		b.outcomes(repeat(errDown, 10)...)
-		b.paused()
-		settle := b.valve.take()
-		time.Sleep(8100 * time.Millisecond)
-		assert.Equal(t, 2, b.gate.Limit(), "after MaxPause one message more")
-		assert.Equal(t, 1, strings.Count(b.sent.logs.String(), "one message more is let through"))
-		time.Sleep(time.Hour)
-		assert.Equal(t, 2, b.gate.Limit(), "a place is free")
-		b.outcomes(nil)
-		assert.Equal(t, 3, b.gate.Limit(), "2 and the place that is taken")
-		settle()
-		time.Sleep(8100 * time.Millisecond)
-		assert.Equal(t, 2, b.gate.Limit(), "the place is free again")
-	})
-}
-
 func TestSlowMessagesAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, routed, 16)

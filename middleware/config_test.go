@@ -43,10 +43,15 @@ func TestTiersOfAPolicy(t *testing.T) {
 	assert.Equal(t, backoff.Schedule{time.Second, time.Minute, time.Hour}.Tiers(), retrymw.Tiers(policy, false))
 }
 
-func TestMiddlewareKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
-	schedule := backoff.Schedule{time.Second}
-	tiered, sent := setup(t, func(c *settings) { c.Policy.Schedule = schedule })
-	schedule[0] = time.Hour
-	handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-	assert.Equal(t, "1s.orders", sent.only(t).topic)
+// The app's lists may change later.
+func TestMiddlewareKeepsItsOwnCopyOfTheSchedules(t *testing.T) {
+	schedule, other := backoff.Schedule{time.Second}, backoff.Schedule{5 * time.Second}
+	tiered, sent := setup(t, func(c *settings) {
+		c.Policy.Schedule, c.Policy.Rules = schedule, []retry.Rule{{If: retry.Is(errLater), Then: retry.RetryWith(other)}}
+	})
+	schedule[0], other[0] = time.Hour, time.Hour
+	for want, failure := range map[string]error{"1s.orders": errDown, "5s.orders": errLater} {
+		handles(t, tiered.Middleware(failing(failure)), messageOf(routed))
+		assert.Equal(t, want, sent.last().topic)
+	}
 }

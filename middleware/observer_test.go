@@ -344,17 +344,6 @@ func TestTierOfArrivalIsOneOfTheConfiguration(t *testing.T) {
 					handles(t, tiered.Middleware(succeed), msg)
 				}
 			}
-			if config.Policy.Jitter > 0 {
-				h := tiered.Middleware(failing(errDown))
-				for range 200 {
-					_, err := h(messageOf(routed))
-					require.NoError(t, err)
-					failed := w.events[len(w.events)-1]
-					msg := messageOf(routed)
-					failed.Record.Write(msg.Metadata)
-					handles(t, tiered.Middleware(succeed), msg)
-				}
-			}
 			tiers, used := config.Tiers(), map[backoff.Tier]bool{}
 			require.Len(t, w.arrivals, len(w.events))
 			for i, a := range w.arrivals {

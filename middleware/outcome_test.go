@@ -19,17 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func TestSuccessReturnsTheProducedMessages(t *testing.T) {
-	tiered, sent := setup(t)
-	out := message.NewMessage("2", []byte("billed"))
-	produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{out}, nil
-	})(messageOf(routed))
-	require.NoError(t, err)
-	assert.Equal(t, []*message.Message{out}, produced)
-	assert.Empty(t, sent.copies)
-}
-
 func TestFailurePublishesACopyToItsTier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)

@@ -133,18 +133,24 @@ func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 	assert.Equal(t, "out", sent.only(t).msg.Metadata[recordkey.Topic])
 }
 
+// What a handler produces is a message of its own, which has never failed and was never redriven.
 func TestOnlyTheRecordIsRemovedFromProducedMessages(t *testing.T) {
 	tiered, _ := setup(t)
 	in := messageOf(routed)
 	maps.Copy(in.Metadata, recorded(1))
-	before := maps.Clone(in.Metadata)
-	received := in.Metadata
+	redrivenTwice().Write(in.Metadata)
+	before, received := maps.Clone(in.Metadata), in.Metadata
+	shared := message.NewMessage("shared", nil)
+	shared.Metadata = in.Metadata
 	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{msg, message.NewMessage("clean", nil)}, nil
+		return []*message.Message{msg, msg.Copy(), shared, message.NewMessage("clean", nil)}, nil
 	})(in)
 	require.NoError(t, err)
-	require.Len(t, produced, 2)
-	assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata)
+	require.Len(t, produced, 4)
+	for _, msg := range produced[:3] {
+		assert.Equal(t, message.Metadata{"trace": "abc"}, msg.Metadata)
+	}
+	assert.Empty(t, produced[3].Metadata)
 	assert.Equal(t, before, received, "the map of the received message is not changed")
 }
 

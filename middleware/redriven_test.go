@@ -1,11 +1,9 @@
 package middleware_test
 
 import (
-	"maps"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -47,26 +45,4 @@ func TestARedrivenMessageCountsFromZero(t *testing.T) {
 	history.Write(msg.Metadata)
 	handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), msg)
 	assert.Equal(t, history.String(), sent.only(t).msg.Metadata[recordkey.Redriven])
-}
-
-// What a handler produces is a message of its own, which was never redriven.
-func TestTheHistoryNeverLeaks(t *testing.T) {
-	t.Parallel()
-	tiered, _ := setup(t)
-	msg := messageOf(routed)
-	redrivenTwice().Write(msg.Metadata)
-	before := maps.Clone(msg.Metadata)
-	shared := message.NewMessage("shared", nil)
-	shared.Metadata = msg.Metadata
-
-	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{msg.Copy(), shared, message.NewMessage("new", nil)}, nil
-	})(msg)
-
-	require.NoError(t, err)
-	require.Len(t, produced, 3)
-	assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata)
-	assert.Equal(t, message.Metadata{"trace": "abc"}, produced[1].Metadata)
-	assert.Empty(t, produced[2].Metadata)
-	assert.Equal(t, before, msg.Metadata, "the handler's message is as before")
 }

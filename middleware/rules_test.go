@@ -117,18 +117,6 @@ func TestEachActionWithEachMatch(t *testing.T) {
 	}
 }
 
-// The app's list may change later.
-func TestRetryWithKeepsItsOwnCopyOfTheSchedule(t *testing.T) {
-	schedule := backoff.Schedule{5 * time.Second}
-	action := retry.RetryWith(schedule)
-	schedule[0] = time.Hour
-	tiered, sent := setup(t, func(c *settings) {
-		c.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: action}}
-	})
-	handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-	assert.Equal(t, "5s.orders", sent.only(t).topic)
-}
-
 func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 	tiered, sent := setup(t, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{

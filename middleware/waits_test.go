@@ -127,21 +127,6 @@ func TestRequestedDelaysOverRandomTiers(t *testing.T) {
 	}
 }
 
-func TestMaxDelayOverRandomTiers(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 0))
-	for range 50 {
-		p := policyWith([]backoff.Tier{
-			backoff.Tier(time.Duration(random.IntN(3_600_000)+60_000) * time.Millisecond), backoff.Tier(24 * time.Hour), backoff.Tier(1000 * time.Hour),
-		})
-		for _, requested := range []time.Duration{backoff.MaxDelay - 1, backoff.MaxDelay, backoff.MaxDelay + 1, 1<<63 - 1} {
-			w := simulate(t, p, requested, func() time.Duration { return 0 })
-			assert.GreaterOrEqual(t, w.waited, min(requested, backoff.MaxDelay))
-			assert.LessOrEqual(t, w.waited, backoff.MaxDelay+time.Duration(p.tiers[0]))
-		}
-	}
-}
-
 // An hour over tiers of seconds takes 720 publishes.
 func TestExtraTiersMakeFewerRounds(t *testing.T) {
 	t.Parallel()
@@ -194,45 +179,6 @@ func TestShortTiersGetOneOfASecond(t *testing.T) {
 	}
 	relay := Tiers(retry.Policy{Schedule: backoff.Schedule{time.Millisecond}}, false)
 	assert.Equal(t, []backoff.Tier{ms}, relay, "it waits until the due time of each message")
-}
-
-// The next longer tier replaces one that refuses, then a shorter one, in rounds. What remains is waited for.
-func TestRefusingTiersAreReplaced(t *testing.T) {
-	t.Parallel()
-	second, minute, hour := backoff.Tier(time.Second), backoff.Tier(time.Minute), backoff.Tier(time.Hour)
-	tiers := []backoff.Tier{second, minute, hour}
-	for _, waits := range []bool{true, false} {
-		p := policy{tiers: tiers, tiersWait: waits}
-		rest := func(d time.Duration) time.Duration {
-			if waits {
-				return d
-			}
-			return 0
-		}
-		for _, row := range []struct {
-			wait  time.Duration
-			avoid []backoff.Tier
-			tier  backoff.Tier
-			rest  time.Duration
-			found bool
-		}{
-			{time.Second, nil, second, 0, true},
-			{time.Second, []backoff.Tier{second}, minute, 0, true},
-			{time.Second, []backoff.Tier{minute, second}, hour, 0, true},
-			{time.Second, []backoff.Tier{hour, minute, second}, second, 0, false},
-			{time.Minute, []backoff.Tier{minute}, hour, 0, true},
-			{time.Minute, []backoff.Tier{minute, hour}, second, rest(59 * time.Second), true},
-			{2 * time.Hour, []backoff.Tier{hour}, minute, rest(119 * time.Minute), true},
-			{2 * time.Hour, []backoff.Tier{hour, minute}, second, rest(2*time.Hour - time.Second), true},
-		} {
-			tier, rest, found := p.place(row.wait, row.avoid)
-			assert.Equal(t, row.found, found, "%+v", row)
-			if found {
-				assert.Equal(t, row.tier, tier, "%+v", row)
-				assert.Equal(t, row.rest, rest, "%+v", row)
-			}
-		}
-	}
 }
 
 func FuzzForgedRemaining(f *testing.F) {
