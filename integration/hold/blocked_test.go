@@ -101,7 +101,7 @@ func TestUnconfirmedCopyIsNotPublishedAgainAtOnce(t *testing.T) {
 	began := make(chan struct{})
 	a := start(t, plan{
 		schedule: backoff.Schedule{time.Hour, 2 * time.Hour}, concurrency: 8, publishing: uri,
-		change: func(c *config.Config) { c.Policy.PublishTimeout = time.Second },
+		change: func(c *config.Config) { c.Policy.PublishTimeout = 5 * time.Second },
 		handle: func(*message.Message) error { <-began; return errDown },
 	})
 	loseConfirms(t, proxy)
