@@ -17,15 +17,6 @@ const before, meanwhile = 300, 200 // messages that wait when an outage begins, 
 // The pauses are long enough to see the queue in one of them.
 var breaker = &retry.Breaker{Pause: 500 * time.Millisecond, MaxPause: 2 * time.Second}
 
-func TestOutageWithoutABreaker(t *testing.T) {
-	t.Parallel()
-	s := open(t, retry.Options{})
-	s.down.Store(true)
-	s.publish(0, before)
-	testapp.Eventually(t, func() bool { return s.dead() == before }, "all messages are dead letters")
-	assert.EqualValues(t, 3*before, s.calls.Load())
-}
-
 func TestOutageWithABreaker(t *testing.T) {
 	t.Parallel()
 	s := open(t, retry.Options{}, func(p *retry.Policy) { p.Breaker = breaker })
@@ -56,21 +47,6 @@ func TestOutageWithABreaker(t *testing.T) {
 	assert.Empty(t, s.Events(retry.DeadLettered))
 	assert.Empty(t, s.Events(retry.GivenBack))
 	assert.Empty(t, s.handled.Twice())
-	assert.Zero(t, s.dead())
-}
-
-// Each of a few messages is a probe more often than it has retries.
-func TestOutageWithFewMessages(t *testing.T) {
-	t.Parallel()
-	s := open(t, retry.Options{}, func(p *retry.Policy) {
-		p.Breaker = &retry.Breaker{Least: 5, Pause: 10 * time.Millisecond, MaxPause: 20 * time.Millisecond}
-	})
-	s.down.Store(true)
-	s.publish(0, 5)
-	testapp.Eventually(t, func() bool { return len(s.Events(retry.Snoozed)) >= 5*4 }, "probes fail")
-	assert.Empty(t, s.Events(retry.DeadLettered))
-	s.down.Store(false)
-	testapp.Eventually(t, func() bool { return s.handled.Len() == 5 }, "all are handled")
 	assert.Zero(t, s.dead())
 }
 
