@@ -79,14 +79,23 @@ type breakered struct {
 }
 
 // withBreaker returns a handler with a breaker of 10 messages in 10 seconds.
-func withBreaker(t *testing.T, ctx context.Context, concurrency int, change ...func(*settings)) *breakered {
+func withBreaker(t *testing.T, concurrency int, change ...func(*settings)) *breakered {
 	t.Helper()
 	b := &breakered{t: t, gate: gate.New(concurrency), valve: &valve{}}
 	b.retry, b.sent = setup(t, append([]func(*settings){tiersWait, func(c *settings) {
 		c.Policy.Breaker = &retry.Breaker{Least: 10, MaxPause: 8 * time.Second}
 	}}, change...)...)
 	b.gate.Attach(b.valve)
-	b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate})
+	b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: b.gate})
+	return b
+}
+
+// afterAPause returns a handler that lets its first probe through.
+func afterAPause(t *testing.T, concurrency int, change ...func(*settings)) *breakered {
+	t.Helper()
+	b := withBreaker(t, concurrency, change...)
+	b.outcomes(repeat(errDown, 10)...)
+	b.paused()
 	return b
 }
 
@@ -183,7 +192,7 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 			if row.change != nil {
 				change = append(change, row.change)
 			}
-			b := withBreaker(t, routed, 16, change...)
+			b := withBreaker(t, 16, change...)
 			b.outcomes(row.before...)
 			assert.Empty(t, b.gate.Paused())
 			b.outcomes(row.last...)
@@ -208,7 +217,7 @@ func rule(then retry.Action) func(*settings) {
 
 func TestBreakerCountsWithinItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
+		b := withBreaker(t, 16)
 		for range 20 {
 			b.outcomes(repeat(errDown, 9)...)
 			time.Sleep(11 * time.Second)
@@ -221,7 +230,7 @@ func TestBreakerCountsWithinItsWindow(t *testing.T) {
 func TestHowManyFailuresPauseAHandler(t *testing.T) {
 	for _, row := range []struct{ successes, failures int }{{0, 20}, {5, 15}, {10, 10}, {15, 15}, {20, 20}, {30, 30}, {50, 50}, {100, 50}, {1000, 50}} {
 		bubble(t, fmt.Sprint(row.successes), func(t *testing.T) {
-			b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
+			b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
 			for range 3 {
 				b.outcomes(repeat(nil, row.successes)...)
 				failures := 0
@@ -238,7 +247,7 @@ func TestHowManyFailuresPauseAHandler(t *testing.T) {
 
 func TestPauseDoublesUpToMaxPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
+		b := withBreaker(t, 16)
 		b.outcomes(repeat(errDown, 10)...)
 		for i, want := range []time.Duration{1, 2, 4, 8, 8, 8} {
 			assertPause(t, want*time.Second, b.paused())
@@ -271,7 +280,7 @@ func TestHandlerGoesOnStepByStep(t *testing.T) {
 		0:  {-1, 0, 1, 2, 4, 8, 16, -1}, // not known
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := withBreaker(t, routed, concurrency)
+			b := withBreaker(t, concurrency)
 			b.outcomes(repeat(errDown, 10)...)
 			b.paused()
 			for range 100 {
@@ -294,7 +303,7 @@ func TestHandlerGoesOnStepByStep(t *testing.T) {
 
 func TestRampEndsAtItsOwnRatio(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 64)
+		b := withBreaker(t, 64)
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
 		for _, limit := range []int{1, 2, 4, 8, 16, 32} {
@@ -321,9 +330,7 @@ func TestRampEndsAtItsOwnRatio(t *testing.T) {
 
 func TestProbeThatIsNoSign(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
-		b.outcomes(repeat(errDown, 10)...)
-		b.paused()
+		b := afterAPause(t, 16)
 		b.outcomes(repeat(backoff.Permanent(errDown), 5)...)
 		assert.Equal(t, 1, b.gate.Limit(), "the next message is the probe")
 		assert.Len(t, b.sent.copies, 15)
@@ -345,7 +352,7 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 		"retry after": {backoff.RetryAfter(errDown, time.Minute), "1m.orders"},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			b := withBreaker(t, routed, 16)
+			b := withBreaker(t, 16)
 			b.outcomes(repeat(errDown, 10)...)
 			msg := redelivered(b.ctx, b.sent.copies[9])
 			for i := range 10 {
@@ -363,7 +370,7 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 
 func TestMessagesInFlightAtAPauseSayNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
+		b := withBreaker(t, 16)
 		good, bad := b.start(), b.start()
 		b.outcomes(repeat(errDown, 10)...)
 		b.paused()
@@ -377,9 +384,7 @@ func TestMessagesInFlightAtAPauseSayNothing(t *testing.T) {
 
 func TestProbeThatDoesNotReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
-		b.outcomes(repeat(errDown, 10)...)
-		b.paused()
+		b := afterAPause(t, 16)
 		first := b.start()
 		time.Sleep(7900 * time.Millisecond)
 		assert.Equal(t, 1, b.gate.Limit())
@@ -418,9 +423,7 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 
 func TestSlowMessagesAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
-		b.outcomes(repeat(errDown, 10)...)
-		b.paused()
+		b := afterAPause(t, 16)
 		for range 10 {
 			end := b.start()
 			time.Sleep(5 * time.Second)
@@ -448,11 +451,10 @@ func (b *breakered) produces(published bool) {
 }
 
 func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
-	ctx := routed
 	for name, renacked := range map[string]bool{"delivered again": false, "a failure, as on RabbitMQ": true} {
 		bubble(t, name, func(t *testing.T) {
-			b := withBreaker(t, ctx, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
-			b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate, Renacked: renacked})
+			b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker.Ratio = 0.6 })
+			b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: b.gate, Renacked: renacked})
 			notPublished := func() {
 				b.produces(false)
 				if renacked {
@@ -478,11 +480,10 @@ func TestBreakerCountsAMessageThatIsNotPublishedOnce(t *testing.T) {
 }
 
 func TestFailuresAtAShutdownSayNothing(t *testing.T) {
-	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16)
+		b := withBreaker(t, 16)
 		stopping := make(chan struct{})
-		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate, Stopping: stopping})
+		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: b.gate, Stopping: stopping})
 		var ends []func(error)
 		for range 10 {
 			ends = append(ends, b.start())
@@ -497,7 +498,7 @@ func TestFailuresAtAShutdownSayNothing(t *testing.T) {
 
 func TestProbeOnItsLastTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16)
+		b := withBreaker(t, 16)
 		b.outcomes(errDown)
 		msg := redelivered(b.ctx, b.sent.copies[0])
 		msg.Metadata.Set(recordkey.Failures, "4")
@@ -513,7 +514,7 @@ func TestProbeOnItsLastTry(t *testing.T) {
 func TestRulePausesAtOnce(t *testing.T) {
 	for name, configured := range map[string]*retry.Breaker{"without Breaker": nil, "with Breaker": {MaxPause: 8 * time.Second}} {
 		bubble(t, name, func(t *testing.T) {
-			b := withBreaker(t, routed, 16, rule(retry.Pause(3*time.Second)), func(c *settings) {
+			b := withBreaker(t, 16, rule(retry.Pause(3*time.Second)), func(c *settings) {
 				c.Policy.Breaker = configured
 				if configured == nil {
 					c.Policy.Schedule = append(c.Policy.Schedule, 30*time.Second)
@@ -545,7 +546,7 @@ func TestRulePausesAtOnce(t *testing.T) {
 
 func TestRuleExtendsAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16, rule(retry.Pause(time.Minute)))
+		b := withBreaker(t, 16, rule(retry.Pause(time.Minute)))
 		straggler := b.start()
 		b.outcomes(errDown)
 		time.Sleep(40 * time.Second)
@@ -557,7 +558,7 @@ func TestRuleExtendsAPause(t *testing.T) {
 
 func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = nil })
+		b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker = nil })
 		circuit := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: 10 * time.Second})
 		calls, down := 0, true
 		h := circuit.Middleware(func(*message.Message) ([]*message.Message, error) {
@@ -589,12 +590,11 @@ func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 }
 
 func TestPauseOutlastsTheSubscription(t *testing.T) {
-	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, ctx, 16, rule(retry.Pause(time.Minute)))
+		b := withBreaker(t, 16, rule(retry.Pause(time.Minute)))
 		second := &valve{}
 		b.gate = gate.New(16)
-		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: b.gate})
+		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: b.gate})
 		detach := b.gate.Attach(b.valve)
 		straggler := b.start()
 		b.outcomes(errDown)
@@ -612,7 +612,7 @@ func TestPauseOutlastsTheSubscription(t *testing.T) {
 
 // The race detector sees a breaker that does not lock.
 func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
-	b := withBreaker(t, routed, 64, func(c *settings) {
+	b := withBreaker(t, 64, func(c *settings) {
 		c.Publisher = discard{}
 		c.Policy.Breaker = &retry.Breaker{Least: 5, Pause: time.Millisecond, MaxPause: 2 * time.Millisecond}
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(errClosedForWork), Then: retry.Pause(time.Millisecond)}}
@@ -667,7 +667,7 @@ func TestBreakerDefaultsFollowEachOther(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			row.breaker.Least = 1
-			b := withBreaker(t, routed, 16, func(c *settings) { c.Policy.Breaker = &row.breaker })
+			b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker = &row.breaker })
 			for _, want := range row.want {
 				b.outcomes(errDown)
 				if want == 0 {

@@ -37,11 +37,10 @@ func rounds(t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent
 		require.Less(t, len(tiers), 1000, "it circles: %v", tiers[:min(len(tiers), 5)])
 		tiers = append(tiers, name)
 		time.Sleep(time.Duration(tier))
-		_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			called = true
 			return h(msg)
-		})(redelivered(ctx, last))
-		require.NoError(t, err)
+		}), redelivered(ctx, last))
 	}
 	return tiers
 }
@@ -291,11 +290,10 @@ func TestDelayOfAFreshMessage(t *testing.T) {
 		msg := messageOf(routed)
 		delay.Message(msg, delay.For(time.Hour))
 		calls := 0
-		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+		handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			calls++
 			return nil, nil
-		})(msg)
-		require.NoError(t, err)
+		}), msg)
 		assert.Equal(t, 1, calls)
 		assert.Empty(t, sent.copies)
 	})

@@ -50,9 +50,8 @@ func TestMaxHoldEndsTheHoldWithBothErrors(t *testing.T) {
 }
 
 func TestShutdownEndsTheHold(t *testing.T) {
-	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(ctx)
+		ctx, cancel := context.WithCancel(routed)
 		tiered, sent := setup(t)
 		sent.fail = always(errNoBroker)
 		start := time.Now()

@@ -125,14 +125,13 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	ctx, cancel := context.WithCancel(routed)
 	w := &witness{name: "a"}
 	tiered, _ := setup(t, observedBy(nil, w))
-	_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+	handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		require.NoError(t, msg.Context().Err())
 		cancel()
 		require.ErrorIs(t, msg.Context().Err(), context.Canceled)
 		assert.Equal(t, topic, message.SubscribeTopicFromCtx(msg.Context()))
 		return nil, nil
-	})(messageOf(ctx))
-	require.NoError(t, err)
+	}), messageOf(ctx))
 
 	// Where Begin returns nil, the message keeps its context.
 	tiered, sent := setup(t, observing)
@@ -153,13 +152,12 @@ func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
 		ctx := routed
 		msg := messageOf(ctx)
 		for range 2 {
-			_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				if settle {
 					msg.Ack()
 				}
 				return nil, nil
-			})(msg)
-			require.NoError(t, err)
+			}), msg)
 			if settle {
 				break
 			}

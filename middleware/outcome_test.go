@@ -103,11 +103,10 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t 
 	msg := messageOf(routed)
 	msg.Metadata[recordkey.UnmarshalError] = "no JSON"
 	msg.Metadata[recordkey.Properties] = "raw"
-	_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+	handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 		t.Error("the handler was called")
 		return nil, nil
-	})(msg)
-	require.NoError(t, err)
+	}), msg)
 	dead := sent.only(t)
 	assert.Equal(t, "dead.orders", dead.topic)
 	assert.Equal(t, string(retry.DeadReasonUnmarshal), dead.msg.Metadata[recordkey.DeadReason])
@@ -178,23 +177,21 @@ func TestShutdownDoesNotInterruptAPublish(t *testing.T) {
 func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 	t.Run("the handler replaces payload and metadata", func(t *testing.T) {
 		tiered, sent := setup(t)
-		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.UUID, msg.Payload, msg.Metadata = "other", nil, nil
 			return nil, errDown
-		})(messageOf(routed))
-		require.NoError(t, err)
+		}), messageOf(routed))
 		assert.Equal(t, "uuid-1", sent.only(t).msg.UUID)
 		assert.Equal(t, "order 1", string(sent.only(t).msg.Payload))
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})
 	t.Run("the handler writes into payload and metadata, with DeepCopy", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = true })
-		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			msg.Payload[0] = 'X'
 			msg.Metadata["trace"] = "changed"
 			return nil, errDown
-		})(messageOf(routed))
-		require.NoError(t, err)
+		}), messageOf(routed))
 		assert.Equal(t, "order 1", string(sent.only(t).msg.Payload))
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})

@@ -20,15 +20,15 @@ import (
 )
 
 // unbound returns the middleware for messages of a subscriber that is not one of this library.
-func unbound(t *testing.T, ctx context.Context, change ...func(*settings)) *breakered {
-	b := withBreaker(t, ctx, 0, change...)
-	b.ctx, b.gate, b.valve = ctx, nil, nil
+func unbound(t *testing.T, change ...func(*settings)) *breakered {
+	b := withBreaker(t, 0, change...)
+	b.ctx, b.gate, b.valve = routed, nil, nil
 	return b
 }
 
 func TestMessagesWithoutAGateWaitBeforeTheirHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, routed)
+		b := unbound(t)
 		b.outcomes(repeat(errDown, 10)...)
 		begin := time.Now()
 		var running, most, calls atomic.Int64
@@ -71,7 +71,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 		}, "email", 20 * time.Second},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			b := unbound(t, routed, long, row.change, observing)
+			b := unbound(t, long, row.change, observing)
 			b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Owner: row.owner})
 			b.outcomes(errDown)
 			begin := time.Now()
@@ -85,7 +85,7 @@ func TestMessageIsGivenBackAfterAWait(t *testing.T) {
 
 func TestSettledMessageDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, routed, rule(retry.Pause(time.Hour)))
+		b := unbound(t, rule(retry.Pause(time.Hour)))
 		b.outcomes(errDown)
 		msg := messageOf(b.ctx)
 		msg.Ack()
@@ -96,11 +96,10 @@ func TestSettledMessageDoesNotWait(t *testing.T) {
 }
 
 func TestShutdownWhilePaused(t *testing.T) {
-	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, ctx, rule(retry.Pause(time.Hour)))
+		b := unbound(t, rule(retry.Pause(time.Hour)))
 		stopping := make(chan struct{})
-		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Stopping: stopping, Gate: gate.New(1)})
+		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Stopping: stopping, Gate: gate.New(1)})
 		b.outcomes(errDown)
 		time.AfterFunc(time.Minute, func() { close(stopping) })
 		begin := time.Now()
@@ -111,11 +110,10 @@ func TestShutdownWhilePaused(t *testing.T) {
 }
 
 func TestOperatorsPauseHoldsTheProbe(t *testing.T) {
-	ctx := routed
 	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, ctx)
+		b := unbound(t)
 		g := gate.New(0)
-		b.ctx = msgctx.NewContext(ctx, &msgctx.Subscription{Gate: g})
+		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: g})
 		g.Set(gate.Operator, 0)
 		time.AfterFunc(5*time.Minute, func() { g.Set(gate.Operator, gate.None) })
 		begin := time.Now()
@@ -132,7 +130,7 @@ func nameOf(ctx context.Context, i int) context.Context {
 func TestHandlersPauseByThemselves(t *testing.T) {
 	for name, bound := range map[string]bool{"gates": true, "no gates": false} {
 		bubble(t, name, func(t *testing.T) {
-			b := unbound(t, routed)
+			b := unbound(t)
 			contexts := make([]context.Context, 100)
 			for i := range contexts {
 				contexts[i] = nameOf(routed, i)

@@ -244,11 +244,10 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 		back := redelivered(routed, sent.only(t))
 		time.Sleep(time.Minute) // in the work queue: the handler was paused
 		calls := 0
-		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+		handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 			calls++
 			return nil, nil
-		})(redelivered(routed, sent.only(t)))
-		require.NoError(t, err)
+		}), redelivered(routed, sent.only(t)))
 		assert.Equal(t, 1, calls, "it is as old as it may be")
 		time.Sleep(time.Millisecond)
 		handles(t, tiered.Middleware(notCalled(t)), back)
@@ -302,11 +301,10 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 				c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
 			})
 			called := false
-			_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+			handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 				called = true
 				return nil, errDown
-			})(messageOf(routed))
-			require.NoError(t, err)
+			}), messageOf(routed))
 			assert.Equal(t, row.call, called)
 			require.Len(t, sent.events, 1)
 			assert.Equal(t, row.want, sent.events[0].Outcome)
