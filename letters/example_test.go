@@ -107,28 +107,6 @@ func ExampleGroups() {
 	// 1 order <n> is unknown order-2
 }
 
-// Each letter gets another payload. An error leaves the letter where it is.
-func ExampleRedrive_edit() {
-	options := letters.Redrive{
-		Filter: letters.Filter{IDs: []string{"order-1"}},
-		Edit: func(letter *letters.Letter) ([]byte, error) {
-			var order map[string]any
-			if err := json.Unmarshal(letter.Payload, &order); err != nil {
-				return nil, err
-			}
-			order["currency"] = "EUR"
-			return json.Marshal(order)
-		},
-		Note: "the currency was missing",
-	}
-	letter := failed("order-1", "no currency")
-	letter.Payload = []byte(`{"amount":5}`)
-	payload, err := options.Edit(letter)
-	fmt.Println(string(payload), err)
-	// Output:
-	// {"amount":5,"currency":"EUR"} <nil>
-}
-
 func ExampleDiscard_Validate() {
 	fmt.Println(letters.Discard{Limit: -1}.Validate())
 	// Output:

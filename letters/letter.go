@@ -1,11 +1,14 @@
 package letters
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"reflect"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -27,6 +30,17 @@ const (
 	// Unknown is a message without any record of a failure.
 	Unknown Kind = "unknown"
 )
+
+// Text returns the kind in words.
+func (k Kind) Text() string {
+	return map[Kind]string{
+		Library: "given up by the retry middleware",
+		Broker:  "dead-lettered by the broker",
+		Poison:  "given up by Watermill's PoisonQueue",
+		Orphan:  "orphan: its work queue was gone when its delay was over",
+		Unknown: "unknown: it has no record of a failure",
+	}[k]
+}
 
 // A Letter is a dead letter or an orphan. Its JSON leaves out what is empty.
 type Letter struct {
@@ -78,6 +92,50 @@ func HeaderText(value any) (kind, text string) {
 		return kind, fmt.Sprint(value)
 	}
 	return kind, string(encoded)
+}
+
+// BodyText returns a body as text, and which form that is: JSON with indents, text as it is, or hex where the body is
+// bytes. The text is not escaped.
+func BodyText(body []byte) (form, text string) {
+	var indented bytes.Buffer
+	trimmed := bytes.TrimSpace(body)
+	switch {
+	case len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') && depth(body) <= maxDepth &&
+		json.Indent(&indented, body, "", "  ") == nil:
+		return "JSON", indented.String()
+	case isText(body):
+		return "text", string(body)
+	}
+	return "hex", hex.Dump(body)
+}
+
+// maxDepth is how deep JSON is indented: each level adds spaces to each line.
+const maxDepth = 64
+
+// depth returns how deep arrays and objects are at most. It counts the brackets in texts too.
+func depth(body []byte) (deepest int) {
+	now := 0
+	for _, b := range body {
+		switch b {
+		case '[', '{':
+			now++
+			deepest = max(deepest, now)
+		case ']', '}':
+			now--
+		}
+	}
+	return deepest
+}
+
+// isText reports whether at most a tenth of a body are characters without a glyph.
+func isText(body []byte) bool {
+	odd := 0
+	for _, r := range string(body) {
+		if !unicode.IsPrint(r) && r != '\n' && r != '\t' && r != '\r' {
+			odd++
+		}
+	}
+	return utf8.Valid(body) && odd*10 <= len(body)
 }
 
 // Fresh returns a copy of a dead letter without its failure record, for handlers that forward a letter themselves:

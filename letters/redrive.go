@@ -35,8 +35,6 @@ type Redrive struct {
 	By string
 	// Note is for the history of each letter.
 	Note string
-	// Edit returns another payload for a letter. An error leaves the letter where it is, and ends the redrive.
-	Edit func(*Letter) ([]byte, error)
 	// Progress is called after every change, at most ten times a second, and once at the end. It is never called by
 	// two goroutines at the same time. It must not block.
 	Progress func(Progress)
@@ -77,7 +75,7 @@ type Discard struct {
 	DryRun bool
 	// Export gets each letter as a line of JSON before it is removed, as deadletter.Store.Export writes it. If it has
 	// a method Sync() error, as *os.File has, that is called before letters are removed. An error ends the discard.
-	// After a lost connection, up to 384 letters can be there twice. The default is none. Those of package
+	// After a lost connection, letters can be there twice. The default is none. Those of package
 	// relayletters refuse it.
 	Export io.Writer
 	// Progress is as in Redrive.

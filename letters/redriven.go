@@ -34,7 +34,7 @@ type PastRedrive struct {
 	Run        string           `json:"run,omitzero"`         // an id of the command or call that redrove it
 	At         time.Time        `json:"at,omitzero"`          // in UTC
 	By         string           `json:"by,omitzero"`          // who, such as user@host; at most 128 bytes
-	Note       string           `json:"note,omitzero"`        // such as a change of the body; at most 128 bytes
+	Note       string           `json:"note,omitzero"`        // at most 128 bytes
 	Failures   int              `json:"failures,omitzero"`    // of the record before
 	DeadReason retry.DeadReason `json:"dead_reason,omitzero"` // of the record before
 	Reason     string           `json:"reason,omitzero"`      // of the record before; at most 128 bytes

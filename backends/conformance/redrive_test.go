@@ -191,12 +191,11 @@ func redrive(t *testing.T, f *fixture) {
 
 	// Their handler fails still, so each of them dies again. A call on the same topic is refused meanwhile.
 	refused := make(chan error, 1)
-	again, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofOutage, By: "ann", Edit: func(l *letters.Letter) ([]byte, error) {
+	again, err := store.Redrive(noContext, o.queue, letters.Redrive{Filter: ofOutage, By: "ann", Progress: func(letters.Progress) {
 		if len(refused) == 0 {
 			_, err := store.Discard(noContext, o.queue, letters.Discard{})
 			refused <- err
 		}
-		return l.Payload, nil
 	}})
 	require.NoError(t, err)
 	require.ErrorIs(t, <-refused, letters.ErrBusy)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,8 +13,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tieredretry/watermill-retry/letters"
 )
 
 func TestDiscard(t *testing.T) {
@@ -25,7 +22,7 @@ func TestDiscard(t *testing.T) {
 	assert.Equal(t, summary{Total: 10, Done: 1, Other: 9}, redriven(t, 0, "dead", "discard", q.work, "--dry-run", "--reason", "0.4:"))
 
 	p := onTerminal(t, nil, "dead", "discard", q.work, "--reason", "0.[0-3]:")
-	p.answer("Remove 4 of 10 letters in "+q.dead+" for good, without a copy? [y]es, [n]o, [e]xport them first:", "n")
+	p.answer("Remove 4 of 10 letters in "+q.dead+" for good, without a copy? [y]es, [n]o:", "n")
 	r := p.wait()
 	assert.Equal(t, 0, r.code)
 	assert.Contains(t, r.stdout, "nothing is removed")
@@ -48,9 +45,8 @@ func TestDiscard(t *testing.T) {
 	q.timeouts(5)
 
 	file := filepath.Join(t.TempDir(), "letters.jsonl")
-	p = onTerminal(t, nil, "dead", "discard", q.work, "--limit", "2")
-	p.answer("[n]o", "e")
-	p.answer("File for the letters:", file)
+	p = onTerminal(t, nil, "dead", "discard", q.work, "--limit", "2", "--export", file)
+	p.answer("with a copy in "+file, "y")
 	assert.Equal(t, 0, p.wait().code)
 	q.await(q.dead, 4)
 	content, err := os.ReadFile(file)
@@ -97,8 +93,7 @@ func TestExportAndImport(t *testing.T) {
 	first, second := filepath.Join(folder, "first.jsonl"), filepath.Join(folder, "second.jsonl")
 	r := run(t, 0, "dead", "export", q.work, "-o", first)
 	assert.Contains(t, r.stdout, "3 letters of "+q.dead+" written to "+first)
-	assert.Contains(t, run(t, 64, "dead", "export", q.work, "-o", first).stderr, "replace it with --force")
-	run(t, 0, "dead", "export", q.work, "-o", first, "--force")
+	assert.Contains(t, run(t, 64, "dead", "export", q.work, "-o", first).stderr, "may have the only copy of other letters")
 	run(t, 4, "dead", "export", q.work, "-o", second, "--handler", "absent")
 	require.NoError(t, os.RemoveAll(second))
 	content, err := os.ReadFile(first)
@@ -139,58 +134,6 @@ func TestExportAndImport(t *testing.T) {
 	assert.Contains(t, run(t, 1, "dead", "import", second, "--dry-run").stdout, "dry run that stopped early")
 	assert.Equal(t, 3, q.count(q.dead))
 	assert.Contains(t, run(t, 1, "dead", "import", filepath.Join(folder, "none")).stderr, "no such file")
-}
-
-func TestEdit(t *testing.T) {
-	t.Parallel()
-	q := declare(t)
-	bodies := []string{`{"total":"5 EURO","n":1.0}`, `{"total":"5 EURO","n":1.0}`, "no line feed", "line feed\n", `{"ok":true}`, `{"ok":true}`}
-	ids := q.fill(len(bodies), func(i int, id string) amqp091.Publishing { return letter(id, timeout(i), []byte(bodies[i])) })
-	edit := func(code int, editor, id string, more ...string) result {
-		return runWith(t, code, []string{"EDITOR=" + editor}, append([]string{"dead", "edit", q.work, id}, more...)...)
-	}
-
-	assert.Contains(t, edit(0, "true", ids[0]).stdout, "the body is as before: nothing is sent")
-	assert.Contains(t, edit(0, `sh -c 'echo >> "$0"'`, ids[2]).stdout, "nothing is sent", "an editor adds a line feed")
-	assert.Contains(t, edit(1, "false", ids[0]).stderr, "nothing is sent")
-	assert.Equal(t, "{\n  \"ok\": tru\n}", written(t, edit(1, "sed -i s/true/tru/", ids[4]), "the body was JSON and is not any more"))
-	assert.Contains(t, edit(4, "true", "absent").stderr, "has the id absent")
-	assert.Equal(t, len(bodies), q.count(q.dead))
-
-	edit(0, "sed -i s/EURO/EUR/", ids[0], "--note", "INC-42", "--by", "ann")
-	edit(0, "sed -i s/EURO/EUR/", ids[1])
-	edit(0, "sed -i s/no/one/", ids[2])
-	edit(0, "sed -i s/line/LINE/", ids[3])
-	edit(0, "sed -i s/true/tru/", ids[4], "--force")
-	assert.Equal(t, 1, q.count(q.dead))
-	_, deliveries := q.take(q.work)
-	require.Len(t, deliveries, 5)
-	for i, want := range []string{`{"total":"5 EUR","n":1.0}`, `{"total":"5 EUR","n":1.0}`, "one line feed", "LINE feed\n", "{\n  \"ok\": tru\n}"} {
-		assert.Equal(t, want, string(deliveries[i].Body))
-		assert.Equal(t, ids[i], deliveries[i].Headers[uuidHeader])
-	}
-	history := deliveries[0].Headers[letters.RedrivenKey].(string)
-	assert.Contains(t, history, fmt.Sprintf("body edited, %d to %d bytes: INC-42", len(bodies[0]), len(bodies[0])-1))
-	assert.Contains(t, history, `"by":"ann"`)
-
-	// What the user wrote is kept where it cannot be sent.
-	_, err := q.channel.QueueDelete(q.work, false, false, false)
-	require.NoError(t, err)
-	assert.Equal(t, "{\n  \"ok\": false\n}", written(t, edit(1, "sed -i s/true/false/", ids[5]), "does not exist"))
-	assert.Equal(t, 1, q.count(q.dead))
-}
-
-// written returns what the user wrote in an editor and could not be sent.
-func written(t *testing.T, r result, why string) string {
-	t.Helper()
-	assert.Contains(t, r.stderr, why)
-	_, file, found := strings.Cut(r.stderr, "what you have written is in ")
-	require.True(t, found, r.stderr)
-	file = strings.TrimSpace(file)
-	t.Cleanup(func() { _ = os.RemoveAll(filepath.Dir(file)) })
-	content, err := os.ReadFile(file)
-	require.NoError(t, err)
-	return string(content)
 }
 
 // varying are headers of the broker and of the publisher, in an export.

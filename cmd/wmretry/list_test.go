@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -108,27 +106,6 @@ func TestFullDisk(t *testing.T) {
 	assert.Equal(t, 3, q.count(q.dead))
 }
 
-// TestExportIntoAPipe: --force does not replace what is no file.
-func TestExportIntoAPipe(t *testing.T) {
-	t.Parallel()
-	q := declare(t)
-	q.timeouts(3)
-	name := filepath.Join(t.TempDir(), "pipe")
-	require.NoError(t, exec.Command("mkfifo", name).Run())
-	reader, err := os.OpenFile(name, os.O_RDWR, 0) // opens without a writer
-	require.NoError(t, err)
-	defer func() { _ = reader.Close() }()
-	run(t, 0, "dead", "export", q.work, "-o", name, "--force")
-	info, err := os.Stat(name)
-	require.NoError(t, err)
-	require.Equal(t, os.ModeNamedPipe, info.Mode().Type())
-	lines := bufio.NewScanner(reader)
-	for range 3 {
-		require.True(t, lines.Scan())
-		assert.Contains(t, lines.Text(), q.dead)
-	}
-}
-
 func TestListOnTerminal(t *testing.T) {
 	t.Parallel()
 	q := declare(t)
@@ -148,7 +125,7 @@ func TestListOnTerminal(t *testing.T) {
 	assert.Contains(t, plain, "long…")
 
 	for _, off := range []struct{ environ, args []string }{
-		{[]string{"NO_COLOR=1"}, nil}, {[]string{"TERM=dumb"}, nil}, {nil, []string{"--no-color"}}, {nil, []string{"--json"}},
+		{[]string{"NO_COLOR=1"}, nil}, {[]string{"TERM=dumb"}, nil}, {nil, []string{"--json"}},
 	} {
 		for _, args := range [][]string{{"dead", "list", q.work}, {"dead", "list", q.work, "--group"}} {
 			r := onTerminal(t, off.environ, append(args, off.args...)...).wait()
@@ -176,7 +153,7 @@ func TestHostileLetters(t *testing.T) {
 	shown := strings.Split(strings.Split(run(t, 0, "dead", "list", q.work).stdout, "\n")[1], "  ")[0]
 	for _, args := range [][]string{
 		{"dead", "list", q.work}, {"dead", "list", q.work, "--json"}, {"dead", "list", q.work, "--group"}, {"dead", "list", q.work, "--group", "--json"},
-		{"dead", "show", q.work, shown}, {"dead", "show", q.work, shown, "--json"}, {"dead", "show", q.work, shown, "--body", "text"},
+		{"dead", "show", q.work, shown}, {"dead", "show", q.work, shown, "--json"},
 		{"dead", "redrive", q.work, "--ids", shown, "--dry-run"}, {"dead", "redrive", q.work, "--note", hostile[:8], "--dry-run"},
 	} {
 		r := run(t, 0, args...)
@@ -214,13 +191,8 @@ func TestShow(t *testing.T) {
 	}
 	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[1]).stdout, "(19 bytes, text)\na line\nand another\n")
 	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[2]).stdout, "(3 bytes, hex)\n00000000  00 01 ff")
-	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[2], "--body", "text").stdout, `\x00\x01\xff`)
-	for i, body := range bodies {
-		assert.Equal(t, body, run(t, 0, "dead", "show", q.work, ids[i], "--body", "raw").stdout)
-	}
 	assert.Equal(t, "array", lines[listed](t, run(t, 0, "dead", "show", q.work, ids[0], "--json").stdout)[0].HeaderTypes["items"])
 	assert.Contains(t, run(t, 4, "dead", "show", q.work, "absent").stderr, "`wmretry dead list` prints the ids")
-	assert.Equal(t, 64, onTerminal(t, nil, "dead", "show", q.work, ids[0], "--body", "raw").wait().code)
 }
 
 // TestShowTraceparent: the failure record leads to the span of the last attempt, whatever header the producer has written.
@@ -260,17 +232,7 @@ func TestNames(t *testing.T) {
 
 	r := run(t, 1, "dead", "list", q.work+"x")
 	assert.Contains(t, r.stderr, "the queue does not exist")
-	assert.Contains(t, r.stderr, "work queues with a dead-letter queue are ")
-	lone := unique(t, "wmretry_lone")
-	_, err := q.channel.QueueDeclare(lone, false, false, true, false, nil) // exclusive: it ends with the connection
-	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		return strings.Contains(run(t, 1, "dead", "list", lone).stderr, "where that queue itself has the letters, use --as-is")
-	}, patience, 100*time.Millisecond)
-	r = run(t, 1, "orphans", "list", "--prefix", lone)
-	assert.Contains(t, r.stderr, "there are no orphans with the prefix "+lone)
-	r = run(t, 1, "dead", "list", lone, "--management", "http://127.0.0.1:1")
-	assert.Contains(t, r.stderr, "the queues cannot be listed here")
+	assert.Contains(t, r.stderr, "use --as-is")
 }
 
 // TestPermissions: the command prints what the user may not do, and what is wrong with its password or virtual host.

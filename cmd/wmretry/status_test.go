@@ -101,54 +101,37 @@ func TestStatus(t *testing.T) {
 	assert.WithinDuration(t, time.Now().Add(2*time.Hour), w.Tiers[1].NextDue, 5*time.Minute)
 	assert.False(t, w.Tiers[1].Retired)
 
-	all := run(t, 0, "status", "--prefix", q.prefix, "--no-color").stdout
-	assert.Regexp(t, `(?m)^`+q.work+` +0 +0 +0 +0 +no consumer: (paused, or )?its app is down$`, all)
+	all := run(t, 0, "status", "--prefix", q.prefix).stdout
+	assert.Regexp(t, `(?m)^`+q.work+` +0 +0 +0 +0 +no consumer: paused, or its app is down$`, all)
 	assert.Regexp(t, `(?m)^  tier 2h +4 +4 +0 +0 +within 2h$`, all)
 	assert.NotContains(t, all, "tier 1h ", "an empty tier")
 	assert.Regexp(t, `(?m)^  dead letters +3 +3 +0 +0$`, all)
 	assert.Regexp(t, `(?m)^`+q.prefix+`\.orphans +0`, all)
 	assert.NotContains(t, all, "\x1b")
 
-	retired := run(t, 0, "status", q.work, "--prefix", q.prefix, "--schedule", "1h").stdout
-	assert.Regexp(t, `(?m)^  tier 2h +4 +4 +0 +0 +within 2h +retired$`, retired)
-	assert.Contains(t, retired, "wmretry tiers drain "+q.work+" 2h --schedule 1h --prefix "+q.prefix)
 	assert.Regexp(t, `absent +- +- +- +- +does not exist`, run(t, 0, "status", "absent", "--prefix", q.prefix).stdout)
 }
 
 // TestStatusWithoutManagement: through the proxy, the guessed address of the management API does not answer.
 func TestStatusWithoutManagement(t *testing.T) {
 	t.Parallel()
-	q := declareWith(t, time.Hour)
-	q.timeouts(2)
-	q.wait("1h", 1)
 	_, address := newProxy(t)
-	environ := []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL="}
-	r := runWith(t, 0, environ, "status", q.work, "--prefix", q.prefix, "--schedule", "1h 3h", "--json")
-	w, _ := q.statusOf(t, r.stdout)
-	require.Len(t, w.Tiers, 2)
-	assert.Equal(t, []int{2, 1}, []int{w.Dead.Messages, w.Tiers[0].Messages})
-	assert.True(t, w.Tiers[1].Missing)
-	assert.Contains(t, r.stderr, "without the management API")
-	r = runWith(t, 1, environ, "status", "--prefix", q.prefix)
-	assert.Contains(t, r.stderr, "name its address with --management, or name the work queues")
-	r = runWith(t, 1, append(environ, "AMQP_MANAGEMENT_URL=http://127.0.0.1:1"), "status", q.work)
+	r := runWith(t, 1, []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL="}, "status")
+	assert.Contains(t, r.stderr, "does not answer")
+	r = runWith(t, 1, []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL=http://127.0.0.1:1"}, "status", "orders")
 	assert.Contains(t, r.stderr, "the management API at 127.0.0.1:1 does not answer")
 }
 
 func TestWrongUseOfStatusTiersAndTopology(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"no work queue is named":                {"status", "--schedule", "1s"},
-		"is set without --schedule":             {"status", "--jitter", "0.1"},
-		"needs QUEUE and TIER":                  {"tiers", "drain", "orders"},
-		"want the spelling":                     {"tiers", "drain", "orders", "60s"},
-		"only the schedule shows":               {"tiers", "prune", "--queue", "orders"},
-		"did you mean drain?":                   {"tiers", "drian"},
-		"use --queue orders":                    {"topology", "plan"},
-		"--schedule is missing":                 {"topology", "apply", "--queue", "orders"},
-		"it must be one of definitions":         {"topology", "export", "--queue", "orders", "--schedule", "1s", "--format", "xml"},
-		"--file and --schedule are both set":    {"topology", "plan", "--file", "x.json", "--schedule", "1s"},
-		`"50 per second" is not a number of le`: {"tiers", "drain", "orders", "1s", "--rate", "50 per second"},
+		"needs QUEUE and TIER":                   {"tiers", "drain", "orders"},
+		"want the spelling":                      {"tiers", "drain", "orders", "60s"},
+		"did you mean drain?":                    {"tiers", "drian"},
+		"use --queue orders":                     {"topology", "plan"},
+		"--schedule is missing":                  {"tiers", "prune", "--queue", "orders"},
+		"--file and --queue or --schedule are b": {"topology", "plan", "--file", "x.json", "--schedule", "1s"},
+		`"50 per second" is not a number of le`:  {"tiers", "drain", "orders", "1s", "--rate", "50 per second"},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()

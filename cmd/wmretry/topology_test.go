@@ -20,11 +20,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/export"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -64,12 +62,6 @@ func TestTopology(t *testing.T) {
 	assert.Equal(t, "No drift: everything is there.\n", r.stdout+r.stderr)
 	assert.Equal(t, "No drift: everything is there.\n", run(t, 0, append([]string{"topology", "plan"}, of...)...).stdout)
 
-	t.Run("without the management API", func(t *testing.T) {
-		_, address := newProxy(t)
-		r := runWith(t, 0, []string{"AMQP_URL=" + address, "AMQP_MANAGEMENT_URL="}, append([]string{"topology", "plan"}, of...)...)
-		assert.Contains(t, r.stdout, "bindings and policies are not compared")
-		assert.Contains(t, r.stdout, "No drift")
-	})
 	t.Run("conflict", func(t *testing.T) {
 		flags := []string{"--queue", "orders_" + name, "--prefix", name, "--schedule", "1h"}
 		r := run(t, 2, append([]string{"topology", "plan"}, flags...)...)
@@ -84,23 +76,11 @@ func TestExportedDefinitionsHaveNoDrift(t *testing.T) {
 	t.Parallel()
 	name := unique(t, "wmretry_export")
 	t.Cleanup(func() { removeAll(t, name) })
-	flags := []string{"--queue", "orders_" + name, "--queue", "mails_" + name, "--group", "slow_" + name, "--extra-tiers", "1h", "--prefix", name, "--schedule", "1h 2h"}
+	flags := []string{"--queue", "orders_" + name, "--queue", "mails_" + name, "--prefix", name, "--schedule", "1h 2h"}
 	client := managementOf(t)
 	post(t, client, run(t, 0, append([]string{"topology", "export"}, flags...)...).stdout)
 	assert.False(t, planOf(t, 0, append([]string{"topology", "plan"}, flags...)...).Drift)
-	policies := run(t, 0, append([]string{"topology", "export", "--format", "policies"}, flags...)...).stdout
-	post(t, client, policies)
-	t.Cleanup(func() {
-		all, err := client.ListPoliciesIn("/")
-		require.NoError(t, err)
-		for _, p := range all {
-			if strings.Contains(p.Name, name) {
-				_, _ = client.DeletePolicy("/", p.Name)
-			}
-		}
-	})
-	assert.False(t, planOf(t, 0, append([]string{"topology", "plan"}, flags...)...).Drift, "the policies are not in the way")
-	r := runWith(t, 0, []string{"AMQP_URL="}, append([]string{"topology", "export", "--format", "permissions"}, flags...)...)
+	r := runWith(t, 0, []string{"AMQP_URL="}, append([]string{"topology", "export", "--permissions"}, flags...)...)
 	assert.Contains(t, r.stdout, "orders_"+name, "it needs no broker")
 }
 
@@ -124,25 +104,25 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 	t.Cleanup(func() { removeAll(t, name) })
 	work, other := "orders_"+name, "other_"+name
 	flags := []string{"--queue", work, "--prefix", name, "--schedule", "100ms 1h"}
-	exported := run(t, 0, append([]string{"topology", "export", "--format", "permissions"}, flags...)...).stdout
-	wanted := export.Topology{Vhost: "/", Wanted: []drift.Wanted{{
-		Topology: topology.Config{Prefix: name, Tiers: backoff.Schedule{100 * time.Millisecond, time.Hour}.Tiers()}, Queue: topology.Queue{Name: work, Durable: true},
-	}}}
+	exported := run(t, 0, append([]string{"topology", "export", "--permissions"}, flags...)...).stdout
 	address := map[string][]string{}
 	client := managementOf(t)
-	for _, role := range wanted.Roles() {
-		command := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '/' ` + role.Name + ` '(.*)' '(.*)' '(.*)'$`).FindStringSubmatch(exported)
-		require.Equal(t, []string{role.Configure, role.Write, role.Read}, command[1:], role.Name)
-		user := name + "_" + role.Name
-		_, err := client.PutUser(user, rabbithole.UserSettings{Password: "canary", Tags: rabbithole.UserTags{role.Tag}})
+	commands := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '/' (\w+) '(.*)' '(.*)' '(.*)'$`)
+	for _, command := range commands.FindAllStringSubmatch(exported, -1) {
+		role, tag := command[1], ""
+		if strings.Contains(exported, "rabbitmqctl set_user_tags "+role+" management\n") {
+			tag = "management"
+		}
+		user := name + "_" + role
+		_, err := client.PutUser(user, rabbithole.UserSettings{Password: "canary", Tags: rabbithole.UserTags{tag}})
 		require.NoError(t, err)
 		t.Cleanup(func() { _, _ = client.DeleteUser(user) })
-		_, err = client.UpdatePermissionsIn("/", user, rabbithole.Permissions{Configure: role.Configure, Write: role.Write, Read: role.Read})
+		_, err = client.UpdatePermissionsIn("/", user, rabbithole.Permissions{Configure: command[2], Write: command[3], Read: command[4]})
 		require.NoError(t, err)
 		uri, err := url.Parse(brokerURL(t))
 		require.NoError(t, err)
 		uri.User = url.UserPassword(user, "canary")
-		address[role.Name] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
+		address[role] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
 	}
 	as := func(code int, role string, args ...string) result {
 		t.Helper()
@@ -155,7 +135,7 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 	publishOrphan(t, q)
 
 	assert.Len(t, lines[map[string]any](t, as(0, "viewer", "dead", "list", work, "--json").stdout), 3)
-	as(0, "viewer", "orphans", "list")
+	as(0, "viewer", "dead", "list", name+".orphans")
 	as(0, "viewer", "dead", "export", work, "-o", filepath.Join(t.TempDir(), "letters.jsonl"))
 	as(0, "viewer", "status")
 	assert.Contains(t, as(1, "viewer", "dead", "redrive", work).stderr, "ACCESS_REFUSED")
@@ -163,16 +143,16 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 
 	assert.Contains(t, as(0, "redriver", "dead", "redrive", work, "--limit", "2").stdout, "2  sent back")
 	q.await(work, 2)
-	as(0, "redriver", "orphans", "redrive")
+	as(0, "redriver", "dead", "redrive", name+".orphans")
 	q.await(work, 3)
 	copied := filepath.Join(t.TempDir(), "letters.jsonl")
 	as(0, "redriver", "dead", "discard", work, "--yes", "--export", copied)
 	as(0, "redriver", "dead", "import", copied)
 	q.await(q.dead, 1)
-	assert.Contains(t, as(1, "redriver", "tiers", "drain", work, "1h", "--force").stderr, "ACCESS_REFUSED")
+	assert.Contains(t, as(1, "redriver", "tiers", "drain", work, "1h").stderr, "ACCESS_REFUSED")
 
 	q.wait("1h", 2)
-	as(0, "operator", "tiers", "drain", work, "1h", "--force")
+	as(0, "operator", "tiers", "drain", work, "1h")
 	q.await(work, 5)
 	as(0, "operator", "topology", "plan", "--queue", work, "--schedule", "100ms 1h")
 	_, err := q.channel.QueueDelete(q.dead, false, false, false)

@@ -2,7 +2,6 @@ package deadletter_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -120,18 +119,6 @@ func TestRedriveOfSomeLetters(t *testing.T) {
 	assert.Equal(t, count-2, summary.Total)
 	assert.Equal(t, 7, summary.Done)
 	p.handled.Wait(t, 9, soon)
-	p.all(t, count)
-
-	var changed atomic.Int64
-	summary, err = p.redrive(t, letters.Redrive{Edit: func(l *letters.Letter) ([]byte, error) {
-		if changed.Add(1) == 4 {
-			return nil, errors.New("no currency")
-		}
-		return append([]byte("edited "), l.Payload...), nil
-	}})
-	require.ErrorContains(t, err, "no currency")
-	assert.Equal(t, 3, summary.Done)
-	p.handled.Wait(t, 12, soon)
 	p.all(t, count)
 }
 

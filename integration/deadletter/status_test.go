@@ -1,27 +1,19 @@
 package deadletter_test
 
 import (
-	"fmt"
 	"net/url"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
-	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A board declares work queues whose names no other test uses, and opens stores of them.
@@ -114,9 +106,6 @@ func (b board) retired(w deadletter.WorkQueue) (tiers []string) {
 		if tier.Group != "" {
 			word += " shared"
 		}
-		if tier.Missing {
-			word += " missing"
-		}
 		tiers = append(tiers, word)
 	}
 	return tiers
@@ -156,7 +145,7 @@ func TestStatus(t *testing.T) {
 	store := b.store(true)
 	var status deadletter.Status
 	broker.Eventually(t, 90*time.Second, func() bool {
-		status, err = store.Status(t.Context(), nil)
+		status, err = store.Status(t.Context())
 		if err != nil {
 			return false
 		}
@@ -190,35 +179,13 @@ func TestStatus(t *testing.T) {
 		func(w deadletter.WorkQueue) bool { return w.Name == b.queue("gone") }))
 
 	t.Run("names", func(t *testing.T) {
-		named, err := store.Status(t.Context(), nil, b.queue("orders"), b.queue("absent"))
+		named, err := store.Status(t.Context(), b.queue("orders"), b.queue("absent"))
 		require.NoError(t, err)
 		require.Len(t, named.Queues, 2)
 		assert.True(t, named.Queues[0].Missing && named.Queues[0].Dead.Missing, "a work queue that does not exist")
 		assert.Empty(t, named.Stray)
-	})
-	t.Run("topologies", func(t *testing.T) {
-		with, err := store.Status(t.Context(),
-			[]topology.Topology{b.of("orders", "", 2*time.Hour, 3*time.Hour), b.of("quiet", "shop", 4*time.Hour)})
-		require.NoError(t, err)
-		assert.Equal(t, []string{"1h!", "2h", "3h missing"}, b.retired(find(t, with, b.queue("orders"))))
-		assert.Equal(t, []string{"1h! shared", "4h shared missing"}, b.retired(find(t, with, b.queue("quiet"))))
-		assert.Equal(t, []string{"1h! shared"}, b.retired(find(t, with, b.queue("classic"))), "a tier of the same group")
-		assert.Equal(t, []string{"1h!"}, b.retired(find(t, with, b.queue("lost"))))
-	})
-	t.Run("without the management API", func(t *testing.T) {
-		plain := b.store(false)
-		_, err := plain.Status(t.Context(), nil)
-		require.ErrorContains(t, err, "name the work queues, or set Management")
-		byName, err := plain.Status(t.Context(), []topology.Topology{b.of("orders", "", time.Hour, 3*time.Hour)},
-			b.queue("lost"), b.queue("orders"))
-		require.NoError(t, err)
-		require.Len(t, byName.Queues, 2)
-		w := find(t, byName, b.queue("orders"))
-		assert.Equal(t, []string{"1h", "3h missing"}, b.retired(w))
-		assert.Equal(t, []int{1, 3, 2, 1}, []int{w.Messages, w.Tiers[0].Messages, w.Dead.Messages, byName.Orphans.Messages})
-		assert.Equal(t, byName.At.Add(time.Hour), w.Tiers[0].NextDue)
-		w = find(t, byName, b.queue("lost"))
-		assert.True(t, w.Missing && !w.Dead.Missing)
+		_, err = b.store(false).Status(t.Context())
+		require.ErrorContains(t, err, "Config.Management is empty")
 	})
 }
 
@@ -235,7 +202,7 @@ func TestStatusIsFresh(t *testing.T) {
 		b.wait(orders, "1h", "waits")
 		_, err := broker.Channel(t).Consume(b.queue("orders"), "", false, false, false, false, nil)
 		require.NoError(t, err)
-		status, err := store.Status(t.Context(), nil, b.queue("orders"))
+		status, err := store.Status(t.Context(), b.queue("orders"))
 		require.NoError(t, err)
 		w := find(t, status, b.queue("orders"))
 		assert.Equal(t, []int{n, n, n}, []int{w.Dead.Ready, w.Dead.Messages, w.Consumers})
@@ -243,90 +210,4 @@ func TestStatusIsFresh(t *testing.T) {
 		assert.Equal(t, n, w.Tiers[0].Messages)
 		assert.Equal(t, status.At.Add(time.Hour), w.Tiers[0].NextDue)
 	}
-}
-
-// TestStatusTellsAPauseFromAnAppThatIsDown: with a handler that is paused, also across a reconnect, and after its app
-// has ended. The virtual host has no other app.
-func TestStatusTellsAPauseFromAnAppThatIsDown(t *testing.T) {
-	t.Parallel()
-	client, name := broker.Management(t), broker.Name(t, "pause")
-	address, err := url.Parse(broker.URL(t))
-	require.NoError(t, err)
-	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
-	_, err = client.UpdatePermissionsIn(name, client.Username,
-		rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
-	require.NoError(t, err)
-	address.Path = "/" + name
-	api, err := url.Parse(client.Endpoint)
-	require.NoError(t, err)
-	api.User = url.UserPassword(client.Username, client.Password)
-
-	rabbit, err := config.Connect(config.Config{
-		AMQP: amqp.NewDurableQueueConfig(address.String()), Policy: retry.Policy{Schedule: backoff.Schedule{time.Minute}},
-	}, nil)
-	require.NoError(t, err)
-	router := message.NewDefaultRouter(nil)
-	handled := make(chan string, 1)
-	rabbit.AddConsumerHandler(router, "billing", "orders",
-		func(msg *message.Message) error { handled <- msg.UUID; return nil })
-	stop := testapp.Start(t, router)
-
-	why := func(management string) string {
-		store, err := deadletter.Open(deadletter.Config{URI: address.String(), Management: management}, nil)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, store.Close()) }()
-		status, err := store.Status(t.Context(), nil, "orders")
-		require.NoError(t, err)
-		return find(t, status, "orders").NoConsumer
-	}
-	becomes := func(management, want string) {
-		t.Helper()
-		broker.Eventually(t, soon, func() bool { return why(management) == want }, "it is %q", want)
-	}
-	becomes(api.String(), "")
-	require.NoError(t, rabbit.Pause("billing"))
-	becomes(api.String(), "paused, or its app is down")
-	becomes("", "paused, or its app is down")
-
-	for _, connection := range connectionsOf(t, client, name) {
-		_, err := client.CloseConnection(connection)
-		require.NoError(t, err)
-	}
-	broker.Eventually(t, soon, func() bool {
-		return rabbit.Health().Links[0].Reconnects > 0 && rabbit.Health().Ready() == nil
-	}, "the app is connected again")
-	becomes(api.String(), "paused, or its app is down")
-	require.NoError(t, rabbit.Resume("billing"))
-	require.NoError(t, rabbit.Publisher().Publish("orders", message.NewMessage("order-1", nil)))
-	assert.Equal(t, "order-1", broker.Receive(t, handled, "the handler goes on"))
-
-	stop()
-	require.NoError(t, rabbit.Close())
-	becomes(api.String(), "its app is down")
-	untagged := broker.User(t, "", "", ".*")
-	_, err = client.PutUser(untagged, rabbithole.UserSettings{Password: untagged, Tags: rabbithole.UserTags{"management"}})
-	require.NoError(t, err)
-	_, err = client.UpdatePermissionsIn(name, untagged, rabbithole.Permissions{Read: ".*"})
-	require.NoError(t, err)
-	api.User = url.UserPassword(untagged, untagged)
-	becomes(api.String(), "paused, or its app is down")
-}
-
-// connectionsOf waits until the management API shows both connections of an app, and returns their names.
-func connectionsOf(t *testing.T, client *rabbithole.Client, vhost string) (names []string) {
-	t.Helper()
-	broker.Eventually(t, soon, func() bool {
-		all, err := client.ListVhostConnections(vhost)
-		require.NoError(t, err)
-		names = nil
-		for _, connection := range all {
-			if strings.HasPrefix(fmt.Sprint(connection.ClientProperties["connection_name"]), "watermill-retry ") {
-				names = append(names, connection.Name)
-			}
-		}
-		return len(names) == 2
-	}, "two connections")
-	return names
 }

@@ -111,7 +111,7 @@ func TestPrune(t *testing.T) {
 	require.ErrorContains(t, err, "Config.Management is empty")
 	store := b.store(true)
 	broker.Eventually(t, 60*time.Second, func() bool {
-		status, err := store.Status(t.Context(), nil, b.queue("orders"))
+		status, err := store.Status(t.Context(), b.queue("orders"))
 		return err == nil && len(status.Queues[0].Tiers) == 3 && status.Queues[0].Tiers[2].Messages == 2
 	}, "the figures of the management API")
 	dry := now

@@ -1,4 +1,4 @@
-// Package drift_test compares topologies with a broker, with and without the management API.
+// Package drift_test compares topologies with a broker, by the management API.
 package drift_test
 
 import (
@@ -50,16 +50,12 @@ func (s shop) wanted(base, group string, change func(*drift.Wanted)) drift.Wante
 	return w
 }
 
-func (s shop) config(management bool) drift.Config {
-	config := drift.Config{URI: broker.URL(s.t)}
-	if management {
-		client := broker.Management(s.t)
-		address, err := url.Parse(client.Endpoint)
-		require.NoError(s.t, err)
-		address.User = url.UserPassword(client.Username, client.Password)
-		config.Management = address.String()
-	}
-	return config
+func (s shop) config() drift.Config {
+	client := broker.Management(s.t)
+	address, err := url.Parse(client.Endpoint)
+	require.NoError(s.t, err)
+	address.User = url.UserPassword(client.Username, client.Password)
+	return drift.Config{URI: broker.URL(s.t), Management: address.String()}
 }
 
 func (s shop) compare(config drift.Config, wanted ...drift.Wanted) drift.Report {
@@ -69,84 +65,69 @@ func (s shop) compare(config drift.Config, wanted ...drift.Wanted) drift.Report 
 	return report
 }
 
-// both are the two ways to compare.
-var both = map[string]bool{"with the management API": true, "without": false}
-
 func TestApplyLeavesNoDrift(t *testing.T) {
 	t.Parallel()
-	for name, management := range both {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t)
-			config := s.config(management)
-			classic := s.wanted("classic", "group", func(w *drift.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
-			wanted := []drift.Wanted{s.wanted("orders", "", nil), s.wanted("quiet", "group", nil), classic}
-			report := s.compare(config, wanted...)
-			assert.True(t, report.Drifted())
-			assert.Empty(t, report.Of(drift.Conflict))
-			missing := 3 + 3 + 1 + 2 + 2 + 1 + 4 + 2 // work queues, dead-letter queues, orphans, tiers, tiers of the group, inbox, exchanges
-			if management {
-				missing += 1 + 1 + 2*2 + 1 + 2 + 2*3 + 2 // bindings of the orphans, and of each work queue
-			}
-			assert.Len(t, report.Of(drift.Create), missing, "%v", report)
-			applied, err := drift.Apply(t.Context(), config, wanted...)
-			require.NoError(t, err)
-			assert.Equal(t, report, applied)
-			after := s.compare(config, wanted...)
-			assert.False(t, after.Drifted(), "%v", after)
-			again, err := drift.Apply(t.Context(), config, wanted...)
-			require.NoError(t, err)
-			assert.Equal(t, after, again, "it may be repeated")
-		})
-	}
+	s := newShop(t)
+	config := s.config()
+	classic := s.wanted("classic", "group", func(w *drift.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
+	wanted := []drift.Wanted{s.wanted("orders", "", nil), s.wanted("quiet", "group", nil), classic}
+	report := s.compare(config, wanted...)
+	assert.True(t, report.Drifted())
+	assert.Empty(t, report.Of(drift.Conflict))
+	missing := 3 + 3 + 1 + 2 + 2 + 1 + 4 + 2 // work queues, dead-letter queues, orphans, tiers, tiers of the group, inbox, exchanges
+	missing += 1 + 1 + 2*2 + 1 + 2 + 2*3 + 2 // bindings of the orphans, and of each work queue
+	assert.Len(t, report.Of(drift.Create), missing, "%v", report)
+	applied, err := drift.Apply(t.Context(), config, wanted...)
+	require.NoError(t, err)
+	assert.Equal(t, report, applied)
+	after := s.compare(config, wanted...)
+	assert.False(t, after.Drifted(), "%v", after)
+	again, err := drift.Apply(t.Context(), config, wanted...)
+	require.NoError(t, err)
+	assert.Equal(t, after, again, "it may be repeated")
 }
 
 func TestConflictsAreExplained(t *testing.T) {
 	t.Parallel()
-	for name, management := range both {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t)
-			channel := broker.Channel(t)
-			before := s.wanted("orders", "", func(w *drift.Wanted) { w.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} })
-			require.NoError(t, topology.New(before.Topology, before.Queue).Declare(channel))
-			require.NoError(t, channel.ExchangeDelete(s.name+".orphans", false, false))
-			require.NoError(t, channel.ExchangeDeclare(s.name+".orphans", "topic", true, false, false, false, nil))
-			now := s.wanted("orders", "", func(w *drift.Wanted) {
-				w.Queue.Arguments = amqp091.Table{"x-max-priority": int64(3)}
-				w.Topology.DeadLetters.MaxLength = 1000
-				w.Topology.TierArguments = amqp091.Table{"x-max-length": 10}
-			})
-			report := s.compare(s.config(management), now)
-			assert.True(t, report.Drifted())
-			have := map[string]string{}
-			for _, d := range report.Of(drift.Conflict) {
-				have[d.Name+" "+d.Argument] = d.Have + " " + d.Want
-				assert.Contains(t, d.Reason, "RabbitMQ cannot change the arguments")
-				assert.NotEmpty(t, d.Advice)
-			}
-			tier := s.queue("orders") + "." + s.name
-			assert.Equal(t, map[string]string{
-				s.queue("orders") + " x-max-priority":    "none 3",
-				s.queue("orders") + ".dead x-max-length": "none 1000",
-				s.queue("orders") + ".dead x-overflow":   "none drop-head",
-				tier + ".1s x-max-length":                "none 10",
-				tier + ".1m x-max-length":                "none 10",
-				s.name + ".orphans type":                 "topic fanout",
-			}, have)
-			_, err := drift.Apply(t.Context(), s.config(management), now)
-			require.ErrorIs(t, err, drift.ErrConflict)
-			for _, d := range report.Of(drift.Conflict) {
-				if d.Name == s.queue("orders")+".dead" && d.Argument == "x-max-length" {
-					assert.Contains(t, d.String(), `rabbitmqctl set_policy -p '/' --apply-to queues`)
-					assert.Contains(t, d.String(), `{"max-length":1000}`)
-				}
-			}
-		})
+	s := newShop(t)
+	channel := broker.Channel(t)
+	before := s.wanted("orders", "", func(w *drift.Wanted) { w.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} })
+	require.NoError(t, topology.New(before.Topology, before.Queue).Declare(channel))
+	require.NoError(t, channel.ExchangeDelete(s.name+".orphans", false, false))
+	require.NoError(t, channel.ExchangeDeclare(s.name+".orphans", "topic", true, false, false, false, nil))
+	now := s.wanted("orders", "", func(w *drift.Wanted) {
+		w.Queue.Arguments = amqp091.Table{"x-max-priority": int64(3)}
+		w.Topology.DeadLetters.MaxLength = 1000
+		w.Topology.TierArguments = amqp091.Table{"x-max-length": 10}
+	})
+	report := s.compare(s.config(), now)
+	assert.True(t, report.Drifted())
+	have := map[string]string{}
+	for _, d := range report.Of(drift.Conflict) {
+		have[d.Name+" "+d.Argument] = d.Have + " " + d.Want
+		assert.Contains(t, d.Reason, "RabbitMQ cannot change the arguments")
+		assert.NotEmpty(t, d.Advice)
+	}
+	tier := s.queue("orders") + "." + s.name
+	assert.Equal(t, map[string]string{
+		s.queue("orders") + " x-max-priority":    "none 3",
+		s.queue("orders") + ".dead x-max-length": "none 1000",
+		s.queue("orders") + ".dead x-overflow":   "none drop-head",
+		tier + ".1s x-max-length":                "none 10",
+		tier + ".1m x-max-length":                "none 10",
+		s.name + ".orphans type":                 "topic fanout",
+	}, have)
+	_, err := drift.Apply(t.Context(), s.config(), now)
+	require.ErrorIs(t, err, drift.ErrConflict)
+	for _, d := range report.Of(drift.Conflict) {
+		if d.Name == s.queue("orders")+".dead" && d.Argument == "x-max-length" {
+			assert.Contains(t, d.String(), `rabbitmqctl set_policy -p '/' --apply-to queues`)
+			assert.Contains(t, d.String(), `{"max-length":1000}`)
+		}
 	}
 }
 
-// TestDriftAfterDeletions: deleted bindings are seen by the management API only.
+// TestDriftAfterDeletions: deleted queues and bindings are declared again.
 func TestDriftAfterDeletions(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
@@ -163,17 +144,16 @@ func TestDriftAfterDeletions(t *testing.T) {
 		return names
 	}
 	tier := s.queue("orders") + "." + s.name + ".1m"
-	assert.Equal(t, []string{"queue " + tier}, names(s.compare(s.config(false), w).Of(drift.Create)))
 	assert.Equal(t, []string{
 		"queue " + tier, "binding " + tier + " of " + s.name + ` with key "1m.` + s.queue("orders") + `"`,
 		"binding " + s.queue("orders") + " of " + s.name + `.return with key "1s.` + s.queue("orders") + `"`,
-	}, names(s.compare(s.config(true), w).Of(drift.Create)))
-	_, err = drift.Apply(t.Context(), s.config(true), w)
+	}, names(s.compare(s.config(), w).Of(drift.Create)))
+	_, err = drift.Apply(t.Context(), s.config(), w)
 	require.NoError(t, err)
-	assert.False(t, s.compare(s.config(true), w).Drifted())
+	assert.False(t, s.compare(s.config(), w).Drifted())
 
 	shorter := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.Tiers = w.Topology.Tiers[:1] })
-	report := s.compare(s.config(true), shorter)
+	report := s.compare(s.config(), shorter)
 	assert.False(t, report.Drifted(), "the tier of an earlier schedule is no drift")
 	assert.Equal(t, []string{"queue " + tier}, names(report.Of(drift.Note)))
 }
@@ -188,7 +168,7 @@ func TestPolicies(t *testing.T) {
 	require.NoError(t, topology.New(w.Topology, existing).Declare(broker.Channel(t)))
 	protects := w
 	protects.Topology.WorkQueueMode = topology.Protect
-	report := s.compare(s.config(true), protects)
+	report := s.compare(s.config(), protects)
 	assert.False(t, report.Drifted())
 	require.Len(t, report.Of(drift.Note), 1)
 	assert.Contains(t, report.Of(drift.Note)[0].Advice, "rabbitmqctl set_policy")
@@ -203,7 +183,7 @@ func TestPolicies(t *testing.T) {
 	put("few", "^"+regexp.QuoteMeta(s.queue("orders")+".dead")+"$", rabbithole.PolicyDefinition{"max-length": 5, "expires": 3_600_000})
 	var notes, policies []drift.Difference
 	broker.Eventually(t, 60*time.Second, func() bool {
-		report = s.compare(s.config(true), protects)
+		report = s.compare(s.config(), protects)
 		notes, policies = report.Of(drift.Note), report.Of(drift.Policy)
 		return len(notes) == 1 && len(policies) == 2
 	}, "the policies work")
@@ -228,12 +208,10 @@ func TestUnprotectedQuorum(t *testing.T) {
 	w := s.wanted("orders", "", nil)
 	version, _ := broker.Connect(t).Properties["version"].(string)
 	drops := regexp.MustCompile(`^4\.[012]\.`).MatchString(version)
-	for _, management := range both {
-		config := s.config(management)
-		assert.Equal(t, drops, len(s.compare(config, w).Of(drift.Conflict)) == 1)
-		config.AllowUnprotectedQuorum = true
-		assert.Empty(t, s.compare(config, w).Of(drift.Conflict))
-	}
+	config := s.config()
+	assert.Equal(t, drops, len(s.compare(config, w).Of(drift.Conflict)) == 1)
+	config.AllowUnprotectedQuorum = true
+	assert.Empty(t, s.compare(config, w).Of(drift.Conflict))
 }
 
 // TestImportedDefinitionsHaveNoDrift: the JSON of a merged topology is what the management API imports.
@@ -263,40 +241,33 @@ func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = response.Body.Close() }()
 	require.Equal(t, http.StatusNoContent, response.StatusCode)
-	for _, management := range both {
-		report := s.compare(s.config(management), wanted...)
-		assert.False(t, report.Drifted(), "%v", report)
-	}
+	report := s.compare(s.config(), wanted...)
+	assert.False(t, report.Drifted(), "%v", report)
 }
 
 // TestExistingWorkQueueDecides: a classic work queue of a group needs an inbox, also where an app would declare a quorum queue.
 func TestExistingWorkQueueDecides(t *testing.T) {
 	t.Parallel()
-	for name, management := range both {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := newShop(t)
-			channel := broker.Channel(t)
-			_, err := channel.QueueDeclare(s.queue("orders"), true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
-			require.NoError(t, err)
-			w := s.wanted("orders", "group", nil)
-			_, err = drift.Apply(t.Context(), s.config(management), w)
-			require.NoError(t, err)
-			inbox := s.queue("orders") + "." + s.name + ".inbox"
-			_, err = channel.QueueDelete(inbox, false, false, false)
-			require.NoError(t, err, "the inbox is declared")
-			created := s.compare(s.config(management), w).Of(drift.Create)
-			require.NotEmpty(t, created)
-			assert.Equal(t, inbox, created[0].Name)
-		})
-	}
+	s := newShop(t)
+	channel := broker.Channel(t)
+	_, err := channel.QueueDeclare(s.queue("orders"), true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
+	require.NoError(t, err)
+	w := s.wanted("orders", "group", nil)
+	_, err = drift.Apply(t.Context(), s.config(), w)
+	require.NoError(t, err)
+	inbox := s.queue("orders") + "." + s.name + ".inbox"
+	_, err = channel.QueueDelete(inbox, false, false, false)
+	require.NoError(t, err, "the inbox is declared")
+	created := s.compare(s.config(), w).Of(drift.Create)
+	require.NotEmpty(t, created)
+	assert.Equal(t, inbox, created[0].Name)
 }
 
 // TestOtherLayoutsAreNoted: a work queue that moves to another prefix or group keeps what it had, until it is removed.
 func TestOtherLayoutsAreNoted(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	config := s.config(true)
+	config := s.config()
 	notes := func(w drift.Wanted) (texts []string) {
 		for _, d := range s.compare(config, w).Of(drift.Note) {
 			if d.Object == "queue" && d.Name == s.queue("orders") {

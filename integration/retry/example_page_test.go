@@ -20,7 +20,7 @@ func Example_page() {
 	logger := watermill.NopLogger{}
 	login := func(h http.Handler) http.Handler { return h }
 	uri, management := "amqp://guest:guest@localhost:5672/", "http://guest:guest@localhost:15672"
-	rabbit, err := config.Connect(config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}}, logger)
+	_, err := config.Connect(config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Minute, 3)}}, logger)
 	check(err)
 
 	store, err := deadletter.Open(deadletter.Config{URI: uri, Management: management}, logger)
@@ -28,9 +28,8 @@ func Example_page() {
 	defer store.Close()
 	board, err := page.New(page.Config{
 		Store:      store,
-		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, nil, "orders", "mails") },
+		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, "orders", "mails") },
 		AllowWrite: true,
-		Pauser:     rabbit, // what config.Connect returns: handlers can be paused
 		By:         func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user },
 	})
 	check(err)

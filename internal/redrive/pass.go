@@ -122,22 +122,10 @@ func (r *Run) send(ctx context.Context, item Item) error {
 		r.Change(func(s *letters.Summary) { s.Done++ })
 		return item.Keep(ctx)
 	}
-	payload := item.Letter().Payload
-	var edited []byte
-	if r.Options.Edit != nil {
-		var err error
-		if edited, err = r.Options.Edit(item.Letter()); err != nil {
-			return keep(fmt.Errorf("letter %q stays where it is: Redrive.Edit: %w", item.Letter().ID, err))
-		}
-		if edited == nil {
-			edited = []byte{}
-		}
-		payload = edited
-	}
 	if err := r.pace(ctx); err != nil {
 		return keep(err)
 	}
-	if err := r.flights.Run(ctx, len(payload), func() { r.fly(ctx, item, edited) }); err != nil {
+	if err := r.flights.Run(ctx, len(item.Letter().Payload), func() { r.fly(ctx, item) }); err != nil {
 		return keep(err)
 	}
 	return nil
@@ -161,8 +149,8 @@ func (r *Run) find(ctx context.Context, item Item) (bool, error) {
 }
 
 // fly sends a letter and counts what became of it.
-func (r *Run) fly(ctx context.Context, item Item, payload []byte) {
-	doubtful, err := item.Send(ctx, payload)
+func (r *Run) fly(ctx context.Context, item Item) {
+	doubtful, err := item.Send(ctx)
 	r.Change(func(s *letters.Summary) {
 		s.Doubtful += doubtful
 		if err != nil {

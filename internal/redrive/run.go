@@ -37,10 +37,9 @@ type Item interface {
 	// Find returns an error that wraps letters.ErrNoTarget where the target does not exist. Any other error ends the
 	// run.
 	Find(ctx context.Context) error
-	// Send publishes the letter and removes it. A payload that is not nil replaces its own. doubtful counts the sends
-	// without a confirm. A letter whose error wraps letters.ErrNoTarget or Stays stays, and the run goes on. Any
-	// other error ends the run.
-	Send(ctx context.Context, payload []byte) (doubtful int, err error)
+	// Send publishes the letter and removes it. doubtful counts the sends without a confirm. A letter whose error
+	// wraps letters.ErrNoTarget or Stays stays, and the run goes on. Any other error ends the run.
+	Send(ctx context.Context) (doubtful int, err error)
 	// AppendLine appends the letter as a line of JSON.
 	AppendLine(b []byte) ([]byte, error)
 	// Remove removes the letter for good.

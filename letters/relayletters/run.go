@@ -148,11 +148,8 @@ func (i *item) Find(ctx context.Context) error {
 	return err
 }
 
-func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err error) {
+func (i *item) Send(ctx context.Context) (doubtful int, err error) {
 	target, msg := i.Target(), fresh(i.Message, i.letter, i.run.Entry(i.letter.Record))
-	if payload != nil {
-		msg.Payload = payload
-	}
 	if err := change(ctx, func(ctx context.Context) error {
 		msg.SetContext(ctx)
 		return i.store.config.Publisher.Publish(target, msg)

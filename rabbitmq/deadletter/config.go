@@ -30,8 +30,8 @@ type Config struct {
 	Prefix string
 
 	// Management is the address of the management API, such as http://host:15672. Without user and password
-	// it has those of URI. Status needs it to find queues by
-	// itself, and other methods to know the delivery limit of a queue. The default is none.
+	// it has those of URI. Status, Queues and Prune
+	// need it, and other methods use it to know the delivery limit of a queue. The default is none.
 	Management string
 
 	// AnyLimit also reads queues whose letters can be lost by that: those with a delivery limit below 5, and those

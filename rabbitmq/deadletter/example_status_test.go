@@ -21,7 +21,7 @@ func ExampleStore_Status() {
 		log.Fatal(err)
 	}
 	defer func() { _ = store.Close() }()
-	status, err := store.Status(context.Background(), nil)
+	status, err := store.Status(context.Background())
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -31,25 +31,6 @@ func ExampleStore_Status() {
 			if tier.Messages > 0 {
 				fmt.Println("  wait for", tier.Delay, "at most:", tier.Messages)
 			}
-		}
-	}
-}
-
-// With the topology that apps use now, the other tiers of its work queue are retired.
-func ExampleStore_Status_schedule() {
-	store, err := deadletter.Open(deadletter.Config{URI: "amqp://guest:guest@localhost:5672/", Management: "http://guest:guest@localhost:15672"}, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer func() { _ = store.Close() }()
-	now := topology.New(topology.Config{Tiers: backoff.Exponential(time.Second, 5, 3).Tiers()}, topology.Queue{Name: "orders", Durable: true})
-	status, err := store.Status(context.Background(), []topology.Topology{now}, "orders")
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, tier := range status.Queues[0].Tiers {
-		if tier.Retired {
-			fmt.Println(tier.Queue, "is retired, and has", tier.Messages, "messages")
 		}
 	}
 }
@@ -67,7 +48,7 @@ func ExampleStore_Drain() {
 	}
 	fmt.Println(summary.Done, "messages are back")
 	now := topology.New(topology.Config{Tiers: backoff.Exponential(time.Second, 5, 3).Tiers()}, topology.Queue{Name: "orders", Durable: true})
-	pruned, err := store.Prune(context.Background(), deadletter.Prune{Current: []topology.Topology{now}, Only: []string{"orders.retry.1h"}})
+	pruned, err := store.Prune(context.Background(), deadletter.Prune{Current: []topology.Topology{now}})
 	if err != nil {
 		log.Fatal(err)
 	}

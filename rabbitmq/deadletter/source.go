@@ -169,13 +169,10 @@ func (i *item) publishing() (amqp091.Publishing, error) {
 	return p, nil
 }
 
-func (i *item) Send(ctx context.Context, payload []byte) (doubtful int, err error) {
+func (i *item) Send(ctx context.Context) (doubtful int, err error) {
 	p, err := i.publishing()
 	if err != nil {
 		return 0, &redrive.Stays{Err: err}
-	}
-	if payload != nil {
-		p.Body = payload
 	}
 	for {
 		err := i.sender.send(ctx, i.to, p)

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -15,10 +16,10 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Status is the work queues of a virtual host, with their tiers and dead letters. With Config.Management, Ready and
-// Consumers of up to 200 queues are those of this moment: of orphans and dead letters first, then of work queues,
-// then of tiers. All other figures are those of the management API, which are up to ten seconds old. For three
-// seconds at most Status waits for the newer ones.
+// Status is the work queues of a virtual host, with their tiers and dead letters. Ready and Consumers of up to 200
+// queues are those of this moment: of orphans and dead letters first, then of work queues, then of tiers. All other
+// figures are those of the management API, which are up to ten seconds old. For three seconds at most Status waits
+// for the newer ones.
 type Status struct {
 	At      time.Time   `json:"at"`
 	Queues  []WorkQueue `json:"queues"`
@@ -37,21 +38,16 @@ type WorkQueue struct {
 	// Inbox is between the tiers of a group and the work queue. Its Queue is empty where the work queue needs none.
 	Inbox Depth `json:"inbox,omitzero"`
 	Dead  Depth `json:"dead"`
-	// NoConsumer is why the work queue has no consumer, as far as the broker shows it: "paused, or its app is down",
-	// or "its app is down", where no connected app has a handler without a consumer. Only with Config.Management and
-	// a user with the tag "monitoring" can it be the second. Empty: it has one, or does not exist.
-	NoConsumer string `json:"no_consumer,omitzero"`
 }
 
 // Depth is how many messages a queue has.
 type Depth struct {
-	Queue    string `json:"queue"`
-	Messages int    `json:"messages"` // all of them
-	Ready    int    `json:"ready"`    // those that no consumer has
-	// Unacked are those that a consumer has. AMQP does not show them: 0 without Config.Management.
-	Unacked   int  `json:"unacked"`
-	Consumers int  `json:"consumers"`
-	Missing   bool `json:"missing,omitzero"` // the queue does not exist
+	Queue     string `json:"queue"`
+	Messages  int    `json:"messages"` // all of them
+	Ready     int    `json:"ready"`    // those that no consumer has
+	Unacked   int    `json:"unacked"`  // those that a consumer has
+	Consumers int    `json:"consumers"`
+	Missing   bool   `json:"missing,omitzero"` // the queue does not exist
 }
 
 // Tier is the queue of a tier.
@@ -60,43 +56,29 @@ type Tier struct {
 	Delay time.Duration `json:"delay"` // in nanoseconds
 	// Group is the group of work queues that share the tier. Empty: it belongs to the work queue alone.
 	Group string `json:"group,omitzero"`
-	// Retired is true where no new message gets to the tier, or comes back from it by a key of its own: the schedule
-	// does not have it any more. With topologies, it is true for the tiers that none of them has.
+	// Retired is true where no new message gets to the tier, or comes back from it by a key of its own.
 	Retired bool `json:"retired,omitzero"`
 	// NextDue is when the first of its messages is due at the latest. It is zero where the tier is empty. The broker
 	// does not show how long a message has waited, so this is a full delay after Status.At.
 	NextDue time.Time `json:"next_due,omitzero"`
 	// Overdue is how many of its messages have waited for their delay and are not yet in their work queue. A tier
-	// that forwards without a fault can have a few. It is 0 without Config.Management.
+	// that forwards without a fault can have a few.
 	Overdue int `json:"overdue,omitzero"`
 }
 
-// Status returns the state of work queues. Without names, it finds all of them by the management API. Without
-// Config.Management it needs names, shows no tiers, and its numbers of messages are those that no consumer has.
-//
-// current has the topologies that apps use now, or none. Status also shows their work queues and tiers, and marks the
-// other tiers of these work queues and groups as Retired. The topologies must have the prefix of the Store.
-func (s *Store) Status(ctx context.Context, current []topology.Topology, works ...string) (Status, error) {
-	for _, t := range current {
-		if err := t.Validate(); err != nil {
-			return Status{}, err
-		}
-	}
+// Status returns the state of work queues, without names that of all. It needs Config.Management.
+func (s *Store) Status(ctx context.Context, works ...string) (Status, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
 		return Status{}, err
 	}
 	defer end()
-	if s.config.Management == "" {
-		return s.statusByName(ctx, current, works)
-	}
-	b, err := s.readBoard(ctx, current)
+	b, err := s.readBoard(ctx, nil)
 	if err != nil {
 		return Status{}, err
 	}
 	status := b.status(works)
 	s.refreshStatus(ctx, &status)
-	s.explainIdle(ctx, &status)
 	if ctx.Err() != nil {
 		return Status{}, context.Cause(ctx)
 	}
@@ -124,6 +106,10 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 }
 
 func (s *Store) managementClient() (*management.Client, error) {
+	if s.config.Management == "" {
+		return nil, errors.New("Config.Management is empty: AMQP does not list queues; set the address of the " +
+			"management API")
+	}
 	uri, _ := amqp091.ParseURI(s.config.URI)
 	broker := management.Broker{
 		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password,
@@ -145,12 +131,12 @@ func (s *Store) Queues(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(queues)), err
 }
 
-// A board is what the management API shows of a virtual host, or what AMQP shows of the queues that were named.
+// A board is what the management API shows of a virtual host.
 type board struct {
 	prefix   naming.Prefix
 	queues   map[string]management.Details
 	bindings map[management.Binding]bool
-	current  []topology.Topology
+	current  []topology.Topology // see Prune.Current
 
 	own    map[string][]Tier // of work queues
 	shared map[string][]Tier // of groups
@@ -170,9 +156,6 @@ func (b *board) status(works []string) Status {
 		if all {
 			works = append(works, name)
 		}
-	}
-	for _, t := range b.current {
-		works = append(works, t.WorkQueue.Name)
 	}
 	slices.Sort(works)
 	for _, name := range slices.Compact(works) {
@@ -294,13 +277,8 @@ func (b *board) works() []string {
 func (b *board) work(name string) WorkQueue {
 	w := WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
 	w.Tiers = append(slices.Clone(b.own[name]), b.shared[b.groups[name]]...)
-	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing || b.has[inbox.Queue] {
+	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
 		w.Inbox = inbox
-	}
-	for _, t := range b.current {
-		if t.WorkQueue.Name == name {
-			w.Tiers = append(w.Tiers, missingTiers(t, b.prefix, w.Tiers)...)
-		}
 	}
 	return w
 }
@@ -309,20 +287,4 @@ func (b *board) depth(queue string) Depth {
 	q, exists := b.queues[queue]
 	return Depth{Queue: queue, Messages: q.Messages, Ready: q.Ready, Unacked: q.Unacked, Consumers: q.Consumers,
 		Missing: !exists}
-}
-
-// missingTiers returns the tiers of a topology that are not among others.
-func missingTiers(t topology.Topology, prefix naming.Prefix, others []Tier) (tiers []Tier) {
-	for _, q := range t.Queues {
-		group, delay, isTier := prefix.TierOf(q.Name)
-		if !isTier || slices.ContainsFunc(others, func(o Tier) bool { return o.Queue == q.Name }) {
-			continue
-		}
-		tier := Tier{Depth: Depth{Queue: q.Name, Missing: true}, Delay: time.Duration(delay)}
-		if group != t.WorkQueue.Name {
-			tier.Group = group
-		}
-		tiers = append(tiers, tier)
-	}
-	return tiers
 }

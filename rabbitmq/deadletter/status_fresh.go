@@ -3,6 +3,8 @@ package deadletter
 import (
 	"context"
 	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
 const (
@@ -36,8 +38,7 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
 	defer stop()
-	look := passive{client: connection.Client}
-	defer look.close()
+	var channel *amqp091.Channel
 	fresh, asked := map[string]Depth{}, map[string]bool{} // work queues of a group have the same tiers
 	for _, d := range depths {
 		if d.Missing || d.Queue == "" { // the API is not late about which queues exist
@@ -45,14 +46,13 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 		}
 		if !asked[d.Queue] && len(asked) < mostFresh {
 			asked[d.Queue] = true
-			now := look.look(d.Queue)
-			switch {
-			case connection.Client.IsClosed():
-				return
-			case look.err != nil:
-				look.err = nil
-			case !now.Missing: // its node may have stopped
-				fresh[d.Queue] = now
+			if channel == nil || channel.IsClosed() { // the broker closes it with a refusal
+				if channel, err = connection.Client.Channel(); err != nil {
+					return
+				}
+			}
+			if now, err := channel.QueueDeclarePassive(d.Queue, true, false, false, false, nil); err == nil {
+				fresh[d.Queue] = Depth{Ready: now.Messages, Consumers: now.Consumers}
 			}
 		}
 		if now, is := fresh[d.Queue]; is {
@@ -80,41 +80,4 @@ func (s *Status) depths() []*Depth {
 		all = append(all, &s.Stray[i])
 	}
 	return all
-}
-
-const (
-	maybePaused = "paused, or its app is down"
-	appIsDown   = "its app is down"
-)
-
-// explainIdle sets NoConsumer. The consumer of a paused handler is cancelled, and its channel stays open: the broker
-// does not show of which queue it was.
-func (s *Store) explainIdle(ctx context.Context, status *Status) {
-	why := ""
-	for i := range status.Queues {
-		w := &status.Queues[i]
-		if w.Missing || w.Consumers > 0 {
-			continue
-		}
-		if why == "" {
-			why = s.whyIdle(ctx)
-		}
-		w.NoConsumer = why
-	}
-}
-
-func (s *Store) whyIdle(ctx context.Context) string {
-	if s.config.Management == "" {
-		return maybePaused
-	}
-	ctx, cancel := context.WithTimeout(ctx, freshWithin)
-	defer cancel()
-	client, err := s.managementClient()
-	if err != nil {
-		return maybePaused
-	}
-	if idle, err := client.Idle(ctx); err != nil || !idle.All || idle.Channels > 0 {
-		return maybePaused
-	}
-	return appIsDown
 }

@@ -31,9 +31,8 @@ func (s *Store) Drain(ctx context.Context, tier string, options letters.Redrive)
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
-	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" ||
-		options.Edit != nil {
-		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To, Note and Edit are for letters, and " +
+	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" {
+		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To and Note are for letters, and " +
 			"messages on a tier are none: leave them out")
 	}
 	through, err := s.returnOf(ctx, group)
@@ -73,8 +72,6 @@ type Prune struct {
 	// Current has the topologies that apps use now. A tier of their work queues and groups that none of them has is
 	// removed. Without them, only tiers are removed that no key leads to any more.
 	Current []topology.Topology
-	// Only has the queues of the tiers that may be removed. The default is all.
-	Only []string
 	// DryRun removes nothing.
 	DryRun bool
 }
@@ -91,10 +88,6 @@ type Pruned struct {
 // numbers of messages, as topology.Retire does. A removed tier that an app still needs is declared again when the app
 // publishes to it.
 func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
-	if s.config.Management == "" {
-		return Pruned{}, errors.New("Config.Management is empty: only the management API shows which tiers are in " +
-			"use, and whether they are empty; set it")
-	}
 	for _, t := range options.Current {
 		if err := t.Validate(); err != nil {
 			return Pruned{}, err
@@ -111,7 +104,7 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	}
 	b.status(nil)
 	var pruned Pruned
-	retired := b.retired(options.Only)
+	retired := b.retired()
 	var depths []*Depth
 	for i := range retired {
 		depths = append(depths, &retired[i].Depth)
@@ -142,13 +135,13 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 }
 
 // retired returns the tiers that may be removed.
-func (b *board) retired(only []string) (retired []Tier) {
+func (b *board) retired() (retired []Tier) {
 	members := slices.Collect(maps.Values(b.groups))
 	for _, tiers := range []map[string][]Tier{b.own, b.shared} {
 		for _, of := range tiers {
 			for _, t := range of {
 				stray := t.Group != "" && !b.judged[t.Group] && !slices.Contains(members, t.Group)
-				if (t.Retired || stray) && (len(only) == 0 || slices.Contains(only, t.Queue)) {
+				if t.Retired || stray {
 					retired = append(retired, t)
 				}
 			}

@@ -128,9 +128,6 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 			Reason: workqueue.OtherPrefixReason, Advice: workqueue.OtherPrefixAdvice(other),
 		})
 	}
-	if c.there == nil {
-		return
-	}
 	work, prefix := w.Queue.Name, prefixOf(w)
 	group := topology.New(w.Topology, w.Queue).Group()
 	others := map[string]bool{}

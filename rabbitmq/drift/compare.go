@@ -21,8 +21,7 @@ const closeTimeout = 2 * time.Second
 // ErrConflict is returned by Apply when an object exists with other arguments.
 var ErrConflict = errors.New("the topology conflicts with existing objects")
 
-// Compare compares what apps declare with what is there. It changes nothing. Without Config.Management the user needs
-// the permission to configure the queues and exchanges that exist.
+// Compare compares what apps declare with what is there. It changes nothing.
 func Compare(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
 	return config.compare(ctx, wanted, func(workqueue.Broker, Report) error { return nil })
 }
@@ -77,28 +76,19 @@ type comparison struct {
 	config Config
 	broker workqueue.Broker
 	vhost  string
-	there  *inventory // nil without the management API
+	there  *inventory
 }
 
 func compare(ctx context.Context, config Config, b workqueue.Broker, vhost string, wanted []Wanted) (Report, error) {
-	c := comparison{config: config, broker: b, vhost: vhost}
-	if config.Management != "" {
-		var err error
-		if c.there, err = read(ctx, config, vhost); err != nil {
-			return Report{}, err
-		}
-	} else {
-		c.add(Difference{Kind: Note, Object: "broker", Name: config.connection().Place(),
-			Reason: "bindings and policies are not compared", Advice: "name the management API to compare them"})
+	there, err := read(ctx, config, vhost)
+	if err != nil {
+		return Report{}, err
 	}
+	c := comparison{config: config, broker: b, vhost: vhost, there: there}
 	var topologies []topology.Topology
 	works := map[string]bool{}
 	for _, w := range wanted {
-		t, err := c.workQueue(w)
-		if err != nil {
-			return Report{}, err
-		}
-		topologies = append(topologies, t)
+		topologies = append(topologies, c.workQueue(w))
 		works[w.Queue.Name] = true
 	}
 	all, err := topology.Merge(topologies...)
@@ -106,44 +96,34 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 		return Report{}, err
 	}
 	for _, e := range all.Exchanges {
-		if err := c.exchange(e); err != nil {
-			return Report{}, err
-		}
+		c.exchange(e)
 	}
 	for _, q := range all.Queues {
-		if works[q.Name] {
-			continue
-		}
-		if err := c.queue(q); err != nil {
-			return Report{}, err
+		if !works[q.Name] {
+			c.queue(q)
 		}
 	}
-	if c.there != nil {
-		for _, binding := range all.Bindings {
-			if !c.there.bindings[management.Binding{Exchange: binding.Exchange, Queue: binding.Queue,
-				Key: binding.Key}] {
-				c.missing("binding", fmt.Sprintf("%s of %s with key %q", binding.Queue, binding.Exchange, binding.Key))
-			}
+	for _, b := range all.Bindings {
+		if !there.bindings[management.Binding{Exchange: b.Exchange, Queue: b.Queue, Key: b.Key}] {
+			c.missing("binding", fmt.Sprintf("%s of %s with key %q", b.Queue, b.Exchange, b.Key))
 		}
-		c.retired(wanted, all)
 	}
+	c.retired(wanted, all)
 	c.sort()
 	return c.Report, nil
 }
 
 // workQueue compares a work queue. The topology that it returns is that of the queue as it exists: an app leaves an
 // existing queue as it is.
-func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
+func (c *comparison) workQueue(w Wanted) topology.Topology {
 	t := topology.New(w.Topology, w.Queue)
-	have, exists, err := c.arguments(t.WorkQueue)
-	if err != nil {
-		return t, err
-	}
+	queue, exists := c.there.queues[w.Queue.Name]
 	if !exists {
 		c.missing("queue", w.Queue.Name)
-		return t, nil
+		return t
 	}
-	if c.there != nil && !c.there.queues[w.Queue.Name].Durable && w.Queue.Durable {
+	have := amqp091.Table(queue.Arguments)
+	if !queue.Durable && w.Queue.Durable {
 		c.conflict("queue", w.Queue.Name,
 			&topology.ArgumentConflictError{Argument: "durable", Want: "true", Have: "false"}, deleteQueue)
 	}
@@ -156,17 +136,15 @@ func (c *comparison) workQueue(w Wanted) (topology.Topology, error) {
 	existing := workqueue.Existing(w.Topology, w.Queue, have)
 	if err := existing.Validate(); err != nil {
 		c.add(Difference{Kind: Conflict, Object: "queue", Name: w.Queue.Name, Reason: err.Error()})
-		return t, nil
+		return t
 	}
-	return existing, nil
+	return existing
 }
 
 // protection reports a work queue that drops what the broker gives up.
 func (c *comparison) protection(w Wanted, have amqp091.Table) {
-	if w.Topology.WorkQueueMode == topology.Leave || have[queuearg.DeadLetterExchange] != nil {
-		return
-	}
-	if c.there != nil && c.there.queues[w.Queue.Name].Effective["dead-letter-exchange"] != nil {
+	if w.Topology.WorkQueueMode == topology.Leave || have[queuearg.DeadLetterExchange] != nil ||
+		c.there.queues[w.Queue.Name].Effective["dead-letter-exchange"] != nil {
 		return
 	}
 	quorum := have[queuearg.QueueType] == string(topology.Quorum)
@@ -179,50 +157,29 @@ func (c *comparison) protection(w Wanted, have amqp091.Table) {
 		d.Kind = Conflict
 		d.Reason = fmt.Sprintf("RabbitMQ %s drops a message of it that is requeued 20 times, so an app refuses it",
 			c.broker.Version())
-		if c.there == nil {
-			d.Advice += "; then allow unprotected quorum queues, because AMQP does not show policies"
-		}
 	}
 	c.add(d)
 }
 
-// arguments returns the arguments that a queue has.
-func (c *comparison) arguments(queue topology.Queue) (have amqp091.Table, exists bool, err error) {
-	if c.there == nil {
-		return workqueue.Arguments(c.broker, queue)
-	}
-	q, exists := c.there.queues[queue.Name]
-	return amqp091.Table(q.Arguments), exists, nil
-}
-
 // queue compares a queue of the library.
-func (c *comparison) queue(want topology.Queue) error {
-	have, exists, err := c.arguments(want)
-	if err != nil {
-		return err
-	}
+func (c *comparison) queue(want topology.Queue) {
+	have, exists := c.there.queues[want.Name]
 	if !exists {
 		c.missing("queue", want.Name)
-		return nil
+		return
 	}
-	for _, d := range workqueue.Differences(want.Name, want.Arguments, have) {
+	for _, d := range workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments)) {
 		c.conflict("queue", d.Object, d, c.advice(want, d))
 	}
-	if c.there != nil {
-		c.policies(want, c.there.queues[want.Name])
-	}
-	return nil
+	c.policies(want, have)
 }
 
 // exchange compares an exchange.
-func (c *comparison) exchange(want topology.Exchange) error {
-	if c.there == nil {
-		return c.exchangeByName(want)
-	}
+func (c *comparison) exchange(want topology.Exchange) {
 	have, exists := c.there.exchanges[want.Name]
 	if !exists {
 		c.missing("exchange", want.Name)
-		return nil
+		return
 	}
 	differs := workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments))
 	if have.Type != want.Kind {
@@ -235,24 +192,4 @@ func (c *comparison) exchange(want topology.Exchange) error {
 	for _, d := range differs {
 		c.conflict("exchange", want.Name, d, deleteExchange)
 	}
-	return nil
-}
-
-func (c *comparison) exchangeByName(want topology.Exchange) error {
-	exists, err := exchangeExists(c.broker, want)
-	if err != nil {
-		return err
-	}
-	if !exists {
-		c.missing("exchange", want.Name)
-		return nil
-	}
-	var conflict *topology.ArgumentConflictError
-	switch err := declareExchange(c.broker, want); {
-	case errors.As(err, &conflict):
-		c.conflict("exchange", want.Name, conflict, deleteExchange)
-	case err != nil:
-		return err
-	}
-	return nil
 }

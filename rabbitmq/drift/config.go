@@ -16,7 +16,7 @@ import (
 
 const connectionName = "watermill-retry topology"
 
-// Config configures Compare and Apply. Only URI is required.
+// Config configures Compare and Apply. URI and Management are required.
 type Config struct {
 	// URI is the broker's address: amqp:// or amqps://. Errors contain its host, port and virtual host, and never the
 	// rest.
@@ -28,12 +28,11 @@ type Config struct {
 	TLS  *tls.Config
 
 	// Management is the address of the management API, such as http://host:15672. Without user and password
-	// it has those of URI. Without it, bindings and policies are
-	// not compared.
+	// it has those of URI.
 	Management string
 
 	// AllowUnprotectedQuorum is as in Config: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a
-	// quorum queue without a dead-letter exchange. With Management, a policy that has the exchange is enough.
+	// quorum queue without a dead-letter exchange. A policy that has the exchange is enough, too.
 	AllowUnprotectedQuorum bool
 }
 
@@ -47,10 +46,10 @@ func (c Config) connection() wire.Config { return wire.Config{URI: c.URI, AMQP: 
 
 func (c Config) validate(wanted []Wanted) error {
 	faults := c.connection().Faults()
-	if c.Management != "" {
-		if err := management.Validate(c.Management); err != nil {
-			faults = append(faults, fmt.Errorf("Management: %w", err))
-		}
+	if c.Management == "" {
+		faults = append(faults, errors.New("Management is empty: set the address of the management API"))
+	} else if err := management.Validate(c.Management); err != nil {
+		faults = append(faults, fmt.Errorf("Management: %w", err))
 	}
 	if len(wanted) == 0 {
 		faults = append(faults, errors.New("no work queue is named: name at least one"))

@@ -2,16 +2,12 @@ package drift
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // An inventory is what the management API shows of a virtual host.
@@ -44,30 +40,3 @@ func read(ctx context.Context, config Config, vhost string) (*inventory, error) 
 }
 
 func sorted[V any](names map[string]V) []string { return slices.Sorted(maps.Keys(names)) }
-
-func exchangeExists(b workqueue.Broker, e topology.Exchange) (bool, error) {
-	channel, err := b.OpenChannel() // the broker closes it with each refusal
-	if err != nil {
-		return false, fmt.Errorf("cannot look at exchange %q: %w", e.Name, err)
-	}
-	err = channel.ExchangeDeclarePassive(e.Name, e.Kind, e.Durable, false, false, false, nil)
-	switch {
-	case refusal.IsCode(err, amqp091.NotFound):
-		return false, nil
-	case err != nil:
-		return false, refusal.Explain("look at exchange", e.Name, err)
-	}
-	return true, channel.Close()
-}
-
-// declareExchange declares an exchange that exists: the broker refuses other arguments.
-func declareExchange(b workqueue.Broker, e topology.Exchange) error {
-	channel, err := b.OpenChannel()
-	if err != nil {
-		return fmt.Errorf("cannot look at exchange %q: %w", e.Name, err)
-	}
-	if err := channel.ExchangeDeclare(e.Name, e.Kind, e.Durable, false, false, false, e.Arguments); err != nil {
-		return refusal.Explain("declare exchange", e.Name, err)
-	}
-	return channel.Close()
-}

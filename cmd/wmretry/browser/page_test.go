@@ -4,7 +4,6 @@ package browser_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -62,38 +61,6 @@ func TestPage(t *testing.T) {
 	end()
 }
 
-// TestWithoutManagementAPI: the names of the work queues are enough.
-func TestWithoutManagementAPI(t *testing.T) {
-	t.Parallel()
-	app := newShop(t)
-	app.run()
-	app.management = "http://127.0.0.1:1"
-	command := build(t)
-	address, end := app.serve(command, orders)
-	var text string
-	require.Eventually(t, func() bool {
-		text = fetch(t, address)
-		return strings.Contains(text, fmt.Sprintf(`id="dead-total">%d<`, total))
-	}, patience, patience/200)
-	assert.Contains(t, fetch(t, address+"causes?queue=orders.dead"), "connection refused")
-	end()
-
-	address, end = app.serve(command)
-	assert.Contains(t, fetch(t, address), "start wmretry ui with the names of the work queues")
-	end()
-}
-
-func fetch(t *testing.T, address string) string {
-	t.Helper()
-	answer, err := http.Get(address)
-	require.NoError(t, err)
-	text, err := io.ReadAll(answer.Body)
-	require.NoError(t, err)
-	require.NoError(t, answer.Body.Close())
-	require.Equal(t, http.StatusOK, answer.StatusCode, string(text))
-	return string(text)
-}
-
 func letters(t *testing.T, b *browser, address string) {
 	t.Helper()
 	b.open(address)
@@ -120,11 +87,6 @@ func letters(t *testing.T, b *browser, address string) {
 	for _, want := range []string{"First failure", "Last failure", "Given up (exhausted)", "10.0.0.7:5432", `"sku": "book"`, "customer", "ada"} {
 		assert.Contains(t, text, want)
 	}
-	// The forms of the body, by keyboard.
-	b.tabTo("form0")
-	b.run(chromedp.KeyEvent(kb.ArrowRight), chromedp.KeyEvent(kb.ArrowRight))
-	assert.True(t, eval[bool](b, `getComputedStyle(document.querySelector("pre.Hex").parentElement).display === "block" && getComputedStyle(document.querySelector("pre.JSON").parentElement).display === "none"`))
-
 	b.dark(true)
 	b.open(address + "letter?queue=orders.dead&id=01926c5e-order-4711")
 	for _, want := range []string{"Redriven by ada@ops", "after the outage", "Snoozed 2 times", "timestamp", "2 min 36 s later"} {
@@ -188,23 +150,14 @@ func redrive(t *testing.T, b *browser, app *shop, address string) {
 	b.enter()
 	b.tabTo(fmt.Sprintf("Redrive… these %d", refused))
 	b.enter()
-	b.fill("rate", "10")
-	b.fill("canary", "3")
-	b.fill("max_redead", "5")
-	b.tabTo("More options")
-	b.run(chromedp.KeyEvent(kb.Enter))
-	b.fill("canary_wait", "8s") // the browser asks once a second
-	b.fill("note", "the database is back")
-	b.tabTo("Count the letters")
-	b.enter()
 	assert.Equal(t, fmt.Sprintf("Redrive %d letters?", refused), eval[string](b, `document.querySelector("h1").textContent`))
-	assert.Contains(t, b.text(), "3 letters, watched for 8 s")
+	assert.Contains(t, b.text(), "10 letters are sent first and watched")
 	assert.Empty(t, app.had(), "nothing is sent before the confirmation")
 	b.tabTo(fmt.Sprintf("Redrive %d letters", refused))
 	b.enter()
-	b.until(`document.getElementById("done").textContent === "3" && document.querySelector(".phase").textContent.includes("canary")`)
+	b.until(`document.getElementById("done").textContent === "10" && document.querySelector(".phase").textContent.includes("canary")`)
 	assert.Equal(t, "polite", eval[string](b, `document.querySelector("[role=status]").ariaLive`))
-	b.until(`Number(document.getElementById("done").textContent) > 12`)
+	b.until(`Number(document.getElementById("done").textContent) > 10`)
 	b.window(1100, 400, false)
 	b.picture("redrive")
 	b.until(`document.querySelector("[data-ended]") !== null`)

@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"strings"
 )
 
 // Details has what the API states about a queue. Its figures are up to ten seconds old.
@@ -130,45 +127,4 @@ func numberOf(n json.Number) any {
 	}
 	float, _ := n.Float64()
 	return float
-}
-
-// Idle is how many channels are set up for a consumer and have none, as that of a paused handler.
-type Idle struct {
-	Channels int
-	All      bool // those of all users are counted: the user has a tag that shows them
-}
-
-// Idle returns them for the virtual host. A channel counts some seconds after it was opened, and a consumer at once.
-func (c *Client) Idle(ctx context.Context) (Idle, error) {
-	var channels []struct {
-		Name     string `json:"name"`
-		Prefetch int    `json:"prefetch_count"`
-	}
-	var consumers []struct {
-		Channel struct {
-			Name string `json:"name"`
-		} `json:"channel_details"`
-	}
-	var user struct {
-		Tags any `json:"tags"` // a list, or words with commas
-	}
-	if err := errors.Join(
-		c.get(ctx, "vhosts/"+c.vhost+"/channels", "name,prefetch_count", &channels),
-		c.list(ctx, "consumers", "channel_details.name", &consumers),
-		c.get(ctx, "whoami", "tags", &user),
-	); err != nil {
-		return Idle{}, err
-	}
-	consumes := map[string]bool{}
-	for _, consumer := range consumers {
-		consumes[consumer.Channel.Name] = true
-	}
-	tags := fmt.Sprint(user.Tags)
-	idle := Idle{All: strings.Contains(tags, "monitoring") || strings.Contains(tags, "administrator")}
-	for _, channel := range channels {
-		if channel.Prefetch > 0 && !consumes[channel.Name] {
-			idle.Channels++
-		}
-	}
-	return idle, nil
 }

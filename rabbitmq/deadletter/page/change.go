@@ -3,50 +3,18 @@ package page
 import (
 	"context"
 	"errors"
-	"fmt"
-	"html/template"
 	"net/http"
-	"net/url"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// These are the values of a redrive's form when it is opened.
+// A redrive of the page is a careful one: the command has options.
 const (
-	usualRate      = "50"
-	usualCanary    = 10
-	usualMaxRedead = "5"
+	carefulRate      = 50
+	carefulCanary    = 10
+	carefulMaxRedead = 0.05
 )
-
-// redriveOptions are the fields of the form, as they were written.
-type redriveOptions struct {
-	Rate, Canary, CanaryWait, MaxRedead, Limit, To, Note string
-}
-
-type redriveView struct {
-	selection
-	Options redriveOptions
-	Faults  []string
-}
-
-// redriveForm shows the options of a redrive.
-func (p *Page) redriveForm(w http.ResponseWriter, r *http.Request) error {
-	s, err := p.chosen(r)
-	if err != nil {
-		return err
-	}
-	options := redriveOptions{Rate: usualRate, Canary: strconv.Itoa(usualCanary), MaxRedead: usualMaxRedead}
-	if query := r.URL.Query(); query.Has("rate") { // back from the confirmation
-		options = readOptions(query)
-	} else if n := len(s.IDs); n > 0 && n <= usualCanary {
-		options.Canary = "0"
-	}
-	p.render(w, http.StatusOK, "redrive.html", "Redrive", redriveView{selection: s, Options: options})
-	return nil
-}
 
 // chosen reads the selection of a change. It never takes a selection without letters for all of them.
 func (p *Page) chosen(r *http.Request) (selection, error) {
@@ -57,104 +25,41 @@ func (p *Page) chosen(r *http.Request) (selection, error) {
 	return s, err
 }
 
-// redrive is the POST request of the three steps: a list with picked letters shows the form, the form shows the
-// confirmation, and the confirmation starts the redrive.
-func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
-	switch r.PostForm.Get("step") {
-	case "start":
-		return p.start(w, r, verbRedrive)
-	case "check":
-	default:
-		return p.redriveForm(w, r)
-	}
+// askRedrive counts the letters and shows the confirmation.
+func (p *Page) askRedrive(w http.ResponseWriter, r *http.Request) error {
 	s, err := p.chosen(r)
 	if err != nil {
 		return err
 	}
-	shown := redriveView{selection: s, Options: readOptions(r.PostForm)}
-	options, faults := shown.Options.read()
-	if len(faults) > 0 {
-		shown.Faults = faults
-		p.render(w, http.StatusUnprocessableEntity, "redrive.html", "Redrive", shown)
-		return nil
+	options := letters.Redrive{Filter: s.filter(), By: p.config.By(r), Rate: carefulRate, MaxRedead: carefulMaxRedead}
+	if n := len(s.IDs); n == 0 || n > carefulCanary {
+		options.Canary = carefulCanary
 	}
-	options.Filter, options.By = s.filter(), p.config.By(r)
-	made := plan{selection: s, Verb: verbRedrive, Redrive: options, By: options.By, Form: shown.Options.query()}
-	return p.confirm(w, r, made, options.Limit,
+	return p.confirm(w, r, plan{selection: s, Verb: verbRedrive, Redrive: options, By: options.By},
 		func(ctx context.Context, limit int, dry bool, progress func(letters.Progress)) (letters.Summary, error) {
 			options := options
-			options.Limit, options.Progress = limit, progress
-			if dry {
-				options.DryRun, options.Canary, options.CanaryWait, options.MaxRedead, options.Rate = true, 0, 0, 0, 0
+			if options.Limit, options.Progress = limit, progress; dry {
+				options = letters.Redrive{Filter: options.Filter, DryRun: true}
 			}
 			return p.config.Store.Redrive(ctx, s.Queue, options)
 		})
 }
 
-func readOptions(values url.Values) redriveOptions {
-	return redriveOptions{
-		Rate: values.Get("rate"), Canary: values.Get("canary"), CanaryWait: values.Get("canary_wait"),
-		MaxRedead: values.Get("max_redead"),
-		Limit:     values.Get("limit"), To: values.Get("to"), Note: values.Get("note"),
+// redrive is the POST request of a list with picked letters, and of the confirmation.
+func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
+	if r.PostForm.Get("step") != "start" {
+		return p.askRedrive(w, r)
 	}
+	return p.start(w, r, verbRedrive)
 }
 
-// query returns the options as a query, for readOptions.
-func (o redriveOptions) query() template.URL {
-	return template.URL(url.Values{
-		"rate": {o.Rate}, "canary": {o.Canary}, "canary_wait": {o.CanaryWait}, "max_redead": {o.MaxRedead},
-		"limit": {o.Limit}, "to": {o.To}, "note": {o.Note},
-	}.Encode())
-}
-
-// read returns the options, and what is wrong with them.
-func (o redriveOptions) read() (options letters.Redrive, faults []string) {
-	count := func(name, text string) int {
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if text != "" && (err != nil || n < 0) {
-			faults = append(faults,
-				fmt.Sprintf("%s is %q: write a whole number, or leave it empty.", name, cut(80, text)))
-		}
-		return max(n, 0)
-	}
-	real := func(name, text string, most float64) float64 {
-		n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-		if text != "" && (err != nil || !(n >= 0 && n <= most)) {
-			faults = append(faults,
-				fmt.Sprintf("%s is %q: write a number from 0 to %v, or leave it empty.", name, cut(80, text), most))
-			return 0
-		}
-		return n
-	}
-	options = letters.Redrive{
-		Rate: real("Rate", o.Rate, 1e6), Canary: count("Canary",
-			o.Canary), MaxRedead: real("Stop when more than this share dies again", o.MaxRedead, 100) / 100,
-		Limit: count("At most", o.Limit), To: strings.TrimSpace(o.To), Note: o.Note,
-	}
-	if o.CanaryWait != "" {
-		wait, err := time.ParseDuration(strings.ReplaceAll(o.CanaryWait, " ", ""))
-		if err != nil || wait < 0 {
-			faults = append(faults, fmt.Sprintf("Watch the canary for is %q: write a duration such as 30s or 5m, "+
-				"or leave it empty.", cut(80, o.CanaryWait)))
-		} else if options.Canary > 0 {
-			options.CanaryWait = wait
-		}
-	}
-	if len(faults) == 0 {
-		if err := options.Validate(); err != nil {
-			faults = append(faults, err.Error())
-		}
-	}
-	return options, faults
-}
-
-// discardForm counts the letters and shows the confirmation.
-func (p *Page) discardForm(w http.ResponseWriter, r *http.Request) error {
+// askDiscard counts the letters and shows the confirmation.
+func (p *Page) askDiscard(w http.ResponseWriter, r *http.Request) error {
 	s, err := p.chosen(r)
 	if err != nil {
 		return err
 	}
-	return p.confirm(w, r, plan{selection: s, Verb: verbDiscard, By: p.config.By(r)}, 0,
+	return p.confirm(w, r, plan{selection: s, Verb: verbDiscard, By: p.config.By(r)},
 		func(ctx context.Context, limit int, dry bool, progress func(letters.Progress)) (letters.Summary, error) {
 			return p.config.Store.Discard(ctx, s.Queue,
 				letters.Discard{Filter: s.filter(), Limit: limit, DryRun: dry, Progress: progress})
@@ -163,7 +68,7 @@ func (p *Page) discardForm(w http.ResponseWriter, r *http.Request) error {
 
 func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
 	if r.PostForm.Get("step") != "start" {
-		return p.discardForm(w, r)
+		return p.askDiscard(w, r)
 	}
 	if r.PostForm.Get("sure") == "" {
 		return failure{http.StatusUnprocessableEntity, "Discarded letters cannot be brought back. Go back, and " +
@@ -178,16 +83,17 @@ type changeFunc = func(
 ) (letters.Summary, error)
 
 // confirm counts the letters of a plan, shows their number and asks. What then runs has this number as its limit.
-func (p *Page) confirm(w http.ResponseWriter, r *http.Request, made plan, limit int, change changeFunc) error {
-	if err := p.count(r.Context(), &made, limit, change); err != nil {
+func (p *Page) confirm(w http.ResponseWriter, r *http.Request, made plan, change changeFunc) error {
+	if err := p.count(r.Context(), &made, change); err != nil {
 		return err
 	}
 	if made.Count == 0 && !made.AtLeast {
 		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or " +
 			"discarded meanwhile.", nil}
 	}
-	if !made.AtLeast {
-		limit = made.Count
+	limit := made.Count
+	if made.AtLeast {
+		limit = 0
 	}
 	made.run = p.inTurn(made.Queue, limit, change)
 	p.jobs.prepare(&made)
@@ -196,7 +102,7 @@ func (p *Page) confirm(w http.ResponseWriter, r *http.Request, made plan, limit 
 }
 
 // count sets the number of letters of a plan, with a run that changes nothing.
-func (p *Page) count(ctx context.Context, made *plan, limit int, change changeFunc) error {
+func (p *Page) count(ctx context.Context, made *plan, change changeFunc) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	done, err := p.turns.take(ctx, made.Queue)
@@ -205,7 +111,7 @@ func (p *Page) count(ctx context.Context, made *plan, limit int, change changeFu
 		return nil
 	}
 	defer done()
-	summary, err := change(ctx, limit, true, func(letters.Progress) {})
+	summary, err := change(ctx, 0, true, func(letters.Progress) {})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -269,4 +175,10 @@ func (p *Page) stop(w http.ResponseWriter, r *http.Request) error {
 	}
 	see(w, "job?id="+id)
 	return nil
+}
+
+// see makes the browser show another page. The address stays relative, which http.Redirect would not keep.
+func see(w http.ResponseWriter, address string) {
+	w.Header().Set("Location", address)
+	w.WriteHeader(http.StatusSeeOther)
 }

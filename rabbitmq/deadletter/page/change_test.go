@@ -2,10 +2,8 @@ package page_test
 
 import (
 	"context"
-	"html"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -22,24 +20,15 @@ const declined = "redrive?queue=orders.dead&cause=1&dead_reason=exhausted&error_
 func TestRedriveAsksWithTheNumber(t *testing.T) {
 	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) { c.By = func(r *http.Request) string { return r.Header.Get("X-User") } })
-	assert.Contains(t, body(t, s.get(declined), http.StatusOK), `name="canary" inputmode="numeric" value="10"`)
-	assert.Zero(t, s.store.browses+s.store.dry, "the form takes no letters")
-	check := form(declined, url.Values{
-		"step": {"check"}, "rate": {"12.5"}, "canary": {"2"}, "canary_wait": {"3 s"}, "max_redead": {"5"}, "to": {"orders"}, "note": {"repaired"},
-	})
+	check := form(declined, nil)
 	check.Header.Set("X-User", "ada")
 	answer := s.do(check)
 	text := answer.Body.String()
 	id := s.confirmed(answer)
 	assert.Contains(t, text, "Redrive <span id=\"count\">5 letters</span>?")
-	assert.Contains(t, text, "2 letters, watched for 3 s")
+	assert.Contains(t, text, "10 letters are sent first and watched")
 	assert.Contains(t, text, "when more than 5% die again")
 	assert.Empty(t, s.store.redrives, "nothing is sent before the confirmation")
-	back := regexp.MustCompile(`href="([^"]*)">Change the options`).FindStringSubmatch(text)
-	require.NotNil(t, back)
-	form := body(t, s.get(html.UnescapeString(back[1])), http.StatusOK)
-	assert.Contains(t, form, `value="12.5"`)
-	assert.Contains(t, form, `value="repaired"`)
 
 	answer = s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
 	assert.Equal(t, http.StatusSeeOther, answer.Code)
@@ -52,25 +41,13 @@ func TestRedriveAsksWithTheNumber(t *testing.T) {
 	got.Progress = nil
 	assert.Equal(t, letters.Redrive{
 		Filter: letters.Filter{Cause: &letters.Cause{DeadReason: "exhausted", ErrorType: "*errors.errorString", Reason: "card <n> was declined"}},
-		Limit:  5, Rate: 12.5, Canary: 2, CanaryWait: 3 * time.Second, MaxRedead: 0.05, To: "orders", By: "ada", Note: "repaired",
+		Limit:  5, Rate: 50, Canary: 10, MaxRedead: 0.05, By: "ada",
 	}, got, "the limit is the number that was confirmed")
 
 	// A second click, or a reload, starts nothing.
 	assert.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
 	assert.Len(t, s.store.redrives, 1)
 	assert.Equal(t, []string{`Redrive "orders.dead": total=7 done=5 other=2 kept=0 unseen=0 redead=0 doubtful=0`}, s.page.Summaries())
-}
-
-func TestRedriveRefusesWrongOptions(t *testing.T) {
-	t.Parallel()
-	s := setup(t, some(), nil)
-	text := body(t, s.post(declined, url.Values{
-		"step": {"check"}, "rate": {"fast"}, "canary": {"-1"}, "max_redead": {"NaN"}, "limit": {"1.5"}, "canary_wait": {"soon"},
-	}), http.StatusUnprocessableEntity)
-	for _, want := range []string{"Rate is", "Canary is", "share dies again is", "At most is", "Watch the canary for is", `value="fast"`} {
-		assert.Contains(t, text, want)
-	}
-	assert.Zero(t, s.store.dry)
 }
 
 // TestNoSelectionIsNotAll: a form without a picked letter must not send the whole queue.

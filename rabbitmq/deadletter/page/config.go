@@ -13,24 +13,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/letters"
-
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
 	defaultMaxLetters = 10_000
 	defaultTimeout    = 20 * time.Second
 )
-
-// Pauser pauses and resumes handlers. A retry.Connection is one.
-type Pauser interface {
-	Pause(handler string) error
-	Resume(handler string) error
-	Health() retry.Health
-}
-
-var _ Pauser = retry.Connection(nil)
 
 // Config configures New. Store and Status are required.
 type Config struct {
@@ -45,12 +34,8 @@ type Config struct {
 	// these, and at the dead letters and orphans of Status: no request can make it take messages of another queue.
 	Queues []string
 
-	// AllowWrite permits redrive, discard, pause and resume. The default is a page that only shows: other requests
-	// get status 403.
+	// AllowWrite permits redrive and discard. The default is a page that only shows: other requests get status 403.
 	AllowWrite bool
-
-	// Pauser shows the handlers of this process, and pauses and resumes them. The default is none.
-	Pauser Pauser
 
 	// By returns who redrives, for the history of each letter. The default is user@host of this process.
 	By func(*http.Request) string
@@ -68,7 +53,7 @@ type Config struct {
 	// default is 20 s.
 	Timeout time.Duration
 
-	// Logger logs each redrive, discard, pause and resume. The default is none.
+	// Logger logs each redrive and discard. The default is none.
 	Logger watermill.LoggerAdapter
 }
 

@@ -19,7 +19,7 @@ func ExampleNew() {
 
 	dead, err := page.New(page.Config{
 		Store:      store,
-		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, nil) },
+		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx) },
 		AllowWrite: true,
 		By:         func(r *http.Request) string { return operator(r) },
 	})

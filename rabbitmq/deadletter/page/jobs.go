@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"html/template"
 	"slices"
 	"sync"
 	"time"
@@ -41,7 +40,6 @@ type plan struct {
 	Total    int  // letters that the count has looked at
 	Redrive  letters.Redrive
 	By       string
-	Form     template.URL // the options of a redrive, as they were written
 	run      runFunc
 	prepared time.Time
 }

@@ -1,9 +1,6 @@
 package page
 
 import (
-	"bytes"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,13 +13,10 @@ import (
 )
 
 const (
-	maxReason  = 2 << 10   // bytes of a reason, and of other texts of a record
-	maxValue   = 4 << 10   // bytes of a header's value
-	maxHeaders = 200       // headers of one letter
-	maxBody    = 64 << 10  // bytes of a body as text and as JSON
-	maxPretty  = 128 << 10 // bytes of JSON with its new spaces
-	maxDepth   = 64        // of JSON: each level adds spaces to each line
-	maxHex     = 4 << 10   // bytes of a body as hexadecimal numbers
+	maxReason  = 2 << 10  // bytes of a reason, and of other texts of a record
+	maxValue   = 4 << 10  // bytes of a header's value
+	maxHeaders = 200      // headers of one letter
+	maxBody    = 64 << 10 // bytes of a body
 )
 
 type letterView struct {
@@ -33,7 +27,8 @@ type letterView struct {
 	Properties []field
 	Headers    []field
 	Hidden     int // headers that are not shown
-	Bodies     []body
+	Form, Body string
+	Cut        int // the bytes that Body has, where it has not all of them
 }
 
 // event is one line of the timeline.
@@ -47,12 +42,6 @@ type event struct {
 }
 
 type field struct{ Name, Type, Value string }
-
-// body is the body of a letter in one form.
-type body struct {
-	Name, Text string
-	Cut        int // the bytes that the text has, where it has not all of them
-}
 
 // letter shows one letter.
 func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
@@ -83,7 +72,7 @@ func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
 	shown.Timeline = timeline(shown.Letter)
 	shown.Properties = properties(shown.Letter)
 	shown.Headers, shown.Hidden = headers(shown.Letter)
-	shown.Bodies = bodies(shown.Letter.Payload)
+	shown.Form, shown.Body, shown.Cut = bodyOf(shown.Letter.Payload)
 	p.render(w, http.StatusOK, "letter.html", cut(80, s.IDs[0]), shown)
 	return nil
 }
@@ -195,52 +184,16 @@ func headers(l *letters.Letter) (fields []field, hidden int) {
 	return fields, hidden
 }
 
-// bodies returns the forms in which a body can be shown, the best one first.
-func bodies(payload []byte) (forms []body) {
+// bodyOf returns the form and the text of a body, and how many of its bytes that has where these are not all.
+func bodyOf(payload []byte) (form, text string, shown int) {
 	if len(payload) == 0 {
-		return nil
+		return "", "", 0
 	}
-	if text, ok := pretty(payload); ok {
-		forms = append(forms, body{"JSON", cut(maxPretty, text), shorter(len(text), maxPretty)})
-	}
-	text := body{"Text", string(payload[:min(len(payload), maxBody)]), shorter(len(payload), maxBody)}
-	hexadecimal := body{"Hex", hex.Dump(payload[:min(len(payload), maxHex)]), shorter(len(payload), maxHex)}
-	if utf8.Valid(payload) {
-		return append(forms, text, hexadecimal)
-	}
-	return append(forms, hexadecimal, text)
-}
-
-func shorter(length, most int) int {
-	if length > most {
-		return most
-	}
-	return 0
-}
-
-// pretty returns JSON with new lines, unless it is none, large or deep.
-func pretty(payload []byte) (string, bool) {
-	if len(payload) > maxBody || depth(payload) > maxDepth {
-		return "", false
-	}
-	var text bytes.Buffer
-	if json.Indent(&text, payload, "", "  ") != nil {
-		return "", false
-	}
-	return text.String(), true
-}
-
-// depth returns how deep arrays and objects are at most. It counts the brackets in texts too.
-func depth(payload []byte) (deepest int) {
-	now := 0
-	for _, b := range payload {
-		switch b {
-		case '[', '{':
-			now++
-			deepest = max(deepest, now)
-		case ']', '}':
-			now--
+	if len(payload) > maxBody {
+		for shown = maxBody; shown > maxBody-utf8.UTFMax && !utf8.RuneStart(payload[shown]); shown-- {
 		}
+		payload = payload[:shown]
 	}
-	return deepest
+	form, text = letters.BodyText(payload)
+	return form, text, shown
 }

@@ -47,8 +47,6 @@ type Page struct {
 	status     deadletter.Status
 	statusErr  error
 	statusAt   time.Time
-	overdue    overdue
-	stuck      map[string]bool // tiers of status that have been overdue for overdueAge
 }
 
 // New returns the page. It does not connect.
@@ -107,12 +105,11 @@ var (
 		"": (*Page).board, "causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter,
 		"job":       (*Page).job,
 		"style.css": (*Page).static, "script.js": (*Page).static, "icon.svg": (*Page).static,
-		// These show forms. They need AllowWrite.
-		"redrive": (*Page).redriveForm, "discard": (*Page).discardForm,
+		// These ask. They need AllowWrite.
+		"redrive": (*Page).askRedrive, "discard": (*Page).askDiscard,
 	}
 	changes = map[string]change{
-		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop, "pause": (*Page).pause,
-		"resume": (*Page).resume,
+		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop,
 	}
 )
 
@@ -128,7 +125,7 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 		return
 	case isChange && !p.config.AllowWrite:
 		p.fail(w, r,
-			failure{http.StatusForbidden, "This page only shows. Redrive, discard, pause and resume are off.", nil})
+			failure{http.StatusForbidden, "This page only shows. Redrive and discard are off.", nil})
 		return
 	case r.Method == http.MethodPost && isChange:
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -216,23 +213,22 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 	_, _ = w.Write(text.Bytes()) // the browser may be gone
 }
 
-// current returns the status of the last second, and the tiers that have been overdue for overdueAge. With an error
-// it returns the last status that there was.
-func (p *Page) current(ctx context.Context) (status deadletter.Status, stuck map[string]bool, err error) {
+// current returns the status of the last second. With an error it returns the last status that there was.
+func (p *Page) current(ctx context.Context) (deadletter.Status, error) {
 	p.statusLock.Lock() // also lets one request ask at a time
 	defer p.statusLock.Unlock()
 	if !p.statusAt.IsZero() && time.Since(p.statusAt) < statusAge {
-		return p.status, p.stuck, p.statusErr
+		return p.status, p.statusErr
 	}
 	// A browser that goes away must not fail the requests that wait for this answer.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statusTimeout)
 	defer cancel()
-	status, err = p.config.Status(ctx)
+	status, err := p.config.Status(ctx)
 	if err == nil {
-		p.status, p.stuck = status, p.overdue.look(status, time.Now())
+		p.status = status
 	}
 	p.statusErr, p.statusAt = err, time.Now()
-	return p.status, p.stuck, err
+	return p.status, err
 }
 
 // explain returns the text of an error, with what to do about the known ones.
@@ -246,7 +242,7 @@ func explain(err error) string {
 			"what the letters say now, and repair that first."},
 		{letters.ErrNoQueue, "The queue does not exist."},
 		{letters.ErrNoTarget, "The work queue of a letter does not exist or is unknown. The letter stays. Declare " +
-			"the queue, or name one under “Work queue”."},
+			"the queue, or name one by “wmretry dead redrive --to”."},
 		{letters.ErrClosed, "The connection to the broker is closed."},
 		{context.DeadlineExceeded, "The broker did not answer in time."},
 		{context.Canceled, "Stopped. Letters that were not sent or removed stay."},

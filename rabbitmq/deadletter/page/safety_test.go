@@ -10,37 +10,33 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var changes = []string{"redrive", "discard", "stop", "pause", "resume"}
+var changes = []string{"redrive", "discard", "stop"}
 
 func TestReadOnly(t *testing.T) {
 	t.Parallel()
-	handlers := &pauser{health: retry.Health{Subscriptions: []retry.SubscriptionHealth{{Name: "billing", Consuming: true}}}}
-	s := setup(t, some(), func(c *page.Config) { c.AllowWrite, c.Pauser = false, handlers })
+	s := setup(t, some(), func(c *page.Config) { c.AllowWrite = false })
 	for _, change := range changes {
-		assert.Equal(t, http.StatusForbidden, s.post(change+"?queue=orders.dead&all=1&handler=billing", url.Values{"step": {"start"}}).Code, change)
+		assert.Equal(t, http.StatusForbidden, s.post(change+"?queue=orders.dead&all=1", url.Values{"step": {"start"}}).Code, change)
 		assert.Equal(t, http.StatusForbidden, s.get(change+"?queue=orders.dead&all=1").Code, change)
 	}
 	for _, view := range []string{"", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=order-1"} {
 		text := body(t, s.get(view), http.StatusOK)
-		for _, never := range []string{`method="post"`, "redrive?", "discard?", "Pause"} {
+		for _, never := range []string{`method="post"`, "redrive?", "discard?"} {
 			assert.NotContains(t, text, never, view)
 		}
 		assert.Contains(t, text, "Read-only")
 	}
 	assert.Empty(t, s.store.redrives)
 	assert.Empty(t, s.store.discards)
-	assert.Empty(t, handlers.calls)
 	assert.Zero(t, s.store.dry)
 }
 
 // TestForeignPagesAreRefused: a form on another site must not change anything, also from a browser that sends no Sec-Fetch-Site.
 func TestForeignPagesAreRefused(t *testing.T) {
 	t.Parallel()
-	handlers := &pauser{}
-	s := setup(t, some(), func(c *page.Config) { c.Pauser = handlers })
+	s := setup(t, some(), nil)
 	for name, change := range map[string]func(http.Header){
 		"cross-site":     func(h http.Header) { h.Set("Sec-Fetch-Site", "cross-site") },
 		"same-site":      func(h http.Header) { h.Set("Sec-Fetch-Site", "same-site") },
@@ -48,12 +44,11 @@ func TestForeignPagesAreRefused(t *testing.T) {
 		"unknown origin": func(h http.Header) { h.Del("Sec-Fetch-Site"); h.Set("Origin", "null") },
 	} {
 		for _, address := range changes {
-			r := form(address+"?queue=orders.dead&all=1&handler=billing", url.Values{"step": {"check"}})
+			r := form(address+"?queue=orders.dead&all=1", url.Values{"step": {"check"}})
 			change(r.Header)
 			assert.Equal(t, http.StatusForbidden, s.do(r).Code, "%s: %s", name, address)
 		}
 	}
-	assert.Empty(t, handlers.calls)
 	assert.Zero(t, s.store.dry)
 	assert.Equal(t, http.StatusOK, s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}).Code, "its own page")
 }

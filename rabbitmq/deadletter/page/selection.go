@@ -45,7 +45,7 @@ func (p *Page) selected(r *http.Request) (selection, error) {
 		return s,
 			failure{http.StatusBadRequest, "The address has too many letters, or an ID that no letter has.", nil}
 	}
-	status, _, err := p.current(r.Context())
+	status, err := p.current(r.Context())
 	if slices.Contains(p.config.Queues, s.Queue) || s.Queue != "" && shows(status, s.Queue) {
 		return s, nil
 	}

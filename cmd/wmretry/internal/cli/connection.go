@@ -21,7 +21,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-const managementTimeout = 10 * time.Second
+// connectTimeout is how long a command tries to connect at the start.
+const connectTimeout = 10 * time.Second
 
 // config is the configuration of the Store, from flags and environment. It asks once for a password where one is
 // missing.
@@ -169,7 +170,7 @@ func (e *env) managementAddress(broker string) (string, error) {
 
 // reach connects once and closes the connection.
 func (e *env) reach(ctx context.Context, config deadletter.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, e.flags.connectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	result := make(chan error, 1)
 	go func() {
@@ -223,7 +224,7 @@ func (e *env) unreachable(address string, err error) error {
 	case errors.As(err, &host):
 		advice = "check the name of the host"
 	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
-		err = fmt.Errorf("no answer within %v", e.flags.connectTimeout)
+		err = fmt.Errorf("no answer within %v", connectTimeout)
 	case strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
 		advice = "the port has no TLS: use that of TLS (usually 5671), or amqp:// in place of amqps://"
 	case strings.Contains(err.Error(), "tls:") || strings.Contains(err.Error(), "x509:"):
@@ -243,20 +244,4 @@ func (e *env) scrub(s string) string {
 		s = strings.ReplaceAll(s, url.QueryEscape(e.password), "***")
 	}
 	return s
-}
-
-// queueNames lists the queues of the virtual host by the management API, sorted.
-func (e *env) queueNames(timeout time.Duration) ([]string, error) {
-	config, err := e.config()
-	if err != nil {
-		return nil, err
-	}
-	store, err := deadletter.Open(config, e.logger())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = store.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	return store.Queues(ctx)
 }

@@ -23,8 +23,8 @@ type discardFlags struct {
 
 func newDiscardCommand(l *letterCommand) *cobra.Command {
 	var f discardFlags
-	c := l.command(&cobra.Command{
-		Use:   "discard",
+	c := &cobra.Command{
+		Use:   "discard QUEUE",
 		Short: "Remove letters for good, after a question",
 		Long: `Removes letters. It counts them first and asks; --yes answers. With --export each letter is in the
 file, and the file is on the disk, before the letter is removed: killed at any moment, each letter is in the file, in
@@ -32,9 +32,13 @@ the queue, or in both.`,
 		Example: `  wmretry dead discard orders --older-than 30d --export old-orders.jsonl
   wmretry dead discard orders --dead-reason unmarshal --yes
   wmretry dead discard orders --dry-run`,
-		RunE: func(c *cobra.Command, args []string) error { return l.discard(c.Context(), args, &f) },
-	})
-	f.add(c, true)
+		Args:              needs("QUEUE"),
+		ValidArgsFunction: l.completeFirst,
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.discard(c.Context(), l.queue(args[0]), &f)
+		},
+	}
+	f.add(c)
 	flags := c.Flags()
 	flags.IntVar(&f.limit, "limit", 0, "remove at most so many letters (default: all)")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "count what would be removed, and remove nothing")
@@ -44,7 +48,7 @@ the queue, or in both.`,
 	return c
 }
 
-func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFlags) error {
+func (l *letterCommand) discard(ctx context.Context, queue string, f *discardFlags) error {
 	filter, err := f.filter()
 	if err != nil {
 		return err
@@ -56,7 +60,6 @@ func (l *letterCommand) discard(ctx context.Context, args []string, f *discardFl
 		return usage("discard removes letters for good, and there is no terminal to ask on: use --yes, and " +
 			"--export FILE to keep a copy. --dry-run counts them")
 	}
-	queue, _ := l.queue(args)
 	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
 	return l.withStore(ctx,
 		func(store *deadletter.Store) error { return l.discardFrom(ctx, store, queue, options, f) })
@@ -87,7 +90,7 @@ func (l *letterCommand) discardFrom(
 		options.Progress = show
 		return store.Discard(ctx, queue, options)
 	})
-	return l.finish(ctx, report, err, &f.filterFlags)
+	return report.finish(l.env, err, &f.filterFlags)
 }
 
 // newFile creates a file that must not be there: it may have the only copy of letters.
@@ -110,41 +113,26 @@ func (l *letterCommand) askDiscard(
 	counted, err := store.Discard(ctx, queue, options)
 	meter.stop()
 	if err != nil {
-		return 0, l.failed(ctx, queue, err)
+		return 0, explain(err)
 	}
 	if counted.Done == 0 {
 		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(queue))
-		return 0, l.nothing(queue, &f.filterFlags)
+		return 0, nothing(queue, &f.filterFlags)
 	}
 	copied := "without a copy"
 	if f.export != "" {
 		copied = "with a copy in " + safe(f.export)
 	}
-	for {
-		question := fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o", thousands(counted.Done),
-			plural(counted.Total, "letter", "letters"), safe(queue), copied)
-		if f.export == "" {
-			question += ", [e]xport them first"
-		}
-		answer, err := l.ask(ctx, question+": ")
-		if err != nil {
-			return 0, err
-		}
-		switch strings.ToLower(answer) {
-		case "y", "yes":
-			return counted.Done, nil
-		case "", "n", "no":
-			_, _ = fmt.Fprintln(l.stderr, "nothing is removed")
-			return 0, nil
-		case "e", "export":
-			if f.export, err = l.ask(ctx, "File for the letters: "); err != nil {
-				return 0, err
-			}
-			if f.export != "" {
-				return counted.Done, nil
-			}
-		}
+	answer, err := l.ask(ctx, fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o: ", thousands(counted.Done),
+		plural(counted.Total, "letter", "letters"), safe(queue), copied))
+	if err != nil {
+		return 0, err
 	}
+	if answer = strings.ToLower(answer); answer == "y" || answer == "yes" {
+		return counted.Done, nil
+	}
+	_, _ = fmt.Fprintln(l.stderr, "nothing is removed")
+	return 0, nil
 }
 
 // ask asks a question on the terminal and returns the line of the answer.
@@ -156,10 +144,7 @@ func (e *env) ask(ctx context.Context, question string) (string, error) {
 	}
 	answered := make(chan answer, 1)
 	go func() {
-		if e.answers == nil {
-			e.answers = bufio.NewReader(e.stdin)
-		}
-		line, err := e.answers.ReadString('\n')
+		line, err := bufio.NewReader(e.stdin).ReadString('\n')
 		answered <- answer{strings.TrimSpace(line), err}
 	}()
 	select {

@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,18 +19,19 @@ const standard = "-"
 
 func newExportCommand(l *letterCommand) *cobra.Command {
 	var (
-		f     filterFlags
-		to    string
-		force bool
+		f  filterFlags
+		to string
 	)
-	c := l.command(&cobra.Command{
-		Use:   "export",
+	c := &cobra.Command{
+		Use:   "export QUEUE",
 		Short: "Write letters to a file, with every byte, property and typed header",
-		Long: `Writes letters to a file, one line of JSON each, and removes none. Import puts them back: every byte,
-property and header is as before. The file appears when it is complete and on the disk. It is readable only by you:
-letters may have personal data.`,
+		Long: `Writes letters to a new file, one line of JSON each, and removes none. Import puts them back: every byte,
+property and header is as before. The file is on the disk when the command ends, and is removed where it fails. It is
+readable only by you: letters may have personal data.`,
 		Example: `  wmretry dead export orders -o orders.jsonl
   wmretry dead export orders --reason timeout -o - | gzip > orders.jsonl.gz`,
+		Args:              needs("QUEUE"),
+		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			filter, err := f.filter()
 			if err != nil {
@@ -41,116 +40,58 @@ letters may have personal data.`,
 			if to == "" {
 				return usage("export needs -o FILE, or -o - for stdout")
 			}
-			return l.export(c.Context(), args, filter, &f, to, force)
+			return l.export(c.Context(), l.queue(args[0]), filter, &f, to)
 		},
-	})
-	f.add(c, true)
-	c.Flags().StringVarP(&to, "output", "o", "", "the file, or - for stdout (required)")
-	c.Flags().BoolVar(&force, "force", false, "replace the file")
+	}
+	f.add(c)
+	c.Flags().StringVarP(&to, "output", "o", "", "the new file, or - for stdout (required)")
 	_ = c.MarkFlagFilename("output", "jsonl")
 	return c
 }
 
 func (l *letterCommand) export(
-	ctx context.Context, args []string, filter letters.Filter, f *filterFlags, to string, force bool,
+	ctx context.Context, queue string, filter letters.Filter, f *filterFlags, to string,
 ) error {
-	queue, _ := l.queue(args)
-	if to != standard && !force {
-		if _, err := os.Lstat(to); err == nil {
-			return usage("%s is there already: name another file, or replace it with --force", safe(to))
-		}
-	}
-	store, err := l.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
 	start := time.Now()
-	var n int
-	write := func(out io.Writer) error {
+	n := 0
+	err := l.withStore(ctx, func(store *deadletter.Store) error {
+		out, summary := l.stdout, l.stderr
+		if to != standard {
+			file, err := newFile(to)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = file.Close() }()
+			out, summary = file, l.stdout
+		}
 		meter := l.meter("export of "+safe(queue), "written")
 		defer meter.stop()
-		n, err = store.Export(ctx, queue, filter, &counter{to: out, start: start, meter: meter})
+		var err error
+		n, err = store.Export(ctx, queue, filter, out)
+		if file, is := out.(*os.File); is && to != standard {
+			err = errors.Join(err, file.Sync())
+		}
+		switch {
+		case err != nil && to != standard:
+			return errors.Join(explain(err), os.Remove(to))
+		case err != nil && n > 0:
+			return fmt.Errorf("the output ends after %s: %w", plural(n, "letter", "letters"), err)
+		case err != nil:
+			return explain(err)
+		}
+		meter.stop()
+		if l.json {
+			return l.jsonLine(summary, map[string]any{
+				"command": "export", "queue": queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),
+			})
+		}
+		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(queue), safe(to))
 		return err
+	})
+	if err == nil && n == 0 {
+		return nothing(queue, f)
 	}
-	if to == standard {
-		err = write(l.stdout)
-	} else {
-		err = whole(to, force, write)
-	}
-	if err != nil {
-		if to == standard && n > 0 {
-			err = fmt.Errorf("the output ends after %s: %w", plural(n, "letter", "letters"), err)
-		}
-		return l.failed(ctx, queue, err)
-	}
-	if n == 0 {
-		if err := l.nothing(queue, f); err != nil {
-			return err
-		}
-	}
-	summary := l.stdout
-	if to == standard {
-		summary = l.stderr
-	}
-	if l.json {
-		return l.jsonLine(summary, map[string]any{
-			"command": "export", "queue": queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),
-		})
-	}
-	_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(queue), safe(to))
 	return err
-}
-
-// whole writes a file that appears only when it is complete.
-func whole(name string, force bool, write func(io.Writer) error) (err error) {
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() { // a pipe or a device must not be replaced
-		file, err := os.OpenFile(name, os.O_WRONLY, 0)
-		if err != nil {
-			return err
-		}
-		return errors.Join(write(file), file.Close())
-	}
-	file, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*") // mode 0600
-	if err != nil {
-		return err
-	}
-	defer func() {
-		_ = file.Close()
-		_ = os.Remove(file.Name())
-	}()
-	if err := write(file); err != nil {
-		return err
-	}
-	if err := errors.Join(file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	if force {
-		return os.Rename(file.Name(), name)
-	}
-	// A link replaces no file that has appeared meanwhile. Some file systems have no links.
-	switch err := os.Link(file.Name(), name); {
-	case errors.Is(err, os.ErrExist):
-		return fmt.Errorf("%s has appeared meanwhile: name another file, or replace it with --force", safe(name))
-	case err != nil:
-		return os.Rename(file.Name(), name)
-	}
-	return nil
-}
-
-// counter counts the lines that pass, for the meter.
-type counter struct {
-	to    io.Writer
-	start time.Time
-	meter *meter
-	lines int
-}
-
-func (c *counter) Write(data []byte) (int, error) {
-	n, err := c.to.Write(data)
-	c.lines += bytes.Count(data[:n], []byte{'\n'})
-	c.meter.count(c.lines, time.Since(c.start))
-	return n, err
 }
 
 func newImportCommand(l *letterCommand) *cobra.Command {
@@ -164,21 +105,12 @@ already: two imports of a file make two letters of each line.`,
 		Example: `  wmretry dead import orders.jsonl
   wmretry dead import orders.jsonl --dry-run
   zcat orders.jsonl.gz | wmretry dead import - --queue orders`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return fmt.Errorf("%s needs one FILE, or - for stdin", c.CommandPath())
-			}
-			return nil
-		},
+		Args: needs("FILE"),
 		RunE: func(c *cobra.Command, args []string) error { return l.importFile(c.Context(), args[0], options) },
 	}
-	if !l.orphans {
-		c.Flags().StringVar(&options.Queue, "queue", "", "work queue whose dead letters they become (default: the "+
-			"queue that each letter was in)")
-		_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
-	} else {
-		c.Example = "  wmretry orphans import orphans.jsonl"
-	}
+	c.Flags().StringVar(&options.Queue, "queue", "", "work queue whose dead letters they become (default: the "+
+		"queue that each letter was in)")
+	_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
 	c.Flags().BoolVar(&options.DryRun, "dry-run", false, "read all lines, and put nothing back")
 	return c
 }
@@ -193,10 +125,8 @@ func (l *letterCommand) importFile(ctx context.Context, name string, options dea
 		defer func() { _ = file.Close() }()
 		from = file
 	}
-	if l.orphans {
-		options.Queue = l.prefix() + ".orphans"
-	} else if options.Queue != "" {
-		options.Queue = l.queueOf(options.Queue)
+	if options.Queue != "" {
+		options.Queue = l.queue(options.Queue)
 	}
 	report := newReport("import", options.Queue, options.DryRun, 0)
 	return l.withStore(ctx, func(store *deadletter.Store) error {
@@ -204,6 +134,6 @@ func (l *letterCommand) importFile(ctx context.Context, name string, options dea
 			options.Progress = show
 			return store.Import(ctx, from, options)
 		})
-		return l.finish(ctx, report, err, &filterFlags{})
+		return report.finish(l.env, err, &filterFlags{})
 	})
 }

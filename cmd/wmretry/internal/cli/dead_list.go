@@ -23,8 +23,8 @@ type listFlags struct {
 
 func newListCommand(l *letterCommand) *cobra.Command {
 	var f listFlags
-	c := l.command(&cobra.Command{
-		Use:   "list",
+	c := &cobra.Command{
+		Use:   "list QUEUE",
 		Short: "List letters, or their causes with --group",
 		Long: `Lists letters, the oldest first, while it reads them. It removes none. While it reads, other readers of
 the queue do not get the letters. Their order stays, unless the list ends before the last letter, by --limit or
@@ -36,9 +36,11 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
   wmretry dead list orders --group                         # one line for each cause, with counts
   wmretry dead list orders --reason 'timeout|refused' --newer-than 2h
   wmretry dead list orders --meta customer=42 --json | jq -r .id`,
-		RunE: func(c *cobra.Command, args []string) error { return l.list(c, args, &f) },
-	})
-	f.add(c, true)
+		Args:              needs("QUEUE"),
+		ValidArgsFunction: l.completeFirst,
+		RunE:              func(c *cobra.Command, args []string) error { return l.list(c, args, &f) },
+	}
+	f.add(c)
 	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+
 		"and times left out")
 	c.Flags().IntVar(&f.limit, "limit", 0, "list at most so many letters (default: all)")
@@ -54,7 +56,7 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 		return err
 	}
 	ctx := c.Context()
-	queue, _ := l.queue(args)
+	queue := l.queue(args[0])
 	out := &lineWriter{Writer: bufio.NewWriterSize(l.stdout, 64<<10)}
 	var groups letters.Groups
 	rows := l.rows(out)
@@ -84,7 +86,7 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 		}
 	}
 	if n == 0 {
-		if err := l.nothing(queue, &f.filterFlags); err != nil {
+		if err := nothing(queue, &f.filterFlags); err != nil {
 			return err
 		}
 		if !l.outTerminal || l.json {

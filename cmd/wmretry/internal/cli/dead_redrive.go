@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,39 +20,18 @@ type redriveFlags struct {
 	limit, canary   int
 	rate, maxRedead string
 	canaryWait      time.Duration
-	history
-}
-
-// history is the flags about where a letter goes, and what its history has of that.
-type history struct{ to, by, note string }
-
-// addHistory adds them, but for orphans: these have a target, and no history.
-func (l *letterCommand) addHistory(c *cobra.Command, h *history, note string) {
-	if l.orphans {
-		return
-	}
-	flags := c.Flags()
-	flags.StringVar(&h.to, "to", "", "work queue to send to, in place of the letter's own one")
-	flags.StringVar(&h.by, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&h.note, "note", "", note)
+	to, by, note    string
 }
 
 func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
-	short := "Send letters back to their work queue, where their retries begin from the start"
-	record := "The message is the same as before; its count of failures begins\n" +
-		"from the start, and its history notes the redrive."
-	if l.orphans {
-		short = "Send orphans back to their work queue, where their retries go on"
-		record = "The message is the same as before, with its failure record:\n" +
-			"its failures are counted on."
-	}
-	c := l.command(&cobra.Command{
-		Use:   "redrive",
-		Short: short,
+	c := &cobra.Command{
+		Use:   "redrive QUEUE",
+		Short: "Send letters back to their work queue, where their retries begin from the start",
 		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it.
-It sends only what was there when the command began. ` + record + `
-A letter whose work queue is gone stays where it is.
+It sends only what was there when the command began. The message is the same as before. The failures of a dead letter
+are counted from the start, and its history notes the redrive. Those of an orphan are counted on. A letter whose work
+queue is gone stays where it is.
 
 --canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5%
 stops when more than that share of the sent letters has died again.
@@ -63,16 +43,19 @@ or discard at a time changes a queue.`,
   wmretry dead redrive orders --canary 10 --rate 50/s
   wmretry dead redrive orders --reason 'connection refused' --newer-than 2h
   wmretry dead redrive orders --max-redead 5%
-  wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30`,
+  wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note 'after the fix of INC-42'
+  wmretry dead redrive retry.orphans`,
+		Args:              needs("QUEUE"),
+		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			options, err := f.options()
 			if err != nil {
 				return err
 			}
-			return l.redrive(c.Context(), args, options, &f.filterFlags, "")
+			return l.redrive(c.Context(), l.queue(args[0]), options, &f.filterFlags)
 		},
-	})
-	f.add(c, true)
+	}
+	f.add(c)
 	flags := c.Flags()
 	flags.BoolVar(&f.dryRun, "dry-run", false, "count what would be sent, and send nothing")
 	flags.IntVar(&f.limit, "limit", 0, "send at most so many letters (default: all)")
@@ -83,9 +66,9 @@ or discard at a time changes a queue.`,
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	if l.addHistory(c, &f.history, "a note for the history"); !l.orphans {
-		c.Example += "\n  wmretry dead redrive orders --note 'after the fix of INC-42'"
-	}
+	flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
+	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
+	flags.StringVar(&f.note, "note", "", "a note for the history")
 	return c
 }
 
@@ -117,18 +100,16 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 	return options, nil
 }
 
-// redrive runs a redrive, and prints its summary in any case. edited is the id of the one letter that was edited.
+// redrive runs a redrive, and prints its summary in any case.
 func (l *letterCommand) redrive(
-	ctx context.Context, args []string, options letters.Redrive, selected *filterFlags, edited string,
+	ctx context.Context, queue string, options letters.Redrive, selected *filterFlags,
 ) error {
-	queue, _ := l.queue(args)
 	return l.withStore(ctx, func(store *deadletter.Store) error {
 		if options.Canary > 0 && !options.DryRun {
-			l.warnNoConsumer(ctx, queue, options.To)
+			l.warnNoConsumer(ctx, store, queue, options.To)
 		}
 		start := time.Now()
 		report := newReport("redrive", queue, options.DryRun, options.Limit)
-		report.edited = edited
 		err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
 			options.Progress = show
 			return store.Redrive(ctx, queue, options)
@@ -136,35 +117,19 @@ func (l *letterCommand) redrive(
 		if errors.Is(err, letters.ErrRedead) {
 			report.Causes = l.deaths(ctx, store, queue, start)
 		}
-		return l.finish(ctx, report, err, selected)
+		return report.finish(l.env, err, selected)
 	})
 }
 
-// finish prints a report, and returns the error that the command ends with.
-func (l *letterCommand) finish(ctx context.Context, report *report, err error, selected *filterFlags) error {
-	err = report.finish(l.env, err, func(err error) error { return l.failed(ctx, report.Queue, err) })
-	if err == nil && report.Done == 0 && report.Kept == 0 {
-		return l.nothing(report.Queue, selected)
-	}
-	return err
-}
-
-// warnNoConsumer warns of a canary that cannot die. The queue of an orphan, or of a letter in another queue, is not
-// known before.
-func (l *letterCommand) warnNoConsumer(ctx context.Context, queue, to string) {
-	work := to
-	if work == "" {
-		var dead bool
-		if work, dead = strings.CutSuffix(queue, deadletter.QueueOf("")); !dead || work == "" {
-			return
-		}
-	}
-	store, err := l.openByName()
-	if err != nil {
+// warnNoConsumer warns of a canary that cannot die, as far as the management API shows it. The work queue of an orphan,
+// or of a letter in another queue, is not known before.
+func (l *letterCommand) warnNoConsumer(ctx context.Context, store *deadletter.Store, queue, to string) {
+	work, dead := strings.CutSuffix(queue, deadletter.QueueOf(""))
+	if !dead && to == "" {
 		return
 	}
-	defer func() { _ = store.Close() }()
-	status, err := store.Status(ctx, nil, work)
+	work = cmp.Or(to, work)
+	status, err := store.Status(ctx, work)
 	if err == nil && len(status.Queues) == 1 && !status.Queues[0].Missing && status.Queues[0].Consumers == 0 {
 		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the queue %s has no consumer: a canary that no app "+
 			"handles cannot die\n", safe(work))

@@ -1,17 +1,13 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/hex"
-	"encoding/json"
+	"context"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
@@ -19,71 +15,46 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// The forms in which show prints a body.
-const (
-	bodyAuto = "auto"
-	bodyText = "text"
-	bodyJSON = "json"
-	bodyHex  = "hex"
-	bodyRaw  = "raw"
-	bodyNone = "none"
-)
-
-var bodies = []string{bodyAuto, bodyText, bodyJSON, bodyHex, bodyRaw, bodyNone}
-
 func newShowCommand(l *letterCommand) *cobra.Command {
-	var body string
-	c := l.command(&cobra.Command{
-		Use:   "show",
+	return &cobra.Command{
+		Use:   "show QUEUE ID",
 		Short: "Show one letter: failure record, redrives, properties, headers, body",
 		Long: `Shows all that is known of a letter. The letter stays where it is. The body is printed as indented
-JSON, as text or as bytes in hexadecimal, whichever fits. Control characters are escaped. --body raw prints the bytes
-of the body and nothing else, to a file or a pipe.
+JSON, as text or as bytes in hexadecimal, whichever fits. Control characters are escaped. --json has the bytes of the
+body in base64.
 
 Letters of the same message have the same ID: all of them are shown.`,
 		Example: `  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30
-  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --body hex
-  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --body raw > body.bin`,
-		RunE: func(c *cobra.Command, args []string) error { return l.show(c, args, body) },
-	}, "ID")
-	c.Flags().StringVar(&body, "body", bodyAuto, "form of the body: "+strings.Join(bodies, ", "))
-	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, cobra.ShellCompDirectiveNoFileComp))
-	return c
+  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --json | jq -r .payload | base64 -d > body.bin`,
+		Args:              needs("QUEUE", "ID"),
+		ValidArgsFunction: l.completeFirst,
+		RunE: func(c *cobra.Command, args []string) error {
+			return l.show(c.Context(), l.queue(args[0]), args[1])
+		},
+	}
 }
 
-func (l *letterCommand) show(c *cobra.Command, args []string, body string) error {
-	switch {
-	case !slices.Contains(bodies, body):
-		return usage("--body %q is not one of %s", body, strings.Join(bodies, ", "))
-	case body == bodyRaw && l.outTerminal:
-		return usage("--body raw does not print to a terminal, where the bytes could do anything: redirect it to " +
-			"a file, or use --body text")
-	}
-	queue, rest := l.queue(args)
+func (l *letterCommand) show(ctx context.Context, queue, id string) error {
 	n := 0
-	for letter, err := range l.browse(c.Context(), queue, letters.Filter{IDs: ids(rest)}) {
+	for letter, err := range l.browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
 			return err
 		}
-		if n++; n > 1 && body != bodyRaw && !l.json {
+		if n++; n > 1 && !l.json {
 			_, _ = fmt.Fprintln(l.stdout, "\n"+l.paint(text.Faint, "another letter of the same message"))
 		}
-		switch {
-		case body == bodyRaw && n > 1:
-			_, _ = fmt.Fprintf(l.stderr, "wmretry: another letter has the same id: its body is not printed\n")
-		case body == bodyRaw:
-			_, err = l.stdout.Write(letter.Payload)
-		case l.json:
+		if l.json {
 			err = l.printJSON(shown{letter, headerTypes(letter.Headers)})
-		default:
-			err = l.print(letter, body)
+		} else {
+			err = l.print(letter)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if n == 0 {
-		return l.noID(queue, rest[0])
+		return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `wmretry dead list` prints the ids",
+			safe(queue), safe(id)))
 	}
 	return nil
 }
@@ -103,13 +74,13 @@ func headerTypes(headers map[string]any) map[string]string {
 }
 
 // print prints a letter for people.
-func (l *letterCommand) print(letter *letters.Letter, body string) error {
+func (l *letterCommand) print(letter *letters.Letter) error {
 	s := section{env: l.env}
 	s.title("Letter")
 	s.field("id", letter.ID)
 	s.field("queue", letter.Queue)
 	s.field("goes back to", orUnknown(letter.Target))
-	s.field("kind", kindText(letter.Kind))
+	s.field("kind", letter.Kind.Text())
 	if trace, span, found := parseTrace(letter.Record.Traceparent); found {
 		s.field("trace id", trace)
 		s.field("span id", span)
@@ -131,13 +102,11 @@ func (l *letterCommand) print(letter *letters.Letter, body string) error {
 		kind, value := letters.HeaderText(letter.Headers[key])
 		s.typed(key, kind, value)
 	}
-	if body != bodyNone {
-		form, content := bodyOf(letter.Payload, body)
-		s.title(fmt.Sprintf("Body (%s, %s)", plural(len(letter.Payload), "byte", "bytes"), form))
-		s.text.WriteString(content)
-		if content != "" && !strings.HasSuffix(content, "\n") {
-			s.text.WriteByte('\n')
-		}
+	form, content := letters.BodyText(letter.Payload)
+	s.title(fmt.Sprintf("Body (%s, %s)", plural(len(letter.Payload), "byte", "bytes"), form))
+	s.text.WriteString(safeLines(content))
+	if content != "" && !strings.HasSuffix(content, "\n") {
+		s.text.WriteByte('\n')
 	}
 	_, err := io.WriteString(l.stdout, s.text.String())
 	return err
@@ -226,16 +195,6 @@ func orUnknown(s string) string {
 	return s
 }
 
-func kindText(kind letters.Kind) string {
-	return map[letters.Kind]string{
-		letters.Library: "given up by the retry middleware",
-		letters.Broker:  "dead-lettered by the broker",
-		letters.Poison:  "given up by Watermill's PoisonQueue",
-		letters.Orphan:  "orphan: its work queue was gone when its delay was over",
-		letters.Unknown: "unknown: it has no record of a failure",
-	}[kind]
-}
-
 // parseTrace reads W3C Trace Context.
 func parseTrace(traceparent string) (trace, span string, found bool) {
 	parts := strings.Split(traceparent, "-")
@@ -244,41 +203,4 @@ func parseTrace(traceparent string) (trace, span string, found bool) {
 		return "", "", false
 	}
 	return parts[1], parts[2], true
-}
-
-// bodyOf returns the form in which a body is printed, and its text.
-func bodyOf(body []byte, form string) (string, string) {
-	if form == bodyAuto {
-		form = bestForm(body)
-	}
-	switch form {
-	case bodyJSON:
-		var indented bytes.Buffer
-		if err := json.Indent(&indented, body, "", "  "); err != nil {
-			return "text: it is not JSON, " + safe(err.Error()), safeLines(string(body))
-		}
-		return "JSON", safeLines(indented.String())
-	case bodyHex:
-		return "hex", hex.Dump(body)
-	}
-	return "text", safeLines(string(body))
-}
-
-func bestForm(body []byte) string {
-	switch trimmed := bytes.TrimSpace(body); {
-	case len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') && json.Valid(body):
-		return bodyJSON
-	case !utf8.Valid(body):
-		return bodyHex
-	}
-	odd := 0
-	for _, r := range string(body) {
-		if !unicode.IsPrint(r) && r != '\n' && r != '\t' && r != '\r' {
-			odd++
-		}
-	}
-	if odd*10 > len(body) {
-		return bodyHex
-	}
-	return bodyText
 }

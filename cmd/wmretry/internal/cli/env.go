@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,7 +8,6 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -33,17 +31,17 @@ type env struct {
 	flags    flags
 	json     bool // --json
 	tls      *tls.Config
-	password string        // of the broker, for scrub
-	answers  *bufio.Reader // of stdin, for ask
+	password string // of the broker, for scrub
 
 	configured *deadletter.Config // what config has returned
 }
 
+const defaultPrefix = "retry"
+
 type flags struct {
 	uri, passwordFile, management, prefix string
 	caFile, certFile, keyFile, serverName string
-	insecure, noColour, verbose, anyLimit bool
-	connectTimeout                        time.Duration
+	insecure, verbose, anyLimit           bool
 }
 
 func newEnv() *env {
@@ -67,7 +65,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 	f.StringVar(&e.flags.passwordFile, "password-file", "", "file with the password of the user in --uri or AMQP_URL")
 	f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
 		"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
-	f.StringVar(&e.flags.prefix, "prefix", "retry", "prefix of the apps: it names tiers and orphans")
+	f.StringVar(&e.flags.prefix, "prefix", defaultPrefix, "prefix of the apps: it names tiers and orphans")
 	f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues whose letters can be lost by that: see "+
 		"docs/limits.md")
 	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of an amqps:// broker "+
@@ -78,10 +76,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 		"the address)")
 	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false,
 		"accept any certificate of the broker: only for tests")
-	f.DurationVar(&e.flags.connectTimeout, "connect-timeout", 10*time.Second,
-		"how long to try to connect at the start")
 	f.BoolVar(&e.json, "json", false, "print JSON: one line for each letter, one object for a summary")
-	f.BoolVar(&e.flags.noColour, "no-color", false, "print no colours (also: NO_COLOR)")
 	f.BoolVarP(&e.flags.verbose, "verbose", "v", false, "print log lines of the connection on stderr")
 	for _, file := range []string{"ca-file", "cert-file", "key-file"} {
 		_ = root.MarkPersistentFlagFilename(file, "pem", "crt", "key")
@@ -91,7 +86,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 // prepare runs before each command, after the flags are parsed.
 func (e *env) prepare(*cobra.Command) error {
 	// https://no-color.org
-	e.colours = e.outTerminal && !e.json && !e.flags.noColour && os.Getenv("NO_COLOR") == "" &&
+	e.colours = e.outTerminal && !e.json && os.Getenv("NO_COLOR") == "" &&
 		os.Getenv("TERM") != "dumb"
 	text.EnableColors() // paint decides
 	return nil
@@ -107,16 +102,6 @@ func (e *env) open(ctx context.Context) (*deadletter.Store, error) {
 	if err := e.reach(ctx, config); err != nil {
 		return nil, err
 	}
-	return deadletter.Open(config, e.logger())
-}
-
-// openByName returns a Store that does not ask the management API, whose numbers are late.
-func (e *env) openByName() (*deadletter.Store, error) {
-	config, err := e.config()
-	if err != nil {
-		return nil, err
-	}
-	config.Management = ""
 	return deadletter.Open(config, e.logger())
 }
 
@@ -146,7 +131,7 @@ func (s scrubbed) Write(line []byte) (int, error) {
 }
 
 // prefix is that of the apps.
-func (e *env) prefix() string { return cmp.Or(e.flags.prefix, "retry") }
+func (e *env) prefix() string { return cmp.Or(e.flags.prefix, defaultPrefix) }
 
 // paint colours a text where colours are on.
 func (e *env) paint(colour text.Color, s string) string {

@@ -24,11 +24,9 @@ type filterFlags struct {
 	metadata                               []string
 }
 
-func (f *filterFlags) add(c *cobra.Command, ids bool) {
+func (f *filterFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	if ids {
-		flags.StringSliceVar(&f.ids, "ids", nil, "only the letters with these ids, separated by commas")
-	}
+	flags.StringSliceVar(&f.ids, "ids", nil, "only the letters with these ids, separated by commas")
 	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
 	flags.StringVar(&f.errorType, "error-type", "", "only with this Go type of the last error, such as *net.OpError")
 	flags.StringVar(&f.deadReason, "dead-reason", "", "only with this dead reason, such as exhausted")

@@ -1,12 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
-	"golang.org/x/term"
 
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -20,14 +20,11 @@ type meter struct {
 	env   *env
 	title string
 	verb  string // what is done to letters, such as "sent"
-	limit int    // --limit
 
 	mu      sync.Mutex
 	last    time.Time // of the last line
 	phase   letters.Phase
 	stopped bool
-	began   time.Duration // Elapsed when the watch of the canary began
-	watched time.Duration // how long canaries were watched
 }
 
 // meter starts a meter. Its caller stops it before it prints.
@@ -35,36 +32,18 @@ func (e *env) meter(title, verb string) *meter {
 	return &meter{env: e, title: title, verb: verb, last: time.Now()}
 }
 
-// errWidth is the width of stderr.
-func (e *env) errWidth() int {
-	if file, ok := e.stderr.(interface{ Fd() uintptr }); ok {
-		if width, _, err := term.GetSize(int(file.Fd())); err == nil && width > 0 {
-			return width
-		}
-	}
-	return 80
-}
-
 // show shows progress. It is a letters.Redrive.Progress.
 func (m *meter) show(p letters.Progress) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.stopped {
-		return
-	}
-	if p.Phase == letters.Ended {
-		m.enter(p)
+	if m.stopped || p.Phase == letters.Ended {
 		return
 	}
 	changed := p.Phase != m.phase
-	m.enter(p)
+	m.phase = p.Phase
 	message := m.env.scrub(m.message(p))
 	if m.env.errTerminal {
-		percent := ""
-		if value, total := m.part(p); total > 0 {
-			percent = fmt.Sprintf("%3d%%  ", 100*value/total)
-		}
-		line := text.Snip(percent+m.title+": "+message, m.env.errWidth()-1, "…")
+		line := text.Snip(m.title+": "+message, cmp.Or(m.env.width, 80)-1, "…")
 		_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint()+line)
 		return
 	}
@@ -74,33 +53,6 @@ func (m *meter) show(p letters.Progress) {
 		m.last = at
 		_, _ = fmt.Fprintln(m.env.stderr, message)
 	}
-}
-
-// enter notes the phase, and how long a watch has lasted: in that time no letter is sent.
-func (m *meter) enter(p letters.Progress) {
-	switch {
-	case p.Phase == letters.Watching && m.phase != letters.Watching:
-		m.began = p.Elapsed
-	case p.Phase != letters.Watching && m.phase == letters.Watching:
-		m.watched += p.Elapsed - m.began
-	}
-	m.phase = p.Phase
-}
-
-// watchedFor is how long canaries were watched. It is complete after the end of the call.
-func (m *meter) watchedFor() time.Duration {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.watched
-}
-
-// part returns how much of the work is done, and all of it: up to the limit, where that ends the work earlier.
-func (m *meter) part(p letters.Progress) (value, total int) {
-	value, total = p.Total-p.Unseen, p.Total
-	if m.limit > 0 && p.Done*total > m.limit*value {
-		return p.Done, m.limit
-	}
-	return value, total
 }
 
 func (m *meter) message(p letters.Progress) string {
@@ -122,21 +74,14 @@ func (m *meter) message(p letters.Progress) string {
 	case letters.Canary:
 		return done + " as a canary"
 	}
-	p.Elapsed -= m.watched
 	message := fmt.Sprintf("%s, %s/s", done, thousands(int(p.PerSecond()+0.5)))
-	if value, total := m.part(p); value > 0 && total > value {
-		left := time.Duration(float64(p.Elapsed) / float64(value) * float64(total-value))
-		message += fmt.Sprintf(", %v left", max(left.Round(time.Second), time.Second))
+	if left := p.Left(); left > 0 {
+		message += fmt.Sprintf(", %v left", left)
 	}
 	if p.Redead > 0 {
 		message += ", " + thousands(p.Redead) + " died again"
 	}
 	return message
-}
-
-// count shows how many letters are done, where their number is not known before.
-func (m *meter) count(done int, elapsed time.Duration) {
-	m.show(letters.Progress{Summary: letters.Summary{Done: done}, Elapsed: elapsed, Phase: letters.Looking})
 }
 
 // stop removes the line from the terminal. It may be called twice.

@@ -25,11 +25,9 @@ type report struct {
 	Export      string          `json:"export,omitzero"`
 	Error       string          `json:"error,omitzero"`
 
-	words   words
-	limit   int           // the number that the user permits: that of --limit, or the one that was confirmed
-	beyond  string        // what limit is in words
-	watched time.Duration // of Seconds: the canary
-	edited  string        // the id of the one letter that was edited
+	words  words
+	limit  int    // the number that the user permits: that of --limit, or the one that was confirmed
+	beyond string // what limit is in words
 }
 
 // words are those of one command about its letters.
@@ -71,15 +69,14 @@ func (r *report) run(
 	start := time.Now()
 	meter := e.meter(r.Command+" of "+safe(of), verb)
 	defer meter.stop()
-	meter.limit = r.limit
 	summary, err := change(meter.show)
-	r.Summary, r.Seconds, r.watched = summary, time.Since(start).Seconds(), meter.watchedFor()
+	r.Summary, r.Seconds = summary, time.Since(start).Seconds()
 	r.Interrupted = ctx.Err() != nil
 	return err
 }
 
 // finish prints the report, unless the command did not begin, and returns the error that it ends with.
-func (r *report) finish(e *env, err error, explain func(error) error) error {
+func (r *report) finish(e *env, err error, selected *filterFlags) error {
 	if err != nil && r.Summary == (letters.Summary{}) {
 		return explain(err)
 	}
@@ -90,16 +87,17 @@ func (r *report) finish(e *env, err error, explain func(error) error) error {
 		}
 		err = explain(err)
 	}
-	if e.json {
-		return errors.Join(e.printJSON(r), err)
+	printed := r.print(e)
+	if err == nil && r.Done == 0 && r.Kept == 0 {
+		err = nothing(r.Queue, selected)
 	}
-	return errors.Join(r.print(e), err)
+	return errors.Join(printed, err)
 }
 
-// print prints the report in words. Its lines add up to the total.
+// print prints the report, without --json in words. The lines add up to the total.
 func (r *report) print(e *env) error {
-	if r.edited != "" {
-		return r.printEdited(e)
+	if e.json {
+		return e.printJSON(r)
 	}
 	var s strings.Builder
 	s.WriteString(e.paint(text.Bold, r.title()) + "\n")
@@ -117,9 +115,6 @@ func (r *report) print(e *env) error {
 	}
 	if r.limited() {
 		kept, unseen = "selected, and beyond "+r.beyond+": they stay", "not looked at, beyond "+r.beyond+": they stay"
-	}
-	if seconds := r.Seconds - r.watched.Seconds(); r.Done > 0 && !r.DryRun && r.Seconds >= 1 && seconds > 0 {
-		done += fmt.Sprintf(" (%s/s)", thousands(int(float64(r.Done)/seconds+0.5)))
 	}
 	line(r.Done, done, text.FgGreen)
 	optional(r.Other, "not selected by the filters: they stay", text.Reset)
@@ -167,22 +162,6 @@ func (r *report) title() string {
 	}
 	took := time.Duration(r.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	return fmt.Sprintf("%s (%v)", title, took)
-}
-
-// printEdited prints what became of the letter of an edit.
-func (r *report) printEdited(e *env) error {
-	became := "was sent back with the new body, confirmed and removed from "
-	if r.Done == 0 {
-		became = "was not sent, and stays in "
-		if r.Kept == 0 && r.Error == "" {
-			became = "is gone, and nothing was sent: it is no more in "
-		}
-	}
-	_, err := fmt.Fprintf(e.stdout, "The letter %s %s%s.\n", safe(r.edited), became, safe(r.Queue))
-	if r.Doubtful > 0 && err == nil {
-		_, err = fmt.Fprintln(e.stdout, r.doubtful())
-	}
-	return err
 }
 
 // limited reports whether the limit has ended the command.

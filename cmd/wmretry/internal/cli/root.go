@@ -89,7 +89,7 @@ Exit codes:
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
-	root.AddCommand(newDeadCommand(e), newOrphansCommand(e), newStatusCommand(e), newTiersCommand(e),
+	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newTiersCommand(e),
 		newTopologyCommand(e), newUICommand(e))
 	group(root)
 	root.InitDefaultCompletionCmd()
@@ -104,13 +104,6 @@ func group(c *cobra.Command) *cobra.Command {
 		}
 		text := fmt.Sprintf("%s has no command %q", c.CommandPath(), args[0])
 		near := c.SuggestionsFor(args[0])
-		for _, below := range c.Commands() {
-			for _, same := range below.Commands() {
-				if same.Name() == args[0] && same.IsAvailableCommand() && below.Name() != "completion" {
-					near = append(near, "`"+same.CommandPath()+"`")
-				}
-			}
-		}
 		if len(near) > 0 {
 			text += "; did you mean " + strings.Join(near, " or ") + "?"
 		}

@@ -1,135 +1,174 @@
 package cli
 
 import (
-	"context"
 	"fmt"
-	"os"
+	"maps"
 	"slices"
 	"strings"
 
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-const defaultPrefix = "retry"
-
-type statusFlags struct {
-	wantedFlags
-	all bool
-}
-
 func newStatusCommand(e *env) *cobra.Command {
-	var f statusFlags
+	var all bool
 	c := &cobra.Command{
 		Use:   "status [QUEUE...]",
 		Short: "Every work queue with its tiers, dead letters and orphans",
-		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. The management API
-finds the queues; its figures are up to ten seconds old, and those of ready messages and consumers are asked for
-again, of up to 200 queues. Without it, name the work queues, and the schedule to see their tiers.
+		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. It needs the management
+API: its figures are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200
+queues.
 
 A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. A tier is
-retired when no schedule has it: without --schedule and --file, when no binding leads to it any more.`,
+retired when no binding leads to it any more.`,
 		Example: `  wmretry status
-  wmretry status orders billing --json
-  wmretry status orders --schedule "1s 5s 25s"   # and what waits on other tiers of orders`,
-		RunE:              func(c *cobra.Command, args []string) error { return e.status(c, args, &f) },
-		ValidArgsFunction: (&letterCommand{env: e}).completeQueue,
+  wmretry status orders billing --json`,
+		RunE: func(c *cobra.Command, works []string) error {
+			return e.withStore(c.Context(), func(store *deadletter.Store) error {
+				status, err := store.Status(c.Context(), works...)
+				switch {
+				case err != nil:
+					return err
+				case e.json:
+					return e.printJSON(status)
+				}
+				_, err = fmt.Fprintln(e.stdout, strings.Join(e.statusLines(status, all), "\n"))
+				return err
+			})
+		},
+		ValidArgsFunction: e.completeQueue,
 	}
-	f.add(c)
-	c.Flags().BoolVar(&f.all, "all", false, "show empty tiers, too")
+	c.Flags().BoolVar(&all, "all", false, "show empty tiers, too")
 	return c
 }
 
-func (e *env) status(c *cobra.Command, works []string, f *statusFlags) error {
-	current, err := e.current(c, &f.wantedFlags, works)
-	if err != nil {
-		return err
+// statusLines returns the status as a table, and what to do about it.
+func (e *env) statusLines(status deadletter.Status, all bool) []string {
+	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"),
+		all: all}
+	var columns []table.ColumnConfig
+	for number := 2; number <= 5; number++ {
+		columns = append(columns, table.ColumnConfig{Number: number, Align: text.AlignRight})
 	}
-	var status deadletter.Status
-	err = e.withStore(c.Context(), func(store *deadletter.Store) error {
-		status, err = e.read(c.Context(), store, current, works)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if e.json {
-		return e.printJSON(status)
-	}
-	if _, err = fmt.Fprintln(e.stdout, strings.Join(e.statusLines(status, f), "\n")); err != nil {
-		return err
-	}
-	e.hint(status, works)
-	return nil
-}
-
-// hint names the work queues that there are, where one that was named does not exist.
-func (e *env) hint(status deadletter.Status, named []string) {
+	b.SetColumnConfigs(columns)
+	groups := map[string][]deadletter.Tier{}
 	for _, w := range status.Queues {
-		if !w.Missing || !slices.Contains(named, w.Name) {
-			continue
-		}
-		names, err := e.queueNames(managementTimeout)
-		if err != nil {
-			return
-		}
-		works := slices.DeleteFunc(workQueues(names), func(name string) bool { return name == w.Name })
-		what := "work queues with a dead-letter queue are "
-		if like := slices.DeleteFunc(slices.Clone(works),
-			func(name string) bool { return !strings.HasPrefix(name, w.Name) }); len(like) > 0 {
-			works, what = like, "work queues whose name begins like it are "
-		}
-		if len(works) > 0 {
-			_, _ = fmt.Fprintf(e.stderr, "wmretry: the queue %s does not exist; %s%s\n", safe(w.Name), what,
-				someOf(works))
-		}
-	}
-}
-
-// current returns the topologies that the flags describe, or none.
-func (e *env) current(c *cobra.Command, f *wantedFlags, works []string) ([]topology.Topology, error) {
-	if f.file == "" && f.schedule == "" {
-		for _, name := range []string{"jitter", "extra-tiers", "group"} {
-			if c.Flags().Changed(name) {
-				return nil, usage("--%s is set without --schedule: only the whole schedule shows which tiers are "+
-					"in use", name)
+		b.work(w)
+		for _, t := range w.Tiers {
+			if t.Group != "" {
+				groups[t.Group] = w.Tiers
 			}
 		}
-		return nil, nil
 	}
-	if f.file == "" && len(works) == 0 {
-		return nil, usage("--schedule is set, and no work queue is named: name those that have it, such as " +
-			"wmretry status orders --schedule \"1s 5s\"")
+	for _, group := range slices.Sorted(maps.Keys(groups)) {
+		b.tiers(group, groups[group])
 	}
-	wanted, err := f.wanted(c, e.prefix(), works)
-	return topologiesOf(wanted), err
+	b.row(status.Orphans, 0, status.Orphans.Queue, "",
+		noteOf(status.Orphans.Messages > 0, e.advised("wmretry dead redrive "+shellWord(status.Orphans.Queue))), text.FgYellow)
+	for _, d := range status.Stray {
+		b.row(d, 0, d.Queue, "", "stray: its work queue is gone, and what waits here becomes an orphan", text.FgYellow)
+	}
+	lines := []string{e.paint(text.Faint, e.time(status.At))}
+	if len(status.Queues) == 0 {
+		lines = append(lines, fmt.Sprintf("No work queue with the prefix %s has a dead-letter queue. Another "+
+			"prefix: --prefix", safe(e.prefix())))
+	}
+	return append(lines, strings.Split(b.Render(), "\n")...)
 }
 
-// guessed reports whether no address of the management API was named.
-func (e *env) guessed() bool {
-	return e.flags.management == "" && os.Getenv("AMQP_MANAGEMENT_URL") == ""
+// advised returns a command with the prefix of this one.
+func (e *env) advised(command string) string {
+	if e.prefix() == defaultPrefix {
+		return command
+	}
+	return command + " --prefix " + shellWord(e.prefix())
 }
 
-// read reads the status, by the management API if it answers.
-func (e *env) read(
-	ctx context.Context, store *deadletter.Store, current []topology.Topology, works []string,
-) (deadletter.Status, error) {
-	status, err := store.Status(ctx, current, works...)
-	if err == nil || ctx.Err() != nil || !e.guessed() {
-		return status, err
+func noteOf(is bool, note string) string {
+	if !is {
+		return ""
 	}
-	if len(works) == 0 && len(current) == 0 {
-		return status, fmt.Errorf("%w; name its address with --management, or name the work queues: wmretry status "+
-			"orders", err)
+	return note
+}
+
+// A statusTable adds rows of queues.
+type statusTable struct {
+	*env
+	table.Writer
+	all bool // empty tiers, too
+}
+
+func (b *statusTable) work(w deadletter.WorkQueue) {
+	var notes []string
+	switch {
+	case w.Missing:
+		notes = append(notes, "does not exist")
+	case w.Consumers == 0:
+		notes = append(notes, "no consumer: paused, or its app is down")
 	}
-	plain, openErr := e.openByName()
-	if openErr != nil {
-		return status, openErr
+	if at := slices.IndexFunc(w.Tiers, func(t deadletter.Tier) bool { return t.Group != "" }); at >= 0 {
+		notes = append(notes, "in group "+safe(w.Tiers[at].Group))
 	}
-	defer func() { _ = plain.Close() }()
-	_, _ = fmt.Fprintf(e.stderr, "wmretry: without the management API: %s. Unacknowledged messages, retired tiers and "+
-		"tiers without --schedule are not shown\n", e.scrub(err.Error()))
-	return plain.Status(ctx, current, works...)
+	b.row(w.Depth, 0, w.Name, "", strings.Join(notes, ", "), colourOf(w.Missing))
+	b.tiers("", w.Tiers)
+	if w.Inbox.Queue != "" && (b.all || w.Inbox.Messages > 0) {
+		b.row(w.Inbox, 1, "inbox", "", noteOf(w.Inbox.Messages > 0, "waits for room in the work queue"), 0)
+	}
+	colour := text.Color(0)
+	if w.Dead.Messages > 0 {
+		colour = text.FgRed
+	}
+	b.row(w.Dead, 1, "dead letters", "", noteOf(w.Dead.Missing, "no dead-letter queue"), colour)
+}
+
+// tiers adds the tiers of a group, or those that a work queue has alone. A tier without messages has no row, unless
+// there is something to say about it.
+func (b *statusTable) tiers(group string, tiers []deadletter.Tier) {
+	titled := group == ""
+	for _, t := range tiers {
+		if t.Group != group || !b.all && t.Messages == 0 && !t.Retired && t.Overdue == 0 {
+			continue
+		}
+		if !titled {
+			b.AppendRow(table.Row{"group " + safe(group)})
+			titled = true
+		}
+		var notes []string
+		if t.Retired {
+			notes = append(notes, "retired")
+		}
+		if t.Overdue > 0 {
+			notes = append(notes, thousands(t.Overdue)+" overdue")
+		}
+		delay := backoff.Tier(t.Delay).String()
+		b.row(t.Depth, 1, "tier "+delay, noteOf(!t.NextDue.IsZero(), "within "+delay), strings.Join(notes, ", "),
+			colourOf(len(notes) > 0))
+	}
+}
+
+func colourOf(odd bool) text.Color {
+	if odd {
+		return text.FgYellow
+	}
+	return 0
+}
+
+func (b *statusTable) row(d deadletter.Depth, level int, name, due, note string, colour text.Color) {
+	cells := []string{strings.Repeat("  ", level) + safe(name), thousands(d.Messages), thousands(d.Ready),
+		thousands(d.Unacked), thousands(d.Consumers), due, note}
+	if d.Missing {
+		cells[1], cells[2], cells[3], cells[4] = "-", "-", "-", "-"
+	}
+	row := table.Row{}
+	for _, cell := range cells {
+		if colour != 0 && cell != "" {
+			cell = b.paint(colour, cell)
+		}
+		row = append(row, cell)
+	}
+	b.AppendRow(row)
 }

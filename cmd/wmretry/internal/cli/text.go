@@ -29,8 +29,11 @@ func shellWord(s string) string {
 	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
 		return s
 	}
-	return safe("'" + strings.ReplaceAll(s, "'", `'\''`) + "'")
+	return safe(quoted(s))
 }
+
+// quoted quotes a text for a POSIX shell.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
 func escape(s string, lines bool) string {
 	plain := func(r rune) bool { return unicode.IsPrint(r) || lines && (r == '\n' || r == '\t') }

@@ -2,18 +2,17 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/text"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/export"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 type topologyFlags struct {
@@ -57,12 +56,11 @@ func newPlanCommand(e *env) *cobra.Command {
   ~  a policy makes the queue lose messages, or shortens a delay
   i  is no drift, and good to know
 
-Bindings and policies are compared by the management API. Without it, arguments are read from the broker's refusals
-(406). The exit code is 2 if there is a difference of the first three kinds.`,
+It needs the management API. The exit code is 2 if there is a difference of the first three kinds.`,
 		Example: `  wmretry topology plan --queue orders --schedule "1s 5s 25s"
   wmretry topology plan --file topology.json --json`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c, &f) },
+		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c.Context(), &f) },
 	}
 	f.add(c)
 	return c
@@ -78,7 +76,7 @@ code is 2. It removes nothing and changes no policy. It may be repeated.`,
 		Example: `  wmretry topology apply --queue orders --schedule "1s 5s 25s"
   wmretry topology apply --file topology.json`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.apply(c, &f) },
+		RunE: func(c *cobra.Command, _ []string) error { return e.apply(c.Context(), &f) },
 	}
 	f.add(c)
 	return c
@@ -86,18 +84,16 @@ code is 2. It removes nothing and changes no policy. It may be repeated.`,
 
 func (f *topologyFlags) add(c *cobra.Command) {
 	f.wantedFlags.add(c)
-	f.addQueues(c)
 	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false,
 		"accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
 }
 
-// report calls compare with the configuration of the flags. Where a guessed address of the management API does not
-// answer, it is left out.
+// report calls compare with the configuration of the flags.
 func (e *env) report(
-	c *cobra.Command, f *topologyFlags, compare func(context.Context, drift.Config, ...drift.Wanted) (drift.Report,
+	ctx context.Context, f *topologyFlags, compare func(context.Context, drift.Config, ...drift.Wanted) (drift.Report,
 		error),
 ) (drift.Report, error) {
-	wanted, err := f.wanted(c, e.prefix(), nil)
+	wanted, err := f.wanted(e.prefix())
 	if err != nil {
 		return drift.Report{}, err
 	}
@@ -105,21 +101,16 @@ func (e *env) report(
 	if err != nil {
 		return drift.Report{}, err
 	}
-	if err := e.reach(c.Context(), of); err != nil {
+	if err := e.reach(ctx, of); err != nil {
 		return drift.Report{}, err
 	}
 	config := drift.Config{URI: of.URI, TLS: of.TLS, Management: of.Management,
 		AllowUnprotectedQuorum: f.allowUnprotected}
-	if e.guessed() {
-		if _, err := e.queueNames(managementTimeout); err != nil {
-			config.Management = ""
-		}
-	}
-	return compare(c.Context(), config, wanted...)
+	return compare(ctx, config, wanted...)
 }
 
-func (e *env) plan(c *cobra.Command, f *topologyFlags) error {
-	report, err := e.report(c, f, drift.Compare)
+func (e *env) plan(ctx context.Context, f *topologyFlags) error {
+	report, err := e.report(ctx, f, drift.Compare)
 	if err != nil {
 		return err
 	}
@@ -132,8 +123,8 @@ func (e *env) plan(c *cobra.Command, f *topologyFlags) error {
 	return nil
 }
 
-func (e *env) apply(c *cobra.Command, f *topologyFlags) error {
-	report, err := e.report(c, f, drift.Apply)
+func (e *env) apply(ctx context.Context, f *topologyFlags) error {
+	report, err := e.report(ctx, f, drift.Apply)
 	if err != nil && !errors.Is(err, drift.ErrConflict) {
 		return err
 	}
@@ -188,55 +179,39 @@ func (e *env) printPlan(report drift.Report, created string) error {
 	return err
 }
 
-// exportFormats are the values of --format.
-var exportFormats = map[string]func(io.Writer, export.Topology) error{
-	"definitions": export.Definitions, "policies": export.Policies, "permissions": export.Permissions,
-}
-
 func newExportTopologyCommand(e *env) *cobra.Command {
 	var (
-		f             topologyFlags
-		format, vhost string
+		f           wantedFlags
+		permissions bool
 	)
 	c := &cobra.Command{
 		Use:   "export",
-		Short: "Print definitions JSON, policies, or permissions",
-		Long: `Prints what apps declare, without a connection to a broker:
-
-  definitions  JSON of one virtual host: POST it to /api/definitions/<vhost>, or rabbitmqadmin definitions import
-  policies     JSON with the policies that protect work queues that exist already, and that limit dead letters
-  permissions  rabbitmqctl commands with the least permissions of an app, a viewer, a redriver and an operator`,
+		Short: "Print definitions as JSON, or permissions",
+		Long: `Prints what apps declare, without a connection to a broker, as JSON of one virtual host: POST it to
+/api/definitions/<vhost>, or rabbitmqadmin definitions import. --permissions prints rabbitmqctl commands with the least
+permissions of an app, a viewer, a redriver and an operator.`,
 		Example: `  wmretry topology export --queue orders --schedule "1s 5s 25s" > definitions.json
-  wmretry topology export --file topology.json --format permissions`,
+  wmretry topology export --file topology.json --permissions`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.exportTopology(c, &f, format, vhost) },
-	}
-	f.wantedFlags.add(c)
-	f.addQueues(c)
-	c.Flags().StringVar(&format, "format", "definitions", strings.Join(sortedKeys(exportFormats), ", "))
-	c.Flags().StringVar(&vhost, "vhost", "", "virtual host (default: that of --uri or AMQP_URL, or /)")
-	_ = c.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions(sortedKeys(exportFormats), cobra.ShellCompDirectiveNoFileComp))
-	return c
-}
-
-func (e *env) exportTopology(c *cobra.Command, f *topologyFlags, format, vhost string) error {
-	write := exportFormats[format]
-	if write == nil {
-		return usage("--format is %q: it must be one of %s", format, strings.Join(sortedKeys(exportFormats), ", "))
-	}
-	wanted, err := f.wanted(c, e.prefix(), nil)
-	if err != nil {
-		return err
-	}
-	if vhost == "" {
-		vhost = "/"
-		for _, address := range []string{e.flags.uri, os.Getenv("AMQP_URL")} {
-			if uri, err := amqp091.ParseURI(address); err == nil {
-				vhost = uri.Vhost
-				break
+		RunE: func(*cobra.Command, []string) error {
+			wanted, err := f.wanted(e.prefix())
+			if err != nil {
+				return err
 			}
-		}
+			if permissions {
+				return e.printPermissions(wanted)
+			}
+			all, err := topology.Merge(topologiesOf(wanted)...)
+			if err != nil {
+				return err
+			}
+			encoder := json.NewEncoder(e.stdout)
+			encoder.SetIndent("", "  ")
+			encoder.SetEscapeHTML(false)
+			return encoder.Encode(all)
+		},
 	}
-	return write(e.stdout, export.Topology{Vhost: vhost, Wanted: wanted})
+	f.add(c)
+	c.Flags().BoolVar(&permissions, "permissions", false, "print the permissions of users in place of the definitions")
+	return c
 }

@@ -22,7 +22,6 @@ type uiFlags struct {
 	listen                  string
 	allowWrite, allowRemote bool
 	hosts, letters          []string
-	maxLetters              int
 }
 
 func newUICommand(e *env) *cobra.Command {
@@ -32,7 +31,7 @@ func newUICommand(e *env) *cobra.Command {
 		Short: "Serve a page: the board, causes, letters, redrive and discard",
 		Long: `Serves a page that shows every work queue with its tiers and dead letters, groups dead letters by
 cause, and shows the failure record of each letter. With --allow-write it redrives and discards them, too. QUEUE
-limits the page to these work queues; where the management API cannot be reached, they have to be named.
+limits the page to these work queues. The page needs the management API.
 
 The page has no login. It listens on a loopback address, which only this machine can reach. For another machine use a
 tunnel, such as ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and --host.
@@ -44,7 +43,7 @@ summaries.`,
   wmretry ui orders billing --letters poison`,
 		Args:              cobra.ArbitraryArgs,
 		RunE:              func(c *cobra.Command, works []string) error { return e.serve(c.Context(), f, works) },
-		ValidArgsFunction: (&letterCommand{env: e}).completeQueue,
+		ValidArgsFunction: e.completeQueue,
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address and port of the page; port 0 is any free one")
@@ -55,7 +54,6 @@ summaries.`,
 		"of a proxy")
 	flags.StringSliceVar(&f.letters, "letters", nil, "queue that itself has letters, such as that of Watermill's "+
 		"PoisonQueue")
-	flags.IntVar(&f.maxLetters, "max-letters", 10_000, "how many letters a view looks at")
 	return c
 }
 
@@ -69,24 +67,14 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 		return usage("--listen %s can be reached from other machines, and the page has no login. Use a loopback "+
 			"address such as 127.0.0.1:8080 and a tunnel, or permit it with --allow-remote", safe(f.listen))
 	}
-	if f.maxLetters < 1 {
-		return usage("--max-letters is %d: it must be at least 1", f.maxLetters)
-	}
 	store, err := e.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
-	plain, err := e.openByName()
-	if err != nil {
-		return err
-	}
-	defer plain.Close()
-
 	shown, err := page.New(page.Config{
-		Store: store, Status: statusOf(store, plain, works),
-		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local),
-		MaxLetters: f.maxLetters, Logger: e.logger(),
+		Store: store, Status: func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, works...) },
+		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local), Logger: e.logger(),
 	})
 	if err != nil {
 		return exit(codeUsage, err)
@@ -132,21 +120,6 @@ func (e *env) serveOn(ctx context.Context, listener net.Listener, shown *page.Pa
 		return nil
 	}
 	return err
-}
-
-// statusOf returns the depths by the management API. Where that fails, those of the named work queues by AMQP.
-func statusOf(store, plain *deadletter.Store, works []string) func(context.Context) (deadletter.Status, error) {
-	return func(ctx context.Context) (deadletter.Status, error) {
-		status, err := store.Status(ctx, nil, works...)
-		if err == nil {
-			return status, nil
-		}
-		if len(works) == 0 {
-			return deadletter.Status{}, fmt.Errorf("%w; start wmretry ui with the names of the work queues, or "+
-				"with --management", err)
-		}
-		return plain.Status(ctx, nil, works...)
-	}
 }
 
 // isLoopback reports whether only this machine can reach an address.

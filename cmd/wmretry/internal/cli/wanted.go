@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -122,55 +121,27 @@ func (a *arguments) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// wantedFlags are the flags that describe what apps declare: their schedule, or a file for everything else.
+// wantedFlags describe what apps declare: the schedule of work queues, or a file for everything else.
 type wantedFlags struct {
-	file, schedule, extra, group string
-	queues                       []string
-	jitter                       float64
+	file, schedule string
+	queues         []string
 }
 
 func (f *wantedFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of the other flags (see "+
+	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of --queue and --schedule (see "+
 		"topology --help)")
 	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
-	flags.Float64Var(&f.jitter, "jitter", 0, "jitter of the apps, from 0 to 1: eight tiers for each delay")
-	flags.StringVar(&f.extra, "extra-tiers", "",
-		"further delays, such as those of rules and ExtraTiers (default in a group: the library's ladder)")
-	flags.StringVar(&f.group, "group", "", "group of work queues that share their tiers")
+	flags.StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule; may be repeated")
 	_ = c.MarkFlagFilename("file", "json")
 }
 
-// addQueues adds the flag of the work queues, for commands that do not have them as arguments.
-func (f *wantedFlags) addQueues(c *cobra.Command) {
-	c.Flags().StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule; may be repeated")
-}
+// given reports whether any flag is set.
+func (f *wantedFlags) given() bool { return f.file != "" || f.schedule != "" || len(f.queues) > 0 }
 
-// again returns the flags once more, for a command that must find the same tiers retired. It returns nothing where
-// bindings decide.
-func (f *wantedFlags) again() string {
-	switch {
-	case f.file != "":
-		return " --file " + shellWord(f.file)
-	case f.schedule == "":
-		return ""
-	}
-	words := " --schedule " + shellWord(f.schedule)
-	if f.jitter != 0 {
-		words += " --jitter " + strconv.FormatFloat(f.jitter, 'g', -1, 64)
-	}
-	if f.extra != "" {
-		words += " --extra-tiers " + shellWord(f.extra)
-	}
-	if f.group != "" {
-		words += " --group " + shellWord(f.group)
-	}
-	return words
-}
-
-// wanted returns what the flags or the file describe. queues are those of the arguments.
-func (f *wantedFlags) wanted(c *cobra.Command, prefix string, queues []string) ([]drift.Wanted, error) {
-	declarations, err := f.declarations(c, queues)
+// wanted returns what the flags or the file describe.
+func (f *wantedFlags) wanted(prefix string) ([]drift.Wanted, error) {
+	declarations, err := f.declarations()
 	if err != nil {
 		return nil, err
 	}
@@ -179,8 +150,8 @@ func (f *wantedFlags) wanted(c *cobra.Command, prefix string, queues []string) (
 		all = append(all, d.wanted(prefix)...)
 	}
 	var faults []error
-	for _, w := range all {
-		faults = append(faults, topology.New(w.Topology, w.Queue).Validate())
+	for _, t := range topologiesOf(all) {
+		faults = append(faults, t.Validate())
 	}
 	if err := errors.Join(faults...); err != nil { // Merge reports the same
 		return nil, exit(codeUsage, err)
@@ -198,33 +169,21 @@ func topologiesOf(wanted []drift.Wanted) (all []topology.Topology) {
 	return all
 }
 
-func (f *wantedFlags) declarations(c *cobra.Command, queues []string) ([]declaration, error) {
-	if f.file != "" {
-		for _, other := range []string{"queue", "schedule", "jitter", "extra-tiers", "group"} {
-			if c.Flags().Changed(other) {
-				return nil, usage("--file and --%s are both set: the file has everything, so leave --%[1]s out or "+
-					"write it into the file", other)
-			}
-		}
+func (f *wantedFlags) declarations() ([]declaration, error) {
+	switch {
+	case f.file != "" && (f.schedule != "" || len(f.queues) > 0):
+		return nil, usage("--file and --queue or --schedule are both set: the file has everything, so leave the others " +
+			"out or write them into the file")
+	case f.file != "":
 		return readDeclarations(f.file)
-	}
-	if queues = append(slices.Clone(f.queues), queues...); len(queues) == 0 {
+	case len(f.queues) == 0:
 		return nil, usage("no work queue is named: use --queue orders (it may be repeated), or --file")
-	}
-	if f.schedule == "" {
+	case f.schedule == "":
 		return nil, usage("--schedule is missing: %s", scheduleHelp)
 	}
-	if f.jitter < 0 || f.jitter > 1 {
-		return nil, usage("--jitter is %v: it must be from 0 to 1", f.jitter)
-	}
-	d := declaration{Queues: queues, Jitter: f.jitter, TierGroup: f.group}
+	d := declaration{Queues: f.queues}
 	if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
 		return nil, usage("--schedule: %w", err)
-	}
-	if f.extra != "" {
-		if err := d.ExtraTiers.UnmarshalText([]byte(f.extra)); err != nil {
-			return nil, usage("--extra-tiers: %w", err)
-		}
 	}
 	return []declaration{d}, nil
 }

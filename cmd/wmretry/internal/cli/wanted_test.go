@@ -25,9 +25,8 @@ func parse(t *testing.T, args ...string) ([]topology.Topology, error) {
 	var f wantedFlags
 	c := &cobra.Command{}
 	f.add(c)
-	f.addQueues(c)
 	require.NoError(t, c.ParseFlags(args))
-	wanted, err := f.wanted(c, "retry", nil)
+	wanted, err := f.wanted("retry")
 	return topologiesOf(wanted), err
 }
 
@@ -38,14 +37,9 @@ func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
 		change func(*config.Config)
 	}{
 		"schedule": {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.Config) { c.Policy.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
-		"jitter and extra tiers": {[]string{"--schedule", "1s 5s", "--jitter", "0.2", "--extra-tiers", "1h 24h"}, func(c *config.Config) {
-			c.Policy.Schedule, c.Policy.Jitter, c.Policy.ExtraTiers = backoff.Schedule{time.Second, 5 * time.Second}, 0.2, []time.Duration{time.Hour, 24 * time.Hour}
-		}},
-		"group": {[]string{"--schedule", "1s", "--group", "shop"}, func(c *config.Config) { c.Policy.TierGroup = "shop" }},
 		"tiers below a second": {[]string{"--schedule", "100ms 200ms"}, func(c *config.Config) {
 			c.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
 		}},
-		"group without a ladder": {[]string{"--schedule", "1s", "--group", "shop", "--extra-tiers", "1s"}, func(c *config.Config) { c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", []time.Duration{time.Second} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have, err := parse(t, append(test.args, "--queue", "orders")...)
@@ -68,14 +62,12 @@ func declared(t *testing.T, change func(*config.Config)) topology.Topology {
 
 func TestWrongDeclarations(t *testing.T) {
 	for want, args := range map[string][]string{
-		"no work queue is named":                  {"--schedule", "1s"},
-		"--schedule is missing":                   {"--queue", "orders"},
-		"such as 10s":                             {"--queue", "orders", "--schedule", "often"},
-		"it must be from 0 to 1":                  {"--queue", "orders", "--schedule", "1s", "--jitter", "2"},
-		"it has the name of a queue of the retry": {"--queue", "orders.dead", "--schedule", "1s"},
-		"--file and --queue are both set":         {"--file", "x.json", "--queue", "orders"},
-		"no such file":                            {"--file", "missing.json"},
-		"has the name of the work queue":          {"--queue", "orders", "--schedule", "1s", "--group", "orders"},
+		"no work queue is named":                    {"--schedule", "1s"},
+		"--schedule is missing":                     {"--queue", "orders"},
+		"such as 10s":                               {"--queue", "orders", "--schedule", "often"},
+		"it has the name of a queue of the retry":   {"--queue", "orders.dead", "--schedule", "1s"},
+		"--file and --queue or --schedule are both": {"--file", "x.json", "--queue", "orders"},
+		"no such file":                              {"--file", "missing.json"},
 	} {
 		_, err := parse(t, args...)
 		require.ErrorContains(t, err, want)
