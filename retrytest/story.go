@@ -30,7 +30,7 @@ type Attempt struct {
 	nacked   bool // by its handler or by the router
 	uncalled bool // the middleware has not called the handler
 
-	simulated bool          // by SimulateWith
+	simulated bool          // by Simulate
 	later     time.Duration // how much later it can be than At, where it is simulated with jitter
 }
 

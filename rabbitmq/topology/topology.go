@@ -81,6 +81,20 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 	return t.declareReturn(channel)
 }
 
+// Redeclare declares again what was deleted, except the work queue, which belongs to the app. A publisher of copies
+// calls it when the broker has returned one. Without the work queue it returns no error: messages that come back become
+// orphans.
+func (t Topology) Redeclare(channel *amqp091.Channel) error {
+	if err := t.declareCopies(channel); err != nil {
+		return err
+	}
+	err := t.declareReturn(channel)
+	if refusal.IsCode(err, amqp091.NotFound) {
+		return nil
+	}
+	return err
+}
+
 // declareCopies declares what copies are published to: everything except the work queue and the exchanges that it is
 // bound to. Until the return exchange exists, messages that are due wait on their tier.
 func (t Topology) declareCopies(channel *amqp091.Channel) error {

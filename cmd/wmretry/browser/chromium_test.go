@@ -258,13 +258,6 @@ func (b *browser) enter() {
 	b.leave(func() { b.run(chromedp.KeyEvent(kb.Enter)) })
 }
 
-// fill replaces the value of a field by keys.
-func (b *browser) fill(field, value string) {
-	b.t.Helper()
-	b.tabTo(field) // selects the old value
-	b.run(chromedp.KeyEvent(value))
-}
-
 func (b *browser) dark(on bool) {
 	b.t.Helper()
 	scheme := "light"

@@ -109,7 +109,7 @@ func (c *core) redeclare(channel *amqp091.Channel, to place) error {
 		t = c.existing(to.work, arguments)
 	}
 	if to.group == to.work || to.tier == 0 {
-		return redeclare(t, channel)
+		return t.Redeclare(channel)
 	}
 	// Copies of all work queues of the group fail at the same moment: the first one declares the tiers again for all.
 	asked := time.Now()
@@ -119,21 +119,11 @@ func (c *core) redeclare(channel *amqp091.Channel, to place) error {
 		return nil
 	}
 	began := time.Now()
-	err := redeclare(t, channel)
+	err := t.Redeclare(channel)
 	if err == nil {
 		for _, queue := range t.Queues {
 			c.redeclared[queue.Name] = began
 		}
-	}
-	return err
-}
-
-// redeclare declares again what was deleted, except the work queue, which belongs to the app. Without the work queue it
-// returns no error: messages that come back become orphans.
-func redeclare(t topology.Topology, channel *amqp091.Channel) error {
-	err := t.DeclareRetry(channel)
-	if refusal.IsCode(err, amqp091.NotFound) {
-		return nil
 	}
 	return err
 }

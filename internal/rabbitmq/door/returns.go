@@ -100,7 +100,7 @@ func (r *returns) check(name string) {
 		missing, err = r.missing(r.exchanges(t), broker)
 		// the work queue is gone, and its subscription declares it again; or its inbox is
 		if err == nil && missing == "" {
-			err = r.over(broker, func(channel *amqp091.Channel) error { return redeclare(t, channel) })
+			err = r.over(broker, t.Redeclare)
 		}
 	}
 	if err == nil && missing != "" {
@@ -184,7 +184,7 @@ func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {
 // restore declares an exchange that is gone, and what else is missing, except the work queue. All queues have lost
 // their bindings to it: they are bound at once.
 func (r *returns) restore(exchange string, t topology.Topology, broker subscriber.Broker) error {
-	err := r.over(broker, func(channel *amqp091.Channel) error { return redeclare(t, channel) })
+	err := r.over(broker, t.Redeclare)
 	if err != nil {
 		return err
 	}

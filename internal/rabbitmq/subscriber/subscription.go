@@ -123,10 +123,16 @@ func (s *subscription) begin() (*session, error) {
 	defer cancel()
 	s.logger.Error("Cannot consume, trying again", err, nil)
 	pause := s.connection.config.Pause()
-	if first = s.reopen(patience, pause.Next()); first == nil {
-		return nil, err
+	first = s.reopen(patience, pause.Next())
+	switch last := s.failed.Load(); {
+	case first != nil:
+		return first, nil
+	case s.stopped():
+		return nil, context.Cause(s.ctx)
+	case last != nil:
+		return nil, last.err
 	}
-	return first, nil
+	return nil, err
 }
 
 func (s *subscription) stop() { s.cancel(ErrClosed) }
