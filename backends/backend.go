@@ -1,6 +1,7 @@
 package backends
 
 import (
+	"cmp"
 	"errors"
 	"time"
 
@@ -39,7 +40,7 @@ var ErrNoLetters = errors.New("this backend has no store of dead letters")
 // App configures an app's retries.
 type App struct {
 	Group    string // the consumer group of handlers without one
-	Prefix   string // of the topics of the retries
+	Prefix   string // of the topics of the retries; the default is "retry"
 	Schedule backoff.Schedule
 
 	// MaxHop is relay.Config.MaxHop.
@@ -68,6 +69,12 @@ type App struct {
 type Hook interface {
 	BeforeCopy(topic string)
 	AfterCopy(topic string)
+}
+
+// named is the app with its prefix. Publishers and subscribers tell the topics of the retries by it.
+func (a App) named() App {
+	a.Prefix = cmp.Or(a.Prefix, "retry")
+	return a
 }
 
 // limit is the redelivery limit of a subscriber.
@@ -129,6 +136,7 @@ func (r relayed) Publisher() (message.Publisher, error) { return r.publisher(App
 
 // Connect implements Backend.
 func (r relayed) Connect(app App) (retry.Connection, error) {
+	app = app.named()
 	publisher, err := r.publisher(app)
 	if err != nil {
 		return nil, err
@@ -153,12 +161,13 @@ func (r relayed) Connect(app App) (retry.Connection, error) {
 
 // DeadLetters implements Backend.
 func (r relayed) DeadLetters(app App, handler, topic string) (message.Subscriber, string, error) {
-	s, err := r.subscriber(app, relay.SubscriberParams{Handler: handler, Group: "retry-dead"})
+	s, err := r.subscriber(app.named(), relay.SubscriberParams{Handler: handler, Group: "retry-dead"})
 	return s, r.QueueOf(app, handler, topic), err
 }
 
 // Letters implements Backend.
 func (r relayed) Letters(app App) (letters.Store, error) {
+	app = app.named()
 	reader, err := r.reader(app)
 	if err != nil {
 		return nil, err
@@ -173,7 +182,9 @@ func (r relayed) Letters(app App) (letters.Store, error) {
 }
 
 // QueueOf implements Backend.
-func (r relayed) QueueOf(app App, handler, _ string) string { return app.Prefix + ".dead." + handler }
+func (r relayed) QueueOf(app App, handler, _ string) string {
+	return app.named().Prefix + ".dead." + handler
+}
 
 // hooked is the publisher of copies.
 type hooked struct {

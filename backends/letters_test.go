@@ -2,6 +2,7 @@ package backends
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -14,8 +15,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/servers"
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -178,4 +181,35 @@ func TestLetterLocks(t *testing.T) {
 			release()
 		})
 	}
+}
+
+// TestAnAppWithoutAPrefix has that of the relay. PostgreSQL tells by it what must wait.
+func TestAnAppWithoutAPrefix(t *testing.T) {
+	t.Parallel()
+	server, err := servers.PostgreSQL(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(server.Stop)
+	backend := Postgres(server.URL, watermill.NopLogger{})
+	assert.Equal(t, deadBill, backend.QueueOf(App{}, "bill", "orders"))
+	const delay = 2 * time.Second
+	connection, err := backend.Connect(App{Schedule: backoff.Schedule{delay}})
+	require.NoError(t, err)
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	calls := make(chan time.Time, 2)
+	connection.AddConsumerHandler(router, "bill", "orders", func(msg *message.Message) error {
+		calls <- time.Now()
+		if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {
+			return errors.New("the service is down")
+		}
+		return nil
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(t.Context()) }()
+	<-router.Running()
+	require.NoError(t, connection.Publisher().Publish("orders", message.NewMessage("1", nil)))
+	first, second := <-calls, <-calls
+	assert.GreaterOrEqual(t, second.Sub(first), delay)
+	require.NoError(t, router.Close())
+	require.NoError(t, <-ended)
+	require.NoError(t, connection.Close())
 }

@@ -28,7 +28,7 @@ type Config struct {
 	Publisher message.Publisher
 
 	// AppPublisher publishes the app's own messages: those of AddHandler and retry.Connection.Publisher. Nil: Publisher
-	// does that, too.
+	// does that, too. Close closes both.
 	AppPublisher message.Publisher
 
 	// Policy decides about failures of all handlers without a policy of their own. Its Schedule is required.
@@ -49,7 +49,8 @@ type Config struct {
 	Prefix string
 
 	// Separator is between the parts of topic names, which are "<Prefix>.<tier>", "<Prefix>.return.<handler>" and
-	// "<Prefix>.dead.<handler>". The default is a dot. Set it for a backend that does not allow dots in topic names.
+	// "<Prefix>.dead.<handler>". The default is a dot. Set it for a backend that does not allow dots in topic names. The
+	// names of handlers and topics are used as they are.
 	Separator string
 
 	// MaxHop is the longest time for which the relay keeps a message of a tier unacknowledged. A longer tier is divided

@@ -1,6 +1,7 @@
 package relay_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -79,7 +80,7 @@ func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *messag
 func TestTopicsOfASubscriber(t *testing.T) {
 	for separator, want := range map[string][]string{
 		"":  {"retry.1s", "retry.return.all.orders", "retry.dead.all.orders"},
-		"_": {"retry_1s", "retry_return_all.orders", "retry_dead_all.orders"},
+		"_": {"retry_1s", "retry_return_all_orders", "retry_dead_all_orders"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { c.Separator = separator })
@@ -93,7 +94,7 @@ func TestTopicsOfASubscriber(t *testing.T) {
 			letter := <-letters
 			letter.Ack()
 			record, _ := retry.ReadRecord(letter.Metadata)
-			assert.Equal(t, "all.orders", record.Handler)
+			assert.Equal(t, "all"+cmp.Or(separator, ".")+"orders", record.Handler)
 			for _, topic := range want {
 				assert.Len(t, a.publisher.to(topic), 1, topic)
 			}

@@ -39,7 +39,7 @@ type subscriber struct {
 // handlerOf returns the handler whose return topic is used, and which the failure record names.
 func (s *subscriber) handlerOf(topic string) string {
 	if s.perTopic {
-		return s.name + "." + topic
+		return s.c.relay.topics.Handler(s.name, topic)
 	}
 	return s.name
 }

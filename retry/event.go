@@ -37,7 +37,7 @@ type Event struct {
 	// why the handler failed. Of Held and GivenBack: why the copy cannot be published, where that is the cause
 	Err error
 
-	// Metadata is that of the message as it was delivered, with its failure record. It must not be changed, nor kept
-	// after the call.
+	// Metadata is that of the message, with its failure record. Where DeepCopy is not set, it has what the handler has
+	// changed. It must not be changed, nor kept after the call.
 	Metadata message.Metadata
 }

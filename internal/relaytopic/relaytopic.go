@@ -24,6 +24,9 @@ func (n Names) Return(handler string) string {
 // Dead returns the dead-letter topic of a handler.
 func (n Names) Dead(handler string) string { return n.join() + "dead" + n.separator() + handler }
 
+// Handler returns the handler of one topic of a subscriber, which has several.
+func (n Names) Handler(subscriber, topic string) string { return subscriber + n.separator() + topic }
+
 func (n Names) separator() string { return cmp.Or(n.Separator, ".") }
 
 func (n Names) join() string { return cmp.Or(n.Prefix, "retry") + n.separator() }
