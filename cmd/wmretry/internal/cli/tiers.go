@@ -35,7 +35,8 @@ func newDrainCommand(e *env) *cobra.Command {
 from the tier. They keep their failure record, so their retries go on.
 
 QUEUE is the work queue, or the group of work queues that share their tiers: a drain sends the messages of all of
-them. On a tier that is in use their retries begin early. Messages that a command has taken when it is killed come back to the tier.`,
+them. On a tier that is in use their retries begin early. Messages that a command has taken when it is killed come back
+to the tier.`,
 		Example: `  wmretry tiers drain orders 10m --dry-run
   wmretry tiers drain orders 1h --rate 50/s       # the provider is back early: do not wait for an hour`,
 		Args: needs("QUEUE", "TIER"),
