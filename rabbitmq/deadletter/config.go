@@ -25,13 +25,13 @@ type Config struct {
 	AMQP *amqp091.Config
 	TLS  *tls.Config
 
-	// Prefix is that of the apps (Config.Prefix). It names the orphans and the exchange that they go back
-	// through. The default is "retry".
+	// Prefix is that of the apps (rabbitmq.Settings.Prefix). It names the orphans and the exchange that they go
+	// back through. The default is "retry".
 	Prefix string
 
 	// Management is the address of the management API, such as http://host:15672. Without user and password
-	// it has those of URI. Status, Queues and Prune
-	// need it, and other methods use it to know the delivery limit of a queue. The default is none.
+	// it has those of URI. Status, Queues and Prune need it, and other methods use it to know the delivery limit
+	// of a queue. The default is none.
 	Management string
 
 	// AnyLimit also reads queues whose letters can be lost by that: those with a delivery limit below 5, and those

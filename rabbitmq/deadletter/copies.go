@@ -22,8 +22,9 @@ import (
 // mayReplace returns an error where letters cannot be replaced by copies. It asks before the first letter is
 // delivered, because that counts.
 func (l *look) mayReplace(ctx context.Context) error {
-	const instead = "Or set Config.Management (wmretry: --management), if the queue has a limit that is never " +
-		"reached. To read the letters at the risk of losing some, set Config.AnyLimit (wmretry: --any-limit)"
+	const instead = "Or set Config.Management (wmretry: --management), for a user with the tag management, if the " +
+		"queue has a limit that is never reached. To read the letters at the risk of losing some, set " +
+		"Config.AnyLimit (wmretry: --any-limit)"
 	to, err := l.tryCopy(ctx)
 	switch version := l.connection.Version(); {
 	case refusal.IsCode(err, amqp091.AccessRefused):

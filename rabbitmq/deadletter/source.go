@@ -153,8 +153,8 @@ func (i *item) Find(context.Context) error {
 }
 
 func (i *item) gone() error {
-	return fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start its app, or name another "+
-		"queue", letters.ErrNoTarget, i.target, i.queue)
+	return fmt.Errorf("%w: the queue %q does not exist, so its letters stay in %q; start the app that consumes it, or "+
+		"discard them", letters.ErrNoTarget, i.target, i.queue)
 }
 
 // publishing returns what is sent: through an exchange the message as it is, and else without its record.

@@ -1,6 +1,7 @@
 package drift
 
 import (
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -27,23 +28,32 @@ const (
 var settable = []string{queuearg.MaxLength, queuearg.MaxLengthBytes, queuearg.MessageTTL, queuearg.DeadLetterExchange,
 	queuearg.DeadLetterRoutingKey, queuearg.DeliveryLimit}
 
-// advice returns what to do about an argument of a queue of the library that differs.
-func (c *comparison) advice(queue topology.Queue, d *topology.ArgumentConflictError) string {
-	limit := strings.TrimPrefix(d.Argument, "x-")
+// advice returns what to do about an argument of a queue of the library that differs. have are those on the broker.
+func (c *comparison) advice(queue topology.Queue, have map[string]any, d *topology.ArgumentConflictError) string {
 	switch {
 	case d.Have == "none" && slices.Contains(settable, d.Argument):
-		value := d.Want
-		if _, number := queue.Arguments[d.Argument].(int64); !number {
-			value = fmt.Sprintf("%q", value)
-		}
 		return fmt.Sprintf("set it by a policy, and configure the app without it: rabbitmqctl set_policy -p '%s' "+
-			"--apply-to queues '%s of %s' '^%s$' '{\"%s\":%s}'",
-			c.vhost, limit, queue.Name, regexp.QuoteMeta(queue.Name), limit, value)
+			"--apply-to queues 'arguments of %s' '^%s$' '%s'",
+			c.vhost, queue.Name, regexp.QuoteMeta(queue.Name), policyFor(queue, have))
+	case d.Argument == queuearg.Overflow && d.Want == queuearg.DropHead && d.Have == "none":
+		return "it is the default: the policy for x-max-length is enough"
 	case isTier(queue):
 		return "bring home what waits on the tier, delete its queue once it is empty and declare it again, " +
 			"configure the value that it has, or use another prefix"
 	}
 	return deleteQueue
+}
+
+// policyFor is the definition of one policy with all that the queue lacks: RabbitMQ applies one policy to a queue.
+func policyFor(queue topology.Queue, have map[string]any) string {
+	definition := map[string]any{}
+	for _, argument := range settable {
+		if value, wanted := queue.Arguments[argument]; wanted && have[argument] == nil {
+			definition[strings.TrimPrefix(argument, "x-")] = value
+		}
+	}
+	text, _ := json.Marshal(definition) // of numbers and texts
+	return string(text)
 }
 
 func isTier(queue topology.Queue) bool {

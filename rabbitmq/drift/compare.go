@@ -169,7 +169,7 @@ func (c *comparison) queue(want topology.Queue) {
 		return
 	}
 	for _, d := range workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments)) {
-		c.conflict("queue", d.Object, d, c.advice(want, d))
+		c.conflict("queue", d.Object, d, c.advice(want, have.Arguments, d))
 	}
 	c.policies(want, have)
 }

@@ -31,7 +31,7 @@ type Config struct {
 	// it has those of URI.
 	Management string
 
-	// AllowUnprotectedQuorum is as in Config: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a
+	// AllowUnprotectedQuorum is that of rabbitmq.Settings: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a
 	// quorum queue without a dead-letter exchange. A policy that has the exchange is enough, too.
 	AllowUnprotectedQuorum bool
 }

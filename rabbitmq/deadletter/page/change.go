@@ -112,10 +112,11 @@ func (p *Page) count(ctx context.Context, made *plan, change changeFunc) error {
 	}
 	defer done()
 	summary, err := change(ctx, 0, true, func(letters.Progress) {})
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	late, some := errors.Is(err, context.DeadlineExceeded), errors.Is(err, letters.ErrNoTarget) && summary.Done > 0
+	if err != nil && !late && !some { // letters whose work queue is gone stay, the others can be sent
 		return err
 	}
-	made.Count, made.AtLeast, made.Total = summary.Done, err != nil, summary.Total
+	made.Count, made.AtLeast, made.Total = summary.Done, late, summary.Total
 	return nil
 }
 

@@ -117,7 +117,7 @@ func TestProgressAndStop(t *testing.T) {
 func TestEndsAreExplained(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[string]error{
-		"letters have died again": letters.ErrRedead, "Another redrive or discard runs": letters.ErrBusy, "Declare the queue": letters.ErrNoTarget,
+		"letters have died again": letters.ErrRedead, "Another redrive or discard runs": letters.ErrBusy, "Start the app": letters.ErrNoTarget,
 	} {
 		s := setup(t, some(), nil)
 		s.store.before = func(context.Context, func(letters.Progress)) error { return err }

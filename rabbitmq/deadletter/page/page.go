@@ -241,8 +241,8 @@ func explain(err error) string {
 		{letters.ErrRedead, "Stopped, because redriven letters have died again. The others were not sent. Look at " +
 			"what the letters say now, and repair that first."},
 		{letters.ErrNoQueue, "The queue does not exist."},
-		{letters.ErrNoTarget, "The work queue of a letter does not exist or is unknown. The letter stays. Declare " +
-			"the queue, or name one by “wmretry dead redrive --to”."},
+		{letters.ErrNoTarget, "The work queue of a letter does not exist or is unknown. The letter stays. Start " +
+			"the app that consumes the queue. “wmretry dead redrive --to” sends selected letters to another one."},
 		{letters.ErrClosed, "The connection to the broker is closed."},
 		{context.DeadlineExceeded, "The broker did not answer in time."},
 		{context.Canceled, "Stopped. Letters that were not sent or removed stay."},

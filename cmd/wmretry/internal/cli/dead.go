@@ -30,7 +30,7 @@ func newDeadCommand(e *env) *cobra.Command {
 		Short: "Dead letters and orphans: list, show, redrive, discard, export, import",
 		Long: `Commands on letters. QUEUE is the work queue: "orders" reads the dead letters in orders.dead. The name
 orders.dead is taken as it is, and so is that of the orphans, retry.orphans: messages whose work queue was gone when
-their delay was over. Another --prefix is in the name, too. With --as-is every name is taken as it is, for example
+their delay was over. With --prefix shop it is shop.orphans. With --as-is every name is taken as it is, for example
 that of Watermill's poison queue.`,
 		SuggestFor: []string{"list", "show", "redrive", "discard", "export", "import", "orphans"},
 	}

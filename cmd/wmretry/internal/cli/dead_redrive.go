@@ -27,7 +27,7 @@ func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
 	c := &cobra.Command{
 		Use:   "redrive QUEUE",
-		Short: "Send letters back to their work queue, where their retries begin from the start",
+		Short: "Send letters back to their work queue",
 		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it.
 It sends only what was there when the command began. The message is the same as before. The failures of a dead letter
 are counted from the start, and its history notes the redrive. Those of an orphan are counted on. A letter whose work
@@ -66,9 +66,10 @@ or discard at a time changes a queue.`,
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	flags.StringVar(&f.to, "to", "", "work queue to send to, in place of the letter's own one")
+	flags.StringVar(&f.to, "to", "", "work queue to send all selected letters to, in "+
+		"place of their own; failures begin at 0")
 	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&f.note, "note", "", "a note for the history")
+	flags.StringVar(&f.note, "note", "", "a note for the history; orphans have none")
 	return c
 }
 

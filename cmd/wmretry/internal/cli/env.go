@@ -66,7 +66,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 	f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
 		"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
 	f.StringVar(&e.flags.prefix, "prefix", defaultPrefix, "prefix of the apps: it names tiers and orphans")
-	f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues whose letters can be lost by that: see "+
+	f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues in which a look can lose letters: see "+
 		"docs/limits.md")
 	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of an amqps:// broker "+
 		"(default: those of the system)")

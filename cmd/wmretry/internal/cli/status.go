@@ -68,7 +68,8 @@ func (e *env) statusLines(status deadletter.Status, all bool) []string {
 		b.tiers(group, groups[group])
 	}
 	b.row(status.Orphans, 0, status.Orphans.Queue, "",
-		noteOf(status.Orphans.Messages > 0, e.advised("wmretry dead redrive "+shellWord(status.Orphans.Queue))), text.FgYellow)
+		noteOf(status.Orphans.Messages > 0, e.advised("wmretry dead redrive "+shellWord(status.Orphans.Queue))),
+		text.FgYellow)
 	for _, d := range status.Stray {
 		b.row(d, 0, d.Queue, "", "stray: its work queue is gone, and what waits here becomes an orphan", text.FgYellow)
 	}

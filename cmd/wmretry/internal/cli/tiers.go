@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -70,6 +71,9 @@ func (e *env) drain(ctx context.Context, tier string, options letters.Redrive) e
 			options.Progress = show
 			return store.Drain(ctx, tier, options)
 		})
+		if errors.Is(err, letters.ErrNoQueue) {
+			return fmt.Errorf("%w; `wmretry status --all` lists the tiers", err)
+		}
 		return report.finish(e, err, &filterFlags{})
 	})
 }
@@ -82,9 +86,9 @@ func newPruneCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove empty tiers that no schedule has",
-		Long: `Removes the queues of retired tiers that are empty and have no consumer: those of the named work queues and
-their groups that the schedule does not have. Without --schedule and --file, these are the tiers that no binding leads
-to any more, and those whose work queue is gone. It takes 15 seconds or more: the broker's numbers of messages are
+		Long: `Removes empty tiers without a consumer. With --queue and --schedule, or --file: the tiers of these work
+queues and their groups that the schedule does not have. Without them: the tiers that no binding leads to any more, and
+those whose work queue is gone. It takes 15 seconds or more: the broker's numbers of messages are
 that old. It needs the management API. A tier with messages stays: "tiers drain" sends them back to their work queues.`,
 		Example: `  wmretry tiers prune --dry-run
   wmretry tiers prune --queue orders --schedule "1s 5s 25s"   # all other tiers of orders`,
@@ -121,7 +125,8 @@ func (e *env) prune(ctx context.Context, f *wantedFlags, dryRun bool) error {
 			_, _ = fmt.Fprintf(e.stdout, "%s  %s\n", e.paint(text.FgGreen, verb), safe(name))
 		}
 		for _, name := range pruned.Left {
-			_, _ = fmt.Fprintf(e.stdout, "%s  %s: it has messages or a consumer; wmretry tiers drain empties it\n",
+			_, _ = fmt.Fprintf(e.stdout, "%s  %s: it has a consumer, or messages, which `wmretry tiers drain` sends to "+
+				"their work queue if it exists\n",
 				e.paint(text.FgYellow, "left"), safe(name))
 		}
 		if len(pruned.Removed)+len(pruned.Left) == 0 {
