@@ -37,5 +37,5 @@ func TestDrainOfAStranger(t *testing.T) {
 	run(t, 1, "tiers", "drain", q.work, "2h", "--prefix", q.prefix)
 	q.await(q.tier("2h"), 1)
 	assert.Contains(t, run(t, 0, "dead", "list", "--as-is", q.tier("2h")).stdout, "(no record)")
-	assert.Contains(t, run(t, 1, "tiers", "drain", q.work, "3h", "--prefix", q.prefix).stderr, "`wmretry status --all` lists the queues")
+	assert.Contains(t, run(t, 1, "tiers", "drain", q.work, "3h", "--prefix", q.prefix).stderr, "`wmretry status --all` lists the tiers")
 }

@@ -46,7 +46,7 @@ func TestTiersPrune(t *testing.T) {
 	args := []string{"tiers", "prune", "--prefix", q.prefix, "--queue", q.work, "--schedule", "2h"}
 	r := run(t, 0, append(args, "--dry-run")...)
 	assert.Regexp(t, `(?m)^would be removed  `+q.tier("1h")+`$`, r.stdout)
-	assert.Regexp(t, `(?m)^left  `+q.tier("3h")+`: it has messages`, r.stdout)
+	assert.Regexp(t, `(?m)^left  `+q.tier("3h")+`: it has a consumer, or messages`, r.stdout)
 	assert.Equal(t, 0, q.count(q.tier("1h")), "the queue is there")
 	pruned := lines[deadletter.Pruned](t, run(t, 0, append(args, "--json")...).stdout)
 	assert.Equal(t, []deadletter.Pruned{{Removed: []string{q.tier("1h")}, Left: []string{q.tier("3h")}}}, pruned)
