@@ -46,7 +46,7 @@ func TestKafkaSurvivesALeader(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(cluster.Stop)
 	backend := Kafka(cluster.URL, watermill.NopLogger{})
-	retryTwo(t, backend)()
+	retryTwo(t, backend, soon)()
 
 	const everyInSyncReplica, clusterDefault = -1, -1
 	topics := []string{"orders", "retry.100ms", "retry.return.bill"}

@@ -40,7 +40,7 @@ func TestStorageOfTiers(t *testing.T) {
 			server, err := test.start(t.Context())
 			require.NoError(t, err)
 			t.Cleanup(server.Stop)
-			stop := retryTwo(t, test.open(server.URL, watermill.NopLogger{}))
+			stop := retryTwo(t, test.open(server.URL, watermill.NopLogger{}), soon)
 			defer stop()
 			assert.EventuallyWithT(t, func(c *assert.CollectT) {
 				assert.Equal(c, test.want, test.stored(t, server.URL))
@@ -49,10 +49,13 @@ func TestStorageOfTiers(t *testing.T) {
 	}
 }
 
+// soon is an app whose retries come soon.
+var soon = App{Group: "billing", Prefix: "retry", Schedule: backoff.Schedule{100 * time.Millisecond}}
+
 // retryTwo starts an app and publishes two messages, each when the one before it has been retried.
-func retryTwo(t *testing.T, backend Backend) (stop func()) {
+func retryTwo(t *testing.T, backend Backend, app App) (stop func()) {
 	t.Helper()
-	retries, err := backend.Connect(App{Group: "billing", Prefix: "retry", Schedule: backoff.Schedule{100 * time.Millisecond}})
+	retries, err := backend.Connect(app)
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
