@@ -90,7 +90,7 @@ func TestADeadLetterThatIsRefusedForGoodPausesNothing(t *testing.T) {
 		}
 		bound := &msgctx.Subscription{Gate: handler, Retry: tiered, Stopping: make(chan struct{})}
 		done := make(chan error)
-		places := gate.NewPlaces(1)
+		places := gate.NewPlaces(1, 1)
 		own, place := msgctx.Each(msgctx.NewContext(routed, bound))
 		require.True(t, places.Take(place))
 		go func() {

@@ -50,10 +50,13 @@ type SubscriptionHealth struct {
 	Queue     string    // the queue, or the topic
 	Consuming bool      // messages are delivered
 	Since     time.Time // since when it is consuming, or is not
-	InFlight  int       // messages that the handler has not settled; 0 where the backend does not count them
 
-	// Concurrency is how many messages the handler has in flight at most, without a pause.
-	Concurrency int
+	// Calls is how many calls of the handler there are, at most Concurrency. InFlight is how many messages are not
+	// acknowledged, at most Prefetch: those of the calls, and those that wait for the confirms of their copies or
+	// produced messages. While Calls is Concurrency, the handler is the bottleneck; while InFlight is Prefetch and
+	// Calls is not Concurrency, it is the broker. They are 0 where the backend does not count them.
+	Calls, Concurrency, InFlight, Prefetch int
+
 	// Deliveries is how many messages the subscription has received, Redeliveries how many of them the broker had
 	// delivered before, and Reconnects how often it began to consume again. They are 0 where the backend does not count
 	// them.

@@ -52,6 +52,8 @@ type Gate struct {
 	begun  bool // a valve has been attached
 	held   int
 	aside  int
+
+	all atomic.Int64 // held and aside
 }
 
 // Watcher belongs to a gate, as a handler's breaker does.
@@ -65,7 +67,7 @@ type attached struct{ Valve }
 
 // New returns a gate without limits, of a handler with so many messages in flight. 0 or less: the number is not known.
 func New(concurrency int) *Gate {
-	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}, places: NewPlaces(0)}
+	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}, places: NewPlaces(0, 0)}
 	g.limit.Store(None)
 	return g
 }
@@ -215,6 +217,7 @@ func (g *Gate) Hold() bool {
 	defer g.mu.Unlock()
 	room := 2*g.held < g.concurrency || g.concurrency == 0
 	g.held++
+	g.all.Add(1)
 	if g.concurrency > 0 && 2*g.held >= g.concurrency {
 		g.set(Holding, 0)
 	}
@@ -226,6 +229,7 @@ func (g *Gate) Release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.held--
+	g.all.Add(-1)
 	if 4*g.held <= g.concurrency {
 		g.set(Holding, None)
 	}
@@ -240,6 +244,7 @@ func (g *Gate) SetAside() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.aside++
+	g.all.Add(1)
 	return g.aside <= max(g.concurrency, leastAside)
 }
 
@@ -248,11 +253,8 @@ func (g *Gate) TakeBack() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.aside--
+	g.all.Add(-1)
 }
 
-// Held is how many messages are held, those that are set aside included.
-func (g *Gate) Held() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.held + g.aside
-}
+// Held is how many messages are held, those that are set aside included. It costs one atomic load.
+func (g *Gate) Held() int { return int(g.all.Load()) }

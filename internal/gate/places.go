@@ -2,15 +2,17 @@ package gate
 
 import "sync"
 
-// Places limits how many messages are in flight. A limit of 0 is a pause. Messages that are in flight at a pause do not
+// Places limits how many calls of a handler there are, and how many messages are in flight: the calls, and the messages
+// whose call has ended and which are not settled. A limit of 0 is a pause. Messages that are in flight at a pause do not
 // count for the limits after it: a handler that never ends would otherwise keep the place of a limit of 1. It is safe
 // for concurrent use. Make one with NewPlaces.
 type Places struct {
-	most int // messages in flight, whatever the limit is; 0: no bound
+	mostCalls, most int // calls, and messages in flight, whatever the limit is; 0: no bound
 
 	mu      sync.Mutex
-	limit   int           // less than 0: none
-	all     int           // places that are taken
+	limit   int           // of the calls; less than 0: none
+	calls   int           // places that are taken
+	all     int           // messages in flight, without those that were set aside
 	round   *round        // from one pause to the next
 	aside   int           // messages that were set aside so far
 	changed chan struct{} // has room for one
@@ -22,11 +24,13 @@ type round struct{ taken int }
 type Place struct {
 	places *Places
 	round  *round // nil: not taken, or given back
+	ended  bool   // the call has
 }
 
-// NewPlaces returns places without a limit, at most so many. 0: there is no bound.
-func NewPlaces(most int) *Places {
-	return &Places{most: most, limit: None, round: &round{}, changed: make(chan struct{}, 1)}
+// NewPlaces returns places without a limit, for so many calls and messages in flight. 0: there is no bound. Where there
+// may be no more messages than calls, a message keeps its place after its call.
+func NewPlaces(calls, messages int) *Places {
+	return &Places{mostCalls: calls, most: messages, limit: None, round: &round{}, changed: make(chan struct{}, 1)}
 }
 
 // Set sets the limit. Less than 0: none.
@@ -48,13 +52,22 @@ func (p *Places) Take(place *Place) bool {
 		return false
 	}
 	p.all++
+	p.calls++
 	p.round.taken++
-	place.places, place.round = p, p.round
+	*place = Place{places: p, round: p.round}
 	return true
 }
 
 func (p *Places) full() bool {
-	return p.limit >= 0 && p.round.taken >= p.limit || p.most > 0 && p.all >= p.most
+	return p.limit >= 0 && p.round.taken >= p.limit || p.mostCalls > 0 && p.calls >= p.mostCalls ||
+		p.most > 0 && p.all >= p.most
+}
+
+// Calls is how many places are taken.
+func (p *Places) Calls() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.calls
 }
 
 // Taken is how many places were taken since the last pause, and not given back.
@@ -92,10 +105,37 @@ func (p *Place) Fits() bool {
 	return p.round == p.places.round && (p.places.limit < 0 || p.round.taken <= p.places.limit)
 }
 
-// Leave gives the place back, once.
+// EndCall gives the place to another call, although the message stays in flight. Under a limit the message keeps it: a
+// limit below the bound of the calls is for messages that are not settled.
+func (p *Place) EndCall() {
+	if p.places == nil {
+		return
+	}
+	p.places.mu.Lock()
+	defer p.places.mu.Unlock()
+	limited := p.places.limit >= 0 && p.places.limit < p.places.mostCalls
+	if p.round == nil || p.ended || limited || p.places.most <= p.places.mostCalls {
+		return
+	}
+	full := p.places.full()
+	p.endCall()
+	if full {
+		p.places.wake()
+	}
+}
+
+func (p *Place) endCall() {
+	if !p.ended {
+		p.places.calls--
+		p.round.taken--
+		p.ended = true
+	}
+}
+
+// Leave gives the place back, once, and ends what EndCall has left.
 func (p *Place) Leave() { p.leave(false) }
 
-// SetAside gives the place back although the message stays in flight.
+// SetAside is Leave for a message that stays in flight.
 func (p *Place) SetAside() { p.leave(true) }
 
 func (p *Place) leave(aside bool) {
@@ -108,8 +148,8 @@ func (p *Place) leave(aside bool) {
 		return
 	}
 	full := p.places.full()
+	p.endCall()
 	p.places.all--
-	p.round.taken--
 	p.round = nil
 	if aside {
 		p.places.aside++

@@ -20,7 +20,7 @@ func changed(channel <-chan struct{}) bool {
 }
 
 func TestPlacesUnderALimitAndOfAll(t *testing.T) {
-	p := gate.NewPlaces(3)
+	p := gate.NewPlaces(3, 3)
 	var first, second, third, fourth gate.Place
 	require.True(t, p.Take(&first))
 	p.Set(1)
@@ -39,7 +39,7 @@ func TestPlacesUnderALimitAndOfAll(t *testing.T) {
 }
 
 func TestAPlaceIsGivenBackOnce(t *testing.T) {
-	p := gate.NewPlaces(2)
+	p := gate.NewPlaces(2, 2)
 	var never, first, second gate.Place
 	never.Leave()
 	require.True(t, p.Take(&first))
@@ -54,8 +54,87 @@ func TestAPlaceIsGivenBackOnce(t *testing.T) {
 	assert.Equal(t, 1, p.Taken())
 }
 
+func TestACallEndsBeforeItsMessageLeaves(t *testing.T) {
+	p := gate.NewPlaces(2, 3)
+	var first, second, third, fourth gate.Place
+	require.True(t, p.Take(&first))
+	require.True(t, p.Take(&second))
+	require.False(t, p.Take(&third), "two calls")
+	first.EndCall()
+	first.EndCall()
+	assert.True(t, changed(p.Changed()), "there was no free place")
+	assert.Equal(t, 1, p.Calls(), "the place is given back once")
+	require.True(t, p.Take(&third))
+	assert.True(t, third.Fits())
+	second.EndCall()
+	assert.False(t, p.Take(&fourth), "three messages that have not left")
+	first.Leave()
+	assert.True(t, changed(p.Changed()), "there was none")
+	assert.Equal(t, 1, p.Calls(), "the call of the first one has ended before")
+	require.True(t, p.Take(&fourth))
+	second.SetAside()
+	third.Leave()
+	fourth.Leave()
+	assert.Zero(t, p.Calls())
+	assert.Zero(t, p.Taken())
+	require.True(t, p.Take(&first), "again")
+	require.True(t, p.Take(&second))
+	assert.False(t, p.Take(&third), "a place that is taken again is that of a call")
+}
+
+func TestAMessageKeepsItsPlaceAfterItsCall(t *testing.T) {
+	for name, row := range map[string]struct {
+		calls, messages, limit int
+		before                 func(*gate.Place)
+		ends                   bool
+	}{
+		"no limit":                         {calls: 3, messages: 6, limit: gate.None, ends: true},
+		"a limit that bounds nothing":      {calls: 3, messages: 6, limit: 3, ends: true},
+		"a limit":                          {calls: 3, messages: 6, limit: 2},
+		"a pause":                          {calls: 3, messages: 6, limit: 0},
+		"as many messages as calls":        {calls: 3, messages: 3, limit: gate.None},
+		"no bound":                         {limit: gate.None},
+		"a message that has left":          {calls: 3, messages: 6, limit: gate.None, before: (*gate.Place).Leave},
+		"a message that was set aside":     {calls: 3, messages: 6, limit: gate.None, before: (*gate.Place).SetAside},
+		"a call that has ended before one": {calls: 3, messages: 6, limit: gate.None, before: (*gate.Place).EndCall},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := gate.NewPlaces(row.calls, row.messages)
+			var first, second gate.Place
+			first.EndCall() // not taken
+			require.True(t, p.Take(&first))
+			require.True(t, p.Take(&second))
+			if row.before != nil {
+				row.before(&first)
+			}
+			p.Set(row.limit)
+			before := p.Calls()
+			first.EndCall()
+			assert.Equal(t, row.ends, p.Calls() == before-1)
+		})
+	}
+}
+
+// A message that was in flight at a pause counts no more, whether its call has ended or not.
+func TestACallThatHasEndedBeforeAPause(t *testing.T) {
+	p := gate.NewPlaces(2, 4)
+	var first, second, third gate.Place
+	require.True(t, p.Take(&first))
+	require.True(t, p.Take(&second))
+	first.EndCall()
+	p.Set(0)
+	p.Set(1)
+	require.True(t, p.Take(&third))
+	first.Leave()
+	assert.Equal(t, 1, p.Taken())
+	p.Set(2)
+	second.EndCall()
+	assert.Equal(t, 1, p.Taken(), "its place was one before the pause")
+	assert.Equal(t, 1, p.Calls())
+}
+
 func TestPlacesReportChanges(t *testing.T) {
-	p := gate.NewPlaces(2)
+	p := gate.NewPlaces(2, 2)
 	var first, second gate.Place
 	before := p.Changed()
 	require.True(t, p.Take(&first))

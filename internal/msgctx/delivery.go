@@ -29,7 +29,7 @@ type Subscription struct {
 	// more, as a failure.
 	Renacked bool
 
-	// Gate limits how many messages the handler has in flight. Nil: nothing limits it.
+	// Gate limits the handler. Nil: nothing limits it.
 	Gate *gate.Gate
 
 	claimed atomic.Bool
@@ -53,8 +53,8 @@ type Delivery struct {
 	Subscription *Subscription
 	state        atomic.Int32
 
-	// Place is that of the message, where the subscription counts its messages in flight. A message that is set aside
-	// gives it back early. Nil: the subscription cannot set messages aside.
+	// Place is that of the message, where the subscription counts its calls. A message that is set aside, or that waits
+	// for confirms after its call, gives it back early. Nil: the subscription does not count.
 	Place *gate.Place
 }
 

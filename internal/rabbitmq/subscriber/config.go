@@ -28,15 +28,16 @@ type Config struct {
 	// Name is the subscriber's name in Health, for example that of its handler. It may be empty.
 	Name string
 
-	// Concurrency is how many messages each Subscribe call has in flight: handed out, and neither acked nor nacked. It
-	// stays the bound while the connection is lost, because handlers go on meanwhile. With 1, messages are handed out
-	// one after the other in the order of the queue. Default 16, at most 65535.
+	// Concurrency is how many calls of the handler each Subscribe call has: messages that are handed out, and whose
+	// call has not ended. It stays the bound while the connection is lost, because handlers go on meanwhile. With 1,
+	// messages are handed out one after the other in the order of the queue. Default 16, at most 65535.
 	Concurrency int
 
-	// Prefetch is how many messages the broker sends ahead of their acks. More than Concurrency makes fast handlers
-	// faster, and lets messages of other keys overtake when many wait for one key of OrderKey. All that were not handed
-	// out go back to the queue at a shutdown, and, on RabbitMQ before 4.3, count towards a quorum queue's delivery
-	// limit. Default Concurrency; at least Concurrency, at most 65535.
+	// Prefetch is how many messages the broker sends ahead of their acks, and how many are in flight: handed out, and
+	// neither acked nor nacked. With a Concurrency of 1 and with an OrderKey, Concurrency is the bound of these, too.
+	// More than Concurrency makes fast handlers faster, and lets messages of other keys overtake when many wait for one
+	// key of OrderKey. All that were not handed out go back to the queue at a shutdown, and, on RabbitMQ before 4.3,
+	// count towards a quorum queue's delivery limit. Default Concurrency; at least Concurrency, at most 65535.
 	Prefetch int
 
 	// OrderKey returns a message's key. Messages with the same key are handed out one after the other, in the order of
@@ -61,7 +62,8 @@ type Config struct {
 	// NackInitial and NackMax are the bounds of the pause between a nack and the requeueing of the message. It starts
 	// at NackInitial and doubles with each delivery of the message up to NackMax. Deliveries are counted by the broker
 	// (x-delivery-count, x-acquired-count: quorum queues), or else by each Subscribe call, for the last 1024 messages
-	// that it nacked. The message keeps its place of Concurrency meanwhile. Defaults 10 ms and 5 s.
+	// that it nacked. The message keeps its place of Concurrency meanwhile, where its call has not ended. Defaults
+	// 10 ms and 5 s.
 	NackInitial, NackMax time.Duration
 }
 
@@ -120,6 +122,15 @@ func (c *Config) setDefaults() {
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, defaultCloseTimeout)
 	c.NackInitial = cmp.Or(c.NackInitial, defaultNackInitial)
 	c.NackMax = cmp.Or(c.NackMax, max(defaultNackMax, c.NackInitial))
+}
+
+// inFlight is how many messages may be handed out and not settled. Where there is an order, a message is not handed out
+// before the one before it is settled.
+func (c *Config) inFlight() int {
+	if c.OrderKey != nil || c.Concurrency == 1 {
+		return c.Concurrency
+	}
+	return c.Prefetch
 }
 
 func join(subject string, faults []error) error {

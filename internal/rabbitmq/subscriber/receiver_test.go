@@ -368,6 +368,71 @@ func TestAMessageThatIsSetAsideTakesNoPlace(t *testing.T) {
 	})
 }
 
+// Calls are bounded by Concurrency, and messages in flight by Prefetch, whichever connection has delivered them.
+func TestAMessageWhoseCallHasEndedTakesAPlaceOfPrefetchOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(t, Config{Concurrency: 2, Prefetch: 3}, newFakeChannel(8))
+		defer l.close()
+		l.deliver("a", "b", "c")
+		got, first := l.take()
+		assert.Equal(t, []string{"a", "b"}, got)
+		msgctx.Lookup(first[0]).Place.EndCall()
+		got, second := l.take()
+		assert.Equal(t, []string{"c"}, got)
+		msgctx.Lookup(first[1]).Place.EndCall()
+		l.session.settler.end() // the connection is lost
+		close(l.deliveries)
+		l.open()
+		l.deliver("b", "c", "d")
+		got, _ = l.take()
+		assert.Empty(t, got, "three are in flight")
+		assert.Equal(t, []int{3, 1}, []int{l.health().InFlight, l.health().Calls})
+		first[0].Ack()
+		got, third := l.take()
+		assert.Equal(t, []string{"b"}, got)
+		first[1].Ack()
+		got, _ = l.take()
+		assert.Empty(t, got, "two calls")
+		for _, msg := range append(second, third...) {
+			msg.Ack()
+		}
+		got, last := l.take()
+		assert.Equal(t, []string{"c", "d"}, got)
+		for _, msg := range last {
+			msg.Ack()
+		}
+	})
+}
+
+func TestWhereThereIsAnOrderAMessageKeepsItsPlaceUntilItIsSettled(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]Config{
+		"one at a time": {Concurrency: 1, Prefetch: 4}, "with keys": {Concurrency: 2, Prefetch: 4, OrderKey: keyOf},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := newLine(t, c, newFakeChannel(8))
+				defer l.close()
+				l.deliver("x1", "y1", "z1")
+				_, first := l.take()
+				require.Len(t, first, c.Concurrency)
+				for _, msg := range first {
+					msgctx.Lookup(msg).Place.EndCall()
+				}
+				got, _ := l.take()
+				assert.Empty(t, got)
+				for len(first) > 0 {
+					first[0].Ack()
+					_, next := l.take()
+					first = append(first[1:], next...)
+				}
+			})
+		})
+	}
+}
+
 func TestAMessageThatCannotBeUnmarshalledTakesAPlaceWhileItsNackWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -31,7 +31,7 @@ type subscription struct {
 
 	session  atomic.Pointer[sessionState]
 	receiver *receiver
-	places   *gate.Places   // of messages in flight
+	places   *gate.Places   // of calls, and of messages in flight
 	changes  chan struct{}  // receives when run is to look at the limit
 	workers  sync.WaitGroup // messages in flight
 	retiring sync.WaitGroup // sessions that are not the current one any more
@@ -77,7 +77,7 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		givenUp:    make(chan struct{}),
 		done:       make(chan struct{}),
 		changes:    make(chan struct{}, 1),
-		places:     gate.NewPlaces(subscriber.config.Concurrency),
+		places:     gate.NewPlaces(subscriber.config.Concurrency, subscriber.config.inFlight()),
 		limit:      gate.None,
 		givesBack:  true,
 	}
@@ -305,7 +305,8 @@ func (s *subscription) health() retry.SubscriptionHealth {
 	state := s.session.Load()
 	h := retry.SubscriptionHealth{
 		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
-		Since: state.since, InFlight: int(s.inFlight.Load()), Concurrency: s.config.Concurrency,
+		Since: state.since, Calls: s.places.Calls(), Concurrency: s.config.Concurrency,
+		InFlight: int(s.inFlight.Load()), Prefetch: s.config.Prefetch,
 		Deliveries: s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(),
 		Reconnects: s.counts.reconnects.Load(),
 	}
