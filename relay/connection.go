@@ -71,6 +71,10 @@ func checkOptions(options retry.Options) error {
 			"subscriber, add the handler several times, with different names and the same Group. gochannel has no "+
 			"consumer groups: there every handler would get every message", options.Concurrency))
 	}
+	if options.Prefetch != 0 {
+		faults = append(faults, fmt.Errorf("Prefetch is %d: only RabbitMQ has it: remove it; this Pub/Sub delivers "+
+			"one message at a time for each subscription", options.Prefetch))
+	}
 	if options.CloseTimeout != 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
 			"subscriber decides when messages in flight end", options.CloseTimeout))

@@ -194,6 +194,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 		"gochannel has no consumer groups: there every handler would":    {{Concurrency: 16}},
 		"OrderKey is set: only RabbitMQ has it":                          {{OrderKey: func(*message.Message) string { return "" }}},
 		"CloseTimeout is 1m0s: only RabbitMQ has it":                     {{CloseTimeout: time.Minute}},
+		"Prefetch is 1: only RabbitMQ has it":                            {{Prefetch: 1}},
 		"2 Options were given":                                           {{}, {}},
 		"retry 1: delay 1ns is too short":                                {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
 		"MaxHold is -1ns":                                                {{Policy: &retry.Policy{MaxHold: -1}}},

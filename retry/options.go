@@ -22,15 +22,22 @@ type Options struct {
 	// (amqp.NewDurablePubSubConfig). The default is none.
 	Group string
 
-	// Concurrency is how many messages the handler has in flight. The default is 16 on RabbitMQ, where 1 keeps the
-	// order of the queue and 65,535 is the most. Other backends deliver one message at a time for each subscription,
-	// and refuse every other value.
+	// Concurrency is how many calls of the handler run at the same time. The default is 16 on RabbitMQ, where 1 keeps
+	// the order of the queue and 65,535 is the most. Other backends deliver one message at a time for each
+	// subscription, and refuse every other value.
 	Concurrency int
 
+	// Prefetch is how many messages the broker sends ahead of their acks. It bounds the messages in flight: calls, and
+	// messages whose copies or produced messages are not confirmed yet, together. While these wait, other messages are
+	// handled, except with a Concurrency of 1, with an OrderKey, and while the handler is limited or holds a message. A
+	// Prefetch of Concurrency makes each message keep its place until it is acknowledged. The default is twice the
+	// concurrency, 1 with a Concurrency of 1, 16 times the concurrency with an OrderKey, and in each case at least
+	// AMQP.Consume.Qos.PrefetchCount. It is between Concurrency and 65,535. Only RabbitMQ has it.
+	Prefetch int
+
 	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order
-	// of the queue, within one process and not across retries. Messages of other keys are handled meanwhile: the
-	// prefetch is 16 times the concurrency. Messages without a key ("") have no order. Only RabbitMQ has it. The
-	// default is none.
+	// of the queue, within one process and not across retries. Messages of other keys are handled meanwhile. Messages
+	// without a key ("") have no order. Only RabbitMQ has it. The default is none.
 	OrderKey func(*message.Message) string
 
 	// CloseTimeout is how long the handler may go on with its messages after its subscription has ended. Then their
@@ -50,6 +57,9 @@ func (o Options) Validate() error {
 	}
 	if o.Concurrency < 0 {
 		faults = append(faults, fmt.Errorf("Concurrency is %d: it must be 0 (the default) or more", o.Concurrency))
+	}
+	if o.Prefetch < 0 {
+		faults = append(faults, fmt.Errorf("Prefetch is %d: it must be 0 (the default) or more", o.Prefetch))
 	}
 	if o.CloseTimeout < 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: it must be 0 (the default) or more", o.CloseTimeout))

@@ -62,10 +62,14 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 		err = errors.Join(err, fmt.Errorf("Concurrency is %d: it must be between 0 (the default) and %d", o.Concurrency,
 			maxPrefetch))
 	}
+	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
+	if o.Prefetch > 0 && (o.Prefetch < o.Concurrency || o.Prefetch > maxPrefetch) {
+		err = errors.Join(err, fmt.Errorf("Prefetch is %d: it must be between Concurrency, %d, and %d, or 0 (the "+
+			"default)", o.Prefetch, o.Concurrency, maxPrefetch))
+	}
 	if err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
-	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
 	group := o.Policy.TierGroup
 	if group != "" {
 		if err := c.core.prefix.ValidateGroup(group); err != nil {
@@ -106,14 +110,24 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 	}
 }
 
-// perKey is how many messages are fetched for each one in flight where there is an OrderKey: messages of other keys are
-// handled while many wait for one key.
-const perKey = 16
+const (
+	// perCall is how many messages are fetched for each call: while one waits for the confirm of its copy, another one
+	// is handled.
+	perCall = 2
+	// perKey is the same where there is an OrderKey: messages of other keys are handled while many wait for one key.
+	perKey = 16
+)
 
 func (h *handlerSubscriber) prefetch() int {
 	least := h.options.Concurrency
-	if h.options.OrderKey != nil && least > 1 {
+	switch {
+	case h.options.Prefetch > 0:
+		return h.options.Prefetch
+	case least == 1:
+	case h.options.OrderKey != nil:
 		least = min(perKey*least, maxPrefetch)
+	default:
+		least = min(perCall*least, maxPrefetch)
 	}
 	return max(least, h.core.app.Consume.PrefetchCount)
 }
