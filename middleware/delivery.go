@@ -56,6 +56,18 @@ func (d *delivery) called() {
 	}
 }
 
+// endCall gives the place of the call to another message, while the broker confirms what is published because of this
+// one. It is called when the breaker has the outcome. A handler that holds messages gets no more that it may have to
+// hold.
+func (d *delivery) endCall() {
+	if d.own == nil || d.own.Place == nil {
+		return
+	}
+	if gate := d.gate(); gate == nil || gate.Held() == 0 {
+		d.own.Place.EndCall()
+	}
+}
+
 // pace waits before a nack, where the subscriber does not do that by itself: the message would come back at once, again
 // and again.
 func (d *delivery) pace() {

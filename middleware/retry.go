@@ -240,6 +240,9 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 	if in.recorded {
 		removeRecord(produced, in.metadata)
 	}
+	if len(produced) > 0 && (in.breaker == nil || !in.breaker.wants(in.ticket, good)) {
+		in.endCall()
+	}
 }
 
 // fail settles a message whose handler failed.

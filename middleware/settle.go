@@ -55,6 +55,9 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		if d.cut > 0 && !t.cut.Swap(true) {
 			t.logCut(in, &d)
 		}
+		if s.called {
+			in.endCall()
+		}
 		to, next, err := held.publish(&d, f, suspect)
 		switch next {
 		case published:
