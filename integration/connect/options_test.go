@@ -89,7 +89,7 @@ func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 	assert.Empty(t, s.Log.Lines("holding"))
 }
 
-// TestConcurrency: as many messages as configured are in flight, and not one more.
+// TestConcurrency: as many calls as configured run at the same time, and not one more.
 func TestConcurrency(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -101,7 +101,7 @@ func TestConcurrency(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := testapp.New(t, func(b *config.Config) { b.AMQP.Consume.Qos.PrefetchCount = 30 })
+			s := testapp.New(t, func(b *config.Config) { b.AMQP.Consume.Qos.PrefetchCount = 35 })
 			leave := make(chan struct{})
 			release := sync.OnceFunc(func() { close(leave) })
 			t.Cleanup(release)
@@ -115,9 +115,11 @@ func TestConcurrency(t *testing.T) {
 			s.Publish(s.Queue("orders"), testapp.IDs(40)...)
 			entered.Wait(t, row.want, soon)
 			// The broker has sent all of the prefetch.
-			testapp.Eventually(t, func() bool { return testapp.Depth(t, s.Queue("orders")) == 10 }, "30 messages are fetched")
+			testapp.Eventually(t, func() bool { return testapp.Depth(t, s.Queue("orders")) == 5 }, "35 messages are fetched")
 			assert.Equal(t, row.want, entered.Len())
 			testapp.Eventually(t, func() bool { return s.Health().Subscriptions[0].InFlight == row.want }, "they are in flight")
+			health := s.Health().Subscriptions[0]
+			assert.Equal(t, []int{row.want, row.want, 35}, []int{health.Calls, health.Concurrency, health.Prefetch})
 			release()
 			entered.Wait(t, 40, soon)
 			assert.Empty(t, entered.Twice())

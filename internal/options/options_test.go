@@ -27,9 +27,10 @@ func TestOneOptions(t *testing.T) {
 	require.NoError(t, err)
 	assert.Same(t, own, o.Policy, "a policy is complete")
 
-	wrong := retry.Options{Concurrency: -1, Policy: &retry.Policy{Schedule: backoff.Schedule{-1}}, CloseTimeout: -1}
+	wrong := retry.Options{Concurrency: -1, Policy: &retry.Policy{Schedule: backoff.Schedule{-1}}, CloseTimeout: -1,
+		Prefetch: -1}
 	_, err = options.One([]retry.Options{wrong}, connection)
-	for _, fault := range []string{"Concurrency is -1", "Policy: Schedule: ", "CloseTimeout is -1ns"} {
+	for _, fault := range []string{"Concurrency is -1", "Policy: Schedule: ", "CloseTimeout is -1ns", "Prefetch is -1"} {
 		require.ErrorContains(t, err, fault)
 	}
 	_, err = options.One([]retry.Options{{}, wrong}, connection)
