@@ -61,7 +61,7 @@ func (c Config) Format(state fmt.State, verb rune) {
 //
 // The methods of the retry.Connection are documented there. What they do on RabbitMQ:
 //
-//   - AddConsumerHandler, AddHandler, Subscriber: the default of Concurrency is 16.
+//   - AddConsumerHandler, AddHandler, Subscriber: the default of Concurrency is 16, and that of Prefetch 32.
 //   - Publisher: the exchange is that of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey.
 //     Before the first publish to an exchange, and again after a reconnect, the app's topology builder declares it,
 //     unless VerifyOnly is set. Publish returns nil only after the broker has routed and confirmed all messages.
@@ -94,8 +94,7 @@ func (c Config) Format(state fmt.State, verb rune) {
 //	Publish.ChannelPoolSize       not used: all messages share one channel
 //	Consume.Consumer              the consumer tag of every handler; each has an AMQP channel of its own
 //	Consume.NoWait                not used: the broker's answer is always waited for
-//	Consume.Qos.PrefetchCount     used where it is more than a handler's Concurrency, otherwise the prefetch is the
-//	                              Concurrency; with an OrderKey, 16 times the Concurrency
+//	Consume.Qos.PrefetchCount     the prefetch of a handler without a Prefetch, where it is more than the default
 //	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it
 //	Consume.Qos.Global            not used: each handler has an AMQP channel of its own, so it would change nothing
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {

@@ -221,6 +221,10 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 	if !c.counts {
 		return
 	}
+	to.add(calls, sum, float64(s.Calls), handler)
+	if s.Prefetch > 0 {
+		to.add(prefetch, sum, float64(s.Prefetch), handler)
+	}
 	to.add(inFlight, sum, float64(s.InFlight), handler)
 	c.totals.see(deliveries, float64(s.Deliveries), both)
 	c.totals.see(redeliveries, float64(s.Redeliveries), both)

@@ -24,10 +24,10 @@ func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 	a := newApp(t)
 	a.subscriptions( // the holding and the pauses are those of the handler
 		retry.SubscriptionHealth{
-			Name: handler, Topic: "orders", Consuming: true, InFlight: 3, Concurrency: 16, Holding: 2, Paused: []string{"failing", "paused"},
+			Name: handler, Topic: "orders", Consuming: true, InFlight: 3, Calls: 2, Concurrency: 16, Prefetch: 32, Holding: 2, Paused: []string{"failing", "paused"},
 		},
 		retry.SubscriptionHealth{
-			Name: handler, Topic: "returns", InFlight: 4, Concurrency: 16, Holding: 2, Paused: []string{"failing", "paused"},
+			Name: handler, Topic: "returns", InFlight: 4, Calls: 3, Concurrency: 16, Prefetch: 20, Holding: 2, Paused: []string{"failing", "paused"},
 		},
 		retry.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true},
 		retry.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
@@ -37,6 +37,8 @@ func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 	registry := register(t, observe.Config{}, a)
 	for name, want := range map[string][]string{
 		"in_flight":   {`{handler="billing"} 7.0`, `{handler="mail"} 0.0`},
+		"calls":       {`{handler="billing"} 5.0`, `{handler="mail"} 0.0`},
+		"prefetch":    {`{handler="billing"} 52.0`},
 		"concurrency": {`{handler="billing"} 32.0`},
 		"holding":     {`{handler="billing"} 2.0`, `{handler="mail"} 0.0`},
 		"consuming": {

@@ -65,13 +65,17 @@ var (
 		"its handler succeeded. Messages that have not failed do not count.").within(longSeconds)
 	ageAtDeath = metricOf(histogram, "age_at_death", "s", byBoth,
 		"How long ago a message had failed first when it became a dead letter.").within(longSeconds)
-	inFlight = metricOf(gauge, "in_flight", "{message}", byHandler,
-		"Messages that handlers have now, held ones among them.").read(sum)
+	calls = metricOf(gauge, "calls", "{call}", byHandler,
+		"How many places of the concurrency are taken: by calls, and by messages that keep theirs after the call.").read(sum)
+	inFlight = metricOf(gauge, "in_flight", "{message}", byHandler, "Messages that handlers have now: calls, those "+
+		"that wait for confirms, and those that are held.").read(sum)
 	holding = metricOf(gauge, "holding", "{message}", byHandler,
 		"Messages that are held, because their copies cannot be published.").read(sum)
 	paused = metricOf(gauge, "paused", "{handler}", []string{labelHandler, labelReason}, "1 while the handler takes "+
 		"no new messages for this reason (paused, failing or holding), else 0.").read(largest)
 	concurrency = metricOf(gauge, "concurrency", "{message}", byHandler,
+		"How many calls of the handler run at most, all its subscriptions together.").read(sum)
+	prefetch = metricOf(gauge, "prefetch", "{message}", byHandler,
 		"How many messages the handler has in flight at most, all its subscriptions together.").read(sum)
 	consuming = metricOf(gauge, "consuming", "{handler}", byBoth,
 		"1 while messages of the topic are delivered to the handler, else 0.").read(smallest)
@@ -109,7 +113,7 @@ var (
 func Metrics() []Metric {
 	return []Metric{
 		outcomes, handlerDuration, failuresBeforeSuccess, ageAtSuccess, ageAtDeath,
-		inFlight, holding, paused, concurrency, consuming, lateness,
+		calls, inFlight, holding, paused, concurrency, prefetch, consuming, lateness,
 		publishes, publishDuration, connected, blocked, reconnects, deliveries, redeliveries, consumerRestarts,
 		waiting, waitingDue, waitingAge, overdue,
 	}

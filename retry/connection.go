@@ -6,9 +6,9 @@ import (
 
 // Connection is an app's connection to a backend with retries. Connect of packages config, amqp3 and relay
 // returns one, and an App of package retrytest is one: a function that gets the router and a Connection adds the same
-// handlers on every backend, but Concurrency above 1, OrderKey and CloseTimeout are refused by package relay, and Group
-// needs a backend with consumer groups. For two backends make the Options a parameter of that function. A Connection is
-// safe for concurrent use.
+// handlers on every backend, but Concurrency above 1, Prefetch, OrderKey and CloseTimeout are refused by package relay,
+// and Group needs a backend with consumer groups. For two backends make the Options a parameter of that function. A
+// Connection is safe for concurrent use.
 type Connection interface {
 	// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At
 	// most one Options can be given. The retry middleware is the handler's first: add the app's other middlewares to

@@ -64,7 +64,7 @@ type SubscriptionHealth struct {
 
 	// Paused is why the handler takes no new messages, or PausedLimit at most, sorted: "paused" (Connection.Pause),
 	// "failing" (too many messages fail) or "holding" (too many copies cannot be published). Nil: it takes messages
-	// without a limit but Concurrency.
+	// without a limit but Concurrency and Prefetch.
 	Paused []string
 	// PausedSince is since when there is a reason.
 	PausedSince time.Time `json:",omitzero"`

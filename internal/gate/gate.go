@@ -65,14 +65,14 @@ type Watcher interface {
 // attached makes equal valves different.
 type attached struct{ Valve }
 
-// New returns a gate without limits, of a handler with so many messages in flight. 0 or less: the number is not known.
+// New returns a gate without limits, of a handler with so many calls at the same time. 0 or less: it is not known.
 func New(concurrency int) *Gate {
 	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}, places: NewPlaces(0, 0)}
 	g.limit.Store(None)
 	return g
 }
 
-// Concurrency is how many messages the handler has in flight without a limit. 0: not known.
+// Concurrency is how many calls the handler has at the same time without a limit. 0: not known.
 func (g *Gate) Concurrency() int { return g.concurrency }
 
 // Attach connects a subscription to the gate, and tells it the limit. Each subscription of a handler gets the whole

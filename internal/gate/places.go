@@ -2,10 +2,10 @@ package gate
 
 import "sync"
 
-// Places limits how many calls of a handler there are, and how many messages are in flight: the calls, and the messages
-// whose call has ended and which are not settled. A limit of 0 is a pause. Messages that are in flight at a pause do not
-// count for the limits after it: a handler that never ends would otherwise keep the place of a limit of 1. It is safe
-// for concurrent use. Make one with NewPlaces.
+// Places limits how many calls of a handler there are, and how many messages are in flight: those of the calls, and
+// those whose call has ended and which are not settled. A limit of 0 is a pause. Messages that are in flight at a pause
+// do not count for the limits after it: a handler that never ends would otherwise keep the place of a limit of 1. It is
+// safe for concurrent use. Make one with NewPlaces.
 type Places struct {
 	mostCalls, most int // calls, and messages in flight, whatever the limit is; 0: no bound
 

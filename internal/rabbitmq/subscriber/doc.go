@@ -1,6 +1,7 @@
 // Package subscriber is a Watermill subscriber for RabbitMQ that keeps several messages of each queue in flight.
-// Watermill's router runs each message in a goroutine of its own; how many it has at the same time is
-// Config.Concurrency.
+// Watermill's router runs each message in a goroutine of its own; how many calls of the handler there are at the same
+// time is Config.Concurrency. A message whose call has ended, and which waits for the confirm of what is published
+// because of it, takes a place of Config.Prefetch only: the retry middleware calls EndCall of its place.
 //
 // A Connection is one AMQP connection for consuming. Any number of Subscribers share it, and each Subscribe call has a
 // channel and a consumer of its own on it. The connection reconnects by itself. After each reconnect, and when the
@@ -35,9 +36,9 @@
 //
 // Delivery is at least once. When the connection is lost, the messages in flight go on: their contexts do not end, Ack
 // still returns true, and the ack is dropped, with a line in the log at the level debug. The broker delivers these
-// messages again, to this or another consumer. Handlers have to be idempotent. Concurrency and OrderKey hold across the
-// connections of one Subscribe call: a message that is delivered again waits for a place, and for its key, while the
-// handler of its first delivery runs.
+// messages again, to this or another consumer. Handlers have to be idempotent. Concurrency, Prefetch and OrderKey hold
+// across the connections of one Subscribe call: a message that is delivered again waits for a place, and for its key,
+// while the handler of its first delivery runs.
 //
 // A quorum queue counts deliveries towards its delivery limit (x-delivery-limit: 20 by default from RabbitMQ 4.0 on,
 // none before). Beyond the limit, it dead-letters the message, or drops it.
@@ -64,9 +65,10 @@
 //     which declares the topology as always. A consumer that follows begins 200 ms after messages went back, at the
 //     earliest: a quorum queue takes a moment to put them in their places. A pause that ends before the consumer is
 //     cancelled gives nothing back.
-//   - A limit of 1 to Concurrency-1 is also the prefetch. At most so many messages are in flight; those that were in
-//     flight at a pause take no place. With an OrderKey, the messages that wait for their key are among them, and a
-//     pause hands out what was fetched: on a quorum queue it would come back in another order.
+//   - A limit of 1 to Concurrency-1 is also the prefetch. At most so many messages are in flight, whether their calls
+//     have ended or not; those that were in flight at a pause take no place. With an OrderKey, the messages that wait
+//     for their key are among them, and a pause hands out what was fetched: on a quorum queue it would come back in
+//     another order.
 //   - No limit, and one from Concurrency on: Concurrency and Prefetch are the bounds.
 //
 // Each change of the limit cancels the consumer and begins another one, on the same channel, when the messages of the

@@ -19,7 +19,7 @@ var (
 )
 
 // A Subscriber consumes queues over a shared Connection. Each Subscribe call has a channel and a consumer of its own,
-// and keeps Config.Concurrency messages in flight. All its methods are safe for concurrent use.
+// with Config.Concurrency calls and Config.Prefetch messages in flight. All its methods are safe for concurrent use.
 type Subscriber struct {
 	connection *Connection
 	handler    Handler
