@@ -135,10 +135,16 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		if err != nil {
 			return err
 		}
+		endProfile, err := b.profile(s.name)
+		if err != nil {
+			return err
+		}
 		spent := b.spentBy()
 		a.opened = time.Since(a.began)
 		close(a.gate)
-		if err := a.wait(0); err != nil { // without a stop: a side that has lost messages may hang
+		err = a.wait(0)
+		endProfile()
+		if err != nil { // without a stop: a side that has lost messages may hang
 			return err
 		}
 		deliveries := a.deliveries()

@@ -1,13 +1,14 @@
 // Command bench measures the claims of docs/benchmarks.md on each broker, one question after the other. It prints a
 // line for each figure, and the table of the claims.
 //
-//	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n]
+//	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n] [-profile folder]
 //	bench -cluster NODE=uri,NODE=uri,NODE=uri -tool command
 //
 // The default broker is AMQP_URL. Each needs its management API: at AMQP_MANAGEMENT_URL, or at the AMQP port plus
 // 10,000. Every measurement has a virtual host of its own, which is deleted. A lost or early message is an error. A
-// missed claim is not. With -cluster it restarts the nodes of a cluster, with the verbs ctl and start of the command
-// (CONTRIBUTING.md).
+// missed claim is not. With -profile, each side of a contest has a CPU profile of its last round in the folder, as
+// 3.10-storm-amqp091-go-pipelined.pprof, for go tool pprof. With -cluster it restarts the nodes of a cluster, with the
+// verbs ctl and start of the command (CONTRIBUTING.md).
 package main
 
 import (
@@ -24,9 +25,11 @@ import (
 type bench struct {
 	*server
 	*report
-	short    bool // everything small: the figures mean nothing
-	rounds   int  // 0: as many as the question has
-	messages int  // that wait at the same time
+	short    bool   // everything small: the figures mean nothing
+	rounds   int    // 0: as many as the question has
+	messages int    // that wait at the same time
+	profiles string // the folder of the CPU profiles; empty: none
+	question string // that is measured
 }
 
 // turns is how many rounds a question has.
@@ -85,6 +88,7 @@ func main() {
 	flag.BoolVar(&b.short, "short", false, "everything small, within minutes: only lost and early messages count")
 	flag.IntVar(&b.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
 	flag.IntVar(&b.messages, "messages", 1_000_000, "messages that wait at the same time")
+	flag.StringVar(&b.profiles, "profile", "", "folder for a CPU profile of each side of a contest, of its last round")
 	flag.Parse()
 	if b.short {
 		b.messages = min(b.messages, 20_000)
@@ -126,6 +130,7 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 				continue
 			}
 			began := time.Now()
+			b.question = q.name
 			fmt.Printf("\n== %s, RabbitMQ %s\n", q.name, b.version)
 			if err := q.measure(b); err != nil {
 				return fmt.Errorf("%s, RabbitMQ %s: %w", q.name, b.version, err)
