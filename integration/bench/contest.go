@@ -20,6 +20,7 @@ const (
 	tries      = 3           // deliveries of a message that is dead-lettered
 	dieEvery   = 100         // of this many messages of a storm, one is dead-lettered
 	deadSuffix = ".dead"     // of the queue with the dead letters of a work queue, on every side
+	produced   = "produced"  // the queue of the messages that calls publish
 )
 
 // A load is what the sides of a contest have to handle.
@@ -30,6 +31,8 @@ type load struct {
 	firstOnly bool          // the rate is that of the first calls
 	work      time.Duration // how long a call takes
 	waits     time.Duration // of a failed message, at least; 0: tier
+	latency   time.Duration // that all data of the broker needs until it arrives
+	produces  bool          // a call that succeeds publishes a message to the queue produced
 }
 
 // An app is the handler that all sides of a contest run.
@@ -85,8 +88,12 @@ type side struct {
 	consume func(uri string, a *app) (stop func(), err error) // returns when it consumes with all of its concurrency
 }
 
-// A ratio is a claim about the rates of two sides within the same round.
-type ratio struct{ claim, ours, theirs string }
+// A ratio is a claim about the rates of two sides within the same round, or about the processor time of this process
+// for a delivery.
+type ratio struct {
+	claim, ours, theirs string
+	processor           bool
+}
 
 // A contest measures sides in turns.
 type contest struct {
@@ -111,14 +118,18 @@ func (c contest) measure(b *bench) error {
 		return err
 	}
 	b.note("%s. Deliveries a second, and µs of processor time for each, of this process and the broker's:", c.title)
-	byName := map[string][]float64{}
+	rateOf, ownOf := map[string][]float64{}, map[string][]float64{}
 	for i, s := range c.sides {
-		byName[s.name] = rates[i]
+		rateOf[s.name], ownOf[s.name] = rates[i], own[i]
 		b.note("  %s: %s, %s, %s", s.name, spread(rates[i], "%.0f"), digits(median(own[i])),
 			digits(median(ofBroker[i])))
 	}
 	for _, r := range c.ratios {
-		all := ratios(byName[r.ours], byName[r.theirs])
+		figures := rateOf
+		if r.processor {
+			figures = ownOf
+		}
+		all := ratios(figures[r.ours], figures[r.theirs])
 		b.note("%s: %s", r.claim, spread(all, "%.2f"))
 		b.claim(r.claim, median(all))
 	}
@@ -128,10 +139,15 @@ func (c contest) measure(b *bench) error {
 // measure returns deliveries a second, and the processor time of this process and of the broker's for each, in µs.
 func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error) {
 	err = b.in("contest", func(uri string) error {
-		if err := errors.Join(s.declare(uri), fill(uri, work, len(a.called))); err != nil {
+		if err := errors.Join(s.declare(uri), a.fill(uri)); err != nil {
 			return err
 		}
-		stop, err := s.consume(uri, a)
+		address, endProxy, err := slowed(uri, a.latency)
+		if err != nil {
+			return err
+		}
+		defer endProxy()
+		stop, err := s.consume(address, a)
 		if err != nil {
 			return err
 		}
@@ -155,7 +171,7 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		}
 		rate = float64(deliveries) / took.Seconds()
 		stop()
-		return a.checkDead(uri)
+		return a.checkQueues(uri)
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", s.name, err)
@@ -163,20 +179,27 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 	return rate, own, ofBroker, err
 }
 
-// checkDead compares the dead letters with those of the app, by identity. Where the broker dead-letters by itself,
-// they come late.
-func (a *app) checkDead(uri string) error {
-	missing := map[string]bool{}
+// fill publishes the messages, and declares the queue for those that they produce.
+func (a *app) fill(uri string) error {
+	return errors.Join(fill(uri, work, len(a.called)), with(uri, func(channel *amqp091.Channel) error {
+		return declareQuorum(channel, produced, nil)
+	}))
+}
+
+// checkQueues compares the dead letters and the produced messages with those of the app, by identity. Where the broker
+// dead-letters by itself, they come late.
+func (a *app) checkQueues(uri string) error {
+	dead, results := map[string]bool{}, map[string]bool{}
 	for i := range a.called {
-		if a.dies(i) {
-			missing[idOf(i)] = true
+		switch {
+		case a.dies(i):
+			dead[idOf(i)] = true
+		case a.produces:
+			results[idOf(i)] = true
 		}
 	}
-	if len(missing) == 0 {
-		return nil
-	}
 	return with(uri, func(channel *amqp091.Channel) error {
-		return drain(channel, work+deadSuffix, missing)
+		return errors.Join(drain(channel, work+deadSuffix, dead), drain(channel, produced, results))
 	})
 }
 
@@ -204,6 +227,7 @@ func library(name string, h handling, options func(uri string) config.Config) si
 		name:    name,
 		declare: func(uri string) error { return declare(uri, options(uri), work) },
 		consume: func(uri string, a *app) (func(), error) {
+			h.produces = a.produces
 			_, stop, err := h.consume(options(uri), func(msg *message.Message) error { return a.handle(msg.UUID) },
 				work)
 			return stop, err
@@ -268,20 +292,6 @@ func (p *pipeline) ack(f failure) {
 	}
 	_ = f.delivery.Ack(false)
 }
-
-// handWaiting is a consumer by hand: workers that publish a failed message again, wait for the confirm, and ack.
-var handWaiting = handSide("amqp091-go, 16 workers wait", workers, workers, nil,
-	func(uri string) (fail func(amqp091.Delivery), stop func(), err error) {
-		p, err := newPipeline(uri)
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(d amqp091.Delivery) {
-			if f, err := p.fail(d); err == nil {
-				p.ack(f)
-			}
-		}, p.close, nil
-	})
 
 // handPipelined never waits for a single confirm: a second goroutine acks what is confirmed. It is the limit of this
 // client.

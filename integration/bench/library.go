@@ -78,6 +78,7 @@ func declare(uri string, c config.Config, queues ...string) error {
 type handling struct {
 	handlers    int
 	concurrency int // of each handler; 0: the parts around watermill-amqp's own subscriber
+	produces    bool
 	options     retry.Options
 	observers   []retry.Observer
 }
@@ -97,7 +98,12 @@ func (h handling) consume(
 			rabbit.Observe(h.observers...)
 			for i := range h.handlers {
 				for _, queue := range queues {
-					rabbit.AddConsumerHandler(router, fmt.Sprint(queue, i), queue, handle, h.options)
+					name := fmt.Sprint(queue, i)
+					if h.produces {
+						rabbit.AddHandler(router, name, queue, produced, producing(handle), h.options)
+					} else {
+						rabbit.AddConsumerHandler(router, name, queue, handle, h.options)
+					}
 				}
 			}
 		}
@@ -110,6 +116,13 @@ func (h handling) consume(
 		return nil, nil, errors.Join(err, closeAll())
 	}
 	return rabbit, func() { stopRouter(); _ = closeAll() }, nil
+}
+
+// producing is a handler that produces a message with the same identity where it succeeds.
+func producing(handle message.NoPublishHandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		return []*message.Message{message.NewMessage(msg.UUID, payload)}, handle(msg)
+	}
 }
 
 // parts are the library around watermill-amqp's own subscriber, which has one message of each handler in flight.

@@ -3,12 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"strconv"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/prometheus/client_golang/prometheus"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -27,9 +23,16 @@ func stormOptions(uri string) config.Config {
 var (
 	ownSubscriber = library("library, own subscriber, 1 handler of 256", handling{handlers: 1, concurrency: inFlight},
 		stormOptions)
-	overStock  = library("library, watermill-amqp, 16 handlers", handling{handlers: workers}, stormOptions)
-	handPool16 = watermillByHand("Watermill by hand, 16 handlers, pool 16", 16)
-	handPool0  = watermillByHand("Watermill by hand, 16 handlers, pool 0", 0)
+	ownDefault = library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
+		stormOptions)
+	overStock = library("library, watermill-amqp, 16 handlers", handling{handlers: workers},
+		func(uri string) config.Config {
+			c := stormOptions(uri)
+			c.AMQP.Consume.Qos.PrefetchCount = workers // as watermillByHand has it
+			return c
+		})
+	handPool16 = watermillByHand("Watermill by hand, 16 handlers, pool 16", 16, workers)
+	handPool0  = watermillByHand("Watermill by hand, 16 handlers, pool 0", 0, workers)
 )
 
 func measureStorm(b *bench) error {
@@ -37,12 +40,14 @@ func measureStorm(b *bench) error {
 	return contest{
 		title: fmt.Sprintf("Storm: %d messages fail once, 1%% are dead-lettered after %d tries, tier of %v", messages,
 			tries, tier),
-		sides: b.sidesFor(handWaiting, handPipelined, handPool16, handPool0, native, overStock, ownSubscriber),
+		sides: b.sidesFor(handPipelined, handPool16, handPool0, native, overStock, ownDefault, ownSubscriber),
 		load:  load{messages: messages, failEvery: 1, die: true},
 		ratios: []ratio{
-			{"storm_one_handler", ownSubscriber.name, handPipelined.name},
-			{"storm_16_handlers", overStock.name, handPool16.name},
-			{"storm_16_pool0", overStock.name, handPool0.name},
+			{claim: "storm_one_handler", ours: ownSubscriber.name, theirs: handPipelined.name},
+			{claim: "storm_cpu", ours: ownSubscriber.name, theirs: handPipelined.name, processor: true},
+			{claim: "storm_16", ours: ownDefault.name, theirs: handPool16.name},
+			{claim: "storm_16_handlers", ours: overStock.name, theirs: handPool16.name},
+			{claim: "storm_16_pool0", ours: overStock.name, theirs: handPool0.name},
 		},
 	}.measure(b)
 }
@@ -59,8 +64,8 @@ func measureObserved(b *bench) error {
 		sides: []side{ownSubscriber, metrics, traces},
 		load:  load{messages: messages, failEvery: 1, die: true},
 		ratios: []ratio{
-			{"observe_storm", metrics.name, ownSubscriber.name},
-			{"observe_storm_traces", traces.name, ownSubscriber.name},
+			{claim: "observe_storm", ours: metrics.name, theirs: ownSubscriber.name},
+			{claim: "observe_storm_traces", ours: traces.name, theirs: ownSubscriber.name},
 		},
 	}.measure(b)
 }
@@ -87,21 +92,19 @@ func observed(name string, also ...retry.Observer) side {
 // measureHandlers measures handlers that succeed.
 func measureHandlers(b *bench) error {
 	messages := b.size(10_000, 2_000)
-	concurrent := library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
-		stormOptions)
 	stock := library("library, watermill-amqp, 1 handler", handling{handlers: 1}, stormOptions)
 	stock.part = workers
 	busy := contest{
 		title:  "Handlers that succeed and take 5 ms",
-		sides:  []side{concurrent, stock},
+		sides:  []side{ownDefault, stock},
 		load:   load{messages: messages / 2, work: 5 * time.Millisecond},
-		ratios: []ratio{{"success_5ms", concurrent.name, stock.name}},
+		ratios: []ratio{{claim: "success_5ms", ours: ownDefault.name, theirs: stock.name}},
 	}
 	idle := contest{
 		title:  fmt.Sprintf("Handlers that succeed and take no time, %d messages in flight", inFlight),
 		sides:  []side{handConsumer, ownSubscriber},
 		load:   load{messages: 2 * messages},
-		ratios: []ratio{{"success_0ms", ownSubscriber.name, handConsumer.name}},
+		ratios: []ratio{{claim: "success_0ms", ours: ownSubscriber.name, theirs: handConsumer.name}},
 	}
 	if err := busy.measure(b); err != nil {
 		return err
@@ -120,15 +123,15 @@ func measureTierFull(b *bench) error {
 		sides: []side{full(own), own, full(stock), stock},
 		load:  load{messages: messages, failEvery: 100, firstOnly: true, work: 5 * time.Millisecond, waits: lowestTier},
 		ratios: []ratio{
-			{"one_tier_full", full(own).name, own.name},
-			{"one_tier_full_stock", full(stock).name, stock.name},
+			{claim: "one_tier_full", ours: full(own).name, theirs: own.name},
+			{claim: "one_tier_full_stock", ours: full(stock).name, theirs: stock.name},
 		},
 	}
 	storm := contest{
 		title:  "The storm on 100 handlers of one process, one of three tiers is full",
 		sides:  []side{full(many), many},
 		load:   load{messages: messages, failEvery: 1, die: true, waits: lowestTier},
-		ratios: []ratio{{"storm_tier_full", full(many).name, many.name}},
+		ratios: []ratio{{claim: "storm_tier_full", ours: full(many).name, theirs: many.name}},
 	}
 	if err := few.measure(b); err != nil {
 		return err
@@ -189,53 +192,4 @@ func saturate(channel *amqp091.Channel, queue string) error {
 		}
 	}
 	return errors.New("queue " + queue + " refuses no messages")
-}
-
-// watermillByHand is watermill-amqp's subscriber and publisher, with a counter in the metadata. It has one message in
-// flight for each handler.
-func watermillByHand(name string, pool int) side {
-	s := handWaiting // its queues
-	s.name = name
-	s.consume = func(uri string, a *app) (func(), error) {
-		config := amqp.NewDurableQueueConfig(uri)
-		config.Marshaler = stringHeaders{}
-		config.TopologyBuilder = nothing{} // the queues exist, with arguments that watermill-amqp does not declare
-		config.Publish.ConfirmDelivery = true
-		config.Publish.ChannelPoolSize = pool
-		publisher, err := amqp.NewPublisher(config, watermill.NopLogger{})
-		if err != nil {
-			return nil, err
-		}
-		subscriber, err := amqp.NewSubscriber(config, watermill.NopLogger{})
-		if err != nil {
-			return nil, err
-		}
-		router := message.NewDefaultRouter(watermill.NopLogger{})
-		for i := range workers {
-			router.AddConsumerHandler(fmt.Sprint(i), work, subscriber, func(msg *message.Message) error {
-				if a.handle(msg.UUID) == nil {
-					return nil
-				}
-				failures, _ := strconv.Atoi(msg.Metadata.Get(triesHeader))
-				queue := work + ".waiting"
-				if failures+1 == tries {
-					queue = work + deadSuffix
-				}
-				again := msg.Copy()
-				again.Metadata.Set(triesHeader, strconv.Itoa(failures+1))
-				return publisher.Publish(queue, again)
-			})
-		}
-		stop, err := runRouter(router)
-		return func() { stop(); _ = publisher.Close() }, err
-	}
-	return s
-}
-
-// stringHeaders leaves out headers that are not strings, such as x-death: watermill-amqp's marshaler refuses them.
-type stringHeaders struct{ amqp.DefaultMarshaler }
-
-func (m stringHeaders) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	maps.DeleteFunc(d.Headers, func(_ string, value any) bool { _, text := value.(string); return !text })
-	return m.DefaultMarshaler.Unmarshal(d)
 }

@@ -22,8 +22,8 @@ func measureWorker(b *bench) error {
 		sides:  []side{waitingInHandler, stock, own},
 		load:   load{messages: b.size(2_000, 60), failEvery: 20},
 		ratios: []ratio{
-			{"worker_watermill_amqp", stock.name, waitingInHandler.name},
-			{"worker_own_subscriber", own.name, waitingInHandler.name},
+			{claim: "worker_watermill_amqp", ours: stock.name, theirs: waitingInHandler.name},
+			{claim: "worker_own_subscriber", ours: own.name, theirs: waitingInHandler.name},
 		},
 	}.measure(b)
 }

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// watermillByHand is watermill-amqp's subscriber and publisher on one connection, with a counter in the metadata. Each
+// of its handlers has one message in flight, and fetches so many.
+func watermillByHand(name string, pool, prefetch int) side {
+	s := handPipelined // its queues
+	s.name = name
+	s.consume = func(uri string, a *app) (func(), error) {
+		config := amqp.NewDurableQueueConfig(uri)
+		config.Marshaler = stringHeaders{}
+		config.TopologyBuilder = nothing{} // the queues exist, with arguments that watermill-amqp does not declare
+		config.Publish.ConfirmDelivery = true
+		config.Publish.ChannelPoolSize = pool
+		config.Consume.Qos.PrefetchCount = prefetch
+		connection, err := amqp.NewConnection(config.Connection, watermill.NopLogger{})
+		if err != nil {
+			return nil, err
+		}
+		publisher, err := amqp.NewPublisherWithConnection(config, watermill.NopLogger{}, connection)
+		subscriber, fault := amqp.NewSubscriberWithConnection(config, watermill.NopLogger{}, connection)
+		if err = errors.Join(err, fault); err != nil {
+			return nil, errors.Join(err, connection.Close())
+		}
+		router := message.NewDefaultRouter(watermill.NopLogger{})
+		handle := func(msg *message.Message) error {
+			if a.handle(msg.UUID) == nil {
+				return nil
+			}
+			failures, _ := strconv.Atoi(msg.Metadata.Get(triesHeader))
+			queue := work + ".waiting"
+			if failures+1 == tries {
+				queue = work + deadSuffix
+			}
+			again := msg.Copy()
+			again.Metadata.Set(triesHeader, strconv.Itoa(failures+1))
+			return publisher.Publish(queue, again)
+		}
+		for i := range workers {
+			if a.produces {
+				router.AddHandler(fmt.Sprint(i), work, subscriber, produced, publisher, producing(handle))
+			} else {
+				router.AddConsumerHandler(fmt.Sprint(i), work, subscriber, handle)
+			}
+		}
+		stop, err := runRouter(router)
+		return func() { stop(); _ = errors.Join(publisher.Close(), connection.Close()) }, err
+	}
+	return s
+}
+
+// stringHeaders leaves out headers that are not strings, such as x-death: watermill-amqp's marshaler refuses them.
+type stringHeaders struct{ amqp.DefaultMarshaler }
+
+func (m stringHeaders) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	maps.DeleteFunc(d.Headers, func(_ string, value any) bool { _, text := value.(string); return !text })
+	return m.DefaultMarshaler.Unmarshal(d)
+}
