@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -19,7 +20,7 @@ func watermillByHand(name string, pool, prefetch int) side {
 	s.name = name
 	s.consume = func(uri string, a *app) (func(), error) {
 		config := amqp.NewDurableQueueConfig(uri)
-		config.Marshaler = stringHeaders{}
+		config.Marshaler = ownHeaders{}
 		config.TopologyBuilder = nothing{} // the queues exist, with arguments that watermill-amqp does not declare
 		config.Publish.ConfirmDelivery = true
 		config.Publish.ChannelPoolSize = pool
@@ -60,10 +61,11 @@ func watermillByHand(name string, pool, prefetch int) side {
 	return s
 }
 
-// stringHeaders leaves out headers that are not strings, such as x-death: watermill-amqp's marshaler refuses them.
-type stringHeaders struct{ amqp.DefaultMarshaler }
+// ownHeaders leaves out the headers of the broker, such as x-death: watermill-amqp's marshaler refuses those that are
+// not strings, and the others would be published again.
+type ownHeaders struct{ amqp.DefaultMarshaler }
 
-func (m stringHeaders) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	maps.DeleteFunc(d.Headers, func(_ string, value any) bool { _, text := value.(string); return !text })
+func (m ownHeaders) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	maps.DeleteFunc(d.Headers, func(name string, _ any) bool { return strings.HasPrefix(name, "x-") })
 	return m.DefaultMarshaler.Unmarshal(d)
 }
