@@ -27,10 +27,11 @@ type delivery struct {
 	ctx       context.Context
 	bound     *msgctx.Subscription // nil: the subscriber is not one of this library
 	own       *msgctx.Delivery
-	deadlines *deadlines // of its handler
-	token     string     // of the builder, which the metadata had
-	recorded  bool       // the metadata hold a record, or marks of the marshaler
-	began     time.Time  // when the handler was called; zero where it is not measured
+	deadlines *deadlines   // of its handler
+	token     string       // of the builder, which the metadata had
+	recorded  bool         // the metadata hold a record, or marks of the marshaler
+	record    retry.Record // on its topic; zero before readRecord, and where there is none
+	began     time.Time    // when the handler was called; zero where it is not measured
 	took      time.Duration
 
 	observers *backend.Attached // nil: there are none
@@ -126,9 +127,7 @@ func (d *delivery) takenBack() bool {
 func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
 	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
 	s.ended = in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
-	if in.recorded {
-		s.record = recordOn(s.origin.topic, in.metadata)
-	}
+	s.record = in.record
 	if _, counted := in.metadata[recordkey.Failures]; !counted && t.traits.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}
@@ -165,9 +164,7 @@ func (t *TieredRetry) begin(in *delivery) {
 	from := originOf(in.ctx)
 	e := retry.Event{
 		Context: in.ctx, Topic: from.topic, Handler: from.handler, MessageUUID: in.uuid, Metadata: in.metadata,
-	}
-	if in.recorded {
-		e.Record = recordOn(from.topic, in.metadata)
+		Record: in.record,
 	}
 	if due := e.Record.DueAt; !due.IsZero() && !e.Record.LastFailedAt.IsZero() {
 		// else the due time is forged, and would outweigh all others in a sum

@@ -172,6 +172,10 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		msg.Payload, msg.Metadata = bytes.Clone(in.payload), maps.Clone(in.metadata)
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
+	if in.recorded {
+		growStack() // to read a record needs half of it already
+		in.record = recordOn(originOf(in.ctx).topic, in.metadata)
+	}
 	if in.recorded || in.ctx.Err() != nil || t.traits.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
 		t.config.MaxAgeFrom != nil {
 		if done, err := t.arrive(in); done {
@@ -288,10 +292,11 @@ func delayIn(metadata message.Metadata) (time.Duration, bool) {
 }
 
 // settleStack is about how much stack a failure needs, with its publisher and marshaler.
-const settleStack = 3 << 10
+const settleStack = 7 << 10
 
 // growStack makes the stack of the goroutine large enough for a failure. The router starts a goroutine for each
-// message, so the stack would grow later, more than once, and with more frames to copy.
+// message, so the stack would grow later, more than once, and with more frames to copy: that more than doubles the time
+// of BenchmarkFailure in internal/rabbitmq/headers.
 //
 //go:noinline
 func growStack() {
