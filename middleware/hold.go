@@ -180,11 +180,18 @@ func (t *TieredRetry) publish(in *delivery, d *decision, suspect *atomic.Bool) (
 	return to, err
 }
 
+// recordSize is how many keys the record of a message that waits usually has. A map with twice the room is slower.
+const recordSize = 10
+
 func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to backend.Destination, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
 	defer cancel()
 	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
-	letter.Metadata = make(message.Metadata, len(in.metadata)+len(ownKeys)+len(delayKeys))
+	size := len(in.metadata)
+	if !in.recorded {
+		size += recordSize
+	}
+	letter.Metadata = make(message.Metadata, size)
 	maps.Copy(letter.Metadata, in.metadata)
 	d.record.Write(letter.Metadata)
 	c := backend.Copy{Message: letter, Topic: d.record.Topic, Handler: d.record.Handler, Suspect: suspect}
