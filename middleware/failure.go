@@ -3,6 +3,7 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -96,17 +97,17 @@ func errorText(err error, bytes int) (text string) {
 }
 
 // errorType returns the type of the error's root, because the types of wrappers say little.
-func errorType(err error) (name string) {
-	name = fmt.Sprintf("%T", err)
+func errorType(err error) string {
 	if recovered, is := err.(recoveredPanic); is {
 		err = recovered.PanicError
 	}
+	root := err
 	_ = panics.Call(func() { // the Unwrap of some errors panics
-		for root := err; root != nil; root = errors.Unwrap(root) {
-			name = fmt.Sprintf("%T", root)
+		for next := err; next != nil; next = errors.Unwrap(next) {
+			root = next
 		}
 	})
-	return cut(name, maxErrorType)
+	return cut(reflect.TypeOf(root).String(), maxErrorType)
 }
 
 // cut returns at most this many bytes of the text, as valid UTF-8.
