@@ -136,6 +136,12 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err erro
 	}
 }
 
+// readRecord reads the record on the topic. It is a function of its own, as others that a failure calls, because what it
+// needs of the stack is free again when it returns.
+//
+//go:noinline
+func (in *delivery) readRecord() { in.record = recordOn(originOf(in.ctx).topic, in.metadata) }
+
 // recordOn returns the record of a message, which counts only on its own topic.
 func recordOn(topic string, metadata message.Metadata) retry.Record {
 	record, found := retry.ReadRecord(metadata)

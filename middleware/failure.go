@@ -76,9 +76,7 @@ func (t *TieredRetry) reason(err error) (reason string) {
 	return cut(reason, maxReason)
 }
 
-// logged is the text of a failure as an error for the log. The error itself may be huge, or panic.
-func (f failure) logged() error { return loggedError(f.reason) }
-
+// loggedError is the text of a failure as an error for the log. The error itself may be huge, or panic.
 type loggedError string
 
 func (e loggedError) Error() string { return string(e) }

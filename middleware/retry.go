@@ -104,10 +104,9 @@ func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 func (t *TieredRetry) handle(
 	h message.HandlerFunc, msg *message.Message, own *msgctx.Delivery, seen *deadlines,
 ) (produced []*message.Message, err error) {
-	in := delivery{
-		msg: msg, uuid: msg.UUID, payload: msg.Payload, metadata: msg.Metadata, ctx: msg.Context(),
-		own: own, deadlines: seen,
-	}
+	var in delivery // a literal would need its room twice
+	in.msg, in.uuid, in.payload, in.metadata, in.ctx = msg, msg.UUID, msg.Payload, msg.Metadata, msg.Context()
+	in.own, in.deadlines = own, seen
 	if own != nil {
 		in.bound = own.Subscription
 	}
@@ -173,8 +172,8 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	}
 	in.recorded, in.delayed = carriesRecord(in.metadata), in.metadata[delay.DelayedUntilKey]
 	if in.recorded {
-		growStack() // to read a record needs half of it already
-		in.record = recordOn(originOf(in.ctx).topic, in.metadata)
+		growStack() // to read a record needs as much
+		in.readRecord()
 	}
 	if in.recorded || in.ctx.Err() != nil || t.traits.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
 		t.config.MaxAgeFrom != nil {
@@ -261,8 +260,7 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	t.describe(in, &s, true, err, now)
 	f := t.failureOf(err)
 	if panicked != nil {
-		t.logger.Error("Handler panicked", f.logged(),
-			t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
+		t.logPanic(in, &f, panicked)
 	}
 	if !s.ended {
 		f.action, f.rule = t.actionFor(&s.record, err)
@@ -292,7 +290,7 @@ func delayIn(metadata message.Metadata) (time.Duration, bool) {
 }
 
 // settleStack is about how much stack a failure needs, with its publisher and marshaler.
-const settleStack = 7 << 10
+const settleStack = 4 << 10
 
 // growStack makes the stack of the goroutine large enough for a failure. The router starts a goroutine for each
 // message, so the stack would grow later, more than once, and with more frames to copy: that more than doubles the time

@@ -92,6 +92,11 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	}
 }
 
+func (t *TieredRetry) logPanic(in *delivery, f *failure, panicked *retry.PanicError) {
+	t.logger.Error("Handler panicked", loggedError(f.reason),
+		t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
+}
+
 // logCut warns once: a delay that an app requests is meant, and one that a stranger has forged comes again.
 func (t *TieredRetry) logCut(in *delivery, d *decision) {
 	warning.Log(t.logger, "A message requests a delay that is longer than MaxDelay, and waits for MaxDelay. Later "+

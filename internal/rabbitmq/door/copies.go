@@ -100,22 +100,23 @@ func (c *core) room(to place) publisher.Room {
 
 func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	msg := c.Message
-	m := publisher.Message{
+	one := []publisher.Message{{
 		Context: msg.Context(), Exchange: to.exchange, RoutingKey: to.key, UUID: msg.UUID,
 		Room: p.core.room(to), Suspect: c.Suspect,
-	}
+	}}
+	m := &one[0]
 	var err error
 	if m.Publishing, err = p.marshaler.Marshal(msg); err != nil {
 		return m.Failure(publish.ErrRefused, err)
 	}
-	excess, err := p.connection.Excess(&m)
+	excess, err := p.connection.Excess(m)
 	if err != nil {
 		return err
 	}
 	if excess > 0 {
 		headers.Shrink(&m.Publishing, excess)
 	}
-	err = p.connection.SendOne(m)
+	err = p.send(one)
 	if p.queues == nil || !errors.Is(err, publish.ErrUnroutable) {
 		return err
 	}
@@ -123,14 +124,22 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	m.Context, cancel = context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
 	defer cancel()
 	redeclare := func(channel *amqp091.Channel) error { return p.core.redeclare(channel, to) }
-	if err := p.queues.Again(&m, err, redeclare); err != nil {
+	if err := p.queues.Again(m, err, redeclare); err != nil {
 		return err
 	}
 	if m.Suspect == nil {
 		m.Suspect = &atomic.Bool{}
 	}
 	m.Suspect.Store(m.Suspect.Load() || publisher.NoExchange(err))
-	return p.connection.SendOne(m)
+	return p.send(one)
+}
+
+func (p copies) send(one []publisher.Message) error {
+	failures, err := p.connection.Send(one...)
+	if failures != nil {
+		return failures[0]
+	}
+	return err
 }
 
 // join returns nil where no message has failed, and the error of a single one as it is.

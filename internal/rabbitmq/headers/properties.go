@@ -133,6 +133,8 @@ func (p *properties) appendTo(b []byte) []byte {
 }
 
 // decode reads what appendTo wrote. Any other text leaves p empty: the app uses the key for something else.
+//
+//go:noinline
 func (p *properties) decode(encoded string) {
 	if decoded, err := decodeProperties(encoded); err == nil {
 		*p = decoded
