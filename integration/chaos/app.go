@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -19,7 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// The app has two work queues. Connect consumes the first one, with 16 messages in flight. The parts around
+// The app has two work queues. Connect consumes the first one, with 16 calls at the same time. The parts around
 // watermill-amqp's subscriber consume the second one, with 16 handlers and one message in flight each.
 const (
 	connected   = 0
@@ -39,6 +40,7 @@ var (
 // appConfig is the configuration of a consumer, in this process or in a child.
 type appConfig struct {
 	URL, Name string
+	Consuming string // the address of the first connection; empty: that of URL
 	Breaker   bool
 }
 
@@ -84,12 +86,22 @@ type app struct {
 	router  *message.Router
 	closers []func() error           // of what is used until the router is closed
 	refused [workQueues]atomic.Int64 // attempts to publish a copy that failed
+	health  func() retry.Health      // of Connect
 	ended   chan error
 }
 
 func (c appConfig) rabbit() config.Config {
 	app := amqp.NewDurableQueueConfig(c.URL)
 	app.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 3 * time.Second}
+	if c.Consuming != "" {
+		var opened atomic.Bool
+		app.Connection.AmqpConfig.Dial = func(network, address string) (net.Conn, error) {
+			if !opened.Swap(true) {
+				address = c.Consuming
+			}
+			return amqp091.DefaultDial(30*time.Second)(network, address)
+		}
+	}
 	app.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	app.Connection.Reconnect.BackoffMaxInterval = 2 * time.Second
 	policy := retry.Policy{Schedule: tiers}
@@ -152,7 +164,7 @@ func (a *app) connect(
 	if err != nil {
 		return err
 	}
-	a.closers = append(a.closers, rabbit.Close)
+	a.closers, a.health = append(a.closers, rabbit.Close), rabbit.Health
 	rabbit.Observe(observer)
 	options := retry.Options{Concurrency: concurrency}
 	rabbit.AddConsumerHandler(a.router, "bill", c.queue(connected), handler, options)

@@ -21,10 +21,12 @@ const (
 	needsCtl Need = 1 << iota
 	needsKill
 	needsCluster
-	needsProxy   // always available
-	needsChild   // always available
-	needsBreaker // always available
+	needsProxy    // always available
+	needsConfirms // always available: a proxy that the first connection, which consumes, does not use
+	needsChild    // always available
+	needsBreaker  // always available
 	needsAMQP10
+	needsMinutes // always available, and not part of the short run: a copy that may have arrived waits for a minute
 )
 
 const none = "none"

@@ -36,19 +36,20 @@ func cutNetwork(ctx context.Context, l *Load) error {
 }
 
 // disturb adds a toxic in both directions for the duration.
-func (l *Load) disturb(ctx context.Context, duration time.Duration, kind, attributes string) (err error) {
-	for _, stream := range []string{"upstream", "downstream"} {
-		toxic := fmt.Sprintf(`{"name":%q,"type":%q,"stream":%q,"attributes":{%s}}`, stream, kind, stream, attributes)
-		_, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(toxic))
-		if err != nil {
-			return err
-		}
-		defer func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-			defer cancel()
-			err = errors.Join(err, l.proxy.Toxics.RemoveToxic(ctx, stream))
-		}()
+func (l *Load) disturb(ctx context.Context, duration time.Duration, kind, attributes string) error {
+	return l.under(ctx, "upstream", kind, attributes, func() error {
+		return l.under(ctx, "downstream", kind, attributes, func() error { sleep(ctx, duration); return nil })
+	})
+}
+
+// under adds a toxic in one direction, and removes it after during. "downstream" is what the broker sends.
+func (l *Load) under(ctx context.Context, stream, kind, attributes string, during func() error) error {
+	toxic := fmt.Sprintf(`{"name":%q,"type":%q,"stream":%q,"attributes":{%s}}`, stream, kind, stream, attributes)
+	if _, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {
+		return err
 	}
-	sleep(ctx, duration)
-	return nil
+	err := during()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	return errors.Join(err, l.proxy.Toxics.RemoveToxic(ctx, stream))
 }

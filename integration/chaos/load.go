@@ -135,6 +135,9 @@ func (l *Load) prepare(fault Fault) error {
 		uri.Host = l.proxy.Listen
 	}
 	l.config = appConfig{URL: uri.String(), Name: name, Breaker: fault.Needs&needsBreaker != 0}
+	if fault.Needs&needsConfirms != 0 {
+		l.config.Consuming = l.proxy.Upstream
+	}
 	return nil
 }
 
