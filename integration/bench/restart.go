@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,32 +23,62 @@ const (
 	maxRestarted = 60 * 60 * 60     // messages
 )
 
-// measureRestart restarts the nodes of a cluster one after the other, while messages of a group wait on its tiers.
-// The good work queues are quorum queues. The others are classic queues, one on each node, which are away while their
-// node is. An app on each node consumes all of them, and publishes to them.
-func measureRestart(b *bench, cluster, tool string) error {
-	var nodes, uris []string
-	for entry := range strings.SplitSeq(cluster, ",") {
-		node, uri, _ := strings.Cut(entry, "=")
-		nodes, uris = append(nodes, node), append(uris, uri)
+// A cluster is the nodes that are restarted, and the command that restarts them.
+type cluster struct {
+	nodes, uris []string
+	tool        string
+}
+
+// measureRestart restarts the nodes of a cluster one after the other, while messages of a group wait on its tiers: once
+// each node is stopped as it is, and once it is drained before.
+func measureRestart(b *bench, members, tool string) error {
+	c := cluster{tool: tool}
+	for member := range strings.SplitSeq(members, ",") {
+		node, uri, _ := strings.Cut(member, "=")
+		c.nodes, c.uris = append(c.nodes, node), append(c.uris, uri)
 	}
-	if tool == "" || len(nodes) < 2 {
+	if tool == "" || len(c.nodes) < 2 {
 		return errors.New("-cluster needs several NODE=address, and -tool the command that restarts them")
 	}
 	var err error
-	if b.server, err = newServer(uris[0]); err != nil {
+	if b.server, err = newServer(c.uris[0]); err != nil {
 		return err
 	}
-	return b.in("restart", func(first string) error {
-		vhost := first[strings.LastIndex(first, "/"):]
-		for i := range uris {
-			uris[i] = strings.TrimSuffix(uris[i], "/") + vhost
+	lost := 0
+	for _, side := range []struct {
+		claim string
+		stop  func(node string) error
+	}{
+		{"group_rolling_restart_good_p99", c.stop},
+		{"group_rolling_restart_drained_p99", c.drainAndStop},
+	} {
+		err := b.in("restart", func(uri string) error {
+			late, missing, err := c.restartAll(uri[strings.LastIndex(uri, "/"):], side.stop)
+			if err == nil {
+				b.claim(side.claim, milliseconds(percentile(late, 0.99)))
+			}
+			lost += missing
+			return err
+		})
+		if err != nil {
+			return err
 		}
-		return b.restartAll(nodes, uris, tool)
-	})
+	}
+	b.claim("group_rolling_restart_lost", float64(lost))
+	if lost > 0 {
+		return fmt.Errorf("lost=%d messages", lost)
+	}
+	return nil
 }
 
-func (b *bench) restartAll(nodes, uris []string, tool string) error {
+// restartAll returns how late the messages of the good work queues were, and how many messages of all are lost. The
+// good work queues are quorum queues. The others are classic queues, one on each node, which are away while their node
+// is. An app on each node consumes all of them, and publishes to them.
+func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []time.Duration, lost int, err error) {
+	uris := slices.Clone(c.uris)
+	for i := range uris {
+		uris[i] = strings.TrimSuffix(uris[i], "/") + vhost
+	}
 	// The number of messages is not known before: those that were not published are left out at the end.
 	good, classic := newLedger(maxRestarted, always(neighbourTier)), newLedger(maxRestarted, always(neighbourTier))
 	good.collect = true
@@ -59,7 +90,7 @@ func (b *bench) restartAll(nodes, uris []string, tool string) error {
 		}
 		classicQueues = append(classicQueues, fmt.Sprintf("classic-%d", i))
 		if err := declare(uri, neighbourConfig(uri, local), classicQueues[i]); err != nil {
-			return err
+			return nil, 0, err
 		}
 	}
 	var apps []retry.Connection
@@ -73,7 +104,7 @@ func (b *bench) restartAll(nodes, uris []string, tool string) error {
 		}{{good, nil, goodQueues}, {classic, local, classicQueues}} {
 			rabbit, stop, err := h.consume(neighbourConfig(uri, kind.arguments), kind.ledger.onceFailed, kind.queues...)
 			if err != nil {
-				return err
+				return nil, 0, err
 			}
 			defer stop()
 			apps = append(apps, rabbit)
@@ -85,10 +116,12 @@ func (b *bench) restartAll(nodes, uris []string, tool string) error {
 	fed.Go(func() { published[0] = feed(feeding, apps, goodQueues) })
 	fed.Go(func() { published[1] = feed(feeding, apps, classicQueues) })
 	time.Sleep(restartRests)
-	var fault error
-	for i, node := range nodes {
+	for i, node := range c.nodes {
 		began := time.Now()
-		if fault = restart(tool, node, uris[i]); fault != nil {
+		if err = stopNode(node); err == nil {
+			err = c.start(node, uris[i])
+		}
+		if err != nil {
 			break
 		}
 		fmt.Printf("%s restarted within %v\n", node, time.Since(began).Round(time.Second))
@@ -96,19 +129,13 @@ func (b *bench) restartAll(nodes, uris []string, tool string) error {
 	}
 	stop()
 	fed.Wait()
-	if fault != nil {
-		return fault
+	if err != nil {
+		return nil, 0, err
 	}
-	lost := 0
 	for i, l := range []*ledger{good, classic} {
 		lost += l.settled(published[i])
 	}
-	b.claim("group_rolling_restart_good_p99", milliseconds(percentile(good.late, 0.99)))
-	b.claim("group_rolling_restart_lost", float64(lost))
-	if lost > 0 {
-		return fmt.Errorf("lost=%d messages", lost)
-	}
-	return nil
+	return good.late, lost, nil
 }
 
 // settled waits until all messages that were published are finished, and returns how many are lost. The broker offers
@@ -150,13 +177,24 @@ func feed(ctx context.Context, apps []retry.Connection, queues []string) (publis
 	return published - int(failed.Load())
 }
 
-// restart stops a node in order, and starts it again.
-func restart(tool, node, uri string) error {
-	if _, err := broker.Run(tool, "ctl", node, "stop"); err != nil {
+// stop stops a node in order.
+func (c cluster) stop(node string) error {
+	_, err := broker.Run(c.tool, "ctl", node, "stop")
+	return err
+}
+
+// drainAndStop calls what rabbitmq-upgrade drain calls: the tool has rabbitmqctl only.
+func (c cluster) drainAndStop(node string) error {
+	if _, err := broker.Run(c.tool, "ctl", node, "eval", "rabbit_maintenance:drain()."); err != nil {
 		return err
 	}
+	return c.stop(node)
+}
+
+// start starts a node that was stopped.
+func (c cluster) start(node, uri string) error {
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
-		_, err := broker.Run(tool, "start", node) // it does nothing as long as the process runs
+		_, err := broker.Run(c.tool, "start", node) // it does nothing as long as the process runs
 		if err == nil {
 			err = with(uri, func(*amqp091.Channel) error { return nil })
 		}
