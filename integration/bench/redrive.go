@@ -27,7 +27,7 @@ func measureRedrive(b *bench) error {
 	rates, err := alternate(b.turns(3), 1, func(int) (rate float64, err error) {
 		err = b.withLetters(all/2, func(uri string) error {
 			begun := time.Now()
-			done, err := redrive(uri)
+			done, err := redrive(uri, deadletter.QueueOf(work))
 			if err == nil && done != all/2 {
 				err = fmt.Errorf("%d of %d letters were redriven", done, all/2)
 			}
@@ -81,13 +81,13 @@ func letter(i int, body []byte) amqp091.Publishing {
 		Body: body}
 }
 
-func redrive(uri string) (done int, err error) {
+func redrive(uri, queue string) (done int, err error) {
 	store, err := deadletter.Open(deadletter.Config{URI: uri}, nil)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = store.Close() }()
-	summary, err := store.Redrive(context.Background(), deadletter.QueueOf(work), letters.Redrive{})
+	summary, err := store.Redrive(context.Background(), queue, letters.Redrive{})
 	return summary.Done, err
 }
 

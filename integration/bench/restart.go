@@ -82,14 +82,14 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 	// The number of messages is not known before: those that were not published are left out at the end.
 	good, classic := newLedger(maxRestarted, always(neighbourTier)), newLedger(maxRestarted, always(neighbourTier))
 	good.collect = true
-	local := amqp091.Table{"x-queue-type": amqp091.QueueTypeClassic, "x-queue-leader-locator": "client-local"}
+	onItsNode := amqp091.Table{"x-queue-type": amqp091.QueueTypeClassic} // by default that of the client
 	var goodQueues, classicQueues []string
 	for i, uri := range uris {
 		for range 3 {
 			goodQueues = append(goodQueues, fmt.Sprintf("good-%d", len(goodQueues)))
 		}
 		classicQueues = append(classicQueues, fmt.Sprintf("classic-%d", i))
-		if err := declare(uri, neighbourConfig(uri, local), classicQueues[i]); err != nil {
+		if err := declare(uri, neighbourConfig(uri, onItsNode), classicQueues[i]); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -101,7 +101,7 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 			ledger    *ledger
 			arguments amqp091.Table
 			queues    []string
-		}{{good, nil, goodQueues}, {classic, local, classicQueues}} {
+		}{{good, nil, goodQueues}, {classic, onItsNode, classicQueues}} {
 			rabbit, stop, err := h.consume(neighbourConfig(uri, kind.arguments), kind.ledger.onceFailed, kind.queues...)
 			if err != nil {
 				return nil, 0, err
@@ -129,6 +129,10 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 	}
 	stop()
 	fed.Wait()
+	if err == nil {
+		// RabbitMQ 3.10 forgets the bindings of a classic queue while its node is stopped.
+		_, err = redrive(uris[0], "retry.orphans")
+	}
 	if err != nil {
 		return nil, 0, err
 	}
