@@ -75,7 +75,7 @@ func (w *wire) dial(network, address string) (net.Conn, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := &recorder{Conn: conn, header: 8}
+	r := &recorder{Conn: conn, header: 8, methods: map[string]int{}}
 	w.connections = append(w.connections, r)
 	return r, nil
 }
@@ -130,17 +130,23 @@ func (r *recorder) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// record counts a method by its name, and those that declare also by their object.
+// record counts a method by its name, and those that declare or consume also by their object.
 func (r *recorder) record(method []byte) {
 	name, object := "", ""
 	id := [2]uint16{binary.BigEndian.Uint16(method), binary.BigEndian.Uint16(method[2:])}
 	switch id {
+	case [2]uint16{20, 10}:
+		r.methods["channel.open"]++
+		return
 	case [2]uint16{40, 10}:
 		name = "exchange.declare"
 	case [2]uint16{50, 10}:
 		name = "queue.declare"
 	case [2]uint16{50, 20}:
 		name = "queue.bind"
+	case [2]uint16{60, 10}:
+		r.methods["basic.qos"]++
+		return
 	case [2]uint16{60, 20}:
 		name = "basic.consume"
 	default:
@@ -163,9 +169,6 @@ func (r *recorder) record(method []byte) {
 	case "queue.bind":
 		exchange, _ := text(at)
 		object += " to " + exchange
-	}
-	if r.methods == nil {
-		r.methods = map[string]int{}
 	}
 	r.methods[name]++
 	r.methods[name+" "+object]++

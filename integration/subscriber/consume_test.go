@@ -66,7 +66,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 			}
 			return topic
 		},
-		Declare: func(d subscriber.Declaration, topic string) error {
+		Declare: func(d *subscriber.Declaration, topic string) error {
 			switch topic {
 			case "refused":
 				return refused

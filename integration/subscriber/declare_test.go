@@ -25,7 +25,7 @@ func TestAMemoryThatIsOutdated(t *testing.T) {
 	q := newQueue(t, classic)
 	var connection uint64
 	var at time.Time
-	s, err := newSubscriber(open(t, broker.URL(t)), config{Declare: func(d subscriber.Declaration, topic string) error {
+	s, err := newSubscriber(open(t, broker.URL(t)), config{Declare: func(d *subscriber.Declaration, topic string) error {
 		if connection == d.Broker.Number() && at.After(d.LostAt) {
 			return nil
 		}
@@ -60,12 +60,14 @@ func TestSubscribeTriesAgainWhereTheConnectionIsLostMeanwhile(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, connection.Close()) })
 	var calls atomic.Int32
-	s, err := newSubscriber(connection, config{Declare: func(d subscriber.Declaration, topic string) error {
+	s, err := newSubscriber(connection, config{Declare: func(d *subscriber.Declaration, topic string) error {
 		switch calls.Add(1) {
 		case 1:
 			return &amqp091.Error{Code: amqp091.InternalError, Reason: "INTERNAL_ERROR", Server: true}
 		case 2:
-			err := d.Channel.ExchangeDeclare(topic, "no-such-type", false, false, false, false, nil) // closes the connection
+			channel, err := d.Channel()
+			assert.NoError(t, err)
+			err = channel.ExchangeDeclare(topic, "no-such-type", false, false, false, false, nil) // closes the connection
 			assert.Error(t, err)
 			return errors.New("the connection was lost")
 		default:
@@ -97,13 +99,13 @@ func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
 		var starting sync.WaitGroup
 		for _, connection := range connections {
 			s, err := newSubscriber(connection, config{
-				Declare: func(d subscriber.Declaration, topic string) error {
-					for channel := d.Channel; ; {
-						_, err := channel.QueueDeclare(topic, true, false, false, false, quorum)
-						if !refusal.IsAbsent(err) { // another instance is just declaring it
-							return err
+				Declare: func(d *subscriber.Declaration, topic string) error {
+					for {
+						channel, err := d.Channel()
+						if err == nil {
+							_, err = channel.QueueDeclare(topic, true, false, false, false, quorum)
 						}
-						if channel, err = d.Broker.OpenChannel(); err != nil {
+						if !refusal.IsAbsent(err) { // another instance is just declaring it
 							return err
 						}
 					}

@@ -192,7 +192,7 @@ func TestAPauseOutlastsTheConnection(t *testing.T) {
 	p := newTap(0)
 	connection, _, messages := q.subscribe(t, uri, config{
 		Gate: p.Gate,
-		Declare: func(d subscriber.Declaration, topic string) error {
+		Declare: func(d *subscriber.Declaration, topic string) error {
 			declared.Add(1)
 			return q.declare(d, topic)
 		},

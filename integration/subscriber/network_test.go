@@ -27,7 +27,7 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 			q.publish(t, "before", "in flight")
 			var declared atomic.Int32
 			connection, _, messages := q.subscribe(t, broker.URL(t), config{
-				Declare: func(d subscriber.Declaration, topic string) error {
+				Declare: func(d *subscriber.Declaration, topic string) error {
 					declared.Add(1)
 					return q.declare(d, topic)
 				},
@@ -72,7 +72,7 @@ func TestALostConnectionLosesNoMessage(t *testing.T) {
 	var declared atomic.Int32
 	connection, _, messages := q.subscribe(t, uri, config{
 		Prefetch: 64, OrderKey: func(msg *message.Message) string { return msg.UUID[len(msg.UUID)-1:] },
-		Declare: func(d subscriber.Declaration, topic string) error {
+		Declare: func(d *subscriber.Declaration, topic string) error {
 			declared.Add(1)
 			return q.declare(d, topic)
 		},
@@ -114,7 +114,7 @@ func TestDeclaredAgainBeforeConsuming(t *testing.T) {
 	var events []string
 	var failing atomic.Int32
 	connection, _, messages := q.subscribe(t, uri, config{
-		Declare: func(d subscriber.Declaration, topic string) error {
+		Declare: func(d *subscriber.Declaration, topic string) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if failing.Add(-1) >= 0 {

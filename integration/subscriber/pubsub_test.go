@@ -50,9 +50,13 @@ func pubSub(t *testing.T, own amqp.Config, concurrency int) (message.Publisher, 
 		Concurrency:  concurrency,
 		CloseTimeout: time.Second,           // some tests never settle what they received
 		NackMax:      20 * time.Millisecond, // one of them nacks the first message of the queue 300 times
-		Declare: func(d subscriber.Declaration, topic string) error {
+		Declare: func(d *subscriber.Declaration, topic string) error {
 			queue, exchange := own.Queue.GenerateName(topic), own.Exchange.GenerateName(topic)
-			return own.TopologyBuilder.BuildTopology(d.Channel, queue, exchange, own, watermill.NopLogger{})
+			channel, err := d.Channel()
+			if err != nil {
+				return err
+			}
+			return own.TopologyBuilder.BuildTopology(channel, queue, exchange, own, watermill.NopLogger{})
 		},
 	}, nil)
 	require.NoError(t, err)

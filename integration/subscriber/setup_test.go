@@ -40,14 +40,18 @@ func newQueue(t testing.TB, arguments amqp091.Table) *queue {
 	t.Helper()
 	q := &queue{name: broker.Name(t, "subscriber"), arguments: arguments, channel: broker.Channel(t)}
 	require.NoError(t, q.channel.Confirm(false))
-	require.NoError(t, q.declare(subscriber.Declaration{Channel: q.channel}, q.name))
+	own := func() (*amqp091.Channel, error) { return q.channel, nil }
+	require.NoError(t, q.declare(&subscriber.Declaration{Reopening: wire.Reopening{Open: own}}, q.name))
 	cleaner := broker.Channel(t)
 	t.Cleanup(func() { _, _ = cleaner.QueueDelete(q.name, false, false, false) })
 	return q
 }
 
-func (q *queue) declare(d subscriber.Declaration, topic string) error {
-	_, err := d.Channel.QueueDeclare(topic, true, false, false, false, q.arguments)
+func (q *queue) declare(d *subscriber.Declaration, topic string) error {
+	channel, err := d.Channel()
+	if err == nil {
+		_, err = channel.QueueDeclare(topic, true, false, false, false, q.arguments)
+	}
 	return err
 }
 
@@ -204,7 +208,7 @@ const uuidHeader = "_watermill_message_uuid"
 // A config is that of a subscriber and of its handler. Each function may be nil.
 type config struct {
 	QueueOf   func(topic string) string
-	Declare   func(declaration subscriber.Declaration, topic string) error
+	Declare   func(declaration *subscriber.Declaration, topic string) error
 	Unmarshal func(delivery amqp091.Delivery) (*message.Message, error)
 	Nacked    func(msg *message.Message) bool
 
@@ -234,7 +238,7 @@ func (h handler) QueueOf(topic string) (string, error) {
 	return h.config.QueueOf(topic), nil
 }
 
-func (h handler) Declare(d subscriber.Declaration, topic string) error {
+func (h handler) Declare(d *subscriber.Declaration, topic string) error {
 	if h.config.Declare == nil {
 		return nil
 	}

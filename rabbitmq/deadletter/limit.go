@@ -201,7 +201,9 @@ func (s *Store) settings(
 	}
 	var set management.Settings
 	if isOld(connection.Version()) {
-		have, _, err := workqueue.Arguments(workqueue.Idle{Connection: connection.Client}, topology.Queue{
+		idle := workqueue.NewIdle(connection.Client)
+		defer idle.Close()
+		have, _, err := workqueue.Arguments(idle, topology.Queue{
 			Name: queue, Durable: true, Arguments: amqp091.Table{ // those of the library's own
 				queuearg.QueueType: string(topology.Quorum), queuearg.DeliveryLimit: int64(1_000_000),
 				queuearg.QueueLeaderLocator: queuearg.Balanced,

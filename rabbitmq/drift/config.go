@@ -69,7 +69,7 @@ func (c Config) connect(ctx context.Context, use func(broker workqueue.Broker, v
 	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	defer stop()
 	defer wire.Close(connection, socket, closeTimeout)
-	err = use(workqueue.Idle{Connection: connection}, connection.Config.Vhost)
+	err = use(workqueue.NewIdle(connection), connection.Config.Vhost)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

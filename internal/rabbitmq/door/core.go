@@ -169,7 +169,7 @@ func (c *core) declareAgain(s app.Subscription) error {
 		return err
 	}
 	return c.inspector.Dial(s.Queue, func(b workqueue.Broker) error {
-		channel, err := b.OpenChannel()
+		channel, err := b.Channel()
 		if err == nil {
 			s.Channel = channel
 			err = c.app.DeclareTopology(s, arguments)

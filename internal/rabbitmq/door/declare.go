@@ -78,7 +78,7 @@ func (d *declarer) close() {
 // declare declares the work queue of a subscription, its topology, which has the tiers of all handlers of the queue,
 // and the app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same
 // share the result.
-func (d *declarer) declare(from subscriber.Declaration, s app.Subscription) error {
+func (d *declarer) declare(from *subscriber.Declaration, s app.Subscription) error {
 	config := d.core.topologyConfig(s.Queue)
 	t := topology.New(config, d.core.workQueue(s.Queue))
 	if err := errors.Join(t.Validate(), d.core.prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
@@ -149,7 +149,7 @@ func (q *declaredQueue) hasQueues(names []string) bool {
 
 // run declares what is missing, and ends own. Only the running declaration changes the memory.
 func (d *declarer) run(
-	q *declaredQueue, own *declaring, from subscriber.Declaration, s app.Subscription, config topology.Config,
+	q *declaredQueue, own *declaring, from *subscriber.Declaration, s app.Subscription, config topology.Config,
 ) error {
 	defer func() {
 		q.mu.Lock()
@@ -173,7 +173,7 @@ func (d *declarer) run(
 		}
 	}
 	var err error
-	switch broker := (inspected{from.Broker, d.publishing}); {
+	switch broker := (inspected{from, d.publishing}); {
 	case d.core.verifyOnly:
 		err = inspector.Check(broker, config, work, s.Logger)
 	case !known:
@@ -181,10 +181,16 @@ func (d *declarer) run(
 			t = workqueue.Existing(config, work, arguments)
 		}
 	case !q.hasQueues(queueNames(t)):
-		err = t.DeclareRetry(from.Channel)
+		var channel *amqp091.Channel
+		if channel, err = from.Channel(); err == nil {
+			err = t.DeclareRetry(channel)
+		}
 	}
 	if err == nil && !d.core.verifyOnly && !(known && q.topics[s.Topic]) {
-		if err = d.core.app.DeclareTopology(s, maps.Clone(arguments)); err != nil {
+		if s.Channel, err = from.Channel(); err == nil {
+			err = d.core.app.DeclareTopology(s, maps.Clone(arguments))
+		}
+		if err != nil {
 			err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
 		}
 	}
@@ -225,11 +231,13 @@ func (d *declarer) mayBeQuorum(name string) bool {
 	return q.arguments[queuearg.QueueType] == string(topology.Quorum)
 }
 
-// inspected is the workqueue.Broker of a Connection.
+// inspected is the workqueue.Broker of a declaration.
 type inspected struct {
-	subscriber.Broker
+	*subscriber.Declaration
 	publishing *publisher.Connection
 }
+
+func (i inspected) Version() string { return i.Broker.Version() }
 
 func (i inspected) Publishing(ctx context.Context) (*amqp091.Channel, error) {
 	return i.publishing.Channel(ctx)
@@ -237,7 +245,7 @@ func (i inspected) Publishing(ctx context.Context) (*amqp091.Channel, error) {
 
 // declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work
 // queues, such as the tiers of a group, is declared once: the others wait for it.
-func (d *declarer) declareFirst(from subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
+func (d *declarer) declareFirst(from *subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
 	d.sharing.Lock()
 	own := d.undeclared(from.Broker.Number(), t)
 	shares := len(own.Exchanges) == 0
@@ -248,9 +256,8 @@ func (d *declarer) declareFirst(from subscriber.Declaration, t topology.Topology
 	}
 	err := own.DeclareRetry(channel)
 	if shares && refusal.IsCode(err, amqp091.NotFound) { // of what was declared, something is gone
-		if channel, err = from.Broker.OpenChannel(); err == nil {
+		if channel, err = from.Channel(); err == nil {
 			err = t.DeclareRetry(channel)
-			_ = channel.Close()
 		}
 	}
 	if err == nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -40,7 +41,9 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 		refused := errors.New("no more channels")
 		declare := func(queue string, connection uint64, open func() (*amqp091.Channel, error)) error {
 			return d.declare(
-				subscriber.Declaration{Broker: fakeBroker{connection, open}},
+				&subscriber.Declaration{
+					Reopening: wire.Reopening{Open: open}, Broker: fakeBroker{connection, open},
+				},
 				app.Subscription{Topic: "topic", Queue: queue, Logger: watermill.NopLogger{}},
 			)
 		}

@@ -230,12 +230,12 @@ func (h *handlerSubscriber) explain(err error) error {
 }
 
 // Declare implements subscriber.Handler: it declares the topology of a topic's work queue.
-func (h *handlerSubscriber) Declare(d subscriber.Declaration, topic string) error {
+func (h *handlerSubscriber) Declare(d *subscriber.Declaration, topic string) error {
 	queue, err := h.QueueOf(topic)
 	if err != nil {
 		return err
 	}
-	s := app.Subscription{Channel: d.Channel, Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic),
+	s := app.Subscription{Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic),
 		Logger: h.logger}
 	return h.connection.declarer.declare(d, s)
 }

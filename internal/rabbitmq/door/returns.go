@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -34,7 +35,7 @@ type returns struct {
 	broker subscriber.Broker // of the connection that consumes now; nil: there was none
 	queues map[string]*boundQueue
 
-	channel   *amqp091.Channel // only the goroutine of the turns uses it, and its connection
+	channel   wire.Reopening // only the goroutine of the turns uses it, and its connection
 	channelOf subscriber.Broker
 }
 
@@ -159,16 +160,16 @@ func (r *returns) lastingBindings(t topology.Topology) []topology.Binding {
 	})
 }
 
-// over calls use with the channel of the checks. The broker closes it with each refusal.
+// over calls use with the channel of the checks.
 func (r *returns) over(broker subscriber.Broker, use func(*amqp091.Channel) error) error {
-	if r.channelOf != broker || r.channel.IsClosed() {
-		channel, err := broker.OpenChannel()
-		if err != nil {
-			return err
-		}
-		r.channel, r.channelOf = channel, broker
+	if r.channelOf != broker {
+		r.channel, r.channelOf = wire.Reopening{Open: broker.OpenChannel}, broker
 	}
-	return use(r.channel)
+	channel, err := r.channel.Channel()
+	if err != nil {
+		return err
+	}
+	return use(channel)
 }
 
 func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {

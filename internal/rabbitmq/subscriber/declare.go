@@ -13,8 +13,9 @@ import (
 
 // A Declaration is what one call of Handler.Declare may use.
 type Declaration struct {
-	// Channel is open until Declare returns. The broker closes it when it refuses a declaration.
-	Channel *amqp091.Channel
+	// Its method Channel returns a channel that is open until Declare returns. The broker closes it when it refuses a
+	// declaration: the next call opens another one.
+	wire.Reopening
 
 	// Broker is the AMQP connection. It may be used after Declare has returned. What was declared once on a connection
 	// need not be declared again on it, except where LostAt is set.
@@ -32,22 +33,19 @@ type Broker interface {
 	// those before it.
 	Number() uint64
 
-	// OpenChannel opens another channel, for example because the broker has closed the one of the Declaration. The
-	// caller closes it. When the connection is lost, it returns an error.
+	// OpenChannel opens a channel that the caller closes. When the connection is lost, it returns an error.
 	OpenChannel() (*amqp091.Channel, error)
 
 	// Version is the version of the broker as it names it, such as "4.0.5". Empty: it names none.
 	Version() string
 }
 
-// declare calls Handler.Declare with a channel that is opened for it: an error of the broker closes the channel.
+// declare calls Handler.Declare.
 func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time.Time) error {
-	channel, err := current.OpenChannel()
-	if err != nil {
-		return fmt.Errorf("topic %q: open a channel to declare: %w", topic, err)
+	declaration := &Declaration{
+		Reopening: wire.Reopening{Open: current.OpenChannel}, Broker: current, LostAt: lostAt,
 	}
-	defer channel.Close()
-	declaration := Declaration{Channel: channel, Broker: current, LostAt: lostAt}
+	defer declaration.Close()
 	if err := panics.Error("Declare", func() error { return s.handler.Declare(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)
 	}

@@ -15,7 +15,7 @@ type Handler interface {
 	// the first time, and again before it is consumed again: after each reconnect, and after the broker has cancelled
 	// the consumer. It may remember what it has declared on a connection; see Declaration. The first Subscribe returns
 	// its error. Later errors are logged, and Declare is called again after a pause; see Open.
-	Declare(declaration Declaration, topic string) error
+	Declare(declaration *Declaration, topic string) error
 
 	// MayBeQuorum reports whether a queue is a quorum queue, or its type is not known. It calls no function of the app.
 	// It is called after Declare, and only on RabbitMQ 3.10 and 3.11: there a quorum queue that is deleted and declared

@@ -109,7 +109,7 @@ func (n *session) consume(s *subscription) error {
 	}
 	first := n.arrived.Load()
 	moved := movesConsumers(n.connection.Version()) && s.subscriber.handler.MayBeQuorum(s.queue)
-	if moved { // of a consumer before it on this channel
+	if moved && n.before != nil { // which has set it on this channel
 		if err := n.channel.Qos(0, 0, true); err != nil {
 			return err
 		}

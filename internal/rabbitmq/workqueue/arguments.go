@@ -31,13 +31,13 @@ const maxArguments = 32
 func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 	arguments := maps.Clone(want.Arguments)
 	for range maxArguments {
-		channel, err := b.OpenChannel() // the broker closes it with each refusal
+		channel, err := b.Channel() // another one after each refusal
 		if err != nil {
 			return nil, fmt.Errorf("cannot inspect work queue %q: %w", want.Name, err)
 		}
 		_, err = channel.QueueDeclare(want.Name, want.Durable, false, false, false, arguments)
 		if err == nil {
-			return arguments, channel.Close()
+			return arguments, nil
 		}
 		differs, ok := refusal.DifferenceIn(err)
 		if !ok || !strings.HasPrefix(differs.Argument, "x-") {
@@ -59,7 +59,7 @@ func declare(b Broker, want topology.Queue) (amqp091.Table, error) {
 // Arguments returns the arguments of a queue, and false if it does not exist. It declares nothing, unless the queue is
 // deleted meanwhile.
 func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool, err error) {
-	channel, err := b.OpenChannel()
+	channel, err := b.Channel()
 	if err != nil {
 		return nil, false, fmt.Errorf("cannot look at queue %q: %w", queue.Name, err)
 	}
@@ -69,9 +69,6 @@ func Arguments(b Broker, queue topology.Queue) (have amqp091.Table, exists bool,
 		return nil, false, nil
 	case err != nil:
 		return nil, false, refusal.Explain("look at queue", queue.Name, err)
-	}
-	if err := channel.Close(); err != nil {
-		return nil, false, err
 	}
 	have, err = declare(b, queue)
 	return have, true, err

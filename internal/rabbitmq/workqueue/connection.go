@@ -15,8 +15,9 @@ const closeTimeout = 2 * time.Second
 
 // Broker is what an inspection uses of the broker.
 type Broker interface {
-	// OpenChannel opens a channel. The broker closes it with each refusal.
-	OpenChannel() (*amqp091.Channel, error)
+	// Channel returns a channel for declarations, which the caller does not close. The broker closes it with each
+	// refusal: the next call opens another one.
+	Channel() (*amqp091.Channel, error)
 
 	// Publishing opens a channel that publishes. Its connection must not consume: in an alarm the broker blocks a
 	// connection that publishes, acks included.
@@ -27,13 +28,20 @@ type Broker interface {
 }
 
 // Idle is the Broker of a connection that does not consume.
-type Idle struct{ Connection *amqp091.Connection }
+type Idle struct {
+	wire.Reopening
+	connection *amqp091.Connection
+}
 
-func (i Idle) OpenChannel() (*amqp091.Channel, error)               { return i.Connection.Channel() }
-func (i Idle) Publishing(context.Context) (*amqp091.Channel, error) { return i.Connection.Channel() }
+// NewIdle returns the Broker of a connection. Its channel ends with the connection, unless it is closed before.
+func NewIdle(connection *amqp091.Connection) *Idle {
+	return &Idle{wire.Reopening{Open: connection.Channel}, connection}
+}
 
-func (i Idle) Version() string {
-	version, _ := i.Connection.Properties["version"].(string)
+func (i *Idle) Publishing(context.Context) (*amqp091.Channel, error) { return i.connection.Channel() }
+
+func (i *Idle) Version() string {
+	version, _ := i.connection.Properties["version"].(string)
 	return version
 }
 
@@ -45,5 +53,5 @@ func (i *Inspector) Dial(queue string, use func(Broker) error) error {
 		return fmt.Errorf("cannot connect to inspect work queue %q: %w", queue, err)
 	}
 	defer wire.Close(connection, socket, closeTimeout)
-	return use(Idle{connection})
+	return use(NewIdle(connection))
 }

@@ -90,11 +90,10 @@ func (i *Inspector) Declare(
 	i.known[app.Name] = have
 	i.mu.Unlock()
 	err = whileAbsent(func() error {
-		channel, err := b.OpenChannel()
+		channel, err := b.Channel()
 		if err != nil {
 			return fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
 		}
-		defer channel.Close() // before the probe: in an alarm the broker answers nothing after it
 		return declareRetry(t, channel)
 	})
 	if err != nil {
@@ -131,13 +130,11 @@ func (i *Inspector) Check(
 		return err
 	}
 	t := topology.New(config, app)
-	channel, err := b.OpenChannel()
+	channel, err := b.Channel()
 	if err != nil {
 		return fmt.Errorf("cannot open a channel to verify the topology of work queue %q: %w", app.Name, err)
 	}
-	err = t.Verify(channel)
-	_ = channel.Close()
-	if err != nil {
+	if err = t.Verify(channel); err != nil {
 		return err
 	}
 	return i.probe(b, t)
