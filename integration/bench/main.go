@@ -73,6 +73,7 @@ var questions = []question{
 	{"million", measureMillion},
 	{"growth", measureGrowth},
 	{"start", measureStart},
+	{"many", measureMany},
 	{"crowd", measureCrowd},
 	{"cost", measureCost},
 }
