@@ -40,12 +40,14 @@ func newQueue(t testing.TB, arguments amqp091.Table) *queue {
 	t.Helper()
 	q := &queue{name: broker.Name(t, "subscriber"), arguments: arguments, channel: broker.Channel(t)}
 	require.NoError(t, q.channel.Confirm(false))
-	own := func() (*amqp091.Channel, error) { return q.channel, nil }
-	require.NoError(t, q.declare(&subscriber.Declaration{Reopening: wire.Reopening{Open: own}}, q.name))
+	require.NoError(t, q.declare(&subscriber.Declaration{Reopening: wire.Reopening{On: q}}, q.name))
 	cleaner := broker.Channel(t)
 	t.Cleanup(func() { _, _ = cleaner.QueueDelete(q.name, false, false, false) })
 	return q
 }
+
+// OpenChannel implements wire.Opener.
+func (q *queue) OpenChannel() (*amqp091.Channel, error) { return q.channel, nil }
 
 func (q *queue) declare(d *subscriber.Declaration, topic string) error {
 	channel, err := d.Channel()

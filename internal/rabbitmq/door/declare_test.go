@@ -42,7 +42,7 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 		declare := func(queue string, connection uint64, open func() (*amqp091.Channel, error)) error {
 			return d.declare(
 				&subscriber.Declaration{
-					Reopening: wire.Reopening{Open: open}, Broker: fakeBroker{connection, open},
+					Reopening: wire.Reopening{On: fakeBroker{connection, open}}, Broker: fakeBroker{connection, open},
 				},
 				app.Subscription{Topic: "topic", Queue: queue, Logger: watermill.NopLogger{}},
 			)

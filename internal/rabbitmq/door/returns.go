@@ -163,7 +163,7 @@ func (r *returns) lastingBindings(t topology.Topology) []topology.Binding {
 // over calls use with the channel of the checks.
 func (r *returns) over(broker subscriber.Broker, use func(*amqp091.Channel) error) error {
 	if r.channelOf != broker {
-		r.channel, r.channelOf = wire.Reopening{Open: broker.OpenChannel}, broker
+		r.channel, r.channelOf = wire.Reopening{On: broker}, broker
 	}
 	channel, err := r.channel.Channel()
 	if err != nil {

@@ -42,9 +42,7 @@ type Broker interface {
 
 // declare calls Handler.Declare.
 func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time.Time) error {
-	declaration := &Declaration{
-		Reopening: wire.Reopening{Open: current.OpenChannel}, Broker: current, LostAt: lostAt,
-	}
+	declaration := &Declaration{Reopening: wire.Reopening{On: current}, Broker: current, LostAt: lostAt}
 	defer declaration.Close()
 	if err := panics.Error("Declare", func() error { return s.handler.Declare(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)

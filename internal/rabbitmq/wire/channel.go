@@ -2,16 +2,21 @@ package wire
 
 import amqp091 "github.com/rabbitmq/amqp091-go"
 
+// An Opener opens channels.
+type Opener interface {
+	OpenChannel() (*amqp091.Channel, error)
+}
+
 // A Reopening is one channel for declarations. The broker closes it with each refusal. It is for one goroutine.
 type Reopening struct {
-	Open    func() (*amqp091.Channel, error)
+	On      Opener
 	channel *amqp091.Channel
 }
 
 // Channel opens the channel at the first call, and again where it is closed.
 func (r *Reopening) Channel() (*amqp091.Channel, error) {
 	if r.channel == nil || r.channel.IsClosed() {
-		channel, err := r.Open()
+		channel, err := r.On.OpenChannel()
 		if err != nil {
 			return nil, err
 		}

@@ -35,8 +35,13 @@ type Idle struct {
 
 // NewIdle returns the Broker of a connection. Its channel ends with the connection, unless it is closed before.
 func NewIdle(connection *amqp091.Connection) *Idle {
-	return &Idle{wire.Reopening{Open: connection.Channel}, connection}
+	i := &Idle{connection: connection}
+	i.On = i
+	return i
 }
+
+// OpenChannel implements wire.Opener.
+func (i *Idle) OpenChannel() (*amqp091.Channel, error) { return i.connection.Channel() }
 
 func (i *Idle) Publishing(context.Context) (*amqp091.Channel, error) { return i.connection.Channel() }
 
