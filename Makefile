@@ -122,7 +122,8 @@ bench: devbroker ## all benchmarks, and the claims of docs/benchmarks.md (BENCHT
 
 bench-cluster: ## how late the retries of a group are while the nodes of a cluster restart
 	@$(GO) build -C integration -o $(CURDIR)/.broker/bench ./bench
-	@brokers=$$(sh .ci/find-brokers) && version=$(lastword $(VERSIONS)) && lines=$$($$brokers cluster $$version) && \
+	@brokers=$$(sh .ci/find-brokers) && { [ -n "$$brokers" ] || { echo 'bench-cluster needs BROKERS, see CONTRIBUTING.md' >&2; exit 1; }; } && \
+		version=$(lastword $(VERSIONS)) && lines=$$($$brokers cluster $$version) && \
 		(cd integration && exec ../.broker/bench -cluster "$$(echo "$$lines" | paste -s -d , -)" -tool "$$brokers" $(BENCH_ARGS)); \
 		result=$$?; $$brokers down $$version-1 $$version-2 $$version-3; exit $$result
 

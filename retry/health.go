@@ -51,10 +51,11 @@ type SubscriptionHealth struct {
 	Consuming bool      // messages are delivered
 	Since     time.Time // since when it is consuming, or is not
 
-	// Calls is how many calls of the handler there are, at most Concurrency. InFlight is how many messages are not
-	// acknowledged, at most Prefetch: those of the calls, and those that wait for the confirms of their copies or
-	// produced messages. While Calls is Concurrency, the handler is the bottleneck; while InFlight is Prefetch and
-	// Calls is not Concurrency, it is the broker. They are 0 where the backend does not count them.
+	// Calls is how many places of Concurrency are taken: by calls of the handler, and by messages that keep theirs until
+	// they are settled. InFlight is how many messages were handed out and are not settled, at most Prefetch: those that
+	// wait for the confirms of their copies or produced messages are among them, those that were fetched ahead are not.
+	// While Calls is Concurrency, the handler is the bottleneck; while only InFlight is Prefetch, it is the broker. They
+	// are 0 where the backend does not count them.
 	Calls, Concurrency, InFlight, Prefetch int
 
 	// Deliveries is how many messages the subscription has received, Redeliveries how many of them the broker had

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -78,15 +79,18 @@ var questions = []question{
 	{"cost", measureCost},
 }
 
+func names() (all []string) {
+	for _, q := range questions {
+		all = append(all, q.name)
+	}
+	return all
+}
+
 func main() {
 	var b bench
-	var names []string
-	for _, q := range questions {
-		names = append(names, q.name)
-	}
 	brokers := flag.String("brokers", os.Getenv("AMQP_URL"),
 		"addresses of brokers, separated by commas, each with an optional NAME=")
-	only := flag.String("only", "", "regular expression of the questions; all if empty: "+strings.Join(names, ", "))
+	only := flag.String("only", "", "regular expression of the questions; all if empty: "+strings.Join(names(), ", "))
 	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster to restart, separated by commas")
 	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
 	flag.BoolVar(&b.short, "short", false, "everything small, within minutes: only lost and early messages count")
@@ -122,6 +126,10 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 	if cluster != "" {
 		return measureRestart(b, cluster, tool)
 	}
+	matches := func(q question) bool { return chosen.MatchString(q.name) }
+	if !slices.ContainsFunc(questions, matches) {
+		return fmt.Errorf("no question matches -only %q: the questions are %s", only, strings.Join(names(), ", "))
+	}
 	if brokers == "" {
 		return errors.New("AMQP_URL is not set, and there is no -brokers")
 	}
@@ -130,7 +138,7 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 			return err
 		}
 		for _, q := range questions {
-			if !chosen.MatchString(q.name) {
+			if !matches(q) {
 				continue
 			}
 			began := time.Now()

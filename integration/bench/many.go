@@ -118,7 +118,7 @@ func manyByHand(uri string, queues []topology.Topology) (stop func(), err error)
 		return err
 	}
 	known := map[string]bool{}
-	err = channel.Qos(workers, 0, false) // of each consumer
+	err = channel.Qos(2*workers, 0, false) // of each consumer
 	for _, t := range queues {
 		t.Exchanges, t.Queues, t.Bindings = fresh(known, t.Exchanges), fresh(known, t.Queues), fresh(known, t.Bindings)
 		if err == nil {
