@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -95,6 +96,25 @@ func TestPasswords(t *testing.T) {
 			assert.NotContains(t, r.stdout+r.stderr, secret)
 		})
 	}
+}
+
+// TestAPortThatHangsUp: what breaks before the broker has answered is no matter of permissions.
+func TestAPortThatHangsUp(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.Close()
+		}
+	}()
+	r := runWith(t, 1, []string{"AMQP_URL=amqp://guest:guest@" + listener.Addr().String()}, "dead", "list", "orders")
+	assert.Contains(t, r.stderr, "is RabbitMQ running there")
 }
 
 func TestCompletionScript(t *testing.T) {

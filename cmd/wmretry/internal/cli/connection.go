@@ -218,7 +218,7 @@ func (e *env) unreachable(address string, err error) error {
 		errors.Is(err, amqp091.ErrCredentials) || errors.Is(err, amqp091.ErrSASL)):
 		advice = fmt.Sprintf("check the password of %q (AMQP_URL or --password-file). The user guest may log in "+
 			"only from the broker's own host, unless the broker permits more", uri.Username)
-	case errors.As(err, &refused):
+	case errors.As(err, &refused) && refused.Code != amqp091.FrameError: // that is a connection which breaks
 		advice = fmt.Sprintf("check the virtual host %q, and that the user %q has permissions for it: rabbitmqctl "+
 			"list_permissions -p %q", uri.Vhost, uri.Username, uri.Vhost)
 	case errors.As(err, &host):
