@@ -92,6 +92,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	}
 }
 
+// logPanic is a function of its own for the stack: see readRecord.
 func (t *TieredRetry) logPanic(in *delivery, f *failure, panicked *retry.PanicError) {
 	t.logger.Error("Handler panicked", loggedError(f.reason),
 		t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))

@@ -73,7 +73,7 @@ var (
 		"Messages that are held, because their copies cannot be published.").read(sum)
 	paused = metricOf(gauge, "paused", "{handler}", []string{labelHandler, labelReason}, "1 while the handler takes "+
 		"no new messages for this reason (paused, failing or holding), else 0.").read(largest)
-	concurrency = metricOf(gauge, "concurrency", "{message}", byHandler,
+	concurrency = metricOf(gauge, "concurrency", "{call}", byHandler,
 		"How many calls of the handler run at most, all its subscriptions together.").read(sum)
 	prefetch = metricOf(gauge, "prefetch", "{message}", byHandler,
 		"How many messages the handler has in flight at most, all its subscriptions together.").read(sum)

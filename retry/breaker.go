@@ -35,7 +35,7 @@ type Breaker struct {
 	Least int
 
 	// Window is how old the outcomes may be that are counted. The default is 10 seconds. Set it so that Least messages
-	// can fail within it: with 16 in flight and a timeout of 30 seconds, to a minute.
+	// can fail within it: with 16 calls and a timeout of 30 seconds, to a minute.
 	Window time.Duration
 
 	// Pause is the first pause. It doubles with each probe that fails, up to MaxPause, and is shortened at random by up

@@ -31,9 +31,9 @@ type Options struct {
 	// messages whose copies or produced messages are not confirmed yet, together. While these wait, other messages are
 	// handled, except with a Concurrency of 1, with an OrderKey, while the handler is limited or holds a message, and
 	// where a Breaker waits for produced messages. With a Prefetch equal to Concurrency, each message keeps its place
-	// until it is acknowledged. The default is twice the
-	// concurrency, 1 with a Concurrency of 1, 16 times the concurrency with an OrderKey, and in each case at least
-	// AMQP.Consume.Qos.PrefetchCount. It is between Concurrency and 65,535. Only RabbitMQ has it.
+	// until it is acknowledged. The default is twice the concurrency, 1 with a Concurrency of 1, 16 times the
+	// concurrency with an OrderKey, and in each case at least AMQP.Consume.Qos.PrefetchCount. It is between Concurrency
+	// and 65,535. Only RabbitMQ has it.
 	Prefetch int
 
 	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order

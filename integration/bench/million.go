@@ -91,8 +91,7 @@ func (p millionPlan) publish(uri string, copies copies, l *ledger) error {
 // consume consumes the messages that have come back.
 func (side millionSide) consume(uri string, plan millionPlan, l *ledger) (stop func(), err error) {
 	if side.reads {
-		_, stop, err = handling{handlers: 1, concurrency: inFlight}.consume(perQueue.config(uri, plan.tiers), l.retry,
-			work)
+		_, stop, err = many.consume(perQueue.config(uri, plan.tiers), l.retry, work)
 		return stop, err
 	}
 	return consumeByHand(uri, work, 1, inFlight, func(d amqp091.Delivery) {

@@ -20,10 +20,12 @@ func stormOptions(uri string) config.Config {
 	return perQueue.config(uri, backoff.Constant(tier, tries-1))
 }
 
+// many has as many messages in flight as the sides by hand that wait for no single confirm.
+var many = handling{handlers: 1, concurrency: inFlight, options: retry.Options{Prefetch: inFlight}}
+
 var (
-	ownSubscriber = library("library, own subscriber, 1 handler of 256", handling{handlers: 1, concurrency: inFlight},
-		stormOptions)
-	ownDefault = library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
+	ownSubscriber = library("library, own subscriber, 1 handler of 256", many, stormOptions)
+	ownDefault    = library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
 		stormOptions)
 	overStock = library("library, watermill-amqp, 16 handlers", handling{handlers: workers},
 		func(uri string) config.Config {
@@ -77,7 +79,8 @@ func observed(name string, also ...retry.Observer) side {
 	s.name = name
 	s.consume = func(uri string, a *app) (func(), error) {
 		registry := prometheus.NewRegistry()
-		h := handling{handlers: 1, concurrency: inFlight, observers: append(also, observe.Prometheus(registry))}
+		h := many
+		h.observers = append(also, observe.Prometheus(registry))
 		handle := func(msg *message.Message) error { return a.handle(msg.UUID) }
 		_, stop, err := h.consume(stormOptions(uri), handle, work)
 		if err != nil {

@@ -134,6 +134,7 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	return p.send(one)
 }
 
+// send is SendOne without another copy of the message on the stack.
 func (p copies) send(one []publisher.Message) error {
 	failures, err := p.connection.Send(one...)
 	if failures != nil {

@@ -63,9 +63,9 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 			maxPrefetch))
 	}
 	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
-	if o.Prefetch > 0 && (o.Prefetch < o.Concurrency || o.Prefetch > maxPrefetch) {
+	if least := min(o.Concurrency, maxPrefetch); o.Prefetch > 0 && (o.Prefetch < least || o.Prefetch > maxPrefetch) {
 		err = errors.Join(err, fmt.Errorf("Prefetch is %d: it must be between Concurrency, %d, and %d, or 0 (the "+
-			"default)", o.Prefetch, o.Concurrency, maxPrefetch))
+			"default)", o.Prefetch, max(least, 1), maxPrefetch))
 	}
 	if err != nil {
 		return nil, faults.OfHandler(name, err)

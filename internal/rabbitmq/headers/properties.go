@@ -133,6 +133,7 @@ func (p *properties) appendTo(b []byte) []byte {
 }
 
 // decode reads what appendTo wrote. Any other text leaves p empty: the app uses the key for something else.
+// It is not inlined, because Marshal would keep its room on the stack.
 //
 //go:noinline
 func (p *properties) decode(encoded string) {

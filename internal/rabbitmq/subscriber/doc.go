@@ -80,8 +80,8 @@
 //
 // The retry middleware can set a message aside whose dead letter the broker refuses for good. It stays unacknowledged
 // and in flight, and takes no place of Concurrency. So the messages behind it overtake it, also with a Concurrency of
-// 1. Where such messages leave less than half of the places to others, another consumer with the whole prefetch
-// follows, on the same channel.
+// 1. Where the messages that were set aside since the consumer began leave half of Concurrency or less of the prefetch
+// to others, another consumer with the whole prefetch follows, on the same channel.
 //
 // # Shutdown
 //

@@ -31,6 +31,7 @@ type Handler interface {
 
 	// Nacked is called when a message was nacked, before the pause. The message may have been changed by its handler;
 	// the delivery has it as it was. If Nacked returns true, the message is acked, because Nacked has taken care of it.
-	// It may block: the message takes one place of Concurrency meanwhile.
+	// It may block: the message takes one place of Prefetch meanwhile, and one of Concurrency where its call has not
+	// ended.
 	Nacked(msg *message.Message, delivery amqp091.Delivery) bool
 }

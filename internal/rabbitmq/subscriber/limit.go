@@ -43,14 +43,14 @@ func (s *subscription) look() {
 	}
 }
 
-// limited returns how many messages may be in flight, and whether a pause gives back what was fetched.
+// limited returns how many calls there may be, and whether a pause gives back what was fetched.
 func (s *subscription) limited() (bound int, givesBack bool) {
 	s.limiting.Lock()
 	defer s.limiting.Unlock()
 	return s.boundOf(s.limit), s.givesBack
 }
 
-// boundOf is how many messages may be in flight under a limit.
+// boundOf is how many calls there may be under a limit.
 func (s *subscription) boundOf(limit int) int {
 	if limit < 0 {
 		return s.config.Concurrency
@@ -109,7 +109,7 @@ func (s *subscription) apply(n *session) error {
 		s.logger.Info("Consuming beside messages that are set aside",
 			watermill.LogFields{"set_aside": s.asideOf(n.before)})
 	case c != nil:
-		s.logger.Info("Consuming with another limit", watermill.LogFields{"in_flight_at_most": c.bound})
+		s.logger.Info("Consuming with another limit", watermill.LogFields{"calls_at_most": c.bound})
 	case bound == 0:
 		s.logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
 			watermill.LogFields{"in_flight": s.inFlight.Load()})

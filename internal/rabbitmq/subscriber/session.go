@@ -50,7 +50,7 @@ type consumer struct {
 	tag        string
 	deliveries <-chan amqp091.Delivery // closed by amqp091-go when the consumer has ended
 	ended      chan struct{}           // closed when the receiver has got the last delivery
-	bound      int                     // of the messages in flight
+	bound      int                     // of the calls
 	prefetch   int
 	first      uint64 // the last delivery tag before it
 	aside      int    // messages that were set aside before it
