@@ -27,19 +27,19 @@ func ownWithPrefetch(prefetch int) side {
 
 // measureSlowConfirm has messages that fail, and a slow network.
 func measureSlowConfirm(b *bench) error {
-	return b.slow("storm_16_slow_confirm",
+	return b.slow([3]string{"storm_16_slow_confirm", "storm_16_slow_confirm_ahead", "storm_16_slow_confirm_64"},
 		load{messages: b.size(6_000, 300), failEvery: 1, die: true})
 }
 
 // measureSlowProduce has messages that produce another one, and a slow network.
 func measureSlowProduce(b *bench) error {
-	return b.slow("produce_16_slow_confirm",
+	return b.slow([3]string{"produce_16_slow_confirm", "produce_16_slow_confirm_ahead", "produce_16_slow_confirm_64"},
 		load{messages: b.size(2_000, 300), produces: true})
 }
 
 // slow compares the default of Prefetch with the default of watermill-amqp, and with the fastest by hand; and so a
 // Prefetch of 64.
-func (b *bench) slow(claim string, l load) error {
+func (b *bench) slow(claims [3]string, l load) error {
 	l.latency = slowBy
 	fetches64 := ownWithPrefetch(64)
 	return contest{
@@ -48,9 +48,9 @@ func (b *bench) slow(claim string, l load) error {
 		sides:  []side{handFetchesOne, handPool16, ownDefault, fetches64},
 		load:   l,
 		ratios: []ratio{
-			{claim: claim, ours: ownDefault.name, theirs: handFetchesOne.name},
-			{claim: claim + "_ahead", ours: ownDefault.name, theirs: handPool16.name},
-			{claim: claim + "_64", ours: fetches64.name, theirs: handPool16.name},
+			{claim: claims[0], ours: ownDefault.name, theirs: handFetchesOne.name},
+			{claim: claims[1], ours: ownDefault.name, theirs: handPool16.name},
+			{claim: claims[2], ours: fetches64.name, theirs: handPool16.name},
 		},
 	}.measure(b)
 }
