@@ -289,8 +289,9 @@ func delayIn(metadata message.Metadata) (time.Duration, bool) {
 	return d, true
 }
 
-// settleStack is about how much stack a failure needs, with its publisher and marshaler.
-const settleStack = 4 << 10
+// settleStack is about how much stack a failure needs, with its publisher and marshaler. With less, the stack grows
+// once more in their deepest calls.
+const settleStack = 7 << 10
 
 // growStack makes the stack of the goroutine large enough for a failure. The router starts a goroutine for each
 // message, so the stack would grow later, more than once, and with more frames to copy: that more than doubles the time
