@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 func TestLedgerCountsByIdentity(t *testing.T) {
@@ -40,7 +42,7 @@ func TestLedgerCountsByIdentity(t *testing.T) {
 
 		l.call(idOf(2))
 		require.NoError(t, l.wait(0))
-		assert.Equal(t, 5*time.Millisecond, percentile(l.late, 0.99))
+		assert.Equal(t, 5*time.Millisecond, claims.Percentile(l.late, 0.99))
 
 		l.call("another app's")
 		l.fails(idOf(0))
@@ -74,29 +76,13 @@ func TestTiersOfAMillionAreDueTogether(t *testing.T) {
 	assert.LessOrEqual(t, last-first, published/millionTiers+3*time.Second)
 }
 
-func TestReportHasAColumnForEachBroker(t *testing.T) {
-	t.Parallel()
-	r := &report{claims: claimsOf([]byte("| `late` | how late | at most 50 ms | 4 ms |\n| `rate` | how many | at least 20 | |\n" +
-		"| `lost` | none | 0 | |\n"))}
-	for _, version := range []string{"4.0.5", "4.3.6"} {
-		b := &bench{server: &server{version: version}, report: r}
-		b.claim("late", 1234.5)
-		b.claim("rate", 47.25)
-	}
-	require.Equal(t, "claim late@4.0 measured=1234ms target=50ms missed", r.figures[0].String())
-	require.Equal(t, "claim rate@4.3 measured=47.2 target=20 ok", r.figures[3].String())
-	assert.Contains(t, r.String(), "\n| claim | what it is | target | 4.0 | 4.3 |\n|---|---|---|---|---|\n"+
-		"| `late` | how late | at most 50 ms | 1234 ms: missed | 1234 ms: missed |\n"+
-		"| `rate` | how many | at least 20 | 47.2 | 47.2 |\n\nnot measured: lost\n")
-}
-
 // TestClaimsOfThePage: each row of the page's table is a claim that the program can read, and that it measures.
 func TestClaimsOfThePage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../" + page)
+	text, err := os.ReadFile("../../" + claims.Page)
 	require.NoError(t, err)
-	all := claimsOf(text)
-	require.Len(t, all, strings.Count(string(text), "\n| `")-strings.Count(string(text), "\n| `make "))
+	all := claims.Of(text, "Claims")
+	require.Len(t, all, strings.Count(claims.Section(text, "Claims"), "\n| `"))
 	sources, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	var code string
@@ -106,8 +92,8 @@ func TestClaimsOfThePage(t *testing.T) {
 		code += string(text)
 	}
 	for _, c := range all {
-		name := strings.TrimSuffix(strings.TrimSuffix(c.name, perQueue.name), grouped.name) // start_... has both
-		assert.Contains(t, code, "\""+name, c.name)
+		name := strings.TrimSuffix(strings.TrimSuffix(c.Name, perQueue.name), grouped.name) // start_... has both
+		assert.Contains(t, code, "\""+name, c.Name)
 	}
 }
 

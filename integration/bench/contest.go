@@ -13,6 +13,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const (
@@ -107,7 +108,7 @@ type contest struct {
 // measure compares deliveries a second.
 func (c contest) measure(b *bench) error {
 	own, ofBroker := make([][]float64, len(c.sides)), make([][]float64, len(c.sides))
-	rates, err := alternate(b.turns(cmp.Or(c.rounds, 5)), len(c.sides), func(i int) (float64, error) {
+	rates, err := claims.Alternate(b.turns(cmp.Or(c.rounds, 5)), len(c.sides), func(i int) (float64, error) {
 		given := c.load
 		given.messages /= max(c.sides[i].part, 1)
 		rate, spent, brokerSpent, err := c.sides[i].measure(b, newApp(given))
@@ -121,17 +122,17 @@ func (c contest) measure(b *bench) error {
 	rateOf, ownOf := map[string][]float64{}, map[string][]float64{}
 	for i, s := range c.sides {
 		rateOf[s.name], ownOf[s.name] = rates[i], own[i]
-		b.note("  %s: %s, %s, %s", s.name, spread(rates[i], "%.0f"), digits(median(own[i])),
-			digits(median(ofBroker[i])))
+		b.note("  %s: %s, %s, %s", s.name, claims.Spread(rates[i], "%.0f"), claims.Digits(claims.Median(own[i])),
+			claims.Digits(claims.Median(ofBroker[i])))
 	}
 	for _, r := range c.ratios {
 		figures := rateOf
 		if r.processor {
 			figures = ownOf
 		}
-		all := ratios(figures[r.ours], figures[r.theirs])
-		b.note("%s: %s", r.claim, spread(all, "%.2f"))
-		b.claim(r.claim, median(all))
+		all := claims.Ratios(figures[r.ours], figures[r.theirs])
+		b.note("%s: %s", r.claim, claims.Spread(all, "%.2f"))
+		b.claim(r.claim, claims.Median(all))
 	}
 	return nil
 }

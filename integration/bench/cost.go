@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const costTier = 100 * time.Millisecond
@@ -58,15 +59,15 @@ func measureCost(b *bench) error {
 		b.note("the broker's process is not on this machine: its processor time is not known")
 		return nil
 	}
-	spent, err := alternate(b.turns(20), len(sides), func(i int) (float64, error) { return sides[i].measure(b) })
+	spent, err := claims.Alternate(b.turns(20), len(sides), func(i int) (float64, error) { return sides[i].measure(b) })
 	if err != nil {
 		return err
 	}
 	for i, l := range layouts {
-		b.note("%s: %s µs of the broker for one retry, ratio to by hand %s", l.name, digits(median(spent[i])),
-			spread(ratios(spent[i], spent[0]), "%.2f"))
+		b.note("%s: %s µs of the broker for one retry, ratio to by hand %s", l.name, claims.Digits(claims.Median(spent[i])),
+			claims.Spread(claims.Ratios(spent[i], spent[0]), "%.2f"))
 	}
-	b.claim("cost_retry", median(ratios(spent[1], spent[0])))
+	b.claim("cost_retry", claims.Median(claims.Ratios(spent[1], spent[0])))
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // growthTiers are six, of which no message comes back while the run lasts.
@@ -48,7 +49,7 @@ func measureGrowth(b *bench) error {
 			return fmt.Errorf("%d work queues, %s: %w", row.works, row.layout.name, err)
 		}
 	}
-	rates, err := alternate(b.turns(5), len(rows), func(i int) (float64, error) {
+	rates, err := claims.Alternate(b.turns(5), len(rows), func(i int) (float64, error) {
 		messages := b.size(5_000, 200)
 		began := time.Now()
 		err := rows[i].publish(messages)
@@ -63,10 +64,10 @@ func measureGrowth(b *bench) error {
 		}
 		b.note("%s, %d work queues: %d queues; tiers and bindings declared in %v, after %v for the others; %s MiB of "+
 			"the broker; published a second %s", row.layout.name, row.works, len(row.queues), row.tiers, row.base,
-			digits(mebibytes(row.memory)), spread(rates[i], "%.0f"))
+			claims.Digits(mebibytes(row.memory)), claims.Spread(rates[i], "%.0f"))
 	}
 	b.claim("declare_grouped_1000", rows[4].tiers.Seconds())
-	b.claim("publish_grouped_1000_to_10", median(ratios(rates[4], rates[2])))
+	b.claim("publish_grouped_1000_to_10", claims.Median(claims.Ratios(rates[4], rates[2])))
 	return nil
 }
 

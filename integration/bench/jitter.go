@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // measureJitter compares how evenly messages come back that have failed together, with and without jitter.
@@ -37,9 +38,9 @@ func measureJitter(b *bench) error {
 			}
 			over = append(over, float64(highest)/mean)
 		}
-		b.note("jitter %v: most messages that come back in %v, over the mean: %s", jitter, bin, spread(over, "%.2f"))
+		b.note("jitter %v: most messages that come back in %v, over the mean: %s", jitter, bin, claims.Spread(over, "%.2f"))
 		if jitter > 0 {
-			b.claim("jitter_highest_over_mean", median(over))
+			b.claim("jitter_highest_over_mean", claims.Median(over))
 		}
 	}
 	return nil

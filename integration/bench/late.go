@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const lateEvery = time.Second / 400 // few enough messages that they wait only on the tiers
@@ -62,8 +63,8 @@ func measureLateness(b *bench) error {
 
 // lateness adds the 99th percentile of the lateness to a claim.
 func (b *bench) lateness(l *ledger, claim string) {
-	p99 := percentile(l.late, 0.99)
-	b.note("%d messages, %v late in the median, at most %v", len(l.called), percentile(l.late, 0.5),
+	p99 := claims.Percentile(l.late, 0.99)
+	b.note("%d messages, %v late in the median, at most %v", len(l.called), claims.Percentile(l.late, 0.5),
 		l.late[len(l.late)-1])
 	b.claim(claim, milliseconds(p99))
 }

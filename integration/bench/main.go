@@ -1,5 +1,5 @@
-// Command bench measures the claims of docs/benchmarks.md on each broker, one question after the other. It prints a
-// line for each figure, and the table of the claims.
+// Command bench measures the claims of docs/benchmarks.md about RabbitMQ on each broker, one question after the other.
+// It prints a line for each figure, and the table of the claims.
 //
 //	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n] [-profile folder]
 //	bench -cluster NODE=uri,NODE=uri,NODE=uri -tool command
@@ -16,16 +16,17 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // A bench is a run on one broker.
 type bench struct {
 	*server
-	*report
+	*claims.Report
 	short    bool   // everything small: the figures mean nothing
 	rounds   int    // 0: as many as the question has
 	messages int    // that wait at the same time
@@ -86,6 +87,16 @@ func names() (all []string) {
 	return all
 }
 
+// claim adds a figure to the claim of a name.
+func (b *bench) claim(name string, value float64) { fmt.Println(b.Add(name, b.series(), value)) }
+
+// note prints what was measured besides the claims.
+func (b *bench) note(format string, arguments ...any) { fmt.Printf(format+"\n", arguments...) }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
 func main() {
 	var b bench
 	brokers := flag.String("brokers", os.Getenv("AMQP_URL"),
@@ -99,7 +110,7 @@ func main() {
 	flag.StringVar(&b.profiles, "profile", "", "folder for a CPU profile of each side of a contest, of its last round")
 	flag.Parse()
 	if b.short {
-		b.messages = min(b.messages, 20_000)
+		b.messages = min(b.messages, 5_000)
 	}
 	if err := b.run(*brokers, *only, *cluster, *tool); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -108,27 +119,18 @@ func main() {
 }
 
 func (b *bench) run(brokers, only, cluster, tool string) error {
-	chosen, err := regexp.Compile(only)
-	if err != nil {
+	chosen, err := claims.Chosen(only, names())
+	if err != nil || len(chosen) == 0 && cluster == "" {
 		return err
 	}
-	text, err := os.ReadFile(page)
+	text, err := os.ReadFile("../" + claims.Page)
 	if err != nil {
 		return fmt.Errorf("cannot read the claims (run bench in the folder integration): %w", err)
 	}
-	b.report = &report{claims: claimsOf(text)}
-	defer func() {
-		fmt.Printf("\n%s\n", b.report)
-		for _, f := range b.figures {
-			fmt.Println(f)
-		}
-	}()
+	b.Report = &claims.Report{Claims: claims.Of(text, "Claims")}
+	defer b.Print()
 	if cluster != "" {
 		return measureRestart(b, cluster, tool)
-	}
-	matches := func(q question) bool { return chosen.MatchString(q.name) }
-	if !slices.ContainsFunc(questions, matches) {
-		return fmt.Errorf("no question matches -only %q: the questions are %s", only, strings.Join(names(), ", "))
 	}
 	if brokers == "" {
 		return errors.New("AMQP_URL is not set, and there is no -brokers")
@@ -138,7 +140,7 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 			return err
 		}
 		for _, q := range questions {
-			if !matches(q) {
+			if !slices.Contains(chosen, q.name) {
 				continue
 			}
 			began := time.Now()

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // A startingSide starts an app with many handlers, each with a work queue of its own, all in one group of tiers. It
@@ -26,7 +27,7 @@ type startingSide struct {
 func measureMany(b *bench) error {
 	handlers := b.size(1_000, 20)
 	sides := []*startingSide{{name: "library", start: manyHandlers}, {name: "by hand", start: manyByHand}}
-	seconds, err := alternate(b.turns(3), len(sides), func(i int) (seconds float64, err error) {
+	seconds, err := claims.Alternate(b.turns(3), len(sides), func(i int) (seconds float64, err error) {
 		err = b.in("many", func(uri string) (err error) {
 			seconds, err = sides[i].measure(b, uri, handlers)
 			return err
@@ -38,13 +39,13 @@ func measureMany(b *bench) error {
 	}
 	for i, s := range sides {
 		b.note("%s: %d handlers consume after %s s, with %s MiB of this process; processor time for each: %s µs of "+
-			"this process, %s of the broker", s.name, handlers, spread(seconds[i], "%.2f"), spread(s.memory, "%.1f"),
-			spread(s.process, "%.0f"), spread(s.broker, "%.0f"))
+			"this process, %s of the broker", s.name, handlers, claims.Spread(seconds[i], "%.2f"),
+			claims.Spread(s.memory, "%.1f"), claims.Spread(s.process, "%.0f"), claims.Spread(s.broker, "%.0f"))
 	}
-	all := ratios(seconds[0], seconds[1])
-	b.note("library to by hand: %s", spread(all, "%.2f"))
-	b.claim("start_handlers_1000", median(all))
-	b.claim("start_handlers_1000_memory", median(sides[0].memory))
+	all := claims.Ratios(seconds[0], seconds[1])
+	b.note("library to by hand: %s", claims.Spread(all, "%.2f"))
+	b.claim("start_handlers_1000", claims.Median(all))
+	b.claim("start_handlers_1000_memory", claims.Median(sides[0].memory))
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // A millionPlan has tiers such that all messages wait at the same time, and are due at about the same time: the tiers
@@ -129,10 +130,10 @@ func (side millionSide) measure(b *bench, uri string, plan millionPlan) (rate fl
 	app := mebibytes(ownPeak() - ownIdle)
 	rate = float64(plan.messages-1) / (l.last - l.first).Seconds()
 	b.note("%s: %d messages, published a second %s, drained %s", side.name, plan.messages,
-		digits(float64(plan.messages)/published.Seconds()), digits(rate))
-	b.note("  the broker: %s MiB idle, %s waiting, %s draining, %s µs for each", digits(mebibytes(idle)),
-		digits(mebibytes(waiting)), digits(mebibytes(brokerPeak())), digits(brokerTime))
-	b.note("  this process: %s MiB above idle, %s µs for each", digits(app), digits(ownTime))
+		claims.Digits(float64(plan.messages)/published.Seconds()), claims.Digits(rate))
+	b.note("  the broker: %s MiB idle, %s waiting, %s draining, %s µs for each", claims.Digits(mebibytes(idle)),
+		claims.Digits(mebibytes(waiting)), claims.Digits(mebibytes(brokerPeak())), claims.Digits(brokerTime))
+	b.note("  this process: %s MiB above idle, %s µs for each", claims.Digits(app), claims.Digits(ownTime))
 	if side.reads {
 		b.claim("million_app_memory", app)
 		b.claim("million_lost", float64(l.left))

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // A contender publishes one message, and waits until it is routed and confirmed. All callers call it at once.
@@ -35,7 +36,7 @@ func measurePublish(b *bench) error {
 		{"watermill_amqp_pool16_16", watermillAMQP(16), 16},
 	} {
 		sides := []contender{own, c.against}
-		rates, err := alternate(b.turns(15), 2, func(side int) (rate float64, err error) {
+		rates, err := claims.Alternate(b.turns(15), 2, func(side int) (rate float64, err error) {
 			err = b.in("publish", func(uri string) error {
 				rate, err = sides[side].measure(uri, c.callers, time.Duration(b.size(1000, 300))*time.Millisecond)
 				return err
@@ -45,10 +46,10 @@ func measurePublish(b *bench) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.claim, err)
 		}
-		all := ratios(rates[0], rates[1])
-		b.note("%s: %s messages a second against %s, ratio %s", c.claim, spread(rates[0], "%.0f"),
-			spread(rates[1], "%.0f"), spread(all, "%.2f"))
-		b.claim(c.claim, median(all))
+		all := claims.Ratios(rates[0], rates[1])
+		b.note("%s: %s messages a second against %s, ratio %s", c.claim, claims.Spread(rates[0], "%.0f"),
+			claims.Spread(rates[1], "%.0f"), claims.Spread(all, "%.2f"))
+		b.claim(c.claim, claims.Median(all))
 	}
 	return nil
 }

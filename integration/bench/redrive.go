@@ -19,12 +19,13 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // measureRedrive measures how many letters a second a redrive sends, and the most memory that wmretry needs.
 func measureRedrive(b *bench) error {
 	all := b.size(100_000, 4_000)
-	rates, err := alternate(b.turns(3), 1, func(int) (rate float64, err error) {
+	rates, err := claims.Alternate(b.turns(3), 1, func(int) (rate float64, err error) {
 		err = b.withLetters(all/2, func(uri string) error {
 			begun := time.Now()
 			done, err := redrive(uri, deadletter.QueueOf(work))
@@ -39,8 +40,8 @@ func measureRedrive(b *bench) error {
 	if err != nil {
 		return err
 	}
-	b.note("%d letters of 1 KiB, redriven a second: %s", all/2, spread(rates[0], "%.0f"))
-	b.claim("redrive_rate", median(rates[0]))
+	b.note("%d letters of 1 KiB, redriven a second: %s", all/2, claims.Spread(rates[0], "%.0f"))
+	b.claim("redrive_rate", claims.Median(rates[0]))
 	return b.measureMemory(all)
 }
 
@@ -122,7 +123,7 @@ func (b *bench) measureMemory(n int) error {
 				return fmt.Errorf("wmretry dead %s: %w\n%s", name, err, &problems)
 			}
 			most := mebibytes(resident())
-			b.note("wmretry dead %s of %d letters: %s MiB, took %v", name, n, digits(most),
+			b.note("wmretry dead %s of %d letters: %s MiB, took %v", name, n, claims.Digits(most),
 				time.Since(begun).Round(time.Millisecond))
 			highest = max(highest, most)
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const (
@@ -55,7 +56,7 @@ func measureRestart(b *bench, members, tool string) error {
 		err := b.in("restart", func(uri string) error {
 			late, missing, err := c.restartAll(uri[strings.LastIndex(uri, "/"):], side.stop)
 			if err == nil {
-				b.claim(side.claim, milliseconds(percentile(late, 0.99)))
+				b.claim(side.claim, milliseconds(claims.Percentile(late, 0.99)))
 			}
 			lost += missing
 			return err

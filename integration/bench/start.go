@@ -13,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // startTiers are those of each handler.
@@ -96,7 +97,7 @@ func measureStart(b *bench) error {
 				last = max(last, i.consuming)
 			}
 			b.note("%s: %d instances with %d handlers, %s µs of the broker for each", l.name, instances, topics,
-				digits(ofBroker))
+				claims.Digits(ofBroker))
 			b.claim("start_declarations_"+l.name, float64(most))
 			b.claim("start_consuming_"+l.name, last.Seconds())
 			return allConsume(uri, instances, topics)

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
@@ -40,7 +41,7 @@ func measureSuccess(b *bench) error {
 		return err
 	}
 	calls := b.size(1_000_000, 10_000)
-	took, err := alternate(b.turns(15), len(all), func(i int) (float64, error) {
+	took, err := claims.Alternate(b.turns(15), len(all), func(i int) (float64, error) {
 		msg := newMessage()
 		begin := time.Now()
 		for range calls {
@@ -58,9 +59,9 @@ func measureSuccess(b *bench) error {
 		}
 		msg := newMessage()
 		allocations[i] = testing.AllocsPerRun(1000, func() { _, _ = w.h(msg) })
-		b.note("%s: %s ns over the bare handler, %v allocations", w.name, spread(over[i], "%.0f"), allocations[i])
+		b.note("%s: %s ns over the bare handler, %v allocations", w.name, claims.Spread(over[i], "%.0f"), allocations[i])
 	}
-	b.claim("success_overhead", median(ratios(over[1], over[2])))
+	b.claim("success_overhead", claims.Median(claims.Ratios(over[1], over[2])))
 	b.claim("success_allocations", allocations[1])
 	b.claim("observe_success_allocations", allocations[3]-allocations[1])
 	return nil

@@ -69,6 +69,12 @@ func (p *Process) Stop() {
 	})
 }
 
+// Kill ends the process as a crash does, and keeps its folder: Run can start it again there.
+func (p *Process) Kill() {
+	_ = syscall.Kill(-p.command.Process.Pid, syscall.SIGKILL)
+	<-p.Ended
+}
+
 // Explain stops the server and adds the end of its output to an error.
 func (p *Process) Explain(server string, cause error) error {
 	output, _ := os.ReadFile(filepath.Join(p.folder, "output"))

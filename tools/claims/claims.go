@@ -1,0 +1,198 @@
+// Package claims is what the programs of `make bench` have in common: the claims of docs/benchmarks.md, their figures,
+// and what figures are computed with.
+package claims
+
+import (
+	"fmt"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Page is the path of the claims, from the root of the repository.
+const Page = "docs/benchmarks.md"
+
+// A Claim compares a figure with its target. Name, What and Bound are texts of the page.
+type Claim struct {
+	Name, What, Bound string
+	least             bool // the target is a lower bound, else an upper one
+	target            float64
+	unit              string
+}
+
+var row = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (.*?) \\| ((?:at (least|most) )?([0-9.]+)(?: ([^ |]+))?) \\|")
+
+// Of returns the claims of a page below a heading of the second level, in their order.
+func Of(page []byte, heading string) (all []Claim) {
+	for _, match := range row.FindAllStringSubmatch(Section(page, heading), -1) {
+		target, _ := strconv.ParseFloat(match[5], 64)
+		all = append(all, Claim{match[1], match[2], match[3], match[4] == "least", target, match[6]})
+	}
+	return all
+}
+
+// Section returns the text below a heading of the second level.
+func Section(page []byte, heading string) string {
+	_, text, _ := strings.Cut(string(page), "\n## "+heading+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	return text
+}
+
+// A Report has the figures of a run.
+type Report struct {
+	Claims  []Claim
+	Figures []Figure
+}
+
+// A Figure is what was measured for a claim. Its Series is the title of its column.
+type Figure struct {
+	Claim
+	Series string
+	Value  float64
+	Beside string // what is printed beside the value
+}
+
+// Add adds a figure to the claim of a name, which must be on the page.
+func (r *Report) Add(name, series string, value float64, beside ...string) Figure {
+	i := slices.IndexFunc(r.Claims, func(c Claim) bool { return c.Name == name })
+	if i < 0 {
+		panic(Page + " has no claim " + name)
+	}
+	f := Figure{r.Claims[i], series, value, strings.Join(beside, ", ")}
+	r.Figures = append(r.Figures, f)
+	return f
+}
+
+func (f Figure) verdict() string {
+	if f.least && f.Value >= f.target || !f.least && f.Value <= f.target {
+		return "ok"
+	}
+	return "missed"
+}
+
+func (f Figure) String() string {
+	text := fmt.Sprintf("claim %s@%s measured=%s%s target=%s%s %s",
+		f.Name, f.Series, Digits(f.Value), f.unit, Digits(f.target), f.unit, f.verdict())
+	if f.Beside != "" {
+		text += " (" + f.Beside + ")"
+	}
+	return text
+}
+
+// String has a row for each claim that was measured, with a column for each series, and the names of the others.
+func (r *Report) String() string {
+	head := "| claim | what it is | target |"
+	var series, lacks []string
+	for _, f := range r.Figures {
+		if !slices.Contains(series, f.Series) {
+			series = append(series, f.Series)
+			head += " " + f.Series + " |"
+		}
+	}
+	text := fmt.Sprintf("%s, %d processors, %s.\n\n%s\n|%s\n", time.Now().Format(time.DateOnly), runtime.NumCPU(),
+		runtime.Version(), head, strings.Repeat("---|", 3+len(series)))
+	for _, c := range r.Claims {
+		cells, measured := fmt.Sprintf("| `%s` | %s | %s |", c.Name, c.What, c.Bound), false
+		for _, s := range series {
+			cell := ""
+			for _, f := range r.Figures {
+				if f.Name == c.Name && f.Series == s {
+					measured = true
+					cell = strings.TrimSpace(Digits(f.Value) + " " + f.unit)
+					if f.Beside != "" {
+						cell += ", " + f.Beside
+					}
+					cell = strings.TrimSuffix(cell+": "+f.verdict(), ": ok")
+				}
+			}
+			cells += " " + cell + " |"
+		}
+		if measured {
+			text += cells + "\n"
+		} else {
+			lacks = append(lacks, c.Name)
+		}
+	}
+	return text + "\nnot measured: " + strings.Join(lacks, " ") + "\n"
+}
+
+// Print prints the report, and a line for each figure.
+func (r *Report) Print() {
+	fmt.Printf("\n%s\n", r)
+	for _, f := range r.Figures {
+		fmt.Println(f)
+	}
+}
+
+// Backend is how the names of the questions about other Pub/Subs begin. The others are about RabbitMQ.
+const Backend = "backend-"
+
+// Chosen returns the questions of a program that a regular expression matches: all where it is empty. Both programs get
+// the same one. That it matches nothing is an error in the program that it is for.
+func Chosen(only string, questions []string) (chosen []string, err error) {
+	expression, err := regexp.Compile(only)
+	if err != nil {
+		return nil, err
+	}
+	for _, q := range questions {
+		if expression.MatchString(q) {
+			chosen = append(chosen, q)
+		}
+	}
+	if ours := strings.HasPrefix(questions[0], Backend); len(chosen) == 0 && ours == strings.Contains(only, Backend) {
+		return nil, fmt.Errorf("no question matches -only %q: the questions are %s; those about other Pub/Subs "+
+			"begin with %s", only, strings.Join(questions, ", "), Backend)
+	}
+	return chosen, nil
+}
+
+// Digits formats a figure with three digits, or all before the point.
+func Digits(value float64) string {
+	if value >= 1000 {
+		return fmt.Sprintf("%.0f", value)
+	}
+	return fmt.Sprintf("%.3g", value)
+}
+
+// Percentile sorts the values.
+func Percentile[T float64 | time.Duration](values []T, p float64) T {
+	slices.Sort(values)
+	return values[min(int(p*float64(len(values))), len(values)-1)]
+}
+
+// Median of the values.
+func Median(values []float64) float64 { return Percentile(slices.Clone(values), 0.5) }
+
+// Spread is the median, and the lowest and the highest value.
+func Spread(values []float64, format string) string {
+	return fmt.Sprintf(format+" ("+format+" to "+format+")", Median(values), slices.Min(values), slices.Max(values))
+}
+
+// Ratios divides the values of two sides, round by round.
+func Ratios(ours, theirs []float64) []float64 {
+	all := make([]float64, len(ours))
+	for round := range all {
+		all[round] = ours[round] / theirs[round]
+	}
+	return all
+}
+
+// Alternate measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is
+// first in each round. It returns the figures of each side by round.
+func Alternate(rounds, sides int, measure func(side int) (float64, error)) ([][]float64, error) {
+	all := make([][]float64, sides)
+	for round := range rounds {
+		for i := range sides {
+			side := (i + round) % sides
+			value, err := measure(side)
+			if err != nil {
+				return nil, err
+			}
+			all[side] = append(all[side], value)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,47 @@
+package claims
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReportHasAColumnForEachSeries(t *testing.T) {
+	t.Parallel()
+	page := []byte("# Benchmarks\n\n| `make bench` | not a claim |\n\n## Claims\n\n" +
+		"| `late` | how late | at most 50 ms | 4 ms |\n| `rate` | how many | at least 20 | |\n| `lost` | none | 0 | |\n" +
+		"\n## Others\n\n| `early` | none | 0 | |\n")
+	require.Len(t, Of(page, "Others"), 1)
+	r := &Report{Claims: Of(page, "Claims")}
+	for _, series := range []string{"4.0", "4.3"} {
+		r.Add("late", series, 1234.5)
+		r.Add("rate", series, 47.25, "0.5 of by hand")
+	}
+	require.Equal(t, "claim late@4.0 measured=1234ms target=50ms missed", r.Figures[0].String())
+	require.Equal(t, "claim rate@4.3 measured=47.2 target=20 ok (0.5 of by hand)", r.Figures[3].String())
+	assert.Contains(t, r.String(), "\n| claim | what it is | target | 4.0 | 4.3 |\n|---|---|---|---|---|\n"+
+		"| `late` | how late | at most 50 ms | 1234 ms: missed | 1234 ms: missed |\n"+
+		"| `rate` | how many | at least 20 | 47.2, 0.5 of by hand | 47.2, 0.5 of by hand |\n\nnot measured: lost\n")
+	assert.Panics(t, func() { r.Add("early", "4.0", 0) }, "of another program")
+}
+
+func TestOneOfTwoProgramsIsChosen(t *testing.T) {
+	t.Parallel()
+	rabbit, others := []string{"storm", "slow-confirm"}, []string{"backend-redis-rate", "backend-nats-rate"}
+	for only, want := range map[string][2]int{
+		"": {2, 2}, "storm": {1, 0}, "backend-redis": {0, 1}, "storm|backend-": {1, 2},
+	} {
+		for i, questions := range [][]string{rabbit, others} {
+			chosen, err := Chosen(only, questions)
+			require.NoError(t, err, only)
+			assert.Len(t, chosen, want[i], only)
+		}
+	}
+	_, err := Chosen("strom", rabbit)
+	require.ErrorContains(t, err, `"strom": the questions are storm, slow-confirm`)
+	_, err = Chosen("backend-rdeis", others)
+	require.ErrorContains(t, err, "backend-redis-rate")
+	_, err = Chosen("(", rabbit)
+	require.Error(t, err)
+}
