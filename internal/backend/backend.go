@@ -77,9 +77,6 @@ type Source struct {
 	Token     string
 	Name      string // the name of the owner, for errors
 	Subscribe string // how to make a subscriber of this source, for errors
-
-	// MaxWait is how long a message may stay unacknowledged while its handler is paused. 0: Policy.MaxHold.
-	MaxWait time.Duration
 }
 
 // SimulatedMessage is the message of TieredRetry.Simulate.

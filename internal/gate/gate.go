@@ -52,8 +52,6 @@ type Gate struct {
 	begun  bool // a valve has been attached
 	held   int
 	aside  int
-
-	all atomic.Int64 // held and aside
 }
 
 // Watcher belongs to a gate, as a handler's breaker does.
@@ -217,7 +215,6 @@ func (g *Gate) Hold() bool {
 	defer g.mu.Unlock()
 	room := 2*g.held < g.concurrency || g.concurrency == 0
 	g.held++
-	g.all.Add(1)
 	if g.concurrency > 0 && 2*g.held >= g.concurrency {
 		g.set(Holding, 0)
 	}
@@ -229,7 +226,6 @@ func (g *Gate) Release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.held--
-	g.all.Add(-1)
 	if 4*g.held <= g.concurrency {
 		g.set(Holding, None)
 	}
@@ -244,7 +240,6 @@ func (g *Gate) SetAside() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.aside++
-	g.all.Add(1)
 	return g.aside <= max(g.concurrency, leastAside)
 }
 
@@ -253,8 +248,11 @@ func (g *Gate) TakeBack() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.aside--
-	g.all.Add(-1)
 }
 
-// Held is how many messages are held, those that are set aside included. It costs one atomic load.
-func (g *Gate) Held() int { return int(g.all.Load()) }
+// Held is how many messages are held, those that are set aside included.
+func (g *Gate) Held() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.held + g.aside
+}

@@ -4,6 +4,8 @@ package msgctx
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -29,17 +31,41 @@ type Subscription struct {
 	// more, as a failure.
 	Renacked bool
 
+	// Redelivers states that the backend delivers a message again, perhaps to this process, after it has ended the
+	// message's context. The failure of a call that goes on meanwhile is kept for that delivery.
+	Redelivers bool
+
 	// Gate limits the handler. Nil: nothing limits it.
 	Gate *gate.Gate
 
 	claimed atomic.Bool
+	mu      sync.Mutex
+	claim   chan struct{} // closed by Claim; nil: nothing waits for it
 }
 
 // Claim records that a retry middleware gets the messages.
 func (s *Subscription) Claim() {
-	if !s.claimed.Load() { // a store on every message would slow down the handlers of other processors
-		s.claimed.Store(true)
+	if s.claimed.Load() { // a store on every message would slow down the handlers of other processors
+		return
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.claimed.Swap(true) && s.claim != nil {
+		close(s.claim)
+	}
+}
+
+// AwaitClaim returns a channel that is closed when a retry middleware gets a message.
+func (s *Subscription) AwaitClaim() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.claim == nil {
+		s.claim = make(chan struct{})
+		if s.claimed.Load() {
+			close(s.claim)
+		}
+	}
+	return s.claim
 }
 
 // Claimed reports whether a retry middleware has got a message.
@@ -60,9 +86,10 @@ type Delivery struct {
 
 // The states of a Delivery.
 const (
-	waiting  = iota // its handler has not been called, or has failed
-	called          // the handler runs
-	returned        // the handler has returned without an error
+	waiting   = iota // its handler has not been called, or has failed
+	called           // the handler runs
+	duplicate        // the handler is not called, because the message was handled before
+	returned         // the handler has returned without an error
 )
 
 // Value implements context.Context.
@@ -77,6 +104,20 @@ func (d *Delivery) Value(key any) any {
 func (d *Delivery) Called()   { d.state.Store(called) }
 func (d *Delivery) Returned() { d.state.Store(returned) }
 func (d *Delivery) Failed()   { d.state.Store(waiting) }
+
+// Inside reports whether a retry middleware has called what asks.
+func (d *Delivery) Inside() bool {
+	state := d.state.Load()
+	return state == called || state == duplicate
+}
+
+// Repeat records that the message was handled before, and Repeated reports it, until Returned or Failed.
+func (d *Delivery) Repeat()        { d.state.CompareAndSwap(called, duplicate) }
+func (d *Delivery) Repeated() bool { return d.state.Load() == duplicate }
+
+// ErrFirstRuns is wrapped by the failure of a message of which another delivery is being handled at the same time. It
+// counts no failure.
+var ErrFirstRuns = errors.New("another delivery of the message is still being handled")
 
 // Processed reports whether the handler has returned without an error. If the message is nacked then, what failed was
 // outside of the retry middleware: for example the router could not publish what the handler had produced.

@@ -16,7 +16,18 @@ func TestSubscriptionOfAMessage(t *testing.T) {
 	msg.SetContext(msgctx.NewContext(t.Context(), b))
 	assert.Same(t, b, msgctx.Lookup(msg).Subscription)
 	assert.False(t, b.Claimed())
+	before := b.AwaitClaim()
+	select {
+	case <-before:
+		assert.Fail(t, "no middleware has got a message")
+	default:
+	}
 	b.Claim()
 	b.Claim()
 	assert.True(t, b.Claimed())
+	<-before
+	<-b.AwaitClaim()
+	b = &msgctx.Subscription{}
+	b.Claim()
+	<-b.AwaitClaim()
 }

@@ -39,9 +39,11 @@ var Letters = [...]struct {
 	{'w', delayedFor}, {'s', Snoozes}, {'p', Traceparent},
 }
 
-// HopDueAt is the key for the end of the message's present hop, on tiers of several hops of a relay. It is removed when
-// the message leaves its tier.
-const HopDueAt = "retry_hop_due_at"
+// What a relay writes on a message for the time on a tier. It is removed when the message leaves its tier.
+const (
+	LeaveAt  = "retry_leave_at"  // when it leaves this tier, where it is due later
+	ReturnTo = "retry_return_to" // the key of its return topic, where that is not the handler's name
+)
 
 // Redriven is the key of the history of a message that was redriven. It is no part of the failure record: the message
 // has it while it is handled again, and its next dead letter has it too. Handlers do not pass it on.

@@ -100,23 +100,22 @@ func (c *core) room(to place) publisher.Room {
 
 func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	msg := c.Message
-	one := []publisher.Message{{
+	m := publisher.Message{
 		Context: msg.Context(), Exchange: to.exchange, RoutingKey: to.key, UUID: msg.UUID,
 		Room: p.core.room(to), Suspect: c.Suspect,
-	}}
-	m := &one[0]
+	}
 	var err error
 	if m.Publishing, err = p.marshaler.Marshal(msg); err != nil {
 		return m.Failure(publish.ErrRefused, err)
 	}
-	excess, err := p.connection.Excess(m)
+	excess, err := p.connection.Excess(&m)
 	if err != nil {
 		return err
 	}
 	if excess > 0 {
 		headers.Shrink(&m.Publishing, excess)
 	}
-	err = p.send(one)
+	err = p.connection.SendOne(m)
 	if p.queues == nil || !errors.Is(err, publish.ErrUnroutable) {
 		return err
 	}
@@ -124,23 +123,14 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	m.Context, cancel = context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
 	defer cancel()
 	redeclare := func(channel *amqp091.Channel) error { return p.core.redeclare(channel, to) }
-	if err := p.queues.Again(m, err, redeclare); err != nil {
+	if err := p.queues.Again(&m, err, redeclare); err != nil {
 		return err
 	}
 	if m.Suspect == nil {
 		m.Suspect = &atomic.Bool{}
 	}
 	m.Suspect.Store(m.Suspect.Load() || publisher.NoExchange(err))
-	return p.send(one)
-}
-
-// send is SendOne without another copy of the message on the stack.
-func (p copies) send(one []publisher.Message) error {
-	failures, err := p.connection.Send(one...)
-	if failures != nil {
-		return failures[0]
-	}
-	return err
+	return p.connection.SendOne(m)
 }
 
 // join returns nil where no message has failed, and the error of a single one as it is.

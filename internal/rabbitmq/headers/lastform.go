@@ -21,12 +21,11 @@ const (
 	maxMessageID = 255 // bytes of a short string
 )
 
-// lastForm makes of a dead letter the form that is published when the whole one is refused for good: body, UUID and
+// lastForm returns the form of a dead letter that is published when the whole one is refused for good: body, UUID and
 // failure record. A raw one stays raw. off names the properties and headers that are left off, and why. The UUID is
 // where the app's marshaler has written it: in the property message-id, or in a header that is no metadata.
-func lastForm(publishing *amqp091.Publishing, msg *message.Message, why string) (off string) {
-	whole := *publishing
-	last := amqp091.Publishing{Headers: amqp091.Table{}, Body: whole.Body, DeliveryMode: amqp091.Persistent}
+func lastForm(whole amqp091.Publishing, msg *message.Message, why string) (last amqp091.Publishing, off string) {
+	last = amqp091.Publishing{Headers: amqp091.Table{}, Body: whole.Body, DeliveryMode: amqp091.Persistent}
 	uuid, written := msg.UUID, msg.UUID == ""
 	if uuid != "" && len(uuid) <= maxMessageID && whole.MessageId == uuid {
 		last.MessageId, whole.MessageId = uuid, ""
@@ -57,8 +56,7 @@ func lastForm(publishing *amqp091.Publishing, msg *message.Message, why string) 
 	}
 	off = strings.ToValidUTF8(off[:min(len(off), maxLeftOff)], "")
 	last.Headers[recordkey.LeftOff] = off
-	*publishing = last
-	return off
+	return last, off
 }
 
 // propertiesIn returns the names of the properties that a publishing has.

@@ -237,9 +237,9 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 		return key != recordkey.Properties && (dead || value == "" || fieldOf(key) < 0)
 	}
 	if m.uuidKey != "" && !p.Raw {
-		publishing.Body, publishing.Headers = msg.Payload, m.writePlain(msg, rest)
-	} else if rawReason, err = m.write(&publishing, msg, p.Raw, dead, rest); err != nil {
-		return amqp091.Publishing{}, err
+		publishing = m.writePlain(msg, rest)
+	} else if publishing, rawReason, err = m.write(msg, p.Raw, dead, rest); err != nil {
+		return publishing, err
 	}
 	headers := publishing.Headers
 	p.apply(&publishing)
@@ -265,16 +265,18 @@ func (m *marshaler) Marshal(msg *message.Message) (publishing amqp091.Publishing
 	}
 	unfit.Move(&publishing, as, "")
 	if why := msg.Metadata[recordkey.LeftOff]; dead && why != "" {
-		msg.Metadata[recordkey.LeftOff] = lastForm(&publishing, msg, why) // the middleware logs it
+		var off string
+		publishing, off = lastForm(publishing, msg, why)
+		msg.Metadata[recordkey.LeftOff] = off // the middleware logs it
 	}
 	return publishing, nil
 }
 
-// write sets the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal is
-// raw, and rawReason is why.
+// write returns the publishing of the app's marshaler, with a copy of its headers. A dead letter that it cannot marshal
+// is raw, and rawReason is why.
 func (m *marshaler) write(
-	publishing *amqp091.Publishing, msg *message.Message, raw, dead bool, rest func(key, value string) bool,
-) (rawReason string, err error) {
+	msg *message.Message, raw, dead bool, rest func(key, value string) bool,
+) (publishing amqp091.Publishing, rawReason string, err error) {
 	plain := &message.Message{UUID: msg.UUID, Payload: msg.Payload, Metadata: message.Metadata{}}
 	plain.SetContext(msg.Context())
 	for key, value := range msg.Metadata {
@@ -283,12 +285,12 @@ func (m *marshaler) write(
 		}
 	}
 	if raw { // the app's marshaler could not read the payload: it would encode what is encoded already
-		*publishing = rawPublishing(plain)
-	} else if *publishing, err = m.marshal(plain); err != nil {
+		publishing = rawPublishing(plain)
+	} else if publishing, err = m.marshal(plain); err != nil {
 		if !dead || !isLasting(err) {
-			return "", err
+			return amqp091.Publishing{}, "", err
 		}
-		*publishing, rawReason = rawPublishing(plain), err.Error()
+		publishing, rawReason = rawPublishing(plain), err.Error()
 		if msg.UUID != "" {
 			publishing.Headers[publisher.UUIDHeader] = msg.UUID
 		}
@@ -304,7 +306,7 @@ func (m *marshaler) write(
 		headers[key] = value
 	}
 	publishing.Headers = headers
-	return rawReason, nil
+	return publishing, rawReason, nil
 }
 
 // moreHeaders is how many headers a copy usually has besides those of the app.

@@ -65,8 +65,8 @@ func (m *marshaler) readPlain(delivery *amqp091.Delivery) *message.Message {
 	return msg
 }
 
-// writePlain returns the headers that an app.Plain makes of the message, without those that a copy must not have.
-func (m *marshaler) writePlain(msg *message.Message, rest func(key, value string) bool) amqp091.Table {
+// writePlain returns what an app.Plain makes of the message, without the headers that a copy must not have.
+func (m *marshaler) writePlain(msg *message.Message, rest func(key, value string) bool) amqp091.Publishing {
 	headers := make(amqp091.Table, moreHeaders)
 	for key, value := range msg.Metadata {
 		if rest(key, value) && !isTransport(key) && !isBroker(key) {
@@ -76,5 +76,5 @@ func (m *marshaler) writePlain(msg *message.Message, rest func(key, value string
 	if _, set := msg.Metadata[m.uuidKey]; set || msg.UUID != "" {
 		headers[m.uuidKey] = msg.UUID
 	}
-	return headers
+	return amqp091.Publishing{Body: msg.Payload, Headers: headers}
 }

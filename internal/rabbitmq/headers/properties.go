@@ -133,9 +133,6 @@ func (p *properties) appendTo(b []byte) []byte {
 }
 
 // decode reads what appendTo wrote. Any other text leaves p empty: the app uses the key for something else.
-// It is not inlined, because Marshal would keep its room on the stack.
-//
-//go:noinline
 func (p *properties) decode(encoded string) {
 	if decoded, err := decodeProperties(encoded); err == nil {
 		*p = decoded

@@ -1,0 +1,287 @@
+// Package inbox is the engine of package inbox. It knows the SQL of PostgreSQL, and no driver.
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/msgbytes"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// DB is a database as a driver has it. It is safe for concurrent use.
+type DB interface {
+	// Begin begins a transaction. The handler gets handle. The end of the context may roll the transaction back.
+	Begin(ctx context.Context) (tx Tx, handle any, err error)
+
+	// Exec executes statements outside of a transaction, and returns how many rows the last one has changed.
+	Exec(ctx context.Context, query string, args ...any) (rows int64, err error)
+}
+
+// Tx is a transaction.
+type Tx interface {
+	Exec(ctx context.Context, query string, args ...any) (rows int64, err error)
+
+	// Bytes returns the only value of the only row.
+	Bytes(ctx context.Context, query string, args ...any) ([]byte, error)
+
+	Commit(ctx context.Context) error
+
+	// Rollback does nothing after Commit.
+	Rollback()
+}
+
+const (
+	// openTimeout bounds what New does in the database.
+	openTimeout = 30 * time.Second
+
+	// sweepInterval is the time between two deletions while there is less than a batch to delete.
+	sweepInterval = time.Minute
+	sweepTimeout  = 10 * time.Second
+)
+
+// Inbox calls a handler once for each message. It is safe for concurrent use.
+type Inbox struct {
+	db     DB
+	config Config
+	sql    statements
+	logger watermill.LoggerAdapter
+	swept  atomic.Int64 // when the last deletion began, in Unix nanoseconds; 0: another one is due
+}
+
+// New looks whether the table is there, and makes it where the app has asked for that.
+func New(db DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	config = config.withDefaults()
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	b := &Inbox{db: db, config: config, sql: statementsOf(config.Table), logger: logger}
+	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+	defer cancel()
+	_, err := db.Exec(ctx, b.sql.look)
+	switch {
+	case err == nil:
+	case !config.CreateTable:
+		return nil, fmt.Errorf("inbox: cannot read the table %s. If it does not exist, or has other columns, apply "+
+			"Schema, or set CreateTable: %w", config.Table, err)
+	default:
+		if _, err := db.Exec(ctx, b.sql.create); err != nil {
+			return nil, fmt.Errorf("inbox: cannot create the table %s: %w", config.Table, err)
+		}
+	}
+	return b, nil
+}
+
+type handleKey struct{}
+
+// Handle returns the transaction of a handler's context, as its driver has it; nil: there is none.
+func Handle(ctx context.Context) any { return ctx.Value(handleKey{}) }
+
+// ErrNoTransaction is the panic of a handler that asks for a transaction that its context does not have.
+var ErrNoTransaction = errors.New("the context has no transaction of this package's Inbox: add its Middleware to the " +
+	"handler, after the retry middleware, and give Tx the context of the message")
+
+var (
+	errOutside = errors.New("inbox: the retry middleware is not outside of the inbox, so a retry would not be seen. " +
+		"Add the retry middleware first: router.AddMiddleware(rabbit.Middleware, box.Middleware)")
+	errNested = errors.New("inbox: the handler has an inbox twice: add its middleware once, to the handler or to the " +
+		"router")
+	errNoID = errors.New("inbox: the message has no UUID, so a second delivery could not be known: let its publisher " +
+		"set one, or use no inbox for this handler")
+)
+
+// key is what no two handled messages have in common.
+type key struct{ consumer, id, redrive string }
+
+func (k key) fields(more watermill.LogFields) watermill.LogFields {
+	return more.Add(watermill.LogFields{"message_uuid": k.id, "consumer": k.consumer})
+}
+
+func (k key) args(more ...any) []any { return append([]any{k.consumer, k.id, k.redrive}, more...) }
+
+// keyOf returns the key of a message. Its consumer is that of its queue, which the handlers of a group share, and which
+// stays when a handler is renamed. A redrive that asks for the handler makes another message of it. Without a queue it is the handler of a topic. It always has the topic: a message
+// that a handler passes on keeps its UUID.
+func keyOf(msg *message.Message, own *msgctx.Delivery) key {
+	history, _ := letters.ReadRedriven(msg.Metadata)
+	k := key{id: msg.UUID, redrive: history.Again}
+	if own != nil && own.Subscription.Queue != "" {
+		k.consumer = own.Subscription.Queue
+		return k
+	}
+	ctx := msg.Context()
+	topic, handler := message.SubscribeTopicFromCtx(ctx), message.HandlerNameFromCtx(ctx)
+	if from, found := msgctx.OriginOf(ctx); found {
+		topic, handler = from.Topic, from.Handler
+	}
+	k.consumer = fmt.Sprintf("%s of %s", handler, topic)
+	return k
+}
+
+// Middleware calls the handler with a transaction in the message's context, unless the message was handled before.
+func (b *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		own := msgctx.Lookup(msg)
+		switch {
+		case own != nil && !own.Inside(), msg.Metadata[msgctx.BuilderKey] != "":
+			return nil, errOutside
+		case Handle(msg.Context()) != nil:
+			return nil, errNested
+		case msg.UUID == "":
+			return nil, backoff.Permanent(errNoID)
+		}
+		return b.handle(h, msg, own)
+	}
+}
+
+func (b *Inbox) handle(
+	h message.HandlerFunc, msg *message.Message, own *msgctx.Delivery,
+) (produced []*message.Message, err error) {
+	ctx, k := msg.Context(), keyOf(msg, own)
+	tx, handle, err := b.db.Begin(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: cannot begin a transaction: %w", err)
+	}
+	defer tx.Rollback() // also where the handler panics or ends its goroutine
+	first, err := b.insert(ctx, tx, k)
+	if err != nil {
+		return nil, err
+	}
+	if !first {
+		return b.repeat(ctx, tx, k, msg, own)
+	}
+	b.warnUnprotected(msg, k)
+	produced, err = call(h, msg, handle)
+	switch {
+	case err != nil:
+		return nil, err
+	case slices.Contains(produced, nil):
+		return nil, retry.ErrNilMessage
+	case nacked(msg): // it comes again, to be handled
+		return produced, nil
+	}
+	if len(produced) > 0 {
+		if _, err := tx.Exec(ctx, b.sql.store, k.args(msgbytes.EncodeAll(produced))...); err != nil {
+			return nil, fmt.Errorf("inbox: cannot store what the handler has produced: %w", err)
+		}
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return nil, fmt.Errorf("inbox: cannot commit: %w", err)
+	}
+	b.sweep(ctx)
+	return produced, nil
+}
+
+// insert inserts the row of a message, and reports whether there was none. While another delivery of the message is
+// handled, the database makes it wait.
+func (b *Inbox) insert(ctx context.Context, tx Tx, k key) (first bool, err error) {
+	wait, cancel := context.WithTimeoutCause(ctx, b.config.Wait, msgctx.ErrFirstRuns)
+	defer cancel()
+	rows, err := tx.Exec(wait, b.sql.insert, k.args()...)
+	switch {
+	case err == nil:
+		return rows > 0, nil
+	case context.Cause(wait) == msgctx.ErrFirstRuns:
+		return false, fmt.Errorf("inbox: no answer of the database within %v: %w", b.config.Wait, msgctx.ErrFirstRuns)
+	default:
+		return false, fmt.Errorf("inbox: cannot write to the table %s: %w", b.config.Table, err)
+	}
+}
+
+// repeat returns what the handler had produced.
+func (b *Inbox) repeat(
+	ctx context.Context, tx Tx, k key, msg *message.Message, own *msgctx.Delivery,
+) ([]*message.Message, error) {
+	stored, err := tx.Bytes(ctx, b.sql.read, k.args()...)
+	if err != nil {
+		return nil, fmt.Errorf("inbox: cannot read what the handler had produced: %w", err)
+	}
+	produced, err := msgbytes.DecodeAll(string(stored))
+	if err != nil {
+		return nil, fmt.Errorf("inbox: cannot read what the handler had produced: %w", err)
+	}
+	if own != nil {
+		own.Repeat()
+	}
+	fields := k.fields(watermill.LogFields{"produced": len(produced)})
+	if history, redriven := letters.ReadRedriven(msg.Metadata); redriven {
+		warning.Log(b.logger, "A redriven message was handled before: its handler is not called, and what it had "+
+			"produced is published again. To handle it once more, publish it with another UUID, or redrive its letters "+
+			"with the option Again", fields.Add(watermill.LogFields{"redriven": history.Times}))
+		return produced, nil
+	}
+	b.logger.Info("The message was handled before: its handler is not called, and what it had produced is published "+
+		"again", fields)
+	return produced, nil
+}
+
+// warnUnprotected warns of a redriven message that may have been handled before the oldest row.
+func (b *Inbox) warnUnprotected(msg *message.Message, k key) {
+	history, _ := letters.ReadRedriven(msg.Metadata)
+	for _, redrive := range history.Redrives {
+		if failed := redrive.FailedAt; !failed.IsZero() && time.Since(failed) > b.config.Retention {
+			warning.Log(b.logger, "A redriven message failed first before the retention of the inbox began: whether it "+
+				"was handled before is not known, its handler is called",
+				k.fields(watermill.LogFields{"failed_at": failed, "retention": b.config.Retention}))
+			return
+		}
+	}
+}
+
+// call calls the handler with the transaction in the message's context. The subscriber may read the context of a
+// message that is settled.
+func call(h message.HandlerFunc, msg *message.Message, handle any) ([]*message.Message, error) {
+	ctx := msg.Context()
+	msg.SetContext(context.WithValue(ctx, handleKey{}, handle))
+	defer func() {
+		if !nacked(msg) && !acked(msg) {
+			msg.SetContext(ctx)
+		}
+	}()
+	return h(msg)
+}
+
+func acked(msg *message.Message) bool  { return isClosed(msg.Acked()) }
+func nacked(msg *message.Message) bool { return isClosed(msg.Nacked()) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// sweep deletes old rows, when that is due. The messages do it: there is nothing that an app has to end, and nothing to
+// delete where there are none.
+func (b *Inbox) sweep(ctx context.Context) {
+	now, last := time.Now().UnixNano(), b.swept.Load()
+	if now-last < int64(sweepInterval) || !b.swept.CompareAndSwap(last, now) {
+		return
+	}
+	bounded, cancel := context.WithTimeout(ctx, sweepTimeout)
+	defer cancel()
+	rows, err := b.db.Exec(bounded, b.sql.sweep, b.config.Retention.Seconds())
+	if err != nil && ctx.Err() == nil { // no line for a shutdown
+		b.logger.Error("Cannot delete old rows of the inbox, they stay", err,
+			watermill.LogFields{"table": b.config.Table})
+	}
+	if rows == batch {
+		b.swept.Store(0) // the next message deletes more
+	}
+}

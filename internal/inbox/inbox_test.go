@@ -1,0 +1,90 @@
+package inbox
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+)
+
+func TestConfigReportsAllFaults(t *testing.T) {
+	t.Parallel()
+	for _, good := range []Config{
+		{}, {Table: "inbox_2"}, {Table: "app.inbox", Retention: 2 * time.Minute, Wait: 1},
+		{Table: strings.Repeat("a", 50)},
+	} {
+		assert.NoError(t, good.Validate(), "%+v", good)
+	}
+	for _, table := range []string{
+		"a b", "a;drop table b", `"a"`, "Inbox", "a.b.c", ".a", "a.", "1a", strings.Repeat("a", 51), "ä", "a\n",
+	} {
+		assert.ErrorContains(t, Config{Table: table}.Validate(), "Config.Table is", "%q", table)
+	}
+	err := Config{Table: "?", Retention: time.Minute, Wait: -1}.Validate()
+	assert.ErrorContains(t, err, "Config.Table is")
+	assert.ErrorContains(t, err, "Config.Retention is 1m0s: it must be at least 2m0s")
+	assert.ErrorContains(t, err, "Config.Wait is -1ns")
+	assert.Error(t, Config{Retention: -time.Hour}.Validate())
+}
+
+func TestSchemaHasTheTable(t *testing.T) {
+	t.Parallel()
+	assert.Contains(t, Schema(""), "CREATE TABLE IF NOT EXISTS watermill_inbox (")
+	assert.Contains(t, Schema("app.orders"), "INDEX IF NOT EXISTS orders_handled_at ON app.orders (")
+}
+
+// inside returns a message as a retry middleware passes it on.
+func inside(s *msgctx.Subscription) *message.Message {
+	msg := message.NewMessageWithContext(msgctx.NewContext(context.Background(), s), "1", nil)
+	msgctx.Lookup(msg).Called()
+	return msg
+}
+
+// What can be seen to be wrong is refused before the database is asked: it has none here.
+func TestWrongWiresAreRefused(t *testing.T) {
+	t.Parallel()
+	b := &Inbox{}
+	for name, row := range map[string]struct {
+		change func(*message.Message)
+		want   error
+	}{
+		"outside of the retry middleware": {func(msg *message.Message) { msgctx.Lookup(msg).Failed() }, errOutside},
+		"outside of that of a builder": {func(msg *message.Message) {
+			msg.SetContext(context.Background())
+			msg.Metadata.Set(msgctx.BuilderKey, "token")
+		}, errOutside},
+		"twice": {func(msg *message.Message) {
+			msg.SetContext(context.WithValue(msg.Context(), handleKey{}, "a transaction"))
+		}, errNested},
+		"without a UUID": {func(msg *message.Message) { msg.UUID = "" }, errNoID},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			msg := inside(&msgctx.Subscription{})
+			row.change(msg)
+			_, err := b.Middleware(func(*message.Message) ([]*message.Message, error) {
+				require.Fail(t, "the handler was called")
+				return nil, nil
+			})(msg)
+			require.ErrorIs(t, err, row.want)
+			assert.Equal(t, row.want == errNoID, backoff.IsPermanent(err), "no retry brings a UUID")
+		})
+	}
+}
+
+// A message that is passed on to another topic or group keeps its UUID, and is another one for its consumer there.
+func TestKeyHasTheConsumer(t *testing.T) {
+	t.Parallel()
+	queued := inside(&msgctx.Subscription{Queue: "orders_billing"})
+	assert.Equal(t, key{consumer: "orders_billing", id: "1"}, keyOf(queued, msgctx.Lookup(queued)))
+	returned := inside(&msgctx.Subscription{})
+	returned.SetContext(msgctx.WithOrigin(returned.Context(), "orders", "billing"))
+	assert.Equal(t, key{consumer: "billing of orders", id: "1"}, keyOf(returned, msgctx.Lookup(returned)))
+}

@@ -1,0 +1,363 @@
+package inflight_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/inflight"
+)
+
+const lease = 15 * time.Second
+
+var errDown = errors.New("the server is down")
+
+// topic is a Queue in virtual time. The files of the backends are tested on servers.
+type topic struct {
+	mu    sync.Mutex
+	due   map[string]time.Time // by the ID of a message: when it may be taken
+	taken map[string]int       // how often
+	fail  map[string]error     // by the name of a method
+	slow  time.Duration        // of an ack, whose context it ignores
+	calls map[string]int
+	batch int // the largest
+
+	messages int // at the start
+}
+
+func newTopic(messages int) *topic {
+	q := &topic{
+		due: map[string]time.Time{}, taken: map[string]int{}, fail: map[string]error{}, calls: map[string]int{},
+		messages: messages,
+	}
+	for i := range messages {
+		q.due[fmt.Sprintf("%03d", i)] = time.Now()
+	}
+	return q
+}
+
+// enter locks the topic and returns the error of a method.
+func (q *topic) enter(method string) error {
+	q.mu.Lock()
+	q.calls[method]++
+	return q.fail[method]
+}
+
+func (q *topic) broken(method string, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.fail[method] = err
+}
+
+func (q *topic) Take(ctx context.Context, n int) ([]*inflight.Taken, error) {
+	for {
+		found, err := q.take(n)
+		if err != nil || len(found) > 0 {
+			return found, err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (q *topic) take(n int) (found []*inflight.Taken, err error) {
+	err = q.enter("take")
+	defer q.mu.Unlock()
+	for i := 0; err == nil && i < q.messages && len(found) < n; i++ {
+		id := fmt.Sprintf("%03d", i)
+		if due, there := q.due[id]; there && !time.Now().Before(due) {
+			q.due[id] = time.Now().Add(lease)
+			q.taken[id]++
+			found = append(found, &inflight.Taken{ID: id, Message: message.NewMessage(id, nil)})
+		}
+	}
+	return found, err
+}
+
+func (q *topic) Ack(_ context.Context, taken []*inflight.Taken) error {
+	time.Sleep(q.slow)
+	return q.each("ack", taken, func(id string) { delete(q.due, id) })
+}
+
+func (q *topic) Renew(_ context.Context, taken []*inflight.Taken) (lost []*inflight.Taken, err error) {
+	var renewed []string
+	err = q.each("renew", taken, func(id string) {
+		if q.taken[id] == 1 { // the tests have one reader, and another one that takes a message the second time
+			q.due[id] = time.Now().Add(lease)
+			renewed = append(renewed, id)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(taken), func(one *inflight.Taken) bool {
+		return slices.Contains(renewed, one.ID)
+	}), nil
+}
+
+func (q *topic) GiveBack(_ context.Context, taken []*inflight.Taken) error {
+	return q.each("give back", taken, func(id string) { q.due[id] = time.Now() })
+}
+
+func (q *topic) each(method string, taken []*inflight.Taken, do func(id string)) error {
+	err := q.enter(method)
+	defer q.mu.Unlock()
+	q.batch = max(q.batch, len(taken))
+	for _, one := range taken {
+		if _, there := q.due[one.ID]; there && err == nil {
+			do(one.ID)
+		}
+	}
+	return err
+}
+
+func (q *topic) left() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.due)
+}
+
+// free counts the messages that another reader could take now.
+func (q *topic) free() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, due := range q.due {
+		if !time.Now().Before(due) {
+			n++
+		}
+	}
+	return n
+}
+
+func reader(q *topic, concurrency int) *inflight.Reader {
+	return inflight.NewReader(inflight.Config{Queue: q, Name: "orders", Concurrency: concurrency, Lease: lease})
+}
+
+// Several messages are in flight, and those that are settled together are acknowledged together.
+func TestMessagesInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(100)
+		r := reader(q, 8)
+		out := r.Subscribe(t.Context())
+		var got []*message.Message
+		for range 16 { // 8 more are taken ahead
+			got = append(got, <-out)
+		}
+		select {
+		case <-out:
+			require.Fail(t, "more than twice the concurrency")
+		case <-time.After(lease * 10):
+		}
+		for _, msg := range got {
+			msg.Ack()
+		}
+		for range 84 {
+			(<-out).Ack()
+		}
+		synctest.Wait()
+		assert.Zero(t, q.left())
+		for id, n := range q.taken {
+			assert.Equal(t, 1, n, "%s was in flight for ten leases and was delivered once", id)
+		}
+		assert.Greater(t, q.batch, 1)
+		require.NoError(t, r.Close())
+		_, open := <-out
+		assert.False(t, open)
+	})
+}
+
+// With a concurrency of 1, the next message is taken after the ack of the one before.
+func TestOneMessageInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(3)
+		r := reader(q, 1)
+		out := r.Subscribe(t.Context())
+		first := <-out
+		synctest.Wait()
+		assert.Len(t, q.taken, 1)
+		first.Nack()
+		again := <-out
+		assert.Equal(t, first.UUID, again.UUID, "a nack gives the message back")
+		again.Ack()
+		assert.Equal(t, "001", (<-out).UUID)
+		require.NoError(t, r.Close())
+		assert.Equal(t, 2, q.free(), "what was not settled")
+	})
+}
+
+// The end of the subscription gives back what was not delivered, and lets a message in flight be settled.
+func TestEndOfASubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(10)
+		r := reader(q, 4)
+		ctx, end := context.WithCancel(t.Context())
+		out := r.Subscribe(ctx)
+		msg := <-out
+		end()
+		synctest.Wait()
+		_, open := <-out
+		assert.False(t, open)
+		assert.Equal(t, 9, q.free())
+		time.Sleep(2 * lease)
+		require.NoError(t, msg.Context().Err())
+		assert.Equal(t, 9, q.free(), "its lease is renewed")
+		msg.Ack()
+		synctest.Wait()
+		assert.Equal(t, 9, q.left())
+		require.ErrorIs(t, msg.Context().Err(), context.Canceled)
+		require.NoError(t, r.Close())
+	})
+}
+
+// Close ends the contexts of messages in flight, and gives them back.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(2)
+		r := reader(q, 2)
+		out := r.Subscribe(t.Context())
+		acked, running := <-out, <-out
+		acked.Ack()
+		require.NoError(t, r.Close())
+		require.Error(t, running.Context().Err())
+		assert.Equal(t, 1, q.left(), "the ack before Close counts")
+		assert.Equal(t, 1, q.free())
+	})
+}
+
+// A server that does not answer is asked again. A message whose lease ends meanwhile may be with another reader.
+func TestServerThatDoesNotAnswer(t *testing.T) {
+	for _, row := range []struct {
+		method string
+		down   time.Duration
+		taken  int // how often one message is delivered
+	}{
+		{"take", time.Minute, 1}, {"ack", lease / 2, 1}, {"ack", 2 * lease, 3}, {"renew", lease / 2, 1},
+		{"give back", lease / 2, 2},
+	} {
+		t.Run(fmt.Sprint(row.method, row.down), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := newTopic(1)
+				r := reader(q, 2)
+				q.broken(row.method, errDown)
+				out := r.Subscribe(t.Context())
+				time.AfterFunc(row.down, func() { q.broken(row.method, nil) })
+				msg := <-out
+				switch row.method {
+				case "renew":
+					time.Sleep(row.down + lease)
+					require.NoError(t, msg.Context().Err())
+				case "give back":
+					msg.Nack()
+					msg = <-out
+				}
+				msg.Ack()
+				for q.left() > 0 {
+					select {
+					case msg := <-out:
+						msg.Ack()
+					case <-time.After(time.Second):
+					}
+				}
+				require.NoError(t, r.Close())
+				assert.Equal(t, row.taken, q.taken["000"])
+				assert.Less(t, q.calls[row.method], 100, "no hot loop")
+			})
+		})
+	}
+}
+
+// The context of a message ends when its lease is lost, and a nack then takes it from no other reader.
+func TestLeaseThatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(1)
+		r := reader(q, 1)
+		q.broken("renew", errDown)
+		msg := <-r.Subscribe(t.Context())
+		<-msg.Context().Done()
+		q.broken("renew", nil)
+		_, err := q.take(1) // by another reader
+		require.NoError(t, err)
+		msg.Nack()
+		synctest.Wait()
+		assert.Zero(t, q.free())
+		assert.Zero(t, q.calls["give back"])
+		require.NoError(t, r.Close())
+	})
+}
+
+// The context of a message ends when the server tells that another reader has it.
+func TestLeaseThatAnotherReaderHas(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(2)
+		r := reader(q, 2)
+		out := r.Subscribe(t.Context())
+		msg, other := <-out, <-out
+		q.mu.Lock()
+		q.taken[msg.UUID]++
+		q.due[msg.UUID] = time.Now().Add(time.Hour)
+		q.mu.Unlock()
+		time.Sleep(lease/3 + time.Millisecond)
+		require.ErrorIs(t, msg.Context().Err(), context.Canceled)
+		msg.Nack()
+		time.Sleep(lease)
+		synctest.Wait()
+		assert.Zero(t, q.calls["give back"])
+		require.NoError(t, other.Context().Err())
+		other.Ack()
+		require.NoError(t, r.Close())
+	})
+}
+
+// Leases are renewed while the server takes long for an ack.
+func TestSlowAck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(2)
+		q.slow = 3 * lease
+		r := reader(q, 2)
+		out := r.Subscribe(t.Context())
+		msg, other := <-out, <-out
+		msg.Ack()
+		time.Sleep(2 * lease)
+		require.NoError(t, other.Context().Err())
+		assert.Equal(t, 1, q.free(), "the one that is acked")
+		other.Ack()
+		require.NoError(t, r.Close())
+		assert.Zero(t, q.left())
+	})
+}
+
+// A subscription that ends leaves nothing behind, and Close does nothing with it.
+func TestReadersThatEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var readers inflight.Readers
+		left := 0
+		leave := func() error { left++; return errDown }
+		begin := func(ctx context.Context) {
+			out, err := readers.Begin(ctx, inflight.Config{Queue: newTopic(1), Lease: lease}, leave)
+			require.NoError(t, err)
+			(<-out).Ack()
+		}
+		ctx, end := context.WithCancel(t.Context())
+		begin(ctx)
+		end()
+		synctest.Wait()
+		assert.Equal(t, 1, left)
+		begin(t.Context())
+		require.ErrorIs(t, readers.Close(), errDown)
+		assert.Equal(t, 2, left)
+		_, err := readers.Begin(t.Context(), inflight.Config{Queue: newTopic(1), Lease: lease}, leave)
+		require.ErrorIs(t, err, inflight.ErrClosed)
+	})
+}
