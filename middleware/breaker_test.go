@@ -556,6 +556,25 @@ func TestRuleExtendsAPause(t *testing.T) {
 	})
 }
 
+// A duplicate shows nothing about the handler, also where the app judges the errors. It ends neither the probing nor a
+// ramp, and takes no place.
+func TestDuplicatesAreNoSign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := afterAPause(t, 16, func(c *settings) {
+			c.Policy.Breaker.Failed = func(error) bool { return true }
+		})
+		for range 20 {
+			require.NoError(t, b.handle(func(msg *message.Message) ([]*message.Message, error) {
+				return message.Messages{message.NewMessage("2", nil)}, handledBefore(msg)
+			}))
+			require.NoError(t, b.handle(failing(msgctx.ErrFirstRuns)))
+			assert.Equal(t, 1, b.gate.Limit())
+		}
+		require.NoError(t, b.handle(failing(nil)))
+		assert.Equal(t, 2, b.gate.Limit())
+	})
+}
+
 func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker = nil })

@@ -15,6 +15,7 @@ type situation struct {
 	record  retry.Record // as it came; zero where there is none, or where it does not count on this topic
 	origin  origin
 	called  bool          // the handler has been called
+	repeat  bool          // in place of the handler, what it had produced before was returned
 	settled bool          // the handler has acked or nacked the message itself
 	ended   bool          // the subscription has ended, or the backend has taken the message back
 	paused  bool          // the handler was not called, because it is paused
@@ -68,6 +69,8 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 		d.outcome, d.record = retry.GivenBack, s.record
 	case failed:
 		p.decideFailure(&d, s, f, now)
+	case s.repeat:
+		d.outcome, d.record = retry.Duplicate, s.record
 	case s.called && (s.record.Failures > 0 || s.record.Snoozes > 0):
 		d.outcome, d.record = retry.Recovered, s.record
 	case s.called:

@@ -110,6 +110,8 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"succeeds after a requested delay":         {situation{called: true, record: failed(0)}, failure{}, decision{outcome: retry.Processed}},
 		"succeeds, shutdown":                       {situation{called: true, ended: true}, failure{}, decision{outcome: retry.Processed}},
 		"succeeds, acked by the handler":           {situation{called: true, settled: true}, failure{}, decision{outcome: retry.Processed}},
+		"is a duplicate":                           {situation{called: true, repeat: true}, failure{}, decision{outcome: retry.Duplicate}},
+		"is a duplicate after a failure":           {situation{called: true, repeat: true, record: failed(1)}, failure{}, decision{outcome: retry.Duplicate, record: failed(1)}},
 		"fails":                                    {situation{called: true}, because(errDown), decision{outcome: retry.Retried, record: downAt(time.Second), tier: second, delay: time.Second}},
 		"fails a second time":                      {situation{called: true, record: failed(1)}, because(errDown), decision{outcome: retry.Retried, record: copied(2, errDown.Error(), now.Add(time.Minute), ""), tier: minute, delay: time.Minute}},
 		"fails, no retries left":                   {situation{called: true, record: failed(2)}, because(errDown), decision{outcome: retry.DeadLettered, record: copied(3, errDown.Error(), time.Time{}, retry.DeadReasonExhausted)}},
@@ -151,7 +153,7 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 
 // Outcomes are all outcomes.
 var Outcomes = []retry.Outcome{
-	retry.Processed, retry.Recovered, retry.Retried, retry.Snoozed, retry.Parked, retry.DeadLettered, retry.Discarded,
+	retry.Processed, retry.Recovered, retry.Duplicate, retry.Retried, retry.Snoozed, retry.Parked, retry.DeadLettered, retry.Discarded,
 	retry.Held, retry.GivenBack, retry.Settled,
 }
 

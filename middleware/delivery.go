@@ -44,6 +44,8 @@ type delivery struct {
 	safe     bool // the message may be acked: its copy is confirmed, or a rule discards it
 	finished bool // the middleware returns to the router, which settles the message
 
+	call *outlivedCall // nil: its failure is not kept
+
 	breaker *breaker // nil: the handler never pauses
 	ticket  ticket
 	place   *gate.Place // under the limit of a gate; nil: none is needed
@@ -136,8 +138,8 @@ func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err erro
 	}
 }
 
-// readRecord reads the record on the topic. It is a function of its own, as others that a failure calls, because what it
-// needs of the stack is free again when it returns.
+// readRecord reads the record on the topic. It is not inlined: every call of a handler would keep its room on the
+// stack.
 //
 //go:noinline
 func (in *delivery) readRecord() { in.record = recordOn(originOf(in.ctx).topic, in.metadata) }

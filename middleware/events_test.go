@@ -11,12 +11,19 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestObserverSeesEachOutcome brings every outcome about. An observer sees a begin where the handler is called, and the
 // outcome. Its context is in the event, in the copy and in the log lines.
+// handledBefore is what an Inbox does with a duplicate.
+func handledBefore(msg *message.Message) error {
+	msgctx.Lookup(msg).Repeat()
+	return nil
+}
+
 func TestObserverSeesEachOutcome(t *testing.T) {
 	const took = 20 * time.Millisecond
 	second := backoff.Tier(time.Second)
@@ -54,6 +61,9 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 		},
 		"recovery": {record: again, handler: func(*message.Message) error { return nil }, want: []event{
 			{outcome: retry.Recovered, failures: 1, age: time.Minute + took, took: took},
+		}},
+		"duplicate": {record: again, handler: handledBefore, want: []event{
+			{outcome: retry.Duplicate, failures: 1, age: time.Minute + took},
 		}},
 		"failure": {handler: down, want: []event{retried}},
 		"snooze": {record: again, handler: func(*message.Message) error { return errLater }, want: []event{{

@@ -76,7 +76,9 @@ func (t *TieredRetry) reason(err error) (reason string) {
 	return cut(reason, maxReason)
 }
 
-// loggedError is the text of a failure as an error for the log. The error itself may be huge, or panic.
+// logged is the text of a failure as an error for the log. The error itself may be huge, or panic.
+func (f failure) logged() error { return loggedError(f.reason) }
+
 type loggedError string
 
 func (e loggedError) Error() string { return string(e) }

@@ -343,9 +343,19 @@ func TestOrderPoisonQueueInsideTakesFailures(t *testing.T) {
 	poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
 	require.NoError(t, err)
 	tiered, sent := setup(t)
+	const warning = "PoisonQueue inside of the retry middleware"
+	handles(t, tiered.Middleware(poisonQueue(failing(nil))), messageOf(routed))
+	assert.NotContains(t, sent.logs.String(), warning)
 	handles(t, tiered.Middleware(poisonQueue(failing(errDown))), messageOf(routed))
 	assert.Empty(t, sent.copies, "no retry")
-	poison.only(t)
+	redriven := redelivered(routed, poison.only(t))
+	handles(t, tiered.Middleware(poisonQueue(failing(errDown))), messageOf(routed))
+	assert.Equal(t, 1, strings.Count(sent.logs.String(), warning))
+
+	// A letter that was sent back brings the reason of its first failure.
+	tiered, sent = setup(t)
+	handles(t, tiered.Middleware(poisonQueue(failing(nil))), redriven)
+	assert.NotContains(t, sent.logs.String(), warning)
 }
 
 // Outside it gets what the retry middleware gives back: a shutdown poisons a message that has retries left.

@@ -73,11 +73,7 @@ func (t *TieredRetry) enter(in *delivery) bool {
 
 // wait waits as long as the message may stay unacknowledged.
 func (t *TieredRetry) wait(in *delivery, limited *gate.Gate) *gate.Place {
-	longest := t.config.MaxHold
-	if source := t.traits.Source; source != nil && source.MaxWait > 0 {
-		longest = min(longest, source.MaxWait)
-	}
-	ctx, cancel := context.WithTimeout(in.ctx, longest)
+	ctx, cancel := context.WithTimeout(in.ctx, t.config.MaxHold)
 	defer cancel()
 	return limited.Enter(ctx, in.stopping())
 }
@@ -146,6 +142,9 @@ func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
 }
 
 func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
+	if ofFirstDelivery(f.err) {
+		return noSign
+	}
 	sign := f.retried()
 	if t.config.Breaker != nil && t.config.Breaker.Failed != nil {
 		sign = t.isSign(in, f.err)

@@ -58,29 +58,16 @@ func TestMessagesWithoutAGateWaitBeforeTheirHandler(t *testing.T) {
 }
 
 func TestMessageIsGivenBackAfterAWait(t *testing.T) {
-	long := rule(retry.Pause(time.Hour))
-	for name, row := range map[string]struct {
-		change func(*settings)
-		owner  any
-		want   time.Duration
-	}{
-		"MaxHold": {func(c *settings) { c.Policy.MaxHold = 2 * time.Minute }, nil, 2 * time.Minute},
-		"the backend's": {func(c *settings) {
-			c.Source = sourceOf("email")
-			c.Source.MaxWait = 20 * time.Second
-		}, "email", 20 * time.Second},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			b := unbound(t, long, row.change, observing)
-			b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Owner: row.owner})
-			b.outcomes(errDown)
-			begin := time.Now()
-			require.ErrorContains(t, b.handle(notCalled(t)), "the handler is paused")
-			assert.Equal(t, row.want, time.Since(begin))
-			assert.Len(t, b.sent.copies, 1)
-			assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.GivenBack}, b.sent.outcomes())
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		b := unbound(t, rule(retry.Pause(time.Hour)), func(c *settings) { c.Policy.MaxHold = 2 * time.Minute }, observing)
+		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{})
+		b.outcomes(errDown)
+		begin := time.Now()
+		require.ErrorContains(t, b.handle(notCalled(t)), "the handler is paused")
+		assert.Equal(t, 2*time.Minute, time.Since(begin))
+		assert.Len(t, b.sent.copies, 1)
+		assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.GivenBack}, b.sent.outcomes())
+	})
 }
 
 func TestSettledMessageDoesNotWait(t *testing.T) {

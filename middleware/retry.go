@@ -13,11 +13,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -33,7 +35,10 @@ type TieredRetry struct {
 	traits  backend.Traits
 	logger  watermill.LoggerAdapter
 	warned  atomic.Bool // of a deadline that was set outside
+	taken   atomic.Bool // a failure, by a PoisonQueue inside, and that was logged
 	cut     atomic.Bool // a requested delay, and that was logged
+
+	outlived outlived
 
 	pauses         atomic.Bool // handlers may pause, so that they have breakers
 	breakers       atomic.Pointer[breakers]
@@ -104,13 +109,14 @@ func (t *TieredRetry) Dispatch(h message.HandlerFunc) message.HandlerFunc {
 func (t *TieredRetry) handle(
 	h message.HandlerFunc, msg *message.Message, own *msgctx.Delivery, seen *deadlines,
 ) (produced []*message.Message, err error) {
-	var in delivery // a literal would need its room twice
+	var in delivery // a literal would need its room twice on the stack of each call
 	in.msg, in.uuid, in.payload, in.metadata, in.ctx = msg, msg.UUID, msg.Payload, msg.Metadata, msg.Context()
 	in.own, in.deadlines = own, seen
 	if own != nil {
 		in.bound = own.Subscription
 	}
 	defer func() {
+		defer t.outlived.end(&in)
 		in.restore()
 		if in.finished {
 			in.leave()
@@ -175,6 +181,10 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		growStack() // to read a record needs as much
 		in.readRecord()
 	}
+	var outlived error
+	if in.bound != nil && in.bound.Redelivers && in.uuid != "" {
+		outlived = t.outlived.begin(in)
+	}
 	if in.recorded || in.ctx.Err() != nil || t.traits.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
 		t.config.MaxAgeFrom != nil {
 		if done, err := t.arrive(in); done {
@@ -188,9 +198,13 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		in.began = time.Now()
 		t.begin(in)
 	}
+	if outlived != nil {
+		return nil, t.fail(in, outlived)
+	}
 	if in.own != nil {
 		in.own.Called()
 	}
+	poisoned := msg.Metadata[poison.ReasonForPoisonedKey]
 	in.calling = true
 	panicked := panics.Call(func() { produced, err = h(msg) })
 	in.called()
@@ -202,6 +216,10 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	}
 	if err != nil {
 		return nil, t.fail(in, err)
+	}
+	if msg.Metadata[poison.ReasonForPoisonedKey] != poisoned && !t.taken.Swap(true) {
+		warning.Log(t.logger, "Watermill's PoisonQueue inside of the retry middleware has taken a failure: the message "+
+			"has no retry and no failure record. Remove PoisonQueue from the router and the handler", t.fields(in))
 	}
 	t.succeed(in, produced)
 	return produced, nil
@@ -222,12 +240,15 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 	return true, t.settle(in, &s, &f, now)
 }
 
-// succeed records and reports a success, and removes the record of the message from what its handler has produced.
+// succeed records and reports a success, and removes the record of the message from what its handler has produced. A
+// duplicate shows nothing about the handler: the breaker does not count it. What was produced then may have the record
+// of another delivery.
 func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
+	repeat := in.own != nil && in.own.Repeated()
 	if in.own != nil && !settled(in.msg) { // else a nack is the handler's own
 		in.own.Returned()
 	}
-	if in.breaker != nil {
+	if in.breaker != nil && !repeat {
 		t.observeSuccess(in, produced)
 	}
 	if in.observers != nil && len(produced) > 0 {
@@ -237,13 +258,16 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 		now := time.Now()
 		var s situation
 		t.describe(in, &s, true, nil, now)
+		if s.repeat = repeat; repeat {
+			in.took = 0 // the handler was not called
+		}
 		d := t.policy.decide(&s, &failure{}, now)
 		t.report(in, &d, backend.Destination{}, &failure{}, nil)
 	}
-	if in.recorded {
+	if in.recorded || repeat {
 		removeRecord(produced, in.metadata)
 	}
-	if len(produced) > 0 && (in.breaker == nil || !in.breaker.wants(in.ticket, good)) {
+	if len(produced) > 0 && (in.breaker == nil || repeat || !in.breaker.wants(in.ticket, good)) {
 		in.endCall()
 	}
 }
@@ -260,7 +284,8 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	t.describe(in, &s, true, err, now)
 	f := t.failureOf(err)
 	if panicked != nil {
-		t.logPanic(in, &f, panicked)
+		t.logger.Error("Handler panicked", f.logged(),
+			t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
 	}
 	if !s.ended {
 		f.action, f.rule = t.actionFor(&s.record, err)

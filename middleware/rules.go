@@ -6,13 +6,18 @@ import (
 
 	"github.com/sony/gobreaker"
 
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// actionFor returns the action of the first rule that matches, and the rule's name. A circuit breaker of Watermill
-// inside, which is open, is a rule after all others.
+// actionFor returns the action of the first rule that matches, and the rule's name. Another delivery of the message
+// that is being handled is a rule before all others, and a circuit breaker of Watermill inside, which is open, one
+// after them.
 func (t *TieredRetry) actionFor(record *retry.Record, err error) (retry.Action, string) {
+	if ofFirstDelivery(err) {
+		return retry.Snooze(time.Duration(t.policy.tiers[0])), "inbox"
+	}
 	for i := range t.config.Rules {
 		if rule := &t.config.Rules[i]; t.matches(rule, *record, err) {
 			return rule.Then, rule.Name
@@ -32,6 +37,13 @@ func ofOpenBreaker(err error) (open bool) {
 		open = errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests)
 	})
 	return open
+}
+
+// ofFirstDelivery reports whether an Inbox has waited in vain for the end of another delivery of the message. Some
+// errors panic in their Unwrap method.
+func ofFirstDelivery(err error) (first bool) {
+	_ = panics.Call(func() { first = errors.Is(err, msgctx.ErrFirstRuns) })
+	return first
 }
 
 func (t *TieredRetry) matches(rule *retry.Rule, record retry.Record, err error) (matched bool) {

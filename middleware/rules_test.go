@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -315,6 +316,26 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 			assert.Equal(t, handler, record.Handler)
 		})
 	}
+}
+
+// Two deliveries of a message at the same time are no failure, whatever the rules of the app match.
+func TestWaitForTheFirstDeliveryCountsNoFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tiered, sent := setup(t, tiersWait, observing, func(c *settings) {
+			c.Policy.Rules = []retry.Rule{{
+				If: func(retry.Record, error) bool { return true }, Then: retry.DeadLetter("all"),
+			}}
+		})
+		h := failing(fmt.Errorf("inbox: %w", msgctx.ErrFirstRuns))
+		handles(t, tiered.Middleware(h), messageOf(routed))
+		for snooze := range 10 { // more than the schedule has retries
+			assert.Equal(t, []string{"1s"}, rounds(t, routed, tiered, sent, h))
+			record := sent.record(t)
+			assert.Zero(t, record.Failures)
+			assert.Equal(t, snooze+2, record.Snoozes)
+		}
+		assert.Equal(t, "inbox", sent.events[0].Rule)
+	})
 }
 
 // Watermill's CircuitBreaker returns these errors without a call of the handler.

@@ -37,7 +37,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	for {
 		d := t.policy.decide(s, f, now)
 		switch d.outcome {
-		case retry.Processed, retry.Recovered:
+		case retry.Processed, retry.Recovered, retry.Duplicate:
 			return nil
 		case retry.Settled:
 			t.logSettled(in)
@@ -45,6 +45,9 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			return cause
 		case retry.GivenBack:
 			t.report(in, &d, backend.Destination{}, f, cause)
+			if in.takenBack() {
+				t.outlived.keep(in, f.err)
+			}
 			return t.giveBack(in, s, cause)
 		case retry.Discarded:
 			in.safe = true
@@ -90,12 +93,6 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			cause = cmp.Or(cause, err)
 		}
 	}
-}
-
-// logPanic is a function of its own for the stack: see readRecord.
-func (t *TieredRetry) logPanic(in *delivery, f *failure, panicked *retry.PanicError) {
-	t.logger.Error("Handler panicked", loggedError(f.reason),
-		t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
 }
 
 // logCut warns once: a delay that an app requests is meant, and one that a stranger has forged comes again.
@@ -144,8 +141,12 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 			time.Sleep(shutdownPause)
 		}
 	case in.takenBack():
-		t.logger.Error("The message is given back and counts no failure: the time for its ack must be longer than "+
-			"the handler takes", errTakenBack, t.fields(in))
+		counts := "counts no failure"
+		if in.call != nil && in.call.err != nil {
+			counts = "its failure is kept for its next delivery"
+		}
+		t.logger.Error("The message is given back, and "+counts+": the time for its ack must be longer than the "+
+			"handler takes", errTakenBack, t.fields(in))
 	case s.paused:
 		t.logger.Info("The handler is paused, the message is given back and counts no failure", t.fields(in))
 	case !s.unpublished: // a rule

@@ -5,10 +5,9 @@ import (
 )
 
 // Connection is an app's connection to a backend with retries. Connect of packages config, amqp3 and relay
-// returns one, and an App of package retrytest is one: a function that gets the router and a Connection adds the same
-// handlers on every backend, but Concurrency above 1, Prefetch, OrderKey and CloseTimeout are refused by package relay,
-// and Group needs a backend with consumer groups. For two backends make the Options a parameter of that function. A
-// Connection is safe for concurrent use.
+// returns one, those of the modules in backends too, and an App of package retrytest is one: a function that gets the
+// router and a Connection adds the same handlers on every backend. But Prefetch, OrderKey and CloseTimeout are refused
+// by package relay, and Group needs a backend with consumer groups. A Connection is safe for concurrent use.
 type Connection interface {
 	// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At
 	// most one Options can be given. The retry middleware is the handler's first: add the app's other middlewares to
@@ -27,7 +26,7 @@ type Connection interface {
 
 	// Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of
 	// components/cqrs, Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs, and is a part of
-	// topic names on the backends of package relay: each handler of an app needs its own. The subscriber's Close ends
+	// topic names on gochannel: each handler of an app needs its own. The subscriber's Close ends
 	// its subscriptions only.
 	Subscriber(name string, options ...Options) (message.Subscriber, error)
 
@@ -46,8 +45,8 @@ type Connection interface {
 	// Pause does not wait. It returns an error for an unknown name, which lists the names.
 	//
 	// On RabbitMQ the consumer is cancelled, also across a reconnect, and nothing stays unacknowledged. Other Pub/Subs
-	// cannot be told to stop: their next message waits before the handler, is nacked after relay.Config.MaxHop, and
-	// waits again when it is redelivered.
+	// cannot be told to stop: their next message waits before the handler, is nacked after Policy.MaxHold, and waits
+	// again when it is redelivered.
 	Pause(handler string) error
 
 	// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason stays; see

@@ -16,15 +16,14 @@ type Options struct {
 
 	// Group is the consumer group: each group gets every message of a topic, and the handlers of a group share them.
 	// That needs a backend with consumer groups: on gochannel each handler gets every message, with or without a group.
-	// With package relay it is a parameter of NewSubscriber, which makes it the consumer group of the Pub/Sub's
-	// own subscriber. On RabbitMQ the group's queue is named "<topic>_<group>", as
+	// On RabbitMQ the group's queue is named "<topic>_<group>", as
 	// amqp.GenerateQueueNameTopicNameWithSuffix names it, and the app's configuration needs an exchange
-	// (amqp.NewDurablePubSubConfig). The default is none.
+	// (amqp.NewDurablePubSubConfig). The default is that of the connection; on RabbitMQ none.
 	Group string
 
-	// Concurrency is how many calls of the handler run at the same time. The default is 16 on RabbitMQ, where 1 keeps
-	// the order of the queue and 65,535 is the most. Other backends deliver one message at a time for each
-	// subscription, and refuse every other value.
+	// Concurrency is how many calls of the handler run at the same time, at most. The default is 16. 1 keeps the order
+	// of the queue, on gochannel excepted. On RabbitMQ 65,535 is the most. Kafka delivers one message of each partition
+	// at a time: a topic with fewer partitions is a line in the log.
 	Concurrency int
 
 	// Prefetch is how many messages the broker sends ahead of their acks. It bounds the messages in flight: calls, and

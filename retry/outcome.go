@@ -9,6 +9,9 @@ const (
 	Processed Outcome = "processed"
 	// Recovered: Processed, and the message had failed or was snoozed before.
 	Recovered Outcome = "recovered"
+	// Duplicate: the handler was not called, because an Inbox of package inbox has found that the message was handled
+	// before. The messages that were produced then are published again. A builder's messages are Processed instead.
+	Duplicate Outcome = "duplicate"
 	// Retried: the handler failed and retries are left. A copy waits on a tier.
 	Retried Outcome = "retried"
 	// Snoozed: the handler failed, and a rule or a circuit breaker has decided that the failure does not count. A copy

@@ -154,7 +154,8 @@ func (r *Record) writeDelay(metadata message.Metadata) {
 	}
 	until := r.DueAt.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
 	metadata[delay.DelayedUntilKey] = formatTime(until)
-	metadata[delay.DelayedForKey] = max(time.Until(r.DueAt).Round(time.Millisecond), 0).String()
+	wait := (time.Until(r.DueAt) + time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
+	metadata[delay.DelayedForKey] = max(wait, 0).String()
 }
 
 // String returns the fields that are set, as name=value. The names are those of the JSON.

@@ -1,0 +1,202 @@
+package middleware_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const redeliveryLimit = 10 * time.Second
+
+// redelivering is a backend that ends the context of a message after the limit.
+type redelivering struct {
+	*retrymw.TieredRetry
+	t     *testing.T
+	sent  *recorder
+	s     *subscription
+	calls atomic.Int64
+}
+
+func newRedelivering(t *testing.T, change ...func(*settings)) *redelivering {
+	tiered, sent, s, _ := setupBound(t, append(change, observing)...)
+	s.binding.Redelivers = true
+	return &redelivering{TieredRetry: tiered, t: t, sent: sent, s: s}
+}
+
+// deliver delivers a message to a handler that takes some time, and returns what the middleware returns.
+func (r *redelivering) deliver(msg *message.Message, takes time.Duration, failure error) error {
+	own, cancel := context.WithTimeout(routed, redeliveryLimit)
+	defer cancel()
+	msg = msg.Copy()
+	msg.SetContext(r.s.bind(own))
+	_, err := r.Middleware(func(*message.Message) ([]*message.Message, error) {
+		r.calls.Add(1)
+		time.Sleep(takes)
+		return nil, failure
+	})(msg)
+	return err
+}
+
+const tooLong = redeliveryLimit + 2*time.Second
+
+func TestFailureOfACallThatOutlivesItsMessageIsKept(t *testing.T) {
+	for name, row := range map[string]struct {
+		failure error
+		topic   string
+	}{"an error": {errDown, "1s.orders"}, "permanent": {backoff.Permanent(errDown), "dead.orders"}} {
+		bubble(t, name, func(t *testing.T) {
+			r := newRedelivering(t)
+			msg := message.NewMessage("1", []byte("order"))
+			require.ErrorIs(t, r.deliver(msg, tooLong, row.failure), errDown)
+			assert.Empty(t, r.sent.copies)
+
+			began := time.Now()
+			require.NoError(t, r.deliver(msg, tooLong, row.failure))
+			assert.Zero(t, time.Since(began))
+			assert.EqualValues(t, 1, r.calls.Load())
+			assert.Equal(t, row.topic, r.sent.only(t).topic)
+			assert.Equal(t, "1", r.sent.only(t).msg.Metadata[recordkey.Failures])
+			assert.Equal(t, errDown.Error(), r.sent.record(t).Reason)
+			assert.Equal(t, 1, r.sent.logs.lines("its failure is kept for its next delivery"))
+			assert.Equal(t, retry.GivenBack, r.sent.outcomes()[0])
+
+			require.Error(t, r.deliver(msg, tooLong, errDown))
+			assert.EqualValues(t, 2, r.calls.Load(), "a failure is used once")
+		})
+	}
+}
+
+func TestRedeliveryWaitsForTheCallThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRedelivering(t)
+		msg := message.NewMessage("1", []byte("order"))
+		go func() { assert.Error(t, r.deliver(msg, redeliveryLimit+15*time.Second, backoff.Permanent(errDown))) }()
+		time.Sleep(redeliveryLimit + time.Second)
+		require.Error(t, r.deliver(msg, 0, nil), "given back when its own context ends")
+		require.NoError(t, r.deliver(msg, 0, nil))
+		assert.EqualValues(t, 1, r.calls.Load())
+		assert.Equal(t, "dead.orders", r.sent.only(t).topic)
+		synctest.Wait()
+	})
+}
+
+func TestCallThatOutlivesItsMessageAndSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRedelivering(t)
+		msg := message.NewMessage("1", []byte("order"))
+		require.NoError(t, r.deliver(msg, tooLong, nil))
+		require.NoError(t, r.deliver(msg, 0, nil))
+		assert.EqualValues(t, 2, r.calls.Load(), "no acknowledgement was sent")
+		assert.Empty(t, r.sent.copies)
+	})
+}
+
+// Two messages with the same content are handled at the same time.
+func TestCallInTimeDoesNotMakeOthersWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRedelivering(t)
+		msg := message.NewMessage("1", []byte("order"))
+		began := time.Now()
+		var both sync.WaitGroup
+		for range 2 {
+			both.Go(func() { assert.NoError(t, r.deliver(msg, time.Second, errDown)) })
+		}
+		both.Wait()
+		assert.Equal(t, time.Second, time.Since(began))
+		assert.EqualValues(t, 2, r.calls.Load())
+		assert.Len(t, r.sent.copies, 2)
+	})
+}
+
+// What is not the same delivery of the same message is handled.
+func TestKeptFailureIsThatOfTheSameMessage(t *testing.T) {
+	for name, other := range map[string]func(*message.Message){
+		"payload": func(msg *message.Message) { msg.Payload = []byte("another") },
+		"UUID":    func(msg *message.Message) { msg.UUID = "2" },
+		"retry": func(msg *message.Message) {
+			retry.Record{Failures: 1, Topic: topic, Handler: handler}.Write(msg.Metadata)
+		},
+		"redriven": func(msg *message.Message) { msg.Metadata[recordkey.Redriven] = "{}" },
+	} {
+		bubble(t, name, func(t *testing.T) {
+			r := newRedelivering(t)
+			msg := message.NewMessage("1", []byte("order"))
+			require.Error(t, r.deliver(msg, tooLong, errDown))
+			again := msg.Copy()
+			other(again)
+			require.NoError(t, r.deliver(again, 0, nil))
+			assert.EqualValues(t, 2, r.calls.Load())
+			assert.Empty(t, r.sent.copies)
+		})
+	}
+}
+
+func TestFailureIsNotKept(t *testing.T) {
+	for name, row := range map[string]struct {
+		uuid       string
+		redelivers bool
+	}{"without a UUID": {"", true}, "on RabbitMQ": {"1", false}} {
+		bubble(t, name, func(t *testing.T) {
+			r := newRedelivering(t)
+			r.s.binding.Redelivers = row.redelivers
+			msg := message.NewMessage(row.uuid, []byte("order"))
+			for range 2 {
+				require.Error(t, r.deliver(msg, tooLong, errDown))
+			}
+			assert.EqualValues(t, 2, r.calls.Load())
+			assert.Empty(t, r.sent.copies)
+			assert.Equal(t, 2, r.sent.logs.lines("and counts no failure"))
+		})
+	}
+}
+
+func TestOldestFailureIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const kept = 1024
+		r := newRedelivering(t)
+		of := func(n int) *message.Message { return message.NewMessage(fmt.Sprint(n), nil) }
+		for n := range kept + 1 {
+			require.Error(t, r.deliver(of(n), tooLong, errDown))
+			if n == 1 { // it is kept once more, and takes no second place
+				r.sent.fail = until(2*redeliveryLimit, errNoBroker)
+				require.Error(t, r.deliver(of(n), 0, nil))
+				r.sent.fail = nil
+			}
+		}
+		require.NoError(t, r.deliver(of(0), 0, nil))
+		assert.EqualValues(t, kept+2, r.calls.Load())
+		for n := 1; n <= kept; n++ {
+			require.NoError(t, r.deliver(of(n), 0, nil))
+		}
+		assert.EqualValues(t, kept+2, r.calls.Load())
+		assert.Len(t, r.sent.copies, kept)
+	})
+}
+
+// The copy cannot be published before the context ends once more.
+func TestKeptFailureIsKeptAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRedelivering(t)
+		msg := message.NewMessage("1", []byte("order"))
+		require.Error(t, r.deliver(msg, tooLong, errDown))
+		r.sent.fail = until(2*redeliveryLimit, errNoBroker)
+		require.Error(t, r.deliver(msg, 0, nil))
+		require.Error(t, r.deliver(msg, 0, nil))
+		require.NoError(t, r.deliver(msg, 0, nil))
+		assert.EqualValues(t, 1, r.calls.Load())
+		assert.Equal(t, "1s.orders", r.sent.only(t).topic)
+	})
+}
