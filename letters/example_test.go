@@ -6,7 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"maps"
+	"os"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -118,4 +121,30 @@ func ExampleProgress() {
 	fmt.Println(p.PerSecond(), p.Left())
 	// Output:
 	// 2 40s
+}
+
+// A letter of any backend becomes a test. The values of the field email are nowhere in its files.
+func ExampleLetter_GoTest() {
+	letter := failed("order-10", "no account of ann@example.com")
+	letter.Payload = []byte(`{"number": 10, "email": "ann@example.com"}`)
+	test, err := letter.GoTest(letters.GoTestConfig{Name: "billing", Redact: []string{"email"}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	folder, err := os.MkdirTemp("", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	if err := test.Write(folder, false); err != nil { // the folder of the handler, in an app
+		log.Fatal(err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(test.Files)) {
+		fmt.Println(name)
+	}
+	fmt.Println(test.Name, test.Redacted)
+	// Output:
+	// billing_order-10_test.go
+	// testdata/order-10.json
+	// TestBilling_order_10 [email]
 }

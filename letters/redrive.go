@@ -35,6 +35,9 @@ type Redrive struct {
 	By string
 	// Note is for the history of each letter.
 	Note string
+	// Again makes an Inbox of package inbox call the handler once more, where the message was handled with success
+	// before. The default is that it is a duplicate. A handler without an Inbox is called in both cases.
+	Again bool
 	// Progress is called after every change, at most ten times a second, and once at the end. It is never called by
 	// two goroutines at the same time. It must not block.
 	Progress func(Progress)

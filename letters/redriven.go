@@ -21,12 +21,17 @@ const (
 	maxRedrives     = 8       // how many redrives a history keeps
 	maxRedriven     = 1024    // bytes of its JSON
 	maxRedriveField = 128     // bytes of each text in it
+	maxAgain        = 32      // bytes of Again
 )
 
 // Redriven is how often, when and by whom a message was redriven.
 type Redriven struct {
 	Times    int           `json:"times"`    // how often
 	Redrives []PastRedrive `json:"redrives"` // the last 8, the newest at the end; at most 1 KiB as JSON
+
+	// Again is the Run of the last redrive that had Redrive.Again, also where Redrives does not have it any more. An
+	// Inbox of package inbox takes the message for another one than before that redrive.
+	Again string `json:"again,omitzero"`
 }
 
 // PastRedrive is one redrive of a message, and what its dead letter was like before.
@@ -35,6 +40,8 @@ type PastRedrive struct {
 	At         time.Time        `json:"at,omitzero"`          // in UTC
 	By         string           `json:"by,omitzero"`          // who, such as user@host; at most 128 bytes
 	Note       string           `json:"note,omitzero"`        // at most 128 bytes
+	Again      bool             `json:"again,omitzero"`       // it had Redrive.Again
+	FailedAt   time.Time        `json:"failed_at,omitzero"`   // when it failed first, of the record before; in UTC
 	Failures   int              `json:"failures,omitzero"`    // of the record before
 	DeadReason retry.DeadReason `json:"dead_reason,omitzero"` // of the record before
 	Reason     string           `json:"reason,omitzero"`      // of the record before; at most 128 bytes
@@ -57,12 +64,16 @@ func ReadRedriven(metadata message.Metadata) (Redriven, bool) {
 // Add returns the history with one redrive more.
 func (r Redriven) Add(redrive PastRedrive) Redriven {
 	redrive.At = redrive.At.UTC().Truncate(time.Millisecond)
+	redrive.FailedAt = redrive.FailedAt.UTC().Truncate(time.Millisecond)
 	for _, text := range []*string{&redrive.Run, &redrive.By, &redrive.Note, &redrive.Reason,
 		(*string)(&redrive.DeadReason)} {
 		*text = strings.ToValidUTF8((*text)[:min(len(*text), maxRedriveField)], "")
 	}
 	kept := r.Redrives[max(0, len(r.Redrives)-maxRedrives+1):]
-	return Redriven{Times: r.Times + 1, Redrives: append(kept[:len(kept):len(kept)], redrive)}
+	if redrive.Again {
+		r.Again = strings.ToValidUTF8(redrive.Run[:min(len(redrive.Run), maxAgain)], "")
+	}
+	return Redriven{Times: r.Times + 1, Redrives: append(kept[:len(kept):len(kept)], redrive), Again: r.Again}
 }
 
 // Write writes the history into metadata. The oldest redrives that do not fit into 1 KiB are left out.

@@ -56,11 +56,27 @@ func TestRedrivenIsBounded(t *testing.T) {
 	assert.True(t, utf8.ValidString(history.String()))
 
 	hostile := strings.Repeat("\x01", 200) // six bytes each as JSON
-	history = letters.Redriven{}.Add(letters.PastRedrive{Run: hostile, By: hostile, Note: hostile})
+	history = letters.Redriven{}.Add(letters.PastRedrive{Run: hostile, By: hostile, Note: hostile, Again: true})
 	assert.LessOrEqual(t, len(history.String()), 1024)
 	read, found = letters.ReadRedriven(message.Metadata{letters.RedrivenKey: history.String()})
 	assert.True(t, found)
 	assert.Equal(t, 1, read.Times, "the count stays where nothing else fits")
+}
+
+// A redrive that asks for the handler stays known after those that do not, and that have no room for it.
+func TestAgainIsTheLastOne(t *testing.T) {
+	t.Parallel()
+	history := redrivenTimes(1)
+	assert.Empty(t, history.Again)
+	for _, run := range []string{"first", "second"} {
+		history = history.Add(letters.PastRedrive{Run: run, Again: true})
+		for range 20 {
+			history = history.Add(letters.PastRedrive{Run: "other", Note: strings.Repeat("x", 128)})
+		}
+		read, found := letters.ReadRedriven(message.Metadata{letters.RedrivenKey: history.String()})
+		require.True(t, found)
+		assert.Equal(t, run, read.Again)
+	}
 }
 
 // A history is a value: code may keep the old one.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -68,6 +69,10 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			assert.Len(t, s.Attempts(), 1)
 			assert.Nil(t, s.DeadLetter())
 		}},
+		{"handled before", func(msg *message.Message) error {
+			msgctx.Lookup(msg).Repeat()
+			return nil
+		}, func(t *testing.T, s *retrytest.Story) { s.NeverRetried().Duplicate() }},
 		{"processed on the third attempt", failing(errDown, errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).Processed()
 		}},

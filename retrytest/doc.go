@@ -49,6 +49,8 @@
 // The handlers of one topic share its messages, as the handlers of one queue of RabbitMQ do, unless their Options.Group
 // differs. Each group gets every message.
 //
+// [Replay] calls a handler with a dead letter from production.
+//
 // # Differences from production
 //
 // The test runs Watermill's router, the retry middleware, and the app's handlers and middlewares. The Pub/Sub is in

@@ -1,6 +1,7 @@
 package retrytest_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -31,6 +32,7 @@ func (t *exampleT) Errorf(format string, args ...any) {
 	}
 	fmt.Println(strings.Join(lines, "\n"))
 }
+func (t *exampleT) Logf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 func (t *exampleT) end() {
 	for _, fn := range t.cleanups {
 		fn()
@@ -210,4 +212,30 @@ func ExampleApp_Stories() {
 	// order-1
 	// order-2
 	// order-3
+}
+
+// The letter is red as long as the handler returns its error. In a test t is that of the test, and the file one of
+// letters.GoTest or "wmretry dead show --go-test".
+func ExampleReplay() {
+	t := &exampleT{}
+	defer t.end()
+	charge := func(cents int) error {
+		if cents <= 0 {
+			return backoff.Permanent(errors.New("order 10 has no amount"))
+		}
+		return nil
+	}
+	bill := func(msg *message.Message) error {
+		var order struct{ Cents int }
+		if err := json.Unmarshal(msg.Payload, &order); err != nil {
+			return err
+		}
+		return charge(order.Cents)
+	}
+	retrytest.Replay(t, "testdata/order-10.json", bill)
+	charge = func(int) error { return nil } // the bug is repaired
+	retrytest.Replay(t, "testdata/order-10.json", bill)
+	// Output:
+	// retrytest: handler "billing" still fails with "order 10 has no amount" (*errors.errorString): that is the recorded error of letter "order-10"
+	// retrytest: handler "billing" takes letter "order-10" without an error; the recorded error is gone: "order 10 has no amount" (*errors.errorString)
 }

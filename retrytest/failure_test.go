@@ -32,6 +32,7 @@ func (f *failedT) Cleanup(fn func()) { f.cleanups = append(f.cleanups, fn) }
 func (f *failedT) Errorf(format string, args ...any) {
 	_, _ = fmt.Fprintf(&f.text, format+"\n", args...)
 }
+func (f *failedT) Logf(format string, args ...any) { f.Errorf(format, args...) }
 func (f *failedT) Fatalf(format string, args ...any) {
 	f.Errorf(format, args...)
 	f.fatal = true
@@ -115,6 +116,7 @@ func TestAssertionsFail(t *testing.T) {
 			"last outcome\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
 		{"processed", twice, failing(), func(s story) { s.Processed().DeadLettered(retry.DeadReasonPermanent) }, "last outcome\n got: processed\nwant: dead-lettered as permanent\n"},
 		{"not discarded", twice, inTurn(errDown), func(s story) { s.Discarded() }, "last outcome\n got: recovered\nwant: discarded\n"},
+		{"not a duplicate", twice, failing(), func(s story) { s.Duplicate() }, "last outcome\n got: processed\nwant: duplicate\n"},
 		{"snoozed", snoozing, inTurn(errBusy), func(s story) { s.NeverRetried() }, "want: never\n"},
 		{"snoozed once", snoozing, inTurn(errBusy), func(s story) { s.Waited(time.Second, time.Second) }, "waited\n got: 1.001s\nwant: 1s 1s\n"},
 		{"nacked by the router", twice, nacking(nil), func(s story) { s.NeverRetried() }, "retried at\n got: 0s\nwant: never\n"},

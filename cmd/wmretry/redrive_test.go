@@ -30,7 +30,7 @@ func TestRedrive(t *testing.T) {
 	})
 	assert.Equal(t, summary{Total: 20, Done: 1, Other: 19}, redriven(t, 0, "dead", "redrive", q.work, "--dry-run", "--reason", `10\.0\.0\.7:`))
 	assert.Equal(t, 0, q.count(q.work), "a dry run sends nothing")
-	assert.Equal(t, summary{Total: 20, Done: 2, Other: 18}, redriven(t, 0, "dead", "redrive", q.work, "--ids", ids[3]+","+ids[5], "--by", "ann", "--note", "INC-42"))
+	assert.Equal(t, summary{Total: 20, Done: 2, Other: 18}, redriven(t, 0, "dead", "redrive", q.work, "--ids", ids[3]+","+ids[5], "--by", "ann", "--note", "INC-42", "--again"))
 	s := redriven(t, 0, "dead", "redrive", q.work, "--limit", "4")
 	assert.Equal(t, 4, s.Done)
 	r := run(t, 0, "dead", "redrive", q.work)
@@ -51,8 +51,11 @@ func TestRedrive(t *testing.T) {
 		if id := d.Headers[uuidHeader]; id == ids[3] || id == ids[5] {
 			assert.Equal(t, "ann", history.Redrives[0].By)
 			assert.Equal(t, "INC-42", history.Redrives[0].Note)
+			assert.True(t, history.Redrives[0].Again)
+			assert.NotEmpty(t, history.Again)
 		} else {
 			assert.Contains(t, history.Redrives[0].By, "@")
+			assert.Empty(t, history.Again)
 		}
 	}
 	assert.Equal(t, 4, start(t, nil, "dead", "redrive", q.work, "--handler", "absent").wait().code)

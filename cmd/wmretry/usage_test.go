@@ -42,6 +42,10 @@ func TestWrongUse(t *testing.T) {
 			"name of a topology", []string{"topology", "plan", "--queue", "retry.orphans", "--schedule", "1s"},
 			"wmretry: work queue \"retry.orphans\": it has the name of a queue of the retry topology",
 		},
+		{"redaction without a test", []string{"dead", "show", "orders", "order-1", "--redact", "email"}, "need --go-test"},
+		{"test without a name", []string{"dead", "show", "orders", "order-1", "--go-test", ""}, `GoTestConfig.Name is ""`},
+		{"no rules", []string{"dead", "show", "orders", "order-1", "--go-test", "a", "--redact-rules", os.DevNull}, "has no rule"},
+		{"rules of the page", []string{"ui", "--redact-rules", "absent"}, "--redact-rules: open absent"},
 		{"address", []string{"dead", "list", "orders", "--uri", "localhost:5672"}, "it must be like amqp://"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -106,7 +106,8 @@ func NewDiscard(options letters.Discard) *Run {
 // Entry is what the history of a letter has of this run.
 func (r *Run) Entry(record retry.Record) letters.PastRedrive {
 	return letters.PastRedrive{
-		Run: r.ID, At: time.Now(), By: r.Options.By, Note: r.Options.Note,
+		Run: r.ID, At: time.Now(), By: r.Options.By, Note: r.Options.Note, Again: r.Options.Again,
+		FailedAt: record.FirstFailedAt,
 		Failures: record.Failures, DeadReason: record.DeadReason, Reason: record.Reason,
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// The folder backends has the relayletters.Reader of PostgreSQL, NATS JetStream, Redis Streams and Kafka.
+// Letters of each module of folder backends opens the dead letters of its Pub/Sub.
 func ExampleOpen() {
 	var publisher message.Publisher // of the backend, as that of the relay
 	var reader relayletters.Reader  // of the backend
@@ -19,7 +19,7 @@ func ExampleOpen() {
 
 	dead, err := relayletters.Open(relayletters.Config{Publisher: publisher, Reader: reader})
 	check(err)
-	topic := dead.TopicOf("billing") // retry.dead.billing
+	topic := dead.TopicOf("billing", "orders") // retry.dead.billing.orders
 	summary, err := dead.Redrive(ctx, topic, letters.Redrive{Rate: 50, MaxRedead: 0.05})
 	fmt.Println(summary) // also with an error
 	check(err)

@@ -27,7 +27,7 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 	switch {
 	case msg.Metadata[recordkey.DeadReason] != "":
 		letter.Kind, letter.Record = letters.Library, record
-		letter.Target = s.target(topic, letter.Record.Handler)
+		letter.Target = s.topics().ReturnOf(topic)
 	case msg.Metadata[poison.ReasonForPoisonedKey] != "":
 		letter.Kind, letter.Record = letters.Poison, record
 		letter.Record.Reason = msg.Metadata[poison.ReasonForPoisonedKey]
@@ -37,19 +37,10 @@ func (s *Store) letter(topic string, msg *message.Message) *letters.Letter {
 	return letter
 }
 
-// target returns the return topic of a handler. It is empty where the dead letters of that handler are on another
-// topic: every publisher can write a handler's name.
-func (s *Store) target(topic, handler string) string {
-	if handler == "" || s.TopicOf(handler) != topic {
-		return ""
-	}
-	return s.topics().Return(handler)
-}
-
 // ownMetadata is the metadata of the app.
 func ownMetadata(all message.Metadata) message.Metadata {
 	own := maps.Clone(all)
-	for _, key := range append(retry.RecordKeys(), letters.RedrivenKey, recordkey.HopDueAt) {
+	for _, key := range append(retry.RecordKeys(), letters.RedrivenKey) {
 		delete(own, key)
 	}
 	return own
@@ -59,7 +50,6 @@ func ownMetadata(all message.Metadata) message.Metadata {
 // trace.
 func fresh(msg *message.Message, letter *letters.Letter, entry letters.PastRedrive) *message.Message {
 	again := letters.Fresh(msg)
-	delete(again.Metadata, recordkey.HopDueAt)
 	if traceparent := redrive.Traceparent(letter.Record); traceparent != "" {
 		again.Metadata[recordkey.Traceparent] = traceparent
 	}

@@ -25,8 +25,8 @@ type Config struct {
 	// Reader reads the dead-letter topics. Required.
 	Reader Reader
 
-	// Prefix and Separator are those of relay.Config.
-	Prefix, Separator string
+	// Prefix is that of relay.Config.
+	Prefix string
 }
 
 // Validate reports all faults of the configuration in one error.
@@ -36,8 +36,8 @@ func (c Config) Validate() error {
 		faults = append(faults, errors.New("Publisher is nil: set the publisher of the return topics"))
 	}
 	if c.Reader == nil {
-		faults = append(faults, errors.New("Reader is nil: set what reads the backend's topics; the folder "+
-			"backends has it for several"))
+		faults = append(faults, errors.New("Reader is nil: set what reads the backend's topics; the modules of "+
+			"folder backends have it for several"))
 	}
 	return errors.Join(faults...)
 }
@@ -116,13 +116,14 @@ func Open(config Config) (*Store, error) {
 	return s, nil
 }
 
-// TopicOf returns the dead-letter topic of a handler, by default "<Prefix>.dead.<handler>". The letters of the handler
-// "unknown" are those of messages that named no handler.
-func (s *Store) TopicOf(handler string) string { return s.topics().Dead(handler) }
-
-func (s *Store) topics() relaytopic.Names {
-	return relaytopic.Names{Prefix: s.config.Prefix, Separator: s.config.Separator}
+// TopicOf returns the dead-letter topic of a consumer group and its topic, "<Prefix>.dead.<group>.<topic>". Where that
+// is too long, or has characters that not every backend takes, it ends with a hash. The letters of messages that named
+// no handler are in "<Prefix>.dead.unknown".
+func (s *Store) TopicOf(group, topic string) string {
+	return s.topics().Dead(relaytopic.Key(group, topic))
 }
+
+func (s *Store) topics() relaytopic.Names { return relaytopic.Names{Prefix: s.config.Prefix} }
 
 // batch is how many letters are read at once.
 const batch = 100

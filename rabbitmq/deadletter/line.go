@@ -1,47 +1,27 @@
 package deadletter
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 	"unicode/utf8"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/letterline"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// longestText is how many bytes of a body a line also has as text, for readers of the file.
-const longestText = 4096
 
 // maxShortString bounds names and properties: AMQP 0-9-1 sends them as short strings.
 const maxShortString = 255
 
-// exported is a line of JSON. ID, Target, Kind, Record and Text are for readers of the file: parseLine ignores them.
-type exported struct {
-	ID         string         `json:"id"`
-	Queue      string         `json:"queue"`
-	Target     string         `json:"target,omitzero"`
-	Kind       letters.Kind   `json:"kind"`
-	Record     retry.Record   `json:"record"`
-	Exchange   string         `json:"exchange"`
-	RoutingKey string         `json:"routing_key"`
-	Properties map[string]any `json:"properties"`
-	Headers    map[string]any `json:"headers"`
-	Body       []byte         `json:"body"`
-	Text       string         `json:"text,omitzero"`
-}
-
 // appendLine appends a letter as one line of JSON.
 func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error) {
-	table, err := encodeTable("headers", d.Headers, 0)
+	table, err := letterline.Table(d.Headers)
 	if err != nil {
 		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
 	}
@@ -49,7 +29,7 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 	p := publishing(d)
 	for name, property := range texts(&p) {
 		if *property != "" {
-			properties[name] = encodeText(*property)
+			properties[name] = letterline.EncodeText(*property)
 		}
 	}
 	if p.Priority != 0 {
@@ -61,30 +41,15 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 	if !p.Timestamp.IsZero() {
 		properties["timestamp"] = p.Timestamp.Unix()
 	}
-	line, err := json.Marshal(exported{
-		ID: l.ID, Queue: encodeText(l.Queue), Target: l.Target, Kind: l.Kind, Record: l.Record,
-		Exchange:   encodeText(d.Exchange),
-		RoutingKey: encodeText(d.RoutingKey), Properties: properties, Headers: table,
-		Body: append([]byte{}, d.Body...), // an empty one is no null
-		Text: readable(d.Body),
-	})
-	if err != nil {
+	line := letterline.Line{
+		ID: l.ID, Queue: letterline.EncodeText(l.Queue), Target: l.Target, Kind: string(l.Kind), Record: l.Record,
+		Exchange:   letterline.EncodeText(d.Exchange),
+		RoutingKey: letterline.EncodeText(d.RoutingKey), Properties: properties, Headers: table, Body: d.Body,
+	}
+	if b, err = line.Append(b); err != nil {
 		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
 	}
-	return append(append(b, line...), '\n'), nil
-}
-
-// readable returns a body that is a short text, or "".
-func readable(body []byte) string {
-	if len(body) > longestText || !utf8.Valid(body) {
-		return ""
-	}
-	for _, char := range string(body) {
-		if char < ' ' && char != '\t' && char != '\n' && char != '\r' {
-			return ""
-		}
-	}
-	return string(body)
+	return b, nil
 }
 
 // texts returns the properties that are texts, by their names.
@@ -192,26 +157,4 @@ func parseProperties(at string, raw json.RawMessage, d *amqp091.Delivery) error 
 	d.ReplyTo, d.Expiration, d.MessageId = p.ReplyTo, p.Expiration, p.MessageId
 	d.Type, d.UserId, d.AppId = p.Type, p.UserId, p.AppId
 	return nil
-}
-
-// base64Prefix begins a text that is not valid UTF-8, and so cannot be a text of JSON.
-const base64Prefix = "base64:"
-
-func encodeText(text string) string {
-	if utf8.ValidString(text) && !strings.HasPrefix(text, base64Prefix) {
-		return text
-	}
-	return base64Prefix + base64.StdEncoding.EncodeToString([]byte(text))
-}
-
-func decodeText(at, text string) (string, error) {
-	encoded, found := strings.CutPrefix(text, base64Prefix)
-	if !found {
-		return text, nil
-	}
-	decoded, err := base64.StdEncoding.Strict().DecodeString(encoded)
-	if err != nil {
-		return "", fmt.Errorf("%s begins with %q, and the rest is not base64: %w", at, base64Prefix, err)
-	}
-	return string(decoded), nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/letterline"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -39,7 +40,7 @@ func TestALineHasEverything(t *testing.T) {
 		"every byte": {Body: everyByte(), Headers: amqp091.Table{string(everyByte()[1:]): string(everyByte()), "base64:": "base64:YQ==", "": everyByte()}},
 		"latin1":     {Type: "caf\xe9", RoutingKey: "\xff", Exchange: "base64:", ReplyTo: "<a>&\u2028\n"},
 		"old":        {Timestamp: time.Unix(-1, 0)}, "far": {Timestamp: time.Unix(1<<60, 0)},
-		"deep":       {Headers: nested(maxDepth)},
+		"deep":       {Headers: nested(letterline.MaxDepth)},
 		"large body": {Body: bytes.Repeat([]byte("a\n"), 1<<20)},
 	} {
 		for _, queue := range []string{"orders.dead", "retry.orphans", "base64:queue", "\xff"} {
@@ -112,7 +113,7 @@ func TestALineIsReadable(t *testing.T) {
 	assert.Equal(t, map[string]any{"l": "7"}, shown.Headers["number"])
 	assert.Equal(t, map[string]any{"t": true}, shown.Headers["ok"])
 
-	for _, body := range []string{"a\x00", "\xff", strings.Repeat("a", longestText+1)} {
+	for _, body := range []string{"a\x00", "\xff", strings.Repeat("a", 4096+1)} {
 		d.Body = []byte(body)
 		assert.NotContains(t, string(written(t, d, "orders.dead")), `"text"`)
 	}
@@ -123,7 +124,7 @@ func TestWhatCannotBeExported(t *testing.T) {
 	for want, headers := range map[string]amqp091.Table{
 		"headers.a has the Go type uint64":  {"a": uint64(1)},
 		"headers.a[1].b has the Go type":    {"a": []any{nil, amqp091.Table{"b": struct{}{}}}},
-		"is nested deeper than 32 tables":   nested(maxDepth + 1),
+		"is nested deeper than 32 tables":   nested(letterline.MaxDepth + 1),
 		"headers.int has the Go type int, ": {"int": 1},
 	} {
 		d := &amqp091.Delivery{Headers: headers, MessageId: "m-1"}

@@ -31,8 +31,9 @@ func (s *Store) Drain(ctx context.Context, tier string, options letters.Redrive)
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
-	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" {
-		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To and Note are for letters, and " +
+	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" ||
+		options.Again {
+		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To, Note and Again are for letters, and " +
 			"messages on a tier are none: leave them out")
 	}
 	through, err := s.returnOf(ctx, group)

@@ -12,98 +12,14 @@ import (
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/letterline"
 )
-
-// A header's value is an object with one field: the letter of its AMQP field type (RabbitMQ's table of AMQP 0-9-1
-// field types), and the value. Numbers of 64 bits are texts, because many readers of JSON have only 53 bits.
-
-// maxDepth bounds nested headers. amqp091-go closes a connection that delivers deeper ones.
-const maxDepth = 32
 
 const (
 	minInt64 = math.MinInt64
 	maxInt64 = math.MaxInt64
 )
-
-func checkDepth(at string, depth int) error {
-	if depth > maxDepth {
-		return fmt.Errorf("%.80s... is nested deeper than %d tables and arrays", at, maxDepth)
-	}
-	return nil
-}
-
-// tagged is a value with the letter of its type.
-type tagged map[string]any
-
-func encodeTable(at string, table amqp091.Table, depth int) (map[string]any, error) {
-	if err := checkDepth(at, depth); err != nil {
-		return nil, err
-	}
-	encoded := make(map[string]any, len(table))
-	for name, value := range table {
-		var err error
-		if encoded[encodeText(name)], err = encodeValue(at+"."+name, value, depth); err != nil {
-			return nil, err
-		}
-	}
-	return encoded, nil
-}
-
-func encodeValue(at string, value any, depth int) (any, error) {
-	switch v := value.(type) {
-	case nil:
-		return tagged{"V": nil}, nil
-	case bool:
-		return tagged{"t": v}, nil
-	case byte:
-		return tagged{"B": v}, nil
-	case int8:
-		return tagged{"b": v}, nil
-	case int16:
-		return tagged{"s": v}, nil
-	case uint16:
-		return tagged{"u": v}, nil
-	case int32:
-		return tagged{"I": v}, nil
-	case uint32:
-		return tagged{"i": v}, nil
-	case int64:
-		return tagged{"l": strconv.FormatInt(v, 10)}, nil
-	case float32:
-		return tagged{"f": strconv.FormatFloat(float64(v), 'g', -1, 32)}, nil
-	case float64:
-		return tagged{"d": strconv.FormatFloat(v, 'g', -1, 64)}, nil
-	case time.Time:
-		return tagged{"T": v.Unix()}, nil
-	case amqp091.Decimal:
-		return tagged{"D": [2]any{v.Scale, v.Value}}, nil
-	case string:
-		return tagged{"S": encodeText(v)}, nil
-	case []byte:
-		return tagged{"x": base64.StdEncoding.EncodeToString(v)}, nil
-	case []any:
-		array, err := encodeArray(at, v, depth+1)
-		return tagged{"A": array}, err
-	case amqp091.Table:
-		table, err := encodeTable(at, v, depth+1)
-		return tagged{"F": table}, err
-	}
-	return nil, fmt.Errorf("%s has the Go type %T, which is no AMQP field type", at, value)
-}
-
-func encodeArray(at string, array []any, depth int) ([]any, error) {
-	if err := checkDepth(at, depth); err != nil {
-		return nil, err
-	}
-	encoded := make([]any, len(array))
-	for i, element := range array {
-		var err error
-		if encoded[i], err = encodeValue(at+"["+strconv.Itoa(i)+"]", element, depth); err != nil {
-			return nil, err
-		}
-	}
-	return encoded, nil
-}
 
 // object reads an object of JSON. encoding/json alone would take the last of two fields with the same name.
 func object(at string, raw []byte) (map[string]json.RawMessage, error) {
@@ -147,7 +63,7 @@ func name(at string) string {
 }
 
 func parseTable(at string, raw json.RawMessage, depth int) (amqp091.Table, error) {
-	if err := checkDepth(at, depth); err != nil {
+	if err := letterline.CheckDepth(at, depth); err != nil {
 		return nil, err
 	}
 	fields, err := object(at, raw)
@@ -157,7 +73,7 @@ func parseTable(at string, raw json.RawMessage, depth int) (amqp091.Table, error
 	table := make(amqp091.Table, len(fields))
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		at := at + "." + key
-		name, err := decodeText(at, key)
+		name, err := letterline.DecodeText(at, key)
 		if err != nil {
 			return nil, err
 		}
@@ -252,7 +168,7 @@ func parseTagged(at, tag string, raw json.RawMessage, depth int) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		return decodeText(at, text)
+		return letterline.DecodeText(at, text)
 	case "x":
 		return parseBytes(at, raw)
 	case "A":
@@ -264,7 +180,7 @@ func parseTagged(at, tag string, raw json.RawMessage, depth int) (any, error) {
 }
 
 func parseArray(at string, raw json.RawMessage, depth int) (any, error) {
-	if err := checkDepth(at, depth+1); err != nil {
+	if err := letterline.CheckDepth(at, depth+1); err != nil {
 		return nil, err
 	}
 	elements, err := parseJSON[[]json.RawMessage](at, raw)
@@ -321,7 +237,7 @@ func shortText(to *string) func(at string, raw json.RawMessage) error {
 		if err != nil {
 			return err
 		}
-		if *to, err = decodeText(at, text); err != nil {
+		if *to, err = letterline.DecodeText(at, text); err != nil {
 			return err
 		}
 		if len(*to) > maxShortString {

@@ -45,6 +45,10 @@ type Config struct {
 	// address 127.0.0.1 (DNS rebinding): see LoopbackHosts. The default is no limit.
 	Hosts []string
 
+	// Redact are the values to replace in a letter that is downloaded as a test: see letters.GoTestConfig. The page
+	// itself shows all values. The default is none.
+	Redact []string
+
 	// MaxLetters is how many letters of a queue one view looks at, from the oldest. The page shows when there are
 	// more. A redrive or discard has no such limit. The default is 10,000.
 	MaxLetters int
@@ -74,6 +78,9 @@ func (c Config) Validate() error {
 		if queue == "" {
 			fault("Queues[%d] is empty: name a queue that has letters", i)
 		}
+	}
+	if err := (letters.GoTestConfig{Name: "x", Redact: c.Redact}).Validate(); err != nil {
+		faults = append(faults, err)
 	}
 	for i, host := range c.Hosts {
 		if host == "" || hostname(host) != strings.ToLower(host) {

@@ -1,6 +1,8 @@
 package page
 
 import (
+	"archive/zip"
+	"bytes"
 	"fmt"
 	"maps"
 	"net/http"
@@ -45,35 +47,77 @@ type field struct{ Name, Type, Value string }
 
 // letter shows one letter.
 func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
-	s, err := p.selected(r)
+	shown, err := p.one(r)
 	if err != nil {
 		return err
-	}
-	if len(s.IDs) != 1 {
-		return failure{http.StatusBadRequest, "The address has no ID of a letter.", nil}
-	}
-	shown := letterView{selection: s}
-	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) {
-		if shown.Letter == nil && l.ID == s.IDs[0] {
-			shown.Letter = l
-		}
-	})
-	if err != nil {
-		return err
-	}
-	if shown.Letter == nil {
-		text := "The queue has no letter with this ID. It may have been redriven or discarded."
-		if shown.Seen.More {
-			text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not "+
-				"look at more; “wmretry dead show” does.", number(shown.Seen.Letters))
-		}
-		return failure{http.StatusNotFound, text, nil}
 	}
 	shown.Timeline = timeline(shown.Letter)
 	shown.Properties = properties(shown.Letter)
 	shown.Headers, shown.Hidden = headers(shown.Letter)
 	shown.Form, shown.Body, shown.Cut = bodyOf(shown.Letter.Payload)
-	p.render(w, http.StatusOK, "letter.html", cut(80, s.IDs[0]), shown)
+	p.render(w, http.StatusOK, "letter.html", cut(80, shown.IDs[0]), shown)
+	return nil
+}
+
+// one returns the letter of a selection.
+func (p *Page) one(r *http.Request) (one letterView, err error) {
+	if one.selection, err = p.selected(r); err != nil {
+		return one, err
+	}
+	if len(one.IDs) != 1 {
+		return one, failure{http.StatusBadRequest, "The address has no ID of a letter.", nil}
+	}
+	one.Seen, err = p.look(r.Context(), one.Queue, func(l *letters.Letter) {
+		if one.Letter == nil && l.ID == one.IDs[0] {
+			one.Letter = l
+		}
+	})
+	if err != nil {
+		return one, err
+	}
+	if one.Letter == nil {
+		text := "The queue has no letter with this ID. It may have been redriven or discarded."
+		if one.Seen.More {
+			text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not "+
+				"look at more; “wmretry dead show” does.", number(one.Seen.Letters))
+		}
+		return one, failure{http.StatusNotFound, text, nil}
+	}
+	return one, nil
+}
+
+// goTest sends a letter as a test, with the rules of Config.Redact.
+func (p *Page) goTest(w http.ResponseWriter, r *http.Request) error {
+	one, err := p.one(r)
+	if err != nil {
+		return err
+	}
+	config := letters.GoTestConfig{Name: one.Letter.Record.Handler, Redact: p.config.Redact}
+	if config.Validate() != nil { // the name of a handler can be any text
+		config.Name = "letter"
+	}
+	test, err := one.Letter.GoTest(config)
+	if err != nil {
+		return failure{http.StatusUnprocessableEntity, "This letter cannot be downloaded as a test. “wmretry dead " +
+			"show --go-test” can leave the payload out.", err}
+	}
+	var packed bytes.Buffer
+	files := zip.NewWriter(&packed)
+	for _, name := range slices.Sorted(maps.Keys(test.Files)) {
+		file, err := files.Create(name)
+		if err == nil {
+			_, err = file.Write(test.Files[name])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := files.Close(); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/zip")
+	w.Header().Set("Content-Disposition", `attachment; filename="`+test.Name+`.zip"`)
+	_, _ = w.Write(packed.Bytes()) // the browser may be gone
 	return nil
 }
 
@@ -94,7 +138,7 @@ func timeline(l *letters.Letter) []event {
 		}
 		events = append(events,
 			event{Kind: "dead", Title: title, Text: redrive.Reason},
-			event{Kind: "redriven", At: redrive.At, Title: "Redriven", By: redrive.By, Text: redrive.Note})
+			event{Kind: "redriven", At: redrive.At, Title: redrivenTitle(redrive), By: redrive.By, Text: redrive.Note})
 	}
 	record := l.Record
 	if !record.FirstArrivedAt.IsZero() {
@@ -196,4 +240,11 @@ func bodyOf(payload []byte) (form, text string, shown int) {
 	}
 	form, text = letters.BodyText(payload)
 	return form, text, shown
+}
+
+func redrivenTitle(r letters.PastRedrive) string {
+	if r.Again {
+		return "Redriven, to be handled again"
+	}
+	return "Redriven"
 }

@@ -103,7 +103,7 @@ type (
 var (
 	views = map[string]view{
 		"": (*Page).board, "causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter,
-		"job":       (*Page).job,
+		"job": (*Page).job, "test": (*Page).goTest,
 		"style.css": (*Page).static, "script.js": (*Page).static, "icon.svg": (*Page).static,
 		// These ask. They need AllowWrite.
 		"redrive": (*Page).askRedrive, "discard": (*Page).askDiscard,

@@ -277,8 +277,8 @@ func TestWorksUnderAnyPath(t *testing.T) {
 
 func TestConfigFaults(t *testing.T) {
 	t.Parallel()
-	_, err := page.New(page.Config{Queues: []string{""}, Hosts: []string{"localhost:8080"}, MaxLetters: -1, Timeout: -1})
-	for _, want := range []string{"Store is nil", "Status is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "MaxLetters is -1", "Timeout is -1ns"} {
+	_, err := page.New(page.Config{Queues: []string{""}, Hosts: []string{"localhost:8080"}, Redact: []string{""}, MaxLetters: -1, Timeout: -1})
+	for _, want := range []string{"Store is nil", "Status is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "Redact[0]", "MaxLetters is -1", "Timeout is -1ns"} {
 		assert.ErrorContains(t, err, want)
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 type redriveFlags struct {
 	filterFlags
-	dryRun          bool
+	dryRun, again   bool
 	limit, canary   int
 	rate, maxRedead string
 	canaryWait      time.Duration
@@ -68,6 +68,8 @@ or discard at a time changes a queue.`,
 		"looked at from 20 sent letters on")
 	flags.StringVar(&f.to, "to", "", "work queue to send all selected letters to, in "+
 		"place of their own; failures begin at 0")
+	flags.BoolVar(&f.again, "again", false, "also handle messages that the app's inbox has handled before; without "+
+		"effect on orphans")
 	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
 	flags.StringVar(&f.note, "note", "", "a note for the history; orphans have none")
 	return c
@@ -80,7 +82,7 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 	}
 	options := letters.Redrive{
 		Filter: filter, Limit: f.limit, Canary: f.canary, CanaryWait: f.canaryWait, DryRun: f.dryRun, To: f.to,
-		By: f.by, Note: f.note,
+		By: f.by, Note: f.note, Again: f.again,
 	}
 	if options.Rate, err = rate(f.rate); err != nil {
 		return options, err

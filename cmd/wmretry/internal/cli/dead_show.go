@@ -16,22 +16,38 @@ import (
 )
 
 func newShowCommand(l *letterCommand) *cobra.Command {
-	return &cobra.Command{
+	var f testFlags
+	c := &cobra.Command{
 		Use:   "show QUEUE ID",
 		Short: "Show one letter: failure record, redrives, properties, headers, body",
 		Long: `Shows all that is known of a letter. The letter stays where it is. The body is printed as indented
 JSON, as text or as bytes in hexadecimal, whichever fits. Control characters are escaped. --json has the bytes of the
 body in base64.
 
-Letters of the same message have the same ID: all of them are shown.`,
+Letters of the same message have the same ID: all of them are shown.
+
+--go-test NAME writes NAME_ID_test.go and testdata/ID.json into this folder: a test that calls a handler with the
+newest of these letters, and is red while the handler fails. Letters may have personal data: --redact replaces values
+in the files, also where the reason or other metadata repeats them. It replaces fields of JSON only: another payload is
+refused, unless --drop-payload leaves it out.`,
 		Example: `  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30
-  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --json | jq -r .payload | base64 -d > body.bin`,
+  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --json | jq -r .payload | base64 -d > body.bin
+  wmretry dead show orders order-10 --go-test billing --redact email,customer.name`,
 		Args:              needs("QUEUE", "ID"),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
+			switch given := c.Flags().Changed; {
+			case given("go-test"):
+				return l.goTest(c.Context(), l.queue(args[0]), args[1], &f)
+			case given("redact"), given("redact-rules"), given("drop-payload"), given("overwrite"):
+				return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
+					"not redacted")
+			}
 			return l.show(c.Context(), l.queue(args[0]), args[1])
 		},
 	}
+	f.add(c)
+	return c
 }
 
 func (l *letterCommand) show(ctx context.Context, queue, id string) error {
@@ -53,10 +69,14 @@ func (l *letterCommand) show(ctx context.Context, queue, id string) error {
 		}
 	}
 	if n == 0 {
-		return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `wmretry dead list` prints the ids",
-			safe(queue), safe(id)))
+		return noLetter(queue, id)
 	}
 	return nil
+}
+
+func noLetter(queue, id string) error {
+	return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `wmretry dead list` prints the ids",
+		safe(queue), safe(id)))
 }
 
 // shown is a letter as JSON, which has fewer types than AMQP.
@@ -145,6 +165,9 @@ func (l *letterCommand) printRedrives(s *section, letter *letters.Letter) {
 		line := "by " + orUnknown(r.By)
 		if r.Note != "" {
 			line += ", " + strconv.Quote(r.Note)
+		}
+		if r.Again {
+			line += ", to be handled again"
 		}
 		line += ", after " + plural(r.Failures, "failure", "failures")
 		if r.DeadReason != "" {

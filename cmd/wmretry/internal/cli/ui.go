@@ -19,6 +19,7 @@ import (
 const uiPatience = 5 * time.Second
 
 type uiFlags struct {
+	redactFlags
 	listen                  string
 	allowWrite, allowRemote bool
 	hosts, letters          []string
@@ -52,6 +53,7 @@ summaries.`,
 		"reach. There is no login")
 	flags.StringSliceVar(&f.hosts, "host", nil, "further name by which browsers call the page, for example that "+
 		"of a proxy")
+	f.redactFlags.add(c)
 	flags.StringSliceVar(&f.letters, "letters", nil, "queue that itself has letters, such as that of Watermill's "+
 		"PoisonQueue")
 	return c
@@ -67,6 +69,10 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 		return usage("--listen %s can be reached from other machines, and the page has no login. Use a loopback "+
 			"address such as 127.0.0.1:8080 and a tunnel, or permit it with --allow-remote", safe(f.listen))
 	}
+	rules, err := f.rules()
+	if err != nil {
+		return err
+	}
 	store, err := e.open(ctx)
 	if err != nil {
 		return err
@@ -74,7 +80,8 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	defer store.Close()
 	shown, err := page.New(page.Config{
 		Store: store, Status: func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, works...) },
-		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local), Logger: e.logger(),
+		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local), Redact: rules,
+		Logger: e.logger(),
 	})
 	if err != nil {
 		return exit(codeUsage, err)

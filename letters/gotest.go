@@ -1,0 +1,285 @@
+package letters
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"go/token"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/letterline"
+)
+
+const (
+	maxTestName = 60 // bytes of GoTestConfig.Name, and of an ID in the name of a file
+	maxShownID  = 80 // bytes of an ID in the comment of a test
+)
+
+// GoTestConfig configures Letter.GoTest.
+type GoTestConfig struct {
+	// Name begins the names of the test and of its file, such as that of the handler. Of other characters than ASCII
+	// letters and digits the names have "_". Required, at most 60 bytes.
+	Name string
+
+	// Package is the package of the test. The default is Name in lower case.
+	Package string
+
+	// Redact are the names of fields of the payload, at any depth, and of metadata, headers and properties, such as
+	// "email", and the paths of fields, such as "customer.email". Upper and lower case are the same, and an array is
+	// no part of a path. Values of the payload become "redacted", 0 and false, at any depth, so that their types stay,
+	// and all others "redacted". Replaced texts of at least 3 bytes, and numbers of at least 5, are replaced where
+	// they occur in other texts of the letter, too, such as its ID and the reason. JSON within a text is a text. A
+	// payload that is not a JSON object or array is an error, unless DropPayload is set. The default is none.
+	Redact []string
+
+	// DropPayload leaves the payload out.
+	DropPayload bool
+}
+
+// Validate reports all faults of the configuration.
+func (c GoTestConfig) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("GoTestConfig."+format, args...)) }
+	switch {
+	case strings.Trim(goName(c.Name), "_") == "":
+		fault("Name is %q: it must have an ASCII letter or digit, such as the name of the handler", c.Name)
+	case len(c.Name) > maxTestName:
+		fault("Name has %d bytes: it must have at most %d", len(c.Name), maxTestName)
+	}
+	if c.Package != "" && (!token.IsIdentifier(c.Package) || c.Package == "_") {
+		fault("Package is %q: it must be the name of a Go package", c.Package)
+	}
+	for i, rule := range c.Redact {
+		if rule == "" || rule != strings.TrimSpace(rule) {
+			fault("Redact[%d] is %q: it must be a name or a path, without spaces around it", i, rule)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// A GoTest is a test that calls a handler with a letter.
+type GoTest struct {
+	// Name is that of the test function.
+	Name string
+	// Files are the test and the letter in testdata, by their paths with slashes.
+	Files map[string][]byte
+	// Redacted are the rules of GoTestConfig.Redact that have replaced a value, in lower case and sorted.
+	Redacted []string
+}
+
+// GoTest returns a test that calls a handler with the letter: its file calls retrytest.Replay, and a comment says where
+// the handler goes. The file of the letter has one line, as those of an export on RabbitMQ. What is not ASCII letters,
+// digits and hyphens in the ID, is a hyphen in the names of the files, which then end with a hash.
+func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	redaction := letterline.NewRedaction(config.Redact)
+	line, err := l.line(redaction, config)
+	if err != nil {
+		return nil, fmt.Errorf("letter %q cannot be a test: %w", cut(l.ID, maxShownID), err)
+	}
+	written, err := line.Append(nil)
+	if err != nil {
+		return nil, fmt.Errorf("letter %q cannot be a test: %w", cut(l.ID, maxShownID), err)
+	}
+	base, name := fileName(line.ID), goName(config.Name)
+	file := "testdata/" + base + ".json"
+	test := &GoTest{Name: "Test" + strings.ToUpper(name[:1]) + name[1:] + "_" + goName(base)}
+	pkg := strings.ToLower(name)
+	if !token.IsIdentifier(pkg) {
+		pkg = "letters"
+	}
+	test.Files = map[string][]byte{
+		file: written,
+		name + "_" + base + "_test.go": fmt.Appendf(nil, testFile, cmp.Or(config.Package, pkg), test.Name,
+			strconv.QuoteToASCII(cut(line.ID, maxShownID)), strconv.Quote(file)),
+	}
+	test.Redacted = redaction.Used()
+	return test, nil
+}
+
+const testFile = `package %s
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/retrytest"
+)
+
+// %s calls a handler with the dead letter %s.
+func %[2]s(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Put the handler in the place of nil. One that returns messages is a message.HandlerFunc.
+		handler := message.NoPublishHandlerFunc(nil)
+		retrytest.Replay(t, %[4]s, handler)
+	})
+}
+`
+
+// line returns the letter as a line of an export. The expiration is left out: with it, a queue would drop a letter that
+// is imported.
+func (l *Letter) line(redaction *letterline.Redaction, config GoTestConfig) (letterline.Line, error) {
+	app := make(map[string]any, len(l.Metadata)+len(l.Headers))
+	for key, value := range l.Metadata {
+		app[key] = value
+	}
+	maps.Copy(app, l.Headers)
+	named := map[string]any{}
+	for name, value := range l.Properties {
+		named[name] = value
+	}
+	for _, name := range []string{"exchange", "routing_key", "expiration"} {
+		delete(named, name)
+	}
+	line := letterline.Line{
+		Queue: letterline.EncodeText(l.Queue), RoutingKey: letterline.EncodeText(l.Queue), Target: l.Target,
+		Kind: string(l.Kind),
+	}
+	var err error
+	if line.Headers, err = letterline.Table(app); err != nil {
+		return line, err
+	}
+	properties, err := letterline.Table(named)
+	if err != nil {
+		return line, err
+	}
+	redaction.Table(line.Headers)
+	redaction.Table(properties)
+	if line.Body = l.Payload; config.DropPayload {
+		line.Body = nil
+	}
+	if len(config.Redact) > 0 {
+		if line.Body, err = redaction.JSON(line.Body); err == nil {
+			line.Body, err = redaction.HideJSON(line.Body)
+		}
+		if err != nil {
+			return line, fmt.Errorf("its payload cannot be redacted, because %w; set GoTestConfig.DropPayload "+
+				"(wmretry: --drop-payload) to leave it out", err)
+		}
+	}
+	redaction.HideTable(line.Headers)
+	redaction.HideTable(properties)
+	line.ID, line.Record = redaction.Hide(l.ID), l.Record
+	line.Record.Reason, line.Record.LeftOff = redaction.Hide(l.Record.Reason), redaction.Hide(l.Record.LeftOff)
+	line.Properties = plainProperties(properties)
+	return line, l.addOwn(&line, redaction)
+}
+
+// plainProperties returns properties as a line has them.
+func plainProperties(texts map[string]any) map[string]any {
+	properties := map[string]any{}
+	for name, value := range texts {
+		text, _ := value.(map[string]any)["S"].(string)
+		properties[name] = text
+		switch name {
+		case "priority", "delivery_mode":
+			properties[name], _ = strconv.Atoi(text)
+		case "timestamp":
+			if at, err := time.Parse(time.RFC3339, text); err == nil {
+				properties[name] = at.Unix()
+			} else {
+				delete(properties, name)
+			}
+		}
+	}
+	return properties
+}
+
+// addOwn adds the headers of the library: the UUID, the failure record and the history of redrives.
+func (l *Letter) addOwn(line *letterline.Line, redaction *letterline.Redaction) error {
+	own := message.Metadata{}
+	if l.Kind != Unknown {
+		line.Record.Write(own)
+	}
+	if l.Redriven.Times > 0 {
+		history := l.Redriven
+		history.Redrives = slices.Clone(history.Redrives)
+		for i := range history.Redrives {
+			r := &history.Redrives[i]
+			r.By, r.Note, r.Reason = redaction.Hide(r.By), redaction.Hide(r.Note), redaction.Hide(r.Reason)
+		}
+		history.Write(own)
+	}
+	if !strings.HasPrefix(line.ID, "#") && l.Properties["message_id"] != l.ID {
+		own[letterline.UUIDHeader] = line.ID
+	}
+	headers := map[string]any{}
+	for key, value := range own {
+		headers[key] = value
+	}
+	encoded, err := letterline.Table(headers)
+	maps.Copy(line.Headers, encoded)
+	return err
+}
+
+// Write writes the files into a folder, the letter readable only by you. A file that is there is an error that
+// fs.ErrExist matches, and nothing is written then, unless overwrite is set.
+func (g *GoTest) Write(folder string, overwrite bool) (err error) {
+	if err := os.MkdirAll(filepath.Join(folder, "testdata"), 0o755); err != nil {
+		return err
+	}
+	var made []string
+	defer func() {
+		if err != nil {
+			for _, path := range made {
+				err = errors.Join(err, os.Remove(path))
+			}
+		}
+	}()
+	for _, name := range slices.Sorted(maps.Keys(g.Files)) {
+		path := filepath.Join(folder, filepath.FromSlash(name))
+		flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+		if overwrite {
+			flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+		}
+		file, err := os.OpenFile(path, flags, 0o600)
+		if err != nil {
+			return err
+		}
+		if !overwrite {
+			made = append(made, path)
+		}
+		_, err = file.Write(g.Files[name])
+		if err := errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goName returns a text as a part of the name of a test.
+func goName(text string) string { return unsafeInGo.ReplaceAllString(text, "_") }
+
+var (
+	unsafeInGo   = regexp.MustCompile(`[^A-Za-z0-9]`)
+	unsafeInFile = regexp.MustCompile(`[^A-Za-z0-9-]`)
+	// Such a word at the end of the name of a file can be a GOOS or GOARCH: the test would be built only there.
+	constraint = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9]{0,14}|386)$`)
+)
+
+// fileName returns an ID as a part of the name of a file. Different IDs have different names.
+func fileName(id string) string {
+	safe := unsafeInFile.ReplaceAllString(id, "-")
+	if safe == id && len(id) <= maxTestName && strings.Trim(id, "-") == id && id != "" && !constraint.MatchString(id) {
+		return id
+	}
+	sum := sha256.Sum256([]byte(id))
+	return fmt.Sprintf("%s-%x", cmp.Or(strings.Trim(cut(safe, maxTestName/2), "-"), "letter"), sum[:4])
+}
+
+// cut returns the first bytes of a text.
+func cut(text string, bytes int) string { return text[:min(len(text), bytes)] }
