@@ -33,10 +33,10 @@ func (o otherClock) Publish(topic string, messages ...*message.Message) error {
 	return o.Publisher.Publish(topic, messages...)
 }
 
-// A retry is late or early by the difference between the clocks. Early by its delay at most. Lateness costs one publish for each hop of
+// A retry is late or early by the difference between the clocks. Early by its delay at most. Lateness costs one publish for each round of
 // the longest tier.
 func TestClockOfTheFailingHost(t *testing.T) {
-	schedule := backoff.Schedule{time.Second, 5 * time.Second, 40 * time.Second} // hops of 20s
+	schedule := backoff.Schedule{time.Second, 5 * time.Second, 40 * time.Second}
 	for _, row := range []struct {
 		ahead, waits time.Duration
 		publishes    int // to tiers
@@ -46,7 +46,7 @@ func TestClockOfTheFailingHost(t *testing.T) {
 		{-300 * time.Millisecond, 700 * time.Millisecond, 1},
 		{time.Minute, 61 * time.Second, 7},
 		{-2 * time.Hour, 0, 1},
-		{2 * time.Hour, 7201 * time.Second, 2*60*60/20 + 5},
+		{2 * time.Hour, 7201 * time.Second, 2*60*60/40 + 5},
 	} {
 		t.Run(row.ahead.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func publishesToTiers(t *testing.T, a *app, schedule backoff.Schedule, least tim
 	return len(at)
 }
 
-// A due time that an app did not write is waited for, up to backoff.MaxDelay. It costs one publish for each hop of the longest tier, and
+// A due time that an app did not write is waited for, up to backoff.MaxDelay. It costs one publish for each round of the longest tier, and
 // at most one each second.
 func TestForgedDueTime(t *testing.T) {
 	for _, row := range []struct {
@@ -96,7 +96,7 @@ func TestForgedDueTime(t *testing.T) {
 		publishes int
 		least     time.Duration
 	}{
-		{backoff.Schedule{time.Second, 40 * time.Second}, 24 * time.Hour, 24*60*60/20 + 2, time.Second},
+		{backoff.Schedule{time.Second, 40 * time.Second}, 24 * time.Hour, 24*60*60/40 + 2, time.Second},
 		{backoff.Schedule{time.Millisecond, time.Second}, time.Hour, 60*60 + 60, time.Millisecond},
 		{backoff.Schedule{time.Millisecond}, time.Hour, 60*60 + 60, 990 * time.Millisecond},
 	} {
@@ -138,14 +138,14 @@ func TestForgedDueTimeOutsideOfTheTiers(t *testing.T) {
 	})
 }
 
-// A message that components/delay has delayed waits before its first try, and counts no failure. With DelayedReturns the
-// backend delays it by itself: it must not wait twice.
+// A message that components/delay has delayed waits before its first try, and counts no failure: on a tier, or with
+// DelayedReturns on its return topic.
 func TestDelayedMessageWaitsOnceBeforeItsFirstTry(t *testing.T) {
 	for _, delayedReturns := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newApp(t, backoff.Schedule{time.Second}, func(config *relay.Config) {
 				if config.DelayedReturns = delayedReturns; delayedReturns {
-					config.AppPublisher = delaying{config.AppPublisher}
+					config.Publisher = delaying{config.Publisher}
 				}
 			})
 			done := make(chan *message.Message, 1)
@@ -159,7 +159,8 @@ func TestDelayedMessageWaitsOnceBeforeItsFirstTry(t *testing.T) {
 			assert.GreaterOrEqual(t, time.Since(began), 47*time.Second)
 			assert.LessOrEqual(t, time.Since(began), 47*time.Second+10*time.Millisecond)
 			assert.Zero(t, record.Failures)
-			assert.Equal(t, delayedReturns, len(a.publisher.all) == 0)
+			assert.Equal(t, !delayedReturns, len(a.publisher.to("retry.1s")) > 0)
+			assert.Len(t, a.publisher.to("retry.return.billing"), 1)
 			a.close()
 		})
 	}

@@ -3,21 +3,12 @@ package relay
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
-)
-
-const (
-	defaultMaxHop = 20 * time.Second
-
-	// minMaxHop prevents a hot loop: a message that can be neither published nor held any longer is redelivered at
-	// once.
-	minMaxHop = 100 * time.Millisecond
 )
 
 // Config configures Connect. The publishers, and the subscribers that NewSubscriber makes, then belong to the
@@ -40,27 +31,22 @@ type Config struct {
 
 	// NewSubscriber makes the subscriber of a handler, or of a tier. Required. A handler subscribes to its topic, and
 	// with the same subscriber to its return topic. All processes of an app share the messages of a tier: the
-	// subscribers of tiers need the same consumer group (or queue group). With Watermill's gochannel, return the
-	// Pub/Sub itself, configured without BlockPublishUntilSubscriberAck.
+	// subscribers of tiers need the same consumer group (or queue group), and must keep a message unacknowledged as
+	// long as its tier lasts. With Watermill's gochannel, return the Pub/Sub itself, configured without
+	// BlockPublishUntilSubscriberAck.
 	NewSubscriber func(SubscriberParams) (message.Subscriber, error)
 
-	// Prefix is the start of all topic names. The default is "retry". Two apps on one backend need different prefixes,
-	// or the same schedule and different handler names.
+	// Group is the consumer group of the handlers whose Options have none, and the name of the service: services with
+	// different groups do not meet. Leave it empty where the Pub/Sub has no consumer groups, as gochannel.
+	Group string
+
+	// Prefix is the start of all topic names: at most 40 characters, each a letter, a digit, a dot, an underscore or a
+	// hyphen. The default is "retry".
 	Prefix string
 
-	// Separator is between the parts of topic names, which are "<Prefix>.<tier>", "<Prefix>.return.<handler>" and
-	// "<Prefix>.dead.<handler>". The default is a dot. Set it for a backend that does not allow dots in topic names. The
-	// names of handlers and topics are used as they are.
-	Separator string
-
-	// MaxHop is the longest time for which the relay keeps a message of a tier unacknowledged. A longer tier is divided
-	// into equal hops. The default is 20 seconds, because many backends redeliver a message after 30 seconds. The
-	// minimum is 100 ms.
-	MaxHop time.Duration
-
-	// DelayedReturns: the backend itself delays the messages of return topics, until the time in the metadata of
-	// Watermill's components/delay (delay.DelayedUntilKey), as watermill-sql's delayed Pub/Sub does. Publisher then
-	// publishes copies to return topics, and there are no tier topics. The default is false.
+	// DelayedReturns: the backend itself delays what Publisher publishes to return topics, for the time in the metadata
+	// of Watermill's components/delay (delay.DelayedForKey, a duration). Without that metadata it delivers at once.
+	// Copies then go to return topics, and there are no tiers. The default is false.
 	DelayedReturns bool
 }
 
@@ -69,34 +55,26 @@ type SubscriberParams struct {
 	// Handler is the name of the handler, or that of Connection.Subscriber. It is empty for a tier.
 	Handler string
 
-	// Group is the consumer group of the handler: make it the group of the subscriber where the Pub/Sub has consumer
-	// groups. Without one, as on gochannel, each handler gets every message. It is empty where neither the handler nor
-	// the connection has a group.
+	// Topic is the topic of the handler: a name that the backend refuses can be an error here, before any handler
+	// consumes. It is empty for a tier, and for Connection.Subscriber, which can have several.
+	Topic string
+
+	// Group is the consumer group of the handler: make it the group of the subscriber. It is that of its Options, else
+	// that of the Config. It is empty for a tier.
 	Group string
+
+	// Concurrency is how many calls of the handler run at the same time, at most. The subscriber should have as many
+	// messages of a topic in flight. The relay itself bounds the calls. It is 0 for a tier.
+	Concurrency int
 
 	// Tier is the delay of the tier. It is 0 for a handler.
 	Tier backoff.Tier
-
-	// Hop is the length of one hop of the tier: the tier divided into equal parts, none longer than MaxHop. A message
-	// can stay unacknowledged 5% + 2 ms longer where clocks differ, and up to a second where it cannot be published, or
-	// where the tier is the longest one and the requested delay is longer. The redelivery limit of the backend must be
-	// well above that, or messages come twice. Twice MaxHop is a good limit for all tiers.
-	Hop time.Duration
 }
 
-func (c *Config) setDefaults() {
-	if c.MaxHop == 0 {
-		c.MaxHop = defaultMaxHop
-	}
-}
-
-func (c *Config) topics() relaytopic.Names {
-	return relaytopic.Names{Prefix: c.Prefix, Separator: c.Separator}
-}
+func (c *Config) topics() relaytopic.Names { return relaytopic.Names{Prefix: c.Prefix} }
 
 // Validate reports all faults of the configuration in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
-	c.setDefaults()
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
@@ -115,8 +93,8 @@ func (c Config) Validate() error {
 		fault("NewSubscriber is nil: set a function that returns the subscriber of one handler or tier; with " +
 			"gochannel return the Pub/Sub itself")
 	}
-	if c.MaxHop < minMaxHop {
-		fault("MaxHop is %v: it must be 0 (the default, %v) or at least %v", c.MaxHop, defaultMaxHop, minMaxHop)
+	if err := c.topics().Validate(); err != nil {
+		fault("%w", err)
 	}
 	return errors.Join(faults...)
 }

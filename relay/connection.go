@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,6 @@ type connection struct {
 	closing chan struct{} // closed by Close
 
 	mu          sync.Mutex
-	groups      map[string]string // by name
 	subscribers []*subscriber
 	closed      bool
 }
@@ -37,16 +37,16 @@ type connection struct {
 //
 // The methods of the retry.Connection are documented there. What they do here:
 //
-//   - AddConsumerHandler, AddHandler: a handler needs one name in all processes of the app, because its topics are
-//     named after it. Its return topic is "<Prefix>.return.<name>".
-//   - Subscriber: it can be subscribed to several topics. For each topic the handler is "<name>.<topic>" in the failure
-//     record, and so in the names of the return topic and of the dead-letter topic: "<Prefix>.return.<name>.<topic>"
-//     and "<Prefix>.dead.<name>.<topic>". Subscribe returns an error for a topic that a subscriber of the same name is
-//     subscribed to and has not ended: on a Pub/Sub without consumer groups each of the two would get every message and
-//     every retry.
-//   - Pause: the Pub/Sub goes on delivering: the next message waits before the handler. After Config.MaxHop, 20 seconds
-//     by default, it is nacked, and waits again when the Pub/Sub redelivers it: a Pub/Sub that counts redeliveries
-//     counts each of them, and one that puts a nacked message behind the others changes the order.
+//   - AddConsumerHandler, AddHandler, Subscriber: the default of Concurrency is 16. It bounds the calls; a Pub/Sub that
+//     delivers fewer messages at a time has fewer. The retries of a group and topic go to "<Prefix>.return.<group>.
+//     <topic>", its dead letters to "<Prefix>.dead.<group>.<topic>": handlers may be renamed, and may differ between
+//     processes. Where that is longer than 200 bytes or has characters that not every backend takes, it ends with a hash.
+//   - Without Config.Group, these topics belong to the handler instead, "<Prefix>.return.<name>", or "<name>.<topic>"
+//     with Subscriber. A handler then needs one name in all processes, and Subscribe returns an error for a topic that a
+//     handler of the same name is subscribed to: each of the two would get every message and every retry.
+//   - Pause: the Pub/Sub goes on delivering: the next message waits before the handler. After Policy.MaxHold it is
+//     nacked, and waits again when the Pub/Sub redelivers it: a Pub/Sub that counts redeliveries counts each of them,
+//     and one that puts a nacked message behind the others changes the order.
 //   - Health has no links: the subscribers have their own connections. A subscription is not consuming after its
 //     subscriber has closed the channel.
 //   - Close also closes the subscribers of the handlers, the AppPublisher and Config.Publisher.
@@ -54,7 +54,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid relay.Config: %w", err)
 	}
-	c := &connection{relay: newRelay(config, logger), groups: map[string]string{}, closing: make(chan struct{})}
+	c := &connection{relay: newRelay(config, logger), closing: make(chan struct{})}
 	var err error
 	if c.retry, err = c.newRetry(c.relay.config.Policy); err != nil {
 		return nil, err
@@ -62,26 +62,23 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	return c, nil
 }
 
+// defaultConcurrency is that of RabbitMQ.
+const defaultConcurrency = 16
+
 // checkOptions refuses what only RabbitMQ has.
 func checkOptions(options retry.Options) error {
 	var faults []error
-	if options.Concurrency > 1 {
-		faults = append(faults, fmt.Errorf("Concurrency is %d: this Pub/Sub delivers one message at a time for each "+
-			"subscription, so it must be 0 or 1. Only where NewSubscriber makes Group the consumer group of the "+
-			"subscriber, add the handler several times, with different names and the same Group. gochannel has no "+
-			"consumer groups: there every handler would get every message", options.Concurrency))
-	}
 	if options.Prefetch != 0 {
-		faults = append(faults, fmt.Errorf("Prefetch is %d: only RabbitMQ has it: remove it; this Pub/Sub delivers "+
-			"one message at a time for each subscription", options.Prefetch))
+		faults = append(faults, fmt.Errorf("Prefetch is %d: only RabbitMQ has it: remove it; Concurrency bounds the "+
+			"messages in flight", options.Prefetch))
 	}
 	if options.CloseTimeout != 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
 			"subscriber decides when messages in flight end", options.CloseTimeout))
 	}
 	if options.OrderKey != nil {
-		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it; this Pub/Sub delivers "+
-			"one message at a time for each subscription"))
+		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it, and set Concurrency to "+
+			"1 where messages must be handled one after the other"))
 	}
 	return errors.Join(faults...)
 }
@@ -96,7 +93,7 @@ func (c *connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber := c.handlerSubscriber(name, options)
+	subscriber := c.handlerSubscriber(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
 	added.AddMiddleware(c.Middleware)
 	return added
@@ -108,7 +105,7 @@ func (c *connection) AddHandler(
 	options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber := c.handlerSubscriber(name, options)
+	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.Publisher(), handler)
 	added.AddMiddleware(c.Middleware)
 	return added
@@ -116,10 +113,9 @@ func (c *connection) AddHandler(
 
 // handlerSubscriber returns the subscriber of a handler of one topic. With faults, all subscribers of the connection
 // refuse to subscribe.
-func (c *connection) handlerSubscriber(name string, given []retry.Options) message.Subscriber {
-	s, err := c.subscriber(name, false, given)
+func (c *connection) handlerSubscriber(name, topic string, given []retry.Options) message.Subscriber {
+	s, err := c.subscriber(name, topic, false, given)
 	if err == nil {
-		c.relay.handlers.add(name)
 		return s
 	}
 	err = faults.OfHandler(name, err)
@@ -131,30 +127,38 @@ func (c *connection) handlerSubscriber(name string, given []retry.Options) messa
 
 // Subscriber implements retry.Connection.
 func (c *connection) Subscriber(name string, options ...retry.Options) (message.Subscriber, error) {
-	s, err := c.subscriber(name, true, options)
+	s, err := c.subscriber(name, "", true, options)
 	if err != nil {
 		return nil, fmt.Errorf("subscriber %q: %w", name, err)
 	}
 	return s, nil
 }
 
-func (c *connection) subscriber(name string, perTopic bool, given []retry.Options) (*subscriber, error) {
+func (c *connection) subscriber(
+	name, topic string, perTopic bool, given []retry.Options,
+) (*subscriber, error) {
 	o, err := options.One(given, &c.relay.config.Policy)
 	if err = errors.Join(err, checkOptions(o)); err != nil {
 		return nil, err
 	}
-	if err := c.claim(name, o.Group); err != nil {
-		return nil, err
+	if name == "" {
+		return nil, errors.New("the name is empty: give the handler a name; logs and failure records have it")
 	}
+	o.Group, o.Concurrency = cmp.Or(o.Group, c.relay.config.Group), cmp.Or(o.Concurrency, defaultConcurrency)
 	tiered, err := c.newRetry(*o.Policy)
 	if err != nil {
 		return nil, err
 	}
-	stock, err := c.relay.config.newSubscriber(SubscriberParams{Handler: name, Group: o.Group})
+	stock, err := c.relay.config.newSubscriber(SubscriberParams{
+		Handler: name, Topic: topic, Group: o.Group, Concurrency: o.Concurrency,
+	})
 	if err != nil {
 		return nil, err
 	}
-	s := &subscriber{stock: stock, c: c, name: name, perTopic: perTopic, retry: tiered, gate: c.gates.Add(name, 1)}
+	s := &subscriber{
+		stock: stock, c: c, name: name, group: o.Group, perTopic: perTopic, retry: tiered,
+		gate: c.gates.Add(name, o.Concurrency), calls: o.Concurrency,
+	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -163,21 +167,6 @@ func (c *connection) subscriber(name string, perTopic bool, given []retry.Option
 	}
 	c.subscribers = append(c.subscribers, s)
 	return s, nil
-}
-
-// claim refuses a name that is in use with another group: both groups would get all retries.
-func (c *connection) claim(name, group string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if name == "" {
-		return errors.New("the name is empty, and the return topic is named after it: give it a name")
-	}
-	if other, taken := c.groups[name]; taken && other != group {
-		return fmt.Errorf("the name is in use with group %q, and now with group %q, so both would get the retries: "+
-			"use another name", other, group)
-	}
-	c.groups[name] = group
-	return nil
 }
 
 // Middleware implements retry.Connection.

@@ -1,11 +1,11 @@
 package relay_test
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"math"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -76,17 +76,22 @@ func (s slowReturn) Subscribe(ctx context.Context, topic string) (<-chan *messag
 	return s.Subscriber.Subscribe(ctx, topic)
 }
 
-// Each topic of a subscriber has topics of its own for retries and dead letters.
-func TestTopicsOfASubscriber(t *testing.T) {
-	for separator, want := range map[string][]string{
-		"":  {"retry.1s", "retry.return.all.orders", "retry.dead.all.orders"},
-		"_": {"retry_1s", "retry_return_all_orders", "retry_dead_all_orders"},
+// With a group, the topics of the retries belong to the group and its topic, without one to the handler.
+func TestTopicsOfTheRetries(t *testing.T) {
+	for name, row := range map[string]struct {
+		group, own string // of the connection, and of the handler
+		want       []string
+		handler    string
+	}{
+		"no groups": {"", "", []string{"retry.1s", "retry.return.all.orders", "retry.dead.all.orders"}, "all.orders"},
+		"group":     {"eu", "", []string{"retry.1s", "retry.return.eu.orders", "retry.dead.eu.orders"}, "all"},
+		"own group": {"eu", "us", []string{"retry.1s", "retry.return.us.orders", "retry.dead.us.orders"}, "all"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { c.Separator = separator })
-			s, err := a.Subscriber("all")
+		bubble(t, name, func(t *testing.T) {
+			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { c.Group = row.group })
+			s, err := a.Subscriber("all", retry.Options{Group: row.own})
 			require.NoError(t, err)
-			letters, err := a.pubSub.Subscribe(t.Context(), want[2])
+			letters, err := a.pubSub.Subscribe(t.Context(), row.want[2])
 			require.NoError(t, err)
 			a.router.AddConsumerHandler("archive", "orders", s, func(*message.Message) error { return errDown }).AddMiddleware(a.Middleware)
 			a.run()
@@ -94,10 +99,61 @@ func TestTopicsOfASubscriber(t *testing.T) {
 			letter := <-letters
 			letter.Ack()
 			record, _ := retry.ReadRecord(letter.Metadata)
-			assert.Equal(t, "all"+cmp.Or(separator, ".")+"orders", record.Handler)
-			for _, topic := range want {
-				assert.Len(t, a.publisher.to(topic), 1, topic)
+			assert.Equal(t, row.handler, record.Handler)
+			for _, topic := range row.want {
+				require.Len(t, a.publisher.to(topic), 1, topic)
+				assert.Equal(t, topic == "retry.1s" && row.group != "", a.publisher.to(topic)[0].msg.Metadata["retry_return_to"] != "", topic)
 			}
+			a.close()
+		})
+	}
+}
+
+func bubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// The first call of a handler keeps no other waiting: its retry middleware has got the message.
+func TestFirstCallStopsNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second}, forHandlers(greedily))
+		var together sync.WaitGroup
+		together.Add(3)
+		a.handle("billing", func(*message.Message) error {
+			together.Done()
+			together.Wait()
+			return nil
+		})
+		a.run()
+		a.publish("1", "2", "3")
+		together.Wait()
+		a.close()
+	})
+}
+
+// The calls of a handler are bounded over its topic and its return topic, whatever the Pub/Sub delivers.
+func TestCallsOfAHandlerAreBounded(t *testing.T) {
+	for given, want := range map[int]int64{0: 16, 3: 3} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newApp(t, backoff.Schedule{time.Second}, forHandlers(greedily))
+			var running, most atomic.Int64
+			f := newFailsOnce()
+			count := f.handle(100)
+			a.handle("billing", func(msg *message.Message) error {
+				defer running.Add(-1)
+				if now := running.Add(1); now > most.Load() {
+					most.Store(now)
+				}
+				time.Sleep(100 * time.Millisecond)
+				return count(msg)
+			}, retry.Options{Concurrency: given})
+			a.run()
+			for i := range 100 {
+				a.publish(fmt.Sprint(i))
+			}
+			<-f.done
+			assert.Equal(t, want, most.Load())
 			a.close()
 		})
 	}
@@ -131,7 +187,7 @@ func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
 			_, err = subscribe(a, "others", "orders")
 			require.NoError(t, err, "another name")
 			_, err = subscribe(a, "again", "retry.return.again.x")
-			require.NoError(t, err, "another topic's return topic")
+			require.ErrorContains(t, err, `"retry.return.again.x" is a return topic`)
 			end()
 			_, err = subscribe(a, "all", "orders")
 			require.NoError(t, err, "the first one has ended")
@@ -150,6 +206,35 @@ func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
 	_, err = s.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	require.NoError(t, a.Close())
+}
+
+// The router nacks a message whose produced messages it cannot publish, and gochannel delivers it again at once.
+func TestProducedMessagesThatCannotBePublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64
+		refusing := &probe{fail: func(topic string, _ int) error {
+			if topic == "bills" && calls.Load() < 10 {
+				return errDown
+			}
+			return nil
+		}}
+		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+			refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
+		})
+		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
+		require.NoError(t, err)
+		a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
+			calls.Add(1)
+			return []*message.Message{msg.Copy()}, nil
+		}, retry.Options{Concurrency: 1})
+		a.run()
+		began := time.Now()
+		a.publish("1")
+		(<-bills).Ack()
+		assert.EqualValues(t, 10, calls.Load())
+		assert.GreaterOrEqual(t, time.Since(began), 9*time.Second, "no hot loop")
+		a.close()
+	})
 }
 
 func TestHandlerOfAConnectionProduces(t *testing.T) {
@@ -190,15 +275,12 @@ func (c *closing) Close() error { c.closed++; return nil }
 
 func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	for want, options := range map[string][]retry.Options{
-		"Concurrency is 16: this Pub/Sub delivers one message at a time": {{Concurrency: 16}},
-		"gochannel has no consumer groups: there every handler would":    {{Concurrency: 16}},
-		"OrderKey is set: only RabbitMQ has it":                          {{OrderKey: func(*message.Message) string { return "" }}},
-		"CloseTimeout is 1m0s: only RabbitMQ has it":                     {{CloseTimeout: time.Minute}},
-		"Prefetch is 1: only RabbitMQ has it":                            {{Prefetch: 1}},
-		"2 Options were given":                                           {{}, {}},
-		"retry 1: delay 1ns is too short":                                {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
-		"MaxHold is -1ns":                                                {{Policy: &retry.Policy{MaxHold: -1}}},
-		`in use with group "", and now with group "mail"`:                {{Group: "mail"}},
+		"OrderKey is set: only RabbitMQ has it":      {{OrderKey: func(*message.Message) string { return "" }}},
+		"CloseTimeout is 1m0s: only RabbitMQ has it": {{CloseTimeout: time.Minute}},
+		"Prefetch is 1: only RabbitMQ has it":        {{Prefetch: 1}},
+		"2 Options were given":                       {{}, {}},
+		"retry 1: delay 1ns is too short":            {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
+		"MaxHold is -1ns":                            {{Policy: &retry.Policy{MaxHold: -1}}},
 	} {
 		t.Run(want, func(t *testing.T) {
 			c := newApp(t, backoff.Schedule{time.Second})
@@ -214,7 +296,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 		})
 	}
 	c := newApp(t, backoff.Schedule{time.Second})
-	_, err := c.Subscriber("billing", retry.Options{Concurrency: 1})
+	_, err := c.Subscriber("billing", retry.Options{Concurrency: 16})
 	require.NoError(t, err)
 	_, err = c.Subscriber("")
 	require.ErrorContains(t, err, "the name is empty")
@@ -242,31 +324,31 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 			return noting{s, &topics}, nil
 		}))
 		c.handle("billing", ignore)
-		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retry.Options{Concurrency: 16, CloseTimeout: time.Minute})
+		c.AddConsumerHandler(c.router, "mailing", "orders", ignore, retry.Options{Prefetch: 32, CloseTimeout: time.Minute})
 		c.AddHandler(c.router, "archive", "orders", "archived", message.PassthroughHandler, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}})
 		c.AddConsumerHandler(c.router, "nil", "orders", nil)
 		c.AddHandler(c.router, "nil too", "orders", "archived", nil)
 		err := c.router.Run(t.Context())
 		for _, want := range []string{
 			`handler "nil": its function is nil`, `handler "nil too": its function is nil`,
-			`handler "mailing": Concurrency is 16`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Policy: Schedule: backoff: retry 1`,
+			`handler "mailing": Prefetch is 32`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Policy: Schedule: backoff: retry 1`,
 		} {
 			require.ErrorContains(t, err, want)
 		}
 		other, err := c.Subscriber("other")
 		require.NoError(t, err)
 		_, err = other.Subscribe(t.Context(), "orders")
-		require.ErrorContains(t, err, `handler "mailing": Concurrency is 16`)
+		require.ErrorContains(t, err, `handler "mailing": Prefetch is 32`)
 		assert.Empty(t, topics)
 		require.NoError(t, c.Close())
 	}
 }
 
 func TestInvalidConfigIsReportedAsAWhole(t *testing.T) {
-	_, err := relay.Connect(relay.Config{MaxHop: -1, RetiredSchedule: backoff.Schedule{1}}, nil)
+	_, err := relay.Connect(relay.Config{Prefix: "a b", RetiredSchedule: backoff.Schedule{1}}, nil)
 	for _, want := range []string{
 		"invalid relay.Config: Publisher is nil", "Schedule: backoff: no retries", "RetiredSchedule: ", "NewSubscriber is nil",
-		"MaxHop is -1ns: it must be 0 (the default, 20s) or at least 100ms",
+		`Prefix is "a b": it must have at most 40 characters`,
 	} {
 		require.ErrorContains(t, err, want)
 	}
@@ -281,9 +363,16 @@ func TestFactoryOfSubscribers(t *testing.T) {
 			return stock(p)
 		}
 	})
-	_, err := a.Subscriber("mailing", retry.Options{Group: "mail"})
+	_, err := a.Subscriber("mailing", retry.Options{Group: "mail", Concurrency: 3})
 	require.NoError(t, err)
-	assert.Equal(t, []relay.SubscriberParams{{Handler: "mailing", Group: "mail"}}, asked)
+	_, err = a.Subscriber("billing")
+	require.NoError(t, err)
+	a.handle("archive", ignore)
+	a.AddHandler(a.router, "forward", "orders", "forwarded", message.PassthroughHandler)
+	assert.Equal(t, []relay.SubscriberParams{
+		{Handler: "mailing", Group: "mail", Concurrency: 3}, {Handler: "billing", Concurrency: 16},
+		{Handler: "archive", Topic: "orders", Concurrency: 16}, {Handler: "forward", Topic: "orders", Concurrency: 16},
+	}, asked)
 	require.NoError(t, a.Close())
 
 	for want, made := range map[string]error{"NewSubscriber returned neither": nil, "the bank is down": errDown} {
@@ -292,34 +381,6 @@ func TestFactoryOfSubscribers(t *testing.T) {
 		_, err := a.Subscriber("mailing")
 		require.ErrorContains(t, err, want)
 		require.NoError(t, a.Close())
-	}
-}
-
-func TestHopOfATier(t *testing.T) {
-	for _, row := range []struct{ tier, maxHop, want time.Duration }{
-		{time.Second, 0, time.Second},
-		{20 * time.Second, 0, 20 * time.Second},
-		{21 * time.Second, 0, 10500 * time.Millisecond},
-		{10 * time.Second, 3 * time.Second, 2500 * time.Millisecond},
-		{10 * time.Second, 9 * time.Second, 5 * time.Second},
-		{10*time.Second + time.Millisecond, 5 * time.Second, 3334 * time.Millisecond},
-		{backoff.MaxDelay, 0, 20 * time.Second},
-		{time.Second, math.MaxInt64, time.Second},
-	} {
-		hops := map[backoff.Tier]time.Duration{}
-		a := newApp(t, backoff.Schedule{row.tier}, func(c *relay.Config) {
-			stock := c.NewSubscriber
-			c.MaxHop, c.NewSubscriber = row.maxHop, func(p relay.SubscriberParams) (message.Subscriber, error) {
-				if p.Handler == "" {
-					hops[p.Tier] = p.Hop
-				}
-				return stock(p)
-			}
-		})
-		a.handle("billing", ignore)
-		a.run()
-		a.stop()
-		assert.Equal(t, map[backoff.Tier]time.Duration{backoff.Tier(row.tier): row.want}, hops)
 	}
 }
 

@@ -148,9 +148,22 @@ type probe struct {
 	all  []published
 	fail func(topic string, tries int) error
 	seen map[string]int // tries by topic
+
+	before func(topic string) error // may sleep
+	refuse func(topic string, msg *message.Message) error
 }
 
 func (p *probe) Publish(topic string, messages ...*message.Message) error {
+	if p.before != nil {
+		if err := p.before(topic); err != nil {
+			return err
+		}
+	}
+	if p.refuse != nil {
+		if err := p.refuse(topic, messages[0]); err != nil {
+			return err
+		}
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.seen == nil {

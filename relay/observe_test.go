@@ -82,7 +82,7 @@ func TestWaitingOfARelay(t *testing.T) {
 		assert.Equal(t, 1, all[1].Messages)
 		assert.WithinRange(t, all[1].NextDue, began.Add(time.Hour+time.Second), began.Add(time.Hour+time.Second+10*time.Millisecond))
 
-		time.Sleep(time.Minute) // hops do not change when it is due
+		time.Sleep(time.Minute) // what it waits on does not change when it is due
 		synctest.Wait()
 		later := waiting()
 		assert.Equal(t, []retry.Waiting{tier(second, 0, none), tier(hour, 3, all[1].NextDue)}, later)

@@ -17,10 +17,12 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A Pub/Sub that cannot be told to stop: messages wait before the handler, and go back to it after MaxHop.
+// A Pub/Sub that cannot be told to stop: messages wait before the handler, and go back to it after MaxHold.
 func TestOutageWithABreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { c.Policy.Breaker = &retry.Breaker{Least: 5} })
+		c := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+			c.Policy.Breaker, c.Policy.MaxHold = &retry.Breaker{Least: 5}, 20*time.Second
+		}, forHandlers(greedily))
 		const messages = 50
 		up := time.Now().Add(10 * time.Minute)
 		var mu sync.Mutex
@@ -55,7 +57,7 @@ func TestOutageWithABreaker(t *testing.T) {
 			assert.Equal(t, 1, times, uuid)
 		}
 		assert.Less(t, calls, 5+5+10*60*4/3/30, "5, the first pauses, and one in each MaxPause")
-		assert.NotZero(t, outcomes[retry.GivenBack], "after MaxHop")
+		assert.NotZero(t, outcomes[retry.GivenBack], "after MaxHold")
 		c.close()
 	})
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
-// A message of a paused handler is nacked after each MaxHop, so that the backend keeps it, and handled after Resume.
+// A message of a paused handler is nacked after each MaxHold, so that the backend keeps it, and handled after Resume.
 func TestAPausedHandlerGivesItsMessagesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var nacks atomic.Int32
-		c := newApp(t, backoff.Schedule{time.Second}, func(config *relay.Config) { config.MaxHop = 5 * time.Second },
+		c := newApp(t, backoff.Schedule{time.Second}, func(config *relay.Config) { config.Policy.MaxHold = 5 * time.Second },
 			forHandlers(func(s message.Subscriber) (message.Subscriber, error) { return countNacks{s, &nacks}, nil }))
 		var mu sync.Mutex
 		var calls []string

@@ -16,27 +16,30 @@ import (
 // subscribed at once where tiers run, else with the first handler.
 func (r *relay) Use(policy retry.Policy) (backend.Traits, error) {
 	return backend.Traits{
-		DelayArrivals: !r.config.DelayedReturns, Source: r.source, Observers: &r.observers,
+		DelayArrivals: true, Source: r.source, Observers: &r.observers,
 	}, r.addTiers(policy)
 }
 
-// Publish implements backend.Backend. A message to a tier that must wait longer than one hop gets the end of its
-// first hop.
+// Publish implements backend.Backend. A message to a tier that must wait longer than the tier gets the end of its stay.
 func (r *relay) Publish(c backend.Copy) (backend.Destination, error) {
 	metadata := c.Message.Metadata
-	delete(metadata, recordkey.HopDueAt)
+	delete(metadata, recordkey.LeaveAt)
+	delete(metadata, recordkey.ReturnTo)
 	var topic string
 	switch {
 	case c.Tier == 0:
-		topic = r.topics.Dead(c.Handler)
+		topic = r.topics.Dead(c.Queue)
 	case r.config.DelayedReturns:
-		topic = r.topics.Return(c.Handler)
+		topic = r.topics.Return(c.Queue)
 	default:
+		if c.Queue != c.Handler {
+			metadata[recordkey.ReturnTo] = c.Queue
+		}
 		topic = r.topics.Tier(c.Tier)
 		tier, now := r.tiers.Load().byTier[c.Tier], time.Now()
 		record, known := retry.ReadRecord(metadata)
 		if known && record.DueAt.After(now.Add(tier.longest+tier.slack())) {
-			tier.startHop(metadata, now)
+			setLeaveAt(metadata, now.Add(tier.longest))
 		}
 	}
 	err := observed{r.config.Publisher, &r.observers, true}.Publish(topic, c.Message)

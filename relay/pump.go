@@ -1,16 +1,21 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -22,6 +27,16 @@ const (
 
 	minPause = 100 * time.Millisecond
 	maxPause = 5 * time.Second
+
+	// postponeAfter is how long a message that cannot be forwarded is held before it is postponed: published to a tier
+	// again. It must not fill the place of messages for other topics.
+	postponeAfter = 5 * time.Second
+
+	// postponeFor is how long it then waits at most, where there is a tier as short.
+	postponeFor = time.Minute
+
+	// holdFor is how long it is held where it cannot be postponed either.
+	holdFor = 20 * time.Second
 
 	// ackTimeout is how long a stopping tier waits until its last acknowledgement is sent.
 	ackTimeout = 200 * time.Millisecond
@@ -64,8 +79,9 @@ func (p *pumps) stop() { p.cancel() }
 
 func (p *pumps) wait() { p.wg.Wait() }
 
-// pump forwards the messages of one tier's topic. It keeps each message until it is due or its hop has ended, publishes
-// a copy to the next topic, and acknowledges the message only after that.
+// pump forwards the messages of one tier's topic. It keeps each message until it is due or its stay has ended,
+// publishes a copy to the next topic, and acknowledges the message only after that. Only the goroutine of run changes
+// its fields.
 type pump struct {
 	tierTopic
 	relay      *relay
@@ -74,11 +90,24 @@ type pump struct {
 
 	in       <-chan *message.Message
 	cancel   context.CancelFunc
-	mu       sync.Mutex // held while waiting changes: only the pump changes it
 	waiting  queue
-	acked    context.Context // of the message that was acknowledged last
+	lanes    map[string]*lane // by topic: what is due and goes there
+	done     chan batch       // has been published
+	batches  int              // that are being published
+	taken    chan struct{}    // the backend has taken messages back
+	acked    context.Context  // of the message that was acknowledged last
 	ackedAt  time.Time
 	failures int // failed attempts to subscribe, in a row
+
+	mu   sync.Mutex
+	kept map[*waiter]struct{} // all that are not settled
+}
+
+func newPump(r *relay, tier tierTopic, subscriber message.Subscriber) *pump {
+	return &pump{
+		tierTopic: tier, relay: r, subscriber: subscriber, lanes: map[string]*lane{}, done: make(chan batch),
+		taken: make(chan struct{}, 1), kept: map[*waiter]struct{}{},
+	}
 }
 
 // subscribe uses a context of its own: if a subscription ends before its last acknowledgement is sent, that message
@@ -137,7 +166,7 @@ func (p *pump) forward(ctx context.Context) {
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		in, due := p.in, (<-chan time.Time)(nil)
-		if p.waiting.Len() >= maxKept {
+		if len(p.kept) >= maxKept {
 			in = nil
 		}
 		if p.waiting.Len() > 0 {
@@ -153,107 +182,152 @@ func (p *pump) forward(ctx context.Context) {
 			p.failures = 0
 			p.keep(p.receive(msg))
 		case <-due:
-			if w := p.take(); !p.settle(w) {
-				p.keep(w)
-			}
+			p.forwardDue()
+		case b := <-p.done:
+			p.finish(b)
+		case <-p.taken:
+			p.takeBack()
 		}
 	}
 }
 
-// receive sets how long a message waits: until it is due, but no longer than until its hop ends.
+// forwardDue forwards all messages whose time has come.
+func (p *pump) forwardDue() {
+	now := time.Now()
+	for p.waiting.Len() > 0 && !p.waiting.all[0].until.After(now) {
+		p.settle(p.waiting.take(), now)
+	}
+	for _, l := range p.lanes {
+		p.start(l, now)
+	}
+}
+
+// receive sets how long a message waits: until it is due, but no longer than on its tier.
 func (p *pump) receive(msg *message.Message) *waiter {
 	now := time.Now()
 	w := &waiter{msg: msg, receivedAt: now, until: now}
 	w.record, w.known = retry.ReadRecord(msg.Metadata)
-	w.known = w.known && w.record.Handler != ""
-	if !w.known {
-		return w
+	w.key = cmp.Or(msg.Metadata[recordkey.ReturnTo], relaytopic.Key(w.record.Handler, ""))
+	w.known = w.known && w.record.Handler != "" && relaytopic.IsKey(w.key)
+	due, last := now, now.Add(p.longest+p.slack())
+	if w.known {
+		due = dueAt(w.record)
+		w.until = earlier(due, last)
 	}
-	due := dueAt(w.record)
-	w.until = earlier(due, now.Add(p.longest+p.slack()))
-	if end, found := hopEnd(msg.Metadata); found && due.Sub(end) > p.slack() {
+	switch end, found := leaveAt(msg.Metadata); {
+	case found && end.After(due): // it was postponed
+		w.until = earlier(end, last)
+	case found && due.Sub(end) > p.slack():
 		w.until = earlier(w.until, end)
 	}
 	return w
 }
 
-// settle forwards a message and reports whether it is finished. If not, it sets w.until for the next attempt.
-func (p *pump) settle(w *waiter) bool {
-	now := time.Now()
-	if w.msg.Context().Err() != nil {
-		return p.drop(w, now)
+// settle adds a message whose time has come to the lane of its next topic.
+func (p *pump) settle(w *waiter, now time.Time) {
+	if w.gone() {
+		p.drop(w, now)
+		return
 	}
-	if w.known && p.relay.handlers.unsubscribed(w.record.Handler) && !now.Before(dueAt(w.record)) {
-		return p.later(w, now, fmt.Errorf("handler %q has not subscribed to its return topic yet", w.record.Handler))
+	if w.known && p.relay.handlers.unsubscribed(w.key) && !now.Before(dueAt(w.record)) {
+		err := fmt.Errorf("handler %q has not subscribed to its return topic yet", w.record.Handler)
+		p.later(w, now, now.Add(jitter(pause(w.tries))), err)
+		return
 	}
-	topic, metadata := p.next(w, now)
-	if err := p.publish(w, topic, metadata); err != nil {
-		return p.later(w, time.Now(), err)
-	}
-	w.msg.Ack()
-	p.acked, p.ackedAt = w.msg.Context(), time.Now()
-	p.relay.logger.Trace("Message of a tier forwarded",
-		p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "destination": topic}))
-	return true
+	c := outgoing{waiter: w}
+	c.topic, c.metadata = p.next(w, now)
+	p.lane(c.topic).add(c)
 }
 
 // drop does not publish a delivery whose context the backend has cancelled: the backend redelivers the message, and a
 // copy would be a duplicate. It waits once before it logs, because a shutdown cancels this context before it stops the
 // pump.
-func (p *pump) drop(w *waiter, now time.Time) bool {
+func (p *pump) drop(w *waiter, now time.Time) {
 	if !w.cancelled {
 		w.cancelled, w.until = true, now.Add(minPause)
-		return false
+		p.waiting.add(w)
+		return
 	}
-	w.msg.Nack()
-	p.relay.logger.Error("Backend cancelled a message before it was due and will redeliver it: the redelivery limit "+
-		"must be well above Hop",
-		w.msg.Context().Err(), p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID,
-			"waited": now.Sub(w.receivedAt), "hop": p.hop}))
-	return true
+	p.nack(w)
+	p.relay.logger.Info("Backend has taken back a message that waited, and delivers it again, as at a rebalance. If it "+
+		"takes back each message, the subscriber of a tier must keep a message as long as the tier lasts",
+		p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "waited": now.Sub(w.receivedAt)}))
 }
 
-// later holds a message that cannot be forwarded and sets the next attempt, with back-off. It nacks the message when
-// the next attempt would be later than forwardLimit allows.
-func (p *pump) later(w *waiter, now time.Time, err error) bool {
-	wait := jitter(pause(w.tries))
-	w.tries++
-	fields := p.fields().Add(watermill.LogFields{"message_uuid": w.msg.UUID, "handler_name": w.record.Handler,
-		"tries": w.tries})
-	if now.Add(wait).After(w.receivedAt.Add(p.forwardLimit())) {
-		w.msg.Nack()
-		p.relay.logger.Error("Cannot forward a message of a tier, giving the message back to the backend", err, fields)
-		return true
+// takeBack drops what the backend has taken back, also what is not due: the backend may wait for it.
+func (p *pump) takeBack() {
+	now := time.Now()
+	for _, w := range p.waiting.all {
+		if !w.cancelled && w.gone() {
+			w.until = now
+		}
 	}
-	w.until = now.Add(wait)
-	p.relay.logger.Error("Cannot forward a message of a tier, holding the message", err,
-		fields.Add(watermill.LogFields{"next_try_in": wait}))
-	return false
+	p.waiting.sort()
 }
 
-// forwardLimit is how long a message that cannot be forwarded is held. It is a second on shorter tiers: an outage must
-// not cause a burst of nacks.
-func (p *pump) forwardLimit() time.Duration {
-	return max(p.hop, min(time.Second, p.relay.config.MaxHop))
+// later holds a message that cannot be forwarded until its next attempt, or postpones it. It is nacked when the next
+// attempt would be after holdFor.
+func (p *pump) later(w *waiter, now, next time.Time, err error) {
+	if w.tries++; w.tries == 1 {
+		w.failing = now
+	}
+	if next.Before(w.failing.Add(holdFor)) {
+		p.wait(w, now, next, now.Sub(w.failing) > postponeAfter)
+		return
+	}
+	p.nack(w)
+	p.relay.logger.Error("Cannot forward a message of a tier, giving the message back to the backend", err,
+		p.fields().Add(watermill.LogFields{
+			"message_uuid": w.msg.UUID, "handler_name": w.record.Handler, "tries": w.tries,
+		}))
 }
 
-// nackAll gives all messages that wait back to the backend.
+// nackAll gives all messages that wait back to the backend. What is being published is finished before.
 func (p *pump) nackAll() {
-	for p.waiting.Len() > 0 {
-		p.take().msg.Nack()
+	for _, l := range p.lanes {
+		l.due = nil
 	}
+	for p.batches > 0 {
+		p.finish(<-p.done)
+	}
+	for _, w := range slices.SortedFunc(maps.Keys(p.kept), compare) {
+		p.nack(w)
+	}
+	p.waiting.all = nil
+	clear(p.lanes)
 }
 
+// keep adds a message that was delivered.
 func (p *pump) keep(w *waiter) {
+	w.unwatch = context.AfterFunc(w.msg.Context(), func() {
+		select {
+		case p.taken <- struct{}{}:
+		default:
+		}
+	})
+	p.waiting.add(w)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.waiting.add(w)
+	p.kept[w] = struct{}{}
 }
 
-func (p *pump) take() *waiter {
+func (p *pump) nack(w *waiter) {
+	p.forget(w)
+	w.msg.Nack()
+}
+
+func (p *pump) ack(w *waiter) {
+	p.forget(w)
+	w.msg.Ack()
+	p.acked, p.ackedAt = w.msg.Context(), time.Now()
+}
+
+// forget comes before the message is settled, which ends its context.
+func (p *pump) forget(w *waiter) {
+	w.unwatch()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.waiting.take()
+	delete(p.kept, w)
 }
 
 // shown returns what the pump keeps.
@@ -261,8 +335,11 @@ func (p *pump) shown() retry.Waiting {
 	w := retry.Waiting{Kind: retry.WaitingTier, Queue: p.topic, Tier: p.tier}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.Messages = p.waiting.Len()
-	for _, kept := range p.waiting.all {
+	for kept := range p.kept {
+		if kept.gone() {
+			continue // it was taken back, and waits elsewhere
+		}
+		w.Messages++
 		due := dueAt(kept.record)
 		if !kept.known || due.IsZero() {
 			due = kept.receivedAt // it does not wait for a delay

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"container/heap"
 	"time"
 
@@ -13,13 +14,20 @@ import (
 type waiter struct {
 	msg        *message.Message
 	record     retry.Record
-	known      bool      // the record names a handler
-	receivedAt time.Time // the backend's redelivery limit counts from here
+	known      bool   // the record names a handler
+	key        string // of its return topic
+	receivedAt time.Time
 	until      time.Time // when to settle it
 	number     int       // breaks ties: messages that are due together keep their order
 	tries      int       // failed attempts to forward it
+	failing    time.Time // since when
+	postponed  bool      // it is to be published to a tier again
 	cancelled  bool      // the backend has cancelled this delivery
+	unwatch    func() bool
 }
+
+// gone reports whether the backend has taken the message back.
+func (w *waiter) gone() bool { return w.msg.Context().Err() != nil }
 
 // queue orders the messages that wait by until, because some backends deliver all messages at once and slightly out of
 // order. Most backends deliver one message at a time; then the queue contains only one.
@@ -30,11 +38,7 @@ type queue struct {
 
 func (q *queue) Len() int { return len(q.all) }
 func (q *queue) Less(i, j int) bool {
-	a, b := q.all[i], q.all[j]
-	if !a.until.Equal(b.until) {
-		return a.until.Before(b.until)
-	}
-	return a.number < b.number
+	return compare(q.all[i], q.all[j]) < 0
 }
 func (q *queue) Swap(i, j int) { q.all[i], q.all[j] = q.all[j], q.all[i] }
 func (q *queue) Push(x any)    { q.all = append(q.all, x.(*waiter)) }
@@ -55,3 +59,14 @@ func (q *queue) add(w *waiter) {
 }
 
 func (q *queue) take() *waiter { return heap.Pop(q).(*waiter) }
+
+// sort restores the order after times have changed.
+func (q *queue) sort() { heap.Init(q) }
+
+// compare puts the message first whose time comes first.
+func compare(a, b *waiter) int {
+	if c := a.until.Compare(b.until); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.number, b.number)
+}

@@ -46,7 +46,6 @@ type relay struct {
 }
 
 func newRelay(config Config, logger watermill.LoggerAdapter) *relay {
-	config.setDefaults()
 	config.Policy = config.Policy.Clone()
 	if logger == nil {
 		logger = watermill.NopLogger{}
@@ -60,7 +59,6 @@ func newRelay(config Config, logger watermill.LoggerAdapter) *relay {
 		Owner: r, Name: fmt.Sprintf("the relay with prefix %q", cmp.Or(config.Prefix, "retry")),
 		Subscribe: "add its handler with AddConsumerHandler or AddHandler of the Connection, or give it the " +
 			"Connection's Subscriber",
-		MaxWait: config.MaxHop,
 	}
 	return r
 }
@@ -116,7 +114,7 @@ func (r *relay) start() error {
 func (r *relay) subscribe(started *[]*pump, tier tierTopic) error {
 	subscriber, err := r.subscriber(tier)
 	if err == nil {
-		p := &pump{relay: r, tierTopic: tier, subscriber: subscriber}
+		p := newPump(r, tier, subscriber)
 		if err = p.subscribe(); err == nil {
 			*started = append(*started, p)
 			return nil
@@ -129,7 +127,7 @@ func (r *relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 	if known := r.subscribers[tier.topic]; known != nil {
 		return known, nil
 	}
-	subscriber, err := r.config.newSubscriber(SubscriberParams{Tier: tier.tier, Hop: tier.hop})
+	subscriber, err := r.config.newSubscriber(SubscriberParams{Tier: tier.tier})
 	if err == nil {
 		r.subscribers[tier.topic] = subscriber
 	}

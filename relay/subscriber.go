@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -29,19 +30,25 @@ type subscriber struct {
 	stock    message.Subscriber
 	c        *connection
 	name     string
-	perTopic bool // the handler of a topic is "<name>.<topic>"
+	group    string
+	calls    int  // at the same time, at most
+	perTopic bool // without groups, the handler of a topic is "<name>.<topic>"
 	retry    *middleware.TieredRetry
 	gate     *gate.Gate
 	ctx      context.Context // ends with Close
 	end      context.CancelFunc
 }
 
-// handlerOf returns the handler whose return topic is used, and which the failure record names.
-func (s *subscriber) handlerOf(topic string) string {
-	if s.perTopic {
-		return s.c.relay.topics.Handler(s.name, topic)
+// keyOf returns the handler that the failure record names, and the key of its topics.
+func (s *subscriber) keyOf(topic string) (handler, key string) {
+	switch {
+	case s.c.relay.config.Group != "":
+		return s.name, relaytopic.Key(s.group, topic)
+	case s.perTopic:
+		return s.name + "." + topic, relaytopic.Key(s.name, topic)
+	default:
+		return s.name, relaytopic.Key(s.name, "")
 	}
-	return s.name
 }
 
 // Subscribe subscribes to the return topic before the topic: some backends drop messages without a subscriber.
@@ -52,24 +59,27 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err := s.c.faults.All(); err != nil {
 		return nil, err
 	}
-	r, handler := s.c.relay, s.handlerOf(topic)
-	returnTopic := r.topics.Return(handler)
-	if returnTopic == topic {
-		return nil, fmt.Errorf("%q is the return topic of handler %q, so it cannot be its topic: use another name",
-			topic, handler)
+	r := s.c.relay
+	handler, key := s.keyOf(topic)
+	if r.topics.IsReturn(topic) {
+		return nil, fmt.Errorf("%q is a return topic, so handler %q cannot have it as its topic: the relay subscribes "+
+			"to it", topic, s.name)
 	}
-	r.handlers.add(handler)
+	r.handlers.add(key)
 	ended, end := context.WithCancel(ctx)
 	detach := context.AfterFunc(s.ctx, end)
 	m := &merged{
-		subscriber: s, ended: ended, out: make(chan *message.Message), topic: topic, handler: handler, logger: r.logger,
+		subscriber: s, ended: ended, out: make(chan *message.Message), topic: topic, handler: handler, key: key,
+		calls: make(chan struct{}, s.calls), logger: r.logger,
 	}
 	m.stopping, m.stop = context.WithCancel(ended)
 	m.subscribed, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ended, m.end)
 	context.AfterFunc(m.subscribed, func() { detach() })
-	m.binding = &msgctx.Subscription{Owner: r, Retry: s.retry, Gate: s.gate, Stopping: m.stopping.Done()}
-	if err := m.start(returnTopic); err != nil {
+	m.binding = &msgctx.Subscription{
+		Owner: r, Retry: s.retry, Queue: key, Gate: s.gate, Stopping: m.stopping.Done(), Redelivers: true,
+	}
+	if err := m.start(r.topics.Return(key)); err != nil {
 		m.end()
 		return nil, err
 	}
@@ -116,6 +126,8 @@ type merged struct {
 	cancel         context.CancelFunc
 	out            chan *message.Message
 	topic, handler string
+	key            string        // of its return topic
+	calls          chan struct{} // has one for each
 	binding        *msgctx.Subscription
 	health         *subscriptions.Subscription
 	logger         watermill.LoggerAdapter
@@ -142,7 +154,7 @@ func (m *merged) start(returnTopic string) error {
 	if err != nil {
 		return fmt.Errorf("cannot subscribe to the return topic %q of handler %q: %w", returnTopic, m.handler, err)
 	}
-	r.handlers.subscribed(m.handler)
+	r.handlers.subscribed(m.key)
 	messages, err := s.stock.Subscribe(m.subscribed, m.topic)
 	if err != nil {
 		m.end()
@@ -171,10 +183,9 @@ func (m *merged) forward(in <-chan *message.Message) {
 	pause := shortestPause
 	for msg := range in {
 		ctx := msgctx.WithOrigin(msg.Context(), m.topic, m.handler)
-		msg.SetContext(msgctx.NewContext(ctx, m.binding))
-		select {
-		case m.out <- msg:
-		case <-m.subscribed.Done():
+		own := msgctx.NewContext(ctx, m.binding)
+		msg.SetContext(own)
+		if !m.deliver(msg, own) {
 			msg.Nack()
 			continue
 		}
@@ -186,18 +197,47 @@ func (m *merged) forward(in <-chan *message.Message) {
 	m.end()
 }
 
+// deliver delivers a message when there is a place for its call, unless the subscription ends before.
+func (m *merged) deliver(msg *message.Message, own context.Context) bool {
+	select {
+	case m.calls <- struct{}{}:
+	case <-m.subscribed.Done():
+		return false
+	}
+	select {
+	case m.out <- msg:
+	case <-m.subscribed.Done():
+		<-m.calls
+		return false
+	}
+	go func() {
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+			// What the handler has produced could not be published. Many Pub/Subs deliver the message again at once.
+			if d, found := own.(*msgctx.Delivery); found && d.Processed() {
+				sleep(m.subscribed, longestPause)
+			}
+		}
+		<-m.calls
+	}()
+	return true
+}
+
 // The pause after a nack of a handler without the retry middleware. Many Pub/Subs deliver such a message again at once.
 const (
 	shortestPause = 10 * time.Millisecond
 	longestPause  = time.Second
 )
 
-// nacked waits until the handler has settled a message, and reports whether it has nacked it and has no retry
-// middleware. It logs the first one.
+// nacked waits until the handler has settled a message or its retry middleware has got one, and reports whether it has
+// nacked it and has no retry middleware. It logs the first one.
 func (m *merged) nacked(msg *message.Message) bool {
 	select {
 	case <-msg.Nacked():
 	case <-msg.Acked():
+		return false
+	case <-m.binding.AwaitClaim():
 		return false
 	case <-m.subscribed.Done():
 		return false
@@ -214,49 +254,50 @@ func (m *merged) nacked(msg *message.Message) bool {
 	return true
 }
 
-// registry lists the handlers of this process and whether they have subscribed to their return topics.
+// registry lists the return topics of this process, by their keys, and whether they are subscribed.
 type registry struct {
 	mu      sync.RWMutex
-	ready   map[string]bool    // by handler
-	current map[string]*merged // by handler
+	ready   map[string]bool
+	current map[string]*merged
 }
 
-// add adds a handler that is going to subscribe.
-func (g *registry) add(handler string) {
+// add adds a return topic that is going to be subscribed.
+func (g *registry) add(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ready == nil {
 		g.ready, g.current = map[string]bool{}, map[string]*merged{}
 	}
-	if _, known := g.ready[handler]; !known {
-		g.ready[handler] = false
+	if _, known := g.ready[key]; !known {
+		g.ready[key] = false
 	}
 }
 
-// begin refuses a second subscription of a handler that is subscribed: on a Pub/Sub without consumer groups each of the
-// two gets every message and every retry, and each failure doubles them.
+// begin refuses a second subscription of a handler on a Pub/Sub without consumer groups: each of the two gets every
+// message and every retry, and each failure doubles them.
 func (g *registry) begin(m *merged) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if other := g.current[m.handler]; other != nil && other.active() {
+	other := g.current[m.key]
+	if other != nil && other.active() && m.subscriber.c.relay.config.Group == "" {
 		return fmt.Errorf("handler %q is subscribed already, and each of its subscriptions can get every message and "+
 			"every retry: subscribe to %q once, or use another name; after the end of the first subscription the "+
 			"name is free", m.handler, m.topic)
 	}
-	g.current[m.handler] = m
+	g.current[m.key] = m
 	return nil
 }
 
-func (g *registry) subscribed(handler string) {
+func (g *registry) subscribed(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ready[handler] = true
+	g.ready[key] = true
 }
 
-// unsubscribed reports whether a handler of this process has not subscribed to its return topic yet.
-func (g *registry) unsubscribed(handler string) bool {
+// unsubscribed reports whether a return topic of this process is not subscribed yet.
+func (g *registry) unsubscribed(key string) bool {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
-	ready, known := g.ready[handler]
+	ready, known := g.ready[key]
 	return known && !ready
 }

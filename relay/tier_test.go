@@ -42,15 +42,15 @@ func TestMessageIsDeadLetteredAfterItsSchedule(t *testing.T) {
 		assert.Equal(t, "orders", record.Topic)
 		assert.Equal(t, "billing", record.Handler)
 		assert.Equal(t, 4, record.Failures)
-		for _, key := range []string{"retry_hop_due_at", delay.DelayedUntilKey, delay.DelayedForKey} {
+		for _, key := range []string{"retry_leave_at", delay.DelayedUntilKey, delay.DelayedForKey} {
 			assert.NotContains(t, letter.Metadata, key)
 		}
-		assert.Len(t, a.publisher.to("retry.10m"), 30, "hops of 20 s")
+		assert.Len(t, a.publisher.to("retry.10m"), 1)
 		a.close()
 	})
 }
 
-// TestManyMessagesComeBackInOrder: gochannel delivers all at once and not in order, and a long tier takes many hops.
+// TestManyMessagesComeBackInOrder: gochannel delivers all at once and not in order,
 func TestManyMessagesComeBackInOrder(t *testing.T) {
 	for _, tier := range []time.Duration{time.Second, 3 * time.Minute} {
 		t.Run(tier.String(), func(t *testing.T) {
@@ -242,9 +242,9 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 		})
 		put("garbled count", message.Metadata{recordkey.Failures: "-1", recordkey.Handler: "billing"})
 		put("garbled time", message.Metadata{recordkey.Failures: "2", recordkey.Handler: "billing", recordkey.DueAt: "soon"})
-		put("elsewhere", message.Metadata{recordkey.Failures: "1", recordkey.Handler: "of another process"})
-		put("garbled hop", message.Metadata{
-			recordkey.Failures: "1", recordkey.Handler: "of another process", "retry_hop_due_at": "soon",
+		put("elsewhere", message.Metadata{recordkey.Failures: "1", recordkey.Handler: "of-another-process"})
+		put("garbled stay", message.Metadata{
+			recordkey.Failures: "1", recordkey.Handler: "of-another-process", "retry_leave_at": "soon",
 			recordkey.DueAt: time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000Z"),
 		})
 		start := time.Now()
@@ -274,18 +274,18 @@ func TestGarbledMessagesOnATier(t *testing.T) {
 			assert.Equal(t, record.Reason, one.msg.Metadata["reason_poisoned"], "a poison queue's reader reads it, too")
 			assert.Equal(t, one.msg.UUID, string(one.msg.Payload))
 		}
-		back := a.publisher.to("retry.return.of another process")
+		back := a.publisher.to("retry.return.of-another-process")
 		require.Len(t, back, 2)
 		assert.Equal(t, "elsewhere", back[0].msg.UUID)
-		assert.Equal(t, "garbled hop", back[1].msg.UUID)
+		assert.Equal(t, "garbled stay", back[1].msg.UUID)
 		assert.GreaterOrEqual(t, back[1].at.Sub(start), time.Minute)
-		assert.NotContains(t, back[1].msg.Metadata, "retry_hop_due_at")
+		assert.NotContains(t, back[1].msg.Metadata, "retry_leave_at")
 		assert.Less(t, len(a.publisher.to("retry.1m")), 5, "no hot loop")
 	})
 }
 
-// TestFirstHopBeginsAtTheFailure: most backends deliver one message at a time, so each message must carry the end of its hop.
-func TestFirstHopBeginsAtTheFailure(t *testing.T) {
+// Most backends deliver one message at a time, so each message that is due after its tier carries the end of its stay.
+func TestStayOnATierBeginsAtTheFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second, 50 * time.Second})
 		a.handle("billing", func(msg *message.Message) error {
@@ -300,13 +300,13 @@ func TestFirstHopBeginsAtTheFailure(t *testing.T) {
 		a.run()
 		for _, uuid := range []string{"dead", "short", "long"} {
 			msg := orderOf(uuid)
-			msg.Metadata["retry_hop_due_at"] = "2000-01-01T00:00:00.000Z" // as in a copy of a retried message
+			msg.Metadata["retry_leave_at"] = "2000-01-01T00:00:00.000Z" // as in a copy of a retried message
 			require.NoError(t, a.pubSub.Publish("orders", msg))
 		}
 		synctest.Wait()
-		assert.NotContains(t, a.publisher.to("retry.dead.billing")[0].msg.Metadata, "retry_hop_due_at")
-		assert.NotContains(t, a.publisher.to("retry.1s")[0].msg.Metadata, "retry_hop_due_at")
-		assert.Equal(t, "2000-01-01T00:00:16.667Z", a.publisher.to("retry.50s")[0].msg.Metadata["retry_hop_due_at"], "a third of the tier")
+		assert.NotContains(t, a.publisher.to("retry.dead.billing")[0].msg.Metadata, "retry_leave_at")
+		assert.NotContains(t, a.publisher.to("retry.1s")[0].msg.Metadata, "retry_leave_at")
+		assert.Equal(t, "2000-01-01T00:00:50.000Z", a.publisher.to("retry.50s")[0].msg.Metadata["retry_leave_at"], "as long as the tier")
 		a.close()
 	})
 }

@@ -12,13 +12,12 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// tierTopic is a tier with its topic and the length of its hops.
+// tierTopic is a tier with its topic.
 type tierTopic struct {
 	topic string
 	tier  backoff.Tier
-	hop   time.Duration
-	// longest is how long a message stays on the tier that is due much later. It is hop, but not less than about a
-	// second on the longest tier: there a message may stay for years, and must not circle in a hot loop.
+	// longest is how long a message stays on the tier that is due much later: as long as the tier, but on the longest
+	// one at least about a second. There a message may stay for years, and must not circle in a hot loop.
 	longest time.Duration
 }
 
@@ -36,15 +35,26 @@ func newTierSet(c Config, declared []backoff.Tier) *tierSet {
 		return set
 	}
 	for _, tier := range merge(declared, c.RetiredSchedule.Tiers()) {
-		t := tierTopic{topic: c.topics().Tier(tier), tier: tier, hop: hopOf(time.Duration(tier), c.MaxHop)}
-		t.longest = t.hop
+		t := tierTopic{topic: c.topics().Tier(tier), tier: tier, longest: time.Duration(tier)}
 		if tier >= declared[len(declared)-1] {
-			t.longest = max(t.hop, min(time.Second, c.MaxHop)-t.slack())
+			t.longest = max(t.longest, time.Second-t.slack())
 		}
 		set.byTier[tier] = t
 		set.all = append(set.all, t)
 	}
 	return set
+}
+
+// postponed returns the tier on which a message waits that cannot be forwarded: the longest one of at most postponeFor,
+// else the shortest.
+func (s *tierSet) postponed() tierTopic {
+	chosen := s.declared[0]
+	for _, tier := range s.declared {
+		if time.Duration(tier) <= postponeFor {
+			chosen = tier
+		}
+	}
+	return s.byTier[chosen]
 }
 
 // merge returns the tiers of both, each once, the shortest first.
@@ -81,23 +91,21 @@ func (r *relay) addTiers(policy retry.Policy) error {
 
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// hopOf divides a tier into equal hops no longer than maxHop, except for the rounding up to whole milliseconds.
-func hopOf(tier, maxHop time.Duration) time.Duration {
-	hops := (tier-1)/maxHop + 1
-	return ceilMilliseconds((tier-1)/hops + 1)
+// slack is how much longer than its tier a message waits, if it is then due. Clocks differ a little, and that
+// difference must not cost another publish.
+func (t tierTopic) slack() time.Duration {
+	return min(time.Duration(t.tier)/20, time.Second) + 2*time.Millisecond
 }
 
-// slack is how much longer than one hop a message waits, if it is then due. Clocks differ a little, and that difference
-// must not cost another hop.
-func (t tierTopic) slack() time.Duration { return t.hop/20 + 2*time.Millisecond }
-
-func (t tierTopic) startHop(metadata message.Metadata, now time.Time) {
-	metadata[recordkey.HopDueAt] = ceilMillisecond(now.Add(t.longest)).UTC().Format(timeLayout)
+// setLeaveAt writes when a message leaves its tier that is due later. An end after its due time is that of a message
+// that is postponed.
+func setLeaveAt(metadata message.Metadata, end time.Time) {
+	metadata[recordkey.LeaveAt] = ceilMillisecond(end).UTC().Format(timeLayout)
 }
 
-// hopEnd returns the end of the message's present hop. It returns false for a time that cannot be read.
-func hopEnd(metadata message.Metadata) (time.Time, bool) {
-	text, found := metadata[recordkey.HopDueAt]
+// leaveAt returns when the message leaves its tier. It returns false for a time that cannot be read.
+func leaveAt(metadata message.Metadata) (time.Time, bool) {
+	text, found := metadata[recordkey.LeaveAt]
 	if !found {
 		return time.Time{}, false
 	}
@@ -119,10 +127,6 @@ func ceilMillisecond(t time.Time) time.Time {
 		return cut.Add(time.Millisecond)
 	}
 	return t
-}
-
-func ceilMilliseconds(d time.Duration) time.Duration {
-	return (d + time.Millisecond - 1) / time.Millisecond * time.Millisecond
 }
 
 func earlier(a, b time.Time) time.Time {
