@@ -14,15 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func (f *fixture) publishWith(publisher message.Publisher, topic string, ids ...string) {
-	f.t.Helper()
-	for _, id := range ids {
-		require.NoError(f.t, publisher.Publish(topic, message.NewMessage(id, []byte("order "+id))))
-	}
-}
-
-// ownSchedule: a handler has a schedule of its own, and another one has that of the connection. The app publishes with the
-// connection's publisher.
+// ownSchedule: a handler has a schedule of its own, and another one has that of the connection. The app publishes with
+// the connection's publisher.
 func ownSchedule(t *testing.T, f *fixture) {
 	const messages = 10
 	app := f.app(300 * time.Millisecond)
@@ -31,7 +24,8 @@ func ownSchedule(t *testing.T, f *fixture) {
 	router, retries := f.connect(app, topics, nil, own...)
 	others := newLedger()
 	retries.AddConsumerHandler(router, "billing", topics[0], others.failing(1))
-	retries.AddConsumerHandler(router, "shipping", topics[1], f.ledger.failing(2), retry.Options{Policy: &retry.Policy{Schedule: own}})
+	retries.AddConsumerHandler(router, "shipping", topics[1], f.ledger.failing(2),
+		retry.Options{Policy: &retry.Policy{Schedule: own}})
 	f.launch(router, retries)
 	publisher := retries.Publisher()
 	f.publishWith(publisher, topics[0], ids(messages)...)
@@ -39,7 +33,7 @@ func ownSchedule(t *testing.T, f *fixture) {
 	f.publishWith(publisher, topics[1], ids(messages)...)
 	f.comeBack(messages, 2, own)
 	f.ledger = others
-	f.comeBack(messages, 1, app.Schedule)
+	f.comeBack(messages, 1, app.Policy.Schedule)
 }
 
 // groups: two consumer groups of one connection get every message, and a retry goes to its group only.
@@ -49,18 +43,19 @@ func groups(t *testing.T, f *fixture) {
 	topics, groups := f.topics(1), []string{"a" + f.name, "b" + f.name}
 	router, retries := f.connect(app, topics, groups)
 	shipped := newLedger()
-	retries.AddConsumerHandler(router, "shipping", topics[0], shipped.failing(0), retry.Options{Group: groups[0], Concurrency: 1})
+	retries.AddConsumerHandler(router, "shipping", topics[0], shipped.failing(0),
+		retry.Options{Group: groups[0], Concurrency: 1})
 	retries.AddConsumerHandler(router, "billing", topics[0], f.ledger.failing(1), retry.Options{Group: groups[1]})
 	f.launch(router, retries)
 	f.publishWith(retries.Publisher(), topics[0], ids(messages)...)
 	f.await(messages, 1, patience)
-	f.publishWith(retries.Publisher(), topics[0], "last") // when it arrives, all earlier messages of the topic have arrived
-	f.withoutRetries(shipped, messages+1)
+	f.publishWith(retries.Publisher(), topics[0], "last")
+	f.zero("foreign", f.foreignTo(shipped, messages+1), "retries came to the other group")
 	f.settle()
 }
 
-// subscriber: code that adds its handlers by itself subscribes one subscriber to several topics, and the middleware is the
-// router's.
+// subscriber: code that adds its handlers by itself subscribes one subscriber to several topics, and the middleware is
+// the router's.
 func subscriber(t *testing.T, f *fixture) {
 	const messages = 10
 	app := f.app(200 * time.Millisecond)
@@ -72,7 +67,8 @@ func subscriber(t *testing.T, f *fixture) {
 	for i, topic := range topics {
 		router.AddConsumerHandler(handlerName(i), topic, shared, func(msg *message.Message) error {
 			one := f.ledger.add(msg)
-			assert.Equal(t, topic+" "+handlerName(i), msg.UUID[5:]+" "+message.HandlerNameFromCtx(msg.Context()), "the handler of its topic")
+			called := message.HandlerNameFromCtx(msg.Context())
+			assert.Equal(t, topic+" "+handlerName(i), msg.UUID[5:]+" "+called, "the handler of its topic")
 			if one.failures == 0 {
 				return errDown
 			}
@@ -85,10 +81,11 @@ func subscriber(t *testing.T, f *fixture) {
 			f.publishWith(retries.Publisher(), topic, id+topic)
 		}
 	}
-	f.comeBack(2*messages, 1, app.Schedule)
+	f.comeBack(2*messages, 1, app.Policy.Schedule)
 }
 
-// refusals: options that are wrong, or that the backend does not have, are refused. A closed connection refuses handlers.
+// refusals: options that are wrong, or that the backend does not have, are refused. A closed connection refuses
+// handlers.
 func refusals(t *testing.T, f *fixture) {
 	app := f.app(time.Second)
 	topics := f.topics(1)
@@ -101,18 +98,15 @@ func refusals(t *testing.T, f *fixture) {
 		_, err := retries.Subscriber(name, options...)
 		require.Error(t, err, name)
 	}
-	for name, options := range map[string]retry.Options{
-		"concurrency": {Concurrency: 16},
-		"order":       {OrderKey: func(*message.Message) string { return "" }},
-	} {
-		_, err := retries.Subscriber(name, options)
-		if f.Expect.Concurrency {
-			require.NoError(t, err, name)
-		} else {
-			require.ErrorContains(t, err, "one message at a time", name)
-		}
+	_, err := retries.Subscriber("many", retry.Options{Concurrency: 16})
+	require.NoError(t, err)
+	_, err = retries.Subscriber("ordered", retry.Options{OrderKey: func(*message.Message) string { return "" }})
+	if f.Expect.Tiers {
+		require.NoError(t, err)
+	} else {
+		require.ErrorContains(t, err, "OrderKey is set: only RabbitMQ has it")
 	}
-	_, err := retries.Subscriber("one", retry.Options{Concurrency: 1})
+	_, err = retries.Subscriber("one", retry.Options{Concurrency: 1})
 	require.NoError(t, err)
 
 	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil })
@@ -128,26 +122,28 @@ func refusals(t *testing.T, f *fixture) {
 	require.Error(t, err)
 
 	router, retries = f.connect(app, topics, nil)
-	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil }, retry.Options{Concurrency: -1})
+	retries.AddConsumerHandler(router, "billing", topics[0], func(*message.Message) error { return nil },
+		retry.Options{Concurrency: -1})
 	require.ErrorContains(t, router.Run(t.Context()), "Concurrency is -1")
 }
 
-// concurrency: a handler has several messages in flight, where the backend can.
+// concurrency: a handler has 16 retries in flight by default. There are enough messages for each of 16 partitions.
 func concurrency(t *testing.T, f *fixture) {
-	if !f.Expect.Concurrency {
-		return // refusals checks that it is refused
-	}
-	const inFlight = 8
+	const inFlight, messages = 16, 320
 	app := f.app(200 * time.Millisecond)
 	topics := f.topics(1)
 	router, retries := f.connect(app, topics, nil)
-	var called atomic.Int32
+	var called, most atomic.Int32
 	together := make(chan struct{})
 	retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
-		if f.ledger.add(msg).failures > 0 {
-			return nil
+		if f.ledger.add(msg).failures == 0 {
+			return errDown
 		}
-		if called.Add(1) == inFlight {
+		now := called.Add(1)
+		defer called.Add(-1)
+		for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+		}
+		if now == inFlight {
 			close(together)
 		}
 		select {
@@ -155,21 +151,21 @@ func concurrency(t *testing.T, f *fixture) {
 		case <-time.After(patience):
 			t.Error("the handler has fewer messages in flight")
 		}
-		return errDown
-	}, retry.Options{Concurrency: inFlight})
+		return nil
+	})
 	f.launch(router, retries)
-	f.publishWith(retries.Publisher(), topics[0], ids(inFlight)...)
-	f.await(inFlight, 1, 2*patience)
-	f.checkNeverEarly(app.Schedule)
+	f.publishWith(retries.Publisher(), topics[0], ids(messages)...)
+	f.await(messages, 1, 2*patience)
+	assert.EqualValues(t, inFlight, most.Load(), "messages in flight")
+	f.checkNeverEarly(app.Policy.Schedule)
 	f.settle()
 }
 
-// paused: a paused handler gets neither messages nor retries, for several times as long as the relay keeps a message, and all of them
-// after Resume. Another handler goes on meanwhile.
+// paused: a paused handler gets neither messages nor retries, and all of them after Resume. Another handler goes on
+// meanwhile.
 func paused(t *testing.T, f *fixture) {
 	const messages = 10
 	app := f.app(200 * time.Millisecond)
-	app.MaxHop = 300 * time.Millisecond
 	slow := backoff.Constant(500*time.Millisecond, 3)
 	topics := []string{"t" + f.name + "-0", "t" + f.name + "-1"}
 	router, retries := f.connect(app, topics, nil, slow...)
@@ -185,7 +181,8 @@ func paused(t *testing.T, f *fixture) {
 	})
 	other := *f
 	other.ledger = newLedger()
-	retries.AddConsumerHandler(router, "shipping", topics[1], other.ledger.failing(len(slow)), retry.Options{Policy: &retry.Policy{Schedule: slow}})
+	retries.AddConsumerHandler(router, "shipping", topics[1], other.ledger.failing(len(slow)),
+		retry.Options{Policy: &retry.Policy{Schedule: slow}})
 	state := func() (state retry.SubscriptionHealth) {
 		for _, s := range retries.Health().Subscriptions {
 			if s.Name == "billing" {
@@ -201,7 +198,8 @@ func paused(t *testing.T, f *fixture) {
 		f.publishWith(retries.Publisher(), topics[1], id)
 		other.await(before+1, len(slow), patience)
 	}
-	require.ErrorContains(t, retries.Pause("bill"), `no handler is named "bill": the handlers are "billing", "shipping"`)
+	require.ErrorContains(t, retries.Pause("bill"),
+		`no handler is named "bill": the handlers are "billing", "shipping"`)
 
 	require.NoError(t, retries.Pause("billing"))
 	f.launch(router, retries)
@@ -219,5 +217,5 @@ func paused(t *testing.T, f *fixture) {
 	assert.Equal(t, []string{"paused"}, state().Paused)
 
 	require.NoError(t, retries.Resume("billing"))
-	f.comeBack(messages, 1, app.Schedule)
+	f.comeBack(messages, 1, app.Policy.Schedule)
 }

@@ -3,17 +3,22 @@ package conformance
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
 func everyByte() string {
@@ -27,8 +32,10 @@ func everyByte() string {
 // odd returns messages with unusual payloads and metadata, by id.
 func odd() map[string]*message.Message {
 	text := message.Metadata{
-		"plain": "value", "empty": "", "ключ": "значение", "emoji": "🐇🕳", "quotes": `"'\{}<>&`, "a b": "space", "x:y": "colon",
-		"Case": "1", "case": "2", "padded": "  both  ", "lines": "one\r\ntwo\nthree", "tab": "a\tb", "long": strings.Repeat("ä", 5000),
+		"plain": "value", "empty": "", "ключ": "значение", "emoji": "🐇🕳", "quotes": `"'\{}<>&`,
+		"a b": "space", "x:y": "colon",
+		"Case": "1", "case": "2", "padded": "  both  ", "lines": "one\r\ntwo\nthree", "tab": "a\tb",
+		"long": strings.Repeat("ä", 5000),
 		"json": `{"a": [1, null]}`, "percent": "%00%ff%s",
 	}
 	messages := map[string]*message.Message{
@@ -41,15 +48,18 @@ func odd() map[string]*message.Message {
 		"octets":   message.NewMessage("octets", []byte("text")),
 	}
 	messages["metadata"].Metadata = text
-	messages["octets"].Metadata = message.Metadata{"octets": "\xff\xfe" + everyByte()[1:9], "nul": "a\x00b", "\xff": "key"}
+	messages["octets"].Metadata = message.Metadata{
+		"octets": "\xff\xfe" + everyByte()[1:9], "nul": "a\x00b", "\xff": "key",
+	}
 	return messages
 }
 
-// deadLetters: a dead letter has the complete failure record. All its other bytes are those of the message that the handler got
-// first.
+// deadLetters: a dead letter has the complete failure record. All its other bytes are those of the message that the
+// handler got first.
 func deadLetters(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	app := f.app(100*time.Millisecond, 200*time.Millisecond)
+	app.Lease = time.Minute // a slow machine must not cause duplicates: a letter of each would come
 	var mu sync.Mutex
 	first := map[string]*message.Message{}
 	began := time.Now().Truncate(time.Millisecond)
@@ -65,7 +75,7 @@ func deadLetters(t *testing.T, f *fixture) {
 		}
 		return errDown
 	})
-	next := f.deadLetters(app, handlerName(0), topics[0])
+	dead := f.deadMessages(app, handlerName(0), topics[0])
 	subscriber := f.subscriberType(a)
 	sent := odd()
 	publisher, err := f.backend.Publisher()
@@ -74,21 +84,17 @@ func deadLetters(t *testing.T, f *fixture) {
 		require.NoError(t, publisher.Publish(topics[0], msg.Copy()))
 	}
 	require.NoError(t, publisher.Close())
-	letters := map[string]*message.Message{}
-	for len(letters) < len(sent) {
-		letter := next()
-		letters[letter.UUID] = letter
-	}
+	all := dead(len(sent))
 	f.settle()
 
 	for id, was := range sent {
-		letter := letters[id]
+		letter := all[id]
 		require.NotNil(t, letter, "%s", id)
-		record, found := retry.ReadRecord(letter.Metadata)
-		require.True(t, found)
+		record := letter.Record
 		want := retry.Record{
-			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0], Handler: handlerName(0), Subscriber: subscriber,
-			DeadReason: retry.DeadReasonExhausted, FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
+			Failures: 3, Reason: errDown.Error(), ErrorType: "*errors.errorString", Topic: topics[0],
+			Handler: handlerName(0), Subscriber: subscriber, DeadReason: retry.DeadReasonExhausted,
+			FirstFailedAt: record.FirstFailedAt, LastFailedAt: record.LastFailedAt,
 		}
 		if id == "plain" {
 			want.Failures, want.DeadReason = 1, retry.DeadReasonPermanent
@@ -98,11 +104,10 @@ func deadLetters(t *testing.T, f *fixture) {
 		assert.Equal(t, want, record, "%s", id)
 		assert.False(t, record.FirstFailedAt.Before(began))
 		assert.False(t, record.LastFailedAt.After(time.Now()))
-		assert.Equal(t, topics[0], letter.Metadata.Get("topic_poisoned"))
 
 		assert.Equal(t, string(was.Payload), string(letter.Payload), "%s", id)
 		got := bare(letter.Metadata)
-		assert.Equal(t, bare(first[id].Metadata), got, "%s: the dead letter is the message that the handler got first", id)
+		assert.Equal(t, bare(first[id].Metadata), got, "%s: the letter is what the handler got first", id)
 		kept := maps.Clone(was.Metadata)
 		changed := maps.Clone(got)
 		for key, value := range was.Metadata {
@@ -117,6 +122,69 @@ func deadLetters(t *testing.T, f *fixture) {
 			}
 		}
 		assert.Equal(t, map[string]string(kept), map[string]string(changed), "%s", id)
+		replay(t, letter, got)
+	}
+}
+
+// replay makes a test of a letter, and runs it: the handler gets the message of the letter at the time of its failure.
+func replay(t *testing.T, letter *letters.Letter, metadata message.Metadata) {
+	t.Helper()
+	test, err := letter.GoTest(letters.GoTestConfig{Name: "billing"})
+	require.NoError(t, err)
+	folder := t.TempDir()
+	require.NoError(t, test.Write(folder, false))
+	files, err := filepath.Glob(filepath.Join(folder, "testdata", "*.json"))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+	synctest.Test(t, func(t *testing.T) {
+		called := false
+		retrytest.Replay(t, files[0], func(msg *message.Message) error {
+			called = true
+			assert.Equal(t, letter.ID, msg.UUID)
+			assert.Equal(t, string(letter.Payload), string(msg.Payload), letter.ID)
+			assert.Equal(t, metadata, bare(msg.Metadata), letter.ID)
+			record, _ := retry.ReadRecord(msg.Metadata)
+			assert.Equal(t, letter.Record.Failures-1, record.Failures)
+			assert.Equal(t, letter.Record.LastFailedAt, time.Now().UTC())
+			assert.Equal(t, letter.Record.Handler, message.HandlerNameFromCtx(msg.Context()))
+			return nil
+		})
+		assert.True(t, called)
+	})
+}
+
+// deadMessages returns a function that waits for so many dead letters of a handler, and returns them by their IDs. It
+// is called before the first of them.
+func (f *fixture) deadMessages(app pubsub.App, handler, topic string) func(n int) map[string]*letters.Letter {
+	f.t.Helper()
+	found := map[string]*letters.Letter{}
+	if open, ok := f.backend.(pubsub.DeadSubscriber); ok {
+		in, err := open.DeadLetters().Subscribe(noContext, f.backend.DeadTopic(app, handler, topic))
+		require.NoError(f.t, err)
+		return func(n int) map[string]*letters.Letter {
+			for len(found) < n {
+				select {
+				case msg := <-in:
+					record, _ := retry.ReadRecord(msg.Metadata)
+					found[msg.UUID] = &letters.Letter{
+						ID: msg.UUID, Record: record, Metadata: bare(msg.Metadata), Payload: msg.Payload,
+					}
+					msg.Ack()
+				case <-time.After(patience):
+					require.Fail(f.t, "no dead letter came")
+				}
+			}
+			return found
+		}
+	}
+	return func(n int) map[string]*letters.Letter {
+		f.eventually("all are dead", func() bool {
+			for _, letter := range f.letters(app, handler, topic) {
+				found[letter.ID] = letter
+			}
+			return len(found) >= n
+		})
+		return found
 	}
 }
 
@@ -135,7 +203,8 @@ func (f *fixture) subscriberType(a *runningApp) string {
 func bare(metadata message.Metadata) message.Metadata {
 	kept := message.Metadata{}
 	for key, value := range metadata {
-		if !strings.HasPrefix(key, "retry_") && !strings.HasSuffix(key, "_poisoned") && !strings.HasPrefix(key, "_watermill") {
+		own := strings.HasPrefix(key, "retry_") || strings.HasSuffix(key, "_poisoned")
+		if !own && !strings.HasPrefix(key, "_watermill") {
 			kept[key] = value
 		}
 	}

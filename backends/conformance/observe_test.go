@@ -44,8 +44,9 @@ func observed(t *testing.T, f *fixture) {
 		{"watermill_retry_publishes_total", "app", messages + 1},
 		{"watermill_retry_consuming", "billing", 1},
 	} {
-		require.Eventually(t, func() bool { return sum(t, registry, want.metric, want.label) >= want.value }, patience, 50*time.Millisecond,
-			"%s with %q is at least %v", want.metric, want.label, want.value) // a message may be delivered twice
+		require.Eventually(t, func() bool {
+			return sum(t, registry, want.metric, want.label) >= want.value
+		}, patience, 50*time.Millisecond, "%s with %q is at least %v", want.metric, want.label, want.value) // a message may be delivered twice
 	}
 }
 

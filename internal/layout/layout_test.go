@@ -6,6 +6,8 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -79,10 +81,16 @@ var rules = []rule{
 	},
 	{
 		folder: "letters",
-		may:    []string{watermill, module + "/internal/recordkey", module + "/middleware", module + "/retry"},
+		may:    []string{watermill, module + "/internal/letterline", module + "/internal/recordkey", module + "/middleware", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "the dead letters of all backends share it: code that gets a Store works on each of them",
 		alone:  true,
+	},
+	{
+		folder: "internal/letterline",
+		may:    []string{module + "/retry"},
+		never:  []string{amqp091, amqpPubSub},
+		why:    "a test of an app reads the file of a letter, on every backend",
 	},
 	{
 		folder: "internal/relaytopic",
@@ -170,7 +178,7 @@ var rules = []rule{
 		folder: "rabbitmq/deadletter",
 		may: []string{
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/unpublished", module + "/retry", module + "/rabbitmq/publish",
-			module + "/rabbitmq/topology", module + "/internal/recordkey", module + "/internal/redrive",
+			module + "/rabbitmq/topology", module + "/internal/letterline", module + "/internal/recordkey", module + "/internal/redrive",
 			module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/internal/rabbitmq/subscriber"},
@@ -240,8 +248,23 @@ var rules = []rule{
 		never:  []string{amqpPubSub, module + "/middleware", module + "/rabbitmq"},
 		why:    "the doors of all majors fill it",
 	},
+	{folder: "internal/inflight", may: []string{watermill}, never: []string{amqp091}, why: "the leases of Redis, NATS and PostgreSQL without any of them"},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/msgctx", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
+	{
+		folder: "inbox", may: []string{watermill, module + "/internal/inbox"}, never: []string{amqp091, amqpPubSub},
+		why: "it is for every backend, and for every driver of PostgreSQL",
+	},
+	{
+		folder: "internal/inbox",
+		may: []string{
+			watermill, module + "/backoff", module + "/internal/msgbytes", module + "/internal/msgctx", module + "/internal/warning",
+			module + "/letters", module + "/retry",
+		},
+		never: []string{amqp091, amqpPubSub},
+		why:   "modules with drivers share it",
+	},
+	{folder: "internal/msgbytes", may: []string{watermill}, never: []string{amqp091}, why: "every server that keeps messages keeps the same bytes"},
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/users", never: []string{watermill, amqp091}, why: "it counts: whatever is closed after its last user shares it"},
@@ -274,7 +297,7 @@ var rules = []rule{
 		folder: "retrytest",
 		may: []string{
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/msgctx", module + "/internal/gate", module + "/internal/subscriptions",
-			module + "/middleware", module + "/internal/backend", module + "/retry",
+			module + "/middleware", module + "/internal/backend", module + "/internal/letterline", module + "/letters", module + "/retry",
 		},
 		never: []string{amqp091, amqpPubSub},
 		why:   "an app tests its retries with the code that it runs in production, without the client of a broker",
@@ -295,6 +318,12 @@ var rules = []rule{
 		may:    []string{},
 		never:  []string{watermill, amqp091},
 		why:    "it reads the code as text, and runs the go command: it builds also where the code does not",
+	},
+	{
+		folder: "tools/claims",
+		may:    []string{},
+		never:  []string{watermill, amqp091},
+		why:    "it compares figures with claims: how a figure is measured is in the programs of make bench",
 	},
 	{
 		folder: "tools/devbroker",
@@ -440,14 +469,30 @@ func requires(t *testing.T, folder string) []required {
 }
 
 // nestedModules are the folders of the modules whose tests `go test ./...` of the root module does not run.
-var nestedModules = []string{"backends", "cmd/wmretry", "config/amqp3", "example/observability", "integration", "observe"}
+var nestedModules = append(backendModules(), "backends/conformance", "cmd/wmretry", "config/amqp3", "example/observability",
+	"inbox/pgxinbox", "integration", "observe")
+
+// backendModules returns the folders of the modules that have a backend each. They are released.
+func backendModules() (folders []string) {
+	files, _ := filepath.Glob("../../backends/*/go.mod")
+	for _, file := range files {
+		if folder := path.Base(path.Dir(filepath.ToSlash(file))); folder != "conformance" {
+			folders = append(folders, "backends/"+folder)
+		}
+	}
+	return folders
+}
 
 // TestEachModuleIsTested: a target of the Makefile that CI runs has the tests of each module.
 func TestEachModuleIsTested(t *testing.T) {
 	t.Parallel()
 	makefile := read(t, "Makefile").text
+	tested := func(folder string) bool {
+		return regexp.MustCompile(`\$\(GO\) test -C ` + folder + ` [^\n]*-count=1`).MatchString(makefile)
+	}
+	loop := strings.Contains(makefile, "for module in $(BACKENDS); do") && tested(`\$\$module`)
 	for _, folder := range nestedModules {
-		if !regexp.MustCompile(`\$\(GO\) test -C ` + folder + ` [^\n]*-count=1`).MatchString(makefile) {
+		if !tested(folder) && !(loop && slices.Contains(backendModules(), folder)) {
 			t.Errorf("no target of the Makefile runs the tests of module %s", folder)
 		}
 	}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	stdsql "database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
+)
+
+var postgresBackend = backend{
+	name: "postgres",
+	fresh: func(server string, session int) (string, error) {
+		address, err := url.Parse(server)
+		if err != nil {
+			return "", err
+		}
+		address.Path = fmt.Sprintf("/session%d", session)
+		return address.String(), postgresDo(server, func(db *stdsql.DB) error {
+			_, err := db.Exec("CREATE DATABASE " + address.Path[1:])
+			return err
+		})
+	},
+	prepare: func(string, string) error { return nil }, // the publisher creates the tables
+	publisher: func(address string) (message.Publisher, error) {
+		db, err := postgresOpen(address)
+		if err != nil {
+			return nil, err
+		}
+		return sql.NewPublisher(sql.BeginnerFromStdSQL(db),
+			sql.PublisherConfig{SchemaAdapter: postgresSchema, AutoInitializeSchema: true}, logger())
+	},
+	open:          openPostgres,
+	left:          postgresLeft,
+	lead:          30 * time.Second,
+	shortMessages: 200,
+}
+
+// postgresSchema has batches of 100, the default.
+var postgresSchema = sql.DefaultPostgreSQLSchema{GeneratePayloadType: func(string) string { return "BYTEA" }}
+
+func postgresOpen(address string) (*stdsql.DB, error) {
+	db, err := stdsql.Open("pgx", address)
+	if err == nil {
+		db.SetMaxIdleConns(8)
+	}
+	return db, err
+}
+
+func postgresDo(address string, do func(*stdsql.DB) error) error {
+	db, err := postgresOpen(address)
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(db), db.Close())
+}
+
+// postgresApp keeps what waits in a table. A consumer group of watermill-sql handles one message of a topic at a time,
+// for all processes. It acks batches of 100, so a process that dies causes up to 99 duplicates.
+type postgresApp struct {
+	topic string
+	db    *stdsql.DB
+}
+
+func openPostgres(address, topic string) (app, error) {
+	db, err := postgresOpen(address)
+	if err != nil {
+		return nil, err
+	}
+	a := &postgresApp{topic: topic, db: db}
+	_, err = db.Exec(`SELECT pg_advisory_xact_lock(1);
+		CREATE TABLE IF NOT EXISTS ` + a.waiting() + ` (id BIGSERIAL PRIMARY KEY, uuid VARCHAR(36) NOT NULL,
+			payload BYTEA, metadata JSON, due TIMESTAMPTZ NOT NULL);
+		CREATE INDEX IF NOT EXISTS ` + a.waiting() + `_due ON ` + a.waiting() + ` (due)`)
+	return a, err
+}
+
+func (a *postgresApp) waiting() string { return a.topic + "_waiting" }
+
+func (a *postgresApp) subscribers() ([]message.Subscriber, error) {
+	s, err := sql.NewSubscriber(sql.BeginnerFromStdSQL(a.db), sql.SubscriberConfig{
+		ConsumerGroup: group, PollInterval: poll, ResendInterval: poll, RetryInterval: 100 * time.Millisecond,
+		SchemaAdapter: postgresSchema, OffsetsAdapter: sql.DefaultPostgreSQLOffsetsAdapter{}, InitializeSchema: true,
+	}, logger())
+	return []message.Subscriber{s}, err
+}
+
+func (a *postgresApp) wait(msg *message.Message, due time.Time) error {
+	metadata, err := json.Marshal(msg.Metadata)
+	if err != nil {
+		return err
+	}
+	_, err = a.db.ExecContext(msg.Context(), `INSERT INTO `+a.waiting()+` (uuid, payload, metadata, due)
+		VALUES ($1, $2, $3, $4)`, msg.UUID, []byte(msg.Payload), metadata, due)
+	return err
+}
+
+// move needs one statement: the row is in one of the two tables at any time.
+func (a *postgresApp) move(ctx context.Context) error {
+	query := fmt.Sprintf(`WITH due AS (
+			DELETE FROM %[1]s WHERE id IN (
+				SELECT id FROM %[1]s WHERE due <= now() ORDER BY due LIMIT %[2]d FOR UPDATE SKIP LOCKED)
+			RETURNING uuid, payload, metadata)
+		INSERT INTO %[3]s (uuid, payload, metadata, transaction_id)
+		SELECT uuid, payload, metadata, pg_current_xact_id() FROM due`,
+		a.waiting(), batch, postgresSchema.MessagesTable(a.topic))
+	return polls(ctx, func(ctx context.Context) (int, error) {
+		moved, err := a.db.ExecContext(ctx, query)
+		if err != nil {
+			return 0, err
+		}
+		rows, err := moved.RowsAffected()
+		return int(rows), err
+	})
+}
+
+func (a *postgresApp) Close() error { return a.db.Close() }
+
+// postgresLeft counts the rows of all tables but those of the app's topic, and that with the names of handlers.
+func postgresLeft(address string, w worker) (left int, err error) {
+	err = postgresDo(address, func(db *stdsql.DB) error {
+		rows, err := db.Query(`SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ($1, $2)
+			AND tablename <> 'retry_messages_handlers'`,
+			"watermill_"+w.Topic, "watermill_offsets_"+w.Topic)
+		if err != nil {
+			return err
+		}
+		var tables []string
+		for rows.Next() {
+			var table string
+			if err := rows.Scan(&table); err != nil {
+				return err
+			}
+			tables = append(tables, table)
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		for _, table := range tables {
+			var count int
+			if err := db.QueryRow(`SELECT count(*) FROM "` + table + `"`).Scan(&count); err != nil {
+				return err
+			}
+			left += count
+		}
+		return nil
+	})
+	return left, err
+}

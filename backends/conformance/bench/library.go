@@ -1,0 +1,43 @@
+package main
+
+import (
+	"errors"
+	"io"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+var errMeasured = errors.New("this call is to fail")
+
+// own is the library.
+func (w worker) own(router *message.Router, c *calls) (io.Closer, error) {
+	entry, err := registry.Find(w.Backend)
+	if err != nil {
+		return nil, err
+	}
+	retries, err := entry.Open(w.Server, logger()).Connect(pubsub.App{
+		Group: group, Prefix: w.Prefix, Policy: retry.Policy{Schedule: backoff.Schedule{tier}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	handle := func(msg *message.Message) error {
+		record, _ := retry.ReadRecord(msg.Metadata)
+		delay, fails := c.handle(msg.UUID, record.Failures)
+		switch {
+		case !fails:
+			return nil
+		case c.start.Due > 0:
+			return backoff.RetryAfter(errMeasured, delay)
+		default:
+			return errMeasured
+		}
+	}
+	retries.AddConsumerHandler(router, "billing", w.Topic, handle)
+	return retries, nil
+}

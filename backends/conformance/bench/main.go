@@ -1,0 +1,177 @@
+// Command bench measures the claims of docs/benchmarks.md about other Pub/Subs than RabbitMQ: the library, and code by
+// hand with Watermill's own Pub/Sub, on the same server in the same run. It starts the servers.
+//
+//	bench [-only regexp] [-short] [-rounds n] [-messages n] [-profile folder]
+//
+// The app runs in processes of its own, one or two, and this process counts the messages by their identity. A lost,
+// early or foreign message is an error. A missed claim is not. With -profile, the first process of each side has a CPU
+// profile of its last run in the folder, as backend-redis-rate-library.pprof, for go tool pprof. With -short all
+// backends are measured at the same time.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/tools/claims"
+)
+
+// heading is that of the claims on the page.
+const heading = "Other Pub/Subs"
+
+// A bench is a run.
+type bench struct {
+	short    bool   // everything small: the figures mean nothing
+	rounds   int    // 0: as many as the question has
+	messages int    // of the question many
+	profiles string // the folder of the CPU profiles; empty: none
+
+	mu sync.Mutex
+	*claims.Report
+}
+
+// size is the size of a measurement, or a short one.
+func (b *bench) size(full, short int) int {
+	if b.short {
+		return short
+	}
+	return full
+}
+
+// turns is how many rounds a question has.
+func (b *bench) turns(rounds int) int {
+	if b.rounds > 0 {
+		return b.rounds
+	}
+	return b.size(rounds, 1)
+}
+
+// A question is measured on one backend. It adds its claims to the report.
+type question struct {
+	name    string
+	measure func(*run) error
+	on      string // the only backend of the question; empty: all
+}
+
+var questions = []question{
+	{name: "rate", measure: measureRate}, {name: "late", measure: measureLate}, {name: "many", measure: measureMany},
+	{name: "inbox", measure: measureInbox, on: postgresBackend.name},
+}
+
+// asks reports whether the question is one about a backend.
+func (q question) asks(b backend) bool { return q.on == "" || q.on == b.name }
+
+// nameOf returns the name of a question on a backend, as -only matches it.
+func (q question) nameOf(b backend) string { return claims.Backend + b.name + "-" + q.name }
+
+func names() (all []string) {
+	for _, backend := range backends {
+		for _, q := range questions {
+			if q.asks(backend) {
+				all = append(all, q.nameOf(backend))
+			}
+		}
+	}
+	return all
+}
+
+// A run is a question on a backend.
+type run struct {
+	*bench
+	backend
+	question string
+	server   string // its address
+	sessions int    // how many were measured
+}
+
+// claim adds a figure of this backend to the claim of a name. The report has what is beside it, too.
+func (r *run) claim(name string, value float64, beside ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Println(r.Add(name, r.name, value, beside...))
+}
+
+// note prints what was measured besides the claims.
+func (r *run) note(format string, arguments ...any) {
+	fmt.Println(r.question + ": " + fmt.Sprintf(format, arguments...))
+}
+
+func main() {
+	workerMain()
+	var b bench
+	only := flag.String("only", "", "regular expression of the questions; all if empty: "+strings.Join(names(), ", "))
+	flag.BoolVar(&b.short, "short", false, "everything small, within seconds: only lost and early messages count")
+	flag.IntVar(&b.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
+	flag.IntVar(&b.messages, "messages", 100_000, "messages of the question many")
+	flag.StringVar(&b.profiles, "profile", "", "folder for a CPU profile of the app")
+	flag.Parse()
+	if err := b.run(*only); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func (b *bench) run(only string) error {
+	chosen, err := claims.Chosen(only, names())
+	if err != nil || len(chosen) == 0 {
+		return err
+	}
+	page, err := os.ReadFile("../../" + claims.Page)
+	if err != nil {
+		return fmt.Errorf("cannot read the claims (run bench in the folder backends/conformance): %w", err)
+	}
+	b.Report = &claims.Report{Claims: claims.Of(page, heading)}
+	defer b.Print()
+	if !b.short {
+		for _, backend := range backends {
+			if err := b.measure(backend, chosen); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	faults := make([]error, len(backends))
+	var group sync.WaitGroup
+	for i, backend := range backends {
+		group.Go(func() { faults[i] = b.measure(backend, chosen) })
+	}
+	group.Wait()
+	return errors.Join(faults...)
+}
+
+// measure measures the chosen questions on a backend, which has one server for them.
+func (b *bench) measure(backend backend, chosen []string) error {
+	mine := slices.DeleteFunc(slices.Clone(questions), func(q question) bool {
+		return !slices.Contains(chosen, q.nameOf(backend))
+	})
+	if len(mine) == 0 {
+		return nil
+	}
+	entry, err := registry.Find(backend.name)
+	if err != nil {
+		return err
+	}
+	server, err := entry.Start(context.Background())
+	if err != nil {
+		return fmt.Errorf("%s: %w", backend.name, err)
+	}
+	defer server.Stop()
+	r := &run{bench: b, backend: backend, server: server.URL}
+	for _, q := range mine {
+		began := time.Now()
+		r.question = q.nameOf(backend)
+		if err := q.measure(r); err != nil {
+			return fmt.Errorf("%s: %w", r.question, err)
+		}
+		r.note("took %v", time.Since(began).Round(time.Second))
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// workerVariable is the environment variable with the worker that a process is, as JSON.
+const workerVariable = "BENCH_WORKER"
+
+// A worker is a process of the app. It writes its calls to stdout. The first line of its stdin opens the gate, and the
+// end of stdin ends it.
+type worker struct {
+	Backend, Server string
+	Side            sideName
+	Topic, Prefix   string
+	Profile         string // the file of its CPU profile; empty: none
+}
+
+// A call is what a worker reports of a call of the handler. At is when a call that fails ends, and when a call that
+// succeeds begins, in ns since 1970.
+type call struct {
+	Message, Failures, At, Delay int64
+}
+
+// What a worker reports in place of a message.
+const (
+	running = -1 // the handlers have subscribed
+	waits   = -2 // the first message waits for the gate
+)
+
+// start is the line that opens the gate.
+type start struct {
+	Due int64 // when all messages are due, in ns since 1970; 0: each after a tier
+}
+
+// calls reports the calls of a worker.
+type calls struct {
+	gate  chan struct{}
+	start start
+	first sync.Once
+
+	mu  sync.Mutex
+	out *bufio.Writer
+}
+
+func (c *calls) report(one call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = binary.Write(c.out, binary.LittleEndian, one)
+	if one.Message < 0 {
+		_ = c.out.Flush()
+	}
+}
+
+// flush writes what was reported, every now and then.
+func (c *calls) flush() {
+	for range time.Tick(5 * time.Millisecond) {
+		c.mu.Lock()
+		_ = c.out.Flush()
+		c.mu.Unlock()
+	}
+}
+
+// handle is the handler on both sides. A message fails once. It returns how long it has to wait then.
+func (c *calls) handle(id string, failures int) (delay time.Duration, fails bool) {
+	c.first.Do(func() { c.report(call{Message: waits}) })
+	<-c.gate
+	number, err := strconv.ParseInt(id, 10, 64)
+	if err != nil {
+		number = 1 << 40 // a foreign one
+	}
+	one := call{Message: number, Failures: int64(failures), At: time.Now().UnixNano()}
+	if fails = failures == 0; fails {
+		delay = tier
+		if c.start.Due > 0 {
+			delay = max(time.Duration(c.start.Due-one.At), soonest)
+		}
+		one.Delay = int64(delay)
+	}
+	c.report(one)
+	return delay, fails
+}
+
+// workerMain is the whole program of a process that is a worker, and does not return then.
+func workerMain() {
+	settings := os.Getenv(workerVariable)
+	if settings == "" {
+		return
+	}
+	var w worker
+	err := json.Unmarshal([]byte(settings), &w)
+	if err == nil {
+		err = w.run()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %s, %s: %v\n", w.Backend, w.Side, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (w worker) run() (err error) {
+	c := &calls{gate: make(chan struct{}), out: bufio.NewWriter(os.Stdout)}
+	go c.flush()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 30 * time.Second}, logger())
+	if err != nil {
+		return err
+	}
+	app, err := w.app(router, c)
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancel(context.Background())
+	go func() {
+		defer end()
+		in := bufio.NewReader(os.Stdin)
+		line, err := in.ReadBytes('\n')
+		if err != nil || json.Unmarshal(line, &c.start) != nil {
+			return
+		}
+		close(c.gate)
+		_, _ = io.Copy(io.Discard, in)
+	}()
+	go func() {
+		select {
+		case <-router.Running():
+			c.report(call{Message: running})
+		case <-ctx.Done():
+		}
+	}()
+	if w.Profile != "" {
+		file, err := os.Create(filepath.Clean(w.Profile))
+		if err != nil {
+			return err
+		}
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer func() { pprof.StopCPUProfile(); err = errors.Join(err, file.Close()) }()
+	}
+	err = errors.Join(router.Run(ctx), app.Close())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(err, c.out.Flush())
+}
+
+// app adds the handlers of the worker's side to the router. The app that it returns is closed when the router has
+// ended.
+func (w worker) app(router *message.Router, c *calls) (io.Closer, error) {
+	if w.Side == ownSide {
+		return w.own(router, c)
+	}
+	backend, err := find(w.Backend)
+	if err != nil {
+		return nil, err
+	}
+	return w.hand(backend, router, c)
+}
+
+func logger() watermill.LoggerAdapter {
+	if os.Getenv("BENCH_LOG") != "" {
+		return watermill.NewStdLogger(false, false)
+	}
+	return watermill.NopLogger{}
+}

@@ -1,0 +1,237 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/inbox"
+	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// app is an app with an inbox on Go channels, whose messages come at once.
+type app struct {
+	t       *testing.T
+	db      *sql.DB
+	box     *inbox.Inbox
+	router  *message.Router
+	retries retry.Connection
+	logs    *watermill.CaptureLoggerAdapter
+	events  chan retry.Event
+	end     func()
+}
+
+func newApp(t *testing.T, table string) *app {
+	t.Helper()
+	a := &app{t: t, logs: watermill.NewCaptureLogger(), events: make(chan retry.Event, 1000)}
+	var err error
+	a.db, err = sql.Open("pgx", database(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, a.db.Close()) })
+	a.box, err = inbox.New(a.db, inbox.Config{Table: table, CreateTable: true, Wait: 50 * time.Millisecond}, a.logs)
+	require.NoError(t, err)
+	_, err = a.db.Exec("CREATE TABLE " + table + "_effects (message text NOT NULL)")
+	require.NoError(t, err)
+	backend, err := pubsub.Open("gochannel", "", a.logs)
+	require.NoError(t, err)
+	a.retries, err = backend.Connect(pubsub.App{
+		Prefix: "p", Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
+	})
+	require.NoError(t, err)
+	a.retries.Observe(eventtest.OnEvent(func(e retry.Event) {
+		select {
+		case a.events <- e:
+		default: // a message that comes again and again
+		}
+	}))
+	a.router = message.NewDefaultRouter(a.logs)
+	return a
+}
+
+func (a *app) run() {
+	a.t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- a.router.Run(context.Background()) }()
+	select {
+	case <-a.router.Running():
+	case err := <-ended:
+		require.NoError(a.t, err, "the router has ended")
+	}
+	a.end = sync.OnceFunc(func() {
+		require.NoError(a.t, a.router.Close())
+		require.NoError(a.t, <-ended)
+		require.NoError(a.t, a.retries.Close())
+	})
+	a.t.Cleanup(a.end)
+}
+
+// outcome awaits the next event.
+func (a *app) outcome() retry.Event {
+	a.t.Helper()
+	select {
+	case e := <-a.events:
+		return e
+	case <-time.After(patience):
+		require.Fail(a.t, "no outcome")
+		return retry.Event{}
+	}
+}
+
+func (a *app) count(query string) (n int) {
+	a.t.Helper()
+	require.NoError(a.t, a.db.QueryRow(query).Scan(&n))
+	return n
+}
+
+func (a *app) publish(uuid string) {
+	a.t.Helper()
+	require.NoError(a.t, a.retries.Publisher().Publish("orders", message.NewMessage(uuid, []byte(`{"Name": "x"}`))))
+}
+
+// A lock on the table stands for another delivery that goes on: the message waits on its tier, and counts no failure.
+func TestAppSnoozesWhileTheFirstDeliveryGoesOn(t *testing.T) {
+	t.Parallel()
+	a := newApp(t, "app_snoozes")
+	a.retries.AddConsumerHandler(a.router, "billing", "orders", func(msg *message.Message) error {
+		_, err := inbox.Tx(msg.Context()).Exec("INSERT INTO app_snoozes_effects VALUES ($1)", msg.UUID)
+		return err
+	}).AddMiddleware(a.box.Middleware)
+	a.run()
+	lock, err := a.db.Begin()
+	require.NoError(t, err)
+	_, err = lock.Exec("LOCK TABLE app_snoozes IN SHARE MODE")
+	require.NoError(t, err)
+	a.publish("1")
+	for range 3 { // more than the schedule has retries
+		e := a.outcome()
+		assert.Equal(t, retry.Snoozed, e.Outcome)
+		assert.Equal(t, "inbox", e.Rule)
+		assert.Zero(t, e.Record.Failures)
+	}
+	require.NoError(t, lock.Rollback())
+	e := a.outcome()
+	for e.Outcome == retry.Snoozed {
+		e = a.outcome()
+	}
+	assert.Equal(t, retry.Recovered, e.Outcome)
+	a.publish("1")
+	e = a.outcome()
+	assert.Equal(t, retry.Duplicate, e.Outcome)
+	assert.Zero(t, e.Duration)
+	assert.Equal(t, 1, a.count("SELECT count(*) FROM app_snoozes_effects"))
+}
+
+// Where the router cannot publish what the handler has produced, the next delivery publishes what is stored.
+func TestAppPublishesStoredMessages(t *testing.T) {
+	t.Parallel()
+	a := newApp(t, "app_stores")
+	publisher := &failingPublisher{fails: 1, published: make(chan string, 10)}
+	subscriber, err := a.retries.Subscriber("billing")
+	require.NoError(t, err)
+	bill := func(msg *message.Message) ([]*message.Message, error) {
+		_, err := inbox.Tx(msg.Context()).Exec("INSERT INTO app_stores_effects VALUES ($1)", msg.UUID)
+		return message.Messages{message.NewMessage("invoice", msg.Payload)}, err
+	}
+	a.router.AddHandler("billing", "orders", subscriber, "invoices", publisher, bill).AddMiddleware(
+		a.retries.Middleware, a.box.Middleware)
+	a.run()
+	a.publish("1")
+	assert.Equal(t, retry.Processed, a.outcome().Outcome)
+	assert.Equal(t, retry.Duplicate, a.outcome().Outcome)
+	select {
+	case uuid := <-publisher.published:
+		assert.Equal(t, "invoice", uuid)
+	case <-time.After(patience):
+		require.Fail(t, "the stored message was not published")
+	}
+	assert.Equal(t, 1, a.count("SELECT count(*) FROM app_stores_effects"))
+}
+
+// failingPublisher is a publisher of the app whose server is away at first.
+type failingPublisher struct {
+	fails     int
+	published chan string
+}
+
+func (p *failingPublisher) Publish(_ string, messages ...*message.Message) error {
+	if p.fails--; p.fails >= 0 {
+		return errors.New("the server is away")
+	}
+	for _, msg := range messages {
+		p.published <- msg.UUID
+	}
+	return nil
+}
+
+func (p *failingPublisher) Close() error { return nil }
+
+// The wrong order of the middlewares: the handler is never called, and the log of the router has the reason.
+func TestAppWithTheInboxOutside(t *testing.T) {
+	t.Parallel()
+	a := newApp(t, "app_outside")
+	a.router.AddMiddleware(a.box.Middleware)
+	a.retries.AddConsumerHandler(a.router, "billing", "orders", func(*message.Message) error {
+		assert.Fail(t, "the handler was called")
+		return nil
+	})
+	a.run()
+	a.publish("1")
+	require.Eventually(t, func() bool {
+		for _, line := range a.logs.Captured()[watermill.ErrorLogLevel] {
+			if line.Err != nil && line.Err.Error() == "inbox: the retry middleware is not outside of the inbox, so a "+
+				"retry would not be seen. Add the retry middleware first: "+
+				"router.AddMiddleware(rabbit.Middleware, box.Middleware)" {
+				return true
+			}
+		}
+		return false
+	}, patience, 10*time.Millisecond)
+	a.end()
+	assert.Zero(t, a.count("SELECT count(*) FROM app_outside"))
+}
+
+// The event handlers of components/cqrs have the transaction in their context. Two of them each handle an event once.
+func TestAppWithCQRS(t *testing.T) {
+	t.Parallel()
+	type orderPlaced struct{ Name string }
+	a := newApp(t, "app_cqrs")
+	a.router.AddMiddleware(a.retries.Middleware, a.box.Middleware)
+	processor, err := cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
+			return "orders", nil
+		},
+		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return a.retries.Subscriber(p.HandlerName)
+		},
+		Marshaler: cqrs.JSONMarshaler{GenerateName: func(any) string { return "" }},
+	})
+	require.NoError(t, err)
+	for _, name := range []string{"shipping", "mailing"} {
+		handle := func(ctx context.Context, e *orderPlaced) error {
+			_, err := inbox.Tx(ctx).Exec("INSERT INTO app_cqrs_effects VALUES ($1)", name+e.Name)
+			return err
+		}
+		require.NoError(t, processor.AddHandlers(cqrs.NewEventHandler(name, handle)))
+	}
+	a.run()
+	for _, want := range []retry.Outcome{retry.Processed, retry.Duplicate} {
+		a.publish("1")
+		for range 2 {
+			assert.Equal(t, want, a.outcome().Outcome)
+		}
+	}
+	assert.Equal(t, 2, a.count("SELECT count(DISTINCT message) FROM app_cqrs_effects"))
+	assert.Equal(t, 2, a.count("SELECT count(*) FROM app_cqrs_effects"))
+}

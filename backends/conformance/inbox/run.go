@@ -1,0 +1,422 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
+	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// counts are those of a run.
+type counts struct {
+	backend                                           string
+	messages, kills, brokerRestarts, databaseRestarts int
+	redriven                                          int
+	duplicates                                        int64
+	effectsMissing, effectsTwice                      int
+	producedMissing, producedChanged                  int
+}
+
+func (c counts) String() string {
+	return fmt.Sprintf("inbox backend=%s messages=%d kills=%d broker_restarts=%d database_restarts=%d redriven=%d "+
+		"duplicates=%d effects_missing=%d effects_twice=%d produced_missing=%d produced_changed=%d", c.backend,
+		c.messages, c.kills, c.brokerRestarts, c.databaseRestarts, c.redriven, c.duplicates, c.effectsMissing,
+		c.effectsTwice, c.producedMissing, c.producedChanged)
+}
+
+// run is one run on one backend.
+type run struct {
+	messages, kills int
+
+	worker
+	counts
+	entry    registry.Entry
+	broker   *servers.Server
+	postgres *servers.Server
+	db       *sql.DB
+	backend  pubsub.Backend
+	own      retry.Connection // publishes the orders, and gets the invoices
+	router   *message.Router
+	repeats  atomic.Int64
+	children [2]*child
+
+	mu       sync.Mutex
+	invoices map[string]map[string]bool // the UUIDs of the invoices of an order
+}
+
+// stalled is how long a run may go on without an order that is done.
+const stalled = 90 * time.Second
+
+// measure makes a run with so many messages, in which processes are killed so often.
+func measure(ctx context.Context, backend string, messages, kills int) (c counts, err error) {
+	r := &run{messages: messages, kills: kills, invoices: map[string]map[string]bool{}}
+	r.counts = counts{backend: backend, messages: messages}
+	r.worker = worker{Backend: backend, Name: strings.ToLower(rand.Text()[:8])}
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.open(ctx); err != nil {
+		return r.counts, err
+	}
+	err = r.disturb(ctx)
+	if err == nil {
+		err = r.finish(ctx)
+	}
+	return r.counts, errors.Join(err, r.count())
+}
+
+func (r *run) open(ctx context.Context) (err error) {
+	if r.entry, err = registry.Find(r.Backend); err != nil {
+		return err
+	}
+	if r.postgres, err = servers.PostgreSQL(ctx); err != nil {
+		return err
+	}
+	r.Database = r.postgres.URL
+	if r.db, err = sql.Open("pgx", r.Database); err != nil {
+		return err
+	}
+	if _, err := r.db.ExecContext(ctx, "CREATE TABLE effects (message text NOT NULL)"); err != nil {
+		return err
+	}
+	if r.broker, err = r.entry.Server(ctx); err != nil {
+		return err
+	}
+	r.URL = r.broker.URL
+	if r.backend, err = pubsub.Open(r.Backend, r.URL, process.Logger()); err != nil {
+		return err
+	}
+	if err := r.account(ctx); err != nil {
+		return err
+	}
+	for i := range r.children {
+		if r.children[i], err = r.start(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accounting is the app that gets the invoices.
+func (r *run) accounting() pubsub.App {
+	app := r.app()
+	app.Group = "accounting" + r.Name
+	return app
+}
+
+func (r *run) account(ctx context.Context) (err error) {
+	if r.own, err = r.connect(ctx, r.accounting(), process.Logger()); err != nil {
+		return err
+	}
+	closing := message.RouterConfig{CloseTimeout: 20 * time.Second}
+	if r.router, err = message.NewRouter(closing, process.Logger()); err != nil {
+		return err
+	}
+	r.own.AddConsumerHandler(r.router, "accounting", r.worker.invoices(), func(msg *message.Message) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		order := string(msg.Payload)
+		if r.invoices[order] == nil {
+			r.invoices[order] = map[string]bool{}
+		}
+		r.invoices[order][msg.UUID] = true
+		return nil
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- r.router.Run(context.WithoutCancel(ctx)) }()
+	select {
+	case <-r.router.Running():
+		return nil
+	case err := <-ended:
+		return cmp.Or(err, errors.New("the router has ended"))
+	}
+}
+
+// child is a process with a worker.
+type child struct {
+	command *exec.Cmd
+	running chan struct{} // closed when its handler has subscribed
+	ended   chan struct{}
+}
+
+// start starts a worker, and waits until it has subscribed.
+func (r *run) start(ctx context.Context) (*child, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	settings, err := json.Marshal(r.worker)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{command: exec.Command(self), running: make(chan struct{}), ended: make(chan struct{})}
+	c.command.Env = append(os.Environ(), variable+"="+string(settings))
+	c.command.Stderr = os.Stderr
+	if _, err := c.command.StdinPipe(); err != nil {
+		return nil, err
+	}
+	output, err := c.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.command.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(c.ended)
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			switch lines.Text() {
+			case subscribed:
+				close(c.running)
+			case duplicated:
+				r.repeats.Add(1)
+			}
+		}
+		_ = c.command.Wait()
+	}()
+	select {
+	case <-c.running:
+		return c, nil
+	case <-c.ended:
+		return nil, errors.New("a worker has ended before it has subscribed")
+	case <-time.After(stalled):
+		c.kill()
+		return nil, errors.New("a worker has not subscribed")
+	case <-ctx.Done():
+		c.kill()
+		return nil, ctx.Err()
+	}
+}
+
+func (c *child) kill() {
+	_ = c.command.Process.Kill()
+	<-c.ended
+}
+
+// disturb publishes the orders in parts, and kills a process at a random moment after each.
+func (r *run) disturb(ctx context.Context) error {
+	for round := range r.kills {
+		for n := round * r.messages / r.kills; n < (round+1)*r.messages/r.kills; n++ {
+			if err := r.publish(ctx, strconv.Itoa(n), 1+n%20/19); err != nil { // one of 20 twice
+				return err
+			}
+		}
+		switch round {
+		case r.kills / 3:
+			if err := r.restartBroker(ctx); err != nil {
+				return err
+			}
+		case 2 * r.kills / 3:
+			if err := r.postgres.Restart(ctx); err != nil {
+				return err
+			}
+			r.databaseRestarts++
+		}
+		time.Sleep(mathrand.N(300 * time.Millisecond))
+		victim := &r.children[mathrand.N(len(r.children))]
+		(*victim).kill()
+		r.counts.kills++
+		var err error
+		if *victim, err = r.start(ctx); err != nil {
+			return err
+		}
+		if round%5 == 4 {
+			r.redrive(ctx)
+		}
+	}
+	return nil
+}
+
+// publish publishes an order until the broker has it.
+func (r *run) publish(ctx context.Context, uuid string, times int) error {
+	for ctx.Err() == nil {
+		if err := r.own.Publisher().Publish(r.orders(), message.NewMessage(uuid, nil)); err != nil {
+			time.Sleep(50 * time.Millisecond)
+		} else if times--; times == 0 {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+// restartBroker kills the broker and starts it again on its data.
+func (r *run) restartBroker(ctx context.Context) error {
+	kill, start := os.Getenv("BROKER_KILL"), os.Getenv("BROKER_START")
+	switch {
+	case r.broker.Restart != nil:
+		if err := r.broker.Restart(ctx); err != nil {
+			return err
+		}
+	case kill != "" && start != "":
+		for _, command := range []string{kill, start} {
+			if words, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", command, err, words)
+			}
+		}
+	default:
+		return nil
+	}
+	r.brokerRestarts++
+	return nil
+}
+
+// redrive redrives all dead letters. What stays, for example because the broker is away, is redriven later.
+func (r *run) redrive(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, stalled)
+	defer cancel()
+	store, err := r.backend.Letters(r.app())
+	if err != nil {
+		return
+	}
+	summary, _ := store.Redrive(ctx, r.backend.DeadTopic(r.app(), "billing", r.orders()), letters.Redrive{})
+	r.redriven += summary.Done
+	_ = store.Close()
+}
+
+// finish waits until every order is done and nothing is left, and stops the workers.
+func (r *run) finish(ctx context.Context) error {
+	if err := r.await(ctx, func() bool {
+		r.redrive(ctx)
+		err := r.count()
+		return (err == nil || err == errWrong) && r.effectsMissing == 0 && r.producedMissing == 0
+	}); err != nil {
+		return err
+	}
+	time.Sleep(lease) // what a killed process had is delivered again after this time, on some backends
+	if err := r.await(ctx, func() bool {
+		r.redrive(ctx)
+		left, err := r.backend.Left(ctx, r.app(), []string{r.orders()})
+		return err == nil && left == 0
+	}); err != nil {
+		return err
+	}
+	// all that was on the queue before has been delivered when this order is done, and the workers end it
+	if err := r.publish(ctx, "last", 1); err != nil {
+		return err
+	}
+	if err := r.await(ctx, func() bool {
+		n := 0
+		err := r.db.QueryRowContext(ctx, "SELECT count(*) FROM effects WHERE message = 'last'").Scan(&n)
+		return err == nil && n > 0
+	}); err != nil {
+		return err
+	}
+	return r.stop()
+}
+
+// await waits for a condition. It fails where no effect is new for too long.
+func (r *run) await(ctx context.Context, is func() bool) error {
+	missing, since := -1, time.Now()
+	for !is() {
+		if now := r.effectsMissing + r.producedMissing; now != missing {
+			missing, since = now, time.Now()
+		}
+		if time.Since(since) > stalled {
+			return errors.New("the run does not go on")
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// stop ends the workers as an operator does.
+func (r *run) stop() error {
+	for i, c := range r.children {
+		if c == nil {
+			continue
+		}
+		_ = c.command.Process.Signal(syscall.SIGTERM)
+		<-c.ended
+		if state := c.command.ProcessState; !state.Success() {
+			return fmt.Errorf("a worker has ended with %v", state)
+		}
+		r.children[i] = nil
+	}
+	return nil
+}
+
+// count counts the effects and the invoices.
+func (r *run) count() error {
+	r.counts.duplicates = r.repeats.Load()
+	if r.db == nil {
+		return errors.New("there is no database")
+	}
+	rows, err := r.db.Query("SELECT message, count(*) FROM effects WHERE message <> 'last' GROUP BY message")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	r.effectsMissing, r.effectsTwice, r.producedMissing, r.producedChanged = r.counts.messages, 0, 0, 0
+	for rows.Next() {
+		var order string
+		var n int
+		if err := rows.Scan(&order, &n); err != nil {
+			return err
+		}
+		r.effectsMissing--
+		r.effectsTwice += n - 1
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.producedMissing = r.counts.messages - len(r.invoices)
+	for _, uuids := range r.invoices {
+		r.producedChanged += len(uuids) - 1
+	}
+	if r.effectsMissing != 0 || r.effectsTwice != 0 || r.producedMissing != 0 || r.producedChanged != 0 {
+		return errWrong
+	}
+	return nil
+}
+
+var errWrong = errors.New("an effect or a produced message is missing, or is there twice")
+
+func (r *run) close() (err error) {
+	for _, c := range r.children {
+		if c != nil {
+			c.kill()
+		}
+	}
+	if r.own != nil {
+		err = errors.Join(r.router.Close(), r.own.Close())
+	}
+	if cleaner, shared := r.backend.(pubsub.Cleaner); shared {
+		err = errors.Join(err, cleaner.Clean(r.app(), []string{r.orders()}),
+			cleaner.Clean(r.accounting(), []string{r.worker.invoices()}))
+	}
+	if r.db != nil {
+		_ = r.db.Close()
+	}
+	for _, server := range []*servers.Server{r.broker, r.postgres} {
+		if server != nil {
+			server.Stop()
+		}
+	}
+	return err
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver of the database
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
+	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/inbox"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// variable is the environment variable with the worker of a process, as JSON.
+const variable = "INBOX_WORKER"
+
+// The lines that a worker writes to stdout.
+const (
+	subscribed = "subscribed"
+	duplicated = "duplicated"
+)
+
+// worker is a process with the handler: it bills orders, and produces an invoice for each.
+type worker struct {
+	Backend, URL, Database string
+	Name                   string // of the run: a part of all names
+}
+
+// play is the worker of this process, and does not return, where it has one.
+func play() {
+	settings := os.Getenv(variable)
+	if settings == "" {
+		return
+	}
+	go func() { // the process must not outlive its parent
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(3)
+	}()
+	var w worker
+	err := json.Unmarshal([]byte(settings), &w)
+	if err == nil {
+		err = w.run()
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(os.Stderr, "a worker:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// lease is how long a process that was killed keeps its messages.
+const lease = 3 * time.Second
+
+// app is the app of the workers.
+func (w worker) app() pubsub.App {
+	return pubsub.App{
+		Group: "billing" + w.Name, Prefix: "p" + w.Name, Lease: lease,
+		Policy: retry.Policy{Schedule: backoff.Schedule{
+			500 * time.Millisecond, 500 * time.Millisecond, time.Second, time.Second, 2 * time.Second,
+		}},
+	}
+}
+
+func (w worker) orders() string   { return "orders" + w.Name }
+func (w worker) invoices() string { return "invoices" + w.Name }
+
+// open waits for a database that starts again.
+func (w worker) open(ctx context.Context, logger watermill.LoggerAdapter) (*inbox.Inbox, error) {
+	db, err := sql.Open("pgx", w.Database)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		box, err := inbox.New(db, inbox.Config{CreateTable: true}, logger)
+		if err == nil || ctx.Err() != nil {
+			return box, err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// connect waits for a broker that starts again.
+func (w worker) connect(ctx context.Context, app pubsub.App, logger watermill.LoggerAdapter) (retry.Connection, error) {
+	backend, err := pubsub.Open(w.Backend, w.URL, logger)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		connection, err := backend.Connect(app)
+		if err == nil || ctx.Err() != nil {
+			return connection, err
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (w worker) run() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	logger := process.Logger()
+	box, err := w.open(ctx, logger)
+	if err != nil {
+		return err
+	}
+	retries, err := w.connect(ctx, w.app(), logger)
+	if err != nil {
+		return err
+	}
+	retries.Observe(observer{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger)
+	if err != nil {
+		return err
+	}
+	retries.AddHandler(router, "billing", w.orders(), w.invoices(), bill).AddMiddleware(box.Middleware)
+	go func() {
+		<-router.Running()
+		write(subscribed)
+	}()
+	return errors.Join(router.Run(ctx), retries.Close())
+}
+
+// write writes a line in one call: a process that is killed has written it whole, or not at all.
+func write(line string) { _, _ = os.Stdout.WriteString(line + "\n") }
+
+type observer struct{ retry.NopObserver }
+
+func (observer) Event(e retry.Event) {
+	if e.Outcome == retry.Duplicate {
+		write(duplicated)
+	}
+}
+
+// bill has its effect first, and fails then. Of ten orders one fails once, and one twice; one of fifty fails until it
+// is redriven. The calls take a while, so that the kills meet many of them.
+func bill(msg *message.Message) ([]*message.Message, error) {
+	ctx := msg.Context()
+	if _, err := inbox.Tx(ctx).ExecContext(ctx, "INSERT INTO effects VALUES ($1)", msg.UUID); err != nil {
+		return nil, err
+	}
+	time.Sleep(rand.N(20 * time.Millisecond))
+	number, err := strconv.Atoi(msg.UUID)
+	if err != nil { // the last order
+		return nil, nil
+	}
+	record, _ := retry.ReadRecord(msg.Metadata)
+	history, _ := letters.ReadRedriven(msg.Metadata)
+	switch {
+	case number%50 == 2 && history.Times == 0:
+		return nil, backoff.Permanent(errors.New("the account is closed"))
+	case number%10 < 2 && record.Failures <= number%10:
+		if number%20 < 10 {
+			panic("the bank is down")
+		}
+		return nil, errors.New("the bank is down")
+	}
+	return message.Messages{message.NewMessage(watermill.NewUUID(), []byte(msg.UUID))}, nil
+}

@@ -1,0 +1,157 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// many is how many messages the cases have that measure.
+const many = 5000
+
+// lateness is the upper bound of the 99th percentile of retries that are due together. It is generous: make bench
+// compares it with the same by hand.
+const lateness = 10 * time.Second
+
+// dueTogether: many messages fail once, and all retries are due at the same time. None is lost or early, and nothing is
+// left on the server. Where only the delays of the schedule are exact, each is due its delay after its failure. How
+// late and how early a retry is counts from two times, by the worse of them: the due time of its failure record, and
+// that of this test, which is the requested time, or the delay after the call that failed.
+func dueTogether(t *testing.T, f *fixture) {
+	const delay = 6 * time.Second
+	topics, app := f.topics(1), f.app(delay)
+	app.Lease = 0
+	var due atomic.Pointer[time.Time]
+	router, retries := f.connect(app, topics, nil)
+	counted := &copies{}
+	retries.Observe(counted)
+	for i, topic := range topics {
+		retries.AddConsumerHandler(router, handlerName(i), topic, func(msg *message.Message) error {
+			if f.ledger.add(msg).failures > 0 {
+				return nil
+			}
+			if f.Expect.Tiers {
+				return errDown
+			}
+			at := time.Now().Add(delay)
+			due.CompareAndSwap(nil, &at)
+			return backoff.RetryAfter(errDown, time.Until(*due.Load()))
+		})
+	}
+	f.launch(router, retries)
+	f.publishMany(topics, ids(many))
+	f.eventually("all wait", func() bool { return counted.Load() >= many })
+	if at := due.Load(); at != nil && !f.Expect.Relayed && time.Until(*at) > 2*time.Second {
+		waiting, err := f.backend.Left(noContext, app, topics)
+		require.NoError(t, err)
+		assert.GreaterOrEqual(t, waiting, many, "what is counted as left is what waits")
+		assert.LessOrEqual(t, waiting, 2*many)
+	}
+	f.await(many, 1, 2*patience)
+
+	var late []time.Duration
+	early, apart, requested := 0, 0, map[string]time.Time{}
+	for _, one := range f.ledger.first(0) {
+		requested[one.id] = one.at.Add(delay)
+		switch at := due.Load(); {
+		case at == nil:
+		case one.at.Before(*at):
+			requested[one.id] = *at
+		default: // a slow machine: there is no time left to request
+			apart++
+		}
+	}
+	for _, one := range f.ledger.first(1) {
+		recorded, asked := one.at.Round(0).Sub(one.record.DueAt), one.at.Round(0).Sub(requested[one.id].Round(0))
+		after := min(recorded, asked)
+		if f.Expect.Clock.Early(delay, delay+after, delay+after) > 0 {
+			early++
+		}
+		late = append(late, max(recorded, asked))
+	}
+	f.zero("early", early, "retries were early")
+	slices.Sort(late)
+	p99 := late[len(late)*99/100]
+	t.Logf("late: median %v, p99 %v, maximum %v; bound of the p99: %v; %d were not due together", late[len(late)/2], p99,
+		late[len(late)-1], lateness, apart)
+	f.score.set("p99_ms", fmt.Sprintf("%.0f", float64(p99)/float64(time.Millisecond)))
+	assert.Less(t, p99, lateness)
+	f.settle()
+
+	left := -1
+	f.eventually("nothing is left", func() bool {
+		var err error
+		left, err = f.backend.Left(noContext, app, topics)
+		require.NoError(t, err)
+		return left == 0
+	})
+	f.score.add("left", left)
+
+	// a copy that is published twice is a duplicate, and counts
+	published := (counted.Load() + many - 1) / many
+	if f.Expect.Relayed {
+		published = publishesOfRelay(t, time.Hour)
+	}
+	f.score.add("publishes_per_hour", int(published))
+	assert.LessOrEqual(t, published, int64(2))
+}
+
+// copies counts the copies that a Connection has published.
+type copies struct {
+	retry.NopObserver
+	atomic.Int64
+}
+
+func (c *copies) Published(p retry.Published) {
+	if p.Copy {
+		c.Add(int64(p.Messages))
+	}
+}
+
+// retriesPerSecond: all messages fail once and wait for a second, 16 in flight, in one process and then in two.
+func retriesPerSecond(t *testing.T, f *fixture) {
+	if f.Expect.InMemory {
+		f.score.set("rate", f.inThisProcess())
+		return
+	}
+	topics, app := f.topics(1), f.app(time.Second)
+	app.Lease = 0
+	f.cleanUp(app, topics, nil)
+	role := f.role(app, topics, "billing", 0)
+	stopAll(f.start(f.ledger, role)) // now the consumer groups exist
+	for processes, field := range []string{"rate", "rate_2"} {
+		f.ledger = newLedger()
+		f.publishMany(topics, ids(many))
+		running := f.start(f.ledger, slices.Repeat([]process.Role{role}, processes+1)...)
+		f.await(many, 1, 2*patience)
+		f.score.set(field, f.ledger.rate(time.Second))
+		stopAll(running)
+		f.checkNeverEarly(app.Policy.Schedule)
+	}
+}
+
+// inThisProcess is the rate where the backend is a part of the process.
+func (f *fixture) inThisProcess() string {
+	topics, app := f.topics(1), f.app(time.Second)
+	f.run(app, topics, f.ledger.failing(1))
+	f.publishMany(topics, ids(many))
+	f.comeBack(many, 1, app.Policy.Schedule)
+	return f.ledger.rate(time.Second)
+}
+
+// rate returns how many messages a second failed and came back, without the delay.
+func (l *ledger) rate(delay time.Duration) string {
+	byTime := func(a, b try) int { return a.at.Compare(b.at) }
+	began, ended := slices.MinFunc(l.first(0), byTime).at, slices.MaxFunc(l.first(1), byTime).at
+	return fmt.Sprintf("%.0f", float64(l.reached(1))/(ended.Sub(began)-delay).Seconds())
+}

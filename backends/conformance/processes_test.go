@@ -1,0 +1,344 @@
+package conformance
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// changes: two services have the same prefix, the same topic, and handlers of the same name. Each gets all messages.
+// Those of one service fail twice. While they wait for the first time, two of its four processes stop, whose handlers
+// have the names of their hosts. While they wait again, the handler of the others gets another name. The other service
+// gets none of these retries. Without groups, a prefix of its own keeps a service apart.
+func changes(t *testing.T, f *fixture) {
+	messages := many
+	switch {
+	case f.Expect.Tiers: // RabbitMQ needs ten times as long, for both versions of watermill-amqp
+		messages = many / 10
+	case !f.Expect.InMemory:
+		busy <- struct{}{}
+		defer func() { <-busy }()
+	}
+	topics, billing := f.topics(1), f.app(5*time.Second, 4*time.Second)
+	shipping := billing
+	shipping.Group = "h" + f.name
+	if f.Expect.NoGroups {
+		shipping.Prefix = "q" + f.name
+	}
+	shipped := newLedger()
+	f.run(shipping, topics, shipped.failing(0))
+	fails := len(billing.Policy.Schedule)
+	if f.Expect.InMemory { // another process has nothing of it
+		f.run(billing, topics, f.ledger.failing(fails))
+		f.publishMany(topics, ids(messages))
+		f.await(messages, fails, patience)
+	} else {
+		f.cleanUp(billing, topics, nil)
+		var roles []process.Role
+		for host := range 4 {
+			roles = append(roles, f.role(billing, topics, handlerName(host), 0))
+			roles[host].Fails = fails
+		}
+		all := f.start(f.ledger, roles...)
+		f.publishMany(topics, ids(messages))
+		f.await(messages, 0, patience)
+		stopAll(all[:2])
+		f.zero("scale_down", f.missing(messages, 1), "retries are stranded after 4 to 2 processes")
+		back := f.ledger.reached(1)
+		stopAll(all[2:])
+		roles[0].Handlers[0].Name = "invoicing"
+		f.start(f.ledger, roles[0])
+		f.zero("renamed", f.missing(back, fails), "retries are stranded after the handler was renamed")
+	}
+	f.publish(topics, "last")
+	f.zero("foreign", f.foreignTo(shipped, messages+1), "retries came to the other service")
+	f.comeBack(messages, fails, billing.Policy.Schedule)
+}
+
+// foreignTo waits for the last message of a service that never fails, and counts the retries that it got.
+func (f *fixture) foreignTo(service *ledger, messages int) (count int) {
+	f.t.Helper()
+	f.eventually("the other service has the last message", func() bool { return len(service.all()["last"]) > 0 })
+	all := service.all()
+	assert.Len(f.t, all, messages)
+	for _, tries := range all {
+		for _, one := range tries {
+			if one.failures > 0 {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// behind is how far the clock of a skewed process is behind.
+const behind = 9 * time.Second
+
+// skewed: the clock of the process in which the messages fail is 9 seconds behind, and their retries of 10 seconds come
+// to another process.
+func skewed(t *testing.T, f *fixture) {
+	const messages, delay = 60, 10 * time.Second
+	program, err := skewedProgram()
+	require.NoError(t, err)
+	topics, app := f.topics(1), f.app(delay)
+	role := f.role(app, topics, "billing", 0)
+	f.cleanUp(app, topics, nil)
+	slow := f.startProgram(program, behind, f.ledger, role)
+	slow.await(slow.running, "its handlers have not subscribed")
+	f.publish(topics, ids(messages)...)
+	f.eventually("the copies are safe", func() bool { return slow.retried.Load() >= messages })
+	slow.stop()
+	for _, one := range f.ledger.first(0) {
+		require.False(t, one.at.After(time.Now()), "the clock of the process must be behind by %v", behind)
+	}
+	f.start(f.ledger, role)
+	f.await(messages, 1, patience)
+	early := f.early(app.Policy.Schedule)
+	f.score.add("skew_early", early)
+	if !f.Expect.Relayed { // a relay compares the clocks of hosts
+		assert.Zero(t, early, "retries were early")
+	}
+}
+
+// skewedFolder has the program of a process whose clock is behind. TestMain removes it.
+var skewedFolder string
+
+// skewedProgram builds the program of a process whose time.Now is behind, with the -overlay of the go command.
+var skewedProgram = sync.OnceValues(func() (program string, err error) {
+	folder, err := os.MkdirTemp("", "conformance-skewed-")
+	if err != nil {
+		return "", err
+	}
+	skewedFolder = folder
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", err
+	}
+	source := filepath.Join(strings.TrimSpace(string(root)), "src", "time", "time.go")
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return "", err
+	}
+	reads := regexp.MustCompile(`(?m)^func Now\(\) Time \{\n\tsec, nsec, mono := \w+\(\)\n`)
+	if len(reads.FindAll(text, -1)) != 1 {
+		return "", fmt.Errorf("%s does not read the clock as it did: change skewedProgram", source)
+	}
+	changed := filepath.Join(folder, "time.go")
+	late := fmt.Appendf(nil, "${0}\tsec -= %d\n", int(behind.Seconds()))
+	if err := os.WriteFile(changed, reads.ReplaceAll(text, late), 0o600); err != nil {
+		return "", err
+	}
+	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {source: changed}})
+	if err != nil {
+		return "", err
+	}
+	settings := filepath.Join(folder, "overlay.json")
+	if err := os.WriteFile(settings, overlay, 0o600); err != nil {
+		return "", err
+	}
+	program = filepath.Join(folder, "skewed")
+	output, err := exec.Command("go", "build", "-overlay", settings, "-o", program, "./process/skewed").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("cannot build the program of a process whose clock is behind: %w: %s", err, output)
+	}
+	return program, nil
+})
+
+// takeover: two processes have failed messages that wait, and nothing is in flight. After a crash of both and a start,
+// and after a stop of one, the retries are in time.
+func takeover(t *testing.T, f *fixture) {
+	const messages, delay = 300, 8 * time.Second
+	for name, change := range map[string]func(f *fixture, both []*child, role process.Role){
+		"crash and start": func(f *fixture, both []*child, role process.Role) {
+			both[0].kill()
+			both[1].kill()
+			f.start(f.ledger, role)
+		},
+		"stop of one": func(_ *fixture, both []*child, _ process.Role) { both[0].stop() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, f.Entry, f.url, f.score)
+			topics, app := f.topics(1), f.app(delay)
+			app.Lease = 0
+			f.cleanUp(app, topics, nil)
+			role := f.role(app, topics, "billing", 0)
+			both := f.start(f.ledger, role, role)
+			f.publishMany(topics, ids(messages))
+			f.eventually("the copies are safe", func() bool {
+				return both[0].retried.Load()+both[1].retried.Load() >= messages
+			})
+			change(f, both, role)
+			f.comeBack(messages, 1, app.Policy.Schedule)
+			p99 := f.ledger.late(delay)
+			t.Logf("p99 %v late; bound: %v", p99, f.Expect.Takeover)
+			assert.Less(t, p99, f.Expect.Takeover)
+		})
+	}
+}
+
+// late returns the 99th percentile of how late the first retries were.
+func (l *ledger) late(delay time.Duration) time.Duration {
+	failed := map[string]time.Time{}
+	for _, one := range l.first(0) {
+		failed[one.id] = one.at
+	}
+	var late []time.Duration
+	for _, one := range l.first(1) {
+		late = append(late, one.at.Sub(failed[one.id])-delay)
+	}
+	slices.Sort(late)
+	return late[len(late)*99/100]
+}
+
+// busy lets two backends at a time run the cases with most messages: they need a core each.
+var busy = make(chan struct{}, 2)
+
+// killed: processes die before a copy is published, after it is safe, and at any time. No message is lost.
+func killed(t *testing.T, f *fixture) {
+	busy <- struct{}{}
+	defer func() { <-busy }()
+	const messages = 2000
+	topics, app := f.topics(1), f.app(time.Second)
+	f.cleanUp(app, topics, nil)
+	role := f.role(app, topics, "billing", 0)
+	stopAll(f.start(f.ledger, role)) // now the consumer groups exist
+	f.publishMany(topics, ids(messages))
+	self, err := os.Executable()
+	require.NoError(t, err)
+	for _, death := range []process.Role{{Die: process.Failed, Nth: 1}, {Die: process.Retried, Nth: 40}} {
+		victim := role
+		victim.Die, victim.Nth = death.Die, death.Nth
+		f.startProgram(self, 0, f.ledger, victim).dies()
+	}
+	both := f.start(f.ledger, role, role)
+	for i, share := range []int{4, 2} {
+		f.eventually("some are handled", func() bool { return f.ledger.reached(1) >= messages/share/2 })
+		both[i].kill()
+		both = append(both, f.start(f.ledger, role)...)
+	}
+	f.comeBack(messages, 1, app.Policy.Schedule)
+	f.score.add("lost", 0)
+}
+
+// serverKilled: the server is killed twice while messages fail and come back. No message is lost.
+func serverKilled(t *testing.T, f *fixture) {
+	if f.Start == nil {
+		return // make chaos kills RabbitMQ
+	}
+	busy <- struct{}{}
+	defer func() { <-busy }()
+	server := startServer(t, f.Entry)
+	if server.Restart == nil {
+		return // kfake keeps nothing
+	}
+	f = newFixture(t, f.Entry, server.URL, f.score)
+	const messages = 2000
+	topics, app := f.topics(1), f.app(time.Second)
+	app.Policy.MaxHold = time.Minute
+	f.run(app, topics, f.ledger.failing(1))
+	t.Cleanup(func() {
+		if t.Failed() {
+			left, err := f.backend.Left(noContext, app, topics)
+			t.Logf("%d were tried, %d came back; left on the server: %d, %v", f.ledger.reached(0), f.ledger.reached(1),
+				left, err)
+		}
+	})
+	f.publishMany(topics, ids(messages))
+	for _, handled := range []int{messages / 8, messages / 2} {
+		f.eventually("some are handled", func() bool { return f.ledger.reached(1) >= handled })
+		require.NoError(t, server.Restart(t.Context()))
+	}
+	f.comeBack(messages, 1, app.Policy.Schedule)
+	f.score.add("lost", 0)
+}
+
+// longNames: names of 64 and of 200 bytes that differ only at their end, and names that are the same when they are
+// joined. Each message and each retry comes to its own handler.
+func longNames(t *testing.T, f *fixture) {
+	if f.Expect.NoGroups {
+		return
+	}
+	long := func(length int, end string) string { return strings.Repeat("n", length-len(end)) + end }
+	type pair struct{ group, topic string }
+	sizes := []int{64, 200}
+	if f.Expect.Tiers {
+		sizes = sizes[:1] // the name of a queue has group, topic and tier, and at most 255 bytes
+	}
+	pairs := []pair{{f.name + ".a", "b" + f.name}, {f.name, "a.b" + f.name}}
+	for _, size := range sizes {
+		topic := size
+		if f.Expect.LongestTopic > 0 {
+			topic = min(size, f.Expect.LongestTopic)
+		}
+		for _, end := range []string{"-1", "-2"} {
+			for _, other := range []string{"-3", "-4"} {
+				pairs = append(pairs, pair{long(size, f.name+end), long(topic, f.name+other)})
+			}
+		}
+	}
+	app := f.app(500 * time.Millisecond)
+	var mu sync.Mutex
+	got := map[pair][]string{} // what the handler of each group and topic has handled
+	wrong := 0
+	topics := map[string]bool{}
+	for i, p := range pairs {
+		app.Group = p.group
+		topics[p.topic] = true
+		router, retries := f.connect(app, []string{p.topic}, nil)
+		retries.AddConsumerHandler(router, long(200, fmt.Sprint(i)), p.topic, func(msg *message.Message) error {
+			record, _ := retry.ReadRecord(msg.Metadata)
+			mu.Lock()
+			defer mu.Unlock()
+			if string(msg.Payload) != p.topic || record.Failures > 0 && record.Topic != p.topic {
+				wrong++
+			}
+			if record.Failures == 0 {
+				return fmt.Errorf("group %d fails", i)
+			}
+			if record.Reason != fmt.Sprintf("group %d fails", i) {
+				wrong++
+			}
+			got[p] = append(got[p], msg.UUID)
+			return nil
+		})
+		f.launch(router, retries)
+	}
+	publisher, err := f.backend.Publisher()
+	require.NoError(t, err)
+	defer func() { require.NoError(t, publisher.Close()) }()
+	const messages = 5
+	for topic := range topics {
+		for _, id := range ids(messages) {
+			require.NoError(t, publisher.Publish(topic, message.NewMessage(id, []byte(topic))))
+		}
+	}
+	f.eventually("every handler has its retries", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, p := range pairs {
+			if len(slices.Compact(slices.Sorted(slices.Values(got[p])))) < messages {
+				return false
+			}
+		}
+		return true
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	f.zero("foreign", wrong, "deliveries to the wrong handler")
+}

@@ -1,0 +1,105 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tieredretry/watermill-retry/backends/natsretry"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// natsServer is package natsretry, at a URL such as nats://host:port.
+type natsServer struct {
+	url    string
+	logger watermill.LoggerAdapter
+}
+
+func natsRetry(url string, logger watermill.LoggerAdapter) Backend { return natsServer{url, logger} }
+
+// Publisher implements Backend.
+func (n natsServer) Publisher() (message.Publisher, error) {
+	return wmnats.NewPublisher(wmnats.PublisherConfig{URL: n.url}, n.logger)
+}
+
+func (n natsServer) config(app App) (natsretry.Config, func() error, error) {
+	conn, err := nats.Connect(n.url, nats.MaxReconnects(-1))
+	if err != nil {
+		return natsretry.Config{}, nil, fmt.Errorf("cannot connect to NATS: %w", err)
+	}
+	return natsretry.Config{
+		Conn: conn, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix, Lease: app.Lease,
+	}, func() error { conn.Close(); return nil }, nil
+}
+
+// Connect implements Backend.
+func (n natsServer) Connect(app App) (retry.Connection, error) {
+	config, end, err := n.config(app)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := natsretry.Connect(config, n.logger)
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return closing{connection, end}, nil
+}
+
+// Letters implements Backend.
+func (n natsServer) Letters(app App) (letters.Store, error) {
+	config, end, err := n.config(app)
+	if err != nil {
+		return nil, err
+	}
+	store, err := natsretry.Letters(config, n.logger)
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return closingStore{store, end}, nil
+}
+
+// DeadTopic implements Backend.
+func (natsServer) DeadTopic(app App, _, topic string) string {
+	return relaytopic.Names{Prefix: app.Prefix}.Dead(relaytopic.Key(app.Group, topic))
+}
+
+// Left implements Backend. It counts the messages of the retries' stream, without the dead letters.
+func (n natsServer) Left(ctx context.Context, app App, _ []string) (int, error) {
+	conn, err := nats.Connect(n.url)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		return 0, err
+	}
+	name, err := js.StreamNameBySubject(ctx, app.Prefix+".return.x")
+	if err != nil {
+		return 0, err
+	}
+	stream, err := js.Stream(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(">"))
+	if err != nil {
+		return 0, err
+	}
+	left := 0
+	for subject, messages := range info.State.Subjects {
+		if !strings.HasPrefix(subject, app.Prefix+".dead.") {
+			left += int(messages)
+		}
+	}
+	return left, nil
+}

@@ -1,0 +1,142 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/tools/server"
+)
+
+// startCluster returns a client of a Redis Cluster with several nodes, each with a part of the slots.
+func startCluster(t *testing.T, nodes int) *redis.ClusterClient {
+	t.Helper()
+	ctx := t.Context()
+	var addresses []string
+	var clients []*redis.Client
+	for range nodes {
+		started, err := startNode(ctx)
+		require.NoError(t, err)
+		t.Cleanup(started.Stop)
+		addresses = append(addresses, started.URL)
+		client := redis.NewClient(&redis.Options{Addr: started.URL})
+		t.Cleanup(func() { assert.NoError(t, client.Close()) })
+		clients = append(clients, client)
+	}
+	const slots = 16384
+	for i, client := range clients {
+		require.NoError(t, client.ClusterAddSlotsRange(ctx, i*slots/nodes, (i+1)*slots/nodes-1).Err())
+		host, port, err := net.SplitHostPort(addresses[0])
+		require.NoError(t, err)
+		require.NoError(t, client.Do(ctx, "cluster", "meet", host, port, busOf(port)).Err())
+	}
+	for _, client := range clients {
+		eventually(t, func() bool { return strings.Contains(client.ClusterInfo(ctx).Val(), "cluster_state:ok") },
+			"the cluster is whole")
+	}
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses})
+	t.Cleanup(func() { assert.NoError(t, cluster.Close()) })
+	return cluster
+}
+
+// busOf returns the port on which a node with this port talks to the others.
+func busOf(port string) string {
+	number, _ := strconv.Atoi(port)
+	if number > 50000 {
+		return strconv.Itoa(number - 10000)
+	}
+	return strconv.Itoa(number + 10000)
+}
+
+func startNode(ctx context.Context) (*server.Server, error) {
+	path, err := server.Program(ctx, "redis-server", "redis-server", []string{"redis-server"})
+	if err != nil {
+		return nil, err
+	}
+	return server.Try(ctx, func(port int) (*server.Server, error) {
+		data, err := server.Folder("redis-cluster")
+		if err != nil {
+			return nil, err
+		}
+		p, err := server.Run(data, nil, syscall.SIGKILL, path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1",
+			"--dir", data, "--save", "", "--cluster-enabled", "yes", "--cluster-port", busOf(strconv.Itoa(port)))
+		if err != nil {
+			return nil, err
+		}
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		client := redis.NewClient(&redis.Options{Addr: address})
+		defer func() { _ = client.Close() }()
+		answers := func(ctx context.Context) error { return client.Ping(ctx).Err() }
+		if err := server.Await(ctx, p.Ended, answers); err != nil {
+			return nil, p.Explain("redis-server", err)
+		}
+		return &server.Server{URL: address, Stop: p.Stop}, nil
+	})
+}
+
+// Topics in several slots, on several nodes, are retried and dead-lettered.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	const topics, each = 8, 25
+	cluster := startCluster(t, 3)
+	delays := backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
+	connection := connect(t, cluster, 0, delays...)
+	router, err := message.NewRouter(message.RouterConfig{}, logger(t))
+	require.NoError(t, err)
+	var seen ledger
+	for i := range topics {
+		connection.AddConsumerHandler(router, fmt.Sprint("bill-", i), fmt.Sprint("orders-", i),
+			func(msg *message.Message) error {
+				seen.call(msg)
+				if msg.UUID[0] == 'd' || seen.of(msg.UUID) == 1 {
+					return errDown
+				}
+				return nil
+			})
+	}
+	var ended sync.WaitGroup
+	ended.Go(func() { assert.NoError(t, router.Run(context.WithoutCancel(t.Context()))) })
+	<-router.Running()
+	var once, dead []string
+	for i := range topics {
+		for j := range each {
+			ok, bad := fmt.Sprintf("ok-%d-%d", i, j), fmt.Sprintf("dead-%d-%d", i, j)
+			once, dead = append(once, ok), append(dead, bad)
+			require.NoError(t, connection.Publisher().Publish(fmt.Sprint("orders-", i), message.NewMessage(ok, nil),
+				message.NewMessage(bad, nil)))
+		}
+	}
+	eventually(t, func() bool { return seen.missing(2, once...) == 0 && seen.missing(3, dead...) == 0 },
+		"all are retried")
+	eventually(t, func() bool {
+		letters := int64(0)
+		for i := range topics {
+			letters += cluster.XLen(t.Context(), fmt.Sprint("retry.dead.billing.orders-", i)).Val()
+		}
+		return letters == topics*each
+	}, "dead letters")
+	eventually(t, func() bool {
+		var waiting atomic.Int64 // the nodes are asked side by side
+		require.NoError(t, cluster.ForEachMaster(t.Context(), func(_ context.Context, node *redis.Client) error {
+			waiting.Add(int64(len(left(t, node))))
+			return nil
+		}))
+		return waiting.Load() == 0
+	}, "nothing is left")
+	require.NoError(t, router.Close())
+	ended.Wait()
+	require.NoError(t, connection.Close())
+}

@@ -1,0 +1,66 @@
+package conformance
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// publishesOfRelay returns how often the relay publishes a message that waits for a delay: to its tier, and to its
+// return topic. The time is virtual, so the Pub/Sub is a gochannel: what the relay publishes does not depend on the
+// Pub/Sub.
+func publishesOfRelay(t *testing.T, delay time.Duration) (published int64) {
+	t.Helper()
+	t.Run("virtual time", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			counted := &countingPublisher{Publisher: gochannel.NewGoChannel(gochannel.Config{}, nil)}
+			channel := counted.Publisher.(*gochannel.GoChannel)
+			retries, err := relay.Connect(relay.Config{
+				Publisher: counted, AppPublisher: channel,
+				Policy:        retry.Policy{Schedule: backoff.Schedule{delay}},
+				NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return channel, nil },
+			}, nil)
+			require.NoError(t, err)
+			router := newRouter()
+			done := make(chan struct{})
+			retries.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
+				if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {
+					return errDown
+				}
+				close(done)
+				return nil
+			})
+			ended := make(chan error, 1)
+			go func() { ended <- router.Run(t.Context()) }()
+			<-router.Running()
+			began := time.Now()
+			require.NoError(t, retries.Publisher().Publish("orders", message.NewMessage("1", nil)))
+			<-done
+			require.GreaterOrEqual(t, time.Since(began), delay)
+			published = counted.Load()
+			require.NoError(t, router.Close())
+			require.NoError(t, <-ended)
+			require.NoError(t, retries.Close())
+		})
+	})
+	return published
+}
+
+type countingPublisher struct {
+	message.Publisher
+	atomic.Int64
+}
+
+func (c *countingPublisher) Publish(topic string, messages ...*message.Message) error {
+	c.Add(int64(len(messages)))
+	return c.Publisher.Publish(topic, messages...)
+}

@@ -1,0 +1,138 @@
+package kafkaretry
+
+import (
+	"context"
+	"sync"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// claims sees the partitions of a handler's subscription come and go. It is a kafka.SaramaTracer, because that is where
+// watermill-kafka lets others see them. A rebalance waits until each member has given up its partitions, and
+// watermill-kafka gives one up when the message in flight is settled. Its acknowledgement still counts: watermill-kafka
+// alone would drop it, and each rebalance would cause a duplicate for each partition.
+type claims struct {
+	sweeper *sweeper        // of a return topic; nil: the topic is the app's
+	stop    <-chan struct{} // closed when no further message is delivered
+}
+
+var _ kafka.SaramaTracer = (*claims)(nil)
+
+func (c *claims) WrapConsumer(stock sarama.Consumer) sarama.Consumer { return stock }
+
+func (c *claims) WrapPartitionConsumer(stock sarama.PartitionConsumer) sarama.PartitionConsumer {
+	return stock
+}
+
+func (c *claims) WrapSyncProducer(_ *sarama.Config, stock sarama.SyncProducer) sarama.SyncProducer {
+	return stock
+}
+
+func (c *claims) WrapConsumerGroupHandler(stock sarama.ConsumerGroupHandler) sarama.ConsumerGroupHandler {
+	return claimHandler{stock, c}
+}
+
+// claimHandler is the handler of watermill-kafka.
+type claimHandler struct {
+	sarama.ConsumerGroupHandler
+	claims *claims
+}
+
+// ConsumeClaim delivers the messages of a partition until it is to be given up.
+func (h claimHandler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	if h.claims.sweeper != nil {
+		session = sweptSession{session, h.claims.sweeper}
+	}
+	messages := make(chan *sarama.ConsumerMessage)
+	go func() {
+		defer close(messages)
+		for {
+			var next *sarama.ConsumerMessage
+			select {
+			case <-h.claims.stop:
+				return
+			case <-session.Context().Done():
+				return
+			case next = <-claim.Messages():
+			}
+			if next == nil { // the channel is closed
+				return
+			}
+			select {
+			case <-h.claims.stop:
+				return
+			case <-session.Context().Done():
+				return
+			case messages <- next:
+			}
+		}
+	}()
+	return h.ConsumerGroupHandler.ConsumeClaim(settlingSession{session}, endingClaim{claim, messages})
+}
+
+// sweptSession is one of a topic whose settled messages are deleted.
+type sweptSession struct {
+	sarama.ConsumerGroupSession
+	sweeper *sweeper
+}
+
+func (s sweptSession) MarkMessage(msg *sarama.ConsumerMessage, metadata string) {
+	s.ConsumerGroupSession.MarkMessage(msg, metadata)
+	s.sweeper.add(msg.Partition, msg.Offset+1)
+}
+
+// settlingSession takes the acknowledgement of the message in flight after the session has ended: sarama sends the
+// offset with the last ones of the session, before it joins the group again.
+type settlingSession struct{ sarama.ConsumerGroupSession }
+
+func (settlingSession) Context() context.Context { return context.Background() }
+
+// endingClaim has no further message after the session has ended. sarama's own would still have those that were
+// fetched.
+type endingClaim struct {
+	sarama.ConsumerGroupClaim
+	messages <-chan *sarama.ConsumerMessage
+}
+
+func (c endingClaim) Messages() <-chan *sarama.ConsumerMessage { return c.messages }
+
+// finish delivers the messages of a handler until stop is closed. Those that are in flight then go on: end is called
+// when they are settled.
+func (c *claims) finish(in <-chan *message.Message, end func()) <-chan *message.Message {
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		var inFlight sync.WaitGroup
+		defer func() {
+			go func() {
+				inFlight.Wait()
+				end()
+			}()
+		}()
+		for {
+			select {
+			case <-c.stop:
+				return
+			case msg, open := <-in:
+				if !open {
+					return
+				}
+				marked := msg.Context().Done() // or of a closed subscriber; the relay sets another one
+				select {
+				case <-c.stop:
+					return // watermill-kafka has not got an answer, so the message stays
+				case out <- msg:
+				}
+				inFlight.Go(func() {
+					select {
+					case <-marked:
+					case <-msg.Nacked():
+					}
+				})
+			}
+		}
+	}()
+	return out
+}

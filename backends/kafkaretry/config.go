@@ -1,0 +1,144 @@
+package kafkaretry
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// Config configures Connect and Letters. Letters needs only Brokers, Sarama and Prefix.
+type Config struct {
+	// Brokers are addresses of the cluster, each host:port. Required.
+	Brokers []string
+
+	// Sarama is the configuration of the client, for TLS, SASL and the version. It is copied and never modified. On the
+	// copies Connect sets what prevents losses: Producer.RequiredAcks to WaitForAll, Consumer.Offsets.Initial to
+	// OffsetOldest, and Consumer.Group.ResetInvalidOffsets. It also sets Producer.Return and Consumer.Return, and
+	// replaces these times where they have sarama's default: of Consumer.Group, Session.Timeout is 6 s,
+	// Heartbeat.Interval 1 s, Rebalance.Timeout 25 s and Rebalance.Retry.Backoff 250 ms;
+	// Consumer.Offsets.AutoCommit.Interval is 200 ms. Nil is watermill-kafka's configuration with version 2.2.
+	Sarama *sarama.Config
+
+	// Group is the name of the service, and the consumer group of the handlers whose retry.Options have none. Required.
+	// Each topic has a consumer group of its own in Kafka, "<Group>.<topic>".
+	Group string
+
+	// Policy decides about failures of all handlers without a policy of their own. Its Schedule is required.
+	Policy retry.Policy
+
+	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages: they are emptied, and
+	// no new message goes there. The default is none.
+	RetiredSchedule backoff.Schedule
+
+	// Prefix is the start of the names of tiers, return topics and dead-letter topics: at most 40 characters, each a
+	// letter, a digit, a dot, an underscore or a hyphen. The default is "retry". Services with the same prefix share
+	// their tiers, and nothing else.
+	Prefix string
+}
+
+// Validate reports all faults of the configuration in one error. It does not connect.
+func (c Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if err := c.validateClient(); err != nil {
+		faults = append(faults, err)
+	}
+	if c.Group == "" {
+		fault("Group is empty: set it to the name of the service")
+	}
+	if err := c.Policy.Validate(); err != nil {
+		fault("Policy: %w", err)
+	}
+	if len(c.RetiredSchedule) > 0 {
+		if err := c.RetiredSchedule.Validate(); err != nil {
+			fault("RetiredSchedule: %w", err)
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// validateClient reports the faults of what Letters needs.
+func (c Config) validateClient() error {
+	var faults []error
+	if len(c.Brokers) == 0 {
+		faults = append(faults, errors.New("Brokers is empty: set addresses of the cluster, such as kafka-1:9092"))
+	}
+	for _, client := range []*sarama.Config{c.producer(), c.consumer()} {
+		if err := client.Validate(); err != nil {
+			faults = append(faults, fmt.Errorf("Sarama: %w", err))
+			break
+		}
+	}
+	if err := c.names().Validate(); err != nil {
+		faults = append(faults, err)
+	}
+	return errors.Join(faults...)
+}
+
+func (c Config) names() relaytopic.Names { return relaytopic.Names{Prefix: c.Prefix} }
+
+// producer waits for all in-sync replicas: a message that only the leader has stored is lost if it fails. The producer
+// is not idempotent. Idempotence prevents duplicates, which are allowed, and costs one request in flight per broker.
+func (c Config) producer() *sarama.Config {
+	own := c.client(kafka.DefaultSaramaSyncPublisherConfig)
+	own.Producer.RequiredAcks = sarama.WaitForAll
+	own.Producer.Return.Successes, own.Producer.Return.Errors = true, true
+	return own
+}
+
+// The times of consumer groups.
+const (
+	// sessionTimeout is how long the partitions of a process that was killed have no reader. It is the shortest that a
+	// cluster accepts by default, group.min.session.timeout.ms.
+	sessionTimeout = 6 * time.Second
+
+	// heartbeat is how long a process does not know that another one has joined or left, at most.
+	heartbeat = time.Second
+
+	// rejoinPause is how long a process waits that has to join again, because another one has joined or left meanwhile.
+	rejoinPause = 250 * time.Millisecond
+
+	// commitInterval is how much comes twice after a SIGKILL. A partition without new acknowledgements sends none.
+	commitInterval = 200 * time.Millisecond
+
+	// rebalanceTimeout is how long a rebalance waits for calls of a handler. sarama gives up a join after its
+	// Net.ReadTimeout, 30 seconds.
+	rebalanceTimeout = 25 * time.Second
+)
+
+func (c Config) consumer() *sarama.Config {
+	own := c.client(kafka.DefaultSaramaSubscriberConfig)
+	own.Consumer.Return.Errors = true
+	own.Consumer.Offsets.Initial = sarama.OffsetOldest // a new group also gets what was published before it subscribed
+	own.Consumer.Group.ResetInvalidOffsets = true      // what is settled may be deleted before its offset is stored
+	better := func(timeout *time.Duration, of, to time.Duration) {
+		if *timeout == of {
+			*timeout = to
+		}
+	}
+	group, stock := &own.Consumer.Group, sarama.NewConfig().Consumer.Group
+	better(&group.Session.Timeout, stock.Session.Timeout, sessionTimeout)
+	better(&group.Heartbeat.Interval, stock.Heartbeat.Interval, heartbeat)
+	better(&group.Rebalance.Timeout, stock.Rebalance.Timeout, rebalanceTimeout)
+	better(&group.Rebalance.Retry.Backoff, stock.Rebalance.Retry.Backoff, rejoinPause)
+	better(&own.Consumer.Offsets.AutoCommit.Interval, time.Second, commitInterval)
+	return own
+}
+
+// client returns a copy of the app's configuration, or that of watermill-kafka.
+func (c Config) client(watermills func() *sarama.Config) *sarama.Config {
+	if c.Sarama == nil {
+		own := watermills()
+		own.Version = sarama.V2_2_0_0
+		return own
+	}
+	own := *c.Sarama
+	return &own
+}

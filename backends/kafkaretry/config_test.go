@@ -1,0 +1,105 @@
+package kafkaretry
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/relay"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+func valid() Config {
+	return Config{
+		Brokers: []string{"localhost:9092"}, Group: "billing",
+		Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
+	}
+}
+
+func TestConfigReportsAllFaults(t *testing.T) {
+	t.Parallel()
+	require.NoError(t, valid().Validate())
+	client := sarama.NewConfig()
+	client.Net.MaxOpenRequests = 0
+	err := Config{Sarama: client, RetiredSchedule: backoff.Schedule{-1}, Prefix: "a/b"}.Validate()
+	for _, field := range []string{"Brokers", "Sarama", "Group", "Policy", "RetiredSchedule", "Prefix"} {
+		assert.ErrorContains(t, err, field)
+	}
+	_, err = Connect(Config{}, nil)
+	require.ErrorContains(t, err, "invalid kafkaretry.Config")
+	_, err = Letters(Config{}, nil)
+	require.ErrorContains(t, err, "Brokers")
+	assert.NotContains(t, err.Error(), "Policy", "letters need none")
+}
+
+// TestSettingsThatPreventLosses: the app's own settings do not turn them off, and are not modified.
+func TestSettingsThatPreventLosses(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]*sarama.Config{"none": nil, "the app's": sarama.NewConfig()} {
+		c := valid()
+		if c.Sarama = client; client != nil {
+			client.Producer.RequiredAcks = sarama.NoResponse
+			client.Consumer.Offsets.Initial = sarama.OffsetNewest
+			client.Net.TLS.Enable = true
+			client.Consumer.Group.Session.Timeout = 20 * time.Second
+		}
+		producer, consumer := c.producer(), c.consumer()
+		assert.Equal(t, sarama.WaitForAll, producer.Producer.RequiredAcks, name)
+		assert.True(t, producer.Producer.Return.Successes && producer.Producer.Return.Errors, name)
+		assert.Equal(t, sarama.OffsetOldest, consumer.Consumer.Offsets.Initial, name)
+		assert.True(t, consumer.Consumer.Return.Errors, name)
+		assert.Equal(t, time.Second, consumer.Consumer.Group.Heartbeat.Interval, name)
+		assert.Less(t, consumer.Consumer.Group.Rebalance.Timeout, consumer.Net.ReadTimeout, "else sarama gives up a join")
+		if client == nil {
+			assert.Equal(t, 6*time.Second, consumer.Consumer.Group.Session.Timeout)
+			assert.Equal(t, 200*time.Millisecond, consumer.Consumer.Offsets.AutoCommit.Interval)
+			continue
+		}
+		assert.Equal(t, 20*time.Second, consumer.Consumer.Group.Session.Timeout, "the app's own")
+		assert.True(t, producer.Net.TLS.Enable && consumer.Net.TLS.Enable)
+		assert.Equal(t, sarama.NoResponse, client.Producer.RequiredAcks)
+		assert.Equal(t, sarama.OffsetNewest, client.Consumer.Offsets.Initial)
+	}
+}
+
+// TestNamesThatKafkaRefuses are refused when a handler is added, and by each publish.
+func TestNamesThatKafkaRefuses(t *testing.T) {
+	t.Parallel()
+	c := newCluster(valid(), nil)
+	for _, topic := range []string{"orders", "a.b_c-D9", strings.Repeat("o", 249)} {
+		_, err := c.newSubscriber(relay.SubscriberParams{Topic: topic})
+		require.NoError(t, err)
+	}
+	_, err := c.newSubscriber(relay.SubscriberParams{}) // a tier, or the subscriber of several topics
+	require.NoError(t, err)
+	for _, topic := range []string{".", "..", "a/b", "a b", "ä", "a\x00", strings.Repeat("o", 250)} {
+		_, err := c.newSubscriber(relay.SubscriberParams{Topic: topic})
+		require.ErrorContains(t, err, "Kafka refuses the topic name", topic)
+		require.ErrorContains(t, publisher{}.Publish(topic), "Kafka refuses the topic name", topic)
+		_, err = (&subscriber{cluster: c}).Subscribe(t.Context(), topic)
+		require.ErrorContains(t, err, "Kafka refuses the topic name", topic)
+	}
+	require.Error(t, publisher{}.Publish(""))
+}
+
+func TestTopicsStayLongerThanTheLongestDelay(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	c.Policy.Schedule = backoff.Schedule{time.Second, time.Hour}
+	c.Policy.ExtraTiers = []time.Duration{2 * time.Hour}
+	c.RetiredSchedule = backoff.Schedule{10 * 24 * time.Hour}
+	longest := newCluster(c, nil).longest
+	assert.Equal(t, 10*24*time.Hour, longest)
+	assert.Equal(t, "1468800000", *waitingTopic(1, longest).ConfigEntries["retention.ms"])
+	assert.Equal(t, "-1", *deadTopic().ConfigEntries["retention.ms"])
+	for _, detail := range []*sarama.TopicDetail{waitingTopic(1, longest), deadTopic()} {
+		assert.EqualValues(t, clusterDefault, detail.ReplicationFactor)
+		assert.Equal(t, "-1", *detail.ConfigEntries["retention.bytes"])
+		assert.Equal(t, "delete", *detail.ConfigEntries["cleanup.policy"])
+	}
+}

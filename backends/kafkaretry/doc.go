@@ -1,0 +1,83 @@
+// Package kafkaretry connects apps with tiered retries to Apache Kafka, by the publisher and subscriber of
+// watermill-kafka v3.
+//
+//	retries, err := kafkaretry.Connect(kafkaretry.Config{
+//		Brokers: []string{"localhost:9092"},
+//		Group:   "billing",
+//		Policy:  retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
+//	}, logger)
+//	defer retries.Close() // after router.Run has returned
+//	retries.AddConsumerHandler(router, "billing", "orders", bill)
+//
+// It is experimental: tested on kfake, franz-go's fake of the protocol, and not on Kafka, and its due times are by the
+// clocks of the app's hosts.
+//
+// # Topics
+//
+// A tier is a topic, "<Prefix>.<delay>". The first 256 messages of each of its partitions wait in the memory of a
+// process, unacknowledged, until they are due. Then each is published to the return topic,
+// "<Prefix>.return.<Group>.<topic>". Each scheduled delay costs two publishes. Dead letters go to
+// "<Prefix>.dead.<Group>.<topic>". Names that would be longer than 200 bytes, or have characters that Kafka refuses, end
+// with a hash. Kafka refuses to make two topics whose names differ only in dots and underscores: the second one is an
+// error of the router's Run.
+//
+// A subscription makes the topics that are missing, with the cluster's default replication factor:
+//
+//	topic          partitions                     messages stay
+//	of the app     num.partitions of the cluster  log.retention.ms of the cluster
+//	tier           1                              the longest delay of the Policy and 7 days
+//	return topic   as the app's topic, else 1     the same
+//	dead letters   1                              without limit
+//
+// That needs Kafka 2.4 or later, and permission to create topics. Otherwise make them beforehand, also
+// "<Prefix>.dead.unknown", for messages on a tier that are not of this library. A tier or return topic whose
+// retention.ms is not longer than the longest delay is an error of the router's Run. So is one that is compacted,
+// because copies have no key. Where the cluster refuses to show the settings, that is a warning in the log.
+//
+// Five seconds after messages of tiers and return topics are settled, they are deleted, in whole segments of Kafka's
+// files. So let no other consumer group depend on topics that begin with the Prefix. Without the permission to delete
+// records they stay for the retention, and a warning is in the log.
+//
+// # Messages in flight
+//
+// The services of a prefix share its tiers, so each forwards retries of the others: with ACLs, give each service a
+// Prefix, or Write on all return topics of the prefix. The retries for a topic that cannot be written circle on a tier
+// of at most a minute, or the shortest, until it can: see package relay. When that begins, the others on their tier can
+// be five seconds late.
+//
+// Kafka delivers one message of each partition at a time. Concurrency, 16 by default, bounds the calls of a handler
+// over its topic and its return topic together. A topic with fewer partitions than Concurrency is a line in the log. A
+// tier may have several partitions, which several processes can share.
+//
+// # Consumer groups
+//
+// Each topic has a consumer group of its own, "<Group>.<topic>": a process that joins or leaves stops only the handlers
+// of its topics. The groups of tiers are "retry-relay.<topic>". Operators see these names. An app that has used
+// watermill-kafka with the consumer group "billing" begins with the oldest message of each topic, because the group
+// "billing.orders" is new. Copy the offsets before the first start, with kafka-consumer-groups.sh --reset-offsets.
+//
+// At a rebalance, calls that run may end within 25 seconds, and their acknowledgements count. What waits on a tier goes
+// to another process at once, after what is just being published. A few messages that are due within the same
+// milliseconds can come twice then, and at a shutdown. When the context of a subscription ends, calls may end too; Close
+// of the connection gives up the others, and leaves the groups. After a SIGKILL the partitions of the process have no
+// reader for 6 seconds, the session timeout. A pause of a process that is longer than that, for example of its virtual
+// machine, causes duplicates.
+//
+// # Guarantees
+//
+// A publish returns nil after all in-sync replicas have the message, and a message is acknowledged after that. How many
+// replicas are in sync at least is min.insync.replicas: with Kafka's default of 1, the death of a leader can lose
+// messages. Set it to 2, with a replication factor of 3. Kafka does not wait for disks: a power cut of all replicas at
+// the same time can lose what they have not written.
+//
+// Delivery is at least once. Acknowledgements are sent every 200 ms: a SIGKILL causes duplicates of that time, and of up
+// to 256 messages of each partition of a tier while its first one cannot be forwarded. Kafka has no redelivery limit: a
+// handler may take any time.
+//
+// The due time is written by the host of the failure and compared with the clock of the host that waits: see package
+// relay. A copy has the payload, UUID and metadata of its message. It has not its key, timestamp and partition, which
+// watermill-kafka has in the context.
+//
+// Where all processes are stopped for longer than offsets.retention.minutes of the cluster, 7 days by default, their
+// groups begin with the oldest messages, and retries that were handled come again.
+package kafkaretry

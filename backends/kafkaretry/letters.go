@@ -1,0 +1,210 @@
+package kafkaretry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/relayletters"
+)
+
+// ErrKept is returned by Redrive and Discard of the store of Letters, where they would change something: Kafka removes
+// no single message from a topic.
+var ErrKept = errors.New("Kafka removes no single message: read the dead-letter topic with a consumer group of its " +
+	"own, and publish letters.Fresh of each letter to its return topic")
+
+// Letters returns the store of the dead letters, or an error that joins all faults of Brokers, Sarama and Prefix, or
+// the reason why it cannot connect. It is safe for concurrent use. Nothing is logged.
+//
+// The dead letters of a consumer group on a topic are in the topic "<Prefix>.dead.<Group>.<topic>". Browse shows them
+// to every caller. It removes none, and consumer groups do not see it: the oldest of a partition come first, one
+// partition after the other. Redrive and Discard return ErrKept, except with DryRun.
+//
+// A dead-letter topic that Connect has made keeps its letters until an operator removes them, for example with
+// kafka-delete-records.sh. One that was there before keeps them for its retention.ms.
+func Letters(config Config, _ watermill.LoggerAdapter) (letters.Store, error) {
+	if err := config.validateClient(); err != nil {
+		return nil, fmt.Errorf("invalid kafkaretry.Config: %w", err)
+	}
+	own := config.consumer()
+	own.Metadata.AllowAutoTopicCreation = false
+	client, err := sarama.NewClient(config.Brokers, own)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", config.Brokers, err)
+	}
+	store, err := relayletters.Open(relayletters.Config{
+		Publisher: noPublisher{}, Reader: reader{client}, Prefix: config.Prefix,
+	})
+	if err != nil {
+		return nil, errors.Join(err, client.Close())
+	}
+	return store, nil
+}
+
+// noPublisher is never called: reader refuses each change before its first message.
+type noPublisher struct{}
+
+func (noPublisher) Publish(string, ...*message.Message) error { return ErrKept }
+func (noPublisher) Close() error                              { return nil }
+
+// reader reads the topics of dead letters without a consumer group. A position is the next offset of each partition,
+// separated by commas.
+type reader struct{ client sarama.Client }
+
+// idleTimeout is how long Read waits for a message that is below the end of its partition. Compaction and transactions
+// leave offsets without a message.
+const idleTimeout = 10 * time.Second
+
+// offsets returns the oldest or the next offset of each partition.
+func (r reader) offsets(topic string, of int64) ([]int64, error) {
+	partitions, err := r.client.Partitions(topic)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) || err == nil && len(partitions) == 0 {
+		return nil, fmt.Errorf("topic %q: %w", topic, letters.ErrNoQueue)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := make([]int64, len(partitions))
+	for i := range all {
+		if all[i], err = r.client.GetOffset(topic, int32(i), of); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func joinOffsets(all []int64) string {
+	texts := make([]string, len(all))
+	for i, offset := range all {
+		texts[i] = strconv.FormatInt(offset, 10)
+	}
+	return strings.Join(texts, ",")
+}
+
+// splitOffsets reads a position. Partitions that are newer than the position keep the offset of otherwise.
+func splitOffsets(position string, otherwise []int64) ([]int64, error) {
+	if position == "" {
+		return otherwise, nil
+	}
+	for i, text := range strings.Split(position, ",") {
+		offset, err := strconv.ParseInt(text, 10, 64)
+		if err != nil || i >= len(otherwise) {
+			return nil, fmt.Errorf("the position %q is not the offset of each of %d partitions", position,
+				len(otherwise))
+		}
+		otherwise[i] = offset
+	}
+	return otherwise, nil
+}
+
+// End implements relayletters.Reader.
+func (r reader) End(_ context.Context, topic string) (relayletters.End, error) {
+	oldest, err := r.offsets(topic, sarama.OffsetOldest)
+	if err != nil {
+		return relayletters.End{}, err
+	}
+	next, err := r.offsets(topic, sarama.OffsetNewest)
+	if err != nil {
+		return relayletters.End{}, err
+	}
+	end := relayletters.End{Position: joinOffsets(next)}
+	for i := range min(len(next), len(oldest)) {
+		end.Count += int(next[i] - oldest[i])
+	}
+	return end, nil
+}
+
+// Read implements relayletters.Reader.
+func (r reader) Read(ctx context.Context, topic, after, until string, limit int) ([]relayletters.Stored, error) {
+	from, err := r.offsets(topic, sarama.OffsetOldest)
+	if err == nil {
+		from, err = splitOffsets(after, from)
+	}
+	if err != nil {
+		return nil, err
+	}
+	to, err := r.offsets(topic, sarama.OffsetNewest)
+	if err == nil {
+		to, err = splitOffsets(until, to)
+	}
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := sarama.NewConsumerFromClient(r.client)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = consumer.Close() }()
+	var found []relayletters.Stored
+	for partition := range min(len(from), len(to)) {
+		if found, err = r.partition(ctx, consumer, topic, partition, from, to[partition], found, limit); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// partition appends the messages of a partition, from its offset in next on.
+func (r reader) partition(
+	ctx context.Context, consumer sarama.Consumer, topic string, partition int, next []int64, end int64,
+	found []relayletters.Stored, limit int,
+) ([]relayletters.Stored, error) {
+	if len(found) == limit || next[partition] >= end {
+		return found, nil
+	}
+	in, err := consumer.ConsumePartition(topic, int32(partition), next[partition])
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = in.Close() }()
+	idle := time.NewTimer(idleTimeout)
+	defer idle.Stop()
+	for len(found) < limit && next[partition] < end {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-idle.C:
+			next[partition] = end
+		case raw, open := <-in.Messages():
+			if !open {
+				return nil, fmt.Errorf("topic %q: Kafka ended the reading of partition %d", topic, partition)
+			}
+			if next[partition] = raw.Offset + 1; raw.Offset >= end {
+				break
+			}
+			idle.Reset(idleTimeout)
+			msg, err := kafka.DefaultMarshaler{}.Unmarshal(raw)
+			if err != nil {
+				return nil, fmt.Errorf("the message at %s of topic %q cannot be read: %w", joinOffsets(next), topic, err)
+			}
+			found = append(found, relayletters.Stored{Position: joinOffsets(next), Message: msg})
+		}
+	}
+	return found, nil
+}
+
+// Lock refuses each change before its first message.
+func (reader) Lock(context.Context, string) (context.Context, func(), error) {
+	return nil, nil, ErrKept
+}
+
+// Remove implements relayletters.Reader.
+func (reader) Remove(context.Context, string, string) error { return ErrKept }
+
+// HasHandler looks for the topic: the first subscription makes it.
+func (r reader) HasHandler(_ context.Context, topic string) (bool, error) {
+	_, err := r.offsets(topic, sarama.OffsetNewest)
+	return err == nil, nil
+}
+
+// Close implements relayletters.Reader.
+func (r reader) Close() error { return r.client.Close() }

@@ -1,0 +1,188 @@
+package natsretry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	// scheduling is the level of JetStream's API that has scheduled messages: that of NATS 2.12.
+	scheduling = 2
+
+	levelKey   = "_nats.level" // of the server that leads a stream, in the metadata of the stream
+	versionKey = "_nats.ver"
+
+	setupTimeout = 10 * time.Second
+)
+
+// server is a NATS server, with the stream of the retries.
+type server struct {
+	Config
+	js     jetstream.JetStream
+	stream string // of the retries
+	clock  *clock
+}
+
+func newServer(config Config) (*server, error) {
+	js, err := jetstream.New(config.Conn)
+	if err != nil {
+		return nil, err
+	}
+	s := &server{Config: config, js: js, stream: streamName(config.Prefix)}
+	s.clock = newClock(s.leader)
+	return s, nil
+}
+
+// leader returns the information of the server that leads the stream of the retries.
+func (s *server) leader(ctx context.Context) (*jetstream.StreamInfo, error) {
+	stream, err := s.js.Stream(ctx, s.stream)
+	if err != nil {
+		return nil, err
+	}
+	info := stream.CachedInfo()
+	if info.Config.AllowMsgSchedules && !schedules(info) {
+		return nil, fmt.Errorf("the stream %s is led by a NATS server of version %q, which has no scheduled messages: "+
+			"upgrade all servers of the cluster to 2.12 or later", s.stream, info.Config.Metadata[versionKey])
+	}
+	return info, nil
+}
+
+// schedules reports whether a stream has scheduled messages, and is led by a server that knows them.
+func schedules(info *jetstream.StreamInfo) bool {
+	level, err := strconv.Atoi(info.Config.Metadata[levelKey])
+	return info.Config.AllowMsgSchedules && err == nil && level >= scheduling
+}
+
+// atLeast reports whether a version of a server is this one or a later one.
+func atLeast(version string, major, minor int) bool {
+	first, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	second, _, _ := strings.Cut(rest, ".")
+	a, errA := strconv.Atoi(first)
+	b, errB := strconv.Atoi(second)
+	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
+}
+
+func (s *server) replicas() int {
+	switch {
+	case s.Replicas > 0:
+		return s.Replicas
+	case s.Conn.ConnectedClusterName() != "":
+		return 3
+	default:
+		return 1
+	}
+}
+
+// makeStream makes the stream of the retries where it is missing, and returns it.
+func (s *server) makeStream(ctx context.Context) (*jetstream.StreamInfo, error) {
+	capable := atLeast(s.Conn.ConnectedServerVersion(), 2, 12)
+	stream, err := s.js.Stream(ctx, s.stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		stream, err = s.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: s.stream, Subjects: []string{s.Prefix + ".>"}, Retention: jetstream.WorkQueuePolicy,
+			Replicas: s.replicas(), AllowMsgSchedules: capable, AllowRollup: capable,
+			Description: "messages that wait for a retry, and dead letters",
+		})
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+			stream, err = s.js.Stream(ctx, s.stream)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot make the stream %s of the retries, with the subjects %s.>: %w", s.stream, s.Prefix,
+			err)
+	}
+	info := stream.CachedInfo()
+	if err := s.check(info.Config); err != nil {
+		return nil, err
+	}
+	if !capable || info.Config.AllowMsgSchedules || info.Config.Discard == jetstream.DiscardNew {
+		return info, nil
+	}
+	info.Config.AllowMsgSchedules, info.Config.AllowRollup, info.Config.DenyPurge = true, true, false
+	if stream, err = s.js.UpdateStream(ctx, info.Config); err != nil {
+		return nil, fmt.Errorf("cannot allow scheduled messages in the stream %s: %w", s.stream, err)
+	}
+	return stream.CachedInfo(), nil
+}
+
+// check refuses a stream that would lose messages which wait, or does not take them.
+func (s *server) check(c jetstream.StreamConfig) error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if len(c.Subjects) != 1 || c.Subjects[0] != s.Prefix+".>" {
+		fault("its subjects are %q: they must be %q", c.Subjects, s.Prefix+".>")
+	}
+	if c.Retention != jetstream.WorkQueuePolicy {
+		fault("its retention is %v: it must be WorkQueue, which deletes what is acknowledged", c.Retention)
+	}
+	if c.Storage != jetstream.FileStorage {
+		fault("its storage is %v, which a restart of the server empties: it must be File", c.Storage)
+	}
+	if c.MaxAge > 0 {
+		fault("its MaxAge is %v, and messages that wait longer are deleted: it must be 0", c.MaxAge)
+	}
+	if limited := c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0; limited &&
+		c.Discard != jetstream.DiscardNew {
+		fault("it has a limit and discards old messages: its Discard must be New where it has a limit")
+	}
+	if c.NoAck {
+		fault("NoAck is true, so a publisher gets no answer that a message is stored: it must be false")
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("the stream %s exists and cannot have the retries. Change it, or set another Prefix: %w",
+			s.stream, errors.Join(faults...))
+	}
+	return nil
+}
+
+// streamOf returns the stream of a topic, and makes it where no stream has that subject.
+func (s *server) streamOf(ctx context.Context, topic string) (string, error) {
+	if s.names().IsOwn(topic) {
+		return s.stream, nil
+	}
+	name, err := s.js.StreamNameBySubject(ctx, topic)
+	if !errors.Is(err, jetstream.ErrStreamNotFound) {
+		return name, err
+	}
+	name = streamName(topic)
+	_, err = s.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: name, Subjects: []string{topic}, Replicas: s.replicas(),
+	})
+	if err != nil { // another process was faster, or another stream has the name
+		if known, _ := s.js.StreamNameBySubject(ctx, topic); known != "" {
+			return known, nil
+		}
+		return "", fmt.Errorf("cannot make the stream %s with the subject %q: %w", name, topic, err)
+	}
+	return name, nil
+}
+
+// makeConsumer makes the consumer of a group on a topic where it is missing. Messages that are published from then on
+// wait for the group.
+func (s *server) makeConsumer(ctx context.Context, group, topic string) (stream, durable string, err error) {
+	if s.names().IsOwn(topic) {
+		group = ""
+	}
+	if stream, err = s.streamOf(ctx, topic); err != nil {
+		return "", "", fmt.Errorf("cannot find or make a stream with the subject %q: %w", topic, err)
+	}
+	durable = durableName(group, topic)
+	_, err = s.js.CreateOrUpdateConsumer(ctx, stream, jetstream.ConsumerConfig{
+		Durable: durable, FilterSubject: topic, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.Lease,
+		MaxDeliver: -1, MaxAckPending: -1, MaxWaiting: maxWaiting,
+	})
+	if err != nil {
+		return "", "", fmt.Errorf("cannot make the consumer %s of the stream %s for the subject %q: %w", durable, stream,
+			topic, err)
+	}
+	return stream, durable, nil
+}
+
+// maxWaiting bounds the processes that wait for messages of one topic. The server's default is 512.
+const maxWaiting = 8192

@@ -1,0 +1,257 @@
+package postgresretry
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/internal/inflight"
+)
+
+const (
+	// lookInterval is how often a process looks for new messages of the app's topics: one of another process comes up to
+	// this late.
+	lookInterval = 200 * time.Millisecond
+
+	// dueInterval is how often it looks for what other processes have stored or given back on return topics.
+	dueInterval = time.Second
+
+	// A topic is read again after a quarter of the time since something was published to it, at least leastPause: the
+	// transaction may not have ended yet, and watermill-sql's order lets a message be read only after all transactions
+	// that began before it. The pause has a bound for each topic of the process: a process that has died may have left
+	// a backlog. It is short for topics whose sequence must not be read.
+	leastPause = 50 * time.Millisecond
+	mostPause  = time.Second
+	blindPause = 100 * time.Millisecond
+
+	// statementTimeout bounds a statement on a server that does not answer.
+	statementTimeout = 10 * time.Second
+)
+
+// appTopic is a topic of the app, as one consumer group reads it. Taking a message moves it from the group's offset in
+// watermill-sql's tables to the table of this package, in one transaction: as a message in flight of the group's return
+// topic. So several messages of a topic are in flight, in several processes, no transaction lasts as long as a handler,
+// and a message whose process dies comes back on the return topic.
+type appTopic struct {
+	topic, group, returnTopic string
+	messages, offsets         string // quoted names of the tables
+	sequence                  string // quoted name of the sequence of the messages; empty: there is none
+	moveQuery                 string
+
+	value int64       // of the sequence; of Look only
+	blind atomic.Bool // the sequence must not be read
+
+	changed time.Time // when something was published; of the reader only
+}
+
+// open begins to read a topic: it inserts the group's offset where it has none.
+func (s *source) open(ctx context.Context, topic, group, returnTopic string) (*appTopic, error) {
+	a := &appTopic{
+		topic: topic, group: group, returnTopic: returnTopic,
+		messages: appSchema.MessagesTable(topic), offsets: appOffsets.MessagesOffsetsTable(topic),
+	}
+	var kind string
+	err := s.waiting.db.QueryRowContext(ctx, `SELECT format_type(atttypid, NULL),
+			COALESCE(pg_get_serial_sequence($1::text, 'offset'), '')
+		FROM pg_attribute WHERE attrelid = to_regclass($1::text) AND attname = 'payload'`, a.messages).
+		Scan(&kind, &a.sequence)
+	if err == nil {
+		_, err = s.waiting.db.ExecContext(ctx, `INSERT INTO `+a.offsets+
+			` (consumer_group, offset_acked, last_processed_transaction_id) VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`,
+			group)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot begin to read topic %q: %w", topic, err)
+	}
+	payload := `m.payload`
+	if kind != "bytea" { // watermill-sql's default is JSON
+		payload = `convert_to(m.payload::text, 'UTF8')`
+	}
+	a.moveQuery = s.waiting.moveQuery(a, payload)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.topics[a.name()] = a
+	return a, nil
+}
+
+// name is that of the topic for the watch, which knows the return topic by its own name.
+func (a *appTopic) name() string { return "\x00" + a.returnTopic }
+
+func (w *waiting) moveQuery(a *appTopic, payload string) string {
+	return `WITH last AS MATERIALIZED (
+			SELECT offset_acked, last_processed_transaction_id FROM ` + a.offsets + `
+			WHERE consumer_group = $1::text FOR UPDATE SKIP LOCKED),
+		next AS MATERIALIZED (
+			SELECT m.* FROM last CROSS JOIN LATERAL (
+				SELECT m."offset", m.transaction_id, m.uuid, COALESCE(` + payload + `, ''::bytea) AS payload,
+					COALESCE(m.metadata::json, '{}'::json) AS metadata
+				FROM ` + a.messages + ` m
+				WHERE ` + beyond + `
+				ORDER BY m.transaction_id, m."offset" LIMIT $2::int) m),
+		moved AS (
+			UPDATE ` + a.offsets + ` o SET offset_acked = l."offset", last_processed_transaction_id = l.transaction_id
+			FROM (SELECT "offset", transaction_id FROM next ORDER BY transaction_id DESC, "offset" DESC LIMIT 1) l
+			WHERE o.consumer_group = $1::text),
+		taken AS (
+			INSERT INTO ` + w.table.name + ` (topic, due, takes, uuid, payload, metadata)
+			SELECT $3::text, ` + fmt.Sprintf(later, 4) + `, 1, uuid, payload, metadata
+			FROM next ORDER BY transaction_id, "offset"
+			RETURNING id, takes, uuid, payload, metadata)
+		SELECT id, takes, uuid, payload, metadata::text FROM taken ORDER BY id`
+}
+
+// beyond is the condition of watermill-sql for a message m behind the offset last: its transaction and all before it
+// have ended.
+const beyond = `(m.transaction_id, m."offset") > (last.last_processed_transaction_id, last.offset_acked)
+	AND m.transaction_id < pg_snapshot_xmin(pg_current_snapshot())`
+
+// source is where the readers of a connection get messages from: return topics, and the app's topics.
+type source struct {
+	waiting *waiting
+	watch   *inflight.Watch
+	moving  chan struct{} // has one for each statement that moves
+	dues    time.Time     // when Look has last read due times; of Look only
+
+	mu     sync.Mutex
+	topics map[string]*appTopic // by name
+}
+
+func newSource(w *waiting, logger watermill.LoggerAdapter) *source {
+	s := &source{waiting: w, moving: make(chan struct{}, 2), topics: map[string]*appTopic{}}
+	s.watch = inflight.NewWatch(s, lookInterval, logger)
+	return s
+}
+
+// queue returns the queue of a return topic, or of an app's topic.
+func (s *source) queue(returnTopic string, a *appTopic) queue {
+	name := returnTopic
+	if a != nil {
+		name = a.name()
+	}
+	return queue{s, returnTopic, a, s.watch.Alarm(name)}
+}
+
+// Look implements inflight.Server. A statement for each of the app's topics would cost the server too much, so it reads
+// their sequences.
+func (s *source) Look(ctx context.Context, names []string) (map[string]time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	var returns []string
+	var apps []*appTopic
+	s.mu.Lock()
+	for _, name := range names {
+		if a := s.topics[name]; a != nil {
+			apps = append(apps, a)
+		} else {
+			returns = append(returns, name)
+		}
+	}
+	s.mu.Unlock()
+	found := map[string]time.Duration{}
+	err := s.lookAtApps(ctx, apps, found)
+	if now := time.Now(); now.Sub(s.dues) >= dueInterval {
+		s.dues = now
+		err = errors.Join(err, s.waiting.lookAtDues(ctx, returns, found))
+	}
+	return found, err
+}
+
+// lookAtApps reads the sequences of topics.
+func (s *source) lookAtApps(ctx context.Context, apps []*appTopic, found map[string]time.Duration) (err error) {
+	if len(apps) == 0 {
+		return nil
+	}
+	var sequences array
+	for _, a := range apps {
+		sequences.addText(a.sequence)
+	}
+	rows, err := s.waiting.db.QueryContext(ctx, `SELECT i - 1, readable,
+			COALESCE(CASE WHEN readable THEN pg_sequence_last_value(id) END, 0)
+		FROM (SELECT s.i, r.id, COALESCE(has_sequence_privilege(r.id::oid, 'USAGE, SELECT'), false) AS readable
+			FROM unnest($1::text[]) WITH ORDINALITY AS s(name, i), to_regclass(NULLIF(s.name, '')) AS r(id)) AS known`,
+		sequences.String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var i int
+		var readable bool
+		var value int64
+		if err := rows.Scan(&i, &readable, &value); err != nil {
+			return err
+		}
+		a := apps[i]
+		a.blind.Store(!readable)
+		if value != a.value {
+			a.value = value
+			found[a.name()] = 0
+		}
+	}
+	return rows.Err()
+}
+
+// read takes messages of a topic of the app, and returns the time until it is read again.
+func (s *source) read(a *appTopic, n int, looked bool) ([]*inflight.Taken, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	defer cancel()
+	select {
+	case s.moving <- struct{}{}:
+	case <-ctx.Done():
+		return nil, 0, ctx.Err()
+	}
+	taken, err := s.move(ctx, a, n)
+	<-s.moving
+	if looked || len(taken) > 0 {
+		a.changed = time.Now()
+	}
+	if len(taken) > 0 {
+		return taken, leastInterval, err
+	}
+	s.mu.Lock()
+	topics := len(s.topics)
+	s.mu.Unlock()
+	return taken, a.pause(time.Since(a.changed), topics), err
+}
+
+// pause returns the time until the topic is read without a reason.
+func (a *appTopic) pause(since time.Duration, topics int) time.Duration {
+	most := mostPause
+	if a.blind.Load() {
+		most = blindPause
+	}
+	return min(max(since/4, leastPause), most*time.Duration(topics))
+}
+
+func (s *source) move(ctx context.Context, a *appTopic, n int) (taken []*inflight.Taken, err error) {
+	args := []any{a.group, n, a.returnTopic, microseconds(s.waiting.lease)}
+	err = s.waiting.query(ctx, a.moveQuery, args, func(rows *sql.Rows) error {
+		var id, takes int64
+		var uuid string
+		var payload, metadata []byte
+		err := rows.Scan(&id, &takes, &uuid, &payload, &metadata)
+		taken = append(taken, newTaken(id, takes, uuid, payload, metadata))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("topic %q: %w", a.topic, err)
+	}
+	return taken, nil
+}
+
+// published makes the readers of a topic take what this process has published.
+func (s *source) published(topic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, a := range s.topics {
+		if a.topic == topic {
+			s.watch.Found(name)
+		}
+	}
+}

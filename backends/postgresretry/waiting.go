@@ -1,0 +1,388 @@
+package postgresretry
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/inflight"
+)
+
+// waiting is the table of messages that wait and are in flight, and of dead letters. A message waits until its due
+// time. Taking it moves the due time to the end of its lease, so it becomes due again where its process dies.
+//
+// All due times are set and compared by the clock of the server.
+type waiting struct {
+	db    *sql.DB
+	table table
+	lease time.Duration
+
+	putQuery, putAllQuery, takeQuery, dueQuery, ackQuery, renewQuery, giveBackQuery string
+
+	floors floors // of takes only
+	puts   combiner[row]
+	takes  combiner[*ask]
+	acks   combiner[[]held]
+
+	changing chan struct{} // has one for each statement of change
+}
+
+// leastInterval is the time to the next take of a topic that had less than was asked for: what is due one by one then
+// comes together.
+const leastInterval = 5 * time.Millisecond
+
+// row is a message to store.
+type row struct {
+	topic, uuid, metadata string
+	wait                  int64 // microseconds; -1: a dead letter
+	payload               []byte
+}
+
+// size is about that of its text in a statement for several rows, which has the payload in hexadecimal.
+func (r row) size() int { return len(r.topic) + len(r.uuid) + len(r.metadata) + 2*len(r.payload) }
+
+// later is a due time in so many microseconds.
+const later = `clock_timestamp() + $%d::bigint * interval '1 microsecond'`
+
+// newWaiting composes the statements. They take arrays as text, because not every driver has arrays. The index is used
+// for a condition with statement_timestamp(), and not for one with clock_timestamp(), which changes.
+func newWaiting(db *sql.DB, t table, lease time.Duration) *waiting {
+	const put = ` (topic, due, uuid, payload, metadata)
+		SELECT topic, CASE WHEN wait < 0 THEN ` + never + ` ELSE clock_timestamp() + wait * interval '1 microsecond' END,
+			uuid, payload, metadata::json
+		FROM `
+	leased := `UPDATE ` + t.name + ` t SET due = %s WHERE t.id = ANY($1::bigint[]) AND t.due < ` + never + ` AND EXISTS (
+			SELECT FROM unnest($1::bigint[], $2::int[]) AS mine(id, takes) WHERE mine.id = t.id AND mine.takes = t.takes)
+		RETURNING t.id`
+	w := &waiting{
+		db: db, table: t, lease: lease,
+		putQuery: `INSERT INTO ` + t.name + put + `(VALUES ($1::text, $2::bigint, $3::text, $4::bytea, $5::text))
+			AS r(topic, wait, uuid, payload, metadata)`,
+		putAllQuery: `INSERT INTO ` + t.name + put + `unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::text[])
+			AS r(topic, wait, uuid, payload, metadata)`,
+		takeQuery: `WITH want AS MATERIALIZED (
+				SELECT w.* FROM unnest($1::text[], $2::int[], $3::bigint[]) AS w(topic, n, floor)),
+			picked AS MATERIALIZED (
+				SELECT p.id, p.due FROM want CROSS JOIN LATERAL (
+					SELECT t.id, t.due FROM ` + t.name + ` t
+					WHERE t.topic = want.topic AND t.due > to_timestamp(want.floor / 1e6)
+						AND t.due <= statement_timestamp() AND t.due < ` + never + `
+					ORDER BY t.due LIMIT want.n FOR UPDATE SKIP LOCKED) p),
+			taken AS (
+				UPDATE ` + t.name + ` t SET due = ` + fmt.Sprintf(later, 4) + `, takes = t.takes + 1
+				WHERE t.id = ANY(ARRAY(SELECT picked.id FROM picked))
+				RETURNING t.id, t.takes, t.topic, t.uuid, t.payload, t.metadata)
+			SELECT taken.id, takes, topic, uuid, payload, metadata::text,
+				(extract(epoch FROM picked.due) * 1000000)::bigint
+			FROM taken JOIN picked ON picked.id = taken.id
+			UNION ALL
+			SELECT 0, 0, want.topic, '', '', '', COALESCE((
+				SELECT (extract(epoch FROM t.due - statement_timestamp()) * 1000000)::bigint FROM ` + t.name + ` t
+				WHERE t.topic = want.topic AND t.due > statement_timestamp() AND t.due < ` + never + `
+				ORDER BY t.due LIMIT 1), -1)
+			FROM want WHERE NOT EXISTS (SELECT FROM taken WHERE taken.topic = want.topic)`,
+		dueQuery: `SELECT want.topic, (extract(epoch FROM first.due - statement_timestamp()) * 1000000)::bigint
+			FROM unnest($1::text[]) AS want(topic) CROSS JOIN LATERAL (
+				SELECT t.due FROM ` + t.name + ` t WHERE t.topic = want.topic AND t.due < ` + never + `
+				ORDER BY t.due LIMIT 1) first`,
+		// An id can be that of another row: a crash of the server can undo a move, and its sequence values with it.
+		ackQuery: `DELETE FROM ` + t.name + ` t USING unnest($1::bigint[], $2::text[]) AS a(id, uuid)
+			WHERE t.id = a.id AND t.uuid = a.uuid`,
+		renewQuery:    fmt.Sprintf(leased, fmt.Sprintf(later, 3)),
+		giveBackQuery: fmt.Sprintf(leased, `clock_timestamp()`),
+		floors:        floors{},
+		changing:      make(chan struct{}, 2),
+	}
+	w.puts = combiner[row]{run: w.insert, most: 64, parallel: 2, size: row.size}
+	w.acks = combiner[[]held]{run: w.remove, most: 64, parallel: 2}
+	w.takes = combiner[*ask]{run: w.takeAll, most: 64, parallel: 1}
+	return w
+}
+
+// put stores a message of a return topic, and returns the delay after which it is due.
+func (w *waiting) put(ctx context.Context, topic string, msg *message.Message) (time.Duration, error) {
+	wait := delayOf(msg)
+	return wait, w.store(ctx, topic, msg, microseconds(wait))
+}
+
+// putDead stores a dead letter.
+func (w *waiting) putDead(ctx context.Context, topic string, msg *message.Message) error {
+	return w.store(ctx, topic, msg, -1)
+}
+
+func (w *waiting) store(ctx context.Context, topic string, msg *message.Message, wait int64) error {
+	metadata, err := encodeMetadata(msg.Metadata)
+	if err != nil {
+		return err
+	}
+	return w.puts.do(ctx, row{topic, msg.UUID, metadata, wait, payload(msg)})
+}
+
+func (w *waiting) insert(ctx context.Context, rows []row) error {
+	if len(rows) == 1 {
+		r := rows[0]
+		_, err := w.db.ExecContext(ctx, w.putQuery, r.topic, r.wait, r.uuid, r.payload, r.metadata)
+		return err
+	}
+	var topics, waits, uuids, payloads, metadata array
+	for _, r := range rows {
+		topics.addText(r.topic)
+		waits.add(r.wait)
+		uuids.addText(r.uuid)
+		payloads.addText(`\x` + hex.EncodeToString(r.payload))
+		metadata.addText(r.metadata)
+	}
+	_, err := w.db.ExecContext(ctx, w.putAllQuery, topics.String(), waits.String(), uuids.String(), payloads.String(),
+		metadata.String())
+	return err
+}
+
+// payload is not nil: that would be NULL.
+func payload(msg *message.Message) []byte {
+	if msg.Payload == nil {
+		return []byte{}
+	}
+	return msg.Payload
+}
+
+// delayOf returns how long a message is to wait. One without a readable delay is due at once.
+func delayOf(msg *message.Message) time.Duration {
+	wait, err := time.ParseDuration(msg.Metadata[delay.DelayedForKey])
+	if err != nil {
+		return 0
+	}
+	return max(wait, 0)
+}
+
+// microseconds is rounded up.
+func microseconds(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
+
+// settings of the transactions that take and settle messages. The table can be empty when a statement is planned, and
+// have a million rows a second later: without an index each execution would then read all of them. With the indexes one
+// plan is good for all executions, and planning would take as long as they do. What a power cut undoes here comes again,
+// so that no transaction waits for the disk.
+const settings = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', 'off', true)`
+
+// transact executes one statement with these settings.
+func (w *waiting) transact(ctx context.Context, statement func(*sql.Tx) error) error {
+	tx, err := w.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, settings)
+	if err == nil {
+		err = statement(tx)
+	}
+	if err != nil {
+		return errors.Join(err, ignoreDone(tx.Rollback()))
+	}
+	return tx.Commit()
+}
+
+// query executes a query in a transaction of its own, and scans its rows.
+func (w *waiting) query(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
+	return w.transact(ctx, func(tx *sql.Tx) error {
+		rows, err := tx.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		for err == nil && rows.Next() {
+			err = scan(rows)
+		}
+		return errors.Join(err, rows.Err(), rows.Close())
+	})
+}
+
+// ask is one call of take, and its answer.
+type ask struct {
+	topic string
+	n     int
+
+	taken []*inflight.Taken
+	next  time.Duration // until the next message is due, where taken is empty; negative: none is known
+}
+
+// take leases at most n messages of a return topic, and returns the time until the next one is due: negative, if none
+// is known. The readers of a process take with one statement.
+func (w *waiting) take(topic string, n int) ([]*inflight.Taken, time.Duration, error) {
+	one := &ask{topic: topic, n: n}
+	err := w.takes.do(context.Background(), one) // each statement has a timeout
+	return one.taken, one.next, err
+}
+
+// takeAll takes for all that ask. Several readers can have one topic.
+func (w *waiting) takeAll(ctx context.Context, asks []*ask) error {
+	wanted, found := map[string]int{}, map[string]ask{}
+	for _, one := range asks {
+		wanted[one.topic] += one.n
+	}
+	var topics, rooms, floors array
+	began := time.Now()
+	for topic, n := range wanted {
+		topics.addText(topic)
+		rooms.add(int64(n))
+		floors.add(w.floors.get(topic, began))
+	}
+	args := []any{topics.String(), rooms.String(), floors.String(), microseconds(w.lease)}
+	err := w.query(ctx, w.takeQuery, args, func(rows *sql.Rows) error { return w.scan(rows, found) })
+	if err != nil { // nothing is taken, or its leases end
+		return err
+	}
+	for _, one := range asks {
+		of := found[one.topic]
+		n := min(one.n, len(of.taken))
+		one.taken, one.next = of.taken[:n:n], of.next
+		of.taken = of.taken[n:]
+		found[one.topic] = of
+	}
+	return nil
+}
+
+// lookAtDues adds the time until the next message of each topic is due.
+func (w *waiting) lookAtDues(ctx context.Context, returns []string, found map[string]time.Duration) error {
+	if len(returns) == 0 {
+		return nil
+	}
+	var topics array
+	for _, topic := range returns {
+		topics.addText(topic)
+	}
+	return w.query(ctx, w.dueQuery, []any{topics.String()}, func(rows *sql.Rows) error {
+		var topic string
+		var in int64
+		err := rows.Scan(&topic, &in)
+		found[topic] = time.Duration(in) * time.Microsecond
+		return err
+	})
+}
+
+// scan reads a row of what takeQuery returns.
+func (w *waiting) scan(rows *sql.Rows, found map[string]ask) error {
+	var id, takes, number int64
+	var topic, uuid string
+	var payload, metadata []byte
+	if err := rows.Scan(&id, &takes, &topic, &uuid, &payload, &metadata, &number); err != nil {
+		return err
+	}
+	of := found[topic]
+	if id == 0 {
+		of.next = time.Duration(number) * time.Microsecond
+	} else {
+		w.floors.taken(topic, number)
+		of.next = leastInterval
+		of.taken = append(of.taken, newTaken(id, takes, uuid, payload, metadata))
+	}
+	found[topic] = of
+	return nil
+}
+
+// held is a row that a reader has taken, and the Handle of its message: it is ours while nothing else has taken it.
+type held struct {
+	id, takes int64
+	uuid      string
+}
+
+func newTaken(id, takes int64, uuid string, payload, metadata []byte) *inflight.Taken {
+	msg := message.NewMessage(uuid, payload)
+	msg.Metadata = decodeMetadata(metadata)
+	return &inflight.Taken{Message: msg, ID: strconv.FormatInt(id, 10), Handle: held{id, takes, uuid}}
+}
+
+func (w *waiting) ack(ctx context.Context, taken []*inflight.Taken) error {
+	acked := make([]held, len(taken))
+	for i, one := range taken {
+		acked[i] = one.Handle.(held)
+	}
+	return w.acks.do(ctx, acked)
+}
+
+// remove deletes rows.
+func (w *waiting) remove(ctx context.Context, all [][]held) error {
+	var ids, uuids array
+	for _, acked := range all {
+		for _, one := range acked {
+			ids.add(one.id)
+			uuids.addText(one.uuid)
+		}
+	}
+	return w.transact(ctx, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, w.ackQuery, ids.String(), uuids.String())
+		return err
+	})
+}
+
+// renew returns the messages that have other leases now.
+func (w *waiting) renew(ctx context.Context, taken []*inflight.Taken) ([]*inflight.Taken, error) {
+	return w.change(ctx, w.renewQuery, taken, microseconds(w.lease))
+}
+
+// giveBack ends leases.
+func (w *waiting) giveBack(ctx context.Context, taken []*inflight.Taken) error {
+	_, err := w.change(ctx, w.giveBackQuery, taken)
+	return err
+}
+
+// change changes the leases of messages, and returns those that it has not found. All readers do that at the same time, so only two statements are executed at
+// once: each needs a connection.
+func (w *waiting) change(
+	ctx context.Context, query string, taken []*inflight.Taken, more ...any,
+) (lost []*inflight.Taken, err error) {
+	select {
+	case w.changing <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-w.changing }()
+	var ids, takes array
+	for _, one := range taken {
+		lease := one.Handle.(held)
+		ids.add(lease.id)
+		takes.add(lease.takes)
+	}
+	found := map[int64]bool{}
+	err = w.query(ctx, query, append([]any{ids.String(), takes.String()}, more...), func(rows *sql.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		found[id] = true
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(taken), func(one *inflight.Taken) bool {
+		return found[one.Handle.(held).id]
+	}), nil
+}
+
+// array is an array in PostgreSQL's text form.
+type array struct{ strings.Builder }
+
+func (a *array) next() {
+	if a.Len() > 0 {
+		a.WriteByte(',')
+	}
+}
+
+func (a *array) add(n int64) {
+	a.next()
+	a.WriteString(strconv.FormatInt(n, 10))
+}
+
+func (a *array) addText(text string) {
+	a.next()
+	a.WriteByte('"')
+	a.WriteString(strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text))
+	a.WriteByte('"')
+}
+
+func (a *array) String() string { return "{" + a.Builder.String() + "}" }
