@@ -1,10 +1,12 @@
 package adopt
 
 import (
+	"context"
 	"hash/crc32"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
@@ -18,10 +20,13 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// TestFromRetryAndPoisonQueue: an app with these two on its router adopts the library under traffic, with Connect and with the parts.
+// TestFromRetryAndPoisonQueue: an app with these two on its router adopts the library under traffic, and so does one that has
+// DelayOnError and a Requeuer, too, with the parts.
 func TestFromRetryAndPoisonQueue(t *testing.T) {
 	t.Parallel()
-	for name, steps := range map[string][2]build{"connect": {connectedOnly, connected}, "parts": {subscriberOnly, withMiddleware}} {
+	for name, steps := range map[string][2]build{
+		"Retry and PoisonQueue, Connect": {connectedOnly, connected}, "all four, parts": {subscriberOnly, withMiddleware},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDeployment(t)
@@ -32,15 +37,24 @@ func TestFromRetryAndPoisonQueue(t *testing.T) {
 			}
 			d.declare()
 			poisoned := d.queue + ".poison"
+			all := steps[0] == subscriberOnly
 			old := func(b build) *instance {
 				i := d.instance(b)
 				i.middlewares = retryAndPoison(t, poisoned)
+				if all {
+					delays := watermillmw.DelayOnError{InitialInterval: 100 * time.Millisecond, MaxInterval: time.Second, Multiplier: 2}
+					i.middlewares = append(i.middlewares, delays.Middleware)
+				}
 				return i.start()
 			}
 			before := []*instance{old(stock), old(stock)}
 			f := d.send(300)
 			work(t, 10, before...)
 			broker.Eventually(t, patience, func() bool { return testapp.Depth(t, poisoned) > 0 }, "the poison queue is in use")
+			stopRequeuer := func() {}
+			if all {
+				stopRequeuer = d.startRequeuer(poisoned)
+			}
 
 			// Step 1: every instance gets the library's subscriber, and keeps Retry and PoisonQueue.
 			first := []*instance{old(steps[0])}
@@ -61,21 +75,13 @@ func TestFromRetryAndPoisonQueue(t *testing.T) {
 			work(t, 20, second...)
 
 			// Step 3: nothing more comes to the poison queue. Its letters go back to the work queue.
-			left := testapp.Depth(t, poisoned)
-			f.more(40)
-			assert.Equal(t, left, testapp.Depth(t, poisoned))
-			store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: d.prefix}, nil)
-			require.NoError(t, err)
-			defer func() { require.NoError(t, store.Close()) }()
-			for l, err := range store.Browse(t.Context(), poisoned, letters.Filter{}) {
-				require.NoError(t, err)
-				assert.Equal(t, letters.Poison, l.Kind)
-				assert.Equal(t, errDown.Error(), l.Record.Reason)
-				assert.Equal(t, d.queue, l.Target)
+			if all {
+				d.waitUntilEmpty(poisoned)
+				stopRequeuer()
+				require.Zero(t, testapp.Depth(t, poisoned), "what the Requeuer had is not given back")
+			} else {
+				d.redrive(f, poisoned)
 			}
-			summary, err := store.Redrive(t.Context(), poisoned, letters.Redrive{})
-			require.NoError(t, err)
-			assert.Equal(t, letters.Summary{Total: left, Done: left}, summary)
 
 			// Step 4: the poison queue is empty, and is deleted.
 			assert.Contains(t, broker.Ctl(t, "delete_queue", poisoned), "0 ready")
@@ -83,6 +89,47 @@ func TestFromRetryAndPoisonQueue(t *testing.T) {
 			d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
 		})
 	}
+}
+
+// redrive sends the letters of a poison queue back to the work queue.
+func (d *deployment) redrive(f *traffic, poisoned string) {
+	t := d.t
+	t.Helper()
+	left := testapp.Depth(t, poisoned)
+	f.more(40)
+	assert.Equal(t, left, testapp.Depth(t, poisoned))
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: d.prefix}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close()) }()
+	for l, err := range store.Browse(context.Background(), poisoned, letters.Filter{}) {
+		require.NoError(t, err)
+		assert.Equal(t, letters.Poison, l.Kind)
+		assert.Equal(t, errDown.Error(), l.Record.Reason)
+		assert.Equal(t, d.queue, l.Target)
+	}
+	summary, err := store.Redrive(context.Background(), poisoned, letters.Redrive{})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: left, Done: left}, summary)
+}
+
+// startRequeuer moves messages from the poison queue to the work queue, until it is stopped.
+func (d *deployment) startRequeuer(poisoned string) (stop func()) {
+	t := d.t
+	t.Helper()
+	own := amqp.NewDurableQueueConfig(broker.URL(t))
+	own.Publish.ConfirmDelivery = true
+	publisher, err := amqp.NewPublisher(own, &testapp.Log{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, publisher.Close()) })
+	subscriber, err := amqp.NewSubscriber(own, &testapp.Log{})
+	require.NoError(t, err)
+	router := message.NewDefaultRouter(&testapp.Log{})
+	_, err = requeuer.NewRequeuer(requeuer.Config{
+		Subscriber: subscriber, SubscribeTopic: poisoned, Publisher: publisher, Router: router, Delay: 10 * time.Millisecond,
+		GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return d.queue, nil },
+	}, &testapp.Log{})
+	require.NoError(t, err)
+	return testapp.Start(t, router)
 }
 
 // retryAndPoison are the middlewares of a router without the library, in the usual order.

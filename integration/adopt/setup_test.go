@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -53,6 +54,7 @@ const (
 	withMiddleware              // both
 	connectedOnly               // Connect, without its middleware
 	connected                   // Connect
+	byHand                      // amqp091-go alone, with the way of the deployment
 )
 
 // deployment is an app: its queue, its instances, and what they have done together.
@@ -62,12 +64,15 @@ type deployment struct {
 	schedule      backoff.Schedule
 	fails         func(identity string, call int) bool
 	takes         time.Duration // how long a handler works on a message
+	way           *way          // how instances by hand make messages wait, and publishers that are not Watermill's
 
 	concurrency int // of its instances
+	started     []*instance
 
 	calls, processed *testapp.Ledger
 	deliveries       *testapp.Ledger // to any instance
 	unreadable       *testapp.Ledger // to a stock instance, whose marshaler returned an error
+	takenOver        *testapp.Ledger // to an instance with the library, after the message has waited by hand
 }
 
 // newDeployment is an app in which about every tenth message fails at its first call. Which ones has no regularity: the broker gives
@@ -81,6 +86,7 @@ func newDeployment(t testing.TB) *deployment {
 		schedule: backoff.Schedule{300 * time.Millisecond, time.Second},
 		fails:    func(identity string, call int) bool { return call == 1 && crc32.ChecksumIEEE([]byte(identity))%10 == 0 },
 		calls:    testapp.NewLedger(), processed: testapp.NewLedger(), deliveries: testapp.NewLedger(), unreadable: testapp.NewLedger(),
+		takenOver: testapp.NewLedger(),
 	}
 }
 
@@ -174,6 +180,12 @@ func (i *instance) config() amqp.Config {
 func (i *instance) start() *instance {
 	t := i.d.t
 	t.Helper()
+	i.d.started = append(i.d.started, i)
+	if i.build == byHand {
+		i.stop = sync.OnceFunc(i.startByHand())
+		t.Cleanup(i.stop)
+		return i
+	}
 	router := message.NewDefaultRouter(i.log)
 	router.AddMiddleware(i.middlewares...)
 	add := i.addParts
@@ -254,7 +266,8 @@ func (i *instance) handle(msg *message.Message) error {
 	}
 	<-time.After(i.d.takes)
 	identity := string(msg.Payload)
-	if i.d.fails(identity, i.d.calls.Add(identity)) {
+	unable := i.build == byHand && i.d.way.wait == nil
+	if i.d.fails(identity, i.d.calls.Add(identity)) && !unable {
 		return errDown
 	}
 	i.d.processed.Add(identity)
@@ -289,6 +302,9 @@ type counting struct {
 }
 
 func (c counting) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	if slices.ContainsFunc(c.d.waiting(), func(queue string) bool { return diedOn(queue, delivery) }) {
+		c.d.takenOver.Add(string(delivery.Body))
+	}
 	msg, err := c.DefaultMarshaler.Unmarshal(delivery)
 	if err == nil || c.stock { // the library asks again, without the headers that are not strings
 		c.d.deliveries.Add(string(delivery.Body))
@@ -308,6 +324,7 @@ func most(l *testapp.Ledger) (count int) {
 
 // traffic is published to a queue, confirmed, until it is stopped.
 type traffic struct {
+	d         *deployment
 	t         testing.TB
 	queue     atomic.Pointer[string]
 	published atomic.Int64
@@ -318,7 +335,7 @@ type traffic struct {
 // send publishes so many messages at once, and then goes on at a steady rate.
 func (d *deployment) send(atOnce int) *traffic {
 	d.t.Helper()
-	f := &traffic{t: d.t, done: make(chan error, 1)}
+	f := &traffic{d: d, t: d.t, done: make(chan error, 1)}
 	f.queue.Store(&d.queue)
 	channel := f.burst(atOnce)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -356,7 +373,7 @@ func (f *traffic) publish(channel *amqp091.Channel, messages int) error {
 	var confirms []*amqp091.DeferredConfirmation
 	for range messages {
 		id := testapp.ID(int(f.published.Add(1)))
-		msg, err := amqp.DefaultMarshaler{}.Marshal(message.NewMessage(id, []byte(id)))
+		msg, err := f.d.publishing(id)
 		if err != nil {
 			return err
 		}
@@ -374,6 +391,19 @@ func (f *traffic) publish(channel *amqp091.Channel, messages int) error {
 	return nil
 }
 
+// publishing is a message of Watermill, or of an app by hand.
+func (d *deployment) publishing(id string) (amqp091.Publishing, error) {
+	if d.way == nil {
+		return amqp.DefaultMarshaler{}.Marshal(message.NewMessage(id, []byte(id)))
+	}
+	headers := maps.Clone(d.way.headers)
+	if headers == nil {
+		headers = amqp091.Table{}
+	}
+	headers["tenant"] = int64(7) // Watermill's marshaler does not read it
+	return amqp091.Publishing{Headers: headers, DeliveryMode: amqp091.Persistent, Body: []byte(id)}, nil
+}
+
 // moveTo sends what follows to another queue, and returns once all that went to the old one is confirmed.
 func (f *traffic) moveTo(queue string) {
 	f.t.Helper()
@@ -389,8 +419,8 @@ func (f *traffic) more(messages int64) {
 	require.Empty(f.t, f.done, "the traffic has stopped")
 }
 
-// balance stops the traffic: every message that was published is processed, none is on a queue, none was redelivered
-// without end.
+// balance stops the traffic and the instances: every message that was published is processed, none is on a queue, none
+// was redelivered without end. The management API would show unacknowledged messages up to five seconds late.
 func (d *deployment) balance(f *traffic, queues ...string) {
 	d.t.Helper()
 	f.cancel()
@@ -400,7 +430,12 @@ func (d *deployment) balance(f *traffic, queues ...string) {
 	assert.Equal(d.t, published, d.processed.Len(), "identities")
 	assert.Empty(d.t, d.unreadable.Counts(), "deliveries that a stock instance could not read")
 	assert.LessOrEqual(d.t, most(d.deliveries), bounded, "deliveries of one message")
-	broker.Eventually(d.t, patience, func() bool { return d.nothingOn(queues) }, "nothing is left on the queues")
+	nothing := func() bool { return sum(d.ready(queues...)) == 0 }
+	broker.Eventually(d.t, patience, nothing, "nothing is left on the queues")
+	for _, i := range d.started { // what an instance has and does not handle comes back to its queue
+		i.stop()
+	}
+	assert.True(d.t, nothing(), "%v", d.ready(queues...))
 	d.t.Logf("published=processed=%d twice=%d, most deliveries of one message=%d", published, len(d.processed.Twice()), most(d.deliveries))
 }
 
@@ -417,13 +452,6 @@ func (d *deployment) list() map[string]int {
 		}
 	}
 	return messages
-}
-
-// nothingOn reports whether no message is on the queues, unacknowledged ones included.
-func (d *deployment) nothingOn(queues []string) bool {
-	d.t.Helper()
-	messages := d.list()
-	return !slices.ContainsFunc(queues, func(queue string) bool { return messages[queue] > 0 })
 }
 
 // waitUntilReady waits until one message at least is ready on one of the queues.

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,9 +56,18 @@ func TestWalkthrough(t *testing.T) {
 			t.Logf("%s printed:\n%s", step.command, printed)
 		}
 	}
-	assert.Contains(t, last, "kill"+strings.Join(s.jobs, "")+"\n", "all programs in the background")
-	assert.FileExists(t, filepath.Join(s.folder, "orders.jsonl"))
-	assert.Contains(t, last, "rm orders.jsonl\n")
+	left := ""
+	for i, stop := range s.jobs {
+		if stop != nil {
+			left += fmt.Sprintf(" %%%d", i+1)
+		}
+	}
+	assert.Contains(t, last, "kill"+left+"\n", "all programs in the background")
+	for _, name := range []string{"billing_order-10_test.go", "testdata"} {
+		_, err := os.Stat(filepath.Join(s.folder, "example/outage", name))
+		assert.NoError(t, err)
+		assert.Contains(t, last, " "+name+" ")
+	}
 }
 
 // step is a command of the page and what it prints.
@@ -94,6 +104,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\b\d+(\.\d+)?/s`), "RATE"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
 	{regexp.MustCompile(`order-\d+`), "ORDER"},
+	{regexp.MustCompile(`(?m)^(ok|FAIL)[ \t]+\S+`), "$1 PACKAGE"},
 	// The first letters of the canary that died again end the redrive.
 	{regexp.MustCompile(`(?m)^\d+ (of the letters sent have died again)`), "SOME $1"},
 	{regexp.MustCompile(`died again: \d+ of`), "died again: SOME of"},
@@ -115,15 +126,17 @@ func shape(text string) string {
 type shell struct {
 	folder, provider string
 	environment      []string
-	jobs             []string // the programs in the background: " %1"
+	jobs             []func() // they end the programs in the background; nil: ended
 }
 
 func newShell(t *testing.T) *shell {
 	t.Helper()
 	s := &shell{folder: t.TempDir(), provider: freeAddress(t)}
-	programs := filepath.Join(s.folder, "programs")
+	programs := filepath.Join(s.folder, ".broker")
 	build(t, "../../cmd/wmretry", filepath.Join(programs, "wmretry"), ".")
 	build(t, "../..", filepath.Join(programs, "outage"), "./example/outage")
+	require.NoError(t, os.WriteFile(s.cwd(), []byte(s.folder), 0o600))
+	copyExample(t, filepath.Join(s.folder, "example/outage"))
 	for _, variable := range os.Environ() {
 		if name, _, _ := strings.Cut(variable, "="); name != "PATH" && name != "AMQP_URL" {
 			s.environment = append(s.environment, variable)
@@ -131,6 +144,23 @@ func newShell(t *testing.T) *shell {
 	}
 	s.environment = append(s.environment, "PATH="+programs+string(os.PathListSeparator)+os.Getenv("PATH"), "AMQP_URL="+virtualHost(t))
 	return s
+}
+
+// copyExample makes a module of the example, because the page changes it. All other packages are those of the repository.
+func copyExample(t *testing.T, folder string) {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	require.NoError(t, err)
+	require.NoError(t, os.MkdirAll(folder, 0o755))
+	for _, name := range []string{"example/outage/app.go", "example/outage/main.go", "go.mod", "go.sum"} {
+		content, err := os.ReadFile(filepath.Join(root, name))
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(folder, filepath.Base(name)), content, 0o600))
+	}
+	const module = "github.com/tieredretry/watermill-retry"
+	output, err := exec.Command("go", "mod", "edit", "-C", folder, "-module=example.test/outage", "-require="+module+"@v0.0.0",
+		"-replace="+module+"="+root).CombinedOutput()
+	require.NoError(t, err, "%s", output)
 }
 
 func build(t *testing.T, module, program, pkg string) {
@@ -155,7 +185,10 @@ func virtualHost(t *testing.T) (uri string) {
 	return uri
 }
 
-var outage = regexp.MustCompile(`(?m)^outage\b`)
+var (
+	outage = regexp.MustCompile(`(?m)^outage\b`)
+	kill   = regexp.MustCompile(`(?m)^kill %(\d)$`)
+)
 
 // run runs a step and returns what it prints: its output, those lines of stderr that are messages and not progress, and
 // then the exit code, where the step prints it. A command in the background goes on until the test ends.
@@ -163,8 +196,14 @@ func (s *shell) run(t *testing.T, step step) string {
 	t.Helper()
 	script := strings.TrimSpace(outage.ReplaceAllLiteralString(step.command, "outage -address "+s.provider))
 	if background, found := strings.CutSuffix(script, "&"); found {
-		s.jobs = append(s.jobs, fmt.Sprintf(" %%%d", len(s.jobs)+1))
 		return s.start(t, background, len(step.output))
+	}
+	if job := kill.FindStringSubmatch(script); job != nil {
+		n, err := strconv.Atoi(job[1])
+		require.NoError(t, err)
+		s.jobs[n-1]()
+		s.jobs[n-1] = nil
+		script = kill.ReplaceAllLiteralString(script, "")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), longest)
 	defer cancel()
@@ -202,18 +241,23 @@ func (s *shell) start(t *testing.T, script string, least int) string {
 	command.Stdout = &output
 	command.Stderr = io.Discard
 	require.NoError(t, command.Start())
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		_ = command.Wait()
 	})
+	s.jobs = append(s.jobs, stop)
+	t.Cleanup(stop)
 	return broker.Receive(t, output.line(), script)
 }
 
 func (s *shell) command(ctx context.Context, script string) *exec.Cmd {
-	command := exec.CommandContext(ctx, "bash", "-c", script)
+	command := exec.CommandContext(ctx, "bash", "-c", "cd \"$(cat "+s.cwd()+")\"\ntrap 'pwd >"+s.cwd()+"' EXIT\n"+script)
 	command.Dir, command.Env = s.folder, s.environment
 	return command
 }
+
+// cwd is the file with the folder in which the next command runs.
+func (s *shell) cwd() string { return filepath.Join(s.folder, ".broker", "cwd") }
 
 // firstLine is a writer that keeps what is written until its first line ends.
 type firstLine struct {

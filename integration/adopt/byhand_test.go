@@ -1,0 +1,308 @@
+package adopt
+
+import (
+	"fmt"
+	"hash/crc32"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// A way is how an app without Watermill and without the library makes a message wait after a failure.
+type way struct {
+	// declare makes the queues, the work queue too.
+	declare func(d *deployment, channel *amqp091.Channel) error
+	// wait makes a delivery that has failed so many times wait, and settles it. Where it is nil, no call by hand fails.
+	wait func(d *deployment, channel *amqp091.Channel, delivery amqp091.Delivery, failures int) error
+
+	queues  []string      // on which messages wait: suffixes of the work queue's name
+	headers amqp091.Table // of each message that is published
+}
+
+// diedOn reports whether the broker has dead-lettered the message from a queue.
+func diedOn(queue string, delivery amqp091.Delivery) bool {
+	deaths, _ := delivery.Headers["x-death"].([]any)
+	return slices.ContainsFunc(deaths, func(death any) bool {
+		entry, _ := death.(amqp091.Table)
+		return entry["queue"] == queue
+	})
+}
+
+// tries is the header in which an app counts that publishes a copy.
+const tries = "x-tries"
+
+func triesOf(delivery amqp091.Delivery) int {
+	count, _ := delivery.Headers[tries].(int32)
+	return int(count)
+}
+
+// again publishes a copy of the delivery with a confirm, then acks.
+func again(channel *amqp091.Channel, to string, delivery amqp091.Delivery, failures int, expiration string) error {
+	headers := maps.Clone(delivery.Headers)
+	delete(headers, "x-death")
+	headers[tries] = int32(failures)
+	confirm, err := channel.PublishWithDeferredConfirm("", to, true, false, amqp091.Publishing{
+		Headers: headers, DeliveryMode: amqp091.Persistent, Body: delivery.Body, Expiration: expiration,
+	})
+	if err != nil {
+		return err
+	}
+	if !confirm.Wait() {
+		return fmt.Errorf("%s did not take the copy", to)
+	}
+	return delivery.Ack(false)
+}
+
+// back are the arguments of a queue whose messages go to the work queue.
+func back(d *deployment, ttl any) amqp091.Table {
+	arguments := amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": d.queue}
+	if ttl != nil {
+		arguments["x-message-ttl"] = ttl
+	}
+	return arguments
+}
+
+// handDelays are those of the ways by hand. The last one counts for each failure after it.
+var handDelays = []time.Duration{300 * time.Millisecond, time.Second}
+
+func handDelay(failures int) time.Duration { return handDelays[min(failures, len(handDelays))-1] }
+
+// oneTTLQueue is the usual article: a nack sends the message through the dead-letter exchange of the work queue to one queue
+// with a TTL.
+var oneTTLQueue = way{
+	queues: []string{".wait"},
+	declare: func(d *deployment, channel *amqp091.Channel) error {
+		if err := channel.ExchangeDeclare(d.queue+".dlx", "fanout", true, false, false, false, nil); err != nil {
+			return err
+		}
+		wait, err := channel.QueueDeclare(d.queue+".wait", true, false, false, false, back(d, 1000))
+		if err != nil {
+			return err
+		}
+		if err := channel.QueueBind(wait.Name, "", d.queue+".dlx", false, nil); err != nil {
+			return err
+		}
+		_, err = channel.QueueDeclare(d.queue, true, false, false, false, amqp091.Table{"x-dead-letter-exchange": d.queue + ".dlx"})
+		return err
+	},
+	wait: func(_ *deployment, _ *amqp091.Channel, delivery amqp091.Delivery, _ int) error {
+		return delivery.Nack(false, false)
+	},
+}
+
+// aTTLQueueForEachDelay: the app publishes a copy to the queue of the delay.
+var aTTLQueueForEachDelay = way{
+	queues: []string{".wait.300ms", ".wait.1s"},
+	declare: func(d *deployment, channel *amqp091.Channel) error {
+		for _, delay := range handDelays {
+			if _, err := channel.QueueDeclare(d.queue+".wait."+delay.String(), true, false, false, false, back(d, delay.Milliseconds())); err != nil {
+				return err
+			}
+		}
+		_, err := channel.QueueDeclare(d.queue, true, false, false, false, nil)
+		return err
+	},
+	wait: func(d *deployment, channel *amqp091.Channel, delivery amqp091.Delivery, failures int) error {
+		return again(channel, d.queue+".wait."+handDelay(failures).String(), delivery, failures, "")
+	},
+}
+
+// aTTLOfEachMessage is the other usual article: all messages wait on one queue, each with a TTL of its own.
+var aTTLOfEachMessage = way{
+	queues: []string{".wait"},
+	declare: func(d *deployment, channel *amqp091.Channel) error {
+		if _, err := channel.QueueDeclare(d.queue+".wait", true, false, false, false, back(d, nil)); err != nil {
+			return err
+		}
+		_, err := channel.QueueDeclare(d.queue, true, false, false, false, nil)
+		return err
+	},
+	wait: func(d *deployment, channel *amqp091.Channel, delivery amqp091.Delivery, failures int) error {
+		return again(channel, d.queue+".wait", delivery, failures, strconv.FormatInt(handDelay(failures).Milliseconds(), 10))
+	},
+}
+
+// startByHand consumes with amqp091-go. It returns what stops the instance: what it has received is handled first.
+func (i *instance) startByHand() (stop func()) {
+	d := i.d
+	d.t.Helper()
+	connection := broker.Connect(d.t)
+	channel, err := connection.Channel()
+	require.NoError(d.t, err)
+	require.NoError(d.t, channel.Confirm(false))
+	require.NoError(d.t, d.way.declare(d, channel))
+	require.NoError(d.t, channel.Qos(2*i.handlers, 0, false))
+	deliveries, err := channel.Consume(i.queue, "by hand", false, false, false, false, nil)
+	require.NoError(d.t, err)
+	var handlers sync.WaitGroup
+	for range i.handlers {
+		handlers.Go(func() {
+			for delivery := range deliveries {
+				assert.NoError(d.t, i.handleByHand(channel, delivery))
+			}
+		})
+	}
+	return func() {
+		require.NoError(d.t, channel.Cancel("by hand", false))
+		handlers.Wait()
+		require.NoError(d.t, connection.Close())
+	}
+}
+
+func (i *instance) handleByHand(channel *amqp091.Channel, delivery amqp091.Delivery) error {
+	i.d.deliveries.Add(string(delivery.Body))
+	if i.handle(message.NewMessage(delivery.MessageId, delivery.Body)) == nil {
+		if slices.ContainsFunc(i.d.tiers(), func(tier string) bool { return diedOn(tier, delivery) }) {
+			i.returned.Add(1)
+		}
+		return delivery.Ack(false)
+	}
+	return i.d.way.wait(i.d, channel, delivery, triesOf(delivery)+1)
+}
+
+// waiting are the queues on which messages wait by hand.
+func (d *deployment) waiting() (names []string) {
+	if d.way == nil {
+		return nil
+	}
+	for _, suffix := range d.way.queues {
+		names = append(names, d.queue+suffix)
+	}
+	return names
+}
+
+// newByHand is an app that makes messages wait by hand. Some messages fail twice.
+func newByHand(t testing.TB, by way) *deployment {
+	t.Helper()
+	d := newDeployment(t)
+	d.way = &by
+	d.schedule = backoff.Schedule{300 * time.Millisecond, time.Second}
+	d.fails = func(identity string, call int) bool {
+		sum := crc32.ChecksumIEEE([]byte(identity))
+		return call == 1 && sum%5 == 0 || call == 2 && sum%10 == 0
+	}
+	return d
+}
+
+func TestFromQueuesWithATTL(t *testing.T) {
+	t.Parallel()
+	for name, by := range map[string]way{
+		"one queue": oneTTLQueue, "a queue for each delay": aTTLQueueForEachDelay, "a TTL of each message": aTTLOfEachMessage,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fromWaitingByHand(t, by)
+		})
+	}
+}
+
+// fromWaitingByHand replaces instances by hand by those of Connect under traffic, with one rollback.
+func fromWaitingByHand(t *testing.T, by way) {
+	t.Helper()
+	d := newByHand(t, by)
+	old := []*instance{d.start(byHand), d.start(byHand)}
+	before, err := broker.Queue(broker.Management(t), d.queue)
+	require.NoError(t, err)
+	f := d.send(300)
+	work(t, 10, old...)
+	d.waitUntilReady(d.waiting()...)
+
+	// Step 1: every instance gets Connect, one after the other. Both builds process what the other one has made wait.
+	updated := []*instance{d.start(connected)}
+	work(t, 10, old[0], old[1], updated[0])
+	returnsTo(t, old[0], updated[0])
+	broker.Eventually(t, patience, func() bool { return d.takenOver.Len() > 0 }, "Connect processes what has waited by hand")
+	old[0].stop()
+	updated = append(updated, d.start(connected))
+	work(t, 10, old[1], updated[0], updated[1])
+
+	// A rollback of an instance, and forward again.
+	rolledBack := d.start(byHand)
+	returnsTo(t, rolledBack)
+	rolledBack.stop()
+
+	// Step 2: no old instance is left, and nothing waits by hand.
+	old[1].stop()
+	d.waitUntilEmpty(d.waiting()...)
+
+	// Step 3: the queues on which messages waited go, and nothing declares them again.
+	for _, queue := range d.waiting() {
+		testapp.Delete(t, queue)
+	}
+	require.NoError(t, broker.Channel(t).ExchangeDelete(d.queue+".dlx", false, false)) // where there is one
+	work(t, 20, updated...)
+	for _, queue := range d.waiting() {
+		assert.NotContains(t, d.queues(), queue)
+	}
+	t.Logf("waited by hand, then processed with Connect: %d", d.takenOver.Len())
+	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
+	after, err := broker.Queue(broker.Management(t), d.queue)
+	require.NoError(t, err)
+	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
+}
+
+// theDelayedExchange is the app of the plugin's exchange x-delayed-message. The brokers of the tests do not have the plugin: its
+// messages come as the plugin delivers them, and what waits in the exchange is not tested.
+var theDelayedExchange = way{
+	headers: amqp091.Table{"x-delay": int32(-1000)},
+	declare: func(d *deployment, channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(d.queue, true, false, false, false, nil)
+		return err
+	},
+}
+
+// TestFromTheDelayedExchange does not test step 3, which needs the plugin.
+func TestFromTheDelayedExchange(t *testing.T) {
+	t.Parallel()
+	d := newByHand(t, theDelayedExchange)
+	old := []*instance{d.start(byHand), d.start(byHand)}
+	f := d.send(300)
+	work(t, 10, old...)
+
+	// Step 1: every instance gets Connect, one after the other.
+	updated := []*instance{d.start(connected)}
+	work(t, 10, old[0], old[1], updated[0])
+	returnsTo(t, old[0], old[1], updated[0])
+	old[0].stop()
+	updated = append(updated, d.start(connected))
+	old[1].stop()
+	work(t, 20, updated...)
+
+	// Step 2: publishers give the library the delay of a message.
+	rabbit, err := config.Connect(d.instance(connected).options(), nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, rabbit.Close()) }()
+	reminder := message.NewMessage("reminder", []byte("reminder"))
+	delay.Message(reminder, delay.For(time.Second))
+	published := time.Now()
+	require.NoError(t, rabbit.Publisher().Publish(d.queue, reminder))
+	broker.Eventually(t, patience, func() bool { return d.processed.Counts()["reminder"] > 0 }, "the reminder comes")
+	assert.GreaterOrEqual(t, d.processed.Times()["reminder"][0].Sub(published), broker.Least(time.Second))
+	f.published.Add(1)
+
+	// Step 3: the exchange is empty. It goes, then the plugin.
+
+	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
+}
+
+// returnsTo waits until each instance has processed a message that came back from a tier.
+func returnsTo(t *testing.T, instances ...*instance) {
+	t.Helper()
+	for _, i := range instances {
+		broker.Eventually(t, patience, func() bool { return i.returned.Load() > 0 }, "a message comes back from a tier to %v", i.build)
+	}
+}
