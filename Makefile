@@ -6,7 +6,7 @@ RACE      ?=
 TIMEOUT   ?= 10m
 FUZZTIME  ?= 50000x
 BENCHTIME ?= 1s
-# Flags of bench: -only, -rounds, -messages, -short.
+# Flags of bench: -only, -rounds, -messages, -short, -profile. Both programs get them.
 BENCH_ARGS ?=
 
 DEVBROKER  = .broker/devbroker
@@ -31,6 +31,8 @@ HAVE_ALONE = $(sort $(dir $(shell cd integration && grep -rl --include=*_test.go
 LONG       = ^TestPubSub$$
 # Flags of chaos: -messages, -faults, -except, -short.
 CHAOS_ARGS ?=
+# Flags of inbox: -backends, -messages, -kills.
+INBOX_ARGS ?=
 # Flags of demo-observability: -once, -outage, -metrics, -queue.
 DEMO_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
@@ -40,14 +42,16 @@ VERSIONS  := $(shell cat tools/rabbitmq-versions)
 # ST1005 requires that errors begin with a small letter. Here they begin with the name of the wrong field.
 CHECKS     = inherit,-ST1005
 
-MODULES     = . integration cmd/wmretry config/amqp3 observe backends example/observability
+# Each backend is a module, which is released. The suite that tests them is another one, which is not.
+BACKENDS    = $(filter-out backends/conformance,$(patsubst %/go.mod,%,$(wildcard backends/*/go.mod)))
+MODULES     = . integration cmd/wmretry config/amqp3 inbox/pgxinbox observe $(BACKENDS) backends/conformance example/observability
 STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod staticcheck -checks $(CHECKS)
 
 # TIDY compares go.mod only: go.sum also depends on the newest versions of modules that no package is built from.
 TIDY = $(GO) mod tidy -diff 2>&1 | sed -n '/^diff current\/go.mod/,/^diff current\/go.sum/p' | { ! grep . ; }
 
 # The demos of the other backends, demo-NAME, are those of this list.
-REGISTRY   = backends/registry/registry.go
+REGISTRY   = backends/conformance/registry/registry.go
 DEMOS     := $(shell sed -n 's/.*Demo{Name: "\([a-z0-9-]*\)".*/demo-\1/p' $(REGISTRY))
 
 # on_brokers makes the first target where several brokers run side by side, and else the second one on a broker of its own.
@@ -62,7 +66,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
 .PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
 
 help:
@@ -85,7 +89,7 @@ demo-observability: devbroker ## an outage with metrics, alerts and a trace, on 
 demo-all: demo demo-rabbitmq $(DEMOS) ## every demo, one after the other
 
 $(DEMOS): demo-%:
-	@$(GO) run -C backends ./example -backend $*
+	@$(GO) run -C backends/conformance ./example -backend $*
 
 test: devbroker ## the tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-observers test-broker
@@ -99,8 +103,12 @@ test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 test-backends: devbroker ## test that every backend keeps the same guarantees, on real servers that it starts
 	@rm -f .broker/backends
 	@CONFORMANCE_REPORT=$(CURDIR)/.broker/backends $(WITH_BROKER) \
-		$(GO) test -C backends -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
+		$(GO) test -C backends/conformance -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
 		result=$$?; cat .broker/backends; exit $$result
+
+inbox: devbroker ## kill processes with an inbox, restart broker and database, and count every effect (INBOX_ARGS)
+	@$(GO) build -C backends/conformance -o $(CURDIR)/.broker/inbox ./inbox
+	@$(WITH_BROKER) .broker/inbox $(INBOX_ARGS)
 
 test-observe: devbroker ## test the boards and alerts of observability/, with a real Prometheus that it installs, and their demo
 	@rm -f .broker/observe
@@ -118,7 +126,9 @@ bench: devbroker ## all benchmarks, and the claims of docs/benchmarks.md (BENCHT
 	$(GO) test -C observe -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(WITH_BROKER) $(GO) test -C integration -run='^$$' -bench=. -benchmem -benchtime=$(BENCHTIME) ./...
 	@$(GO) build -C integration -o $(CURDIR)/.broker/bench ./bench
+	@$(GO) build -C backends/conformance -o $(CURDIR)/.broker/bench-backends ./bench
 	@$(call on_brokers,bench-versions,bench-one)
+	@cd backends/conformance && exec ../../.broker/bench-backends $(BENCH_ARGS)
 
 bench-cluster: ## how late the retries of a group are while the nodes of a cluster restart
 	@$(GO) build -C integration -o $(CURDIR)/.broker/bench ./bench
@@ -141,6 +151,9 @@ vuln: ## known vulnerabilities of the dependencies (needs the vulnerability data
 	cd cmd/wmretry && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...
 	cd observe && $(GO) tool -modfile=../tools/lint/go.mod govulncheck ./...
 	cd config/amqp3 && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...
+	cd inbox/pgxinbox && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...
+	@for module in $(BACKENDS); do echo "govulncheck $$module"; \
+		(cd $$module && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...) || exit 1; done
 
 fuzz: fuzz-root ## every fuzz target for FUZZTIME
 	@if grep -rlq '^func Fuzz' --include='*_test.go' integration; then \
@@ -172,6 +185,9 @@ devbroker:
 test-root:
 	$(GO) test $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 	$(GO) test -C config/amqp3 $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
+	$(GO) test -C inbox/pgxinbox $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
+	@for module in $(BACKENDS); do echo "go test -C $$module ./..."; \
+		$(GO) test -C $$module $(RACE) -count=1 -timeout=$(TIMEOUT) ./... || exit 1; done
 
 test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
