@@ -2,6 +2,7 @@ package letters
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -21,7 +22,6 @@ const (
 	maxRedrives     = 8       // how many redrives a history keeps
 	maxRedriven     = 1024    // bytes of its JSON
 	maxRedriveField = 128     // bytes of each text in it
-	maxAgain        = 32      // bytes of Again
 )
 
 // Redriven is how often, when and by whom a message was redriven.
@@ -29,8 +29,10 @@ type Redriven struct {
 	Times    int           `json:"times"`    // how often
 	Redrives []PastRedrive `json:"redrives"` // the last 8, the newest at the end; at most 1 KiB as JSON
 
-	// Again is the Run of the last redrive that had Redrive.Again, also where Redrives does not have it any more. An
-	// Inbox of package inbox takes the message for another one than before that redrive.
+	// Again is the letter of the last redrive that had Redrive.Again, also where Redrives does not have it any more: how
+	// often it was redriven with that redrive, "@", and its FailedAt. An Inbox of package inbox takes the message for
+	// another one than before that redrive. A letter that is redriven twice, because the first redrive was killed
+	// before it removed the letter, has the same Again both times.
 	Again string `json:"again,omitzero"`
 }
 
@@ -71,7 +73,7 @@ func (r Redriven) Add(redrive PastRedrive) Redriven {
 	}
 	kept := r.Redrives[max(0, len(r.Redrives)-maxRedrives+1):]
 	if redrive.Again {
-		r.Again = strings.ToValidUTF8(redrive.Run[:min(len(redrive.Run), maxAgain)], "")
+		r.Again = fmt.Sprintf("%d@%s", r.Times+1, redrive.FailedAt.Format(time.RFC3339Nano))
 	}
 	return Redriven{Times: r.Times + 1, Redrives: append(kept[:len(kept):len(kept)], redrive), Again: r.Again}
 }

@@ -301,6 +301,28 @@ func TestLettersRate(t *testing.T) {
 	})
 }
 
+// A redrive that ends between the publish and the removal is repeated: for an inbox both are the same message.
+func TestAgainOfALetterThatStays(t *testing.T) {
+	t.Parallel()
+	s, p, store := sending(t, 1)
+	var again []string
+	p.fail = func(msg *message.Message) error {
+		history, found := letters.ReadRedriven(msg.Metadata)
+		assert.True(t, found)
+		again = append(again, history.Again)
+		return nil
+	}
+	s.removing = errors.New("killed")
+	_, err := store.Redrive(t.Context(), deadTopic, letters.Redrive{Again: true})
+	require.ErrorContains(t, err, "another redrive publishes it again")
+	s.removing = nil
+	_, err = store.Redrive(t.Context(), deadTopic, letters.Redrive{Again: true})
+	require.NoError(t, err)
+	require.Len(t, again, 2)
+	assert.NotEmpty(t, again[0])
+	assert.Equal(t, again[0], again[1])
+}
+
 // TestLettersFailures: whatever fails, no letter is lost and the summary adds up.
 func TestLettersFailures(t *testing.T) {
 	t.Parallel()
