@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/msgbytes"
@@ -165,6 +168,7 @@ func (b *Inbox) handle(
 		return b.repeat(ctx, tx, k, msg, own)
 	}
 	b.warnUnprotected(msg, k)
+	poison := beforePoison(msg)
 	produced, err = call(h, msg, handle)
 	switch {
 	case err != nil:
@@ -173,6 +177,8 @@ func (b *Inbox) handle(
 		return nil, retry.ErrNilMessage
 	case nacked(msg): // it comes again, to be handled
 		return produced, nil
+	case poison.taken(msg): // the effects, and what was produced, are those of a failed call
+		return nil, nil
 	}
 	if len(produced) > 0 {
 		if _, err := tx.Exec(ctx, b.sql.store, k.args(msgbytes.EncodeAll(produced))...); err != nil {
@@ -240,6 +246,27 @@ func (b *Inbox) warnUnprotected(msg *message.Message, k key) {
 			return
 		}
 	}
+}
+
+// poisoned is the mark of Watermill's PoisonQueue that a message had before its handler was called.
+type poisoned struct {
+	reason string
+	found  bool
+}
+
+// beforePoison gives the mark bytes of its own: a message of a poison queue can fail with the same text once more.
+func beforePoison(msg *message.Message) (p poisoned) {
+	if p.reason, p.found = msg.Metadata[middleware.ReasonForPoisonedKey]; p.found {
+		p.reason = strings.Clone(p.reason)
+		msg.Metadata[middleware.ReasonForPoisonedKey] = p.reason
+	}
+	return p
+}
+
+// taken reports whether a PoisonQueue inside has marked the message, and so has hidden the error of the handler.
+func (p poisoned) taken(msg *message.Message) bool {
+	reason, found := msg.Metadata[middleware.ReasonForPoisonedKey]
+	return found && (!p.found || reason != p.reason || unsafe.StringData(reason) != unsafe.StringData(p.reason))
 }
 
 // call calls the handler with the transaction in the message's context. The subscriber may read the context of a

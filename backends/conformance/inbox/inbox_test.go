@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
@@ -195,30 +196,31 @@ func TestSecondDeliveryIsADuplicate(t *testing.T) {
 	})
 }
 
-// A redrive of a message that was handled is a duplicate, unless the operator asks for the handler.
+// A redrive of a message that was handled is a duplicate, unless the operator asks for the handler. Two redrives of one
+// letter are one.
 func TestRedriveOfAHandledMessage(t *testing.T) {
 	onEachDriver(t, inbox.Config{Retention: time.Hour}, func(t *testing.T, b *box) {
+		before, _, err := b.deliver(t.Context(), "orders", "1", succeed)
+		require.NoError(t, err)
+		assert.Empty(t, before)
+		failed := func(n int) time.Time { return time.Now().Truncate(time.Second).Add(-time.Duration(n) * time.Minute) }
+		history := letters.Redriven{}
 		for _, row := range []struct {
 			redrive letters.PastRedrive
 			effects int
 		}{
-			{letters.PastRedrive{Run: "1"}, 1},
-			{letters.PastRedrive{Run: "2", Again: true}, 2},
-			{letters.PastRedrive{Run: "3"}, 2},
-			{letters.PastRedrive{Run: "4", Again: true}, 3},
+			{letters.PastRedrive{FailedAt: failed(4)}, 1},
+			{letters.PastRedrive{FailedAt: failed(3), Again: true}, 2},
+			{letters.PastRedrive{FailedAt: failed(2)}, 2},
+			{letters.PastRedrive{FailedAt: failed(1), Again: true}, 3},
 		} {
-			before, _, err := b.deliver(t.Context(), "orders", "1", succeed)
-			require.NoError(t, err)
-			assert.Empty(t, before)
-			history := letters.Redriven{}.Add(letters.PastRedrive{Run: "2", Again: true}).Add(row.redrive)
-			if row.redrive.Run == "1" {
-				history = letters.Redriven{}.Add(row.redrive)
-			}
-			for range 2 {
-				_, _, err := b.deliverRedriven(t.Context(), "orders", "1", history, succeed)
+			for _, run := range []string{"published, and killed before the letter was removed", "repeated"} {
+				row.redrive.Run = run
+				_, _, err := b.deliverRedriven(t.Context(), "orders", "1", history.Add(row.redrive), succeed)
 				require.NoError(t, err)
-				assert.Equal(t, row.effects, b.effects("1"), row.redrive.Run)
+				assert.Equal(t, row.effects, b.effects("1"), "%+v", row.redrive)
 			}
+			history = history.Add(row.redrive)
 		}
 		assert.Equal(t, 6, b.logged("A redriven message was handled before"))
 		assert.Zero(t, b.logged("A redriven message failed first before the retention"))
@@ -321,6 +323,58 @@ func TestNackOfTheHandlerRollsBack(t *testing.T) {
 		require.NoError(t, err)
 		assert.Zero(t, b.rows())
 		assert.Zero(t, b.effects("1"))
+	})
+}
+
+// What a PoisonQueue inside takes has failed, also where the message has the same mark from a poison queue before. A mark
+// alone is not a failure.
+func TestPoisonQueueInsideRollsBack(t *testing.T) {
+	onEachDriver(t, inbox.Config{}, func(t *testing.T, b *box) {
+		sent := &failingPublisher{published: make(chan string, 10)}
+		poison, err := middleware.PoisonQueue(sent, "poison")
+		require.NoError(t, err)
+		halfDone := func(*message.Message) ([]*message.Message, error) {
+			return message.Messages{message.NewMessage("invoice", nil)}, errDown
+		}
+		deliver := func(reason string, then message.HandlerFunc) (produced []*message.Message) {
+			bound := msgctx.NewContext(t.Context(), &msgctx.Subscription{Queue: "orders"})
+			msg := message.NewMessageWithContext(bound, "1", nil)
+			if reason != "" {
+				msg.Metadata.Set(middleware.ReasonForPoisonedKey, reason)
+			}
+			msgctx.Lookup(msg).Called()
+			produced, err := b.Middleware(poison(b.handler(then)))(msg)
+			require.NoError(t, err)
+			return produced
+		}
+		for _, reason := range []string{"", "another", errDown.Error()} {
+			assert.Empty(t, deliver(reason, halfDone))
+			assert.Equal(t, "1", <-sent.published)
+			assert.Zero(t, b.rows(), reason)
+			assert.Zero(t, b.effects("1"), reason)
+		}
+		assert.Len(t, deliver(errDown.Error(), produce), 2)
+		assert.Equal(t, 1, b.rows())
+		assert.Equal(t, 1, b.effects("1"))
+	})
+}
+
+// Watermill's Retry before the inbox: each of its attempts has a transaction.
+func TestRetryOutside(t *testing.T) {
+	onEachDriver(t, inbox.Config{}, func(t *testing.T, b *box) {
+		bound := msgctx.NewContext(t.Context(), &msgctx.Subscription{Queue: "orders"})
+		msg := message.NewMessageWithContext(bound, "1", nil)
+		msgctx.Lookup(msg).Called()
+		attempts := 0
+		_, err := middleware.Retry{MaxRetries: 2}.Middleware(b.Middleware(b.handler(
+			func(*message.Message) ([]*message.Message, error) {
+				if attempts++; attempts < 3 {
+					return nil, errDown
+				}
+				return nil, nil
+			})))(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, b.effects("1"))
 	})
 }
 
