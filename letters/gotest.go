@@ -42,7 +42,7 @@ type GoTestConfig struct {
 	// payload that is not a JSON object or array is an error, unless DropPayload is set. The default is none.
 	Redact []string
 
-	// DropPayload leaves the payload out.
+	// DropPayload leaves the payload out. Values of it that Redact selects are replaced elsewhere, where it is JSON.
 	DropPayload bool
 }
 
@@ -93,7 +93,7 @@ func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("letter %q cannot be a test: %w", cut(l.ID, maxShownID), err)
 	}
-	base, name := fileName(line.ID), goName(config.Name)
+	base, name := fileName(line.ID), strings.TrimLeft(goName(config.Name), "_") // go ignores files that begin with "_"
 	file := "testdata/" + base + ".json"
 	test := &GoTest{Name: "Test" + strings.ToUpper(name[:1]) + name[1:] + "_" + goName(base)}
 	pkg := strings.ToLower(name)
@@ -159,17 +159,18 @@ func (l *Letter) line(redaction *letterline.Redaction, config GoTestConfig) (let
 	}
 	redaction.Table(line.Headers)
 	redaction.Table(properties)
-	if line.Body = l.Payload; config.DropPayload {
-		line.Body = nil
-	}
-	if len(config.Redact) > 0 {
+	line.Body = l.Payload
+	if len(config.Redact) > 0 { // a payload that is left out has the values to hide elsewhere
 		if line.Body, err = redaction.JSON(line.Body); err == nil {
 			line.Body, err = redaction.HideJSON(line.Body)
 		}
-		if err != nil {
+		if err != nil && !config.DropPayload {
 			return line, fmt.Errorf("its payload cannot be redacted, because %w; set GoTestConfig.DropPayload "+
 				"(wmretry: --drop-payload) to leave it out", err)
 		}
+	}
+	if config.DropPayload {
+		line.Body = nil
 	}
 	redaction.HideTable(line.Headers)
 	redaction.HideTable(properties)

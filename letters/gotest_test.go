@@ -88,10 +88,12 @@ func TestGoTestNames(t *testing.T) {
 	for name, want := range map[string][2]string{
 		"billing": {"TestBilling_order_10", "billing"}, "Billing EU": {"TestBilling_EU_order_10", "billing_eu"},
 		"func": {"TestFunc_order_10", "letters"}, "2nd": {"Test2nd_order_10", "letters"}, "a/b": {"TestA_b_order_10", "a_b"},
+		"_billing": {"TestBilling_order_10", "billing"}, ".é billing_": {"TestBilling__order_10", "billing_"},
 	} {
 		test, err := failed("order-10", "x").GoTest(letters.GoTestConfig{Name: name})
 		require.NoError(t, err)
-		_, _, code, _ := filesOf(t, test)
+		file, _, code, _ := filesOf(t, test)
+		assert.Regexp(t, `^[A-Za-z0-9]`, file, "go ignores files that begin with _")
 		assert.Equal(t, want[0], test.Name)
 		assert.Contains(t, string(code), "package "+want[1]+"\n")
 	}
@@ -180,6 +182,18 @@ func TestOnlyJSONIsRedacted(t *testing.T) {
 		assert.NotContains(t, string(line), "bob")
 		_, err = letter.GoTest(letters.GoTestConfig{Name: "billing"})
 		assert.NoError(t, err, "without rules the payload is as it is")
+	}
+	letter := failed("order-10", `no account of bob@example.com, card 4111111111111111`)
+	letter.Payload = []byte(`{"email":"bob@example.com","card":4111111111111111}`)
+	letter.Metadata = message.Metadata{"copy": "of bob@example.com"}
+	for _, drop := range []bool{false, true} {
+		test, err := letter.GoTest(letters.GoTestConfig{Name: "billing", Redact: []string{"email", "card"}, DropPayload: drop})
+		require.NoError(t, err)
+		_, _, _, line := filesOf(t, test)
+		assert.Contains(t, string(line), "no account of redacted, card 0")
+		assert.NotContains(t, string(line), "bob@example.com")
+		assert.Equal(t, drop, strings.Contains(string(line), `"body":""`))
+		assert.Equal(t, []string{"card", "email"}, test.Redacted)
 	}
 	empty, err := failed("order-10", "x").GoTest(letters.GoTestConfig{Name: "billing", Redact: []string{"email"}})
 	require.NoError(t, err)
