@@ -72,7 +72,9 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 		{"handled before", func(msg *message.Message) error {
 			msgctx.Lookup(msg).Repeat()
 			return nil
-		}, func(t *testing.T, s *retrytest.Story) { s.NeverRetried().Duplicate() }},
+		}, func(t *testing.T, s *retrytest.Story) {
+			assert.Equal(t, retry.Duplicate, s.NeverRetried().Attempts()[0].Outcome)
+		}},
 		{"processed on the third attempt", failing(errDown, errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).Processed()
 		}},

@@ -116,7 +116,6 @@ func TestAssertionsFail(t *testing.T) {
 			"last outcome\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
 		{"processed", twice, failing(), func(s story) { s.Processed().DeadLettered(retry.DeadReasonPermanent) }, "last outcome\n got: processed\nwant: dead-lettered as permanent\n"},
 		{"not discarded", twice, inTurn(errDown), func(s story) { s.Discarded() }, "last outcome\n got: recovered\nwant: discarded\n"},
-		{"not a duplicate", twice, failing(), func(s story) { s.Duplicate() }, "last outcome\n got: processed\nwant: duplicate\n"},
 		{"snoozed", snoozing, inTurn(errBusy), func(s story) { s.NeverRetried() }, "want: never\n"},
 		{"snoozed once", snoozing, inTurn(errBusy), func(s story) { s.Waited(time.Second, time.Second) }, "waited\n got: 1.001s\nwant: 1s 1s\n"},
 		{"nacked by the router", twice, nacking(nil), func(s story) { s.NeverRetried() }, "retried at\n got: 0s\nwant: never\n"},

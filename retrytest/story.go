@@ -197,13 +197,6 @@ func (s *Story) Processed() *Story {
 	return s
 }
 
-// Duplicate asserts that an Inbox has found, at the last attempt, that the message was handled before.
-func (s *Story) Duplicate() *Story {
-	s.app.t.Helper()
-	s.compareLastOutcome(string(retry.Duplicate))
-	return s
-}
-
 // DeadLettered asserts that the message was dead-lettered after the last attempt, with this reason.
 func (s *Story) DeadLettered(reason retry.DeadReason) *Story {
 	s.app.t.Helper()
