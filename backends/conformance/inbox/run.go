@@ -40,10 +40,14 @@ type counts struct {
 }
 
 func (c counts) String() string {
-	return fmt.Sprintf("inbox backend=%s messages=%d kills=%d broker_restarts=%d database_restarts=%d redriven=%d "+
+	line := fmt.Sprintf("inbox backend=%s messages=%d kills=%d broker_restarts=%d database_restarts=%d redriven=%d "+
 		"duplicates=%d effects_missing=%d effects_twice=%d produced_missing=%d produced_changed=%d", c.backend,
 		c.messages, c.kills, c.brokerRestarts, c.databaseRestarts, c.redriven, c.duplicates, c.effectsMissing,
 		c.effectsTwice, c.producedMissing, c.producedChanged)
+	if c.brokerRestarts == 0 {
+		line += "\nNO RESTART OF THE BROKER: set BROKER_KILL and BROKER_START to the commands that kill and start it"
+	}
+	return line
 }
 
 // run is one run on one backend.

@@ -1,11 +1,26 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 )
+
+// A run that does not restart the broker does not look like one that does.
+func TestRunWithoutARestart(t *testing.T) {
+	for kill, restarts := range map[string]int{"": 0, "true": 1} {
+		t.Setenv("BROKER_KILL", kill)
+		t.Setenv("BROKER_START", "true")
+		r := run{broker: &servers.Server{}}
+		require.NoError(t, r.restartBroker(t.Context()))
+		assert.Equal(t, restarts, r.brokerRestarts)
+		assert.Equal(t, restarts == 0, strings.Contains(r.counts.String(), "NO RESTART OF THE BROKER"))
+	}
+}
 
 // TestKills is a short form of make inbox.
 func TestKills(t *testing.T) {
@@ -19,6 +34,7 @@ func TestKills(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, kills, counts.kills)
 			assert.Equal(t, 1, counts.databaseRestarts)
+			assert.Equal(t, counts.brokerRestarts == 0, strings.Contains(counts.String(), "NO RESTART"))
 			assert.GreaterOrEqual(t, counts.duplicates, int64(messages/20/2), "of the 10 that are published twice")
 			assert.Positive(t, counts.redriven)
 		})
