@@ -8,11 +8,13 @@
 // failure.
 //
 // What identifies a message is its UUID and its consumer: the work queue on RabbitMQ, the consumer group and the topic
-// on other backends, the handler and the topic on gochannel and with a builder. So each group handles a message once.
-// A message without a UUID is refused: it is dead-lettered at once.
+// on other backends, the handler on gochannel. So each group handles a message once. Services on one broker may share a
+// table. Those on different brokers or virtual hosts, where two queues can have one name, need a table each, as do apps
+// on gochannel. A message without a UUID is refused: it is dead-lettered at once.
 //
-// What it cannot do: effects outside of the transaction, such as a payment, a mail, or a message that the handler
-// publishes by itself and does not return, can happen again. So can those of a message that comes after Config.Retention, and those of a publisher that sends the same order with another UUID.
+// What can happen again: an effect outside of the transaction, such as a payment, a mail, or a message that the handler
+// publishes by itself and does not return; the effects of a message that comes after Config.Retention; those of an order
+// that its publisher sends with another UUID. Two messages with the same UUID are one, and the second is a duplicate.
 //
 // Add the middleware after the retry middleware:
 //

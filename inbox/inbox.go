@@ -15,7 +15,7 @@ import (
 // Config configures an Inbox. The zero value is ready for use, where the table exists.
 type Config struct {
 	// Table is the table, with or without a schema: a-z, 0-9, underscores and one dot, at most 50 bytes. The default is
-	// watermill_inbox. Apps and handlers may share it.
+	// watermill_inbox. Handlers may share it, and services on one broker.
 	Table string
 
 	// CreateTable makes New create the table where it does not exist. The default is that it must exist: apply Schema.
@@ -27,8 +27,8 @@ type Config struct {
 	// handled: at most 1,000 with one message, and once a minute where there are fewer.
 	Retention time.Duration
 
-	// Wait is how long a delivery waits for the end of another one of the same message. Then it is snoozed for the
-	// shortest tier. So it is where the database does not answer for that long. The default is 10 seconds.
+	// Wait is how long a delivery waits for a transaction: then it has failed. So long it also waits for the end of
+	// another delivery of the same message: then it is snoozed for the shortest tier. The default is 10 seconds.
 	Wait time.Duration
 }
 

@@ -20,11 +20,17 @@ func comesFrom(s *backend.Source, in *delivery) bool {
 }
 
 // takeToken removes the token of the builder from the metadata: the handler, what it produces and copies do not have
-// it.
+// it. An inbox finds the work queue in the context.
 func (t *TieredRetry) takeToken(in *delivery) {
-	if t.traits.Source != nil && t.traits.Source.Token != "" {
-		delete(in.metadata, msgctx.BuilderKey)
-		in.token = t.traits.Source.Token
+	own := t.traits.Source
+	if own == nil || own.Token == "" {
+		return
+	}
+	delete(in.metadata, msgctx.BuilderKey)
+	in.token = own.Token
+	if own.QueueName != nil && msgctx.Queues.Load() && !settled(in.msg) {
+		in.ctx = msgctx.WithQueue(in.ctx, own.QueueName)
+		in.msg.SetContext(in.ctx)
 	}
 }
 

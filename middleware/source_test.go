@@ -104,6 +104,28 @@ func TestTokenIsTakenOut(t *testing.T) {
 	})
 }
 
+// An inbox finds the work queue of a builder's message, which its subscriber does not name.
+func TestQueueOfABuildersMessage(t *testing.T) {
+	msgctx.Queues.Store(true)
+	t.Cleanup(func() { msgctx.Queues.Store(false) })
+	for _, fault := range []error{nil, errDown} {
+		tiered, sent := setup(t, func(c *settings) {
+			c.Source = builder("email")
+			c.Source.QueueName = func(topic string) string { return topic + "_email" }
+		})
+		msg := messageOf(routed)
+		marked("email")(msg)
+		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			assert.Equal(t, "orders_email", msgctx.QueueOf(msg))
+			return nil, fault
+		}), msg)
+		if fault != nil {
+			assert.Equal(t, "1s.orders", sent.only(t).topic)
+		}
+	}
+	assert.Empty(t, msgctx.QueueOf(messageOf(routed)))
+}
+
 func TestWrongSourceIsRefused(t *testing.T) {
 	for name, row := range map[string]struct {
 		source *backend.Source

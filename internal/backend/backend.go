@@ -74,7 +74,9 @@ type Source struct {
 	// Owner is what made the subscriber of a message, in the context of the message. Comparable.
 	Owner any
 	// Token is that of the builder that made the subscriber, in the metadata of the message, in place of Owner.
-	Token     string
+	Token string
+	// QueueName returns the work queue of a topic of the builder. Nil: the subscription of a message has it.
+	QueueName func(topic string) string
 	Name      string // the name of the owner, for errors
 	Subscribe string // how to make a subscriber of this source, for errors
 }

@@ -51,7 +51,10 @@ const (
 
 	// sweepInterval is the time between two deletions while there is less than a batch to delete.
 	sweepInterval = time.Minute
-	sweepTimeout  = 10 * time.Second
+
+	// sweepTimeout bounds a deletion, which a message waits for. A batch of a table of 3 million rows takes 5 ms by the
+	// index on handled_at. From a cold disk it takes seconds.
+	sweepTimeout = 10 * time.Second
 )
 
 // Inbox calls a handler once for each message. It is safe for concurrent use.
@@ -69,6 +72,7 @@ func New(db DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 		return nil, err
 	}
 	config = config.withDefaults()
+	msgctx.Queues.Store(true)
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
@@ -103,6 +107,8 @@ var (
 		"Add the retry middleware first: router.AddMiddleware(rabbit.Middleware, box.Middleware)")
 	errNested = errors.New("inbox: the handler has an inbox twice: add its middleware once, to the handler or to the " +
 		"router")
+	errNoConnection = errors.New("the database does not answer, or all connections of its pool are in use: let the " +
+		"pool have as many as the handlers have calls at the same time")
 	errNoID = errors.New("inbox: the message has no UUID, so a second delivery could not be known: let its publisher " +
 		"set one, or use no inbox for this handler")
 )
@@ -116,14 +122,18 @@ func (k key) fields(more watermill.LogFields) watermill.LogFields {
 
 func (k key) args(more ...any) []any { return append([]any{k.consumer, k.id, k.redrive}, more...) }
 
-// keyOf returns the key of a message. Its consumer is that of its queue, which the handlers of a group share, and which
-// stays when a handler is renamed. A redrive that asks for the handler makes another message of it. Without a queue it is the handler of a topic. It always has the topic: a message
-// that a handler passes on keeps its UUID.
+// keyOf returns the key of a message. Its consumer is its queue, which the handlers of a group share, and which stays
+// when a handler is renamed. A message that a handler passes on keeps its UUID, so without a queue, as in the test kit,
+// the consumer is the handler and the topic. A redrive that asks for the handler makes another message of it.
 func keyOf(msg *message.Message, own *msgctx.Delivery) key {
 	history, _ := letters.ReadRedriven(msg.Metadata)
 	k := key{id: msg.UUID, redrive: history.Again}
-	if own != nil && own.Subscription.Queue != "" {
+	if own != nil {
 		k.consumer = own.Subscription.Queue
+	} else {
+		k.consumer = msgctx.QueueOf(msg)
+	}
+	if k.consumer != "" {
 		return k
 	}
 	ctx := msg.Context()
@@ -143,7 +153,7 @@ func (b *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		case own != nil && !own.Inside(), msg.Metadata[msgctx.BuilderKey] != "":
 			return nil, errOutside
 		case Handle(msg.Context()) != nil:
-			return nil, errNested
+			return nil, backoff.Permanent(errNested)
 		case msg.UUID == "":
 			return nil, backoff.Permanent(errNoID)
 		}
@@ -155,9 +165,11 @@ func (b *Inbox) handle(
 	h message.HandlerFunc, msg *message.Message, own *msgctx.Delivery,
 ) (produced []*message.Message, err error) {
 	ctx, k := msg.Context(), keyOf(msg, own)
-	tx, handle, err := b.db.Begin(ctx)
+	held, release := context.WithCancelCause(ctx)
+	defer release(nil) // after the end of the transaction, which a driver may roll back with its context
+	tx, handle, err := b.begin(held, release)
 	if err != nil {
-		return nil, fmt.Errorf("inbox: cannot begin a transaction: %w", err)
+		return nil, err
 	}
 	defer tx.Rollback() // also where the handler panics or ends its goroutine
 	first, err := b.insert(ctx, tx, k)
@@ -190,6 +202,22 @@ func (b *Inbox) handle(
 	}
 	b.sweep(ctx)
 	return produced, nil
+}
+
+// begin begins a transaction, and ends its context where that takes too long.
+func (b *Inbox) begin(ctx context.Context, end context.CancelCauseFunc) (tx Tx, handle any, err error) {
+	late := time.AfterFunc(b.config.Wait, func() { end(errNoConnection) })
+	tx, handle, err = b.db.Begin(ctx)
+	if !late.Stop() {
+		if err == nil {
+			tx.Rollback()
+		}
+		return nil, nil, fmt.Errorf("inbox: cannot begin a transaction within %v: %w", b.config.Wait, errNoConnection)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("inbox: cannot begin a transaction: %w", err)
+	}
+	return tx, handle, nil
 }
 
 // insert inserts the row of a message, and reports whether there was none. While another delivery of the message is

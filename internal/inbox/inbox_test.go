@@ -74,7 +74,7 @@ func TestWrongWiresAreRefused(t *testing.T) {
 				return nil, nil
 			})(msg)
 			require.ErrorIs(t, err, row.want)
-			assert.Equal(t, row.want == errNoID, backoff.IsPermanent(err), "no retry brings a UUID")
+			assert.Equal(t, row.want != errOutside, backoff.IsPermanent(err), "no retry mends it")
 		})
 	}
 }
@@ -84,6 +84,9 @@ func TestKeyHasTheConsumer(t *testing.T) {
 	t.Parallel()
 	queued := inside(&msgctx.Subscription{Queue: "orders_billing"})
 	assert.Equal(t, key{consumer: "orders_billing", id: "1"}, keyOf(queued, msgctx.Lookup(queued)))
+	ofBuilder := message.NewMessage("1", nil)
+	ofBuilder.SetContext(msgctx.WithQueue(t.Context(), func(topic string) string { return topic + "orders_billing" }))
+	assert.Equal(t, key{consumer: "orders_billing", id: "1"}, keyOf(ofBuilder, nil), "an app can leave the builder")
 	returned := inside(&msgctx.Subscription{})
 	returned.SetContext(msgctx.WithOrigin(returned.Context(), "orders", "billing"))
 	assert.Equal(t, key{consumer: "billing of orders", id: "1"}, keyOf(returned, msgctx.Lookup(returned)))

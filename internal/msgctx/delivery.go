@@ -164,3 +164,37 @@ func OriginOf(ctx context.Context) (o Origin, found bool) {
 	o, found = ctx.Value(originKey{}).(Origin)
 	return o, found
 }
+
+// Queues states that the retry middleware of a builder names the work queue in the context of a message. It costs an
+// allocation, so it is false until an app has an inbox.
+var Queues atomic.Bool
+
+type queueKey struct{}
+
+// queued is the context of a message of a builder.
+type queued struct {
+	context.Context
+	name func(topic string) string
+}
+
+// Value implements context.Context.
+func (q *queued) Value(key any) any {
+	if key == (queueKey{}) {
+		return q.name
+	}
+	return q.Context.Value(key)
+}
+
+// WithQueue returns a context for a message of a builder. name returns the work queue of a topic.
+func WithQueue(ctx context.Context, name func(topic string) string) context.Context {
+	return &queued{ctx, name}
+}
+
+// QueueOf returns the work queue of a message that WithQueue has the context of; empty: it is not known.
+func QueueOf(msg *message.Message) string {
+	name, found := msg.Context().Value(queueKey{}).(func(string) string)
+	if !found {
+		return ""
+	}
+	return name(message.SubscribeTopicFromCtx(msg.Context()))
+}

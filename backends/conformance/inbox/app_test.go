@@ -33,16 +33,17 @@ type app struct {
 	end     func()
 }
 
-func newApp(t *testing.T, table string) *app {
+func newApp(t *testing.T, table string, config inbox.Config) *app {
 	t.Helper()
+	config.Table, config.CreateTable = table, true
 	a := &app{t: t, logs: watermill.NewCaptureLogger(), events: make(chan retry.Event, 1000)}
 	var err error
 	a.db, err = sql.Open("pgx", database(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, a.db.Close()) })
-	a.box, err = inbox.New(a.db, inbox.Config{Table: table, CreateTable: true, Wait: 50 * time.Millisecond}, a.logs)
+	a.box, err = inbox.New(a.db, config, a.logs)
 	require.NoError(t, err)
-	_, err = a.db.Exec("CREATE TABLE " + table + "_effects (message text NOT NULL)")
+	_, err = a.db.Exec("CREATE TABLE IF NOT EXISTS " + table + "_effects (message text NOT NULL)")
 	require.NoError(t, err)
 	backend, err := pubsub.Open("gochannel", "", a.logs)
 	require.NoError(t, err)
@@ -103,7 +104,7 @@ func (a *app) publish(uuid string) {
 // A lock on the table stands for another delivery that goes on: the message waits on its tier, and counts no failure.
 func TestAppSnoozesWhileTheFirstDeliveryGoesOn(t *testing.T) {
 	t.Parallel()
-	a := newApp(t, "app_snoozes")
+	a := newApp(t, "app_snoozes", inbox.Config{Wait: 2 * time.Second})
 	a.retries.AddConsumerHandler(a.router, "billing", "orders", func(msg *message.Message) error {
 		_, err := inbox.Tx(msg.Context()).Exec("INSERT INTO app_snoozes_effects VALUES ($1)", msg.UUID)
 		return err
@@ -114,7 +115,7 @@ func TestAppSnoozesWhileTheFirstDeliveryGoesOn(t *testing.T) {
 	_, err = lock.Exec("LOCK TABLE app_snoozes IN SHARE MODE")
 	require.NoError(t, err)
 	a.publish("1")
-	for range 3 { // more than the schedule has retries
+	for range 2 { // more than the schedule has retries
 		e := a.outcome()
 		assert.Equal(t, retry.Snoozed, e.Outcome)
 		assert.Equal(t, "inbox", e.Rule)
@@ -136,7 +137,7 @@ func TestAppSnoozesWhileTheFirstDeliveryGoesOn(t *testing.T) {
 // Where the router cannot publish what the handler has produced, the next delivery publishes what is stored.
 func TestAppPublishesStoredMessages(t *testing.T) {
 	t.Parallel()
-	a := newApp(t, "app_stores")
+	a := newApp(t, "app_stores", inbox.Config{})
 	publisher := &failingPublisher{fails: 1, published: make(chan string, 10)}
 	subscriber, err := a.retries.Subscriber("billing")
 	require.NoError(t, err)
@@ -180,7 +181,7 @@ func (p *failingPublisher) Close() error { return nil }
 // The wrong order of the middlewares: the handler is never called, and the log of the router has the reason.
 func TestAppWithTheInboxOutside(t *testing.T) {
 	t.Parallel()
-	a := newApp(t, "app_outside")
+	a := newApp(t, "app_outside", inbox.Config{})
 	a.router.AddMiddleware(a.box.Middleware)
 	a.retries.AddConsumerHandler(a.router, "billing", "orders", func(*message.Message) error {
 		assert.Fail(t, "the handler was called")
@@ -206,7 +207,7 @@ func TestAppWithTheInboxOutside(t *testing.T) {
 func TestAppWithCQRS(t *testing.T) {
 	t.Parallel()
 	type orderPlaced struct{ Name string }
-	a := newApp(t, "app_cqrs")
+	a := newApp(t, "app_cqrs", inbox.Config{})
 	a.router.AddMiddleware(a.retries.Middleware, a.box.Middleware)
 	processor, err := cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {

@@ -98,7 +98,7 @@ func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.Ti
 // source is where the messages of the builder's middlewares come from.
 func (b *Builder) source() *backend.Source {
 	return &backend.Source{
-		Token: b.token, Name: "the builder of " + b.core.broker(),
+		Token: b.token, QueueName: b.core.app.QueueName, Name: "the builder of " + b.core.broker(),
 		Subscribe: "use the subscriber of amqp.NewSubscriber(builder.SubscriberConfig(), logger)",
 	}
 }
