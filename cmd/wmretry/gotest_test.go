@@ -59,6 +59,8 @@ func TestGoTestOfALetter(t *testing.T) {
 	folder := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "app.go"), []byte("// package wrong\npackage orders\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "a_test.go"), []byte("package orders_test\n"), 0o600))
+	tool := "//go:build ignore\n\npackage main\n" // a_tool.go is before app.go
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "a_tool.go"), []byte(tool), 0o600))
 	rules := filepath.Join(folder, "rules")
 	require.NoError(t, os.WriteFile(rules, []byte("# personal data\nEmail # of a customer\n\n"), 0o600))
 	show := func(code int, id string, args ...string) result {

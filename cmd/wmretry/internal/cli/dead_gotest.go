@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"go/parser"
-	"go/token"
+	"go/build"
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -84,21 +82,10 @@ func (f *testFlags) config() (letters.GoTestConfig, error) {
 	return config, nil
 }
 
-// packageHere returns the package of the Go files in this folder, or "".
+// packageHere returns the package of the Go files in this folder that are built here, or "".
 func packageHere() string {
-	files, _ := filepath.Glob("*.go")
-	for _, test := range []bool{false, true} { // a package of tests can have another name
-		for _, name := range files {
-			if strings.HasSuffix(name, "_test.go") != test {
-				continue
-			}
-			file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.PackageClauseOnly)
-			if err == nil {
-				return file.Name.Name
-			}
-		}
-	}
-	return ""
+	found, _ := build.ImportDir(".", 0) // with an error it has what the other files state
+	return found.Name
 }
 
 // goTest writes a test of the newest letter with an ID.
