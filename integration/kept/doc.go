@@ -5,10 +5,14 @@
 // A file, such as 3.10.json, is named after the broker that the data was written on, and is read on every broker. It
 // also has what is expected: what the code that wrote it says of each letter, and what its handlers got.
 //
-// The files are made once, and not again with each change: a difference is a broken promise. After a change that is
-// meant, run for each version, at the root of the repository:
+// The files are made once, and not again with each change: a difference is a broken promise. Where a change is meant to
+// say more of the data, it writes what is expected anew, and keeps the messages. The difference of the files shows what
+// it changed. Run at the root of the repository, on any version:
 //
-//	AMQP_URL=amqp://guest:guest@127.0.0.1:5672/ go run -C integration ./kept/cmd/keep
+//	AMQP_URL=amqp://guest:guest@127.0.0.1:5672/ go run -C integration ./kept/cmd/keep -expected
+//
+// A new version of RabbitMQ gets its file without -expected, on that version. So do new states of messages: the data of
+// the earlier state is lost then.
 //
 // # Limits
 //

@@ -1,5 +1,5 @@
 // Command keep writes a file of package kept: it brings about all states in a virtual host of its own, and takes the
-// messages out of it.
+// messages out of it. With -expected it replays the messages of all files, and writes only what is expected.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"time"
@@ -22,8 +23,13 @@ import (
 
 func main() {
 	folder := flag.String("to", "kept", "the folder of the file")
+	expected := flag.Bool("expected", false, "write what is expected of the messages that the files have")
 	flag.Parse()
-	if err := run(*folder); err != nil {
+	change := run
+	if *expected {
+		change = expect
+	}
+	if err := change(*folder); err != nil {
 		log.Fatal("keep: ", err)
 	}
 }
@@ -43,11 +49,7 @@ func run(folder string) error {
 		return fmt.Errorf("bring the states about: %w", err)
 	}
 	written := file.Expected
-	err = inHost(client, "kept-again", func(uri string) error {
-		file.Expected, err = kept.Replay(context.Background(), client, uri, file)
-		return err
-	})
-	if err != nil {
+	if err := replay(client, file); err != nil {
 		return fmt.Errorf("read what was kept: %w", err)
 	}
 	for what, pair := range map[string][2]any{
@@ -62,6 +64,39 @@ func run(folder string) error {
 	seen := file.Expected
 	log.Printf("%s: %d messages, %d calls, left over %v", name, len(file.Messages), len(seen.Calls), seen.LeftOver)
 	return file.Write(name)
+}
+
+// expect replays the messages of all files.
+func expect(folder string) error {
+	client, err := broker.Client(os.Getenv("AMQP_URL"), os.Getenv("AMQP_MANAGEMENT_URL"))
+	if err != nil {
+		return err
+	}
+	names, err := filepath.Glob(filepath.Join(folder, "*.json"))
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		file, err := kept.Read(name)
+		if err != nil {
+			return err
+		}
+		if err := replay(client, file); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := file.Write(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// replay sets what is expected of the messages of a file.
+func replay(client *rabbithole.Client, file *kept.File) error {
+	return inHost(client, "kept-again", func(uri string) (err error) {
+		file.Expected, err = kept.Replay(context.Background(), client, uri, file)
+		return err
+	})
 }
 
 // inHost runs a function with the address of an empty virtual host.
