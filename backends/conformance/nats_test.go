@@ -157,7 +157,7 @@ func (c *natsCalls) add(msg *message.Message) (earlier int) {
 // await waits until a number of messages has had a number of calls.
 func (c *natsCalls) await(t *testing.T, messages, times int) {
 	t.Helper()
-	deadline := time.After(time.Minute)
+	deadline := time.After(patience)
 	for {
 		c.mu.Lock()
 		had := c.with[times]
@@ -192,7 +192,7 @@ func TestNATSHandlerOutlivesItsLease(t *testing.T) {
 	seen.await(t, 11, 1)
 	assert.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Equal(c, map[string]uint64{"retry.dead.billing.orders": 1}, n.left())
-	}, 20*time.Second, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	p.stop()
 	assert.Len(t, seen.all["0"], 1)
 	assert.Len(t, seen.all, 11)
@@ -232,7 +232,7 @@ func TestNATSHeadersOfStrangers(t *testing.T) {
 	}
 	seen.await(t, 12, 1)
 	seen.await(t, 11, 2)
-	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, 10*time.Second, 50*time.Millisecond)
+	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, patience, 50*time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
 	assert.Equal(t, 2, len(slices.DeleteFunc(rollups, func(text string) bool { return text != "all" })))
@@ -261,7 +261,7 @@ func TestNATSServerRestarts(t *testing.T) {
 			}
 		}
 		assert.Positive(c, waiting)
-	}, 10*time.Second, 20*time.Millisecond)
+	}, patience, 20*time.Millisecond)
 	n.stop()
 	time.Sleep(delay + 2500*time.Millisecond) // longer than a process reserves a subject for a message
 	published := make(chan struct{})
@@ -274,7 +274,7 @@ func TestNATSServerRestarts(t *testing.T) {
 	<-published
 	seen.await(t, messages+more, 2)
 	assert.Less(t, time.Since(began), 20*time.Second, "a request that the server has forgotten is waited for")
-	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, 10*time.Second, 50*time.Millisecond)
+	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, patience, 50*time.Millisecond)
 }
 
 // TestNATSServerIsKilled: the server forgets deliveries, and does not reply to their acks. It delivers them again, and the
@@ -359,7 +359,7 @@ func TestNATSGivesBackAtClose(t *testing.T) {
 	began := time.Now()
 	go func() { _ = p.Connection.Close() }()
 	second.await(t, messages-1, 1)
-	assert.Less(t, time.Since(began), 2*time.Second)
+	assert.Less(t, time.Since(began), 10*time.Second, "not after the lease of 15 s")
 }
 
 // TestNATSWithoutScheduledMessages: the tiers of the relay, as below NATS 2.12. A stream that refuses new messages at a
@@ -400,7 +400,7 @@ func TestNATSWithoutScheduledMessages(t *testing.T) {
 	seen.await(t, 50, 2)
 	publishNATS(t, p, 150, 160)
 	seen.await(t, 60, 2)
-	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, 10*time.Second, 50*time.Millisecond)
+	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, patience, 50*time.Millisecond)
 }
 
 // TestNATSTiersOfOldProcesses: a process that was started before the server had scheduled messages goes on to fill tiers.
@@ -437,7 +437,7 @@ func TestNATSTiersOfOldProcesses(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
 	seen.await(t, messages, 2)
-	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, 10*time.Second, 50*time.Millisecond)
+	assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Empty(c, n.left()) }, patience, 50*time.Millisecond)
 	require.NoError(t, router.Close())
 	require.NoError(t, <-ended)
 	require.NoError(t, retries.Close())
@@ -484,7 +484,7 @@ func TestNATSLockSurvivesALostAnswer(t *testing.T) {
 			assert.NoError(c, err)
 			assert.Len(c, keys, 1)
 		}
-	}, 10*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	keys, err := bucket.Keys(t.Context())
 	require.NoError(t, err)
 	for range 5 {
@@ -598,7 +598,7 @@ func TestNATSClusterLosesItsLeader(t *testing.T) {
 		if assert.NoError(c, err) {
 			assert.Zero(c, stream.CachedInfo().State.Msgs)
 		}
-	}, 30*time.Second, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 }
 
 func startNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {

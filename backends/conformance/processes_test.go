@@ -26,14 +26,7 @@ import (
 // have the names of their hosts. While they wait again, the handler of the others gets another name. The other service
 // gets none of these retries. Without groups, a prefix of its own keeps a service apart.
 func changes(t *testing.T, f *fixture) {
-	messages := many
-	switch {
-	case f.Expect.Tiers: // RabbitMQ needs ten times as long, for both versions of watermill-amqp
-		messages = many / 10
-	case !f.Expect.InMemory:
-		busy <- struct{}{}
-		defer func() { <-busy }()
-	}
+	const messages = 500
 	topics, billing := f.topics(1), f.app(5*time.Second, 4*time.Second)
 	shipping := billing
 	shipping.Group = "h" + f.name
@@ -160,9 +153,10 @@ var skewedProgram = sync.OnceValues(func() (program string, err error) {
 })
 
 // takeover: two processes have failed messages that wait, and nothing is in flight. After a crash of both and a start,
-// and after a stop of one, the retries are in time.
+// and after a stop of one, the retries are in time: a message that such a process still had would come at the end of its
+// lease of 15 seconds, 7 seconds late.
 func takeover(t *testing.T, f *fixture) {
-	const messages, delay = 300, 8 * time.Second
+	const messages, delay, bound = 300, 8 * time.Second, 6 * time.Second
 	for name, change := range map[string]func(f *fixture, both []*child, role process.Role){
 		"crash and start": func(f *fixture, both []*child, role process.Role) {
 			both[0].kill()
@@ -186,8 +180,8 @@ func takeover(t *testing.T, f *fixture) {
 			change(f, both, role)
 			f.comeBack(messages, 1, app.Policy.Schedule)
 			p99 := f.ledger.late(delay)
-			t.Logf("p99 %v late; bound: %v", p99, f.Expect.Takeover)
-			assert.Less(t, p99, f.Expect.Takeover)
+			t.Logf("p99 %v late; bound: %v", p99, bound)
+			assert.Less(t, p99, bound)
 		})
 	}
 }

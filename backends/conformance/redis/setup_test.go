@@ -27,7 +27,7 @@ const (
 	deadTopic   = "retry.dead.billing.orders"
 
 	// soon is longer than any step of a test takes on a busy machine.
-	soon = 30 * time.Second
+	soon = 90 * time.Second
 )
 
 var errDown = errors.New("the service is down")
