@@ -51,7 +51,9 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 }
 
 // consume declares the topic and opens a session. What Handler.Declare remembers may be gone: when the queue does not
-// exist, it declares once more.
+// exist, it declares once more. The queue may also have been replaced after it was declared, as by a client that still
+// deletes it, and then has lost its bindings. So after a loss it declares again when it consumes: a queue that is
+// replaced from then on ends the consumer.
 func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
 		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {
@@ -59,6 +61,11 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 		}
 		opened, err := openSession(current, s)
 		if err == nil {
+			if !lostAt.IsZero() {
+				if err := s.subscriber.declare(current, s.topic, time.Now()); err != nil && !opened.lost() {
+					s.logger.Error("Cannot declare again what is consumed", err, nil)
+				}
+			}
 			return opened, nil
 		}
 		var refused *amqp091.Error
