@@ -11,11 +11,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// many is how many messages are due together.
+// many is how many messages the cases have that measure.
 const many = 5000
 
 // lateness is the upper bound of the 99th percentile of retries that are due together. It is generous, for a slow
@@ -115,4 +116,42 @@ func (c *copies) Published(p retry.Published) {
 	if p.Copy {
 		c.Add(int64(p.Messages))
 	}
+}
+
+// retriesPerSecond: all messages fail once and wait for a second, 16 in flight, in one process and then in two.
+func retriesPerSecond(t *testing.T, f *fixture) {
+	if f.Expect.InMemory {
+		f.score.set("rate", f.inThisProcess())
+		return
+	}
+	topics, app := f.topics(1), f.app(time.Second)
+	app.Lease = 0
+	f.cleanUp(app, topics, nil)
+	role := f.role(app, topics, "billing", 0)
+	stopAll(f.start(f.ledger, role)) // now the consumer groups exist
+	for processes, field := range []string{"rate", "rate_2"} {
+		f.ledger = newLedger()
+		f.publishMany(topics, ids(many))
+		running := f.start(f.ledger, slices.Repeat([]process.Role{role}, processes+1)...)
+		f.await(many, 1, 2*patience)
+		f.score.set(field, f.ledger.rate(time.Second))
+		stopAll(running)
+		f.checkNeverEarly(app.Policy.Schedule)
+	}
+}
+
+// inThisProcess is the rate where the backend is a part of the process.
+func (f *fixture) inThisProcess() string {
+	topics, app := f.topics(1), f.app(time.Second)
+	f.run(app, topics, f.ledger.failing(1))
+	f.publishMany(topics, ids(many))
+	f.comeBack(many, 1, app.Policy.Schedule)
+	return f.ledger.rate(time.Second)
+}
+
+// rate returns how many messages a second failed and came back, without the delay.
+func (l *ledger) rate(delay time.Duration) string {
+	byTime := func(a, b try) int { return a.at.Compare(b.at) }
+	began, ended := slices.MinFunc(l.first(0), byTime).at, slices.MaxFunc(l.first(1), byTime).at
+	return fmt.Sprintf("%.0f", float64(l.reached(1))/(ended.Sub(began)-delay).Seconds())
 }
