@@ -3,7 +3,6 @@ package layout
 import (
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -127,6 +126,7 @@ var (
 	splitTime    = regexp.MustCompile(`\b\d+[hm]\d+(\.\d+)?[ms]`)
 	makeCommand  = regexp.MustCompile("`make +([^`\n]+)`")
 	makeLine     = regexp.MustCompile(`(?m)^\s*(?:\$ )?make +([^\n]+)$`)
+	makeRule     = regexp.MustCompile(`(?m)^([a-z0-9-]+):(?:[^=]|$)`)
 	glossaryWord = regexp.MustCompile(`(?m)^- \*\*([^*]+)\*\*: `)
 	testName     = regexp.MustCompile("`(Test[A-Z][A-Za-z0-9]*)`")
 )
@@ -174,22 +174,23 @@ func TestReadmeIsShort(t *testing.T) {
 	}
 }
 
-// TestDocsCommandsExist does not run the targets. CI does.
+// TestDocsCommandsExist: the Makefile has each target by its literal name, so that a reader finds it. The test does not run the
+// targets. CI does.
 func TestDocsCommandsExist(t *testing.T) {
 	t.Parallel()
-	known := map[string]error{}
-	for _, d := range documents(t, "README.md", "CONTRIBUTING.md") {
+	var known []string
+	for _, rule := range makeRule.FindAllStringSubmatch(read(t, "Makefile").text, -1) {
+		known = append(known, rule[1])
+	}
+	if len(known) == 0 {
+		t.Fatal("the Makefile has no targets")
+	}
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
 		for _, target := range makeTargets(d.text) {
-			if _, asked := known[target]; !asked {
-				known[target] = exec.Command("make", "-C", root, "-n", target).Run()
-			}
-			if known[target] != nil {
+			if !slices.Contains(known, target) {
 				t.Errorf("%s has the command `make %s`, which the Makefile does not have", d.path, target)
 			}
 		}
-	}
-	if exec.Command("make", "-C", root, "-n", "demo-of-no-backend").Run() == nil {
-		t.Error("make accepts a target that does not exist")
 	}
 }
 
