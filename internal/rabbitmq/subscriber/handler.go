@@ -13,8 +13,9 @@ type Handler interface {
 
 	// Declare declares what consuming a topic needs, such as its queue. It is called before the topic is consumed for
 	// the first time, and again before it is consumed again: after each reconnect, and after the broker has cancelled
-	// the consumer. In the last case it is also called when it is consumed again. It may remember what it has declared on a connection; see Declaration. The first Subscribe returns
-	// its error. Later errors are logged, and Declare is called again after a pause; see Open.
+	// the consumer. In the last case it is called once more when the topic is consumed again. It may remember what it
+	// has declared on a connection; see Declaration. The first Subscribe returns its error. Later errors are logged,
+	// and Declare is called again after a pause; see Open.
 	Declare(declaration *Declaration, topic string) error
 
 	// MayBeQuorum reports whether a queue is a quorum queue, or its type is not known. It calls no function of the app.
