@@ -58,7 +58,7 @@ func newPumps() *pumps {
 
 // start runs a pump that is subscribed.
 func (p *pumps) start(pump *pump) {
-	pump.health = pump.relay.health.Begin("tier "+pump.tier.String(), pump.topic)
+	pump.health.Begin()
 	pump.relay.running.Store(pump, nil)
 	p.wg.Go(func() {
 		defer pump.health.End()
@@ -107,6 +107,7 @@ func newPump(r *relay, tier tierTopic, subscriber message.Subscriber) *pump {
 	return &pump{
 		tierTopic: tier, relay: r, subscriber: subscriber, lanes: map[string]*lane{}, done: make(chan batch),
 		taken: make(chan struct{}, 1), kept: map[*waiter]struct{}{},
+		health: r.health.New("tier "+tier.tier.String(), tier.topic),
 	}
 }
 
@@ -114,7 +115,7 @@ func newPump(r *relay, tier tierTopic, subscriber message.Subscriber) *pump {
 // comes twice.
 func (p *pump) subscribe() error {
 	ctx, cancel := context.WithCancel(context.Background())
-	in, err := p.subscriber.Subscribe(ctx, p.topic)
+	in, err := p.subscriber.Subscribe(p.health.Report(ctx, p.topic), p.topic)
 	if err != nil {
 		cancel()
 		return err
@@ -375,6 +376,14 @@ func pause(failures int) time.Duration {
 
 // jitter returns a random duration between half a pause and a whole one, so that messages do not come back together.
 func jitter(pause time.Duration) time.Duration { return pause/2 + rand.N(pause/2) }
+
+// sleepEither reports whether both contexts lasted for the duration.
+func sleepEither(a, b context.Context, d time.Duration) bool {
+	both, cancel := context.WithCancel(a)
+	defer cancel()
+	defer context.AfterFunc(b, cancel)()
+	return sleep(both, d)
+}
 
 // sleep reports whether the context lasted for the duration.
 func sleep(ctx context.Context, d time.Duration) bool {

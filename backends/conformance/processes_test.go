@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -268,6 +269,36 @@ func serverKilled(t *testing.T, f *fixture) {
 	}
 	f.comeBack(messages, 1, app.Policy.Schedule)
 	f.score.add("lost", 0)
+}
+
+// unreadable: while the server is away, Health names each topic that cannot be read, with the reason.
+func unreadable(t *testing.T, f *fixture) {
+	if f.Start == nil {
+		return // RabbitMQ has connections in its Health
+	}
+	server := startServer(t, f.Entry)
+	if server.Kill == nil {
+		return // TestKafkaHealth
+	}
+	f = newFixture(t, f.Entry, server.URL, f.score)
+	topics, app := f.topics(1), f.app(time.Second)
+	a := f.run(app, topics, f.ledger.failing(1))
+	f.publish(topics, "1")
+	f.await(1, 1, patience)
+	require.NoError(t, a.retries.Health().Ready())
+	server.Kill()
+	names := relaytopic.Names{Prefix: app.Prefix}
+	var err error
+	f.eventually("both topics are named", func() bool {
+		err = a.retries.Health().Ready()
+		return err != nil && strings.Contains(err.Error(), fmt.Sprintf("cannot read %q: ", topics[0])) &&
+			strings.Contains(err.Error(), fmt.Sprintf("cannot read %q: ", names.Return(relaytopic.Key(app.Group, topics[0]))))
+	})
+	t.Log(err)
+	require.NoError(t, server.Restart(t.Context()))
+	f.eventually("all is read again", func() bool { return a.retries.Health().Ready() == nil })
+	f.publish(topics, "2")
+	f.await(2, 1, patience)
 }
 
 // longNames: names of 64 and of 200 bytes that differ only at their end, and names that are the same when they are

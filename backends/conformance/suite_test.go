@@ -118,6 +118,7 @@ func TestConformance(t *testing.T) {
 			run("processes are killed", killed, true)
 			run("a clock is behind", skewed, true)
 			run("the server is killed", serverKilled, true)
+			run("topics that cannot be read", unreadable, true)
 		})
 	}
 }

@@ -16,6 +16,7 @@ import (
 type claims struct {
 	sweeper *sweeper        // of a return topic; nil: the topic is the app's
 	stop    <-chan struct{} // closed when no further message is delivered
+	member  *membership
 }
 
 var _ kafka.SaramaTracer = (*claims)(nil)
@@ -38,6 +39,18 @@ func (c *claims) WrapConsumerGroupHandler(stock sarama.ConsumerGroupHandler) sar
 type claimHandler struct {
 	sarama.ConsumerGroupHandler
 	claims *claims
+}
+
+// Setup implements sarama.ConsumerGroupHandler.
+func (h claimHandler) Setup(session sarama.ConsumerGroupSession) error {
+	h.claims.member.began()
+	return h.ConsumerGroupHandler.Setup(session)
+}
+
+// Cleanup implements sarama.ConsumerGroupHandler.
+func (h claimHandler) Cleanup(session sarama.ConsumerGroupSession) error {
+	h.claims.member.ended()
+	return h.ConsumerGroupHandler.Cleanup(session)
 }
 
 // ConsumeClaim delivers the messages of a partition until it is to be given up.

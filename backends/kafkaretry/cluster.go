@@ -22,8 +22,13 @@ type cluster struct {
 	config  Config
 	logger  watermill.LoggerAdapter
 	longest time.Duration // delay of a tier of the connection's policy
+	joining time.Duration // how long a rebalance may take
 
 	unswept atomic.Bool // that Kafka deletes no settled messages was logged
+
+	answering  sync.Mutex
+	answer     error // whether the cluster answered last
+	answeredAt time.Time
 
 	mu     sync.Mutex
 	admin  sarama.ClusterAdmin // nil: there is no client yet, or the last one has failed
@@ -33,7 +38,9 @@ type cluster struct {
 var errClosed = fmt.Errorf("the connection to Kafka is closed: %w", retry.ErrClosed)
 
 func newCluster(config Config, logger watermill.LoggerAdapter) *cluster {
-	c := &cluster{config: config, logger: logger}
+	c := &cluster{
+		config: config, logger: logger, joining: config.consumer().Consumer.Group.Rebalance.Timeout,
+	}
 	for _, tier := range append(middleware.Tiers(config.Policy, false), config.RetiredSchedule.Tiers()...) {
 		c.longest = max(c.longest, time.Duration(tier))
 	}

@@ -3,7 +3,8 @@ package kafkaretry
 import (
 	"context"
 	"errors"
-	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,9 +29,14 @@ type subscriber struct {
 	cluster *cluster
 	params  relay.SubscriberParams
 
-	mu       sync.Mutex
-	topics   []io.Closer
-	sweepers []*sweeper
+	mu   sync.Mutex
+	open map[*opened]bool
+}
+
+// opened is a subscription to a topic, until it has ended.
+type opened struct {
+	close   func() error // called once
+	sweeper *sweeper     // nil: the topic is the app's
 }
 
 // newSubscriber is relay.Config.NewSubscriber.
@@ -58,23 +64,50 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		if err != nil {
 			return nil, err
 		}
-		s.add(r)
+		one := s.add(r.Close, sweeper)
+		go func() {
+			<-r.done
+			s.forget(one)
+		}()
 		return r.out, nil
 	}
-	claims := &claims{sweeper: sweeper, stop: ctx.Done()}
+	claims := &claims{sweeper: sweeper, stop: ctx.Done(), member: s.cluster.member(ctx)}
 	own, end := context.WithCancel(context.WithoutCancel(ctx))
-	in, err := s.join(own, topic, claims)
+	in, stock, err := s.join(own, topic, claims)
 	if err != nil {
 		end()
+		claims.member.stop()
 		return nil, err
 	}
-	return claims.finish(in, end), nil
+	one := s.add(stock.Close, sweeper)
+	return claims.finish(in, func() {
+		end()
+		if err := one.close(); err != nil {
+			s.cluster.logger.Error("Cannot leave a consumer group", err, watermill.LogFields{"topic": topic})
+		}
+		s.forget(one)
+	}), nil
 }
 
-func (s *subscriber) add(one io.Closer) {
+func (s *subscriber) add(end func() error, of *sweeper) *opened {
+	one := &opened{close: sync.OnceValue(end), sweeper: of}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.topics = append(s.topics, one)
+	if s.open == nil {
+		s.open = map[*opened]bool{}
+	}
+	s.open[one] = true
+	return one
+}
+
+// forget removes a subscription that has ended.
+func (s *subscriber) forget(one *opened) {
+	if one.sweeper != nil {
+		one.sweeper.sweep()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, one)
 }
 
 // sweeper returns nil for a topic of the app.
@@ -82,28 +115,25 @@ func (s *subscriber) sweeper(topic string) *sweeper {
 	if s.params.Tier == 0 && !s.cluster.config.names().IsReturn(topic) {
 		return nil
 	}
-	own := &sweeper{cluster: s.cluster, topic: topic}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sweepers = append(s.sweepers, own)
-	return own
+	return &sweeper{cluster: s.cluster, topic: topic}
 }
 
 // join joins the consumer group of a handler's topic.
-func (s *subscriber) join(ctx context.Context, topic string, claims *claims) (<-chan *message.Message, error) {
+func (s *subscriber) join(
+	ctx context.Context, topic string, claims *claims,
+) (<-chan *message.Message, *kafka.Subscriber, error) {
 	stock, err := kafka.NewSubscriber(kafka.SubscriberConfig{
 		Brokers: s.cluster.config.Brokers, ConsumerGroup: s.params.Group + "." + topic,
 		OverwriteSaramaConfig: s.cluster.config.consumer(), Tracer: claims,
 	}, s.cluster.logger)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	in, err := stock.Subscribe(ctx, topic)
 	if err != nil {
-		return nil, errors.Join(err, stock.Close())
+		return nil, nil, errors.Join(err, stock.Close())
 	}
-	s.add(stock)
-	return in, nil
+	return in, stock, nil
 }
 
 // prepare makes the topics that a subscription needs, and checks that they keep what waits there.
@@ -152,20 +182,22 @@ func (s *subscriber) prepare(topic string) error {
 // Close leaves all consumer groups, at the same time. Messages in flight stay unacknowledged.
 func (s *subscriber) Close() error {
 	s.mu.Lock()
-	topics, sweepers := s.topics, s.sweepers
-	s.topics, s.sweepers = nil, nil
+	open := slices.Collect(maps.Keys(s.open))
+	s.open = nil
 	s.mu.Unlock()
-	faults := make([]error, len(topics))
+	faults := make([]error, len(open))
 	var all sync.WaitGroup
-	for i, stock := range topics {
-		all.Go(func() { faults[i] = stock.Close() })
+	for i, one := range open {
+		all.Go(func() { faults[i] = one.close() })
 	}
 	all.Wait()
 	swept := make(chan struct{})
 	go func() {
 		defer close(swept)
-		for _, sweeper := range sweepers {
-			sweeper.sweep()
+		for _, one := range open {
+			if one.sweeper != nil {
+				one.sweeper.sweep()
+			}
 		}
 	}()
 	select {

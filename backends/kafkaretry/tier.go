@@ -10,6 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
 const (
@@ -28,6 +30,7 @@ const (
 // of a partition after the acknowledgement of the last. It is a sarama.ConsumerGroupHandler.
 type tierReader struct {
 	sweeper *sweeper
+	member  *membership
 	out     chan *message.Message
 	end     context.CancelFunc
 	done    chan struct{} // closed when the group is left
@@ -40,11 +43,14 @@ func (c *cluster) readTier(ctx context.Context, topic string, s *sweeper) (*tier
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", c.config.Brokers, err)
 	}
-	r := &tierReader{sweeper: s, out: make(chan *message.Message), done: make(chan struct{})}
+	r := &tierReader{
+		sweeper: s, member: c.member(ctx), out: make(chan *message.Message), done: make(chan struct{}),
+	}
 	ctx, r.end = context.WithCancel(ctx)
 	fields := watermill.LogFields{"topic": topic}
 	go func() {
 		for err := range group.Errors() {
+			r.member.failed(err)
 			c.logger.Error("Cannot read a tier of Kafka, trying again", err, fields)
 		}
 	}()
@@ -56,6 +62,7 @@ func (c *cluster) readTier(ctx context.Context, topic string, s *sweeper) (*tier
 			err = group.Consume(ctx, []string{topic}, r)
 		}
 		if err = errors.Join(err, group.Close()); err != nil && ctx.Err() == nil {
+			subscriptions.Read(ctx, err)
 			c.logger.Error("The membership in the consumer group of a tier has ended", err, fields)
 		}
 	}()
@@ -70,10 +77,16 @@ func (r *tierReader) Close() error {
 }
 
 // Setup implements sarama.ConsumerGroupHandler.
-func (*tierReader) Setup(sarama.ConsumerGroupSession) error { return nil }
+func (r *tierReader) Setup(sarama.ConsumerGroupSession) error {
+	r.member.began()
+	return nil
+}
 
 // Cleanup implements sarama.ConsumerGroupHandler.
-func (*tierReader) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+func (r *tierReader) Cleanup(sarama.ConsumerGroupSession) error {
+	r.member.ended()
+	return nil
+}
 
 // ConsumeClaim delivers the messages of a partition until it is to be given up.
 func (r *tierReader) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {

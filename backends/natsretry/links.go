@@ -1,24 +1,33 @@
 package natsretry
 
 import (
+	"cmp"
+	"context"
+	"fmt"
 	"sync"
 
 	"github.com/nats-io/nats.go"
+
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
 // links tells all queues of a process that the connection was lost and is there again.
 type links struct {
 	conn *nats.Conn
 
-	mu     sync.Mutex
-	lost   chan struct{} // closed at the next reconnect
-	end    chan struct{}
-	ended  chan struct{}
-	closed bool
+	mu      sync.Mutex
+	lost    chan struct{} // closed at the next reconnect
+	readers map[context.Context]bool
+	end     chan struct{}
+	ended   chan struct{}
+	closed  bool
 }
 
 func newLinks(conn *nats.Conn) *links {
-	l := &links{conn: conn, lost: make(chan struct{}), end: make(chan struct{}), ended: make(chan struct{})}
+	l := &links{
+		conn: conn, lost: make(chan struct{}), readers: map[context.Context]bool{}, end: make(chan struct{}),
+		ended: make(chan struct{}),
+	}
 	go l.watch()
 	return l
 }
@@ -30,22 +39,60 @@ func (l *links) current() <-chan struct{} {
 	return l.lost
 }
 
+// read records in the subscription of a context, until it ends, whether there is a connection.
+func (l *links) read(ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.readers[ctx] = true
+	context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.readers, ctx)
+	})
+	if err := l.fault(); err != nil {
+		subscriptions.Read(ctx, err)
+	}
+}
+
+// fault returns why there is no connection.
+func (l *links) fault() error {
+	if l.conn.IsConnected() {
+		return nil
+	}
+	return fmt.Errorf("the connection to NATS is lost: %w", cmp.Or(l.conn.LastError(), error(nats.ErrDisconnected)))
+}
+
+func (l *links) changed() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fault := l.fault()
+	for ctx := range l.readers {
+		subscriptions.Read(ctx, fault)
+	}
+}
+
 // watch listens anew after each event, because nats.go can drop a listener that has not read one. The number of
 // reconnects shows what was missed.
 func (l *links) watch() {
 	defer close(l.ended)
-	seen := l.conn.Stats().Reconnects
+	seen, wasDown := l.conn.Stats().Reconnects, false
 	for {
-		events := l.conn.StatusChanged(nats.CONNECTED)
+		events := l.conn.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 		if now := l.conn.Stats().Reconnects; now != seen {
 			seen = now
 			l.replaced()
 		}
+		if down := l.fault() != nil; down != wasDown {
+			wasDown = down
+			l.changed()
+		}
 		select {
-		case <-events:
+		case status := <-events:
 			l.conn.RemoveStatusListener(events)
-			seen = l.conn.Stats().Reconnects
-			l.replaced()
+			if status == nats.CONNECTED {
+				seen = l.conn.Stats().Reconnects
+				l.replaced()
+			}
 		case <-l.end:
 			l.conn.RemoveStatusListener(events)
 			return

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tieredretry/watermill-retry/internal/inflight"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
 const (
@@ -45,6 +46,8 @@ var (
 )
 
 var errNoConsumer = errors.New("the consumer is gone, or its server is: it is made again")
+
+var errUnanswered = errors.New("the NATS server has not answered a request for messages")
 
 var errLost = errors.New("the connection to NATS was lost")
 
@@ -110,6 +113,7 @@ func (q *queue) begin(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
+		subscriptions.Read(ctx, nil)
 		q.next = "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + durable
 	}
 	if q.sub != nil && q.sub.IsValid() {
@@ -159,6 +163,9 @@ func (q *queue) wait(ctx context.Context) error {
 		q.asked = 0
 		return nil
 	case <-timer.C:
+		if len(q.came) == 0 {
+			subscriptions.Read(ctx, errUnanswered)
+		}
 		return q.lost()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -177,6 +184,7 @@ func (q *queue) lost() error {
 // receive reads a message or what the server says about a request.
 func (q *queue) receive(ctx context.Context, raw *nats.Msg) error {
 	if !strings.HasPrefix(raw.Subject, q.inbox+".") {
+		subscriptions.Read(ctx, nil)
 		q.came = append(q.came, raw)
 		q.asked = max(0, q.asked-1)
 		q.crowd = 0
@@ -188,6 +196,9 @@ func (q *queue) receive(ctx context.Context, raw *nats.Msg) error {
 	}
 	q.asked = 0
 	status, description := raw.Header.Get("Status"), raw.Header.Get("Description")
+	if status == "408" || status == "404" {
+		subscriptions.Read(ctx, nil)
+	}
 	switch {
 	case status == "408" && description == "Requests Pending":
 		// There are fewer messages than others have asked for.

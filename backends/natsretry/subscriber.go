@@ -29,6 +29,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	context.AfterFunc(ctx, q.leave)
+	s.links.read(ctx)
 	return s.readers.Begin(ctx, inflight.Config{
 		Queue: q, Name: topic, Concurrency: s.concurrency, Lease: s.server.Lease, Logger: s.logger,
 	}, func() error { q.leave(); return nil })

@@ -10,6 +10,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
 const (
@@ -97,6 +99,7 @@ func (r *Reader) read(ctx context.Context, out chan<- *message.Message) {
 			<-r.places
 		}
 		if err != nil && ctx.Err() == nil {
+			subscriptions.Read(ctx, err)
 			r.Logger.Error("Cannot read a topic, trying again", err, r.fields())
 			sleep(ctx, pause(failures))
 			failures++

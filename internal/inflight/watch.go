@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
 // grid is the time between two takes of a topic that has less than was asked for. The readers of a process take at the
@@ -113,6 +115,9 @@ func (w *Watch) run() {
 		if failures == 0 {
 			w.logger.Error("Cannot look for messages, trying again", err, nil)
 		}
+		for _, topic := range topics { // each reader sees by itself whether its topic can be read
+			w.Expect(topic, 0)
+		}
 		sleep(w.ctx, pause(failures))
 		failures++
 	}
@@ -164,6 +169,7 @@ func (a *Alarm) Take(
 			return nil, err
 		}
 		taken, next, err := take(looked)
+		subscriptions.Read(ctx, err)
 		a.watch.mu.Lock()
 		now := time.Now()
 		switch {

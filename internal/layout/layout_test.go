@@ -248,7 +248,7 @@ var rules = []rule{
 		never:  []string{amqpPubSub, module + "/middleware", module + "/rabbitmq"},
 		why:    "the doors of all majors fill it",
 	},
-	{folder: "internal/inflight", may: []string{watermill}, never: []string{amqp091}, why: "the leases of Redis, NATS and PostgreSQL without any of them"},
+	{folder: "internal/inflight", may: []string{watermill, module + "/internal/subscriptions", module + "/retry"}, never: []string{amqp091}, why: "the leases of Redis, NATS and PostgreSQL without any of them"},
 	{folder: "internal/subscriptions", may: []string{module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/msgctx", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
 	{

@@ -4,7 +4,10 @@ package subscriptions
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,26 +23,38 @@ type List struct {
 // Subscription is one subscription in a List.
 type Subscription struct {
 	list   *List
-	health retry.SubscriptionHealth
+	health retry.SubscriptionHealth // Consuming: it has not ended
+	unread map[string]error         // by topic: why it cannot be read
+	since  time.Time                // when the first of them could not be read, or the last one could again
 }
 
-// Begin adds a subscription that consumes. It replaces a failed one of the same name and topic.
+// Begin adds a subscription that consumes.
 func (l *List) Begin(name, topic string) *Subscription {
+	s := l.New(name, topic)
+	s.Begin()
+	return s
+}
+
+// New returns a subscription that is not in the list before its Begin. What Read records before counts.
+func (l *List) New(name, topic string) *Subscription {
+	return &Subscription{list: l, health: retry.SubscriptionHealth{Name: name, Topic: topic, Queue: topic}}
+}
+
+// Begin adds a subscription that consumes. It replaces an ended one of the same name and topic.
+func (s *Subscription) Begin() {
+	l := s.list
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for s := range l.all {
-		if s.health.Name == name && s.health.Topic == topic && !s.health.Consuming {
-			delete(l.all, s)
+	for other := range l.all {
+		if other.health.Name == s.health.Name && other.health.Topic == s.health.Topic && !other.health.Consuming {
+			delete(l.all, other)
 		}
 	}
-	s := &Subscription{list: l, health: retry.SubscriptionHealth{
-		Name: name, Topic: topic, Queue: topic, Consuming: true, Since: time.Now(),
-	}}
+	s.health.Consuming, s.health.Since = true, time.Now()
 	if l.all == nil {
 		l.all = map[*Subscription]bool{}
 	}
 	l.all[s] = true
-	return s
 }
 
 // Consumes records that a subscription that has failed consumes again. Its last error stays.
@@ -55,9 +70,48 @@ func (s *Subscription) set(consuming bool, err error) {
 	if s.health.Consuming != consuming {
 		s.health.Consuming, s.health.Since = consuming, now
 	}
-	if err != nil {
-		s.health.LastError, s.health.LastErrorAt = err.Error(), now
+	if err == nil {
+		return
 	}
+	s.health.LastError, s.health.LastErrorAt = err.Error(), now
+	if len(s.unread) > 0 { // that is why it has ended; the next subscription records its own
+		s.health.LastError += ": " + s.why()
+		clear(s.unread)
+	}
+}
+
+// Read records why a topic of the subscription cannot be read, or with nil that it can.
+func (s *Subscription) Read(topic string, err error) {
+	s.list.mu.Lock()
+	defer s.list.mu.Unlock()
+	_, before := s.unread[topic]
+	if err == nil && !before {
+		return
+	}
+	now := time.Now()
+	if len(s.unread) == 0 {
+		s.since = now
+	}
+	if err == nil {
+		if delete(s.unread, topic); len(s.unread) == 0 {
+			s.since = now
+		}
+		return
+	}
+	if s.unread == nil {
+		s.unread = map[string]error{}
+	}
+	s.unread[topic] = err
+	s.health.LastError, s.health.LastErrorAt = s.why(), now
+}
+
+// why names all topics that cannot be read.
+func (s *Subscription) why() string {
+	var all []string
+	for _, topic := range slices.Sorted(maps.Keys(s.unread)) {
+		all = append(all, fmt.Sprintf("cannot read %q: %v", topic, s.unread[topic]))
+	}
+	return strings.Join(all, "; ")
 }
 
 // End removes a subscription that its app has ended.
@@ -73,7 +127,14 @@ func (l *List) Health() []retry.SubscriptionHealth {
 	defer l.mu.Unlock()
 	var all []retry.SubscriptionHealth
 	for s := range l.all {
-		all = append(all, s.health)
+		h := s.health
+		if h.Consuming && s.since.After(h.Since) {
+			h.Since = s.since
+		}
+		if len(s.unread) > 0 {
+			h.Consuming, h.LastError = false, s.why()
+		}
+		all = append(all, h)
 	}
 	slices.SortFunc(all, func(a, b retry.SubscriptionHealth) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Topic, b.Topic))

@@ -10,6 +10,9 @@ type Server struct {
 	URL  string // its address, in the form that the backend's client needs
 	Stop func() // stops the server and removes its data; a second call has no effect
 
+	// Kill kills the server. Restart starts it again. Nil: Restart is nil.
+	Kill func()
+
 	// Restart kills the server as a crash of its process does, and starts it again on its data and its port. Nil: the
 	// server keeps nothing.
 	Restart func(context.Context) error

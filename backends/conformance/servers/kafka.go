@@ -21,9 +21,9 @@ func Kafka(ctx context.Context) (*Server, error) { return KafkaCluster(ctx, 1, 1
 // KafkaCluster starts several brokers of kfake. New topics have so many partitions by default, and up to three
 // replicas.
 // kfake calls answer, where it is not nil, with one request at a time. It handles the request itself where answer
-// returns nil. URL is a list of host:port.
+// returns nil, and closes the connection where it returns an error. URL is a list of host:port.
 func KafkaCluster(
-	_ context.Context, brokers, partitions int, answer func(kmsg.Request) kmsg.Response,
+	_ context.Context, brokers, partitions int, answer func(kmsg.Request) (kmsg.Response, error),
 ) (*Server, error) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.AllowAutoTopicCreation(),
 		kfake.DefaultNumPartitions(partitions))
@@ -37,8 +37,8 @@ func KafkaCluster(
 	if answer != nil {
 		cluster.Control(func(request kmsg.Request) (kmsg.Response, error, bool) {
 			cluster.KeepControl()
-			response := answer(request)
-			return response, nil, response != nil
+			response, err := answer(request)
+			return response, err, response != nil || err != nil
 		})
 	}
 	return &Server{URL: strings.Join(cluster.ListenAddrs(), ","), Stop: sync.OnceFunc(cluster.Close)}, nil

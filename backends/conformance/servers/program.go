@@ -44,7 +44,7 @@ func launch(ctx context.Context, describe func(port int) (*program, error)) (*Se
 	if err != nil {
 		return nil, err
 	}
-	return &Server{URL: started.URL, Stop: started.Stop, Restart: p.restart}, nil
+	return &Server{URL: started.URL, Stop: started.Stop, Kill: p.kill, Restart: p.restart}, nil
 }
 
 // start starts the process, and returns when it answers.
@@ -63,6 +63,12 @@ func (p *program) run(ctx context.Context) error {
 	}
 	p.process = process
 	return server.Await(ctx, p.process.Ended, p.answers)
+}
+
+func (p *program) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.process.Kill()
 }
 
 // restart tries for a while: PostgreSQL does not start before the last of its old processes has ended, which are in
