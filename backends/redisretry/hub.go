@@ -344,7 +344,7 @@ func (h *hub) deliver(found []redis.XStream) (early bool) {
 	for _, stream := range found {
 		name := stream.Stream
 		h.early[name] = append(h.early[name], stream.Messages...)
-		h.server.watch.Expect(nameOf(h.group, name), 0)
+		h.server.watchOf(nameOf(h.group, name)).Expect(nameOf(h.group, name), 0)
 		if h.wanted[name] == nil {
 			time.AfterFunc(time.Second, func() { h.giveBackEarly(name) })
 		}
@@ -359,7 +359,7 @@ func (h *hub) fail() {
 	defer h.mu.Unlock()
 	h.failed.Store(true)
 	for stream := range h.wanted {
-		h.server.watch.Expect(nameOf(h.group, stream), 0)
+		h.server.watchOf(nameOf(h.group, stream)).Expect(nameOf(h.group, stream), 0)
 	}
 }
 

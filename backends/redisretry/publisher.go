@@ -73,7 +73,7 @@ func (p publisher) put(ctx context.Context, topic string, messages []*message.Me
 	if err := putScript.Run(ctx, p.client, p.keys(topic), args...).Err(); err != nil {
 		return fmt.Errorf("cannot store on the return topic %q: %w", topic, err)
 	}
-	p.watch.Expect(topic, shortest+time.Millisecond) // the server has answered, so it is due then
+	p.watchOf(topic).Expect(topic, shortest+time.Millisecond) // the server has answered, so it is due then
 	return nil
 }
 

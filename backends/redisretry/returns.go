@@ -27,7 +27,7 @@ type returns struct {
 }
 
 func newReturns(s *server, topic string) *returns {
-	return &returns{server: s, topic: topic, keys: s.keys(topic), alarm: s.watch.Alarm(topic)}
+	return &returns{server: s, topic: topic, keys: s.keys(topic), alarm: s.watchOf(topic).Alarm(topic)}
 }
 
 // Take implements inflight.Queue.
@@ -127,7 +127,7 @@ func (r *returns) GiveBack(ctx context.Context, taken []*inflight.Taken) error {
 			return err
 		}
 	}
-	r.watch.Expect(r.topic, 0)
+	r.watchOf(r.topic).Expect(r.topic, 0)
 	return nil
 }
 

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,13 +31,13 @@ type server struct {
 	consumer string       // of this process, in all groups
 	leases   atomic.Int64 // numbers their tokens
 
-	watch  *inflight.Watch
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
 	ended  sync.WaitGroup // of the hubs
 
-	mu   sync.Mutex
-	hubs map[hubKey]*hub
+	mu      sync.Mutex
+	hubs    map[hubKey]*hub
+	watches map[string]*inflight.Watch // by tag on Redis Cluster, else one
 }
 
 // A hubKey is a consumer group, and a stream where a command cannot have several streams.
@@ -52,20 +54,22 @@ func newServer(config Config, logger watermill.LoggerAdapter) *server {
 	s := &server{
 		client: config.Client, names: config.names(), lease: config.lease(), logger: logger,
 		consumer: fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8]), hubs: map[hubKey]*hub{},
+		watches: map[string]*inflight.Watch{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.watch = inflight.NewWatch(s, lookPause, logger)
 	return s
 }
 
 // close ends the connections that wait for messages, and the looks.
 func (s *server) close() {
-	s.watch.Close()
 	s.mu.Lock()
 	s.cancel()
-	hubs := s.hubs
+	hubs, watches := s.hubs, slices.Collect(maps.Values(s.watches))
 	s.hubs = map[hubKey]*hub{}
 	s.mu.Unlock()
+	for _, w := range watches {
+		w.Close()
+	}
 	for _, h := range hubs {
 		h.interrupt()
 	}

@@ -41,7 +41,7 @@ type topic struct {
 func newTopic(s *server, stream, group string) *topic {
 	return &topic{
 		server: s, stream: stream, group: group, name: nameOf(group, stream), hub: s.hub(group, stream),
-		alarm: s.watch.Alarm(nameOf(group, stream)), cursor: firstCursor, sweepAt: time.Now().Add(sweepPause),
+		alarm: s.watchOf(nameOf(group, stream)).Alarm(nameOf(group, stream)), cursor: firstCursor, sweepAt: time.Now().Add(sweepPause),
 	}
 }
 
@@ -221,7 +221,7 @@ func (t *topic) GiveBack(ctx context.Context, taken []*inflight.Taken) error {
 	if _, err := t.hold(ctx, taken, anyIdle); err != nil {
 		return err
 	}
-	t.watch.Found(t.name)
+	t.watchOf(t.name).Found(t.name)
 	return t.client.SAdd(ctx, t.givenBack(t.tag(t.name)), t.name).Err()
 }
 
