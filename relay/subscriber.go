@@ -22,8 +22,6 @@ import (
 	"github.com/tieredretry/watermill-retry/middleware"
 )
 
-var errHandlerEnded = errors.New("the subscriber closed the channel of the topic or of the return topic")
-
 // subscriber subscribes to a topic and to the return topic of its handler, and delivers the messages of both on one
 // channel. The stock subscriber is closed with the connection, because it can be a Pub/Sub that all share.
 type subscriber struct {
@@ -70,7 +68,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	detach := context.AfterFunc(s.ctx, end)
 	m := &merged{
 		subscriber: s, ended: ended, out: make(chan *message.Message), topic: topic, handler: handler, key: key,
-		calls: make(chan struct{}, s.calls), logger: r.logger,
+		calls: make(chan struct{}, s.calls), logger: r.logger, unproduced: unproduced{calls: s.calls},
 	}
 	m.stopping, m.stop = context.WithCancel(ended)
 	m.subscribed, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -132,6 +130,7 @@ type merged struct {
 	health         *subscriptions.Subscription
 	logger         watermill.LoggerAdapter
 	warned         atomic.Bool
+	unproduced     unproduced
 }
 
 // active reports whether the subscription has not ended.
@@ -150,27 +149,34 @@ func (m *merged) start(returnTopic string) error {
 	if err := r.use(m.subscribed); err != nil {
 		return err
 	}
-	returns, err := s.stock.Subscribe(m.subscribed, returnTopic)
+	m.health = r.health.New(s.name, m.topic)
+	returns, err := s.stock.Subscribe(m.health.Report(m.subscribed, returnTopic), returnTopic)
 	if err != nil {
 		return fmt.Errorf("cannot subscribe to the return topic %q of handler %q: %w", returnTopic, m.handler, err)
 	}
 	r.handlers.subscribed(m.key)
-	messages, err := s.stock.Subscribe(m.subscribed, m.topic)
+	messages, err := s.stock.Subscribe(m.health.Report(m.subscribed, m.topic), m.topic)
 	if err != nil {
 		m.end()
 		go m.forward(returns) // a decorated subscriber blocks until its channel is read
 		return err
 	}
-	m.health = r.health.Begin(s.name, m.topic)
+	m.health.Begin()
+	ended := make(chan string, 2) // the topics, in the order of their ends
 	var open sync.WaitGroup
-	open.Go(func() { m.forward(returns) })
-	open.Go(func() { m.forward(messages) })
+	for topic, in := range map[string]<-chan *message.Message{returnTopic: returns, m.topic: messages} {
+		open.Go(func() {
+			m.forward(in)
+			ended <- topic
+			m.end()
+		})
+	}
 	go func() {
 		open.Wait()
 		if m.ended.Err() != nil {
 			m.health.End()
 		} else {
-			m.health.Failed(errHandlerEnded)
+			m.health.Failed(fmt.Errorf("the subscriber closed the channel of %q", <-ended))
 		}
 		close(m.out)
 	}()
@@ -181,10 +187,20 @@ func (m *merged) start(returnTopic string) error {
 // without its retries, or with nothing else, must not go unnoticed.
 func (m *merged) forward(in <-chan *message.Message) {
 	pause := shortestPause
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
 	for msg := range in {
 		ctx := msgctx.WithOrigin(msg.Context(), m.topic, m.handler)
-		own := msgctx.NewContext(ctx, m.binding)
+		own := &msgctx.Delivery{Context: ctx, Subscription: m.binding}
 		msg.SetContext(own)
+		if wait := m.unproduced.wait(msg); wait > 0 {
+			waiting.Go(func() {
+				if !sleepEither(m.subscribed, ctx, wait) || !m.deliver(msg, own) {
+					msg.Nack()
+				}
+			})
+			continue
+		}
 		if !m.deliver(msg, own) {
 			msg.Nack()
 			continue
@@ -198,15 +214,17 @@ func (m *merged) forward(in <-chan *message.Message) {
 }
 
 // deliver delivers a message when there is a place for its call, unless the subscription ends before.
-func (m *merged) deliver(msg *message.Message, own context.Context) bool {
+func (m *merged) deliver(msg *message.Message, own *msgctx.Delivery) bool {
 	select {
 	case m.calls <- struct{}{}:
 	case <-m.subscribed.Done():
 		return false
 	}
+	call := m.unproduced.begin(msg, own)
 	select {
 	case m.out <- msg:
 	case <-m.subscribed.Done():
+		m.unproduced.end(call)
 		<-m.calls
 		return false
 	}
@@ -214,10 +232,9 @@ func (m *merged) deliver(msg *message.Message, own context.Context) bool {
 		select {
 		case <-msg.Acked():
 		case <-msg.Nacked():
-			// What the handler has produced could not be published. Many Pub/Subs deliver the message again at once.
-			if d, found := own.(*msgctx.Delivery); found && d.Processed() {
-				sleep(m.subscribed, longestPause)
-			}
+		}
+		if pause := m.unproduced.end(call); pause > 0 {
+			sleep(m.subscribed, pause)
 		}
 		<-m.calls
 	}()
