@@ -24,7 +24,9 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backends/natsretry"
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -445,6 +447,58 @@ func TestNATSTiersOfOldProcesses(t *testing.T) {
 		assert.Len(t, at, 2, id)
 		assert.GreaterOrEqual(t, at[1].Sub(at[0]), delay, id)
 	}
+}
+
+// TestNATSForeignMessagesOnATier: each becomes a dead letter, and those behind them come back. One that is too large for
+// any copy stays.
+func TestNATSForeignMessagesOnATier(t *testing.T) {
+	t.Parallel()
+	n := startNATS(t)
+	seen := newNATSCalls()
+	runNATS(t, n.config(time.Minute), func(msg *message.Message) error {
+		seen.add(msg)
+		return nil
+	})
+	conn := n.connect()
+	largest := int(conn.MaxPayload())
+	js := n.jetStream()
+	for _, data := range []int{0, 10, largest, largest - 100} {
+		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "retry.7s", Data: make([]byte, data)})
+		require.NoError(t, err)
+	}
+	_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "retry.7s", Header: nats.Header{
+		"long": {strings.Repeat("x", 65_000)}, "Nats-TTL": {"1h"},
+	}})
+	require.Error(t, err, "the stream has no TTLs")
+	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: "retry.7s", Header: nats.Header{
+		"long": {strings.Repeat("x", 65_000)},
+	}})
+	require.NoError(t, err)
+	good := message.NewMessage("good", nil)
+	now := time.Now()
+	retry.Record{
+		Failures: 1, FirstFailedAt: now, LastFailedAt: now, DueAt: now.Add(time.Second), Topic: "orders", Handler: "bill",
+		Reason: "down",
+	}.Write(good.Metadata)
+	header := nats.Header{"_watermill_message_uuid": {"good"}, recordkey.ReturnTo: {"billing.orders"}}
+	for key, value := range good.Metadata {
+		header[key] = []string{value}
+	}
+	_, err = js.PublishMsg(t.Context(), &nats.Msg{Subject: "retry.7s", Header: header})
+	require.NoError(t, err)
+	seen.await(t, 1, 1)
+	assert.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Equal(c, map[string]uint64{"retry.dead.unknown": 4, "retry.7s": 1}, n.left())
+	}, 20*time.Second, 50*time.Millisecond)
+	store, err := natsretry.Letters(n.config(), nil)
+	require.NoError(t, err)
+	reasons := map[retry.DeadReason]int{}
+	for letter, err := range store.Browse(t.Context(), "retry.dead.unknown", letters.Filter{}) {
+		require.NoError(t, err)
+		reasons[letter.Record.DeadReason]++
+	}
+	assert.Equal(t, map[retry.DeadReason]int{relay.DeadReasonForeign: 3, "": 1}, reasons, "one has no room for a record")
+	require.NoError(t, store.Close())
 }
 
 // deadOnNATS returns a server with dead letters of the group billing and the topic orders.

@@ -18,6 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/inflight"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
+	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -164,13 +166,15 @@ func (d *drains) drain(tier time.Duration) {
 			}
 			continue
 		}
+		failed := 0
 		for _, one := range taken {
-			if err = d.forward(q, one); err != nil {
-				break
+			if err = d.forward(q, one); err != nil { // its lease ends, and then it comes again
+				failed++
+				d.logger.Error("Cannot forward a message of a tier, trying again", err,
+					fields.Add(watermill.LogFields{"message_uuid": one.Message.UUID}))
 			}
 		}
-		if err != nil { // its lease ends, and then it comes again
-			d.logger.Error("Cannot forward the messages of a tier, trying again", err, fields)
+		if failed == len(taken) {
 			pause(d.ctx, drainPause)
 		}
 	}
@@ -181,10 +185,10 @@ func (d *drains) forward(q *queue, one *inflight.Taken) error {
 	msg := one.Message
 	record, known := retry.ReadRecord(msg.Metadata)
 	key := cmp.Or(msg.Metadata[recordkey.ReturnTo], relaytopic.Key(record.Handler, ""))
-	topic := d.names().Return(key)
 	if !known || record.Handler == "" || !relaytopic.IsKey(key) {
-		topic = d.names().Dead(relaytopic.Unknown)
+		return d.deadLetter(q, one, record)
 	}
+	topic := d.names().Return(key)
 	delete(msg.Metadata, recordkey.ReturnTo)
 	delete(msg.Metadata, recordkey.LeaveAt)
 	if wait := time.Until(record.DueAt); wait > 0 {
@@ -193,6 +197,39 @@ func (d *drains) forward(q *queue, one *inflight.Taken) error {
 		delete(msg.Metadata, delay.DelayedForKey)
 	}
 	if err := d.to.Publish(topic, msg); err != nil {
+		return err
+	}
+	return q.Ack(d.ctx, []*inflight.Taken{one})
+}
+
+var errForeign = errors.New("the retry middleware did not publish this message")
+
+// deadLetter moves a message whose handler is unknown to the topic of such letters, as a tier of a relay does. Where it
+// is too large with a record, it has none.
+func (d *drains) deadLetter(q *queue, one *inflight.Taken, record retry.Record) error {
+	msg, topic := one.Message, d.names().Dead(relaytopic.Unknown)
+	d.logger.Error("Message on a tier has no failure record that names a handler, dead-lettering it", errForeign,
+		watermill.LogFields{"topic": q.topic, "message_uuid": msg.UUID, "destination": topic})
+	now := time.Now()
+	record.Failures = max(record.Failures, 1)
+	if record.LastFailedAt.IsZero() {
+		record.LastFailedAt = now
+	}
+	if record.FirstFailedAt.IsZero() {
+		record.FirstFailedAt = record.LastFailedAt
+	}
+	record.Reason, record.Topic = cmp.Or(record.Reason, errForeign.Error()), cmp.Or(record.Topic, q.topic)
+	record.DueAt, record.DeadReason = time.Time{}, relay.DeadReasonForeign
+	letter := msg.Copy()
+	for _, key := range []string{recordkey.ReturnTo, recordkey.LeaveAt, delay.DelayedForKey} {
+		delete(letter.Metadata, key)
+	}
+	record.Write(letter.Metadata)
+	err := d.to.Publish(topic, letter)
+	if unpublished.KindOf(err) == unpublished.TooLarge {
+		err = d.to.Publish(topic, msg)
+	}
+	if err != nil {
 		return err
 	}
 	return q.Ack(d.ctx, []*inflight.Taken{one})
