@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -15,7 +16,8 @@ import (
 // connection, which closes them.
 type Config struct {
 	// Publisher publishes copies: to tiers, return topics and dead-letter topics. Required. Publish must return nil
-	// only when the backend has stored the message, and should obey the deadline of the message's context.
+	// only when the backend has stored the message, and should obey the deadline of the message's context. Each tier
+	// calls it up to 256 times at once for each topic, with one message each: it must be safe for so many calls.
 	Publisher message.Publisher
 
 	// AppPublisher publishes the app's own messages: those of AddHandler and retry.Connection.Publisher. Nil: Publisher
@@ -81,7 +83,7 @@ func (c Config) Validate() error {
 	if c.Publisher == nil {
 		fault("Publisher is nil: set the publisher of the copies")
 	}
-	if err := c.Policy.Validate(); err != nil {
+	if err := options.Relayed(c.Policy); err != nil {
 		fault("Policy: %w", err)
 	}
 	if len(c.RetiredSchedule) > 0 {
