@@ -521,6 +521,40 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 	assert.Positive(t, k.refused)
 }
 
+// TestKafkaRequestedDelays shows what docs/other-pubsubs.md says of requested delays: behind messages that wait longer on
+// the same tier, one comes twice after a stop, and the one behind 256 of them is late.
+func TestKafkaRequestedDelays(t *testing.T) {
+	t.Parallel()
+	const delay, requested = 8 * time.Second, time.Second
+	k := startKafka(t, 1)
+	calls := newTries()
+	start := func() *kafkaApp {
+		app := k.connect(k.config(delay))
+		app.AddConsumerHandler(app.router, "bill", "orders", func(msg *message.Message) error {
+			err := calls.handle(msg)
+			if strings.HasPrefix(msg.UUID, "soon") {
+				return backoff.RetryAfter(err, requested)
+			}
+			return err
+		})
+		return app.run()
+	}
+	app := start()
+	app.publish("orders", "first", "soon-1")
+	calls.await(t, 2, 1)
+	app.stop()
+	app = start()
+	app.publish("orders", numbered(300)...)
+	app.publish("orders", "soon-2")
+	calls.await(t, 303, 303)
+	app.stop()
+	calls.mu.Lock()
+	defer calls.mu.Unlock()
+	assert.Len(t, calls.back["soon-1"], 2)
+	assert.Greater(t, calls.back["soon-2"][0].Sub(calls.failed["soon-2"]), delay/2)
+	assert.Less(t, calls.back["soon-2"][0].Sub(calls.failed["soon-2"]), delay+5*time.Second)
+}
+
 // TestKafkaShutdown: a call that runs at a shutdown ends, and its message does not come again. One that does not end is
 // given up by Close.
 func TestKafkaShutdown(t *testing.T) {

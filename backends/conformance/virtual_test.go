@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,10 +16,17 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// publishesOfRelay returns how often the relay publishes a message that waits for a delay: to its tier, and to its
-// return topic. The time is virtual, so the Pub/Sub is a gochannel: what the relay publishes does not depend on the
-// Pub/Sub.
-func publishesOfRelay(t *testing.T, delay time.Duration) (published int64) {
+// TestPublishesOfARequestedDelay: docs/other-pubsubs.md has these figures.
+func TestPublishesOfARequestedDelay(t *testing.T) {
+	tiers := backoff.Exponential(time.Second, 5, 4)
+	require.EqualValues(t, 30, publishesOfRelay(t, time.Hour, tiers...))
+	require.EqualValues(t, 2, publishesOfRelay(t, time.Hour, append(tiers, time.Hour)...))
+}
+
+// publishesOfRelay returns how often the relay publishes a message that waits for a requested delay, else for the first
+// one of the schedule: to tiers, and to its return topic. The time is virtual, so the Pub/Sub is a gochannel: what the
+// relay publishes does not depend on the Pub/Sub.
+func publishesOfRelay(t *testing.T, requested time.Duration, schedule ...time.Duration) (published int64) {
 	t.Helper()
 	t.Run("virtual time", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -26,7 +34,7 @@ func publishesOfRelay(t *testing.T, delay time.Duration) (published int64) {
 			channel := counted.Publisher.(*gochannel.GoChannel)
 			retries, err := relay.Connect(relay.Config{
 				Publisher: counted, AppPublisher: channel,
-				Policy:        retry.Policy{Schedule: backoff.Schedule{delay}},
+				Policy:        retry.Policy{Schedule: schedule},
 				NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return channel, nil },
 			}, nil)
 			require.NoError(t, err)
@@ -34,6 +42,9 @@ func publishesOfRelay(t *testing.T, delay time.Duration) (published int64) {
 			done := make(chan struct{})
 			retries.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
 				if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {
+					if requested > 0 {
+						return backoff.RetryAfter(errDown, requested)
+					}
 					return errDown
 				}
 				close(done)
@@ -45,7 +56,7 @@ func publishesOfRelay(t *testing.T, delay time.Duration) (published int64) {
 			began := time.Now()
 			require.NoError(t, retries.Publisher().Publish("orders", message.NewMessage("1", nil)))
 			<-done
-			require.GreaterOrEqual(t, time.Since(began), delay)
+			require.GreaterOrEqual(t, time.Since(began), cmp.Or(requested, schedule[0]))
 			published = counted.Load()
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
