@@ -80,6 +80,9 @@ func checkOptions(options retry.Options) error {
 		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it, and set Concurrency to "+
 			"1 where messages must be handled one after the other"))
 	}
+	if options.Policy != nil && options.Policy.TierGroup != "" {
+		faults = append(faults, fmt.Errorf("Policy: TierGroup is %q: only RabbitMQ has it: remove it", options.Policy.TierGroup))
+	}
 	return errors.Join(faults...)
 }
 

@@ -44,7 +44,7 @@ type Policy struct {
 	// TierGroup is the name of a group of work queues that share their tiers. It is for hundreds of quiet work queues,
 	// because one shared tier brings messages back at 0.36 to 0.5 of the rate of tiers of each queue. By default the
 	// tiers of a work queue are its own. Only RabbitMQ has it; the other backends have one set of tiers for all topics,
-	// and ignore it.
+	// or none, and refuse it.
 	TierGroup string
 
 	// MaxAge is how old a message may be, from its first failure on, or from its first arrival if it had to wait then

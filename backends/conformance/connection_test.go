@@ -106,6 +106,12 @@ func refusals(t *testing.T, f *fixture) {
 	} else {
 		require.ErrorContains(t, err, "OrderKey is set: only RabbitMQ has it")
 	}
+	grouped := app
+	grouped.Policy.TierGroup = "shop"
+	if !f.Expect.Tiers {
+		_, err = f.backend.Connect(grouped)
+		require.ErrorContains(t, err, `TierGroup is "shop": only RabbitMQ has it`)
+	}
 	_, err = retries.Subscriber("one", retry.Options{Concurrency: 1})
 	require.NoError(t, err)
 

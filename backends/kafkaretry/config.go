@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -53,7 +54,7 @@ func (c Config) Validate() error {
 	if c.Group == "" {
 		fault("Group is empty: set it to the name of the service")
 	}
-	if err := c.Policy.Validate(); err != nil {
+	if err := options.Relayed(c.Policy); err != nil {
 		fault("Policy: %w", err)
 	}
 	if len(c.RetiredSchedule) > 0 {

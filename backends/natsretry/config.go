@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -61,7 +62,7 @@ func (c Config) Validate() error {
 	if c.Group == "" {
 		faults = append(faults, errors.New("Group is empty: set it to the name of the service"))
 	}
-	if err := c.Policy.Validate(); err != nil {
+	if err := options.Relayed(c.Policy); err != nil {
 		faults = append(faults, fmt.Errorf("Policy: %w", err))
 	}
 	return errors.Join(faults...)

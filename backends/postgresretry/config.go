@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -63,7 +64,7 @@ func (c Config) Validate() error {
 		faults = append(faults, errors.New("Group is empty: set the name of the service, which is the consumer group of "+
 			"its handlers"))
 	}
-	if err := c.Policy.Validate(); err != nil {
+	if err := options.Relayed(c.Policy); err != nil {
 		faults = append(faults, fmt.Errorf("Policy: %w", err))
 	}
 	return errors.Join(faults...)

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
@@ -56,7 +57,7 @@ func (c Config) Validate() error {
 		faults = append(faults, errors.New("Group is empty: set it to the name of the service; it is the consumer group "+
 			"of the handlers"))
 	}
-	if err := c.Policy.Validate(); err != nil {
+	if err := options.Relayed(c.Policy); err != nil {
 		faults = append(faults, fmt.Errorf("Policy: %w", err))
 	}
 	return errors.Join(faults...)

@@ -30,3 +30,13 @@ func One(given []retry.Options, connection *retry.Policy) (retry.Options, error)
 		return retry.Options{}, errors.Join(faults...)
 	}
 }
+
+// Relayed returns the faults of a policy on a backend that is not RabbitMQ.
+func Relayed(policy retry.Policy) error {
+	err := policy.Validate()
+	if policy.TierGroup != "" {
+		err = errors.Join(err, fmt.Errorf("TierGroup is %q: only RabbitMQ has it: remove it; here all topics share their "+
+			"tiers, or have none", policy.TierGroup))
+	}
+	return err
+}

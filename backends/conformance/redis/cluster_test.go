@@ -3,7 +3,9 @@ package redis_test
 import (
 	"context"
 	"fmt"
+	"hash/fnv"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
@@ -139,4 +142,98 @@ func TestCluster(t *testing.T) {
 	require.NoError(t, router.Close())
 	ended.Wait()
 	require.NoError(t, connection.Close())
+}
+
+// A node that does not answer delays the retries of its own topics only. Those of another process show themselves by
+// looks at the server.
+func TestClusterWithANodeThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	const nodes, stopped, each, delay = 3, 8 * time.Second, 20, 3 * time.Second
+	cluster := startCluster(t, nodes)
+	ctx := context.WithoutCancel(t.Context())
+	nodeOf := func(key string) int { return int(cluster.ClusterKeySlot(ctx, key).Val()) * nodes / 16384 }
+	tagOf := func(name string) string {
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(name))
+		return fmt.Sprintf("{retry.%d}", hash.Sum32()%16)
+	}
+	silent, topics := map[bool]int{}, []string(nil) // some topics of the node that is to stop, and some of others
+	for i := 0; len(topics) < 8; i++ {
+		topic := fmt.Sprint("orders-", i)
+		keys := []int{nodeOf(topic), nodeOf(tagOf("retry.return.billing." + topic)), nodeOf(tagOf("billing\x00" + topic))}
+		all, none := true, true
+		for _, node := range keys {
+			all, none = all && node == 0, none && node != 0
+		}
+		if (all || none) && silent[all] < 4 {
+			silent[all]++
+			topics = append(topics, topic)
+		}
+	}
+	type process struct {
+		connection retry.Connection
+		router     *message.Router
+		ended      chan error
+	}
+	start := func(handler message.NoPublishHandlerFunc) *process {
+		p := &process{connect(t, cluster, 0, delay), nil, make(chan error, 1)}
+		p.router, _ = message.NewRouter(message.RouterConfig{}, logger(t))
+		for _, topic := range topics {
+			p.connection.AddConsumerHandler(p.router, "bill-"+topic, topic, handler)
+		}
+		go func() { p.ended <- p.router.Run(ctx) }()
+		<-p.router.Running()
+		return p
+	}
+	end := func(p *process) {
+		require.NoError(t, p.router.Close())
+		require.NoError(t, <-p.ended)
+		require.NoError(t, p.connection.Close())
+	}
+	var mu sync.Mutex
+	failed, back := map[string]time.Time{}, map[string]time.Duration{}
+	var handled atomic.Int64
+	fails := start(func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		handled.Add(1)
+		failed[msg.UUID] = time.Now()
+		return errDown
+	})
+	succeeds := start(func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		handled.Add(1)
+		if at, known := failed[msg.UUID]; known {
+			back[msg.UUID] = time.Since(at) - delay
+		}
+		return nil
+	})
+	for _, topic := range topics {
+		for i := range each {
+			require.NoError(t, fails.connection.Publisher().Publish(topic, message.NewMessage(fmt.Sprint(topic, "/", i), nil)))
+		}
+	}
+	eventually(t, func() bool { return handled.Load() >= int64(each*len(topics)) }, "all are handled once")
+	end(fails)
+	addresses, err := cluster.ClusterSlots(ctx).Result()
+	require.NoError(t, err)
+	slices.SortFunc(addresses, func(a, b redis.ClusterSlot) int { return a.Start - b.Start })
+	node := newClient(t, addresses[0].Nodes[0].Addr)
+	require.NoError(t, node.Do(ctx, "client", "pause", stopped.Milliseconds(), "all").Err())
+	eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(back) == len(failed)
+	}, "all come back")
+	latest := map[bool]time.Duration{}
+	for id, late := range back {
+		topic, _, _ := strings.Cut(id, "/")
+		silent := nodeOf(topic) == 0
+		latest[silent] = max(latest[silent], late)
+	}
+	t.Log("latest on the node that did not answer, and on the others:", latest[true], latest[false])
+	assert.Greater(t, latest[true], time.Second)
+	assert.Less(t, latest[false], time.Second)
+	end(succeeds)
 }
