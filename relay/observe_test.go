@@ -93,8 +93,8 @@ func TestWaitingOfARelay(t *testing.T) {
 		default:
 			t.Error("Closed is not closed")
 		}
-		assert.Equal(t, []any{false, retry.PublishConfirmed, 1}, resultOf(w.published[0]))
-		assert.Equal(t, []any{true, retry.PublishConfirmed, 1}, resultOf(w.published[1]))
+		assert.ElementsMatch(t, [][]any{{false, retry.PublishConfirmed, 1}, {true, retry.PublishConfirmed, 1}},
+			[][]any{resultOf(w.published[0]), resultOf(w.published[1])}, "a message can fail before its publish returns")
 		require.Error(t, c.Publisher().Publish("orders", orderOf("4")))
 		assert.Equal(t, []any{false, retry.PublishFailed, 1}, resultOf(w.published[len(w.published)-1]))
 	})
