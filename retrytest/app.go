@@ -273,8 +273,9 @@ func (a *App) endUnstarted(router *message.Router) {
 	_ = router.RunHandlers(a.ctx) // a decorator of the app can fail again
 }
 
-// close ends every goroutine. The handlers must have returned before the router closes: the router holds a lock while
-// it waits for them, and the time of a bubble stops while a goroutine waits for a lock.
+// close ends every goroutine. The handlers must have returned before the router closes, and before the last
+// subscription ends, which closes it: the router holds a lock while it waits for them, and the time of a bubble stops
+// while a goroutine waits for a lock.
 func (a *App) close() error {
 	var faults []error
 	a.stop()

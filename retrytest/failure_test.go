@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
@@ -374,7 +375,25 @@ func TestMessagesOfAnotherPubSubAreNotInTheApp(t *testing.T) {
 	})
 }
 
-// The test publishes messages and does not wait for them.
+// slowly makes the goroutine that logs a text wait: others go on before it.
+type slowly struct {
+	watermill.LoggerAdapter
+	text string
+}
+
+func (l slowly) Info(msg string, fields watermill.LogFields) {
+	if msg == l.text {
+		time.Sleep(time.Millisecond)
+	}
+	l.LoggerAdapter.Info(msg, fields)
+}
+
+func (l slowly) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return slowly{l.LoggerAdapter.With(fields), l.text}
+}
+
+// The test publishes messages and does not wait for them. The router that sees all its handlers stopped closes, before
+// it has removed the last one.
 func TestTestMayEndWhileMessagesAreInFlight(t *testing.T) {
 	for _, handler := range []message.NoPublishHandlerFunc{
 		always(errDown),
@@ -382,7 +401,11 @@ func TestTestMayEndWhileMessagesAreInFlight(t *testing.T) {
 		func(msg *message.Message) error { <-msg.Context().Done(); return context.Canceled },
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.New(t, backoff.Schedule{time.Second, time.Hour})
+			t.Cleanup(func() { time.Sleep(time.Second) }) // the goroutines that wait in the logger end
+			app := retrytest.NewWithConfig(t, retrytest.Config{
+				Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}},
+				Logger: slowly{watermill.NopLogger{}, "Subscriber stopped"},
+			})
 			app.AddConsumerHandler(app.Router, "billing", "orders", handler)
 			app.AddConsumerHandler(app.Router, "mailing", "mails", failing())
 			app.Send("mails", order("0"))

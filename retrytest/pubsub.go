@@ -95,6 +95,9 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer close(out)
 		defer health.End()
 		s.deliver(ctx, q, out)
+		if s.app.ctx.Err() != nil {
+			<-s.app.closed // see App.close
+		}
 	}()
 	return out, nil
 }
