@@ -60,6 +60,7 @@ func ReadRedriven(metadata message.Metadata) (Redriven, bool) {
 	if err := json.Unmarshal([]byte(text), &history); err != nil || history.Times <= 0 || history.Times > maxTimes {
 		return Redriven{}, false
 	}
+	history.Again = shorten(history.Again) // what Add has made is shorter; String cannot leave it out
 	return history, true
 }
 
@@ -69,13 +70,17 @@ func (r Redriven) Add(redrive PastRedrive) Redriven {
 	redrive.FailedAt = redrive.FailedAt.UTC().Truncate(time.Millisecond)
 	for _, text := range []*string{&redrive.Run, &redrive.By, &redrive.Note, &redrive.Reason,
 		(*string)(&redrive.DeadReason)} {
-		*text = strings.ToValidUTF8((*text)[:min(len(*text), maxRedriveField)], "")
+		*text = shorten(*text)
 	}
 	kept := r.Redrives[max(0, len(r.Redrives)-maxRedrives+1):]
 	if redrive.Again {
 		r.Again = fmt.Sprintf("%d@%s", r.Times+1, redrive.FailedAt.Format(time.RFC3339Nano))
 	}
 	return Redriven{Times: r.Times + 1, Redrives: append(kept[:len(kept):len(kept)], redrive), Again: r.Again}
+}
+
+func shorten(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), maxRedriveField)], "")
 }
 
 // Write writes the history into metadata. The oldest redrives that do not fit into 1 KiB are left out.

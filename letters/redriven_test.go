@@ -95,3 +95,51 @@ func TestAgainIsAFactOfTheLetter(t *testing.T) {
 	unknown := again(letters.Redriven{}, "5", time.Time{})
 	assert.NotEqual(t, unknown.Again, again(unknown, "6", time.Time{}).Again)
 }
+
+// A history is a value: code may keep the old one.
+func TestAddKeepsTheHistoryBefore(t *testing.T) {
+	t.Parallel()
+	history := redrivenTimes(3)
+	one, another := history.Add(letters.PastRedrive{Run: "one"}), history.Add(letters.PastRedrive{Run: "another"})
+	assert.Len(t, history.Redrives, 3)
+	assert.Equal(t, "one", one.Redrives[3].Run)
+	assert.Equal(t, "another", another.Redrives[3].Run)
+	_ = history.String()
+	assert.Len(t, history.Redrives, 3)
+}
+
+func TestGarbledHistories(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"", "1", "null", "[]", "{}", `{"times":0}`, `{"times":-1}`, `{"times":1.5}`, `{"times":"1"}`, `{"times":9223372036854775808}`,
+		`{"times":2147483647}`, `{"times":1,"redrives":[{"at":"soon"}]}`, `{"times":1}}`, strings.Repeat(" ", 1024) + `{"times":1}`, "\xff",
+	} {
+		_, found := letters.ReadRedriven(message.Metadata{letters.RedrivenKey: text})
+		assert.False(t, found, text)
+	}
+	_, found := letters.ReadRedriven(nil)
+	assert.False(t, found)
+	history, found := letters.ReadRedriven(message.Metadata{letters.RedrivenKey: `{"times":7,"new field":1}`})
+	assert.True(t, found, "of a newer version")
+	assert.Equal(t, 8, history.Add(letters.PastRedrive{}).Times)
+}
+
+// A history of any text causes no panic, and the next one is bounded.
+func FuzzRedriven(f *testing.F) {
+	f.Add(redrivenTimes(9).String(), "me", int64(1))
+	f.Add(`{"times":1073741824,"redrives":[{},null]}`, "\xff\x00", int64(-1<<62))
+	for _, long := range []string{strings.Repeat("x", 1024), strings.Repeat("<", 1024), strings.Repeat("é", 512)} {
+		f.Add(fmt.Sprintf(`{"times":1,"again":"%s"}`, long[:1000]), "\xff\x00", int64(1))
+	}
+	f.Fuzz(func(t *testing.T, text, by string, at int64) {
+		history, _ := letters.ReadRedriven(message.Metadata{letters.RedrivenKey: text})
+		next := history.Add(letters.PastRedrive{By: by, Note: by, At: time.Unix(at, 0)})
+		require.LessOrEqual(t, len(next.String()), 1024)
+		require.LessOrEqual(t, len(next.Redrives), 8)
+		read, found := letters.ReadRedriven(message.Metadata{letters.RedrivenKey: next.String()})
+		if next.Times <= 1<<30 {
+			require.True(t, found)
+			require.Equal(t, next.Times, read.Times)
+		}
+	})
+}
