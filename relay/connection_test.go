@@ -583,3 +583,46 @@ func TestHealthOfAConnection(t *testing.T) {
 		assert.Len(t, c.Health().Subscriptions, 1, "the failed one")
 	})
 }
+
+// The end of one of the two subscriptions ends the other one. Health names the first, also while messages wait.
+func TestHealthNamesTheChannelThatTheSubscriberHasClosed(t *testing.T) {
+	for _, closed := range []string{"orders", "retry.return.billing"} {
+		bubble(t, closed, func(t *testing.T) {
+			by := byTopic{"orders": {}, "retry.return.billing": {}}
+			refusing := &probe{fail: func(string, int) error { return errDown }}
+			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+				refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
+			}, forHandlers(func(message.Subscriber) (message.Subscriber, error) { return by, nil }))
+			a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
+				return []*message.Message{msg.Copy()}, nil
+			}, retry.Options{Concurrency: 100})
+			a.run()
+			var nacked, waiting []*message.Message
+			for i := range 100 {
+				nacked, waiting = append(nacked, orderOf(fmt.Sprint(i))), append(waiting, orderOf(fmt.Sprint(i)))
+				by[closed].send(nacked[i])
+			}
+			for i := range 100 {
+				<-nacked[i].Nacked()
+				by[closed].send(waiting[i])
+			}
+			synctest.Wait()
+			close(by[closed].cut)
+			synctest.Wait()
+			require.ErrorContains(t, a.Health().Ready(), fmt.Sprintf("the subscriber closed the channel of %q", closed))
+			for _, msg := range waiting {
+				<-msg.Nacked()
+			}
+			a.close()
+		})
+	}
+}
+
+// byTopic has a subscriber for each topic.
+type byTopic map[string]*scripted
+
+func (b byTopic) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	return b[topic].Subscribe(ctx, topic)
+}
+
+func (byTopic) Close() error { return nil }

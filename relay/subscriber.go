@@ -71,14 +71,14 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		calls: make(chan struct{}, s.calls), logger: r.logger, unproduced: unproduced{calls: s.calls},
 	}
 	m.stopping, m.stop = context.WithCancel(ended)
-	m.subscribed, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	context.AfterFunc(ended, m.end)
+	m.subscribed, m.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(ended, func() { m.end(nil) })
 	context.AfterFunc(m.subscribed, func() { detach() })
 	m.binding = &msgctx.Subscription{
 		Owner: r, Retry: s.retry, Queue: key, Gate: s.gate, Stopping: m.stopping.Done(), Redelivers: true,
 	}
 	if err := m.start(r.topics.Return(key)); err != nil {
-		m.end()
+		m.end(err)
 		return nil, err
 	}
 	return m.out, nil
@@ -121,7 +121,7 @@ type merged struct {
 	stopping       context.Context // ends before subscribed: a handler that then fails counts no failure
 	stop           context.CancelFunc
 	subscribed     context.Context // of both subscriptions, and of their messages
-	cancel         context.CancelFunc
+	cancel         context.CancelCauseFunc
 	out            chan *message.Message
 	topic, handler string
 	key            string        // of its return topic
@@ -136,9 +136,10 @@ type merged struct {
 // active reports whether the subscription has not ended.
 func (m *merged) active() bool { return m.stopping.Err() == nil && m.subscriber.ctx.Err() == nil }
 
-func (m *merged) end() {
+// end ends both subscriptions. The first call tells why.
+func (m *merged) end(why error) {
 	m.stop()
-	m.cancel()
+	m.cancel(why)
 }
 
 func (m *merged) start(returnTopic string) error {
@@ -157,26 +158,20 @@ func (m *merged) start(returnTopic string) error {
 	r.handlers.subscribed(m.key)
 	messages, err := s.stock.Subscribe(m.health.Report(m.subscribed, m.topic), m.topic)
 	if err != nil {
-		m.end()
-		go m.forward(returns) // a decorated subscriber blocks until its channel is read
+		m.end(err)
+		go m.forward(returnTopic, returns) // a decorated subscriber blocks until its channel is read
 		return err
 	}
 	m.health.Begin()
-	ended := make(chan string, 2) // the topics, in the order of their ends
 	var open sync.WaitGroup
-	for topic, in := range map[string]<-chan *message.Message{returnTopic: returns, m.topic: messages} {
-		open.Go(func() {
-			m.forward(in)
-			ended <- topic
-			m.end()
-		})
-	}
+	open.Go(func() { m.forward(returnTopic, returns) })
+	open.Go(func() { m.forward(m.topic, messages) })
 	go func() {
 		open.Wait()
 		if m.ended.Err() != nil {
 			m.health.End()
 		} else {
-			m.health.Failed(fmt.Errorf("the subscriber closed the channel of %q", <-ended))
+			m.health.Failed(context.Cause(m.subscribed))
 		}
 		close(m.out)
 	}()
@@ -185,7 +180,7 @@ func (m *merged) start(returnTopic string) error {
 
 // forward delivers the messages of one of the two subscriptions. When it ends, the other one ends too: a handler
 // without its retries, or with nothing else, must not go unnoticed.
-func (m *merged) forward(in <-chan *message.Message) {
+func (m *merged) forward(topic string, in <-chan *message.Message) {
 	pause := shortestPause
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -210,7 +205,7 @@ func (m *merged) forward(in <-chan *message.Message) {
 			pause = min(2*pause, longestPause)
 		}
 	}
-	m.end()
+	m.end(fmt.Errorf("the subscriber closed the channel of %q", topic))
 }
 
 // deliver delivers a message when there is a place for its call, unless the subscription ends before.
