@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"maps"
 	"sync"
 	"time"
 
@@ -9,9 +10,10 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 )
 
-// unproduced is what a subscription knows of messages whose handler has succeeded and whose produced messages could not
-// be published. The router nacks such a message, and many Pub/Subs deliver it again at once: then it waits, each time
-// longer. While no message succeeds, the places of these calls are kept longer, too: what comes next would fail as well.
+// unproduced is what a subscription knows of messages whose handler has succeeded and whose produced messages could
+// not be published. The router nacks such a message, and many Pub/Subs deliver it again at once: then it waits, each
+// time longer. The place of its call is kept for 1 s, and for longer while no message succeeds: what comes next would
+// fail as well.
 type unproduced struct {
 	calls int // at the same time, at most
 
@@ -19,8 +21,6 @@ type unproduced struct {
 	running map[string]*call // by UUID: the last delivery
 	row     int              // failures since the last success
 	by      map[string]waits // by UUID
-	order   []string         // a ring: those in by, the oldest at next when it is full
-	next    int
 }
 
 // call is a delivery to the handler.
@@ -82,7 +82,7 @@ func (u *unproduced) settle(c *call) {
 	select {
 	case <-c.msg.Acked():
 		c.settled, u.row = true, 0
-		delete(u.by, c.msg.UUID) // its place in the ring stays until it is overwritten
+		delete(u.by, c.msg.UUID)
 	case <-c.msg.Nacked():
 		c.settled, c.pause = true, pauseAfter(u.row/u.calls)
 		u.row++
@@ -96,14 +96,21 @@ func (u *unproduced) note(uuid string) {
 		return
 	}
 	w, known := u.by[uuid]
-	if !known {
-		if len(u.order) < maxUnproduced {
-			u.order = append(u.order, uuid)
-		} else {
-			delete(u.by, u.order[u.next])
-			u.order[u.next] = uuid
-		}
-		u.next = (u.next + 1) % maxUnproduced
+	if !known && len(u.by) == maxUnproduced {
+		u.forget()
 	}
 	u.by[uuid] = waits{w.times + 1, time.Now().Add(pauseAfter(w.times))}
+}
+
+// forget makes room. Another process may have got the messages that have not come back. Where all may still come back,
+// it forgets any one: that one waits shorter.
+func (u *unproduced) forget() {
+	now := time.Now()
+	maps.DeleteFunc(u.by, func(_ string, w waits) bool { return now.Sub(w.until) > maxPause })
+	for uuid := range u.by {
+		if len(u.by) < maxUnproduced {
+			break
+		}
+		delete(u.by, uuid)
+	}
 }
