@@ -76,8 +76,8 @@ func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (
 //
 //	router.AddConsumerHandler(...).AddMiddleware(tiered.Middleware)
 //
-// A success costs no allocation. Where a handler has a Breaker and has produced messages, it costs a goroutine, which
-// waits until the router has published them.
+// A success costs no allocation, or one where a builder made the TieredRetry. Where a handler has a Breaker and has
+// produced messages, it costs a goroutine, which waits until the router has published them.
 func (t *TieredRetry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	seen := &deadlines{}
 	return func(msg *message.Message) ([]*message.Message, error) {

@@ -28,7 +28,7 @@ func (t *TieredRetry) takeToken(in *delivery) {
 	}
 	delete(in.metadata, msgctx.BuilderKey)
 	in.token = own.Token
-	if own.QueueName != nil && msgctx.Queues.Load() && !settled(in.msg) {
+	if own.QueueName != nil && !settled(in.msg) {
 		in.ctx = msgctx.WithQueue(in.ctx, own.QueueName)
 		in.msg.SetContext(in.ctx)
 	}

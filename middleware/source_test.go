@@ -106,8 +106,6 @@ func TestTokenIsTakenOut(t *testing.T) {
 
 // An inbox finds the work queue of a builder's message, which its subscriber does not name.
 func TestQueueOfABuildersMessage(t *testing.T) {
-	msgctx.Queues.Store(true)
-	t.Cleanup(func() { msgctx.Queues.Store(false) })
 	for _, fault := range []error{nil, errDown} {
 		tiered, sent := setup(t, func(c *settings) {
 			c.Source = builder("email")

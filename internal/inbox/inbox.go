@@ -72,7 +72,6 @@ func New(db DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 		return nil, err
 	}
 	config = config.withDefaults()
-	msgctx.Queues.Store(true)
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}

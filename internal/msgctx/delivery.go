@@ -165,10 +165,6 @@ func OriginOf(ctx context.Context) (o Origin, found bool) {
 	return o, found
 }
 
-// Queues states that the retry middleware of a builder names the work queue in the context of a message. It costs an
-// allocation, so it is false until an app has an inbox.
-var Queues atomic.Bool
-
 type queueKey struct{}
 
 // queued is the context of a message of a builder.
