@@ -53,7 +53,8 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 // consume declares the topic and opens a session. What Handler.Declare remembers may be gone: when the queue does not
 // exist, it declares once more. The queue may also have been replaced after it was declared, as by a client that still
 // deletes it, and then has lost its bindings. So after a loss it declares again when it consumes: a queue that is
-// replaced from then on ends the consumer.
+// replaced from then on ends the consumer. Where that fails, consume returns the session with the error, and the caller
+// ends it.
 func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
 		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {
@@ -62,11 +63,12 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 		opened, err := openSession(current, s)
 		if err == nil {
 			if !lostAt.IsZero() {
-				if err := s.subscriber.declare(current, s.topic, time.Now()); err != nil && !opened.lost() {
-					s.logger.Error("Cannot declare again what is consumed", err, nil)
-				}
+				err = s.subscriber.declare(current, s.topic, time.Now())
 			}
-			return opened, nil
+			if opened.lost() { // which has the reason
+				err = nil
+			}
+			return opened, err
 		}
 		var refused *amqp091.Error
 		if attempt > 1 || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {

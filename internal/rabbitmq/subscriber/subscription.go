@@ -256,7 +256,15 @@ func (s *subscription) open(ctx context.Context, current *wire.Connection) (*ses
 	}()
 	select {
 	case r := <-opened:
-		return r.session, r.err
+		if r.err == nil || r.session == nil {
+			return r.session, r.err
+		}
+		s.lost.connection, s.lost.at = current, time.Now() // before it consumes again, it declares what it can
+		s.retiring.Go(func() {
+			r.session.cancel(answerTimeout)
+			s.retire(r.session)
+		})
+		return nil, r.err
 	case <-ctx.Done():
 	}
 	go func() {
