@@ -66,22 +66,24 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 const defaultConcurrency = 16
 
 // checkOptions refuses what only RabbitMQ has.
-func checkOptions(options retry.Options) error {
+func checkOptions(o retry.Options) error {
 	var faults []error
-	if options.Prefetch != 0 {
+	if o.Prefetch != 0 {
 		faults = append(faults, fmt.Errorf("Prefetch is %d: only RabbitMQ has it: remove it; Concurrency bounds the "+
-			"messages in flight", options.Prefetch))
+			"messages in flight", o.Prefetch))
 	}
-	if options.CloseTimeout != 0 {
+	if o.CloseTimeout != 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
-			"subscriber decides when messages in flight end", options.CloseTimeout))
+			"subscriber decides when messages in flight end", o.CloseTimeout))
 	}
-	if options.OrderKey != nil {
+	if o.OrderKey != nil {
 		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it, and set Concurrency to "+
 			"1 where messages must be handled one after the other"))
 	}
-	if options.Policy != nil && options.Policy.TierGroup != "" {
-		faults = append(faults, fmt.Errorf("Policy: TierGroup is %q: only RabbitMQ has it: remove it", options.Policy.TierGroup))
+	if o.Policy != nil {
+		if err := options.Ungrouped(*o.Policy); err != nil {
+			faults = append(faults, fmt.Errorf("Policy: %w", err))
+		}
 	}
 	return errors.Join(faults...)
 }

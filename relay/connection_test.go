@@ -364,7 +364,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 		"2 Options were given":                       {{}, {}},
 		"retry 1: delay 1ns is too short":            {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
 		"MaxHold is -1ns":                            {{Policy: &retry.Policy{MaxHold: -1}}},
-		`TierGroup is "shop": only RabbitMQ has it`:  {{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second}, TierGroup: "shop"}}},
+		`Policy: TierGroup is "shop": only`:          {{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second}, TierGroup: "shop"}}},
 	} {
 		t.Run(want, func(t *testing.T) {
 			c := newApp(t, backoff.Schedule{time.Second})

@@ -33,10 +33,14 @@ func One(given []retry.Options, connection *retry.Policy) (retry.Options, error)
 
 // Relayed returns the faults of a policy on a backend that is not RabbitMQ.
 func Relayed(policy retry.Policy) error {
-	err := policy.Validate()
-	if policy.TierGroup != "" {
-		err = errors.Join(err, fmt.Errorf("TierGroup is %q: only RabbitMQ has it: remove it; here all topics share their "+
-			"tiers, or have none", policy.TierGroup))
+	return errors.Join(policy.Validate(), Ungrouped(policy))
+}
+
+// Ungrouped refuses a policy with a TierGroup, which only RabbitMQ has.
+func Ungrouped(policy retry.Policy) error {
+	if policy.TierGroup == "" {
+		return nil
 	}
-	return err
+	return fmt.Errorf("TierGroup is %q: only RabbitMQ has it: remove it; here all topics share their tiers, or have none",
+		policy.TierGroup)
 }
