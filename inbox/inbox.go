@@ -27,8 +27,8 @@ type Config struct {
 	// handled: at most 1,000 with one message, and once a minute where there are fewer.
 	Retention time.Duration
 
-	// Wait is how long a delivery waits for a transaction: then it has failed. So long it also waits for the end of
-	// another delivery of the same message: then it is snoozed for the shortest tier. The default is 10 seconds.
+	// Wait is how long a delivery waits for a transaction, and for the end of another delivery of the same message. After
+	// the first wait it has failed. After the second it is snoozed for the shortest tier. The default is 10 seconds.
 	Wait time.Duration
 }
 

@@ -29,10 +29,10 @@ type Redriven struct {
 	Times    int           `json:"times"`    // how often
 	Redrives []PastRedrive `json:"redrives"` // the last 8, the newest at the end; at most 1 KiB as JSON
 
-	// Again is the letter of the last redrive that had Redrive.Again, also where Redrives does not have it any more: how
-	// often it was redriven with that redrive, "@", and its FailedAt. An Inbox of package inbox takes the message for
-	// another one than before that redrive. A letter that is redriven twice, because the first redrive was killed
-	// before it removed the letter, has the same Again both times.
+	// Again identifies the letter of the last redrive that had Redrive.Again, also where Redrives does not have it any
+	// more: how often it was redriven with that redrive, "@", and its FailedAt. An Inbox of package inbox takes the
+	// message for another one than before that redrive. A letter that is redriven twice, because the first redrive was
+	// killed before it removed the letter, has the same Again both times. ReadRedriven cuts it to 128 bytes.
 	Again string `json:"again,omitzero"`
 }
 
