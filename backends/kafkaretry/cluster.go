@@ -26,13 +26,14 @@ type cluster struct {
 
 	unswept atomic.Bool // that Kafka deletes no settled messages was logged
 
-	answering  sync.Mutex
-	answer     error // whether the cluster answered last
-	answeredAt time.Time
+	looking  sync.Mutex
+	silence  error // why the cluster did not answer the last look; nil: it did
+	lookedAt time.Time
+	known    []string // addresses of brokers, from the last answer
 
-	mu     sync.Mutex
+	closed atomic.Bool
+	mu     sync.Mutex          // held while the cluster is asked
 	admin  sarama.ClusterAdmin // nil: there is no client yet, or the last one has failed
-	closed bool
 }
 
 var errClosed = fmt.Errorf("the connection to Kafka is closed: %w", retry.ErrClosed)
@@ -52,10 +53,10 @@ func newCluster(config Config, logger watermill.LoggerAdapter) *cluster {
 func (c *cluster) ask(do func(sarama.ClusterAdmin) error) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
-		return errClosed
-	}
 	for range 2 {
+		if c.closed.Load() {
+			return errClosed
+		}
 		used := c.admin != nil
 		if !used {
 			if c.admin, err = sarama.NewClusterAdmin(c.config.Brokers, c.config.consumer()); err != nil {
@@ -82,15 +83,17 @@ func answered(err error) bool {
 	return errors.As(err, &answer) || errors.As(err, &refused)
 }
 
-func (c *cluster) close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed = true; c.admin == nil {
-		return nil
-	}
-	admin := c.admin
-	c.admin = nil
-	return admin.Close()
+// close does not wait for what asks the cluster: brokers that drop packets keep that for minutes.
+func (c *cluster) close() {
+	c.closed.Store(true)
+	go func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.admin != nil {
+			_ = c.admin.Close() // its connections end later anyway
+			c.admin = nil
+		}
+	}()
 }
 
 // partitions returns how many partitions a topic has: 0 where it does not exist, or has one without a leader.

@@ -63,7 +63,10 @@ func (p publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.stock.Publish(topic, messages...)
 }
 
-func (p publisher) Close() error { return errors.Join(p.stock.Close(), p.cluster.close()) }
+func (p publisher) Close() error {
+	p.cluster.close()
+	return p.stock.Close()
+}
 
 // String is the name in logs and metrics.
 func (publisher) String() string { return "kafka.Publisher" }

@@ -71,7 +71,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		}()
 		return r.out, nil
 	}
-	claims := &claims{sweeper: sweeper, stop: ctx.Done(), member: s.cluster.member(ctx)}
+	claims := &claims{sweeper: sweeper, stop: ctx.Done(), member: s.cluster.member(ctx, topic)}
 	own, end := context.WithCancel(context.WithoutCancel(ctx))
 	in, stock, err := s.join(own, topic, claims)
 	if err != nil {

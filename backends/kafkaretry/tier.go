@@ -44,7 +44,7 @@ func (c *cluster) readTier(ctx context.Context, topic string, s *sweeper) (*tier
 		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", c.config.Brokers, err)
 	}
 	r := &tierReader{
-		sweeper: s, member: c.member(ctx), out: make(chan *message.Message), done: make(chan struct{}),
+		sweeper: s, member: c.member(ctx, topic), out: make(chan *message.Message), done: make(chan struct{}),
 	}
 	ctx, r.end = context.WithCancel(ctx)
 	fields := watermill.LogFields{"topic": topic}
