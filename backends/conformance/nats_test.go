@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -499,6 +500,78 @@ func TestNATSForeignMessagesOnATier(t *testing.T) {
 	}
 	assert.Equal(t, map[retry.DeadReason]int{relay.DeadReasonForeign: 3, "": 1}, reasons, "one has no room for a record")
 	require.NoError(t, store.Close())
+}
+
+// leaving is a dialer of a connection whose network drops packets when a message that waits is published.
+type leaving struct {
+	once sync.Once
+	left chan struct{}
+}
+
+func (l *leaving) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address)
+	return leavingConn{conn, l}, err
+}
+
+type leavingConn struct {
+	net.Conn
+	of *leaving
+}
+
+func (c leavingConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("PUB retry.wait.")) {
+		c.of.once.Do(func() { close(c.of.left) })
+	}
+	select {
+	case <-c.of.left:
+		return len(b), nil
+	default:
+		return c.Conn.Write(b)
+	}
+}
+
+// TestNATSCloseWhereTheNetworkDropsPackets: a tier with many messages is being emptied. One publish is waited for.
+func TestNATSCloseWhereTheNetworkDropsPackets(t *testing.T) {
+	t.Parallel()
+	n := startNATS(t)
+	runNATS(t, n.config(time.Minute), func(*message.Message) error { return nil }).stop()
+	js := n.jetStream()
+	now := time.Now()
+	for i := range 64 {
+		msg := message.NewMessage(fmt.Sprint(i), nil)
+		retry.Record{
+			Failures: 1, FirstFailedAt: now, LastFailedAt: now, DueAt: now.Add(time.Hour), Topic: "orders", Handler: "bill",
+		}.Write(msg.Metadata)
+		header := nats.Header{"_watermill_message_uuid": {msg.UUID}, recordkey.ReturnTo: {"billing.orders"}}
+		for key, value := range msg.Metadata {
+			header[key] = []string{value}
+		}
+		_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "retry.7s", Header: header})
+		require.NoError(t, err)
+	}
+	dialer := &leaving{left: make(chan struct{})}
+	conn, err := nats.Connect(n.server.ClientURL(), nats.MaxReconnects(-1), nats.SetCustomDialer(dialer))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	logs := watermill.NewCaptureLogger()
+	retries, err := natsretry.Connect(natsretry.Config{
+		Conn: conn, Group: "billing", Policy: retry.Policy{Schedule: backoff.Schedule{time.Minute}},
+	}, logs)
+	require.NoError(t, err)
+	select {
+	case <-dialer.left:
+	case <-time.After(patience):
+		require.Fail(t, "no message is forwarded")
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- retries.Close() }()
+	select {
+	case err := <-closed:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		require.Fail(t, "Close waits for more than one publish")
+	}
+	assert.LessOrEqual(t, len(logs.Captured()[watermill.ErrorLogLevel]), 1)
 }
 
 // deadOnNATS returns a server with dead letters of the group billing and the topic orders.

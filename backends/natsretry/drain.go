@@ -166,18 +166,34 @@ func (d *drains) drain(tier time.Duration) {
 			}
 			continue
 		}
-		failed := 0
-		for _, one := range taken {
-			if err = d.forward(q, one); err != nil { // its lease ends, and then it comes again
-				failed++
-				d.logger.Error("Cannot forward a message of a tier, trying again", err,
-					fields.Add(watermill.LogFields{"message_uuid": one.Message.UUID}))
-			}
-		}
-		if failed == len(taken) {
+		if !d.forwardAll(q, taken, fields) {
 			pause(d.ctx, drainPause)
 		}
 	}
+}
+
+// forwardAll reports whether it forwards some messages. What it does not forward comes again when its lease ends. It
+// does not try those behind an error that can be the server's: each would wait for the timeout of a publish.
+func (d *drains) forwardAll(q *queue, taken []*inflight.Taken, fields watermill.LogFields) bool {
+	forwarded := 0
+	for i, one := range taken {
+		if d.ctx.Err() != nil {
+			q.nak(taken[i:])
+			break
+		}
+		err := d.forward(q, one)
+		if err == nil {
+			forwarded++
+			continue
+		}
+		d.logger.Error("Cannot forward a message of a tier, trying again", err,
+			fields.Add(watermill.LogFields{"message_uuid": one.Message.UUID}))
+		if unpublished.KindOf(err) != unpublished.TooLarge {
+			q.nak(taken[i+1:])
+			return false
+		}
+	}
+	return forwarded > 0
 }
 
 // forward publishes a message of a tier to its return topic, and acknowledges it.
