@@ -3,6 +3,7 @@ package natsretry
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -10,6 +11,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
+
+var errAway = errors.New("the connection to NATS is lost")
 
 // links tells all queues of a process that the connection was lost and is there again.
 type links struct {
@@ -54,12 +57,26 @@ func (l *links) read(ctx context.Context) {
 	}
 }
 
-// fault returns why there is no connection.
-func (l *links) fault() error {
-	if l.conn.IsConnected() {
-		return nil
+// answered records in the subscription of a context that its topic can be read. An answer can be read after the
+// connection was lost.
+func (l *links) answered(ctx context.Context) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fault() == nil {
+		subscriptions.Read(ctx, nil)
 	}
-	return fmt.Errorf("the connection to NATS is lost: %w", cmp.Or(l.conn.LastError(), error(nats.ErrDisconnected)))
+}
+
+// fault returns why there is no connection. Before the connection is closed, its last error can be of something else.
+func (l *links) fault() error {
+	switch {
+	case l.conn.IsConnected():
+		return nil
+	case l.conn.IsClosed():
+		return fmt.Errorf("the connection to NATS is closed: %w", cmp.Or(l.conn.LastError(), nats.ErrConnectionClosed))
+	default:
+		return errAway
+	}
 }
 
 func (l *links) changed() {
@@ -75,15 +92,15 @@ func (l *links) changed() {
 // reconnects shows what was missed.
 func (l *links) watch() {
 	defer close(l.ended)
-	seen, wasDown := l.conn.Stats().Reconnects, false
+	seen, last := l.conn.Stats().Reconnects, error(nil)
 	for {
 		events := l.conn.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
 		if now := l.conn.Stats().Reconnects; now != seen {
 			seen = now
 			l.replaced()
 		}
-		if down := l.fault() != nil; down != wasDown {
-			wasDown = down
+		if fault := l.fault(); fmt.Sprint(fault) != fmt.Sprint(last) {
+			last = fault
 			l.changed()
 		}
 		select {

@@ -113,7 +113,7 @@ func (q *queue) begin(ctx context.Context, n int) error {
 		if err != nil {
 			return err
 		}
-		subscriptions.Read(ctx, nil)
+		q.links.answered(ctx)
 		q.next = "$JS.API.CONSUMER.MSG.NEXT." + stream + "." + durable
 	}
 	if q.sub != nil && q.sub.IsValid() {
@@ -184,7 +184,7 @@ func (q *queue) lost() error {
 // receive reads a message or what the server says about a request.
 func (q *queue) receive(ctx context.Context, raw *nats.Msg) error {
 	if !strings.HasPrefix(raw.Subject, q.inbox+".") {
-		subscriptions.Read(ctx, nil)
+		q.links.answered(ctx)
 		q.came = append(q.came, raw)
 		q.asked = max(0, q.asked-1)
 		q.crowd = 0
@@ -197,7 +197,7 @@ func (q *queue) receive(ctx context.Context, raw *nats.Msg) error {
 	q.asked = 0
 	status, description := raw.Header.Get("Status"), raw.Header.Get("Description")
 	if status == "408" || status == "404" {
-		subscriptions.Read(ctx, nil)
+		q.links.answered(ctx)
 	}
 	switch {
 	case status == "408" && description == "Requests Pending":
