@@ -124,7 +124,7 @@ type source struct {
 
 func newSource(w *waiting, logger watermill.LoggerAdapter) *source {
 	s := &source{waiting: w, moving: make(chan struct{}, 2), topics: map[string]*appTopic{}}
-	s.watch = inflight.NewWatch(s, lookInterval, logger)
+	s.watch = inflight.NewWatch(context.Background(), s, lookInterval, logger)
 	return s
 }
 

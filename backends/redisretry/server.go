@@ -67,7 +67,7 @@ func (s *server) close() {
 	hubs, watches := s.hubs, slices.Collect(maps.Values(s.watches))
 	s.hubs = map[hubKey]*hub{}
 	s.mu.Unlock()
-	for _, w := range watches {
+	for _, w := range watches { // their looks end at the same time, because the context has
 		w.Close()
 	}
 	for _, h := range hubs {

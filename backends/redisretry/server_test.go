@@ -1,7 +1,13 @@
 package redisretry
 
 import (
+	"context"
+	"fmt"
+	"io"
+	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -9,6 +15,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/inflight"
 )
 
 // The keys of a return topic have one hash tag, and begin with the prefix, for the key patterns of an ACL.
@@ -27,6 +36,43 @@ func TestTheKeysOfAReturnTopicAreInOneSlot(t *testing.T) {
 		assert.Equal(t, tag(keys[0]), tag(key))
 		assert.True(t, strings.HasPrefix(key, "shop.retries."), key)
 	}
+}
+
+// The looks at all hash tags of a cluster whose nodes do not answer end together, and close waits for them.
+func TestCloseWhereNoNodeAnswers(t *testing.T) {
+	t.Parallel()
+	var dialed atomic.Int64
+	silent := func(context.Context, string, string) (net.Conn, error) {
+		dialed.Add(1)
+		own, other := net.Pipe()
+		t.Cleanup(func() { assert.NoError(t, other.Close()) })
+		go func() { _, _ = io.Copy(io.Discard, other) }()
+		return own, nil
+	}
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: []string{"redis:6379"}, Dialer: silent, PoolSize: 2 * slots, DialTimeout: commandTimeout,
+		ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			return []redis.ClusterSlot{{Start: 0, End: 16383, Nodes: []redis.ClusterNode{{Addr: "redis:6379"}}}}, nil
+		},
+	})
+	t.Cleanup(func() { assert.NoError(t, client.Close()) })
+	s := newServer(Config{Client: client}, nil)
+	var readers sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := 0; len(s.watches) < slots; i++ {
+		time.Sleep(50 * time.Millisecond) // the looks end at different times
+		name := fmt.Sprint("orders-", i)
+		alarm := s.watchOf(name).Alarm(name)
+		none := func(bool) ([]*inflight.Taken, time.Duration, error) { return nil, -1, nil }
+		readers.Go(func() { _, _ = alarm.Take(ctx, 1, none) })
+	}
+	require.Eventually(t, func() bool { return dialed.Load() >= slots }, 10*commandTimeout, time.Millisecond)
+	began := time.Now()
+	s.close()
+	t.Log("close took", time.Since(began))
+	assert.Less(t, time.Since(began), 2*commandTimeout)
+	cancel()
+	readers.Wait()
 }
 
 // A delay that cannot be read is none: the message is due at once.

@@ -22,7 +22,7 @@ func (s *server) watchOf(name string) *inflight.Watch {
 	defer s.mu.Unlock()
 	w := s.watches[tag]
 	if w == nil {
-		w = inflight.NewWatch(s, lookPause, s.logger)
+		w = inflight.NewWatch(s.ctx, s, lookPause, s.logger)
 		s.watches[tag] = w
 	}
 	return w

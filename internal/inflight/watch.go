@@ -28,7 +28,7 @@ type Watch struct {
 	server   Server
 	interval time.Duration
 	logger   watermill.LoggerAdapter
-	ctx      context.Context // ends with Close
+	ctx      context.Context // ends with Close, or before
 	cancel   context.CancelFunc
 	ended    sync.WaitGroup
 	began    time.Time     // of the grid
@@ -39,13 +39,13 @@ type Watch struct {
 	running bool
 }
 
-// NewWatch returns a watch that looks once in each interval.
-func NewWatch(server Server, interval time.Duration, logger watermill.LoggerAdapter) *Watch {
+// NewWatch returns a watch that looks once in each interval, until the context ends.
+func NewWatch(ctx context.Context, server Server, interval time.Duration, logger watermill.LoggerAdapter) *Watch {
 	w := &Watch{
 		server: server, interval: interval, logger: logger, began: time.Now(), waits: make(chan struct{}, 1),
 		alarms: map[string][]*Alarm{},
 	}
-	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.ctx, w.cancel = context.WithCancel(ctx)
 	return w
 }
 

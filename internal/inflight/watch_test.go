@@ -31,7 +31,7 @@ type shelf struct {
 
 func newShelf() *shelf {
 	s := &shelf{due: map[string][]time.Time{}}
-	s.watch = inflight.NewWatch(s, lookPause, watermill.NopLogger{})
+	s.watch = inflight.NewWatch(context.Background(), s, lookPause, watermill.NopLogger{})
 	return s
 }
 
@@ -230,6 +230,23 @@ func TestReadersShareATopic(t *testing.T) {
 		time.Sleep(time.Second)
 		s.put("a", 6, time.Second)
 		all.Wait()
+		s.watch.Close()
+	})
+}
+
+// A reader that begins to wait after the end of the watch does not begin its looks again.
+func TestWatchThatHasEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf()
+		ended, end := context.WithCancel(t.Context())
+		end()
+		s.watch = inflight.NewWatch(ended, s, lookPause, watermill.NopLogger{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		take, _ := s.reader(ctx, "a")
+		_, err := take(16)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Zero(t, s.looked())
 		s.watch.Close()
 	})
 }
