@@ -1,6 +1,7 @@
 package postgresretry
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -118,8 +119,9 @@ type source struct {
 	moving  chan struct{} // has one for each statement that moves
 	dues    time.Time     // when Look has last read due times; of Look only
 
-	mu     sync.Mutex
-	topics map[string]*appTopic // by name
+	mu      sync.Mutex
+	topics  map[string]*appTopic // by name
+	unmoved error                // of the statement that has moved last; nil: it did not fail
 }
 
 func newSource(w *waiting, logger watermill.LoggerAdapter) *source {
@@ -197,17 +199,18 @@ func (s *source) lookAtApps(ctx context.Context, apps []*appTopic, found map[str
 	return rows.Err()
 }
 
-// read takes messages of a topic of the app, and returns the time until it is read again.
-func (s *source) read(a *appTopic, n int, looked bool) ([]*inflight.Taken, time.Duration, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), statementTimeout)
-	defer cancel()
-	select {
-	case s.moving <- struct{}{}:
-	case <-ctx.Done():
-		return nil, 0, ctx.Err()
+// read takes messages of a topic of the app, and returns the time until it is read again. The context ends only the wait
+// for the statements of other topics.
+func (s *source) read(
+	ctx context.Context, a *appTopic, n int, looked bool,
+) ([]*inflight.Taken, time.Duration, error) {
+	if err := s.place(ctx); err != nil {
+		return nil, 0, err
 	}
-	taken, err := s.move(ctx, a, n)
-	<-s.moving
+	within, cancel := context.WithTimeout(context.Background(), statementTimeout)
+	taken, err := s.move(within, a, n)
+	cancel()
+	s.leave(err)
 	if looked || len(taken) > 0 {
 		a.changed = time.Now()
 	}
@@ -218,6 +221,28 @@ func (s *source) read(a *appTopic, n int, looked bool) ([]*inflight.Taken, time.
 	topics := len(s.topics)
 	s.mu.Unlock()
 	return taken, a.pause(time.Since(a.changed), topics), err
+}
+
+// place waits until few statements move messages. Its error has that of the statement that has ended last: a server that
+// does not answer keeps the places, and that is why a topic cannot be read.
+func (s *source) place(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	select {
+	case s.moving <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Errorf("the statements of other topics have not ended: %w", cmp.Or(s.unmoved, ctx.Err()))
+}
+
+func (s *source) leave(err error) {
+	s.mu.Lock()
+	s.unmoved = err
+	s.mu.Unlock()
+	<-s.moving
 }
 
 // pause returns the time until the topic is read without a reason.

@@ -1,10 +1,14 @@
 package postgresretry
 
 import (
+	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A topic is read often after something was published to it, and then more and more seldom. The reads of a process do
@@ -27,4 +31,27 @@ func TestPauseOfAnAppTopic(t *testing.T) {
 	a.blind.Store(true)
 	assert.InDelta(t, 10, reads(time.Hour, time.Hour+time.Second, 1), 1)
 	assert.InDelta(t, 10, reads(time.Hour, time.Hour+100*time.Second, 100), 1)
+}
+
+// A topic that waits for the statements of others is not read for their reason. The end of its subscription ends the wait.
+func TestReadThatWaitsForOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		errDown := errors.New("no route to host")
+		s := newSource(nil, nil)
+		require.NoError(t, s.place(t.Context()))
+		s.leave(errDown)
+		for range cap(s.moving) {
+			require.NoError(t, s.place(t.Context()))
+		}
+		began := time.Now()
+		_, _, err := s.read(t.Context(), &appTopic{}, 1, false)
+		require.ErrorIs(t, err, errDown)
+		assert.Equal(t, statementTimeout, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, _, err = s.read(ctx, &appTopic{}, 1, false)
+		require.Error(t, err)
+		assert.Equal(t, statementTimeout+time.Second, time.Since(began))
+	})
 }

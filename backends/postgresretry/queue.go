@@ -22,7 +22,7 @@ var _ inflight.Queue = queue{}
 func (q queue) Take(ctx context.Context, n int) ([]*inflight.Taken, error) {
 	return q.alarm.Take(ctx, n, func(looked bool) ([]*inflight.Taken, time.Duration, error) {
 		if q.app != nil {
-			return q.read(q.app, n, looked)
+			return q.read(ctx, q.app, n, looked)
 		}
 		return q.waiting.take(q.returnTopic, n)
 	})

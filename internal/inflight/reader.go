@@ -100,7 +100,9 @@ func (r *Reader) read(ctx context.Context, out chan<- *message.Message) {
 		}
 		if err != nil && ctx.Err() == nil {
 			subscriptions.Read(ctx, err)
-			r.Logger.Error("Cannot read a topic, trying again", err, r.fields())
+			if failures == 0 { // in an outage, each topic of the process fails all the time
+				r.Logger.Error("Cannot read a topic, trying again", err, r.fields())
+			}
 			sleep(ctx, pause(failures))
 			failures++
 		} else if err == nil {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -276,6 +277,26 @@ func TestServerThatDoesNotAnswer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An outage has one line in the log for each topic, and so has the next one.
+func TestLogOfATopicThatCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := watermill.NewCaptureLogger()
+		q := newTopic(2)
+		r := inflight.NewReader(inflight.Config{Queue: q, Name: "orders", Concurrency: 1, Lease: lease, Logger: logs})
+		q.broken("take", errDown)
+		out := r.Subscribe(t.Context())
+		for outage := range 2 {
+			time.Sleep(time.Minute)
+			assert.Len(t, logs.Captured()[watermill.ErrorLogLevel], outage+1)
+			q.broken("take", nil)
+			msg := <-out
+			q.broken("take", errDown)
+			msg.Ack()
+		}
+		require.NoError(t, r.Close())
+	})
 }
 
 // The context of a message ends when its lease is lost, and a nack then takes it from no other reader.

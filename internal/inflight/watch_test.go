@@ -40,13 +40,16 @@ func (s *shelf) Look(_ context.Context, topics []string) (map[string]time.Durati
 	defer s.mu.Unlock()
 	s.looks++
 	s.most = max(s.most, len(topics))
+	if s.err != nil {
+		return nil, s.err
+	}
 	found := map[string]time.Duration{}
 	for _, topic := range topics {
 		if due := s.due[topic]; len(due) > 0 {
 			found[topic] = time.Until(due[0])
 		}
 	}
-	return found, s.err
+	return found, nil
 }
 
 func (s *shelf) put(topic string, n int, in time.Duration) {
@@ -230,6 +233,26 @@ func TestReadersShareATopic(t *testing.T) {
 		time.Sleep(time.Second)
 		s.put("a", 6, time.Second)
 		all.Wait()
+		s.watch.Close()
+	})
+}
+
+// Where only the looks fail, as without the permission to see other topics, a message that another process has put is
+// taken nevertheless.
+func TestMessagesAreTakenWhileLooksFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShelf()
+		s.err = errDown
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		take, takes := s.reader(ctx, "a")
+		time.AfterFunc(time.Minute, func() { s.put("a", 1, 0) })
+		began := time.Now()
+		n, err := take(16)
+		require.NoError(t, err)
+		assert.Equal(t, 1, n)
+		assert.LessOrEqual(t, time.Since(began), time.Minute+5*time.Second)
+		assert.LessOrEqual(t, takes.Load(), int64(40))
 		s.watch.Close()
 	})
 }
