@@ -21,6 +21,8 @@ type sweeper struct {
 	cluster *cluster
 	topic   string
 
+	sweeping sync.Mutex // held while Kafka deletes
+
 	mu      sync.Mutex
 	settled map[int32]int64 // by partition: the offset after that of the last message
 }
@@ -36,8 +38,11 @@ func (s *sweeper) add(partition int32, next int64) {
 	s.settled[partition] = max(s.settled[partition], next)
 }
 
-// sweep deletes what is settled. A group whose offset was not committed yet then begins after it.
+// sweep deletes what is settled, and returns after another sweep that has begun before: Close ends the client after
+// that. A group whose offset was not committed yet then begins after what is deleted.
 func (s *sweeper) sweep() {
+	s.sweeping.Lock()
+	defer s.sweeping.Unlock()
 	s.mu.Lock()
 	settled := maps.Clone(s.settled)
 	clear(s.settled)
