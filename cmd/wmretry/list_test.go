@@ -155,6 +155,7 @@ func TestHostileLetters(t *testing.T) {
 		{"dead", "list", q.work}, {"dead", "list", q.work, "--json"}, {"dead", "list", q.work, "--group"}, {"dead", "list", q.work, "--group", "--json"},
 		{"dead", "show", q.work, shown}, {"dead", "show", q.work, shown, "--json"},
 		{"dead", "redrive", q.work, "--ids", shown, "--dry-run"}, {"dead", "redrive", q.work, "--note", hostile[:8], "--dry-run"},
+		{"dead", "export", q.work, "-o", "-"},
 	} {
 		r := run(t, 0, args...)
 		assert.NotRegexp(t, escape, r.stdout+r.stderr, args)

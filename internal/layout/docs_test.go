@@ -216,7 +216,7 @@ func makeTargets(text string) (targets []string) {
 // TestDocsLinksResolve: each link leads to a file, and an anchor to a heading of that file.
 func TestDocsLinksResolve(t *testing.T) {
 	t.Parallel()
-	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", "CHANGELOG.md") {
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".github/SECURITY.md", ".github/CODE_OF_CONDUCT.md") {
 		for _, target := range links(d.text) {
 			file, anchor, anchored := strings.Cut(target, "#")
 			path := d.path
@@ -288,7 +288,7 @@ func TestDocsPagesAreLinked(t *testing.T) {
 
 func TestDocsArePlain(t *testing.T) {
 	t.Parallel()
-	for _, d := range documents(t, "README.md", "CONTRIBUTING.md") {
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", ".github/SECURITY.md", ".github/CODE_OF_CONDUCT.md") {
 		for _, fault := range plainFaults(d.text) {
 			t.Errorf("%s: %s", d.path, fault)
 		}
@@ -356,7 +356,7 @@ func TestGlossaryWordsAreUsed(t *testing.T) {
 func TestDocsCiteTestsThatExist(t *testing.T) {
 	t.Parallel()
 	tests := sources(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
-	for _, d := range documents(t, "README.md", "CONTRIBUTING.md") {
+	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", ".github/SECURITY.md") {
 		for _, name := range testName.FindAllStringSubmatch(d.text, -1) {
 			if !strings.Contains(tests, "\nfunc "+name[1]+"(") {
 				t.Errorf("%s cites %s: there is no such test", d.path, name[1])

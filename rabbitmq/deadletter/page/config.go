@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,9 +41,9 @@ type Config struct {
 	// By returns who redrives, for the history of each letter. The default is user@host of this process.
 	By func(*http.Request) string
 
-	// Hosts are the names and addresses, without a port, that the Host header of a request may have: others get
-	// status 403. A page that only this host may see needs it, because a foreign page can give its own name the
-	// address 127.0.0.1 (DNS rebinding): see LoopbackHosts. The default is no limit.
+	// Hosts are the names, without a port, that the Host header of a request may have: others get status 403. IP
+	// addresses may always be there. A page without a login of its own needs it, because a foreign page can give its
+	// own name the address of this one (DNS rebinding): see LoopbackHosts. The default is no limit.
 	Hosts []string
 
 	// Redact are the values to replace in a letter that is downloaded as a test: see letters.GoTestConfig. The page
@@ -109,6 +110,12 @@ func (c Config) withDefaults() Config {
 		c.By = func(*http.Request) string { return "" }
 	}
 	return c
+}
+
+// answersTo reports whether a request may have a host name. No foreign page has an IP address of this host as its name.
+func (c Config) answersTo(name string) bool {
+	return len(c.Hosts) == 0 || net.ParseIP(name) != nil ||
+		slices.ContainsFunc(c.Hosts, func(host string) bool { return strings.ToLower(host) == name })
 }
 
 // hostname returns the host of a Host header, in lower case, without the port and the brackets of an IPv6 address.

@@ -8,8 +8,6 @@ import (
 	"html/template"
 	"net/http"
 	"path"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -86,9 +84,10 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	if len(p.config.Hosts) > 0 && !slices.ContainsFunc(p.config.Hosts,
-		func(host string) bool { return strings.ToLower(host) == hostname(r.Host) }) {
-		http.Error(w, "This page does not answer to this host name.", http.StatusForbidden)
+	header.Set("X-Frame-Options", "DENY") // browsers that do not know frame-ancestors
+	if !p.config.answersTo(hostname(r.Host)) {
+		http.Error(w, "This page does not answer to this host name. Use its IP address, or permit the name: "+
+			"Config.Hosts, or wmretry ui --host.", http.StatusForbidden)
 		return
 	}
 	p.handler.ServeHTTP(w, r)

@@ -53,13 +53,13 @@ func TestForeignPagesAreRefused(t *testing.T) {
 	assert.Equal(t, http.StatusOK, s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}).Code, "its own page")
 }
 
-// TestForeignHostsAreRefused: a page whose name leads to 127.0.0.1 must not read this one.
+// TestForeignHostsAreRefused: a page whose name leads to an address of this host must not read this one.
 func TestForeignHostsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) { c.Hosts = page.LoopbackHosts() })
 	for host, want := range map[string]int{
-		"localhost": 200, "localhost:8080": 200, "LOCALHOST:1": 200, "127.0.0.1:8080": 200, "[::1]:8080": 200, "[::1]": 200,
-		"evil.example": 403, "evil.example:8080": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example:8080": 403, "": 403, "10.0.0.1": 403,
+		"localhost": 200, "localhost:8080": 200, "LOCALHOST:1": 200, "127.0.0.1:8080": 200, "[::1]:8080": 200, "[::1]": 200, "10.0.0.1": 200,
+		"evil.example": 403, "evil.example:8080": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example:8080": 403, "": 403, "10.0.0.1.evil.example": 403,
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Host = host
@@ -83,6 +83,9 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 		header := answer.Header()
 		assert.Equal(t, "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "+
 			"frame-ancestors 'none'; base-uri 'none'", header.Get("Content-Security-Policy"), address)
+		assert.Equal(t, "DENY", header.Get("X-Frame-Options"), address)
+		assert.Empty(t, header.Values("Set-Cookie"), "%s: there is no session", address)
+		assert.Empty(t, header.Values("Access-Control-Allow-Origin"), address)
 		assert.Equal(t, "nosniff", header.Get("X-Content-Type-Options"), address)
 		assert.Equal(t, "same-origin", header.Get("Referrer-Policy"), address)
 		assert.Equal(t, "no-store", header.Get("Cache-Control"), address)

@@ -235,6 +235,9 @@ func (e *env) unreachable(address string, err error) error {
 
 var userinfo = regexp.MustCompile(`://([^/@\s:]*):[^\s]*@`)
 
+// printable returns a text of several lines for a terminal. It can have texts of the broker, and passwords.
+func (e *env) printable(s string) string { return safeLines(e.scrub(s)) }
+
 // scrub removes passwords from a text.
 func (e *env) scrub(s string) string {
 	s = userinfo.ReplaceAllString(s, "://$1:***@")

@@ -74,6 +74,9 @@ func (e *env) completeQueue(c *cobra.Command, _ []string, _ string) ([]string, c
 	names, _ := e.queueNames()
 	asIs := c.Flag("as-is")
 	for _, name := range names {
+		if !completable(name) {
+			continue
+		}
 		work, dead := strings.CutSuffix(name, deadletter.QueueOf(""))
 		switch {
 		case asIs != nil && asIs.Changed:
@@ -83,6 +86,12 @@ func (e *env) completeQueue(c *cobra.Command, _ []string, _ string) ([]string, c
 		}
 	}
 	return completed, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completable reports whether the scripts of the shells take a name of the broker for a name only. They print what
+// follows the prefix of cobra's active help as it is, and read a line feed and a tab as the end of a name.
+func completable(name string) bool {
+	return safe(name) == name && !strings.HasPrefix(name, "_activeHelp_")
 }
 
 // queueNames lists the queues of the virtual host, sorted.

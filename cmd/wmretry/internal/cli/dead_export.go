@@ -55,7 +55,7 @@ func (l *letterCommand) export(
 	start := time.Now()
 	n := 0
 	err := l.withStore(ctx, func(store *deadletter.Store) error {
-		out, summary := l.stdout, l.stderr
+		out, summary := io.Writer(jsonLines{l.stdout}), l.stderr
 		if to != standard {
 			file, err := newFile(to)
 			if err != nil {
@@ -92,6 +92,16 @@ func (l *letterCommand) export(
 		return nothing(queue, f)
 	}
 	return err
+}
+
+// jsonLines writes whole lines of JSON without what could change a terminal. JSON reads them as the same values.
+type jsonLines struct{ to io.Writer }
+
+func (w jsonLines) Write(lines []byte) (int, error) {
+	if _, err := io.WriteString(w.to, escapeJSON(string(lines))); err != nil {
+		return 0, err
+	}
+	return len(lines), nil
 }
 
 func newImportCommand(l *letterCommand) *cobra.Command {

@@ -122,11 +122,11 @@ func (e *env) logger() watermill.LoggerAdapter {
 	return watermill.NewStdLoggerWithOut(scrubbed{e}, true, false)
 }
 
-// scrubbed is stderr without passwords.
+// scrubbed is stderr without passwords, and without what could change the terminal.
 type scrubbed struct{ e *env }
 
 func (s scrubbed) Write(line []byte) (int, error) {
-	_, err := io.WriteString(s.e.stderr, s.e.scrub(string(line)))
+	_, err := io.WriteString(s.e.stderr, s.e.printable(string(line)))
 	return len(line), err
 }
 

@@ -83,8 +83,8 @@ func (e *env) printPermissions(wanted []drift.Wanted) error {
 		if r.tag != "" {
 			_, _ = fmt.Fprintf(&s, "rabbitmqctl set_user_tags %s %s\n", r.name, r.tag)
 		}
-		_, _ = fmt.Fprintf(&s, "rabbitmqctl set_permissions -p %s %s %s %s %s\n\n", quoted(vhost), r.name,
-			quoted(r.configure), quoted(r.write), quoted(r.read))
+		_, _ = fmt.Fprintf(&s, "rabbitmqctl set_permissions -p %s %s %s %s %s\n\n", safe(quoted(vhost)), r.name,
+			safe(quoted(r.configure)), safe(quoted(r.write)), safe(quoted(r.read)))
 	}
 	_, err := io.WriteString(e.stdout, strings.TrimSuffix(s.String(), "\n"))
 	return err

@@ -43,10 +43,10 @@ func run(interrupted context.Context, e *env, args []string) int {
 	case !started:
 		code = codeUsage
 		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has "+
-			"--help with examples.\n", e.scrub(err.Error()))
+			"--help with examples.\n", e.printable(err.Error()))
 	default:
 		if text := err.Error(); text != "" {
-			_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n", e.scrub(text))
+			_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n", e.printable(text))
 		}
 	}
 	return code

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,8 +33,9 @@ func newUICommand(e *env) *cobra.Command {
 cause, and shows the failure record of each letter. With --allow-write it redrives and discards them, too. QUEUE
 limits the page to these work queues. The page needs the management API.
 
-The page has no login. It listens on a loopback address, which only this machine can reach. For another machine use a
-tunnel, such as ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and --host.
+The page has no login. It listens on a loopback address, which only this machine can reach, with all of its users and
+programs. For another machine use a tunnel, such as ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and
+--host. A browser calls the page by an IP address, by localhost, or by a name of --host.
 
 Ctrl-C stops the server. It also stops redrives and discards, after the letters in flight, and prints their
 summaries.`,
@@ -80,7 +80,7 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	defer store.Close()
 	shown, err := page.New(page.Config{
 		Store: store, Status: func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, works...) },
-		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: f.hostNames(local), Redact: rules,
+		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: append(page.LoopbackHosts(), f.hosts...), Redact: rules,
 		Logger: e.logger(),
 	})
 	if err != nil {
@@ -137,17 +137,4 @@ func isLoopback(listen string) (bool, error) {
 	}
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback(), nil
-}
-
-// hostNames returns the names that a request may have. A page for other machines without --host answers to all names.
-func (f uiFlags) hostNames(local bool) []string {
-	if !local && len(f.hosts) == 0 {
-		return nil
-	}
-	names := append(page.LoopbackHosts(), f.hosts...)
-	if host, _, err := net.SplitHostPort(f.listen); err == nil && net.ParseIP(host) != nil &&
-		!slices.Contains(names, host) {
-		names = append(names, host)
-	}
-	return names
 }
