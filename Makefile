@@ -66,7 +66,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover screenshots broker-up broker-down
+.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
 .PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
 
 help:
@@ -165,7 +165,14 @@ cover: devbroker ## test coverage of the shipped packages, integration tests inc
 		packages=$$($(GO) list ./... | grep -v -e /tools/ -e /internal/layout -e /internal/configtest -e /example | paste -s -d , -); \
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
 		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v -e /integration/chaos $(BOARDS)) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
-	@$(GO) tool covdata percent -i=.broker/cover
+	@$(GO) tool covdata percent -i=.broker/cover >.broker/cover.txt
+	@$(GO) tool covdata textfmt -i=.broker/cover -o=.broker/cover.out && \
+		$(GO) tool cover -func=.broker/cover.out | tail -n 1 >>.broker/cover.txt
+	@cat .broker/cover.txt
+
+site: ## the pages of docs as a website, .broker/site, with its links checked (needs npm)
+	@rm -rf .broker/site-build && mkdir -p .broker && cp -R site .broker/site-build
+	@cd .broker/site-build && npm ci && node build.mjs $(CURDIR) $(CURDIR)/.broker/site && rm -rf $(CURDIR)/.broker/site-build
 
 screenshots: devbroker ## the pictures of the page in docs/images, from a real browser
 	@SCREENSHOTS=$(CURDIR)/docs/images $(WITH_BROKER) $(GO) test -C cmd/wmretry -count=1 -timeout=$(TIMEOUT) ./browser

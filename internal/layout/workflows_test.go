@@ -69,6 +69,14 @@ func TestDependenciesAreWatched(t *testing.T) {
 	}
 }
 
+// TestLockHasNoRegistry: the website's packages come from the registry that npm is configured with.
+func TestLockHasNoRegistry(t *testing.T) {
+	t.Parallel()
+	if strings.Contains(read(t, "site/package-lock.json").text, `"resolved"`) {
+		t.Error("site/package-lock.json has addresses of a registry: run npm in site, where .npmrc leaves them out")
+	}
+}
+
 // TestWorkflowRulesFindFaults makes sure that the rules can fail.
 func TestWorkflowRulesFindFaults(t *testing.T) {
 	t.Parallel()
