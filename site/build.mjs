@@ -1,4 +1,4 @@
-// Builds the pages of main, and of each release, as a website: node build.mjs REPOSITORY OUTPUT
+// Builds the pages of main, and of the newest releases, as a website: node build.mjs REPOSITORY OUTPUT
 import { execFileSync } from 'node:child_process'
 import { cpSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -12,8 +12,11 @@ const files = ['README.md', 'CHANGELOG.md', 'CONTRIBUTING.md', 'docs']
 const source = join(here, 'src')
 
 const git = (...args) => execFileSync('git', ['-C', repository, ...args], { maxBuffer: 1 << 28 })
+// The newest patch of the newest minor versions: each costs as much time as main.
+const minor = (tag) => tag?.slice(0, tag.lastIndexOf('.'))
 const releases = git('tag', '--list', 'v*', '--sort=-version:refname').toString().split('\n')
   .filter((tag) => /^v\d+\.\d+\.\d+$/.test(tag))
+  .filter((tag, index, all) => minor(tag) !== minor(all[index - 1])).slice(0, 3)
 const versions = ['main', ...releases].map((name) => ({ name, path: name === 'main' ? '' : `${name}/` }))
 
 rmSync(output, { recursive: true, force: true })
