@@ -1,5 +1,5 @@
-// Package middleware is the router middleware that decides what becomes of a message whose handler failed: it waits on
-// a retry tier and comes back, it becomes a dead letter, or it is given back to the broker.
+// Package middleware provides the router middleware that decides what becomes of a message whose handler failed: it
+// waits on a retry tier and comes back, it becomes a dead letter, or it is given back to the broker.
 //
 // The middleware never sleeps for a backoff. It never acknowledges a message before the copy that replaces it has been
 // published: a nil error of the publish means that the copy is safe. Delivery is at least once: a duplicate is

@@ -1,4 +1,4 @@
-// Package retry has what an app names when it retries failed messages, on every backend: the rules and the breaker of a
-// handler, the failure record, the outcomes and their events, and the health of a connection. It is data. Package
-// middleware acts on it.
+// Package retry defines the types that an app names on every backend: the policy with its rules and its breaker, the
+// options of a handler, the failure record, the outcomes and their events, and the Connection with its health. They are
+// data: package middleware acts on them.
 package retry

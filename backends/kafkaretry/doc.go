@@ -1,5 +1,5 @@
-// Package kafkaretry connects apps with tiered retries to Apache Kafka, by the publisher and subscriber of
-// watermill-kafka v3.
+// Package kafkaretry retries the messages of Watermill handlers on Apache Kafka: a message that failed waits on a topic
+// of its delay. It uses the publisher and subscriber of watermill-kafka v3.
 //
 //	retries, err := kafkaretry.Connect(kafkaretry.Config{
 //		Brokers: []string{"localhost:9092"},

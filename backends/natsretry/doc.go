@@ -1,5 +1,5 @@
-// Package natsretry connects an app to NATS JetStream: its handlers get each message that failed again, after the
-// delays of a schedule, and a message whose retries are used up becomes a dead letter.
+// Package natsretry retries the messages of Watermill handlers on NATS JetStream. A handler gets each message that
+// failed again, after the delays of a schedule, and a message whose retries are used up becomes a dead letter.
 //
 // Connect returns a retry.Connection, Letters the dead letters.
 //

@@ -1,5 +1,5 @@
-// Package redisretry connects an app to Redis Streams, with retries. It needs Redis 6.2 or later. It is tested on 7.0,
-// on one server and on Redis Cluster.
+// Package redisretry retries the messages of Watermill handlers on Redis Streams. It needs Redis 6.2 or later, and is
+// tested on 7.0, on one server and on Redis Cluster.
 //
 //	stream orders ──► handler ── error ──► set of the return topic ── due ──► the same handler
 //	                             retries used up ──► stream retry.dead.billing.orders

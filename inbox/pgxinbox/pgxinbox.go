@@ -1,5 +1,5 @@
-// Package pgxinbox is package inbox for handlers that work with pgx's own transactions. What package inbox documents is
-// the same here, and so is the table: the two may share it.
+// Package pgxinbox calls a handler once for each message, as package inbox does, in a transaction of pgx itself. What
+// package inbox documents is the same here, and so is the table: the two may share it.
 package pgxinbox
 
 import (

@@ -1,4 +1,4 @@
-// Package relayletters is the letters.Store of package relay: the dead letters in its dead-letter topics.
+// Package relayletters reads, redrives and discards the dead letters of package relay, as a letters.Store.
 package relayletters
 
 import (

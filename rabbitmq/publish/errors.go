@@ -1,5 +1,5 @@
-// Package publish has the errors of a publish to RabbitMQ: an app compares them, and every publisher of this library
-// returns them.
+// Package publish defines the errors of a publish to RabbitMQ, which every publisher of this library returns and an app
+// compares.
 package publish
 
 import (

@@ -1,3 +1,4 @@
+// Package door is what package config opens for both majors of watermill-amqp: the Connection, and the builder.
 package door
 
 import (
