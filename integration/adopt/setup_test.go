@@ -436,6 +436,11 @@ func (d *deployment) balance(f *traffic, queues ...string) {
 		i.stop()
 	}
 	assert.True(d.t, nothing(), "%v", d.ready(queues...))
+	inFlight := 0
+	for _, i := range d.started {
+		inFlight += i.handlers
+	}
+	assert.LessOrEqual(d.t, len(d.processed.Twice()), inFlight, "twice: at most one message of each handler that has stopped")
 	d.t.Logf("published=processed=%d twice=%d, most deliveries of one message=%d", published, len(d.processed.Twice()), most(d.deliveries))
 }
 
