@@ -36,11 +36,15 @@ func TestDownloadAsATest(t *testing.T) {
 			letter.Record.Handler = "\x00" + strings.Repeat("💥", 100)
 		}
 		s := setup(t, func(yield func(*letters.Letter) bool) { yield(letter) }, func(c *page.Config) {
-			c.AllowWrite, c.Redact = false, []string{"customer", "order"}
+			c.AllowWrite, c.Redact = false, []string{"customer", "order", "Card"}
 		})
 		shown := body(t, s.get("letter?"+url.Values{"queue": {queue}, "id": {letter.ID}}.Encode()), http.StatusOK)
 		link := download.FindStringSubmatch(shown)
 		require.NotNil(t, link)
+		if letter.ID != "no JSON" {
+			assert.Contains(t, shown, "no field, metadata or property <bdi class=\"mono\">Card</bdi>")
+			assert.Contains(t, shown, "not have the values of <bdi class=\"mono\">customer, order</bdi>")
+		}
 		answer := s.get(html.UnescapeString(link[1]))
 		if letter.ID == "no JSON" {
 			assert.Contains(t, body(t, answer, http.StatusUnprocessableEntity), "leave the payload out")

@@ -31,6 +31,8 @@ type letterView struct {
 	Hidden     int // headers that are not shown
 	Form, Body string
 	Cut        int // the bytes that Body has, where it has not all of them
+
+	Redacted, Unused string // the rules of Config.Redact that replace a value in a test of the letter, and the others
 }
 
 // event is one line of the timeline.
@@ -55,6 +57,12 @@ func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
 	shown.Properties = properties(shown.Letter)
 	shown.Headers, shown.Hidden = headers(shown.Letter)
 	shown.Form, shown.Body, shown.Cut = bodyOf(shown.Letter.Payload)
+	if test, err := p.testOf(shown.Letter); err == nil { // the download shows the error
+		shown.Redacted = strings.Join(test.Redacted, ", ")
+		shown.Unused = strings.Join(slices.DeleteFunc(slices.Clone(p.config.Redact), func(rule string) bool {
+			return slices.Contains(test.Redacted, strings.ToLower(rule))
+		}), ", ")
+	}
 	p.render(w, http.StatusOK, "letter.html", cut(80, shown.IDs[0]), shown)
 	return nil
 }
@@ -86,17 +94,21 @@ func (p *Page) one(r *http.Request) (one letterView, err error) {
 	return one, nil
 }
 
+func (p *Page) testOf(l *letters.Letter) (*letters.GoTest, error) {
+	config := letters.GoTestConfig{Name: l.Record.Handler, Redact: p.config.Redact}
+	if config.Validate() != nil { // the name of a handler can be any text
+		config.Name = "letter"
+	}
+	return l.GoTest(config)
+}
+
 // goTest sends a letter as a test, with the rules of Config.Redact.
 func (p *Page) goTest(w http.ResponseWriter, r *http.Request) error {
 	one, err := p.one(r)
 	if err != nil {
 		return err
 	}
-	config := letters.GoTestConfig{Name: one.Letter.Record.Handler, Redact: p.config.Redact}
-	if config.Validate() != nil { // the name of a handler can be any text
-		config.Name = "letter"
-	}
-	test, err := one.Letter.GoTest(config)
+	test, err := p.testOf(one.Letter)
 	if err != nil {
 		return failure{http.StatusUnprocessableEntity, "This letter cannot be downloaded as a test. “wmretry dead " +
 			"show --go-test” can leave the payload out.", err}
