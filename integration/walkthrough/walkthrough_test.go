@@ -5,8 +5,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -32,19 +32,21 @@ const (
 	longest = 3 * time.Minute
 )
 
-// TestWalkthrough runs "A first outage" of docs/dead-letters.md. The first block prepares the reader's shell and the last one cleans up: the
-// test does both in its own way.
+// TestWalkthrough runs "A first outage" of docs/dead-letters.md, every command of it, in a copy of the repository. The broker that
+// `make broker-up` finds is a virtual host of the one of the tests.
 func TestWalkthrough(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
-	steps := stepsOf(section(string(text), "## A first outage"))
+	first := section(string(text), "## A first outage")
+	steps := stepsOf(first)
 	require.Greater(t, len(steps), 8)
-	require.Contains(t, steps[0].command, "make wmretry")
+	checkAlert(t, first)
 	s := newShell(t)
-	last := steps[len(steps)-1].command
-	require.Contains(t, last, "make broker-down")
-	for _, step := range steps[1 : len(steps)-1] {
+	example := filepath.Join(s.folder, "example/outage")
+	before, err := os.ReadFile(filepath.Join(example, "app.go"))
+	require.NoError(t, err)
+	for _, step := range steps {
 		printed := s.run(t, step)
 		if strings.HasPrefix(step.command, "wmretry status") { // the figures of the management API come later
 			for deadline := time.Now().Add(longest); shape(printed) != shape(step.output) && time.Now().Before(deadline); {
@@ -52,22 +54,40 @@ func TestWalkthrough(t *testing.T) {
 				printed = s.run(t, step)
 			}
 		}
+		if step.output == "" { // the progress of make is not on the page
+			continue
+		}
 		if want, got := shape(step.output), shape(printed); !assert.Equal(t, want, got, "the output of %s", step.command) {
 			t.Logf("%s printed:\n%s", step.command, printed)
 		}
 	}
-	left := ""
 	for i, stop := range s.jobs {
-		if stop != nil {
-			left += fmt.Sprintf(" %%%d", i+1)
-		}
+		assert.Nil(t, stop, "the program %%%d still runs", i+1)
 	}
-	assert.Contains(t, last, "kill"+left+"\n", "all programs in the background")
-	for _, name := range []string{"billing_order-10_test.go", "testdata"} {
-		_, err := os.Stat(filepath.Join(s.folder, "example/outage", name))
-		assert.NoError(t, err)
-		assert.Contains(t, last, " "+name+" ")
-	}
+	after, err := os.ReadFile(filepath.Join(example, "app.go"))
+	require.NoError(t, err)
+	assert.Equal(t, string(before), string(after))
+	left, err := filepath.Glob(filepath.Join(example, "*"))
+	require.NoError(t, err)
+	assert.Len(t, left, s.files, "files of the example")
+}
+
+// checkAlert compares the alert of the page with its rule and its runbook. integration/observe/board makes the alerts fire.
+func checkAlert(t *testing.T, first string) {
+	t.Helper()
+	rules, err := os.ReadFile("../../observability/alerts/watermill-retry.yml")
+	require.NoError(t, err)
+	_, rule, found := strings.Cut(string(rules), "- alert: DeadLettersGrowing\n")
+	require.True(t, found)
+	_, summary, _ := strings.Cut(rule, "summary: ")
+	summary, _, _ = strings.Cut(summary, "\n")
+	assert.Contains(t, first, "`"+strings.ReplaceAll(summary, "{{ $labels.queue }}", "orders.dead")+"`")
+	runbooks, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	_, runbook, _ := strings.Cut(string(runbooks), "\n### DeadLettersGrowing\n")
+	command := inline.FindStringSubmatch(runbook)
+	require.NotNil(t, command)
+	assert.Contains(t, first, "\n"+command[1]+"\n", "the first command of the runbook")
 }
 
 // step is a command of the page and what it prints.
@@ -125,6 +145,7 @@ func shape(text string) string {
 // shell runs commands as the reader's shell does: in one folder, with the built programs, on a virtual host of its own.
 type shell struct {
 	folder, provider string
+	files            int // of the example
 	environment      []string
 	jobs             []func() // they end the programs in the background; nil: ended
 }
@@ -132,13 +153,15 @@ type shell struct {
 func newShell(t *testing.T) *shell {
 	t.Helper()
 	s := &shell{folder: t.TempDir(), provider: freeAddress(t)}
+	copyRepository(t, s.folder)
 	programs := filepath.Join(s.folder, ".broker")
-	build(t, "../../cmd/wmretry", filepath.Join(programs, "wmretry"), ".")
-	build(t, "../..", filepath.Join(programs, "outage"), "./example/outage")
+	require.NoError(t, os.Mkdir(programs, 0o755))
 	require.NoError(t, os.WriteFile(s.cwd(), []byte(s.folder), 0o600))
-	copyExample(t, filepath.Join(s.folder, "example/outage"))
+	files, err := filepath.Glob(filepath.Join(s.folder, "example/outage/*"))
+	require.NoError(t, err)
+	s.files = len(files)
 	for _, variable := range os.Environ() {
-		if name, _, _ := strings.Cut(variable, "="); name != "PATH" && name != "AMQP_URL" {
+		if name, _, _ := strings.Cut(variable, "="); name != "PATH" && name != "AMQP_URL" && !strings.HasPrefix(name, "MAKE") {
 			s.environment = append(s.environment, variable)
 		}
 	}
@@ -146,21 +169,37 @@ func newShell(t *testing.T) *shell {
 	return s
 }
 
-// copyExample makes a module of the example, because the page changes it. All other packages are those of the repository.
-func copyExample(t *testing.T, folder string) {
+// copyRepository makes a clone of the repository as it is: the page changes a file, and takes it back with git.
+func copyRepository(t *testing.T, folder string) {
 	t.Helper()
-	root, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	require.NoError(t, os.MkdirAll(folder, 0o755))
-	for _, name := range []string{"example/outage/app.go", "example/outage/main.go", "go.mod", "go.sum"} {
-		content, err := os.ReadFile(filepath.Join(root, name))
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(folder, filepath.Base(name)), content, 0o600))
+	root := os.DirFS("../..")
+	require.NoError(t, fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case path == ".git" || path == ".broker":
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		case entry.IsDir():
+			return os.MkdirAll(filepath.Join(folder, path), 0o755)
+		case !entry.Type().IsRegular():
+			return nil
+		}
+		content, err := fs.ReadFile(root, path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(folder, path), content, 0o600)
+	}))
+	for _, arguments := range [][]string{
+		{"init", "-q"}, {"add", "example/outage"},
+		{"-c", "user.name=test", "-c", "user.email=test@example.test", "-c", "commit.gpgsign=false", "commit", "-qm", "test"},
+	} {
+		output, err := exec.Command("git", append([]string{"-C", folder}, arguments...)...).CombinedOutput()
+		require.NoError(t, err, "%s", output)
 	}
-	const module = "github.com/tieredretry/watermill-retry"
-	output, err := exec.Command("go", "mod", "edit", "-C", folder, "-module=example.test/outage", "-require="+module+"@v0.0.0",
-		"-replace="+module+"="+root).CombinedOutput()
-	require.NoError(t, err, "%s", output)
 }
 
 func build(t *testing.T, module, program, pkg string) {
@@ -187,7 +226,7 @@ func virtualHost(t *testing.T) (uri string) {
 
 var (
 	outage = regexp.MustCompile(`(?m)^outage\b`)
-	kill   = regexp.MustCompile(`(?m)^kill %(\d)$`)
+	kill   = regexp.MustCompile(`(?m)^kill((?: %\d)+)$`)
 )
 
 // run runs a step and returns what it prints: its output, those lines of stderr that are messages and not progress, and
@@ -198,11 +237,13 @@ func (s *shell) run(t *testing.T, step step) string {
 	if background, found := strings.CutSuffix(script, "&"); found {
 		return s.start(t, background, len(step.output))
 	}
-	if job := kill.FindStringSubmatch(script); job != nil {
-		n, err := strconv.Atoi(job[1])
-		require.NoError(t, err)
-		s.jobs[n-1]()
-		s.jobs[n-1] = nil
+	if jobs := kill.FindStringSubmatch(script); jobs != nil {
+		for job := range strings.FieldsSeq(jobs[1]) {
+			n, err := strconv.Atoi(job[1:])
+			require.NoError(t, err)
+			s.jobs[n-1]()
+			s.jobs[n-1] = nil
+		}
 		script = kill.ReplaceAllLiteralString(script, "")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), longest)
@@ -216,6 +257,9 @@ func (s *shell) run(t *testing.T, step step) string {
 		require.NoError(t, err, script)
 	}
 	require.NoError(t, ctx.Err(), "%s has not ended: %s%s", script, &output, &messages)
+	if step.output == "" {
+		require.NoError(t, err, "%s: %s%s", script, &output, &messages)
+	}
 	printed, code, found := strings.Cut(output.String(), "exit code ")
 	for line := range strings.Lines(messages.String()) {
 		if strings.HasPrefix(line, "wmretry:") || strings.HasPrefix(line, "outage:") {
