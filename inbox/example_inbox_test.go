@@ -60,5 +60,4 @@ func ExampleSchema() {
 	// 	produced   bytea,
 	// 	PRIMARY KEY (consumer, message_id, redrive)
 	// );
-	// CREATE INDEX IF NOT EXISTS watermill_inbox_handled_at ON watermill_inbox (handled_at);
 }

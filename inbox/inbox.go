@@ -24,7 +24,8 @@ type Config struct {
 	// Retention is how long a message is known after it was handled, by the clock of the database: at least 2 minutes.
 	// Make it longer than the longest way of a message: all delays of its schedule, or MaxAge, and the time until an
 	// operator redrives its dead letter. The default is 7 days. Rows that are older are deleted while messages are
-	// handled: at most 1,000 with one message, and once a minute where there are fewer.
+	// handled: a message looks at 16 blocks of the table at most, and the whole table is looked at eight times in this
+	// time.
 	Retention time.Duration
 
 	// Wait is how long a delivery waits for a transaction, and for the end of another delivery of the same message. After
@@ -35,7 +36,7 @@ type Config struct {
 // Validate reports all faults, joined.
 func (c Config) Validate() error { return inbox.Config(c).Validate() }
 
-// Schema returns the SQL that creates the table and its index where they do not exist. An empty name is that of the
+// Schema returns the SQL that creates the table where it does not exist. An empty name is that of the
 // default table. A wrong name is an error of New.
 func Schema(table string) string { return inbox.Schema(table) }
 
@@ -46,7 +47,7 @@ type Inbox struct{ engine *inbox.Inbox }
 // New makes an Inbox, and looks at the table, for at most 30 seconds. It returns an error where a field is wrong, the
 // database does not answer, or the table does not exist and CreateTable is not set. A nil logger logs nothing.
 //
-// The database must be PostgreSQL, with any driver. A handler takes one connection of db for each call: let
+// The database must be PostgreSQL 14 or later, with any driver. A handler takes one connection of db for each call: let
 // db.SetMaxOpenConns permit as many as the handlers have calls at the same time.
 func New(db *sql.DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 	if db == nil {
@@ -81,33 +82,49 @@ func Tx(ctx context.Context) *sql.Tx {
 // database is a DB of the engine.
 type database struct{ db *sql.DB }
 
-func (d database) Begin(ctx context.Context) (inbox.Tx, any, error) {
+func (d database) Begin(
+	ctx context.Context, begun func(), query string, args ...any,
+) (_ inbox.Tx, _ any, rows int64, err error) {
 	tx, err := d.db.BeginTx(ctx, nil)
-	return transaction{tx}, tx, err
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	begun()
+	result, err := tx.ExecContext(ctx, query, args...)
+	if err == nil {
+		rows, err = result.RowsAffected()
+	}
+	if err != nil {
+		_ = tx.Rollback()
+		return nil, nil, 0, err
+	}
+	return transaction{tx}, tx, rows, nil
 }
 
-func (d database) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return rows(d.db.ExecContext(ctx, query, args...))
+func (d database) Exec(ctx context.Context, query string) error {
+	_, err := d.db.ExecContext(ctx, query)
+	return err
+}
+
+func (d database) Int(ctx context.Context, query string, args ...any) (value int64, err error) {
+	err = d.db.QueryRowContext(ctx, query, args...).Scan(&value)
+	return value, err
 }
 
 type transaction struct{ tx *sql.Tx }
-
-func (t transaction) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return rows(t.tx.ExecContext(ctx, query, args...))
-}
 
 func (t transaction) Bytes(ctx context.Context, query string, args ...any) (value []byte, err error) {
 	err = t.tx.QueryRowContext(ctx, query, args...).Scan(&value)
 	return value, err
 }
 
-func (t transaction) Commit(context.Context) error { return t.tx.Commit() }
+func (t transaction) Commit(ctx context.Context, query string, args ...any) error {
+	if query != "" {
+		if _, err := t.tx.ExecContext(ctx, query, args...); err != nil {
+			return err
+		}
+	}
+	return t.tx.Commit()
+}
 
 func (t transaction) Rollback() { _ = t.tx.Rollback() }
-
-func rows(result sql.Result, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected()
-}

@@ -10,7 +10,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	public "github.com/tieredretry/watermill-retry/inbox"
@@ -51,36 +50,73 @@ func Tx(ctx context.Context) pgx.Tx {
 // database is a DB of the engine.
 type database struct{ pool *pgxpool.Pool }
 
-func (d database) Begin(ctx context.Context) (inbox.Tx, any, error) {
-	tx, err := d.pool.Begin(ctx)
-	return transaction{tx}, tx, err
+func (d database) Begin(
+	ctx context.Context, begun func(), query string, args ...any,
+) (_ inbox.Tx, _ any, rows int64, err error) {
+	pooled, err := d.pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	begun()
+	t := &tx{pooled: pooled, conn: pooled.Conn()}
+	batch := &pgx.Batch{}
+	batch.Queue("begin")
+	batch.Queue(query, args...)
+	tag, err := t.exec(ctx, batch)
+	if err != nil {
+		transaction{t}.Rollback()
+		return nil, nil, 0, err
+	}
+	return transaction{t}, t, tag.RowsAffected(), nil
 }
 
-func (d database) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return rows(d.pool.Exec(ctx, query, args...))
+func (d database) Exec(ctx context.Context, query string) error {
+	_, err := d.pool.Exec(ctx, query)
+	return err
 }
 
-type transaction struct{ tx pgx.Tx }
-
-func (t transaction) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	return rows(t.tx.Exec(ctx, query, args...))
+func (d database) Int(ctx context.Context, query string, args ...any) (value int64, err error) {
+	err = d.pool.QueryRow(ctx, query, args...).Scan(&value)
+	return value, err
 }
+
+// transaction is a Tx of the engine. It ends with its connection in the pool.
+type transaction struct{ tx *tx }
 
 func (t transaction) Bytes(ctx context.Context, query string, args ...any) (value []byte, err error) {
 	err = t.tx.QueryRow(ctx, query, args...).Scan(&value)
 	return value, err
 }
 
-func (t transaction) Commit(ctx context.Context) error { return t.tx.Commit(ctx) }
+func (t transaction) Commit(ctx context.Context, query string, args ...any) error {
+	if t.tx.closed {
+		return pgx.ErrTxClosed
+	}
+	batch := &pgx.Batch{}
+	if query != "" {
+		batch.Queue(query, args...)
+	}
+	batch.Queue("commit")
+	tag, err := t.tx.exec(ctx, batch)
+	switch {
+	case err != nil:
+		return err
+	case tag.String() == "ROLLBACK": // a statement of the handler has failed, and its error was hidden
+		err = pgx.ErrTxCommitRollback
+	}
+	t.tx.end()
+	return err
+}
 
 // rollbackTimeout bounds a rollback. Then pgx closes the connection, and the server rolls back.
 const rollbackTimeout = 5 * time.Second
 
 // Rollback implements Tx of the engine. The context of the message may have ended.
 func (t transaction) Rollback() {
-	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
-	defer cancel()
-	_ = t.tx.Rollback(ctx)
+	if !t.tx.closed {
+		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+		defer cancel()
+		_ = t.tx.Rollback(ctx)
+	}
+	t.tx.end()
 }
-
-func rows(tag pgconn.CommandTag, err error) (int64, error) { return tag.RowsAffected(), err }

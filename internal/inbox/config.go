@@ -23,7 +23,7 @@ const (
 
 	// leastRetention is longer than the time between two deletions.
 	leastRetention = 2 * sweepInterval
-	maxTable       = 50 // the name of the index must fit into the 63 bytes of an identifier
+	maxTable       = 50 // an identifier of PostgreSQL has 63 bytes, and the name of the index is longer
 )
 
 var tableName = regexp.MustCompile(`^([a-z_][a-z0-9_]*\.)?[a-z_][a-z0-9_]*$`)

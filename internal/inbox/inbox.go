@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,21 +26,25 @@ import (
 
 // DB is a database as a driver has it. It is safe for concurrent use.
 type DB interface {
-	// Begin begins a transaction. The handler gets handle. The end of the context may roll the transaction back.
-	Begin(ctx context.Context) (tx Tx, handle any, err error)
+	// Begin begins a transaction with its first statement, and returns how many rows that has changed. It calls begun
+	// when the database has a connection for it. The handler gets handle. The end of the context may roll the
+	// transaction back.
+	Begin(ctx context.Context, begun func(), query string, args ...any) (tx Tx, handle any, rows int64, err error)
 
-	// Exec executes statements outside of a transaction, and returns how many rows the last one has changed.
-	Exec(ctx context.Context, query string, args ...any) (rows int64, err error)
+	// Exec executes statements outside of a transaction.
+	Exec(ctx context.Context, query string) error
+
+	// Int executes a statement outside of a transaction, and returns the only value of its only row.
+	Int(ctx context.Context, query string, args ...any) (int64, error)
 }
 
 // Tx is a transaction.
 type Tx interface {
-	Exec(ctx context.Context, query string, args ...any) (rows int64, err error)
-
 	// Bytes returns the only value of the only row.
 	Bytes(ctx context.Context, query string, args ...any) ([]byte, error)
 
-	Commit(ctx context.Context) error
+	// Commit commits after a last statement, which may be empty.
+	Commit(ctx context.Context, query string, args ...any) error
 
 	// Rollback does nothing after Commit.
 	Rollback()
@@ -49,11 +54,14 @@ const (
 	// openTimeout bounds what New does in the database.
 	openTimeout = 30 * time.Second
 
-	// sweepInterval is the time between two deletions while there is less than a batch to delete.
+	// sweepInterval is the longest time between two deletions.
 	sweepInterval = time.Minute
 
-	// sweepTimeout bounds a deletion, which a message waits for. A batch of a table of 3 million rows takes 5 ms by the
-	// index on handled_at. From a cold disk it takes seconds.
+	// sweepsPerRetention is how often the whole table is looked at in the time of the retention: rows stay longer than
+	// that by an eighth at most.
+	sweepsPerRetention = 8
+
+	// sweepTimeout bounds a deletion, which a message waits for.
 	sweepTimeout = 10 * time.Second
 )
 
@@ -63,7 +71,8 @@ type Inbox struct {
 	config Config
 	sql    statements
 	logger watermill.LoggerAdapter
-	swept  atomic.Int64 // when the last deletion began, in Unix nanoseconds; 0: another one is due
+	due    atomic.Int64 // when the next deletion is due, in Unix nanoseconds
+	slice  atomic.Int64 // number of the slice of the table that it looks at
 }
 
 // New looks whether the table is there, and makes it where the app has asked for that.
@@ -76,16 +85,17 @@ func New(db DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 		logger = watermill.NopLogger{}
 	}
 	b := &Inbox{db: db, config: config, sql: statementsOf(config.Table), logger: logger}
+	b.slice.Store(rand.Int64N(1 << 32)) // so that each process looks at other rows first
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
-	_, err := db.Exec(ctx, b.sql.look)
+	err := db.Exec(ctx, b.sql.look)
 	switch {
 	case err == nil:
 	case !config.CreateTable:
 		return nil, fmt.Errorf("inbox: cannot read the table %s. If it does not exist, or has other columns, apply "+
 			"Schema, or set CreateTable: %w", config.Table, err)
 	default:
-		if _, err := db.Exec(ctx, b.sql.create); err != nil {
+		if err := db.Exec(ctx, b.sql.create); err != nil {
 			return nil, fmt.Errorf("inbox: cannot create the table %s: %w", config.Table, err)
 		}
 	}
@@ -166,15 +176,11 @@ func (b *Inbox) handle(
 	ctx, k := msg.Context(), keyOf(msg, own)
 	held, release := context.WithCancelCause(ctx)
 	defer release(nil) // after the end of the transaction, which a driver may roll back with its context
-	tx, handle, err := b.begin(held, release)
+	tx, handle, first, err := b.begin(held, release, k)
 	if err != nil {
 		return nil, err
 	}
 	defer tx.Rollback() // also where the handler panics or ends its goroutine
-	first, err := b.insert(ctx, tx, k)
-	if err != nil {
-		return nil, err
-	}
 	if !first {
 		return b.repeat(ctx, tx, k, msg, own)
 	}
@@ -191,48 +197,55 @@ func (b *Inbox) handle(
 	case poison.taken(msg): // the effects, and what was produced, are those of a failed call
 		return nil, nil
 	}
+	var store string
+	var args []any
 	if len(produced) > 0 {
-		if _, err := tx.Exec(ctx, b.sql.store, k.args(msgbytes.EncodeAll(produced))...); err != nil {
-			return nil, fmt.Errorf("inbox: cannot store what the handler has produced: %w", err)
-		}
+		store, args = b.sql.store, k.args(msgbytes.EncodeAll(produced))
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return nil, fmt.Errorf("inbox: cannot commit: %w", err)
+	if err := tx.Commit(ctx, store, args...); err != nil {
+		return nil, fmt.Errorf("inbox: cannot store what the handler has produced, and commit: %w", err)
 	}
 	b.sweep(ctx)
 	return produced, nil
 }
 
-// begin begins a transaction, and ends its context where that takes too long.
-func (b *Inbox) begin(ctx context.Context, end context.CancelCauseFunc) (tx Tx, handle any, err error) {
-	late := time.AfterFunc(b.config.Wait, func() { end(errNoConnection) })
-	tx, handle, err = b.db.Begin(ctx)
-	if !late.Stop() {
-		if err == nil {
-			tx.Rollback()
+// begin begins a transaction with the row of a message, and reports whether there was none. While another delivery of
+// the message is handled, the database makes it wait. It ends the context where one of the two takes too long.
+func (b *Inbox) begin(
+	ctx context.Context, end context.CancelCauseFunc, k key,
+) (tx Tx, handle any, first bool, err error) {
+	var begun atomic.Bool
+	late := time.AfterFunc(b.config.Wait, func() {
+		if begun.Load() {
+			end(msgctx.ErrFirstRuns)
+		} else {
+			end(errNoConnection)
 		}
-		return nil, nil, fmt.Errorf("inbox: cannot begin a transaction within %v: %w", b.config.Wait, errNoConnection)
+	})
+	tx, handle, rows, err := b.db.Begin(ctx, func() {
+		if late.Stop() {
+			begun.Store(true)
+			late.Reset(b.config.Wait)
+		}
+	}, b.sql.insert, k.args()...)
+	if !late.Stop() && err == nil {
+		<-ctx.Done()
+		tx.Rollback()
+		err = context.Cause(ctx)
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("inbox: cannot begin a transaction: %w", err)
-	}
-	return tx, handle, nil
-}
-
-// insert inserts the row of a message, and reports whether there was none. While another delivery of the message is
-// handled, the database makes it wait.
-func (b *Inbox) insert(ctx context.Context, tx Tx, k key) (first bool, err error) {
-	wait, cancel := context.WithTimeoutCause(ctx, b.config.Wait, msgctx.ErrFirstRuns)
-	defer cancel()
-	rows, err := tx.Exec(wait, b.sql.insert, k.args()...)
-	switch {
+	switch cause := context.Cause(ctx); {
 	case err == nil:
-		return rows > 0, nil
-	case context.Cause(wait) == msgctx.ErrFirstRuns:
-		return false, fmt.Errorf("inbox: no answer of the database within %v: %w", b.config.Wait, msgctx.ErrFirstRuns)
+		return tx, handle, rows > 0, nil
+	case cause == errNoConnection:
+		err = fmt.Errorf("inbox: cannot begin a transaction within %v: %w", b.config.Wait, errNoConnection)
+	case cause == msgctx.ErrFirstRuns:
+		err = fmt.Errorf("inbox: no answer of the database within %v: %w", b.config.Wait, msgctx.ErrFirstRuns)
+	case begun.Load():
+		err = fmt.Errorf("inbox: cannot write to the table %s: %w", b.config.Table, err)
 	default:
-		return false, fmt.Errorf("inbox: cannot write to the table %s: %w", b.config.Table, err)
+		err = fmt.Errorf("inbox: cannot begin a transaction: %w", err)
 	}
+	return nil, nil, false, err
 }
 
 // repeat returns what the handler had produced.
@@ -321,21 +334,22 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// sweep deletes old rows, when that is due. The messages do it: there is nothing that an app has to end, and nothing to
-// delete where there are none.
+// sweep deletes old rows of the next slice of the table, when that is due. The messages do it: there is nothing that an
+// app has to end, and nothing to delete where there are none.
 func (b *Inbox) sweep(ctx context.Context) {
-	now, last := time.Now().UnixNano(), b.swept.Load()
-	if now-last < int64(sweepInterval) || !b.swept.CompareAndSwap(last, now) {
+	now, due := time.Now(), b.due.Load()
+	if now.UnixNano() < due || !b.due.CompareAndSwap(due, now.Add(sweepInterval).UnixNano()) {
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, sweepTimeout)
 	defer cancel()
-	rows, err := b.db.Exec(bounded, b.sql.sweep, b.config.Retention.Seconds())
-	if err != nil && ctx.Err() == nil { // no line for a shutdown
+	slices, err := b.db.Int(bounded, b.sql.sweep, b.config.Retention.Seconds(), b.slice.Add(1))
+	switch {
+	case err == nil:
+		pause := b.config.Retention / sweepsPerRetention / time.Duration(max(slices, 1))
+		b.due.Store(now.Add(min(pause, sweepInterval)).UnixNano())
+	case ctx.Err() == nil: // no line for a shutdown
 		b.logger.Error("Cannot delete old rows of the inbox, they stay", err,
 			watermill.LogFields{"table": b.config.Table})
-	}
-	if rows == batch {
-		b.swept.Store(0) // the next message deletes more
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -37,7 +38,7 @@ func TestConfigReportsAllFaults(t *testing.T) {
 func TestSchemaHasTheTable(t *testing.T) {
 	t.Parallel()
 	assert.Contains(t, Schema(""), "CREATE TABLE IF NOT EXISTS watermill_inbox (")
-	assert.Contains(t, Schema("app.orders"), "INDEX IF NOT EXISTS orders_handled_at ON app.orders (")
+	assert.Contains(t, Schema("app.orders"), "CREATE TABLE IF NOT EXISTS app.orders (")
 }
 
 // inside returns a message as a retry middleware passes it on.
@@ -90,4 +91,37 @@ func TestKeyHasTheConsumer(t *testing.T) {
 	returned := inside(&msgctx.Subscription{})
 	returned.SetContext(msgctx.WithOrigin(returned.Context(), "orders", "billing"))
 	assert.Equal(t, key{consumer: "billing of orders", id: "1"}, keyOf(returned, msgctx.Lookup(returned)))
+}
+
+// table stands for a table of so many slices, and counts how often each is looked at.
+type table struct {
+	DB
+	looked []int
+}
+
+func (*table) Exec(context.Context, string) error { return nil }
+
+func (t *table) Int(_ context.Context, _ string, args ...any) (int64, error) {
+	slices := int64(len(t.looked))
+	t.looked[args[1].(int64)%slices]++
+	return slices, nil
+}
+
+// However many slices a table has, all of it is looked at eight times in a retention, and once a minute at least.
+func TestPaceOfTheDeletions(t *testing.T) {
+	t.Parallel()
+	for slices, least := range map[int]int{1: 60, 10: 8, 1000: 8} {
+		synctest.Test(t, func(t *testing.T) {
+			db := &table{looked: make([]int, slices)}
+			b, err := New(db, Config{Retention: time.Hour}, nil)
+			require.NoError(t, err)
+			for end := time.Now().Add(time.Hour + time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				b.sweep(t.Context())
+			}
+			for _, n := range db.looked {
+				assert.GreaterOrEqual(t, n, least)
+				assert.LessOrEqual(t, n, least+1)
+			}
+		})
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
@@ -493,23 +494,36 @@ func TestShutdownEndsTheWait(t *testing.T) {
 	})
 }
 
-// Rows are deleted after the retention, and in batches.
+// Rows are deleted after the retention, and in slices: one with a message, the next one by the time of a pass. Each new
+// process looks at one at once.
 func TestRetention(t *testing.T) {
 	onEachDriver(t, inbox.Config{Retention: time.Hour}, func(t *testing.T, b *box) {
-		_, _, err := b.deliver(t.Context(), "orders", "young", succeed) // nothing is to be deleted for a minute now
+		_, _, err := b.deliver(t.Context(), "orders", "young", succeed) // nothing is due for a minute now
 		require.NoError(t, err)
 		b.exec("INSERT INTO " + b.config.Table + " SELECT 'orders', 'old ' || n, '', now() - interval '61 minutes' " +
-			"FROM generate_series(1, 2500) n")
+			"FROM generate_series(1, 10000) n")
 		b.exec("INSERT INTO " + b.config.Table + " VALUES ('orders', 'kept', '', now() - interval '59 minutes')")
-		b.open()
-		for i, want := range []int{1502, 502, 2, 2} { // of 2,502
-			_, _, err := b.deliver(t.Context(), "orders", fmt.Sprint("new ", i), succeed)
-			require.NoError(t, err)
-			assert.Equal(t, want, b.rows()-i-1)
-		}
-		_, repeated, err := b.deliver(t.Context(), "orders", "kept", succeed)
+		_, _, err = b.deliver(t.Context(), "orders", "not yet", succeed)
 		require.NoError(t, err)
-		assert.True(t, repeated)
+		const young = 3 // with the one that is kept
+		assert.Equal(t, 10_000+young, b.rows())
+		for n := 0; b.rows() > young+n; n += 2 {
+			require.Less(t, n, 400, "old rows are still there")
+			before := b.rows()
+			b.open()
+			_, _, err := b.deliver(t.Context(), "orders", fmt.Sprint("sweeps ", n), succeed)
+			require.NoError(t, err)
+			after := b.rows()
+			assert.LessOrEqual(t, before+1-after, 2_500, "what a message waits for")
+			_, _, err = b.deliver(t.Context(), "orders", fmt.Sprint("does not ", n), succeed)
+			require.NoError(t, err)
+			assert.Equal(t, after+1, b.rows())
+		}
+		for _, uuid := range []string{"young", "kept", "not yet"} {
+			_, repeated, err := b.deliver(t.Context(), "orders", uuid, succeed)
+			require.NoError(t, err)
+			assert.True(t, repeated, uuid)
+		}
 		assert.Empty(t, b.logs.Captured()[watermill.ErrorLogLevel])
 	})
 }
@@ -546,6 +560,62 @@ func TestTableIsMadeOnce(t *testing.T) {
 	require.NoError(t, err)
 	_, err = inbox.New(db, inbox.Config{Table: "other_columns"}, nil)
 	assert.ErrorContains(t, err, "has other columns")
+}
+
+// The transaction of pgxinbox does all that pgx's own does, and nothing when the handler has returned.
+func TestTxOfPgx(t *testing.T) {
+	onEachDriver(t, inbox.Config{}, func(t *testing.T, b *box) {
+		if b.driver != pool {
+			return
+		}
+		ctx, table := t.Context(), b.config.Table+"_effects"
+		insert := "INSERT INTO " + table + " VALUES ($1)"
+		var tx pgx.Tx
+		_, _, err := b.deliver(ctx, "orders", "1", func(msg *message.Message) ([]*message.Message, error) {
+			tx = pgxinbox.Tx(msg.Context())
+			for name, outcome := range map[string]error{"kept": nil, "taken back": errDown} {
+				err := pgx.BeginFunc(ctx, tx, func(nested pgx.Tx) error {
+					_, err := nested.Exec(ctx, insert, name)
+					return errors.Join(err, outcome)
+				})
+				assert.ErrorIs(t, err, outcome)
+			}
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{table}, []string{"message"}, pgx.CopyFromRows([][]any{{"copied"}}))
+			require.NoError(t, err)
+			batch := &pgx.Batch{}
+			batch.Queue(insert, "batch")
+			require.NoError(t, tx.SendBatch(ctx, batch).Close())
+			_, err = tx.Prepare(ctx, "insert", insert)
+			require.NoError(t, err)
+			_, err = tx.Exec(ctx, "insert", "prepared")
+			require.NoError(t, err)
+			objects := tx.LargeObjects()
+			_, err = objects.Create(ctx, 0)
+			require.NoError(t, err)
+			rows, err := tx.Query(ctx, "SELECT message FROM "+table+" ORDER BY 1")
+			require.NoError(t, err)
+			found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			require.NoError(t, err)
+			assert.Equal(t, []string{"1", "batch", "copied", "kept", "prepared"}, found)
+			assert.Equal(t, byte('T'), tx.Conn().PgConn().TxStatus())
+			return nil, nil
+		})
+		require.NoError(t, err)
+		assert.Equal(t, 5, b.count("SELECT count(*) FROM "+table))
+		_, err = tx.Begin(ctx)
+		errs := []error{err, tx.Commit(ctx), tx.Rollback(ctx), tx.SendBatch(ctx, &pgx.Batch{}).Close()}
+		_, err = tx.Exec(ctx, insert, "late")
+		errs = append(errs, err, tx.QueryRow(ctx, "SELECT 1").Scan())
+		rows, err := tx.Query(ctx, "SELECT 1")
+		errs = append(errs, err, rows.Err())
+		_, err = tx.CopyFrom(ctx, pgx.Identifier{table}, nil, nil)
+		errs = append(errs, err)
+		_, err = tx.Prepare(ctx, "late", "SELECT 1")
+		for _, err := range append(errs, err) {
+			assert.ErrorIs(t, err, pgx.ErrTxClosed)
+		}
+		assert.Zero(t, b.effects("late"))
+	})
 }
 
 func TestTxWithoutAnInbox(t *testing.T) {

@@ -1,0 +1,148 @@
+package pgxinbox
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// tx is the transaction of a handler. It begins in one round trip with the first statement of the inbox, and commits in
+// one with the last, which pgx's own cannot do.
+type tx struct {
+	pooled *pgxpool.Conn
+	conn   *pgx.Conn // the same
+	closed bool
+	own    pgx.Tx // pgx's, on the same transaction, for savepoints and large objects. Nil: not needed yet
+}
+
+// exec executes statements in one round trip, and returns the result of the last one.
+func (t *tx) exec(ctx context.Context, batch *pgx.Batch) (tag pgconn.CommandTag, err error) {
+	results := t.conn.SendBatch(ctx, batch)
+	for range batch.Len() {
+		if tag, err = results.Exec(); err != nil {
+			_ = results.Close()
+			return tag, err
+		}
+	}
+	return tag, results.Close()
+}
+
+// end gives the connection back. The pool closes it where it is not as before.
+func (t *tx) end() {
+	t.closed = true
+	t.pooled.Release()
+}
+
+// pgxTx returns pgx's own transaction. Pgx begins it with an empty statement.
+func (t *tx) pgxTx(ctx context.Context) (_ pgx.Tx, err error) {
+	switch {
+	case t.closed:
+		return nil, pgx.ErrTxClosed
+	case t.own == nil:
+		t.own, err = t.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: ";"})
+	}
+	return t.own, err
+}
+
+// Begin implements pgx.Tx with a savepoint.
+func (t *tx) Begin(ctx context.Context) (pgx.Tx, error) {
+	own, err := t.pgxTx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return own.Begin(ctx)
+}
+
+// LargeObjects implements pgx.Tx.
+func (t *tx) LargeObjects() pgx.LargeObjects {
+	own, err := t.pgxTx(context.Background())
+	if err != nil {
+		return pgx.LargeObjects{}
+	}
+	return own.LargeObjects()
+}
+
+// Commit implements pgx.Tx. A handler must not call it: then the inbox fails the message.
+func (t *tx) Commit(ctx context.Context) error { return t.finish(ctx, "commit") }
+
+// Rollback implements pgx.Tx.
+func (t *tx) Rollback(ctx context.Context) error { return t.finish(ctx, "rollback") }
+
+func (t *tx) finish(ctx context.Context, how string) error {
+	if t.closed {
+		return pgx.ErrTxClosed
+	}
+	t.closed = true
+	_, err := t.conn.Exec(ctx, how)
+	return err
+}
+
+// Exec implements pgx.Tx.
+func (t *tx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if t.closed {
+		return pgconn.CommandTag{}, pgx.ErrTxClosed
+	}
+	return t.conn.Exec(ctx, sql, args...)
+}
+
+// Query implements pgx.Tx.
+func (t *tx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if t.closed {
+		return closedRows{}, pgx.ErrTxClosed
+	}
+	return t.conn.Query(ctx, sql, args...)
+}
+
+// QueryRow implements pgx.Tx.
+func (t *tx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if t.closed {
+		return closedRows{}
+	}
+	return t.conn.QueryRow(ctx, sql, args...)
+}
+
+// SendBatch implements pgx.Tx.
+func (t *tx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	if t.closed {
+		return closedBatch{}
+	}
+	return t.conn.SendBatch(ctx, batch)
+}
+
+// CopyFrom implements pgx.Tx.
+func (t *tx) CopyFrom(
+	ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource,
+) (int64, error) {
+	if t.closed {
+		return 0, pgx.ErrTxClosed
+	}
+	return t.conn.CopyFrom(ctx, table, columns, rows)
+}
+
+// Prepare implements pgx.Tx.
+func (t *tx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if t.closed {
+		return nil, pgx.ErrTxClosed
+	}
+	return t.conn.Prepare(ctx, name, sql)
+}
+
+// Conn implements pgx.Tx.
+func (t *tx) Conn() *pgx.Conn { return t.conn }
+
+// closedRows are those of a transaction that has ended.
+type closedRows struct{ pgx.Rows }
+
+func (closedRows) Close()            {}
+func (closedRows) Err() error        { return pgx.ErrTxClosed }
+func (closedRows) Next() bool        { return false }
+func (closedRows) Scan(...any) error { return pgx.ErrTxClosed }
+
+type closedBatch struct{}
+
+func (closedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, pgx.ErrTxClosed }
+func (closedBatch) Query() (pgx.Rows, error)         { return closedRows{}, pgx.ErrTxClosed }
+func (closedBatch) QueryRow() pgx.Row                { return closedRows{} }
+func (closedBatch) Close() error                     { return pgx.ErrTxClosed }
