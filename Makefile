@@ -67,7 +67,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one fuzz-root fuzz-integration lint-format lint-code
+.PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format lint-code
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -106,9 +106,9 @@ test-backends: devbroker ## test that every backend keeps the same guarantees, o
 		$(GO) test -C backends/conformance -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
 		result=$$?; cat .broker/backends; exit $$result
 
-inbox: devbroker ## kill processes with an inbox, restart broker and database, and count every effect (INBOX_ARGS)
+inbox: ## kill processes with an inbox, restart broker and database, and count every effect (INBOX_ARGS)
 	@$(GO) build -C backends/conformance -o $(CURDIR)/.broker/inbox ./inbox
-	@$(WITH_BROKER) .broker/inbox $(INBOX_ARGS)
+	@$(call on_brokers,inbox-versions,inbox-one)
 
 test-observe: devbroker ## test the boards and alerts of observability/, with a real Prometheus that it installs, and their demo
 	@rm -f .broker/observe
@@ -246,6 +246,13 @@ chaos-versions:
 # One broker gets as many messages as several do together. The rows leaders and node-killed are left out: they need a cluster.
 chaos-one:
 	@exec .broker/chaos -except '^(leaders|node-killed)$$' -messages 2800 $(CHAOS_ARGS)
+
+inbox-versions:
+	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
+		exec .broker/inbox -brokers "$$urls" -tool "$(BROKERS)" $(INBOX_ARGS)
+
+inbox-one:
+	@exec .broker/inbox $(INBOX_ARGS)
 
 lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \

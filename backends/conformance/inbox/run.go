@@ -40,7 +40,7 @@ type counts struct {
 }
 
 func (c counts) String() string {
-	line := fmt.Sprintf("inbox backend=%s messages=%d kills=%d broker_restarts=%d database_restarts=%d redriven=%d "+
+	line := fmt.Sprintf("inbox backend=%q messages=%d kills=%d broker_restarts=%d database_restarts=%d redriven=%d "+
 		"duplicates=%d effects_missing=%d effects_twice=%d produced_missing=%d produced_changed=%d", c.backend,
 		c.messages, c.kills, c.brokerRestarts, c.databaseRestarts, c.redriven, c.duplicates, c.effectsMissing,
 		c.effectsTwice, c.producedMissing, c.producedChanged)
@@ -57,6 +57,7 @@ type run struct {
 	worker
 	counts
 	entry    registry.Entry
+	named    broker
 	broker   *servers.Server
 	postgres *servers.Server
 	db       *sql.DB
@@ -74,9 +75,9 @@ type run struct {
 const stalled = 90 * time.Second
 
 // measure makes a run with so many messages, in which processes are killed so often.
-func measure(ctx context.Context, backend string, messages, kills int) (c counts, err error) {
-	r := &run{messages: messages, kills: kills, invoices: map[string]map[string]bool{}}
-	r.counts = counts{backend: backend, messages: messages}
+func measure(ctx context.Context, backend string, named broker, messages, kills int) (c counts, err error) {
+	r := &run{messages: messages, kills: kills, named: named, invoices: map[string]map[string]bool{}}
+	r.counts = counts{backend: strings.TrimSpace(backend + " " + named.name()), messages: messages}
 	r.worker = worker{Backend: backend, Name: strings.ToLower(rand.Text()[:8])}
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(ctx); err != nil {
@@ -103,7 +104,12 @@ func (r *run) open(ctx context.Context) (err error) {
 	if _, err := r.db.ExecContext(ctx, "CREATE TABLE effects (message text NOT NULL)"); err != nil {
 		return err
 	}
-	if r.broker, err = r.entry.Server(ctx); err != nil {
+	if r.named.node != "" {
+		r.broker, err = r.named.server()
+	} else {
+		r.broker, err = r.entry.Server(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	r.URL = r.broker.URL
@@ -273,8 +279,8 @@ func (r *run) restartBroker(ctx context.Context) error {
 		}
 	case kill != "" && start != "":
 		for _, command := range []string{kill, start} {
-			if words, err := exec.CommandContext(ctx, "sh", "-c", command).CombinedOutput(); err != nil {
-				return fmt.Errorf("%s: %w: %s", command, err, words)
+			if err := shell(ctx, command); err != nil {
+				return err
 			}
 		}
 	default:

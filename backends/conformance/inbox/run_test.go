@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -22,6 +24,26 @@ func TestRunWithoutARestart(t *testing.T) {
 	}
 }
 
+// A broker with a name is restarted by its name.
+func TestRestartByName(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "verbs")
+	server, err := broker{node: "4.3=amqp://localhost/", tool: "echo >>" + file}.server()
+	require.NoError(t, err)
+	assert.Equal(t, "amqp://localhost/", server.URL)
+	r := run{broker: server}
+	require.NoError(t, r.restartBroker(t.Context()))
+	assert.Equal(t, 1, r.brokerRestarts)
+	verbs, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, "kill 4.3\nstart 4.3\n", string(verbs))
+	_, err = broker{node: "4.3"}.server()
+	require.ErrorContains(t, err, "the form name=url")
+	r.broker, err = broker{node: "4.3=x", tool: "false"}.server()
+	require.NoError(t, err)
+	require.Error(t, r.restartBroker(t.Context()))
+}
+
 // TestKills is a short form of make inbox.
 func TestKills(t *testing.T) {
 	t.Parallel()
@@ -29,7 +51,7 @@ func TestKills(t *testing.T) {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			const messages, kills = 200, 3
-			counts, err := measure(t.Context(), backend, messages, kills)
+			counts, err := measure(t.Context(), backend, broker{}, messages, kills)
 			t.Log(counts)
 			require.NoError(t, err)
 			assert.Equal(t, kills, counts.kills)
