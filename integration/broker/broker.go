@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -187,6 +188,19 @@ func Alarm(t testing.TB) (end func()) {
 		return err == nil && slices.ContainsFunc(nodes, func(n rabbithole.NodeInfo) bool { return n.MemAlarm })
 	}, "the alarm")
 	return end
+}
+
+// Setting sets a setting of the node, an Erlang term of its application rabbit, until the test ends.
+func Setting(t testing.TB, name, value string) {
+	t.Helper()
+	Alone(t)
+	set := func(value string) (before string) {
+		output := Ctl(t, "eval", fmt.Sprintf(
+			"X = application:get_env(rabbit, %[1]s), application:set_env(rabbit, %[1]s, %[2]s), X.", name, value))
+		return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(output), "{ok,"), "}")
+	}
+	before := set(value)
+	t.Cleanup(func() { set(before) })
 }
 
 // User creates a user whose password is its name, with these permissions (regular expressions), until the test ends.

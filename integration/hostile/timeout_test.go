@@ -25,14 +25,8 @@ func consumerTimeout(t *testing.T, queue string) time.Duration {
 		testapp.PutPolicy(t, queue, "^"+queue+"$", `{"consumer-timeout": 60000}`)
 		return time.Minute
 	}
-	set := func(name, value string) string {
-		output := broker.Ctl(t, "eval", "X = application:get_env(rabbit, "+name+"), application:set_env(rabbit, "+name+", "+value+"), X.")
-		return strings.TrimSuffix(strings.TrimPrefix(strings.TrimSpace(output), "{ok,"), "}")
-	}
-	before := set("consumer_timeout", "10000")
-	t.Cleanup(func() { set("consumer_timeout", before) })
-	tick := set("channel_tick_interval", "1000") // how often a channel checks the timeout
-	t.Cleanup(func() { set("channel_tick_interval", tick) })
+	broker.Setting(t, "consumer_timeout", "10000")
+	broker.Setting(t, "channel_tick_interval", "1000") // how often a channel checks the timeout
 	return 10 * time.Second
 }
 

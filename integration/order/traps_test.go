@@ -1,0 +1,303 @@
+// Package order_test tests, on a real broker, the order of messages by key through retries.
+package order_test
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+)
+
+// The tests of the files traps_*.go use no code of the library. They show what a quorum queue with a single active
+// consumer does, and what would break the order of an ordered handler. Where a later RabbitMQ behaves otherwise, a test
+// fails and names the rule of the handler to check again. tools/ordermodel has the same behaviour of the queue.
+
+// partition declares such a queue with the messages 1 to n. The arguments are added to its own.
+func partition(t *testing.T, n int, arguments amqp091.Table) (queue string) {
+	t.Helper()
+	queue = broker.Name(t, "trap")
+	broker.Clean(t, queue)
+	all := amqp091.Table{
+		"x-queue-type": "quorum", "x-single-active-consumer": true, "x-delivery-limit": int64(1_000_000),
+	}
+	maps.Copy(all, arguments)
+	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, all)
+	require.NoError(t, err)
+	var messages []amqp091.Publishing
+	for _, i := range upTo(n) {
+		messages = append(messages, amqp091.Publishing{Body: []byte(strconv.Itoa(i))})
+	}
+	testapp.Send(t, "", queue, messages...)
+	return queue
+}
+
+func upTo(n int) (all []int) {
+	for i := range n {
+		all = append(all, i+1)
+	}
+	return all
+}
+
+// A holder consumes a queue, on a connection of its own, and keeps unacknowledged what it gets.
+type holder struct {
+	t          *testing.T
+	network    net.Conn
+	channel    *amqp091.Channel
+	deliveries <-chan amqp091.Delivery
+	got        []amqp091.Delivery
+}
+
+const holderTag = "holder"
+
+func hold(t *testing.T, queue string, prefetch int, arguments amqp091.Table) *holder {
+	t.Helper()
+	h := &holder{t: t}
+	dial := func(network, address string) (_ net.Conn, err error) {
+		h.network, err = amqp091.DefaultDial(time.Minute)(network, address)
+		return h.network, err
+	}
+	connection, err := amqp091.DialConfig(broker.URL(t), amqp091.Config{Dial: dial})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	h.channel, err = connection.Channel()
+	require.NoError(t, err)
+	require.NoError(t, h.channel.Qos(prefetch, 0, false))
+	h.deliveries, err = h.channel.Consume(queue, holderTag, false, false, false, false, arguments)
+	require.NoError(t, err)
+	return h
+}
+
+// gets waits for these messages. The rule states what relies on their order.
+func (h *holder) gets(rule string, want ...int) {
+	h.t.Helper()
+	got := []int{}
+	for range want {
+		d := broker.Receive(h.t, h.deliveries, fmt.Sprintf("of %v only %v has come. %s", want, got, rule))
+		n, err := strconv.Atoi(string(d.Body))
+		require.NoError(h.t, err, "of %v only %v has come, the consumer has ended. %s", want, got, rule)
+		h.got, got = append(h.got, d), append(got, n)
+	}
+	require.Equal(h.t, want, got, rule)
+}
+
+// settle acknowledges all that it has got from this place on, from 0.
+func (h *holder) settle(from int) {
+	h.t.Helper()
+	for _, d := range h.got[from:] {
+		require.NoError(h.t, d.Ack(false))
+	}
+	h.got = h.got[:from]
+}
+
+func (h *holder) close() {
+	h.t.Helper()
+	require.NoError(h.t, h.channel.Close())
+}
+
+// cut breaks the connection without a word of AMQP.
+func (h *holder) cut() {
+	h.t.Helper()
+	require.NoError(h.t, h.network.Close())
+}
+
+// ready waits until a queue has so many messages that no consumer holds.
+func ready(t *testing.T, queue string, want int) {
+	t.Helper()
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, queue) == want }, "%d messages are ready", want)
+}
+
+func version(t *testing.T) string {
+	t.Helper()
+	v, _ := broker.Connect(t).Properties["version"].(string)
+	return v
+}
+
+// TestClosedChannelsReturnInOrder: an owner that ends, by a closed channel or a lost connection, gives back all that it
+// held, in order and before what was behind it, whatever it has acknowledged between them.
+func TestClosedChannelsReturnInOrder(t *testing.T) {
+	t.Parallel()
+	const (
+		rule     = "Shutdown, pause, rewind and a crash of an ordered handler rely on it: it holds no other copy."
+		messages = 600
+		prefetch = 256
+	)
+	for name, end := range map[string]func(*holder){"channel": (*holder).close, "connection": (*holder).cut} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			left := upTo(messages)
+			queue := partition(t, messages, nil)
+			owner := hold(t, queue, prefetch, nil)
+			for round := range 7 {
+				window := min(prefetch, len(left))
+				owner.gets(rule, left[:window]...)
+				if round%2 == 1 { // the head is held, all others are settled
+					owner.settle(1)
+					left = append(left[:1:1], left[window:]...)
+					owner.gets(rule, left[1:min(prefetch, len(left))]...)
+				}
+				next := hold(t, queue, prefetch, nil)
+				end(owner)
+				owner = next
+			}
+		})
+	}
+}
+
+// TestRaisedPrefetchKeepsTheOrder: all that was returned fits into the next owner's prefetch.
+func TestRaisedPrefetchKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	const rule = "A higher prefetch is safe only while no owner with a lower one follows."
+	queue := partition(t, 6, nil)
+	a := hold(t, queue, 2, nil)
+	a.gets(rule, 1, 2)
+	a.close()
+	hold(t, queue, 4, nil).gets(rule, 1, 2, 3, 4)
+}
+
+// TestLoweredPrefetchBreaksTheOrder: what an owner returns goes behind what was returned before and did not fit into
+// its prefetch.
+func TestLoweredPrefetchBreaksTheOrder(t *testing.T) {
+	t.Parallel()
+	const rule = "If C gets 1 2 first, the prefetch of a partition may be lowered: it need not be fixed any more."
+	queue := partition(t, 6, nil)
+	a := hold(t, queue, 4, nil)
+	a.gets(rule, 1, 2, 3, 4)
+	a.close()
+	b := hold(t, queue, 2, nil)
+	b.gets(rule, 1, 2)
+	b.close()
+	c := hold(t, queue, 2, nil)
+	c.gets(rule, 3, 4)
+	c.settle(0)
+	c.gets(rule, 1, 2)
+}
+
+// TestCanceledConsumerIsOvertaken: basic.cancel activates the next consumer, and leaves with the old one what it holds.
+func TestCanceledConsumerIsOvertaken(t *testing.T) {
+	t.Parallel()
+	const rule = "If B gets 1 2 first, basic.cancel is safe: an ordered handler need not close its channel instead."
+	queue := partition(t, 6, nil)
+	a, b := hold(t, queue, 2, nil), hold(t, queue, 2, nil)
+	a.gets(rule, 1, 2)
+	require.NoError(t, a.channel.Cancel(holderTag, false))
+	b.gets(rule, 3, 4)
+	a.close()
+	ready(t, queue, 4)
+	b.settle(0)
+	b.gets(rule, 1, 2)
+}
+
+// TestNackOfTheHeadIsOvertaken: a message that is nacked comes back behind those that are held, and stays there for the
+// next owner.
+func TestNackOfTheHeadIsOvertaken(t *testing.T) {
+	t.Parallel()
+	const rule = "If B gets 1 2, basic.nack of a part is safe: an ordered handler need not hold what waits."
+	queue := partition(t, 6, nil)
+	a, b := hold(t, queue, 2, nil), hold(t, queue, 2, nil)
+	a.gets(rule, 1, 2)
+	require.NoError(t, a.got[0].Nack(false, true))
+	a.gets(rule, 1)
+	a.close()
+	b.gets(rule, 2, 1)
+}
+
+// TestExclusiveConsumersAreNoLock: a quorum queue ignores the flag. The single active consumer is the only lock.
+func TestExclusiveConsumersAreNoLock(t *testing.T) {
+	t.Parallel()
+	for _, single := range []bool{false, true} {
+		queue := partition(t, 0, amqp091.Table{"x-single-active-consumer": single})
+		for range 2 {
+			_, err := broker.Channel(t).Consume(queue, "", false, true, false, false, nil)
+			assert.NoError(t, err, "An exclusive consumer is refused beside another one: it may be used as a lock.")
+		}
+	}
+}
+
+// TestConsumerOfHigherPriorityStopsThePartition: from 4.0 on, the active consumer gets nothing new until it has settled
+// all that it holds. Then the one with the higher priority is active. Before 4.0 the priority has no effect.
+func TestConsumerOfHigherPriorityStopsThePartition(t *testing.T) {
+	t.Parallel()
+	const rule = "Ordered handlers have no x-priority: one message that is held would stop all other keys."
+	queue := partition(t, 6, nil)
+	a := hold(t, queue, 2, nil)
+	a.gets(rule, 1, 2)
+	b := hold(t, queue, 2, amqp091.Table{"x-priority": int32(10)})
+	require.NoError(t, a.got[0].Ack(false))
+	if strings.HasPrefix(version(t), "3.") {
+		a.gets(rule, 3)
+		return
+	}
+	require.NoError(t, a.got[1].Ack(false))
+	b.gets(rule, 3, 4)
+	assert.Empty(t, a.deliveries, rule)
+}
+
+// TestDeliveryLimitIsCompared: the limit can be a record of a partition, which no later declaration changes.
+func TestDeliveryLimitIsCompared(t *testing.T) {
+	t.Parallel()
+	const rule = "An ordered handler has its partitions and its prefetch in this limit: millions, and the rest."
+	connection := broker.Connect(t)
+	for _, limit := range []int64{1_000_001, 1_000_512, 8_000_512, 16_065_535, 1000*1_000_000 + 65_535} {
+		arguments := amqp091.Table{"x-delivery-limit": limit}
+		queue := partition(t, 0, arguments)
+		declare := func(changed any) error {
+			channel, err := connection.Channel()
+			require.NoError(t, err)
+			defer func() { _ = channel.Close() }()
+			arguments := amqp091.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}
+			if changed != nil {
+				arguments["x-delivery-limit"] = changed
+			}
+			_, err = channel.QueueDeclare(queue, true, false, false, false, arguments)
+			return err
+		}
+		require.NoError(t, declare(limit), rule)
+		require.NoError(t, declare(int32(limit)), "The type of the number is not compared. %s", rule)
+		for _, other := range []any{limit + 1, limit - 1, limit + 1_000_000, nil} {
+			var refused *amqp091.Error
+			require.ErrorAs(t, declare(other), &refused, "%d is declared again with %v. %s", limit, other, rule)
+			assert.Equal(t, amqp091.PreconditionFailed, refused.Code)
+			assert.Regexp(t, fmt.Sprintf(`inequivalent arg 'x-delivery-limit'.* current is (the value )?'%d'`, limit),
+				refused.Reason, "The error of the start names the record of the queue by this text.")
+		}
+	}
+}
+
+// TestWaitingConsumersAreNotCounted: the number of consumers in queue.declare-ok is that of the active one. A queue
+// without a single active consumer counts all, of each connection that is open.
+func TestWaitingConsumersAreNotCounted(t *testing.T) {
+	t.Parallel()
+	looks := broker.Channel(t)
+	consumers := func(queue string) int {
+		passive, err := looks.QueueDeclarePassive(queue, true, false, false, false, nil)
+		require.NoError(t, err)
+		return passive.Consumers
+	}
+	counts := func(queue string, want int, what string) {
+		broker.Eventually(t, time.Minute, func() bool { return consumers(queue) == want }, "%d of %s", want, what)
+	}
+	single := partition(t, 0, nil)
+	shared := partition(t, 0, amqp091.Table{"x-single-active-consumer": false})
+	counts(shared, 0, "no consumers")
+	var holders []*holder
+	for i := range 3 {
+		holders = append(holders, hold(t, shared, 1, nil))
+		counts(shared, i+1, "consumers that share a queue")
+		hold(t, single, 1, nil)
+		require.Equal(t, 1, consumers(single), "A partition counts %d consumers: it shows who waits for it.", i+1)
+	}
+	holders[0].close()
+	counts(shared, 2, "consumers after the close of a channel")
+	holders[1].cut()
+	counts(shared, 1, "consumers after the loss of a connection")
+}
