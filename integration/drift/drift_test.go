@@ -199,6 +199,31 @@ func TestPolicies(t *testing.T) {
 	}, got)
 }
 
+// TestAPolicyWithARoutingKey: what waits on a tier does not come back.
+func TestAPolicyWithARoutingKey(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	w := s.wanted("orders", "", nil)
+	channel := broker.Channel(t)
+	require.NoError(t, topology.New(w.Topology, w.Queue).Declare(channel))
+	_, err := broker.Management(t).PutPolicy("/", s.name, rabbithole.Policy{
+		Pattern: "^" + regexp.QuoteMeta(s.queue("orders")+"."+s.name+".1s") + "$", ApplyTo: "queues", Priority: 9,
+		Definition: rabbithole.PolicyDefinition{"dead-letter-routing-key": "elsewhere"},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = broker.Management(t).DeletePolicy("/", s.name) })
+	var found []drift.Difference
+	broker.Eventually(t, time.Minute, func() bool {
+		found = s.compare(s.config(), w).Of(drift.Policy)
+		return len(found) == 1
+	}, "the policy works")
+	assert.Equal(t, "dead-letter-routing-key", found[0].Argument)
+	require.NoError(t, channel.Publish(s.name, "1s."+s.queue("orders"), true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent}))
+	orphans, err := channel.Consume(s.name+".orphans", "", true, false, false, false, nil)
+	require.NoError(t, err)
+	assert.Equal(t, "elsewhere", broker.Receive(t, orphans, "an orphan").RoutingKey)
+}
+
 // TestUnprotectedQuorum: RabbitMQ 4.0 to 4.2 drop messages of such a work queue, so apps refuse it.
 func TestUnprotectedQuorum(t *testing.T) {
 	t.Parallel()

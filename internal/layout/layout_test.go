@@ -170,7 +170,7 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/drift",
-		may:    []string{watermill, amqp091, module + "/backoff", module + "/rabbitmq/topology", module + "/internal/rabbitmq"},
+		may:    []string{watermill, amqp091, module + "/backoff", module + "/rabbitmq/topology", module + "/internal/rabbitmq", module + "/internal/shell"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:    "it compares a broker with a topology, and needs no app",
 	},
@@ -222,6 +222,7 @@ var rules = []rule{
 		may: []string{
 			watermill, amqp091, module + "/internal/warning", module + "/rabbitmq/topology", module + "/internal/rabbitmq/queuearg",
 			module + "/internal/rabbitmq/wire", module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/refusal",
+			module + "/internal/shell",
 		},
 		never: []string{module + "/middleware", module + "/internal/rabbitmq/publisher"},
 		why:   "inspecting a queue changes with the broker's versions, not with retries",
@@ -268,6 +269,7 @@ var rules = []rule{
 	{folder: "internal/faults", never: []string{watermill, amqp091}, why: "it joins errors: the Connections of every backend share it"},
 	{folder: "internal/gate", never: []string{watermill, amqp091}, why: "it counts places: subscriptions of every backend and the middleware share it"},
 	{folder: "internal/users", never: []string{watermill, amqp091}, why: "it counts: whatever is closed after its last user shares it"},
+	{folder: "internal/shell", why: "it quotes text: every command that is printed for an operator needs it"},
 	{folder: "internal/warning", may: []string{watermill}, never: []string{amqp091}, why: "every package may log a warning"},
 	{
 		folder: "example",

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
+	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -32,9 +33,9 @@ var settable = []string{queuearg.MaxLength, queuearg.MaxLengthBytes, queuearg.Me
 func (c *comparison) advice(queue topology.Queue, have map[string]any, d *topology.ArgumentConflictError) string {
 	switch {
 	case d.Have == "none" && slices.Contains(settable, d.Argument):
-		return fmt.Sprintf("set it by a policy, and configure the app without it: rabbitmqctl set_policy -p '%s' "+
-			"--apply-to queues 'arguments of %s' '^%s$' '%s'",
-			c.vhost, queue.Name, regexp.QuoteMeta(queue.Name), policyFor(queue, have))
+		return fmt.Sprintf("set it by a policy, and configure the app without it: rabbitmqctl set_policy -p %s "+
+			"--apply-to queues %s %s %s", shell.Quote(c.vhost), shell.Quote("arguments of "+queue.Name),
+			shell.Quote("^"+regexp.QuoteMeta(queue.Name)+"$"), shell.Quote(policyFor(queue, have)))
 	case d.Argument == queuearg.Overflow && d.Want == queuearg.DropHead && d.Have == "none":
 		return "it is the default: the policy for x-max-length is enough"
 	case isTier(queue):
@@ -95,6 +96,12 @@ func (c *comparison) policies(want topology.Queue, have management.Details) {
 			add(Note, key, "the broker drops the oldest letters at this limit, and they are lost", "")
 		}
 	}
+	switch through, key := "dead-letter-exchange", "dead-letter-routing-key"; {
+	case tier && want.Arguments[queuearg.DeadLetterRoutingKey] == nil && have.Effective[key] != nil:
+		add(Policy, key, "messages leave the tier with this key, and do not come back to their work queue", narrow)
+	case !tier && have.Effective[through] != nil:
+		add(Note, through, "letters that reach a limit or an age go to this exchange", "")
+	}
 }
 
 func policyOf(q management.Details) string {
@@ -116,7 +123,7 @@ func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
 	for _, w := range wanted {
 		groups[topology.New(w.Topology, w.Queue).Group()] = w
 	}
-	for _, name := range sorted(c.there.queues) {
+	for _, name := range sorted(c.there.Queues) {
 		for group, w := range groups {
 			of, _, isTier := prefixOf(w).TierOf(name)
 			if isTier && of == group && !has[name] {
@@ -141,13 +148,13 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 	work, prefix := w.Queue.Name, prefixOf(w)
 	group := topology.New(w.Topology, w.Queue).Group()
 	others := map[string]bool{}
-	for b := range c.there.bindings {
+	for b := range c.there.Bindings {
 		if of, isGroup := prefix.GroupOfReturn(b.Exchange); isGroup && b.Queue == work &&
 			b.Key == naming.MemberKey(work) {
 			others["is in the tier group "+of] = of != group
 		}
 	}
-	for name := range c.there.queues {
+	for name := range c.there.Queues {
 		if of, _, isTier := prefix.TierOf(name); isTier && of == work {
 			others["has tiers of its own"] = work != group
 		}

@@ -76,7 +76,7 @@ type comparison struct {
 	config Config
 	broker workqueue.Broker
 	vhost  string
-	there  *inventory
+	there  management.Inventory
 }
 
 func compare(ctx context.Context, config Config, b workqueue.Broker, vhost string, wanted []Wanted) (Report, error) {
@@ -104,7 +104,7 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 		}
 	}
 	for _, b := range all.Bindings {
-		if !there.bindings[management.Binding{Exchange: b.Exchange, Queue: b.Queue, Key: b.Key}] {
+		if !there.Bindings[management.Binding{Exchange: b.Exchange, Queue: b.Queue, Key: b.Key}] {
 			c.missing("binding", fmt.Sprintf("%s of %s with key %q", b.Queue, b.Exchange, b.Key))
 		}
 	}
@@ -117,7 +117,7 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 // existing queue as it is.
 func (c *comparison) workQueue(w Wanted) topology.Topology {
 	t := topology.New(w.Topology, w.Queue)
-	queue, exists := c.there.queues[w.Queue.Name]
+	queue, exists := c.there.Queues[w.Queue.Name]
 	if !exists {
 		c.missing("queue", w.Queue.Name)
 		return t
@@ -144,7 +144,7 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 // protection reports a work queue that drops what the broker gives up.
 func (c *comparison) protection(w Wanted, have amqp091.Table) {
 	if w.Topology.WorkQueueMode == topology.Leave || have[queuearg.DeadLetterExchange] != nil ||
-		c.there.queues[w.Queue.Name].Effective["dead-letter-exchange"] != nil {
+		c.there.Queues[w.Queue.Name].Effective["dead-letter-exchange"] != nil {
 		return
 	}
 	quorum := have[queuearg.QueueType] == string(topology.Quorum)
@@ -163,7 +163,7 @@ func (c *comparison) protection(w Wanted, have amqp091.Table) {
 
 // queue compares a queue of the library.
 func (c *comparison) queue(want topology.Queue) {
-	have, exists := c.there.queues[want.Name]
+	have, exists := c.there.Queues[want.Name]
 	if !exists {
 		c.missing("queue", want.Name)
 		return
@@ -176,7 +176,7 @@ func (c *comparison) queue(want topology.Queue) {
 
 // exchange compares an exchange.
 func (c *comparison) exchange(want topology.Exchange) {
-	have, exists := c.there.exchanges[want.Name]
+	have, exists := c.there.Exchanges[want.Name]
 	if !exists {
 		c.missing("exchange", want.Name)
 		return

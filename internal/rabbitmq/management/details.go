@@ -97,6 +97,25 @@ func (c *Client) Bindings(ctx context.Context) (map[Binding]bool, error) {
 	return bindings, nil
 }
 
+// Inventory is the objects of a virtual host.
+type Inventory struct {
+	Exchanges map[string]Exchange
+	Queues    map[string]Details
+	Bindings  map[Binding]bool
+}
+
+// Inventory returns the objects of the virtual host.
+func (c *Client) Inventory(ctx context.Context) (i Inventory, err error) {
+	if i.Exchanges, err = c.Exchanges(ctx); err != nil {
+		return Inventory{}, err
+	}
+	if i.Queues, _, err = c.Details(ctx); err != nil {
+		return Inventory{}, err
+	}
+	i.Bindings, err = c.Bindings(ctx)
+	return i, err
+}
+
 // Arguments are those of a queue, an exchange or a policy. Integers are int64.
 type Arguments map[string]any
 

@@ -197,23 +197,29 @@ func (c *Client) list(ctx context.Context, kind, columns string, into any) error
 }
 
 func (c *Client) get(ctx context.Context, what, columns string, into any) error {
+	_, err := c.fetch(ctx, what, columns, into)
+	return err
+}
+
+// fetch is get, and returns the header of the answer.
+func (c *Client) fetch(ctx context.Context, what, columns string, into any) (http.Header, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+"/"+what+"?columns="+columns, nil)
 	if err != nil {
-		return errors.New("cannot make a request to the management API")
+		return nil, errors.New("cannot make a request to the management API")
 	}
 	request.SetBasicAuth(c.user, c.password)
 	response, err := c.http.Do(request)
 	if err != nil {
-		return fmt.Errorf("the management API at %s does not answer: %w", request.URL.Host, cause(err))
+		return nil, fmt.Errorf("the management API at %s does not answer: %w", request.URL.Host, cause(err))
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return c.refusal(request.URL.Host, what, response)
+		return nil, c.refusal(request.URL.Host, what, response)
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(into); err != nil {
-		return fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
+		return nil, fmt.Errorf("the answer of the management API at %s cannot be read: %w", request.URL.Host, cause(err))
 	}
-	return nil
+	return response.Header, nil
 }
 
 // maxReason bounds the answer of a refusal in bytes.

@@ -1,20 +1,24 @@
 package workqueue
 
 import (
-	"fmt"
+	"encoding/json"
 	"regexp"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
+	"github.com/tieredretry/watermill-retry/internal/shell"
 )
 
 // PolicyCommand returns the command that protects a queue whose arguments cannot be changed.
 func PolicyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) string {
-	limit := ""
-	if quorum {
-		limit = fmt.Sprintf(`,"delivery-limit":%d`, queuearg.WorkDeliveryLimit)
+	definition := map[string]any{
+		"dead-letter-exchange": prefix.RetryExchange(), "dead-letter-routing-key": naming.DeadKey(queue),
 	}
-	return fmt.Sprintf(`rabbitmqctl set_policy -p '%s' --apply-to queues 'retry of %s' '^%s$' `+
-		`'{"dead-letter-exchange":"%s","dead-letter-routing-key":"%s"%s}'`,
-		vhost, queue, regexp.QuoteMeta(queue), prefix.RetryExchange(), naming.DeadKey(queue), limit)
+	if quorum {
+		definition["delivery-limit"] = queuearg.WorkDeliveryLimit
+	}
+	text, _ := json.Marshal(definition) // of numbers and texts
+	return "rabbitmqctl set_policy -p " + shell.Quote(vhost) + " --apply-to queues " +
+		shell.Quote("retry of "+queue) + " " + shell.Quote("^"+regexp.QuoteMeta(queue)+"$") + " " +
+		shell.Quote(string(text))
 }
