@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"time"
@@ -58,9 +59,12 @@ func Example_observer() {
 	rabbit.Observe(alarms{})
 }
 
-// A readiness probe, for example of Kubernetes.
+// A readiness probe, for example of Kubernetes, and the whole health.
 func Example_readiness() {
 	http.Handle("/ready", retry.ReadinessHandler(rabbit.Health))
+	http.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(rabbit.Health()) // for wmretry doctor
+	})
 	go func() { check(http.ListenAndServe(":8080", nil)) }()
 }
 

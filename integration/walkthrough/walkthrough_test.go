@@ -90,6 +90,17 @@ func checkAlert(t *testing.T, first string) {
 	assert.Contains(t, first, "\n"+command[1]+"\n", "the first command of the runbook")
 }
 
+// TestDoctor runs the commands of "Doctor" of docs/operations.md.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	steps := stepsOf(section(string(text), "## Doctor"))
+	require.Len(t, steps, 1)
+	printed := newShell(t).run(t, steps[0])
+	assert.Equal(t, shape(steps[0].output), shape(printed), printed)
+}
+
 // step is a command of the page and what it prints.
 type step struct{ command, output string }
 
@@ -124,6 +135,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\b\d+(\.\d+)?/s`), "RATE"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
 	{regexp.MustCompile(`order-\d+`), "ORDER"},
+	{regexp.MustCompile(`wmretry \S+, library \S+, go1\S+\nRabbitMQ .*\nvirtual host [^,]+`), "VERSIONS"},
 	{regexp.MustCompile(`(?m)^(ok|FAIL)[ \t]+\S+`), "$1 PACKAGE"},
 	// The first letters of the canary that died again end the redrive.
 	{regexp.MustCompile(`(?m)^\d+ (of the letters sent have died again)`), "SOME $1"},

@@ -12,6 +12,7 @@ const (
 	codeDone        = 0
 	codeFailed      = 1
 	codeDrift       = 2
+	codeBlind       = 2 // of doctor
 	codeRedead      = 3
 	codeNothing     = 4
 	codeUsage       = 64
@@ -25,8 +26,8 @@ func exitCodes() string {
 		meaning string
 	}{
 		{codeDone, "done"},
-		{codeFailed, "failed; the message says what to do"},
-		{codeDrift, "the topology differs (topology plan, topology apply)"},
+		{codeFailed, "failed; the message says what to do. doctor: findings"},
+		{codeDrift, "the topology differs (topology plan, topology apply). doctor: it cannot look"},
 		{codeRedead, "stopped, because redriven letters died again"},
 		{codeNothing, "no letter matches the filters or ids"},
 		{codeUsage, "wrong command, argument or flag"},

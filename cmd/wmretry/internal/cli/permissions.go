@@ -10,6 +10,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 )
@@ -83,8 +84,8 @@ func (e *env) printPermissions(wanted []drift.Wanted) error {
 		if r.tag != "" {
 			_, _ = fmt.Fprintf(&s, "rabbitmqctl set_user_tags %s %s\n", r.name, r.tag)
 		}
-		_, _ = fmt.Fprintf(&s, "rabbitmqctl set_permissions -p %s %s %s %s %s\n\n", safe(quoted(vhost)), r.name,
-			safe(quoted(r.configure)), safe(quoted(r.write)), safe(quoted(r.read)))
+		_, _ = fmt.Fprintf(&s, "rabbitmqctl set_permissions -p %s %s %s %s %s\n\n", safe(shell.Quote(vhost)), r.name,
+			safe(shell.Quote(r.configure)), safe(shell.Quote(r.write)), safe(shell.Quote(r.read)))
 	}
 	_, err := io.WriteString(e.stdout, strings.TrimSuffix(s.String(), "\n"))
 	return err

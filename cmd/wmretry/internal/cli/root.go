@@ -89,8 +89,8 @@ Exit codes:
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
-	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newTiersCommand(e),
-		newTopologyCommand(e), newUICommand(e))
+	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e),
+		newTiersCommand(e), newTopologyCommand(e), newUICommand(e))
 	group(root)
 	root.InitDefaultCompletionCmd()
 	return root

@@ -7,6 +7,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/tieredretry/watermill-retry/internal/shell"
 )
 
 // safe escapes what could change the terminal: control characters, characters without a glyph, and bytes that are not
@@ -21,19 +23,7 @@ func safeLines(s string) string {
 }
 
 // shellWord quotes a text for a POSIX shell where it must be quoted, as one word of a command that is printed.
-func shellWord(s string) string {
-	plain := func(r rune) bool {
-		return r == '_' || strings.ContainsRune("-.,:/@%+=", r) || r < utf8.RuneSelf &&
-			(unicode.IsLetter(r) || unicode.IsDigit(r))
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
-		return s
-	}
-	return safe(quoted(s))
-}
-
-// quoted quotes a text for a POSIX shell.
-func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+func shellWord(s string) string { return safe(shell.Word(s)) }
 
 func escape(s string, lines bool) string {
 	plain := func(r rune) bool { return unicode.IsPrint(r) || lines && (r == '\n' || r == '\t') }

@@ -1,0 +1,178 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/shell"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// newest is the newest version of RabbitMQ that the library is tested on. Only it has community support.
+const newest, newestUntil = "4.3", "2026-11-30"
+
+// supportOf reports whether a version has support at a time, and describes it.
+func supportOf(version string, at time.Time) (has bool, text string) {
+	var major, minor int
+	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
+		return false, "its version is not known"
+	}
+	switch of := fmt.Sprintf("%d.%d", major, minor); {
+	case of == newest && at.UTC().Format(time.DateOnly) <= newestUntil:
+		return true, "community support until " + newestUntil
+	case of == newest:
+		return false, "community support ended on " + newestUntil
+	case major > 4 || major == 4 && minor > 3:
+		return false, "watermill-retry is not tested on it"
+	case major < 3 || major == 3 && minor < 10:
+		return false, "watermill-retry needs 3.10 or later"
+	}
+	return false, "community support has ended"
+}
+
+func support(s *Snapshot) []Finding {
+	has, text := supportOf(s.About.Version, s.At)
+	if has {
+		return nil
+	}
+	return []Finding{{Subject: "RabbitMQ " + s.About.Version, What: text, Do: []string{
+		"docs/support.md has the versions with support, and until when"}}}
+}
+
+// stranger is the name of no queue. A pattern that permits it permits all.
+const stranger = "no queue of this name, 9c1f07e2"
+
+func permissions(s *Snapshot) (all []Finding) {
+	if s.About.Permissions == nil {
+		return nil
+	}
+	p := *s.About.Permissions
+	may := func(pattern, name string) bool {
+		if pattern == "" { // it permits nothing
+			return false
+		}
+		compiled, err := regexp.Compile(pattern) // RabbitMQ's patterns can have more
+		return err != nil && name != stranger || err == nil && compiled.MatchString(name)
+	}
+	add := func(what string, wanted []drift.Wanted) {
+		f := Finding{Subject: s.About.User, What: what, Do: []string{"docs/operations.md#permissions"}}
+		for _, w := range wanted[:min(len(wanted), 1)] {
+			f.Do = append(f.Do, s.command("topology", "export", "--queue", w.Queue.Name, "--schedule",
+				strings.Trim(fmt.Sprint(w.Topology.Tiers), "[]"), "--permissions"))
+		}
+		all = append(all, f)
+	}
+	wanted := s.wanted()
+	if may(p.Configure, stranger) || may(p.Write, stranger) || may(p.Read, stranger) {
+		add(fmt.Sprintf("it has permissions for all queues and exchanges of the virtual host: configure %q, write %q, "+
+			"read %q", p.Configure, p.Write, p.Read), wanted)
+	}
+	for _, w := range wanted {
+		var names, lacks []string
+		t := topology.New(w.Topology, w.Queue)
+		for _, q := range append(t.Queues, t.WorkQueue) {
+			names = append(names, q.Name)
+		}
+		for _, e := range t.Exchanges {
+			names = append(names, e.Name)
+		}
+		need := func(verb, pattern string, names ...string) {
+			for _, name := range names {
+				if !may(pattern, name) {
+					lacks = append(lacks, verb+" on "+name)
+				}
+			}
+		}
+		switch {
+		case slices.ContainsFunc(names, func(name string) bool { return may(p.Configure, name) }): // it declares
+			need("configure", p.Configure, names...)
+			need("write", p.Write, names...)
+			need("read", p.Read, names...)
+		case may(p.Read, w.Queue.Name) && !may(p.Read, stranger): // it consumes, or redrives
+			need("write", p.Write, string(s.Prefix))
+		default:
+			need("read", p.Read, t.DeadLetterQueue())
+		}
+		if n := len(lacks); n > 0 {
+			add(fmt.Sprintf("for the work queue %s it lacks %s (%d in all)", w.Queue.Name,
+				strings.Join(lacks[:min(n, 3)], ", "), n), []drift.Wanted{w})
+		}
+	}
+	return all
+}
+
+// mostApart is more seconds than the clocks of synchronised hosts differ, and than a slow answer adds.
+const mostApart = 5
+
+func clocks(s *Snapshot) (all []Finding) {
+	add := func(subject string, ahead *management.Ahead) {
+		if ahead != nil && max(*ahead, -*ahead) > mostApart {
+			all = append(all, Finding{Subject: subject,
+				What: fmt.Sprintf("its clock is %+d s from that of this host", *ahead),
+				Do: []string{"synchronise both. Delays are kept by the broker's clock; MaxAge, the times in failure " +
+					"records and the lateness in metrics are by those of the apps"}})
+		}
+	}
+	add("the management API", s.About.Ahead)
+	for _, app := range s.Apps {
+		add(app.URL, app.Ahead)
+	}
+	return all
+}
+
+func unprotected(s *Snapshot) (all []Finding) {
+	for _, d := range s.Drift {
+		if d.Argument == "x-dead-letter-exchange" && d.Have == "none" && s.Inventory.Queues[d.Name].Type == "quorum" {
+			all = append(all, Finding{Subject: d.Name,
+				What: "a quorum queue without a dead-letter exchange: " + d.Reason,
+				Do:   []string{d.Advice, "docs/adopting.md#adopting-a-queue-that-exists"}})
+		}
+	}
+	return all
+}
+
+// policies finds policies that overrule arguments. drift only notes those that a deployment can want.
+func policies(s *Snapshot) (all []Finding) {
+	for _, d := range s.Drift {
+		key := strings.TrimPrefix(d.Argument, "x-")
+		set := s.Inventory.Queues[d.Name].Effective[key] != nil && key == d.Argument
+		retention := fmt.Sprintf("by the policy %q", "dead letters of "+strings.TrimSuffix(d.Name, ".dead"))
+		if set && !strings.HasSuffix(d.Have, retention) { // docs/scale.md#retention names it so
+			advice := d.Advice
+			if advice == "" {
+				advice = "where this is not wanted, make the pattern of the policy leave out this queue"
+			}
+			all = append(all, Finding{Subject: d.Name, What: d.Argument + " is " + d.Have + ": " + d.Reason,
+				Do: []string{advice, "rabbitmqctl list_policies -p " + shell.Word(s.Vhost)}})
+		}
+	}
+	return all
+}
+
+// farLimit is a delivery limit that looks do not reach. Queues of the library have a million.
+const farLimit = 100_000
+
+func limits(s *Snapshot) (all []Finding) {
+	old := strings.HasPrefix(s.About.Version, "3.")
+	for _, name := range s.letters() {
+		q := s.Inventory.Queues[name]
+		limit, set := q.Arguments["x-delivery-limit"].(int64)
+		if !set && !old {
+			limit = 20 // the default from 4.0 on
+		}
+		if q.Type != "quorum" || !set && old || limit < 0 && !old || limit >= farLimit {
+			continue
+		}
+		all = append(all, Finding{Subject: name,
+			What: fmt.Sprintf("its delivery limit is %d: the broker drops a letter that is looked at so often", limit),
+			Do: []string{"export and discard its letters, delete the queue, start the app, import them: " +
+				"docs/limits.md#looking-at-dead-letters",
+				s.command("dead", "discard", strings.TrimSuffix(name, ".dead"), "--export", "letters.jsonl")}})
+	}
+	return all
+}

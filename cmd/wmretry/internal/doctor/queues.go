@@ -1,0 +1,157 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+func missing(s *Snapshot) (all []Finding) {
+	for _, d := range s.Drift {
+		if d.Kind == drift.Create {
+			all = append(all, Finding{Subject: d.Object + " " + d.Name, What: "is missing",
+				Do: []string{"start the app, which declares it. One that runs does so within 30 s, or later: " +
+					"docs/operations.md#lost-bindings"}})
+		}
+	}
+	return all
+}
+
+func tiers(s *Snapshot) (all []Finding) {
+	for _, w := range s.works() {
+		for _, t := range w.Tiers {
+			if t.Retired {
+				all = append(all, Finding{Subject: t.Queue,
+					What: "a binding is missing: no message gets to this tier, or back from it by its own key; it has " +
+						messages(t.Messages),
+					Do: []string{"where a schedule has " + backoff.Tier(t.Delay).String() + ", start the app: it binds it. " +
+						"Otherwise remove the tier", s.command("tiers", "prune", "--dry-run")}})
+			}
+		}
+	}
+	return all
+}
+
+// forwardedAtOnce is how many messages a queue without a fault can have that are due.
+const forwardedAtOnce = 32
+
+func overdue(s *Snapshot) (all []Finding) {
+	seen := map[string]bool{}
+	add := func(queue string, due int, look string) {
+		if !seen[queue] {
+			seen[queue] = true
+			all = append(all, Finding{Subject: queue,
+				What: messages(due) + " due, and the broker cannot forward them: a work queue is full or away, or " +
+					"nothing is bound to its return exchange",
+				Do: []string{look, "docs/scale.md#overdue-tiers"}})
+		}
+	}
+	for _, app := range s.Apps {
+		if app.Health != nil {
+			for _, t := range app.Health.Tiers {
+				add(t.Queue, t.Overdue, s.command("status"))
+			}
+		}
+	}
+	for _, w := range s.works() {
+		due := map[string]int{w.Inbox.Queue: s.Inventory.Queues[w.Inbox.Queue].Expired}
+		for _, t := range w.Tiers {
+			due[t.Queue] = t.Overdue
+		}
+		for _, queue := range slices.Sorted(maps.Keys(due)) {
+			if due[queue] > forwardedAtOnce {
+				add(queue, due[queue], s.command("status", w.Name))
+			}
+		}
+	}
+	return all
+}
+
+func consumers(s *Snapshot) (all []Finding) {
+	for _, w := range s.works() {
+		if !w.Missing && w.Consumers == 0 {
+			why, do := s.away(w.Name)
+			all = append(all, Finding{Subject: w.Name, What: "no consumer, and " + messages(w.Messages) + ": " + why,
+				Do: []string{do}})
+		}
+	}
+	return all
+}
+
+// away returns why a work queue has no consumer.
+func (s *Snapshot) away(queue string) (why, do string) {
+	why, do = "its app is down, or is none of those that were asked", "start the app, or name its --health"
+	for _, app := range s.Apps {
+		if app.Health == nil {
+			why, do = "its app is down, if it is one that does not answer", "start "+app.URL
+			continue
+		}
+		for _, sub := range app.Health.Subscriptions {
+			if sub.Queue == queue {
+				return idle(sub, app.URL)
+			}
+		}
+	}
+	if len(s.Apps) == 0 {
+		return "its handler is paused, or its app is down", "the --health URL of the app shows which"
+	}
+	return why, do
+}
+
+// idle describes a handler that takes no messages.
+func idle(sub retry.SubscriptionHealth, address string) (why, do string) {
+	if len(sub.Paused) == 0 {
+		return fmt.Sprintf("its handler %s runs, and does not consume since %s: %s", sub.Name, utc(sub.Since),
+			sub.LastError), "repair what the error names: docs/operations.md#health"
+	}
+	switch sub.Paused[len(sub.Paused)-1] { // they are sorted, and a call of Pause is the last
+	case "paused":
+		do = "call Resume in " + address + ": docs/operations.md#pause-a-handler"
+	case "holding":
+		do = "repair what refuses its copies: docs/operations.md#holding"
+	default:
+		do = "repair what the handler needs, and it goes on by itself: docs/outages.md#the-breaker"
+	}
+	return fmt.Sprintf("its handler %s is %s since %s", sub.Name, strings.Join(sub.Paused, " and "),
+		utc(sub.PausedSince)), do
+}
+
+func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// health finds what is wrong with apps, besides what consumers has.
+func health(s *Snapshot) (all []Finding) {
+	unconsumed := map[string]bool{}
+	for _, w := range s.works() {
+		unconsumed[w.Name] = w.Consumers == 0
+	}
+	for _, app := range s.Apps {
+		add := func(what, do string) {
+			all = append(all, Finding{Subject: app.URL, What: what, Do: []string{do}})
+		}
+		if app.Health == nil {
+			add("its health cannot be read: "+app.Error, "start the app, or correct the address")
+			continue
+		}
+		for _, link := range app.Health.Links {
+			if !link.Connected {
+				add(fmt.Sprintf("its %s connection is not open since %s: %s", link.Name, utc(link.Since),
+					link.LastError), "look at broker, network and password: docs/operations.md#health")
+			} else if link.Blocked {
+				add("an alarm of the broker blocks its "+link.Name+" connection",
+					"docs/operations.md#connectionblocked")
+			}
+		}
+		for _, sub := range app.Health.Subscriptions {
+			if !unconsumed[sub.Queue] && (len(sub.Paused) > 0 || !sub.Consuming) {
+				add(idle(sub, app.URL))
+			}
+		}
+	}
+	return all
+}

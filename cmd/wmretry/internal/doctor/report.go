@@ -1,0 +1,91 @@
+package doctor
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// Finding is something that is wrong, or that an app can come from.
+type Finding struct {
+	Rule    string   `json:"rule"`
+	Subject string   `json:"subject"` // a queue, an exchange, a user, an address
+	What    string   `json:"what"`
+	Do      []string `json:"do"` // sentences and commands
+}
+
+// Report is a snapshot for a reader, and what the rules have found in it. It has no secrets.
+type Report struct {
+	Vhost   string            `json:"vhost"`
+	Broker  management.About  `json:"broker"`
+	Support string            `json:"support"`
+	Status  deadletter.Status `json:"status"`
+	// Policies is what policies set on the queues of Status.
+	Policies map[string]management.Arguments `json:"policies"`
+
+	Apps     []App     `json:"apps"`
+	Findings []Finding `json:"findings"`
+	WaysIn   []Finding `json:"ways_in"` // docs/adopting.md has all steps
+	Unseen   []string  `json:"unseen"`  // what was not looked at
+}
+
+// rule is one kind of findings.
+type rule struct {
+	name string
+	find func(*Snapshot) []Finding
+}
+
+var rules = []rule{
+	{"support", support}, {"permissions", permissions}, {"clock", clocks}, {"unprotected", unprotected},
+	{"policy", policies}, {"limit", limits}, {"missing", missing}, {"tier", tiers}, {"overdue", overdue},
+	{"consumers", consumers}, {"health", health},
+}
+
+// Names returns the names of the rules.
+func Names() (names []string) {
+	for _, r := range rules {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// Examine applies the rules, without those that are ignored.
+func Examine(s Snapshot, ignored ...string) Report {
+	report := Report{Vhost: s.Vhost, Broker: s.About, Status: s.Status, Apps: s.Apps,
+		Policies: map[string]management.Arguments{},
+		Findings: find(&s, rules, ignored), WaysIn: find(&s, waysIn, nil), Unseen: s.Unseen}
+	_, report.Support = supportOf(s.About.Version, s.At)
+	for _, name := range s.own() {
+		if policy := s.Inventory.Queues[name].Effective; len(policy) > 0 {
+			report.Policies[name] = policy
+		}
+	}
+	return report
+}
+
+func find(s *Snapshot, rules []rule, ignored []string) []Finding {
+	all := []Finding{}
+	for _, r := range rules {
+		if !slices.Contains(ignored, r.name) {
+			for _, f := range r.find(s) {
+				f.Rule = r.name
+				same := func(other Finding) bool { return reflect.DeepEqual(f, other) } // of a group's tier
+				if !slices.ContainsFunc(all, same) {
+					all = append(all, f)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// messages is "1 message" or "2 messages".
+func messages(n int) string {
+	if n == 1 {
+		return "1 message"
+	}
+	return fmt.Sprintf("%d messages", n)
+}

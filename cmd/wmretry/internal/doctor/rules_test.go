@@ -1,0 +1,265 @@
+package doctor
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+var now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+
+// healthy is a snapshot of the work queue orders, with a tier and a consumer, and of its app.
+func healthy() Snapshot {
+	quorum := func(arguments management.Arguments) management.Details {
+		return management.Details{Type: "quorum", Durable: true, Arguments: arguments}
+	}
+	queues := map[string]management.Details{
+		"orders":          quorum(management.Arguments{"x-queue-type": "quorum", "x-dead-letter-exchange": "retry", "x-dead-letter-routing-key": "dead.orders"}),
+		"orders.dead":     quorum(management.Arguments{"x-delivery-limit": int64(1_000_000)}),
+		"retry.orphans":   quorum(management.Arguments{"x-delivery-limit": int64(1_000_000)}),
+		"orders.retry.1s": quorum(management.Arguments{"x-message-ttl": int64(1000), "x-dead-letter-exchange": "retry.return"}),
+	}
+	for name, q := range queues {
+		q.Name = name
+		queues[name] = q
+	}
+	return Snapshot{
+		At: now, Prefix: "retry", Vhost: "/shop",
+		About: management.About{Version: "4.3.6", User: "ops", Tags: []string{"administrator"}, Ahead: new(management.Ahead)},
+		Inventory: management.Inventory{
+			Queues: queues, Exchanges: map[string]management.Exchange{},
+			Bindings: map[management.Binding]bool{{Exchange: "retry", Queue: "orders.dead", Key: "dead.orders"}: true},
+		},
+		Status: deadletter.Status{Queues: []deadletter.WorkQueue{{
+			Name: "orders", Depth: deadletter.Depth{Queue: "orders", Consumers: 1}, Dead: deadletter.Depth{Queue: "orders.dead"},
+			Tiers: []deadletter.Tier{{Depth: deadletter.Depth{Queue: "orders.retry.1s"}, Delay: time.Second}},
+		}}},
+		Apps: []App{{URL: "http://shop/health", Health: &retry.Health{
+			Links:         []retry.LinkHealth{{Name: "publishing", Connected: true}},
+			Subscriptions: []retry.SubscriptionHealth{{Name: "billing", Queue: "orders", Consuming: true}},
+		}}},
+	}
+}
+
+func ahead(seconds management.Ahead) *management.Ahead { return &seconds }
+
+func TestRules(t *testing.T) {
+	queue := func(s *Snapshot, name string, change func(*management.Details)) {
+		q := s.Inventory.Queues[name]
+		q.Name, q.Durable = name, true
+		change(&q)
+		s.Inventory.Queues[name] = q
+	}
+	hand := func(name string, arguments management.Arguments, messages int) func(*Snapshot) {
+		return func(s *Snapshot) {
+			queue(s, name, func(q *management.Details) { q.Arguments, q.Messages = arguments, messages })
+		}
+	}
+	home := management.Arguments{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
+	limit := func(version string, limit any) func(*Snapshot) {
+		return func(s *Snapshot) {
+			s.About.Version = version
+			queue(s, "orders.dead", func(q *management.Details) {
+				if q.Arguments = nil; limit != nil {
+					q.Arguments = management.Arguments{"x-delivery-limit": limit}
+				}
+			})
+		}
+	}
+	version := func(version, day string) func(*Snapshot) {
+		return func(s *Snapshot) {
+			s.About.Version = version
+			s.At, _ = time.Parse(time.RFC3339, day+"T23:59:59Z")
+		}
+	}
+	work := func(change func(*deadletter.WorkQueue)) func(*Snapshot) {
+		return func(s *Snapshot) { change(&s.Status.Queues[0]) }
+	}
+	app := func(change func(*retry.Health)) func(*Snapshot) {
+		return func(s *Snapshot) { change(s.Apps[0].Health) }
+	}
+	difference := func(d drift.Difference, effective management.Arguments) func(*Snapshot) {
+		return func(s *Snapshot) {
+			s.Drift = []drift.Difference{d}
+			queue(s, d.Name, func(q *management.Details) { q.Effective = effective })
+		}
+	}
+	noConsumer := work(func(w *deadletter.WorkQueue) { w.Consumers, w.Messages = 0, 3 })
+	paused := func(reasons ...string) func(*Snapshot) {
+		return app(func(h *retry.Health) {
+			h.Subscriptions[0].Consuming, h.Subscriptions[0].Paused, h.Subscriptions[0].PausedSince = false, reasons, now
+		})
+	}
+	for name, row := range map[string]struct {
+		changes []func(*Snapshot)
+		want    string // rule, subject, what, and what to do; empty: nothing
+	}{
+		"healthy":                {nil, ""},
+		"4.3 on its last day":    {[]func(*Snapshot){version("4.3.6", "2026-11-30")}, ""},
+		"4.3 later":              {[]func(*Snapshot){version("4.3.6", "2026-12-01")}, "support|RabbitMQ 4.3.6|community support ended on 2026-11-30|docs/support.md"},
+		"4.2":                    {[]func(*Snapshot){version("4.2.0", "2026-11-25")}, "support|RabbitMQ 4.2.0|community support has ended|docs/support.md"},
+		"3.10":                   {[]func(*Snapshot){version("3.10.8", "2026-11-25")}, "support|RabbitMQ 3.10.8|community support has ended|docs/support.md"},
+		"3.9":                    {[]func(*Snapshot){version("3.9.1", "2026-11-25")}, "support|RabbitMQ 3.9.1|needs 3.10 or later|docs/support.md"},
+		"4.4":                    {[]func(*Snapshot){version("4.4.0-rc.1", "2026-11-25")}, "support|RabbitMQ 4.4.0-rc.1|not tested on it|docs/support.md"},
+		"5":                      {[]func(*Snapshot){version("5.0.0", "2026-11-25")}, "support|RabbitMQ 5.0.0|not tested on it|docs/support.md"},
+		"unknown version":        {[]func(*Snapshot){version("", "2026-11-25")}, "support|RabbitMQ |not known|docs/support.md"},
+		"clock of the broker":    {[]func(*Snapshot){func(s *Snapshot) { s.About.Ahead = ahead(6) }}, "clock|the management API|+6 s|synchronise"},
+		"clock of an app":        {[]func(*Snapshot){func(s *Snapshot) { s.Apps[0].Ahead = ahead(-90) }}, "clock|http://shop/health|-90 s|synchronise"},
+		"clocks near":            {[]func(*Snapshot){func(s *Snapshot) { s.About.Ahead, s.Apps[0].Ahead = ahead(-5), ahead(5) }}, ""},
+		"too wide":               {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{Read: ".*"} }}, `permissions|ops|read ".*"|--queue orders --schedule 1s --permissions`},
+		"pattern of PCRE":        {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{Read: "^(?!x)"} }}, "permissions|ops|lacks write on retry|--permissions"},
+		"too narrow":             {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{} }}, "permissions|ops|lacks read on orders.dead|--permissions"},
+		"viewer":                 {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{Read: `^orders\.dead$`} }}, ""},
+		"unprotected":            {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders", Argument: "x-dead-letter-exchange", Have: "none", Reason: "dropped", Advice: "set_policy"}, nil)}, "unprotected|orders|dropped|set_policy"},
+		"unprotected, classic":   {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "mails", Argument: "x-dead-letter-exchange", Have: "none"}, nil)}, ""},
+		"policy":                 {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: `1 by the policy "p"`, Reason: "early", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)})}, "policy|orders.retry.1s|message-ttl is 1|narrow"},
+		"policy of all letters":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "p"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, "policy|orders.dead|lost|where this is not wanted"},
+		"policy of a retention":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "dead letters of orders"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, ""},
+		"conflict of arguments":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9", Want: "none"}, nil)}, ""},
+		"low limit":              {[]func(*Snapshot){limit("4.3.6", int64(6))}, "limit|orders.dead|limit is 6|wmretry dead discard orders --export letters.jsonl"},
+		"default limit":          {[]func(*Snapshot){limit("4.3.6", nil)}, "limit|orders.dead|limit is 20|export"},
+		"no limit":               {[]func(*Snapshot){limit("4.3.6", int64(-1))}, ""},
+		"missing binding":        {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Create, Object: "binding", Name: "orders of retry.return"}, nil)}, "missing|binding orders of retry.return|is missing|start the app"},
+		"tier without a binding": {[]func(*Snapshot){work(func(w *deadletter.WorkQueue) { w.Tiers[0].Retired, w.Tiers[0].Messages = true, 1 })}, "tier|orders.retry.1s|it has 1 message|wmretry tiers prune --dry-run"},
+		"overdue tier":           {[]func(*Snapshot){work(func(w *deadletter.WorkQueue) { w.Tiers[0].Overdue = 33 })}, "overdue|orders.retry.1s|33 messages due|wmretry status orders"},
+		"forwarding tier":        {[]func(*Snapshot){work(func(w *deadletter.WorkQueue) { w.Tiers[0].Overdue = 32 })}, ""},
+		"overdue by an app":      {[]func(*Snapshot){app(func(h *retry.Health) { h.Tiers = []retry.TierHealth{{Queue: "x.retry.1s", Overdue: 2}} })}, "overdue|x.retry.1s|2 messages due|wmretry status"},
+		"overdue inbox": {[]func(*Snapshot){
+			work(func(w *deadletter.WorkQueue) { w.Inbox.Queue = "orders.retry.inbox" }),
+			func(s *Snapshot) {
+				queue(s, "orders.retry.inbox", func(q *management.Details) { q.Expired = 40 })
+			},
+		}, "overdue|orders.retry.inbox|40 messages due|wmretry status orders"},
+		"no consumer, paused":   {[]func(*Snapshot){noConsumer, paused("paused")}, "consumers|orders|3 messages: its handler billing is paused since 2026-11-25T12:00:00Z|call Resume in http://shop/health"},
+		"no consumer, failing":  {[]func(*Snapshot){noConsumer, paused("failing")}, "consumers|orders|is failing since|goes on by itself"},
+		"no consumer, both":     {[]func(*Snapshot){noConsumer, paused("holding", "paused")}, "consumers|orders|is holding and paused since|call Resume"},
+		"no consumer, not up":   {[]func(*Snapshot){noConsumer, app(func(h *retry.Health) { h.Subscriptions[0].Consuming, h.Subscriptions[0].LastError = false, "error 406" })}, "consumers|orders|does not consume since 0001-01-01T00:00:00Z: error 406|repair"},
+		"no consumer, down":     {[]func(*Snapshot){noConsumer, app(func(h *retry.Health) { h.Subscriptions = nil })}, "consumers|orders|its app is down, or is none|start the app"},
+		"no consumer, no app":   {[]func(*Snapshot){noConsumer, func(s *Snapshot) { s.Apps = nil }}, "consumers|orders|paused, or its app is down|--health"},
+		"paused beside another": {[]func(*Snapshot){paused("holding")}, "health|http://shop/health|handler billing is holding|docs/operations.md#holding"},
+		"app that is down":      {[]func(*Snapshot){func(s *Snapshot) { s.Apps[0] = App{URL: "http://shop", Error: "no answer"} }}, "health|http://shop|cannot be read: no answer|start the app"},
+		"no connection":         {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Connected, h.Links[0].LastError = false, "EOF" })}, "health|http://shop/health|publishing connection is not open since 0001-01-01T00:00:00Z: EOF|look at"},
+		"alarm":                 {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Blocked = true })}, "health|http://shop/health|an alarm of the broker blocks its publishing|connectionblocked"},
+		"delayed exchange": {[]func(*Snapshot){func(s *Snapshot) {
+			s.Inventory.Exchanges["later"] = management.Exchange{Name: "later", Type: "x-delayed-message"}
+			s.Inventory.Bindings[management.Binding{Exchange: "later", Queue: "orders"}] = true
+		}}, "delayed-exchange|later|to: orders|publishers send to orders"},
+		"queue with a TTL":          {[]func(*Snapshot){hand("wait", management.Arguments{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": int64(9)}, 0)}, "ttl-queue|wait|its messages wait for its TTL, and go to orders|rabbitmqctl list_queues -p /shop name messages"},
+		"TTL of each":               {[]func(*Snapshot){hand("wait", home, 2)}, "ttl-queue|wait|2 messages without a consumer can have a TTL each, and go to orders|list_queues"},
+		"TTL of each, empty":        {[]func(*Snapshot){hand("wait", home, 0)}, ""},
+		"work queue with an app":    {[]func(*Snapshot){hand("wait", home, 2), func(s *Snapshot) { queue(s, "wait", func(q *management.Details) { q.Consumers = 1 }) }}, ""},
+		"tier of another prefix":    {[]func(*Snapshot){hand("x.own.1s", management.Arguments{"x-message-ttl": int64(1), "x-dead-letter-exchange": "own.return", "x-dead-letter-routing-key": "orders"}, 1)}, ""},
+		"leads to letters":          {[]func(*Snapshot){hand("mails", management.Arguments{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mails.gone"}, 1)}, ""},
+		"dead-letter exchange":      {[]func(*Snapshot){hand("wait", management.Arguments{"x-dead-letter-exchange": "back"}, 1), func(s *Snapshot) { s.Inventory.Bindings[management.Binding{Exchange: "back", Queue: "orders"}] = true }}, "ttl-queue|wait|go to orders|list_queues"},
+		"poison queue":              {[]func(*Snapshot){hand("orders.Poison", nil, 1)}, "poison-queue|orders.Poison|with 1 message|wmretry dead redrive --as-is orders.Poison"},
+		"poison queue, other names": {[]func(*Snapshot){hand("poison $x", nil, 0), func(s *Snapshot) { s.Prefix = "own"; s.Status = deadletter.Status{}; s.Inventory.Bindings = nil }}, "poison-queue|poison $x|with 0 messages|wmretry dead list --as-is 'poison $x' --prefix own"},
+		"letters of another":        {[]func(*Snapshot){func(s *Snapshot) { s.Status.Queues = append(s.Status.Queues, deadletter.WorkQueue{Name: "other"}) }}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := healthy()
+			for _, change := range row.changes {
+				change(&s)
+			}
+			report := Examine(s)
+			all := append(report.Findings, report.WaysIn...)
+			if row.want == "" {
+				assert.Empty(t, all)
+				return
+			}
+			require.Len(t, all, 1, "%+v", all)
+			want := strings.Split(row.want, "|")
+			assert.Equal(t, want[:2], []string{all[0].Rule, all[0].Subject})
+			assert.Contains(t, all[0].What, want[2])
+			assert.Contains(t, strings.Join(all[0].Do, "\n"), want[3])
+			if len(report.Findings) == 1 {
+				assert.Empty(t, Examine(s, all[0].Rule).Findings, "an ignored rule")
+			}
+		})
+	}
+}
+
+// TestNewest: the newest version that the tests run on is the one with support.
+func TestNewest(t *testing.T) {
+	text, err := os.ReadFile("../../../../tools/rabbitmq-versions")
+	require.NoError(t, err)
+	versions := strings.Fields(string(text))
+	assert.Equal(t, newest, versions[len(versions)-1])
+	calendar, err := os.ReadFile("../../../../docs/support.md")
+	require.NoError(t, err)
+	assert.Contains(t, string(calendar), "| RabbitMQ "+newest+" | tested in CI | **"+newestUntil+"** |")
+}
+
+// TestLimitsBefore40: a quorum queue has no limit there, and -1 means no delivery at all.
+func TestLimitsBefore40(t *testing.T) {
+	s := healthy()
+	s.About.Version = "3.10.8"
+	for limit, want := range map[any]int{nil: 0, int64(-1): 1, int64(1_000_000): 0} {
+		q := s.Inventory.Queues["orders.dead"]
+		if q.Arguments = nil; limit != nil {
+			q.Arguments = management.Arguments{"x-delivery-limit": limit}
+		}
+		s.Inventory.Queues["orders.dead"] = q
+		assert.Len(t, limits(&s), want, limit)
+	}
+}
+
+// TestPagesExist: each page that a finding names has the heading.
+func TestPagesExist(t *testing.T) {
+	page := regexp.MustCompile(`docs/([a-z-]+\.md)#([a-z0-9-]+)`)
+	seen := 0
+	for _, file := range []string{"broker.go", "queues.go", "ways.go", "health.go"} {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, link := range page.FindAllStringSubmatch(string(source), -1) {
+			text, err := os.ReadFile("../../../../docs/" + link[1])
+			require.NoError(t, err)
+			words := strings.ReplaceAll(link[2], "-", "[ -]")
+			words = strings.ReplaceAll(words, "watermills", "watermill'?s")
+			assert.Regexp(t, `(?mi)^#+ .*`+words+`$`, string(text), link[0])
+			seen++
+		}
+	}
+	assert.Greater(t, seen, 10)
+}
+
+func TestAsk(t *testing.T) {
+	for name, row := range map[string]struct {
+		answer http.HandlerFunc
+		want   string
+	}{
+		"health": {func(w http.ResponseWriter, _ *http.Request) {
+			_ = json.NewEncoder(w).Encode(healthy().Apps[0].Health)
+		}, ""},
+		"text":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ready")) }, "is not the JSON of a retry.Health"},
+		"JSON":      {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"status":"up"}`)) }, "is not the JSON of a retry.Health"},
+		"not ready": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "503 Service Unavailable"},
+		"hangs up":  {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "EOF"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(row.answer)
+			defer server.Close()
+			app := ask(t.Context(), server.URL+"/health?token=canary")
+			assert.Equal(t, server.URL+"/health", app.URL)
+			assert.NotContains(t, app.Error, "canary")
+			assert.Contains(t, app.Error, row.want)
+			assert.Equal(t, row.want == "", app.Error == "")
+			if row.want == "" {
+				assert.Equal(t, healthy().Apps[0].Health, app.Health)
+				assert.Equal(t, ahead(0), app.Ahead)
+			}
+		})
+	}
+}

@@ -1,0 +1,158 @@
+// Package doctor looks at a virtual host and at the health of apps, and finds what is wrong. It changes nothing. Each
+// rule is a function of one Snapshot.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/shell"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// Snapshot is all that the rules look at.
+type Snapshot struct {
+	At     time.Time
+	Prefix naming.Prefix
+	Vhost  string
+
+	About     management.About
+	Inventory management.Inventory
+	Status    deadletter.Status
+	// Drift is how the objects on the broker differ from those that apps with the same tiers declare.
+	Drift []drift.Difference
+	Apps  []App
+	// Unseen is what could not be looked at.
+	Unseen []string
+}
+
+// Read reads a snapshot. endpoints are the addresses of the health of apps.
+func Read(
+	ctx context.Context, config deadletter.Config, store *deadletter.Store, endpoints []string,
+) (s Snapshot, err error) {
+	uri, err := amqp091.ParseURI(config.URI)
+	if err != nil {
+		return Snapshot{}, errors.New("the address of the broker cannot be read")
+	}
+	client, err := management.New(config.Management, management.Broker{
+		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password, TLS: config.TLS,
+	})
+	if err != nil {
+		return Snapshot{}, err
+	}
+	s = Snapshot{At: time.Now().UTC(), Prefix: naming.Prefix(config.Prefix), Vhost: uri.Vhost,
+		Apps: []App{}, Unseen: []string{}}
+	if s.About, err = client.About(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	if s.Status, err = store.Status(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	if s.Inventory, err = client.Inventory(ctx); err != nil {
+		return Snapshot{}, err
+	}
+	if wanted := s.wanted(); len(wanted) > 0 {
+		report, err := drift.Compare(ctx, drift.Config{URI: config.URI, TLS: config.TLS, Management: config.Management,
+			AllowUnprotectedQuorum: true}, wanted...)
+		if err != nil {
+			s.Unseen = append(s.Unseen, "the topology cannot be compared: "+err.Error())
+		}
+		s.Drift = report.Differences
+	}
+	for _, endpoint := range endpoints {
+		s.Apps = append(s.Apps, ask(ctx, endpoint))
+	}
+	if len(endpoints) == 0 {
+		s.Unseen = append(s.Unseen, "the health of apps: --health URL")
+	}
+	if s.About.Permissions == nil {
+		s.Unseen = append(s.Unseen, "permissions, which only an administrator sees: rabbitmqctl list_user_permissions "+
+			shell.Word(s.About.User))
+	}
+	return s, nil
+}
+
+// works returns the work queues of this prefix. A queue with the name of a dead-letter queue can be another program's.
+func (s *Snapshot) works() (works []deadletter.WorkQueue) {
+	for _, w := range s.Status.Queues {
+		dead := management.Binding{Exchange: s.Prefix.RetryExchange(), Queue: w.Dead.Queue, Key: naming.DeadKey(w.Name)}
+		home := management.Binding{Exchange: s.Prefix.AnyReturnExchange(), Queue: w.Name,
+			Key: naming.AnyReturnKey(w.Name)}
+		if len(w.Tiers) > 0 || s.Inventory.Bindings[dead] || s.Inventory.Bindings[home] {
+			works = append(works, w)
+		}
+	}
+	return works
+}
+
+// wanted returns what apps with the same tiers declare. What the tiers lack is a rule of its own.
+func (s *Snapshot) wanted() (all []drift.Wanted) {
+	for _, w := range s.works() {
+		queue, exists := s.Inventory.Queues[w.Name]
+		config := topology.Config{Prefix: string(s.Prefix),
+			QueueType: topology.QueueType(s.Inventory.Queues[w.Dead.Queue].Type)}
+		for _, t := range w.Tiers { // those of a group are the last
+			if t.Retired {
+				continue
+			}
+			if t.Group != config.TierGroup {
+				config.TierGroup, config.Tiers = t.Group, nil
+			}
+			config.Tiers = append(config.Tiers, backoff.Tier(t.Delay))
+		}
+		one := drift.Wanted{Topology: config, Queue: topology.Queue{
+			Name: w.Name, Durable: queue.Durable, Arguments: amqp091.Table(queue.Arguments),
+		}}
+		if exists && topology.New(one.Topology, one.Queue).Validate() == nil {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// letters returns the queues in which letters stay.
+func (s *Snapshot) letters() (names []string) {
+	for _, w := range s.works() {
+		names = append(names, w.Dead.Queue)
+	}
+	return append(names, s.Prefix.Orphans())
+}
+
+// own returns the queues of this prefix.
+func (s *Snapshot) own() (names []string) {
+	for _, w := range s.works() {
+		names = append(names, w.Name, w.Inbox.Queue)
+		for _, t := range w.Tiers {
+			names = append(names, t.Queue)
+		}
+	}
+	return append(names, s.letters()...)
+}
+
+// setting is an argument of a queue, or else what a policy sets. The name has no x-.
+func setting(q management.Details, name string) any {
+	if value := q.Arguments["x-"+name]; value != nil {
+		return value
+	}
+	return q.Effective[name]
+}
+
+// command is a command of wmretry with the prefix of this one.
+func (s *Snapshot) command(words ...string) string {
+	if s.Prefix != naming.Default {
+		words = append(words, "--prefix", string(s.Prefix))
+	}
+	for i, word := range words {
+		words[i] = shell.Word(word)
+	}
+	return "wmretry " + strings.Join(words, " ")
+}
