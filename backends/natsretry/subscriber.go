@@ -25,7 +25,7 @@ type subscriber struct {
 // Subscribe makes the consumer of the topic before it returns: what is published from then on waits for it.
 func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	q := &queue{server: s.server, group: s.group, topic: topic, links: s.links, logger: s.logger}
-	if err := q.begin(ctx, 2*s.concurrency); err != nil {
+	if err := q.begin(ctx, inflight.Most(s.concurrency)); err != nil {
 		return nil, err
 	}
 	context.AfterFunc(ctx, q.leave)

@@ -49,7 +49,8 @@ type Config struct {
 	Queue Queue
 	Name  string // of the topic, for logs
 
-	// Concurrency is how many messages a handler has at a time. As many more are taken ahead, unless it is 1.
+	// Concurrency is how many messages a handler has at a time. As many more are taken ahead, or up to 7 times as many
+	// where its calls are short. With 1 there are none.
 	Concurrency int
 
 	// Lease is how long the server keeps a message for a reader that does not renew it. It is renewed each third of it.

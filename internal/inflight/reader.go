@@ -17,13 +17,25 @@ import (
 const (
 	minPause = 100 * time.Millisecond
 	maxPause = 5 * time.Second
+
+	// aheadFor is how long the handler has work with the messages that are taken ahead. It is short: what one process
+	// has taken, another one that is idle does not get.
+	aheadFor = 50 * time.Millisecond
 )
+
+// Most returns how many messages are in flight at most.
+func Most(concurrency int) int {
+	if concurrency <= 1 {
+		return 1 // the next message is taken after the ack of the one before
+	}
+	return 8 * concurrency
+}
 
 // Reader delivers the messages of a Queue and settles them. The messages that are in flight when its subscription ends
 // go on until they are settled, or until Close.
 type Reader struct {
 	Config
-	places chan struct{} // has one for each message in flight
+	places chan struct{} // wakes what takes; has room for one
 	acks   chan struct{} // wakes what acknowledges; has room for one
 	backs  chan struct{} // wakes what gives back and renews; has room for one
 	closed context.Context
@@ -34,6 +46,8 @@ type Reader struct {
 	inFlight map[*Taken]context.CancelFunc // of its message's context
 	acked    []*Taken                      // by the handler, and not yet on the server
 	nacked   []*Taken
+	ahead    int           // messages that the handler has not got yet
+	call     time.Duration // mean of the last calls of the handler
 	reading  bool
 }
 
@@ -43,13 +57,9 @@ func NewReader(config Config) *Reader {
 	if config.Logger == nil {
 		config.Logger = watermill.NopLogger{}
 	}
-	ahead := 2 * config.Concurrency
-	if config.Concurrency == 1 {
-		ahead = 1
-	}
 	r := &Reader{
-		Config: config, places: make(chan struct{}, ahead), acks: make(chan struct{}, 1),
-		backs: make(chan struct{}, 1), inFlight: map[*Taken]context.CancelFunc{},
+		Config: config, places: make(chan struct{}, 1), acks: make(chan struct{}, 1), backs: make(chan struct{}, 1),
+		inFlight: map[*Taken]context.CancelFunc{}, call: aheadFor,
 	}
 	r.closed, r.close = context.WithCancel(context.Background())
 	return r
@@ -61,9 +71,14 @@ func (r *Reader) Subscribe(ctx context.Context) <-chan *message.Message {
 	reading, stop := context.WithCancel(ctx)
 	context.AfterFunc(r.closed, stop)
 	r.reading = true
+	ahead := make(chan *Taken, Most(r.Concurrency))
+	r.ended.Go(func() {
+		defer close(ahead)
+		r.read(reading, ahead)
+	})
 	r.ended.Go(func() {
 		defer stop()
-		r.read(reading, out)
+		r.deliver(reading, ahead, out)
 		close(out)
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -87,17 +102,14 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// read takes messages and delivers them.
-func (r *Reader) read(ctx context.Context, out chan<- *message.Message) {
+// read takes messages, while those before are delivered.
+func (r *Reader) read(ctx context.Context, ahead chan<- *Taken) {
 	for failures := 0; ; {
 		room := r.room(ctx)
 		if room == 0 {
 			return
 		}
 		taken, err := r.Queue.Take(ctx, room)
-		for range room - len(taken) {
-			<-r.places
-		}
 		if err != nil && ctx.Err() == nil {
 			subscriptions.Read(ctx, err)
 			if failures == 0 { // in an outage, each topic of the process fails all the time
@@ -109,50 +121,72 @@ func (r *Reader) read(ctx context.Context, out chan<- *message.Message) {
 			failures = 0
 		}
 		r.keep(ctx, taken)
-		for i, one := range taken {
-			select {
-			case out <- one.Message:
-				go r.await(one)
-				continue
-			case <-ctx.Done():
-			}
-			for _, rest := range taken[i:] {
-				r.settled(rest, false)
-			}
-			break
+		for _, one := range taken {
+			ahead <- one
 		}
 	}
 }
 
-// room waits for a place, and takes all that are free. It returns 0 where the context has ended.
-func (r *Reader) room(ctx context.Context) (n int) {
-	select {
-	case r.places <- struct{}{}:
-		n = 1
-	case <-ctx.Done():
-		return 0
-	}
-	for {
-		select {
-		case r.places <- struct{}{}:
-			n++
-			continue
-		default:
-		}
-		if ctx.Err() == nil {
+// room waits until messages are to be taken, and returns how many. It returns 0 where the context has ended.
+func (r *Reader) room(ctx context.Context) int {
+	for ctx.Err() == nil {
+		if n := r.free(); n > 0 {
 			return n
 		}
-		for range n { // select takes either where both are ready
-			<-r.places
+		select {
+		case <-r.places:
+		case <-ctx.Done():
 		}
+	}
+	return 0
+}
+
+// free returns how many messages are to be taken. They are twice the concurrency in flight, and more where calls are
+// short: each take and each ack is a round trip. While some are ahead, a take is for at least half of all.
+func (r *Reader) free() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	most := Most(r.Concurrency)
+	most = min(most, max(2*r.Concurrency, int(time.Duration(r.Concurrency)*aheadFor/max(r.call, 1))))
+	free := most - len(r.inFlight)
+	if r.ahead > 0 && free < most/2 {
 		return 0
 	}
+	return max(free, 0)
+}
+
+// deliver delivers what is taken, until the context ends. It gives back the rest.
+func (r *Reader) deliver(ctx context.Context, ahead <-chan *Taken, out chan<- *message.Message) {
+	for one := range ahead {
+		if ctx.Err() != nil || !r.begin(one) {
+			r.settled(one, false)
+			continue
+		}
+		select {
+		case out <- one.Message:
+			go r.await(one, time.Now())
+			continue
+		case <-one.Message.Context().Done(): // its lease is lost
+		case <-ctx.Done():
+		}
+		r.settled(one, false)
+	}
+}
+
+// begin reports whether a message can be delivered: its lease may have been lost meanwhile.
+func (r *Reader) begin(one *Taken) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ahead--
+	signal(r.places)
+	return !one.lost()
 }
 
 // keep adds messages to those in flight. Their contexts do not end with the subscription.
 func (r *Reader) keep(ctx context.Context, taken []*Taken) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.ahead += len(taken)
 	for _, one := range taken {
 		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		one.Message.SetContext(own)
@@ -162,20 +196,23 @@ func (r *Reader) keep(ctx context.Context, taken []*Taken) {
 }
 
 // await waits until a handler has settled a message.
-func (r *Reader) await(one *Taken) {
+func (r *Reader) await(one *Taken, began time.Time) {
+	acked := false
 	select {
 	case <-one.Message.Acked():
-		r.settled(one, true)
+		acked = true
 	case <-one.Message.Nacked():
-		r.settled(one, false)
 	case <-r.closed.Done():
 		select {
 		case <-one.Message.Acked():
-			r.settled(one, true)
+			acked = true
 		default:
-			r.settled(one, false)
 		}
 	}
+	r.mu.Lock()
+	r.call += (time.Since(began) - r.call) / 16
+	r.mu.Unlock()
+	r.settled(one, acked)
 }
 
 func (r *Reader) settled(one *Taken, acked bool) {
@@ -261,9 +298,9 @@ func (r *Reader) release(sent, failed []*Taken, list *[]*Taken) bool {
 		if !kept[one] {
 			r.inFlight[one]()
 			delete(r.inFlight, one)
-			<-r.places
 		}
 	}
+	signal(r.places)
 	if !r.reading && len(r.inFlight) == 0 {
 		signal(r.acks) // the other goroutine ends too
 		signal(r.backs)

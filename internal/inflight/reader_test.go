@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -81,7 +80,7 @@ func (q *topic) take(n int) (found []*inflight.Taken, err error) {
 		if due, there := q.due[id]; there && !time.Now().Before(due) {
 			q.due[id] = time.Now().Add(lease)
 			q.taken[id]++
-			found = append(found, &inflight.Taken{ID: id, Message: message.NewMessage(id, nil)})
+			found = append(found, &inflight.Taken{ID: id, Message: message.NewMessage(id, nil), Handle: q.taken[id]})
 		}
 	}
 	return found, err
@@ -89,36 +88,31 @@ func (q *topic) take(n int) (found []*inflight.Taken, err error) {
 
 func (q *topic) Ack(_ context.Context, taken []*inflight.Taken) error {
 	time.Sleep(q.slow)
-	return q.each("ack", taken, func(id string) { delete(q.due, id) })
+	return q.each("ack", taken, func(one *inflight.Taken) { delete(q.due, one.ID) })
 }
 
 func (q *topic) Renew(_ context.Context, taken []*inflight.Taken) (lost []*inflight.Taken, err error) {
-	var renewed []string
-	err = q.each("renew", taken, func(id string) {
-		if q.taken[id] == 1 { // the tests have one reader, and another one that takes a message the second time
-			q.due[id] = time.Now().Add(lease)
-			renewed = append(renewed, id)
+	err = q.each("renew", taken, func(one *inflight.Taken) {
+		if q.taken[one.ID] == one.Handle {
+			q.due[one.ID] = time.Now().Add(lease)
+		} else {
+			lost = append(lost, one)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(slices.Clone(taken), func(one *inflight.Taken) bool {
-		return slices.Contains(renewed, one.ID)
-	}), nil
+	return lost, err
 }
 
 func (q *topic) GiveBack(_ context.Context, taken []*inflight.Taken) error {
-	return q.each("give back", taken, func(id string) { q.due[id] = time.Now() })
+	return q.each("give back", taken, func(one *inflight.Taken) { q.due[one.ID] = time.Now() })
 }
 
-func (q *topic) each(method string, taken []*inflight.Taken, do func(id string)) error {
+func (q *topic) each(method string, taken []*inflight.Taken, do func(*inflight.Taken)) error {
 	err := q.enter(method)
 	defer q.mu.Unlock()
 	q.batch = max(q.batch, len(taken))
 	for _, one := range taken {
 		if _, there := q.due[one.ID]; there && err == nil {
-			do(one.ID)
+			do(one)
 		}
 	}
 	return err
@@ -176,6 +170,38 @@ func TestMessagesInFlight(t *testing.T) {
 		require.NoError(t, r.Close())
 		_, open := <-out
 		assert.False(t, open)
+	})
+}
+
+// Where calls are short, more messages are taken ahead, with few takes. Long calls leave them to other processes.
+func TestShortCallsTakeFurtherAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const messages = 1000
+		q := newTopic(messages)
+		r := reader(q, 8)
+		out := r.Subscribe(t.Context())
+		handle := func(each int, call time.Duration) (inFlight int) {
+			var calls sync.WaitGroup
+			for range 8 {
+				calls.Go(func() {
+					for range each {
+						msg := <-out
+						time.Sleep(call)
+						msg.Ack()
+					}
+				})
+			}
+			calls.Wait()
+			synctest.Wait()
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			return len(q.taken) - (messages - len(q.due))
+		}
+		assert.Greater(t, handle(50, time.Millisecond), 32)
+		assert.Less(t, q.calls["take"], 25)
+		assert.LessOrEqual(t, handle(50, time.Second), 16)
+		require.NoError(t, r.Close())
+		assert.Equal(t, 200, q.free())
 	})
 }
 
@@ -318,6 +344,26 @@ func TestLeaseThatIsLost(t *testing.T) {
 	})
 }
 
+// A message whose lease is lost before its delivery is not delivered.
+func TestLeaseThatIsLostAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTopic(4)
+		r := reader(q, 2)
+		q.broken("renew", errDown)
+		out := r.Subscribe(t.Context())
+		time.Sleep(2*lease - time.Second)
+		q.broken("renew", nil)
+		for range 4 {
+			msg := <-out
+			require.NoError(t, msg.Context().Err())
+			msg.Ack()
+		}
+		require.NoError(t, r.Close())
+		assert.Zero(t, q.left())
+		assert.Zero(t, q.calls["give back"])
+	})
+}
+
 // The context of a message ends when the server tells that another reader has it.
 func TestLeaseThatAnotherReaderHas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +398,9 @@ func TestSlowAck(t *testing.T) {
 		msg.Ack()
 		time.Sleep(2 * lease)
 		require.NoError(t, other.Context().Err())
-		assert.Equal(t, 1, q.free(), "the one that is acked")
+		q.mu.Lock()
+		assert.True(t, q.due[other.UUID].After(time.Now()), "it is renewed")
+		q.mu.Unlock()
 		other.Ack()
 		require.NoError(t, r.Close())
 		assert.Zero(t, q.left())
