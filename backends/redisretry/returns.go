@@ -15,7 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 )
 
-// chunk is how many messages a script settles, because it stops the server while it runs.
+// chunk is how many messages a script takes or settles, because it stops the server while it runs.
 const chunk = 250
 
 // returns is the Queue of a return topic. The Handle of a message is the token of its lease.
@@ -42,7 +42,7 @@ func (r *returns) take(n int) ([]*inflight.Taken, time.Duration, error) {
 	defer cancel()
 	token := r.consumer + " " + strconv.FormatInt(r.leases.Add(1), 36)
 	answer, err := takeScript.Run(ctx, r.client, r.keys,
-		r.topic, n, r.lease.Milliseconds(), token).Slice()
+		r.topic, min(n, chunk), r.lease.Milliseconds(), token).Slice()
 	if err != nil {
 		return nil, 0, err
 	}

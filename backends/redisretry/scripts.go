@@ -18,7 +18,8 @@ local now = math.floor(now_us / 1000)
 //	KEYS[4] index     sorted set: return topic, its lowest score. Return topics with the same hash tag share it
 //	ARGV[1] the return topic
 //
-// Each script leaves the index exact.
+// Each script leaves the index exact. Those of many messages have few commands, because each costs the server as much
+// as what it does.
 const setIndex = `
 local function index()
 	local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
@@ -50,18 +51,25 @@ redis.call('HDEL', KEYS[3], '')
 // takeScript leases up to ARGV[2] messages that are due, for ARGV[3] milliseconds, with the token ARGV[4]. It returns
 // the milliseconds until the next one is due, -1 where there is none, and then the IDs and messages.
 var takeScript = redis.NewScript(serverNow + setIndex + whenFull + `
-local out = {-1}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[2])) do
-	local message = redis.call('HGET', KEYS[2], id)
-	if message then
-		redis.call('ZADD', KEYS[1], now + ARGV[3], id)
-		redis.call('HSET', KEYS[3], id, ARGV[4])
-		out[#out + 1] = id
-		out[#out + 1] = message
+local out, due, owned, gone = {-1}, {}, {}, {}
+local ids = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[2])
+local messages = ids[1] and redis.call('HMGET', KEYS[2], unpack(ids)) or {}
+for i, id in ipairs(ids) do
+	if messages[i] then
+		due[#due + 1], due[#due + 2] = now + ARGV[3], id
+		owned[#owned + 1], owned[#owned + 2] = id, ARGV[4]
+		out[#out + 1], out[#out + 2] = id, messages[i]
 	else
-		redis.call('ZREM', KEYS[1], id)
-		redis.call('HDEL', KEYS[3], id)
+		gone[#gone + 1] = id
 	end
+end
+if due[1] then
+	redis.call('ZADD', KEYS[1], unpack(due))
+	redis.call('HSET', KEYS[3], unpack(owned))
+end
+if gone[1] then
+	redis.call('ZREM', KEYS[1], unpack(gone))
+	redis.call('HDEL', KEYS[3], unpack(gone))
 end
 local first = index()
 if first then
@@ -72,11 +80,9 @@ return out
 
 // deleteScript deletes messages: their IDs.
 var deleteScript = redis.NewScript(setIndex + `
-for i = 2, #ARGV do
-	redis.call('ZREM', KEYS[1], ARGV[i])
-	redis.call('HDEL', KEYS[2], ARGV[i])
-	redis.call('HDEL', KEYS[3], ARGV[i])
-end
+redis.call('ZREM', KEYS[1], unpack(ARGV, 2))
+redis.call('HDEL', KEYS[2], unpack(ARGV, 2))
+redis.call('HDEL', KEYS[3], unpack(ARGV, 2))
 index()
 return 1
 `)
