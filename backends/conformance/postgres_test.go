@@ -473,6 +473,33 @@ func TestPostgresBrokenTopicStopsNoOther(t *testing.T) {
 	require.NoError(t, retries.Close())
 }
 
+// While another process has locked the group's offset, it is not known whether there are messages: the topic is read
+// again soon.
+func TestPostgresLockedOffset(t *testing.T) {
+	p := startPostgres(t)
+	var got calls
+	retries, _ := p.app(p.config(), func(msg *message.Message) error {
+		got.add(msg)
+		return nil
+	}, retry.Options{})
+	p.publish(retries, "orders", "1")
+	p.eventually("it is handled", func() bool { return got.ids() == 1 })
+	tx, err := p.db.Begin()
+	require.NoError(t, err)
+	_, err = tx.Exec(`SELECT 1 FROM watermill_offsets_orders FOR UPDATE`)
+	require.NoError(t, err)
+	p.publish(retries, "orders", "2")
+	reads := func() int {
+		return p.count(`SELECT seq_scan + COALESCE(idx_scan, 0) FROM pg_stat_user_tables
+			WHERE relname = 'watermill_offsets_orders'`)
+	}
+	before, began := reads(), time.Now()
+	p.eventually("it is read", func() bool { return reads() >= before+80 })
+	assert.Less(t, time.Since(began), 12*time.Second, "a topic without messages is read once a second")
+	require.NoError(t, tx.Commit())
+	p.eventually("it is handled", func() bool { return got.ids() == 2 })
+}
+
 // Fewer connections than handlers that run: none is kept by a handler.
 func TestPostgresNeedsFourConnections(t *testing.T) {
 	p := startPostgres(t)

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,7 +49,9 @@ type appTopic struct {
 	value int64       // of the sequence; of Look only
 	blind atomic.Bool // the sequence must not be read
 
-	changed time.Time // when something was published; of the reader only
+	// Of the reader only.
+	changed time.Time // when something was published
+	locked  int       // reads in a row that another process has kept from the offset
 }
 
 // open begins to read a topic: it inserts the group's offset where it has none.
@@ -104,8 +107,14 @@ func (w *waiting) moveQuery(a *appTopic, payload string) string {
 			SELECT $3::text, ` + fmt.Sprintf(later, 4) + `, 1, uuid, payload, metadata
 			FROM next ORDER BY transaction_id, "offset"
 			RETURNING id, takes, uuid, payload, metadata)
-		SELECT id, takes, uuid, payload, metadata::text FROM taken ORDER BY id`
+		SELECT id, takes, uuid, payload, metadata::text FROM taken
+		UNION ALL SELECT ` + strconv.Itoa(locked) + `, 0, '', '', '' WHERE NOT EXISTS (SELECT FROM last)
+		ORDER BY 1`
 }
+
+// locked is the id in the answer of moveQuery where another process has locked the group's offset. It is not known then
+// whether the topic has messages.
+const locked = -1
 
 // beyond is the condition of watermill-sql for a message m behind the offset last: its transaction and all before it
 // have ended.
@@ -208,14 +217,21 @@ func (s *source) read(
 		return nil, 0, err
 	}
 	within, cancel := context.WithTimeout(context.Background(), statementTimeout)
-	taken, err := s.move(within, a, n)
+	taken, free, err := s.move(within, a, n)
 	cancel()
 	s.leave(err)
+	if free {
+		a.locked = 0
+	}
 	if looked || len(taken) > 0 {
 		a.changed = time.Now()
 	}
 	if len(taken) > 0 {
 		return taken, leastInterval, err
+	}
+	if !free && err == nil {
+		a.locked++
+		return nil, min(leastInterval<<min(a.locked-1, 10), leastPause), nil
 	}
 	s.mu.Lock()
 	topics := len(s.topics)
@@ -254,20 +270,28 @@ func (a *appTopic) pause(since time.Duration, topics int) time.Duration {
 	return min(max(since/4, leastPause), most*time.Duration(topics))
 }
 
-func (s *source) move(ctx context.Context, a *appTopic, n int) (taken []*inflight.Taken, err error) {
+// move reports whether the group's offset was free.
+func (s *source) move(ctx context.Context, a *appTopic, n int) (taken []*inflight.Taken, free bool, err error) {
 	args := []any{a.group, n, a.returnTopic, microseconds(s.waiting.lease)}
+	free = true
 	err = s.waiting.query(ctx, a.moveQuery, args, func(rows *sql.Rows) error {
 		var id, takes int64
 		var uuid string
 		var payload, metadata []byte
-		err := rows.Scan(&id, &takes, &uuid, &payload, &metadata)
+		if err := rows.Scan(&id, &takes, &uuid, &payload, &metadata); err != nil {
+			return err
+		}
+		if id == locked {
+			free = false
+			return nil
+		}
 		taken = append(taken, newTaken(id, takes, uuid, payload, metadata))
-		return err
+		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("topic %q: %w", a.topic, err)
+		return nil, false, fmt.Errorf("topic %q: %w", a.topic, err)
 	}
-	return taken, nil
+	return taken, free, nil
 }
 
 // published makes the readers of a topic take what this process has published.
