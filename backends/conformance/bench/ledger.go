@@ -29,12 +29,23 @@ type ledger struct {
 	twice   int // calls more than necessary
 	foreign int
 	done    chan struct{}
+	copies  int           // that are stored; of the library
+	stored  chan struct{} // closed when all are
 }
 
 func newLedger(messages int) *ledger {
 	return &ledger{
 		failed: make([]int64, messages), due: make([]int64, messages), back: make([]int64, messages),
-		left: messages, done: make(chan struct{}),
+		left: messages, done: make(chan struct{}), stored: make(chan struct{}),
+	}
+}
+
+// copy notes that a copy is stored.
+func (l *ledger) copy() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.copies++; l.copies == len(l.back) {
+		close(l.stored)
 	}
 }
 

@@ -38,6 +38,22 @@ func (w worker) own(router *message.Router, c *calls) (io.Closer, error) {
 			return errMeasured
 		}
 	}
+	if w.Copies {
+		retries.Observe(observer{calls: c})
+	}
 	retries.AddConsumerHandler(router, "billing", w.Topic, handle)
 	return retries, nil
+}
+
+// observer reports the copies.
+type observer struct {
+	retry.NopObserver
+	calls *calls
+}
+
+// Event implements retry.Observer.
+func (o observer) Event(e retry.Event) {
+	if e.Outcome == retry.Retried {
+		o.calls.report(call{Message: copied})
+	}
 }

@@ -63,6 +63,7 @@ type question struct {
 
 var questions = []question{
 	{name: "rate", measure: measureRate}, {name: "late", measure: measureLate}, {name: "many", measure: measureMany},
+	{name: "death", measure: measureDeath},
 	{name: "inbox", measure: measureInbox, on: postgresBackend.name},
 }
 

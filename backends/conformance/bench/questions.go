@@ -82,6 +82,32 @@ func measureLate(r *run) error {
 	return nil
 }
 
+// measureDeath measures how late messages come back that wait while processes end.
+func measureDeath(r *run) error {
+	for _, s := range []session{{death: killed}, {death: stopped}} {
+		name := map[deathName]string{killed: "backend_killed", stopped: "backend_stopped"}[s.death]
+		s.side, s.processes = ownSide, 2
+		s.messages = r.size(2_000, 200)
+		s.together = time.Duration(r.size(int(r.lead+deathLead), int(deathLead/2)))
+		late, err := claims.Alternate(r.turns(3), 1, func(int) (float64, error) {
+			result, err := r.play(s)
+			if err != nil {
+				return 0, err
+			}
+			return float64(claims.Percentile(result.late, 0.99).Microseconds()) / 1000, nil
+		})
+		if err != nil {
+			return err
+		}
+		r.note("%s: 99 of 100 are at most %s ms late", s, claims.Spread(late[0], "%.0f"))
+		r.claim(name, claims.Median(late[0]))
+	}
+	return nil
+}
+
+// deathLead is how much longer the messages wait: a group of Kafka notices a death after 10 seconds.
+const deathLead = 15 * time.Second
+
 // measureMany counts many messages. A short run counts those of the other questions only.
 func measureMany(r *run) error {
 	if r.short {

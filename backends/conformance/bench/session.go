@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -31,9 +32,21 @@ type session struct {
 	processes int
 	messages  int
 	together  time.Duration // after which all messages are due; 0: each is due a tier after it has failed
+	death     deathName     // when all copies are stored, and none is due
 }
 
+// A deathName is how processes of a session end before it does.
+type deathName string
+
+const (
+	killed  deathName = "SIGKILL of all, and a start"
+	stopped deathName = "SIGTERM of one"
+)
+
 func (s session) String() string {
+	if s.death != "" {
+		return string(s.death)
+	}
 	if s.processes == 1 {
 		return string(s.side)
 	}
@@ -50,6 +63,7 @@ func (r *run) play(s session) (*result, error) {
 	w := worker{
 		Backend: r.name, Server: address, Side: s.side,
 		Topic: fmt.Sprintf("orders%d", r.sessions), Prefix: fmt.Sprintf("retry%d", r.sessions),
+		Copies: s.death != "",
 	}
 	if err := r.prepare(address, w.Topic); err != nil {
 		return nil, fmt.Errorf("cannot create the topic: %w", err)
@@ -102,34 +116,15 @@ func (r *run) fill(address, topic string, messages int) error {
 
 // work runs the processes of a session until all messages are back, and ends them in order.
 func (r *run) work(w worker, s session, l *ledger, began *time.Time) error {
-	ready := make(chan int64, 2*s.processes)
-	ended := make(chan error, s.processes)
-	var all []io.WriteCloser
-	var group sync.WaitGroup
-	stop := func() {
-		for _, stdin := range all {
-			_ = stdin.Close()
-		}
-		group.Wait()
-	}
-	defer stop()
-	for i := range s.processes {
-		if w.Profile = ""; r.profiles != "" && i == 0 && s.processes == 1 {
-			w.Profile = filepath.Join(r.profiles, r.question+"-"+string(s.side)+".pprof")
-		}
-		process, stdin, stdout, err := w.process()
-		if err != nil {
+	g := &processes{run: r, session: s, worker: w, ledger: l,
+		ready: make(chan int64, 2*s.processes+2), ended: make(chan error, s.processes+1)}
+	defer g.stop()
+	for range s.processes {
+		if err := g.start(); err != nil {
 			return err
 		}
-		all = append(all, stdin)
-		group.Go(func() {
-			l.read(stdout, ready)
-			if err := process.Wait(); err != nil {
-				ended <- err
-			}
-		})
 	}
-	if err := r.await(s.processes, ready, ended); err != nil {
+	if err := r.await(s.processes, g.ready, g.ended); err != nil {
 		return err
 	}
 	*began = time.Now()
@@ -141,21 +136,98 @@ func (r *run) work(w worker, s session, l *ledger, began *time.Time) error {
 	if err != nil {
 		return err
 	}
-	for _, stdin := range all {
-		if _, err := stdin.Write(append(line, '\n')); err != nil {
+	g.gate = append(line, '\n')
+	for _, one := range g.all {
+		if _, err := one.stdin.Write(g.gate); err != nil {
 			return err
 		}
 	}
-	if err := l.wait(s.together, ended); err != nil {
+	if s.death != "" {
+		if err := g.die(); err != nil {
+			return err
+		}
+	}
+	if err := l.wait(s.together, g.ended); err != nil {
 		return err
 	}
-	stop()
+	g.stop()
 	select {
-	case err := <-ended:
+	case err := <-g.ended:
 		return fmt.Errorf("a process of the app did not end well: %w", err)
 	default:
 		return nil
 	}
+}
+
+// processes are those of a session.
+type processes struct {
+	*run
+	session
+	worker worker
+	ledger *ledger
+	gate   []byte // the line that opens it
+	ready  chan int64
+	ended  chan error
+	all    []*child
+	group  sync.WaitGroup
+}
+
+type child struct {
+	*exec.Cmd
+	stdin io.WriteCloser
+	gone  atomic.Bool // it was killed
+}
+
+func (g *processes) start() error {
+	w := g.worker
+	if g.profiles != "" && len(g.all) == 0 && g.session.processes == 1 {
+		w.Profile = filepath.Join(g.profiles, g.question+"-"+string(g.side)+".pprof")
+	}
+	process, stdin, stdout, err := w.process()
+	if err != nil {
+		return err
+	}
+	one := &child{Cmd: process, stdin: stdin}
+	g.all = append(g.all, one)
+	g.group.Go(func() {
+		g.ledger.read(stdout, g.ready)
+		if err := process.Wait(); err != nil && !one.gone.Load() {
+			g.ended <- err
+		}
+	})
+	if g.gate != nil {
+		_, err = stdin.Write(g.gate)
+	}
+	return err
+}
+
+// stop ends the processes in order.
+func (g *processes) stop() {
+	for _, one := range g.all {
+		_ = one.stdin.Close()
+	}
+	g.group.Wait()
+}
+
+// die ends processes when all copies are stored.
+func (g *processes) die() error {
+	select {
+	case <-g.ledger.stored:
+	case err := <-g.ended:
+		return fmt.Errorf("a process of the app has ended: %w", err)
+	case <-time.After(patience):
+		return errors.New("the copies are not stored")
+	}
+	if g.death == stopped {
+		return g.all[0].stdin.Close()
+	}
+	for _, one := range g.all {
+		one.gone.Store(true)
+		if err := one.Process.Kill(); err != nil {
+			return err
+		}
+	}
+	return g.start()
 }
 
 // await waits until all processes have subscribed, and one of them has a message: each of them, where the server gives
@@ -209,6 +281,10 @@ func (l *ledger) read(from io.Reader, ready chan<- int64) {
 		var c call
 		if err := binary.Read(in, binary.LittleEndian, &c); err != nil {
 			return
+		}
+		if c.Message == copied {
+			l.copy()
+			continue
 		}
 		if c.Message == running || c.Message == waits {
 			ready <- c.Message

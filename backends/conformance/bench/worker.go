@@ -29,6 +29,7 @@ type worker struct {
 	Side            sideName
 	Topic, Prefix   string
 	Profile         string // the file of its CPU profile; empty: none
+	Copies          bool   // it reports the copies
 }
 
 // A call is what a worker reports of a call of the handler. At is when a call that fails ends, and when a call that
@@ -41,6 +42,7 @@ type call struct {
 const (
 	running = -1 // the handlers have subscribed
 	waits   = -2 // the first message waits for the gate
+	copied  = -3 // a copy is stored
 )
 
 // start is the line that opens the gate.
@@ -62,7 +64,7 @@ func (c *calls) report(one call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_ = binary.Write(c.out, binary.LittleEndian, one)
-	if one.Message < 0 {
+	if one.Message == running || one.Message == waits {
 		_ = c.out.Flush()
 	}
 }
