@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -22,6 +21,9 @@ func Main() int {
 	context.AfterFunc(interrupted, stop)
 	return run(interrupted, newEnv(), os.Args[1:])
 }
+
+// Commands returns the commands, for their manual and their completions.
+func Commands() *cobra.Command { return newRoot(newEnv()) }
 
 // run runs a command. The end of the context is an interruption by the user.
 func run(interrupted context.Context, e *env, args []string) int {
@@ -85,12 +87,12 @@ Exit codes:
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
-		Version:           version(),
+		Version:           version(buildInfo()),
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
 	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e),
-		newTiersCommand(e), newTopologyCommand(e), newUICommand(e))
+		newTiersCommand(e), newTopologyCommand(e), newUICommand(e), newVersionCommand(e))
 	group(root)
 	root.InitDefaultCompletionCmd()
 	return root
@@ -112,11 +114,4 @@ func group(c *cobra.Command) *cobra.Command {
 	c.SuggestionsMinimumDistance = 2
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	return c
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }
