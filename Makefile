@@ -66,7 +66,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
+.PHONY: help wmretry api release release-check demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
 .PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format lint-code
 
 help:
@@ -176,6 +176,18 @@ site: ## the pages of docs as a website, .broker/site, with its links checked (n
 
 screenshots: devbroker ## the pictures of the page in docs/images, from a real browser
 	@SCREENSHOTS=$(CURDIR)/docs/images $(WITH_BROKER) $(GO) test -C cmd/wmretry -count=1 -timeout=$(TIMEOUT) ./browser
+
+api: ## write the exported API of the released modules into the folder api
+	@$(GO) run ./tools/api
+
+release: ## make a release with VERSION=v1.2.3: commits, tags, archives. It pushes nothing (CONTRIBUTING.md)
+	@$(GO) run ./tools/release "$(VERSION)"
+
+release-check: ## make a release of the commit in a temporary clone
+	@clone=$$(mktemp -d) && trap 'chmod -R u+w "$$clone"; rm -rf "$$clone"' EXIT && \
+		git clone --quiet --no-tags . "$$clone/watermill-retry" && cd "$$clone/watermill-retry" && \
+		git config user.name release-check && git config user.email release-check@example.com && \
+		$(SUBMAKE) release VERSION=v0.1.0-rc.1
 
 broker-up: devbroker ## start a RabbitMQ that keeps running: eval "`make broker-up`"
 	@$(DEVBROKER) up

@@ -327,6 +327,24 @@ var rules = []rule{
 		why:    "it is a model of a protocol: it has no code of the library, and finds faults of the rules alone",
 	},
 	{
+		folder: "tools/modules",
+		may:    []string{},
+		never:  []string{watermill, amqp091},
+		why:    "it reads go.mod files, and runs the go command",
+	},
+	{
+		folder: "tools/api",
+		may:    []string{module + "/tools/modules"},
+		never:  []string{watermill, amqp091},
+		why:    "it reads types from what the go command builds: it also describes modules that it cannot import",
+	},
+	{
+		folder: "tools/release",
+		may:    []string{module + "/tools/modules"},
+		never:  []string{watermill, amqp091},
+		why:    "it runs git and the go command: a release must not depend on what it releases",
+	},
+	{
 		folder: "tools/claims",
 		may:    []string{},
 		never:  []string{watermill, amqp091},
