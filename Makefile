@@ -33,6 +33,8 @@ LONG       = ^TestPubSub$$
 CHAOS_ARGS ?=
 # Flags of inbox: -backends, -messages, -kills.
 INBOX_ARGS ?=
+# Flags of release: -platforms.
+RELEASE_ARGS ?=
 # Flags of demo-observability: -once, -outage, -metrics, -queue.
 DEMO_ARGS ?=
 # A command that runs several versions of RabbitMQ side by side (CONTRIBUTING.md). Where it is not set, .ci/find-brokers looks
@@ -181,7 +183,7 @@ api: ## write the exported API of the released modules into the folder api
 	@$(GO) run ./tools/api
 
 release: ## make a release with VERSION=v1.2.3: commits, tags, archives. It pushes nothing (CONTRIBUTING.md)
-	@$(GO) run ./tools/release "$(VERSION)"
+	@$(GO) run ./tools/release $(RELEASE_ARGS) "$(VERSION)"
 
 release-check: ## make a release of the commit in a temporary clone
 	@clone=$$(mktemp -d) && trap 'chmod -R u+w "$$clone"; rm -rf "$$clone"' EXIT && \

@@ -111,6 +111,7 @@ func TestALetterIsTheSameMessage(t *testing.T) {
 	n, err := store.Export(t.Context(), letterQueue, letters.Filter{}, &file)
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)
+	testapp.CheckExport(t, file.Bytes())
 	summary, err = store.Discard(t.Context(), letterQueue, letters.Discard{})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)

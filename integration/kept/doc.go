@@ -1,6 +1,6 @@
 // Package kept has data that an earlier state of this library has written, on each version of RabbitMQ: the topology,
 // messages that wait, dead letters and orphans. Its test shows that the present code declares the same topology,
-// reads this data, retries and redrives it.
+// reads this data, retries and redrives it. The data is the wire of 0.1: docs/compatibility.md states for how long.
 //
 // A file, such as 3.10.json, is named after the broker that the data was written on, and is read on every broker. It
 // also has what is expected: what the code that wrote it says of each letter, and what its handlers got.

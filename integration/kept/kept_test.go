@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/kept"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,6 +40,7 @@ func TestKeptDataIsReadRetriedAndRedriven(t *testing.T) {
 			same(t, want.Causes, got.Causes, "the causes of the letters")
 			same(t, want.Calls, got.Calls, "the calls of the handlers")
 			same(t, want.Died, got.Died, "the letters that died again")
+			testapp.CheckExport(t, got.Exported)
 			same(t, want.LeftOver, got.LeftOver, "the messages that are left over")
 		})
 	}

@@ -1,6 +1,7 @@
 package kept
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -34,6 +35,7 @@ type Seen struct {
 	Calls    []Call              `json:"calls"`     // of the handlers
 	Died     map[string][]Letter `json:"died"`      // again, of each queue
 	LeftOver map[string]int      `json:"left_over"` // the number of messages of each other queue
+	Exported []byte              `json:"-"`         // the letters, as a file
 }
 
 // A Letter is the JSON of a letters.Letter. Its headers are a table, and its payload is quoted.
@@ -145,10 +147,19 @@ func (r *replay) restore(ctx context.Context) error {
 	return nil
 }
 
-// look lists the letters.
+// look lists and exports the letters.
 func (r *replay) look(ctx context.Context) (err error) {
-	r.seen.Letters, r.seen.Causes, err = Look(ctx, r.store, r.queues(), time.Time{})
-	return err
+	if r.seen.Letters, r.seen.Causes, err = Look(ctx, r.store, r.queues(), time.Time{}); err != nil {
+		return err
+	}
+	var file bytes.Buffer
+	for _, queue := range r.queues() {
+		if _, err := r.store.Export(ctx, queue, letters.Filter{}, &file); err != nil {
+			return err
+		}
+	}
+	r.seen.Exported = file.Bytes()
+	return nil
 }
 
 // queues are those with letters.

@@ -51,7 +51,7 @@ func (r *release) archives() error {
 			return err
 		}
 	}
-	for _, platform := range platforms {
+	for _, platform := range r.platforms {
 		if err := r.archive(platform, pages, committed); err != nil {
 			return fmt.Errorf("%s: %w", platform, err)
 		}

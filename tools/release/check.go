@@ -21,7 +21,7 @@ func others() string {
 // clone, by the names of their tags, as a module proxy does. Its module cache is a new one: the versions are not final.
 func (r *release) ownGo() {
 	r.own = append(os.Environ(),
-		"GOWORK=off", "GOFLAGS=-modcacherw", "GOMODCACHE="+filepath.Join(r.temp, "mod"),
+		"GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOMODCACHE="+filepath.Join(r.temp, "mod"),
 		"GOPROXY="+others(), "GOPRIVATE="+modules.Root,
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://"+filepath.ToSlash(r.clone)+".insteadOf",
 		"GIT_CONFIG_VALUE_0=https://"+modules.Root,
@@ -83,7 +83,7 @@ func (r *release) outside() error {
 	if err := os.WriteFile(filepath.Join(app, "main.go"), source[1], 0o644); err != nil {
 		return err
 	}
-	get, packages := []string{"get"}, []string{"build"}
+	get, packages := []string{"get"}, []string{"list", "-deps"}
 	commands := []string{"install"}
 	for _, m := range r.modules {
 		if strings.HasPrefix(m.Dir, "cmd/") {

@@ -5,6 +5,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,11 +17,14 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 2 {
+	all := strings.Join(platforms, ",")
+	wanted := flag.String("platforms", all, "the platforms that get an archive")
+	flag.Parse()
+	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "release: it needs one argument, the version, such as v0.1.0")
 		os.Exit(64)
 	}
-	if err := run(os.Args[1]); err != nil {
+	if err := run(flag.Arg(0), strings.Split(*wanted, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
@@ -39,9 +43,11 @@ type release struct {
 	modules  []modules.Module
 	own      []string // environment of the go command that makes the modules
 	start    time.Time
+
+	platforms []string // that get an archive
 }
 
-func run(version string) error {
+func run(version string, platforms []string) error {
 	if !versionForm.MatchString(version) {
 		return fmt.Errorf("VERSION is %q: it must be a semantic version of v0 or v1, such as v0.1.0 or v0.1.0-rc.1", version)
 	}
@@ -57,7 +63,7 @@ func run(version string) error {
 	defer func() { _ = os.RemoveAll(temp) }()
 	r := &release{
 		version: version, checkout: checkout, clone: filepath.Join(temp, "watermill-retry"), temp: temp,
-		dist: filepath.Join(checkout, "dist", version), start: time.Now(),
+		dist: filepath.Join(checkout, "dist", version), start: time.Now(), platforms: platforms,
 	}
 	for _, step := range []struct {
 		name string
