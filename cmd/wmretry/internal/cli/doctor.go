@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -82,7 +81,7 @@ func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 		if err != nil {
 			return err
 		}
-		of := examined{version(), libraryVersion(), runtime.Version(), doctor.Examine(snapshot, ignored...)}
+		of := examined{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version(), doctor.Examine(snapshot, ignored...)}
 		var shown bytes.Buffer
 		if e.json {
 			err = e.jsonLine(&shown, of)
@@ -97,18 +96,6 @@ func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 		}
 		return err
 	})
-}
-
-func libraryVersion() string {
-	const module = "github.com/tieredretry/watermill-retry"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, m := range info.Deps {
-			if m.Path == module && m.Replace == nil {
-				return m.Version
-			}
-		}
-	}
-	return "(devel)"
 }
 
 func (e *env) printExamined(to *bytes.Buffer, of examined) {

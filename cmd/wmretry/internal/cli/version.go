@@ -9,9 +9,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// library is the module whose dead letters the command reads.
-const library = "github.com/tieredretry/watermill-retry"
-
 func newVersionCommand(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
@@ -35,6 +32,18 @@ func buildInfo() *debug.BuildInfo {
 
 func version(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "(devel)") }
 
+// library is the module whose dead letters the command reads.
+const library = "github.com/tieredretry/watermill-retry"
+
+func libraryVersion(info *debug.BuildInfo) string {
+	for _, m := range info.Deps {
+		if m.Path == library && m.Replace == nil {
+			return m.Version
+		}
+	}
+	return "(devel)"
+}
+
 // versions returns a line for each version.
 func versions(info *debug.BuildInfo) string {
 	settings := map[string]string{}
@@ -45,15 +54,6 @@ func versions(info *debug.BuildInfo) string {
 	if settings["vcs.modified"] == "true" {
 		commit += ", with changes"
 	}
-	libraryVersion := "unknown"
-	for _, dependency := range info.Deps {
-		if dependency.Path != library {
-			continue
-		}
-		if libraryVersion = dependency.Version; dependency.Replace != nil {
-			libraryVersion = "that of the same clone"
-		}
-	}
 	return fmt.Sprintf("wmretry %s\ncommit  %s\nlibrary %s\ngo      %s %s/%s\n",
-		version(info), commit, libraryVersion, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		version(info), commit, libraryVersion(info), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -19,6 +19,6 @@ func TestVersions(t *testing.T) {
 		Deps:     []*debug.Module{{Path: library, Version: "v0.0.0", Replace: &debug.Module{Path: "../.."}}},
 		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
 	})
-	assert.Contains(t, inClone, "wmretry (devel)\ncommit  abc, with changes\nlibrary that of the same clone\n")
+	assert.Contains(t, inClone, "wmretry (devel)\ncommit  abc, with changes\nlibrary (devel)\n")
 	assert.Contains(t, versions(&debug.BuildInfo{}), "commit  unknown")
 }
