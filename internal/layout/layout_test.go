@@ -144,7 +144,7 @@ var rules = []rule{
 		folder: "rabbitmq/topology",
 		may: []string{
 			amqp091, module + "/backoff", module + "/internal/rabbitmq/queuearg", module + "/internal/rabbitmq/naming",
-			module + "/internal/rabbitmq/refusal",
+			module + "/internal/rabbitmq/refusal", module + "/internal/shell",
 		},
 		never: []string{watermill, amqpPubSub},
 		why:   "it describes objects of the broker as plain data, also for a tool of an operator that has no Watermill",

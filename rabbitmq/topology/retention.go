@@ -10,6 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/shell"
 )
 
 // Retention limits what a dead-letter queue keeps. The broker drops the oldest dead letters: they are lost. The zero
@@ -61,8 +62,8 @@ func (r Retention) policy(vhost, work, queue string) string {
 	if r.MaxAge > 0 {
 		keys = append(keys, fmt.Sprintf(`"message-ttl":%d`, r.MaxAge.Milliseconds()))
 	}
-	return fmt.Sprintf(`rabbitmqctl set_policy -p '%s' --apply-to queues 'dead letters of %s' '^%s$' '{%s}'`,
-		vhost, work, regexp.QuoteMeta(queue), strings.Join(keys, ","))
+	return fmt.Sprintf("rabbitmqctl set_policy -p %s --apply-to queues %s %s '{%s}'", shell.Quote(vhost),
+		shell.Quote("dead letters of "+work), shell.Quote("^"+regexp.QuoteMeta(queue)+"$"), strings.Join(keys, ","))
 }
 
 // advise adds to a conflict of the dead-letter queue what to do about its limits.

@@ -1,0 +1,24 @@
+package drift
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+// TestAdviceIsOneCommand: a name cannot become more than an argument of the command that an operator copies.
+func TestAdviceIsOneCommand(t *testing.T) {
+	t.Parallel()
+	const hostile = "a'; echo \"$(id)\" #"
+	c := &comparison{vhost: hostile}
+	queue := topology.Queue{Name: hostile, Arguments: map[string]any{"x-max-length": int64(5)}}
+	advice := c.advice(queue, nil, &topology.ArgumentConflictError{Argument: "x-max-length", Have: "none"})
+	command := `rabbitmqctl() { printf '%s|' "$@"; }; ` + advice[len("set it by a policy, and configure the app without it: "):]
+	output, err := exec.Command("sh", "-c", command).CombinedOutput()
+	require.NoError(t, err, command)
+	assert.Equal(t, "set_policy|-p|"+hostile+"|--apply-to|queues|arguments of "+hostile+`|^a'; echo "\$\(id\)" #$|{"max-length":5}|`, string(output))
+}
