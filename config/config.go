@@ -70,7 +70,7 @@ func (c Config) Format(state fmt.State, verb rune) {
 //     delivery mode is persistent: for others, the marshaler sets amqp091.Transient.
 //   - Pause: the consumers are cancelled, and stay so across a reconnect. Messages that were fetched and not handed to
 //     the handler go back to the queue in their order; before RabbitMQ 4.3 that counts a delivery of them. With an
-//     OrderKey and a limit for another reason, the few that were fetched are handed out. Then no message is
+//     Order and a limit for another reason, the few that were fetched are handed out. Then no message is
 //     unacknowledged.
 //   - Health: the links are "consuming" and "publishing". With Settings.Management it has the tiers and inboxes that
 //     are overdue.

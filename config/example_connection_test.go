@@ -35,8 +35,8 @@ func ExampleConnect_addConsumerHandler() {
 		}
 	}))
 	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
-		Policy:   &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}},
-		OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("customer") },
+		Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}},
+		Order:  retry.Order{Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }},
 	})
 }
 

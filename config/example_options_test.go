@@ -32,7 +32,7 @@ func Example_options() {
 	rabbit.AddConsumerHandler(router, "mail", "mails", send, retry.Options{Policy: &patient, Concurrency: 64})
 
 	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
-		OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("customer") },
+		Order: retry.Order{Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }},
 	}).AddMiddleware(middleware.Timeout(time.Minute))
 }
 

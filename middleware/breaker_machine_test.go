@@ -14,7 +14,7 @@ import (
 )
 
 // handlerModel is a machine with a queue that is never empty. Some messages keep their place for ever: in the handler, in a worker before
-// the handler is called, or in no worker, as those that wait for their OrderKey do.
+// the handler is called, or in no worker, as those that wait for their key do.
 type handlerModel struct {
 	*machine
 	random  *rand.Rand

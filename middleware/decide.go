@@ -28,6 +28,7 @@ type situation struct {
 	refused     unpublished.Kind // why the copy of an earlier decision is refused for good; Temporary: it is not
 	last        string           // why the whole dead letter is refused for good; empty: it is not
 	avoid       []backoff.Tier
+	skipped     bool // it was Blocked, and an operator skips it
 }
 
 // decision is the outcome of a delivery, and the copy that it needs.
@@ -55,6 +56,7 @@ type policy struct {
 	tiersWait bool           // Traits.TiersWait
 	maxAge    time.Duration  // 0: none
 	maxDelay  time.Duration  // of a requested delay
+	blocks    bool           // Traits.Blocks
 }
 
 // decide is a pure function. f.err is nil while the handler has not failed. It is called again, with the same failure
@@ -79,6 +81,9 @@ func (p *policy) decide(s *situation, f *failure, now time.Time) (d decision) {
 		p.decideArrival(&d, s, now)
 	}
 	d.record.LeftOff = "" // a stranger may have written it
+	if d.outcome == retry.DeadLettered && p.blocks && !s.skipped {
+		d.outcome = retry.Blocked
+	}
 	if d.outcome == retry.DeadLettered {
 		d.record.LeftOff = s.last
 	}
@@ -90,6 +95,8 @@ func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
 	wait := max(s.record.Remaining, s.delayed)
 	d.record = s.record
 	switch expired := p.tooOld(s, &d.record, now); {
+	case s.skipped:
+		d.deadLetter(cmp.Or(d.record.DeadReason, retry.DeadReasonExhausted), &s.origin)
 	case expired:
 		d.deadLetter(retry.DeadReasonExpired, &s.origin)
 	case wait <= 0:

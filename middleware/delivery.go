@@ -129,7 +129,7 @@ func (d *delivery) takenBack() bool {
 func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
 	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
 	s.ended = in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
-	s.record = in.record
+	s.record, s.skipped = in.record, in.own != nil && in.own.GivenUp
 	if _, counted := in.metadata[recordkey.Failures]; !counted && t.traits.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)
 	}

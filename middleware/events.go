@@ -49,7 +49,7 @@ func (t *TieredRetry) log(in *delivery, d *decision, to backend.Destination, f *
 		fields["destination"], fields["publish_topic"] = to.String(), to.Topic
 	}
 	switch d.outcome {
-	case retry.DeadLettered:
+	case retry.DeadLettered, retry.Blocked:
 		fields["dead_reason"] = d.record.DeadReason
 		if d.record.LeftOff != "" {
 			fields["left_off"] = d.record.LeftOff
@@ -69,6 +69,9 @@ func (t *TieredRetry) log(in *delivery, d *decision, to backend.Destination, f *
 	switch d.outcome {
 	case retry.DeadLettered:
 		t.logger.Error("Message dead-lettered", loggedError(d.record.Reason), fields)
+	case retry.Blocked:
+		t.logger.Error("Message blocks its key until wmretry order skips or retries it", loggedError(d.record.Reason),
+			fields)
 	case retry.Discarded:
 		t.logger.Info("Handler failed, message discarded", fields)
 	case retry.Snoozed:

@@ -198,7 +198,11 @@ func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to 
 	if in.bound != nil {
 		c.Queue = in.bound.Queue
 	}
-	if d.outcome != retry.DeadLettered {
+	switch d.outcome {
+	case retry.DeadLettered:
+	case retry.Blocked:
+		c.Blocked = true
+	default:
 		c.Tier = d.tier
 	}
 	to, err = t.backend.Publish(c)

@@ -67,6 +67,7 @@ func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (
 	t := &TieredRetry{
 		config: own, policy: policyOf(own, traits.TiersWait), backend: by, traits: traits, logger: logger,
 	}
+	t.policy.blocks = traits.Blocks
 	ruled := func(r retry.Rule) bool { return r.Then.Pause > 0 }
 	t.pauses.Store(own.Breaker != nil || slices.ContainsFunc(own.Rules, ruled))
 	return t, nil

@@ -76,8 +76,8 @@ func checkOptions(o retry.Options) error {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: only RabbitMQ has it: remove it; the Pub/Sub's own "+
 			"subscriber decides when messages in flight end", o.CloseTimeout))
 	}
-	if o.OrderKey != nil {
-		faults = append(faults, errors.New("OrderKey is set: only RabbitMQ has it: remove it, and set Concurrency to "+
+	if o.Order.Key != nil {
+		faults = append(faults, errors.New("Order.Key is set: only RabbitMQ has it: remove it, and set Concurrency to "+
 			"1 where messages must be handled one after the other"))
 	}
 	if o.Policy != nil {

@@ -358,7 +358,7 @@ func (c *closing) Close() error { c.closed++; return nil }
 
 func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 	for want, options := range map[string][]retry.Options{
-		"OrderKey is set: only RabbitMQ has it":      {{OrderKey: func(*message.Message) string { return "" }}},
+		"Order.Key is set: only RabbitMQ has it":     {{Order: retry.Order{Key: func(*message.Message) string { return "" }}}},
 		"CloseTimeout is 1m0s: only RabbitMQ has it": {{CloseTimeout: time.Minute}},
 		"Prefetch is 1: only RabbitMQ has it":        {{Prefetch: 1}},
 		"2 Options were given":                       {{}, {}},

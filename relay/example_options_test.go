@@ -31,7 +31,7 @@ func ExampleConnect_options() {
 
 	var billing retry.Options // what every backend has
 	if onRabbitMQ {
-		billing.Concurrency, billing.OrderKey = 64, customerOf
+		billing.Concurrency, billing.Order.Key = 64, customerOf
 	}
 	addHandlers(router, retries, billing)
 

@@ -16,7 +16,7 @@ import (
 // messages wait, each of them would otherwise use up its retries as a probe. A probe that fails with an error that is
 // no sign (see Failed) is settled as usual, and the next message is the probe. A limit counts places: what is delivered
 // and not settled, whether its handler was called or not. Where all places are taken and nothing has moved for
-// MaxPause, one message more is let through, so that a handler that hangs, a message that waits for its OrderKey, or
+// MaxPause, one message more is let through, so that a handler that hangs, a message that waits for its key, or
 // one that is held does not stop the others. A Timeout inside of the retry middleware makes a handler that hangs a
 // failure.
 //

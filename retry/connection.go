@@ -6,7 +6,7 @@ import (
 
 // Connection is an app's connection to a backend with retries. Connect of packages config, amqp3 and relay
 // returns one, those of the modules in backends too, and an App of package retrytest is one: a function that gets the
-// router and a Connection adds the same handlers on every backend. But Prefetch, OrderKey and CloseTimeout are refused
+// router and a Connection adds the same handlers on every backend. But Prefetch, Order and CloseTimeout are refused
 // by package relay, and Group needs a backend with consumer groups. A Connection is safe for concurrent use.
 type Connection interface {
 	// AddConsumerHandler adds a handler with retries to the router, as the router's own AddConsumerHandler does. At

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Options are the options of one handler. Every field has a default.
@@ -28,17 +26,16 @@ type Options struct {
 
 	// Prefetch is how many messages the broker sends ahead of their acks. It bounds the messages in flight: calls, and
 	// messages whose copies or produced messages are not confirmed yet, together. While these wait, other messages are
-	// handled, except with a Concurrency of 1, with an OrderKey, while the handler is limited or holds a message, and
+	// handled, except with a Concurrency of 1, with an Order, while the handler is limited or holds a message, and
 	// where a Breaker waits for produced messages. With a Prefetch equal to Concurrency, each message keeps its place
 	// until it is acknowledged. The default is twice the concurrency, 1 with a Concurrency of 1, 16 times the
-	// concurrency with an OrderKey, and in each case at least AMQP.Consume.Qos.PrefetchCount. It is between Concurrency
-	// and 65,535. Only RabbitMQ has it.
+	// concurrency with an Order, and in each case at least AMQP.Consume.Qos.PrefetchCount. It is between Concurrency and
+	// 65,535. With Order.Partitions it is that of each partition, 512 by default, and stays the same for the life of the
+	// queues. Only RabbitMQ has it.
 	Prefetch int
 
-	// OrderKey returns the key of a message. Messages with the same key are handled one after the other, in the order
-	// of the queue, within one process and not across retries. Messages of other keys are handled meanwhile. Messages
-	// without a key ("") have no order. Only RabbitMQ has it. The default is none.
-	OrderKey func(*message.Message) string
+	// Order keeps the order of messages with one key. Only RabbitMQ has it. The default is none.
+	Order Order
 
 	// CloseTimeout is how long the handler may go on with its messages after its subscription has ended. Then their
 	// contexts end, and a second later they are given up: the broker delivers them again. Set it to the CloseTimeout of
@@ -60,6 +57,9 @@ func (o Options) Validate() error {
 	}
 	if o.Prefetch < 0 {
 		faults = append(faults, fmt.Errorf("Prefetch is %d: it must be 0 (the default) or more", o.Prefetch))
+	}
+	if err := o.Order.Validate(); err != nil {
+		faults = append(faults, err)
 	}
 	if o.CloseTimeout < 0 {
 		faults = append(faults, fmt.Errorf("CloseTimeout is %v: it must be 0 (the default) or more", o.CloseTimeout))

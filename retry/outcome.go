@@ -22,6 +22,9 @@ const (
 	Parked Outcome = "parked"
 	// DeadLettered: the message is given up. A copy is a dead letter, with a DeadReason.
 	DeadLettered Outcome = "dead-lettered"
+	// Blocked: the message is given up, and keeps those of its key waiting until an operator decides, because the handler
+	// has Order.Block.
+	Blocked Outcome = "blocked"
 	// Discarded: a rule has decided that the message is not needed any more. It is acknowledged without a copy.
 	Discarded Outcome = "discarded"
 	// Held: the copy cannot be published yet. The message stays unacknowledged, and another outcome follows. Only

@@ -65,7 +65,7 @@ type Config struct {
 //   - AddConsumerHandler, AddHandler: add the handler to Router, or to a router for Run. Wrong options end the test, so
 //     they must be called from the test's goroutine. The handlers of one topic and one Options.Group share the topic's
 //     messages and their retries, as on RabbitMQ, and so do the handlers of a topic without a group. Handlers of
-//     different groups each get every message. Any Concurrency, Prefetch and OrderKey are accepted and have no effect:
+//     different groups each get every message. Any Concurrency, Prefetch and Order are accepted and have no effect:
 //     all messages of a handler are in flight together, but while it is paused or limited by its breaker.
 //   - Subscriber: it has the groups of AddConsumerHandler.
 //   - Publisher: Produced returns its messages.

@@ -24,7 +24,7 @@ func TestHandlersHavePoliciesOfTheirOwn(t *testing.T) {
 		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
 		app.AddConsumerHandler(app.Router, "mailing", "mails", always(errDown), retry.Options{
 			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute, time.Hour}}, Concurrency: 16,
-			OrderKey: func(*message.Message) string { return "key" },
+			Order: retry.Order{Key: func(*message.Message) string { return "key" }},
 		})
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
 		app.Send("mails", order("1")).RetriedAt(time.Minute, 61*time.Minute).DeadLettered(retry.DeadReasonExhausted)

@@ -100,11 +100,11 @@ func refusals(t *testing.T, f *fixture) {
 	}
 	_, err := retries.Subscriber("many", retry.Options{Concurrency: 16})
 	require.NoError(t, err)
-	_, err = retries.Subscriber("ordered", retry.Options{OrderKey: func(*message.Message) string { return "" }})
+	_, err = retries.Subscriber("ordered", retry.Options{Order: retry.Order{Key: func(*message.Message) string { return "" }}})
 	if f.Expect.Tiers {
 		require.NoError(t, err)
 	} else {
-		require.ErrorContains(t, err, "OrderKey is set: only RabbitMQ has it")
+		require.ErrorContains(t, err, "Order.Key is set: only RabbitMQ has it")
 	}
 	grouped := app
 	grouped.Policy.TierGroup = "shop"

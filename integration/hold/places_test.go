@@ -136,7 +136,7 @@ func TestPlacesWhileTheBrokerDoesNotConfirm(t *testing.T) {
 		"no prefetch ahead":       {retry.Options{Concurrency: 4, Prefetch: 4}, false, 4, 4, 4},
 		"one at a time":           {retry.Options{Concurrency: 1}, false, 1, 1, 1},
 		"one at a time, produced": {retry.Options{Concurrency: 1}, true, 1, 1, 1},
-		"an order key":            {retry.Options{Concurrency: 4, OrderKey: keyOf}, false, 4, 4, unconfirmedMessages},
+		"an order key":            {retry.Options{Concurrency: 4, Order: retry.Order{Key: keyOf}}, false, 4, 4, unconfirmedMessages},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -24,11 +24,11 @@ func openFailing(t *testing.T, options retry.Options) *shop {
 	})
 }
 
-// TestTheProbeWaitsForItsOrderKey while the handler of another message with that key hangs.
-func TestTheProbeWaitsForItsOrderKey(t *testing.T) {
+// TestTheProbeWaitsForItsKey while the handler of another message with that key hangs.
+func TestTheProbeWaitsForItsKey(t *testing.T) {
 	t.Parallel()
 	s := openFailing(t, retry.Options{
-		Concurrency: 4, OrderKey: func(msg *message.Message) string { return msg.Metadata.Get("key") },
+		Concurrency: 4, Order: retry.Order{Key: func(msg *message.Message) string { return msg.Metadata.Get("key") }},
 	})
 	hanging := make(chan struct{})
 	release := sync.OnceFunc(func() { close(hanging) })

@@ -32,7 +32,8 @@ type Copy struct {
 	Topic   string           // the topic the handler subscribes to
 	Queue   string           // the queue that the message was in; empty where its subscriber does not name it
 	Handler string           // the handler's name in the router
-	Tier    backoff.Tier     // the tier that the message is to wait on; 0: it is a dead letter
+	Tier    backoff.Tier     // the tier that the message is to wait on; 0: it is a dead letter, or Blocked
+	Blocked bool             // it would be a dead letter, and keeps those of its key waiting; see Traits.Blocks
 
 	// Suspect is the same one for all tries of a message. A backend may set it when the broker closes a channel because
 	// of the message, to publish it alone at the next try.
@@ -58,6 +59,9 @@ type Traits struct {
 	// The delay begins when the message arrives. It must be false for a Pub/Sub that delays such messages by itself:
 	// they would wait twice.
 	DelayArrivals bool
+
+	// Blocks makes a message that would become a dead letter keep those of its key waiting, until an operator decides.
+	Blocks bool
 
 	// Source is where the messages must come from. The messages of another source are refused: each is held up to
 	// MaxHold, and the error in the log says what to do. The handler is not called and nothing is published. Nil: the

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -82,6 +83,19 @@ type Delivery struct {
 	// Place is that of the message, where the subscription counts its calls. A message that is set aside, or that waits
 	// for confirms after its call, gives it back early. Nil: the subscription does not count.
 	Place *gate.Place
+
+	// Again is how the message is delivered once more, where the backend keeps it in place of publishing a copy. It is
+	// set before the message is acked. Nil: the ack ends the message.
+	Again *Again
+	// GivenUp states that the message was kept as Again.Blocked, and that an operator skips it.
+	GivenUp bool
+}
+
+// Again is how a message that is kept is delivered once more.
+type Again struct {
+	Metadata message.Metadata
+	Due      time.Time // not before
+	Blocked  bool      // not before an operator decides
 }
 
 // The states of a Delivery.

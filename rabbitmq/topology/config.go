@@ -37,6 +37,11 @@ const (
 	Leave WorkQueueMode = "leave"
 )
 
+const (
+	maxPartitions = 256
+	maxPrefetch   = 1<<16 - 1 // basic.qos sends it in two bytes
+)
+
 // Config configures New. Only Tiers is required.
 type Config struct {
 	// Tiers are the delays that messages wait for, each in a queue of its own. Required. The order does not matter.
@@ -57,6 +62,17 @@ type Config struct {
 	// that such a queue does not take stop the retries of the whole group for three to six minutes at a time. A limit
 	// that a policy sets cannot be seen.
 	TierGroup string
+
+	// Partitions is the number of queues <work queue>.order.<n>, from 0, for a handler that keeps the order of messages
+	// with one key. The exchange <work queue>.order takes their messages, with the number as the routing key. Each has
+	// a single active consumer, and so has the work queue, whose messages are moved to them. Then Tiers may be empty.
+	// The default is 0: none. At most 256. It stays the same for the life of the queues, and so does Prefetch.
+	Partitions int
+
+	// Prefetch is that of the consumers of a partition: with a smaller one messages would change their order. Required
+	// with Partitions, from 1 to 65,535. Both numbers are a part of x-delivery-limit of the partitions, by which the
+	// broker refuses others.
+	Prefetch int
 
 	// QueueType is the type of tier and dead-letter queues. The default is Quorum.
 	QueueType QueueType
@@ -123,7 +139,13 @@ func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
-	if len(c.Tiers) == 0 {
+	if c.Partitions < 0 || c.Partitions > maxPartitions {
+		fault("Partitions is %d: it must be between 0 (none) and %d", c.Partitions, maxPartitions)
+	}
+	if c.Partitions > 0 && (c.Prefetch < 1 || c.Prefetch > maxPrefetch) {
+		fault("Prefetch is %d: with Partitions it must be between 1 and %d", c.Prefetch, maxPrefetch)
+	}
+	if len(c.Tiers) == 0 && c.Partitions <= 0 {
 		fault("Tiers is empty: name at least one, for example backoff.Exponential(time.Second, 5, 4).Tiers()")
 	}
 	for _, tier := range c.Tiers {

@@ -34,6 +34,9 @@ func New(config Config, work Queue) Topology {
 	if config.WorkQueueMode == Protect {
 		work = protect(work, n)
 	}
+	if config.Partitions > 0 {
+		work = single(work)
+	}
 	dead := naming.DeadQueue(work.Name)
 	t := Topology{
 		Exchanges: []Exchange{
@@ -65,6 +68,9 @@ func New(config Config, work Queue) Topology {
 			"would have the same names; give the group another name", work.Name))
 	default:
 		t.addGroup(n)
+	}
+	if config.Partitions > 0 {
+		t.addPartitions(n)
 	}
 	return t
 }

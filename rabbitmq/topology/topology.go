@@ -111,7 +111,7 @@ func (t Topology) declareCopies(channel *amqp091.Channel) error {
 	}
 	for _, queue := range t.Queues {
 		if err := declareQueue(channel, queue); err != nil {
-			return t.advise(err)
+			return t.advisePartition(t.advise(err))
 		}
 	}
 	// The dead letters are bound after the tiers: a copy whose tier is missing becomes a dead letter once it can.

@@ -70,6 +70,12 @@ func (p appPublisher) send(topic string, messages ...*message.Message) error {
 		}
 		all = append(all, m)
 	}
+	if failures, ordered, err := p.inOrder(all, messages); ordered {
+		if err != nil {
+			return err
+		}
+		return join(failures)
+	}
 	if p.exchanges != nil {
 		if err := p.exchanges.Exchange(&all[0], p.core.app.DeclareExchange); err != nil {
 			return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
@@ -85,6 +87,9 @@ func (c *core) topologyConfig(queue string) topology.Config {
 	if group, tiers, found := c.queues.of(queue); found {
 		config.TierGroup, config.Tiers = group, tiers
 	}
+	if in := c.queues.order(queue); in.partitions > 0 {
+		config.Partitions, config.Prefetch = in.partitions, in.prefetch
+	}
 	return config
 }
 
@@ -99,7 +104,15 @@ func (c *core) topologyOf(queue string) topology.Topology {
 
 // workQueue returns a work queue as the app's configuration describes it.
 func (c *core) workQueue(name string) topology.Queue {
-	return topology.Queue{Name: name, Durable: c.app.Queue.Durable, Arguments: c.app.Queue.Arguments}
+	arguments := c.app.Queue.Arguments
+	if c.queues.order(name).partitions > 0 {
+		arguments = maps.Clone(arguments)
+		if arguments == nil {
+			arguments = amqp091.Table{}
+		}
+		arguments[queuearg.SingleActiveConsumer] = true
+	}
+	return topology.Queue{Name: name, Durable: c.app.Queue.Durable, Arguments: arguments}
 }
 
 // redeclare declares the tiers and the dead-letter queue of a copy's work queue again.

@@ -84,6 +84,11 @@ func (d *declarer) declare(from *subscriber.Declaration, s app.Subscription) err
 	if err := errors.Join(t.Validate(), d.core.prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
 		return err
 	}
+	if config.Partitions > 0 {
+		if err := checkSingle(from.Broker.Version()); err != nil {
+			return err
+		}
+	}
 	q, err := d.queue(from.Broker.Number(), s.Queue)
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
@@ -67,7 +68,7 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 		err = errors.Join(err, fmt.Errorf("Prefetch is %d: it must be between Concurrency, %d, and %d, or 0 (the "+
 			"default)", o.Prefetch, max(least, 1), maxPrefetch))
 	}
-	if err != nil {
+	if err = errors.Join(err, c.core.checkOrder(o)); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	group := o.Policy.TierGroup
@@ -82,8 +83,13 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 		headers: headers.New(c.core.app.Marshaler, c.core.prefix),
 		logger:  c.logger.With(watermill.LogFields{"handler_name": name}),
 	}
-	h.tiers = middleware.Tiers(*o.Policy, true)
-	if h.retry, err = middleware.New(*o.Policy, handlerBackend{c.copies, group, c.sourceOf(h)}, c.logger); err != nil {
+	var by backend.Backend = handlerBackend{c.copies, group, c.sourceOf(h)}
+	if o.Order.Partitions > 0 {
+		by = orderedBackend{handlerBackend{c.copies, group, c.sourceOf(h)}, o.Order.Block}
+	} else {
+		h.tiers = middleware.Tiers(*o.Policy, true)
+	}
+	if h.retry, err = middleware.New(*o.Policy, by, c.logger); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)
@@ -95,12 +101,12 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 }
 
 func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
-	own := h.core.app
-	return subscriber.Config{
+	own, order := h.core.app, h.options.Order
+	config := subscriber.Config{
 		Name:         h.name,
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
-		OrderKey:     h.options.OrderKey,
+		OrderKey:     h.options.Order.Key,
 		Gate:         h.gate,
 		CloseTimeout: h.options.CloseTimeout,
 		Consumer: subscriber.ConsumerConfig{
@@ -108,14 +114,21 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 			Arguments: own.Consume.Arguments,
 		},
 	}
+	if order.Partitions > 0 {
+		config.Order = &subscriber.Order{Partitions: order.Partitions, Mover: h,
+			ConsumerTimeout: cmp.Or(order.ConsumerTimeout, defaultConsumerTimeout)}
+	}
+	return config
 }
 
 const (
 	// perCall is how many messages are fetched for each call: while one waits for the confirm of its copy, another one
 	// is handled.
 	perCall = 2
-	// perKey is the same where there is an OrderKey: messages of other keys are handled while many wait for one key.
+	// perKey is the same where there is an Order: messages of other keys are handled while many wait for one key.
 	perKey = 16
+	// perPartition is how many messages of a partition may wait, with those of their keys behind them.
+	perPartition = 512
 )
 
 func (h *handlerSubscriber) prefetch() int {
@@ -123,8 +136,10 @@ func (h *handlerSubscriber) prefetch() int {
 	switch {
 	case h.options.Prefetch > 0:
 		return h.options.Prefetch
+	case h.options.Order.Partitions > 0: // the same in all processes, whatever their Concurrency
+		return perPartition
 	case least == 1:
-	case h.options.OrderKey != nil:
+	case h.options.Order.Key != nil:
 		least = min(perKey*least, maxPrefetch)
 	default:
 		least = min(perCall*least, maxPrefetch)
@@ -166,7 +181,7 @@ func (h *handlerSubscriber) add(topic string) error {
 			h.core.prefix.ValidateExchange(h.core.app.ExchangeName(topic), group))
 	}
 	if err == nil {
-		err = h.core.queues.add(queue, topic, h.tierGroup, h.tiers)
+		err = h.core.queues.add(queue, topic, h.tierGroup, h.tiers, h.order())
 	}
 	if err != nil {
 		return faults.OfHandler(h.name, err)
@@ -275,6 +290,7 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
 		return nil, retry.ErrNotPublished
 	})(original)
+	delivery.Again = msgctx.Lookup(original).Again
 	return err == nil
 }
 

@@ -18,17 +18,18 @@ type workQueue struct {
 	topic string
 	group string         // of tiers; empty: it has tiers of its own
 	tiers []backoff.Tier // of all its handlers, ascending
+	order order
 }
 
 // add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of
 // the other topic, and would count their failures from the beginning. It has one group, to which its copies are
 // published.
-func (q *queues) add(queue, topic, group string, tiers []backoff.Tier) error {
+func (q *queues) add(queue, topic, group string, tiers []backoff.Tier, in order) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.byName[queue]
 	if w == nil {
-		w = &workQueue{topic: topic, group: group}
+		w = &workQueue{topic: topic, group: group, order: in}
 		if q.byName == nil {
 			q.byName = map[string]*workQueue{}
 		}
@@ -41,6 +42,10 @@ func (q *queues) add(queue, topic, group string, tiers []backoff.Tier) error {
 	if w.group != group {
 		return fmt.Errorf("TierGroup is %q, and that of another handler of work queue %q is %q: give both the same",
 			group, queue, w.group)
+	}
+	if w.order.partitions != in.partitions || w.order.prefetch != in.prefetch {
+		return fmt.Errorf("Order.Partitions is %d and Prefetch %d, and another handler of work queue %q has %d and %d: "+
+			"give both the same", in.partitions, in.prefetch, queue, w.order.partitions, w.order.prefetch)
 	}
 	for _, other := range q.byName {
 		if q.byName[other.group] != nil {
@@ -65,4 +70,17 @@ func (q *queues) of(queue string) (group string, tiers []backoff.Tier, found boo
 		return w.group, w.tiers, true
 	}
 	return "", nil, false
+}
+
+// order is the order that a work queue keeps.
+func (q *queues) order(queue string) order {
+	if q == nil {
+		return order{}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.byName[queue]; w != nil {
+		return w.order
+	}
+	return order{}
 }

@@ -4,6 +4,8 @@ package naming
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"strconv"
 	"strings"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -15,6 +17,7 @@ const (
 	returnSuffix  = ".return"
 	anySuffix     = returnSuffix + ".any"
 	orphansSuffix = ".orphans"
+	orderSuffix   = ".order"
 
 	// maxShortString bounds queue names, exchange names and routing keys: AMQP 0-9-1 sends them as short strings.
 	maxShortString = 255
@@ -101,6 +104,20 @@ func DeadKey(queue string) string                     { return deadWord + "." + 
 
 // IsDeadKey reports whether a routing key is that of a dead letter.
 func IsDeadKey(key string) bool { return strings.HasPrefix(key, deadWord+".") }
+
+// OrderExchange gets the messages of a work queue whose order is kept, and PartitionQueue has those of one partition.
+// The number of the partition is their routing key.
+func OrderExchange(queue string) string { return queue + orderSuffix }
+func PartitionQueue(queue string, partition int) string {
+	return OrderExchange(queue) + "." + strconv.Itoa(partition)
+}
+
+// PartitionOf returns the partition of a key.
+func PartitionOf(key string, partitions int) int {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(key))
+	return int(hash.Sum32() % uint32(partitions))
+}
 
 // AnyReturnKey matches the messages of one work queue from all its tiers. The pattern has exactly one word before the
 // name: with # in place of * the queue "billing" would also get the messages of "sales.billing".

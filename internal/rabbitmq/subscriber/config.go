@@ -47,6 +47,10 @@ type Config struct {
 	// order.
 	OrderKey func(msg *message.Message) string
 
+	// Order keeps the order of OrderKey through retries and across processes. Concurrency and OrderKey are then those of
+	// all partitions together, and Prefetch is that of each. Nil: the order is that of one Subscribe call.
+	Order *Order
+
 	// Gate limits how many messages each Subscribe call has in flight, while it runs. See "Limits" in the documentation
 	// of the package. Default a gate without limits.
 	Gate *gate.Gate
@@ -127,7 +131,7 @@ func (c *Config) setDefaults() {
 // inFlight is how many messages may be handed out and not settled. Where there is an order, a message is not handed out
 // before the one before it is settled.
 func (c *Config) inFlight() int {
-	if c.OrderKey != nil || c.Concurrency == 1 {
+	if c.OrderKey != nil || c.Concurrency == 1 { // with an Order, what is held is not handed out
 		return c.Concurrency
 	}
 	return c.Prefetch

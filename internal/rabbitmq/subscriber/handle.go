@@ -24,7 +24,11 @@ func (s *subscription) await(a *arrival) {
 	}()
 	s.settle(a)
 	s.inFlight.Add(-1)
-	s.handled(a)
+	if a.of != nil && a.of.Again != nil {
+		s.retain(a, a.of.Again)
+	} else {
+		s.handled(a)
+	}
 	finished = true
 }
 
@@ -62,6 +66,9 @@ func (s *subscription) refuse(a *arrival) {
 
 // handled ends the part of an arrival that was handed out or refused. It is not used any more.
 func (s *subscription) handled(a *arrival) {
+	if a.kept != nil {
+		s.receiver.forget(a)
+	}
 	s.settled(a)
 	if a.key != "" {
 		s.receiver.keys <- a.key
@@ -80,6 +87,10 @@ func (s *subscription) settled(a *arrival) {
 }
 
 func (s *subscription) acked(a *arrival) {
+	if a.of != nil && a.of.Again != nil {
+		return
+	}
+	a.acked = true
 	if a.delivery.Redelivered {
 		s.nacks.forget(a)
 	}
@@ -112,7 +123,23 @@ func (s *subscription) requeue(a *arrival) {
 	case <-s.stopping:
 	case <-a.session.closed:
 	}
+	if a.session.partition != nil {
+		a.session.leave(errNacked)
+	}
 	a.session.nack(a.delivery.DeliveryTag)
+}
+
+// move moves a message of the intake to its partition.
+func (s *subscription) move(a *arrival) {
+	err := panics.Error("Move", func() error { return s.config.Order.Mover.Move(s.topic, a.msg) })
+	if err != nil {
+		s.logger.Error("A message cannot be moved to its partition: it goes back, with those behind it", err,
+			watermill.LogFields{"message_uuid": a.msg.UUID})
+		s.requeue(a)
+	} else {
+		s.acked(a)
+	}
+	s.handled(a)
 }
 
 func (s *subscription) unmarshal(a *arrival) {

@@ -17,6 +17,12 @@ func (s *subscription) Limit(n int) {
 	was := s.limit
 	s.limit = n
 	bound := s.boundOf(n)
+	for _, p := range s.partitions {
+		select {
+		case p.changes <- struct{}{}:
+		default:
+		}
+	}
 	switch {
 	case bound > 0:
 		if was == 0 { // messages that were in flight at the pause count no more
@@ -32,8 +38,14 @@ func (s *subscription) Limit(n int) {
 	s.look()
 }
 
-// Taken implements gate.Valve.
-func (s *subscription) Taken() int { return int(s.receiver.backlog.Load()) + s.places.Taken() }
+// Taken implements gate.Valve. What a partition has fetched is not meant for a probe: its prefetch does not follow the
+// limit.
+func (s *subscription) Taken() int {
+	if s.partitions != nil {
+		return s.places.Taken()
+	}
+	return int(s.receiver.backlog.Load()) + s.places.Taken()
+}
 
 // look makes run look at the limit, at the messages that are set aside, and at the receiver's line.
 func (s *subscription) look() {

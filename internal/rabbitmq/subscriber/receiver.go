@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -32,6 +35,13 @@ type arrival struct {
 	place    *gate.Place        // taken before the message is handed out
 	end      context.CancelFunc // of the context of the message; nil: there is no message
 	behind   *arrival           // in a line
+
+	// Only those of a partition have the following.
+	of    *msgctx.Delivery // the context of the message
+	id    uint64           // of nackCounts; 0: not computed
+	kept  *keeping         // nil: it was not kept
+	timer *time.Timer      // while it is held until it is due
+	acked bool
 }
 
 // arrivals has those that are used again: each message would allocate one.
@@ -91,14 +101,16 @@ type receiver struct {
 	ready   atomic.Bool  // some of them wait for a place only
 
 	// Only the receiver uses the following.
-	consumer *consumer       // nil: there is none
-	opening  *arrival        // whose functions of the app are called
-	line     line            // messages that wait for a place only
-	offered  *arrival        // the first one of line, with a place; nil: there is none
-	waiting  map[string]line // by key; a key is in the map while a message with it is in line or handed out
-	aside    int             // messages that were set aside, when it last looked
-	closed   bool            // out is
-	quits    bool            // nothing follows
+	consumer *consumer         // nil: there is none
+	opening  *arrival          // whose functions of the app are called
+	line     line              // messages that wait for a place only
+	offered  *arrival          // the first one of line, with a place; nil: there is none
+	waiting  map[string]line   // by key; a key is in the map while a message with it is in line or handed out
+	held     map[*arrival]bool // messages of partitions that wait with their keys taken
+	kept     map[uint64]*keeping
+	aside    int  // messages that were set aside, when it last looked
+	closed   bool // out is
+	quits    bool // nothing follows
 }
 
 // ask makes the receiver's goroutine call a function of this package, and reports whether it does. It waits while the
@@ -130,9 +142,11 @@ func newReceiver(s *subscription) *receiver {
 		stopped:      make(chan struct{}),
 		over:         make(chan struct{}),
 		waiting:      make(map[string]line),
+		held:         make(map[*arrival]bool),
+		kept:         make(map[uint64]*keeping),
 		handed:       make(chan *arrival, min(s.config.Concurrency, 64)),
 	}
-	if s.config.OrderKey != nil && s.config.Concurrency > 1 {
+	if s.config.OrderKey != nil && (s.config.Concurrency > 1 || s.partitions != nil) {
 		r.keys = make(chan string)
 	}
 	return r
@@ -193,7 +207,7 @@ func (r *receiver) step(await func()) {
 			r.consumerEnded()
 			break
 		}
-		r.receive(delivery)
+		r.receive(r.consumer.session, delivery)
 	case <-r.places.Changed():
 		if aside := r.places.Aside(); aside != r.aside {
 			r.aside = aside
@@ -247,14 +261,16 @@ func (c *consumer) giveBack() {
 }
 
 // receive adds a delivery to the backlog.
-func (r *receiver) receive(delivery amqp091.Delivery) {
-	session := r.consumer.session
+func (r *receiver) receive(session *session, delivery amqp091.Delivery) {
 	session.arrived.Store(delivery.DeliveryTag)
 	select {
 	case session.arrival <- struct{}{}:
 	default:
 	}
-	if r.closed || !session.users.Enter() {
+	if session.partition != nil {
+		session.ages.add(delivery.DeliveryTag)
+	}
+	if r.closed || session.gone() || !session.users.Enter() {
 		session.nack(delivery.DeliveryTag)
 		return
 	}
@@ -271,8 +287,20 @@ func (r *receiver) receive(delivery amqp091.Delivery) {
 		if err != nil {
 			r.logNoKey(a, err)
 		}
+		if p := session.partition; p != nil && a.key != "" {
+			a.key = strconv.Itoa(p.number) + keySeparator + a.key
+		}
 	}
 	r.add(a)
+}
+
+// keySeparator separates the number of a partition from a key: messages on their way to a partition do not wait for
+// those that are there.
+const keySeparator = ":"
+
+func (a *arrival) userKey() string {
+	_, key, _ := strings.Cut(a.key, keySeparator)
+	return key
 }
 
 func (r *receiver) logNoKey(a *arrival, err error) {
@@ -282,11 +310,9 @@ func (r *receiver) logNoKey(a *arrival, err error) {
 func (r *receiver) add(a *arrival) {
 	r.opening = nil
 	r.backlog.Add(1)
-	ctx, place := msgctx.Each(r.values)
-	a.place = place
-	if a.err == nil {
-		ctx, a.end = context.WithCancel(ctx)
-		a.msg.SetContext(ctx)
+	r.prepare(a)
+	if a.session.partition != nil {
+		r.take(a)
 	}
 	if a.key != "" {
 		if behind, busy := r.waiting[a.key]; busy {
@@ -296,7 +322,22 @@ func (r *receiver) add(a *arrival) {
 		}
 		r.waiting[a.key] = line{}
 	}
-	r.line.add(a)
+	r.first(a)
+}
+
+// prepare gives a message its context, and its place, which is not taken yet.
+func (r *receiver) prepare(a *arrival) {
+	values := r.values
+	if a.session.partition != nil {
+		values = a.session.values
+	}
+	ctx, place := msgctx.Each(values)
+	a.place = place
+	a.of, _ = ctx.(*msgctx.Delivery)
+	if a.err == nil {
+		ctx, a.end = context.WithCancel(ctx)
+		a.msg.SetContext(ctx)
+	}
 }
 
 // release lets the next message of a key follow.
@@ -308,7 +349,7 @@ func (r *receiver) release(key string) {
 		return
 	}
 	r.waiting[key] = behind
-	r.line.add(a)
+	r.first(a)
 }
 
 // offer reports whether a message can be handed out. A message that cannot be unmarshalled takes a place while its nack
@@ -325,13 +366,15 @@ func (r *receiver) offer() bool {
 		r.offered = a
 		r.backlog.Add(-1)
 		switch {
-		case a.session.lost(): // the broker delivers it again
+		case a.session.gone(): // the broker delivers it again
 			r.next()
-			r.settled(a)
-			r.releaseOf(a)
+			r.leave(a)
 		case a.err != nil:
 			r.next()
 			r.workers.Go(func() { r.refuse(a) })
+		case a.session.partition != nil && a.session.partition.number < 0:
+			r.next()
+			r.workers.Go(func() { r.move(a) })
 		}
 	}
 	return r.offered != nil
@@ -392,8 +435,12 @@ func (r *receiver) giveBack(of *session) int {
 	})
 	for _, a := range back {
 		a.session.nack(a.delivery.DeliveryTag)
+		if a.kept != nil {
+			a.kept.at, a.kept.left = nil, time.Now()
+		}
 		r.settled(a)
 	}
+	r.leaveAll(of)
 	r.backlog.Add(-int64(len(back)))
 	return len(back)
 }

@@ -28,6 +28,7 @@ var errCancelled = errors.New("the broker cancelled the consumer")
 // subscription stops and cancels the consumer.
 type session struct {
 	*settler
+	ordered
 	users      users.Count // deliveries that are not settled
 	connection *wire.Connection
 	channel    *amqp091.Channel
@@ -58,12 +59,9 @@ type consumer struct {
 
 var consumers atomic.Uint64
 
-func openSession(current *wire.Connection, s *subscription) (*session, error) {
-	channel, err := current.OpenChannel()
-	if err != nil {
-		return nil, err
-	}
-	n := &session{
+func newSession(current *wire.Connection, channel *amqp091.Channel, s *subscription) *session {
+	return &session{
+		settler:    newSettler(channel, current.Socket, s.stopping),
 		connection: current,
 		channel:    channel,
 		cancels:    channel.NotifyCancel(make(chan string, 8)),
@@ -71,7 +69,14 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 		closed:     make(chan struct{}),
 		arrival:    make(chan struct{}, 1),
 	}
-	n.settler = newSettler(channel, current.Socket, s.stopping)
+}
+
+func openSession(current *wire.Connection, s *subscription) (*session, error) {
+	channel, err := current.OpenChannel()
+	if err != nil {
+		return nil, err
+	}
+	n := newSession(current, channel, s)
 	if bound, _ := s.limited(); bound == 0 {
 		n.settler.consumerEnded()
 		if err := channel.Qos(1, 0, false); err != nil { // by its prefetch an operator sees a handler that is paused
@@ -85,6 +90,13 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 	go n.watchClosed()
 	go n.settler.run()
 	return n, nil
+}
+
+// nack requeues a delivery. A session of a partition gives all back together, when its channel is closed.
+func (n *session) nack(tag uint64) {
+	if n.partition == nil {
+		n.settler.nack(tag)
+	}
 }
 
 // tag returns the tag of a consumer. The first one of a channel has Tag. A quorum queue would take another one with the
@@ -114,16 +126,9 @@ func (n *session) consume(s *subscription) error {
 			return err
 		}
 	}
-	if err := n.channel.Qos(prefetch, 0, false); err != nil {
-		return err
-	}
 	tag := s.config.Consumer.tag(first > 0)
 	n.settler.consumerBegins(first)
-	c := s.config.Consumer
-	deliveries, err := n.channel.Consume(s.queue, tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
-	if err == nil && moved {
-		err = n.channel.Qos(maxPrefetch, 0, true)
-	}
+	deliveries, err := n.basicConsume(s.queue, tag, prefetch, s.config.Consumer, moved)
 	if err != nil {
 		return err
 	}
@@ -134,6 +139,20 @@ func (n *session) consume(s *subscription) error {
 	n.consumer.Store(begun)
 	s.receiver.ask(func() { s.receiver.begin(begun) })
 	return nil
+}
+
+// basicConsume begins a consumer. moved is movesConsumers, for a queue that may be a quorum queue.
+func (n *session) basicConsume(
+	queue, tag string, prefetch int, c ConsumerConfig, moved bool,
+) (<-chan amqp091.Delivery, error) {
+	if err := n.channel.Qos(prefetch, 0, false); err != nil {
+		return nil, err
+	}
+	deliveries, err := n.channel.Consume(queue, tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	if err == nil && moved {
+		err = n.channel.Qos(maxPrefetch, 0, true)
+	}
+	return deliveries, err
 }
 
 // movesConsumers reports whether the broker may move a consumer to a new queue, in place of basic.cancel, when its

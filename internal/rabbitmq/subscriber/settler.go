@@ -41,6 +41,7 @@ type settler struct {
 
 	settled atomic.Uint64 // deliveries of the present consumer whose ack or nack was sent
 	before  atomic.Uint64 // the last delivery tag before it
+	low     atomic.Uint64 // the lowest delivery tag whose ack or nack was not sent
 
 	// Of the goroutine in run.
 	sent  tags
@@ -48,11 +49,13 @@ type settler struct {
 }
 
 func newSettler(channel acknowledger, socket corker, stopping <-chan struct{}) *settler {
-	return &settler{
+	s := &settler{
 		channel: channel, socket: socket, stopping: stopping,
 		wake: make(chan struct{}, 1), over: make(chan struct{}), flushed: make(chan struct{}),
 		sent: tags{low: 1},
 	}
+	s.low.Store(1)
+	return s
 }
 
 // ack reports whether the ack will be sent.
@@ -246,6 +249,7 @@ func (s *settler) send(acks, nacks []uint64) {
 		s.sent.add(tag)
 		_ = s.channel.Nack(tag, false, true)
 	}
+	s.low.Store(s.sent.low)
 }
 
 // tags is a set of delivery tags: all below low, and those of the spans. A channel's tags are 1, 2, 3 and so on, so

@@ -29,6 +29,10 @@ type subscription struct {
 	values     context.Context // Subscribe's context, without its end
 	nacks      *nackCounts
 
+	partitions []*partition // in order: the intake, then the others; nil: there is no Order
+	balancing  sync.Mutex   // guards balanced, and makes partitions look one after the other
+	balanced   time.Time    // when a partition was handed over
+
 	session  atomic.Pointer[sessionState]
 	receiver *receiver
 	places   *gate.Places   // of calls, and of messages in flight
@@ -83,6 +87,9 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.stopping = s.ctx.Done()
+	if s.config.Order != nil {
+		s.newPartitions()
+	}
 	s.receiver = newReceiver(s)
 	s.setState(nil)
 	return s
@@ -90,6 +97,9 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 
 // start opens the first session. After an error, the subscription is over.
 func (s *subscription) start() error {
+	if s.partitions != nil {
+		return s.startOrdered()
+	}
 	detach := s.config.Gate.Attach(s)
 	go s.receiver.run()
 	first, err := s.begin()
@@ -321,6 +331,11 @@ func (s *subscription) health() retry.SubscriptionHealth {
 	// While a limit changes there is no consumer for a moment.
 	bound, _ := s.limited()
 	h.Consuming = state.consumer != nil || state.session != nil && bound != 0
+	for i, p := range s.partitions {
+		own := p.health()
+		h.Consuming = own.Consuming && (h.Consuming || i == 0)
+		h.Partitions = append(h.Partitions, own)
+	}
 	if last := s.failed.Load(); last != nil {
 		h.LastErrorAt, h.LastError = last.at, last.err.Error()
 	}

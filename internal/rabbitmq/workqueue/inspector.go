@@ -229,6 +229,10 @@ func (i *Inspector) checkQueue(
 	app topology.Queue, have amqp091.Table, v version, logger watermill.LoggerAdapter,
 ) error {
 	if differs := Conflicts(app, have); len(differs) > 0 {
+		if differs[0].Argument == queuearg.SingleActiveConsumer {
+			differs[0].Advice = "with Order.Partitions one process at a time moves its messages to the partitions. The " +
+				"arguments of a queue cannot be changed: follow \"From an unordered queue\" of docs/order.md"
+		}
 		return differs[0]
 	}
 	i.warnOfRefusals(app.Name, have, logger)

@@ -48,6 +48,13 @@ func (v version) refusesTransient() bool { return v.atLeast(4, 3) }
 // requeued 20 times.
 func DropsUnprotected(broker string) bool { return parseVersion(broker).dropsAtDeliveryLimit() }
 
+// StopsSingleConsumers reports whether a single active consumer can stop to get messages: from 4.3.0 to 4.3.5, where
+// the one before it has lost its connection.
+func StopsSingleConsumers(broker string) bool {
+	v := parseVersion(broker)
+	return v.major == 4 && v.minor == 3 && v.patch < 6
+}
+
 // losesCycles: 3.13.0 to 3.13.2 drop a message that is dead-lettered, published again and dead-lettered again, because
 // they count it as a dead-letter cycle.
 func (v version) losesCycles() bool { return v.major == 3 && v.minor == 13 && v.patch < 3 }

@@ -1,0 +1,47 @@
+package order_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+func TestNoMessageOvertakesOneThatFailed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.start(retry.Options{}, w.sink.handle)
+	all := messages(20, 30, sometimes(0.1))
+	w.publish(a, all)
+	testapp.Eventually(t, func() bool { return w.sink.count() == len(all) }, "all are handled")
+	w.sink.inOrder(t)
+	assert.Zero(t, w.sink.rewinds)
+	assert.NotEmpty(t, a.Events(retry.Retried))
+	w.settled(4)
+}
+
+func TestOtherKeysAreHandledMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.Policy.Schedule = []time.Duration{time.Hour}
+	a := w.start(retry.Options{Order: retry.Order{Partitions: 1}, Concurrency: 2}, w.sink.handle)
+	all := messages(10, 20, func(k, n int) int {
+		if k == 3 && n == 0 {
+			return 1
+		}
+		return 0
+	})
+	w.publish(a, all)
+	testapp.Eventually(t, func() bool { return w.sink.count() == 9*20 }, "all but those of one customer are handled")
+	require.Len(t, a.Events(retry.Retried), 1)
+	w.sink.inOrder(t)
+	health := a.Health().Subscriptions[0]
+	require.Len(t, health.Partitions, 2)
+	assert.Equal(t, 1, health.Partitions[1].Held)
+	assert.Zero(t, health.Calls)
+	assert.NoError(t, a.Health().Ready())
+}

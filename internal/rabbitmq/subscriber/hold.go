@@ -1,0 +1,227 @@
+package subscriber
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// keptFor is how long it is remembered how a message is to be delivered again that has gone back to its queue.
+const keptFor = time.Hour
+
+// keeping is how a message is to be delivered again, and where it is. It outlives the message's session: what comes back
+// to this process goes on with its failures and its due time.
+type keeping struct {
+	msgctx.Again
+	at   *arrival // nil: it has gone back to its queue
+	left time.Time
+}
+
+// retain is called when a handler's message is acked for which the backend has set Again. The message stays unacknowledged
+// at the broker, and its key stays taken.
+func (s *subscription) retain(a *arrival, again *msgctx.Again) {
+	a.place.Leave()
+	a.end()
+	s.receiver.ask(func() {
+		r := s.receiver
+		kept := &keeping{Again: *again, at: a}
+		if a.id == 0 {
+			a.id = r.nacks.identify(a)
+		}
+		r.kept[a.id], a.kept = kept, kept
+		if a.session.gone() {
+			r.leave(a)
+			return
+		}
+		r.hold(a)
+	})
+}
+
+// take makes an arrival go on where its earlier delivery to this process was.
+func (r *receiver) take(a *arrival) {
+	if !a.delivery.Redelivered || a.session.partition.number < 0 || a.err != nil {
+		return
+	}
+	id := r.nacks.identify(a)
+	kept := r.kept[id]
+	switch {
+	case kept == nil:
+	case kept.at == nil || kept.at.session != a.session:
+		kept.at, a.kept, a.id = a, kept, id
+		a.msg.Metadata = maps.Clone(kept.Metadata)
+	case kept.at.session == a.session &&
+		redelivery.Count(a.delivery.Headers) > redelivery.Count(kept.at.delivery.Headers):
+		a.session.leave(errDeposed)
+	}
+}
+
+// first is called when a message is the first one of its key. It is handed out, or held until it is due.
+func (r *receiver) first(a *arrival) {
+	if a.kept != nil && (a.kept.Blocked || time.Until(a.kept.Due) > 0) {
+		r.backlog.Add(-1)
+		r.hold(a)
+		return
+	}
+	r.line.add(a)
+}
+
+// hold keeps the first message of a key until it is due, or until an operator decides.
+func (r *receiver) hold(a *arrival) {
+	r.held[a] = true
+	a.session.partition.held.Add(1)
+	if a.kept.Blocked {
+		r.block(a, true)
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(time.Until(a.kept.Due), func() {
+		r.ask(func() {
+			if r.held[a] && a.timer == timer {
+				r.again(a, false)
+			}
+		})
+	})
+	a.timer = timer
+}
+
+// unhold ends a hold.
+func (r *receiver) unhold(a *arrival) {
+	delete(r.held, a)
+	a.session.partition.held.Add(-1)
+	if a.timer != nil {
+		a.timer.Stop()
+		a.timer = nil
+	}
+	if a.kept.Blocked {
+		r.block(a, false)
+	}
+}
+
+// again hands a message out that was held. An operator may skip one that is blocked.
+func (r *receiver) again(a *arrival, skip bool) {
+	r.unhold(a)
+	metadata := a.kept.Metadata
+	a.kept.Blocked, a.kept.Due = false, time.Time{}
+	if r.unmarshal(a); a.err == nil { // the handler may have changed the message
+		a.msg.Metadata = maps.Clone(metadata)
+	}
+	r.prepare(a)
+	if skip && a.of != nil {
+		a.of.GivenUp = true
+	}
+	r.backlog.Add(1)
+	r.line.add(a)
+}
+
+// leave forgets where a message is whose session ends, and lets the next one of its key follow: it is of another
+// session, or leaves, too.
+func (r *receiver) leave(a *arrival) {
+	if a.kept != nil {
+		a.kept.at, a.kept.left = nil, time.Now()
+	}
+	r.settled(a)
+	r.releaseOf(a)
+}
+
+// leaveAll makes the held messages of a session go back, and forgets what went back long ago.
+func (r *receiver) leaveAll(of *session) {
+	for a := range r.held {
+		if of == nil || a.session == of {
+			r.unhold(a)
+			r.leave(a)
+		}
+	}
+	for id, kept := range r.kept {
+		if kept.at == nil && time.Since(kept.left) > keptFor {
+			delete(r.kept, id)
+		}
+	}
+}
+
+// forget is called when a message that was kept is settled. One that was not acked comes back.
+func (r *receiver) forget(a *arrival) {
+	id, kept, acked := a.id, a.kept, a.acked
+	r.ask(func() {
+		switch {
+		case !acked && kept.at == a:
+			kept.at, kept.left = nil, time.Now()
+		case acked && r.kept[id] == kept:
+			delete(r.kept, id)
+		}
+	})
+}
+
+// block adds a message to those of its partition that are blocked, or removes it. Health reads the list.
+func (r *receiver) block(a *arrival, blocked bool) {
+	p := a.session.partition
+	list := slices.DeleteFunc(slices.Clone(*p.blocked.Load()), func(b blockedArrival) bool { return b.arrival == a })
+	if blocked {
+		record, _ := retry.ReadRecord(a.kept.Metadata)
+		list = append(list, blockedArrival{a, retry.BlockedMessage{
+			Key: a.userKey(), MessageUUID: a.msg.UUID, Since: time.Now(), DeadReason: record.DeadReason, Reason: record.Reason,
+		}})
+	}
+	p.blocked.Store(&list)
+}
+
+type blockedArrival struct {
+	arrival *arrival // for comparison only
+	retry.BlockedMessage
+}
+
+// health has what the partition does.
+func (p *partition) health() retry.PartitionHealth {
+	n := p.session.Load()
+	h := retry.PartitionHealth{Queue: p.queue, Consuming: n != nil, Held: int(p.held.Load())}
+	if n != nil {
+		h.Delivered, h.Oldest = n.arrived.Load(), n.waited()
+	}
+	for _, b := range *p.blocked.Load() {
+		h.Blocked = append(h.Blocked, b.BlockedMessage)
+	}
+	return h
+}
+
+// Decide ends the block of the messages with a key, on all subscriptions of the connection that consume a work queue. It
+// returns how many there were. A message that is skipped becomes a dead letter; the others are handled again, as if they
+// had not failed.
+func (c *Connection) Decide(queue, key string, skip bool) (count int) {
+	for _, s := range c.ordered(queue) {
+		done := make(chan int, 1)
+		if s.receiver.ask(func() { done <- s.receiver.decide(key, skip) }) {
+			count += <-done
+		}
+	}
+	return count
+}
+
+func (c *Connection) ordered(queue string) (all []*subscription) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.subscriptions {
+		if s.partitions != nil && (queue == "" || s.queue == queue) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (r *receiver) decide(key string, skip bool) (count int) {
+	for a := range r.held {
+		if !a.kept.Blocked || a.userKey() != key {
+			continue
+		}
+		if !skip {
+			for _, key := range retry.RecordKeys() {
+				delete(a.kept.Metadata, key)
+			}
+		}
+		r.again(a, skip)
+		count++
+	}
+	return count
+}

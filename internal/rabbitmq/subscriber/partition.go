@@ -1,0 +1,456 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+)
+
+// Order keeps the order of messages with one key through retries and across processes. A topic then has partitions, and
+// its queue is the intake: what arrives there is moved to a partition.
+type Order struct {
+	Partitions int
+
+	// ConsumerTimeout is that of the broker. Required.
+	ConsumerTimeout time.Duration
+
+	// Mover moves the messages of the intake. Required.
+	Mover Mover
+}
+
+// A Mover moves messages of the intake to their partitions.
+type Mover interface {
+	// Move returns nil when the broker has routed and confirmed the message. It is called for one message of a key at a
+	// time.
+	Move(topic string, msg *message.Message) error
+}
+
+// A partition is a queue of a subscription that keeps an order, or its intake. It has a session at a time, and each
+// session ends in the same way, whatever the reason: nothing more is handed out, the calls that run end, their acks are
+// sent, and the channel is closed. The broker then puts back all that is left, in its order, and only then gives
+// messages to the next consumer. A basic.cancel would give the next consumer what is behind the messages that are not
+// acknowledged, and so would a nack of some of them.
+type partition struct {
+	*subscription
+	queue   string
+	number  int // -1: the intake
+	session atomic.Pointer[session]
+	changes chan struct{} // receives when run is to look at the limit
+
+	held    atomic.Int64 // messages that wait for their retry, or that are blocked
+	blocked atomic.Pointer[[]blockedArrival]
+}
+
+// ordered is the part of a session that only partitions have.
+type ordered struct {
+	partition   *partition
+	leaving     atomic.Bool // nothing of the session is handed out any more
+	rewinds     chan error  // has room for one: why the session is to end
+	values      context.Context
+	leaveValues context.CancelCauseFunc // ends values
+	ages        ages
+}
+
+// Why a session ends.
+var (
+	errNacked  = errors.New("a message was nacked")
+	errDeposed = errors.New("the broker has delivered a message again that is still here: it took this consumer for lost")
+	errWaits   = errors.New("a message waits for half of the consumer timeout")
+	errBalance = errors.New("another process has fewer partitions")
+)
+
+// isPlanned reports whether a session can follow at once.
+func isPlanned(reason error) bool {
+	return reason == nil || errors.Is(reason, errWaits) || errors.Is(reason, errBalance) || errors.Is(reason, errNacked)
+}
+
+func (s *subscription) newPartitions() {
+	add := func(queue string, number int) {
+		p := &partition{subscription: s, queue: queue, number: number, changes: make(chan struct{}, 1)}
+		p.blocked.Store(new([]blockedArrival))
+		s.partitions = append(s.partitions, p)
+	}
+	add(s.queue, -1)
+	for i := range s.config.Order.Partitions {
+		add(naming.PartitionQueue(s.queue, i), i)
+	}
+}
+
+// leave ends a session of a partition. No message of it is handed out afterwards.
+func (n *session) leave(reason error) {
+	n.leaving.Store(true)
+	select {
+	case n.rewinds <- reason:
+	default:
+	}
+}
+
+// gone reports whether messages of a session are not to be handed out.
+func (n *session) gone() bool { return n.lost() || n.partition != nil && n.leaving.Load() }
+
+// startOrdered opens the first session of each partition. After an error, the subscription is over.
+func (s *subscription) startOrdered() error {
+	detach := s.config.Gate.Attach(s)
+	go s.receiver.run()
+	var ends sync.WaitGroup
+	for _, p := range s.partitions {
+		first, err := p.first()
+		if err != nil {
+			s.stop()
+			ends.Wait()
+			s.receiver.quit()
+			s.finish(detach)
+			return err
+		}
+		ends.Go(func() { p.run(first) })
+	}
+	s.setState(nil)
+	s.logger.Info("Consuming in the order of each key", watermill.LogFields{"partitions": len(s.partitions) - 1,
+		"prefetch": s.config.Prefetch})
+	go func() {
+		defer s.finish(detach)
+		<-s.stopping
+		s.shutDownOrdered(&ends)
+		s.logger.Info("Stopped consuming", nil)
+	}()
+	return nil
+}
+
+func (s *subscription) shutDownOrdered(ends *sync.WaitGroup) {
+	contexts := time.AfterFunc(s.config.CloseTimeout, func() { close(s.expired) })
+	defer contexts.Stop()
+	waiting := time.AfterFunc(s.config.CloseTimeout+giveUpAfter, func() { close(s.givenUp) })
+	defer waiting.Stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		<-s.receiver.stopped
+		ends.Wait()
+		s.workers.Wait()
+		s.receiver.quit()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(s.config.CloseTimeout + giveUpAfter + 2*answerTimeout):
+		s.logger.Error("Stopped although a function of the app has not returned", errNotSettled, nil)
+	}
+}
+
+// first opens the first session. It returns nil while the handler is paused. It tries again for a while where the
+// broker has an internal error, as begin does.
+func (p *partition) first() (*session, error) {
+	pause := p.connection.config.Pause()
+	for began := time.Now(); ; {
+		current, err := p.connection.link.Now()
+		if err != nil && time.Since(began) < beginTimeout && p.failed.Load() != nil {
+			current, err = p.connection.link.Await(p.stopping), nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if current == nil {
+			return nil, context.Cause(p.ctx)
+		}
+		opened, err := p.open(current, time.Time{})
+		var refused *amqp091.Error
+		if !errors.As(err, &refused) || refused.Code != amqp091.InternalError || time.Since(began) > beginTimeout {
+			return opened, err
+		}
+		p.fail(err)
+		p.logger.Error("Cannot consume, trying again", err, nil)
+		p.sleepFor(pause.Next())
+	}
+}
+
+func (p *partition) sleepFor(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-p.stopping:
+	}
+}
+
+// run keeps a session open until the subscription stops, or none while the handler is paused.
+func (p *partition) run(n *session) {
+	pause := p.connection.config.Pause()
+	pause.Max = min(pause.Max, longestAgain)
+	for !p.stopped() {
+		if n == nil {
+			if n = p.reopen(pause.Next); n == nil {
+				continue
+			}
+		}
+		began := time.Now()
+		reason := p.keep(n)
+		p.retire(n)
+		switch {
+		case isPlanned(reason):
+			pause.Reset()
+			p.logger.Info("A partition is given back in its order", watermill.LogFields{"queue": p.queue,
+				"reason": fmt.Sprint(reason)})
+		default:
+			p.lose(n, reason)
+			if time.Since(began) > pause.Max {
+				pause.Reset()
+			}
+			if errors.Is(reason, errCancelled) {
+				pause.AtLeast(wire.AfterDeletion)
+			}
+		}
+		if n = nil; !isPlanned(reason) {
+			p.sleepFor(pause.Next())
+		}
+		p.counts.reconnects.Add(1)
+	}
+}
+
+// lose records that a session has ended by itself: what was declared may be gone.
+func (p *partition) lose(n *session, reason error) {
+	p.fail(reason)
+	p.logger.Error("The consumer of a partition has ended, consuming again", reason,
+		watermill.LogFields{"queue": p.queue})
+}
+
+// reopen opens a session, unless the handler is paused. It returns nil after a try that has failed, and after a change
+// of the limit.
+func (p *partition) reopen(pause func() time.Duration) *session {
+	if bound, _ := p.limited(); bound == 0 {
+		select {
+		case <-p.changes:
+		case <-p.stopping:
+		}
+		return nil
+	}
+	current := p.connection.link.Await(p.stopping)
+	if current == nil {
+		return nil
+	}
+	opened, err := p.open(current, time.Now())
+	if err != nil && !p.stopped() {
+		p.fail(err)
+		p.logger.Error("Cannot consume a partition again", err, watermill.LogFields{"queue": p.queue})
+		p.sleepFor(pause())
+	}
+	return opened
+}
+
+// open declares the topic and opens a session. It waits neither for the broker nor for Handler.Declare when the
+// subscription stops.
+func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, error) {
+	if bound, _ := p.limited(); bound == 0 {
+		return nil, p.subscriber.declare(current, p.topic, lostAt)
+	}
+	type result struct {
+		session *session
+		err     error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		if err := p.subscriber.declare(current, p.topic, lostAt); err != nil {
+			opened <- result{nil, err}
+			return
+		}
+		n, err := p.consume(current)
+		if err != nil {
+			err = fmt.Errorf("topic %q: consume queue %q: %w", p.topic, p.queue, err)
+		}
+		opened <- result{n, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.session, r.err
+	case <-p.stopping:
+	}
+	go func() {
+		if r := <-opened; r.session != nil {
+			p.retire(r.session)
+		}
+	}()
+	return nil, context.Cause(p.ctx)
+}
+
+// consume opens a channel with a consumer. The prefetch is the same for the life of the queue: after a larger one, a
+// smaller one would give the next consumer messages in another order.
+func (p *partition) consume(current *wire.Connection) (*session, error) {
+	channel, err := current.OpenChannel()
+	if err != nil {
+		return nil, err
+	}
+	n := newSession(current, channel, p.subscription)
+	n.ordered = ordered{partition: p, rewinds: make(chan error, 1)}
+	n.values, n.leaveValues = context.WithCancelCause(p.values)
+	moved := movesConsumers(current.Version())
+	deliveries, err := n.basicConsume(p.queue, p.config.Consumer.tag(true), p.config.Prefetch, p.config.Consumer, moved)
+	if err != nil {
+		_ = channel.Close()
+		return nil, err
+	}
+	n.consumer.Store(&consumer{session: n, deliveries: deliveries})
+	p.session.Store(n)
+	go n.watchClosed()
+	go n.settler.run()
+	go func() {
+		for delivery := range deliveries {
+			p.receiver.ask(func() { p.receiver.receive(n, delivery) })
+		}
+	}()
+	return n, nil
+}
+
+// balancePeriod is the time from one look at the number of consumers to the next, and from one partition that is handed
+// over to the next.
+const balancePeriod = 5 * time.Second
+
+// keep returns why a session ends. Nil: the handler is paused, or the subscription stops.
+func (p *partition) keep(n *session) error {
+	look := time.NewTicker(min(balancePeriod, p.config.Order.ConsumerTimeout/10))
+	defer look.Stop()
+	looked := time.Now()
+	for {
+		if bound, _ := p.limited(); bound == 0 {
+			return nil
+		}
+		select {
+		case <-n.closed:
+			return n.reason
+		case tag, open := <-n.cancels:
+			if !open {
+				<-n.closed
+				return n.reason
+			}
+			return fmt.Errorf("%w %q", errCancelled, tag)
+		case reason := <-n.rewinds:
+			return reason
+		case <-p.stopping:
+			return nil
+		case <-p.changes:
+		case <-look.C:
+			if n.waited() > p.config.Order.ConsumerTimeout/2 {
+				return errWaits
+			}
+			if time.Since(looked) >= balancePeriod {
+				looked = time.Now()
+				if p.hasTooMany(n) {
+					return errBalance
+				}
+			}
+		}
+	}
+}
+
+// retire ends a session. Calls that do not end within CloseTimeout lose their contexts, and a second later the broker
+// delivers their messages again. Those wait for their keys until the calls have ended.
+func (p *partition) retire(n *session) {
+	n.leaving.Store(true)
+	p.session.Store(nil)
+	p.giveBack(n)
+	empty := n.users.Close()
+	limit := time.NewTimer(p.config.CloseTimeout)
+	defer limit.Stop()
+	select {
+	case <-empty:
+	case <-n.settler.over:
+	case <-p.givenUp:
+	case <-p.receiver.over:
+	case <-limit.C:
+		n.leaveValues(errLeft)
+		select {
+		case <-empty:
+		case <-n.settler.over:
+		case <-time.After(giveUpAfter):
+		}
+	}
+	n.settler.flush()
+	n.within(answerTimeout, n.close)
+	n.leaveValues(errLeft)
+}
+
+// errLeft is the cause of the end of a message's context.
+var errLeft = errors.New("the channel of the message is closed: another process may handle it now")
+
+// hasTooMany reports whether this process consumes more partitions than its share, and it is time to hand one over. A
+// partition from which nothing has come may be another process's.
+func (p *partition) hasTooMany(n *session) bool {
+	if p.number < 0 || n.arrived.Load() == 0 {
+		return false
+	}
+	own := 0
+	for _, other := range p.partitions {
+		if session := other.session.Load(); other.number >= 0 && session != nil && session.arrived.Load() > 0 {
+			own++
+		}
+	}
+	if !p.balancing.TryLock() {
+		return false
+	}
+	defer p.balancing.Unlock()
+	if time.Since(p.balanced) < balancePeriod {
+		return false
+	}
+	processes := 0
+	n.within(answerTimeout, func() {
+		channel, err := n.connection.OpenChannel()
+		if err != nil {
+			return
+		}
+		defer channel.Close()
+		if state, err := channel.QueueDeclarePassive(p.queue, true, false, false, false, nil); err == nil {
+			processes = state.Consumers
+		}
+	})
+	if processes < 2 || own <= (p.config.Order.Partitions+processes-1)/processes {
+		return false
+	}
+	p.balanced = time.Now()
+	return true
+}
+
+// ages has when deliveries arrived, at the precision of a second.
+type ages struct {
+	mu   sync.Mutex
+	list []age // ascending
+}
+
+type age struct {
+	first uint64 // the delivery tag
+	at    time.Time
+}
+
+func (a *ages) add(tag uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(a.list); n == 0 || time.Since(a.list[n-1].at) > time.Second {
+		a.list = append(a.list, age{tag, time.Now()})
+	}
+}
+
+// of returns how old a delivery is, or a second more, and forgets those before it.
+func (a *ages) of(tag uint64) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.list) > 1 && a.list[1].first <= tag {
+		a.list = a.list[1:]
+	}
+	if len(a.list) == 0 {
+		return 0
+	}
+	return time.Since(a.list[0].at)
+}
+
+// waited is for how long the oldest delivery has not been acknowledged.
+func (n *session) waited() time.Duration {
+	low := n.settler.low.Load()
+	if low > n.arrived.Load() {
+		return 0
+	}
+	return n.ages.of(low)
+}
