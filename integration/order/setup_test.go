@@ -8,12 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -188,4 +190,33 @@ func (w *world) settled(partitions int) {
 	for _, queue := range queues {
 		testapp.Eventually(w.t, func() bool { return testapp.Depth(w.t, queue) == 0 }, "%s is empty", queue)
 	}
+}
+
+// refused is the error of an app with other options.
+func (w *world) refused(options retry.Options) error {
+	w.t.Helper()
+	a := testapp.Connect(w.t, w.config)
+	options.Order.Key, options.Order.Partitions = keyOf, cmp.Or(options.Order.Partitions, 4)
+	subscriber, err := a.Subscriber("billing", options)
+	require.NoError(w.t, err)
+	_, err = subscriber.Subscribe(w.t.Context(), w.queue)
+	return err
+}
+
+// published is a message as another publisher sends it.
+func published(msg *message.Message) amqp091.Publishing {
+	return amqp091.Publishing{
+		Body: msg.Payload, Headers: amqp091.Table{"_watermill_message_uuid": msg.UUID, "customer": keyOf(msg)},
+	}
+}
+
+// again is a dead letter as an operator sends it back.
+func again(letter amqp091.Delivery) amqp091.Publishing {
+	headers := amqp091.Table{}
+	for key, value := range letter.Headers {
+		if !strings.HasPrefix(key, "retry_") && !strings.HasPrefix(key, "x-") {
+			headers[key] = value
+		}
+	}
+	return amqp091.Publishing{Body: letter.Body, Headers: headers}
 }

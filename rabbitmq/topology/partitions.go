@@ -27,6 +27,8 @@ func (t *Topology) addPartitions(n naming.Prefix) {
 	}
 	exchange := Exchange{Name: naming.OrderExchange(work), Kind: amqp091.ExchangeDirect, Durable: true}
 	t.Exchanges = append(t.Exchanges, exchange)
+	t.Queues = append(t.Queues,
+		Queue{Name: naming.MembersQueue(work), Durable: true, Arguments: restArguments(Quorum)})
 	for i := range t.config.Partitions {
 		queue := Queue{Name: naming.PartitionQueue(work, i), Durable: true, Arguments: t.config.partitionArguments(n, work)}
 		t.Queues = append(t.Queues, queue)

@@ -112,6 +112,10 @@ func PartitionQueue(queue string, partition int) string {
 	return OrderExchange(queue) + "." + strconv.Itoa(partition)
 }
 
+// MembersQueue has a consumer of each process that consumes the partitions of a work queue, and no messages: the broker
+// counts only one consumer of a queue with a single active one.
+func MembersQueue(queue string) string { return OrderExchange(queue) + ".members" }
+
 // PartitionOf returns the partition of a key.
 func PartitionOf(key string, partitions int) int {
 	hash := fnv.New32a()

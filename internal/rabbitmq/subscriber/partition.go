@@ -288,8 +288,14 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 	n := newSession(current, channel, p.subscription)
 	n.ordered = ordered{partition: p, rewinds: make(chan error, 1)}
 	n.values, n.leaveValues = context.WithCancelCause(p.values)
-	moved := movesConsumers(current.Version())
-	deliveries, err := n.basicConsume(p.queue, p.config.Consumer.tag(true), p.config.Prefetch, p.config.Consumer, moved)
+	var deliveries <-chan amqp091.Delivery
+	if p.number < 0 { // this process is a member
+		_, err = channel.Consume(naming.MembersQueue(p.queue), "", false, false, false, false, nil)
+	}
+	if err == nil {
+		deliveries, err = n.basicConsume(p.queue, p.config.Consumer.tag(true), p.config.Prefetch, p.config.Consumer,
+			movesConsumers(current.Version()))
+	}
 	if err != nil {
 		_ = channel.Close()
 		return nil, err
@@ -396,17 +402,19 @@ func (p *partition) hasTooMany(n *session) bool {
 	if time.Since(p.balanced) < balancePeriod {
 		return false
 	}
-	processes := 0
+	var counted atomic.Int64
 	n.within(answerTimeout, func() {
 		channel, err := n.connection.OpenChannel()
 		if err != nil {
 			return
 		}
 		defer channel.Close()
-		if state, err := channel.QueueDeclarePassive(p.queue, true, false, false, false, nil); err == nil {
-			processes = state.Consumers
+		if state, err := channel.QueueDeclarePassive(naming.MembersQueue(p.subscription.queue), true, false, false, false,
+			nil); err == nil {
+			counted.Store(int64(state.Consumers))
 		}
 	})
+	processes := int(counted.Load())
 	if processes < 2 || own <= (p.config.Order.Partitions+processes-1)/processes {
 		return false
 	}
