@@ -115,8 +115,9 @@ func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
 		},
 	}
 	if order.Partitions > 0 {
-		config.Order = &subscriber.Order{Partitions: order.Partitions, Mover: h,
-			ConsumerTimeout: cmp.Or(order.ConsumerTimeout, defaultConsumerTimeout)}
+		config.Order = &subscriber.Order{
+			Partitions: h, ConsumerTimeout: cmp.Or(order.ConsumerTimeout, defaultConsumerTimeout),
+		}
 	}
 	return config
 }

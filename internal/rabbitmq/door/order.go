@@ -20,7 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var _ subscriber.Mover = (*handlerSubscriber)(nil)
+var _ subscriber.Partitions = (*handlerSubscriber)(nil)
 
 // defaultConsumerTimeout is RabbitMQ's.
 const defaultConsumerTimeout = 30 * time.Minute
@@ -99,7 +99,15 @@ func (b orderedBackend) Publish(c backend.Copy) (backend.Destination, error) {
 	return backend.Destination{Queue: c.Queue}, nil
 }
 
-// Move implements subscriber.Mover.
+// Queues implements subscriber.Partitions.
+func (h *handlerSubscriber) Queues(work string) (partitions []string, members string) {
+	for i := range h.options.Order.Partitions {
+		partitions = append(partitions, naming.PartitionQueue(work, i))
+	}
+	return partitions, naming.MembersQueue(work)
+}
+
+// Move implements subscriber.Partitions.
 func (h *handlerSubscriber) Move(topic string, msg *message.Message) error {
 	queue, err := h.QueueOf(topic)
 	if err != nil {

@@ -12,26 +12,26 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // Order keeps the order of messages with one key through retries and across processes. A topic then has partitions, and
 // its queue is the intake: what arrives there is moved to a partition.
 type Order struct {
-	Partitions int
-
 	// ConsumerTimeout is that of the broker. Required.
 	ConsumerTimeout time.Duration
 
-	// Mover moves the messages of the intake. Required.
-	Mover Mover
+	// Partitions knows the queues. Required.
+	Partitions Partitions
 }
 
-// A Mover moves messages of the intake to their partitions.
-type Mover interface {
-	// Move returns nil when the broker has routed and confirmed the message. It is called for one message of a key at a
-	// time.
+// Partitions are those of a topic.
+type Partitions interface {
+	// Queues returns the names of the partitions of a work queue, and of the queue on which each process has a consumer.
+	Queues(work string) (partitions []string, members string)
+
+	// Move moves a message of the intake to its partition, and returns nil when the broker has routed and confirmed it.
+	// It is called for one message of a key at a time.
 	Move(topic string, msg *message.Message) error
 }
 
@@ -81,8 +81,10 @@ func (s *subscription) newPartitions() {
 		s.partitions = append(s.partitions, p)
 	}
 	add(s.queue, -1)
-	for i := range s.config.Order.Partitions {
-		add(naming.PartitionQueue(s.queue, i), i)
+	var queues []string
+	queues, s.members = s.config.Order.Partitions.Queues(s.queue)
+	for i, queue := range queues {
+		add(queue, i)
 	}
 }
 
@@ -191,14 +193,16 @@ func (p *partition) run(n *session) {
 		}
 		began := time.Now()
 		reason := p.keep(n)
-		p.retire(n)
+		p.retire(n, reason)
 		switch {
+		case reason == nil: // a pause, or the end
 		case isPlanned(reason):
-			pause.Reset()
-			p.logger.Info("A partition is given back in its order", watermill.LogFields{"queue": p.queue,
-				"reason": fmt.Sprint(reason)})
+			p.logger.Info("A partition goes back to its queue, in its order", watermill.LogFields{"queue": p.queue,
+				"reason": reason.Error()})
 		default:
-			p.lose(n, reason)
+			p.fail(reason)
+			p.logger.Error("The consumer of a partition has ended, consuming again", reason,
+				watermill.LogFields{"queue": p.queue})
 			if time.Since(began) > pause.Max {
 				pause.Reset()
 			}
@@ -211,13 +215,6 @@ func (p *partition) run(n *session) {
 		}
 		p.counts.reconnects.Add(1)
 	}
-}
-
-// lose records that a session has ended by itself: what was declared may be gone.
-func (p *partition) lose(n *session, reason error) {
-	p.fail(reason)
-	p.logger.Error("The consumer of a partition has ended, consuming again", reason,
-		watermill.LogFields{"queue": p.queue})
 }
 
 // reopen opens a session, unless the handler is paused. It returns nil after a try that has failed, and after a change
@@ -272,7 +269,7 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 	}
 	go func() {
 		if r := <-opened; r.session != nil {
-			p.retire(r.session)
+			p.retire(r.session, nil)
 		}
 	}()
 	return nil, context.Cause(p.ctx)
@@ -290,7 +287,7 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 	n.values, n.leaveValues = context.WithCancelCause(p.values)
 	var deliveries <-chan amqp091.Delivery
 	if p.number < 0 { // this process is a member
-		_, err = channel.Consume(naming.MembersQueue(p.queue), "", false, false, false, false, nil)
+		_, err = channel.Consume(p.members, "", false, false, false, false, nil)
 	}
 	if err == nil {
 		deliveries, err = n.basicConsume(p.queue, p.config.Consumer.tag(true), p.config.Prefetch, p.config.Consumer,
@@ -353,21 +350,23 @@ func (p *partition) keep(n *session) error {
 	}
 }
 
-// retire ends a session. Calls that do not end within CloseTimeout lose their contexts, and a second later the broker
-// delivers their messages again. Those wait for their keys until the calls have ended.
-func (p *partition) retire(n *session) {
+// retire ends a session. It waits for the calls that run: at a shutdown for CloseTimeout, and where a message waits until
+// shortly before the consumer timeout. Then their contexts end, and a second later the broker delivers their messages
+// again. Those wait for their keys until the calls have ended.
+func (p *partition) retire(n *session, reason error) {
 	n.leaving.Store(true)
-	p.session.Store(nil)
 	p.giveBack(n)
 	empty := n.users.Close()
-	limit := time.NewTimer(p.config.CloseTimeout)
-	defer limit.Stop()
+	var late <-chan time.Time
+	if errors.Is(reason, errWaits) {
+		late = time.After(p.config.Order.ConsumerTimeout*9/10 - n.waited())
+	}
 	select {
 	case <-empty:
 	case <-n.settler.over:
 	case <-p.givenUp:
 	case <-p.receiver.over:
-	case <-limit.C:
+	case <-late:
 		n.leaveValues(errLeft)
 		select {
 		case <-empty:
@@ -378,6 +377,7 @@ func (p *partition) retire(n *session) {
 	n.settler.flush()
 	n.within(answerTimeout, n.close)
 	n.leaveValues(errLeft)
+	p.session.CompareAndSwap(n, nil)
 }
 
 // errLeft is the cause of the end of a message's context.
@@ -409,13 +409,12 @@ func (p *partition) hasTooMany(n *session) bool {
 			return
 		}
 		defer channel.Close()
-		if state, err := channel.QueueDeclarePassive(naming.MembersQueue(p.subscription.queue), true, false, false, false,
-			nil); err == nil {
+		if state, err := channel.QueueDeclarePassive(p.members, true, false, false, false, nil); err == nil {
 			counted.Store(int64(state.Consumers))
 		}
 	})
 	processes := int(counted.Load())
-	if processes < 2 || own <= (p.config.Order.Partitions+processes-1)/processes {
+	if processes < 2 || own <= (len(p.partitions)-1+processes-1)/processes {
 		return false
 	}
 	p.balanced = time.Now()
