@@ -36,6 +36,21 @@ func Example_options() {
 	}).AddMiddleware(middleware.Timeout(time.Minute))
 }
 
+// Messages of one customer are handled in their order, through retries and in any number of processes.
+func Example_order() {
+	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), TierGroup: "shop"}
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+		Order: retry.Order{Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }, Partitions: 8},
+	})
+
+	// Nothing waits on tiers, so a handler cannot have those of a group.
+	ordered := policy // that of the connection
+	ordered.TierGroup, ordered.ExtraTiers = "", nil
+	byCustomer := retry.Order{Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }, Partitions: 8}
+	byCustomer.Block = true // a message that is given up keeps those of its customer waiting
+	rabbit.AddConsumerHandler(router, "mail", "mails", send, retry.Options{Policy: &ordered, Order: byCustomer})
+}
+
 // An app that declares nothing on the broker.
 func Example_settings() {
 	app := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")

@@ -91,7 +91,7 @@ type PartitionHealth struct {
 	Queue     string
 	Consuming bool
 	Delivered uint64        // messages since it began to consume; 0: perhaps another process gets them
-	Held      int           // messages that wait for their retry, or are blocked, each with those of its key behind it
+	Waiting   int           // messages that wait for their retry, or are blocked, each with those of its key behind it
 	Oldest    time.Duration // since when the oldest message is here, in ns; 0: none is
 	Blocked   []BlockedMessage
 }

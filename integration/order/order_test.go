@@ -41,7 +41,7 @@ func TestOtherKeysAreHandledMeanwhile(t *testing.T) {
 	w.sink.inOrder(t)
 	health := a.Health().Subscriptions[0]
 	require.Len(t, health.Partitions, 2)
-	assert.Equal(t, 1, health.Partitions[1].Held)
+	assert.Equal(t, 1, health.Partitions[1].Waiting)
 	assert.Zero(t, health.Calls)
 	assert.NoError(t, a.Health().Ready())
 }

@@ -18,17 +18,25 @@
 //	limit.go         makes the consumer follow the limit of Config.Gate
 //	nack.go          the pause before a nacked message goes back to the queue
 //	settler.go       sends the acks and nacks that are ready, together
+//	partition.go     with an Order: one queue whose messages keep the order of their keys, in place of session and limit
+//	hold.go          with an Order: messages that wait for their retry where they are
 //
 // # Order
 //
 // With a Concurrency of 1, one Subscribe call hands messages out in the order of the queue, the next one when the
 // previous one is settled. With more, messages of one Config.OrderKey keep that order, and all others have none. Either
 // holds within one Subscribe call. Two instances that consume one queue share its messages, so there is no order
-// between them, and a key can be in flight in both: route each key to a queue of its own that one instance consumes. A
-// single active consumer (x-single-active-consumer) is not enough: a shutdown or a pause cancels the consumer while its
-// handlers run, and the broker then activates the next consumer with the messages behind them.
+// between them, and a key can be in flight in both. A single active consumer (x-single-active-consumer) is not enough:
+// a shutdown or a pause cancels the consumer while its handlers run, and the broker then activates the next consumer
+// with the messages behind them.
 //
-// No order holds across retries. A message that is nacked, or published again with a delay, comes back after messages
+// Config.Order keeps the order of a key across instances and through retries. A message that waits for its retry stays
+// unacknowledged, in memory, and those of its key behind it. The queues give messages to one consumer at a time. Four
+// rules keep their order there, and integration/order tests on the broker what they rely on: a consumer with messages
+// is never cancelled, no part of its messages is nacked, its prefetch never becomes less, and it returns all of them
+// before the consumer timeout. In each case it ends its calls, sends their acks, and closes its channel.
+//
+// Without it, no order holds across retries. A message that is nacked, or published again with a delay, comes back after messages
 // that were behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes back first, if the
 // queue puts it back in its place, as RabbitMQ's queues do.
 //

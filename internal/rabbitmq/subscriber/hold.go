@@ -176,7 +176,7 @@ type blockedArrival struct {
 // health has what the partition does.
 func (p *partition) health() retry.PartitionHealth {
 	n := p.session.Load()
-	h := retry.PartitionHealth{Queue: p.queue, Consuming: n != nil, Held: int(p.held.Load())}
+	h := retry.PartitionHealth{Queue: p.queue, Consuming: n != nil, Waiting: int(p.held.Load())}
 	if n != nil {
 		h.Delivered, h.Oldest = n.arrived.Load(), n.waited()
 	}
