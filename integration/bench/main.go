@@ -78,6 +78,7 @@ var questions = []question{
 	{"many", measureMany},
 	{"crowd", measureCrowd},
 	{"cost", measureCost},
+	{"order", measureOrder},
 }
 
 func names() (all []string) {

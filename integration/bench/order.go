@@ -1,0 +1,247 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/claims"
+)
+
+const orderKeys = 1_000
+
+func orderKey(msg *message.Message) string { return msg.Metadata.Get("key") }
+
+// An orderingSide is a handler of 16 calls with an order.
+type orderingSide struct {
+	name       string
+	claim      string // its rate, to that of the first side; empty: none
+	partitions int
+}
+
+// measureOrder compares handlers that keep an order through retries with one that keeps that of its process.
+func measureOrder(b *bench) error {
+	sides := []orderingSide{
+		{name: "one process, no partitions"}, {"1 partition", "order_rate_1", 1}, {"8 partitions", "order_rate_8", 8},
+	}
+	messages := b.size(40_000, 500)
+	rates, err := claims.Alternate(b.turns(3), len(sides), func(i int) (rate float64, err error) {
+		err = b.in("order", func(uri string) error {
+			rate, err = sides[i].rate(uri, messages)
+			return err
+		})
+		return rate, err
+	})
+	if err != nil {
+		return err
+	}
+	for i, s := range sides {
+		b.note("%s: %s messages a second, which have succeeded", s.name, claims.Spread(rates[i], "%.0f"))
+		if s.claim != "" {
+			b.claim(s.claim, claims.Median(claims.Ratios(rates[i], rates[0])))
+		}
+	}
+	var takeovers []float64
+	for range b.turns(5) {
+		err := b.in("order", func(uri string) error {
+			took, err := b.takeover(uri)
+			takeovers = append(takeovers, milliseconds(took))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	b.note("a partition whose process has lost its connection: %s ms until the next one calls the handler",
+		claims.Spread(takeovers, "%.0f"))
+	b.claim("order_takeover", claims.Median(takeovers))
+	return b.in("order", func(uri string) error { return b.pinned(uri, b.size(400_000, 500)) })
+}
+
+func (s orderingSide) config(uri string) (config.Config, retry.Options) {
+	c := perQueue.config(uri, backoff.Schedule{time.Hour})
+	return c, retry.Options{Concurrency: workers, Order: retry.Order{Key: orderKey, Partitions: s.partitions}}
+}
+
+// start starts a handler, which is paused.
+func (s orderingSide) start(uri string, handle func(*message.Message) error) (retry.Connection, func(), error) {
+	c, options := s.config(uri)
+	rabbit, stop, err := handling{handlers: 1, concurrency: workers, options: options}.consume(c, handle, work)
+	if err == nil {
+		err = rabbit.Pause(work + "0")
+	}
+	return rabbit, stop, err
+}
+
+// rate is how many messages a second are handled, of those that wait in the queues.
+func (s orderingSide) rate(uri string, messages int) (float64, error) {
+	var handled atomic.Int64
+	done := make(chan struct{})
+	rabbit, stop, err := s.start(uri, func(*message.Message) error {
+		if handled.Add(1) == int64(messages) {
+			close(done)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	defer stop()
+	if err := publishKeyed(rabbit, messages); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	if err := rabbit.Resume(work + "0"); err != nil {
+		return 0, err
+	}
+	<-done
+	return float64(messages) / time.Since(began).Seconds(), nil
+}
+
+// publishKeyed publishes messages of all keys in turn.
+func publishKeyed(rabbit retry.Connection, messages int) error {
+	var publishers sync.WaitGroup
+	failures := make(chan error, workers)
+	for worker := range workers {
+		publishers.Go(func() {
+			for n := worker; n < messages; n += workers {
+				msg := message.NewMessage(watermill.NewUUID(), make([]byte, 512))
+				msg.Metadata.Set("key", strconv.Itoa(n%orderKeys))
+				if err := rabbit.Publisher().Publish(work, msg); err != nil {
+					failures <- err
+					return
+				}
+			}
+		})
+	}
+	publishers.Wait()
+	close(failures)
+	return <-failures
+}
+
+// takeover is the time from the loss of a process's connection until another process is called.
+func (b *bench) takeover(uri string) (time.Duration, error) {
+	side := orderingSide{partitions: 1}
+	called := make(chan int, 1_000)
+	handler := func(number int) func(*message.Message) error {
+		return func(*message.Message) error { called <- number; return nil }
+	}
+	first, stopFirst, err := side.start(uri, handler(1))
+	if err != nil {
+		return 0, err
+	}
+	defer stopFirst()
+	if err := errors.Join(first.Resume(work+"0"), publishKeyed(first, 1)); err != nil {
+		return 0, err
+	}
+	<-called
+	before, err := b.connections(uri)
+	if err != nil {
+		return 0, err
+	}
+	second, stopSecond, err := side.start(uri, handler(2))
+	if err != nil {
+		return 0, err
+	}
+	defer stopSecond()
+	if err := second.Resume(work + "0"); err != nil {
+		return 0, err
+	}
+	for !second.Health().Subscriptions[0].Consuming {
+		time.Sleep(10 * time.Millisecond)
+	}
+	began := time.Now()
+	for _, name := range before {
+		if _, err := b.management.CloseConnection(name); err != nil {
+			return 0, err
+		}
+	}
+	for {
+		if err := publishKeyed(second, 1); err != nil {
+			return 0, err
+		}
+		if <-called == 2 {
+			return time.Since(began), nil
+		}
+	}
+}
+
+// connections returns the names of the connections that consume in a virtual host.
+func (b *bench) connections(uri string) (names []string, err error) {
+	vhost := uri[strings.LastIndex(uri, "/")+1:]
+	for deadline := time.Now().Add(4 * statisticsInterval); len(names) < 2; time.Sleep(100 * time.Millisecond) {
+		all, err := b.management.ListVhostConnections(vhost)
+		if err != nil {
+			return nil, err
+		}
+		names = nil
+		for _, c := range all {
+			names = append(names, c.Name)
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("the management API shows %d connections of 2", len(names))
+		}
+	}
+	return names, nil
+}
+
+// pinned notes how much of the disk a message keeps that waits, while others pass through its partition.
+func (b *bench) pinned(uri string, messages int) error {
+	side := orderingSide{partitions: 1}
+	var handled atomic.Int64
+	done := make(chan struct{})
+	rabbit, stop, err := side.start(uri, func(msg *message.Message) error {
+		if orderKey(msg) == "waits" {
+			return errMeasured
+		}
+		if handled.Add(1) == int64(messages) {
+			close(done)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	waits := message.NewMessage(watermill.NewUUID(), nil)
+	waits.Metadata.Set("key", "waits")
+	if err := errors.Join(rabbit.Resume(work+"0"), rabbit.Publisher().Publish(work, waits)); err != nil {
+		return err
+	}
+	before, err := b.freeDisk()
+	if err != nil {
+		return err
+	}
+	if err := publishKeyed(rabbit, messages); err != nil {
+		return err
+	}
+	<-done
+	after, err := b.freeDisk()
+	if err != nil {
+		return err
+	}
+	b.note("while a message waits, %d others of its partition: %.0f MiB of the disk", messages, mebibytes(before-after))
+	return nil
+}
+
+// freeDisk is the free space at the node's data, when it has written what it has.
+func (b *bench) freeDisk() (int64, error) {
+	time.Sleep(2 * statisticsInterval)
+	var nodes []rabbithole.NodeInfo
+	nodes, err := b.management.ListNodes()
+	if err != nil {
+		return 0, err
+	}
+	return int64(nodes[0].DiskFree), nil
+}
