@@ -12,9 +12,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/tieredretry/watermill-retry/inbox"
+	"github.com/tieredretry/watermill-retry/inbox/pgxinbox"
 	"github.com/tieredretry/watermill-retry/internal/msgbytes"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
@@ -23,12 +25,16 @@ import (
 // its message is kept in the row of the inbox, or in an outbox.
 type bill struct {
 	inbox, produces bool
+	pgx             bool // a pool of pgx in place of database/sql
 }
 
 func (b bill) String() string {
 	name := "a transaction of its own"
 	if b.inbox {
 		name = "inbox"
+	}
+	if b.pgx {
+		name = "pgx, " + name
 	}
 	if b.produces {
 		name += ", produces"
@@ -41,7 +47,12 @@ const inboxCalls = 16
 
 // measureInbox measures what an inbox costs beside a handler with a transaction of its own, without any Pub/Sub.
 func measureInbox(r *run) error {
-	sides := []bill{{inbox: true}, {}, {inbox: true, produces: true}, {produces: true}}
+	var sides []bill
+	for _, pgx := range []bool{false, true} {
+		for _, produces := range []bool{false, true} {
+			sides = append(sides, bill{true, produces, pgx}, bill{false, produces, pgx})
+		}
+	}
 	statements := make([]float64, len(sides))
 	took, err := claims.Alternate(r.turns(5), len(sides), func(i int) (float64, error) {
 		messages := r.size(20_000, 500)
@@ -52,12 +63,18 @@ func measureInbox(r *run) error {
 	if err != nil {
 		return err
 	}
+	more := 0.0
 	for i, s := range sides {
 		r.note("%s: %s seconds, %.2f statements a message", s, claims.Spread(took[i], "%.2f"), statements[i])
+		if s.inbox {
+			more = max(more, statements[i]-statements[i+1])
+		}
 	}
-	r.claim("backend_inbox_time", claims.Median(claims.Ratios(took[0], took[1])))
-	r.claim("backend_inbox_time_produced", claims.Median(claims.Ratios(took[2], took[3])))
-	more := max(statements[0]-statements[1], statements[2]-statements[3])
+	for i, name := range []string{
+		"backend_inbox_time", "backend_inbox_time_produced", "backend_inbox_pgx_time", "backend_inbox_pgx_time_produced",
+	} {
+		r.claim(name, claims.Median(claims.Ratios(took[2*i], took[2*i+1])))
+	}
 	r.claim("backend_inbox_statements", float64(int(more*100+0.5))/100)
 	return nil
 }
@@ -74,15 +91,34 @@ func (s *statementCounter) TraceQueryStart(
 
 func (*statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
+// TraceBatchQuery counts each statement of a batch.
+func (s *statementCounter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {
+	s.count.Add(1)
+}
+
+func (*statementCounter) TraceBatchStart(
+	ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData,
+) context.Context {
+	return ctx
+}
+
+func (*statementCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
 // measure handles messages on new tables, and returns how long that took and how many statements it needed.
 func (b bill) measure(server string, messages int) (seconds float64, statements int64, err error) {
-	config, err := pgx.ParseConfig(server)
+	config, err := pgxpool.ParseConfig(server)
 	if err != nil {
 		return 0, 0, err
 	}
 	var counter statementCounter
-	config.Tracer = &counter
-	db := stdlib.OpenDB(*config)
+	config.ConnConfig.Tracer = &counter
+	config.MaxConns = inboxCalls
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer pool.Close()
+	db := stdlib.OpenDB(*config.ConnConfig)
 	defer func() { err = errors.Join(err, db.Close()) }()
 	db.SetMaxOpenConns(inboxCalls)
 	db.SetMaxIdleConns(inboxCalls)
@@ -96,15 +132,9 @@ func (b bill) measure(server string, messages int) (seconds float64, statements 
 			return 0, 0, err
 		}
 	}
-	box, err := inbox.New(db, inbox.Config{CreateTable: true}, nil)
+	handle, err := b.handler(db, pool)
 	if err != nil {
 		return 0, 0, err
-	}
-	handle := b.ownTransaction(db)
-	if b.inbox {
-		handle = box.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			return b.effect(inbox.Tx(msg.Context()), msg)
-		})
 	}
 	if err := handleAll(handle, 0, inboxCalls*10); err != nil { // connections and statements are prepared
 		return 0, 0, err
@@ -136,8 +166,10 @@ func handleAll(handle message.HandlerFunc, first, messages int) error {
 				if n >= messages {
 					return
 				}
-				msg := message.NewMessage(strconv.Itoa(first+n), make([]byte, 512))
+				ctx, cancel := context.WithCancel(context.Background()) // as subscribers have it
+				msg := message.NewMessageWithContext(ctx, strconv.Itoa(first+n), make([]byte, 512))
 				_, faults[i] = handle(msg)
+				cancel()
 			}
 		})
 	}
@@ -145,8 +177,11 @@ func handleAll(handle message.HandlerFunc, first, messages int) error {
 	return errors.Join(faults...)
 }
 
+// execute executes a statement in a transaction.
+type execute func(ctx context.Context, query string, args ...any) error
+
 // effect is what the handler does in a transaction.
-func (b bill) effect(tx *sql.Tx, msg *message.Message) (produced []*message.Message, err error) {
+func (b bill) effect(tx execute, msg *message.Message) (produced []*message.Message, err error) {
 	number, err := strconv.Atoi(msg.UUID)
 	if err != nil {
 		return nil, err
@@ -154,29 +189,75 @@ func (b bill) effect(tx *sql.Tx, msg *message.Message) (produced []*message.Mess
 	if b.produces {
 		produced = message.Messages{message.NewMessage("invoice "+msg.UUID, msg.Payload)}
 	}
-	_, err = tx.ExecContext(msg.Context(), "UPDATE bench_accounts SET billed = billed + 1 WHERE customer = $1",
-		number%1000)
-	return produced, err
+	return produced, tx(msg.Context(), "UPDATE bench_accounts SET billed = billed + 1 WHERE customer = $1", number%1000)
 }
 
-// ownTransaction returns the handler by hand.
-func (b bill) ownTransaction(db *sql.DB) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		tx, err := db.BeginTx(msg.Context(), nil)
+// handler returns the handler of a side.
+func (b bill) handler(db *sql.DB, pool *pgxpool.Pool) (message.HandlerFunc, error) {
+	ofSQL := func(tx *sql.Tx) execute {
+		return func(ctx context.Context, query string, args ...any) error {
+			_, err := tx.ExecContext(ctx, query, args...)
+			return err
+		}
+	}
+	ofPgx := func(tx pgx.Tx) execute {
+		return func(ctx context.Context, query string, args ...any) error {
+			_, err := tx.Exec(ctx, query, args...)
+			return err
+		}
+	}
+	switch {
+	case b.inbox && b.pgx:
+		box, err := pgxinbox.New(pool, inbox.Config{CreateTable: true}, nil)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = tx.Rollback() }()
-		produced, err := b.effect(tx, msg)
+		return box.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			return b.effect(ofPgx(pgxinbox.Tx(msg.Context())), msg)
+		}), nil
+	case b.inbox:
+		box, err := inbox.New(db, inbox.Config{CreateTable: true}, nil)
 		if err != nil {
 			return nil, err
 		}
-		if len(produced) > 0 {
-			if _, err := tx.ExecContext(msg.Context(), "INSERT INTO bench_outbox VALUES ($1, $2)", msg.UUID,
-				msgbytes.EncodeAll(produced)); err != nil {
+		return box.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			return b.effect(ofSQL(inbox.Tx(msg.Context())), msg)
+		}), nil
+	case b.pgx:
+		return func(msg *message.Message) ([]*message.Message, error) {
+			tx, err := pool.Begin(msg.Context())
+			if err != nil {
 				return nil, err
 			}
-		}
-		return produced, tx.Commit()
+			defer func() { _ = tx.Rollback(msg.Context()) }()
+			produced, err := b.byHand(ofPgx(tx), msg)
+			if err != nil {
+				return nil, err
+			}
+			return produced, tx.Commit(msg.Context())
+		}, nil
+	default:
+		return func(msg *message.Message) ([]*message.Message, error) {
+			tx, err := db.BeginTx(msg.Context(), nil)
+			if err != nil {
+				return nil, err
+			}
+			defer func() { _ = tx.Rollback() }()
+			produced, err := b.byHand(ofSQL(tx), msg)
+			if err != nil {
+				return nil, err
+			}
+			return produced, tx.Commit()
+		}, nil
 	}
+}
+
+// byHand has the effect, and stores what is produced in an outbox.
+func (b bill) byHand(tx execute, msg *message.Message) ([]*message.Message, error) {
+	produced, err := b.effect(tx, msg)
+	if err != nil || len(produced) == 0 {
+		return produced, err
+	}
+	return produced, tx(msg.Context(), "INSERT INTO bench_outbox VALUES ($1, $2)", msg.UUID,
+		msgbytes.EncodeAll(produced))
 }
