@@ -26,14 +26,14 @@ function item(page) {
   return { text: title(`docs/${page}`), link: `/docs/${page.replace(/\.md$/, '')}` }
 }
 
-// A link to a file that is not on the site leads to the repository.
-function address(page, link) {
+// A link to a file that is not on the site leads to the repository. The site has pages, and the images that they show.
+function address(page, link, shown) {
   if (/^(?:[a-z]+:|#|\/)/i.test(link)) return link
   const [file, anchor] = link.split('#')
   const target = posix.join(posix.dirname(page), file)
   const renamed = target.replace(/(^|\/)README\.md$/, '$1index.md')
   const hash = anchor === undefined ? '' : `#${anchor}`
-  if (existsSync(join(source, renamed)) && !/^(?:docs\/?)?$/.test(renamed)) {
+  if (existsSync(join(source, renamed)) && (shown || renamed.endsWith('.md'))) {
     return posix.relative(posix.dirname(page), renamed).replace(/^(?!\.)/, './') + hash
   }
   if (site.repository && !existsSync(join(site.repository, target))) return link // the build reports it
@@ -57,7 +57,7 @@ export default defineConfig({
         for (const token of tokens.flatMap((block) => block.children ?? [])) {
           for (const name of ['href', 'src']) {
             const link = token.attrGet(name)
-            if (link) token.attrSet(name, address(env.relativePath, link))
+            if (link) token.attrSet(name, address(env.relativePath, link, name === 'src'))
           }
         }
       })
