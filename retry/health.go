@@ -9,7 +9,8 @@ import (
 
 // Health is what a Connection does at one moment. Its JSON has the names of the fields.
 type Health struct {
-	// Links are the network connections that this library itself keeps open: two on RabbitMQ, none on other backends.
+	// Links are the network connections that this library itself keeps open: two on RabbitMQ, three with an
+	// Order.Partitions, none on other backends.
 	Links []LinkHealth
 	// Subscriptions are those that have begun and have not ended.
 	Subscriptions []SubscriptionHealth
@@ -31,7 +32,7 @@ type TierHealth struct {
 
 // LinkHealth is the state of one network connection.
 type LinkHealth struct {
-	Name      string // "consuming" or "publishing"
+	Name      string // "consuming", "publishing", or "moving" with an Order.Partitions
 	Connected bool
 	Blocked   bool      // the broker has blocked the connection because of an alarm
 	Since     time.Time // since when it is connected, or is not

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
@@ -107,22 +108,29 @@ func (h *handlerSubscriber) Queues(work string) (partitions []string, members st
 	return partitions, naming.MembersQueue(work)
 }
 
-// Move implements subscriber.Partitions.
-func (h *handlerSubscriber) Move(topic string, msg *message.Message) error {
+// Route implements subscriber.Partitions.
+func (h *handlerSubscriber) Route(
+	topic string, msg *message.Message,
+) (exchange, key string, publishing amqp091.Publishing, err error) {
 	queue, err := h.QueueOf(topic)
 	if err != nil {
-		return err
+		return "", "", publishing, err
 	}
 	partition, _, err := h.order().partitionOf(msg)
 	if err != nil {
-		return err
+		return "", "", publishing, err
 	}
-	m := publisher.Message{Context: msg.Context(), Exchange: naming.OrderExchange(queue),
-		RoutingKey: strconv.Itoa(partition), UUID: msg.UUID}
-	if m.Publishing, err = h.headers.Marshal(msg); err != nil {
-		return m.Failure(publish.ErrRefused, err)
+	m := publisher.Message{Exchange: naming.OrderExchange(queue), RoutingKey: strconv.Itoa(partition), UUID: msg.UUID}
+	if m.Publishing, err = h.headers.Marshal(msg); err == nil {
+		var excess int
+		if excess, err = h.connection.publishing.Excess(&m); excess > 0 {
+			err = fmt.Errorf("%d bytes too many for a frame", excess)
+		}
 	}
-	return h.connection.publishing.SendOne(m)
+	if err != nil {
+		err = m.Failure(publish.ErrRefused, err)
+	}
+	return m.Exchange, m.RoutingKey, m.Publishing, err
 }
 
 // inOrder sends messages of a topic whose handler keeps an order directly to their partitions: those of one key one

@@ -3,6 +3,7 @@ package subscriber
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -15,7 +16,13 @@ import (
 type Connection struct {
 	link   *wire.Link
 	config wire.Config
+	logger watermill.LoggerAdapter // of moving
 	close  sync.Once
+
+	// moving is the connection that moves messages to partitions: the broker blocks one that publishes, acks included, in
+	// an alarm. Nil: nothing has been moved.
+	moving  atomic.Pointer[wire.Link]
+	opening sync.Mutex
 
 	mu            sync.Mutex
 	closed        bool // no more subscriptions
@@ -33,7 +40,8 @@ func Open(config wire.Config, logger watermill.LoggerAdapter) (*Connection, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Connection{link: link, config: config}, nil
+	return &Connection{link: link, config: config,
+		logger: logger.With(watermill.LogFields{"connection": "moving"})}, nil
 }
 
 // Close closes all Subscribers of the connection, as Subscriber.Close does, and then the connection. It may be called
@@ -44,9 +52,31 @@ func (c *Connection) Close() error {
 		c.closed = true
 		c.mu.Unlock()
 		c.end(nil)
+		c.opening.Lock()
+		defer c.opening.Unlock()
+		if moving := c.moving.Load(); moving != nil {
+			moving.Close()
+		}
 		c.link.Close()
 	})
 	return nil
+}
+
+// mover returns the connection that moves messages to partitions, and opens it for the first.
+func (c *Connection) mover(stop <-chan struct{}) (*wire.Connection, error) {
+	c.opening.Lock()
+	defer c.opening.Unlock()
+	if c.moving.Load() == nil {
+		link, err := wire.OpenLink(c.config, "watermill-retry mover", c.logger)
+		if err != nil {
+			return nil, err
+		}
+		c.moving.Store(link)
+	}
+	if current := c.moving.Load().Await(stop); current != nil {
+		return current, nil
+	}
+	return nil, ErrClosed
 }
 
 // end stops the subscriptions of a Subscriber, and waits for their ends. Nil: of all.
@@ -71,6 +101,9 @@ func (c *Connection) Health() retry.Health {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := retry.Health{Links: []retry.LinkHealth{c.link.Health("consuming")}}
+	if moving := c.moving.Load(); moving != nil {
+		h.Links = append(h.Links, moving.Health("moving"))
+	}
 	for _, s := range c.subscriptions {
 		h.Subscriptions = append(h.Subscriptions, s.health())
 	}

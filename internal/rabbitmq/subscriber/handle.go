@@ -131,7 +131,7 @@ func (s *subscription) requeue(a *arrival) {
 
 // move moves a message of the intake to its partition.
 func (s *subscription) move(a *arrival) {
-	err := panics.Error("Move", func() error { return s.config.Order.Partitions.Move(s.topic, a.msg) })
+	err := panics.Error("Route", func() error { return a.session.move(a.msg.Context(), s.topic, a.msg) })
 	if err != nil {
 		s.logger.Error("A message cannot be moved to its partition: it goes back, with those behind it", err,
 			watermill.LogFields{"message_uuid": a.msg.UUID})

@@ -30,9 +30,8 @@ type Partitions interface {
 	// Queues returns the names of the partitions of a work queue, and of the queue on which each process has a consumer.
 	Queues(work string) (partitions []string, members string)
 
-	// Move moves a message of the intake to its partition, and returns nil when the broker has routed and confirmed it.
-	// It is called for one message of a key at a time.
-	Move(topic string, msg *message.Message) error
+	// Route returns where a message of the intake goes, and what is published there.
+	Route(topic string, msg *message.Message) (exchange, key string, publishing amqp091.Publishing, err error)
 }
 
 // A partition is a queue of a subscription that keeps an order, or its intake. It has a session at a time, and each
@@ -57,16 +56,19 @@ type ordered struct {
 	leaving     atomic.Bool // nothing of the session is handed out any more
 	rewinds     chan error  // has room for one: why the session is to end
 	values      context.Context
+	moving      sync.Mutex              // held while returns is read
+	returns     chan amqp091.Return     // of the intake: messages that no queue got
 	leaveValues context.CancelCauseFunc // ends values
 	ages        ages
 }
 
 // Why a session ends.
 var (
-	errNacked  = errors.New("a message was nacked")
-	errDeposed = errors.New("the broker has delivered a message again that is still here: it took this consumer for lost")
-	errWaits   = errors.New("a message waits for half of the consumer timeout")
-	errBalance = errors.New("another process has fewer partitions")
+	errNacked   = errors.New("a message was nacked")
+	errDeposed  = errors.New("the broker has delivered a message again that is still here: it took this consumer for lost")
+	errWaits    = errors.New("a message waits for half of the consumer timeout")
+	errBalance  = errors.New("another process has fewer partitions")
+	errReturned = errors.New("no queue has got a message that was moved to its partition")
 )
 
 // isPlanned reports whether a session can follow at once.
@@ -256,6 +258,13 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 			opened <- result{nil, err}
 			return
 		}
+		if p.number < 0 {
+			var err error
+			if current, err = p.connection.mover(p.stopping); err != nil {
+				opened <- result{nil, err}
+				return
+			}
+		}
 		n, err := p.consume(current)
 		if err != nil {
 			err = fmt.Errorf("topic %q: consume queue %q: %w", p.topic, p.queue, err)
@@ -287,7 +296,10 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 	n.values, n.leaveValues = context.WithCancelCause(p.values)
 	var deliveries <-chan amqp091.Delivery
 	if p.number < 0 { // this process is a member
-		_, err = channel.Consume(p.members, "", false, false, false, false, nil)
+		n.returns = channel.NotifyReturn(make(chan amqp091.Return, p.config.Concurrency))
+		if err = channel.Confirm(false); err == nil {
+			_, err = channel.Consume(p.members, "", false, false, false, false, nil)
+		}
 	}
 	if err == nil {
 		deliveries, err = n.basicConsume(p.queue, p.config.Consumer.tag(true), p.config.Prefetch, p.config.Consumer,
@@ -307,6 +319,35 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 		}
 	}()
 	return n, nil
+}
+
+// move moves a message of the intake to its partition, on the channel that has received it: a process that the broker has
+// taken for lost moves nothing more. A message that comes to its partition once more, alone and late, would be an older
+// one after a newer one. It returns nil when the broker has routed and confirmed the message.
+func (n *session) move(ctx context.Context, topic string, msg *message.Message) error {
+	exchange, key, publishing, err := n.partition.config.Order.Partitions.Route(topic, msg)
+	if err != nil {
+		return err
+	}
+	confirm, err := n.channel.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, publishing)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-confirm.Done():
+	case <-n.closed:
+		return n.reason
+	}
+	n.moving.Lock() // a message that was returned is confirmed, too, afterwards
+	defer n.moving.Unlock()
+	for len(n.returns) > 0 {
+		<-n.returns
+		n.leave(errReturned)
+	}
+	if n.leaving.Load() || !confirm.Acked() {
+		return errReturned
+	}
+	return nil
 }
 
 // balancePeriod is the time from one look at the number of consumers to the next, and from one partition that is handed

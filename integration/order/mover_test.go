@@ -1,0 +1,97 @@
+package order_test
+
+import (
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// TestADeposedProcessMovesNothing that the broker has taken for lost, and that has not noticed: a message that it moves
+// once more would come behind newer ones.
+func TestADeposedProcessMovesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	plain := w.config
+	moving, uri := broker.Proxy(t)
+	others, _ := broker.Proxy(t)
+	user := broker.User(t, ".*", ".*", ".*")
+	w.config.AMQP.Connection.AmqpURI = proxied(t, broker.WithUser(t, user, user), uri)
+	var opened atomic.Int64
+	w.config.AMQP.Connection.AmqpConfig = &amqp091.Config{
+		Heartbeat: 2 * time.Second,
+		Dial: func(network, address string) (net.Conn, error) {
+			if opened.Add(1) < 3 { // those that consume and publish
+				address = others.Listen
+			}
+			return amqp091.DefaultDial(30*time.Second)(network, address)
+		},
+	}
+	options := retry.Options{Order: retry.Order{Partitions: 1}}
+	deposed := w.start(options, w.sink.handle)
+	toxic(t, others, `{"name":"slow","type":"latency","stream":"downstream","attributes":{"latency":100}}`)
+	w.config = plain
+	w.start(options, w.sink.handle)
+	all := messages(1, 110, never)
+	send := func(from, to int) {
+		for _, msg := range all[from:to] {
+			testapp.Send(t, "", w.queue, published(msg))
+		}
+	}
+	toxic(t, moving, `{"name":"slow","type":"latency","stream":"downstream","attributes":{"latency":100}}`)
+	send(0, 100)
+	testapp.Eventually(t, func() bool { return w.sink.count() > 2 }, "some are moved")
+	toxic(t, moving, `{"name":"up","type":"timeout","stream":"upstream","attributes":{"timeout":0}}`)
+	toxic(t, moving, `{"name":"down","type":"timeout","stream":"downstream","attributes":{"timeout":0}}`)
+	closeMover(t, user)
+	testapp.Eventually(t, func() bool { return w.sink.count() == 100 }, "the other process moves them")
+	send(100, 105)
+	testapp.Eventually(t, func() bool { return deposed.Log.Count("Connection lost") > 0 }, "it has noticed")
+	send(105, 110)
+	testapp.Eventually(t, func() bool { return w.sink.count() == 110 }, "all are handled")
+	w.sink.inOrder(t)
+}
+
+// proxied returns an address with the host of another one.
+func proxied(t testing.TB, uri, host string) string {
+	t.Helper()
+	parsed, err := url.Parse(uri)
+	require.NoError(t, err)
+	proxy, err := url.Parse(host)
+	require.NoError(t, err)
+	parsed.Host = proxy.Host
+	return parsed.String()
+}
+
+func toxic(t testing.TB, proxy *toxiproxy.Proxy, text string) {
+	t.Helper()
+	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(text))
+	require.NoError(t, err)
+}
+
+// closeMover makes the broker close the connection of a user that moves messages.
+func closeMover(t testing.TB, user string) {
+	t.Helper()
+	client := broker.Management(t)
+	testapp.Eventually(t, func() bool {
+		connections, err := client.ListConnections()
+		require.NoError(t, err)
+		for _, c := range connections {
+			if c.User == user && c.ClientProperties["connection_name"] == "watermill-retry mover" {
+				_, err := client.CloseConnection(c.Name)
+				return err == nil
+			}
+		}
+		return false
+	}, "the connection is closed")
+}
