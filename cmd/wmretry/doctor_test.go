@@ -22,6 +22,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -86,7 +87,13 @@ func (c *clinic) operator(works ...string) []string {
 // app runs an app with a handler for each topic, and serves its health. The handlers fail no message.
 func (c *clinic) app(topics ...string) (rabbit retry.Connection, health string) {
 	c.t.Helper()
-	of, err := config.Connect(config.Config{AMQP: amqp.NewDurableQueueConfig(c.uri), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}}}, nil)
+	return c.appWith(config.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}}}, topics...)
+}
+
+func (c *clinic) appWith(app config.Config, topics ...string) (rabbit retry.Connection, health string) {
+	c.t.Helper()
+	app.AMQP = amqp.NewDurableQueueConfig(c.uri)
+	of, err := config.Connect(app, nil)
 	require.NoError(c.t, err)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	for _, topic := range topics {
@@ -223,6 +230,27 @@ func TestDoctorOfAHealthyApp(t *testing.T) {
 		c.examine(operator, []string{"support RabbitMQ " + version}, "--health", health)
 	} else {
 		c.examine(operator, nil, "--health", health)
+	}
+}
+
+// TestDoctorOfOtherLayouts: no option of an app is a fault.
+func TestDoctorOfOtherLayouts(t *testing.T) {
+	t.Parallel()
+	c := newClinic(t)
+	schedule := backoff.Schedule{time.Second, time.Hour}
+	c.queue("classic", nil) // it gets an inbox
+	_, group := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule, TierGroup: "shop", Jitter: 0.2}}, "classic", "quiet")
+	_, limited := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule, ExtraTiers: backoff.Schedule{time.Minute}}, Settings: rabbitmq.Settings{
+		DeadLetters: topology.Retention{MaxLength: 10, MaxAge: time.Hour}, TierArguments: amqp091.Table{"x-max-length": 1000},
+	}}, "limited")
+	_, left := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule}, Settings: rabbitmq.Settings{
+		QueueType: topology.Classic, WorkQueueMode: topology.Leave,
+	}}, "left")
+	c.examine([]string{"AMQP_URL=" + c.uri}, nil, "--ignore", "support,permissions", "--health", group, "--health", limited, "--health", left)
+
+	_, other := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule}, Settings: rabbitmq.Settings{Prefix: "own"}}, "orders")
+	for _, prefix := range []string{"own", "retry"} {
+		c.examine([]string{"AMQP_URL=" + c.uri}, nil, "--ignore", "support,permissions", "--prefix", prefix, "--health", other)
 	}
 }
 

@@ -175,6 +175,27 @@ func TestDetails(t *testing.T) {
 	assert.Equal(t, map[string]int{"tier": 7}, stated, "the number of messages of a new queue is not known yet")
 }
 
+// TestAbout: only an administrator's permissions are asked for.
+func TestAbout(t *testing.T) {
+	for tag, want := range map[string]*Permissions{"management": nil, "administrator": {Configure: "^$", Write: "a", Read: ".*"}} {
+		c := client(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Date", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+			path, _, _ := strings.Cut(r.RequestURI, "?")
+			_, _ = fmt.Fprint(w, map[string]string{
+				"/api/overview":                `{"rabbitmq_version":"4.3.6","erlang_version":"29.1"}`,
+				"/api/whoami":                  `{"name":"a/b","tags":["` + tag + `"]}`,
+				"/api/permissions/a%2Fb/a%2Fb": `{"user":"a/b","configure":"^$","write":"a","read":".*"}`,
+			}[path])
+		})
+		about, err := c.About(t.Context())
+		require.NoError(t, err)
+		assert.InDelta(t, 3600, int(*about.Ahead), 1)
+		about.Ahead = nil
+		assert.Equal(t, About{Version: "4.3.6", Erlang: "29.1", User: "a/b", Tags: []string{tag}, Permissions: want}, about)
+	}
+	assert.Nil(t, AheadOf(http.Header{}, time.Now(), time.Now()))
+}
+
 func TestExchangesAndBindings(t *testing.T) {
 	c := client(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.RequestURI, "/api/exchanges/a%2Fb?") {
