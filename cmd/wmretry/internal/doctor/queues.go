@@ -12,7 +12,21 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// missing finds objects that are not there, and what has lost its way by that.
 func missing(s *Snapshot) (all []Finding) {
+	for _, w := range s.works() {
+		if w.Missing {
+			all = append(all, Finding{Subject: w.Name,
+				What: "the work queue does not exist, and what waits for it becomes an orphan",
+				Do: []string{"start the app, which declares it. One that is removed for good: " +
+					"docs/adopting.md#what-is-left-on-the-broker"}})
+		}
+	}
+	if orphans := s.Status.Orphans; orphans.Messages > 0 {
+		all = append(all, Finding{Subject: orphans.Queue,
+			What: messages(orphans.Messages) + " came back to a work queue that was gone",
+			Do:   []string{s.command("dead", "redrive", orphans.Queue), "docs/operations.md#orphansabovezero"}})
+	}
 	for _, d := range s.Drift {
 		if d.Kind == drift.Create {
 			all = append(all, Finding{Subject: d.Object + " " + d.Name, What: "is missing",
@@ -30,8 +44,8 @@ func tiers(s *Snapshot) (all []Finding) {
 				all = append(all, Finding{Subject: t.Queue,
 					What: "a binding is missing: no message gets to this tier, or back from it by its own key; it has " +
 						messages(t.Messages),
-					Do: []string{"where a schedule has " + backoff.Tier(t.Delay).String() + ", start the app: it binds it. " +
-						"Otherwise remove the tier", s.command("tiers", "prune", "--dry-run")}})
+					Do: []string{"where a schedule has " + backoff.Tier(t.Delay).String() + ", start the app: it binds " +
+						"it. Otherwise remove the tier", s.command("tiers", "prune", "--dry-run")}})
 			}
 		}
 	}
