@@ -28,23 +28,28 @@ func (r *release) ownGo() {
 	)
 }
 
-// compareAPI compares the API with that of the release before. It is a hook: until there is a release, it does nothing.
+// gorelease needs the network only where there is a release before.
+const gorelease = "golang.org/x/exp/cmd/gorelease@v0.0.0-20261113113407-e3970619a1a4"
+
+// compareAPI prints how the API differs from that of the release before, and which version this asks for. Until there is
+// a release, it does nothing. gorelease does not get the version: it refuses one that has a tag.
 func (r *release) compareAPI() error {
-	base, err := git(r.clone, "describe", "--tags", "--abbrev=0", "--match=v[0-9]*", "HEAD~2")
-	if err != nil {
+	if r.before == "" {
 		return nil
 	}
 	for _, m := range r.modules {
-		dir := filepath.Join(r.clone, filepath.FromSlash(m.Dir))
-		err := command(dir, r.own, "go", "run", gorelease, "-base="+base, "-version="+m.Tag(r.version))
+		base := "-base=" + r.before
+		if _, err := git(r.clone, "rev-parse", "--verify", "--quiet", "refs/tags/"+m.Tag(r.before)); err != nil {
+			base = "-base=none" // a new module
+		}
+		report, err := output(filepath.Join(r.clone, filepath.FromSlash(m.Dir)), r.own, "go", "run", gorelease, base)
+		fmt.Printf("%s since %s:\n%s", m.Path, r.before, report)
 		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-const gorelease = "golang.org/x/exp/cmd/gorelease@latest"
 
 // proxy writes the modules as a module proxy has them, in a folder.
 func (r *release) proxy() error {
