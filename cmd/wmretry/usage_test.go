@@ -121,6 +121,12 @@ func TestAPortThatHangsUp(t *testing.T) {
 	assert.Contains(t, r.stderr, "is RabbitMQ running there")
 }
 
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	r := run(t, 0, "version")
+	assert.Regexp(t, `^wmretry \S+\ncommit  .+\nlibrary \S+\ngo      go1\.\S+ \w+/\w+\n$`, r.stdout)
+}
+
 func TestCompletionScript(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
