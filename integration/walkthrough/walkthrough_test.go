@@ -97,7 +97,9 @@ func TestDoctor(t *testing.T) {
 	require.NoError(t, err)
 	steps := stepsOf(section(string(text), "## Doctor"))
 	require.Len(t, steps, 1)
-	printed := newShell(t).run(t, steps[0])
+	s := newShell(t)
+	build(t, "../../cmd/wmretry", filepath.Join(s.folder, ".broker", "wmretry"), ".")
+	printed := s.run(t, steps[0])
 	assert.Equal(t, shape(steps[0].output), shape(printed), printed)
 }
 
