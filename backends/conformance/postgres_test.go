@@ -187,9 +187,7 @@ func TestPostgresTables(t *testing.T) {
 	config.Table, config.DB = "app.retries", limited.open()
 	_, err := postgresretry.Connect(config, nil)
 	require.ErrorContains(t, err, "execute postgresretry.Schema as a user who may")
-	for statement := range strings.SplitSeq(postgresretry.Schema("app.retries"), ";") {
-		p.exec(statement)
-	}
+	p.exec(postgresretry.Schema("app.retries"))
 	_, err = postgresretry.Connect(config, nil)
 	require.ErrorContains(t, err, "permission denied")
 	p.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA app TO ` + role)
@@ -212,6 +210,9 @@ func TestPostgresKeepsEveryByte(t *testing.T) {
 		"pgx": func(url string) (*sql.DB, error) { return sql.Open("pgx", url) },
 		"pgx without prepared statements": func(url string) (*sql.DB, error) {
 			return sql.Open("pgx", url+"&default_query_exec_mode=describe_exec")
+		},
+		"pgx with another isolation": func(url string) (*sql.DB, error) {
+			return sql.Open("pgx", url+"&default_transaction_isolation=serializable")
 		},
 		"pq": func(url string) (*sql.DB, error) { return sql.Open("postgres", url) },
 	} {

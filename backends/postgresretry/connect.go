@@ -14,8 +14,8 @@ import (
 )
 
 // Connect returns a connection whose messages wait in a table of the database, or an error that reports all faults of
-// the configuration. It makes the tables of Config.Table where they do not exist; Schema has the statements. A nil
-// logger logs nothing. Close the router first, then the connection, then the database.
+// the configuration. It makes the tables and functions of Config.Table where they do not exist; Schema has the
+// statements. A nil logger logs nothing. Close the router first, then the connection, then the database.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	config.setDefaults()
 	if err := config.Validate(); err != nil {
@@ -30,6 +30,9 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	}
 	table := newTable(config.Table)
 	if err := table.make(context.Background(), config.DB); err != nil {
+		return nil, err
+	}
+	if err := publisher.waiting.lookAtIsolation(context.Background()); err != nil {
 		return nil, err
 	}
 	publisher.source = newSource(publisher.waiting, logger)

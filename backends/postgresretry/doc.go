@@ -50,7 +50,8 @@
 // second late. Where a long transaction delays a topic, its messages come up to a quarter of its length later. Without a
 // reason, one of the app's topics is read each second, in turn; where the app's role may not read the sequences, ten.
 //
-// A retry is one INSERT, one UPDATE and one DELETE; those of several messages are combined. The UPDATE changes an
+// A retry is one INSERT, one UPDATE and one DELETE; those of several messages are combined. The last two are functions,
+// each one round trip, or four where default_transaction_isolation is not "read committed". The UPDATE changes an
 // indexed column, so it is not HOT, and a lower fillfactor would not help. The table is vacuumed after 1,000 dead rows
 // and 2% of its rows, once in autovacuum_naptime, and keeps its size then (vacuum_truncate): the space is used again.
 // Dead letters are in another index than messages that wait. A transaction that lasts long, anywhere in the database,

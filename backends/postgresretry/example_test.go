@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -44,24 +45,20 @@ func ExampleLetters() {
 	check(dead.Close())
 }
 
-// The statements for a migration, where the app itself may not create tables.
+// The statements for a migration, where the app itself may not create tables and functions.
 func ExampleSchema() {
-	fmt.Print(postgresretry.Schema("app.retries"))
+	for line := range strings.Lines(postgresretry.Schema("app.retries")) {
+		if strings.HasPrefix(line, "CREATE") {
+			fmt.Print(line)
+		}
+	}
 	// Output:
 	// CREATE TABLE IF NOT EXISTS "app"."retries" (
-	//     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-	//     topic    text NOT NULL COLLATE "C",
-	//     due      timestamptz NOT NULL, -- 'infinity': a dead letter
-	//     takes    integer NOT NULL DEFAULT 0,
-	//     uuid     text NOT NULL,
-	//     payload  bytea NOT NULL,
-	//     metadata json NOT NULL
-	// ) WITH (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 	// CREATE INDEX IF NOT EXISTS "retries_due" ON "app"."retries" (topic, due) WHERE due < 'infinity';
 	// CREATE INDEX IF NOT EXISTS "retries_dead" ON "app"."retries" (topic, id) WHERE due = 'infinity';
 	// CREATE TABLE IF NOT EXISTS "app"."retries_handlers" (
-	//     topic text PRIMARY KEY COLLATE "C" -- a return topic that a handler has subscribed to
-	// );
+	// CREATE OR REPLACE FUNCTION "app"."retries_take"(text[], integer[], bigint[], bigint)
+	// CREATE OR REPLACE FUNCTION "app"."retries_ack"(bigint[], text[]) RETURNS void
 }
 
 func ExampleConfig_Validate() {

@@ -12,8 +12,14 @@ import (
 // never is the due time of dead letters. The index of the messages that wait does not have them.
 const never = "'infinity'"
 
-// schema has the statements that make the tables. %[1]s is the quoted name of the table, %[2]s the start of the quoted
-// names beside it, without the closing quote, and %[3]s the same without a schema.
+// schema has the statements that make the tables and functions, with blank lines between them. %[1]s is the quoted name
+// of the table, %[2]s the start of the quoted names beside it, without the closing quote, and %[3]s the same without a
+// schema.
+//
+// A function needs one round trip for its settings and its statement, and no session keeps the settings. The table can be
+// empty when a statement is planned, and have a million rows a second later: without an index each execution would then
+// read all of them. With the indexes one plan is good for all executions, and planning would take as long as they do.
+// What a power cut undoes comes again, so that no transaction waits for the disk.
 const schema = `CREATE TABLE IF NOT EXISTS %[1]s (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topic    text NOT NULL COLLATE "C",
@@ -23,11 +29,52 @@ const schema = `CREATE TABLE IF NOT EXISTS %[1]s (
     payload  bytea NOT NULL,
     metadata json NOT NULL
 ) WITH (vacuum_truncate = false, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+
 CREATE INDEX IF NOT EXISTS %[3]s_due" ON %[1]s (topic, due) WHERE due < 'infinity';
+
 CREATE INDEX IF NOT EXISTS %[3]s_dead" ON %[1]s (topic, id) WHERE due = 'infinity';
+
 CREATE TABLE IF NOT EXISTS %[2]s_handlers" (
     topic text PRIMARY KEY COLLATE "C" -- a return topic that a handler has subscribed to
 );
+
+-- Topics, how many messages of each, their floors in microseconds since 1970, the lease in microseconds.
+CREATE OR REPLACE FUNCTION %[2]s_take"(text[], integer[], bigint[], bigint)
+RETURNS TABLE (id bigint, takes integer, topic text, uuid text, payload bytea, metadata text, number bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    RETURN QUERY WITH want AS MATERIALIZED (
+        SELECT w.* FROM unnest($1, $2, $3) AS w(topic, n, floor)),
+    picked AS MATERIALIZED (
+        SELECT p.id, p.due FROM want CROSS JOIN LATERAL (
+            SELECT t.id, t.due FROM %[1]s t
+            WHERE t.topic = want.topic AND t.due > to_timestamp(want.floor / 1e6)
+                AND t.due <= statement_timestamp() AND t.due < 'infinity'
+            ORDER BY t.due LIMIT want.n FOR UPDATE SKIP LOCKED) p),
+    taken AS (
+        UPDATE %[1]s t SET due = clock_timestamp() + $4 * interval '1 microsecond', takes = t.takes + 1
+        WHERE t.id = ANY(ARRAY(SELECT picked.id FROM picked))
+        RETURNING t.id, t.takes, t.topic, t.uuid, t.payload, t.metadata)
+    SELECT taken.id, taken.takes, taken.topic, taken.uuid, taken.payload, taken.metadata::text,
+        (extract(epoch FROM picked.due) * 1000000)::bigint
+    FROM taken JOIN picked ON picked.id = taken.id
+    UNION ALL
+    SELECT 0, 0, want.topic, '', '', '', COALESCE((
+        SELECT (extract(epoch FROM t.due - statement_timestamp()) * 1000000)::bigint FROM %[1]s t
+        WHERE t.topic = want.topic AND t.due > statement_timestamp() AND t.due < 'infinity'
+        ORDER BY t.due LIMIT 1), -1)
+    FROM want WHERE NOT EXISTS (SELECT FROM taken WHERE taken.topic = want.topic);
+END $$;
+
+-- An id can be that of another row: a crash of the server can undo a move, and its sequence values with it.
+CREATE OR REPLACE FUNCTION %[2]s_ack"(bigint[], text[]) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    DELETE FROM %[1]s t USING unnest($1, $2) AS a(id, uuid) WHERE t.id = a.id AND t.uuid = a.uuid;
+END $$;
 `
 
 // table is the name of a table, quoted.
@@ -53,9 +100,13 @@ func newTable(name string) table {
 
 func (t table) handlers() string { return t.start + `_handlers"` }
 
-// Schema returns the statements that make the tables of Config.Table, "" being its default. Connect executes them where
-// a table does not exist. Where the app may not create tables, execute them before; the app then needs SELECT, INSERT,
-// UPDATE and DELETE on both tables.
+// The functions, with the types of their arguments.
+func (t table) take() string { return t.start + `_take"(text[], integer[], bigint[], bigint)` }
+func (t table) ack() string  { return t.start + `_ack"(bigint[], text[])` }
+
+// Schema returns the statements that make the tables and functions of Config.Table, "" being its default. Connect
+// executes them where one does not exist. Where the app may not create them, execute the statements before; the app then
+// needs SELECT, INSERT, UPDATE and DELETE on both tables.
 func Schema(name string) string {
 	c := Config{Table: name}
 	c.setDefaults()
@@ -69,21 +120,40 @@ func exists(ctx context.Context, db *sql.DB, quoted string) (exists bool, err er
 	return exists, err
 }
 
-// make makes the tables where one of them does not exist, and checks that they fit. The lock is for processes that
-// start at the same time: two sessions that create the same table at once fail.
+// exist reports whether the tables and functions can be seen.
+func (t table) exist(ctx context.Context, db *sql.DB) (tables, functions bool, err error) {
+	err = db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL AND to_regclass($2::text) IS NOT NULL,
+			to_regprocedure($3::text) IS NOT NULL AND to_regprocedure($4::text) IS NOT NULL`,
+		t.name, t.handlers(), t.take(), t.ack()).Scan(&tables, &functions)
+	return tables, functions, err
+}
+
+// make makes the tables and functions where one of them does not exist, and checks that the tables fit. The lock is for
+// processes that start at the same time: two sessions that create the same table at once fail.
 func (t table) make(ctx context.Context, db *sql.DB) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	first, err := exists(ctx, db, t.name)
-	second, secondErr := exists(ctx, db, t.handlers())
-	if err := errors.Join(err, secondErr); err != nil {
+	tables, functions, err := t.exist(ctx, db)
+	if err != nil {
 		return fmt.Errorf("cannot look for the table %s: %w", t.name, err)
 	}
-	if !first || !second {
-		if err := createLocked(ctx, db, fmt.Sprintf(schema, t.name, t.start, t.local)); err != nil {
-			return fmt.Errorf("cannot create the table %s: execute postgresretry.Schema as a user who may: %w", t.name, err)
+	if tables {
+		if err := t.check(ctx, db); err != nil {
+			return err
 		}
 	}
+	if !tables || !functions {
+		statements := strings.Split(fmt.Sprintf(schema, t.name, t.start, t.local), "\n\n")
+		if err := createLocked(ctx, db, statements...); err != nil {
+			return fmt.Errorf("cannot create the table %s and its functions: execute postgresretry.Schema as a user who "+
+				"may: %w", t.name, err)
+		}
+	}
+	return t.check(ctx, db)
+}
+
+// check checks that the tables fit.
+func (t table) check(ctx context.Context, db *sql.DB) error {
 	for _, query := range []string{
 		`SELECT id, topic, due, takes, uuid, payload, metadata FROM ` + t.name + ` WHERE false`,
 		`SELECT topic FROM ` + t.handlers() + ` WHERE false`,
@@ -96,8 +166,8 @@ func (t table) make(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// createLocked executes statements in a transaction. They have no semicolons but those at their ends.
-func createLocked(ctx context.Context, db *sql.DB, statements string) (err error) {
+// createLocked executes statements in a transaction.
+func createLocked(ctx context.Context, db *sql.DB, statements ...string) (err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -108,10 +178,7 @@ func createLocked(ctx context.Context, db *sql.DB, statements string) (err error
 		}
 	}()
 	const lock = `SELECT pg_advisory_xact_lock(hashtextextended('watermill-retry tables', 0))`
-	for _, statement := range append([]string{lock}, strings.Split(strings.TrimSpace(statements), ";")...) {
-		if strings.TrimSpace(statement) == "" {
-			continue
-		}
+	for _, statement := range append([]string{lock}, statements...) {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {
 			return err
 		}

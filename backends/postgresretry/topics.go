@@ -86,7 +86,7 @@ func (t *appTopics) make(
 			all = append(all, query.Query)
 		}
 		if err == nil {
-			err = createLocked(ctx, t.db, strings.Join(all, ";"))
+			err = createLocked(ctx, t.db, all...)
 		}
 		if err != nil {
 			return fmt.Errorf("cannot create the table %s of topic %q: %w", table, topic, err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -34,6 +35,7 @@ type waiting struct {
 	acks   combiner[[]held]
 
 	changing chan struct{} // has one for each statement of change
+	isolated atomic.Bool   // transactions are not READ COMMITTED by default
 }
 
 // leastInterval is the time to the next take of a topic that had less than was asked for: what is due one by one then
@@ -69,34 +71,13 @@ func newWaiting(db *sql.DB, t table, lease time.Duration) *waiting {
 			AS r(topic, wait, uuid, payload, metadata)`,
 		putAllQuery: `INSERT INTO ` + t.name + put + `unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::text[])
 			AS r(topic, wait, uuid, payload, metadata)`,
-		takeQuery: `WITH want AS MATERIALIZED (
-				SELECT w.* FROM unnest($1::text[], $2::int[], $3::bigint[]) AS w(topic, n, floor)),
-			picked AS MATERIALIZED (
-				SELECT p.id, p.due FROM want CROSS JOIN LATERAL (
-					SELECT t.id, t.due FROM ` + t.name + ` t
-					WHERE t.topic = want.topic AND t.due > to_timestamp(want.floor / 1e6)
-						AND t.due <= statement_timestamp() AND t.due < ` + never + `
-					ORDER BY t.due LIMIT want.n FOR UPDATE SKIP LOCKED) p),
-			taken AS (
-				UPDATE ` + t.name + ` t SET due = ` + fmt.Sprintf(later, 4) + `, takes = t.takes + 1
-				WHERE t.id = ANY(ARRAY(SELECT picked.id FROM picked))
-				RETURNING t.id, t.takes, t.topic, t.uuid, t.payload, t.metadata)
-			SELECT taken.id, takes, topic, uuid, payload, metadata::text,
-				(extract(epoch FROM picked.due) * 1000000)::bigint
-			FROM taken JOIN picked ON picked.id = taken.id
-			UNION ALL
-			SELECT 0, 0, want.topic, '', '', '', COALESCE((
-				SELECT (extract(epoch FROM t.due - statement_timestamp()) * 1000000)::bigint FROM ` + t.name + ` t
-				WHERE t.topic = want.topic AND t.due > statement_timestamp() AND t.due < ` + never + `
-				ORDER BY t.due LIMIT 1), -1)
-			FROM want WHERE NOT EXISTS (SELECT FROM taken WHERE taken.topic = want.topic)`,
+		takeQuery: `SELECT id, takes, topic, uuid, payload, metadata, number
+			FROM ` + t.start + `_take"($1::text[], $2::int[], $3::bigint[], $4::bigint)`,
 		dueQuery: `SELECT want.topic, (extract(epoch FROM first.due - statement_timestamp()) * 1000000)::bigint
 			FROM unnest($1::text[]) AS want(topic) CROSS JOIN LATERAL (
 				SELECT t.due FROM ` + t.name + ` t WHERE t.topic = want.topic AND t.due < ` + never + `
 				ORDER BY t.due LIMIT 1) first`,
-		// An id can be that of another row: a crash of the server can undo a move, and its sequence values with it.
-		ackQuery: `DELETE FROM ` + t.name + ` t USING unnest($1::bigint[], $2::text[]) AS a(id, uuid)
-			WHERE t.id = a.id AND t.uuid = a.uuid`,
+		ackQuery:      `SELECT ` + t.start + `_ack"($1::bigint[], $2::text[])`,
 		renewQuery:    fmt.Sprintf(leased, fmt.Sprintf(later, 3)),
 		giveBackQuery: fmt.Sprintf(leased, `clock_timestamp()`),
 		floors:        floors{},
@@ -166,10 +147,7 @@ func delayOf(msg *message.Message) time.Duration {
 // microseconds is rounded up.
 func microseconds(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
-// settings of the transactions that take and settle messages. The table can be empty when a statement is planned, and
-// have a million rows a second later: without an index each execution would then read all of them. With the indexes one
-// plan is good for all executions, and planning would take as long as they do. What a power cut undoes here comes again,
-// so that no transaction waits for the disk.
+// settings of the other transactions that take and settle messages: those of the functions, see schema.
 const settings = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
 	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', 'off', true)`
 
@@ -193,14 +171,38 @@ func (w *waiting) transact(ctx context.Context, statement func(*sql.Tx) error) e
 func (w *waiting) query(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
 	return w.transact(ctx, func(tx *sql.Tx) error {
 		rows, err := tx.QueryContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		for err == nil && rows.Next() {
-			err = scan(rows)
-		}
-		return errors.Join(err, rows.Err(), rows.Close())
+		return each(rows, err, scan)
 	})
+}
+
+// call calls a function, which has the settings.
+func (w *waiting) call(ctx context.Context, query string, args []any, scan func(*sql.Rows) error) error {
+	if w.isolated.Load() { // the functions need READ COMMITTED
+		return w.query(ctx, query, args, scan)
+	}
+	rows, err := w.db.QueryContext(ctx, query, args...)
+	return each(rows, err, scan)
+}
+
+// each scans rows.
+func each(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
+	if err != nil {
+		return err
+	}
+	for err == nil && rows.Next() {
+		err = scan(rows)
+	}
+	return errors.Join(err, rows.Err(), rows.Close())
+}
+
+// lookAtIsolation notes whether the default of the database is another than READ COMMITTED.
+func (w *waiting) lookAtIsolation(ctx context.Context) error {
+	var level string
+	if err := w.db.QueryRowContext(ctx, `SHOW default_transaction_isolation`).Scan(&level); err != nil {
+		return fmt.Errorf("cannot read default_transaction_isolation: %w", err)
+	}
+	w.isolated.Store(level != "read committed")
+	return nil
 }
 
 // ask is one call of take, and its answer.
@@ -234,7 +236,7 @@ func (w *waiting) takeAll(ctx context.Context, asks []*ask) error {
 		floors.add(w.floors.get(topic, began))
 	}
 	args := []any{topics.String(), rooms.String(), floors.String(), microseconds(w.lease)}
-	err := w.query(ctx, w.takeQuery, args, func(rows *sql.Rows) error { return w.scan(rows, found) })
+	err := w.call(ctx, w.takeQuery, args, func(rows *sql.Rows) error { return w.scan(rows, found) })
 	if err != nil { // nothing is taken, or its leases end
 		return err
 	}
@@ -315,10 +317,7 @@ func (w *waiting) remove(ctx context.Context, all [][]held) error {
 			uuids.addText(one.uuid)
 		}
 	}
-	return w.transact(ctx, func(tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, w.ackQuery, ids.String(), uuids.String())
-		return err
-	})
+	return w.call(ctx, w.ackQuery, []any{ids.String(), uuids.String()}, func(*sql.Rows) error { return nil })
 }
 
 // renew returns the messages that have other leases now.
