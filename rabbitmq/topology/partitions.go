@@ -26,7 +26,8 @@ func (t *Topology) addPartitions(n naming.Prefix) {
 			"their order. Leave x-queue-type out of AMQP.Queue.Arguments", work, kind))
 	}
 	exchange := Exchange{Name: naming.OrderExchange(work), Kind: amqp091.ExchangeDirect, Durable: true}
-	t.Exchanges = append(t.Exchanges, exchange)
+	t.Exchanges = append(t.Exchanges, exchange,
+		Exchange{Name: n.OrderControl(), Kind: amqp091.ExchangeFanout, Durable: true})
 	t.Queues = append(t.Queues,
 		Queue{Name: naming.MembersQueue(work), Durable: true, Arguments: restArguments(Quorum)})
 	for i := range t.config.Partitions {

@@ -29,6 +29,7 @@ type declarer struct {
 	core       *core
 	publishing *publisher.Connection
 	returns    *returns // nil with VerifyOnly
+	control    *control
 
 	sharing sync.Mutex // held while exchanges are declared for the first time
 
@@ -61,15 +62,17 @@ type declaring struct {
 func newDeclarer(
 	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
 ) *declarer {
-	d := &declarer{core: c, publishing: publishing, holding: map[string]bool{}, works: map[string][]string{}}
+	d := &declarer{core: c, publishing: publishing, holding: map[string]bool{}, works: map[string][]string{},
+		control: newControl(c, consuming, publishing, logger)}
 	if !c.verifyOnly {
 		d.returns = newReturns(c, consuming, logger)
 	}
 	return d
 }
 
-// close ends the goroutine of the declarer.
+// close ends the goroutines of the declarer.
 func (d *declarer) close() {
+	d.control.close()
 	if d.returns != nil {
 		d.returns.close()
 	}
@@ -219,6 +222,9 @@ func (d *declarer) run(
 	d.mu.Unlock()
 	if d.returns != nil {
 		d.returns.add(from.Broker, t)
+	}
+	if config.Partitions > 0 {
+		d.control.add(from.Broker)
 	}
 	return nil
 }

@@ -37,6 +37,9 @@ func (p Prefix) ReturnExchange() string { return string(p) + returnSuffix }
 func (p Prefix) AnyReturnExchange() string { return string(p) + anySuffix }
 func (p Prefix) Orphans() string           { return string(p) + orphansSuffix }
 
+// OrderControl gets the commands for the processes with handlers that keep an order.
+func (p Prefix) OrderControl() string { return string(p) + orderSuffix }
+
 // TierQueue returns the queue of a tier. The group is that of the work queue, or the work queue itself.
 func (p Prefix) TierQueue(group string, tier backoff.Tier) string {
 	return p.GroupExchange(group) + "." + tier.String()
@@ -228,7 +231,7 @@ func ValidateDeadQueue(dead string) error {
 func (p Prefix) ValidateExchange(exchange, group string) error {
 	switch {
 	case exchange == p.RetryExchange(), exchange == p.GroupExchange(group), exchange == p.AnyReturnExchange(),
-		exchange == p.Orphans(), p.IsReturn(exchange):
+		exchange == p.Orphans(), exchange == p.OrderControl(), p.IsReturn(exchange):
 		return fmt.Errorf("the app's exchange %q has the name of an exchange of the retry topology: choose another "+
 			"Prefix than %q", exchange, string(p))
 	}

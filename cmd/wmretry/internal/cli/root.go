@@ -91,7 +91,7 @@ Exit codes:
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
-	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e),
+	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newOrderCommand(e), newDoctorCommand(e),
 		newTiersCommand(e), newTopologyCommand(e), newUICommand(e), newVersionCommand(e))
 	group(root)
 	root.InitDefaultCompletionCmd()

@@ -1,0 +1,205 @@
+package order_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// An operator calls wmretry order.
+type operator struct {
+	*world
+	program string
+	broken  atomic.Bool // the second message of customer-1 cannot be handled
+}
+
+func newOperator(t *testing.T) *operator {
+	t.Helper()
+	o := &operator{world: newWorld(t), program: filepath.Join(t.TempDir(), "wmretry")}
+	output, err := exec.Command("go", "build", "-C", "../../cmd/wmretry", "-o", o.program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	o.broken.Store(true)
+	return o
+}
+
+func (o *operator) startBlocking() *app {
+	o.t.Helper()
+	return o.start(retry.Options{Order: retry.Order{Block: true}}, o.handle)
+}
+
+func (o *operator) handle(msg *message.Message) error {
+	var b body
+	if err := json.Unmarshal(msg.Payload, &b); err != nil {
+		return err
+	}
+	if b.Key == "customer-1" && b.Number == 1 && o.broken.Load() {
+		return backoff.Permanent(errDown)
+	}
+	return o.sink.handle(msg)
+}
+
+// order runs the command.
+func (o *operator) order(code int, do string, arguments ...string) (stdout, stderr string) {
+	o.t.Helper()
+	c := exec.Command(o.program, append([]string{"order", do, o.queue, "--prefix", o.config.Prefix}, arguments...)...)
+	c.Env = append(c.Environ(), "AMQP_URL="+broker.URL(o.t))
+	var out, problems bytes.Buffer
+	c.Stdout, c.Stderr = &out, &problems
+	_ = c.Run()
+	require.Equal(o.t, code, c.ProcessState.ExitCode(), "%s\n%s", &out, &problems)
+	return out.String(), problems.String()
+}
+
+// blocked are the messages that the command shows.
+func (o *operator) blocked() (all []retry.BlockedMessage) {
+	o.t.Helper()
+	shown, _ := o.order(0, "status", "--json")
+	var status struct {
+		Processes int
+		Answers   []command.Answer
+	}
+	require.NoError(o.t, json.Unmarshal([]byte(shown), &status))
+	require.Equal(o.t, status.Processes, len(status.Answers), "all processes answer")
+	for _, a := range status.Answers {
+		for _, h := range a.Handlers {
+			require.Equal(o.t, "billing", h.Name)
+			require.Len(o.t, h.Partitions, 5)
+			for _, p := range h.Partitions {
+				all = append(all, p.Blocked...)
+			}
+		}
+	}
+	return all
+}
+
+func (o *operator) awaitBlocked() retry.BlockedMessage {
+	o.t.Helper()
+	var all []retry.BlockedMessage
+	testapp.Eventually(o.t, func() bool { all = o.blocked(); return len(all) == 1 }, "the key of customer-1 is blocked")
+	assert.Equal(o.t, "customer-1", all[0].Key)
+	assert.Equal(o.t, retry.DeadReasonPermanent, all[0].DeadReason)
+	assert.Contains(o.t, all[0].Reason, errDown.Error())
+	assert.WithinDuration(o.t, time.Now(), all[0].Since, soon)
+	return all[0]
+}
+
+func TestABlockedKeyWaitsForAnOperator(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	a, _ := o.startBlocking(), o.startBlocking()
+	all := messages(4, 20, never)
+	o.publish(a, all)
+	testapp.Eventually(t, func() bool { return o.sink.count() == 3*20+1 }, "all but those of customer-1 are handled")
+	first := o.awaitBlocked()
+	shown, problems := o.order(0, "status")
+	assert.Empty(t, problems)
+	for _, part := range []string{o.queue + ".order.3", "customer-1", "permanent: ", first.MessageUUID, "wmretry order retry " + o.queue} {
+		assert.Contains(t, shown, part)
+	}
+	_, problems = o.order(1, "retry", "customer-\x1b[2J2")
+	assert.Contains(t, problems, "is blocked")
+	assert.NotContains(t, problems, "\x1b")
+
+	_, _ = o.order(0, "retry", "customer-1")
+	testapp.Eventually(t, func() bool {
+		all := o.blocked()
+		return len(all) == 1 && all[0].Since.After(first.Since)
+	}, "it fails again, and is blocked again")
+
+	o.broken.Store(false)
+	said, _ := o.order(0, "retry", "customer-1")
+	assert.Equal(t, "1 message is handled again\n", said)
+	testapp.Eventually(t, func() bool { return o.sink.count() == len(all) }, "those behind it follow")
+	o.sink.inOrder(t)
+	assert.Zero(t, o.sink.rewinds)
+	_, problems = o.order(1, "skip", "customer-1")
+	assert.Contains(t, problems, "is blocked")
+	o.settled(4)
+	assert.Zero(t, testapp.Depth(t, o.queue+".dead"))
+}
+
+func TestASkippedMessageIsADeadLetter(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	a := o.startBlocking()
+	all := messages(2, 20, never)
+	o.publish(a, all)
+	testapp.Eventually(t, func() bool { return o.sink.count() == 20+1 }, "all but those of customer-1 are handled")
+	o.awaitBlocked()
+	a.stop()
+
+	b := o.startBlocking()
+	blocked := o.awaitBlocked() // it is not known any more that it was
+	require.Equal(t, all[3].UUID, blocked.MessageUUID)
+	o.sink.skip("customer-1", 1)
+	said, _ := o.order(0, "skip", "customer-1")
+	assert.Equal(t, "1 message is skipped: dead letters of "+o.queue+"\n", said)
+	letter := testapp.Take(t, o.queue+".dead", 1)[0]
+	record := message.Metadata{}
+	for key, value := range letter.Headers {
+		if text, is := value.(string); is {
+			record[key] = text
+		}
+	}
+	read, _ := retry.ReadRecord(record)
+	assert.Equal(t, 1, read.Failures)
+	assert.Equal(t, retry.DeadReasonPermanent, read.DeadReason)
+	assert.Contains(t, read.Reason, errDown.Error())
+	testapp.Eventually(t, func() bool { return o.sink.count() == len(all)-1 }, "those behind it follow")
+	o.sink.inOrder(t)
+	o.settled(4)
+	assert.Len(t, b.Events(retry.DeadLettered), 1)
+}
+
+func TestHostileCommands(t *testing.T) {
+	t.Parallel()
+	o := newOperator(t)
+	a := o.startBlocking()
+	channel := broker.Channel(t)
+	answers, err := channel.Consume("amq.rabbitmq.reply-to", "", true, false, false, false, nil)
+	require.NoError(t, err)
+	ask := func(replyTo, text string) {
+		require.NoError(t, channel.PublishWithContext(t.Context(), o.config.Prefix+".order", "", true, false, amqp091.Publishing{
+			ReplyTo: replyTo, CorrelationId: "it", Body: []byte(text),
+		}))
+	}
+	ask("", `{"queue":"`+o.queue+`","do":"status"}`)
+	ask(o.queue, `{"queue":"`+o.queue+`","do":"status"}`) // an answer is not a message of the handler
+	for _, text := range []string{
+		"", "no JSON", "[]", "{}", `{"queue":7}`, `{"queue":"` + o.queue + `","do":"purge"}`, `{"do":"skip","key":"customer-1"}`,
+		strings.Repeat("[", 60_000), `{"queue":"` + strings.Repeat("x", 100_000) + `","do":"status"}`,
+	} {
+		ask("amq.rabbitmq.reply-to", text)
+		d := broker.Receive(t, answers, "the answer")
+		var answer command.Answer
+		require.NoError(t, json.Unmarshal(d.Body, &answer))
+		assert.Equal(t, "it", d.CorrelationId)
+		assert.NotEmpty(t, answer.Error, "%.50s", text)
+		assert.Less(t, len(d.Body), 1000)
+		assert.Empty(t, answer.Handlers)
+	}
+	ask("amq.rabbitmq.reply-to", `{"queue":"`+o.queue+`","do":"status","more":[1]}`)
+	var answer command.Answer
+	require.NoError(t, json.Unmarshal(broker.Receive(t, answers, "the answer").Body, &answer))
+	assert.Len(t, answer.Handlers, 1)
+	assert.Zero(t, testapp.Depth(t, o.queue))
+	assert.Zero(t, a.Health().Subscriptions[0].Deliveries)
+	_, problems := o.order(1, "status", "--prefix", "nobody-"+o.config.Prefix)
+	assert.Contains(t, problems, "no process")
+}

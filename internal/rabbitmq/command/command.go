@@ -1,0 +1,167 @@
+// Package command has the commands of wmretry order, and what the processes with handlers that have Order.Partitions
+// answer.
+package command
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// What a request can ask for.
+const (
+	Status = "status" // what the process does
+	Skip   = "skip"   // and make the blocked messages of the key dead letters
+	Retry  = "retry"  // and handle the blocked messages of the key again
+)
+
+const (
+	replyQueue = "amq.rabbitmq.reply-to" // the broker gives the replies to it to the channel that has asked
+
+	maxRequest = 64 << 10 // bytes
+	maxBlocked = 1000     // messages in an answer
+	maxReason  = 200      // bytes of the reason of each
+)
+
+// A Request is a command for all processes. Its messages are JSON.
+type Request struct {
+	Queue string `json:"queue"` // the work queue
+	Do    string `json:"do"`
+	Key   string `json:"key,omitempty"` // empty: the messages without a key
+}
+
+// An Answer is that of one process.
+type Answer struct {
+	Host     string
+	PID      int
+	Handlers []Handler `json:",omitempty"` // of the work queue
+	Decided  int       // blocked messages that are skipped, or handled again
+	Unlisted int       // blocked messages that are not in Handlers, because there are too many
+	Error    string    `json:",omitempty"`
+}
+
+// A Handler is one with Order.Partitions.
+type Handler struct {
+	Name       string
+	Partitions []retry.PartitionHealth
+}
+
+// Parse reads a request.
+func Parse(body []byte) (r Request, err error) {
+	if len(body) > maxRequest {
+		return r, fmt.Errorf("the request has %d bytes: at most %d", len(body), maxRequest)
+	}
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&r); err != nil {
+		return r, fmt.Errorf("the request is not JSON: %w", err)
+	}
+	switch {
+	case r.Queue == "":
+		return r, errors.New("the request names no queue")
+	case !slices.Contains([]string{Status, Skip, Retry}, r.Do):
+		return r, fmt.Errorf("the request has do %q: it must be %s, %s or %s", r.Do[:min(len(r.Do), 20)], Status, Skip,
+			Retry)
+	}
+	return r, nil
+}
+
+// Replies reports whether replies to an address go to a channel that has asked, and to no queue.
+func Replies(to string) bool { return strings.HasPrefix(to, replyQueue) }
+
+// Marshal writes an answer, with not more than it can have.
+func (a Answer) Marshal() []byte {
+	room := maxBlocked
+	for _, h := range a.Handlers {
+		for i, p := range h.Partitions {
+			listed := slices.Clone(p.Blocked[:min(len(p.Blocked), room)])
+			room -= len(listed)
+			a.Unlisted += len(p.Blocked) - len(listed)
+			for at, b := range listed {
+				listed[at].Reason = short(b.Reason)
+			}
+			h.Partitions[i].Blocked = listed
+		}
+	}
+	body, _ := json.Marshal(a) // all of its types can be written
+	return body
+}
+
+func short(s string) string {
+	if len(s) <= maxReason {
+		return s
+	}
+	end := maxReason
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + "…"
+}
+
+// ErrNobody is returned when no process has got a request.
+var ErrNobody = errors.New("no process with a handler that has Order.Partitions is connected")
+
+// Ask sends a request to all processes of an exchange, over a channel that is used for nothing else. It returns their
+// answers after so many, and at the end of the wait. 0: it is not known how many there are.
+func Ask(
+	ctx context.Context, channel *amqp091.Channel, exchange string, r Request, processes int, wait time.Duration,
+) (answers []Answer, err error) {
+	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	returned := channel.NotifyReturn(make(chan amqp091.Return, 1))
+	deliveries, err := channel.Consume(replyQueue, "", true, false, false, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		return nil, err
+	}
+	id := strconv.FormatInt(time.Now().UnixNano(), 36)
+	err = channel.PublishWithContext(ctx, exchange, "", true, false, amqp091.Publishing{
+		ContentType: "application/json", ReplyTo: replyQueue, CorrelationId: id, Body: body,
+		Expiration: strconv.FormatInt(max(1, wait.Milliseconds()), 10), // nobody waits for what is carried out later
+	})
+	if err != nil {
+		return nil, err
+	}
+	end := time.NewTimer(wait)
+	defer end.Stop()
+	for processes == 0 || len(answers) < processes {
+		select {
+		case <-ctx.Done():
+			return answers, context.Cause(ctx)
+		case <-end.C:
+			return answers, nil
+		case <-returned:
+			return nil, ErrNobody
+		case reason := <-closed:
+			if reason != nil && reason.Code == amqp091.NotFound {
+				return nil, fmt.Errorf("%w: there is no exchange %q", ErrNobody, exchange)
+			}
+			return nil, fmt.Errorf("the request could not be sent to exchange %q: %w", exchange, reason)
+		case d, open := <-deliveries:
+			if !open {
+				deliveries = nil // closed follows
+				continue
+			}
+			if d.CorrelationId != id {
+				continue
+			}
+			var a Answer
+			if err := json.Unmarshal(d.Body, &a); err != nil {
+				a = Answer{Error: "its answer cannot be read"}
+			}
+			answers = append(answers, a)
+		}
+	}
+	return answers, nil
+}

@@ -1,0 +1,198 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+)
+
+const (
+	controlPause  = 5 * time.Second // before the commands are consumed again
+	replyTimeout  = 5 * time.Second
+	mostCommands  = 100 // that wait
+	commandWindow = 16  // that are fetched
+)
+
+// control carries out the commands of wmretry order, from the first handler with Order.Partitions on. Its queue ends
+// with each connection. It answers over the connection for publishing: under an alarm, the broker reads nothing more
+// from a connection that publishes.
+type control struct {
+	exchange   string
+	consuming  *subscriber.Connection
+	publishing *publisher.Connection
+	logger     watermill.LoggerAdapter
+	ctx        context.Context // ends with close
+	stop       context.CancelFunc
+	done       sync.WaitGroup
+
+	mu     sync.Mutex
+	number uint64 // of the connection
+	end    context.CancelFunc
+}
+
+func newControl(
+	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
+) *control {
+	own := &control{exchange: c.prefix.OrderControl(), consuming: consuming, publishing: publishing, logger: logger}
+	own.ctx, own.stop = context.WithCancel(context.Background())
+	return own
+}
+
+func (c *control) close() {
+	c.mu.Lock()
+	c.stop()
+	c.mu.Unlock()
+	c.done.Wait()
+}
+
+// add begins to consume commands over a connection.
+func (c *control) add(broker subscriber.Broker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if broker.Number() <= c.number || c.ctx.Err() != nil {
+		return
+	}
+	if c.end != nil {
+		c.end()
+	}
+	c.number = broker.Number()
+	var ctx context.Context
+	ctx, c.end = context.WithCancel(c.ctx)
+	c.done.Go(func() { c.run(ctx, broker) })
+}
+
+// run consumes until the connection is lost, or the broker refuses for a reason that stays.
+func (c *control) run(ctx context.Context, broker subscriber.Broker) {
+	logged := false
+	for ctx.Err() == nil {
+		channel, err := broker.OpenChannel()
+		if err != nil {
+			return
+		}
+		if err = c.consume(ctx, channel); err == nil {
+			return
+		}
+		if !logged && !wire.IsLost(err) {
+			logged = true
+			c.logger.Error("Cannot consume the commands of wmretry order. Messages are handled all the same", err,
+				watermill.LogFields{"exchange": c.exchange})
+		}
+		if refusal.IsCode(err, amqp091.AccessRefused) {
+			return
+		}
+		select {
+		case <-time.After(controlPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// consume returns why it has ended. Nil: at the end of ctx.
+func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
+	defer channel.Close()
+	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	queue := c.exchange + "." + watermill.NewUUID()
+	_, err := channel.QueueDeclare(queue, false, true, true, false, amqp091.Table{
+		queuearg.QueueType: amqp091.QueueTypeClassic, queuearg.MaxLength: int64(mostCommands),
+	})
+	if err != nil {
+		return refusal.Explain("declare the queue of the commands", queue, err)
+	}
+	if err = channel.QueueBind(queue, "", c.exchange, false, nil); err != nil {
+		return refusal.Explain("bind to exchange \""+c.exchange+"\" the queue", queue, err)
+	}
+	if err = channel.Qos(commandWindow, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := channel.Consume(queue, "", false, true, false, false, nil)
+	if err != nil {
+		return refusal.Explain("consume", queue, err)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case d, open := <-deliveries:
+			if !open {
+				return c.ended(closed)
+			}
+			c.answer(ctx, d)
+			_ = d.Ack(false) // it fails where the deliveries end, too
+		}
+	}
+}
+
+var errNoQueue = errors.New("the queue of the commands was deleted")
+
+func (c *control) ended(closed <-chan *amqp091.Error) error {
+	select {
+	case reason := <-closed:
+		if reason != nil {
+			return reason
+		}
+		return amqp091.ErrClosed
+	default:
+		return errNoQueue
+	}
+}
+
+// answer carries out one command.
+func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
+	a := command.Answer{PID: os.Getpid()}
+	a.Host, _ = os.Hostname()
+	request, err := command.Parse(d.Body)
+	switch {
+	case err != nil:
+		a.Error = err.Error()
+	case request.Do != command.Status:
+		if a.Decided = c.consuming.Decide(request.Queue, request.Key, request.Do == command.Skip); a.Decided > 0 {
+			c.logger.Info("An operator has decided about blocked messages", watermill.LogFields{
+				"queue": request.Queue, "key": request.Key, "do": request.Do, "messages": a.Decided})
+		}
+	}
+	if !command.Replies(d.ReplyTo) {
+		return
+	}
+	for _, s := range c.consuming.Health().Subscriptions {
+		if err == nil && s.Queue == request.Queue && len(s.Partitions) > 0 {
+			a.Handlers = append(a.Handlers, command.Handler{Name: s.Name, Partitions: s.Partitions})
+		}
+	}
+	if err := c.reply(ctx, d, a.Marshal()); err != nil && ctx.Err() == nil {
+		c.logger.Error("Cannot answer a command of wmretry order", err, nil)
+	}
+}
+
+func (c *control) reply(ctx context.Context, to amqp091.Delivery, body []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	channel, err := c.publishing.Channel(ctx)
+	if err != nil {
+		return err
+	}
+	sent := make(chan error, 1)
+	go func() { // it ends with the connection at the latest
+		err := channel.PublishWithContext(ctx, "", to.ReplyTo, false, false, amqp091.Publishing{
+			ContentType: "application/json", CorrelationId: to.CorrelationId, Body: body,
+		})
+		sent <- errors.Join(err, channel.Close())
+	}()
+	select {
+	case err = <-sent:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
