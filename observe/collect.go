@@ -226,6 +226,11 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 		to.add(prefetch, sum, float64(s.Prefetch), handler)
 	}
 	to.add(inFlight, sum, float64(s.InFlight), handler)
+	for _, p := range s.Partitions {
+		of := labels{s.Name, s.Queue}
+		to.add(orderHeld, largest, float64(p.Held+p.Behind), of)
+		to.add(orderBlocked, sum, float64(len(p.Blocked)), of)
+	}
 	c.totals.see(deliveries, float64(s.Deliveries), both)
 	c.totals.see(redeliveries, float64(s.Redeliveries), both)
 	c.totals.see(consumerRestarts, float64(s.Reconnects), both)

@@ -48,6 +48,7 @@ var (
 var (
 	byHandler    = []string{labelHandler}
 	byBoth       = []string{labelTopic, labelHandler}
+	byQueue      = []string{labelHandler, labelQueue}
 	byConnection = []string{labelConnection}
 )
 
@@ -79,6 +80,10 @@ var (
 		"How many messages the handler has in flight at most, all its subscriptions together.").read(sum)
 	consuming = metricOf(gauge, "consuming", "{handler}", byBoth,
 		"1 while messages of the topic are delivered to the handler, else 0.").read(smallest)
+	orderHeld = metricOf(gauge, "order.held", "{message}", byQueue, "Messages that wait for their retry or are "+
+		"blocked, and those behind them: in the partition with most.").read(largest)
+	orderBlocked = metricOf(gauge, "order.blocked", "{message}", byQueue, "Messages that wait for an operator: the "+
+		"handler has Order.Block.").read(sum)
 	lateness = metricOf(histogram, "lateness", "s", []string{labelTopic, labelTier}, "How long after its due time a "+
 		"retry began, by the clocks of two hosts. It includes the time in the work queue. A due time that lies more "+
 		"than MaxDelay back does not count: it is forged.").within(seconds)
@@ -113,7 +118,7 @@ var (
 func Metrics() []Metric {
 	return []Metric{
 		outcomes, handlerDuration, failuresBeforeSuccess, ageAtSuccess, ageAtDeath,
-		calls, inFlight, holding, paused, concurrency, prefetch, consuming, lateness,
+		calls, inFlight, holding, paused, concurrency, prefetch, consuming, orderHeld, orderBlocked, lateness,
 		publishes, publishDuration, connected, blocked, reconnects, deliveries, redeliveries, consumerRestarts,
 		waiting, waitingDue, waitingAge, overdue,
 	}

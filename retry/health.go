@@ -92,7 +92,8 @@ type PartitionHealth struct {
 	Queue     string
 	Consuming bool
 	Delivered uint64        // messages since it began to consume; 0: perhaps another process gets them
-	Waiting   int           // messages that wait for their retry, or are blocked, each with those of its key behind it
+	Waiting   int           // messages that wait for their retry, or are blocked
+	Behind    int           // messages of their keys behind them. With Prefetch of both, the partition stands
 	Oldest    time.Duration // since when the oldest message is here, in ns; 0: none is
 	Blocked   []BlockedMessage
 }

@@ -158,6 +158,9 @@ func (a *app) handleOrders(connection retry.Connection) {
 	payment.Breaker = &retry.Breaker{Least: 1, Pause: 10 * time.Second}
 	connection.AddConsumerHandler(a.router, "payment", a.queue("payments"), func(*message.Message) error { return errDown },
 		retry.Options{Policy: &payment})
+	ordered := retry.Order{Key: func(*message.Message) string { return "customer-7" }, Partitions: 1, Block: true}
+	connection.AddConsumerHandler(a.router, "ledger", a.queue("entries"), func(*message.Message) error { return backoff.Permanent(errDown) },
+		retry.Options{Order: ordered})
 }
 
 // handleMails adds a handler that fails. The channel is closed at its first call.
@@ -218,6 +221,7 @@ func (a *app) goOn(connection retry.Connection) {
 		}
 	}()
 	a.publish(connection, "payments", "fails")
+	a.publish(connection, "entries", "fails")
 	a.t.Cleanup(func() {
 		cancel()
 		require.NoError(a.t, <-done)

@@ -57,7 +57,7 @@ func TestQueries(t *testing.T) {
 	})
 
 	s.requirePauseShown(t, boards, values, "mail")
-	s.requireAlerts(t, "DeadLettersGrowing", "OrphansAboveZero", "Holding", "PausedTooLong", "OverdueTier")
+	s.requireAlerts(t, "DeadLettersGrowing", "OrphansAboveZero", "Holding", "OrderBlocked", "PausedTooLong", "OverdueTier")
 	t.Logf("%d queries of boards, %d of the documentation", len(boards), len(documented))
 }
 

@@ -73,6 +73,13 @@ func (r *receiver) first(a *arrival) {
 func (r *receiver) hold(a *arrival) {
 	r.held[a] = true
 	a.session.partition.held.Add(1)
+	if a.key != "" {
+		r.heads[a.key] = a
+		for next := r.waiting[a.key].first; next != nil; next = next.behind {
+			a.count++
+		}
+		a.session.partition.behind.Add(int64(a.count))
+	}
 	if a.kept.Blocked {
 		r.block(a, true)
 		return
@@ -91,7 +98,10 @@ func (r *receiver) hold(a *arrival) {
 // unhold ends a hold.
 func (r *receiver) unhold(a *arrival) {
 	delete(r.held, a)
+	delete(r.heads, a.key)
 	a.session.partition.held.Add(-1)
+	a.session.partition.behind.Add(-int64(a.count))
+	a.count = 0
 	if a.timer != nil {
 		a.timer.Stop()
 		a.timer = nil
@@ -176,7 +186,8 @@ type blockedArrival struct {
 // health has what the partition does.
 func (p *partition) health() retry.PartitionHealth {
 	n := p.session.Load()
-	h := retry.PartitionHealth{Queue: p.queue, Consuming: n != nil, Waiting: int(p.held.Load())}
+	h := retry.PartitionHealth{Queue: p.queue, Consuming: n != nil, Waiting: int(p.held.Load()),
+		Behind: int(p.behind.Load())}
 	if n != nil {
 		h.Delivered, h.Oldest = n.arrived.Load(), n.waited()
 	}

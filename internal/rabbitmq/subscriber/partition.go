@@ -47,6 +47,7 @@ type partition struct {
 	changes chan struct{} // receives when run is to look at the limit
 
 	held    atomic.Int64 // messages that wait for their retry, or that are blocked
+	behind  atomic.Int64 // messages behind them
 	blocked atomic.Pointer[[]blockedArrival]
 }
 

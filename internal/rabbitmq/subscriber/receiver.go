@@ -42,6 +42,7 @@ type arrival struct {
 	kept  *keeping         // nil: it was not kept
 	timer *time.Timer      // while it is held until it is due
 	acked bool
+	count int // of those behind it, while it is held
 }
 
 // arrivals has those that are used again: each message would allocate one.
@@ -101,12 +102,13 @@ type receiver struct {
 	ready   atomic.Bool  // some of them wait for a place only
 
 	// Only the receiver uses the following.
-	consumer *consumer         // nil: there is none
-	opening  *arrival          // whose functions of the app are called
-	line     line              // messages that wait for a place only
-	offered  *arrival          // the first one of line, with a place; nil: there is none
-	waiting  map[string]line   // by key; a key is in the map while a message with it is in line or handed out
-	held     map[*arrival]bool // messages of partitions that wait with their keys taken
+	consumer *consumer           // nil: there is none
+	opening  *arrival            // whose functions of the app are called
+	line     line                // messages that wait for a place only
+	offered  *arrival            // the first one of line, with a place; nil: there is none
+	waiting  map[string]line     // by key; a key is in the map while a message with it is in line or handed out
+	held     map[*arrival]bool   // messages of partitions that wait with their keys taken
+	heads    map[string]*arrival // those of them that have a key, by key
 	kept     map[uint64]*keeping
 	aside    int  // messages that were set aside, when it last looked
 	closed   bool // out is
@@ -143,6 +145,7 @@ func newReceiver(s *subscription) *receiver {
 		over:         make(chan struct{}),
 		waiting:      make(map[string]line),
 		held:         make(map[*arrival]bool),
+		heads:        make(map[string]*arrival),
 		kept:         make(map[uint64]*keeping),
 		handed:       make(chan *arrival, min(s.config.Concurrency, 64)),
 	}
@@ -318,6 +321,10 @@ func (r *receiver) add(a *arrival) {
 		if behind, busy := r.waiting[a.key]; busy {
 			behind.add(a)
 			r.waiting[a.key] = behind
+			if head := r.heads[a.key]; head != nil {
+				head.count++
+				head.session.partition.behind.Add(1)
+			}
 			return
 		}
 		r.waiting[a.key] = line{}

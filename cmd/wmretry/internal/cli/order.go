@@ -36,8 +36,9 @@ and "retry" handles it again, as if it had not failed: then those behind it foll
 		&cobra.Command{
 			Use:   "status QUEUE",
 			Short: "Each partition with its process, and the blocked keys",
-			Long: `Shows the partitions of a work queue: which process has got messages of each since it began to consume, how many
-messages wait for their retry or are blocked (HELD), and since when the oldest message is there.`,
+			Long: `Shows the partitions of a work queue: which process has got messages of each since it began to consume, how
+many messages wait for their retry or are blocked (HELD) and how many of their keys wait behind them, and since when the
+oldest message is there. Where HELD and BEHIND are the handler's Prefetch together, the partition stands.`,
 			Example: `  wmretry order status orders
   wmretry order status orders --json`,
 			Args: needs("QUEUE"),
@@ -204,7 +205,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 			}
 		}
 	}
-	partitions, blocked := e.table("PARTITION", "PROCESS", "DELIVERED", "HELD", "OLDEST", "BLOCKED"),
+	partitions, blocked := e.table("PARTITION", "PROCESS", "DELIVERED", "HELD", "BEHIND", "OLDEST", "BLOCKED"),
 		e.table("BLOCKED KEY", "SINCE", "WHY", "MESSAGE", "PROCESS")
 	some := false
 	for _, queue := range queues {
@@ -214,7 +215,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 		}
 		for _, p := range owned {
 			row := []any{safe(queue), safe(p.owner), thousands(int(p.Delivered)), thousands(p.Held),
-				p.Oldest.Round(time.Second).String(), thousands(len(p.Blocked))}
+				thousands(p.Behind), p.Oldest.Round(time.Second).String(), thousands(len(p.Blocked))}
 			if len(p.Blocked) > 0 {
 				for i := range row {
 					row[i] = e.paint(text.FgRed, fmt.Sprint(row[i]))
