@@ -61,6 +61,8 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	refusedCopy := copied(1, errDown.Error(), time.Time{}, retry.DeadReasonRefused)
 	lastForm := refusedCopy
 	lastForm.LeftOff = "why"
+	skippedRecord := failed(3)
+	skippedRecord.DueAt, skippedRecord.DeadReason, skippedRecord.Subscriber = time.Time{}, retry.DeadReasonExhausted, "amqp.Subscriber"
 	remaining := func(r retry.Record, rest time.Duration) retry.Record { r.Remaining = rest; return r }
 	snoozed := func(r retry.Record) retry.Record { r.Failures, r.Snoozes = r.Failures-1, r.Snoozes+1; return r }
 	second, minute := backoff.Tier(time.Second), backoff.Tier(time.Minute)
@@ -69,6 +71,26 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		return decision{outcome: retry.DeadLettered, record: copied(1, errDown.Error(), time.Time{}, why)}
 	}
 
+	blocks := p
+	blocks.blocks = true
+	for name, row := range map[string]struct {
+		s    situation
+		want decision
+	}{
+		"fails, permanent":     {situation{called: true}, decision{outcome: retry.Blocked, record: dead(retry.DeadReasonPermanent).record}},
+		"is skipped":           {situation{skipped: true, record: failed(3)}, decision{outcome: retry.DeadLettered, record: skippedRecord}},
+		"is skipped, shutdown": {situation{skipped: true, ended: true, record: failed(3)}, decision{outcome: retry.GivenBack, record: failed(3)}},
+	} {
+		t.Run("blocks, "+name, func(t *testing.T) {
+			t.Parallel()
+			f := failure{}
+			if row.s.called {
+				f = because(backoff.Permanent(errDown))
+			}
+			row.s.origin = from
+			assert.Equal(t, row.want, blocks.decide(&row.s, &f, now))
+		})
+	}
 	for name, row := range map[string]struct {
 		s    situation
 		f    failure
@@ -153,7 +175,7 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 
 // Outcomes are all outcomes.
 var Outcomes = []retry.Outcome{
-	retry.Processed, retry.Recovered, retry.Duplicate, retry.Retried, retry.Snoozed, retry.Parked, retry.DeadLettered, retry.Discarded,
+	retry.Processed, retry.Recovered, retry.Duplicate, retry.Retried, retry.Snoozed, retry.Parked, retry.DeadLettered, retry.Blocked, retry.Discarded,
 	retry.Held, retry.GivenBack, retry.Settled,
 }
 

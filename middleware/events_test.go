@@ -54,6 +54,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 		fail    func(try int) error
 		stop    bool
 		parked  bool // the handler is not called
+		blocks  bool
 		want    []event
 	}{
 		"success": {
@@ -77,6 +78,9 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 		"last failure": {record: last, handler: down, want: []event{{
 			outcome: retry.DeadLettered, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown,
 		}}},
+		"block": {record: last, handler: down, blocks: true, want: []event{{
+			outcome: retry.Blocked, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown,
+		}}},
 		"discard": {record: again, handler: func(*message.Message) error { return context.Canceled }, want: []event{{
 			outcome: retry.Discarded, failures: 2, age: time.Minute + took, took: took, rule: "discard",
 			err: context.Canceled,
@@ -97,6 +101,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 			w := &witness{name: "a"}
 			tiered, sent, s, logs := setupBound(t, tiersWait, snoozeLater, observedBy(nil, w),
 				func(c *settings) {
+					c.Blocks = row.blocks
 					discard := retry.Rule{Name: "discard", If: retry.Is(context.Canceled), Then: retry.Discard()}
 					c.Policy.Rules = append(c.Policy.Rules, discard)
 				})

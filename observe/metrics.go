@@ -56,7 +56,7 @@ var (
 var (
 	outcomes = metricOf(counter, "outcomes", "{delivery}",
 		[]string{labelTopic, labelHandler, labelOutcome, labelReason},
-		"Deliveries by their outcome. The reason is the dead reason of a dead letter, else the name of the rule that "+
+		"Deliveries by their outcome. The reason is the dead reason of a message that is given up, else the name of the rule that "+
 			"has decided, else it is empty.")
 	handlerDuration = metricOf(histogram, "handler.duration", "s", byBoth,
 		"How long each call of a handler took.").within(seconds)

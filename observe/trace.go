@@ -207,7 +207,7 @@ func (t *traces) end(a *attempt, e *retry.Event) {
 	if e.Record.Snoozes > 0 {
 		attributes = append(attributes, keySnoozes.Int(e.Record.Snoozes))
 	}
-	if e.Outcome == retry.DeadLettered {
+	if e.Outcome == retry.DeadLettered || e.Outcome == retry.Blocked {
 		attributes = append(attributes, keyDeadReason.String(string(e.Record.DeadReason)))
 	}
 	if e.Err == nil {
@@ -312,7 +312,7 @@ type failure struct{ errorType, message, description string }
 // is not that of this failure.
 func failureOf(e *retry.Event) failure {
 	switch e.Outcome {
-	case retry.Retried, retry.Snoozed, retry.DeadLettered, retry.Discarded:
+	case retry.Retried, retry.Snoozed, retry.DeadLettered, retry.Blocked, retry.Discarded:
 		f := failure{errorType: e.Record.ErrorType, message: e.Record.Reason, description: e.Record.Reason}
 		if f.errorType == "" {
 			f.errorType = typeOf(e.Err)

@@ -146,7 +146,7 @@ func NewWithConfig(t testing.TB, config Config) *App {
 	}
 	a.Observe(recorder{ledger: a.ledger})
 	var err error
-	if a.retry, err = a.newRetry(config.Policy); err != nil {
+	if a.retry, err = a.newRetry(config.Policy, false); err != nil {
 		t.Fatalf("retrytest: %v", err)
 	}
 	a.Router.AddMiddleware(a.observeHandler(true))

@@ -194,6 +194,18 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 	}
 }
 
+func TestABlockedMessageIsNoDeadLetter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second})
+		blocking := retry.Order{Key: func(*message.Message) string { return "customer-7" }, Partitions: 1, Block: true}
+		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown), retry.Options{Order: blocking})
+		story := app.Send("orders", order("1")).RetriedAt(time.Second).Blocked(retry.DeadReasonExhausted)
+		assert.Nil(t, story.DeadLetter())
+		assert.Equal(t, 2, story.Attempts()[1].Failures)
+		assert.Regexp(t, `blocked as exhausted +the bank is down`, story.String())
+	})
+}
+
 func TestAttemptsHaveAllFields(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second})

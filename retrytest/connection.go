@@ -78,7 +78,7 @@ func (a *App) subscriber(name string, given []retry.Options) (*subscriber, error
 	}
 	var tiered *middleware.TieredRetry
 	if err == nil {
-		tiered, err = a.newRetry(*o.Policy)
+		tiered, err = a.newRetry(*o.Policy, o.Order.Block)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
@@ -90,11 +90,11 @@ func (a *App) subscriber(name string, given []retry.Options) (*subscriber, error
 }
 
 // newRetry makes the retry middleware of a handler, and its tiers.
-func (a *App) newRetry(policy retry.Policy) (*middleware.TieredRetry, error) {
+func (a *App) newRetry(policy retry.Policy, blocks bool) (*middleware.TieredRetry, error) {
 	if err := a.checkTime(policy.Schedule); err != nil {
 		return nil, err
 	}
-	return middleware.New(policy, appBackend{a}, a.config.Logger)
+	return middleware.New(policy, appBackend{a, blocks}, a.config.Logger)
 }
 
 // Middleware implements retry.Connection.

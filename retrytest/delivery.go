@@ -166,9 +166,11 @@ func (l *ledger) copyPublished(d *delivery, c backend.Copy) {
 	defer l.mu.Unlock()
 	d.copied, _ = retry.ReadRecord(c.Message.Metadata)
 	d.progress.copies++
-	if c.Tier == 0 {
+	switch {
+	case c.Blocked:
+	case c.Tier == 0:
 		d.progress.deadLetter = c.Message.Copy()
-	} else {
+	default:
 		d.progress.due = d.copied.DueAt
 	}
 	l.notifyChanged()
@@ -201,5 +203,6 @@ func (a *Attempt) report(e retry.Event) {
 	if e.Record.Failures > a.Record.Failures {
 		a.Failures = e.Record.Failures
 	}
-	a.uncalled = e.Outcome == retry.Parked || e.Outcome == retry.DeadLettered && e.Err == nil
+	a.uncalled = e.Outcome == retry.Parked ||
+		(e.Outcome == retry.DeadLettered || e.Outcome == retry.Blocked) && e.Err == nil
 }

@@ -115,6 +115,8 @@ func TestAssertionsFail(t *testing.T) {
 		{"not processed", twice, always(backoff.Permanent(errDown)), func(s story) { s.Processed() }, "last outcome\n got: dead-lettered as permanent\nwant: processed\n"},
 		{"dead-lettered for another reason", twice, always(backoff.Permanent(errDown)), func(s story) { s.DeadLettered(retry.DeadReasonExhausted) },
 			"last outcome\n got: dead-lettered as permanent\nwant: dead-lettered as exhausted\n"},
+		{"dead-lettered, not blocked", twice, always(backoff.Permanent(errDown)), func(s story) { s.Blocked(retry.DeadReasonPermanent) },
+			"last outcome\n got: dead-lettered as permanent\nwant: blocked as permanent\n"},
 		{"processed", twice, failing(), func(s story) { s.Processed().DeadLettered(retry.DeadReasonPermanent) }, "last outcome\n got: processed\nwant: dead-lettered as permanent\n"},
 		{"not discarded", twice, inTurn(errDown), func(s story) { s.Discarded() }, "last outcome\n got: recovered\nwant: discarded\n"},
 		{"snoozed", snoozing, inTurn(errBusy), func(s story) { s.NeverRetried() }, "want: never\n"},

@@ -203,12 +203,16 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 func (appPublisher) Close() error { return nil }
 
 // appBackend keeps the copies of the retry middleware until they are due.
-type appBackend struct{ app *App }
+type appBackend struct {
+	app    *App
+	blocks bool
+}
 
 // Use implements backend.Backend.
 func (b appBackend) Use(retry.Policy) (backend.Traits, error) {
 	return backend.Traits{
 		TiersWait: b.app.config.TiersWait, DelayArrivals: true, Source: b.app.source, Observers: &b.app.observers,
+		Blocks: b.blocks,
 	}, nil
 }
 
@@ -219,6 +223,9 @@ func (b appBackend) Publish(c backend.Copy) (backend.Destination, error) {
 		return backend.Destination{}, errors.New("the context of the message was replaced: derive it from its own")
 	}
 	b.app.ledger.copyPublished(d, c)
+	if c.Blocked {
+		return backend.Destination{}, nil
+	}
 	if c.Tier == 0 {
 		topic := "retry.dead." + c.Handler
 		b.app.publish(topic, c.Message)

@@ -200,7 +200,15 @@ func (s *Story) Processed() *Story {
 // DeadLettered asserts that the message was dead-lettered after the last attempt, with this reason.
 func (s *Story) DeadLettered(reason retry.DeadReason) *Story {
 	s.app.t.Helper()
-	s.compareLastOutcome(deadLetteredText(reason))
+	s.compareLastOutcome(givenUpText(retry.DeadLettered, reason))
+	return s
+}
+
+// Blocked asserts that the message was given up after the last attempt, with this reason, and keeps those of its key
+// waiting: its handler has Order.Block. The messages behind it are handled all the same.
+func (s *Story) Blocked(reason retry.DeadReason) *Story {
+	s.app.t.Helper()
+	s.compareLastOutcome(givenUpText(retry.Blocked, reason))
 	return s
 }
 

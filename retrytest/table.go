@@ -166,8 +166,8 @@ func (a Attempt) outcomeText() string {
 	switch a.Outcome {
 	case retry.Retried, retry.Snoozed, retry.Parked:
 		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, a.delayText(), a.Tier)
-	case retry.DeadLettered:
-		return deadLetteredText(a.DeadReason)
+	case retry.DeadLettered, retry.Blocked:
+		return givenUpText(a.Outcome, a.DeadReason)
 	case "":
 		return "running"
 	}
@@ -183,8 +183,8 @@ func (a Attempt) delayText() string {
 	return rangeText(delay, delay+longer, waitText)
 }
 
-func deadLetteredText(reason retry.DeadReason) string {
-	return fmt.Sprintf("%s as %s", retry.DeadLettered, reason)
+func givenUpText(outcome retry.Outcome, reason retry.DeadReason) string {
+	return fmt.Sprintf("%s as %s", outcome, reason)
 }
 
 // errorText returns the first line of the error.

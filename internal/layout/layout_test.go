@@ -228,6 +228,12 @@ var rules = []rule{
 		why:   "inspecting a queue changes with the broker's versions, not with retries",
 	},
 	{
+		folder: "internal/rabbitmq/command",
+		may:    []string{amqp091, module + "/retry"},
+		never:  []string{amqpPubSub, module + "/middleware", module + "/config", module + "/internal/rabbitmq/subscriber"},
+		why:    "it is what the apps and the command say to each other: neither imports the other",
+	},
+	{
 		folder: "config",
 		may: []string{
 			watermill, amqpPubSub + "/v2", amqp091, module + "/backoff", module + "/internal/rabbitmq", module + "/middleware", module + "/retry", module + "/rabbitmq",

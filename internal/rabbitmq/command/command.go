@@ -128,7 +128,7 @@ func Ask(
 	id := strconv.FormatInt(time.Now().UnixNano(), 36)
 	err = channel.PublishWithContext(ctx, exchange, "", true, false, amqp091.Publishing{
 		ContentType: "application/json", ReplyTo: replyQueue, CorrelationId: id, Body: body,
-		Expiration: strconv.FormatInt(max(1, wait.Milliseconds()), 10), // nobody waits for what is carried out later
+		Expiration: strconv.FormatInt(max(1, wait.Milliseconds()), 10), // later it must not be carried out any more
 	})
 	if err != nil {
 		return nil, err
