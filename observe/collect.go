@@ -228,7 +228,7 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 	to.add(inFlight, sum, float64(s.InFlight), handler)
 	for _, p := range s.Partitions {
 		of := labels{s.Name, s.Queue}
-		to.add(orderHeld, largest, float64(p.Held+p.Behind), of)
+		to.add(orderWaiting, largest, float64(p.Waiting+p.Behind), of)
 		to.add(orderBlocked, sum, float64(len(p.Blocked)), of)
 	}
 	c.totals.see(deliveries, float64(s.Deliveries), both)

@@ -30,7 +30,7 @@ func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 			Name: handler, Topic: "returns", InFlight: 4, Calls: 3, Concurrency: 16, Prefetch: 20, Holding: 2, Paused: []string{"failing", "paused"},
 		},
 		retry.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true, Queue: "mails", Partitions: []retry.PartitionHealth{
-			{Held: 3, Behind: 4, Blocked: make([]retry.BlockedMessage, 2)}, {Held: 1, Behind: 5, Blocked: make([]retry.BlockedMessage, 1)},
+			{Waiting: 3, Behind: 4, Blocked: make([]retry.BlockedMessage, 2)}, {Waiting: 1, Behind: 5, Blocked: make([]retry.BlockedMessage, 1)},
 		}},
 		retry.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
 		retry.SubscriptionHealth{Name: "mail", Topic: "letters"},
@@ -43,7 +43,7 @@ func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 		"prefetch":      {`{handler="billing"} 52.0`},
 		"concurrency":   {`{handler="billing"} 32.0`},
 		"holding":       {`{handler="billing"} 2.0`, `{handler="mail"} 0.0`},
-		"order_held":    {`{handler="mail",queue="mails"} 7.0`},
+		"order_waiting": {`{handler="mail",queue="mails"} 7.0`},
 		"order_blocked": {`{handler="mail",queue="mails"} 3.0`},
 		"consuming": {
 			`{handler="billing",topic="orders"} 1.0`, `{handler="billing",topic="returns"} 0.0`,

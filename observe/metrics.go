@@ -80,7 +80,7 @@ var (
 		"How many messages the handler has in flight at most, all its subscriptions together.").read(sum)
 	consuming = metricOf(gauge, "consuming", "{handler}", byBoth,
 		"1 while messages of the topic are delivered to the handler, else 0.").read(smallest)
-	orderHeld = metricOf(gauge, "order.held", "{message}", byQueue, "Messages that wait for their retry or are "+
+	orderWaiting = metricOf(gauge, "order.waiting", "{message}", byQueue, "Messages that wait for their retry or are "+
 		"blocked, and those behind them: in the partition with most.").read(largest)
 	orderBlocked = metricOf(gauge, "order.blocked", "{message}", byQueue, "Messages that wait for an operator: the "+
 		"handler has Order.Block.").read(sum)
@@ -118,7 +118,7 @@ var (
 func Metrics() []Metric {
 	return []Metric{
 		outcomes, handlerDuration, failuresBeforeSuccess, ageAtSuccess, ageAtDeath,
-		calls, inFlight, holding, paused, concurrency, prefetch, consuming, orderHeld, orderBlocked, lateness,
+		calls, inFlight, holding, paused, concurrency, prefetch, consuming, orderWaiting, orderBlocked, lateness,
 		publishes, publishDuration, connected, blocked, reconnects, deliveries, redeliveries, consumerRestarts,
 		waiting, waitingDue, waitingAge, overdue,
 	}

@@ -105,11 +105,18 @@ func (o *operator) awaitBlocked() retry.BlockedMessage {
 func TestABlockedKeyWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	o := newOperator(t)
-	a, _ := o.startBlocking(), o.startBlocking()
+	a, b := o.startBlocking(), o.startBlocking()
 	all := messages(4, 20, never)
 	o.publish(a, all)
 	testapp.Eventually(t, func() bool { return o.sink.count() == 3*20+1 }, "all but those of customer-1 are handled")
 	first := o.awaitBlocked()
+	figures := func() (waiting, behind int) {
+		for _, p := range append(a.Health().Subscriptions[0].Partitions, b.Health().Subscriptions[0].Partitions...) {
+			waiting, behind = waiting+p.Waiting, behind+p.Behind
+		}
+		return waiting, behind
+	}
+	testapp.Eventually(t, func() bool { waiting, behind := figures(); return waiting == 1 && behind == 20-2 }, "those behind it are counted")
 	shown, problems := o.order(0, "status")
 	assert.Empty(t, problems)
 	for _, part := range []string{o.queue + ".order.3", "customer-1", "permanent: ", first.MessageUUID, "wmretry order retry " + o.queue} {
@@ -131,6 +138,8 @@ func TestABlockedKeyWaitsForAnOperator(t *testing.T) {
 	testapp.Eventually(t, func() bool { return o.sink.count() == len(all) }, "those behind it follow")
 	o.sink.inOrder(t)
 	assert.Zero(t, o.sink.rewinds)
+	waiting, behind := figures()
+	assert.Zero(t, waiting+behind)
 	_, problems = o.order(1, "skip", "customer-1")
 	assert.Contains(t, problems, "is blocked")
 	o.settled(4)

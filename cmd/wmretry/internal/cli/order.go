@@ -37,8 +37,8 @@ and "retry" handles it again, as if it had not failed: then those behind it foll
 			Use:   "status QUEUE",
 			Short: "Each partition with its process, and the blocked keys",
 			Long: `Shows the partitions of a work queue: which process has got messages of each since it began to consume, how
-many messages wait for their retry or are blocked (HELD) and how many of their keys wait behind them, and since when the
-oldest message is there. Where HELD and BEHIND are the handler's Prefetch together, the partition stands.`,
+many messages wait for their retry or are blocked (WAITING) and how many of their keys wait behind them, and since when the
+oldest message is there. Where WAITING and BEHIND are the handler's Prefetch together, the partition stands.`,
 			Example: `  wmretry order status orders
   wmretry order status orders --json`,
 			Args: needs("QUEUE"),
@@ -188,7 +188,9 @@ type ownedPartition struct {
 }
 
 // isIdle reports whether another process may have the partition.
-func (p ownedPartition) isIdle() bool { return p.Delivered == 0 && p.Held == 0 && len(p.Blocked) == 0 }
+func (p ownedPartition) isIdle() bool {
+	return p.Delivered == 0 && p.Waiting == 0 && len(p.Blocked) == 0
+}
 
 // orderLines returns the partitions and the blocked keys as tables.
 func (e *env) orderLines(all orderAnswers) []string {
@@ -205,7 +207,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 			}
 		}
 	}
-	partitions, blocked := e.table("PARTITION", "PROCESS", "DELIVERED", "HELD", "BEHIND", "OLDEST", "BLOCKED"),
+	partitions, blocked := e.table("PARTITION", "PROCESS", "DELIVERED", "WAITING", "BEHIND", "OLDEST", "BLOCKED"),
 		e.table("BLOCKED KEY", "SINCE", "WHY", "MESSAGE", "PROCESS")
 	some := false
 	for _, queue := range queues {
@@ -214,7 +216,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 			owned = []ownedPartition{{retry.PartitionHealth{Queue: queue}, "-"}}
 		}
 		for _, p := range owned {
-			row := []any{safe(queue), safe(p.owner), thousands(int(p.Delivered)), thousands(p.Held),
+			row := []any{safe(queue), safe(p.owner), thousands(int(p.Delivered)), thousands(p.Waiting),
 				thousands(p.Behind), p.Oldest.Round(time.Second).String(), thousands(len(p.Blocked))}
 			if len(p.Blocked) > 0 {
 				for i := range row {
