@@ -295,6 +295,7 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 	n := newSession(current, channel, p.subscription)
 	n.ordered = ordered{partition: p, rewinds: make(chan error, 1)}
 	n.values, n.leaveValues = context.WithCancelCause(p.values)
+	tag := p.config.Consumer.tag(true)
 	var deliveries <-chan amqp091.Delivery
 	if p.number < 0 { // this process is a member
 		n.returns = channel.NotifyReturn(make(chan amqp091.Return, p.config.Concurrency))
@@ -303,14 +304,14 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 		}
 	}
 	if err == nil {
-		deliveries, err = n.basicConsume(p.queue, p.config.Consumer.tag(true), p.config.Prefetch, p.config.Consumer,
+		deliveries, err = n.basicConsume(p.queue, tag, p.config.Prefetch, p.config.Consumer,
 			movesConsumers(current.Version()))
 	}
 	if err != nil {
 		_ = channel.Close()
 		return nil, err
 	}
-	n.consumer.Store(&consumer{session: n, deliveries: deliveries})
+	n.consumer.Store(&consumer{session: n, tag: tag, deliveries: deliveries})
 	p.session.Store(n)
 	go n.watchClosed()
 	go n.settler.run()
