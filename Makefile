@@ -29,7 +29,7 @@ ALONE      = ^TestAlone
 HAVE_ALONE = $(sort $(dir $(shell cd integration && grep -rl --include=*_test.go 'func TestAlone' .)))
 # make test-long runs these.
 LONG       = ^TestPubSub$$
-# Flags of chaos: -messages, -faults, -except, -short.
+# Flags of chaos: -messages, -keys, -each, -faults, -except, -short.
 CHAOS_ARGS ?=
 # Flags of inbox: -backends, -messages, -kills.
 INBOX_ARGS ?=
@@ -257,9 +257,9 @@ chaos-versions:
 	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \
 		exec .broker/chaos -brokers "$$urls" -tool "$(BROKERS)" -cluster $(lastword $(VERSIONS)) $(CHAOS_ARGS)
 
-# One broker gets as many messages as several do together. The rows leaders and node-killed are left out: they need a cluster.
+# One broker gets as many messages as several do together. Left out are the rows that need a cluster.
 chaos-one:
-	@exec .broker/chaos -except '^(leaders|node-killed)$$' -messages 2800 $(CHAOS_ARGS)
+	@exec .broker/chaos -except '^(leaders|(order-)?node-killed)$$' -messages 2800 $(CHAOS_ARGS)
 
 inbox-versions:
 	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \

@@ -27,6 +27,8 @@ const (
 	needsBreaker  // always available
 	needsAMQP10
 	needsMinutes // always available, and not part of the short run: a copy that may have arrived waits for a minute
+	needsOrder   // always available: processes that keep the order of keys
+	needsTimeout // always available: their consumer timeout is consumerTimeout
 )
 
 const none = "none"
@@ -36,6 +38,7 @@ func All() []Fault {
 	return slices.Concat(
 		[]Fault{{none, 0, 5 * time.Second, func(context.Context, *Load) error { return nil }}},
 		brokerFaults, consumerFaults, serverFaults, deletions, networkFaults, limits, publishers,
+		orderFaults,
 	)
 }
 

@@ -16,10 +16,7 @@ var networkFaults = []Fault{
 	{"slow-drip", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
 		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "bandwidth", `"rate":2`) // KB/s
 	}},
-	{"half-open", needsProxy, 14 * time.Second, func(ctx context.Context, l *Load) error {
-		// longer than the heartbeat timeout
-		return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`)
-	}},
+	{"half-open", needsProxy, 14 * time.Second, halfOpen},
 }
 
 func cutNetwork(ctx context.Context, l *Load) error {
@@ -33,6 +30,11 @@ func cutNetwork(ctx context.Context, l *Load) error {
 		sleep(ctx, l.long(3*time.Second, 2*time.Second))
 	}
 	return nil
+}
+
+// halfOpen is longer than the heartbeat timeout.
+func halfOpen(ctx context.Context, l *Load) error {
+	return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`)
 }
 
 // disturb adds a toxic in both directions for the duration.

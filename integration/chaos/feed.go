@@ -55,28 +55,32 @@ func (f *feed) run(ctx context.Context) {
 	defer func() { s.close() }()
 	for id := range f.ids {
 		queue := f.config.queue(queueOf(id))
-		for ctx.Err() == nil {
-			if s == nil {
-				var err error
-				if s, err = openFeed(f.broker); err != nil {
-					sleep(ctx, 300*time.Millisecond)
-					continue
-				}
-			}
-			routed, err := s.publish(ctx, queue, id)
-			if err != nil {
-				s.close()
-				s = nil
-				sleep(ctx, 100*time.Millisecond)
-				continue
-			}
-			if routed {
-				f.ledger.confirmed(id, queue)
-				break
-			}
-			sleep(ctx, 100*time.Millisecond) // nacked, or the queue does not exist at the moment
+		if s = f.broker.publish(ctx, s, "", queue, message.NewMessage(id, []byte("order "+id))); ctx.Err() == nil {
+			f.ledger.confirmed(id, queue)
 		}
 	}
+}
+
+// publish publishes a message until the broker has routed and confirmed it. It returns the session that comes next.
+func (b Broker) publish(ctx context.Context, s *feedSession, exchange, key string, msg *message.Message) *feedSession {
+	for ctx.Err() == nil {
+		if s == nil {
+			var err error
+			if s, err = openFeed(b); err != nil {
+				sleep(ctx, 300*time.Millisecond)
+				continue
+			}
+		}
+		routed, err := s.publish(ctx, exchange, key, msg)
+		if err != nil {
+			s.close()
+			s = nil
+		} else if routed {
+			break
+		}
+		sleep(ctx, 100*time.Millisecond) // nacked, or the queue does not exist at the moment
+	}
+	return s
 }
 
 type feedSession struct {
@@ -108,16 +112,17 @@ func (s *feedSession) close() {
 }
 
 // publish waits up to a minute: a broker with an alarm answers only when the alarm ends.
-func (s *feedSession) publish(ctx context.Context, queue, id string) (routed bool, err error) {
+func (s *feedSession) publish(
+	ctx context.Context, exchange, key string, msg *message.Message,
+) (routed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	msg := message.NewMessage(id, []byte("order "+id))
 	publishing, err := amqp.DefaultMarshaler{}.Marshal(msg)
 	if err != nil {
 		return false, err
 	}
 	publishing.DeliveryMode = amqp091.Persistent
-	confirm, err := s.channel.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, publishing)
+	confirm, err := s.channel.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, publishing)
 	if err != nil {
 		return false, err
 	}

@@ -27,6 +27,9 @@ import (
 type Options struct {
 	Messages int
 	Short    bool // shorter faults
+
+	Keys, Each int  // how many messages of how many keys the rows of an order have, in place of Messages
+	Log        bool // the processes of an order write what they log
 }
 
 // Load is one running row: an app that consumes, a feed that publishes, and what a fault needs to disturb them.
@@ -35,6 +38,7 @@ type Load struct {
 	row    *Row
 	broker Broker
 	config appConfig
+	direct string // the address without the proxy
 	user   string
 	admin  *rabbithole.Client
 	proxy  *toxiproxy.Proxy
@@ -42,6 +46,7 @@ type Load struct {
 	feed   *feed
 	app    *app
 	child  *child
+	orders *orders
 	stuck  bool
 }
 
@@ -81,12 +86,17 @@ func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
 	if err := l.prepare(fault); err != nil {
 		return err
 	}
+	var w work = l
+	if fault.Needs&needsOrder != 0 {
+		l.orders = &orders{Load: l}
+		w = l.orders
+	}
 	before := goleak.IgnoreCurrent()
-	if err := l.start(ctx, fault); err != nil {
+	if err := w.start(ctx, fault); err != nil {
 		return err
 	}
 	var publishing sync.WaitGroup
-	publishing.Go(func() { l.publish(ctx, fault) })
+	publishing.Go(func() { w.publish(ctx, fault) })
 	sleep(ctx, l.long(time.Second, 500*time.Millisecond))
 	err = fault.Inject(ctx, l)
 	if fault.Name != none && !l.ledger.marked() {
@@ -96,14 +106,22 @@ func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
 	if err = errors.Join(err, ctx.Err()); err != nil {
 		return err
 	}
-	if err := l.finish(ctx); err != nil {
+	if err := w.finish(ctx); err != nil {
 		return err
 	}
 	if l.proxy != nil {
 		l.proxy.Stop()
 	}
 	l.row.Leaked = l.row.Leaked || leaked(before)
-	return l.count(ctx)
+	return w.count(ctx)
+}
+
+// work is what a load consists of.
+type work interface {
+	start(context.Context, Fault) error
+	publish(context.Context, Fault)
+	finish(context.Context) error // publishes the rest, waits until all is settled, and ends
+	count(context.Context) error
 }
 
 // prepare makes the user and the proxy of the app.
@@ -125,6 +143,7 @@ func (l *Load) prepare(fault Fault) error {
 		return errors.New("the broker's URL is invalid")
 	}
 	uri.User = url.UserPassword(name, name)
+	l.direct = uri.String()
 	if fault.Needs&needsProxy != 0 {
 		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
 		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name,
@@ -165,11 +184,12 @@ func (l *Load) permit(pattern string) error {
 // publish publishes the messages, some of them after the fault.
 func (l *Load) publish(ctx context.Context, fault Fault) {
 	l.feed = newFeed(ctx, l.broker, l.config, l.ledger)
-	over := fault.Lasts + time.Second
-	if l.Short {
-		over /= 3
-	}
-	l.feed.publish(ctx, 0, l.Messages*4/5, over)
+	l.feed.publish(ctx, 0, l.Messages*4/5, l.during(fault))
+}
+
+// during is about how long the fault lasts.
+func (l *Load) during(fault Fault) time.Duration {
+	return l.long(fault.Lasts+time.Second, (fault.Lasts+time.Second)/3)
 }
 
 // finish publishes the messages that come after the fault, waits until all are settled, and closes the app.
@@ -335,6 +355,9 @@ func (l *Load) end(ctx context.Context) error {
 	}
 	if l.child != nil {
 		l.child.kill()
+	}
+	if l.orders != nil {
+		l.orders.end()
 	}
 	if l.proxy != nil {
 		l.proxy.Stop()

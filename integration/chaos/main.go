@@ -4,6 +4,10 @@
 //
 //	chaos [-brokers 4.0=amqp://...,4.3=amqp://...] [-tool command] [-cluster 4.3] [-faults regexp] [-short]
 //
+// The rows of an order have three processes that keep the order of keys, and count what came in another one:
+// inversions, which an older message followed, and gaps, in which one is missing. Both must be 0. Rewinds are not counted
+// among them: a message that comes once more, with all that follow it.
+//
 // Without -brokers it takes AMQP_URL and AMQP_MANAGEMENT_URL, and the commands BROKER_CTL, BROKER_KILL and
 // BROKER_START. The tool (verbs: cluster, ctl, kill, start, down) controls the brokers in -brokers.
 package main
@@ -33,9 +37,12 @@ func main() {
 	only := flag.String("faults", "", "regular expression of the faults to run; all if empty")
 	except := flag.String("except", "^$", "regular expression of the faults to leave out")
 	short := flag.Bool("short", false, "shorter faults")
+	keys := flag.Int("keys", 1000, "keys per row of an order")
+	each := flag.Int("each", 100, "messages of each key")
+	log := flag.Bool("log", false, "write what the processes of an order log")
 	flag.Parse()
 
-	s := suite{options: Options{Messages: *messages, Short: *short}, tool: *tool}
+	s := suite{options: Options{Messages: *messages, Short: *short, Keys: *keys, Each: *each, Log: *log}, tool: *tool}
 	var err error
 	if s.faults, err = choose(*only, *except); err == nil {
 		err = s.all(ctx, *brokers, *cluster)

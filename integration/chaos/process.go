@@ -23,6 +23,7 @@ import (
 const (
 	rowVariable   = "CHAOS_ROW"
 	childVariable = "CHAOS_CONSUMER"
+	orderVariable = "CHAOS_ORDER"
 )
 
 type rowTask struct {
@@ -34,11 +35,16 @@ type rowTask struct {
 // apartMain must be called first, because the processes of rows and of consumers run the same program. In those
 // processes it does not return.
 func apartMain() {
-	do, task := consumer, os.Getenv(childVariable)
-	if task == "" {
-		do, task = oneFault, os.Getenv(rowVariable)
+	var do func(context.Context, string) error
+	var task string
+	for variable, f := range map[string]func(context.Context, string) error{
+		childVariable: consumer, orderVariable: orderConsumer, rowVariable: oneFault,
+	} {
+		if text := os.Getenv(variable); text != "" {
+			do, task = f, text
+		}
 	}
-	if task == "" {
+	if do == nil {
 		return
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -129,22 +135,35 @@ type event struct {
 
 func (e event) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
-func (l *Load) startChild() error {
-	process, err := thisProgram(context.Background(), childVariable, l.config)
+func (l *Load) startChild() (err error) {
+	l.child, err = startProcess(childVariable, l.config, func(e event) {
+		switch e.What {
+		case "handled":
+			l.ledger.handled(e.Identity)
+		case "moved":
+			l.ledger.moved(e.Identity, e.Queue, e.Wait, e.Is)
+		}
+	})
+	return err
+}
+
+// startProcess starts a child, and returns when it runs.
+func startProcess(variable string, task any, seen func(event)) (*child, error) {
+	process, err := thisProgram(context.Background(), variable, task)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c := &child{process: process}
 	output, err := process.StdoutPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.input, err = process.StdinPipe(); err != nil {
-		return err
+		return nil, err
 	}
 	if err := process.Start(); err != nil {
-		return err
+		return nil, err
 	}
 	running := make(chan struct{})
 	c.read.Go(func() {
@@ -153,21 +172,19 @@ func (l *Load) startChild() error {
 			switch e.What {
 			case "running":
 				close(running)
-			case "handled":
-				l.ledger.handled(e.Identity)
-			case "moved":
-				l.ledger.moved(e.Identity, e.Queue, e.Wait, e.Is)
 			case "end":
 				c.leaked = e.Is
+			default:
+				seen(e)
 			}
 		}
 	})
-	l.child = c
 	select {
 	case <-running:
-		return nil
+		return c, nil
 	case <-time.After(30 * time.Second):
-		return errors.New("the child did not start within 30s")
+		c.kill()
+		return nil, errors.New("the child did not start within 30s")
 	}
 }
 
@@ -176,6 +193,14 @@ func (c *child) kill() {
 	_ = c.process.Process.Kill()
 	c.read.Wait()
 	_ = c.process.Wait()
+}
+
+// terminate ends the child with SIGTERM, in order.
+func (c *child) terminate() error {
+	if err := c.process.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	return c.finish()
 }
 
 // finish ends the child in order.
@@ -204,10 +229,21 @@ func consumer(ctx context.Context, settings string) error {
 	if err := json.Unmarshal([]byte(settings), &c); err != nil {
 		return err
 	}
+	return untilTheEnd(ctx, func() (func() error, error) {
+		a, err := startApp(ctx, c, writes{})
+		if err != nil {
+			return nil, err
+		}
+		return a.close, nil
+	})
+}
+
+// untilTheEnd runs what start has started until this process is to end.
+func untilTheEnd(ctx context.Context, start func() (end func() error, err error)) error {
 	ended := make(chan struct{})
 	go func() { _, _ = io.Copy(io.Discard, os.Stdin); close(ended) }() // this process ends with its parent
 	before := goleak.IgnoreCurrent()
-	a, err := startApp(ctx, c, writes{})
+	end, err := start()
 	if err != nil {
 		return err
 	}
@@ -216,7 +252,7 @@ func consumer(ctx context.Context, settings string) error {
 	case <-ended:
 	case <-ctx.Done():
 	}
-	if err := a.close(); err != nil {
+	if err := end(); err != nil {
 		return err
 	}
 	event{What: "end", Is: leaked(before)}.write()

@@ -16,11 +16,22 @@ type Row struct {
 	Took                                           time.Duration
 	Stuck                                          bool   // messages were open, and none had moved for a long time
 	NotRun                                         string // why there are no numbers
+
+	Ordered                       bool // only such a row has the following
+	Inversions, Gaps              int
+	Rewinds, StaleCalls, Sessions int           // stale: of a process that had lost the partition
+	Stood                         time.Duration // the longest time without an effect
 }
 
 func (r Row) String() string {
 	if r.NotRun != "" {
 		return fmt.Sprintf("fault=%s broker=%s NOT RUN: %s", r.Fault, r.Broker, r.NotRun)
+	}
+	if r.Ordered {
+		return fmt.Sprintf("fault=%s broker=%s published=%d processed=%d dead=%d inversions=%d gaps=%d lost=%d rewinds=%d "+
+			"stale_calls=%d sessions=%d stood_s=%.2f leaked=%t took=%s %s", r.Fault, r.Broker, r.Published, r.Processed,
+			r.Dead, r.Inversions, r.Gaps, r.Lost, r.Rewinds, r.StaleCalls, r.Sessions, r.Stood.Seconds(), r.Leaked,
+			r.Took.Round(time.Second), cmp.Or(r.Faulty(), "ok"))
 	}
 	return fmt.Sprintf("fault=%s broker=%s published=%d processed=%d dead=%d waiting=%d destroyed=%d lost=%d "+
 		"duplicates=%d recovered_s=%.2f leaked=%t took=%s %s", r.Fault, r.Broker, r.Published, r.Processed, r.Dead,
@@ -35,6 +46,10 @@ func (r Row) Faulty() string {
 		return "not run"
 	case r.Lost > 0:
 		return "LOST"
+	case r.Inversions > 0:
+		return "INVERSIONS"
+	case r.Gaps > 0:
+		return "GAPS"
 	case r.Stuck:
 		return "not recovered"
 	case r.Published == 0:
@@ -45,6 +60,10 @@ func (r Row) Faulty() string {
 		return "duplicates without a fault"
 	case r.Fault == none && r.Waiting > 0:
 		return "waiting without a fault"
+	case r.Fault == orderNone && r.Rewinds > 0:
+		return "rewinds without a fault"
+	case r.StaleCalls > 0 && noticed[r.Fault]:
+		return "stale calls, but no process lost its partition without notice"
 	}
 	return ""
 }

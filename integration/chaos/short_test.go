@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,7 +29,7 @@ func TestChaosShort(t *testing.T) {
 	var mu sync.Mutex
 	var rows []Row
 	run := func(fault Fault) {
-		row := Run(ctx, fault, b, Options{Messages: 300, Short: true})
+		row := Run(ctx, fault, b, Options{Messages: 300, Short: true, Keys: 50, Each: 20})
 		mu.Lock()
 		defer mu.Unlock()
 		t.Log(row)
@@ -91,6 +92,50 @@ func TestLedgerFindsLoss(t *testing.T) {
 	}
 }
 
+// TestSinkFindsWhatIsOutOfOrder proves that the rows of an order can fail.
+func TestSinkFindsWhatIsOutOfOrder(t *testing.T) {
+	const first, second = 1, 2 // sessions
+	effect := func(session int, numbers ...int) (all []call) {
+		for _, n := range numbers {
+			all = append(all, call{Key: "key", N: n, Process: 1, Session: session, Effect: true})
+		}
+		return all
+	}
+	begin := call{Key: "key", N: 2, Process: 1, Session: first}
+	for name, test := range map[string]struct {
+		calls []call
+		want  Row
+	}{
+		"in order":              {effect(first, 0, 1, 2, 3), Row{}},
+		"a rewind":              {effect(first, 0, 1, 2, 1, 2, 3), Row{Rewinds: 1}},
+		"a message is late":     {effect(first, 0, 2, 1, 3), Row{Inversions: 2, Rewinds: 1}},
+		"an old one came alone": {effect(first, 0, 1, 2, 0, 3), Row{Inversions: 1, Rewinds: 1}},
+		"one is missing":        {effect(first, 0, 2, 3), Row{Gaps: 1, Lost: 1}},
+		"one call too early":    {append([]call{begin}, effect(first, 0, 1, 2, 3)...), Row{Inversions: 1}},
+		"two calls at once":     {append(append(effect(first, 0, 1), begin, begin), effect(first, 2, 3)...), Row{Inversions: 1}},
+		"a stale call": {slices.Concat(effect(first, 0, 1), effect(second, 1, 2, 3), effect(first, 2)),
+			Row{Rewinds: 1, StaleCalls: 1}},
+	} {
+		s, err := newSink(&Load{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.close()
+		for n := range 4 {
+			s.confirmed("key", n)
+		}
+		for _, c := range test.calls {
+			s.called(c)
+		}
+		var row Row
+		wrong := s.count(&row, nil)
+		got := Row{Inversions: row.Inversions, Gaps: row.Gaps, Lost: row.Lost, Rewinds: row.Rewinds, StaleCalls: row.StaleCalls}
+		if got != test.want || row.Published != 4 {
+			t.Errorf("%s: got %s, want %s; %q", name, row, test.want, wrong)
+		}
+	}
+}
+
 // TestRowsThatAreFaulty: only the first row may pass.
 func TestRowsThatAreFaulty(t *testing.T) {
 	for want, row := range map[string]Row{
@@ -102,6 +147,10 @@ func TestRowsThatAreFaulty(t *testing.T) {
 		"goroutines leaked":          {Published: 1, Leaked: true},
 		"duplicates without a fault": {Fault: none, Published: 1, Duplicates: 1},
 		"waiting without a fault":    {Fault: none, Published: 1, Waiting: 1},
+		"INVERSIONS":                 {Published: 1, Inversions: 1, Stuck: true},
+		"GAPS":                       {Published: 1, Gaps: 1},
+		"rewinds without a fault":    {Fault: orderNone, Published: 1, Rewinds: 1},
+		"stale calls, but no process lost its partition without notice": {Fault: orderKilled, Published: 1, StaleCalls: 1},
 	} {
 		if got := row.Faulty(); got != want {
 			t.Errorf("%v: Faulty returned %q, want %q", row, got, want)

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// orderTask is the task of a process that keeps the order of keys.
+type orderTask struct {
+	App             appConfig
+	Queue, Sink     string
+	Number          int
+	ConsumerTimeout time.Duration
+	Log             bool
+}
+
+// The metadata of its messages.
+const (
+	keyField    = "key"
+	numberField = "number"
+)
+
+func orderIdentity(key string, n int) string { return key + "/" + strconv.Itoa(n) }
+
+// orderConcurrency is how many handlers of a process run at the same time.
+const orderConcurrency = 32
+
+// worker is a process that keeps the order of keys. Its handler does what the sink tells it.
+type worker struct {
+	task     orderTask
+	sinks    chan *sinkClient
+	mu       sync.Mutex
+	sessions map[context.Context]int // of the partitions
+}
+
+// sinkClient is a connection to the sink, for one question at a time.
+type sinkClient struct {
+	net.Conn
+	*json.Encoder
+	*json.Decoder
+}
+
+func orderConsumer(ctx context.Context, settings string) error {
+	w := &worker{sinks: make(chan *sinkClient, orderConcurrency), sessions: map[context.Context]int{}}
+	if err := json.Unmarshal([]byte(settings), &w.task); err != nil {
+		return err
+	}
+	return untilTheEnd(ctx, w.start)
+}
+
+func (w *worker) start() (end func() error, err error) {
+	for range orderConcurrency {
+		connection, err := net.Dial("tcp", w.task.Sink)
+		if err != nil {
+			return nil, err
+		}
+		w.sinks <- &sinkClient{connection, json.NewEncoder(connection), json.NewDecoder(connection)}
+	}
+	var logger watermill.LoggerAdapter = quiet
+	if w.task.Log {
+		logger = watermill.NewStdLoggerWithOut(os.Stderr, false, false).With(watermill.LogFields{"process": w.task.Number})
+	}
+	rabbit, err := config.Connect(w.task.App.rabbit(), logger)
+	if err != nil {
+		return nil, err
+	}
+	router := message.NewDefaultRouter(logger)
+	rabbit.AddConsumerHandler(router, "bill", w.task.Queue, w.bill, retry.Options{
+		Concurrency: orderConcurrency,
+		Order: retry.Order{
+			Key:        func(msg *message.Message) string { return msg.Metadata.Get(keyField) },
+			Partitions: partitions, ConsumerTimeout: w.task.ConsumerTimeout,
+		},
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		return nil, errors.Join(fmt.Errorf("the router ended: %w", err), rabbit.Close())
+	}
+	return func() error {
+		err := errors.Join(router.Close(), <-ended, rabbit.Close())
+		for range orderConcurrency {
+			_ = (<-w.sinks).Close()
+		}
+		return err
+	}, nil
+}
+
+func (w *worker) bill(msg *message.Message) error {
+	n, err := strconv.Atoi(msg.Metadata.Get(numberField))
+	if err != nil {
+		return backoff.Permanent(err)
+	}
+	c := call{Key: msg.Metadata.Get(keyField), N: n, Process: w.task.Number, Session: w.session(msg)}
+	told, err := w.ask(c)
+	switch {
+	case err != nil:
+		return err
+	case told.Nack:
+		msg.Nack()
+		return nil
+	case told.Wait > 0:
+		return backoff.RetryAfter(errBank, told.Wait)
+	}
+	if !sleep(msg.Context(), told.Work) {
+		return context.Cause(msg.Context())
+	}
+	c.Effect = true
+	if _, err := w.ask(c); err != nil {
+		return err
+	}
+	if told.Dead {
+		return backoff.Permanent(errBank)
+	}
+	return nil
+}
+
+// ask returns when the sink has counted the call.
+func (w *worker) ask(c call) (told answer, err error) {
+	s := <-w.sinks
+	defer func() { w.sinks <- s }()
+	if err = s.Encode(c); err == nil {
+		err = s.Decode(&told)
+	}
+	return told, err
+}
+
+// session returns the number of the partition's session from which a message is. Its context has the values of the
+// session's context.
+func (w *worker) session(msg *message.Message) int {
+	of := msgctx.Lookup(msg).Context
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.sessions[of] == 0 {
+		w.sessions[of] = len(w.sessions) + 1
+	}
+	return w.sessions[of]
+}
