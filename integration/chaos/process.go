@@ -103,7 +103,7 @@ func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
 }
 
 func apart(ctx context.Context, task rowTask) (row Row, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
 	process, err := thisProgram(ctx, rowVariable, task)
 	if err != nil {
