@@ -26,7 +26,7 @@ const (
 	needsChild    // always available
 	needsBreaker  // always available
 	needsAMQP10
-	needsMinutes // always available, and not part of the short run: a copy that may have arrived waits for a minute
+	needsMinutes // always available, and not part of the short run
 	needsOrder   // always available: processes that keep the order of keys
 	needsTimeout // always available: their consumer timeout is consumerTimeout
 )

@@ -25,17 +25,17 @@ var noticed = map[string]bool{
 }
 
 var orderFaults = []Fault{
-	{orderNone, needsOrder, 15 * time.Second, func(context.Context, *Load) error { return nil }},
+	{orderNone, needsOrder | needsMinutes, 15 * time.Second, func(context.Context, *Load) error { return nil }},
 	{orderKilled, needsOrder, 40 * time.Second, killOwner},
-	{"order-stopped", needsOrder, 95 * time.Second, stopOwner},
+	{"order-stopped", needsOrder | needsMinutes, 95 * time.Second, stopOwner},
 	{orderDeploy, needsOrder, 30 * time.Second, deploy},
-	{"order-network-cut", needsOrder | needsProxy, 18 * time.Second, cutNetwork},
+	{"order-network-cut", needsOrder | needsMinutes | needsProxy, 18 * time.Second, cutNetwork},
 	{"order-half-open", needsOrder | needsProxy, 14 * time.Second, halfOpen},
 	{orderRewinds, needsOrder, 20 * time.Second, rewind},
-	{"order-broker-killed", needsOrder | needsKill, 40 * time.Second, killBroker},
+	{"order-broker-killed", needsOrder | needsMinutes | needsKill, 40 * time.Second, killBroker},
 	{"order-node-killed", needsOrder | needsKill | needsCluster | needsProxy, 20 * time.Second, killNode},
-	{"order-memory-alarm", needsOrder | needsCtl, 22 * time.Second, memory.raise},
-	{orderTimeout, needsOrder | needsCtl | needsTimeout, 65 * time.Second, timeOut},
+	{"order-memory-alarm", needsOrder | needsMinutes | needsCtl, 22 * time.Second, memory.raise},
+	{orderTimeout, needsOrder | needsMinutes | needsCtl | needsTimeout, 65 * time.Second, timeOut},
 }
 
 // killOwner kills the process with the most partitions, and starts another one.

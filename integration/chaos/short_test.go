@@ -40,7 +40,7 @@ func TestChaosShort(t *testing.T) {
 	}
 	missing := func(f Fault) string {
 		if f.Needs&needsMinutes != 0 {
-			return "takes more than a minute"
+			return "takes long"
 		}
 		return f.Missing(b)
 	}
