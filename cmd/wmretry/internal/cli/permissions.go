@@ -21,16 +21,21 @@ type role struct{ name, about, tag, configure, write, read string }
 // rolesOf returns the least permissions of each kind of user.
 func rolesOf(wanted []drift.Wanted) []role {
 	var works, groups, prefixes []string
+	order := "" // of handlers that keep one
 	for _, w := range wanted {
 		works = append(works, regexp.QuoteMeta(w.Queue.Name))
 		if w.Topology.TierGroup != "" {
 			groups = append(groups, regexp.QuoteMeta(w.Topology.TierGroup))
 		}
+		if w.Topology.Partitions > 0 {
+			order = `|\.order(\..*)?`
+		}
 		prefixes = append(prefixes, regexp.QuoteMeta(w.Topology.Prefix))
 	}
 	work, group, prefix := oneOf(works), oneOf(groups), oneOf(prefixes)
 	dead, orphans := work+regexp.QuoteMeta(deadletter.QueueOf("")), prefix+`\.orphans`
-	own := []string{work + `(\.dead|\.` + prefix + `\..*)?`, prefix + `(\.return(\.any)?|\.orphans)?`}
+	own := []string{work + `(\.dead|\.` + prefix + `\..*` + order + `)?`,
+		prefix + `(\.return(\.any)?|\.orphans` + order + `)?`}
 	if group != "" {
 		own = append(own, group+`\.`+prefix+`(\..*)?`)
 	}

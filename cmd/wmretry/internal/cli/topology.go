@@ -34,10 +34,11 @@ of Config.
      "extra_tiers": "24h", "jitter": 0.2, "prefix": "retry", "queue_type": "quorum",
      "work_queue_mode": "protect",
      "dead_letters": {"max_length": 100000, "max_age": "30d"},
-     "tier_arguments": {"x-max-length": 1000000}, "dead_letter_arguments": {}}
+     "tier_arguments": {"x-max-length": 1000000}, "dead_letter_arguments": {}},
+    {"queues": ["payments"], "partitions": 8, "prefetch": 512}
   ]
 
-Only "queues" and "schedule" are required. The schedule must have the delays of all handlers; extra_tiers has those of
+Only "queues" is required, and "schedule" or, for handlers with Order.Partitions, "partitions" and "prefetch". The schedule must have the delays of all handlers; extra_tiers has those of
 rules.`,
 	}
 	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newExportTopologyCommand(e))

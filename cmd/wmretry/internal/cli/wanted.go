@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -33,6 +34,8 @@ type declaration struct {
 
 	Prefix              string                 `json:"prefix"`
 	TierGroup           string                 `json:"tier_group"`
+	Partitions          int                    `json:"partitions"`
+	Prefetch            int                    `json:"prefetch"`
 	QueueType           topology.QueueType     `json:"queue_type"`
 	WorkQueueMode       topology.WorkQueueMode `json:"work_queue_mode"`
 	DeadLetters         retention              `json:"dead_letters"`
@@ -48,7 +51,7 @@ type retention struct {
 // wanted returns what each work queue needs.
 func (d declaration) wanted(prefix string) []drift.Wanted {
 	config := topology.Config{
-		Prefix: d.Prefix, TierGroup: d.TierGroup, QueueType: d.QueueType,
+		Prefix: d.Prefix, TierGroup: d.TierGroup, QueueType: d.QueueType, Partitions: d.Partitions, Prefetch: d.Prefetch,
 		WorkQueueMode: d.WorkQueueMode,
 		DeadLetters: topology.Retention{MaxLength: d.DeadLetters.MaxLength,
 			MaxAge: time.Duration(d.DeadLetters.MaxAge)},
@@ -60,11 +63,20 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 	policy := retry.Policy{
 		Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter, ExtraTiers: d.ExtraTiers, TierGroup: d.TierGroup,
 	}
-	config.Tiers = middleware.Tiers(policy, true)
+	own := amqp091.Table(d.QueueArguments)
+	if config.Partitions == 0 {
+		config.Tiers = middleware.Tiers(policy, true)
+	} else {
+		own = maps.Clone(own)
+		if own == nil {
+			own = amqp091.Table{}
+		}
+		own["x-single-active-consumer"] = true // as the app declares it
+	}
 	var all []drift.Wanted
 	for _, queue := range d.Queues {
 		all = append(all, drift.Wanted{Topology: config,
-			Queue: topology.Queue{Name: queue, Durable: true, Arguments: amqp091.Table(d.QueueArguments)}})
+			Queue: topology.Queue{Name: queue, Durable: true, Arguments: own}})
 	}
 	return all
 }
@@ -217,8 +229,8 @@ func readDeclarations(name string) ([]declaration, error) {
 			usage("--file: %s cannot be read: %w; `wmretry topology --help` shows the fields", safe(name), err)
 	}
 	for i, d := range all {
-		if len(d.Queues) == 0 || len(d.Schedule) == 0 {
-			return nil, usage("--file: entry %d of %s needs \"queues\" and \"schedule\"", i+1, safe(name))
+		if len(d.Queues) == 0 || len(d.Schedule) == 0 && d.Partitions == 0 {
+			return nil, usage("--file: entry %d of %s needs \"queues\", and \"schedule\" or \"partitions\"", i+1, safe(name))
 		}
 	}
 	if len(all) == 0 {
