@@ -27,7 +27,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-
 const soon = 60 * time.Second // much longer than any of it takes
 
 var errDown = errors.New("the bank is down")
