@@ -32,12 +32,18 @@ func TestWhatIsOnlyUntilTheFirstRelease(t *testing.T) {
 	if got := withoutUntil(text); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	page, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) == 0 {
+		t.Fatal("docs has no pages", err)
 	}
-	if short := withoutUntil(string(page)); strings.Contains(short, "first release") {
-		t.Error("README.md has the first release outside of what is only until then")
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(withoutUntil(string(text)), "first release") {
+			t.Errorf("%s has the first release outside of what is only until then", page)
+		}
 	}
 }
 
