@@ -93,7 +93,7 @@ type PartitionHealth struct {
 	Consuming bool
 	Delivered uint64        // messages since it began to consume; 0: perhaps another process gets them
 	Waiting   int           // messages that wait for their retry, or are blocked
-	Behind    int           // messages of their keys behind them. With Prefetch of both, the partition stands
+	Behind    int           // messages of their keys. When both are Prefetch together, the partition stands
 	Oldest    time.Duration // since when the oldest message is here, in ns; 0: none is
 	Blocked   []BlockedMessage
 }
@@ -102,7 +102,7 @@ type PartitionHealth struct {
 type BlockedMessage struct {
 	Key         string
 	MessageUUID string
-	Since       time.Time // since when it is blocked in this process
+	Since       time.Time // since when this process has it blocked
 	DeadReason  DeadReason
 	Reason      string // the text of its last error
 }

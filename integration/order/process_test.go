@@ -1,6 +1,7 @@
 package order_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -232,4 +233,101 @@ func TestOtherNumbersAreRefused(t *testing.T) {
 	plain.Handle(unordered.queue, 1, func(*message.Message) error { return nil })
 	testapp.Start(t, plain.Router)()
 	require.ErrorContains(t, unordered.refused(retry.Options{}), "From an unordered queue")
+}
+
+// TestThereAndBack follows docs/order.md: from an unordered queue to partitions, to another number, and back.
+func TestThereAndBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	plain := func() (*testapp.App, func()) {
+		a := testapp.Connect(t, w.config)
+		a.Handle(w.queue, 4, w.sink.handle)
+		return a, testapp.Start(t, a.Router)
+	}
+	send := func(a *testapp.App, keys string) {
+		t.Helper()
+		all := messages(4, 5, sometimes(0.2))
+		for _, msg := range all {
+			var b body
+			require.NoError(t, json.Unmarshal(msg.Payload, &b))
+			b.Key = keys + b.Key
+			msg.Payload, _ = json.Marshal(b)
+			msg.Metadata.Set("customer", b.Key)
+		}
+		before := w.sink.count()
+		require.NoError(t, a.Publisher().Publish(w.queue, all...))
+		testapp.Eventually(t, func() bool { return w.sink.count() == before+len(all) }, "all are handled")
+	}
+	empty := func(queues ...string) {
+		t.Helper()
+		for _, queue := range queues {
+			testapp.Eventually(t, func() bool { return testapp.Depth(t, queue) == 0 }, "%s is empty", queue)
+			testapp.Delete(t, queue)
+		}
+	}
+	partitions := func(n int) (all []string) {
+		for i := range n {
+			all = append(all, fmt.Sprintf("%s.order.%d", w.queue, i))
+		}
+		return all
+	}
+	unordered, stop := plain()
+	send(unordered, "before ")
+	stop()
+	empty(w.queue)
+	for _, count := range []int{4, 2} {
+		ordered := w.start(retry.Options{Order: retry.Order{Partitions: count}}, w.sink.handle)
+		send(ordered.App, fmt.Sprint(count, " "))
+		w.settled(count)
+		ordered.stop()
+		empty(partitions(count)...)
+	}
+	empty(w.queue)
+	unordered, stop = plain()
+	send(unordered, "after ")
+	stop()
+}
+
+// TestProducedMessagesThatAreNotPublished count failures, as in every handler.
+func TestProducedMessagesThatAreNotPublished(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := &app{App: testapp.Connect(t, w.config)}
+	a.AddHandler(a.Router, "billing", w.queue, "nowhere_"+w.config.Prefix,
+		func(msg *message.Message) ([]*message.Message, error) { return messages(1, 1, never), nil },
+		retry.Options{Order: retry.Order{Key: keyOf, Partitions: 1}})
+	t.Cleanup(testapp.Start(t, a.Router))
+	w.publish(a, messages(1, 1, never))
+	testapp.Eventually(t, func() bool { return len(a.Events(retry.DeadLettered)) == 1 }, "its retries are used up")
+	assert.Len(t, a.Events(retry.Retried), len(w.config.Policy.Schedule))
+	w.settled(1)
+}
+
+// TestCopiesWithOneUUID in several partitions do not get the record of another one.
+func TestCopiesWithOneUUID(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.Policy.Schedule = backoff.Schedule{1500 * time.Millisecond}
+	done := testapp.NewLedger()
+	a := w.start(retry.Options{Order: retry.Order{ConsumerTimeout: 2 * time.Second}}, func(msg *message.Message) error {
+		if testapp.Failures(msg) == 0 {
+			return errDown
+		}
+		done.Add(keyOf(msg) + " " + string(msg.Payload))
+		return nil
+	})
+	first := messages(1, 1, never)[0]
+	var all []*message.Message
+	for n := range 12 {
+		copied := first.Copy()
+		copied.Payload = fmt.Append(nil, n)
+		copied.Metadata.Set("customer", fmt.Sprint("customer-", n))
+		all = append(all, copied)
+	}
+	w.publish(a, all)
+	testapp.Eventually(t, func() bool { return done.Len() == len(all) }, "each is handled")
+	for n := range 12 {
+		assert.Equal(t, 1, done.Counts()[fmt.Sprintf("customer-%d %d", n, n)])
+	}
+	w.settled(4)
 }

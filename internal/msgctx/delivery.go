@@ -87,6 +87,8 @@ type Delivery struct {
 	// Again is how the message is delivered once more, where the backend keeps it in place of publishing a copy. It is
 	// set before the message is acked. Nil: the ack ends the message.
 	Again *Again
+	// Kept is the metadata of a message that was kept before, as its handler gets it.
+	Kept message.Metadata
 	// GivenUp states that the message was kept as Again.Blocked, and that an operator skips it.
 	GivenUp bool
 }

@@ -31,11 +31,11 @@ func New(config Config, work Queue) Topology {
 	config.TierArguments = tierKeys.declared(config.TierArguments)
 	config.DeadLetterArguments = deadLetterKeys.declared(config.DeadLetterArguments)
 	n := naming.Prefix(config.Prefix)
-	if config.WorkQueueMode == Protect {
-		work = protect(work, n)
-	}
 	if config.Partitions > 0 {
 		work = single(work)
+	}
+	if config.WorkQueueMode == Protect {
+		work = protect(work, n)
 	}
 	dead := naming.DeadQueue(work.Name)
 	t := Topology{

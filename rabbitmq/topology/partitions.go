@@ -59,6 +59,9 @@ func single(queue Queue) Queue {
 		arguments = amqp091.Table{}
 	}
 	arguments[queuearg.SingleActiveConsumer] = true
+	if _, set := arguments[queuearg.DeliveryLimit]; !set { // what is not moved goes back with every session
+		arguments[queuearg.DeliveryLimit] = unlimited
+	}
 	queue.Arguments = arguments
 	return queue
 }

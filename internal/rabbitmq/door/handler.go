@@ -64,7 +64,11 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 			maxPrefetch))
 	}
 	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
-	if least := min(o.Concurrency, maxPrefetch); o.Prefetch > 0 && (o.Prefetch < least || o.Prefetch > maxPrefetch) {
+	least := min(o.Concurrency, maxPrefetch)
+	if o.Order.Partitions > 0 { // it is that of a partition
+		least = 1
+	}
+	if o.Prefetch > 0 && (o.Prefetch < least || o.Prefetch > maxPrefetch) {
 		err = errors.Join(err, fmt.Errorf("Prefetch is %d: it must be between Concurrency, %d, and %d, or 0 (the "+
 			"default)", o.Prefetch, max(least, 1), maxPrefetch))
 	}
@@ -286,6 +290,9 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 	original, err := h.Unmarshal(of)
 	if err != nil {
 		return false
+	}
+	if delivery.Kept != nil { // its failures are not in the delivery
+		original.Metadata = delivery.Kept
 	}
 	original.SetContext(msgctx.NewContext(context.WithoutCancel(msg.Context()), delivery.Subscription))
 	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {

@@ -116,10 +116,7 @@ func (h *handlerSubscriber) Route(
 	if err != nil {
 		return "", "", publishing, err
 	}
-	partition, _, err := h.order().partitionOf(msg)
-	if err != nil {
-		return "", "", publishing, err
-	}
+	partition, _, _ := h.order().partitionOf(msg) // without a key where Key panics, which the log has
 	m := publisher.Message{Exchange: naming.OrderExchange(queue), RoutingKey: strconv.Itoa(partition), UUID: msg.UUID}
 	if m.Publishing, err = h.headers.Marshal(msg); err == nil {
 		var excess int

@@ -95,7 +95,7 @@ func (c Config) Validate() error {
 	if c.Concurrency < 0 || c.Concurrency > maxPrefetch {
 		fault("Concurrency: %d, must be between 1 and %d (0 for the default)", c.Concurrency, maxPrefetch)
 	}
-	if least := cmp.Or(c.Concurrency, defaultConcurrency); c.Prefetch != 0 &&
+	if least := cmp.Or(c.Concurrency, defaultConcurrency); c.Order == nil && c.Prefetch != 0 &&
 		(c.Prefetch < least || c.Prefetch > maxPrefetch) {
 		fault("Prefetch: %d, must be between Concurrency, %d, and %d (0 for the default)", c.Prefetch, least,
 			maxPrefetch)

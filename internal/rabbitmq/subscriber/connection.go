@@ -66,6 +66,11 @@ func (c *Connection) Close() error {
 func (c *Connection) mover(stop <-chan struct{}) (*wire.Connection, error) {
 	c.opening.Lock()
 	defer c.opening.Unlock()
+	select {
+	case <-stop: // else it would be opened after Close
+		return nil, ErrClosed
+	default:
+	}
 	if c.moving.Load() == nil {
 		link, err := wire.OpenLink(c.config, "watermill-retry mover", c.logger)
 		if err != nil {

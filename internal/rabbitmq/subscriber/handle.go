@@ -24,8 +24,9 @@ func (s *subscription) await(a *arrival) {
 	}()
 	s.settle(a)
 	s.inFlight.Add(-1)
-	if a.of != nil && a.of.Again != nil {
-		s.retain(a, a.of.Again)
+	if again := a.again; again != nil {
+		a.again = nil
+		s.retain(a, again)
 	} else {
 		s.handled(a)
 	}
@@ -88,13 +89,13 @@ func (s *subscription) settled(a *arrival) {
 
 func (s *subscription) acked(a *arrival) {
 	if a.of != nil && a.of.Again != nil {
+		a.again = a.of.Again
 		return
 	}
-	a.acked = true
 	if a.delivery.Redelivered {
 		s.nacks.forget(a)
 	}
-	if !a.session.ack(a.delivery.DeliveryTag) {
+	if a.acked = a.session.ack(a.delivery.DeliveryTag); !a.acked {
 		s.logger.Debug("A message was acked after its channel was closed: the broker delivers it again",
 			watermill.LogFields{"message_uuid": a.msg.UUID})
 	}

@@ -1,9 +1,12 @@
 package subscriber
 
 import (
+	"hash/maphash"
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
@@ -17,8 +20,9 @@ const keptFor = time.Hour
 // to this process goes on with its failures and its due time.
 type keeping struct {
 	msgctx.Again
-	at   *arrival // nil: it has gone back to its queue
-	left time.Time
+	at    *arrival // nil: it has gone back to its queue
+	left  time.Time
+	since time.Time // since when it is blocked; zero: it never was
 }
 
 // retain is called when a handler's message is acked for which the backend has set Again. The message stays unacknowledged
@@ -30,7 +34,10 @@ func (s *subscription) retain(a *arrival, again *msgctx.Again) {
 		r := s.receiver
 		kept := &keeping{Again: *again, at: a}
 		if a.id == 0 {
-			a.id = r.nacks.identify(a)
+			a.id = r.identify(a)
+		}
+		if before := r.kept[a.id]; before != nil && before == a.kept {
+			kept.since = before.since
 		}
 		r.kept[a.id], a.kept = kept, kept
 		if a.session.gone() {
@@ -41,26 +48,58 @@ func (s *subscription) retain(a *arrival, again *msgctx.Again) {
 	})
 }
 
+// identify returns the same number for each delivery of a message. Copies of it with one UUID, in other partitions or
+// with other keys, have others.
+func (r *receiver) identify(a *arrival) uint64 {
+	var h maphash.Hash
+	h.SetSeed(r.nacks.seed)
+	maphash.WriteComparable(&h, a.session.partition.number)
+	maphash.WriteComparable(&h, r.nacks.identify(a))
+	_, _ = h.WriteString(a.key)
+	_, _ = h.Write(a.delivery.Body)
+	return h.Sum64()
+}
+
+// carry gives a message the failure record with which it was kept.
+func (a *arrival) carry(metadata message.Metadata) {
+	for _, key := range retry.RecordKeys() {
+		if value, found := metadata[key]; found {
+			a.msg.Metadata.Set(key, value)
+		} else {
+			delete(a.msg.Metadata, key)
+		}
+	}
+	if a.of != nil {
+		a.of.Kept = maps.Clone(a.msg.Metadata)
+	}
+}
+
 // take makes an arrival go on where its earlier delivery to this process was.
 func (r *receiver) take(a *arrival) {
 	if !a.delivery.Redelivered || a.session.partition.number < 0 || a.err != nil {
 		return
 	}
-	id := r.nacks.identify(a)
+	id := r.identify(a)
 	kept := r.kept[id]
 	switch {
 	case kept == nil:
 	case kept.at == nil || kept.at.session != a.session:
 		kept.at, a.kept, a.id = a, kept, id
-		a.msg.Metadata = maps.Clone(kept.Metadata)
+		a.carry(kept.Metadata)
 	case kept.at.session == a.session &&
 		redelivery.Count(a.delivery.Headers) > redelivery.Count(kept.at.delivery.Headers):
 		a.session.leave(errDeposed)
 	}
 }
 
-// first is called when a message is the first one of its key. It is handed out, or held until it is due.
+// first is called when a message is the first one of its key. It is handed out, or held until it is due. One of the
+// intake is moved, and takes no place: while the broker confirms nothing, the handlers go on.
 func (r *receiver) first(a *arrival) {
+	if p := a.session.partition; p != nil && p.number < 0 && a.err == nil && !r.closed && !a.session.gone() {
+		r.backlog.Add(-1)
+		r.workers.Go(func() { r.move(a) })
+		return
+	}
 	if a.kept != nil && (a.kept.Blocked || time.Until(a.kept.Due) > 0) {
 		r.backlog.Add(-1)
 		r.hold(a)
@@ -116,15 +155,20 @@ func (r *receiver) again(a *arrival, skip bool) {
 	r.unhold(a)
 	metadata := a.kept.Metadata
 	a.kept.Blocked, a.kept.Due = false, time.Time{}
-	if r.unmarshal(a); a.err == nil { // the handler may have changed the message
-		a.msg.Metadata = maps.Clone(metadata)
-	}
-	r.prepare(a)
-	if skip && a.of != nil {
-		a.of.GivenUp = true
-	}
-	r.backlog.Add(1)
-	r.line.add(a)
+	a.err = errExited // unless Unmarshal returns
+	defer func() {
+		if a.err != nil {
+			a.msg = nil
+		}
+		r.prepare(a)
+		if a.err == nil {
+			a.carry(metadata)
+			a.of.GivenUp = skip
+		}
+		r.backlog.Add(1)
+		r.line.add(a)
+	}()
+	r.unmarshal(a) // the handler may have changed the message
 }
 
 // leave forgets where a message is whose session ends, and lets the next one of its key follow: it is of another
@@ -170,9 +214,12 @@ func (r *receiver) block(a *arrival, blocked bool) {
 	p := a.session.partition
 	list := slices.DeleteFunc(slices.Clone(*p.blocked.Load()), func(b blockedArrival) bool { return b.arrival == a })
 	if blocked {
+		if a.kept.since.IsZero() {
+			a.kept.since = time.Now()
+		}
 		record, _ := retry.ReadRecord(a.kept.Metadata)
 		list = append(list, blockedArrival{a, retry.BlockedMessage{
-			Key: a.userKey(), MessageUUID: a.msg.UUID, Since: time.Now(), DeadReason: record.DeadReason, Reason: record.Reason,
+			Key: a.userKey(), MessageUUID: a.msg.UUID, Since: a.kept.since, DeadReason: record.DeadReason, Reason: record.Reason,
 		}})
 	}
 	p.blocked.Store(&list)
@@ -203,7 +250,10 @@ func (p *partition) health() retry.PartitionHealth {
 func (c *Connection) Decide(queue, key string, skip bool) (count int) {
 	for _, s := range c.ordered(queue) {
 		done := make(chan int, 1)
-		if s.receiver.ask(func() { done <- s.receiver.decide(key, skip) }) {
+		if s.receiver.ask(func() {
+			defer close(done)
+			done <- s.receiver.decide(key, skip)
+		}) {
 			count += <-done
 		}
 	}
@@ -231,6 +281,7 @@ func (r *receiver) decide(key string, skip bool) (count int) {
 				delete(a.kept.Metadata, key)
 			}
 		}
+		a.kept.since = time.Time{}
 		r.again(a, skip)
 		count++
 	}

@@ -44,6 +44,7 @@ type partition struct {
 	queue   string
 	number  int // -1: the intake
 	session atomic.Pointer[session]
+	since   atomic.Int64  // since when it has a session, or none
 	changes chan struct{} // receives when run is to look at the limit
 
 	held    atomic.Int64 // messages that wait for their retry, or that are blocked
@@ -57,7 +58,8 @@ type ordered struct {
 	leaving     atomic.Bool // nothing of the session is handed out any more
 	rewinds     chan error  // has room for one: why the session is to end
 	values      context.Context
-	moving      sync.Mutex              // held while returns is read
+	moving      sync.Mutex              // guards unrouted, and is held while returns is read
+	unrouted    bool                    // no queue got a message that was moved
 	returns     chan amqp091.Return     // of the intake: messages that no queue got
 	leaveValues context.CancelCauseFunc // ends values
 	ages        ages
@@ -112,8 +114,7 @@ func (s *subscription) startOrdered() error {
 		first, err := p.first()
 		if err != nil {
 			s.stop()
-			ends.Wait()
-			s.receiver.quit()
+			s.shutDownOrdered(&ends)
 			s.finish(detach)
 			return err
 		}
@@ -196,7 +197,7 @@ func (p *partition) run(n *session) {
 		}
 		began := time.Now()
 		reason := p.keep(n)
-		p.retire(n, reason)
+		p.retire(n)
 		switch {
 		case reason == nil: // a pause, or the end
 		case isPlanned(reason):
@@ -279,7 +280,7 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 	}
 	go func() {
 		if r := <-opened; r.session != nil {
-			p.retire(r.session, nil)
+			p.retire(r.session)
 		}
 	}()
 	return nil, context.Cause(p.ctx)
@@ -298,7 +299,7 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 	tag := p.config.Consumer.tag(true)
 	var deliveries <-chan amqp091.Delivery
 	if p.number < 0 { // this process is a member
-		n.returns = channel.NotifyReturn(make(chan amqp091.Return, p.config.Concurrency))
+		n.returns = channel.NotifyReturn(make(chan amqp091.Return, p.config.Prefetch))
 		if err = channel.Confirm(false); err == nil {
 			_, err = channel.Consume(p.members, "", false, false, false, false, nil)
 		}
@@ -313,6 +314,7 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 	}
 	n.consumer.Store(&consumer{session: n, tag: tag, deliveries: deliveries})
 	p.session.Store(n)
+	p.since.Store(time.Now().UnixNano())
 	go n.watchClosed()
 	go n.settler.run()
 	go func() {
@@ -344,9 +346,10 @@ func (n *session) move(ctx context.Context, topic string, msg *message.Message) 
 	defer n.moving.Unlock()
 	for len(n.returns) > 0 {
 		<-n.returns
+		n.unrouted = true
 		n.leave(errReturned)
 	}
-	if n.leaving.Load() || !confirm.Acked() {
+	if n.unrouted || !confirm.Acked() {
 		return errReturned
 	}
 	return nil
@@ -393,17 +396,14 @@ func (p *partition) keep(n *session) error {
 	}
 }
 
-// retire ends a session. It waits for the calls that run: at a shutdown for CloseTimeout, and where a message waits until
-// shortly before the consumer timeout. Then their contexts end, and a second later the broker delivers their messages
-// again. Those wait for their keys until the calls have ended.
-func (p *partition) retire(n *session, reason error) {
+// retire ends a session. It waits for the calls that run: at a shutdown for CloseTimeout, else until shortly before the
+// consumer timeout, after which the broker may take back a part. Then their contexts end, and a second later the broker
+// delivers their messages again. Those wait for their keys until the calls have ended.
+func (p *partition) retire(n *session) {
 	n.leaving.Store(true)
 	p.giveBack(n)
 	empty := n.users.Close()
-	var late <-chan time.Time
-	if errors.Is(reason, errWaits) {
-		late = time.After(p.config.Order.ConsumerTimeout*9/10 - n.waited())
-	}
+	late := time.After(p.config.Order.ConsumerTimeout*9/10 - n.waited())
 	select {
 	case <-empty:
 	case <-n.settler.over:
@@ -420,7 +420,9 @@ func (p *partition) retire(n *session, reason error) {
 	n.settler.flush()
 	n.within(answerTimeout, n.close)
 	n.leaveValues(errLeft)
-	p.session.CompareAndSwap(n, nil)
+	if p.session.CompareAndSwap(n, nil) {
+		p.since.Store(time.Now().UnixNano())
+	}
 }
 
 // errLeft is the cause of the end of a message's context.

@@ -41,6 +41,7 @@ type arrival struct {
 	id    uint64           // of nackCounts; 0: not computed
 	kept  *keeping         // nil: it was not kept
 	timer *time.Timer      // while it is held until it is due
+	again *msgctx.Again
 	acked bool
 	count int // of those behind it, while it is held
 }
@@ -379,9 +380,6 @@ func (r *receiver) offer() bool {
 		case a.err != nil:
 			r.next()
 			r.workers.Go(func() { r.refuse(a) })
-		case a.session.partition != nil && a.session.partition.number < 0:
-			r.next()
-			r.workers.Go(func() { r.move(a) })
 		}
 	}
 	return r.offered != nil

@@ -335,6 +335,9 @@ func (s *subscription) health() retry.SubscriptionHealth {
 	for i, p := range s.partitions {
 		own := p.health()
 		h.Consuming = own.Consuming && (h.Consuming || i == 0)
+		if since := time.Unix(0, p.since.Load()); since.After(h.Since) {
+			h.Since = since
+		}
 		h.Partitions = append(h.Partitions, own)
 	}
 	if last := s.failed.Load(); last != nil {
