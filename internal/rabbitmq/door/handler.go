@@ -211,6 +211,13 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	messages, err := h.subscriber.Subscribe(msgctx.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()
+	} else if h.options.Order.Partitions > 0 {
+		to := "the partition of its key"
+		if h.core.app.ExchangeName(topic) != "" {
+			to = "the exchange of its topic, and then moved to the partition of its key"
+		}
+		h.logger.Info("The order of each key is kept", watermill.LogFields{"topic": topic, "queue": queue,
+			"partitions": h.options.Order.Partitions, "this_process_publishes_to": to})
 	}
 	return messages, h.explain(err)
 }
