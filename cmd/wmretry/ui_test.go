@@ -14,7 +14,7 @@ func TestUIForOtherMachines(t *testing.T) {
 	t.Parallel()
 	p := start(t, nil, "ui", "--listen", "0.0.0.0:0", "--allow-remote", "--host", "ops.example")
 	p.await(p.stdout, "Ctrl-C stops it")
-	assert.Contains(t, p.stderr.String(), "the page has no login")
+	p.await(p.stderr, "the page has no login")
 	port := regexp.MustCompile(`:(\d+)/\n`).FindStringSubmatch(p.stdout.String())
 	require.NotNil(t, port, p.stdout)
 	for host, want := range map[string]int{

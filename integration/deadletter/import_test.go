@@ -17,8 +17,8 @@ import (
 
 // TestImportBoundsBytesInFlight: while the broker does not answer, an import has about 32 MiB of bodies in flight, and
 // not 128 letters of any size.
+// The race detector makes it slow, so that it runs beside no other test of the package: the first line has 30 seconds.
 func TestImportBoundsBytesInFlight(t *testing.T) {
-	t.Parallel()
 	const lines, body = 100, 1 << 20
 	const most = 25 // of 1 MiB
 	proxy, uri := broker.Proxy(t)

@@ -16,7 +16,7 @@ import (
 // TestOneLookAtATime: a view and a redrive do not begin while another view has the letters of the queue, which they would not see.
 func TestOneLookAtATime(t *testing.T) {
 	t.Parallel()
-	s := setup(t, nil, func(c *page.Config) { c.Timeout = 10 * time.Millisecond })
+	s := setup(t, nil, func(c *page.Config) { c.Timeout = 250 * time.Millisecond })
 	looks, release := make(chan struct{}), make(chan struct{})
 	s.store.letters = func(yield func(*letters.Letter) bool) {
 		close(looks)

@@ -83,12 +83,15 @@ func (e *env) globalFlags(root *cobra.Command) {
 	}
 }
 
+// enableColours is the setting of a whole process.
+var enableColours = sync.OnceFunc(text.EnableColors)
+
 // prepare runs before each command, after the flags are parsed.
 func (e *env) prepare(*cobra.Command) error {
 	// https://no-color.org
 	e.colours = e.outTerminal && !e.json && os.Getenv("NO_COLOR") == "" &&
 		os.Getenv("TERM") != "dumb"
-	text.EnableColors() // paint decides
+	enableColours() // paint decides
 	return nil
 }
 
