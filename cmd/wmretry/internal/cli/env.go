@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"io"
 	"os"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jedib0t/go-pretty/v6/table"
