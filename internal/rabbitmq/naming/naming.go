@@ -119,6 +119,13 @@ func PartitionQueue(queue string, partition int) string {
 // counts only one consumer of a queue with a single active one.
 func MembersQueue(queue string) string { return OrderExchange(queue) + ".members" }
 
+// IsPartition reports whether a queue has the name of a partition, or of a MembersQueue.
+func IsPartition(queue string) bool {
+	of, last, found := strings.Cut(queue, orderSuffix+".")
+	_, err := strconv.Atoi(last)
+	return found && of != "" && (err == nil || last == "members")
+}
+
 // PartitionOf returns the partition of a key.
 func PartitionOf(key string, partitions int) int {
 	hash := fnv.New32a()

@@ -53,13 +53,16 @@ func ask(ctx context.Context, address string) App {
 	return app
 }
 
+// client follows no redirect: it would send the address, which can be a secret, to another host.
+var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
 func (a *App) read(ctx context.Context, address string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return err
 	}
 	sent := time.Now()
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return err
 	}
@@ -78,5 +81,12 @@ func (a *App) read(ctx context.Context, address string) error {
 	}
 	a.Health = &answer.Health
 	a.Health.Subscriptions = *answer.Subscriptions
+	for _, sub := range a.Health.Subscriptions {
+		for _, p := range sub.Partitions {
+			for i, b := range p.Blocked { // keys and texts of errors can be personal data
+				p.Blocked[i] = retry.BlockedMessage{Since: b.Since, DeadReason: b.DeadReason}
+			}
+		}
+	}
 	return nil
 }

@@ -158,6 +158,11 @@ func TestRules(t *testing.T) {
 		"app that is down":       {[]func(*Snapshot){func(s *Snapshot) { s.Apps[0] = App{URL: "http://shop", Error: "no answer"} }}, "health|http://shop|cannot be read: no answer|start the app"},
 		"no connection":          {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Connected, h.Links[0].LastError = false, "EOF" })}, "health|http://shop/health|publishing connection is not open since 0001-01-01T00:00:00Z: EOF|look at"},
 		"alarm":                  {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Blocked = true })}, "health|http://shop/health|an alarm of the broker blocks its publishing|connectionblocked"},
+		"blocked keys": {[]func(*Snapshot){app(func(h *retry.Health) {
+			h.Subscriptions[0].Partitions = []retry.PartitionHealth{{}, {Blocked: make([]retry.BlockedMessage, 2)}}
+		})}, "health|http://shop/health|2 keys of handler billing are blocked|wmretry order status orders"},
+		"partition without a process": {[]func(*Snapshot){hand("mails.order.3", management.Arguments{
+			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}, 2)}, ""},
 		"delayed exchange": {[]func(*Snapshot){func(s *Snapshot) {
 			s.Inventory.Exchanges["later"] = management.Exchange{Name: "later", Type: "x-delayed-message"}
 			s.Inventory.Bindings[management.Binding{Exchange: "later", Queue: "orders"}] = true

@@ -67,7 +67,8 @@ func poisonQueues(s *Snapshot) (all []Finding) {
 func (s *Snapshot) isOwn(q management.Details) bool {
 	to, _ := setting(q, "dead-letter-exchange").(string)
 	return naming.WorkQueueOf(q.Name) != q.Name || strings.HasSuffix(to, naming.Prefix("").ReturnExchange()) ||
-		setting(q, "dead-letter-routing-key") == naming.DeadKey(q.Name) || slices.Contains(s.own(), q.Name)
+		setting(q, "dead-letter-routing-key") == naming.DeadKey(q.Name) || naming.IsPartition(q.Name) ||
+		slices.Contains(s.own(), q.Name)
 }
 
 // home returns the queue to which messages of a queue go in the end, if handlers take them there.
