@@ -163,7 +163,11 @@ func (b *bench) takeover(uri string) (time.Duration, error) {
 	}
 	began := time.Now()
 	for _, name := range before {
-		if _, err := b.management.CloseConnection(name); err != nil {
+		answer, err := b.management.CloseConnection(name)
+		if err == nil {
+			err = answer.Body.Close()
+		}
+		if err != nil {
 			return 0, err
 		}
 	}

@@ -67,7 +67,7 @@ func Remove(client *rabbithole.Client, ours func(name string) bool) error {
 	queues, err := client.ListQueuesWithParameters(url.Values{"columns": {"vhost,name"}})
 	for _, queue := range queues {
 		if ours(queue.Name) {
-			_, _ = client.DeleteQueue(queue.Vhost, queue.Name)
+			ended(client.DeleteQueue(queue.Vhost, queue.Name))
 		}
 	}
 	if err != nil {
@@ -76,10 +76,17 @@ func Remove(client *rabbithole.Client, ours func(name string) bool) error {
 	exchanges, err := client.ListExchanges()
 	for _, exchange := range exchanges {
 		if ours(exchange.Name) {
-			_, _ = client.DeleteExchange(exchange.Vhost, exchange.Name)
+			ended(client.DeleteExchange(exchange.Vhost, exchange.Name))
 		}
 	}
 	return err
+}
+
+// ended closes an answer: that of an object that is gone has a body, whose connection stays open otherwise.
+func ended(answer *http.Response, err error) {
+	if err == nil {
+		_ = answer.Body.Close()
+	}
 }
 
 // Host makes a virtual host with a new name that begins with this one, and returns its address.

@@ -88,7 +88,10 @@ func closeMover(t testing.TB, user string) {
 		require.NoError(t, err)
 		for _, c := range connections {
 			if c.User == user && c.ClientProperties["connection_name"] == "watermill-retry mover" {
-				_, err := client.CloseConnection(c.Name)
+				answer, err := client.CloseConnection(c.Name)
+				if err == nil {
+					err = answer.Body.Close()
+				}
 				return err == nil
 			}
 		}
