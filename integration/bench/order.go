@@ -3,6 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,7 +14,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
@@ -66,7 +68,7 @@ func measureOrder(b *bench) error {
 	b.note("a partition whose process has lost its connection: %s ms until the next one calls the handler",
 		claims.Spread(takeovers, "%.0f"))
 	b.claim("order_takeover", claims.Median(takeovers))
-	return b.in("order", func(uri string) error { return b.pinned(uri, b.size(400_000, 500)) })
+	return b.in("order", func(uri string) error { return b.pinned(uri, b.size(200_000, 500)) })
 }
 
 func (s orderingSide) config(uri string) (config.Config, retry.Options) {
@@ -223,29 +225,46 @@ func (b *bench) pinned(uri string, messages int) error {
 	if err := errors.Join(rabbit.Resume(work+"0"), rabbit.Publisher().Publish(work, waits)); err != nil {
 		return err
 	}
-	before, err := b.freeDisk()
+	before, err := b.dataSize()
 	if err != nil {
-		return err
+		b.note("the disk that a message keeps which waits is not measured: %v", err)
+		return nil
 	}
 	if err := publishKeyed(rabbit, messages); err != nil {
 		return err
 	}
 	<-done
-	after, err := b.freeDisk()
+	after, err := b.dataSize()
 	if err != nil {
 		return err
 	}
-	b.note("while a message waits, %d others of its partition: %.0f MiB of the disk", messages, mebibytes(before-after))
+	b.note("while a message waits, %d others of its partition: %.0f MiB of the disk", messages, mebibytes(after-before))
 	return nil
 }
 
-// freeDisk is the free space at the node's data, when it has written what it has.
-func (b *bench) freeDisk() (int64, error) {
-	time.Sleep(2 * statisticsInterval)
-	var nodes []rabbithole.NodeInfo
-	nodes, err := b.management.ListNodes()
+// dataSize is the size of the broker's data, on the same machine.
+func (b *bench) dataSize() (size int64, err error) {
+	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", b.process))
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("the process of the broker: %w", err)
 	}
-	return int64(nodes[0].DiskFree), nil
+	base := ""
+	for variable := range strings.SplitSeq(string(environment), "\x00") {
+		if name, value, _ := strings.Cut(variable, "="); name == "RABBITMQ_MNESIA_BASE" || name == "RABBITMQ_MNESIA_DIR" {
+			base = value
+		}
+	}
+	if base == "" {
+		return 0, errors.New("the folder of the broker's data is not in its environment")
+	}
+	err = filepath.WalkDir(fmt.Sprintf("/proc/%d/root%s", b.process, base),
+		func(_ string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				if info, gone := entry.Info(); gone == nil {
+					size += info.Size()
+				}
+			}
+			return nil // a file may be gone
+		})
+	return size, err
 }
