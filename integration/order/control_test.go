@@ -227,7 +227,7 @@ func TestHostileCommands(t *testing.T) {
 	assert.Len(t, answer.Handlers, 1)
 	assert.Zero(t, testapp.Depth(t, o.queue))
 	assert.Zero(t, a.Health().Subscriptions[0].Deliveries)
-	_, problems := o.order(1, "status", "--prefix", "nobody-"+o.config.Prefix)
+	_, problems := o.order(1, "status", "--prefix", "other-"+o.config.Prefix)
 	assert.Contains(t, problems, "no process")
 }
 

@@ -19,6 +19,8 @@
 //	nack.go          the pause before a nacked message goes back to the queue
 //	settler.go       sends the acks and nacks that are ready, together
 //	partition.go     with an Order: one queue whose messages keep the order of their keys, in place of session and limit
+//	move.go          with an Order: moves a message of the work queue to its partition
+//	balance.go       with an Order: whether this process has more partitions than its share
 //	hold.go          with an Order: messages that wait for their retry where they are
 //
 // # Order

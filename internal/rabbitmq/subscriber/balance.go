@@ -1,0 +1,48 @@
+package subscriber
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// balancePeriod is the time from one look at the number of consumers to the next, and from one partition that is handed
+// over to the next.
+const balancePeriod = 5 * time.Second
+
+// hasTooMany reports whether this process consumes more partitions than its share, and it is time to hand one over. A
+// partition from which nothing has come may be another process's.
+func (p *partition) hasTooMany(n *session) bool {
+	if p.number < 0 || n.arrived.Load() == 0 {
+		return false
+	}
+	own := 0
+	for _, other := range p.partitions {
+		if session := other.session.Load(); other.number >= 0 && session != nil && session.arrived.Load() > 0 {
+			own++
+		}
+	}
+	if !p.balancing.TryLock() {
+		return false
+	}
+	defer p.balancing.Unlock()
+	if time.Since(p.balanced) < balancePeriod {
+		return false
+	}
+	var counted atomic.Int64
+	n.within(answerTimeout, func() {
+		channel, err := n.connection.OpenChannel()
+		if err != nil {
+			return
+		}
+		defer channel.Close()
+		if state, err := channel.QueueDeclarePassive(p.members, true, false, false, false, nil); err == nil {
+			counted.Store(int64(state.Consumers))
+		}
+	})
+	processes := int(counted.Load())
+	if processes < 2 || own <= (len(p.partitions)-1+processes-1)/processes {
+		return false
+	}
+	p.balanced = time.Now()
+	return true
+}
