@@ -310,10 +310,11 @@ func TestCopiesWithOneUUID(t *testing.T) {
 	w.config.Policy.Schedule = backoff.Schedule{1500 * time.Millisecond}
 	done := testapp.NewLedger()
 	a := w.start(retry.Options{Order: retry.Order{ConsumerTimeout: 2 * time.Second}}, func(msg *message.Message) error {
-		if testapp.Failures(msg) == 0 {
-			return errDown
+		record, failed := retry.ReadRecord(msg.Metadata)
+		if !failed {
+			return fmt.Errorf("failure of %s", msg.Payload)
 		}
-		done.Add(keyOf(msg) + " " + string(msg.Payload))
+		done.Add(keyOf(msg) + " " + record.Reason)
 		return nil
 	})
 	first := messages(1, 1, never)[0]
@@ -327,7 +328,7 @@ func TestCopiesWithOneUUID(t *testing.T) {
 	w.publish(a, all)
 	testapp.Eventually(t, func() bool { return done.Len() == len(all) }, "each is handled")
 	for n := range 12 {
-		assert.Equal(t, 1, done.Counts()[fmt.Sprintf("customer-%d %d", n, n)])
+		assert.Equal(t, 1, done.Counts()[fmt.Sprintf("customer-%d failure of %d", n, n)])
 	}
 	w.settled(4)
 }
