@@ -167,7 +167,13 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	s.Run()
 	s.Publish(s.Queue("orders"), testapp.IDs(20)...)
 	dead := s.Queue("orders") + ".dead"
-	testapp.Eventually(t, func() bool { return testapp.Depth(t, dead) == 20 }, "all are dead letters")
+	testapp.Eventually(t, func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(events) >= 3*20
+	}, "each failure is counted")
+	assert.Equal(t, 20, testapp.Depth(t, dead))
+	testapp.Eventually(t, func() bool { return s.Health().Subscriptions[0].InFlight == 0 }, "all are settled")
 	assert.Zero(t, testapp.Depth(t, s.Queue("orders")))
 
 	mu.Lock()

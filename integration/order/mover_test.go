@@ -39,6 +39,7 @@ func TestADeposedProcessMovesNothing(t *testing.T) {
 	}
 	options := retry.Options{Order: retry.Order{Partitions: 1}}
 	deposed := w.start(options, w.sink.handle)
+	mover := moverOf(t, user) // while it is alive: the broker lists a connection some seconds after its start
 	toxic(t, others, `{"name":"slow","type":"latency","stream":"downstream","attributes":{"latency":100}}`)
 	w.config = plain
 	w.start(options, w.sink.handle)
@@ -53,7 +54,7 @@ func TestADeposedProcessMovesNothing(t *testing.T) {
 	testapp.Eventually(t, func() bool { return w.sink.count() > 2 }, "some are moved")
 	toxic(t, moving, `{"name":"up","type":"timeout","stream":"upstream","attributes":{"timeout":0}}`)
 	toxic(t, moving, `{"name":"down","type":"timeout","stream":"downstream","attributes":{"timeout":0}}`)
-	closeMover(t, user)
+	closeConnection(t, mover)
 	testapp.Eventually(t, func() bool { return w.sink.count() == 100 }, "the other process moves them")
 	send(100, 105)
 	testapp.Eventually(t, func() bool { return deposed.Log.Count("Connection lost") > 0 }, "it has noticed")
@@ -79,22 +80,28 @@ func toxic(t testing.TB, proxy *toxiproxy.Proxy, text string) {
 	require.NoError(t, err)
 }
 
-// closeMover makes the broker close the connection of a user that moves messages.
-func closeMover(t testing.TB, user string) {
+// moverOf is the name of the connection over which a user moves messages.
+func moverOf(t testing.TB, user string) string {
 	t.Helper()
 	client := broker.Management(t)
+	var name string
 	testapp.Eventually(t, func() bool {
 		connections, err := client.ListConnections()
 		require.NoError(t, err)
 		for _, c := range connections {
 			if c.User == user && c.ClientProperties["connection_name"] == "watermill-retry mover" {
-				answer, err := client.CloseConnection(c.Name)
-				if err == nil {
-					err = answer.Body.Close()
-				}
-				return err == nil
+				name = c.Name
 			}
 		}
-		return false
-	}, "the connection is closed")
+		return name != ""
+	}, "the broker lists the connection")
+	return name
+}
+
+// closeConnection makes the broker close a connection, where it has not taken it for lost already.
+func closeConnection(t testing.TB, name string) {
+	t.Helper()
+	answer, err := broker.Management(t).CloseConnection(name)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
 }
