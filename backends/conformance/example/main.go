@@ -3,10 +3,12 @@
 //
 //	go run -C backends/conformance ./example -backend nats
 //
-// It starts a private server. The backends are those of package registry that have a demo.
+// The backends are those of package registry. It starts a private server. On RabbitMQ that is a virtual host of its own,
+// on the broker of AMQP_URL and AMQP_MANAGEMENT_URL.
 package main
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -15,6 +17,10 @@ import (
 	"os"
 
 	"github.com/ThreeDotsLabs/watermill"
+	amqpv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqpv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/nats-io/nats.go"
 	r "github.com/redis/go-redis/v9"
@@ -24,7 +30,10 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/natsretry"
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/backends/redisretry"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/example/orders"
+	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -35,9 +44,9 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	var choices []orders.Choice
-	for _, e := range registry.Demos() {
+	for _, e := range registry.All() {
 		choices = append(choices, orders.Choice{
-			Name: e.Demo.Name,
+			Name: e.Name,
 			Open: func(ctx context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend,
 				error) {
 				return open(ctx, e, opts, logger)
@@ -47,9 +56,18 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return orders.Main(args, stdout, stderr, choices...)
 }
 
-// connect connects the app to the server at a URL.
+// connect connects the app to the server at a URL. That is one line, but on gochannel: it has no address, so that the app
+// opens it, and a relay takes a function that returns a subscriber of it.
 func connect(backend, u string, p retry.Policy, l watermill.LoggerAdapter) (retry.Connection, error) {
 	switch backend {
+	case "gochannel":
+		c := gochannel.NewGoChannel(gochannel.Config{}, l)
+		subscriber := func(relay.SubscriberParams) (message.Subscriber, error) { return c, nil }
+		return relay.Connect(relay.Config{Publisher: c, Policy: p, NewSubscriber: subscriber}, l)
+	case "rabbitmq-v2":
+		return config.Connect(config.Config{AMQP: amqpv2.NewDurableQueueConfig(u), Policy: p}, l)
+	case "rabbitmq-v3":
+		return amqp3.Connect(amqp3.Config{AMQP: amqpv3.NewDurableQueueConfig(u), Policy: p}, l)
 	case "kafka":
 		return kafkaretry.Connect(kafkaretry.Config{Brokers: []string{u}, Group: app, Policy: p}, l)
 	case "nats":
@@ -75,19 +93,24 @@ func must[T any](client T, err error) T {
 func open(
 	ctx context.Context, e registry.Entry, opts orders.Options, logger watermill.LoggerAdapter,
 ) (*orders.Backend, error) {
-	server, err := e.Start(ctx)
+	server, err := e.Server(ctx)
 	if err != nil {
 		return nil, err
 	}
 	stop := func() error { server.Stop(); return nil }
-	retries, err := connect(e.Demo.Name, server.URL, retry.Policy{Schedule: opts.Schedule}, logger)
+	if e.AddressVariable != "" {
+		if server.URL, stop, err = virtualHost(ctx, server.URL); err != nil {
+			return nil, err
+		}
+	}
+	retries, err := connect(e.Name, server.URL, retry.Policy{Schedule: opts.Schedule}, logger)
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
 	dead := newDeadLetters()
 	retries.Observe(dead)
 	return &orders.Backend{
-		Name: e.Demo.Title, Topic: "orders", Retries: retries, DeadLetters: dead,
+		Name: cmp.Or(e.Demo.Title, e.Name), Topic: "orders", Retries: retries, DeadLetters: dead,
 		Closers: []func() error{retries.Close, stop},
 	}, nil
 }
