@@ -226,10 +226,9 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 		to.add(prefetch, sum, float64(s.Prefetch), handler)
 	}
 	to.add(inFlight, sum, float64(s.InFlight), handler)
-	for _, p := range s.Partitions {
-		of := labels{s.Name, s.Queue}
-		to.add(orderWaiting, largest, float64(p.Waiting+p.Behind), of)
-		to.add(orderBlocked, sum, float64(len(p.Blocked)), of)
+	if s.Blocked != nil {
+		to.add(orderWaiting, largest, float64(s.OrderWaiting), labels{s.Name, s.Queue})
+		to.add(orderBlocked, sum, float64(len(s.Blocked)), labels{s.Name, s.Queue})
 	}
 	c.totals.see(deliveries, float64(s.Deliveries), both)
 	c.totals.see(redeliveries, float64(s.Redeliveries), both)

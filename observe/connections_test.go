@@ -29,9 +29,7 @@ func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 		retry.SubscriptionHealth{
 			Name: handler, Topic: "returns", InFlight: 4, Calls: 3, Concurrency: 16, Prefetch: 20, Holding: 2, Paused: []string{"failing", "paused"},
 		},
-		retry.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true, Queue: "mails", Partitions: []retry.PartitionHealth{
-			{Waiting: 3, Behind: 4, Blocked: make([]retry.BlockedMessage, 2)}, {Waiting: 1, Behind: 5, Blocked: make([]retry.BlockedMessage, 1)},
-		}},
+		retry.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true, Queue: "mails", OrderWaiting: 7, Blocked: make([]string, 3)},
 		retry.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
 		retry.SubscriptionHealth{Name: "mail", Topic: "letters"},
 		retry.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},

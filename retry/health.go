@@ -64,10 +64,12 @@ type SubscriptionHealth struct {
 	// them.
 	Deliveries, Redeliveries, Reconnects uint64
 
-	// Partitions are those of a handler with Order.Partitions, the work queue first, whose messages are moved to the
-	// others. Consuming is then whether all of them are consumed; which process a partition is given to is the broker's
-	// decision.
-	Partitions []PartitionHealth `json:",omitzero"`
+	// OrderWaiting is of a handler with Order.Partitions: the messages that wait for their retry or are blocked, and
+	// those of their keys behind them, in the partition with most of them. When it is Prefetch, that partition stands.
+	OrderWaiting int `json:",omitzero"`
+	// Blocked are the keys of the messages that wait for an operator, because the handler has Order.Block: one for each
+	// message, "" where it has no key. Nil without Order.Partitions.
+	Blocked []string `json:",omitzero"`
 
 	// Paused is why the handler takes no new messages, or PausedLimit at most, sorted: "paused" (Connection.Pause),
 	// "failing" (too many messages fail) or "holding" (too many copies cannot be published). Nil: it takes messages
@@ -85,26 +87,6 @@ type SubscriptionHealth struct {
 	// LastError is why the subscription ended, or why it could not begin again, the last time. Empty: never.
 	LastError   string    `json:",omitzero"`
 	LastErrorAt time.Time `json:",omitzero"`
-}
-
-// PartitionHealth is the state of one queue of a handler with Order.Partitions.
-type PartitionHealth struct {
-	Queue     string
-	Consuming bool
-	Delivered uint64        // messages since it began to consume; 0: perhaps another process gets them
-	Waiting   int           // messages that wait for their retry, or are blocked
-	Behind    int           // messages of their keys. When both are Prefetch together, the partition stands
-	Oldest    time.Duration // since when the oldest message is here, in ns; 0: none is
-	Blocked   []BlockedMessage
-}
-
-// BlockedMessage is a message that keeps those of its key waiting, because the handler has Order.Block.
-type BlockedMessage struct {
-	Key         string
-	MessageUUID string
-	Since       time.Time // since when this process has it blocked
-	DeadReason  DeadReason
-	Reason      string // the text of its last error
 }
 
 // Ready returns nil if every link is connected and every subscription is consuming or paused. Otherwise the error names

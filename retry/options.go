@@ -58,7 +58,7 @@ func (o Options) Validate() error {
 	if o.Prefetch < 0 {
 		faults = append(faults, fmt.Errorf("Prefetch is %d: it must be 0 (the default) or more", o.Prefetch))
 	}
-	if err := o.Order.Validate(); err != nil {
+	if err := o.Order.validate(); err != nil {
 		faults = append(faults, err)
 	}
 	if o.CloseTimeout < 0 {

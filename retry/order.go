@@ -37,8 +37,8 @@ type Order struct {
 	ConsumerTimeout time.Duration
 }
 
-// Validate reports all faults, joined.
-func (o Order) Validate() error {
+// validate reports all faults, joined.
+func (o Order) validate() error {
 	var faults []error
 	if o.Key == nil && (o.Partitions != 0 || o.Block || o.ConsumerTimeout != 0) {
 		faults = append(faults, errors.New("Order.Key is nil: it must return the key of a message"))

@@ -17,7 +17,7 @@ func TestAnOrderIsValidated(t *testing.T) {
 	for _, valid := range []retry.Order{
 		{}, {Key: key}, {Key: key, Partitions: 256, Block: true, ConsumerTimeout: time.Second},
 	} {
-		assert.NoError(t, valid.Validate())
+		assert.NoError(t, retry.Options{Order: valid}.Validate())
 	}
 	err := retry.Options{Order: retry.Order{Block: true, ConsumerTimeout: time.Millisecond}}.Validate()
 	for _, fault := range []string{
@@ -26,7 +26,7 @@ func TestAnOrderIsValidated(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, fault)
 	}
-	err = retry.Order{Key: key, Partitions: 257, ConsumerTimeout: time.Millisecond}.Validate()
+	err = retry.Options{Order: retry.Order{Key: key, Partitions: 257, ConsumerTimeout: time.Millisecond}}.Validate()
 	require.ErrorContains(t, err, "Order.Partitions is 257: it must be between 0 (one process) and 256")
 	require.ErrorContains(t, err, "Order.ConsumerTimeout is 1ms: it must be at least 1s")
 }

@@ -22,7 +22,7 @@ func few(prefetch int) retry.Options {
 func (w *world) fetched(a *app, prefetch int) {
 	w.t.Helper()
 	testapp.Eventually(w.t, func() bool {
-		return a.Health().Subscriptions[0].Partitions[1].Delivered == uint64(prefetch)
+		return a.Health().Subscriptions[0].Deliveries == uint64(prefetch)
 	}, "%d are fetched", prefetch)
 }
 

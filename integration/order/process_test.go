@@ -3,6 +3,7 @@ package order_test
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -184,14 +187,25 @@ func TestThePartitionsAreShared(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.start(retry.Options{}, w.sink.slowly)
-	second := w.start(retry.Options{}, w.sink.slowly)
-	owned := func(a *app) (count int) {
-		for _, p := range a.Health().Subscriptions[0].Partitions[1:] {
-			if p.Delivered > 0 {
-				count++
+	w.start(retry.Options{}, w.sink.slowly)
+	connection := broker.Connect(t)
+	owned := func() (counts []int) { // of each process
+		channel, err := connection.Channel()
+		require.NoError(t, err)
+		defer channel.Close()
+		answers, err := command.Ask(t.Context(), channel, naming.Prefix(w.config.Prefix).OrderControl(),
+			command.Request{Queue: w.queue, Do: command.Status}, 2, soon)
+		require.NoError(t, err)
+		for _, a := range answers {
+			count := 0
+			for _, p := range a.Handlers[0].Partitions[1:] {
+				if p.Delivered > 0 {
+					count++
+				}
 			}
+			counts = append(counts, count)
 		}
-		return count
+		return counts
 	}
 	testapp.Eventually(t, func() bool {
 		for k := range 20 {
@@ -199,7 +213,7 @@ func TestThePartitionsAreShared(t *testing.T) {
 			msg.Metadata.Set("customer", fmt.Sprint("shared-", k))
 			w.publish(first, []*message.Message{msg})
 		}
-		return owned(first) == 2 && owned(second) == 2
+		return slices.Equal(owned(), []int{2, 2})
 	}, "each has two")
 }
 

@@ -136,6 +136,7 @@ var rules = []rule{
 			module + "/internal/panics",
 			watermill, amqp091, module + "/internal/msgctx", module + "/internal/gate", module + "/retry",
 			module + "/rabbitmq/publish", module + "/internal/rabbitmq/redelivery", module + "/internal/rabbitmq/wire", module + "/internal/users",
+			module + "/internal/rabbitmq/command",
 		},
 		never: []string{amqpPubSub, module + "/config", module + "/rabbitmq/topology"},
 		why:   "it consumes queues: what is declared for them is known above it",

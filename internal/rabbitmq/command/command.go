@@ -54,7 +54,26 @@ type Answer struct {
 // A Handler is one with Order.Partitions.
 type Handler struct {
 	Name       string
-	Partitions []retry.PartitionHealth
+	Partitions []Partition // the work queue first, whose messages are moved to the others
+}
+
+// A Partition is what a process does with a queue of a handler.
+type Partition struct {
+	Queue     string
+	Delivered uint64        // messages since it began to consume; 0: perhaps another process gets them
+	Waiting   int           // messages that wait for their retry, or are blocked
+	Behind    int           // messages of their keys. When both are Prefetch together, the partition stands
+	Oldest    time.Duration // since when the oldest message is here, in ns; 0: none is
+	Blocked   []Blocked
+}
+
+// Blocked is a message that keeps those of its key waiting, because the handler has Order.Block.
+type Blocked struct {
+	Key         string
+	MessageUUID string
+	Since       time.Time // since when this process has it blocked
+	DeadReason  retry.DeadReason
+	Reason      string // the text of its last error
 }
 
 // Parse reads a request.

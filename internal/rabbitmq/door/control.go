@@ -165,10 +165,8 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 	if !command.Replies(d.ReplyTo) {
 		return
 	}
-	for _, s := range c.consuming.Health().Subscriptions {
-		if err == nil && s.Queue == request.Queue && len(s.Partitions) > 0 {
-			a.Handlers = append(a.Handlers, command.Handler{Name: s.Name, Partitions: s.Partitions})
-		}
+	if err == nil {
+		a.Handlers = c.consuming.Ordered(request.Queue)
 	}
 	if err := c.reply(ctx, d, a.Marshal()); err != nil && ctx.Err() == nil {
 		c.logger.Error("Cannot answer a command of wmretry order", err, nil)

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -218,7 +219,7 @@ func (r *receiver) block(a *arrival, blocked bool) {
 			a.kept.since = time.Now()
 		}
 		record, _ := retry.ReadRecord(a.kept.Metadata)
-		list = append(list, blockedArrival{a, retry.BlockedMessage{
+		list = append(list, blockedArrival{a, command.Blocked{
 			Key: a.userKey(), MessageUUID: a.msg.UUID, Since: a.kept.since, DeadReason: record.DeadReason, Reason: record.Reason,
 		}})
 	}
@@ -227,21 +228,44 @@ func (r *receiver) block(a *arrival, blocked bool) {
 
 type blockedArrival struct {
 	arrival *arrival // for comparison only
-	retry.BlockedMessage
+	command.Blocked
 }
 
-// health has what the partition does.
-func (p *partition) health() retry.PartitionHealth {
-	n := p.session.Load()
-	h := retry.PartitionHealth{Queue: p.queue, Consuming: n != nil, Waiting: int(p.held.Load()),
-		Behind: int(p.behind.Load())}
-	if n != nil {
-		h.Delivered, h.Oldest = n.arrived.Load(), n.waited()
+// status has what the partition does.
+func (p *partition) status() command.Partition {
+	status := command.Partition{Queue: p.queue, Waiting: int(p.held.Load()), Behind: int(p.behind.Load())}
+	if n := p.session.Load(); n != nil {
+		status.Delivered, status.Oldest = n.arrived.Load(), n.waited()
 	}
 	for _, b := range *p.blocked.Load() {
-		h.Blocked = append(h.Blocked, b.BlockedMessage)
+		status.Blocked = append(status.Blocked, b.Blocked)
 	}
-	return h
+	return status
+}
+
+// addTo adds the partition to the health of its subscription.
+func (p *partition) addTo(h *retry.SubscriptionHealth) {
+	consuming := p.session.Load() != nil
+	h.Consuming = consuming && (h.Consuming || p.number < 0)
+	if since := time.Unix(0, p.since.Load()); since.After(h.Since) {
+		h.Since = since
+	}
+	h.OrderWaiting = max(h.OrderWaiting, int(p.held.Load()+p.behind.Load()))
+	for _, b := range *p.blocked.Load() {
+		h.Blocked = append(h.Blocked, b.Key)
+	}
+}
+
+// Ordered returns what the handlers with partitions do that consume a work queue.
+func (c *Connection) Ordered(queue string) (all []command.Handler) {
+	for _, s := range c.ordered(queue) {
+		h := command.Handler{Name: s.config.Name}
+		for _, p := range s.partitions {
+			h.Partitions = append(h.Partitions, p.status())
+		}
+		all = append(all, h)
+	}
+	return all
 }
 
 // Decide ends the block of the messages with a key, on all subscriptions of the connection that consume a work queue. It
@@ -264,7 +288,7 @@ func (c *Connection) ordered(queue string) (all []*subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.subscriptions {
-		if s.partitions != nil && (queue == "" || s.queue == queue) {
+		if s.partitions != nil && s.queue == queue {
 			all = append(all, s)
 		}
 	}

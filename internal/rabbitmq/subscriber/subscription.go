@@ -332,13 +332,11 @@ func (s *subscription) health() retry.SubscriptionHealth {
 	// While a limit changes there is no consumer for a moment.
 	bound, _ := s.limited()
 	h.Consuming = state.consumer != nil || state.session != nil && bound != 0
-	for i, p := range s.partitions {
-		own := p.health()
-		h.Consuming = own.Consuming && (h.Consuming || i == 0)
-		if since := time.Unix(0, p.since.Load()); since.After(h.Since) {
-			h.Since = since
-		}
-		h.Partitions = append(h.Partitions, own)
+	if s.partitions != nil {
+		h.Blocked = []string{}
+	}
+	for _, p := range s.partitions {
+		p.addTo(&h)
 	}
 	if last := s.failed.Load(); last != nil {
 		h.LastErrorAt, h.LastError = last.at, last.err.Error()

@@ -18,7 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func newOrderCommand(e *env) *cobra.Command {
@@ -183,7 +182,7 @@ func processOf(a command.Answer) string { return fmt.Sprintf("%s/%d", a.Host, a.
 
 // An ownedPartition is what a process does with a partition.
 type ownedPartition struct {
-	retry.PartitionHealth
+	command.Partition
 	owner string
 }
 
@@ -213,7 +212,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 	for _, queue := range queues {
 		owned := slices.DeleteFunc(slices.Clone(byQueue[queue]), ownedPartition.isIdle)
 		if len(owned) == 0 {
-			owned = []ownedPartition{{retry.PartitionHealth{Queue: queue}, "-"}}
+			owned = []ownedPartition{{command.Partition{Queue: queue}, "-"}}
 		}
 		for _, p := range owned {
 			row := []any{safe(queue), safe(p.owner), thousands(int(p.Delivered)), thousands(p.Waiting),
@@ -224,7 +223,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 				}
 			}
 			partitions.AppendRow(row)
-			slices.SortFunc(p.Blocked, func(a, b retry.BlockedMessage) int { return a.Since.Compare(b.Since) })
+			slices.SortFunc(p.Blocked, func(a, b command.Blocked) int { return a.Since.Compare(b.Since) })
 			for _, b := range p.Blocked {
 				some = true
 				why := string(b.DeadReason) + ": " + b.Reason

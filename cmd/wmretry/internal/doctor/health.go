@@ -82,11 +82,7 @@ func (a *App) read(ctx context.Context, address string) error {
 	a.Health = &answer.Health
 	a.Health.Subscriptions = *answer.Subscriptions
 	for _, sub := range a.Health.Subscriptions {
-		for _, p := range sub.Partitions {
-			for i, b := range p.Blocked { // keys and texts of errors can be personal data
-				p.Blocked[i] = retry.BlockedMessage{Since: b.Since, DeadReason: b.DeadReason}
-			}
-		}
+		clear(sub.Blocked) // keys can be personal data
 	}
 	return nil
 }

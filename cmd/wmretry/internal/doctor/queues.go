@@ -165,11 +165,7 @@ func health(s *Snapshot) (all []Finding) {
 			if !unconsumed[sub.Queue] && (len(sub.Paused) > 0 || !sub.Consuming) {
 				add(idle(sub, app.URL))
 			}
-			blocked := 0
-			for _, p := range sub.Partitions {
-				blocked += len(p.Blocked)
-			}
-			if blocked > 0 {
+			if blocked := len(sub.Blocked); blocked > 0 {
 				add(fmt.Sprintf("%d keys of handler %s are blocked", blocked, sub.Name),
 					s.command("order", "status", sub.Queue)+" names them: docs/operations.md#orderblocked")
 			}

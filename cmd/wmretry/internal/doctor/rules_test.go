@@ -159,7 +159,7 @@ func TestRules(t *testing.T) {
 		"no connection":          {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Connected, h.Links[0].LastError = false, "EOF" })}, "health|http://shop/health|publishing connection is not open since 0001-01-01T00:00:00Z: EOF|look at"},
 		"alarm":                  {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Blocked = true })}, "health|http://shop/health|an alarm of the broker blocks its publishing|connectionblocked"},
 		"blocked keys": {[]func(*Snapshot){app(func(h *retry.Health) {
-			h.Subscriptions[0].Partitions = []retry.PartitionHealth{{}, {Blocked: make([]retry.BlockedMessage, 2)}}
+			h.Subscriptions[0].Blocked = make([]string, 2)
 		})}, "health|http://shop/health|2 keys of handler billing are blocked|wmretry order status orders"},
 		"partition without a process": {[]func(*Snapshot){hand("mails.order.3", management.Arguments{
 			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}, 2)}, ""},
