@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -120,12 +121,19 @@ func exists(ctx context.Context, db *sql.DB, quoted string) (exists bool, err er
 	return exists, err
 }
 
-// exist reports whether the tables and functions can be seen.
-func (t table) exist(ctx context.Context, db *sql.DB) (tables, functions bool, err error) {
-	err = db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL AND to_regclass($2::text) IS NOT NULL,
-			to_regprocedure($3::text) IS NOT NULL AND to_regprocedure($4::text) IS NOT NULL`,
-		t.name, t.handlers(), t.take(), t.ack()).Scan(&tables, &functions)
-	return tables, functions, err
+// missing returns the tables and functions that cannot be seen.
+func (t table) missing(ctx context.Context, db *sql.DB) (missing []string, err error) {
+	objects := [...]string{t.name, t.handlers(), t.take(), t.ack()}
+	var found [len(objects)]bool
+	err = db.QueryRowContext(ctx, `SELECT to_regclass($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL,
+			to_regprocedure($3::text) IS NOT NULL, to_regprocedure($4::text) IS NOT NULL`,
+		objects[0], objects[1], objects[2], objects[3]).Scan(&found[0], &found[1], &found[2], &found[3])
+	for i, object := range objects {
+		if !found[i] {
+			missing = append(missing, object)
+		}
+	}
+	return missing, err
 }
 
 // make makes the tables and functions where one of them does not exist, and checks that the tables fit. The lock is for
@@ -133,20 +141,20 @@ func (t table) exist(ctx context.Context, db *sql.DB) (tables, functions bool, e
 func (t table) make(ctx context.Context, db *sql.DB) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	tables, functions, err := t.exist(ctx, db)
+	missing, err := t.missing(ctx, db)
 	if err != nil {
 		return fmt.Errorf("cannot look for the table %s: %w", t.name, err)
 	}
-	if tables {
+	if !slices.Contains(missing, t.name) && !slices.Contains(missing, t.handlers()) {
 		if err := t.check(ctx, db); err != nil {
 			return err
 		}
 	}
-	if !tables || !functions {
+	if len(missing) > 0 {
 		statements := strings.Split(fmt.Sprintf(schema, t.name, t.start, t.local), "\n\n")
 		if err := createLocked(ctx, db, statements...); err != nil {
-			return fmt.Errorf("cannot create the table %s and its functions: execute postgresretry.Schema as a user who "+
-				"may: %w", t.name, err)
+			return fmt.Errorf("cannot create what is missing, %s: execute postgresretry.Schema as a user who may: %w",
+				strings.Join(missing, ", "), err)
 		}
 	}
 	return t.check(ctx, db)
