@@ -597,9 +597,11 @@ func TestNATSLockSurvivesALostAnswer(t *testing.T) {
 	t.Parallel()
 	n, store := deadOnNATS(t, 40)
 	topic := "retry.dead.billing.orders"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := store.Redrive(t.Context(), topic, letters.Redrive{Rate: 10})
+		_, err := store.Redrive(ctx, topic, letters.Redrive{Rate: 1})
 		ended <- err
 	}()
 	js := n.jetStream()
@@ -623,7 +625,8 @@ func TestNATSLockSurvivesALostAnswer(t *testing.T) {
 		require.ErrorIs(t, err, letters.ErrBusy)
 		time.Sleep(300 * time.Millisecond)
 	}
-	require.NoError(t, <-ended)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled, "it had the lock until then")
 	require.NoError(t, store.Close())
 }
 
