@@ -185,10 +185,19 @@ func TestExemplarsHaveTheTraceID(t *testing.T) {
 	}
 }
 
-// TestNoTextOfAMessageIsALabel: neither errors nor ids nor forged failure records make new series.
+// TestNoTextOfAMessageIsALabel: neither errors nor ids nor payloads nor forged failure records make new series. The password
+// of an address, which an error of a connection could have, is in none.
 func TestNoTextOfAMessageIsALabel(t *testing.T) {
 	t.Parallel()
 	a := newApp(t, rules)
+	a.health = func() retry.Health {
+		text := "failure of amqp://billing:password@rabbit/"
+		return retry.Health{
+			Links: []retry.LinkHealth{{Name: "consuming", LastError: text}},
+			Subscriptions: []retry.SubscriptionHealth{{Name: handler, Topic: topic, Queue: topic, LastError: text,
+				Blocked: []string{text}}},
+		}
+	}
 	registry := register(t, observe.Config{}, a)
 	ctx := from(topic, handler)
 	attempt := func(i int) {
@@ -206,7 +215,7 @@ func TestNoTextOfAMessageIsALabel(t *testing.T) {
 		retry.Record{Failures: 1, Topic: topic, DeadReason: retry.DeadReason(text), Remaining: time.Minute}.Write(parked.Metadata)
 		msg := []*message.Message{newMessage(ctx), forged, elsewhere, parked}[i%4]
 		for _, err := range []error{nil, errors.New(text), backoff.Permanent(errors.New(text)), fmt.Errorf("%s: %w", text, errGone)} {
-			again := newMessage(ctx)
+			again := message.NewMessageWithContext(ctx, text, message.Payload(text))
 			again.Metadata = msg.Metadata
 			a.handle(again, func() error { return err })
 		}
