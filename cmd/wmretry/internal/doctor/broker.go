@@ -1,13 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -35,21 +35,18 @@ func supportOf(version string, at time.Time) (has bool, text string) {
 	return false, "community support has ended"
 }
 
-func support(s *Snapshot) []Finding {
-	has, text := supportOf(s.About.Version, s.At)
-	if has {
-		return nil
+func support(s *Snapshot, found sink) {
+	if has, text := supportOf(s.About.Version, s.At); !has {
+		found("RabbitMQ "+s.About.Version, text, "docs/support.md has the versions with support, and until when")
 	}
-	return []Finding{{Subject: "RabbitMQ " + s.About.Version, What: text, Do: []string{
-		"docs/support.md has the versions with support, and until when"}}}
 }
 
 // stranger is the name of no queue. A pattern that permits it permits all.
 const stranger = "no queue of this name, 9c1f07e2"
 
-func permissions(s *Snapshot) (all []Finding) {
+func permissions(s *Snapshot, found sink) {
 	if s.About.Permissions == nil {
-		return nil
+		return
 	}
 	p := *s.About.Permissions
 	may := func(pattern, name string) bool {
@@ -60,12 +57,12 @@ func permissions(s *Snapshot) (all []Finding) {
 		return err != nil && name != stranger || err == nil && compiled.MatchString(name)
 	}
 	add := func(what string, wanted []drift.Wanted) {
-		f := Finding{Subject: s.About.User, What: what, Do: []string{"docs/operations.md#permissions"}}
+		do := []string{"docs/operations.md#permissions"}
 		for _, w := range wanted[:min(len(wanted), 1)] {
-			f.Do = append(f.Do, s.command("topology", "export", "--queue", w.Queue.Name, "--schedule",
+			do = append(do, s.command("topology", "export", "--queue", w.Queue.Name, "--schedule",
 				strings.Trim(fmt.Sprint(w.Topology.Tiers), "[]"), "--permissions"))
 		}
-		all = append(all, f)
+		found(s.About.User, what, do...)
 	}
 	wanted := s.wanted()
 	if may(p.Configure, stranger) || may(p.Write, stranger) || may(p.Read, stranger) {
@@ -103,61 +100,49 @@ func permissions(s *Snapshot) (all []Finding) {
 				strings.Join(lacks[:min(n, 3)], ", "), n), []drift.Wanted{w})
 		}
 	}
-	return all
 }
 
 // mostApart is more seconds than the clocks of synchronised hosts differ, and than a slow answer adds.
 const mostApart = 5
 
-func clocks(s *Snapshot) (all []Finding) {
-	add := func(subject string, ahead *management.Ahead) {
-		if ahead != nil && max(*ahead, -*ahead) > mostApart {
-			all = append(all, Finding{Subject: subject,
-				What: fmt.Sprintf("its clock is %+d s from that of this host", *ahead),
-				Do: []string{"synchronise both. Delays are kept by the broker's clock; MaxAge, the times in failure " +
-					"records and the lateness in metrics are by those of the apps"}})
+func clocks(s *Snapshot, found sink) {
+	broker := App{URL: "the management API", Ahead: s.About.Ahead}
+	for _, app := range append([]App{broker}, s.Apps...) {
+		if ahead := app.Ahead; ahead != nil && max(*ahead, -*ahead) > mostApart {
+			found(app.URL, fmt.Sprintf("its clock is %+d s from that of this host", *ahead),
+				"synchronise both. Delays are kept by the broker's clock; MaxAge, the times in failure records and the "+
+					"lateness in metrics are by those of the apps")
 		}
 	}
-	add("the management API", s.About.Ahead)
-	for _, app := range s.Apps {
-		add(app.URL, app.Ahead)
-	}
-	return all
 }
 
-func unprotected(s *Snapshot) (all []Finding) {
+func unprotected(s *Snapshot, found sink) {
 	for _, d := range s.Drift {
 		if d.Argument == "x-dead-letter-exchange" && d.Have == "none" && s.Inventory.Queues[d.Name].Type == "quorum" {
-			all = append(all, Finding{Subject: d.Name,
-				What: "a quorum queue without a dead-letter exchange: " + d.Reason,
-				Do:   []string{d.Advice, "docs/adopting.md#adopting-a-queue-that-exists"}})
+			found(d.Name, "a quorum queue without a dead-letter exchange: "+d.Reason,
+				d.Advice, "docs/adopting.md#adopting-a-queue-that-exists")
 		}
 	}
-	return all
 }
 
 // policies finds policies that overrule arguments. drift only notes those that a deployment can want.
-func policies(s *Snapshot) (all []Finding) {
+func policies(s *Snapshot, found sink) {
 	for _, d := range s.Drift {
 		key := strings.TrimPrefix(d.Argument, "x-")
 		set := s.Inventory.Queues[d.Name].Effective[key] != nil && key == d.Argument
 		retention := fmt.Sprintf("by the policy %q", "dead letters of "+strings.TrimSuffix(d.Name, ".dead"))
 		if set && !strings.HasSuffix(d.Have, retention) { // docs/scale.md#retention names it so
-			advice := d.Advice
-			if advice == "" {
-				advice = "where this is not wanted, make the pattern of the policy leave out this queue"
-			}
-			all = append(all, Finding{Subject: d.Name, What: d.Argument + " is " + d.Have + ": " + d.Reason,
-				Do: []string{advice, "rabbitmqctl list_policies -p " + shell.Word(s.Vhost)}})
+			found(d.Name, d.Argument+" is "+d.Have+": "+d.Reason,
+				cmp.Or(d.Advice, "where this is not wanted, make the pattern of the policy leave out this queue"),
+				"rabbitmqctl list_policies -p "+shell.Word(s.Vhost))
 		}
 	}
-	return all
 }
 
 // farLimit is a delivery limit that looks do not reach. Queues of the library have a million.
 const farLimit = 100_000
 
-func limits(s *Snapshot) (all []Finding) {
+func limits(s *Snapshot, found sink) {
 	old := strings.HasPrefix(s.About.Version, "3.")
 	for _, name := range s.letters() {
 		q := s.Inventory.Queues[name]
@@ -168,11 +153,9 @@ func limits(s *Snapshot) (all []Finding) {
 		if q.Type != "quorum" || !set && old || limit < 0 && !old || limit >= farLimit {
 			continue
 		}
-		all = append(all, Finding{Subject: name,
-			What: fmt.Sprintf("its delivery limit is %d: the broker drops a letter that is looked at so often", limit),
-			Do: []string{"export and discard its letters, delete the queue, start the app, import them: " +
+		found(name, fmt.Sprintf("its delivery limit is %d: the broker drops a letter that is looked at so often", limit),
+			"export and discard its letters, delete the queue, start the app, import them: "+
 				"docs/limits.md#looking-at-dead-letters",
-				s.command("dead", "discard", strings.TrimSuffix(name, ".dead"), "--export", "letters.jsonl")}})
+			s.command("dead", "discard", strings.TrimSuffix(name, ".dead"), "--export", "letters.jsonl"))
 	}
-	return all
 }

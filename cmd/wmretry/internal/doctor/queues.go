@@ -13,57 +13,49 @@ import (
 )
 
 // missing finds objects that are not there, and what has lost its way by that.
-func missing(s *Snapshot) (all []Finding) {
+func missing(s *Snapshot, found sink) {
 	for _, w := range s.works() {
 		if w.Missing {
-			all = append(all, Finding{Subject: w.Name,
-				What: "the work queue does not exist, and what waits for it becomes an orphan",
-				Do: []string{"start the app, which declares it. One that is removed for good: " +
-					"docs/adopting.md#what-is-left-on-the-broker"}})
+			found(w.Name, "the work queue does not exist, and what waits for it becomes an orphan",
+				"start the app, which declares it. One that is removed for good: "+
+					"docs/adopting.md#what-is-left-on-the-broker")
 		}
 	}
 	if orphans := s.Status.Orphans; orphans.Messages > 0 {
-		all = append(all, Finding{Subject: orphans.Queue,
-			What: messages(orphans.Messages) + " came back to a work queue that was gone",
-			Do:   []string{s.command("dead", "redrive", orphans.Queue), "docs/operations.md#orphansabovezero"}})
+		found(orphans.Queue, messages(orphans.Messages)+" came back to a work queue that was gone",
+			s.command("dead", "redrive", orphans.Queue), "docs/operations.md#orphansabovezero")
 	}
 	for _, d := range s.Drift {
 		if d.Kind == drift.Create {
-			all = append(all, Finding{Subject: d.Object + " " + d.Name, What: "is missing",
-				Do: []string{"start the app, which declares it. One that runs does so within 30 s, or later: " +
-					"docs/operations.md#lost-bindings"}})
+			found(d.Object+" "+d.Name, "is missing", "start the app, which declares it. One that runs does so within "+
+				"30 s, or later: docs/operations.md#lost-bindings")
 		}
 	}
-	return all
 }
 
-func tiers(s *Snapshot) (all []Finding) {
+func tiers(s *Snapshot, found sink) {
 	for _, w := range s.works() {
 		for _, t := range w.Tiers {
 			if t.Retired {
-				all = append(all, Finding{Subject: t.Queue,
-					What: "a binding is missing: no message gets to this tier, or back from it by its own key; it has " +
-						messages(t.Messages),
-					Do: []string{"where a schedule has " + backoff.Tier(t.Delay).String() + ", start the app: it binds " +
-						"it. Otherwise remove the tier", s.command("tiers", "prune", "--dry-run")}})
+				found(t.Queue, "a binding is missing: no message gets to this tier, or back from it by its own key; it has "+
+					messages(t.Messages),
+					"where a schedule has "+backoff.Tier(t.Delay).String()+", start the app: it binds it. Otherwise remove "+
+						"the tier", s.command("tiers", "prune", "--dry-run"))
 			}
 		}
 	}
-	return all
 }
 
 // forwardedAtOnce is how many messages a queue without a fault can have that are due.
 const forwardedAtOnce = 32
 
-func overdue(s *Snapshot) (all []Finding) {
+func overdue(s *Snapshot, found sink) {
 	seen := map[string]bool{}
 	add := func(queue string, due int, look string) {
 		if !seen[queue] {
 			seen[queue] = true
-			all = append(all, Finding{Subject: queue,
-				What: messages(due) + " due, and the broker cannot forward them: a work queue is full or away, or " +
-					"nothing is bound to its return exchange",
-				Do: []string{look, "docs/scale.md#overdue-tiers"}})
+			found(queue, messages(due)+" due, and the broker cannot forward them: a work queue is full or away, or "+
+				"nothing is bound to its return exchange", look, "docs/scale.md#overdue-tiers")
 		}
 	}
 	for _, app := range s.Apps {
@@ -84,18 +76,15 @@ func overdue(s *Snapshot) (all []Finding) {
 			}
 		}
 	}
-	return all
 }
 
-func consumers(s *Snapshot) (all []Finding) {
+func consumers(s *Snapshot, found sink) {
 	for _, w := range s.works() {
 		if !w.Missing && w.Consumers == 0 {
 			why, do := s.away(w.Name)
-			all = append(all, Finding{Subject: w.Name, What: "no consumer, and " + messages(w.Messages) + ": " + why,
-				Do: []string{do}})
+			found(w.Name, "no consumer, and "+messages(w.Messages)+": "+why, do)
 		}
 	}
-	return all
 }
 
 // away returns why a work queue has no consumer.
@@ -139,15 +128,13 @@ func idle(sub retry.SubscriptionHealth, address string) (why, do string) {
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // health finds what is wrong with apps, besides what consumers has.
-func health(s *Snapshot) (all []Finding) {
+func health(s *Snapshot, found sink) {
 	unconsumed := map[string]bool{}
 	for _, w := range s.works() {
 		unconsumed[w.Name] = w.Consumers == 0
 	}
 	for _, app := range s.Apps {
-		add := func(what, do string) {
-			all = append(all, Finding{Subject: app.URL, What: what, Do: []string{do}})
-		}
+		add := func(what, do string) { found(app.URL, what, do) }
 		if app.Health == nil {
 			add("its health cannot be read: "+app.Error, "start the app, or correct the address")
 			continue
@@ -171,5 +158,4 @@ func health(s *Snapshot) (all []Finding) {
 			}
 		}
 	}
-	return all
 }

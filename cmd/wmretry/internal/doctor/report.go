@@ -32,10 +32,13 @@ type Report struct {
 	Unseen   []string  `json:"unseen"`  // what was not looked at
 }
 
+// sink takes a finding of a rule.
+type sink func(subject, what string, do ...string)
+
 // rule is one kind of findings.
 type rule struct {
 	name string
-	find func(*Snapshot) []Finding
+	find func(s *Snapshot, found sink)
 }
 
 var rules = []rule{
@@ -69,15 +72,16 @@ func Examine(s Snapshot, ignored ...string) Report {
 func find(s *Snapshot, rules []rule, ignored []string) []Finding {
 	all := []Finding{}
 	for _, r := range rules {
-		if !slices.Contains(ignored, r.name) {
-			for _, f := range r.find(s) {
-				f.Rule = r.name
-				same := func(other Finding) bool { return reflect.DeepEqual(f, other) } // of a group's tier
-				if !slices.ContainsFunc(all, same) {
-					all = append(all, f)
-				}
-			}
+		if slices.Contains(ignored, r.name) {
+			continue
 		}
+		r.find(s, func(subject, what string, do ...string) {
+			f := Finding{r.name, subject, what, do}
+			same := func(other Finding) bool { return reflect.DeepEqual(f, other) } // of a group's tier
+			if !slices.ContainsFunc(all, same) {
+				all = append(all, f)
+			}
+		})
 	}
 	return all
 }

@@ -223,7 +223,7 @@ func TestLimitsBefore40(t *testing.T) {
 			q.Arguments = management.Arguments{"x-delivery-limit": limit}
 		}
 		s.Inventory.Queues["orders.dead"] = q
-		assert.Len(t, limits(&s), want, limit)
+		assert.Len(t, find(&s, []rule{{"limit", limits}}, nil), want, limit)
 	}
 }
 

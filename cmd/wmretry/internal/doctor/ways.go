@@ -15,22 +15,21 @@ var waysIn = []rule{
 	{"delayed-exchange", delayedExchanges}, {"ttl-queue", ttlQueues}, {"poison-queue", poisonQueues},
 }
 
-func delayedExchanges(s *Snapshot) (all []Finding) {
+func delayedExchanges(s *Snapshot, found sink) {
 	for _, name := range slices.Sorted(maps.Keys(s.Inventory.Exchanges)) {
 		if s.Inventory.Exchanges[name].Type == "x-delayed-message" {
 			to := strings.Join(s.boundTo(name, ""), ", ")
-			all = append(all, Finding{Subject: name, What: "an exchange of the delayed-message plugin, to: " + to,
-				Do: []string{"docs/adopting.md#from-the-delayed-message-exchange",
-					"deploy Connect to every instance of the app on " + to + ". The exchange stays bound",
-					"then publishers send to " + to + ", with the header _watermill_delayed_for in place of x-delay"}})
+			found(name, "an exchange of the delayed-message plugin, to: "+to,
+				"docs/adopting.md#from-the-delayed-message-exchange",
+				"deploy Connect to every instance of the app on "+to+". The exchange stays bound",
+				"then publishers send to "+to+", with the header _watermill_delayed_for in place of x-delay")
 		}
 	}
-	return all
 }
 
 // ttlQueues finds queues of other programs that messages leave for a work queue: they have a TTL, or messages that no
 // handler takes and that can have one.
-func ttlQueues(s *Snapshot) (all []Finding) {
+func ttlQueues(s *Snapshot, found sink) {
 	for _, name := range slices.Sorted(maps.Keys(s.Inventory.Queues)) {
 		q := s.Inventory.Queues[name]
 		what := "its messages wait for its TTL"
@@ -41,26 +40,22 @@ func ttlQueues(s *Snapshot) (all []Finding) {
 		if home == "" || q.Consumers > 0 || s.isOwn(q) || q.Messages == 0 && setting(q, "message-ttl") == nil {
 			continue
 		}
-		all = append(all, Finding{Subject: name, What: what + ", and go to " + home, Do: []string{
-			"docs/adopting.md#from-queues-with-a-ttl",
-			"deploy Connect to every instance of the app on " + home + ", one after the other",
-			"then wait until this shows 0 messages of " + name + " for ten seconds",
-			"rabbitmqctl list_queues -p " + shell.Word(s.Vhost) + " name messages",
-		}})
+		found(name, what+", and go to "+home, "docs/adopting.md#from-queues-with-a-ttl",
+			"deploy Connect to every instance of the app on "+home+", one after the other",
+			"then wait until this shows 0 messages of "+name+" for ten seconds",
+			"rabbitmqctl list_queues -p "+shell.Word(s.Vhost)+" name messages")
 	}
-	return all
 }
 
-func poisonQueues(s *Snapshot) (all []Finding) {
+func poisonQueues(s *Snapshot, found sink) {
 	for _, name := range slices.Sorted(maps.Keys(s.Inventory.Queues)) {
 		q := s.Inventory.Queues[name]
 		if strings.Contains(strings.ToLower(name), "poison") && q.Durable && !s.isOwn(q) {
-			all = append(all, Finding{Subject: name, What: "by its name a poison queue, with " + messages(q.Messages),
-				Do: []string{"docs/adopting.md#from-watermills-retry-and-poisonqueue; after step 2 there:",
-					s.command("dead", "list", "--as-is", name), s.command("dead", "redrive", "--as-is", name)}})
+			found(name, "by its name a poison queue, with "+messages(q.Messages),
+				"docs/adopting.md#from-watermills-retry-and-poisonqueue; after step 2 there:",
+				s.command("dead", "list", "--as-is", name), s.command("dead", "redrive", "--as-is", name))
 		}
 	}
-	return all
 }
 
 // isOwn reports whether a queue is the library's, with any prefix, or a work queue.
