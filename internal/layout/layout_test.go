@@ -187,7 +187,7 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/deadletter/page",
-		may:    []string{watermill, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/deadletter"},
+		may:    []string{watermill, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/deadletter", module + "/internal/rabbitmq/command"},
 		never:  []string{amqpPubSub, module + "/config"},
 		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
 	},
@@ -230,7 +230,7 @@ var rules = []rule{
 	},
 	{
 		folder: "internal/rabbitmq/command",
-		may:    []string{amqp091, module + "/retry"},
+		may:    []string{amqp091, module + "/retry", module + "/internal/rabbitmq/naming", module + "/internal/shell"},
 		never:  []string{amqpPubSub, module + "/middleware", module + "/config", module + "/internal/rabbitmq/subscriber"},
 		why:    "it is what the apps and the command say to each other: neither imports the other",
 	},

@@ -38,6 +38,7 @@ type WorkQueue struct {
 	// Inbox is between the tiers of a group and the work queue. Its Queue is empty where the work queue needs none.
 	Inbox Depth `json:"inbox,omitzero"`
 	Dead  Depth `json:"dead"`
+	partitions
 }
 
 // Depth is how many messages a queue has.
@@ -280,7 +281,12 @@ func (b *board) work(name string) WorkQueue {
 	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
 		w.Inbox = inbox
 	}
-	return w
+	for {
+		if _, exists := b.queues[naming.PartitionQueue(name, int(w.partitions))]; !exists {
+			return w
+		}
+		w.partitions++
+	}
 }
 
 func (b *board) depth(queue string) Depth {

@@ -28,6 +28,8 @@ func QueueOf(work string) string { return naming.DeadQueue(work) }
 // letters are: see QueueOf and Orphans. It is safe for concurrent use. Each call of a method has connections of its
 // own, which it closes.
 type Store struct {
+	asker
+
 	config Config
 	dial   wire.Config
 	prefix naming.Prefix
@@ -49,10 +51,12 @@ func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
 	own := wire.Config{URI: config.URI, AMQP: config.AMQP, TLS: config.TLS}.Own(connectionName)
 	config.AMQP, config.TLS = own.AMQP, own.TLS
 	ctx, end := context.WithCancel(context.Background())
-	return &Store{
+	s := &Store{
 		config: config, dial: own, prefix: config.prefix(), ctx: ctx, end: end,
 		logger: logger.With(watermill.LogFields{"broker": own.Place()}),
-	}, nil
+	}
+	s.asker = s.ask
+	return s, nil
 }
 
 // Orphans returns the name of the queue of the orphans: <prefix>.orphans.

@@ -16,6 +16,8 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -74,6 +76,47 @@ type Blocked struct {
 	Since       time.Time // since when this process has it blocked
 	DeadReason  retry.DeadReason
 	Reason      string // the text of its last error
+}
+
+// Asked is what the processes have answered.
+type Asked struct {
+	Prefix    string // of the broker's exchanges
+	Processes int    // that were asked; 0: not known
+	Answers   []Answer
+}
+
+// An Asker sends a request to the processes of a broker, and waits for their answers. A Store embeds it, for AskerOf:
+// the method is not exported, so that a Store has no method for apps.
+type Asker func(ctx context.Context, r Request, wait time.Duration) (Asked, error)
+
+func (a Asker) own() Asker { return a }
+
+// AskerOf returns the Asker of a Store, or nil where it has none.
+func AskerOf(store any) Asker {
+	if s, has := store.(interface{ own() Asker }); has {
+		return s.own()
+	}
+	return nil
+}
+
+// Partitions is how many partitions a work queue has. The work queue of a Status embeds it, for PartitionsOf.
+type Partitions int
+
+func (p *Partitions) own() *Partitions { return p }
+
+// PartitionsOf returns those of a work queue of a Status.
+func PartitionsOf(work interface{ own() *Partitions }) *Partitions { return work.own() }
+
+// Line returns the command that sends a request, for a shell.
+func (r Request) Line(prefix string) string {
+	line := "wmretry order " + r.Do
+	if prefix != string(naming.Default) {
+		line += " --prefix " + shell.Word(prefix)
+	}
+	if strings.HasPrefix(r.Queue, "-") || strings.HasPrefix(r.Key, "-") {
+		line += " --"
+	}
+	return line + " " + shell.Word(r.Queue) + " " + shell.Word(r.Key)
 }
 
 // Parse reads a request.

@@ -28,8 +28,9 @@ type totals struct{ Ready, Unacked, Waiting, Dead, Orphans int }
 
 type workRow struct {
 	deadletter.WorkQueue
-	Tiers   []tierRow
-	Waiting int
+	Tiers      []tierRow
+	Waiting    int
+	Partitions int // whose blocked keys can be shown
 }
 
 type tierRow struct {
@@ -41,6 +42,9 @@ type tierRow struct {
 func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	status, err := p.current(r.Context())
 	shown := newBoard(status)
+	for i, row := range shown.Queues {
+		shown.Queues[i].Partitions = p.partitions(row.WorkQueue)
+	}
 	shown.Further = p.config.Queues
 	shown.Jobs = p.jobs.views(time.Now())
 	if err != nil {

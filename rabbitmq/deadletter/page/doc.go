@@ -20,6 +20,9 @@
 // means for other readers of the queue is in the documentation of package deadletter. Where a quorum queue has more
 // letters, RabbitMQ up to 4.2 changes their order with each look, and so the pages of a list.
 //
+// The view of blocked keys asks the processes of a work queue with partitions (retry.Order), and waits two seconds for
+// their answers at most. It needs a *deadletter.Store, and shows the commands that decide about a key.
+//
 // A redrive or discard runs in the process of the handler and goes on when the browser is closed. Page.Close stops
 // all of them. The page keeps the summaries of the last 20.
 package page

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
@@ -40,6 +41,7 @@ type Page struct {
 	handler   http.Handler
 	jobs      jobs
 	turns     turns
+	ask       command.Asker // nil where the Store has none
 
 	statusLock sync.Mutex
 	status     deadletter.Status
@@ -52,7 +54,7 @@ func New(config Config) (*Page, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Page{config: config.withDefaults()}
+	p := &Page{config: config.withDefaults(), ask: command.AskerOf(config.Store)}
 	var err error
 	if p.templates, err = template.New("").Funcs(functions).ParseFS(files, "templates/*.html"); err != nil {
 		return nil, err
@@ -102,7 +104,7 @@ type (
 var (
 	views = map[string]view{
 		"": (*Page).board, "causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter,
-		"job": (*Page).job, "test": (*Page).goTest,
+		"job": (*Page).job, "test": (*Page).goTest, "order": (*Page).order,
 		"style.css": (*Page).static, "script.js": (*Page).static, "icon.svg": (*Page).static,
 		// These ask. They need AllowWrite.
 		"redrive": (*Page).askRedrive, "discard": (*Page).askDiscard,

@@ -10,14 +10,9 @@ import (
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 func newOrderCommand(e *env) *cobra.Command {
@@ -83,32 +78,19 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 	if wait <= 0 {
 		return usage("--wait is %v: it must be above 0", wait)
 	}
-	config, err := e.config()
+	store, err := e.open(ctx)
 	if err != nil {
 		return err
 	}
-	if err = e.reach(ctx, config); err != nil {
-		return err
-	}
-	all := orderAnswers{Queue: r.Queue}
-	exchange := naming.Prefix(e.prefix()).OrderControl()
-	all.Processes = e.countBound(ctx, config, exchange, wait)
-	connection, err := wire.Config{URI: config.URI, TLS: config.TLS}.Connect(ctx, "wmretry order", nil)
-	if err != nil {
-		return e.unreachable(config.URI, err)
-	}
-	defer connection.Close()
-	channel, err := connection.OpenChannel()
-	if err != nil {
-		return err
-	}
-	all.Answers, err = command.Ask(ctx, channel, exchange, r, all.Processes, wait)
+	defer store.Close()
+	asked, err := command.AskerOf(store)(ctx, r, wait)
 	if errors.Is(err, command.ErrNobody) {
 		return fmt.Errorf("%w. Another prefix than %s: --prefix", err, safe(e.prefix()))
 	}
 	if err != nil {
 		return err
 	}
+	all := orderAnswers{Queue: r.Queue, Processes: asked.Processes, Answers: asked.Answers}
 	known := false
 	for _, a := range all.Answers {
 		all.Decided += a.Decided
@@ -138,31 +120,6 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 		_, err = fmt.Fprintf(e.stdout, "%s handled again\n", plural(all.Decided, "message is", "messages are"))
 	}
 	return err
-}
-
-// countBound returns how many processes get a command, or 0 where the management API does not answer.
-func (e *env) countBound(
-	ctx context.Context, config deadletter.Config, exchange string, wait time.Duration,
-) (count int) {
-	uri, err := amqp091.ParseURI(config.URI)
-	if err != nil {
-		return 0
-	}
-	client, err := management.New(config.Management, management.Broker{
-		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password, TLS: config.TLS,
-	})
-	if err != nil {
-		return 0
-	}
-	ctx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	bindings, _ := client.Bindings(ctx)
-	for b := range bindings {
-		if b.Exchange == exchange {
-			count++
-		}
-	}
-	return count
 }
 
 // warnOf prints what is missing in the answers.

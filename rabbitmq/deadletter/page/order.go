@@ -1,0 +1,123 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const (
+	// answerWait is how long a view waits for the answers of the processes.
+	answerWait = 2 * time.Second
+	// maxBlocked is how many blocked keys are shown.
+	maxBlocked = 200
+)
+
+// partitions returns how many partitions a work queue has, or 0 where the page cannot show their blocked keys.
+func (p *Page) partitions(work deadletter.WorkQueue) int {
+	if p.ask == nil {
+		return 0
+	}
+	return int(*command.PartitionsOf(&work))
+}
+
+type orderView struct {
+	Queue    string
+	None     string   // why it is not known which keys are blocked; empty: it is
+	Faults   []string // of single processes
+	Answered int
+	Rows     []blockedRow
+	Hidden   int // blocked messages that are not shown
+}
+
+type blockedRow struct {
+	command.Blocked
+	Partition, Process string
+	Retry, Skip        string // commands for a shell; empty where a browser cannot show the key as it is
+}
+
+// order shows the blocked keys of a work queue, as the processes that have them answer.
+func (p *Page) order(w http.ResponseWriter, r *http.Request) error {
+	status, err := p.current(r.Context())
+	name := r.URL.Query().Get("queue")
+	if !slices.ContainsFunc(status.Queues, func(work deadletter.WorkQueue) bool {
+		return work.Name == name && p.partitions(work) > 0
+	}) {
+		if err != nil {
+			return err
+		}
+		return failure{http.StatusNotFound, "The board has no such work queue with partitions.", nil}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
+	defer cancel()
+	asked, err := p.ask(ctx, command.Request{Queue: name, Do: command.Status}, answerWait)
+	if err != nil && !errors.Is(err, command.ErrNobody) {
+		return err
+	}
+	p.render(w, http.StatusOK, "order.html", "Blocked keys", newOrder(name, asked))
+	return nil
+}
+
+func newOrder(queue string, asked command.Asked) orderView {
+	shown := orderView{Queue: queue, Answered: len(asked.Answers)}
+	known := false
+	for _, a := range asked.Answers {
+		process := cut(maxReason, fmt.Sprintf("%s/%d", a.Host, a.PID))
+		if a.Error != "" {
+			shown.Faults = append(shown.Faults, process+": "+cut(maxReason, a.Error))
+		}
+		shown.Hidden += a.Unlisted
+		for _, h := range a.Handlers {
+			known = true
+			for _, part := range h.Partitions {
+				for _, b := range part.Blocked {
+					shown.Rows = append(shown.Rows, blockedRow{Blocked: b, Partition: part.Queue,
+						Process: cut(maxReason, h.Name) + " " + process})
+				}
+			}
+		}
+	}
+	switch {
+	case len(asked.Answers) == 0:
+		shown.None = "No process with a handler that has Order.Partitions has answered."
+	case !known:
+		shown.None = "No process that has answered has a handler with Order.Partitions on this work queue."
+	}
+	if missing := asked.Processes - len(asked.Answers); missing > 0 && len(asked.Answers) > 0 {
+		shown.Faults = append(shown.Faults, plural(missing, "process has", "processes have")+" not answered.")
+	}
+	slices.SortStableFunc(shown.Rows, func(a, b blockedRow) int { return a.Since.Compare(b.Since) })
+	if more := len(shown.Rows) - maxBlocked; more > 0 {
+		shown.Rows, shown.Hidden = shown.Rows[:maxBlocked], shown.Hidden+more
+	}
+	for i := range shown.Rows {
+		row := &shown.Rows[i]
+		if isPlain(queue) && isPlain(row.Key) {
+			request := command.Request{Queue: queue, Key: row.Key}
+			request.Do = command.Retry
+			row.Retry = request.Line(asked.Prefix)
+			request.Do = command.Skip
+			row.Skip = request.Line(asked.Prefix)
+		}
+		row.Key, row.MessageUUID = cut(maxReason, row.Key), cut(maxReason, row.MessageUUID)
+		row.Reason, row.DeadReason = cut(maxReason, row.Reason), retry.DeadReason(cut(maxReason, string(row.DeadReason)))
+		row.Partition = cut(maxReason, row.Partition)
+	}
+	return shown
+}
+
+// isPlain reports whether a browser shows and copies a text as it is. An answer has U+FFFD for bytes that are no UTF-8.
+func isPlain(text string) bool {
+	return len(text) <= maxReason && strings.IndexFunc(text, func(r rune) bool {
+		return !unicode.IsPrint(r) || r == unicode.ReplacementChar
+	}) < 0
+}
