@@ -1,8 +1,9 @@
 // Package inbox calls a handler once for each message, as far as its effects are in one PostgreSQL database. Its
 // middleware begins a transaction, writes the id of the message into a table, calls the handler with the transaction in
 // the message's context, stores the messages that the handler has produced, and commits. A second delivery finds the
-// row: the handler is not called, what it had produced is published again, and the outcome is retry.Duplicate. A handler
-// that fails or panics has its transaction rolled back, with the row, so a retry is never taken for a duplicate.
+// row: the handler is not called, what it had produced is published again, and the outcome is retry.Duplicate. A
+// handler that fails or panics has its transaction rolled back, with the row, so a retry is never taken for a
+// duplicate.
 //
 // Two deliveries at the same time: the second one waits for the first. After Config.Wait it is snoozed, which counts no
 // failure.
@@ -13,8 +14,9 @@
 // on gochannel. A message without a UUID is refused: it is dead-lettered at once.
 //
 // What can happen again: an effect outside of the transaction, such as a payment, a mail, or a message that the handler
-// publishes by itself and does not return; the effects of a message that comes after Config.Retention; those of an order
-// that its publisher sends with another UUID. Two messages with the same UUID are one, and the second is a duplicate.
+// publishes by itself and does not return; the effects of a message that comes after Config.Retention; those of an
+// order that its publisher sends with another UUID. Two messages with the same UUID are one, and the second is a
+// duplicate.
 //
 // Add the middleware after the retry middleware:
 //

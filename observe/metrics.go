@@ -56,8 +56,8 @@ var (
 var (
 	outcomes = metricOf(counter, "outcomes", "{delivery}",
 		[]string{labelTopic, labelHandler, labelOutcome, labelReason},
-		"Deliveries by their outcome. The reason is the dead reason of a message that is given up, else the name of the rule that "+
-			"has decided, else it is empty.")
+		"Deliveries by their outcome. The reason is the dead reason of a message that is given up, else the name of the "+
+			"rule that has decided, else it is empty.")
 	handlerDuration = metricOf(histogram, "handler.duration", "s", byBoth,
 		"How long each call of a handler took.").within(seconds)
 	failuresBeforeSuccess = metricOf(histogram, "failures_before_success", "{failure}", byBoth,

@@ -40,10 +40,11 @@ type connection struct {
 //   - AddConsumerHandler, AddHandler, Subscriber: the default of Concurrency is 16. It bounds the calls; a Pub/Sub that
 //     delivers fewer messages at a time has fewer. The retries of a group and topic go to "<Prefix>.return.<group>.
 //     <topic>", its dead letters to "<Prefix>.dead.<group>.<topic>": handlers may be renamed, and may differ between
-//     processes. Where that is longer than 200 bytes or has characters that not every backend takes, it ends with a hash.
+//     processes. Where that is longer than 200 bytes or has characters that not every backend takes, it ends with a
+//     hash.
 //   - Without Config.Group, these topics belong to the handler instead, "<Prefix>.return.<name>", or "<name>.<topic>"
-//     with Subscriber. A handler then needs one name in all processes, and Subscribe returns an error for a topic that a
-//     handler of the same name is subscribed to: each of the two would get every message and every retry.
+//     with Subscriber. A handler then needs one name in all processes, and Subscribe returns an error for a topic that
+//     a handler of the same name is subscribed to: each of the two would get every message and every retry.
 //   - Pause: the Pub/Sub goes on delivering: the next message waits before the handler. After Policy.MaxHold it is
 //     nacked, and waits again when the Pub/Sub redelivers it: a Pub/Sub that counts redeliveries counts each of them,
 //     and one that puts a nacked message behind the others changes the order.

@@ -21,10 +21,10 @@
 //	                     retries used up ──► retry.dead.billing.orders
 //
 // Without it, a tier is a topic whose messages all wait for the same delay, so the message that is due first is at its
-// head. The relay runs in the app's own process. It subscribes to every tier and keeps each message unacknowledged until
-// it is due. Then it publishes the message to its return topic, and after that acknowledges it. So a retry is published
-// twice, whatever its delay. The subscriber of a tier must keep a message unacknowledged as long as its tier lasts: a
-// Pub/Sub with a redelivery limit must be able to renew it, or must delay messages itself.
+// head. The relay runs in the app's own process. It subscribes to every tier and keeps each message unacknowledged
+// until it is due. Then it publishes the message to its return topic, and after that acknowledges it. So a retry is
+// published twice, whatever its delay. The subscriber of a tier must keep a message unacknowledged as long as its tier
+// lasts: a Pub/Sub with a redelivery limit must be able to renew it, or must delay messages itself.
 //
 // A requested delay (backoff.RetryAfter) is exact. Where no tier is as long, the message stays on the longest one for
 // several rounds, and the rest on a shorter one: each is one publish. The relay neither writes nor reads
@@ -61,8 +61,8 @@
 // # Names
 //
 // With Config.Group, the return topic and the dead-letter topic belong to a group and its topic, as on RabbitMQ:
-// handlers may be renamed, and processes come and go. Services with different groups do not meet. Handlers with the same
-// group and topic share their messages and their retries.
+// handlers may be renamed, and processes come and go. Services with different groups do not meet. Handlers with the
+// same group and topic share their messages and their retries.
 //
 // Without it they belong to a handler, for Pub/Subs without consumer groups: each handler gets every message. A handler
 // then needs one name in all processes, and a handler that is renamed leaves its retries behind. gochannel is one. It

@@ -44,9 +44,9 @@ type Connection interface {
 	// router runs. A pause is one of this connection: other instances of the app go on, and a new connection has none.
 	// Pause does not wait. It returns an error for an unknown name, which lists the names.
 	//
-	// On RabbitMQ the consumer is cancelled, or the partitions of an Order go to other processes, also across a reconnect, and nothing stays unacknowledged. Other Pub/Subs
-	// cannot be told to stop: their next message waits before the handler, is nacked after Policy.MaxHold, and waits
-	// again when it is redelivered.
+	// On RabbitMQ the consumer is cancelled, or the partitions of an Order go to other processes, also across a
+	// reconnect, and nothing stays unacknowledged. Other Pub/Subs cannot be told to stop: their next message waits
+	// before the handler, is nacked after Policy.MaxHold, and waits again when it is redelivered.
 	Pause(handler string) error
 
 	// Resume ends a Pause. A handler that is not paused is no error. A pause for another reason stays; see

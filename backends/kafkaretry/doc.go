@@ -17,9 +17,9 @@
 // A tier is a topic, "<Prefix>.<delay>". The first 256 messages of each of its partitions wait in the memory of a
 // process, unacknowledged, until they are due. Then each is published to the return topic,
 // "<Prefix>.return.<Group>.<topic>". Each scheduled delay costs two publishes. Dead letters go to
-// "<Prefix>.dead.<Group>.<topic>". Names that would be longer than 200 bytes, or have characters that Kafka refuses, end
-// with a hash. Kafka refuses to make two topics whose names differ only in dots and underscores: the second one is an
-// error of the router's Run.
+// "<Prefix>.dead.<Group>.<topic>". Names that would be longer than 200 bytes, or have characters that Kafka refuses,
+// end with a hash. Kafka refuses to make two topics whose names differ only in dots and underscores: the second one is
+// an error of the router's Run.
 //
 // A subscription makes the topics that are missing, with the cluster's default replication factor:
 //
@@ -58,10 +58,10 @@
 //
 // At a rebalance, calls that run may end within 25 seconds, and their acknowledgements count. What waits on a tier goes
 // to another process at once, after what is just being published. A few messages that are due within the same
-// milliseconds can come twice then, and at a shutdown. When the context of a subscription ends, calls may end too; Close
-// of the connection gives up the others, and leaves the groups. After a SIGKILL the partitions of the process have no
-// reader for 6 seconds, the session timeout. A pause of a process that is longer than that, for example of its virtual
-// machine, causes duplicates.
+// milliseconds can come twice then, and at a shutdown. When the context of a subscription ends, calls may end too;
+// Close of the connection gives up the others, and leaves the groups. After a SIGKILL the partitions of the process
+// have no reader for 6 seconds, the session timeout. A pause of a process that is longer than that, for example of its
+// virtual machine, causes duplicates.
 //
 // # Guarantees
 //
@@ -70,9 +70,9 @@
 // messages. Set it to 2, with a replication factor of 3. Kafka does not wait for disks: a power cut of all replicas at
 // the same time can lose what they have not written.
 //
-// Delivery is at least once. Acknowledgements are sent every 200 ms: a SIGKILL causes duplicates of that time, and of up
-// to 256 messages of each partition of a tier while its first one cannot be forwarded. Kafka has no redelivery limit: a
-// handler may take any time.
+// Delivery is at least once. Acknowledgements are sent every 200 ms: a SIGKILL causes duplicates of that time, and of
+// up to 256 messages of each partition of a tier while its first one cannot be forwarded. Kafka has no redelivery
+// limit: a handler may take any time.
 //
 // The due time is written by the host of the failure and compared with the clock of the host that waits: see package
 // relay. A copy has the payload, UUID and metadata of its message. It has not its key, timestamp and partition, which

@@ -40,7 +40,8 @@ type Config struct {
 
 	// Lease is how long the server waits for a process that died, before it gives the messages which that process had
 	// in flight to others. It is the AckWait of the consumers. A process that lives renews it, so that a handler may
-	// take longer. The lock of Letters ends after the same time. All processes of a group need the same. The default is 15 seconds, the minimum 1 second.
+	// take longer. The lock of Letters ends after the same time. All processes of a group need the same. The default is
+	// 15 seconds, the minimum 1 second.
 	Lease time.Duration
 
 	// Replicas is how many servers store each stream that Connect makes. A stream that exists is not changed. The

@@ -74,7 +74,7 @@
 // a cluster before the apps are started again.
 //
 // A process that was started before the upgrade goes on to fill tiers until it is restarted. Those that were started
-// after it empty them at once, also when it has ended. They find the tiers by a subscription to "<Prefix>.*", which costs
-// nothing when no such process runs, and a copy of each message that it puts on a tier. Where the user may not subscribe
-// to that, tiers are emptied after a Connect or a reconnect only.
+// after it empty them at once, also when it has ended. They find the tiers by a subscription to "<Prefix>.*", which
+// costs nothing when no such process runs, and a copy of each message that it puts on a tier. Where the user may not
+// subscribe to that, tiers are emptied after a Connect or a reconnect only.
 package natsretry

@@ -51,8 +51,8 @@ var errUnanswered = errors.New("the NATS server has not answered a request for m
 
 var errLost = errors.New("the connection to NATS was lost")
 
-// queue is an inflight.Queue: a topic as one consumer of NATS reads it. It asks for as many messages as it may have, and
-// never while none is waited for, so that no message waits here while another process is idle.
+// queue is an inflight.Queue: a topic as one consumer of NATS reads it. It asks for as many messages as it may have,
+// and never while none is waited for, so that no message waits here while another process is idle.
 type queue struct {
 	*server
 	group, topic string

@@ -208,8 +208,8 @@ func (s *source) lookAtApps(ctx context.Context, apps []*appTopic, found map[str
 	return rows.Err()
 }
 
-// read takes messages of a topic of the app, and returns the time until it is read again. The context ends only the wait
-// for the statements of other topics.
+// read takes messages of a topic of the app, and returns the time until it is read again. The context ends only the
+// wait for the statements of other topics.
 func (s *source) read(
 	ctx context.Context, a *appTopic, n int, looked bool,
 ) ([]*inflight.Taken, time.Duration, error) {
@@ -239,8 +239,8 @@ func (s *source) read(
 	return taken, a.pause(time.Since(a.changed), topics), err
 }
 
-// place waits until few statements move messages. Its error has that of the statement that has ended last: a server that
-// does not answer keeps the places, and that is why a topic cannot be read.
+// place waits until few statements move messages. Its error has that of the statement that has ended last: a server
+// that does not answer keeps the places, and that is why a topic cannot be read.
 func (s *source) place(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
 	defer cancel()

@@ -44,11 +44,12 @@
 // # What it costs the server
 //
 // An idle process executes about 13 short statements a second, whatever the number of its handlers, and an idle handler
-// keeps no connection. All handlers share two looks. Each 200 ms, one reads the sequences of the app's topics: a message
-// of another process comes up to that late, one of the same process at once. Each second, one reads when the next
-// message of each return topic is due, so that all processes ask then; what another process gives back comes up to a
-// second late. Where a long transaction delays a topic, its messages come up to a quarter of its length later. Without a
-// reason, one of the app's topics is read each second, in turn; where the app's role may not read the sequences, ten.
+// keeps no connection. All handlers share two looks. Each 200 ms, one reads the sequences of the app's topics: a
+// message of another process comes up to that late, one of the same process at once. Each second, one reads when the
+// next message of each return topic is due, so that all processes ask then; what another process gives back comes up to
+// a second late. Where a long transaction delays a topic, its messages come up to a quarter of its length later.
+// Without a reason, one of the app's topics is read each second, in turn; where the app's role may not read the
+// sequences, ten.
 //
 // A retry is one INSERT, one UPDATE and one DELETE; those of several messages are combined. The last two are functions,
 // each one round trip, or four where default_transaction_isolation is not "read committed". The UPDATE changes an
@@ -57,8 +58,8 @@
 // Dead letters are in another index than messages that wait. A transaction that lasts long, anywhere in the database,
 // keeps deleted rows from being removed; a read skips them by their due time.
 //
-// The database needs about 8 connections of a busy process: copies, acks, renewals and reads of the app's topics use two
-// each at most, reads of return topics and looks one. Publishers of the app's own topics use one for each call.
+// The database needs about 8 connections of a busy process: copies, acks, renewals and reads of the app's topics use
+// two each at most, reads of return topics and looks one. Publishers of the app's own topics use one for each call.
 //
 // # Guarantees
 //

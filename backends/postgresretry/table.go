@@ -17,10 +17,10 @@ const never = "'infinity'"
 // of the table, %[2]s the start of the quoted names beside it, without the closing quote, and %[3]s the same without a
 // schema.
 //
-// A function needs one round trip for its settings and its statement, and no session keeps the settings. The table can be
-// empty when a statement is planned, and have a million rows a second later: without an index each execution would then
-// read all of them. With the indexes one plan is good for all executions, and planning would take as long as they do.
-// What a power cut undoes comes again, so that no transaction waits for the disk.
+// A function needs one round trip for its settings and its statement, and no session keeps the settings. The table can
+// be empty when a statement is planned, and have a million rows a second later: without an index each execution would
+// then read all of them. With the indexes one plan is good for all executions, and planning would take as long as they
+// do. What a power cut undoes comes again, so that no transaction waits for the disk.
 const schema = `CREATE TABLE IF NOT EXISTS %[1]s (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     topic    text NOT NULL COLLATE "C",
@@ -106,8 +106,8 @@ func (t table) take() string { return t.start + `_take"(text[], integer[], bigin
 func (t table) ack() string  { return t.start + `_ack"(bigint[], text[])` }
 
 // Schema returns the statements that make the tables and functions of Config.Table, "" being its default. Connect
-// executes them where one does not exist. Where the app may not create them, execute the statements before; the app then
-// needs SELECT, INSERT, UPDATE and DELETE on both tables.
+// executes them where one does not exist. Where the app may not create them, execute the statements before; the app
+// then needs SELECT, INSERT, UPDATE and DELETE on both tables.
 func Schema(name string) string {
 	c := Config{Table: name}
 	c.setDefaults()

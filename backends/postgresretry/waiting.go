@@ -331,8 +331,8 @@ func (w *waiting) giveBack(ctx context.Context, taken []*inflight.Taken) error {
 	return err
 }
 
-// change changes the leases of messages, and returns those that it has not found. All readers do that at the same time, so only two statements are executed at
-// once: each needs a connection.
+// change changes the leases of messages, and returns those that it has not found. All readers do that at the same time,
+// so only two statements are executed at once: each needs a connection.
 func (w *waiting) change(
 	ctx context.Context, query string, taken []*inflight.Taken, more ...any,
 ) (lost []*inflight.Taken, err error) {

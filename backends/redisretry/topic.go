@@ -41,7 +41,8 @@ type topic struct {
 func newTopic(s *server, stream, group string) *topic {
 	return &topic{
 		server: s, stream: stream, group: group, name: nameOf(group, stream), hub: s.hub(group, stream),
-		alarm: s.watchOf(nameOf(group, stream)).Alarm(nameOf(group, stream)), cursor: firstCursor, sweepAt: time.Now().Add(sweepPause),
+		alarm: s.watchOf(nameOf(group, stream)).Alarm(nameOf(group, stream)), cursor: firstCursor,
+		sweepAt: time.Now().Add(sweepPause),
 	}
 }
 

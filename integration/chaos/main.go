@@ -5,8 +5,8 @@
 //	chaos [-brokers 4.0=amqp://...,4.3=amqp://...] [-tool command] [-cluster 4.3] [-faults regexp] [-short]
 //
 // The rows of an order have three processes that keep the order of keys, and count what came in another one:
-// inversions, which an older message followed, and gaps, in which one is missing. Both must be 0. Rewinds are not counted
-// among them: a message that comes once more, with all that follow it.
+// inversions, which an older message followed, and gaps, in which one is missing. Both must be 0. Rewinds are not
+// counted among them: a message that comes once more, with all that follow it.
 //
 // Without -brokers it takes AMQP_URL and AMQP_MANAGEMENT_URL, and the commands BROKER_CTL, BROKER_KILL and
 // BROKER_START. The tool (verbs: cluster, ctl, kill, start, down) controls the brokers in -brokers.

@@ -13,8 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
 
-// A call is what a process tells the sink before its handler does something, and once more with its effect. It waits for
-// the answer, so that the order in which the sink sees them is that in which they happen.
+// A call is what a process tells the sink before its handler does something, and once more with its effect. It waits
+// for the answer, so that the order in which the sink sees them is that in which they happen.
 type call struct {
 	Key              string
 	N                int

@@ -22,7 +22,8 @@ func statementsOf(table string) statements {
 		store:  of("UPDATE TABLE_NAME SET produced = $4" + row),
 		read:   of("SELECT produced FROM TABLE_NAME" + row),
 		// Of all slices, the one with this number. Instances do not wait for each other's deletions.
-		sweep: of("WITH size AS (SELECT pg_relation_size('TABLE_NAME') / current_setting('block_size')::bigint / " + blocks + " + 1 AS slices), " +
+		sweep: of("WITH size AS (SELECT pg_relation_size('TABLE_NAME') / current_setting('block_size')::bigint / " +
+			blocks + " + 1 AS slices), " +
 			"slice AS (SELECT $2::bigint % slices * " + blocks + " AS first FROM size), " +
 			"gone AS (DELETE FROM TABLE_NAME WHERE ctid = ANY (ARRAY(SELECT ctid FROM TABLE_NAME " +
 			"WHERE ctid >= format('(%s,0)', (SELECT first FROM slice))::tid " +

@@ -323,8 +323,8 @@ func (r *Reader) send(failure string, call func(context.Context, []*Taken) error
 	return taken
 }
 
-// renew renews the leases of the messages that handlers have. Where one is lost, the message may be with another reader,
-// so its context ends. A settled one is not renewed: a server that never confirms that must not keep its place.
+// renew renews the leases of the messages that handlers have. Where one is lost, the message may be with another
+// reader, so its context ends. A settled one is not renewed: a server that never confirms that must not keep its place.
 func (r *Reader) renew() {
 	r.mu.Lock()
 	var taken []*Taken

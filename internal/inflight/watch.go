@@ -157,9 +157,9 @@ func (a *Alarm) Close() {
 	}
 }
 
-// Take waits until the topic may have messages, and takes at most n. The function take is told whether Look has returned
-// the topic. It returns the messages and, where they are less than n, the time until the next ones: negative, if it is
-// not known.
+// Take waits until the topic may have messages, and takes at most n. The function take is told whether Look has
+// returned the topic. It returns the messages and, where they are less than n, the time until the next ones: negative,
+// if it is not known.
 func (a *Alarm) Take(
 	ctx context.Context, n int, take func(looked bool) ([]*Taken, time.Duration, error),
 ) ([]*Taken, error) {

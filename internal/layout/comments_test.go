@@ -1,12 +1,15 @@
 package layout
 
 import (
+	"fmt"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // TestCommentsArePlain reads the comments of all Go files, of the nested modules too. It does not read strings: some are data, such
@@ -19,7 +22,14 @@ func TestCommentsArePlain(t *testing.T) {
 			return err
 		}
 		files++
-		faults, err := commentFaults(path, nil)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		faults, err := commentFaults(path, text)
+		if !strings.HasSuffix(path, "_test.go") {
+			faults = append(faults, longLines(path, string(text))...)
+		}
 		for _, fault := range faults {
 			t.Error(fault)
 		}
@@ -33,8 +43,19 @@ func TestCommentsArePlain(t *testing.T) {
 	}
 }
 
-// commentFaults returns the forbidden words in the comments of a Go file, each with its position. The source may be nil: the file is
-// then read.
+// longLines returns the lines that have more than 120 characters. Tests may have them.
+func longLines(path, text string) (faults []string) {
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 120 {
+			faults = append(faults, fmt.Sprintf("%s:%d: the line has %d characters: at most 120", path, number, n))
+		}
+	}
+	return faults
+}
+
+// commentFaults returns the forbidden words in the comments of a Go file, each with its position.
 func commentFaults(path string, source any) (faults []string, err error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, source, parser.ParseComments|parser.SkipObjectResolution)

@@ -31,8 +31,8 @@ func (r *release) ownGo() {
 // gorelease needs the network only where there is a release before.
 const gorelease = "golang.org/x/exp/cmd/gorelease@v0.0.0-20261113113407-e3970619a1a4"
 
-// compareAPI prints how the API differs from that of the release before, and which version this asks for. Until there is
-// a release, it does nothing. gorelease does not get the version: it refuses one that has a tag.
+// compareAPI prints how the API differs from that of the release before, and which version this asks for. Until there
+// is a release, it does nothing. gorelease does not get the version: it refuses one that has a tag.
 func (r *release) compareAPI() error {
 	if r.before == "" {
 		return nil

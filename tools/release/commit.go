@@ -41,7 +41,8 @@ func (r *release) tag(released []modules.Module) error {
 	if released[0].Dir == "." {
 		what = ""
 	}
-	if _, err := git(r.clone, "commit", "--quiet", "--all", "--allow-empty", "-m", "release: "+what+r.version); err != nil {
+	subject := "release: " + what + r.version
+	if _, err := git(r.clone, "commit", "--quiet", "--all", "--allow-empty", "-m", subject); err != nil {
 		return err
 	}
 	for _, m := range released {

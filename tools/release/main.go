@@ -1,6 +1,6 @@
 // Command release prepares a release of all modules: a branch release/VERSION with a commit and a tag for each of them,
-// and the archives of wmretry. It checks them as a user outside of the repository would, and pushes nothing. It works in
-// a temporary clone: a release that fails leaves no branch and no tag. Run it by `make release VERSION=v1.2.3`.
+// and the archives of wmretry. It checks them as a user outside of the repository would, and pushes nothing. It works
+// in a temporary clone: a release that fails leaves no branch and no tag. Run it by `make release VERSION=v1.2.3`.
 package main
 
 import (

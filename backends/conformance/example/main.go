@@ -3,8 +3,8 @@
 //
 //	go run -C backends/conformance ./example -backend nats
 //
-// The backends are those of package registry. It starts a private server. On RabbitMQ that is a virtual host of its own,
-// on the broker of AMQP_URL and AMQP_MANAGEMENT_URL.
+// The backends are those of package registry. It starts a private server. On RabbitMQ that is a virtual host of its
+// own, on the broker of AMQP_URL and AMQP_MANAGEMENT_URL.
 package main
 
 import (
@@ -56,8 +56,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return orders.Main(args, stdout, stderr, choices...)
 }
 
-// connect connects the app to the server at a URL. That is one line, but on gochannel: it has no address, so that the app
-// opens it, and a relay takes a function that returns a subscriber of it.
+// connect connects the app to the server at a URL. That is one line, but on gochannel: it has no address, so that the
+// app opens it, and a relay takes a function that returns a subscriber of it.
 func connect(backend, u string, p retry.Policy, l watermill.LoggerAdapter) (retry.Connection, error) {
 	switch backend {
 	case "gochannel":

@@ -38,9 +38,9 @@
 // is never cancelled, no part of its messages is nacked, its prefetch never becomes less, and it returns all of them
 // before the consumer timeout. In each case it ends its calls, sends their acks, and closes its channel.
 //
-// Without it, no order holds across retries. A message that is nacked, or published again with a delay, comes back after messages
-// that were behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes back first, if the
-// queue puts it back in its place, as RabbitMQ's queues do.
+// Without it, no order holds across retries. A message that is nacked, or published again with a delay, comes back
+// after messages that were behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes
+// back first, if the queue puts it back in its place, as RabbitMQ's queues do.
 //
 // # Delivered again
 //

@@ -17,8 +17,8 @@ import (
 // keptFor is how long it is remembered how a message is to be delivered again that has gone back to its queue.
 const keptFor = time.Hour
 
-// keeping is how a message is to be delivered again, and where it is. It outlives the message's session: what comes back
-// to this process goes on with its failures and its due time.
+// keeping is how a message is to be delivered again, and where it is. It outlives the message's session: what comes
+// back to this process goes on with its failures and its due time.
 type keeping struct {
 	msgctx.Again
 	at    *arrival // nil: it has gone back to its queue
@@ -26,8 +26,8 @@ type keeping struct {
 	since time.Time // since when it is blocked; zero: it never was
 }
 
-// retain is called when a handler's message is acked for which the backend has set Again. The message stays unacknowledged
-// at the broker, and its key stays taken.
+// retain is called when a handler's message is acked for which the backend has set Again. The message stays
+// unacknowledged at the broker, and its key stays taken.
 func (s *subscription) retain(a *arrival, again *msgctx.Again) {
 	a.place.Leave()
 	a.end()
@@ -268,9 +268,9 @@ func (c *Connection) Ordered(queue string) (all []command.Handler) {
 	return all
 }
 
-// Decide ends the block of the messages with a key, on all subscriptions of the connection that consume a work queue. It
-// returns how many there were. A message that is skipped becomes a dead letter; the others are handled again, as if they
-// had not failed.
+// Decide ends the block of the messages with a key, on all subscriptions of the connection that consume a work queue.
+// It returns how many there were. A message that is skipped becomes a dead letter; the others are handled again, as if
+// they had not failed.
 func (c *Connection) Decide(queue, key string, skip bool) (count int) {
 	for _, s := range c.ordered(queue) {
 		done := make(chan int, 1)

@@ -6,9 +6,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// move moves a message of the intake to its partition, on the channel that has received it: a process that the broker has
-// taken for lost moves nothing more. A message that comes to its partition once more, alone and late, would be an older
-// one after a newer one. It returns nil when the broker has routed and confirmed the message.
+// move moves a message of the intake to its partition, on the channel that has received it: a process that the broker
+// has taken for lost moves nothing more. A message that comes to its partition once more, alone and late, would be an
+// older one after a newer one. It returns nil when the broker has routed and confirmed the message.
 func (n *session) move(ctx context.Context, topic string, msg *message.Message) error {
 	exchange, key, publishing, err := n.partition.config.Order.Partitions.Route(topic, msg)
 	if err != nil {

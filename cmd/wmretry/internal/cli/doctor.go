@@ -81,7 +81,8 @@ func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 		if err != nil {
 			return err
 		}
-		of := examined{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version(), doctor.Examine(snapshot, ignored...)}
+		of := examined{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version(),
+			doctor.Examine(snapshot, ignored...)}
 		var shown bytes.Buffer
 		if e.json {
 			err = e.jsonLine(&shown, of)

@@ -31,8 +31,8 @@ and "retry" handles it again, as if it had not failed: then those behind it foll
 			Use:   "status QUEUE",
 			Short: "Each partition with its process, and the blocked keys",
 			Long: `Shows the partitions of a work queue: which process has got messages of each since it began to consume, how
-many messages wait for their retry or are blocked (WAITING) and how many of their keys wait behind them, and since when the
-oldest message is there. Where WAITING and BEHIND are the handler's Prefetch together, the partition stands.`,
+many messages wait for their retry or are blocked (WAITING) and how many of their keys wait behind them, and since when
+the oldest message is there. Where WAITING and BEHIND are the handler's Prefetch together, the partition stands.`,
 			Example: `  wmretry order status orders
   wmretry order status orders --json`,
 			Args: needs("QUEUE"),

@@ -38,8 +38,8 @@ of Config.
     {"queues": ["payments"], "partitions": 8, "prefetch": 512}
   ]
 
-Only "queues" is required, and "schedule" or, for handlers with Order.Partitions, "partitions" and "prefetch". The schedule must have the delays of all handlers; extra_tiers has those of
-rules.`,
+Only "queues" is required, and "schedule" or, for handlers with Order.Partitions, "partitions" and "prefetch". The
+schedule must have the delays of all handlers; extra_tiers has those of rules.`,
 	}
 	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newExportTopologyCommand(e))
 	return group(c)
