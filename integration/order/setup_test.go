@@ -169,7 +169,11 @@ func (w *world) start(options retry.Options, handle message.NoPublishHandlerFunc
 	options.Order.Partitions = cmp.Or(options.Order.Partitions, 4)
 	a.AddConsumerHandler(a.Router, "billing", w.queue, handle, options)
 	stop := testapp.Start(w.t, a.Router)
-	a.stop = sync.OnceFunc(func() { stop(); require.NoError(w.t, a.Close()) })
+	a.stop = sync.OnceFunc(func() {
+		stop()
+		require.NoError(w.t, a.Close())
+		assert.Empty(w.t, a.Log.Lines("the queue of the commands was deleted"))
+	})
 	w.t.Cleanup(a.stop)
 	return a
 }

@@ -116,7 +116,11 @@ func (r Request) Line(prefix string) string {
 	if strings.HasPrefix(r.Queue, "-") || strings.HasPrefix(r.Key, "-") {
 		line += " --"
 	}
-	return line + " " + shell.Word(r.Queue) + " " + shell.Word(r.Key)
+	line += " " + shell.Word(r.Queue)
+	if r.Do == Status {
+		return line
+	}
+	return line + " " + shell.Word(r.Key)
 }
 
 // Parse reads a request.

@@ -78,10 +78,12 @@ func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 	logged := false
 	for ctx.Err() == nil {
 		channel, err := broker.OpenChannel()
-		if err != nil {
+		if err == nil {
+			err = c.consume(ctx, channel)
+		} else if wire.IsLost(err) {
 			return
 		}
-		if err = c.consume(ctx, channel); err == nil {
+		if err == nil {
 			return
 		}
 		if !logged && !wire.IsLost(err) {
@@ -103,6 +105,7 @@ func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 	defer channel.Close()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	cancels := channel.NotifyCancel(make(chan string, 1))
 	queue := c.exchange + "." + watermill.NewUUID()
 	_, err := channel.QueueDeclare(queue, false, true, true, false, amqp091.Table{
 		queuearg.QueueType: amqp091.QueueTypeClassic, queuearg.MaxLength: int64(mostCommands),
@@ -126,7 +129,7 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 			return nil
 		case d, open := <-deliveries:
 			if !open {
-				return c.ended(closed)
+				return ended(cancels, closed)
 			}
 			c.answer(ctx, d)
 			_ = d.Ack(false) // it fails where the deliveries end, too
@@ -136,16 +139,19 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 
 var errNoQueue = errors.New("the queue of the commands was deleted")
 
-func (c *control) ended(closed <-chan *amqp091.Error) error {
+// ended returns why the deliveries have ended. A cancel comes before their end, and all else after it.
+func ended(cancels <-chan string, closed <-chan *amqp091.Error) error {
 	select {
-	case reason := <-closed:
-		if reason != nil {
-			return reason
+	case _, cancelled := <-cancels:
+		if cancelled {
+			return errNoQueue
 		}
-		return amqp091.ErrClosed
 	default:
-		return errNoQueue
 	}
+	if reason := <-closed; reason != nil {
+		return reason
+	}
+	return amqp091.ErrClosed
 }
 
 // answer carries out one command.

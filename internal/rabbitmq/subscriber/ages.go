@@ -39,9 +39,10 @@ func (a *ages) of(tag uint64) time.Duration {
 
 // waited is for how long the oldest delivery has not been acknowledged.
 func (n *session) waited() time.Duration {
-	low := n.settler.low.Load()
-	if low > n.arrived.Load() {
+	low, arrived := n.settler.low.Load(), n.arrived.Load()
+	age := n.ages.of(low) // also where all are acknowledged: it forgets
+	if low > arrived {
 		return 0
 	}
-	return n.ages.of(low)
+	return age
 }

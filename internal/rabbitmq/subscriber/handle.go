@@ -133,12 +133,15 @@ func (s *subscription) requeue(a *arrival) {
 // move moves a message of the intake to its partition.
 func (s *subscription) move(a *arrival) {
 	err := panics.Error("Route", func() error { return a.session.move(a.msg.Context(), s.topic, a.msg) })
-	if err != nil {
+	switch {
+	case err == nil:
+		s.acked(a)
+	case a.session.gone(): // for a reason that is logged once, for all of its messages
+		s.requeue(a)
+	default:
 		s.logger.Error("A message cannot be moved to its partition: it goes back, with those behind it", err,
 			watermill.LogFields{"message_uuid": a.msg.UUID})
 		s.requeue(a)
-	} else {
-		s.acked(a)
 	}
 	s.handled(a)
 }

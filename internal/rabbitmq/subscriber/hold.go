@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
@@ -84,6 +85,8 @@ func (r *receiver) take(a *arrival) {
 	kept := r.kept[id]
 	switch {
 	case kept == nil:
+	case kept.at == nil && time.Since(kept.left) > keptFor:
+		delete(r.kept, id)
 	case kept.at == nil || kept.at.session != a.session:
 		kept.at, a.kept, a.id = a, kept, id
 		a.carry(kept.Metadata)
@@ -217,6 +220,8 @@ func (r *receiver) block(a *arrival, blocked bool) {
 	if blocked {
 		if a.kept.since.IsZero() {
 			a.kept.since = time.Now()
+			r.logger.Info("A key is blocked", watermill.LogFields{"key": a.userKey(), "message_uuid": a.msg.UUID,
+				"partition": p.queue})
 		}
 		record, _ := retry.ReadRecord(a.kept.Metadata)
 		list = append(list, blockedArrival{a, command.Blocked{
@@ -278,7 +283,12 @@ func (c *Connection) Decide(queue, key string, skip bool) (count int) {
 			defer close(done)
 			done <- s.receiver.decide(key, skip)
 		}) {
-			count += <-done
+			select {
+			case n := <-done:
+				count += n
+			case <-s.givenUp: // Unmarshal has not returned
+			case <-s.receiver.over:
+			}
 		}
 	}
 	return count

@@ -30,8 +30,12 @@ func (n *session) move(ctx context.Context, topic string, msg *message.Message) 
 		n.unrouted = true
 		n.leave(errReturned)
 	}
-	if n.unrouted || !confirm.Acked() {
+	if n.unrouted {
 		return errReturned
+	}
+	if !confirm.Acked() {
+		n.leave(errRefused)
+		return errRefused
 	}
 	return nil
 }

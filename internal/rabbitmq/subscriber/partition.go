@@ -72,6 +72,7 @@ var (
 	errWaits    = errors.New("a message waits for half of the consumer timeout")
 	errBalance  = errors.New("another process has fewer partitions")
 	errReturned = errors.New("no queue has got a message that was moved to its partition")
+	errRefused  = errors.New("the broker has refused a message that was moved to its partition, by a nack")
 )
 
 // isPlanned reports whether a session can follow at once.
@@ -201,12 +202,12 @@ func (p *partition) run(n *session) {
 		switch {
 		case reason == nil: // a pause, or the end
 		case isPlanned(reason):
-			p.logger.Info("A partition goes back to its queue, in its order", watermill.LogFields{"queue": p.queue,
+			p.logger.Info("A partition goes back to its queue, in its order", watermill.LogFields{"partition": p.queue,
 				"reason": reason.Error()})
 		default:
 			p.fail(reason)
 			p.logger.Error("The consumer of a partition has ended, consuming again", reason,
-				watermill.LogFields{"queue": p.queue})
+				watermill.LogFields{"partition": p.queue})
 			if time.Since(began) > pause.Max {
 				pause.Reset()
 			}
@@ -238,7 +239,7 @@ func (p *partition) reopen(pause func() time.Duration) *session {
 	opened, err := p.open(current, time.Now())
 	if err != nil && !p.stopped() {
 		p.fail(err)
-		p.logger.Error("Cannot consume a partition again", err, watermill.LogFields{"queue": p.queue})
+		p.logger.Error("Cannot consume a partition again", err, watermill.LogFields{"partition": p.queue})
 		p.sleepFor(pause())
 	}
 	return opened

@@ -200,13 +200,13 @@ func (c *consumer) giveBack() {
 
 // receive adds a delivery to the backlog.
 func (r *receiver) receive(session *session, delivery amqp091.Delivery) {
+	if session.partition != nil {
+		session.ages.add(delivery.DeliveryTag) // before waited can see the delivery
+	}
 	session.arrived.Store(delivery.DeliveryTag)
 	select {
 	case session.arrival <- struct{}{}:
 	default:
-	}
-	if session.partition != nil {
-		session.ages.add(delivery.DeliveryTag)
 	}
 	if r.closed || session.gone() || !session.users.Enter() {
 		session.nack(delivery.DeliveryTag)

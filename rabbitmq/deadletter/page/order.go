@@ -32,6 +32,7 @@ func (p *Page) partitions(work deadletter.WorkQueue) int {
 
 type orderView struct {
 	Queue    string
+	Status   string   // the command that has all
 	None     string   // why it is not known which keys are blocked; empty: it is
 	Faults   []string // of single processes
 	Answered int
@@ -68,7 +69,8 @@ func (p *Page) order(w http.ResponseWriter, r *http.Request) error {
 }
 
 func newOrder(queue string, asked command.Asked) orderView {
-	shown := orderView{Queue: queue, Answered: len(asked.Answers)}
+	all := command.Request{Queue: queue, Do: command.Status}
+	shown := orderView{Queue: queue, Answered: len(asked.Answers), Status: all.Line(asked.Prefix) + " --json"}
 	known := false
 	for _, a := range asked.Answers {
 		process := cut(maxReason, fmt.Sprintf("%s/%d", a.Host, a.PID))

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/internal/shell"
 )
 
 func newOrderCommand(e *env) *cobra.Command {
@@ -31,8 +32,9 @@ and "retry" handles it again, as if it had not failed: then those behind it foll
 			Use:   "status QUEUE",
 			Short: "Each partition with its process, and the blocked keys",
 			Long: `Shows the partitions of a work queue: which process has got messages of each since it began to consume, how
-many messages wait for their retry or are blocked (WAITING) and how many of their keys wait behind them, and since when
-the oldest message is there. Where WAITING and BEHIND are the handler's Prefetch together, the partition stands.`,
+many messages wait for their retry or are blocked (WAITING), how many of their keys wait behind them, and for how long
+the process has had the oldest message. Where WAITING and BEHIND are the handler's Prefetch together, the partition
+stands.`,
 			Example: `  wmretry order status orders
   wmretry order status orders --json`,
 			Args: needs("QUEUE"),
@@ -85,7 +87,7 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 	defer store.Close()
 	asked, err := command.AskerOf(store)(ctx, r, wait)
 	if errors.Is(err, command.ErrNobody) {
-		return fmt.Errorf("%w. Another prefix than %s: --prefix", err, safe(e.prefix()))
+		return fmt.Errorf("%w. If the apps have another prefix than %s, give it with --prefix", err, safe(e.prefix()))
 	}
 	if err != nil {
 		return err
@@ -125,7 +127,7 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 // warnOf prints what is missing in the answers.
 func (e *env) warnOf(all orderAnswers) {
 	if missing := all.Processes - len(all.Answers); missing > 0 {
-		_, _ = fmt.Fprintf(e.stderr, "warning: %s not answered: a longer time is --wait\n",
+		_, _ = fmt.Fprintf(e.stderr, "warning: %s not answered: give them more time with --wait\n",
 			plural(missing, "process has", "processes have"))
 	}
 	for _, a := range all.Answers {
@@ -146,6 +148,19 @@ type ownedPartition struct {
 // isIdle reports whether another process may have the partition.
 func (p ownedPartition) isIdle() bool {
 	return p.Delivered == 0 && p.Waiting == 0 && len(p.Blocked) == 0
+}
+
+// keyWord returns a key as a word after the queue. One that a terminal cannot show is written as bash and zsh read it.
+func keyWord(key string) string {
+	word := shellWord(key)
+	if word != shell.Word(key) {
+		quoted := strconv.QuoteToASCII(key)
+		word = "$'" + strings.ReplaceAll(quoted[1:len(quoted)-1], "'", `\'`) + "'"
+	}
+	if strings.HasPrefix(key, "-") {
+		word = "-- " + word
+	}
+	return word
 }
 
 // orderLines returns the partitions and the blocked keys as tables.
@@ -169,7 +184,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 	for _, queue := range queues {
 		owned := slices.DeleteFunc(slices.Clone(byQueue[queue]), ownedPartition.isIdle)
 		if len(owned) == 0 {
-			owned = []ownedPartition{{command.Partition{Queue: queue}, "-"}}
+			owned = []ownedPartition{{command.Partition{Queue: queue}, "no message yet"}}
 		}
 		for _, p := range owned {
 			row := []any{safe(queue), safe(p.owner), thousands(int(p.Delivered)), thousands(p.Waiting),
@@ -184,7 +199,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 			for _, b := range p.Blocked {
 				some = true
 				why := string(b.DeadReason) + ": " + b.Reason
-				blocked.AppendRow([]any{shellWord(b.Key), e.time(b.Since), safe(why), safe(b.MessageUUID), safe(p.owner)})
+				blocked.AppendRow([]any{keyWord(b.Key), e.time(b.Since), safe(why), safe(b.MessageUUID), safe(p.owner)})
 			}
 		}
 	}
