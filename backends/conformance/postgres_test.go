@@ -372,6 +372,48 @@ func TestPostgresContextOfALostLease(t *testing.T) {
 	}
 }
 
+// frozen is a database whose commits stand still, as in a process that is stopped before them.
+type frozen struct {
+	on    atomic.Bool
+	thaws chan struct{}
+	count atomic.Int64 // commits that stand still
+}
+
+func (f *frozen) TraceQueryStart(ctx context.Context, _ *pgx.Conn, query pgx.TraceQueryStartData) context.Context {
+	if f.on.Load() && query.SQL == "commit" {
+		f.count.Add(1)
+		<-f.thaws
+	}
+	return ctx
+}
+
+func (*frozen) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A process that is stopped in the middle of a transaction keeps its message for a lease, and not until it goes on.
+func TestPostgresProcessStopsBeforeACommit(t *testing.T) {
+	p := startPostgres(t)
+	stopped := &frozen{thaws: make(chan struct{})}
+	parsed, err := pgx.ParseConfig(p.url)
+	require.NoError(t, err)
+	parsed.Tracer = stopped
+	config := p.config()
+	config.DB, config.Lease = stdlib.OpenDB(*parsed), time.Second
+	t.Cleanup(func() { require.NoError(t, config.DB.Close()) })
+	retries, _ := p.app(config, func(msg *message.Message) error {
+		stopped.on.Store(true) // the renewal is the next one
+		<-msg.Context().Done()
+		return nil
+	})
+	t.Cleanup(func() { close(stopped.thaws) })
+	p.publish(retries, "orders", "1")
+	p.eventually("it stands still", func() bool { return stopped.count.Load() > 0 })
+
+	config.DB = p.open()
+	var got calls
+	p.app(config, func(msg *message.Message) error { got.add(msg); return nil })
+	p.eventually("the other process has the message", func() bool { return len(got.of("1")) == 1 })
+}
+
 // A connection that breaks in the middle costs no message.
 func TestPostgresConnectionsAreCut(t *testing.T) {
 	p := startPostgres(t)

@@ -32,7 +32,8 @@
 // deletes the row. So the messages in flight of a process that has died come again after one lease (Config.Lease, 15
 // seconds), those that wait come when they are due, and nothing is left in the table of messages that have been
 // handled. Where another process has taken a row, the context of its message ends at the next renewal, within a third
-// of a lease.
+// of a lease. The server also ends a transaction of a process that is stopped in the middle of it, after a lease
+// (idle_in_transaction_session_timeout): its locks would keep messages from other processes.
 //
 // # Names
 //

@@ -27,7 +27,7 @@ type waiting struct {
 	table table
 	lease time.Duration
 
-	putQuery, putAllQuery, takeQuery, dueQuery, ackQuery, renewQuery, giveBackQuery string
+	settings, putQuery, putAllQuery, takeQuery, dueQuery, ackQuery, renewQuery, giveBackQuery string
 
 	floors floors // of takes only
 	puts   combiner[row]
@@ -67,6 +67,7 @@ func newWaiting(db *sql.DB, t table, lease time.Duration) *waiting {
 		RETURNING t.id`
 	w := &waiting{
 		db: db, table: t, lease: lease,
+		settings: fmt.Sprintf(settings, lease.Milliseconds()),
 		putQuery: `INSERT INTO ` + t.name + put + `(VALUES ($1::text, $2::bigint, $3::text, $4::bytea, $5::text))
 			AS r(topic, wait, uuid, payload, metadata)`,
 		putAllQuery: `INSERT INTO ` + t.name + put + `unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::text[])
@@ -147,9 +148,12 @@ func delayOf(msg *message.Message) time.Duration {
 // microseconds is rounded up.
 func microseconds(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
-// settings of the other transactions that take and settle messages: those of the functions, see schema.
+// settings of the other transactions that take and settle messages: those of the functions, see schema. Where a process
+// is stopped before a commit, the server ends the transaction after a lease (%d, in milliseconds): its locks would keep
+// the messages from other processes, and watermill-sql reads nothing behind an open transaction.
 const settings = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
-	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', 'off', true)`
+	set_config('plan_cache_mode', 'force_generic_plan', true), set_config('synchronous_commit', 'off', true),
+	set_config('idle_in_transaction_session_timeout', '%d', true)`
 
 // transact executes one statement with these settings.
 func (w *waiting) transact(ctx context.Context, statement func(*sql.Tx) error) error {
@@ -157,7 +161,7 @@ func (w *waiting) transact(ctx context.Context, statement func(*sql.Tx) error) e
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, settings)
+	_, err = tx.ExecContext(ctx, w.settings)
 	if err == nil {
 		err = statement(tx)
 	}
