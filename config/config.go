@@ -56,7 +56,8 @@ func (c Config) Format(state fmt.State, verb rune) {
 }
 
 // Connect opens two connections to the broker, one for consuming and one for publishing, for any number of handlers,
-// consumer groups and schedules. Both reconnect by themselves. Connect returns an error that joins all faults, or the
+// consumer groups and schedules. The first handler with Order.Partitions opens a third one, for moving messages to
+// partitions. They reconnect by themselves. Connect returns an error that joins all faults, or the
 // reason why it cannot connect. A nil logger logs nothing.
 //
 // The methods of the retry.Connection are documented there. What they do on RabbitMQ:
@@ -72,8 +73,8 @@ func (c Config) Format(state fmt.State, verb rune) {
 //     the handler go back to the queue in their order; before RabbitMQ 4.3 that counts a delivery of them. With an
 //     Order and a limit for another reason, the few that were fetched are handed out. Then no message is
 //     unacknowledged.
-//   - Health: the links are "consuming" and "publishing". With Settings.Management it has the tiers and inboxes that
-//     are overdue.
+//   - Health: the links are "consuming", "publishing", and "moving" with Order.Partitions. With Settings.Management it
+//     has the tiers and inboxes that are overdue.
 //   - Observe: Observed.Waiting has the work queues of the handlers that have subscribed, with their tiers and dead
 //     letters, and the orphans. With Settings.Management its numbers are those of the management API, which are up to
 //     five seconds old. Without it, and where the API takes more than half of the time, the broker is asked for each

@@ -92,7 +92,7 @@ var (
 	publishDuration = metricOf(histogram, "publish.duration", "s", []string{labelKind},
 		"How long a call of the publisher took, until the last confirm.").within(seconds)
 	connected = metricOf(gauge, "connected", "{connection}", byConnection,
-		"1 while the connection (consuming or publishing) is open, else 0.").read(smallest)
+		"1 while the connection (consuming, publishing or moving) is open, else 0.").read(smallest)
 	blocked = metricOf(gauge, "blocked", "{connection}", byConnection,
 		"1 while the broker blocks the connection because of an alarm, else 0.").read(largest)
 	reconnects = metricOf(counter, "reconnects", "{reconnect}", byConnection,

@@ -35,7 +35,7 @@ type attempt struct {
 	of       *traces
 	span     trace.Span
 	producer trace.SpanContext // of the message's metadata, as it arrived
-	metadata message.Metadata  // those
+	metadata message.Metadata  // of the message, as it arrived
 }
 
 // Value implements context.Context.

@@ -38,9 +38,10 @@
 // what the clocks of two servers differ, if another one is elected while it waits. The server looks for due messages
 // every 250 ms, so that a retry is up to that much late, and a shorter delay lasts at least as long.
 //
-// In flight: a handler has up to Concurrency calls at the same time, 16 by default. A process asks only for messages
-// that it has a place for. A lease is renewed while the handler has the message, however long it takes. When a process
-// is killed, others get its messages after Config.Lease. When it closes its connection, they get them at once.
+// In flight: a handler has up to Concurrency calls at the same time, 16 by default. A process has
+// twice as many messages in flight, and up to 8 times as many where calls are short. A lease is renewed while the
+// handler has the message, however long it takes. When a process is killed, others get its messages after Config.Lease.
+// When it closes its connection, they get them at once.
 //
 // # Power cuts
 //

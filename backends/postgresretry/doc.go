@@ -13,10 +13,10 @@
 // payload is bytea. The tables keep every message, as with watermill-sql: what to delete from them is the app's choice.
 //
 // Only the reader is another. When a message is taken, one statement moves it past the group's offset into
-// Config.Table, as a message in flight. So a handler has 16 messages in flight by default, all processes of a group
-// share them, a handler may run for any time, and no transaction and no connection lasts as long as a handler. There is
-// no transaction of the message in its context (TxFromContext of watermill-sql): a handler and the deletion of its
-// message are two transactions.
+// Config.Table, as a message in flight. So a process has 32 messages of a handler in flight by default, and up to
+// 128 where calls are short. All processes of a group share them, a handler may run for any time, and no transaction
+// and no connection lasts as long as a handler. There is no transaction of the message in its context (TxFromContext of
+// watermill-sql): a handler and the deletion of its message are two transactions.
 //
 // watermill-sql's order lets a message be read only after all transactions have ended that began before its own, and
 // that have written anything anywhere on the server: a long one delays all topics. Retries do not wait for it.

@@ -12,7 +12,7 @@ import (
 // one with the last, which pgx's own cannot do.
 type tx struct {
 	pooled *pgxpool.Conn
-	conn   *pgx.Conn // the same
+	conn   *pgx.Conn // pooled.Conn()
 	closed bool
 	own    pgx.Tx // pgx's, on the same transaction, for savepoints and large objects. Nil: not needed yet
 }

@@ -52,8 +52,8 @@ type look struct {
 	fetched    []amqp091.Delivery // of a consumer that is cancelled, and not yet looked at
 	received   int                // by all consumers
 	window     int                // the largest prefetch of the next consumer
-	prefetch   int                // that of this one
-	widest     int                // of window
+	prefetch   int                // of the present consumer
+	widest     int                // the largest that window may become
 	doubt      atomic.Int64       // acknowledgements that the queue may not have yet
 	size       int                // bytes of the letters looked at
 	limit      limit              // the delivery limit of the queue

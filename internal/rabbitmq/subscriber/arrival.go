@@ -31,7 +31,7 @@ type arrival struct {
 	timer *time.Timer      // while it is held until it is due
 	again *msgctx.Again
 	acked bool
-	count int // of those behind it, while it is held
+	count int // messages of its key behind it, while it is held
 }
 
 // arrivals has those that are used again: each message would allocate one.

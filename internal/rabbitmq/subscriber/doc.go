@@ -16,12 +16,14 @@
 //	receiver.go      receives deliveries, unmarshals them and hands the messages out, in one goroutine
 //	handle.go        waits for the ack or nack of a message, in a goroutine for each one
 //	limit.go         makes the consumer follow the limit of Config.Gate
+//	arrival.go       a delivery that is not settled, and lines of them
 //	nack.go          the pause before a nacked message goes back to the queue
 //	settler.go       sends the acks and nacks that are ready, together
 //	partition.go     with an Order: one queue whose messages keep the order of their keys, in place of session and limit
 //	move.go          with an Order: moves a message of the work queue to its partition
 //	balance.go       with an Order: whether this process has more partitions than its share
 //	hold.go          with an Order: messages that wait for their retry where they are
+//	ages.go          with an Order: how long the oldest delivery has waited
 //
 // # Order
 //

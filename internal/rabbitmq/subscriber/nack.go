@@ -24,7 +24,7 @@ const maxCounts = 1024
 // nackCounts counts the nacks of each message, for queues that do not count deliveries.
 type nackCounts struct {
 	seed maphash.Seed
-	size atomic.Int64 // of by
+	size atomic.Int64 // len(by), read without the lock
 
 	mu    sync.Mutex
 	by    map[uint64]int64
