@@ -74,8 +74,9 @@ func TestThePageShowsBlockedKeys(t *testing.T) {
 	view := address + "order?queue=" + url.QueryEscape(o.queue)
 	testapp.Eventually(t, func() bool {
 		board := o.open(address)
-		return strings.Contains(board, `href="order?queue=`+o.queue+`"`) && strings.Contains(board, "of 4 partitions")
-	}, "the board leads to the blocked keys")
+		return strings.Contains(board, `href="order?queue=`+o.queue+`"`) && strings.Contains(board, "of 4 partitions") &&
+			strings.Contains(board, "<dt>Handled</dt><dd>2</dd>")
+	}, "the board counts the blocked message with the one behind it, and leads to the blocked keys")
 	var text string
 	for range 2 { // the first look changes nothing
 		testapp.Eventually(t, func() bool { text = o.open(view); return strings.Contains(text, html.EscapeString(key)) }, "the key is shown")

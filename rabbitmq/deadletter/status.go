@@ -17,9 +17,9 @@ import (
 )
 
 // Status is the work queues of a virtual host, with their tiers and dead letters. Ready and Consumers of up to 200
-// queues are those of this moment: of orphans and dead letters first, then of work queues, then of tiers. All other
-// figures are those of the management API, which are up to ten seconds old. For three seconds at most Status waits
-// for the newer ones.
+// queues are those of this moment: of orphans and dead letters first, then of work queues, then of partitions, then of
+// tiers. All other figures are those of the management API, which are up to ten seconds old. For three seconds at most
+// Status waits for the newer ones.
 type Status struct {
 	At      time.Time   `json:"at"`
 	Queues  []WorkQueue `json:"queues"`
@@ -32,6 +32,8 @@ type Status struct {
 // WorkQueue is a work queue with everything that belongs to it.
 type WorkQueue struct {
 	Name string `json:"name"`
+	// Depth has the messages of the partitions too, where a handler has Order.Partitions. Its Consumers are those of the
+	// work queue alone.
 	Depth
 	// Tiers are sorted by their delay. Work queues of a group all have the tiers of the group.
 	Tiers []Tier `json:"tiers,omitempty"`
@@ -39,6 +41,7 @@ type WorkQueue struct {
 	Inbox Depth `json:"inbox,omitzero"`
 	Dead  Depth `json:"dead"`
 	partitions
+	parts []Depth // those of the partitions, until they are added
 }
 
 // Depth is how many messages a queue has.
@@ -282,9 +285,11 @@ func (b *board) work(name string) WorkQueue {
 		w.Inbox = inbox
 	}
 	for {
-		if _, exists := b.queues[naming.PartitionQueue(name, int(w.partitions))]; !exists {
+		part := b.depth(naming.PartitionQueue(name, int(w.partitions)))
+		if part.Missing {
 			return w
 		}
+		w.parts = append(w.parts, part)
 		w.partitions++
 	}
 }

@@ -12,7 +12,7 @@ const (
 	freshWithin = 3 * time.Second // for all of them
 )
 
-// refreshStatus refreshes the queues of a status.
+// refreshStatus refreshes the queues of a status, and adds the messages of partitions to those of their work queue.
 func (s *Store) refreshStatus(ctx context.Context, status *Status) {
 	s.refresh(ctx, status.depths())
 	for i := range status.Queues {
@@ -22,7 +22,17 @@ func (s *Store) refreshStatus(ctx context.Context, status *Status) {
 				tier.NextDue = status.At.Add(tier.Delay)
 			}
 		}
+		status.Queues[i].addPartitions()
 	}
+}
+
+func (w *WorkQueue) addPartitions() {
+	for _, part := range w.parts {
+		w.Messages += part.Messages
+		w.Ready += part.Ready
+		w.Unacked += part.Unacked
+	}
+	w.parts = nil
 }
 
 // refresh sets the numbers of ready messages and of consumers of the first queues to those of this moment. Messages
@@ -70,6 +80,11 @@ func (s *Status) depths() []*Depth {
 	}
 	for i := range s.Queues {
 		all = append(all, &s.Queues[i].Depth, &s.Queues[i].Inbox)
+	}
+	for i := range s.Queues {
+		for j := range s.Queues[i].parts {
+			all = append(all, &s.Queues[i].parts[j])
+		}
 	}
 	for i := range s.Queues {
 		for j := range s.Queues[i].Tiers {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
@@ -21,7 +22,7 @@ func newStatusCommand(e *env) *cobra.Command {
 		Short: "Every work queue with its tiers, dead letters and orphans",
 		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. It needs the management
 API: its figures are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200
-queues.
+queues. The row of a work queue with partitions (Order.Partitions) has their messages, too.
 
 A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. A tier is
 retired when no binding leads to it any more.`,
@@ -114,6 +115,9 @@ func (b *statusTable) work(w deadletter.WorkQueue) {
 	if at := slices.IndexFunc(w.Tiers, func(t deadletter.Tier) bool { return t.Group != "" }); at >= 0 {
 		notes = append(notes, "in group "+safe(w.Tiers[at].Group))
 	}
+	if n := *command.PartitionsOf(&w); n > 0 {
+		notes = append(notes, "with "+plural(int(n), "partition", "partitions"))
+	}
 	b.row(w.Depth, 0, w.Name, "", strings.Join(notes, ", "), colourOf(w.Missing))
 	b.tiers("", w.Tiers)
 	if w.Inbox.Queue != "" && (b.all || w.Inbox.Messages > 0) {
@@ -161,7 +165,7 @@ func colourOf(odd bool) text.Color {
 func (b *statusTable) row(d deadletter.Depth, level int, name, due, note string, colour text.Color) {
 	cells := []string{strings.Repeat("  ", level) + safe(name), thousands(d.Messages), thousands(d.Ready),
 		thousands(d.Unacked), thousands(d.Consumers), due, note}
-	if d.Missing {
+	if d.Missing && d.Messages == 0 { // partitions can have messages without their work queue
 		cells[1], cells[2], cells[3], cells[4] = "-", "-", "-", "-"
 	}
 	row := table.Row{}
