@@ -130,7 +130,7 @@ func TestWrongUseOfStatusTiersAndTopology(t *testing.T) {
 		"did you mean drain?":                    {"tiers", "drian"},
 		"use --queue orders":                     {"topology", "plan"},
 		"--schedule is missing":                  {"tiers", "prune", "--queue", "orders"},
-		"--file and --queue or --schedule are b": {"topology", "plan", "--file", "x.json", "--schedule", "1s"},
+		"--file and --queue, --schedule or --pa": {"topology", "plan", "--file", "x.json", "--schedule", "1s"},
 		`"50 per second" is not a number of le`:  {"tiers", "drain", "orders", "1s", "--rate", "50 per second"},
 	} {
 		t.Run(want, func(t *testing.T) {

@@ -103,27 +103,7 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 	name := unique(t, "wmretry_roles")
 	t.Cleanup(func() { removeAll(t, name) })
 	work, other := "orders_"+name, "other_"+name
-	flags := []string{"--queue", work, "--prefix", name, "--schedule", "100ms 1h"}
-	exported := run(t, 0, append([]string{"topology", "export", "--permissions"}, flags...)...).stdout
-	address := map[string][]string{}
-	client := managementOf(t)
-	commands := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '/' (\w+) '(.*)' '(.*)' '(.*)'$`)
-	for _, command := range commands.FindAllStringSubmatch(exported, -1) {
-		role, tag := command[1], ""
-		if strings.Contains(exported, "rabbitmqctl set_user_tags "+role+" management\n") {
-			tag = "management"
-		}
-		user := name + "_" + role
-		_, err := client.PutUser(user, rabbithole.UserSettings{Password: "canary", Tags: rabbithole.UserTags{tag}})
-		require.NoError(t, err)
-		t.Cleanup(func() { _, _ = client.DeleteUser(user) })
-		_, err = client.UpdatePermissionsIn("/", user, rabbithole.Permissions{Configure: command[2], Write: command[3], Read: command[4]})
-		require.NoError(t, err)
-		uri, err := url.Parse(brokerURL(t))
-		require.NoError(t, err)
-		uri.User = url.UserPassword(user, "canary")
-		address[role] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
-	}
+	address := usersOf(t, name, "--queue", work, "--prefix", name, "--schedule", "100ms 1h")
 	as := func(code int, role string, args ...string) result {
 		t.Helper()
 		return runWith(t, code, address[role], append(args, "--prefix", name)...)
@@ -161,6 +141,32 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 	as(0, "operator", "tiers", "prune", "--queue", work, "--schedule", "100ms")
 	as(0, "operator", "dead", "list", work)
 	assert.Contains(t, as(1, "operator", "topology", "apply", "--queue", other, "--schedule", "1h").stderr, "ACCESS_REFUSED")
+}
+
+// usersOf makes a user of each exported role, and returns the environment of each.
+func usersOf(t testing.TB, name string, flags ...string) map[string][]string {
+	t.Helper()
+	exported := run(t, 0, append([]string{"topology", "export", "--permissions"}, flags...)...).stdout
+	address := map[string][]string{}
+	client := managementOf(t)
+	commands := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '/' (\w+) '(.*)' '(.*)' '(.*)'$`)
+	for _, command := range commands.FindAllStringSubmatch(exported, -1) {
+		role, tag := command[1], ""
+		if strings.Contains(exported, "rabbitmqctl set_user_tags "+role+" management\n") {
+			tag = "management"
+		}
+		user := name + "_" + role
+		_, err := client.PutUser(user, rabbithole.UserSettings{Password: "canary", Tags: rabbithole.UserTags{tag}})
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = client.DeleteUser(user) })
+		_, err = client.UpdatePermissionsIn("/", user, rabbithole.Permissions{Configure: command[2], Write: command[3], Read: command[4]})
+		require.NoError(t, err)
+		uri, err := url.Parse(brokerURL(t))
+		require.NoError(t, err)
+		uri.User = url.UserPassword(user, "canary")
+		address[role] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
+	}
+	return address
 }
 
 // runApp runs an app whose messages become dead letters.

@@ -21,14 +21,14 @@ type role struct{ name, about, tag, configure, write, read string }
 // rolesOf returns the least permissions of each kind of user.
 func rolesOf(wanted []drift.Wanted) []role {
 	var works, groups, prefixes []string
-	order := "" // of handlers that keep one
+	order, answers := "", []string(nil) // of handlers that keep an order
 	for _, w := range wanted {
 		works = append(works, regexp.QuoteMeta(w.Queue.Name))
 		if w.Topology.TierGroup != "" {
 			groups = append(groups, regexp.QuoteMeta(w.Topology.TierGroup))
 		}
 		if w.Topology.Partitions > 0 {
-			order = `|\.order(\..*)?`
+			order, answers = `|\.order(\..*)?`, []string{`amq\.default`}
 		}
 		prefixes = append(prefixes, regexp.QuoteMeta(w.Topology.Prefix))
 	}
@@ -42,7 +42,7 @@ func rolesOf(wanted []drift.Wanted) []role {
 	all := pattern(own...)
 	return []role{
 		{"app", "An app that declares its topology. To publish to a work queue it also needs write on " +
-			"amq.default, or on its own exchange.", "", all, all, all},
+			"amq.default, or on its own exchange.", "", all, pattern(slices.Concat(own, answers)...), all},
 		{"viewer", "wmretry dead list, show, export, and status.", "management",
 			"^$", "^$", pattern(dead, orphans)},
 		{"redriver", "wmretry dead, all commands, and status.", "management",

@@ -38,8 +38,9 @@ of Config.
     {"queues": ["payments"], "partitions": 8, "prefetch": 512}
   ]
 
-Only "queues" is required, and "schedule" or, for handlers with Order.Partitions, "partitions" and "prefetch". The
-schedule must have the delays of all handlers; extra_tiers has those of rules.`,
+Only "queues" is required, and "schedule" or, for handlers with Order.Partitions, "partitions" and "prefetch". Their
+flags are --queue, --schedule, --partitions and --prefetch. The schedule must have the delays of all handlers;
+extra_tiers has those of rules.`,
 	}
 	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newExportTopologyCommand(e))
 	return group(c)
@@ -192,7 +193,7 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 /api/definitions/<vhost>, or rabbitmqadmin definitions import. --permissions prints rabbitmqctl commands with the least
 permissions of an app, a viewer, a redriver and an operator.`,
 		Example: `  wmretry topology export --queue orders --schedule "1s 5s 25s" > definitions.json
-  wmretry topology export --file topology.json --permissions`,
+  wmretry topology export --queue payments --partitions 8 --permissions`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			wanted, err := f.wanted(e.prefix())

@@ -133,23 +133,31 @@ func (a *arguments) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// wantedFlags describe what apps declare: the schedule of work queues, or a file for everything else.
+// wantedFlags describe what apps declare: the schedule or the partitions of work queues, or a file for everything else.
 type wantedFlags struct {
-	file, schedule string
-	queues         []string
+	file, schedule       string
+	queues               []string
+	partitions, prefetch int
 }
 
 func (f *wantedFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of --queue and --schedule (see "+
-		"topology --help)")
+	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of --queue, --schedule and "+
+		"--partitions (see topology --help)")
 	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
-	flags.StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule; may be repeated")
+	flags.StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule or --partitions; may be repeated")
+	flags.IntVar(&f.partitions, "partitions", 0, "Order.Partitions of the handlers of --queue: they need no --schedule")
+	flags.IntVar(&f.prefetch, "prefetch", 512, "Prefetch of the handlers of --queue, with --partitions")
 	_ = c.MarkFlagFilename("file", "json")
 }
 
 // given reports whether any flag is set.
-func (f *wantedFlags) given() bool { return f.file != "" || f.schedule != "" || len(f.queues) > 0 }
+func (f *wantedFlags) given() bool { return f.file != "" || f.described() }
+
+// described reports whether the flags other than --file describe anything.
+func (f *wantedFlags) described() bool {
+	return f.schedule != "" || f.partitions != 0 || len(f.queues) > 0
+}
 
 // wanted returns what the flags or the file describe.
 func (f *wantedFlags) wanted(prefix string) ([]drift.Wanted, error) {
@@ -183,17 +191,23 @@ func topologiesOf(wanted []drift.Wanted) (all []topology.Topology) {
 
 func (f *wantedFlags) declarations() ([]declaration, error) {
 	switch {
-	case f.file != "" && (f.schedule != "" || len(f.queues) > 0):
-		return nil, usage("--file and --queue or --schedule are both set: the file has everything, so leave the others " +
-			"out or write them into the file")
+	case f.file != "" && f.described():
+		return nil, usage("--file and --queue, --schedule or --partitions are both set: the file has everything, so " +
+			"leave the others out or write them into the file")
 	case f.file != "":
 		return readDeclarations(f.file)
 	case len(f.queues) == 0:
 		return nil, usage("no work queue is named: use --queue orders (it may be repeated), or --file")
-	case f.schedule == "":
+	case f.schedule == "" && f.partitions == 0:
 		return nil, usage("--schedule is missing: %s", scheduleHelp)
 	}
-	d := declaration{Queues: f.queues}
+	d := declaration{Queues: f.queues, Partitions: f.partitions}
+	if d.Partitions != 0 {
+		d.Prefetch = f.prefetch
+	}
+	if f.schedule == "" {
+		return []declaration{d}, nil
+	}
 	if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
 		return nil, usage("--schedule: %w", err)
 	}

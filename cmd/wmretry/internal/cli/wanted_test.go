@@ -66,7 +66,10 @@ func TestWrongDeclarations(t *testing.T) {
 		"--schedule is missing":                     {"--queue", "orders"},
 		"such as 10s":                               {"--queue", "orders", "--schedule", "often"},
 		"it has the name of a queue of the retry":   {"--queue", "orders.dead", "--schedule", "1s"},
-		"--file and --queue or --schedule are both": {"--file", "x.json", "--queue", "orders"},
+		"--file and --queue, --schedule or --parti": {"--file", "x.json", "--queue", "orders"},
+		"--partitions are both set":                 {"--file", "x.json", "--partitions", "8"},
+		"Partitions is 300":                         {"--queue", "orders", "--partitions", "300"},
+		"Prefetch is 0":                             {"--queue", "orders", "--partitions", "8", "--prefetch", "0"},
 		"no such file":                              {"--file", "missing.json"},
 	} {
 		_, err := parse(t, args...)
@@ -105,6 +108,9 @@ func TestFiles(t *testing.T) {
 	flags, err := parse(t, "--queue", "orders", "--queue", "billing", "--schedule", "1s 5s 25s*3 10m")
 	require.NoError(t, err)
 	assert.Equal(t, flags, have[:2])
+	flags, err = parse(t, "--queue", "payments", "--partitions", "8")
+	require.NoError(t, err)
+	assert.Equal(t, flags, have[3:])
 	for want, text := range map[string]string{
 		`unknown field "tiergroup"`:            `{"queues":["a"],"schedule":"1s","tiergroup":"b"}`,
 		"it drops or refuses dead letters":     `{"queues":["a"],"schedule":"1s","dead_letter_arguments":{"x-max-length":1}}`,

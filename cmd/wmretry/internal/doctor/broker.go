@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,8 +60,12 @@ func permissions(s *Snapshot, found sink) {
 	add := func(what string, wanted []drift.Wanted) {
 		do := []string{"docs/operations.md#permissions"}
 		for _, w := range wanted[:min(len(wanted), 1)] {
-			do = append(do, s.command("topology", "export", "--queue", w.Queue.Name, "--schedule",
-				strings.Trim(fmt.Sprint(w.Topology.Tiers), "[]"), "--permissions"))
+			described := []string{"--schedule", strings.Trim(fmt.Sprint(w.Topology.Tiers), "[]")}
+			if n := w.Topology.Partitions; n > 0 {
+				described = []string{"--partitions", strconv.Itoa(n)}
+			}
+			do = append(do, s.command(slices.Concat([]string{"topology", "export", "--queue", w.Queue.Name}, described,
+				[]string{"--permissions"})...))
 		}
 		found(s.About.User, what, do...)
 	}

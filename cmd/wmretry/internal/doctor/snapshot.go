@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
@@ -108,6 +109,10 @@ func (s *Snapshot) wanted() (all []drift.Wanted) {
 				config.TierGroup, config.Tiers = t.Group, nil
 			}
 			config.Tiers = append(config.Tiers, backoff.Tier(t.Delay))
+		}
+		first := s.Inventory.Queues[naming.PartitionQueue(w.Name, 0)]
+		if limit, _ := first.Arguments[queuearg.DeliveryLimit].(int64); limit > 0 { // it has both, as topology sets it
+			config.Partitions, config.Prefetch = int(limit/1_000_000), int(limit%1_000_000)
 		}
 		one := drift.Wanted{Topology: config, Queue: topology.Queue{
 			Name: w.Name, Durable: queue.Durable, Arguments: amqp091.Table(queue.Arguments),
