@@ -28,10 +28,11 @@ func newUICommand(e *env) *cobra.Command {
 	var f uiFlags
 	c := &cobra.Command{
 		Use:   "ui [QUEUE...]",
-		Short: "Serve a page: the board, causes, letters, redrive and discard",
+		Short: "Serve a page: the board, causes, letters, blocked keys, redrive and discard",
 		Long: `Serves a page that shows every work queue with its tiers and dead letters, groups dead letters by
-cause, and shows the failure record of each letter. With --allow-write it redrives and discards them, too. QUEUE
-limits the page to these work queues. The page needs the management API.
+cause, and shows the failure record of each letter, and the blocked keys of handlers with Order.Block. With
+--allow-write it redrives and discards letters, too. QUEUE limits the page to these work queues. The page needs the
+management API.
 
 The page has no login. It listens on a loopback address, which only this machine can reach, with all of its users and
 programs. For another machine use a tunnel, such as ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and

@@ -153,7 +153,11 @@ func health(s *Snapshot, found sink) {
 				add(idle(sub, app.URL))
 			}
 			if blocked := len(sub.Blocked); blocked > 0 {
-				add(fmt.Sprintf("%d keys of handler %s are blocked", blocked, sub.Name),
+				what := fmt.Sprintf("%d keys of handler %s are blocked", blocked, sub.Name)
+				if blocked == 1 {
+					what = "1 key of handler " + sub.Name + " is blocked"
+				}
+				add(what,
 					s.command("order", "status", sub.Queue)+" names them: docs/operations.md#orderblocked")
 			}
 		}

@@ -161,6 +161,9 @@ func TestRules(t *testing.T) {
 		"blocked keys": {[]func(*Snapshot){app(func(h *retry.Health) {
 			h.Subscriptions[0].Blocked = make([]string, 2)
 		})}, "health|http://shop/health|2 keys of handler billing are blocked|wmretry order status orders"},
+		"blocked key": {[]func(*Snapshot){app(func(h *retry.Health) {
+			h.Subscriptions[0].Blocked = make([]string, 1)
+		})}, "health|http://shop/health|1 key of handler billing is blocked|wmretry order status orders"},
 		"partition without a process": {[]func(*Snapshot){hand("mails.order.3", management.Arguments{
 			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}, 2)}, ""},
 		"delayed exchange": {[]func(*Snapshot){func(s *Snapshot) {
