@@ -21,13 +21,16 @@ import (
 )
 
 type fakeBroker struct {
-	number uint64
-	open   func() (*amqp091.Channel, error)
+	number  uint64
+	open    func() (*amqp091.Channel, error)
+	version string
 }
+
+var errNoChannel = errors.New("no more channels")
 
 func (b fakeBroker) Number() uint64                         { return b.number }
 func (b fakeBroker) OpenChannel() (*amqp091.Channel, error) { return b.open() }
-func (b fakeBroker) Version() string                        { return "" }
+func (b fakeBroker) Version() string                        { return b.version }
 
 // TestHandlersOfOneQueueShareAnError: those of other queues do not wait.
 func TestHandlersOfOneQueueShareAnError(t *testing.T) {
@@ -38,12 +41,10 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 		}, nil, nil, watermill.NopLogger{})
 		defer d.close()
 		release, opened := make(chan struct{}), 0
-		refused := errors.New("no more channels")
 		declare := func(queue string, connection uint64, open func() (*amqp091.Channel, error)) error {
+			broker := fakeBroker{connection, open, ""}
 			return d.declare(
-				&subscriber.Declaration{
-					Reopening: wire.Reopening{On: fakeBroker{connection, open}}, Broker: fakeBroker{connection, open},
-				},
+				&subscriber.Declaration{Reopening: wire.Reopening{On: broker}, Broker: broker},
 				app.Subscription{Topic: "topic", Queue: queue, Logger: watermill.NopLogger{}},
 			)
 		}
@@ -54,7 +55,7 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 				results <- declare("orders", 2, func() (*amqp091.Channel, error) {
 					opened++
 					<-release
-					return nil, refused
+					return nil, errNoChannel
 				})
 			}()
 		}
@@ -64,7 +65,7 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 		require.ErrorIs(t, declare("mails", 2, func() (*amqp091.Channel, error) { return nil, other }), other)
 		close(release)
 		for range handlers {
-			require.ErrorIs(t, <-results, refused)
+			require.ErrorIs(t, <-results, errNoChannel)
 		}
 		assert.Equal(t, 1, opened, "they share the result")
 

@@ -7,7 +7,7 @@ import (
 )
 
 func TestVersionRules(t *testing.T) {
-	for text, want := range map[string]struct{ drops, transient, cycles bool }{
+	for text, want := range map[string]struct{ drops, transient, cycles, stops bool }{
 		"3.10.8":     {},
 		"3.12.14":    {},
 		"3.13.0":     {cycles: true},
@@ -15,8 +15,13 @@ func TestVersionRules(t *testing.T) {
 		"3.13.3":     {},
 		"4.0.5":      {drops: true},
 		"4.2.9":      {drops: true},
+		"4.3":        {transient: true, stops: true},
+		"4.3.0-rc.1": {transient: true, stops: true},
+		"4.3.0":      {transient: true, stops: true},
+		"4.3.5":      {transient: true, stops: true},
 		"4.3.6":      {transient: true},
-		"4.3.0-rc.1": {transient: true},
+		"4.3.10":     {transient: true},
+		"4.4.0":      {transient: true},
 		"4.10.0":     {transient: true},
 		"5.0.0":      {transient: true},
 		"":           {},
@@ -26,5 +31,6 @@ func TestVersionRules(t *testing.T) {
 		assert.Equal(t, want.drops, v.dropsAtDeliveryLimit(), "%s drops at the delivery limit", text)
 		assert.Equal(t, want.transient, v.refusesTransient(), "%s refuses transient queues", text)
 		assert.Equal(t, want.cycles, v.losesCycles(), "%s loses cycles", text)
+		assert.Equal(t, want.stops, StopsSingleConsumers(text), "%s stops single active consumers", text)
 	}
 }
