@@ -1,7 +1,6 @@
 package order_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -228,78 +227,6 @@ func TestMessagesOfTheWorkQueueAreMoved(t *testing.T) {
 	testapp.Eventually(t, func() bool { return w.sink.count() == len(all) }, "all are handled")
 	w.sink.inOrder(t)
 	w.settled(4)
-}
-
-func TestOtherNumbersAreRefused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.start(retry.Options{}, w.sink.handle).stop()
-	for want, options := range map[string]retry.Options{
-		"it is one of 4 partitions with a Prefetch of 512, and this handler has 8 with 512": {
-			Order: retry.Order{Partitions: 8}},
-		"it is one of 4 partitions with a Prefetch of 512, and this handler has 4 with 64": {
-			Concurrency: 16, Prefetch: 64},
-	} {
-		require.ErrorContains(t, w.refused(options), want)
-	}
-	unordered := newWorld(t)
-	plain := testapp.Connect(t, unordered.config)
-	plain.Handle(unordered.queue, 1, func(*message.Message) error { return nil })
-	testapp.Start(t, plain.Router)()
-	require.ErrorContains(t, unordered.refused(retry.Options{}), "From an unordered queue")
-}
-
-// TestThereAndBack follows docs/order.md: from an unordered queue to partitions, to another number, and back.
-func TestThereAndBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	plain := func() (*testapp.App, func()) {
-		a := testapp.Connect(t, w.config)
-		a.Handle(w.queue, 4, w.sink.handle)
-		return a, testapp.Start(t, a.Router)
-	}
-	send := func(a *testapp.App, keys string) {
-		t.Helper()
-		all := messages(4, 5, sometimes(0.2))
-		for _, msg := range all {
-			var b body
-			require.NoError(t, json.Unmarshal(msg.Payload, &b))
-			b.Key = keys + b.Key
-			msg.Payload, _ = json.Marshal(b)
-			msg.Metadata.Set("customer", b.Key)
-		}
-		before := w.sink.count()
-		require.NoError(t, a.Publisher().Publish(w.queue, all...))
-		testapp.Eventually(t, func() bool { return w.sink.count() == before+len(all) }, "all are handled")
-	}
-	empty := func(queues ...string) {
-		t.Helper()
-		for _, queue := range queues {
-			testapp.Eventually(t, func() bool { return testapp.Depth(t, queue) == 0 }, "%s is empty", queue)
-			testapp.Delete(t, queue)
-		}
-	}
-	partitions := func(n int) (all []string) {
-		for i := range n {
-			all = append(all, fmt.Sprintf("%s.order.%d", w.queue, i))
-		}
-		return all
-	}
-	unordered, stop := plain()
-	send(unordered, "before ")
-	stop()
-	empty(w.queue)
-	for _, count := range []int{4, 2} {
-		ordered := w.start(retry.Options{Order: retry.Order{Partitions: count}}, w.sink.handle)
-		send(ordered.App, fmt.Sprint(count, " "))
-		w.settled(count)
-		ordered.stop()
-		empty(partitions(count)...)
-	}
-	empty(w.queue)
-	unordered, stop = plain()
-	send(unordered, "after ")
-	stop()
 }
 
 // TestProducedMessagesThatAreNotPublished count failures, as in every handler.

@@ -104,14 +104,18 @@ type body struct {
 	Fails  int // times
 }
 
+// numbered is the message of a key with a number, which fails so many times.
+func numbered(key string, n, fails int) *message.Message {
+	payload, _ := json.Marshal(body{Key: key, Number: n, Fails: fails})
+	msg := message.NewMessage(watermill.NewUUID(), payload)
+	msg.Metadata.Set("customer", key)
+	return msg
+}
+
 func messages(keys, each int, fails func(key, n int) int) (all []*message.Message) {
 	for n := range each {
 		for k := range keys {
-			key := fmt.Sprintf("customer-%d", k)
-			payload, _ := json.Marshal(body{Key: key, Number: n, Fails: fails(k, n)})
-			msg := message.NewMessage(watermill.NewUUID(), payload)
-			msg.Metadata.Set("customer", key)
-			all = append(all, msg)
+			all = append(all, numbered(fmt.Sprintf("customer-%d", k), n, fails(k, n)))
 		}
 	}
 	return all
@@ -184,14 +188,27 @@ func (w *world) publish(a *app, all []*message.Message) {
 	require.NoError(w.t, a.Publisher().Publish(w.queue, all...))
 }
 
+// partitions are the names of the first n partitions.
+func (w *world) partitions(n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s.order.%d", w.queue, i))
+	}
+	return all
+}
+
+// ordered is how many messages wait on the first n partitions, and are with no process.
+func (w *world) ordered(n int) (ready int) {
+	w.t.Helper()
+	for _, queue := range w.partitions(n) {
+		ready += testapp.Depth(w.t, queue)
+	}
+	return ready
+}
+
 // settled waits until the partitions and the work queue are empty.
 func (w *world) settled(partitions int) {
 	w.t.Helper()
-	queues := []string{w.queue}
-	for i := range partitions {
-		queues = append(queues, fmt.Sprintf("%s.order.%d", w.queue, i))
-	}
-	for _, queue := range queues {
+	for _, queue := range append(w.partitions(partitions), w.queue) {
 		testapp.Eventually(w.t, func() bool { return testapp.Depth(w.t, queue) == 0 }, "%s is empty", queue)
 	}
 }
