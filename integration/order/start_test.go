@@ -6,12 +6,15 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -32,6 +35,39 @@ func TestOtherNumbersAreRefused(t *testing.T) {
 	plain.Handle(unordered.queue, 1, func(*message.Message) error { return nil })
 	testapp.Start(t, plain.Router)()
 	require.ErrorContains(t, unordered.refused(retry.Options{}), "From an unordered queue")
+}
+
+// TestArgumentsThatMakeGapsAreRefused, those of the app before anything is declared, and those of a queue that exists.
+func TestArgumentsThatMakeGapsAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	for want, arguments := range map[string]amqp091.Table{
+		"x-message-ttl 60000":  {"x-message-ttl": 60_000},
+		"x-max-length 100":     {"x-max-length": 100},
+		"x-delivery-limit 100": {"x-delivery-limit": 100},
+	} {
+		w.config.AMQP.Queue.Arguments = arguments
+		err := w.refused(retry.Options{})
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, "is a gap in the order of its key")
+	}
+	require.False(t, testapp.Exists(t, w.queue))
+	require.False(t, testapp.Exists(t, w.queue+".order.0"))
+
+	w.config.AMQP.Queue.Arguments = nil
+	existing := topology.New(topology.Config{Prefix: w.config.Prefix, Partitions: 4, Prefetch: 512},
+		topology.Queue{Name: w.queue, Durable: true}).WorkQueue.Arguments
+	existing["x-delivery-limit"] = int64(20)
+	_, err := broker.Channel(t).QueueDeclare(w.queue, true, false, false, false, existing)
+	require.NoError(t, err)
+	err = w.refused(retry.Options{})
+	require.ErrorContains(t, err, "x-delivery-limit 20")
+	require.ErrorContains(t, err, "Delete a queue that has it, while it is empty")
+	testapp.Delete(t, w.queue)
+
+	w.config.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1000, "x-overflow": "reject-publish"}
+	w.publish(w.start(retry.Options{}, w.sink.handle), messages(2, 2, never))
+	testapp.Eventually(t, func() bool { return w.sink.count() == 4 }, "a queue that refuses messages makes no gaps")
 }
 
 // TestTheStartSaysWhereTheProcessPublishes: without an exchange of the topic to the partitions, else to the work queue.

@@ -66,8 +66,9 @@ type Config struct {
 	// Partitions is the number of queues <work queue>.order.<n>, from 0, for a handler that keeps the order of messages
 	// with one key. The exchange <work queue>.order takes their messages, with the number as the routing key. Each has
 	// a single active consumer, and so has the work queue, whose messages are moved to them. The queue
-	// <work queue>.order.members has a consumer of each process, and no messages. Tiers may be empty then. The default
-	// is 0: none. At most 256. It stays the same for the life of the queues, and so does Prefetch.
+	// <work queue>.order.members has a consumer of each process, and no messages. Tiers may be empty then. Arguments
+	// with which the work queue would lose messages, or change their order, are refused. The default is 0: none. At most
+	// 256. It stays the same for the life of the queues, and so does Prefetch.
 	Partitions int
 
 	// Prefetch is that of the consumers of a partition: with a smaller one messages would change their order. Required

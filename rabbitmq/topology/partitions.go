@@ -21,10 +21,7 @@ func (t *Topology) addPartitions(n naming.Prefix) {
 		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q: the name of its partition, %q, has %d bytes: AMQP "+
 			"allows %d", work, longest, len(longest), maxShortString))
 	}
-	if kind := t.WorkQueue.Arguments[queuearg.QueueType]; kind != nil && kind != string(Quorum) {
-		t.fault = errors.Join(t.fault, fmt.Errorf("work queue %q has the type %v: only quorum queues put messages back in "+
-			"their order. Leave x-queue-type out of AMQP.Queue.Arguments", work, kind))
-	}
+	t.fault = errors.Join(append(gaps(t.WorkQueue), t.fault)...)
 	exchange := Exchange{Name: naming.OrderExchange(work), Kind: amqp091.ExchangeDirect, Durable: true}
 	t.Exchanges = append(t.Exchanges, exchange,
 		Exchange{Name: n.OrderControl(), Kind: amqp091.ExchangeFanout, Durable: true})
@@ -35,6 +32,35 @@ func (t *Topology) addPartitions(n naming.Prefix) {
 		t.Queues = append(t.Queues, queue)
 		t.Bindings = append([]Binding{{Exchange: exchange.Name, Queue: queue.Name, Key: strconv.Itoa(i)}}, t.Bindings...)
 	}
+}
+
+// gaps returns the arguments of a work queue that change the order of its messages, or remove some of them.
+func gaps(work Queue) (faults []error) {
+	arguments := work.Arguments
+	fault := func(key, reason, do string) {
+		faults = append(faults, fmt.Errorf("work queue %q has %s %v: with Partitions %s. %s", work.Name, key,
+			arguments[key], reason, do))
+	}
+	const leave = "Leave it out of AMQP.Queue.Arguments"
+	if kind := arguments[queuearg.QueueType]; kind != nil && kind != string(Quorum) {
+		fault(queuearg.QueueType, "only quorum queues put messages back in their order", leave)
+	}
+	if hasAny(arguments, queuearg.MessageTTL) {
+		fault(queuearg.MessageTTL, "a message that expires is a gap in the order of its key", leave)
+	}
+	for _, key := range []string{queuearg.MaxLength, queuearg.MaxLengthBytes} {
+		if hasAny(arguments, key) && arguments[queuearg.Overflow] != queuearg.RejectPublish {
+			fault(key, "the oldest message, which a full queue drops, is a gap in the order of its key",
+				"Set x-overflow to reject-publish, or leave it out of AMQP.Queue.Arguments")
+		}
+	}
+	if given, set := arguments[queuearg.DeliveryLimit]; set {
+		if limit, valid := declared(nil, given); !valid || limit.(int64) < unlimited {
+			fault(queuearg.DeliveryLimit, "a message that is delivered more often is a gap in the order of its key",
+				fmt.Sprintf("%s: it is then %d. Delete a queue that has it, while it is empty", leave, unlimited))
+		}
+	}
+	return faults
 }
 
 // partitionArguments returns the arguments of a partition. The broker compares the delivery limit with that of the
