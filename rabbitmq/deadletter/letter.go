@@ -108,7 +108,7 @@ func properties(
 		exchange, key = published(d, l, death, prefix)
 	}
 	named := map[string]string{"exchange": exchange, "routing_key": key}
-	p := publishing(was)
+	p := headers.Publishing(was)
 	for name, property := range texts(&p) {
 		named[name] = *property
 	}
@@ -137,7 +137,8 @@ func published(
 		if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
 			key, _ = keys[0].(string)
 		}
-		if prefix.IsReturn(exchange) || exchange == prefix.AnyReturnExchange() { // it came from a tier
+		if prefix.IsReturn(exchange) || exchange == prefix.AnyReturnExchange() || // it came from a tier
+			exchange == naming.OrderExchange(l.Target) { // or from a partition
 			return "", l.Target
 		}
 		return exchange, key

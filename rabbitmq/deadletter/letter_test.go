@@ -114,6 +114,10 @@ func TestReadALetterOfTheBroker(t *testing.T) {
 		"the default exchange; any publisher could have written the header of the priority")
 	assert.Empty(t, l.Metadata, "the record is no metadata")
 
+	d.Headers["x-death"] = deathOf("orders.order.3", "delivery_limit", "orders.order", "3")
+	assert.Equal(t, map[string]string{"routing_key": "orders", "user_id": "web"},
+		read(d, "orders.dead", naming.Default).Properties, "it came from a partition")
+
 	assert.Empty(t, read(d, "parking", naming.Default).Target, "a header names no target")
 }
 

@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/letterline"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -26,7 +27,7 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
 	}
 	properties := map[string]any{}
-	p := publishing(d)
+	p := headers.Publishing(d)
 	for name, property := range texts(&p) {
 		if *property != "" {
 			properties[name] = letterline.EncodeText(*property)

@@ -26,7 +26,7 @@ func fresh(
 	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry letters.PastRedrive, user string,
 ) amqp091.Publishing {
 	was := original(d, prefix)
-	p := publishing(&was)
+	p := headers.Publishing(&was)
 	p.Headers = was.Headers
 	p.Headers[recordkey.Redriven] = l.Redriven.Add(entry).String()
 	if traceparent := redrive.Traceparent(l.Record); traceparent != "" {
@@ -78,7 +78,7 @@ func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) 
 // the only record: RabbitMQ 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan:
 // RabbitMQ 3.10 drops a message whose x-death has the queue that it is dead-lettered to.
 func same(d *amqp091.Delivery) amqp091.Publishing {
-	p := publishing(d)
+	p := headers.Publishing(d)
 	p.Headers = make(amqp091.Table, len(d.Headers)+1)
 	maps.Copy(p.Headers, d.Headers)
 	as := unfit.Exact
@@ -87,14 +87,4 @@ func same(d *amqp091.Delivery) amqp091.Publishing {
 	}
 	unfit.Move(&p, as, "")
 	return p
-}
-
-func publishing(d *amqp091.Delivery) amqp091.Publishing {
-	return amqp091.Publishing{
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
-		Priority:      d.Priority,
-		CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
-		Timestamp: d.Timestamp,
-		Type:      d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body,
-	}
 }

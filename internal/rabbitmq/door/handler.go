@@ -274,7 +274,7 @@ func (h *handlerSubscriber) MayBeQuorum(queue string) bool {
 
 // Unmarshal implements subscriber.Handler. It marks messages that the broker delivers again, where the major does so.
 func (h *handlerSubscriber) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
-	msg, err := h.headers.Unmarshal(delivery)
+	msg, err := h.headers.Unmarshal(h.unmoved(delivery))
 	if err == nil && delivery.Redelivered && h.core.app.RedeliveredKey != "" {
 		msg.Metadata.Set(h.core.app.RedeliveredKey, "true")
 	}

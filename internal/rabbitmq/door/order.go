@@ -3,6 +3,7 @@ package door
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
@@ -110,24 +112,40 @@ func (h *handlerSubscriber) Queues(work string) (partitions []string, members st
 
 // Route implements subscriber.Partitions.
 func (h *handlerSubscriber) Route(
-	topic string, msg *message.Message,
+	topic string, msg *message.Message, delivery amqp091.Delivery,
 ) (exchange, key string, publishing amqp091.Publishing, err error) {
 	queue, err := h.QueueOf(topic)
 	if err != nil {
 		return "", "", publishing, err
 	}
 	partition, _, _ := h.order().partitionOf(msg) // without a key where Key panics, which the log has
-	m := publisher.Message{Exchange: naming.OrderExchange(queue), RoutingKey: strconv.Itoa(partition), UUID: msg.UUID}
-	if m.Publishing, err = h.headers.Marshal(msg); err == nil {
-		var excess int
-		if excess, err = h.connection.publishing.Excess(&m); excess > 0 {
-			err = fmt.Errorf("%d bytes too many for a frame", excess)
-		}
+	publishing = headers.Moved(delivery, queue, h.core.prefix)
+	m := publisher.Message{
+		Exchange: naming.OrderExchange(queue), RoutingKey: strconv.Itoa(partition), UUID: msg.UUID,
+		Publishing: publishing,
+	}
+	excess, err := h.connection.publishing.Excess(&m)
+	if excess > 0 {
+		err = fmt.Errorf("%d bytes too many for a frame", excess)
 	}
 	if err != nil {
 		err = m.Failure(publish.ErrRefused, err)
 	}
-	return m.Exchange, m.RoutingKey, m.Publishing, err
+	return m.Exchange, m.RoutingKey, publishing, err
+}
+
+// unmoved returns a delivery as the work queue has delivered it, with headers that the app's marshaler may change: the
+// subscriber reads them again.
+func (h *handlerSubscriber) unmoved(d amqp091.Delivery) amqp091.Delivery {
+	if h.options.Order.Partitions == 0 {
+		return d
+	}
+	queue, isOrder := naming.QueueOfOrder(d.Exchange)
+	if isOrder && h.core.queues.order(queue).partitions > 0 {
+		return headers.Unmoved(d, queue)
+	}
+	d.Headers = maps.Clone(d.Headers)
+	return d
 }
 
 // inOrder sends messages of a topic whose handler keeps an order directly to their partitions: those of one key one
@@ -144,6 +162,7 @@ func (p appPublisher) inOrder(all []publisher.Message, messages []*message.Messa
 		if err != nil {
 			return nil, true, all[i].Failure(publish.ErrRefused, err)
 		}
+		headers.Direct(&all[i].Publishing)
 		keys[i], all[i].Exchange, all[i].RoutingKey = key, naming.OrderExchange(queue), strconv.Itoa(partition)
 	}
 	failures := make([]error, len(all))

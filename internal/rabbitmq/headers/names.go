@@ -11,7 +11,7 @@ import (
 )
 
 // Headers of a copy, besides recordHeader and those of package unfit. They are read only from a delivery that came
-// through the return exchange; the app never sees them.
+// through the return exchange or from a partition; the app never sees them.
 const (
 	exchangeHeader   = "retry_exchange"    // the exchange that the message was first published to
 	routingKeyHeader = "retry_routing_key" // and its routing key

@@ -115,6 +115,11 @@ func PartitionQueue(queue string, partition int) string {
 	return OrderExchange(queue) + "." + strconv.Itoa(partition)
 }
 
+// QueueOfOrder returns the work queue of an OrderExchange.
+func QueueOfOrder(exchange string) (queue string, isOrder bool) {
+	return strings.CutSuffix(exchange, orderSuffix)
+}
+
 // MembersQueue has a consumer of each process that consumes the partitions of a work queue, and no messages: the broker
 // counts only one consumer of a queue with a single active one.
 func MembersQueue(queue string) string { return OrderExchange(queue) + ".members" }

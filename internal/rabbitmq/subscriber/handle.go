@@ -132,7 +132,7 @@ func (s *subscription) requeue(a *arrival) {
 
 // move moves a message of the intake to its partition.
 func (s *subscription) move(a *arrival) {
-	err := panics.Error("Route", func() error { return a.session.move(a.msg.Context(), s.topic, a.msg) })
+	err := panics.Error("Route", func() error { return a.session.move(a.msg.Context(), s.topic, a) })
 	switch {
 	case err == nil:
 		s.acked(a)

@@ -1,16 +1,12 @@
 package subscriber
 
-import (
-	"context"
-
-	"github.com/ThreeDotsLabs/watermill/message"
-)
+import "context"
 
 // move moves a message of the intake to its partition, on the channel that has received it: a process that the broker
 // has taken for lost moves nothing more. A message that comes to its partition once more, alone and late, would be an
 // older one after a newer one. It returns nil when the broker has routed and confirmed the message.
-func (n *session) move(ctx context.Context, topic string, msg *message.Message) error {
-	exchange, key, publishing, err := n.partition.config.Order.Partitions.Route(topic, msg)
+func (n *session) move(ctx context.Context, topic string, a *arrival) error {
+	exchange, key, publishing, err := n.partition.config.Order.Partitions.Route(topic, a.msg, a.delivery)
 	if err != nil {
 		return err
 	}

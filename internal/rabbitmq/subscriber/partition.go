@@ -30,8 +30,10 @@ type Partitions interface {
 	// Queues returns the names of the partitions of a work queue, and of the queue on which each process has a consumer.
 	Queues(work string) (partitions []string, members string)
 
-	// Route returns where a message of the intake goes, and what is published there.
-	Route(topic string, msg *message.Message) (exchange, key string, publishing amqp091.Publishing, err error)
+	// Route returns where a message of the intake goes, and what is published there. The message is that of the delivery.
+	Route(
+		topic string, msg *message.Message, delivery amqp091.Delivery,
+	) (exchange, key string, publishing amqp091.Publishing, err error)
 }
 
 // A partition is a queue of a subscription that keeps an order, or its intake. It has a session at a time, and each

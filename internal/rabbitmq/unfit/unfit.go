@@ -22,8 +22,9 @@ const (
 	Returned                  // a message that came from a tier, as it is
 	// any other message, as it is: an imported letter, or one that changes its place in a queue
 	Exact
+	Moved // a message of a work queue that goes to the partition of its key
 
-	every = Waiting | Dead | Redriven | Returned | Exact
+	every = Waiting | Dead | Redriven | Returned | Exact | Moved
 )
 
 // DirectReplyTo is the reply-to of a request of RabbitMQ's direct reply-to. The broker delivers the address of the
@@ -51,12 +52,14 @@ type Part struct {
 }
 
 // Properties are those that a copy cannot have. A user-id of the connection's own user, and a reply-to other than
-// DirectReplyTo, are fit.
+// DirectReplyTo, are fit. The app has not seen a message that is moved: what other copies leave out is kept for it.
 var Properties = []Part{
 	{Name: userID, Of: every, Would: "close the channel for another user", Kept: "retry_user_id", Vouched: true},
 	{Name: replyTo, Of: every, Would: "close the channel where it does not consume replies", Kept: "retry_reply_to"},
 	{Name: expiration, Of: Waiting | Dead | Redriven, Would: "end the wait early, or drop the message"},
-	{Name: priority, Of: Waiting, Would: "delay the others of the tier (4.0)", Kept: "retry_priority", Vouched: true},
+	{Name: expiration, Of: Moved, Would: "remove it from its partition", Kept: "retry_expiration"},
+	{Name: priority, Of: Waiting | Moved, Would: "delay the others of the tier, and overtake in the partition (4.0)",
+		Kept: "retry_priority", Vouched: true},
 }
 
 // Headers are those that a copy cannot have. watermill-amqp v3 adds the last one to a message that it received.
@@ -65,11 +68,14 @@ var Headers = []Part{
 		Kept: "retry_opt_delivery_time"},
 	{Name: "x-delivery-count", Of: every, Would: "take it for its own count"},
 	{Name: "x-acquired-count", Of: every, Would: "take it for its own count"},
-	{Name: "CC", Of: every, Would: "route the copy to other queues"},
+	{Name: "CC", Of: every &^ Moved, Would: "route the copy to other queues"},
+	{Name: "CC", Of: Moved, Would: "route the copy to other queues", Kept: "retry_cc"},
 	{Name: "BCC", Of: every, Would: "route the copy to other queues"},
-	{Name: "x-death", Of: every &^ Exact, Would: "drop the copy as a cycle"},
-	{Name: "x-first-death-", Begins: true, Of: every &^ Exact, Would: "not replace it at the next dead-lettering"},
-	{Name: "x-last-death-", Begins: true, Of: every &^ Exact, Would: "not replace it at the next dead-lettering"},
+	{Name: "x-death", Of: every &^ (Exact | Moved), Would: "drop the copy as a cycle"},
+	{Name: "x-first-death-", Begins: true, Of: every &^ (Exact | Moved),
+		Would: "not replace it at the next dead-lettering"},
+	{Name: "x-last-death-", Begins: true, Of: every &^ (Exact | Moved),
+		Would: "not replace it at the next dead-lettering"},
 	{Name: "_watermill_amqp_redelivered", Of: every, Would: "deliver what was true of another delivery"},
 }
 
@@ -81,13 +87,14 @@ var begins = func() (bytes [256]bool) {
 	return bytes
 }()
 
-// Header returns the entry of a header, or nil.
-func Header(name string) *Part {
+// header returns the entry of a header for some kinds of copies, or nil.
+func header(name string, as Copy) *Part {
 	if name == "" || !begins[name[0]] {
 		return nil
 	}
 	for i := range Headers {
-		if h := &Headers[i]; h.Name == name || h.Begins && strings.HasPrefix(name, h.Name) {
+		h := &Headers[i]
+		if h.Of&as != 0 && (h.Name == name || h.Begins && strings.HasPrefix(name, h.Name)) {
 			return h
 		}
 	}
@@ -96,7 +103,7 @@ func Header(name string) *Part {
 
 // IsDropped reports whether no copy that is retried or redriven has the value of a header, under any name.
 func IsDropped(name string) bool {
-	h := Header(name)
+	h := header(name, every&^Moved)
 	return h != nil && h.Kept == ""
 }
 
@@ -168,7 +175,10 @@ func Move(p *amqp091.Publishing, as Copy, user string) {
 				p.Priority = 0
 			}
 		case expiration:
-			p.Expiration = ""
+			if p.Expiration != "" {
+				keep(part, p.Expiration)
+				p.Expiration = ""
+			}
 		default:
 			value := text(p, part.Name)
 			if *value != "" && !IsFit(part.Name, *value, user) {
@@ -178,7 +188,7 @@ func Move(p *amqp091.Publishing, as Copy, user string) {
 		}
 	}
 	for name, value := range p.Headers {
-		if part := Header(name); part != nil && part.Of&as != 0 {
+		if part := header(name, as); part != nil {
 			delete(p.Headers, name)
 			keep(part, value)
 		}
@@ -210,6 +220,8 @@ func Restore(d *amqp091.Delivery, to, copied amqp091.Table, trusted bool) {
 		case word == "":
 		case part.Name == userID:
 			d.UserId = word
+		case part.Name == expiration:
+			d.Expiration = word
 		case part.Name == replyTo:
 			d.ReplyTo = word
 		}
