@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -61,6 +62,32 @@ func TestADeposedProcessMovesNothing(t *testing.T) {
 	send(105, 110)
 	testapp.Eventually(t, func() bool { return w.sink.count() == 110 }, "all are handled")
 	w.sink.inOrder(t)
+}
+
+// TestMessagesAreMovedWhileTheAppCannotPublish: the connection that publishes is another one.
+func TestMessagesAreMovedWhileTheAppCannotPublish(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	publishing, _ := broker.Proxy(t)
+	var opened atomic.Int64
+	w.config.AMQP.Connection.AmqpConfig = &amqp091.Config{
+		Dial: func(network, address string) (net.Conn, error) {
+			if n := opened.Add(1); n == 2 || n > 3 { // the third one moves
+				address = publishing.Listen
+			}
+			return amqp091.DefaultDial(30*time.Second)(network, address)
+		},
+	}
+	a := w.start(retry.Options{}, w.sink.handle)
+	publishing.Stop()
+	testapp.Eventually(t, func() bool { return a.Log.Count("Connection lost") == 1 }, "it has noticed")
+	for _, msg := range messages(10, 10, never) {
+		testapp.Send(t, "", w.queue, published(msg))
+	}
+	testapp.Eventually(t, func() bool { return w.sink.count() == 100 }, "all are handled")
+	w.sink.inOrder(t)
+	require.ErrorIs(t, a.Publisher().Publish(w.queue, messages(1, 1, never)...), publish.ErrNotConnected)
+	require.Zero(t, a.Log.Count("cannot be moved"))
 }
 
 // proxied returns an address with the host of another one.

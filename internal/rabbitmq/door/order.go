@@ -125,7 +125,10 @@ func (h *handlerSubscriber) Route(
 		Publishing: publishing,
 	}
 	excess, err := h.connection.publishing.Excess(&m)
-	if excess > 0 {
+	switch {
+	case errors.Is(err, publish.ErrNotConnected): // the limit is not known, and another connection moves the message
+		err = nil
+	case excess > 0:
 		err = fmt.Errorf("%d bytes too many for a frame", excess)
 	}
 	if err != nil {
