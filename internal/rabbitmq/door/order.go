@@ -3,6 +3,7 @@ package door
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -169,11 +170,8 @@ func (p appPublisher) inOrder(all []publisher.Message, messages []*message.Messa
 		keys[i], all[i].Exchange, all[i].RoutingKey = key, naming.OrderExchange(queue), strconv.Itoa(partition)
 	}
 	failures := make([]error, len(all))
-	for first := 0; first < len(all); {
-		last := first + 1
-		for last < len(all) && (keys[last] == "" || !slices.Contains(keys[first:last], keys[last])) {
-			last++
-		}
+	first := 0
+	for last := range runs(keys) {
 		failed, err := p.connection.Send(all[first:last]...)
 		if err == nil {
 			err = join(slices.Clone(failed))
@@ -191,6 +189,26 @@ func (p appPublisher) inOrder(all []publisher.Message, messages []*message.Messa
 		first = last
 	}
 	return failures, true, nil
+}
+
+// runs yields the ends of the longest runs of keys in which each key occurs once. Messages without a key may be in any.
+func runs(keys []string) iter.Seq[int] {
+	return func(yield func(end int) bool) {
+		first, last := 0, make(map[string]int, len(keys)) // the last place of each key
+		for i, key := range keys {
+			if key == "" {
+				continue
+			}
+			if at, found := last[key]; found && at >= first {
+				if !yield(i) {
+					return
+				}
+				first = i
+			}
+			last[key] = i
+		}
+		yield(len(keys))
+	}
 }
 
 var errBehind = errors.New("a message before it could not be published, and they may have the same key")
