@@ -132,7 +132,7 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 	if !errors.Is(err, publish.ErrUnroutable) {
 		return err
 	}
-	exchange, key, _ := p.route(topic)
+	exchange, key := p.unroutable(topic, err)
 	what := fmt.Sprintf("no queue has the name %q", key)
 	if exchange != "" {
 		what = fmt.Sprintf("no queue is bound to exchange %q with the routing key %q", exchange, key)
@@ -142,6 +142,23 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 		fix = "VerifyOnly is set, so a user with the permission must declare it"
 	}
 	return fmt.Errorf("%w: %s: %s", err, what, fix)
+}
+
+// unroutable returns where the first message was sent that no queue got: with an order it is not where the topic's
+// messages go.
+func (p appPublisher) unroutable(topic string, err error) (exchange, key string) {
+	all := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		all = append(all, joined.Unwrap()...)
+	}
+	for _, one := range all {
+		var failed *publish.Error
+		if errors.As(one, &failed) && errors.Is(failed, publish.ErrUnroutable) {
+			return failed.Exchange, failed.RoutingKey
+		}
+	}
+	exchange, key, _ = p.route(topic)
+	return exchange, key
 }
 
 // Close implements message.Publisher. The router calls it when a handler stops, and other handlers still publish.
