@@ -44,13 +44,17 @@ func (h *handlerSubscriber) order() order {
 	return order{own.Partitions, h.prefetch(), own.Key}
 }
 
-// partitionOf returns the partition of a message. Those without a key are spread.
+// partitionOf returns the partition of a message. Those without a key are spread by their UUIDs, and those without a
+// UUID by their payloads: each comes to the same one when it is delivered again.
 func (o order) partitionOf(msg *message.Message) (partition int, key string, err error) {
 	err = panics.Error("Order.Key", func() error { key = o.key(msg); return nil })
-	if key == "" {
+	switch {
+	case key != "":
+		return naming.PartitionOf(key, o.partitions), key, err
+	case msg.UUID != "":
 		return naming.PartitionOf(msg.UUID, o.partitions), "", err
 	}
-	return naming.PartitionOf(key, o.partitions), key, err
+	return naming.PartitionOf(string(msg.Payload), o.partitions), "", err
 }
 
 // checkOrder refuses what a handler with partitions cannot have.

@@ -5,7 +5,9 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestNoKeyOccursTwiceInARun(t *testing.T) {
@@ -23,6 +25,26 @@ func TestNoKeyOccursTwiceInARun(t *testing.T) {
 		"after an earlier": {[]string{"a", "b", "b", "c", "a", "a"}, []int{2, 5, 6}},
 	} {
 		assert.Equal(t, c.ends, slices.Collect(runs(c.keys)), name)
+	}
+}
+
+// TestMessagesWithoutAKeyAreSpread by what stays the same when they are delivered again.
+func TestMessagesWithoutAKeyAreSpread(t *testing.T) {
+	o := order{partitions: 8, key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }}
+	for name, newMessage := range map[string]func(n int) *message.Message{
+		"UUIDs":    func(n int) *message.Message { return message.NewMessage(strconv.Itoa(n), []byte("same")) },
+		"payloads": func(n int) *message.Message { return message.NewMessage("", []byte(strconv.Itoa(n))) },
+	} {
+		used := map[int]bool{}
+		for n := range 1000 {
+			first, key, err := o.partitionOf(newMessage(n))
+			require.NoError(t, err)
+			assert.Empty(t, key)
+			again, _, _ := o.partitionOf(newMessage(n))
+			assert.Equal(t, first, again)
+			used[first] = true
+		}
+		assert.Len(t, used, 8, name)
 	}
 }
 
