@@ -4,10 +4,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -59,4 +62,37 @@ func TestAMissingPartitionIsNamed(t *testing.T) {
 		require.ErrorIs(t, err, publish.ErrUnroutable)
 		assert.ErrorContains(t, err, `no queue is bound to exchange "`+w.queue+`.order" with the routing key "0"`)
 	}
+}
+
+// prioritizing is a marshaler whose messages have a priority.
+type prioritizing struct{ amqp.DefaultMarshaler }
+
+func (p prioritizing) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	publishing, err := p.DefaultMarshaler.Marshal(msg)
+	publishing.Priority = 9 * uint8(len(msg.Metadata.Get("urgent")))
+	return publishing, err
+}
+
+// TestAPriorityOvertakesNothing in a partition, where the app's publisher sends its messages itself.
+func TestAPriorityOvertakesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.config.AMQP.Marshaler = prioritizing{}
+	all := messages(1, 10, never)
+	all[9].Metadata.Set("urgent", "!")
+	called, proceed := make(chan struct{}), make(chan struct{})
+	a := w.start(retry.Options{Order: retry.Order{Partitions: 1}, Concurrency: 1, Prefetch: 1},
+		func(msg *message.Message) error {
+			if msg.UUID == all[0].UUID {
+				close(called)
+				<-proceed
+			}
+			return w.sink.handle(msg)
+		})
+	w.publish(a, all[:1])
+	broker.Receive(t, called, "the first call")
+	w.publish(a, all[1:])
+	close(proceed)
+	testapp.Eventually(t, func() bool { return w.sink.count() == len(all) }, "all are handled")
+	w.sink.inOrder(t)
 }

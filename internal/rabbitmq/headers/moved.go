@@ -52,6 +52,7 @@ func Unmoved(d amqp091.Delivery, queue string) amqp091.Delivery {
 // believed there.
 func Direct(p *amqp091.Publishing) {
 	maps.DeleteFunc(p.Headers, func(key string, _ any) bool { return isOrigin(key) })
+	unfit.Move(p, unfit.Sent, "")
 }
 
 // isOrigin reports whether Unmoved reads a header.

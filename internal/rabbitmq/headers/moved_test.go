@@ -63,10 +63,11 @@ func TestAPartitionHasWhatTheWorkQueueHad(t *testing.T) {
 // TestAPublisherToAPartitionIsNotTheMover: the app's own headers are no properties, as on the way through the work
 // queue.
 func TestAPublisherToAPartitionIsNotTheMover(t *testing.T) {
-	p := amqp091.Publishing{Headers: maps.Clone(forged), UserId: "web", Expiration: "1"}
+	p := amqp091.Publishing{Headers: maps.Clone(forged), UserId: "web", Expiration: "1", Priority: 5}
 	p.Headers["own"] = "1"
 	headers.Direct(&p)
+	assert.Zero(t, p.Priority, "it would overtake")
 	assert.Equal(t, amqp091.Delivery{
-		RoutingKey: "orders", UserId: "web", Expiration: "1", Headers: amqp091.Table{"own": "1"},
+		RoutingKey: "orders", UserId: "web", Expiration: "1", Priority: 5, Headers: amqp091.Table{"own": "1"},
 	}, headers.Unmoved(partitioned(p), "orders"))
 }

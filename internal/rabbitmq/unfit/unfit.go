@@ -23,6 +23,7 @@ const (
 	// any other message, as it is: an imported letter, or one that changes its place in a queue
 	Exact
 	Moved // a message of a work queue that goes to the partition of its key
+	Sent  // a message that its publisher sends to a partition itself
 
 	every = Waiting | Dead | Redriven | Returned | Exact | Moved
 )
@@ -58,7 +59,7 @@ var Properties = []Part{
 	{Name: replyTo, Of: every, Would: "close the channel where it does not consume replies", Kept: "retry_reply_to"},
 	{Name: expiration, Of: Waiting | Dead | Redriven, Would: "end the wait early, or drop the message"},
 	{Name: expiration, Of: Moved, Would: "remove it from its partition", Kept: "retry_expiration"},
-	{Name: priority, Of: Waiting | Moved, Would: "delay the others of the tier, and overtake in the partition (4.0)",
+	{Name: priority, Of: Waiting | Moved | Sent, Would: "delay the others of the tier, or overtake (4.0)",
 		Kept: "retry_priority", Vouched: true},
 }
 
