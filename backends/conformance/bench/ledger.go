@@ -29,22 +29,26 @@ type ledger struct {
 	twice   int // calls more than necessary
 	foreign int
 	done    chan struct{}
-	copies  int           // that are stored; of the library
-	stored  chan struct{} // closed when all are
+	copied  map[int64]bool // messages whose copies are stored, after the call that failed was reported; of the library
+	stored  chan struct{}  // closed when all are
 }
 
 func newLedger(messages int) *ledger {
 	return &ledger{
 		failed: make([]int64, messages), due: make([]int64, messages), back: make([]int64, messages),
-		left: messages, done: make(chan struct{}), stored: make(chan struct{}),
+		left: messages, done: make(chan struct{}), copied: map[int64]bool{}, stored: make(chan struct{}),
 	}
 }
 
-// copy notes that a copy is stored.
-func (l *ledger) copy() {
+// copy notes that a copy of a message is stored. There can be several: a backend may deliver the message twice.
+func (l *ledger) copy(message int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.copies++; l.copies == len(l.back) {
+	if l.copied[message] {
+		return
+	}
+	l.copied[message] = true
+	if len(l.copied) == len(l.back) {
 		close(l.stored)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io"
+	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -54,6 +55,7 @@ type observer struct {
 // Event implements retry.Observer.
 func (o observer) Event(e retry.Event) {
 	if e.Outcome == retry.Retried {
-		o.calls.report(call{Message: copied})
+		number, _ := strconv.ParseInt(e.MessageUUID, 10, 64)
+		o.calls.report(call{Message: copied, Failures: number})
 	}
 }

@@ -283,7 +283,7 @@ func (l *ledger) read(from io.Reader, ready chan<- int64) {
 			return
 		}
 		if c.Message == copied {
-			l.copy()
+			l.copy(c.Failures)
 			continue
 		}
 		if c.Message == running || c.Message == waits {

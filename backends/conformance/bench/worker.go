@@ -42,7 +42,7 @@ type call struct {
 const (
 	running = -1 // the handlers have subscribed
 	waits   = -2 // the first message waits for the gate
-	copied  = -3 // a copy is stored
+	copied  = -3 // a copy is stored, of the message whose number stands in place of the failures
 )
 
 // start is the line that opens the gate.
