@@ -185,8 +185,8 @@ func createLocked(ctx context.Context, db *sql.DB, statements ...string) (err er
 			err = errors.Join(err, ignoreDone(tx.Rollback()))
 		}
 	}()
-	// A process that is stopped with the lock keeps others from starting for a minute.
-	const lock = `SELECT set_config('idle_in_transaction_session_timeout', '60000', true),
+	// A process that is stopped with the lock keeps others from starting for half a minute.
+	const lock = `SELECT set_config('idle_in_transaction_session_timeout', '30000', true),
 		pg_advisory_xact_lock(hashtextextended('watermill-retry tables', 0))`
 	for _, statement := range append([]string{lock}, statements...) {
 		if _, err := tx.ExecContext(ctx, statement); err != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +68,7 @@ func newWaiting(db *sql.DB, t table, lease time.Duration) *waiting {
 		RETURNING t.id`
 	w := &waiting{
 		db: db, table: t, lease: lease,
-		settings: fmt.Sprintf(settings, lease.Milliseconds()),
+		settings: fmt.Sprintf(settings, min(lease.Milliseconds(), math.MaxInt32)),
 		putQuery: `INSERT INTO ` + t.name + put + `(VALUES ($1::text, $2::bigint, $3::text, $4::bytea, $5::text))
 			AS r(topic, wait, uuid, payload, metadata)`,
 		putAllQuery: `INSERT INTO ` + t.name + put + `unnest($1::text[], $2::bigint[], $3::text[], $4::bytea[], $5::text[])

@@ -41,7 +41,7 @@ func gaps(work Queue) (faults []error) {
 		faults = append(faults, fmt.Errorf("work queue %q has %s %v: with Partitions %s. %s", work.Name, key,
 			arguments[key], reason, do))
 	}
-	const leave = "Leave it out of AMQP.Queue.Arguments"
+	const leave = "Leave it out of AMQP.Queue.Arguments, or give the ordered handler a Connect of its own"
 	if kind := arguments[queuearg.QueueType]; kind != nil && kind != string(Quorum) {
 		fault(queuearg.QueueType, "only quorum queues put messages back in their order", leave)
 	}
@@ -51,7 +51,7 @@ func gaps(work Queue) (faults []error) {
 	for _, key := range []string{queuearg.MaxLength, queuearg.MaxLengthBytes} {
 		if hasAny(arguments, key) && arguments[queuearg.Overflow] != queuearg.RejectPublish {
 			fault(key, "the oldest message, which a full queue drops, is a gap in the order of its key",
-				"Set x-overflow to reject-publish, or leave it out of AMQP.Queue.Arguments")
+				"Set x-overflow to reject-publish. "+leave)
 		}
 	}
 	if given, set := arguments[queuearg.DeliveryLimit]; set {

@@ -198,6 +198,10 @@ func (p appPublisher) inOrder(all []publisher.Message, messages []*message.Messa
 // runs yields the ends of the longest runs of keys in which each key occurs once. Messages without a key may be in any.
 func runs(keys []string) iter.Seq[int] {
 	return func(yield func(end int) bool) {
+		if len(keys) == 1 { // without a map
+			yield(1)
+			return
+		}
 		first, last := 0, make(map[string]int, len(keys)) // the last place of each key
 		for i, key := range keys {
 			if key == "" {

@@ -30,6 +30,10 @@ func (n *session) move(ctx context.Context, topic string, a *arrival) error {
 		return errReturned
 	}
 	if !confirm.Acked() {
+		if n.channel.IsClosed() { // amqp091 nacks all that is not confirmed
+			<-n.closed
+			return n.reason
+		}
 		n.leave(errRefused)
 		return errRefused
 	}

@@ -229,7 +229,8 @@ func Restore(d *amqp091.Delivery, to, copied amqp091.Table, trusted bool) {
 	}
 	for i := range Headers {
 		if part := &Headers[i]; part.Kept != "" {
-			if value, found := copied[part.Kept]; found {
+			value, found := copied[part.Kept]
+			if _, list := value.([]any); found && (list || part.Name != "CC") { // brokers deliver no other CC
 				to[part.Name] = value
 			}
 		}
