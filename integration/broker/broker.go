@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -121,8 +122,15 @@ func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
 		port = "5672"
 	}
 	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(server, Name(t, "proxy"), "127.0.0.1:0", net.JoinHostPort(uri.Hostname(), port))
-	require.NoError(t, proxy.Start())
+	proxy := toxiproxy.NewProxy(server, Name(t, "proxy"), "", net.JoinHostPort(uri.Hostname(), port))
+	for range 100 {
+		// No system gives such a port to a client. Else one that dials while the proxy is stopped could get its port.
+		proxy.Listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(28_000+mathrand.IntN(4_000)))
+		if err = proxy.Start(); err == nil {
+			break
+		}
+	}
+	require.NoError(t, err)
 	t.Cleanup(proxy.Stop)
 	uri.Host = proxy.Listen
 	return proxy, uri.String()
