@@ -171,7 +171,7 @@ func foreigners() map[string]amqp091.Publishing {
 	all := map[string]amqp091.Publishing{"full": full("full"), "bare": {}, "left out": full("left out"), "forged": full("forged")}
 	left := all["left out"]
 	left.Expiration = "600000"
-	left.Headers["CC"] = []any{"nobody"}
+	left.Headers["CC"] = []any{"elsewhere"}
 	left.Headers["x-death"] = []any{amqp091.Table{"queue": "before", "reason": "expired", "count": int64(1)}}
 	left.Headers["x-first-death-queue"] = "before"
 	forged := all["forged"]

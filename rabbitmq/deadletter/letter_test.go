@@ -166,7 +166,7 @@ func TestReadAnOrphan(t *testing.T) {
 	assert.Equal(t, letters.Orphan, read(d, "other.orphans", "other").Kind)
 }
 
-func TestReadALetterOfNobody(t *testing.T) {
+func TestReadALetterWithoutAnOwner(t *testing.T) {
 	t.Parallel()
 	d := &amqp091.Delivery{Exchange: "shop", RoutingKey: "eu", Body: []byte("a"), Headers: amqp091.Table{"trace": "abc", "_watermill_message_uuid": int8(1)}}
 	l := read(d, "anything", naming.Default)

@@ -173,8 +173,8 @@ func short(s string) string {
 	return s[:end] + "…"
 }
 
-// ErrNobody is returned when no process has got a request.
-var ErrNobody = errors.New("no process with a handler that has Order.Partitions is connected")
+// ErrNoProcess is returned when no process has got a request.
+var ErrNoProcess = errors.New("no process with a handler that has Order.Partitions is connected")
 
 // Ask sends a request to all processes of an exchange, over a channel that is used for nothing else. It returns their
 // answers after so many, and at the end of the wait. 0: it is not known how many there are.
@@ -208,10 +208,10 @@ func Ask(
 		case <-end.C:
 			return answers, nil
 		case <-returned:
-			return nil, ErrNobody
+			return nil, ErrNoProcess
 		case reason := <-closed:
 			if reason != nil && reason.Code == amqp091.NotFound {
-				return nil, fmt.Errorf("%w: there is no exchange %q", ErrNobody, exchange)
+				return nil, fmt.Errorf("%w: there is no exchange %q", ErrNoProcess, exchange)
 			}
 			return nil, fmt.Errorf("the request could not be sent to exchange %q: %w", exchange, reason)
 		case d, open := <-deliveries:

@@ -61,7 +61,7 @@ func (p *Page) order(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
 	defer cancel()
 	asked, err := p.ask(ctx, command.Request{Queue: name, Do: command.Status}, answerWait)
-	if err != nil && !errors.Is(err, command.ErrNobody) {
+	if err != nil && !errors.Is(err, command.ErrNoProcess) {
 		return err
 	}
 	p.render(w, http.StatusOK, "order.html", "Blocked keys", newOrder(name, asked))

@@ -111,7 +111,7 @@ func TestNoProcessAnswers(t *testing.T) {
 		asked command.Asked
 		err   error
 	}{
-		"No process with a handler that has Order.Partitions has answered. So it is not known which keys are blocked.": {err: command.ErrNobody},
+		"No process with a handler that has Order.Partitions has answered. So it is not known which keys are blocked.": {err: command.ErrNoProcess},
 		"No process with a handler that has Order.Partitions has answered.":                                            {asked: command.Asked{Processes: 2}},
 		"No process that has answered has a handler with Order.Partitions on this work queue.":                         {asked: command.Asked{Answers: make([]command.Answer, 1)}},
 	} {
