@@ -125,13 +125,13 @@ func TestStatusWithoutManagement(t *testing.T) {
 func TestWrongUseOfStatusTiersAndTopology(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"needs QUEUE and TIER":                   {"tiers", "drain", "orders"},
-		"want the spelling":                      {"tiers", "drain", "orders", "60s"},
-		"did you mean drain?":                    {"tiers", "drian"},
-		"use --queue orders":                     {"topology", "plan"},
-		"--schedule is missing":                  {"tiers", "prune", "--queue", "orders"},
-		"--file and --queue, --schedule or --pa": {"topology", "plan", "--file", "x.json", "--schedule", "1s"},
-		`"50 per second" is not a number of le`:  {"tiers", "drain", "orders", "1s", "--rate", "50 per second"},
+		"needs QUEUE and TIER":                  {"tiers", "drain", "orders"},
+		"want the spelling":                     {"tiers", "drain", "orders", "60s"},
+		"did you mean drain?":                   {"tiers", "drian"},
+		"use --queue orders":                    {"topology", "plan"},
+		"--schedule is missing":                 {"tiers", "prune", "--queue", "orders"},
+		"--file and --queue, --schedule, --pa":  {"topology", "plan", "--file", "x.json", "--schedule", "1s"},
+		`"50 per second" is not a number of le`: {"tiers", "drain", "orders", "1s", "--rate", "50 per second"},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()

@@ -133,6 +133,9 @@ func (a *arguments) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// defaultPrefetch is that of a handler with Order.Partitions.
+const defaultPrefetch = 512
+
 // wantedFlags describe what apps declare: the schedule or the partitions of work queues, or a file for everything else.
 type wantedFlags struct {
 	file, schedule       string
@@ -147,7 +150,7 @@ func (f *wantedFlags) add(c *cobra.Command) {
 	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
 	flags.StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule or --partitions; may be repeated")
 	flags.IntVar(&f.partitions, "partitions", 0, "Order.Partitions of the handlers of --queue: they need no --schedule")
-	flags.IntVar(&f.prefetch, "prefetch", 512, "Prefetch of the handlers of --queue, with --partitions")
+	flags.IntVar(&f.prefetch, "prefetch", defaultPrefetch, "Prefetch of the handlers of --queue, with --partitions")
 	_ = c.MarkFlagFilename("file", "json")
 }
 
@@ -156,7 +159,7 @@ func (f *wantedFlags) given() bool { return f.file != "" || f.described() }
 
 // described reports whether the flags other than --file describe anything.
 func (f *wantedFlags) described() bool {
-	return f.schedule != "" || f.partitions != 0 || len(f.queues) > 0
+	return f.schedule != "" || f.partitions != 0 || f.prefetch != defaultPrefetch || len(f.queues) > 0
 }
 
 // wanted returns what the flags or the file describe.
@@ -192,14 +195,18 @@ func topologiesOf(wanted []drift.Wanted) (all []topology.Topology) {
 func (f *wantedFlags) declarations() ([]declaration, error) {
 	switch {
 	case f.file != "" && f.described():
-		return nil, usage("--file and --queue, --schedule or --partitions are both set: the file has everything, so " +
-			"leave the others out or write them into the file")
+		return nil, usage("--file and --queue, --schedule, --partitions or --prefetch are both set: the file has " +
+			"everything, so leave the others out or write them into the file")
 	case f.file != "":
 		return readDeclarations(f.file)
 	case len(f.queues) == 0:
 		return nil, usage("no work queue is named: use --queue orders (it may be repeated), or --file")
 	case f.schedule == "" && f.partitions == 0:
 		return nil, usage("--schedule is missing: %s", scheduleHelp)
+	}
+	if f.partitions == 0 && f.prefetch != defaultPrefetch {
+		return nil, usage("--prefetch is %d without --partitions: it is the Prefetch of handlers with partitions. Add "+
+			"--partitions, or leave it out", f.prefetch)
 	}
 	d := declaration{Queues: f.queues, Partitions: f.partitions}
 	if d.Partitions != 0 {
