@@ -114,7 +114,7 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t 
 	assert.NotContains(t, dead.msg.Metadata, recordkey.UnmarshalError)
 }
 
-// A failure after an ack loses the message: its line is an error.
+// A failure after an ack loses the message: its line is an error. The router does not log this one.
 func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 	for name, row := range map[string]struct {
 		settle func(*message.Message) bool
@@ -126,12 +126,17 @@ func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 			require.NoError(t, err)
 			_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				row.settle(msg)
-				return nil, errDown
+				return nil, fmt.Errorf("%w: %w", errDown, context.Canceled)
 			})(messageOf(routed))
 			require.ErrorIs(t, err, errDown)
 			assert.Empty(t, sent.copies)
 			require.Len(t, logs.Captured(), 1)
-			assert.Len(t, logs.Captured()[row.level], 1)
+			require.Len(t, logs.Captured()[row.level], 1)
+			line := logs.Captured()[row.level][0]
+			assert.Contains(t, line.Fields["reason"], errDown.Error())
+			if row.level == watermill.ErrorLogLevel {
+				assert.ErrorContains(t, line.Err, errDown.Error())
+			}
 		})
 	}
 }

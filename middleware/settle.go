@@ -40,7 +40,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		case retry.Processed, retry.Recovered, retry.Duplicate:
 			return nil
 		case retry.Settled:
-			t.logSettled(in)
+			t.logSettled(in, f)
 			t.report(in, &d, backend.Destination{}, f, cause)
 			return cause
 		case retry.GivenBack:
@@ -117,19 +117,18 @@ func without(tiers, remove []backoff.Tier) []backoff.Tier {
 	return slices.DeleteFunc(tiers, func(t backoff.Tier) bool { return slices.Contains(remove, t) })
 }
 
-// logSettled logs a failure after an ack as an error: the message may be lost.
-func (t *TieredRetry) logSettled(in *delivery) {
+// logSettled logs a failure after an ack as an error: the message may be lost. The line has the handler's error, because
+// the router does not log one that wraps the end of a context, and the context ends at the ack.
+func (t *TieredRetry) logSettled(in *delivery, f *failure) {
+	fields := t.fields(in).Add(watermill.LogFields{"reason": f.reason, "error_type": f.errorType})
 	select {
 	case <-in.msg.Acked():
 		t.logger.Error("Handler failed after it had acked the message itself: no copy is published, and the message "+
-			"may be lost",
-			errSettled, t.fields(in))
+			"may be lost", f.logged(), fields)
 	default:
-		t.logger.Info("Handler failed after it had nacked the message itself, no copy is published", t.fields(in))
+		t.logger.Info("Handler failed after it had nacked the message itself, no copy is published", fields)
 	}
 }
-
-var errSettled = errors.New("acked before the handler failed")
 
 // giveBack returns the error with which the router nacks the message. At a shutdown it waits a moment first: a
 // subscriber may go on for as long, and every delivery meanwhile counts towards the queue's delivery limit.
