@@ -247,7 +247,7 @@ func (t *TieredRetry) arrive(in *delivery) (done bool, err error) {
 func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 	repeat := in.own != nil && in.own.Repeated()
 	if in.own != nil && !settled(in.msg) { // else a nack is the handler's own
-		in.own.Returned()
+		in.own.Returned(produced)
 	}
 	if in.breaker != nil && !repeat {
 		t.observeSuccess(in, produced)

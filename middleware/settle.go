@@ -117,8 +117,8 @@ func without(tiers, remove []backoff.Tier) []backoff.Tier {
 	return slices.DeleteFunc(tiers, func(t backoff.Tier) bool { return slices.Contains(remove, t) })
 }
 
-// logSettled logs a failure after an ack as an error: the message may be lost. The line has the handler's error, because
-// the router does not log one that wraps the end of a context, and the context ends at the ack.
+// logSettled logs a failure after an ack as an error: the message may be lost. The line has the handler's error: the
+// router does not log one that wraps the end of a context, and the context ends at the ack.
 func (t *TieredRetry) logSettled(in *delivery, f *failure) {
 	fields := t.fields(in).Add(watermill.LogFields{"reason": f.reason, "error_type": f.errorType})
 	select {

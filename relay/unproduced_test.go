@@ -17,7 +17,7 @@ import (
 func (u *unproduced) settled(uuid string, published bool) {
 	msg, own := message.NewMessage(uuid, nil), &msgctx.Delivery{Context: context.Background()}
 	call := u.begin(msg, own)
-	own.Returned()
+	own.Returned(nil)
 	if published {
 		msg.Ack()
 	} else {

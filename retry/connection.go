@@ -31,8 +31,9 @@ type Connection interface {
 	Subscriber(name string, options ...Options) (message.Subscriber, error)
 
 	// Middleware is the retry middleware for handlers with a Subscriber of this connection, for a handler's or a
-	// router's AddMiddleware. It uses the policy of the message's subscriber. Messages of other subscribers are
-	// refused: each is held, and the log has the reason.
+	// router's AddMiddleware. It uses the policy of the message's subscriber. A message of another Connection is
+	// retried by that connection. Messages of all other subscribers are refused: each is held, and the log has the
+	// reason.
 	Middleware(message.HandlerFunc) message.HandlerFunc
 
 	// Publisher is the publisher of the app's own messages. Its Close does nothing: Close closes it.

@@ -128,6 +128,8 @@ func TestProducedMessageIsUnroutable(t *testing.T) {
 	s.Run()
 	s.Publish(s.Queue("orders"), "1")
 	testapp.Eventually(t, func() bool { return s.Log.Count("must run once first") > 0 }, "the router logs the error")
+	testapp.Eventually(t, func() bool { return s.Log.Count("Handler \"billing\" produces messages") > 0 },
+		"the connection names the topic")
 
 	later := testapp.New(t, func(b *config.Config) { b.Prefix = s.Name })
 	got := testapp.NewLedger()
@@ -181,6 +183,9 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 	assert.Len(t, events, 3*20)
 	for _, e := range events {
 		require.ErrorIs(t, e.Err, retry.ErrNotPublished)
+		require.ErrorIs(t, e.Err, publish.ErrUnroutable)
+		assert.Contains(t, e.Record.Reason, s.Queue("invoices"), "the record has the publisher's error")
+		assert.Equal(t, "*publish.Error", e.Record.ErrorType)
 		assert.NotContains(t, e.Metadata, "changed")
 		if e.Outcome == retry.DeadLettered {
 			assert.Equal(t, retry.DeadReasonExhausted, e.Record.DeadReason)

@@ -79,6 +79,7 @@ type Delivery struct {
 	context.Context
 	Subscription *Subscription
 	state        atomic.Int32
+	produced     []*message.Message // by the handler that has returned; it is not read before the state
 
 	// Place is that of the message, where the subscription counts its calls. A message that is set aside, or that waits
 	// for confirms after its call, gives it back early. Nil: the subscription does not count.
@@ -116,10 +117,13 @@ func (d *Delivery) Value(key any) any {
 	return d.Context.Value(key)
 }
 
-// Called, Returned and Failed record what a retry middleware has seen of the handler.
-func (d *Delivery) Called()   { d.state.Store(called) }
-func (d *Delivery) Returned() { d.state.Store(returned) }
-func (d *Delivery) Failed()   { d.state.Store(waiting) }
+// Called, Returned and Failed record what a retry middleware has seen of the handler, and what it has produced.
+func (d *Delivery) Called() { d.state.Store(called) }
+func (d *Delivery) Returned(produced []*message.Message) {
+	d.produced = produced
+	d.state.Store(returned)
+}
+func (d *Delivery) Failed() { d.state.Store(waiting) }
 
 // Inside reports whether a retry middleware has called what asks.
 func (d *Delivery) Inside() bool {
@@ -138,6 +142,24 @@ var ErrFirstRuns = errors.New("another delivery of the message is still being ha
 // Processed reports whether the handler has returned without an error. If the message is nacked then, what failed was
 // outside of the retry middleware: for example the router could not publish what the handler had produced.
 func (d *Delivery) Processed() bool { return d.state.Load() == returned }
+
+type unpublishedKey struct{}
+
+// Unpublished records in the context of a produced message why it could not be published.
+func Unpublished(produced *message.Message, err error) {
+	produced.SetContext(context.WithValue(produced.Context(), unpublishedKey{}, err))
+}
+
+// Unpublished returns why a message that the handler has produced could not be published; nil: it is not known. Call it
+// where Processed is true, and the message is nacked.
+func (d *Delivery) Unpublished() error {
+	for _, msg := range d.produced {
+		if err, found := msg.Context().Value(unpublishedKey{}).(error); found {
+			return err
+		}
+	}
+	return nil
+}
 
 // NewContext returns a context for one message.
 func NewContext(ctx context.Context, s *Subscription) context.Context {

@@ -133,6 +133,11 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 		return err
 	}
 	exchange, key := p.unroutable(topic, err)
+	return fmt.Errorf("%w: %s", err, p.missing(topic, exchange, key))
+}
+
+// missing states which queue is missing for the messages of a topic, and what to do.
+func (p appPublisher) missing(topic, exchange, key string) string {
 	what := fmt.Sprintf("no queue has the name %q", key)
 	if exchange != "" {
 		what = fmt.Sprintf("no queue is bound to exchange %q with the routing key %q", exchange, key)
@@ -141,7 +146,7 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 	if p.core.verifyOnly {
 		fix = "VerifyOnly is set, so a user with the permission must declare it"
 	}
-	return fmt.Errorf("%w: %s: %s", err, what, fix)
+	return what + ": " + fix
 }
 
 // unroutable returns where the first message was sent that no queue got: with an order it is not where the topic's

@@ -31,6 +31,7 @@ type Connection struct {
 	declarer   *declarer
 	overdue    *overdue // nil without a management API
 	lookout    *lookout
+	produced   produced
 	copies     copies
 	app        appPublisher
 	fallback   *middleware.TieredRetry // gets messages of other subscribers
@@ -103,7 +104,8 @@ func (c *Connection) AddHandler(
 	if err := c.app.check(publishTopic); err != nil {
 		c.faults.Add(faults.OfHandler(name, err))
 	}
-	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.app, handler)
+	c.produced.add(name, publishTopic)
+	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, producer{c.app}, handler)
 	added.AddMiddleware(tiered)
 	return added
 }

@@ -211,7 +211,10 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 	messages, err := h.subscriber.Subscribe(msgctx.NewContext(ctx, bound), topic)
 	if err != nil {
 		stop()
-	} else if h.options.Order.Partitions > 0 {
+		return nil, h.explain(err)
+	}
+	h.connection.produced.begin(h.connection.lookout, h.connection.app, h.connection.logger)
+	if h.options.Order.Partitions > 0 {
 		to := "the partition of its key"
 		if h.core.app.ExchangeName(topic) != "" {
 			to = "the exchange of its topic, and then moved to the partition of its key"
@@ -219,7 +222,7 @@ func (h *handlerSubscriber) Subscribe(ctx context.Context, topic string) (<-chan
 		h.logger.Info("The order of each key is kept", watermill.LogFields{"topic": topic, "queue": queue,
 			"partitions": h.options.Order.Partitions, "this_process_publishes_to": to})
 	}
-	return messages, h.explain(err)
+	return messages, nil
 }
 
 // SubscribeInitialize implements message.SubscribeInitializer.
@@ -302,9 +305,11 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 		original.Metadata = delivery.Kept
 	}
 	original.SetContext(msgctx.NewContext(context.WithoutCancel(msg.Context()), delivery.Subscription))
-	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
-		return nil, retry.ErrNotPublished
-	})(original)
+	failure := retry.ErrNotPublished
+	if cause := delivery.Unpublished(); cause != nil {
+		failure = notPublished{cause}
+	}
+	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, failure })(original)
 	delivery.Again = msgctx.Lookup(original).Again
 	return err == nil
 }

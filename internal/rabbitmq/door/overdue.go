@@ -49,6 +49,7 @@ type overdue struct {
 type api interface {
 	Queues(ctx context.Context) (map[string]management.Queue, error)
 	Depths(ctx context.Context) (map[string]management.Depth, error)
+	Sources(ctx context.Context) (map[string]bool, error)
 }
 
 // A seenQueue is a queue with expired messages.

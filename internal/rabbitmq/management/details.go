@@ -79,22 +79,39 @@ type Binding struct{ Exchange, Queue, Key string }
 
 // Bindings returns the bindings of all queues of the virtual host, except those to the default exchange.
 func (c *Client) Bindings(ctx context.Context) (map[Binding]bool, error) {
-	var all []struct {
-		Source          string `json:"source"`
-		Destination     string `json:"destination"`
-		DestinationType string `json:"destination_type"`
-		Key             string `json:"routing_key"`
-	}
-	if err := c.list(ctx, "bindings", "source,destination,destination_type,routing_key", &all); err != nil {
-		return nil, err
-	}
+	all, err := c.bindings(ctx)
 	bindings := make(map[Binding]bool, len(all))
 	for _, b := range all {
 		if b.Source != "" && b.DestinationType == "queue" {
 			bindings[Binding{b.Source, b.Destination, b.Key}] = true
 		}
 	}
-	return bindings, nil
+	return bindings, err
+}
+
+// Sources returns the names of the exchanges that a queue or another exchange is bound to, except the default exchange.
+func (c *Client) Sources(ctx context.Context) (map[string]bool, error) {
+	all, err := c.bindings(ctx)
+	sources := map[string]bool{}
+	for _, b := range all {
+		if b.Source != "" {
+			sources[b.Source] = true
+		}
+	}
+	return sources, err
+}
+
+// binding is a binding as the API lists it.
+type binding struct {
+	Source          string `json:"source"`
+	Destination     string `json:"destination"`
+	DestinationType string `json:"destination_type"`
+	Key             string `json:"routing_key"`
+}
+
+func (c *Client) bindings(ctx context.Context) (all []binding, err error) {
+	err = c.list(ctx, "bindings", "source,destination,destination_type,routing_key", &all)
+	return all, err
 }
 
 // Inventory is the objects of a virtual host.

@@ -1,0 +1,140 @@
+package door
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/warning"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// producer publishes what handlers produce. The failure of a message gets the error from what was produced for it: the
+// router only nacks the message.
+type producer struct{ appPublisher }
+
+// Publish implements message.Publisher.
+func (p producer) Publish(topic string, messages ...*message.Message) error {
+	err := p.appPublisher.Publish(topic, messages...)
+	if err != nil {
+		for _, msg := range messages {
+			msgctx.Unpublished(msg, err)
+		}
+	}
+	return err
+}
+
+// notPublished is a retry.ErrNotPublished whose cause is known.
+type notPublished struct{ cause error }
+
+func (e notPublished) Error() string {
+	return "cannot publish what the handler produced: " + e.cause.Error()
+}
+func (e notPublished) Unwrap() error        { return e.cause }
+func (e notPublished) Is(target error) bool { return target == retry.ErrNotPublished }
+
+// producedAfter is how long after the start the broker is asked for the topics to which handlers produce. Apps that
+// start together declare their queues meanwhile.
+const producedAfter = 10 * time.Second
+
+// produced logs the topics to which handlers produce and that no queue gets.
+type produced struct {
+	mu      sync.Mutex
+	topics  map[string]string // that the broker has not been asked for, with the name of a handler
+	looking bool
+}
+
+func (p *produced) add(handler, topic string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.topics == nil {
+		p.topics = map[string]string{}
+	}
+	p.topics[topic] = handler
+}
+
+// begin is called when a handler consumes.
+func (p *produced) begin(l *lookout, app appPublisher, logger watermill.LoggerAdapter) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.topics) > 0 && !p.looking {
+		p.looking = true
+		go p.run(l, app, logger)
+	}
+}
+
+// run asks for each topic until the broker has answered.
+func (p *produced) run(l *lookout, app appPublisher, logger watermill.LoggerAdapter) {
+	for {
+		select {
+		case <-time.After(producedAfter):
+		case <-l.closing.Done():
+			return
+		}
+		p.mu.Lock()
+		topics := maps.Clone(p.topics)
+		p.mu.Unlock()
+		answered := l.missing(app, topics, logger)
+		p.mu.Lock()
+		for _, topic := range answered {
+			delete(p.topics, topic)
+		}
+		p.looking = len(p.topics) > 0
+		again := p.looking
+		p.mu.Unlock()
+		if !again {
+			return
+		}
+	}
+}
+
+// missing logs those of the topics that no queue gets, and returns those for which the broker has answered.
+func (l *lookout) missing(app appPublisher, topics map[string]string, logger watermill.LoggerAdapter) []string {
+	ctx, cancel := context.WithTimeout(l.closing, lookTimeout)
+	defer cancel()
+	b := &bounded{lookout: l, until: fourFifths(ctx), ctx: ctx}
+	defer b.close()
+	var answered []string
+	for topic, handler := range topics {
+		exchange, key, err := app.route(topic)
+		exists, known := true, true
+		switch {
+		case err != nil: // AddHandler has reported it
+		case exchange == "":
+			exists, known = b.exists(key)
+		case l.api != nil: // AMQP cannot ask for bindings
+			var sources map[string]bool
+			if sources, err = l.api.Sources(ctx); err != nil {
+				known = false
+			}
+			exists = sources[exchange]
+		}
+		if !known {
+			continue
+		}
+		answered = append(answered, topic)
+		if !exists {
+			warning.Log(logger, fmt.Sprintf("Handler %q produces messages for topic %q, and %s. Until then its "+
+				"messages fail, and are retried", handler, topic, app.missing(topic, exchange, key)),
+				watermill.LogFields{"topic": topic})
+		}
+	}
+	return answered
+}
+
+// exists reports whether a queue exists, and whether the broker has answered.
+func (b *bounded) exists(queue string) (exists, known bool) {
+	if b.used() {
+		return false, false
+	}
+	_, err := b.declare(queue)
+	return !refusal.IsCode(err, amqp091.NotFound), !b.lost()
+}
