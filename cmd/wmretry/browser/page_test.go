@@ -128,10 +128,15 @@ func onPhone(t *testing.T, b *browser, address string) {
 	b.open(address + "letters?queue=orders.dead&cause=1")
 	hostile := "letter?queue=orders.dead&id=" + eval[string](b, "encodeURIComponent(`"+hostileID+"`)")
 	for _, view := range []string{
-		"", "letters?queue=orders.dead", "letter?queue=orders.dead&id=01926c5e-order-4711", hostile, "redrive?queue=orders.dead&all=1",
-		"discard?queue=orders.dead&all=1", "nothing", "causes?queue=orders.dead",
+		"", "letters?queue=orders.dead", "letter?queue=orders.dead&id=01926c5e-order-4711", hostile, "Redrive all…", "Discard all…", "nothing",
+		"causes?queue=orders.dead",
 	} {
-		b.open(address + view)
+		if strings.HasSuffix(view, "…") {
+			b.open(address + "causes?queue=orders.dead")
+			b.follow(view)
+		} else {
+			b.open(address + view)
+		}
 		assert.LessOrEqual(t, eval[int](b, `document.documentElement.scrollWidth`), 360, "%s scrolls to the side", view)
 		b.labelled()
 	}
@@ -224,8 +229,17 @@ func refusesForeignForms(t *testing.T, b *browser, address string) {
 	b.leave(func() {
 		eval[bool](b, fmt.Sprintf(`document.body.innerHTML = '<form method="post" action=%q></form>', document.forms[0].submit(), true`, address+"discard?queue=orders.dead&all=1"))
 	})
-	assert.Contains(t, b.text(), "cross-origin")
+	assert.Contains(t, b.text(), "does not come from this page")
+	assert.NotContains(t, b.text(), "Open the view")
 	b.refused(http.StatusForbidden)
+	// A link, which opens with one click more.
+	const view = "letters?queue=orders.dead"
+	b.open("about:blank")
+	b.leave(func() { eval[bool](b, fmt.Sprintf(`location.href = %q, true`, address+view)) })
+	b.refused(http.StatusForbidden)
+	b.follow("Open the view that was asked for")
+	assert.Contains(t, b.text(), "the oldest first")
+	b.clean()
 }
 
 // readOnly visits a page without --allow-write.

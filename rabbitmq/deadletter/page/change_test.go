@@ -87,7 +87,7 @@ func TestDiscardNeedsTheBox(t *testing.T) {
 func TestConfirmationsAreOfTheirKind(t *testing.T) {
 	t.Parallel()
 	s := setup(t, some(), nil)
-	id := s.confirmed(s.get("discard?queue=orders.dead&all=1"))
+	id := s.confirmed(s.post("discard?queue=orders.dead&all=1", nil))
 	body(t, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}), http.StatusConflict)
 	assert.Empty(t, s.store.discards)
 }

@@ -5,10 +5,14 @@
 // # Safety
 //
 // The page has no login: an app that mounts it where others can reach it puts its own login before it. It only shows,
-// unless Config.AllowWrite is set. A change needs a POST request that comes from the page itself
-// (http.CrossOriginProtection), and a redrive or discard is confirmed on a page that shows the number of letters. Not
-// more letters than that number are sent or removed; only where the count takes longer than Config.Timeout, the page
-// asks for "at least" that number, and all selected letters are meant.
+// unless Config.AllowWrite is set. Requests that another site has made are refused, whatever their method
+// (http.CrossOriginProtection): a view of letters takes them from the broker for its time. An address that the operator
+// has typed or bookmarked opens; a link on another site opens with one click more. Browsers that send no Sec-Fetch-Site
+// (old ones, and all with a plain http address of another host) must send the Referer of the page for all but the
+// board: a proxy must keep the Host header. A change, and the count before it, needs a POST request. A redrive or
+// discard is confirmed on a page that shows the number of letters. Not more letters than that number are sent or
+// removed; only where the count takes longer than Config.Timeout, the page asks for "at least" that number, and all
+// selected letters are meant.
 //
 // All values are escaped by html/template. The pages have no inline script or style, load nothing from other hosts,
 // and their Content-Security-Policy forbids both.

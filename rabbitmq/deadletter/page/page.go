@@ -7,7 +7,9 @@ import (
 	"errors"
 	"html/template"
 	"net/http"
+	"net/url"
 	"path"
+	"strings"
 	"sync"
 	"time"
 
@@ -38,7 +40,7 @@ const (
 type Page struct {
 	config    Config
 	templates *template.Template
-	handler   http.Handler
+	origins   http.CrossOriginProtection
 	jobs      jobs
 	turns     turns
 	ask       command.Asker // nil where the Store has none
@@ -61,7 +63,6 @@ func New(config Config) (*Page, error) {
 	}
 	p.jobs.logger = p.config.Logger
 	p.jobs.ctx, p.jobs.cancel = context.WithCancel(context.Background())
-	p.handler = http.NewCrossOriginProtection().Handler(http.HandlerFunc(p.route))
 	return p, nil
 }
 
@@ -92,10 +93,11 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Config.Hosts, or wmretry ui --host.", http.StatusForbidden)
 		return
 	}
-	p.handler.ServeHTTP(w, r)
+	p.route(w, r)
 }
 
-// view is a request that only reads. change is one that changes something.
+// view is a request that only reads. change is one that changes something, or asks for a change: it counts the letters
+// and keeps a confirmation.
 type (
 	view   = func(*Page, http.ResponseWriter, *http.Request) error
 	change = view
@@ -103,11 +105,13 @@ type (
 
 var (
 	views = map[string]view{
-		"": (*Page).board, "causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter,
-		"job": (*Page).job, "test": (*Page).goTest, "order": (*Page).order,
+		"": (*Page).board, "job": (*Page).job,
 		"style.css": (*Page).static, "script.js": (*Page).static, "icon.svg": (*Page).static,
-		// These ask. They need AllowWrite.
-		"redrive": (*Page).askRedrive, "discard": (*Page).askDiscard,
+	}
+	// looks are the views that take letters, or ask the processes.
+	looks = map[string]view{
+		"causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter, "test": (*Page).goTest,
+		"order": (*Page).order,
 	}
 	changes = map[string]change{
 		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop,
@@ -119,10 +123,20 @@ var (
 func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 	_, name := path.Split(r.URL.Path)
 	handle, isView := views[name]
+	look, isLook := looks[name]
 	changing, isChange := changes[name]
+	isGet := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
-	case !isView && !isChange:
+	case !isView && !isLook && !isChange:
 		p.fail(w, r, failure{http.StatusNotFound, "There is no such page.", nil})
+		return
+	case p.isForeign(r) || !isView && !isOwn(r):
+		shown := errorView{Status: http.StatusForbidden, Text: "This request does not come from this page: another site " +
+			"may have made it. Nothing was done."}
+		if isGet && (isView || isLook) {
+			shown.Open = "./" + name + "?" + r.URL.RawQuery
+		}
+		p.render(w, shown.Status, "error.html", http.StatusText(shown.Status), shown)
 		return
 	case isChange && !p.config.AllowWrite:
 		p.fail(w, r,
@@ -135,7 +149,9 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		handle = changing
-	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && isView:
+	case isGet && isLook:
+		handle = look
+	case isGet && isView:
 	default:
 		allow := "GET, HEAD"
 		if isChange {
@@ -149,6 +165,25 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 	if err := handle(p, w, r); err != nil {
 		p.fail(w, r, err)
 	}
+}
+
+// isForeign reports whether another site has made the request, as a browser tells. GET is no exception: an image of a
+// foreign page must not take letters.
+func (p *Page) isForeign(r *http.Request) bool {
+	as := *r
+	as.Method = http.MethodPost
+	return p.origins.Check(&as) != nil
+}
+
+// isOwn reports whether the request comes from this page, or was typed by the operator, as a browser tells. Old
+// browsers send no Sec-Fetch-Site, and no browser sends it to a plain http address of another host. A foreign page can
+// make a browser leave out the Referer, but not send a false one.
+func isOwn(r *http.Request) bool {
+	if r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" {
+		return true // isForeign looks at them
+	}
+	from, err := url.Parse(r.Referer())
+	return err == nil && from.Host != "" && strings.EqualFold(from.Host, r.Host)
 }
 
 // static serves the script, the style and the icon. Their types do not depend on the tables of the host.
@@ -170,12 +205,15 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.cause }
 
+type errorView struct {
+	Status       int
+	Text, Detail string
+	Open         string // the address of a refused view: a click on it comes from this page
+}
+
 // fail answers with a page that has the error.
 func (p *Page) fail(w http.ResponseWriter, r *http.Request, err error) {
-	shown := struct {
-		Status       int
-		Text, Detail string
-	}{Status: http.StatusBadGateway, Text: explain(err)}
+	shown := errorView{Status: http.StatusBadGateway, Text: explain(err)}
 	var known failure
 	if errors.As(err, &known) {
 		shown.Status, shown.Text = known.status, known.text

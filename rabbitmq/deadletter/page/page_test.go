@@ -125,7 +125,7 @@ func TestOtherQueuesAreRefused(t *testing.T) {
 	for _, name := range []string{"orders", "", "orders.retry.10s", "secrets"} {
 		query := "?queue=" + url.QueryEscape(name) + "&id=order-1"
 		for _, view := range []string{"causes", "letters", "letter", "redrive", "discard"} {
-			assert.Equal(t, http.StatusNotFound, s.get(view+query).Code, view+query)
+			assert.Equal(t, http.StatusNotFound, s.ask(view+query).Code, view+query)
 		}
 		for _, change := range []string{"redrive", "discard"} {
 			assert.Equal(t, http.StatusNotFound, s.post(change+query, url.Values{"step": {"check"}}).Code, change+query)
@@ -209,7 +209,7 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 	addresses := []string{"", "causes?queue=orders.dead", "letters?queue=orders.dead", "letter?queue=orders.dead&id=" + id,
 		"redrive?queue=orders.dead&id=" + id, "discard?queue=orders.dead&id=" + id, "causes?queue=" + id}
 	for _, address := range addresses {
-		answer := s.get(address)
+		answer := s.ask(address)
 		text := answer.Body.String()
 		assert.Less(t, answer.Code, 500, address)
 		assert.NotContains(t, text, "<script>", address)
@@ -239,7 +239,7 @@ func TestNotFoundAndMethods(t *testing.T) {
 		assert.Equal(t, http.StatusMethodNotAllowed, answer.Code, view)
 		assert.Equal(t, "GET, HEAD", answer.Header().Get("Allow"))
 	}
-	for _, change := range []string{"stop"} {
+	for _, change := range []string{"stop", "redrive?queue=orders.dead&all=1", "discard?queue=orders.dead&all=1"} {
 		answer := s.get(change)
 		assert.Equal(t, http.StatusMethodNotAllowed, answer.Code, change)
 		assert.Equal(t, "POST", answer.Header().Get("Allow"))
@@ -266,7 +266,10 @@ func TestWorksUnderAnyPath(t *testing.T) {
 			if strings.Contains(link[1], "orphans") || strings.Contains(link[1], "poison") {
 				continue // the store has no such queue
 			}
-			answer, err := http.Get(target.String())
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, target.String(), nil)
+			require.NoError(t, err)
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+			answer, err := http.DefaultClient.Do(r)
 			require.NoError(t, err)
 			require.NoError(t, answer.Body.Close())
 			assert.Equal(t, http.StatusOK, answer.StatusCode, target)

@@ -1,14 +1,18 @@
 package page_test
 
 import (
+	"html"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
 )
 
@@ -51,6 +55,78 @@ func TestForeignPagesAreRefused(t *testing.T) {
 	}
 	assert.Zero(t, s.store.dry)
 	assert.Equal(t, http.StatusOK, s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}).Code, "its own page")
+}
+
+// TestAForeignPageCausesNoLook: an image of a foreign page sends GET. It must not take letters, ask the processes, end a
+// redrive by taking its letters, or push a confirmation out.
+func TestAForeignPageCausesNoLook(t *testing.T) {
+	t.Parallel()
+	s, asked := setupOrder(t, "sales", command.Asked{}, nil)
+	own := s.confirmed(s.post("redrive?queue=orders.dead&all=1", nil))
+	dry := s.store.dry
+	looks := []string{"causes?queue=orders.dead", "letters?queue=orders.dead&all=1", "letter?queue=orders.dead&id=order-1",
+		"test?queue=orders.dead&id=order-1", "order?queue=sales"}
+	counts := []string{"redrive?queue=orders.dead&all=1", "discard?queue=orders.dead&all=1"}
+	for name, headers := range map[string][]string{
+		"cross-site":        {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"},
+		"same-site":         {"Sec-Fetch-Site", "same-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"},
+		"a link":            {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "navigate", "Sec-Fetch-Dest", "document"},
+		"old browser":       {"Referer", "https://evil.example/"},
+		"without a Referer": nil,
+		"a foreign origin":  {"Origin", "https://evil.example"},
+		"another port":      {"Referer", "http://example.com:8081/admin/"},
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			for _, address := range append(looks, counts...) {
+				r := request(address, headers...)
+				r.Method = method
+				assert.Equal(t, http.StatusForbidden, s.do(r).Code, "%s: %s %s", name, method, address)
+			}
+		}
+		for range 101 { // more than the confirmations that are kept
+			s.do(request(counts[0], headers...))
+		}
+	}
+	for _, address := range counts {
+		assert.Equal(t, http.StatusMethodNotAllowed, s.get(address).Code, "no GET of its own either: %s", address)
+	}
+	assert.Zero(t, s.store.browses, "the letters")
+	assert.Equal(t, dry, s.store.dry, "the counts")
+	assert.Empty(t, *asked, "the processes")
+	assert.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {own}}).Code, "the confirmation is there")
+	assert.Equal(t, http.StatusForbidden, s.do(request("", "Sec-Fetch-Site", "cross-site")).Code, "the board neither")
+}
+
+// TestTheOperatorsLinksOpen: an address that was typed or bookmarked, links of the page in browsers that send only a Referer, and
+// one click more where another site has the link.
+func TestTheOperatorsLinksOpen(t *testing.T) {
+	t.Parallel()
+	s := setup(t, some(), nil)
+	const view = "letters?queue=orders.dead&cause=1&dead_reason=exhausted&reason=card+%3Cn%3E"
+	for name, headers := range map[string][]string{
+		"typed": {"Sec-Fetch-Site", "none"}, "clicked": {"Sec-Fetch-Site", "same-origin"}, "clicked in an old browser": {"Referer", "http://example.com/admin/"},
+	} {
+		body(t, s.do(request(view, headers...)), http.StatusOK)
+		assert.Equal(t, http.StatusOK, s.do(request("style.css", headers...)).Code, name)
+	}
+	for _, address := range []string{"", "?part=1", "style.css", "job?id=1"} { // they take no letter
+		assert.NotEqual(t, http.StatusForbidden, s.do(request(address)).Code, "%q, typed in an old browser", address)
+	}
+	for _, address := range []string{view, "", "letter?queue=orders.dead&id=%22%3E%3Cscript%3E", "causes?queue=orders.dead&\"><script>alert(1)</script>"} {
+		r := request("", "Sec-Fetch-Site", "cross-site")
+		name, query, _ := strings.Cut(address, "?")
+		r.URL.Path, r.URL.RawQuery = "/admin/"+name, query
+		text := body(t, s.do(r), http.StatusForbidden)
+		assert.NotContains(t, text, "<script>")
+		link := regexp.MustCompile(`href="([^"]*)">Open the view`).FindStringSubmatch(text)
+		require.NotNil(t, link, text)
+		target, err := r.URL.Parse(html.UnescapeString(link[1]))
+		require.NoError(t, err)
+		assert.Equal(t, r.URL.Path, target.Path)
+		assert.Equal(t, r.URL.Query(), target.Query())
+	}
+	change := request("redrive?queue=orders.dead&all=1", "Sec-Fetch-Site", "cross-site")
+	assert.NotContains(t, body(t, s.do(change), http.StatusForbidden), "Open the view")
 }
 
 // TestForeignHostsAreRefused: a page whose name leads to an address of this host must not read this one.

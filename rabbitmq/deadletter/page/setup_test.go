@@ -178,9 +178,28 @@ func (s site) do(r *http.Request) *httptest.ResponseRecorder {
 	return answer
 }
 
+// get loads an address, as a click on the page itself does.
 func (s site) get(address string) *httptest.ResponseRecorder {
 	s.t.Helper()
-	return s.do(httptest.NewRequest(http.MethodGet, "/admin/"+address, nil))
+	return s.do(request(address, "Sec-Fetch-Site", "same-origin"))
+}
+
+// ask asks as the links and buttons of the page do: what would count letters is a form.
+func (s site) ask(address string) *httptest.ResponseRecorder {
+	s.t.Helper()
+	if strings.HasPrefix(address, "redrive?") || strings.HasPrefix(address, "discard?") {
+		return s.post(address, nil)
+	}
+	return s.get(address)
+}
+
+// request returns a GET request with these headers, each a name and a value.
+func request(address string, headers ...string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, "/admin/"+address, nil)
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return r
 }
 
 // post sends a form, as a browser does from the page itself.
