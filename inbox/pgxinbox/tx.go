@@ -5,6 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -14,7 +15,10 @@ type tx struct {
 	pooled *pgxpool.Conn
 	conn   *pgx.Conn // pooled.Conn()
 	closed bool
-	own    pgx.Tx // pgx's, on the same transaction, for savepoints and large objects. Nil: not needed yet
+
+	// Tx is pgx's, on the same transaction, for savepoints and large objects. Nil: not needed yet. It is embedded because
+	// a later pgx can add methods to the interface: an app with that pgx must compile.
+	pgx.Tx
 }
 
 // exec executes statements in one round trip, and returns the result of the last one.
@@ -40,10 +44,10 @@ func (t *tx) pgxTx(ctx context.Context) (_ pgx.Tx, err error) {
 	switch {
 	case t.closed:
 		return nil, pgx.ErrTxClosed
-	case t.own == nil:
-		t.own, err = t.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: ";"})
+	case t.Tx == nil:
+		t.Tx, err = t.conn.BeginTx(ctx, pgx.TxOptions{BeginQuery: ";"})
 	}
-	return t.own, err
+	return t.Tx, err
 }
 
 // Begin implements pgx.Tx with a savepoint.
@@ -135,14 +139,21 @@ func (t *tx) Conn() *pgx.Conn { return t.conn }
 // closedRows are those of a transaction that has ended.
 type closedRows struct{ pgx.Rows }
 
-func (closedRows) Close()            {}
-func (closedRows) Err() error        { return pgx.ErrTxClosed }
-func (closedRows) Next() bool        { return false }
-func (closedRows) Scan(...any) error { return pgx.ErrTxClosed }
+func (closedRows) Close()                                       {}
+func (closedRows) Err() error                                   { return pgx.ErrTxClosed }
+func (closedRows) CommandTag() pgconn.CommandTag                { return pgconn.CommandTag{} }
+func (closedRows) FieldDescriptions() []pgconn.FieldDescription { return nil }
+func (closedRows) Next() bool                                   { return false }
+func (closedRows) Scan(...any) error                            { return pgx.ErrTxClosed }
+func (closedRows) Values() ([]any, error)                       { return nil, pgx.ErrTxClosed }
+func (closedRows) RawValues() [][]byte                          { return nil }
+func (closedRows) Conn() *pgx.Conn                              { return nil }
+func (closedRows) TypeMap() *pgtype.Map                         { return nil } // from pgx 5.12 on
 
-type closedBatch struct{}
+type closedBatch struct{ pgx.BatchResults }
 
 func (closedBatch) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, pgx.ErrTxClosed }
 func (closedBatch) Query() (pgx.Rows, error)         { return closedRows{}, pgx.ErrTxClosed }
 func (closedBatch) QueryRow() pgx.Row                { return closedRows{} }
 func (closedBatch) Close() error                     { return pgx.ErrTxClosed }
+func (closedBatch) Tx() pgx.Tx                       { return nil } // from pgx 5.12 on
