@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -29,7 +30,8 @@ type Config struct {
 	Retention time.Duration
 
 	// Wait is how long a delivery waits for a transaction, and for the end of another delivery of the same message. After
-	// the first wait it has failed. After the second it is snoozed for the shortest tier. The default is 10 seconds.
+	// the first wait it has failed. After the second, also where the server ends it earlier, as lock_timeout does, it is
+	// snoozed for the shortest tier. The default is 10 seconds.
 	Wait time.Duration
 }
 
@@ -64,8 +66,8 @@ func New(db *sql.DB, config Config, logger watermill.LoggerAdapter) (*Inbox, err
 // that can be seen, another order is an error for every message, which the router logs. A middleware that is added
 // after it runs within the transaction.
 //
-// The handler must neither commit the transaction nor roll it back. It may be called again after an error of the
-// database, also where that error is one of the commit.
+// The handler must neither commit the transaction nor roll it back: it fails, and its message is a dead letter. It may
+// be called again after an error of the database, also where that error is one of the commit.
 func (b *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc { return b.engine.Middleware(h) }
 
 // Tx returns the transaction of a handler. ctx is the context of its message, or the one that a handler of
@@ -113,18 +115,32 @@ func (d database) Int(ctx context.Context, query string, args ...any) (value int
 
 type transaction struct{ tx *sql.Tx }
 
-func (t transaction) Bytes(ctx context.Context, query string, args ...any) (value []byte, err error) {
-	err = t.tx.QueryRowContext(ctx, query, args...).Scan(&value)
-	return value, err
+func (t transaction) Stored(
+	ctx context.Context, query string, args ...any,
+) (produced []byte, ended bool, err error) {
+	err = t.tx.QueryRowContext(ctx, query, args...).Scan(&produced, &ended)
+	return produced, ended, err
 }
 
 func (t transaction) Commit(ctx context.Context, query string, args ...any) error {
 	if query != "" {
-		if _, err := t.tx.ExecContext(ctx, query, args...); err != nil {
-			return err
+		result, err := t.tx.ExecContext(ctx, query, args...)
+		if err != nil {
+			return orEnded(err)
+		}
+		if rows, err := result.RowsAffected(); err != nil || rows != 1 {
+			return cmp.Or(err, inbox.ErrEnded) // by a statement
 		}
 	}
-	return t.tx.Commit()
+	return orEnded(t.tx.Commit())
 }
 
-func (t transaction) Rollback() { _ = t.tx.Rollback() }
+func (t transaction) Rollback() error { return orEnded(t.tx.Rollback()) }
+
+// orEnded returns the engine's error for that of a transaction that has ended.
+func orEnded(err error) error {
+	if errors.Is(err, sql.ErrTxDone) {
+		return inbox.ErrEnded
+	}
+	return err
+}

@@ -64,7 +64,7 @@ func (d database) Begin(
 	batch.Queue(query, args...)
 	tag, err := t.exec(ctx, batch)
 	if err != nil {
-		transaction{t}.Rollback()
+		_ = transaction{t}.Rollback()
 		return nil, nil, 0, err
 	}
 	return transaction{t}, t, tag.RowsAffected(), nil
@@ -83,14 +83,16 @@ func (d database) Int(ctx context.Context, query string, args ...any) (value int
 // transaction is a Tx of the engine. It ends with its connection in the pool.
 type transaction struct{ tx *tx }
 
-func (t transaction) Bytes(ctx context.Context, query string, args ...any) (value []byte, err error) {
-	err = t.tx.QueryRow(ctx, query, args...).Scan(&value)
-	return value, err
+func (t transaction) Stored(
+	ctx context.Context, query string, args ...any,
+) (produced []byte, ended bool, err error) {
+	err = t.tx.QueryRow(ctx, query, args...).Scan(&produced, &ended)
+	return produced, ended, err
 }
 
 func (t transaction) Commit(ctx context.Context, query string, args ...any) error {
-	if t.tx.closed {
-		return pgx.ErrTxClosed
+	if t.tx.closed || t.tx.outside() {
+		return inbox.ErrEnded
 	}
 	batch := &pgx.Batch{}
 	if query != "" {
@@ -112,11 +114,15 @@ func (t transaction) Commit(ctx context.Context, query string, args ...any) erro
 const rollbackTimeout = 5 * time.Second
 
 // Rollback implements Tx of the engine. The context of the message may have ended.
-func (t transaction) Rollback() {
-	if !t.tx.closed {
-		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
-		defer cancel()
-		_ = t.tx.Rollback(ctx)
+func (t transaction) Rollback() (err error) {
+	defer t.tx.end()
+	switch {
+	case t.tx.outside():
+		return inbox.ErrEnded
+	case t.tx.closed:
+		return nil
 	}
-	t.tx.end()
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	return t.tx.Rollback(ctx)
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tieredretry/watermill-retry/internal/inbox"
 )
 
 // tx is the transaction of a handler. It begins in one round trip with the first statement of the inbox, and commits in
@@ -14,7 +16,7 @@ import (
 type tx struct {
 	pooled *pgxpool.Conn
 	conn   *pgx.Conn // pooled.Conn()
-	closed bool
+	closed bool      // rolled back, or committed by the inbox
 
 	// Tx is pgx's, on the same transaction, for savepoints and large objects. Nil: not needed yet. It is embedded because
 	// a later pgx can add methods to the interface: an app with that pgx must compile.
@@ -31,6 +33,11 @@ func (t *tx) exec(ctx context.Context, batch *pgx.Batch) (tag pgconn.CommandTag,
 		}
 	}
 	return tag, results.Close()
+}
+
+// outside reports whether the handler has ended the transaction by a statement.
+func (t *tx) outside() bool {
+	return !t.closed && !t.conn.IsClosed() && t.conn.PgConn().TxStatus() == 'I'
 }
 
 // end gives the connection back. The pool closes it where it is not as before.
@@ -68,18 +75,21 @@ func (t *tx) LargeObjects() pgx.LargeObjects {
 	return own.LargeObjects()
 }
 
-// Commit implements pgx.Tx. A handler must not call it: then the inbox fails the message.
-func (t *tx) Commit(ctx context.Context) error { return t.finish(ctx, "commit") }
+// Commit implements pgx.Tx. A handler must not call it: it rolls back, and the inbox fails the message.
+func (t *tx) Commit(ctx context.Context) error {
+	if err := t.Rollback(ctx); err != nil {
+		return err
+	}
+	return inbox.ErrEnded
+}
 
-// Rollback implements pgx.Tx.
-func (t *tx) Rollback(ctx context.Context) error { return t.finish(ctx, "rollback") }
-
-func (t *tx) finish(ctx context.Context, how string) error {
+// Rollback implements pgx.Tx. A handler must not call it: the inbox fails the message.
+func (t *tx) Rollback(ctx context.Context) error {
 	if t.closed {
 		return pgx.ErrTxClosed
 	}
 	t.closed = true
-	_, err := t.conn.Exec(ctx, how)
+	_, err := t.conn.Exec(ctx, "rollback")
 	return err
 }
 

@@ -2,6 +2,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,14 +41,16 @@ type DB interface {
 
 // Tx is a transaction.
 type Tx interface {
-	// Bytes returns the only value of the only row.
-	Bytes(ctx context.Context, query string, args ...any) ([]byte, error)
+	// Stored returns the two values of the only row.
+	Stored(ctx context.Context, query string, args ...any) (produced []byte, ended bool, err error)
 
-	// Commit commits after a last statement, which may be empty.
+	// Commit commits after a last statement, which may be empty, and changes one row. It returns ErrEnded where the
+	// handler has ended the transaction.
 	Commit(ctx context.Context, query string, args ...any) error
 
-	// Rollback does nothing after Commit.
-	Rollback()
+	// Rollback does nothing after Commit. It returns ErrEnded where the handler may have committed, and another error
+	// where the connection is lost.
+	Rollback() error
 }
 
 const (
@@ -60,6 +63,9 @@ const (
 	// sweepsPerRetention is how often the whole table is looked at in the time of the retention: rows stay longer than
 	// that by an eighth at most.
 	sweepsPerRetention = 8
+
+	// failureTimeout bounds what is found out, and noted, about a transaction that has failed.
+	failureTimeout = 5 * time.Second
 
 	// sweepTimeout bounds a deletion, which a message waits for.
 	sweepTimeout = 10 * time.Second
@@ -118,6 +124,15 @@ var (
 		"router")
 	errNoConnection = errors.New("the database does not answer, or all connections of its pool are in use: let the " +
 		"pool have as many as the handlers have calls at the same time")
+	// ErrEnded is returned by a Tx that the handler has ended.
+	ErrEnded = errors.New("the handler has ended the transaction of the inbox: it must neither commit it nor roll it " +
+		"back. Nothing that it has produced is published")
+
+	errNotEnded = errors.New("inbox: the handler has committed the transaction of the inbox at an earlier delivery, and " +
+		"has not succeeded then: its effects are there, what it had produced is not. It is not called again. Let it not " +
+		"commit, and redrive the message with the option Again")
+	errNUL = errors.New("inbox: the UUID of the message has a NUL, which PostgreSQL cannot store: let its publisher set " +
+		"another one, or use no inbox for this handler")
 	errNoID = errors.New("inbox: the message has no UUID, so a second delivery could not be known: let its publisher " +
 		"set one, or use no inbox for this handler")
 )
@@ -165,6 +180,8 @@ func (b *Inbox) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return nil, backoff.Permanent(errNested)
 		case msg.UUID == "":
 			return nil, backoff.Permanent(errNoID)
+		case strings.IndexByte(msg.UUID, 0) >= 0:
+			return nil, backoff.Permanent(errNUL)
 		}
 		return b.handle(h, msg, own)
 	}
@@ -176,14 +193,21 @@ func (b *Inbox) handle(
 	ctx, k := msg.Context(), keyOf(msg, own)
 	held, release := context.WithCancelCause(ctx)
 	defer release(nil) // after the end of the transaction, which a driver may roll back with its context
-	tx, handle, first, err := b.begin(held, release, k)
+	began, publishes := time.Now(), message.PublishTopicFromCtx(ctx) != ""
+	tx, handle, first, err := b.begin(held, release, k, publishes)
 	if err != nil {
 		return nil, err
 	}
-	defer tx.Rollback() // also where the handler panics or ends its goroutine
 	if !first {
+		defer func() { _ = tx.Rollback() }()
 		return b.repeat(ctx, tx, k, msg, own)
 	}
+	committed, commit := false, error(nil)
+	defer func() { // also where the handler panics or ends its goroutine
+		if !committed {
+			err = b.failure(held, cmp.Or(commit, tx.Rollback()), k, began, err)
+		}
+	}()
 	b.warnUnprotected(msg, k)
 	poison := beforePoison(msg)
 	produced, err = call(h, msg, handle)
@@ -199,12 +223,20 @@ func (b *Inbox) handle(
 	}
 	var store string
 	var args []any
-	if len(produced) > 0 {
+	switch {
+	case len(produced) > 0:
 		store, args = b.sql.store, k.args(msgbytes.EncodeAll(produced))
+	case publishes:
+		store, args = b.sql.store, k.args([]byte(nil))
 	}
-	if err := tx.Commit(ctx, store, args...); err != nil {
-		return nil, fmt.Errorf("inbox: cannot store what the handler has produced, and commit: %w", err)
+	switch commit = tx.Commit(ctx, store, args...); {
+	case commit == nil:
+	case errors.Is(commit, ErrEnded) && held.Err() == nil:
+		return nil, backoff.Permanent(fmt.Errorf("inbox: %w", commit))
+	default:
+		return nil, fmt.Errorf("inbox: cannot store what the handler has produced, and commit: %w", commit)
 	}
+	committed = true
 	b.sweep(ctx)
 	return produced, nil
 }
@@ -212,7 +244,7 @@ func (b *Inbox) handle(
 // begin begins a transaction with the row of a message, and reports whether there was none. While another delivery of
 // the message is handled, the database makes it wait. It ends the context where one of the two takes too long.
 func (b *Inbox) begin(
-	ctx context.Context, end context.CancelCauseFunc, k key,
+	ctx context.Context, end context.CancelCauseFunc, k key, publishes bool,
 ) (tx Tx, handle any, first bool, err error) {
 	var begun atomic.Bool
 	late := time.AfterFunc(b.config.Wait, func() {
@@ -227,10 +259,10 @@ func (b *Inbox) begin(
 			begun.Store(true)
 			late.Reset(b.config.Wait)
 		}
-	}, b.sql.insert, k.args()...)
+	}, b.sql.insert, k.args(publishes)...)
 	if !late.Stop() && err == nil {
 		<-ctx.Done()
-		tx.Rollback()
+		_ = tx.Rollback()
 		err = context.Cause(ctx)
 	}
 	switch cause := context.Cause(ctx); {
@@ -240,21 +272,58 @@ func (b *Inbox) begin(
 		err = fmt.Errorf("inbox: cannot begin a transaction within %v: %w", b.config.Wait, errNoConnection)
 	case cause == msgctx.ErrFirstRuns:
 		err = fmt.Errorf("inbox: no answer of the database within %v: %w", b.config.Wait, msgctx.ErrFirstRuns)
-	case begun.Load():
-		err = fmt.Errorf("inbox: cannot write to the table %s: %w", b.config.Table, err)
-	default:
+	case !begun.Load():
 		err = fmt.Errorf("inbox: cannot begin a transaction: %w", err)
+	case cause == nil && waitEnded(err):
+		err = fmt.Errorf("inbox: the server has ended the wait for the database, of %v at most: %w: %w", b.config.Wait,
+			msgctx.ErrFirstRuns, err)
+	case notStorable(err):
+		err = backoff.Permanent(fmt.Errorf("inbox: the database cannot store the UUID of the message, which has %d bytes: "+
+			"let its publisher set another one, or use no inbox for this handler: %w", len(k.id), err))
+	default:
+		err = fmt.Errorf("inbox: cannot write to the table %s: %w", b.config.Table, err)
 	}
 	return nil, nil, false, err
+}
+
+// failure returns the failure of a message with what is known of its transaction, whose end has returned an error.
+func (b *Inbox) failure(ctx context.Context, end error, k key, began time.Time, failure error) error {
+	if end == nil || ctx.Err() != nil {
+		return failure
+	}
+	ctx, cancel := context.WithTimeout(ctx, failureTimeout)
+	defer cancel()
+	switch {
+	case errors.Is(end, ErrEnded):
+		// The retry must not take the row for that of a success. None is there where the handler has rolled back.
+		if _, err := b.db.Int(ctx, b.sql.mark, k.args()...); err != nil {
+			b.logger.Error("The handler has ended the transaction of the inbox by itself and has not succeeded, and this "+
+				"cannot be noted: if it has committed, its next delivery is taken for a duplicate", err, k.fields(nil))
+		}
+		return failure
+	case !connectionLost(end):
+		return failure
+	}
+	took := time.Since(began)
+	milliseconds, _ := b.db.Int(ctx, b.sql.limit)
+	if limit := time.Duration(milliseconds) * time.Millisecond; failure != nil && 0 < limit && limit <= took {
+		return fmt.Errorf("inbox: the connection of the transaction is lost after %v: the server ends a transaction after "+
+			"%v (idle_in_transaction_session_timeout or transaction_timeout of the role). Let the setting be longer than "+
+			"the handler takes: %w", took.Round(time.Millisecond), limit, failure)
+	}
+	return failure
 }
 
 // repeat returns what the handler had produced.
 func (b *Inbox) repeat(
 	ctx context.Context, tx Tx, k key, msg *message.Message, own *msgctx.Delivery,
 ) ([]*message.Message, error) {
-	stored, err := tx.Bytes(ctx, b.sql.read, k.args()...)
-	if err != nil {
+	stored, ended, err := tx.Stored(ctx, b.sql.read, k.args()...)
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("inbox: cannot read what the handler had produced: %w", err)
+	case !ended:
+		return nil, backoff.Permanent(errNotEnded)
 	}
 	produced, err := msgbytes.DecodeAll(string(stored))
 	if err != nil {
