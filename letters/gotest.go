@@ -38,8 +38,11 @@ type GoTestConfig struct {
 	// "email", and the paths of fields, such as "customer.email". Upper and lower case are the same, and an array is
 	// no part of a path. Values of the payload become "redacted", 0 and false, at any depth, so that their types stay,
 	// and all others "redacted". Replaced texts of at least 3 bytes, and numbers of at least 5, are replaced where
-	// they occur in other texts of the letter, too, such as its ID and the reason. JSON within a text is a text. A
-	// payload that is not a JSON object or array is an error, unless DropPayload is set. The default is none.
+	// they occur in all else of the letter, too: in its texts, bytes, numbers and names, such as its ID, the reason, the
+	// queue and the name of a header, and in Name. They are found in upper and lower case, escaped for a URL, JSON or
+	// Go, and in base64, but not in other forms, such as a hash, hex or parts: docs/limits.md has the list. JSON within
+	// a text is a text. A payload that is not a JSON object or array is an error, unless DropPayload is set. The
+	// default is none.
 	Redact []string
 
 	// DropPayload leaves the payload out. Values of it that Redact selects are replaced elsewhere, where it is JSON.
@@ -93,7 +96,8 @@ func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("letter %q cannot be a test: %w", cut(l.ID, maxShownID), err)
 	}
-	base, name := fileName(line.ID), strings.TrimLeft(goName(config.Name), "_") // go ignores files that begin with "_"
+	base := fileName(line.ID)
+	name := strings.TrimLeft(goName(redaction.Hide(config.Name)), "_") // go ignores files that begin with "_"
 	file := "testdata/" + base + ".json"
 	test := &GoTest{Name: "Test" + strings.ToUpper(name[:1]) + name[1:] + "_" + goName(base)}
 	pkg := strings.ToLower(name)
@@ -146,7 +150,6 @@ func (l *Letter) line(redaction *letterline.Redaction, config GoTestConfig) (let
 		delete(named, name)
 	}
 	line := letterline.Line{
-		Queue: letterline.EncodeText(l.Queue), RoutingKey: letterline.EncodeText(l.Queue), Target: l.Target,
 		Kind: string(l.Kind),
 	}
 	var err error
@@ -172,11 +175,12 @@ func (l *Letter) line(redaction *letterline.Redaction, config GoTestConfig) (let
 	if config.DropPayload {
 		line.Body = nil
 	}
-	redaction.HideTable(line.Headers)
-	redaction.HideTable(properties)
-	line.ID, line.Record = redaction.Hide(l.ID), l.Record
-	line.Record.Reason, line.Record.LeftOff = redaction.Hide(l.Record.Reason), redaction.Hide(l.Record.LeftOff)
-	line.Properties = plainProperties(properties)
+	line.Headers = redaction.HideTable(line.Headers)
+	line.Properties = plainProperties(redaction.HideTable(properties))
+	line.ID, line.Target, line.Record = redaction.Hide(l.ID), redaction.Hide(l.Target), l.Record
+	redaction.HideTexts(&line.Record)
+	line.Queue = letterline.EncodeText(redaction.Hide(l.Queue))
+	line.RoutingKey = line.Queue
 	return line, l.addOwn(&line, redaction)
 }
 
@@ -209,10 +213,7 @@ func (l *Letter) addOwn(line *letterline.Line, redaction *letterline.Redaction) 
 	if l.Redriven.Times > 0 {
 		history := l.Redriven
 		history.Redrives = slices.Clone(history.Redrives)
-		for i := range history.Redrives {
-			r := &history.Redrives[i]
-			r.By, r.Note, r.Reason = redaction.Hide(r.By), redaction.Hide(r.Note), redaction.Hide(r.Reason)
-		}
+		redaction.HideTexts(&history)
 		history.Write(own)
 	}
 	if !strings.HasPrefix(line.ID, "#") && l.Properties["message_id"] != l.ID {

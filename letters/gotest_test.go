@@ -2,6 +2,7 @@ package letters_test
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"go/ast"
@@ -10,8 +11,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -255,4 +259,127 @@ func TestWriteKeepsWhatIsThere(t *testing.T) {
 	assert.Error(t, test.Write(folder, true), "testdata is a file")
 	require.NoError(t, os.MkdirAll(filepath.Join(folder, "a", jsonName), 0o755))
 	assert.Error(t, test.Write(filepath.Join(folder, "a"), true), "a folder has the name")
+}
+
+// fill sets every text that a pointer leads to, but a kind, which is one of a few.
+func fill(value reflect.Value, text string) {
+	switch value.Kind() {
+	case reflect.String:
+		if value.Type() != reflect.TypeFor[letters.Kind]() {
+			value.SetString(text)
+		}
+	case reflect.Struct:
+		for i := range value.NumField() {
+			if value.Type().Field(i).IsExported() {
+				fill(value.Field(i), text)
+			}
+		}
+	case reflect.Slice:
+		if value.Type().Elem().Kind() == reflect.Uint8 {
+			return // the payload
+		}
+		value.Set(reflect.MakeSlice(value.Type(), 1, 1))
+		fill(value.Index(0), text)
+	}
+}
+
+// written returns all that the files of a test have, with what is in base64 there.
+func written(t *testing.T, l *letters.Letter, name string, rules ...string) string {
+	t.Helper()
+	test, err := l.GoTest(letters.GoTestConfig{Name: name, Redact: rules})
+	require.NoError(t, err)
+	goName, jsonName, code, line := filesOf(t, test)
+	var read struct{ Body []byte }
+	require.NoError(t, json.Unmarshal(line, &read))
+	all := strings.Join([]string{goName, jsonName, string(code), string(line), string(read.Body), test.Name}, "\n")
+	for _, encoded := range regexp.MustCompile(`[A-Za-z0-9+/]{8,}={0,2}`).FindAllString(all, -1) {
+		if decoded, err := base64.StdEncoding.DecodeString(encoded); err == nil {
+			all += "\n" + string(decoded)
+		}
+	}
+	return all
+}
+
+// TestARedactedValueIsInNoField: every field of a letter, the names and the types of headers, and the names of the files.
+func TestARedactedValueIsInNoField(t *testing.T) {
+	t.Parallel()
+	const secret, text = "alice@example.com", "of-alice@example.com-7"
+	letter := &letters.Letter{Kind: letters.Library}
+	fill(reflect.ValueOf(letter).Elem(), text)
+	letter.Redriven.Times = 1
+	letter.Payload = []byte(`{"email":"` + secret + `","card":4111111111,"` + text + `":"` + text + `","pan":4111111111,"text":"4111111111","float":4.111111111e9}`)
+	letter.Metadata = message.Metadata{text: text, "user-" + text + "\xff": text + "\xff", "base64:x" + text: "base64:x" + text}
+	letter.Headers = map[string]any{
+		"x-" + text: int32(1), "bytes": []byte(text + "\xff"), "table": map[string]any{text: map[string]any{text: text}}, "array": []any{text, []any{[]byte(text)}},
+		"int64": int64(4111111111), "uint32": uint32(4111111111), "float": 4111111111.0, "arrayed": []any{int64(4111111111)},
+		"decimal": struct {
+			Scale uint8
+			Value int32
+		}{2, 1234567},
+	}
+	letter.Properties = map[string]string{"correlation_id": text, text: text}
+	all := written(t, letter, "billing "+text, "email", "card")
+	for _, leak := range []string{secret, "alice", "4111111111", "4.111111111e+09"} {
+		assert.NotContains(t, all, leak)
+	}
+	assert.Contains(t, all, "of-redacted-7")
+	for _, name := range []string{"bytes", "table", "array", "int64", "uint32", "float", "arrayed", "decimal"} {
+		assert.Contains(t, all, `"`+name+`":`, "the others stay")
+	}
+	assert.Contains(t, all, "1234567")
+}
+
+// TestRedactedHeadersOfEveryType: a value that a rule selects in a header is replaced elsewhere, whatever its type.
+func TestRedactedHeadersOfEveryType(t *testing.T) {
+	t.Parallel()
+	for name, value := range map[string]any{
+		"bob@example.com": []byte("bob@example.com"), "bob@example.com\xff": "bob@example.com\xff", "12345678": int32(12345678), "-12345678": int64(-12345678),
+		"12345": int16(12345), "54321": uint16(54321), "87654321": uint32(87654321), "12345.5": float32(12345.5), "1.23456789e+08": 123456789.0, "123456789": 123456789.0,
+		"nested-secret": map[string]any{"a": []any{"nested-secret"}}, "1777896000": time.Unix(1777896000, 0), "7654321": struct {
+			Scale uint8
+			Value int32
+		}{2, 7654321},
+	} {
+		letter := failed("order-10", "no customer "+name+" there")
+		letter.Headers = map[string]any{"Secret": value}
+		all := written(t, letter, "billing", "secret")
+		assert.NotContains(t, all, strings.TrimSuffix(name, "\xff"))
+		assert.Regexp(t, `"reason":"no customer (redacted|0|-0) there"`, all)
+	}
+}
+
+// TestRedactedValuesInOtherSpellings: the spellings in which an error of an app has a value of its message.
+func TestRedactedValuesInOtherSpellings(t *testing.T) {
+	t.Parallel()
+	const secret = `Ann "Zoë" <ann+b@Example.com>/?`
+	html, err := json.Marshal(secret)
+	require.NoError(t, err)
+	inner := func(quoted string) string { return quoted[1 : len(quoted)-1] }
+	base := func(before string) string {
+		return base64.StdEncoding.EncodeToString([]byte(before + secret + " and more"))
+	}
+	for name, spelling := range map[string]string{
+		"plain": secret, "upper case": strings.ToUpper(secret), "lower case": strings.ToLower(secret), "query": url.QueryEscape(secret),
+		"query in lower case": strings.ToLower(url.QueryEscape(secret)), "path": url.PathEscape(secret), "JSON": inner(string(html)), "Go": inner(strconv.Quote(secret)),
+		"ASCII": inner(strconv.QuoteToASCII(secret)), "JSON in upper case": strings.ToUpper(inner(strconv.QuoteToASCII(secret))),
+		"base64": base64.StdEncoding.EncodeToString([]byte(secret)), "base64 in a URL": base64.RawURLEncoding.EncodeToString([]byte(secret)),
+	} {
+		letter := failed("order-10", "is ["+spelling+"] known?")
+		letter.Payload = []byte(`{"who":` + string(html) + `}`)
+		var read struct{ Record retry.Record }
+		test, err := letter.GoTest(letters.GoTestConfig{Name: "billing", Redact: []string{"who"}})
+		require.NoError(t, err)
+		_, _, _, line := filesOf(t, test)
+		require.NoError(t, json.Unmarshal(line, &read))
+		assert.Equal(t, "is [redacted] known?", read.Record.Reason, name)
+	}
+	for _, before := range []string{"u:", "us:", "use:", "user:"} {
+		letter := failed("order-10", "Authorization: Basic "+base(before))
+		letter.Payload = []byte(`{"who":` + string(html) + `}`)
+		all := written(t, letter, "billing", "who")
+		assert.NotContains(t, all, base(before)[8:36], "within base64, after %q", before)
+	}
+	letter := failed("order-10", "card 4.111111111111e+12, or %d4111111111111")
+	letter.Payload = []byte(`{"card":4111111111111,"cardholder":"x"}`)
+	assert.NotContains(t, written(t, letter, "billing", "card"), "111111")
 }

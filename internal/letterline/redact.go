@@ -2,38 +2,33 @@ package letterline
 
 import (
 	"bytes"
-	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 )
 
-const (
-	// redacted takes the place of a text. A number becomes 0, and true becomes false.
-	redacted = "redacted"
-	// leastText and leastNumber are how many bytes a value has at least that is also searched for in other texts:
-	// shorter ones are parts of other words.
-	leastText   = 3
-	leastNumber = 5
-	// maxJSONDepth bounds the stack for a body.
-	maxJSONDepth = 1000
-)
+// redacted takes the place of a text. A number becomes 0, and true becomes false.
+const redacted = "redacted"
+
+// maxJSONDepth bounds the stack for a body.
+const maxJSONDepth = 1000
 
 // A Redaction replaces values by their names. First JSON and Table collect the values, then Hide finds them in texts.
 type Redaction struct {
-	rules   map[string]bool   // in lower case: whether a value was replaced
-	secrets map[string]string // what takes the place of a value
-	hider   *strings.Replacer
+	rules map[string]bool // in lower case: whether a value was replaced
+	hider hider
 }
 
 // NewRedaction returns a redaction by these rules. A rule is the name of a field or header, or the path of a field: its
 // names, joined by points. Upper and lower case are the same, as for encoding/json.
 func NewRedaction(rules []string) *Redaction {
-	r := &Redaction{rules: map[string]bool{}, secrets: map[string]string{}}
+	r := &Redaction{rules: map[string]bool{}}
 	for _, rule := range rules {
 		r.rules[strings.ToLower(rule)] = false
 	}
@@ -62,37 +57,18 @@ func (r *Redaction) selects(path, name string) bool {
 	return false
 }
 
-func (r *Redaction) add(secret, replacement string, least int) {
-	if len(secret) >= least && secret != redacted {
-		r.secrets[secret] = replacement
-	}
-}
-
-// Hide replaces the collected values in a text.
-func (r *Redaction) Hide(text string) string {
-	if len(r.secrets) == 0 {
-		return text
-	}
-	if r.hider == nil {
-		var pairs []string
-		for _, secret := range slices.SortedFunc(maps.Keys(r.secrets), func(a, b string) int {
-			return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) // one may be a part of another
-		}) {
-			pairs = append(pairs, secret, r.secrets[secret])
-		}
-		r.hider = strings.NewReplacer(pairs...)
-	}
-	return r.hider.Replace(text)
-}
-
 // Table replaces values of a table as Table returns it, and of the tables within it.
 func (r *Redaction) Table(table map[string]any) { r.table("", table) }
 
 func (r *Redaction) table(path string, table map[string]any) {
-	for name, value := range table {
+	for encoded, value := range table {
+		name, err := DecodeText("", encoded)
+		if err != nil {
+			name = encoded
+		}
 		if at := join(path, name); r.selects(at, name) {
 			r.collect(value)
-			table[name] = tagged{"S": redacted}
+			table[encoded] = tagged{"S": redacted}
 		} else {
 			r.value(at, value)
 		}
@@ -111,41 +87,141 @@ func (r *Redaction) value(path string, value any) {
 	}
 }
 
-// collect adds all texts of a value.
+// collect adds the texts and numbers of a value.
 func (r *Redaction) collect(value any) {
-	switch v := value.(type) {
-	case string:
-		if text, err := DecodeText("", v); err == nil {
-			r.add(text, redacted, leastText)
-		}
-	case map[string]any:
-		for _, within := range v {
-			r.collect(within)
-		}
-	case []any:
-		for _, within := range v {
-			r.collect(within)
+	fields, _ := value.(tagged)
+	for tag, field := range fields {
+		switch v := field.(type) {
+		case map[string]any:
+			for _, within := range v {
+				r.collect(within)
+			}
+		case []any:
+			for _, within := range v {
+				r.collect(within)
+			}
+		default:
+			if text, is := textOf(tag, field); is {
+				r.hider.addText(text)
+			} else if tag != "t" && tag != "V" {
+				r.hider.addNumber(fmt.Sprint(number(field)))
+			}
 		}
 	}
 }
 
-// HideTable is Hide for the texts of a table.
-func (r *Redaction) HideTable(value any) {
-	switch v := value.(type) {
-	case map[string]any:
-		for name, within := range v {
-			if text, is := within.(string); is && name == "S" && !strings.HasPrefix(text, base64Prefix) {
-				v[name] = r.Hide(text)
-			} else {
-				r.HideTable(within)
+// textOf returns the text or the bytes of a header.
+func textOf(tag string, field any) (text string, is bool) {
+	text, is = field.(string)
+	if !is {
+		return "", false
+	}
+	var err error
+	switch tag {
+	case "S":
+		text, err = DecodeText("", text)
+	case "x":
+		var bytes []byte
+		bytes, err = base64.StdEncoding.DecodeString(text)
+		text = string(bytes)
+	default:
+		return "", false
+	}
+	return text, err == nil
+}
+
+// number returns what a header's number is known by: a decimal has its scale beside it.
+func number(field any) any {
+	if decimal, is := field.([2]any); is {
+		return decimal[1]
+	}
+	return field
+}
+
+// HideTable is Hide for the names, texts, bytes and numbers of a table. A name that was there before gets a number.
+func (r *Redaction) HideTable(table map[string]any) map[string]any {
+	hidden := make(map[string]any, len(table))
+	for _, encoded := range slices.Sorted(maps.Keys(table)) {
+		name := encoded
+		if decoded, err := DecodeText("", encoded); err == nil {
+			name = EncodeText(r.Hide(decoded))
+		}
+		free := name
+		for i := 2; hidden[free] != nil; i++ {
+			free = fmt.Sprintf("%s-%d", name, i)
+		}
+		hidden[free] = r.hideValue(table[encoded])
+	}
+	return hidden
+}
+
+func (r *Redaction) hideValue(value any) any {
+	fields, _ := value.(tagged)
+	hidden := tagged{}
+	for tag, field := range fields {
+		switch v := field.(type) {
+		case map[string]any:
+			hidden[tag] = r.HideTable(v)
+			continue
+		case []any:
+			array := make([]any, len(v))
+			for i, element := range v {
+				array[i] = r.hideValue(element)
+			}
+			hidden[tag] = array
+			continue
+		}
+		hidden[tag] = r.hideField(tag, field)
+	}
+	return hidden
+}
+
+// hideField hides one text, number or truth value.
+func (r *Redaction) hideField(tag string, field any) any {
+	if text, is := textOf(tag, field); is {
+		text = r.Hide(text)
+		if tag == "x" {
+			return base64.StdEncoding.EncodeToString([]byte(text))
+		}
+		return EncodeText(text)
+	}
+	if tag == "t" || tag == "V" {
+		return field
+	}
+	if text := fmt.Sprint(number(field)); r.Hide(text) == text {
+		return field
+	}
+	switch v := field.(type) {
+	case string: // a number of 64 bits
+		return "0"
+	case [2]any:
+		return [2]any{v[0], 0}
+	}
+	return 0
+}
+
+// HideTexts is Hide for all texts that a pointer leads to: those in the fields of a struct, and in slices.
+func (r *Redaction) HideTexts(pointer any) { r.hideTexts(reflect.ValueOf(pointer).Elem()) }
+
+func (r *Redaction) hideTexts(value reflect.Value) {
+	switch value.Kind() {
+	case reflect.String:
+		value.SetString(r.Hide(value.String()))
+	case reflect.Struct:
+		for i := range value.NumField() {
+			if value.Type().Field(i).IsExported() {
+				r.hideTexts(value.Field(i))
 			}
 		}
-	case []any:
-		for _, within := range v {
-			r.HideTable(within)
+	case reflect.Slice:
+		for i := range value.Len() {
+			r.hideTexts(value.Index(i))
 		}
 	}
 }
+
+// Hide replaces the collected values in a text, in every spelling that the hider knows.
+func (r *Redaction) Hide(text string) string { return r.hider.hide(text) }
 
 // JSON replaces values of a body, which must be an object or an array, or empty. It leaves out white space between the
 // values.
@@ -157,10 +233,10 @@ func (r *Redaction) JSON(body []byte) ([]byte, error) {
 		}
 		switch v := value.(type) {
 		case string:
-			r.add(v, redacted, leastText)
+			r.hider.addText(v)
 			w.scalar(redacted)
 		case json.Number:
-			r.add(v.String(), "0", leastNumber)
+			r.hider.addNumber(v.String())
 			w.WriteByte('0')
 		case bool:
 			w.scalar(false)
@@ -170,11 +246,16 @@ func (r *Redaction) JSON(body []byte) ([]byte, error) {
 	})
 }
 
-// HideJSON is Hide for the texts of a body that JSON has returned.
+// HideJSON is Hide for the names, texts and numbers of a body that JSON has returned.
 func (r *Redaction) HideJSON(body []byte) ([]byte, error) {
 	return r.rewrite(body, func(w *writer, _ bool, value any) {
-		if text, is := value.(string); is {
-			value = r.Hide(text)
+		switch v := value.(type) {
+		case string:
+			value = r.Hide(v)
+		case json.Number:
+			if r.Hide(v.String()) != v.String() {
+				value = json.Number("0")
+			}
 		}
 		w.scalar(value)
 	})
