@@ -2,10 +2,12 @@ package letters
 
 import (
 	"cmp"
+	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"go/token"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -228,39 +230,75 @@ func (l *Letter) addOwn(line *letterline.Line, redaction *letterline.Redaction) 
 	return err
 }
 
-// Write writes the files into a folder, the letter readable only by you. A file that is there is an error that
-// fs.ErrExist matches, and nothing is written then, unless overwrite is set.
+// Write writes the files into a folder, readable only by you. A file that is there is an error that fs.ErrExist
+// matches, and nothing is written then, unless overwrite is set. Each file is written under a name of its own and
+// renamed, so that there is never half a file. A link that has the name of a file is replaced, not followed; a link in
+// the place of testdata is an error.
 func (g *GoTest) Write(folder string, overwrite bool) (err error) {
-	if err := os.MkdirAll(filepath.Join(folder, "testdata"), 0o755); err != nil {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
+	root, err := os.OpenRoot(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
 	var made []string
 	defer func() {
 		if err != nil {
 			for _, path := range made {
-				err = errors.Join(err, os.Remove(path))
+				if gone := root.Remove(path); !errors.Is(gone, fs.ErrNotExist) {
+					err = errors.Join(err, gone)
+				}
 			}
 		}
 	}()
-	for _, name := range slices.Sorted(maps.Keys(g.Files)) {
-		path := filepath.Join(folder, filepath.FromSlash(name))
-		flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
-		if overwrite {
-			flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
-		}
-		file, err := os.OpenFile(path, flags, 0o600)
+	create := func(path string, content []byte) error {
+		file, err := root.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return err
 		}
-		if !overwrite {
-			made = append(made, path)
+		made = append(made, path)
+		_, err = file.Write(content)
+		return errors.Join(err, file.Sync(), file.Close())
+	}
+	names := slices.Sorted(maps.Keys(g.Files))
+	temporary := map[string]string{}
+	for _, name := range names {
+		at, base := filepath.Split(filepath.FromSlash(name))
+		if err := makeFolder(root, at); err != nil {
+			return err
 		}
-		_, err = file.Write(g.Files[name])
-		if err := errors.Join(err, file.Close()); err != nil {
+		if !overwrite { // takes the name
+			if err := create(filepath.FromSlash(name), nil); err != nil {
+				return err
+			}
+		}
+		temporary[name] = at + "." + base + "." + rand.Text() // go ignores it
+		if err := create(temporary[name], g.Files[name]); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		if err := root.Rename(temporary[name], filepath.FromSlash(name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// makeFolder makes a folder within another one. A link could lead to the folder of another program.
+func makeFolder(root *os.Root, path string) error {
+	if path = filepath.Clean(path); path == "." {
+		return nil
+	}
+	if err := root.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	if info, err := root.Lstat(path); err != nil || info.IsDir() {
+		return err
+	}
+	return fmt.Errorf("%s is no folder: put one in the place of the link", filepath.Join(root.Name(), path))
 }
 
 // goName returns a text as a part of the name of a test.

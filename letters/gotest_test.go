@@ -10,12 +10,14 @@ import (
 	"go/format"
 	"go/parser"
 	"go/token"
+	"io"
 	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -259,6 +261,75 @@ func TestWriteKeepsWhatIsThere(t *testing.T) {
 	assert.Error(t, test.Write(folder, true), "testdata is a file")
 	require.NoError(t, os.MkdirAll(filepath.Join(folder, "a", jsonName), 0o755))
 	assert.Error(t, test.Write(filepath.Join(folder, "a"), true), "a folder has the name")
+}
+
+// TestOverwriteReplacesTheFile: what is there is neither kept, nor followed, nor written in part.
+func TestOverwriteReplacesTheFile(t *testing.T) {
+	t.Parallel()
+	test, err := failed("order-10", "x").GoTest(letters.GoTestConfig{Name: "billing"})
+	require.NoError(t, err)
+	goName, jsonName, code, line := filesOf(t, test)
+	content := map[string]string{goName: string(code), jsonName: string(line)}
+	for _, name := range []string{goName, jsonName} {
+		folder := t.TempDir()
+		require.NoError(t, os.Mkdir(filepath.Join(folder, "testdata"), 0o755))
+		path, victim := filepath.Join(folder, name), filepath.Join(t.TempDir(), "victim")
+		require.NoError(t, os.WriteFile(path, []byte("an old file"), 0o600))
+		require.NoError(t, os.Chmod(path, 0o666))
+		second := filepath.Join(folder, "second")
+		require.NoError(t, os.Link(path, second))
+		reader, err := os.Open(path)
+		require.NoError(t, err)
+		require.NoError(t, test.Write(folder, true))
+		info, err := os.Lstat(path)
+		require.NoError(t, err)
+		if runtime.GOOS != "windows" {
+			assert.Equal(t, fs.FileMode(0o600), info.Mode().Perm(), name)
+		}
+		text, err := os.ReadFile(second) // another name of the old file
+		require.NoError(t, err)
+		assert.Equal(t, "an old file", string(text), "the new one is another file")
+		text, err = io.ReadAll(reader)
+		require.NoError(t, err)
+		require.NoError(t, reader.Close())
+		assert.Equal(t, "an old file", string(text), "who reads the old file sees no half of the new one")
+
+		require.NoError(t, os.WriteFile(victim, []byte("mine"), 0o600))
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, os.Symlink(victim, path))
+		assert.ErrorIs(t, test.Write(folder, false), fs.ErrExist)
+		require.NoError(t, test.Write(folder, true))
+		text, err = os.ReadFile(victim)
+		require.NoError(t, err)
+		assert.Equal(t, "mine", string(text), "the link was followed")
+		text, err = os.ReadFile(path)
+		require.NoError(t, err)
+		assert.Equal(t, content[name], string(text))
+
+		// The second file cannot be put in its place: nothing else is left, and no temporary file.
+		require.NoError(t, os.Remove(path))
+		require.NoError(t, os.MkdirAll(filepath.Join(path, "full"), 0o755))
+		assert.Error(t, test.Write(folder, true))
+		for _, at := range []string{folder, filepath.Join(folder, "testdata")} {
+			entries, err := os.ReadDir(at)
+			require.NoError(t, err)
+			for _, entry := range entries {
+				assert.False(t, strings.HasPrefix(entry.Name(), "."), entry.Name())
+			}
+		}
+	}
+	for _, overwrite := range []bool{false, true} {
+		folder, other := t.TempDir(), t.TempDir()
+		require.NoError(t, os.Symlink(other, filepath.Join(folder, "testdata")))
+		assert.Error(t, test.Write(folder, overwrite), "testdata leads to another folder")
+		entries, err := os.ReadDir(other)
+		require.NoError(t, err)
+		assert.Empty(t, entries)
+		require.NoError(t, os.Mkdir(filepath.Join(folder, "within"), 0o755))
+		require.NoError(t, os.Remove(filepath.Join(folder, "testdata")))
+		require.NoError(t, os.Symlink("within", filepath.Join(folder, "testdata")))
+		assert.ErrorContains(t, test.Write(folder, overwrite), "testdata is no folder")
+	}
 }
 
 // fill sets every text that a pointer leads to, but a kind, which is one of a few.
