@@ -15,18 +15,19 @@ type Health struct {
 	// Subscriptions are those that have begun and have not ended.
 	Subscriptions []SubscriptionHealth
 
-	// Tiers are the queues with messages whose delay is over and which the broker cannot forward. Only RabbitMQ with
-	// rabbitmq.Settings.Management shows them. They do not count for Ready: new instances would not help.
+	// Tiers are the queues with messages whose delay is over and which the broker cannot forward. RabbitMQ with
+	// rabbitmq.Settings.Management shows them, and NATS, as the subject "<Prefix>.wait.>". They do not count for Ready:
+	// new instances would not help.
 	Tiers []TierHealth
-	// TiersError is why the last look for such queues has failed: Tiers are then those of an earlier look. Empty: it
-	// has not, or nothing looks.
+	// TiersError is why the last look for such queues has failed: on RabbitMQ Tiers are then those of an earlier look. On
+	// NATS it is also why what is overdue cannot come back. Empty: it has not failed, or nothing looks.
 	TiersError string `json:",omitzero"`
 }
 
 // TierHealth is the state of a tier, or of an inbox, with messages that are overdue.
 type TierHealth struct {
 	Queue   string
-	Overdue int       // messages whose delay is over
+	Overdue int       // messages whose delay is over; on NATS, of the 256 at most that a look reads
 	Since   time.Time // since when some of them stay, at the precision of 15 s
 }
 

@@ -36,12 +36,18 @@ type natsNode struct {
 	t      *testing.T
 	store  string
 	port   int
+	limit  int64 // bytes that the server stores; 0: no limit
 	server *natsserver.Server
 }
 
 func startNATS(t *testing.T) *natsNode {
 	t.Helper()
-	n := &natsNode{t: t, store: t.TempDir(), port: natsserver.RANDOM_PORT}
+	return startNATSWithLimit(t, 0)
+}
+
+func startNATSWithLimit(t *testing.T, limit int64) *natsNode {
+	t.Helper()
+	n := &natsNode{t: t, store: t.TempDir(), port: natsserver.RANDOM_PORT, limit: limit}
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	return n
@@ -52,6 +58,7 @@ func (n *natsNode) start() {
 	var err error
 	n.server, err = natsserver.NewServer(&natsserver.Options{
 		Host: "127.0.0.1", Port: n.port, JetStream: true, StoreDir: n.store, NoSigs: true, NoLog: true,
+		JetStreamMaxStore: n.limit,
 	})
 	require.NoError(n.t, err)
 	n.server.Start()
@@ -104,7 +111,14 @@ type natsProcess struct {
 
 func runNATS(t *testing.T, config natsretry.Config, handler message.NoPublishHandlerFunc) *natsProcess {
 	t.Helper()
-	retries, err := natsretry.Connect(config, watermill.NopLogger{})
+	return runNATSWithLog(t, config, watermill.NopLogger{}, handler)
+}
+
+func runNATSWithLog(
+	t *testing.T, config natsretry.Config, logger watermill.LoggerAdapter, handler message.NoPublishHandlerFunc,
+) *natsProcess {
+	t.Helper()
+	retries, err := natsretry.Connect(config, logger)
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
 	require.NoError(t, err)

@@ -82,6 +82,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 		if made.drains, err = s.drainTiers(copies, links, logger); err != nil {
 			return nil, errors.Join(err, made.Close())
 		}
+		made.overdue = s.watchOverdue(logger)
 	}
 	return made, nil
 }
@@ -89,12 +90,27 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 // process is a connection, with what belongs to no subscriber.
 type process struct {
 	retry.Connection
-	links  *links
-	drains *drains // nil: the tiers are those of the relay
+	links *links
+
+	// nil: the tiers are those of the relay
+	drains  *drains
+	overdue *overdue
+}
+
+// Health implements retry.Connection.
+func (p *process) Health() retry.Health {
+	h := p.Connection.Health()
+	if p.overdue != nil {
+		p.overdue.write(&h)
+	}
+	return h
 }
 
 // Close implements retry.Connection.
 func (p *process) Close() error {
+	if p.overdue != nil {
+		p.overdue.close()
+	}
 	if p.drains != nil {
 		p.drains.close()
 	}

@@ -51,6 +51,17 @@
 // default of Replicas in a cluster), or set `sync_interval: always` in the jetstream block, which makes publishes as
 // slow as the disk.
 //
+// # A full store
+//
+// The server publishes a message once when it is due. Where the account or the server has no room for it then, the
+// server gives it up: it publishes it again only after a restart, or when another server leads the stream. So each
+// process looks every 15 seconds for messages that are overdue by 30 seconds, and replaces them by themselves, unless
+// they have come meanwhile: the server then begins anew. In a cluster that is as slow as that, such a message can come
+// twice. While there is no room, Health has Tiers and TiersError, and the log has a line. Delete messages that are not
+// needed, for instance those of topics that all groups have read, or raise the limit (max_file_store of the server, the
+// account's limits): they come within a minute. A look reads up to 128 of the oldest messages that wait and 128 at
+// another place, or 1 MiB of each, so one of 100,000 can be found later.
+//
 // # Limits
 //
 // A copy has the failure record in its headers, so a message that nearly has the size of the server's max_payload (1
@@ -60,7 +71,8 @@
 // a publish down. When they are due together, the server publishes about 13,000 in a second (one run, two busy cores).
 //
 // An idle handler costs the server two consumers, and two requests in 30 seconds for each process: 1,000 handlers cost
-// 133 messages a second for each process. After a crash of the server that has a stream without replicas, in a cluster
+// 133 messages a second for each process. A look for overdue messages is about four requests, and one for each message
+// that it reads. After a crash of the server that has a stream without replicas, in a cluster
 // whose other servers run, a process notices up to 32 seconds late that it must ask again.
 //
 // The stream of the retries cannot be a mirror or a source, and cannot refuse new messages at a limit (DiscardNew)

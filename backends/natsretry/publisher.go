@@ -18,6 +18,8 @@ const (
 	scheduleHeader = "Nats-Schedule"
 	targetHeader   = "Nats-Schedule-Target"
 
+	scheduleAt = "@at " // before the due time
+
 	// dueLayout has milliseconds. The server reads RFC 3339.
 	dueLayout = "2006-01-02T15:04:05.000Z07:00"
 
@@ -108,7 +110,7 @@ func (p copyPublisher) publish(ctx context.Context, topic string, msg *message.M
 			return err
 		}
 		due := now.Add(wait + time.Millisecond - 1).Truncate(time.Millisecond)
-		raw.Header[scheduleHeader] = []string{"@at " + due.UTC().Format(dueLayout)}
+		raw.Header[scheduleHeader] = []string{scheduleAt + due.UTC().Format(dueLayout)}
 		err = p.send(ctx, raw, jetstream.WithExpectLastSequencePerSubject(0))
 		p.slots.put(raw.Subject, wait)
 		if code := codeOf(err); code != codeWrongSequence {
