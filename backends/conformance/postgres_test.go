@@ -79,7 +79,15 @@ func (p onPostgres) app(
 	config postgresretry.Config, handle message.NoPublishHandlerFunc, options ...retry.Options,
 ) (retry.Connection, func()) {
 	p.t.Helper()
-	retries, err := postgresretry.Connect(config, watermill.NopLogger{})
+	return p.appWithLog(config, watermill.NopLogger{}, handle, options...)
+}
+
+func (p onPostgres) appWithLog(
+	config postgresretry.Config, logger watermill.LoggerAdapter, handle message.NoPublishHandlerFunc,
+	options ...retry.Options,
+) (retry.Connection, func()) {
+	p.t.Helper()
+	retries, err := postgresretry.Connect(config, logger)
 	require.NoError(p.t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
 	require.NoError(p.t, err)

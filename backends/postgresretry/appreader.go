@@ -44,7 +44,7 @@ type appTopic struct {
 	topic, group, returnTopic string
 	messages, offsets         string // quoted names of the tables
 	sequence                  string // quoted name of the sequence of the messages; empty: there is none
-	moveQuery                 string
+	moveQuery, aheadQuery     string
 
 	value int64       // of the sequence; of Look only
 	blind atomic.Bool // the sequence must not be read
@@ -52,6 +52,7 @@ type appTopic struct {
 	// Of the reader only.
 	changed time.Time // when something was published
 	locked  int       // reads in a row that another process has kept from the offset
+	ahead   string    // the server's next transaction id when ids of the topic were beyond it; empty: they are not
 }
 
 // open begins to read a topic: it inserts the group's offset where it has none.
@@ -78,6 +79,8 @@ func (s *source) open(ctx context.Context, topic, group, returnTopic string) (*a
 		payload = `convert_to(m.payload::text, 'UTF8')`
 	}
 	a.moveQuery = s.waiting.moveQuery(a, payload)
+	a.aheadQuery = `SELECT NOT ` + a.isAhead(`o`) + ` AND o.last_processed_transaction_id < $2::text::xid8
+		FROM ` + a.offsets + ` o WHERE consumer_group = $1::text`
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.topics[a.name()] = a
@@ -109,12 +112,55 @@ func (w *waiting) moveQuery(a *appTopic, payload string) string {
 			RETURNING id, takes, uuid, payload, metadata)
 		SELECT id, takes, uuid, payload, metadata::text FROM taken
 		UNION ALL SELECT ` + strconv.Itoa(locked) + `, 0, '', '', '' WHERE NOT EXISTS (SELECT FROM last)
+		UNION ALL SELECT ` + strconv.Itoa(beyondServer) + `, 0, ` + serverNext + `::text, '', '' FROM last
+			WHERE NOT EXISTS (SELECT FROM next) AND ` + a.isAhead(`last`) + `
 		ORDER BY 1`
 }
 
 // locked is the id in the answer of moveQuery where another process has locked the group's offset. It is not known then
 // whether the topic has messages.
 const locked = -1
+
+// beyondServer is the id in the answer of moveQuery where nothing is to be read, and the topic has transaction ids that
+// the server has not given out. The uuid is the next one that it gives out.
+const beyondServer = -2
+
+// serverNext is the next transaction id of the server.
+const serverNext = `pg_snapshot_xmax(pg_current_snapshot())`
+
+// isAhead is the condition that an offset, or a message of its topic, has a transaction id of another server.
+func (a *appTopic) isAhead(offset string) string {
+	return `(` + offset + `.last_processed_transaction_id >= ` + serverNext + `
+		OR EXISTS (SELECT FROM ` + a.messages + ` m WHERE m.transaction_id >= ` + serverNext + `))`
+}
+
+// mend returns the statement after which a topic of another server is read: messages of its transactions are in the
+// order of their offsets, before all new ones. A group goes on at the first message that it may not have read.
+func (a *appTopic) mend() string {
+	return `WITH positions AS (UPDATE ` + a.offsets + ` o SET last_processed_transaction_id = '0', offset_acked = ` +
+		`COALESCE((SELECT min(m."offset") - 1 FROM ` + a.messages + ` m WHERE m."offset" > o.offset_acked OR ` +
+		`m.transaction_id > o.last_processed_transaction_id), o.offset_acked)) ` +
+		`UPDATE ` + a.messages + ` SET transaction_id = '0'`
+}
+
+// lookAhead returns an error while the topic has transaction ids of another server. When this server has given out the
+// same ids, the messages that were published until then would be taken for read: only mend ends that.
+func (s *source) lookAhead(ctx context.Context, a *appTopic) error {
+	if a.ahead == "" {
+		return nil
+	}
+	var mended bool
+	if err := s.waiting.db.QueryRowContext(ctx, a.aheadQuery, a.group, a.ahead).Scan(&mended); err != nil {
+		return err
+	}
+	if mended {
+		a.ahead = ""
+		return nil
+	}
+	return fmt.Errorf("the transaction ids of its messages or of group %q are those of another server, as after the "+
+		"restore of a dump: this server was at %s. Stop what reads the topic, and execute as the owner of its tables: %s",
+		a.group, a.ahead, a.mend())
+}
 
 // beyond is the condition of watermill-sql for a message m behind the offset last: its transaction and all before it
 // have ended.
@@ -272,6 +318,9 @@ func (a *appTopic) pause(since time.Duration, topics int) time.Duration {
 
 // move reports whether the group's offset was free.
 func (s *source) move(ctx context.Context, a *appTopic, n int) (taken []*inflight.Taken, free bool, err error) {
+	if err := s.lookAhead(ctx, a); err != nil {
+		return nil, true, fmt.Errorf("topic %q: %w", a.topic, err)
+	}
 	args := []any{a.group, n, a.returnTopic, microseconds(s.waiting.lease)}
 	free = true
 	err = s.waiting.query(ctx, a.moveQuery, args, func(rows *sql.Rows) error {
@@ -281,13 +330,20 @@ func (s *source) move(ctx context.Context, a *appTopic, n int) (taken []*infligh
 		if err := rows.Scan(&id, &takes, &uuid, &payload, &metadata); err != nil {
 			return err
 		}
-		if id == locked {
+		switch id {
+		case locked:
 			free = false
+			return nil
+		case beyondServer:
+			a.ahead = uuid
 			return nil
 		}
 		taken = append(taken, newTaken(id, takes, uuid, payload, metadata))
 		return nil
 	})
+	if err == nil {
+		err = s.lookAhead(ctx, a)
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("topic %q: %w", a.topic, err)
 	}
