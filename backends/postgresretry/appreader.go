@@ -67,6 +67,12 @@ func (s *source) open(ctx context.Context, topic, group, returnTopic string) (*a
 		FROM pg_attribute WHERE attrelid = to_regclass($1::text) AND attname = 'payload'`, a.messages).
 		Scan(&kind, &a.sequence)
 	if err == nil {
+		err = checkRights(ctx, s.waiting.db, []right{
+			{"TABLE", a.messages, "SELECT"},
+			{"TABLE", a.offsets, "SELECT"}, {"TABLE", a.offsets, "INSERT"}, {"TABLE", a.offsets, "UPDATE"},
+		})
+	}
+	if err == nil {
 		_, err = s.waiting.db.ExecContext(ctx, `INSERT INTO `+a.offsets+
 			` (consumer_group, offset_acked, last_processed_transaction_id) VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`,
 			group)

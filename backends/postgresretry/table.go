@@ -106,8 +106,8 @@ func (t table) take() string { return t.start + `_take"(text[], integer[], bigin
 func (t table) ack() string  { return t.start + `_ack"(bigint[], text[])` }
 
 // Schema returns the statements that make the tables and functions of Config.Table, "" being its default. Connect
-// executes them where one does not exist. Where the app may not create them, execute the statements before; the app
-// then needs SELECT, INSERT, UPDATE and DELETE on both tables.
+// executes them where one does not exist. Where the app may not create them, execute the statements before, and grant
+// the app's role the rights that docs/other-pubsubs.md lists.
 func Schema(name string) string {
 	c := Config{Table: name}
 	c.setDefaults()
@@ -153,21 +153,30 @@ func (t table) make(ctx context.Context, db *sql.DB) error {
 	if len(missing) > 0 {
 		statements := strings.Split(fmt.Sprintf(schema, t.name, t.start, t.local), "\n\n")
 		if err := createLocked(ctx, db, statements...); err != nil {
-			return fmt.Errorf("cannot create what is missing, %s: execute postgresretry.Schema as a user who may: %w",
+			return fmt.Errorf("cannot create what is missing, %s: execute postgresretry.Schema as a user who may, or, "+
+				"where they exist, grant USAGE on their schema: %w",
 				strings.Join(missing, ", "), err)
 		}
 	}
 	return t.check(ctx, db)
 }
 
-// check checks that the tables fit.
+// check checks that the tables fit, and that they and the functions may be used, as far as they exist.
 func (t table) check(ctx context.Context, db *sql.DB) error {
+	err := checkRights(ctx, db, []right{
+		{"TABLE", t.name, "SELECT"}, {"TABLE", t.name, "INSERT"}, {"TABLE", t.name, "UPDATE"}, {"TABLE", t.name, "DELETE"},
+		{"TABLE", t.handlers(), "SELECT"}, {"TABLE", t.handlers(), "INSERT"},
+		{"FUNCTION", t.take(), "EXECUTE"}, {"FUNCTION", t.ack(), "EXECUTE"},
+	})
+	if err != nil {
+		return err
+	}
 	for _, query := range []string{
 		`SELECT id, topic, due, takes, uuid, payload, metadata FROM ` + t.name + ` WHERE false`,
 		`SELECT topic FROM ` + t.handlers() + ` WHERE false`,
 	} {
 		if _, err := db.ExecContext(ctx, query); err != nil {
-			return fmt.Errorf("the table %s is not that of this package, or must not be read: set another Table: %w",
+			return fmt.Errorf("the table %s is not that of this package: set another Table: %w",
 				t.name, err)
 		}
 	}
