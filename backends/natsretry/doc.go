@@ -21,7 +21,8 @@
 //
 // For each group and topic there are two durable pull consumers, one for the topic and one for its return topic. All
 // processes of the group share them. A consumer of a group that is gone stays, as on every use of durable consumers:
-// delete it with `nats consumer rm`.
+// delete it with `nats consumer rm`. Do not delete that of a group that lives: it is made again, and begins with the
+// oldest message of the topic, so that the group gets all of them once more. Copies that wait are not repeated.
 //
 // Messages on the app's topics have the format of watermill-nats's NATSMarshaler, so that its publishers and
 // subscribers can be on the other side. Copies keep every byte of payload and metadata. What a NATS header would lose

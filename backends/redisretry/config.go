@@ -78,8 +78,8 @@ func (c *Config) validateServer() error {
 }
 
 // Connect returns a connection to Redis, or an error that reports all faults of the configuration. It does not connect
-// to the server before a handler subscribes: where that fails, the router's Run returns the error. A nil logger logs
-// nothing.
+// to the server before a handler subscribes: where that fails, the router's Run returns the error. A line of the log
+// warns of a server that can remove what waits, as soon as it answers. A nil logger logs nothing.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.Validate(); err != nil {
 		return nil, fmt.Errorf("invalid redisretry.Config: %w", err)
@@ -94,6 +94,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 		s.close()
 		return nil, err
 	}
+	s.ended.Go(s.watchEviction)
 	return connection, nil
 }
 

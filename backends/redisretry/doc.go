@@ -50,7 +50,7 @@
 //
 // A user with an ACL needs the keys of its topics and "<Prefix>.*", with the commands of streams, sorted sets, hashes
 // and sets, and EVAL, EVALSHA, TIME, GET, SET, DEL, PEXPIRE. It should have CLIENT|ID and CLIENT|UNBLOCK: without them
-// a message of a topic that was busy can wait for 100 ms.
+// a message of a topic that was busy can wait for 100 ms. With INFO, Connect can warn of an eviction policy.
 //
 // # Guarantees
 //
@@ -59,8 +59,10 @@
 //
 // What the server has stored it can lose in a power cut. With appendonly and the default appendfsync everysec it loses
 // up to a second of writes, with always none, without appendonly all writes since the last snapshot. A replica that
-// becomes the master can lack the last writes. Keep maxmemory-policy at its default, noeviction: other policies delete
-// messages that wait.
+// becomes the master can lack the last writes. Keep maxmemory-policy at its default, noeviction. With a maxmemory
+// the policies allkeys-* delete messages that wait, dead letters and topics, and Connect logs a warning. The policies
+// volatile-* delete only what has a time to live: topics to which the app has given one, and the lock of a redrive,
+// which then ends with an error.
 //
 // A message that this package cannot read, on a topic or a return topic, becomes a dead letter on
 // "<Prefix>.dead.unknown", with the reason foreign. Those behind it are delivered.

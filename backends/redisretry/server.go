@@ -33,7 +33,7 @@ type server struct {
 
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
-	ended  sync.WaitGroup // of the hubs
+	ended  sync.WaitGroup // of the hubs and watchEviction
 
 	mu      sync.Mutex
 	hubs    map[hubKey]*hub
