@@ -4,8 +4,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,12 +49,23 @@ func main() {
 	sums, err := os.ReadFile("go.sum")
 	require.NoError(t, err)
 	write("go.sum", string(sums))
-	run := func(args ...string) {
+	run := func(folder string, args ...string) string {
 		command := exec.Command("go", args...)
-		command.Dir, command.Env = app, append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
-		output, err := command.CombinedOutput()
-		require.NoError(t, err, "go %v: %s", args, output)
+		command.Dir, command.Env = folder, append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
+		var complaints strings.Builder
+		command.Stderr = &complaints
+		output, err := command.Output()
+		require.NoError(t, err, "go %v: %s", args, &complaints)
+		return string(output)
 	}
-	run("mod", "tidy")
-	run("build", "-o", os.DevNull, ".")
+	run(app, "build", "-o", os.DevNull, ".")
+
+	// A module that neither go.mod requires would be added at its newest version.
+	modules := []string{"list", "-deps", "-f", "{{with .Module}}{{.Path}} {{.Version}}{{end}}"}
+	required := strings.Split(run(here, append(modules, "-test", ".")...), "\n")
+	for module := range strings.SplitSeq(run(app, append(modules, ".")...), "\n") {
+		if !strings.HasPrefix(module, "example.com/app") && !strings.HasPrefix(module, "github.com/tieredretry/") {
+			assert.Contains(t, required, module)
+		}
+	}
 }
