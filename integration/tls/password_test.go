@@ -140,7 +140,7 @@ func TestPasswordInFailedConnections(t *testing.T) {
 	l := listen(t)
 	known := user(t, ".*", ".*", ".*")
 	var failing sync.WaitGroup
-	encrypted := strings.Replace(address(t, known, fmt.Sprintf("localhost:%d", l.port)), "amqp:", "amqps:", 1)
+	encrypted := strings.Replace(address(t, known, "localhost:"+l.port), "amqp:", "amqps:", 1)
 	for name, uri := range map[string]string{
 		"no broker":          address(t, known, "127.0.0.1:1"),
 		"no host":            address(t, known, "no-such-host.invalid:5672"),
@@ -148,7 +148,7 @@ func TestPasswordInFailedConnections(t *testing.T) {
 		"no user":            address(t, "unknown", ""),
 		"no virtual host":    address(t, known, "") + "nowhere",
 		"TLS to a plain one": strings.Replace(address(t, known, ""), "amqp:", "amqps:", 1),
-		"plain to a TLS one": address(t, known, fmt.Sprintf("localhost:%d", l.port)),
+		"plain to a TLS one": address(t, known, "localhost:"+l.port),
 		"no certificate":     encrypted,
 	} {
 		failing.Go(func() { // the broker answers late to a wrong password
@@ -178,7 +178,7 @@ func TestPasswordThatIsChanged(t *testing.T) {
 			broker.Clean(t, prefix)
 			queue := "orders_" + prefix
 			b := builder(t, address(t, name, ""), prefix, func(c *config.Config) { c.VerifyOnly = verify })
-			require.NoError(t, b.Topology(queue).Declare(broker.Channel(t)))
+			broker.Declare(t, b.Topology(queue).Declare)
 			subscriber, err := amqp.NewSubscriber(b.SubscriberConfig(), w)
 			require.NoError(t, err)
 			_, err = broker.Management(t).PutUser(name, rabbithole.UserSettings{Password: "another"})

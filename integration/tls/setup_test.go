@@ -14,10 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,7 +32,7 @@ import (
 
 var errDown = errors.New("the payment service is down")
 
-const soon = 30 * time.Second
+const soon = 60 * time.Second // much longer than any of it takes
 
 // eval runs an Erlang expression, without single quotes, on the broker at AMQP_URL.
 func eval(expression string) (string, error) {
@@ -91,16 +94,30 @@ func (a authority) issue(t testing.TB, name string, hosts ...string) tls.Certifi
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// listener is a TLS listener of the broker, on a loopback port of its own, that requires client certificates of the CA.
+// listener is a TLS listener of the broker, on a port of its own, that requires client certificates of the CA.
 type listener struct {
 	ca   authority
-	port int
+	port string // where an app reaches it
 }
 
 var shared struct {
 	sync.Mutex
 	listener
+	at    string // address and port in the broker's network, Erlang terms
 	files string // path of the certificates and the key in the broker's file system
+}
+
+// place returns where the listener is, in the broker's network, and the port at which it can be reached from here. A broker in a
+// container has one port for it, which AMQP_TLS_ADDRESS names.
+func place(t testing.TB) (at, port string) {
+	t.Helper()
+	if published := os.Getenv("AMQP_TLS_ADDRESS"); published != "" {
+		_, port, err := net.SplitHostPort(published)
+		require.NoError(t, err, "AMQP_TLS_ADDRESS")
+		return `"0.0.0.0", 5671`, port
+	}
+	port = strconv.Itoa(28_000 + mathrand.IntN(4_000)) // no system gives such a port to a client
+	return `"127.0.0.1", ` + port, port
 }
 
 // listen starts the listener, once for all tests.
@@ -108,20 +125,16 @@ func listen(t testing.TB) listener {
 	t.Helper()
 	shared.Lock()
 	defer shared.Unlock()
-	if shared.port != 0 {
+	if shared.port != "" {
 		return shared.listener
 	}
 	ca := newAuthority(t, "private CA of the test")
 	server := ca.issue(t, "broker", "localhost", "127.0.0.1")
 	key, err := x509.MarshalECPrivateKey(server.PrivateKey.(*ecdsa.PrivateKey))
 	require.NoError(t, err)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	port := free.Addr().(*net.TCPAddr).Port
-	require.NoError(t, free.Close())
 
 	// In files: with inline certificates the broker's management API answers 500 while the listener exists.
-	files := fmt.Sprintf("/tmp/watermill-retry-%d-", port)
+	files := "/tmp/" + broker.Name(t, "watermill-retry") + "-"
 	for file, block := range map[string]pem.Block{
 		"ca.pem":   {Type: "CERTIFICATE", Bytes: ca.certificate.Raw},
 		"cert.pem": {Type: "CERTIFICATE", Bytes: server.Certificate[0]},
@@ -132,22 +145,40 @@ func listen(t testing.TB) listener {
 		require.NoError(t, err, output)
 	}
 	shared.files = files
-	output, err := eval(fmt.Sprintf(`rabbit_networking:ensure_ssl(), rabbit_networking:start_ssl_listener({"127.0.0.1", %d}, `+
-		`[{cacertfile, "%[2]sca.pem"}, {certfile, "%[2]scert.pem"}, {keyfile, "%[2]skey.pem"}, {verify, verify_peer}, `+
-		`{fail_if_no_peer_cert, true}], 2).`, port, files))
+	var output string
+	for range 10 { // the port may be taken
+		shared.at, shared.port = place(t)
+		output, err = eval(fmt.Sprintf(`rabbit_networking:ensure_ssl(), rabbit_networking:start_ssl_listener({%s}, `+
+			`[{cacertfile, "%[2]sca.pem"}, {certfile, "%[2]scert.pem"}, {keyfile, "%[2]skey.pem"}, {verify, verify_peer}, `+
+			`{fail_if_no_peer_cert, true}], 2).`, shared.at, files))
+		if err == nil && strings.TrimSpace(output) == "ok" {
+			break
+		}
+	}
 	require.NoError(t, err, output)
 	require.Contains(t, output, "ok")
-	shared.listener = listener{ca, port}
+	shared.ca = ca
+	if connection, err := shared.dial(t); err != nil {
+		require.NoError(t, err, "the broker listens for TLS on {%s} of its own network, which is not reached from here: where it is in a "+
+			"container, publish its port 5671 and set AMQP_TLS_ADDRESS to that address", shared.at)
+	} else {
+		require.NoError(t, connection.Close())
+	}
 	return shared.listener
+}
+
+func (l listener) dial(t testing.TB) (net.Conn, error) {
+	uri, err := url.Parse(l.uri(t, "localhost"))
+	require.NoError(t, err)
+	return net.DialTimeout("tcp", uri.Host, 10*time.Second)
 }
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if shared.files != "" {
-		output, err := eval(fmt.Sprintf(`rabbit_networking:stop_tcp_listener({"127.0.0.1", %d}), `+
-			`[file:delete("%s" ++ F) || F <- ["ca.pem", "cert.pem", "key.pem"]].`, shared.port, shared.files))
-		if connection, dialled := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", shared.port), time.Second); dialled == nil {
-			_ = connection.Close()
+		output, err := eval(fmt.Sprintf(`[file:delete("%s" ++ F) || F <- ["ca.pem", "cert.pem", "key.pem"]], `+
+			`rabbit_networking:stop_tcp_listener({%s}).`, shared.files, shared.at))
+		if err != nil || strings.TrimSpace(output) != "ok" {
 			fmt.Println("the TLS listener did not stop:", output, err)
 			code = 1
 		}
@@ -160,7 +191,7 @@ func (l listener) uri(t testing.TB, host string) string {
 	t.Helper()
 	uri, err := url.Parse(broker.URL(t))
 	require.NoError(t, err)
-	uri.Scheme, uri.Host = "amqps", net.JoinHostPort(host, fmt.Sprint(l.port))
+	uri.Scheme, uri.Host = "amqps", net.JoinHostPort(host, l.port)
 	return uri.String()
 }
 

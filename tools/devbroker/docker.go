@@ -35,7 +35,7 @@ func startContainer(ctx context.Context) (broker, error) {
 	b := broker{Container: name, Variables: map[string]string{"BROKER_CTL": "docker exec " + name + " rabbitmqctl -q"}}
 	if _, err := docker(ctx, "run", "--detach", "--name", name,
 		"--publish", "127.0.0.1::5672", "--publish", "127.0.0.1::15672", "--publish", "127.0.0.1::15692",
-		image); err != nil {
+		"--publish", "127.0.0.1::5671", image); err != nil {
 		// a signal may have interrupted the creation
 		_ = exec.Command("docker", "rm", "--force", "--volumes", name).Run()
 		return broker{}, fmt.Errorf("%w; try another image in DEVBROKER_IMAGE, or set AMQP_URL", err)
@@ -54,6 +54,7 @@ func (b *broker) awaitContainer(ctx context.Context) error {
 		"AMQP_URL":            {"5672/tcp", "amqp://guest:guest@", "/"},
 		"AMQP_MANAGEMENT_URL": {"15672/tcp", "http://", ""},
 		"AMQP_PROMETHEUS_URL": {"15692/tcp", "http://", ""},
+		"AMQP_TLS_ADDRESS":    {"5671/tcp", "", ""}, // the tests start a listener there
 	} {
 		address, err := docker(ctx, "port", b.Container, of.port)
 		if err != nil {

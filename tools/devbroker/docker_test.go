@@ -23,6 +23,7 @@ echo "$*" >>` + quote(log) + `
 case "$1 $3" in
 "port 5672/tcp") echo ` + quote(amqp) + `; echo "[::1]:1" ;;
 "port 15692/tcp") echo 127.0.0.1:15692 ;;
+"port 5671/tcp") echo 127.0.0.1:5671 ;;
 "port 15672/tcp") echo ` + quote(management) + ` ;;
 esac
 `
@@ -62,7 +63,8 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 	}
 	want := map[string]string{
 		"AMQP_URL": "amqp://guest:guest@" + listener.Addr().String() + "/", "AMQP_MANAGEMENT_URL": management.URL,
-		"AMQP_PROMETHEUS_URL": "http://127.0.0.1:15692", "BROKER_CTL": "docker exec " + b.Container + " rabbitmqctl -q",
+		"AMQP_PROMETHEUS_URL": "http://127.0.0.1:15692", "AMQP_TLS_ADDRESS": "127.0.0.1:5671",
+		"BROKER_CTL": "docker exec " + b.Container + " rabbitmqctl -q",
 	}
 	if !maps.Equal(b.Variables, want) {
 		t.Errorf("got %v, want %v", b.Variables, want)
@@ -74,7 +76,7 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 	}
 	for _, want := range []string{
 		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 --publish " +
-			"127.0.0.1::15692 rabbitmq:test\n",
+			"127.0.0.1::15692 --publish 127.0.0.1::5671 rabbitmq:test\n",
 		"rm --force --volumes " + b.Container + "\n",
 	} {
 		if !strings.Contains(string(calls), want) {
