@@ -3,7 +3,6 @@
 package broker
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -143,33 +142,6 @@ func LeaksOfProxies() []goleak.Option {
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).write"),
 		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
-	}
-}
-
-// Receive waits for a value, or for the close of the channel, with a deadline.
-func Receive[T any](t testing.TB, from <-chan T, what string) (value T) {
-	t.Helper()
-	select {
-	case value = <-from:
-	case <-time.After(time.Minute):
-		require.FailNow(t, "it did not happen within a minute", what)
-	}
-	return value
-}
-
-// Eventually waits for an event with a deadline.
-func Eventually(t testing.TB, within time.Duration, happened func() bool, what string, args ...any) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), within)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !happened() {
-		select {
-		case <-ctx.Done():
-			require.Failf(t, "the event did not happen within "+within.String(), what, args...)
-		case <-tick.C:
-		}
 	}
 }
 

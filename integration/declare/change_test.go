@@ -260,7 +260,7 @@ func TestARetiredTier(t *testing.T) {
 	queue := a.Queue("orders")
 	old := topology.New(topology.Config{Tiers: backoff.Constant(2*time.Second, 1).Tiers(), Prefix: a.Name},
 		topology.Queue{Name: queue, Durable: true})
-	require.NoError(t, old.Declare(broker.Channel(t)))
+	broker.Declare(t, old.Declare)
 	testapp.Delete(t, queue)
 	processed := testapp.NewLedger()
 	a.handle(queue, 1, processed)
@@ -296,7 +296,7 @@ func TestARetiredTierOfAGroup(t *testing.T) {
 						WorkQueueMode: topology.Leave},
 					topology.Queue{Name: queue, Durable: true, Arguments: existing},
 				)
-				require.NoError(t, old.Declare(broker.Channel(t)))
+				broker.Declare(t, old.Declare)
 				hasInbox := slices.ContainsFunc(old.Queues,
 					func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".inbox") })
 				require.Equal(t, existing == nil, hasInbox)

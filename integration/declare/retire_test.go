@@ -57,7 +57,7 @@ func (l layouts) tier(group, word string) string { return l.queue(group) + "." +
 func (l layouts) declare(topologies ...topology.Topology) {
 	l.t.Helper()
 	for _, t := range topologies {
-		require.NoError(l.t, t.Declare(broker.Channel(l.t)))
+		broker.Declare(l.t, t.Declare)
 	}
 }
 

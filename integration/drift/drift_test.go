@@ -165,7 +165,7 @@ func TestPolicies(t *testing.T) {
 	w := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
 	existing := w.Queue
 	existing.Arguments = amqp091.Table{"x-queue-type": "classic"}
-	require.NoError(t, topology.New(w.Topology, existing).Declare(broker.Channel(t)))
+	broker.Declare(t, topology.New(w.Topology, existing).Declare)
 	protects := w
 	protects.Topology.WorkQueueMode = topology.Protect
 	report := s.compare(s.config(), protects)

@@ -91,7 +91,7 @@ func (g *group) declare(queue string, arguments amqp091.Table) {
 	g.t.Helper()
 	builder, err := config.NewBuilder(g.config(arguments))
 	require.NoError(g.t, err)
-	require.NoError(g.t, builder.Topology(queue).Declare(broker.Channel(g.t)))
+	broker.Declare(g.t, builder.Topology(queue).Declare)
 }
 
 // wait lets messages of healthy work queues and of another one wait on the tier, in turns. The identities of the

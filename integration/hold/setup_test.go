@@ -63,7 +63,7 @@ func start(t testing.TB, p plan) *app {
 		declared.VerifyOnly = false
 		builder, err := config.NewBuilder(declared)
 		require.NoError(t, err)
-		require.NoError(t, builder.Topology(a.queue).Declare(broker.Channel(t)))
+		broker.Declare(t, builder.Topology(a.queue).Declare)
 	}
 	a.App = testapp.Connect(t, c)
 	a.Handle(a.queue, p.concurrency, p.handle)

@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -61,16 +60,11 @@ func read(t *testing.T, queue string) *reader {
 
 func (r *reader) next() amqp091.Delivery {
 	r.t.Helper()
-	select {
-	case d, open := <-r.deliveries:
-		if open {
-			return d
-		}
+	d := broker.Receive(r.t, r.deliveries, "a message for the reader")
+	if d.Acknowledger == nil {
 		require.FailNow(r.t, "the reader was disconnected", "%v", <-r.closed)
-	case <-time.After(2 * soon):
-		require.FailNow(r.t, "a message is missing")
 	}
-	panic("unreachable")
+	return d
 }
 
 // requeue gives each of n messages back twice, by nack and by reject, which RabbitMQ 4.3 counts apart. It returns the messages,

@@ -21,7 +21,7 @@ import (
 
 var errDown = errors.New("the payment service is down")
 
-const soon = 30 * time.Second
+const soon = 60 * time.Second // much longer than any of it takes
 
 // letters takes n dead letters of a queue, by the identity in their bodies, and asserts that there are no more.
 func letters(t testing.TB, queue string, n int) map[string]amqp091.Delivery {

@@ -123,7 +123,7 @@ func (f *feed) link(name string) retry.LinkHealth {
 
 // waiting asks what waits, within a time that is no limit of the test.
 func (f *feed) waiting() (map[string]retry.Waiting, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), feedSoon)
 	defer cancel()
 	all, err := f.observed.Waiting(ctx)
 	byQueue := map[string]retry.Waiting{}

@@ -184,24 +184,15 @@ func handle(messages <-chan *message.Message, handler func(*message.Message)) (c
 // receive waits for a message.
 func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	t.Helper()
-	select {
-	case msg, open := <-messages:
-		require.True(t, open, "the channel is closed")
-		return msg
-	case <-time.After(soon):
-		require.FailNow(t, "no message")
-		return nil
-	}
+	msg := broker.Receive(t, messages, "a message")
+	require.NotNil(t, msg, "the channel is closed")
+	return msg
 }
 
 // expect waits for a channel's close.
 func expect(t testing.TB, closed <-chan struct{}, what string) {
 	t.Helper()
-	select {
-	case <-closed:
-	case <-time.After(soon):
-		require.FailNow(t, "did not happen: "+what)
-	}
+	broker.Receive(t, closed, what)
 }
 
 // uuidHeader is the header with the UUID of a test's message.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 // Ledger has when each message came, by identity.
@@ -42,12 +44,13 @@ func (l *Ledger) Len() int {
 // Wait returns when this number of identities has been counted.
 func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
 	t.Helper()
-	deadline := time.After(within)
+	patience := broker.NewPatience(within)
+	defer patience.Check.Stop()
 	for l.Len() < identities {
 		select {
 		case <-l.change:
-		case <-deadline:
-			require.Failf(t, "messages are missing", "%d of %d", l.Len(), identities)
+		case <-patience.Check.C:
+			require.False(t, patience.Over(), "messages are missing, and nothing moves on the broker: %d of %d", l.Len(), identities)
 		}
 	}
 }

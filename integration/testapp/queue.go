@@ -56,12 +56,7 @@ func Take(t testing.TB, queue string, n int) []amqp091.Delivery {
 	require.NoError(t, err)
 	var taken []amqp091.Delivery
 	for len(taken) < n {
-		select {
-		case d := <-deliveries:
-			taken = append(taken, d)
-		case <-time.After(60 * time.Second):
-			require.Failf(t, "messages are missing", "%d of %d in %s", len(taken), n, queue)
-		}
+		taken = append(taken, broker.Receive(t, deliveries, "message %d of %d in %s", len(taken)+1, n, queue))
 	}
 	require.NoError(t, channel.Cancel("take", false))
 	return taken

@@ -142,9 +142,8 @@ func (b *Base) Topology(topic string) topology.Topology {
 // Declare declares the topology of topics before there is a subscriber.
 func (b *Base) Declare(topics ...string) {
 	b.t.Helper()
-	channel := broker.Channel(b.t)
 	for _, topic := range topics {
-		require.NoError(b.t, b.Topology(topic).Declare(channel))
+		broker.Declare(b.t, b.Topology(topic).Declare)
 	}
 }
 
@@ -189,13 +188,18 @@ func Start(t testing.TB, r Runnable) (stop func()) {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- r.Run(context.Background()) }()
-	select {
-	case <-r.Running():
-	case err := <-done:
-		require.NoError(t, err)
-		t.Fatal("the router stopped before it was running")
-	case <-time.After(soon):
-		t.Fatal("the router did not start in time")
+	patience := broker.NewPatience(soon)
+	defer patience.Check.Stop()
+	for running := false; !running; {
+		select {
+		case <-r.Running():
+			running = true
+		case err := <-done:
+			require.NoError(t, err)
+			t.Fatal("the router stopped before it was running")
+		case <-patience.Check.C:
+			require.False(t, patience.Over(), "the router does not start, and nothing moves on the broker")
+		}
 	}
 	return func() {
 		require.NoError(t, r.Close())

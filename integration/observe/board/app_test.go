@@ -119,7 +119,7 @@ func (a *app) connectWithoutTiers() retry.Connection {
 	a.t.Helper()
 	builder, err := config.NewBuilder(a.settings())
 	require.NoError(a.t, err)
-	require.NoError(a.t, builder.Topology(a.queue("stock")).Declare(broker.Channel(a.t)))
+	broker.Declare(a.t, builder.Topology(a.queue("stock")).Declare)
 	return a.connect(func(b *config.Config) { b.VerifyOnly = true })
 }
 
