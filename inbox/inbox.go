@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/inbox"
+	"github.com/tieredretry/watermill-retry/internal/pooler"
 )
 
 // Config configures an Inbox. The zero value is ready for use, where the table exists.
@@ -49,8 +50,9 @@ type Inbox struct{ engine *inbox.Inbox }
 // New makes an Inbox, and looks at the table, for at most 30 seconds. It returns an error where a field is wrong, the
 // database does not answer, or the table does not exist and CreateTable is not set. A nil logger logs nothing.
 //
-// The database must be PostgreSQL 14 or later, with any driver. A handler takes one connection of db for each call: let
-// db.SetMaxOpenConns permit as many as the handlers have calls at the same time.
+// The database must be PostgreSQL 14 or later, with any driver. Behind a pooler that gives each transaction another
+// session, New refuses a driver that needs more than one round trip for a statement. A handler takes one connection of
+// db for each call: let db.SetMaxOpenConns permit as many as the handlers have calls at the same time.
 func New(db *sql.DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 	if db == nil {
 		return nil, errors.Join(errors.New("the database is nil: open it with sql.Open"), config.Validate())
@@ -107,6 +109,8 @@ func (d database) Exec(ctx context.Context, query string) error {
 	_, err := d.db.ExecContext(ctx, query)
 	return err
 }
+
+func (d database) CheckDriver(ctx context.Context) error { return pooler.CheckDB(ctx, d.db) }
 
 func (d database) Int(ctx context.Context, query string, args ...any) (value int64, err error) {
 	err = d.db.QueryRowContext(ctx, query, args...).Scan(&value)

@@ -2,12 +2,15 @@ package postgresretry
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/pooler"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -23,6 +26,9 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}
+	}
+	if err := checkDriver(config.DB); err != nil {
+		return nil, err
 	}
 	publisher, err := newPublisher(config, logger)
 	if err != nil {
@@ -47,6 +53,13 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 			return &subscriber{config: config, params: p, publisher: publisher, logger: logger}, nil
 		},
 	}, logger)
+}
+
+// checkDriver refuses a driver that a pooler does not fit.
+func checkDriver(db *sql.DB) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return pooler.CheckDB(ctx, db)
 }
 
 func newPublisher(config Config, logger watermill.LoggerAdapter) (*publisher, error) {

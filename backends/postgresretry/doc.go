@@ -72,9 +72,14 @@
 // Delivery is at least once: a message comes twice if a lease is lost (a paused process, a server that cannot be
 // reached for a lease), if a process dies between publish and delete, or if the connection breaks during a commit.
 //
-// A row that another program inserts on a return topic is delivered to the handler as a new message. A pooler that
-// gives one session to several clients, as PgBouncer does in its mode "transaction", needs a driver without named
-// prepared statements (pgx: default_query_exec_mode=describe_exec), and breaks the lock of Letters.
+// A row that another program inserts on a return topic is delivered to the handler as a new message.
+//
+// # Poolers
+//
+// PgBouncer's pool_mode session needs nothing. With transaction each statement of the driver must be one round trip:
+// default_query_exec_mode=cache_describe with pgx, binary_parameters=yes with pq. Connect, and the calls of Letters,
+// refuse other drivers there. Two sessions of the server are needed at least, one of them while Letters are changed.
+// With statement nothing works: Connect fails.
 //
 // # Other databases
 //

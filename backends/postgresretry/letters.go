@@ -4,29 +4,27 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"fmt"
 	"math"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/pooler"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
-
-// errDropped makes a pool drop a connection.
-var errDropped = driver.ErrBadConn
 
 // Letters returns the store of the dead letters in a table, or an error that reports all faults of DB, Prefix, Table
 // and Lease. The other fields are not used. It does not connect. A nil logger logs nothing.
 //
 // Its queues are dead-letter topics: "<Prefix>.dead.<Group>.<topic>". A letter is there until it is redriven or
 // discarded. Two calls at the same time that change one topic are refused, by an advisory lock, for which a call keeps
-// a connection of DB. The Store's Close leaves DB open.
+// a transaction, and a connection of DB. The Store's Close leaves DB open.
 func Letters(config Config, logger watermill.LoggerAdapter) (letters.Store, error) {
 	config.setDefaults()
 	if err := config.validateStore(); err != nil {
@@ -48,10 +46,24 @@ type reader struct {
 	db    *sql.DB
 	table table
 	names relaytopic.Names
+	fit   atomic.Bool // the driver fits what is between it and the server
+}
+
+// check refuses a driver that a pooler does not fit.
+func (r *reader) check(ctx context.Context) error {
+	if r.fit.Load() {
+		return nil
+	}
+	err := pooler.CheckDB(ctx, r.db)
+	r.fit.Store(err == nil)
+	return err
 }
 
 // End implements relayletters.Reader. A topic exists where it has letters, or a handler that they would be of.
 func (r *reader) End(ctx context.Context, topic string) (end relayletters.End, err error) {
+	if err := r.check(ctx); err != nil {
+		return end, err
+	}
 	there, err := exists(ctx, r.db, r.table.name)
 	if err == nil && there {
 		err = r.db.QueryRowContext(ctx, `SELECT count(*), COALESCE(max(id), 0)::text FROM `+r.table.name+
@@ -115,6 +127,9 @@ func (r *reader) HasHandler(ctx context.Context, topic string) (has bool, err er
 
 // Lock implements relayletters.Reader.
 func (r *reader) Lock(ctx context.Context, topic string) (context.Context, func(), error) {
+	if err := r.check(ctx); err != nil {
+		return nil, nil, err
+	}
 	return r.lock(ctx, topic)
 }
 

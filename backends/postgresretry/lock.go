@@ -2,6 +2,7 @@ package postgresretry
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -9,25 +10,43 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// lockInterval is how often the session of a lock is checked, and how long it may take to answer.
-const lockInterval = 5 * time.Second
+const (
+	// lockInterval is how often the transaction of a lock is checked, and how long it may take to answer.
+	lockInterval = 5 * time.Second
 
-// lock lets one call at a time change a topic. It is an advisory lock of a session of its own, which ends with the
-// session. It takes no transaction, because an open one keeps deleted rows from being removed.
+	// lockIdle is when the server ends a lock whose call has lost its host.
+	lockIdle = 12 * lockInterval
+)
+
+// lock lets one call at a time change a topic. It is an advisory lock of a transaction, which ends with that: the lock
+// of a session would stay where a pooler gives the session to another client. The transaction keeps no deleted rows
+// from being removed: it is READ COMMITTED, so between its statements it has no snapshot, and it writes nothing.
 func (r *reader) lock(ctx context.Context, topic string) (context.Context, func(), error) {
-	session, err := r.db.Conn(ctx)
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, end)
+	tx, err := r.db.BeginTx(lasting, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
+		end()
 		return nil, nil, err
 	}
-	const key = `(hashtextextended('watermill-retry dead letters ' || $1::text, 0))`
 	name := r.table.name + " " + topic
 	var locked bool
-	err = session.QueryRowContext(ctx, `SELECT pg_try_advisory_lock`+key, name).Scan(&locked)
-	if err != nil || !locked {
-		if err == nil {
-			err = fmt.Errorf("topic %q: %w", topic, letters.ErrBusy)
-		}
-		return nil, nil, errors.Join(err, session.Close())
+	var settings int
+	err = tx.QueryRowContext(lasting, `SELECT
+			pg_try_advisory_xact_lock(hashtextextended('watermill-retry dead letters ' || $1::text, 0)),
+			(SELECT count(set_config(name, CASE name WHEN 'transaction_timeout' THEN '0' ELSE $2::text END, true))
+				FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout'))`,
+		name, fmt.Sprint(lockIdle.Milliseconds())).Scan(&locked, &settings)
+	if err == nil && !locked {
+		err = fmt.Errorf("topic %q: %w", topic, letters.ErrBusy)
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		err = errors.Join(err, ignoreDone(tx.Rollback()))
+		end()
+		return nil, nil, err
 	}
 	held, lose := context.WithCancelCause(ctx)
 	ended := make(chan struct{})
@@ -42,7 +61,7 @@ func (r *reader) lock(ctx context.Context, topic string) (context.Context, func(
 			case <-tick.C:
 			}
 			within, cancel := context.WithTimeout(held, lockInterval)
-			_, err := session.ExecContext(within, `SELECT 1`)
+			_, err := tx.ExecContext(within, `SELECT 1`)
 			cancel()
 			if err != nil && held.Err() == nil {
 				lose(fmt.Errorf("the lock of the dead letters is lost: %w", err))
@@ -52,11 +71,9 @@ func (r *reader) lock(ctx context.Context, topic string) (context.Context, func(
 	return held, func() {
 		lose(nil)
 		<-ended
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), lockInterval)
-		defer cancel()
-		if _, err := session.ExecContext(within, `SELECT pg_advisory_unlock`+key, name); err != nil {
-			_ = session.Raw(func(any) error { return errDropped }) // the pool must not keep a session with the lock
-		}
-		_ = session.Close()
+		late := time.AfterFunc(lockInterval, end)
+		_ = tx.Rollback()
+		late.Stop()
+		end()
 	}, nil
 }

@@ -17,9 +17,24 @@ const maxName = 63
 
 // The app's topics are tables of watermill-sql's Pub/Sub.
 var (
-	appSchema  = wmsql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}
+	appSchema  = schemaAdapter{wmsql.DefaultPostgreSQLSchema{GeneratePayloadType: bytea}}
 	appOffsets = wmsql.DefaultPostgreSQLOffsetsAdapter{}
 )
+
+// schemaAdapter is watermill-sql's.
+type schemaAdapter struct{ wmsql.DefaultPostgreSQLSchema }
+
+// InsertQuery passes the metadata, the last of three values of a message, as text: a driver that does not ask the
+// server for the types of parameters, as behind a pooler, sends bytes as bytea, which is no JSON.
+func (s schemaAdapter) InsertQuery(params wmsql.InsertQueryParams) (wmsql.Query, error) {
+	query, err := s.DefaultPostgreSQLSchema.InsertQuery(params)
+	for i := 2; i < len(query.Args); i += 3 {
+		if metadata, is := query.Args[i].([]byte); is {
+			query.Args[i] = string(metadata)
+		}
+	}
+	return query, err
+}
 
 // bytea is the type of the payload's column in tables that this package makes. With watermill-sql's default, JSON, a
 // payload must be JSON.

@@ -203,7 +203,10 @@ func each(rows *sql.Rows, err error, scan func(*sql.Rows) error) error {
 // lookAtIsolation notes whether the default of the database is another than READ COMMITTED.
 func (w *waiting) lookAtIsolation(ctx context.Context) error {
 	var level string
-	if err := w.db.QueryRowContext(ctx, `SHOW default_transaction_isolation`).Scan(&level); err != nil {
+	err := w.transact(ctx, func(tx *sql.Tx) error { // not every pooler lets a client have one
+		return tx.QueryRowContext(ctx, `SHOW default_transaction_isolation`).Scan(&level)
+	})
+	if err != nil {
 		return fmt.Errorf("cannot read default_transaction_isolation: %w", err)
 	}
 	w.isolated.Store(level != "read committed")

@@ -14,6 +14,7 @@ import (
 
 	public "github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/internal/inbox"
+	"github.com/tieredretry/watermill-retry/internal/pooler"
 )
 
 // Inbox is the inbox of any number of handlers. It is safe for concurrent use, also by several processes. It needs no
@@ -74,6 +75,21 @@ func (d database) Exec(ctx context.Context, query string) error {
 	_, err := d.pool.Exec(ctx, query)
 	return err
 }
+
+func (d database) CheckDriver(ctx context.Context) error {
+	return pooler.Check(ctx, d.pool.Config().MaxConns == 1, func(ctx context.Context) (pooler.Session, error) {
+		conn, err := d.pool.Acquire(ctx)
+		return session{conn}, err
+	})
+}
+
+type session struct{ conn *pgxpool.Conn }
+
+func (s session) Scan(ctx context.Context, query, arg string, into ...any) error {
+	return s.conn.QueryRow(ctx, query, arg).Scan(into...)
+}
+
+func (s session) Close() { s.conn.Release() }
 
 func (d database) Int(ctx context.Context, query string, args ...any) (value int64, err error) {
 	err = d.pool.QueryRow(ctx, query, args...).Scan(&value)

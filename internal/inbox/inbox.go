@@ -35,6 +35,9 @@ type DB interface {
 	// Exec executes statements outside of a transaction.
 	Exec(ctx context.Context, query string) error
 
+	// CheckDriver refuses a driver that the pooler before the server does not fit.
+	CheckDriver(ctx context.Context) error
+
 	// Int executes a statement outside of a transaction, and returns the only value of its only row.
 	Int(ctx context.Context, query string, args ...any) (int64, error)
 }
@@ -94,6 +97,9 @@ func New(db DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 	b.slice.Store(rand.Int64N(1 << 32)) // so that each process looks at other rows first
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
+	if err := db.CheckDriver(ctx); err != nil {
+		return nil, fmt.Errorf("inbox: %w", err)
+	}
 	err := db.Exec(ctx, b.sql.look)
 	switch {
 	case err == nil:

@@ -99,6 +99,8 @@ type table struct {
 	looked []int
 }
 
+func (*table) CheckDriver(context.Context) error { return nil }
+
 func (*table) Exec(context.Context, string) error { return nil }
 
 func (t *table) Int(_ context.Context, _ string, args ...any) (int64, error) {

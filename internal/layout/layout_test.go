@@ -260,12 +260,15 @@ var rules = []rule{
 	{folder: "internal/subscriptions", may: []string{module + "/middleware", module + "/retry"}, never: []string{amqp091}, why: "the Health of every Connection without AMQP"},
 	{folder: "internal/msgctx", may: []string{watermill, module + "/internal/gate"}, never: []string{amqp091}, why: "every subscriber binds its messages for the middleware"},
 	{
-		folder: "inbox", may: []string{watermill, module + "/internal/inbox"}, never: []string{amqp091, amqpPubSub},
+		folder: "inbox", may: []string{watermill, module + "/internal/inbox", module + "/internal/pooler"}, never: []string{amqp091, amqpPubSub},
 		why: "it is for every backend, and for every driver of PostgreSQL",
 	},
+	{folder: "internal/pooler", may: []string{module + "/internal/sqlstate"}, why: "modules with drivers of PostgreSQL share it"},
+	{folder: "internal/sqlstate", why: "every driver of PostgreSQL has it"},
 	{
 		folder: "internal/inbox",
 		may: []string{
+			module + "/internal/sqlstate",
 			watermill, module + "/backoff", module + "/internal/msgbytes", module + "/internal/msgctx", module + "/internal/warning",
 			module + "/letters", module + "/retry",
 		},

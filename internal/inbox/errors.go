@@ -4,16 +4,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"slices"
-)
 
-// sqlState returns the SQLSTATE of an error, as pgx and pq have it; empty: there is none.
-func sqlState(err error) string {
-	var stated interface{ SQLState() string }
-	if errors.As(err, &stated) {
-		return stated.SQLState()
-	}
-	return ""
-}
+	"github.com/tieredretry/watermill-retry/internal/sqlstate"
+)
 
 // waitEnded reports whether the server has ended the statement that waits for another delivery. It may be in work
 // still. Pq hides the SQLSTATE of an error that ends the session.
@@ -29,16 +22,16 @@ func waitEnded(err error) bool {
 		"57P02", // a crash of another session
 		"57P03", // the server starts
 		"57P05", // idle_session_timeout
-	}, sqlState(err))
+	}, sqlstate.Of(err))
 }
 
 // notStorable reports whether no retry can store a row: its text is none in the encoding of the database, or the index
 // cannot have it.
 func notStorable(err error) bool {
-	return slices.Contains([]string{"22021", "22P05", "54000"}, sqlState(err))
+	return slices.Contains([]string{"22021", "22P05", "54000"}, sqlstate.Of(err))
 }
 
 // connectionLost reports whether an error can be that of a transaction that the server has ended with its session.
 func connectionLost(err error) bool {
-	return slices.Contains([]string{"", "25P03", "25P04"}, sqlState(err))
+	return slices.Contains([]string{"", "25P03", "25P04"}, sqlstate.Of(err))
 }
