@@ -263,3 +263,45 @@ func TestRequestReply(t *testing.T) {
 		})
 	}
 }
+
+// What docs/consumer-groups.md shows: an event that is published at each try of a command has one ID, so an inbox behind
+// it handles it once, and the events of other commands have others.
+func TestEventsOfACommandKeepTheirIDs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		events, err := cqrs.NewEventBusWithConfig(app.Publisher(), cqrs.EventBusConfig{
+			GeneratePublishTopic: func(cqrs.GenerateEventPublishTopicParams) (string, error) { return "events", nil },
+			OnPublish:            sameID,
+			Marshaler:            marshaler,
+		})
+		require.NoError(t, err)
+		calls := 0
+		fails := twice(&calls)
+		handler, err := commandProcessor(t, app).AddHandler(
+			cqrs.NewCommandHandler("billing", func(ctx context.Context, command *billOrder) error {
+				return errors.Join(events.Publish(ctx, orderBilled(*command)), fails())
+			}))
+		require.NoError(t, err)
+		handler.AddMiddleware(app.Middleware)
+		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
+		app.Send("billOrder", marshal(t, theCommand)).Processed()
+		var ids []string
+		for _, event := range app.Produced("events") {
+			ids = append(ids, event.UUID)
+		}
+		require.Len(t, ids, 4)
+		assert.Equal(t, []string{ids[0], ids[0], ids[0]}, ids[:3])
+		assert.NotEqual(t, ids[0], ids[3])
+	})
+}
+
+// What docs/dead-letters.md shows: the test of a letter calls a handler of components/cqrs with its command.
+func TestLetterOfACommand(t *testing.T) {
+	got := ""
+	billing := cqrs.NewCommandHandler("billing", func(ctx context.Context, command *billOrder) error {
+		got = cqrs.OriginalMessageFromCtx(ctx).UUID + " " + command.Order
+		return nil
+	})
+	retrytest.Replay(t, "testdata/order-10.json", letterOf(billing, marshaler))
+	assert.Equal(t, "order-10 10", got)
+}

@@ -2,7 +2,11 @@ package components
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"log"
+	"testing"
+	"testing/synctest"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -10,7 +14,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
 const uri = "amqp://guest:guest@localhost:5672/"
@@ -109,4 +115,61 @@ func check(err error) {
 	if err != nil {
 		log.Fatal(err)
 	}
+}
+
+// sameID gives an event an ID that is the same at each try of the command: it comes from the command and the event.
+func sameID(p cqrs.OnEventSendParams) error {
+	command := cqrs.OriginalMessageFromCtx(p.Message.Context())
+	id := sha256.Sum256([]byte(command.UUID + " " + p.EventName + " " + string(p.Message.Payload)))
+	p.Message.UUID = hex.EncodeToString(id[:16])
+	return nil
+}
+
+// Events of a command whose handler has an inbox, by an event bus. What Connect has returned, and the inbox, are the
+// app's.
+func Example_eventsOfACommandWithAnInbox() {
+	add := func(rabbit retry.Connection, router *message.Router, processor *cqrs.CommandProcessor, box *inbox.Inbox) {
+		events, err := cqrs.NewEventBusWithConfig(rabbit.Publisher(), cqrs.EventBusConfig{
+			GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
+				return "events." + p.EventName, nil
+			},
+			OnPublish: sameID,
+			Marshaler: cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
+		})
+		check(err)
+		bill := func(ctx context.Context, command *billOrder) error {
+			_, err := inbox.Tx(ctx).ExecContext(ctx, "UPDATE orders SET billed = true WHERE id = $1", command.Order)
+			if err != nil {
+				return err
+			}
+			return events.Publish(ctx, orderBilled{Order: command.Order})
+		}
+		handler, err := processor.AddHandler(cqrs.NewCommandHandler("billing", bill))
+		check(err)
+		handler.AddMiddleware(rabbit.Middleware, box.Middleware)
+	}
+	_ = add
+}
+
+// letterOf is a handler of a letter's test that calls a handler of components/cqrs, as its processor does.
+func letterOf(handler cqrs.CommandHandler, marshaler cqrs.CommandEventMarshaler) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		command := handler.NewCommand() // of a cqrs.EventHandler: NewEvent
+		if err := marshaler.Unmarshal(msg, command); err != nil {
+			return err
+		}
+		return handler.Handle(cqrs.CtxWithOriginalMessage(msg.Context(), msg), command)
+	}
+}
+
+// A test that wmretry dead show --go-test has written, for a handler of components/cqrs.
+func Example_letterOfACommand() {
+	test := func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			billing := cqrs.NewCommandHandler("billing", bill)
+			handler := letterOf(billing, cqrs.JSONMarshaler{GenerateName: cqrs.StructName})
+			retrytest.Replay(t, "testdata/order-10.json", handler)
+		})
+	}
+	_ = test
 }
