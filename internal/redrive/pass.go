@@ -49,6 +49,9 @@ func (r *Run) settle(s Source) error {
 	return nil
 }
 
+// Land waits until no letter is in flight.
+func (r *Run) Land() { r.flights.Wait() }
+
 // all decides about the letters until there are no more, the limit is reached, or one has failed.
 func (r *Run) all(ctx context.Context, s Source) error {
 	removal := batch{run: r}

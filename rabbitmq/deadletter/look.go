@@ -27,6 +27,9 @@ const (
 	// mostPatience is how often it asks, while the broker has letters and sends none.
 	mostPatience = 30
 
+	// mostUnapplied is how many acknowledgements a channel sends on before a quorum queue has applied them.
+	mostUnapplied = 32
+
 	// mostCounts is how often a count of 0 is asked for again.
 	mostCounts = 3
 )
@@ -66,16 +69,18 @@ type look struct {
 	keptSize int                 // bytes of their bodies
 	copies   *sender             // for letters near the limit; made when the first ones are copied
 	stays    error               // the first error of a letter that cannot be replaced by a copy
+	caution  caution
+	of       *look // the look at the letters before, on the same connection; may be nil
 }
 
 // look begins to look at a queue: at all letters that are there, or at the first ones, if most is not negative. Then
 // it waits for the least number of letters: after a lost connection the broker may not have given all of them back
 // yet. The delivery limit is that of another look at the queue, where that is not nil and has found one.
 func (s *Store) look(
-	ctx context.Context, connection *wire.Connection, queue string, least, most int, of *look,
+	ctx context.Context, connection *wire.Connection, queue string, least, most int, c caution, of *look,
 ) (*look, error) {
 	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, widest: mostPrefetch,
-		least: least, arguments: keepLong}
+		least: least, arguments: keepLong, caution: c, of: of}
 	_, err := connection.Channel(func(channel *amqp091.Channel) error {
 		l.channel = channel
 		var err error
@@ -163,7 +168,7 @@ func (l *look) consumeLong() error {
 
 // consume starts another consumer. A new tag for each: a quorum queue would take it for one that still has letters.
 func (l *look) consume() error {
-	l.prefetch = max(min(l.window, l.left), 1) // what comes behind the letters to look at is not fetched
+	l.prefetch = l.ahead()
 	if err := l.channel.Qos(l.prefetch, 0, false); err != nil {
 		return explain("read", l.queue, err)
 	}
@@ -222,6 +227,14 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 	}
 	if l.left == 0 {
 		return nil, nil
+	}
+	if l.single() && len(l.kept) > 0 { // a lost connection would leave the letters beside their copies
+		if err := l.cancel(); err != nil {
+			return nil, err
+		}
+		if err := l.replace(ctx); err != nil {
+			return nil, err
+		}
 	}
 	// nothing is under way, which would lose its place in the queue
 	if l.deliveries != nil && l.occupied() >= l.prefetch {
@@ -338,16 +351,20 @@ func (l *look) arrived() (int, error) {
 }
 
 // settle waits until the queue has all acknowledgements so far. A channel keeps them back while a quorum queue has
-// more than 32 that it has not applied, and forgets these when it is closed: the queue would give their letters back.
-// A basic.get is applied after what the queue has got before, and then the channel sends what it has kept back; so
-// the second one comes after everything. The letters of both stay fetched.
+// more than mostUnapplied that it has not applied, and forgets these when it is closed: the queue would give their
+// letters back. A basic.get is applied after what the queue has got before, and then the channel sends what it has kept
+// back; so the second one comes after everything. The letters of both stay fetched.
 func (l *look) settle() error {
-	if l.doubt.Swap(0) == 0 {
+	doubt := l.doubt.Swap(0)
+	if doubt == 0 {
 		return nil
 	}
 	var next []amqp091.Delivery
 	for range 2 {
 		d, found, err := l.channel.Get(l.queue, false)
+		if err != nil && doubt <= mostUnapplied && endedByLetter(l.connection) != nil {
+			return nil // the channel had all acknowledgements, and kept none of them back
+		}
 		if err != nil {
 			return explain("read", l.queue, err)
 		}

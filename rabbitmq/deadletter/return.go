@@ -36,6 +36,9 @@ func (l *look) close(ctx context.Context) error {
 			l.copies.close()
 		}
 	}()
+	if l.connection.Client.IsClosed() { // the broker has all letters back, and a copy would be a second one
+		return l.stays
+	}
 	for l.left <= mostFinished && l.received > 0 {
 		if d, err := l.next(ctx); d == nil || err != nil || l.keep(ctx, d) != nil {
 			break
@@ -131,6 +134,7 @@ func (l *look) ready() int {
 type bits struct {
 	mu    sync.Mutex
 	words []uint64
+	all   int    // members
 	after uint64 // a tag
 	later int    // members after it
 }
@@ -148,6 +152,12 @@ func (b *bits) since() (after uint64, members int) {
 	return b.after, b.later
 }
 
+func (b *bits) members() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.all
+}
+
 func (b *bits) set(tag uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -155,6 +165,7 @@ func (b *bits) set(tag uint64) {
 		b.words = append(b.words, 0)
 	}
 	b.words[tag/64] |= 1 << (tag % 64)
+	b.all++
 	if tag > b.after {
 		b.later++
 	}

@@ -22,6 +22,10 @@ const (
 	// delivery limit.
 	mostBarren = 20
 
+	// mostFruitless is how often in a row a letter that cannot be read is met before a letter was removed. A quorum queue
+	// can put it behind others, which can be read.
+	mostFruitless = 2
+
 	// lockPatience is how long a call waits, after a reconnect, until the broker has removed the lock of its old
 	// connection.
 	lockPatience = 2 * time.Minute
@@ -79,6 +83,7 @@ type call struct {
 	user    string  // of the connection
 	sender  *sender // nil for a discard or a dry run
 	barren  int     // how often in a row a connection may be lost on which no letter was removed
+	caution caution
 }
 
 func (s *Store) user() string {
@@ -97,9 +102,17 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 	}
 	defer end()
 	pause := wire.Backoff{Initial: wire.ReconnectInitial, Max: wire.ReconnectMax}
-	for barren := 0; ; {
+	for barren, fruitless := 0, 0; ; {
 		before := c.Removed()
 		err := c.once(ctx)
+		if errors.Is(err, errUnreadable) {
+			if fruitless++; c.Removed() > before {
+				fruitless = 0
+			}
+			if fruitless < mostFruitless {
+				continue
+			}
+		}
 		if err == nil || !c.Counted() || !errors.Is(err, errLost) {
 			return c.Finish(err, false)
 		}
@@ -113,7 +126,9 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 					barren, err), false)
 			}
 		}
-		c.Wait(err)
+		if !errors.Is(err, errCareful) {
+			c.Wait(err)
+		}
 		select {
 		case <-ctx.Done():
 			return c.Finish(context.Cause(ctx), false)
@@ -139,7 +154,7 @@ func (c *call) once(ctx context.Context) (err error) {
 		defer unlock()
 	}
 	least, most := c.Rest() // the newer letters are behind
-	look, err := c.store.look(ctx, connection, c.queue, least, most, nil)
+	look, err := c.store.look(ctx, connection, c.queue, least, most, c.caution, nil)
 	if err != nil {
 		return err
 	}
@@ -149,7 +164,9 @@ func (c *call) once(ctx context.Context) (err error) {
 		look.widest = 2 * mostInFlight // what a process that dies can send twice
 	}
 	c.Begin(look.left)
-	err = c.Pass(ctx, &source{call: c, look: look})
+	if err = c.Pass(ctx, &source{call: c, look: look}); err != nil {
+		err = c.caution.after(look, err)
+	}
 	switch {
 	case errors.Is(err, errLost): // these letters come again, or they do not
 		c.Lost(look.widest) // the broker has delivered others in place of those before

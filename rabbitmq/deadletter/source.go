@@ -27,6 +27,9 @@ type source struct {
 // Next implements redrive.Source. A letter that has died again is not looked at.
 func (s *source) Next(ctx context.Context) (redrive.Item, error) {
 	for {
+		if s.look.single() { // what is sent and not removed when a letter ends the connection is sent twice
+			s.Land()
+		}
 		d, err := s.look.next(ctx)
 		if err != nil || d == nil {
 			return nil, err
@@ -61,11 +64,12 @@ func (s *source) Redead(ctx context.Context, enough int) (int, error) {
 // may have fetched some of them. It does not go by their places: a letter that it replaces by a copy changes its
 // place.
 func (s *source) search(ctx context.Context) (err error) {
-	behind, err := s.store.look(ctx, s.look.connection, s.queue, 0, -1, s.look)
+	behind, err := s.store.look(ctx, s.look.connection, s.queue, 0, -1,
+		caution{careful: s.look.caution.careful}, s.look)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, behind.close(ctx)) }()
+	defer func() { err = errors.Join(s.caution.after(behind, err), behind.close(ctx)) }()
 	newer, redead := -max(s.look.total-s.look.received, 0), 0 // those that are to be looked at come, too
 	ids := map[string]bool{}                                  // a lost connection can leave a letter beside its copy
 	see := func(d *amqp091.Delivery) {

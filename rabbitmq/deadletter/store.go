@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"iter"
 	"time"
@@ -100,7 +101,7 @@ func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter)
 func (s *Store) browse(
 	ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) (bool,
 		error),
-) (err error) {
+) error {
 	if err := filter.Validate(); err != nil {
 		return err
 	}
@@ -109,12 +110,36 @@ func (s *Store) browse(
 		return err
 	}
 	defer end()
-	connection, err := s.connect(ctx)
+	b := browsing{Store: s, queue: queue, filter: filter, visit: visit, seed: maphash.MakeSeed(), most: -1}
+	for {
+		if err := b.once(ctx); !errors.Is(err, errCareful) {
+			return err
+		}
+	}
+}
+
+// browsing is one call of browse.
+type browsing struct {
+	*Store
+	queue   string
+	filter  letters.Filter
+	visit   func(*amqp091.Delivery, *letters.Letter) (bool, error)
+	caution caution
+	most    int // letters to look at; negative: all that are there
+
+	seed   maphash.Seed
+	seen   []uint64       // hashes of the IDs of the letters of this look
+	before map[uint64]int // of those of the look before, which come in another order
+}
+
+// once looks at the letters that were not seen before.
+func (b *browsing) once(ctx context.Context) (err error) {
+	connection, err := b.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer connection.Close()
-	look, err := s.look(ctx, connection, queue, 0, -1, nil)
+	look, err := b.look(ctx, connection, b.queue, max(b.most, 0), b.most, b.caution, nil)
 	if err != nil {
 		return err
 	}
@@ -122,11 +147,15 @@ func (s *Store) browse(
 	defer func() { err = errors.Join(err, look.close(ctx)) }()
 	for {
 		d, err := look.next(ctx)
-		if err != nil || d == nil {
-			return err
+		if err != nil {
+			b.again(look.total)
+			return b.caution.after(look, err)
 		}
-		if l := read(d, queue, s.prefix); filter.Match(l, time.Now()) {
-			more, err := visit(d, l)
+		if d == nil {
+			return nil
+		}
+		if l := read(d, b.queue, b.prefix); b.isNew(l) && b.filter.Match(l, time.Now()) {
+			more, err := b.visit(d, l)
 			if !more || err != nil {
 				return errors.Join(err, look.keep(ctx, d))
 			}
@@ -134,6 +163,25 @@ func (s *Store) browse(
 		if err := look.keep(ctx, d); err != nil {
 			return err
 		}
+	}
+}
+
+func (b *browsing) isNew(l *letters.Letter) bool {
+	hash := maphash.String(b.seed, l.ID)
+	if b.before[hash] > 0 {
+		b.before[hash]--
+		return false
+	}
+	b.seen = append(b.seen, hash)
+	return true
+}
+
+// again prepares another look at so many letters.
+func (b *browsing) again(total int) {
+	b.most = total
+	b.before = map[uint64]int{}
+	for _, hash := range b.seen {
+		b.before[hash]++
 	}
 }
 

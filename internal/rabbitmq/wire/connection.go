@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -32,6 +33,19 @@ func (lostError) Error() string { return "the connection was lost" }
 
 // Temporary reports that another try can succeed.
 func (lostError) Temporary() bool { return true }
+
+// ErrUnreadable is the reason of a connection that the client ended, because it cannot read what the broker sent: a
+// message with headers beyond the client's limits. The broker delivers it again on the next connection.
+var ErrUnreadable = errors.New("the client cannot read the headers of a message that the broker delivers: " +
+	"docs/limits.md#messages-that-go-clients-cannot-read")
+
+// reasonOf returns the error of a closed connection. The client has ErrSyntax only as a text.
+func reasonOf(err *amqp091.Error) error {
+	if !err.Server && strings.Contains(err.Reason, amqp091.ErrSyntax.Reason) {
+		return fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	return err
+}
 
 // A Connection is one AMQP connection, from its handshake to its end.
 type Connection struct {
@@ -91,7 +105,7 @@ func (c *Connection) watch(
 			}
 		case err := <-closes:
 			if err != nil {
-				c.reason = err
+				c.reason = reasonOf(err)
 			}
 			return
 		}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -159,6 +161,23 @@ func health(s *Snapshot, found sink) {
 				}
 				add(what,
 					s.command("order", "status", sub.Queue)+" names them: docs/operations.md#orderblocked")
+			}
+		}
+	}
+}
+
+// unreadable finds apps whose connection was ended by a message that their client cannot read. The message itself is in
+// no figure of the broker, and to look at it would end a connection again.
+func unreadable(s *Snapshot, found sink) {
+	for _, app := range s.Apps {
+		if app.Health == nil {
+			continue
+		}
+		for _, link := range app.Health.Links {
+			if strings.Contains(link.LastError, amqp091.ErrSyntax.Reason) {
+				found(app.URL, fmt.Sprintf("a message that its client cannot read has ended its %s connection, the last "+
+					"time at %s; the message is in a work queue, or after its deliveries a dead letter", link.Name,
+					utc(link.LastErrorAt)), "docs/limits.md#messages-that-go-clients-cannot-read")
 			}
 		}
 	}

@@ -44,7 +44,7 @@ type rule struct {
 var rules = []rule{
 	{"support", support}, {"permissions", permissions}, {"clock", clocks}, {"unprotected", unprotected},
 	{"policy", policies}, {"limit", limits}, {"missing", missing}, {"tier", tiers}, {"overdue", overdue},
-	{"consumers", consumers}, {"health", health},
+	{"consumers", consumers}, {"health", health}, {"unreadable", unreadable},
 }
 
 // Names returns the names of the rules.

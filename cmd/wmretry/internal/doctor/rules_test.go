@@ -157,7 +157,10 @@ func TestRules(t *testing.T) {
 		"paused beside another":  {[]func(*Snapshot){paused("holding")}, "health|http://shop/health|handler billing is holding|docs/operations.md#holding"},
 		"app that is down":       {[]func(*Snapshot){func(s *Snapshot) { s.Apps[0] = App{URL: "http://shop", Error: "no answer"} }}, "health|http://shop|cannot be read: no answer|start the app"},
 		"no connection":          {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Connected, h.Links[0].LastError = false, "EOF" })}, "health|http://shop/health|publishing connection is not open since 0001-01-01T00:00:00Z: EOF|look at"},
-		"alarm":                  {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Blocked = true })}, "health|http://shop/health|an alarm of the broker blocks its publishing|connectionblocked"},
+		"unreadable message": {[]func(*Snapshot){app(func(h *retry.Health) {
+			h.Links[0].LastError, h.Links[0].LastErrorAt = `Exception (501) Reason: "Exception (502) Reason: \"invalid field or value inside of a frame\""`, now
+		})}, "unreadable|http://shop/health|ended its publishing connection, the last time at 2026-11-25T12:00:00Z|docs/limits.md#messages-that-go-clients-cannot-read"},
+		"alarm": {[]func(*Snapshot){app(func(h *retry.Health) { h.Links[0].Blocked = true })}, "health|http://shop/health|an alarm of the broker blocks its publishing|connectionblocked"},
 		"blocked keys": {[]func(*Snapshot){app(func(h *retry.Health) {
 			h.Subscriptions[0].Blocked = make([]string, 2)
 		})}, "health|http://shop/health|2 keys of handler billing are blocked|wmretry order status orders"},
