@@ -144,6 +144,11 @@ func (l *look) replace(ctx context.Context) error {
 	if len(kept) == 0 {
 		return nil
 	}
+	// The broker delivers another letter for each one that is removed, and at the end of the queue that is a copy, which
+	// would lose its place.
+	if err := l.cancel(); err != nil {
+		return err
+	}
 	if l.copies == nil && l.store.config.AnyLimit { // it was not tried before
 		if _, err := l.tryCopy(ctx); errors.Is(err, publish.ErrBlocked) {
 			l.stay(kept[0], err)

@@ -228,10 +228,7 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 	if l.left == 0 {
 		return nil, nil
 	}
-	if l.single() && len(l.kept) > 0 { // a lost connection would leave the letters beside their copies
-		if err := l.cancel(); err != nil {
-			return nil, err
-		}
+	if l.single() { // a lost connection would leave the letters beside their copies
 		if err := l.replace(ctx); err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"math"
 	"slices"
@@ -45,7 +46,8 @@ func (l *look) close(ctx context.Context) error {
 		}
 	}
 	// settle fetches letters, too.
-	if l.cancel() != nil || l.giveUp(ctx) != nil || l.settle() != nil || l.giveUp(ctx) != nil {
+	if l.cancel() != nil || l.giveUp(ctx) != nil || l.settle() != nil || l.fetchBehind(ctx) != nil ||
+		l.giveUp(ctx) != nil {
 		return l.stays // the broker gives the letters back
 	}
 	want, alone := l.ready(), true // another reader may take what is given back
@@ -62,6 +64,25 @@ func (l *look) close(ctx context.Context) error {
 		}
 	}
 	return l.stays
+}
+
+// fetchBehind fetches what is behind the letters of settle. RabbitMQ 3 puts what a quorum queue without a limit gets
+// back at the end of the queue, where only all of its letters keep their order.
+func (l *look) fetchBehind(ctx context.Context) error {
+	if len(l.fetched) == 0 || l.limit != unknown || !isOld(l.connection.Version()) {
+		return nil
+	}
+	behind := l.ready()
+	if behind < 0 || behind > mostFinished {
+		return nil
+	}
+	behind += len(l.fetched)
+	l.total, l.left, l.least = l.total+behind, behind, 0
+	for {
+		if d, err := l.next(ctx); d == nil || err != nil {
+			return errors.Join(err, l.cancel())
+		}
+	}
 }
 
 // A batch is letters that are given back with one nack: those up to a delivery tag, or alone the one with this tag.
