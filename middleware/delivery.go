@@ -95,20 +95,22 @@ func (d *delivery) stopping() <-chan struct{} {
 	return d.bound.Stopping
 }
 
-// sleep reports false, early, when the subscription ends or the backend takes the message back. The end of a deadline
+// sleep reports false, early, when the subscription ends or the message goes back to the backend. The end of a deadline
 // that a middleware outside has set is neither.
 func (d *delivery) sleep(wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	var taken <-chan struct{}
+	var taken, leaving <-chan struct{}
 	if d.own != nil {
-		taken = d.own.Done()
+		taken, leaving = d.own.Done(), d.own.Leaving
 	}
 	for stopping := d.stopping(); ; stopping = nil {
 		select {
 		case <-timer.C:
 			return true
 		case <-taken:
+			return false
+		case <-leaving:
 			return false
 		case <-stopping:
 			if d.shuttingDown() {

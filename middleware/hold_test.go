@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
@@ -60,6 +61,22 @@ func TestShutdownEndsTheHold(t *testing.T) {
 		require.ErrorIs(t, err, errDown)
 		require.ErrorIs(t, err, errNoBroker)
 		assert.Equal(t, time.Minute+time.Second, time.Since(start), "at once, after the pause of a shutdown")
+	})
+}
+
+// The backend gives the queue of the message to another process: it waits for the call only.
+func TestTheBackendEndsTheHold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tiered, sent, s, _ := setupBound(t)
+		sent.fail = always(errNoBroker)
+		leaving := make(chan struct{})
+		msg := messageOf(s.bind(routed))
+		msgctx.Lookup(msg).Leaving = leaving
+		start := time.Now()
+		time.AfterFunc(time.Minute, func() { close(leaving) })
+		_, err := tiered.Middleware(failing(errDown))(msg)
+		require.ErrorIs(t, err, errNoBroker)
+		assert.Equal(t, time.Minute, time.Since(start))
 	})
 }
 

@@ -2,10 +2,12 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"slices"
 	"sync"
 
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
@@ -83,11 +85,20 @@ func (o *outlived) begin(in *delivery) error {
 	return kept.err
 }
 
-// keep keeps the failure of a call for the next delivery of its message.
+// keep keeps the failure of a call for the next delivery of its message. Where the subscriber ends the context of a call
+// that takes too long, it keeps the failure itself.
 func (o *outlived) keep(in *delivery, err error) {
-	if in.call != nil {
+	switch {
+	case in.call != nil:
 		in.call.err = err
+	case err != nil && errors.Is(context.Cause(in.own), msgctx.ErrOutlived):
+		in.own.Outlived = err
 	}
+}
+
+// isKept reports whether the next delivery of a message has the failure of its call.
+func (in *delivery) isKept() bool {
+	return in.call != nil && in.call.err != nil || in.own.Outlived != nil
 }
 
 // end ends a call.

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -75,6 +76,39 @@ func TestFailureOfACallThatOutlivesItsMessageIsKept(t *testing.T) {
 
 			require.Error(t, r.deliver(msg, tooLong, errDown))
 			assert.EqualValues(t, 2, r.calls.Load(), "a failure is used once")
+		})
+	}
+}
+
+// Where the subscriber ends the context of a call that takes too long, it keeps the failure for the next delivery.
+func TestFailureOfACallThatOutlivesItsMessageIsKeptBySubscriber(t *testing.T) {
+	for name, row := range map[string]struct {
+		cause, want error
+	}{"too long": {msgctx.ErrOutlived, errDown}, "a lost connection": {errNoBroker, nil}} {
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent, s, logs := setupBound(t)
+			ctx, end := context.WithCancelCause(routed)
+			msg := messageOf(s.bind(ctx))
+			_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+				end(row.cause)
+				return nil, errDown
+			})(msg)
+			require.ErrorIs(t, err, errDown)
+			assert.Empty(t, sent.copies)
+			kept := msgctx.Lookup(msg).Outlived
+			assert.Equal(t, row.want, kept)
+			if kept == nil {
+				return
+			}
+			again := messageOf(s.bind(routed))
+			msgctx.Lookup(again).Outlived = kept
+			handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+				assert.Fail(t, "the handler is called")
+				return nil, nil
+			}), again)
+			assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
+			assert.Equal(t, errDown.Error(), sent.record(t).Reason)
+			assert.Equal(t, 1, logs.lines("its failure is kept for its next delivery"))
 		})
 	}
 }

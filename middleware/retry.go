@@ -185,6 +185,8 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	var outlived error
 	if in.bound != nil && in.bound.Redelivers && in.uuid != "" {
 		outlived = t.outlived.begin(in)
+	} else if in.own != nil {
+		outlived = in.own.Outlived
 	}
 	if in.recorded || in.ctx.Err() != nil || t.traits.DelayArrivals && in.metadata[delay.DelayedForKey] != "" ||
 		t.config.MaxAgeFrom != nil {

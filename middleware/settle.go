@@ -141,7 +141,7 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 		}
 	case in.takenBack():
 		counts := "counts no failure"
-		if in.call != nil && in.call.err != nil {
+		if in.isKept() {
 			counts = "its failure is kept for its next delivery"
 		}
 		t.logger.Error("The message is given back, and "+counts+": the time for its ack must be longer than the "+

@@ -92,7 +92,17 @@ type Delivery struct {
 	Kept message.Metadata
 	// GivenUp states that the message was kept as Again.Blocked, and that an operator skips it.
 	GivenUp bool
+
+	// Leaving is closed when the message is to go back to its backend as soon as its call has ended: nothing is waited
+	// for after it. Nil: never.
+	Leaving <-chan struct{}
+	// Outlived is the failure of a call that has outlived the delivery. A retry middleware sets it before the message is
+	// nacked. Where it is set before the handler is called, the message fails with it, and the handler is not called.
+	Outlived error
 }
+
+// ErrOutlived is the cause of the end of a message's context where the call has taken too long.
+var ErrOutlived = errors.New("the handler takes longer than nine tenths of Order.ConsumerTimeout")
 
 // Again is how a message that is kept is delivered once more.
 type Again struct {

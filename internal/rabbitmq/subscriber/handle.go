@@ -1,11 +1,13 @@
 package subscriber
 
 import (
+	"context"
 	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 )
 
@@ -96,12 +98,18 @@ func (s *subscription) acked(a *arrival) {
 		s.nacks.forget(a)
 	}
 	if a.acked = a.session.ack(a.delivery.DeliveryTag); !a.acked {
+		if a.of != nil && errors.Is(context.Cause(a.of), msgctx.ErrOutlived) {
+			s.outlive(a, msgctx.ErrOutlived)
+		}
 		s.logger.Debug("A message was acked after its channel was closed: the broker delivers it again",
 			watermill.LogFields{"message_uuid": a.msg.UUID})
 	}
 }
 
 func (s *subscription) nacked(a *arrival) {
+	if a.of != nil && a.of.Outlived != nil {
+		s.outlive(a, a.of.Outlived)
+	}
 	done := false
 	err := panics.Error("Nacked", func() error { done = s.subscriber.handler.Nacked(a.msg, a.delivery); return nil })
 	if err != nil {
@@ -123,6 +131,7 @@ func (s *subscription) requeue(a *arrival) {
 	case <-pause.C:
 	case <-s.stopping:
 	case <-a.session.closed:
+	case <-a.session.leaving:
 	}
 	if a.session.partition != nil {
 		a.session.leave(errNacked)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
@@ -21,11 +20,17 @@ const keptFor = time.Hour
 // keeping is how a message is to be delivered again, and where it is. It outlives the message's session: what comes
 // back to this process goes on with its failures and its due time.
 type keeping struct {
-	msgctx.Again
-	at    *arrival // nil: it has gone back to its queue
-	left  time.Time
-	since time.Time // since when it is blocked; zero: it never was
+	msgctx.Again          // its Metadata is nil where the message has that of its delivery
+	at           *arrival // nil: it has gone back to its queue
+	left         time.Time
+	since        time.Time // since when it is blocked; zero: it never was
+	skipped      bool      // by an operator, until it is a dead letter
+	outlived     error     // the failure of a call that has outlived its delivery; nil: there is none
 }
+
+// isOld reports whether a message went back to its queue so long ago that it is forgotten: another process may have
+// handled it. The decision of an operator is not forgotten.
+func (k *keeping) isOld() bool { return k.at == nil && !k.skipped && time.Since(k.left) > keptFor }
 
 // retain is called when a handler's message is acked for which the backend has set Again. The message stays
 // unacknowledged at the broker, and its key stays taken.
@@ -50,6 +55,23 @@ func (s *subscription) retain(a *arrival, again *msgctx.Again) {
 	})
 }
 
+// outlive keeps the failure of a call that has outlived its delivery: the next delivery fails with it. That one may be
+// here already, and waits for its key.
+func (s *subscription) outlive(a *arrival, err error) {
+	if a.session.partition == nil || a.session.partition.number < 0 {
+		return
+	}
+	kept, id := &keeping{}, a.id
+	if a.kept != nil {
+		kept.Metadata, kept.since, kept.skipped = a.kept.Metadata, a.kept.since, a.kept.skipped
+	}
+	if id == 0 {
+		id = s.receiver.identify(a)
+	}
+	kept.left, kept.outlived = time.Now(), err
+	s.receiver.ask(func() { s.receiver.kept[id] = kept })
+}
+
 // identify returns the same number for each delivery of a message. Copies of it with one UUID, in other partitions or
 // with other keys, have others.
 func (r *receiver) identify(a *arrival) uint64 {
@@ -62,17 +84,19 @@ func (r *receiver) identify(a *arrival) uint64 {
 	return h.Sum64()
 }
 
-// carry gives a message the failure record with which it was kept.
-func (a *arrival) carry(metadata message.Metadata) {
+// carry gives a message what it was kept with: its failure record, the decision of an operator, and the failure of a
+// call that it has outlived.
+func (a *arrival) carry() {
 	for _, key := range retry.RecordKeys() {
-		if value, found := metadata[key]; found {
+		if value, found := a.kept.Metadata[key]; found {
 			a.msg.Metadata.Set(key, value)
-		} else {
+		} else if a.kept.Metadata != nil {
 			delete(a.msg.Metadata, key)
 		}
 	}
 	if a.of != nil {
 		a.of.Kept = maps.Clone(a.msg.Metadata)
+		a.of.GivenUp, a.of.Outlived = a.kept.skipped, a.kept.outlived
 	}
 }
 
@@ -85,11 +109,11 @@ func (r *receiver) take(a *arrival) {
 	kept := r.kept[id]
 	switch {
 	case kept == nil:
-	case kept.at == nil && time.Since(kept.left) > keptFor:
+	case kept.isOld():
 		delete(r.kept, id)
 	case kept.at == nil || kept.at.session != a.session:
 		kept.at, a.kept, a.id = a, kept, id
-		a.carry(kept.Metadata)
+		a.carry()
 	case kept.at.session == a.session &&
 		redelivery.Count(a.delivery.Headers) > redelivery.Count(kept.at.delivery.Headers):
 		a.session.leave(errDeposed)
@@ -131,7 +155,7 @@ func (r *receiver) hold(a *arrival) {
 	timer = time.AfterFunc(time.Until(a.kept.Due), func() {
 		r.ask(func() {
 			if r.held[a] && a.timer == timer {
-				r.again(a, false)
+				r.again(a)
 			}
 		})
 	})
@@ -154,10 +178,9 @@ func (r *receiver) unhold(a *arrival) {
 	}
 }
 
-// again hands a message out that was held. An operator may skip one that is blocked.
-func (r *receiver) again(a *arrival, skip bool) {
+// again hands a message out that was held.
+func (r *receiver) again(a *arrival) {
 	r.unhold(a)
-	metadata := a.kept.Metadata
 	a.kept.Blocked, a.kept.Due = false, time.Time{}
 	a.err = errExited // unless Unmarshal returns
 	defer func() {
@@ -166,8 +189,7 @@ func (r *receiver) again(a *arrival, skip bool) {
 		}
 		r.prepare(a)
 		if a.err == nil {
-			a.carry(metadata)
-			a.of.GivenUp = skip
+			a.carry()
 		}
 		r.backlog.Add(1)
 		r.line.add(a)
@@ -194,7 +216,7 @@ func (r *receiver) leaveAll(of *session) {
 		}
 	}
 	for id, kept := range r.kept {
-		if kept.at == nil && time.Since(kept.left) > keptFor {
+		if kept.isOld() {
 			delete(r.kept, id)
 		}
 	}
@@ -315,8 +337,8 @@ func (r *receiver) decide(key string, skip bool) (count int) {
 				delete(a.kept.Metadata, key)
 			}
 		}
-		a.kept.since = time.Time{}
-		r.again(a, skip)
+		a.kept.since, a.kept.skipped = time.Time{}, skip
+		r.again(a)
 		count++
 	}
 	return count

@@ -1,6 +1,34 @@
 package subscriber
 
-import "context"
+import (
+	"context"
+	"fmt"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// A mover is the channel of the intake, in confirm mode.
+type mover interface {
+	publish(
+		ctx context.Context, exchange, key string, mandatory bool, publishing amqp091.Publishing,
+	) (confirmation, error)
+	IsClosed() bool
+}
+
+// A confirmation is that of one message. It comes after the return of the message, where the broker returns it.
+type confirmation interface {
+	Done() <-chan struct{}
+	Acked() bool
+}
+
+// channelMover is the mover of a broker.
+type channelMover struct{ *amqp091.Channel }
+
+func (c channelMover) publish(
+	ctx context.Context, exchange, key string, mandatory bool, publishing amqp091.Publishing,
+) (confirmation, error) {
+	return c.PublishWithDeferredConfirmWithContext(ctx, exchange, key, mandatory, false, publishing)
+}
 
 // move moves a message of the intake to its partition, on the channel that has received it: a process that the broker
 // has taken for lost moves nothing more. A message that comes to its partition once more, alone and late, would be an
@@ -10,7 +38,7 @@ func (n *session) move(ctx context.Context, topic string, a *arrival) error {
 	if err != nil {
 		return err
 	}
-	confirm, err := n.channel.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, publishing)
+	confirm, err := n.mover.publish(ctx, exchange, key, true, publishing)
 	if err != nil {
 		return err
 	}
@@ -18,19 +46,17 @@ func (n *session) move(ctx context.Context, topic string, a *arrival) error {
 	case <-confirm.Done():
 	case <-n.closed:
 		return n.reason
+	case <-ctx.Done(): // the session ends, and the broker confirms nothing
+		return context.Cause(ctx)
 	}
-	n.moving.Lock() // a message that was returned is confirmed, too, afterwards
-	defer n.moving.Unlock()
-	for len(n.returns) > 0 {
-		<-n.returns
-		n.unrouted = true
-		n.leave(errReturned)
-	}
-	if n.unrouted {
-		return errReturned
+	if n.hasReturned(key) {
+		err := fmt.Errorf("%w: exchange %q has no binding with the routing key %q. Bind the queue of that partition, or "+
+			"start an app that may declare it", errReturned, exchange, key)
+		n.leave(err)
+		return err
 	}
 	if !confirm.Acked() {
-		if n.channel.IsClosed() { // amqp091 nacks all that is not confirmed
+		if n.mover.IsClosed() { // amqp091 nacks all that is not confirmed
 			<-n.closed
 			return n.reason
 		}
@@ -38,4 +64,23 @@ func (n *session) move(ctx context.Context, topic string, a *arrival) error {
 		return errRefused
 	}
 	return nil
+}
+
+// hasReturned reports whether the broker has returned a message with this routing key. It is called after the confirm of
+// one. A return does not name its message. Where messages of a partition are returned, those that were routed just
+// before may be moved twice, which is a rewind.
+func (n *session) hasReturned(key string) bool {
+	n.moving.Lock()
+	defer n.moving.Unlock()
+	for {
+		select {
+		case returned, open := <-n.returns:
+			if open {
+				n.unrouted[returned.RoutingKey] = true
+				continue
+			}
+		default:
+		}
+		return n.unrouted[key]
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -57,11 +58,15 @@ type partition struct {
 // ordered is the part of a session that only partitions have.
 type ordered struct {
 	partition   *partition
-	leaving     atomic.Bool // nothing of the session is handed out any more
-	rewinds     chan error  // has room for one: why the session is to end
+	leaving     chan struct{} // closed by leave: nothing of the session is handed out any more
+	leaveOnce   sync.Once     // closes leaving
+	ending      chan struct{} // closed by endHolds
+	endOnce     sync.Once     // closes ending
+	rewinds     chan error    // has room for one: why the session is to end
 	values      context.Context
+	mover       mover                   // of the intake
 	moving      sync.Mutex              // guards unrouted, and is held while returns is read
-	unrouted    bool                    // no queue got a message that was moved
+	unrouted    map[string]bool         // routing keys with which no queue got a message that was moved
 	returns     chan amqp091.Return     // of the intake: messages that no queue got
 	leaveValues context.CancelCauseFunc // ends values
 	ages        ages
@@ -98,15 +103,30 @@ func (s *subscription) newPartitions() {
 
 // leave ends a session of a partition. No message of it is handed out afterwards.
 func (n *session) leave(reason error) {
-	n.leaving.Store(true)
+	n.stopHanding()
 	select {
 	case n.rewinds <- reason:
 	default:
 	}
 }
 
+// endHolds gives back the messages that are held after their calls.
+func (n *session) endHolds() { n.endOnce.Do(func() { close(n.ending) }) }
+
+func (n *session) stopHanding() { n.leaveOnce.Do(func() { close(n.leaving) }) }
+
 // gone reports whether messages of a session are not to be handed out.
-func (n *session) gone() bool { return n.lost() || n.partition != nil && n.leaving.Load() }
+func (n *session) gone() bool { return n.lost() || n.leaves() }
+
+// leaves reports whether the messages of a partition's session are about to go back.
+func (n *session) leaves() bool {
+	select {
+	case <-n.leaving: // nil where there is no partition
+		return true
+	default:
+		return false
+	}
+}
 
 // startOrdered opens the first session of each partition. After an error, the subscription is over.
 func (s *subscription) startOrdered() error {
@@ -200,7 +220,7 @@ func (p *partition) run(n *session) {
 		}
 		began := time.Now()
 		reason := p.keep(n)
-		p.retire(n)
+		p.retire(n, reason)
 		switch {
 		case reason == nil: // a pause, or the end
 		case isPlanned(reason):
@@ -283,7 +303,7 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 	}
 	go func() {
 		if r := <-opened; r.session != nil {
-			p.retire(r.session)
+			p.retire(r.session, nil)
 		}
 	}()
 	return nil, context.Cause(p.ctx)
@@ -297,8 +317,8 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 		return nil, err
 	}
 	n := newSession(current, channel, p.subscription)
-	n.ordered = ordered{partition: p, rewinds: make(chan error, 1)}
-	n.values, n.leaveValues = context.WithCancelCause(p.values)
+	n.order(p)
+	n.mover = channelMover{channel}
 	tag := p.config.Consumer.tag(true)
 	var deliveries <-chan amqp091.Delivery
 	if p.number < 0 { // this process is a member
@@ -326,6 +346,13 @@ func (p *partition) consume(current *wire.Connection) (*session, error) {
 		}
 	}()
 	return n, nil
+}
+
+// order makes a session one of a partition.
+func (n *session) order(p *partition) {
+	n.ordered = ordered{partition: p, leaving: make(chan struct{}), ending: make(chan struct{}),
+		rewinds: make(chan error, 1), unrouted: map[string]bool{}}
+	n.values, n.leaveValues = context.WithCancelCause(p.values)
 }
 
 // keep returns why a session ends. Nil: the handler is paused, or the subscription stops.
@@ -367,19 +394,24 @@ func (p *partition) keep(n *session) error {
 
 // retire ends a session. It waits for the calls that run: at a shutdown for CloseTimeout, else until shortly before the
 // consumer timeout, after which the broker may take back a part. Then their contexts end, and a second later the broker
-// delivers their messages again. Those wait for their keys until the calls have ended.
-func (p *partition) retire(n *session) {
-	n.leaving.Store(true)
+// delivers their messages again. Those wait for their keys until the calls have ended. What is held after its call goes
+// back at once, and so does a message of the intake that is not confirmed soon. Only a pause waits for what is held: it
+// may be the reason of the pause, and would come again at once.
+func (p *partition) retire(n *session, reason error) {
+	n.stopHanding()
+	if reason != nil || p.stopped() {
+		n.endHolds()
+	}
 	p.giveBack(n)
 	empty := n.users.Close()
-	late := time.After(p.config.Order.ConsumerTimeout*9/10 - n.waited())
+	late := time.After(p.patience(n))
 	select {
 	case <-empty:
 	case <-n.settler.over:
 	case <-p.givenUp:
 	case <-p.receiver.over:
 	case <-late:
-		n.leaveValues(errLeft)
+		n.leaveValues(msgctx.ErrOutlived)
 		select {
 		case <-empty:
 		case <-n.settler.over:
@@ -387,12 +419,39 @@ func (p *partition) retire(n *session) {
 		}
 	}
 	n.settler.flush()
-	n.within(answerTimeout, n.close)
+	if errors.Is(reason, errReturned) || errors.Is(reason, errRefused) {
+		p.sleepFor(ackTime)
+	}
+	if p.number < 0 && n.blocked() { // it answers when the alarm is over
+		go n.close()
+		n.settler.end()
+	} else {
+		n.within(answerTimeout, n.close)
+	}
 	n.leaveValues(errLeft)
 	if p.session.CompareAndSwap(n, nil) {
 		p.since.Store(time.Now().UnixNano())
 	}
 }
+
+// ackTime is how long the channel of the intake stays open after the acks of many messages at once. A quorum queue takes
+// about 32 acks of a channel at a time, and the broker forgets the others when the channel is closed.
+const ackTime = 200 * time.Millisecond
+
+// patience is how long the end of a session waits for what is handed out, or moved.
+func (p *partition) patience(n *session) time.Duration {
+	switch {
+	case p.number >= 0:
+		return p.config.Order.ConsumerTimeout*9/10 - n.waited()
+	case n.blocked():
+		return 0
+	default:
+		return answerTimeout
+	}
+}
+
+// blocked reports whether the broker reads nothing from the connection, because of an alarm.
+func (n *session) blocked() bool { return n.connection.Blocked.Load() }
 
 // errLeft is the cause of the end of a message's context.
 var errLeft = errors.New("the channel of the message is closed: another process may handle it now")

@@ -275,7 +275,9 @@ func (r *receiver) prepare(a *arrival) {
 	}
 	ctx, place := msgctx.Each(values)
 	a.place = place
-	a.of, _ = ctx.(*msgctx.Delivery)
+	if a.of, _ = ctx.(*msgctx.Delivery); a.of != nil {
+		a.of.Leaving = a.session.ending
+	}
 	if a.err == nil {
 		ctx, a.end = context.WithCancel(ctx)
 		a.msg.SetContext(ctx)
@@ -291,6 +293,9 @@ func (r *receiver) release(key string) {
 		return
 	}
 	r.waiting[key] = behind
+	if a.session.partition != nil {
+		r.take(a) // the call before it may have been with the same message
+	}
 	r.first(a)
 }
 

@@ -31,7 +31,7 @@ type session struct {
 	ordered
 	users      users.Count // deliveries that are not settled
 	connection *wire.Connection
-	channel    *amqp091.Channel
+	channel    channel
 	consumer   atomic.Pointer[consumer] // nil: there is none
 	arrived    atomic.Uint64            // the last delivery tag that was received
 	arrival    chan struct{}            // receives after a delivery
@@ -43,6 +43,16 @@ type session struct {
 	// Only follow uses the following.
 	before   *consumer // the last one that has ended; nil: none has
 	returned time.Time // when a pause gave back messages
+}
+
+// A channel is the AMQP channel of a session.
+type channel interface {
+	Qos(prefetchCount, prefetchSize int, global bool) error
+	Consume(
+		queue, consumer string, autoAck, exclusive, noLocal, noWait bool, args amqp091.Table,
+	) (<-chan amqp091.Delivery, error)
+	Cancel(consumer string, noWait bool) error
+	Close() error
 }
 
 // A consumer is what one basic.consume has begun.
@@ -174,6 +184,9 @@ func (n *session) watchClosed() {
 		n.reason = errChannelClosed
 	}
 	n.settler.end()
+	if n.partition != nil { // also while a pause waits for what is held
+		n.endHolds()
+	}
 	close(n.closed)
 }
 

@@ -1,0 +1,513 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const consumerTimeout = time.Minute
+
+// partitioned has two partitions: the part of a UUID before "-" is its key, and the last byte of the key the partition.
+type partitioned struct{}
+
+func (partitioned) Queues(work string) (partitions []string, members string) {
+	return []string{work + ".order.0", work + ".order.1"}, work + ".order.members"
+}
+
+func (partitioned) Route(
+	topic string, msg *message.Message, _ amqp091.Delivery,
+) (exchange, key string, publishing amqp091.Publishing, err error) {
+	if msg.UUID == "unroutable" {
+		return "", "", publishing, errors.New("no route")
+	}
+	of := keyOf(msg)
+	return "queue.order", of[len(of)-1:], amqp091.Publishing{Body: []byte(msg.UUID)}, nil
+}
+
+// An ordered scene is a subscription with partitions, without their goroutines. Its test opens the sessions.
+type orderedScene struct {
+	*subscription
+	t *testing.T
+}
+
+func newOrdered(t *testing.T) *orderedScene {
+	t.Helper()
+	config := Config{Concurrency: 4, Prefetch: 16, OrderKey: keyOf,
+		Order: &Order{ConsumerTimeout: consumerTimeout, Partitions: partitioned{}}}
+	require.NoError(t, config.Validate())
+	config.setDefaults()
+	owner := &Subscriber{handler: app{}, config: config, connection: &Connection{}, logger: watermill.NopLogger{}}
+	s := newSubscription(owner, msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic", "queue")
+	go s.receiver.run()
+	return &orderedScene{s, t}
+}
+
+// An orderedSession is a session on a channel whose test plays the broker.
+type orderedSession struct {
+	*session
+	account *fakeChannel
+	channel *fakeSessionChannel
+}
+
+// fakeSessionChannel is the channel of a session, and its mover.
+type fakeSessionChannel struct {
+	channel
+	mu     sync.Mutex
+	sent   []string
+	waits  map[string]*fakeConfirmation // by the message
+	fails  error
+	closed bool
+	of     *session
+}
+
+type fakeConfirmation struct {
+	done  chan struct{}
+	acked bool
+}
+
+func (c *fakeConfirmation) Done() <-chan struct{} { return c.done }
+func (c *fakeConfirmation) Acked() bool           { return c.acked }
+
+func (c *fakeConfirmation) confirm(ack bool) {
+	c.acked = ack
+	close(c.done)
+}
+
+func (c *fakeSessionChannel) publish(
+	_ context.Context, exchange, key string, mandatory bool, publishing amqp091.Publishing,
+) (confirmation, error) {
+	if !mandatory {
+		panic("not mandatory: lost where no queue gets it")
+	}
+	if c.fails != nil {
+		return nil, c.fails
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	uuid := string(publishing.Body)
+	confirm := &fakeConfirmation{done: make(chan struct{})}
+	c.waits[uuid] = confirm
+	c.sent = append(c.sent, fmt.Sprint(uuid, " to ", exchange, " ", key))
+	return confirm, nil
+}
+
+func (c *fakeSessionChannel) IsClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.closed
+}
+
+// Close is also that of the broker: amqp091-go then nacks what is not confirmed.
+func (c *fakeSessionChannel) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	for _, confirm := range c.waits {
+		select {
+		case <-confirm.done:
+		default:
+			confirm.confirm(false)
+		}
+	}
+	close(c.of.closes)
+	return nil
+}
+
+// open opens a session of a partition. -1 is the intake.
+func (o *orderedScene) open(number int) *orderedSession {
+	p := o.partitions[number+1]
+	account := newFakeChannel(100)
+	channel := &fakeSessionChannel{waits: map[string]*fakeConfirmation{}}
+	n := &session{connection: &wire.Connection{}, channel: channel, arrival: make(chan struct{}, 1),
+		closed: make(chan struct{}), closes: make(chan *amqp091.Error, 1)}
+	n.settler = newSettler(account, account, o.stopping)
+	n.order(p)
+	n.mover, n.returns = channel, make(chan amqp091.Return, 16)
+	channel.of = n
+	p.session.Store(n)
+	go n.settler.run()
+	go n.watchClosed()
+	return &orderedSession{n, account, channel}
+}
+
+// deliver sends deliveries for the first time, and again those that came before.
+func (o *orderedScene) deliver(n *orderedSession, uuids ...string) { o.send(n, false, uuids...) }
+func (o *orderedScene) again(n *orderedSession, uuids ...string)   { o.send(n, true, uuids...) }
+
+func (o *orderedScene) send(n *orderedSession, again bool, uuids ...string) {
+	for _, uuid := range uuids {
+		delivery := amqp091.Delivery{DeliveryTag: n.arrived.Load() + 1, Body: []byte(uuid), Redelivered: again}
+		received := make(chan struct{})
+		o.receiver.ask(func() { o.receiver.receive(n.session, delivery); close(received) })
+		<-received
+	}
+}
+
+// take receives all messages that are handed out now.
+func (o *orderedScene) take() (uuids []string, messages []*message.Message) {
+	return (&scene{subscription: o.subscription}).take()
+}
+
+func (o *orderedScene) takeOne(uuid string) *message.Message {
+	o.t.Helper()
+	got, messages := o.take()
+	require.Equal(o.t, []string{uuid}, got)
+	return messages[0]
+}
+
+// keep is the ack of a message that waits.
+func keep(msg *message.Message, again msgctx.Again) {
+	again.Metadata = maps.Clone(msg.Metadata)
+	if again.Metadata == nil {
+		again.Metadata = message.Metadata{}
+	}
+	msgctx.Lookup(msg).Again = &again
+	msg.Ack()
+	synctest.Wait()
+}
+
+func failed(msg *message.Message, failures int) {
+	retry.Record{Failures: failures, Topic: "topic"}.Write(msg.Metadata)
+}
+
+func failuresOf(msg *message.Message) int {
+	record, _ := retry.ReadRecord(msg.Metadata)
+	return record.Failures
+}
+
+// settled returns the acks that have left.
+func (n *orderedSession) settled() []string {
+	return (&scene{account: n.account}).settled()
+}
+
+// rewind ends a session, and returns how long that took.
+func (o *orderedScene) rewind(n *orderedSession, reason error) time.Duration {
+	began := time.Now()
+	n.partition.retire(n.session, reason)
+	return time.Since(began)
+}
+
+// close ends the subscription, whose messages have to be settled.
+func (o *orderedScene) close() {
+	o.stop()
+	<-o.receiver.stopped
+	for _, p := range o.partitions {
+		if n := p.session.Load(); n != nil {
+			p.retire(n, nil)
+		}
+	}
+	o.workers.Wait()
+	o.receiver.quit()
+}
+
+func ordered1(t *testing.T, f func(t *testing.T, o *orderedScene)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrdered(t)
+		f(t, o)
+		o.close()
+	})
+}
+
+func TestAMessageIsAckedWhenItsMoveIsConfirmed(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(-1)
+		o.deliver(n, "a0-1", "a0-2", "b1-1")
+		synctest.Wait()
+		assert.ElementsMatch(t, []string{"a0-1 to queue.order 0", "b1-1 to queue.order 1"}, n.channel.sent,
+			"the next one of a key waits for its confirm")
+		assert.Empty(t, n.settled(), "nothing is confirmed")
+		n.channel.waits["a0-1"].confirm(true)
+		assert.Equal(t, []string{"ack 1"}, n.settled())
+		n.channel.waits["a0-2"].confirm(true)
+		n.channel.waits["b1-1"].confirm(true)
+		assert.Len(t, n.settled(), 1)
+		assert.False(t, n.leaves())
+	})
+}
+
+func TestAMessageThatIsNotMovedIsNotAcked(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		uuid   string
+		broker func(n *orderedSession)
+		reason error // why the session ends; nil: it is closed
+	}{
+		"nothing is confirmed": {"a0-1", func(n *orderedSession) { _ = n.channel.Close() }, nil},
+		"a nack":               {"a0-1", func(n *orderedSession) { n.channel.waits["a0-1"].confirm(false) }, errRefused},
+		"no queue": {"a0-1", func(n *orderedSession) {
+			n.returns <- amqp091.Return{RoutingKey: "0"}
+			n.channel.waits["a0-1"].confirm(true)
+		}, errReturned},
+		"no queue, and a nack": {"a0-1", func(n *orderedSession) {
+			n.returns <- amqp091.Return{RoutingKey: "0"}
+			n.channel.waits["a0-1"].confirm(false)
+		}, errReturned},
+		"it cannot be sent": {"a0-1", nil, errNacked},
+		"no route":          {"unroutable", nil, errNacked},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ordered1(t, func(t *testing.T, o *orderedScene) {
+				n := o.open(-1)
+				if row.broker == nil {
+					n.channel.fails = amqp091.ErrClosed
+				}
+				o.deliver(n, row.uuid, row.uuid)
+				synctest.Wait()
+				if row.broker != nil {
+					row.broker(n)
+				}
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				assert.Empty(t, n.settled())
+				assert.LessOrEqual(t, len(n.channel.sent), 1, "the next one of its key is not moved")
+				if row.reason == nil {
+					assert.True(t, n.lost())
+				} else {
+					require.ErrorIs(t, <-n.rewinds, row.reason)
+				}
+				assert.True(t, n.gone(), "all that is left goes back")
+			})
+		})
+	}
+}
+
+func TestAMessageWhoseOwnMoveIsRoutedIsAcked(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(-1)
+		o.deliver(n, "a0-1", "b1-1", "c1-1", "d0-1")
+		synctest.Wait()
+		n.returns <- amqp091.Return{RoutingKey: "0"} // partition 0 has no binding
+		n.channel.waits["a0-1"].confirm(true)
+		synctest.Wait()
+		n.channel.waits["b1-1"].confirm(true)
+		n.channel.waits["c1-1"].confirm(true)
+		n.returns <- amqp091.Return{RoutingKey: "0"}
+		n.channel.waits["d0-1"].confirm(true)
+		assert.ElementsMatch(t, []string{"ack 2", "ack 3"}, n.settled())
+		reason := <-n.rewinds
+		require.ErrorIs(t, reason, errReturned)
+		assert.ErrorContains(t, reason, `exchange "queue.order" has no binding with the routing key "0"`)
+	})
+}
+
+func TestAMoveThatIsNotConfirmedGoesBackAtOnceInAnAlarm(t *testing.T) {
+	for name, blocked := range map[string]bool{"an alarm": true, "a slow queue": false} {
+		t.Run(name, func(t *testing.T) {
+			ordered1(t, func(t *testing.T, o *orderedScene) {
+				n := o.open(-1)
+				o.deliver(n, "a0-1")
+				synctest.Wait()
+				n.connection.Blocked.Store(blocked)
+				took := o.rewind(n, nil)
+				if blocked {
+					assert.Zero(t, took)
+				} else {
+					assert.Equal(t, answerTimeout, took)
+				}
+				assert.Empty(t, n.settled())
+				o.workers.Wait()
+			})
+		})
+	}
+}
+
+func TestAWaitingMessageStillWaitsAfterARewind(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1", "a0-2")
+		msg := o.takeOne("a0-1")
+		failed(msg, 2)
+		began := time.Now()
+		keep(msg, msgctx.Again{Due: began.Add(10 * time.Second)})
+		got, _ := o.take()
+		assert.Empty(t, got, "its key is taken")
+		time.Sleep(3 * time.Second)
+		assert.Zero(t, o.rewind(n, errWaits))
+		n = o.open(0)
+		o.again(n, "a0-1", "a0-2")
+		time.Sleep(7*time.Second - 1)
+		got, _ = o.take()
+		assert.Empty(t, got)
+		time.Sleep(1)
+		msg = o.takeOne("a0-1")
+		assert.Equal(t, 2, failuresOf(msg), "it goes on with its failures")
+		msg.Ack()
+		o.takeOne("a0-2").Ack()
+		assert.Equal(t, []string{"ack 1", "ack 2"}, n.settled())
+		synctest.Wait()
+		assert.Empty(t, o.receiver.kept)
+	})
+}
+
+func TestTheEndOfASessionWaitsForCallsAndNotForHolds(t *testing.T) {
+	for name, reason := range map[string]error{"another process": errBalance, "a pause": nil} {
+		t.Run(name, func(t *testing.T) {
+			ordered1(t, func(t *testing.T, o *orderedScene) {
+				n := o.open(0)
+				o.deliver(n, "a0-1", "b0-1")
+				got, messages := o.take()
+				require.Equal(t, []string{"a0-1", "b0-1"}, got)
+				go func() { // it is held after its call
+					select {
+					case <-msgctx.Lookup(messages[0]).Leaving:
+					case <-time.After(30 * time.Second):
+					}
+					messages[0].Nack()
+				}()
+				go func() { // a call
+					time.Sleep(10 * time.Second)
+					messages[1].Ack()
+				}()
+				took := o.rewind(n, reason)
+				if reason == nil {
+					assert.GreaterOrEqual(t, took, 30*time.Second, "what is held may be the reason of the pause")
+				} else {
+					assert.Equal(t, 10*time.Second, took)
+				}
+				assert.Equal(t, []string{"ack 2"}, n.settled())
+			})
+		})
+	}
+}
+
+func TestTheFailureOfACallThatOutlivesItsDeliveryIsThatOfTheNextDelivery(t *testing.T) {
+	t.Parallel()
+	late := errors.New("too late")
+	fails := func(msg *message.Message) { // as the retry middleware does
+		msgctx.Lookup(msg).Outlived = late
+		msg.Nack()
+	}
+	for name, row := range map[string]struct {
+		ends func(msg *message.Message)
+		want error
+	}{
+		"it fails":    {fails, late},
+		"it succeeds": {func(msg *message.Message) { msg.Ack() }, msgctx.ErrOutlived},
+	} {
+		for when, after := range map[string]time.Duration{
+			"at the end of its context": consumerTimeout * 9 / 10, "after its redelivery": 2 * consumerTimeout,
+		} {
+			t.Run(name+" "+when, func(t *testing.T) {
+				ordered1(t, func(t *testing.T, o *orderedScene) {
+					n := o.open(0)
+					o.deliver(n, "a0-1", "a0-2")
+					msg := o.takeOne("a0-1")
+					failed(msg, 7) // a change by the handler
+					go func() {
+						<-msg.Context().Done()
+						assert.ErrorIs(t, context.Cause(msgctx.Lookup(msg)), msgctx.ErrOutlived)
+						if after > consumerTimeout {
+							time.Sleep(consumerTimeout)
+						} else if row.want == msgctx.ErrOutlived {
+							time.Sleep(2 * giveUpAfter)
+						}
+						row.ends(msg)
+					}()
+					assert.LessOrEqual(t, o.rewind(n, errWaits), consumerTimeout)
+					n = o.open(0)
+					o.again(n, "a0-1", "a0-2")
+					time.Sleep(2 * consumerTimeout)
+					msg = o.takeOne("a0-1")
+					assert.Equal(t, row.want, msgctx.Lookup(msg).Outlived)
+					assert.Zero(t, failuresOf(msg))
+					failed(msg, 1)
+					keep(msg, msgctx.Again{Due: time.Now()})
+					time.Sleep(1)
+					msg = o.takeOne("a0-1")
+					assert.NoError(t, msgctx.Lookup(msg).Outlived, "it counts once")
+					assert.Equal(t, 1, failuresOf(msg))
+					msg.Ack()
+					o.takeOne("a0-2").Ack()
+					synctest.Wait()
+					assert.Empty(t, o.receiver.kept)
+				})
+			})
+		}
+	}
+}
+
+// The loss of a connection is not the fault of a call.
+func TestACallThatLosesItsConnectionHasNoFailure(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1")
+		msg := o.takeOne("a0-1")
+		_ = n.channel.Close()
+		synctest.Wait()
+		o.rewind(n, errChannelClosed)
+		<-msg.Context().Done()
+		assert.ErrorIs(t, context.Cause(msgctx.Lookup(msg)), errLeft)
+		msg.Ack()
+		n = o.open(0)
+		o.again(n, "a0-1")
+		msg = o.takeOne("a0-1")
+		assert.NoError(t, msgctx.Lookup(msg).Outlived)
+		msg.Ack()
+	})
+}
+
+func TestTheDecisionOfAnOperatorIsKeptUntilItIsDone(t *testing.T) {
+	for name, skip := range map[string]bool{"skip": true, "retry": false} {
+		t.Run(name, func(t *testing.T) {
+			ordered1(t, func(t *testing.T, o *orderedScene) {
+				decide := func(key string) int {
+					decided := make(chan int, 1)
+					o.receiver.ask(func() { decided <- o.receiver.decide(key, skip) })
+					return <-decided
+				}
+				n := o.open(0)
+				o.deliver(n, "a0-1", "a0-2")
+				msg := o.takeOne("a0-1")
+				assert.False(t, msgctx.Lookup(msg).GivenUp)
+				failed(msg, 3)
+				keep(msg, msgctx.Again{Blocked: true})
+				time.Sleep(time.Hour)
+				got, _ := o.take()
+				require.Empty(t, got)
+				require.Equal(t, 1, decide("a0"))
+				assert.Zero(t, decide("a0"), "it is not blocked any more")
+				for range 3 { // its dead letter cannot be published
+					msg = o.takeOne("a0-1")
+					assert.Equal(t, skip, msgctx.Lookup(msg).GivenUp)
+					assert.Equal(t, map[bool]int{true: 3}[skip], failuresOf(msg))
+					msg.Nack()
+					time.Sleep(time.Minute)
+					assert.Zero(t, o.rewind(n, errNacked))
+					if skip {
+						time.Sleep(2 * keptFor) // a long pause
+					}
+					n = o.open(0)
+					o.again(n, "a0-1", "a0-2")
+				}
+				msg = o.takeOne("a0-1")
+				assert.Equal(t, skip, msgctx.Lookup(msg).GivenUp)
+				msg.Ack()
+				msg = o.takeOne("a0-2")
+				assert.False(t, msgctx.Lookup(msg).GivenUp)
+				msg.Ack()
+				synctest.Wait()
+				assert.Empty(t, o.receiver.kept)
+			})
+		})
+	}
+}
