@@ -1,6 +1,7 @@
 package order_test
 
 import (
+	"fmt"
 	"net"
 	"net/url"
 	"strings"
@@ -9,11 +10,13 @@ import (
 	"time"
 
 	"github.com/Shopify/toxiproxy/v2"
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -88,6 +91,39 @@ func TestMessagesAreMovedWhileTheAppCannotPublish(t *testing.T) {
 	w.sink.inOrder(t)
 	require.ErrorIs(t, a.Publisher().Publish(w.queue, messages(1, 1, never)...), publish.ErrNotConnected)
 	require.Zero(t, a.Log.Count("cannot be moved"))
+}
+
+// TestAPartitionWithoutABinding: an app with VerifyOnly cannot see that it is missing. What can be moved is moved once.
+func TestAPartitionWithoutABinding(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.start(retry.Options{}, w.sink.handle).stop()
+	partition, exchange := w.queue+".order.0", w.queue+".order"
+	require.NoError(t, broker.Channel(t).QueueUnbind(partition, "0", exchange, nil))
+	w.config.VerifyOnly = true
+	handled := testapp.NewLedger()
+	a := w.start(retry.Options{}, func(msg *message.Message) error {
+		handled.Add(msg.UUID)
+		return nil
+	})
+	all, routed := messages(200, 1, never), 0
+	for _, msg := range all {
+		if naming.PartitionOf(keyOf(msg), 4) != 0 {
+			routed++
+		}
+		testapp.Send(t, "", w.queue, published(msg))
+	}
+	testapp.Eventually(t, func() bool { return handled.Len() == routed }, "those of the other partitions are handled")
+	named := func() int {
+		return a.Log.Count(fmt.Sprintf("exchange %q has no binding with the routing key %q", exchange, "0"))
+	}
+	before := named()
+	testapp.Eventually(t, func() bool { return named() > before }, "it is tried again, and the missing binding is named")
+	require.NoError(t, broker.Channel(t).QueueBind(partition, "0", exchange, false, nil))
+	testapp.Eventually(t, func() bool { return handled.Len() == len(all) }, "the others follow")
+	for uuid, times := range handled.Counts() {
+		require.Equal(t, 1, times, uuid)
+	}
 }
 
 // proxied returns an address with the host of another one.
