@@ -100,18 +100,27 @@ func New(db DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 	if err := db.CheckDriver(ctx); err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	err := db.Exec(ctx, b.sql.look)
-	switch {
-	case err == nil:
-	case !config.CreateTable:
-		return nil, fmt.Errorf("inbox: cannot read the table %s. If it does not exist, or has other columns, apply "+
-			"Schema, or set CreateTable: %w", config.Table, err)
-	default:
+	err := b.look(ctx)
+	if err != nil && config.CreateTable {
 		if err := db.Exec(ctx, b.sql.create); err != nil {
 			return nil, fmt.Errorf("inbox: cannot create the table %s: %w", config.Table, err)
 		}
+		err = b.look(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inbox: cannot read the table %s in a transaction. If it does not exist, or has other "+
+			"columns, apply Schema, or set CreateTable: %w", config.Table, err)
 	}
 	return b, nil
+}
+
+// look looks at the table in a transaction, which not every pooler lets a client have.
+func (b *Inbox) look(ctx context.Context) error {
+	tx, _, _, err := b.db.Begin(ctx, func() {}, b.sql.look)
+	if err != nil {
+		return err
+	}
+	return tx.Rollback()
 }
 
 type handleKey struct{}

@@ -101,7 +101,13 @@ type table struct {
 
 func (*table) CheckDriver(context.Context) error { return nil }
 
-func (*table) Exec(context.Context, string) error { return nil }
+func (*table) Begin(context.Context, func(), string, ...any) (Tx, any, int64, error) {
+	return ended{}, nil, 0, nil
+}
+
+type ended struct{ Tx }
+
+func (ended) Rollback() error { return nil }
 
 func (t *table) Int(_ context.Context, _ string, args ...any) (int64, error) {
 	slices := int64(len(t.looked))

@@ -21,9 +21,10 @@ import (
 
 // Behind a PgBouncer that gives each transaction another session, a driver that needs more than one round trip for a
 // statement is refused. With all others each effect happens once, and so it does where each client has its own session.
+// Without transactions there is no inbox.
 func TestInboxBehindPgBouncer(t *testing.T) {
 	postgres := database(t)
-	for pooled, sessions := range map[string]int{"session": 100, "transaction": 8} {
+	for pooled, sessions := range map[string]int{"session": 100, "transaction": 8, "statement": 8} {
 		t.Run(pooled, func(t *testing.T) {
 			server, err := servers.PgBouncer(context.Background(), postgres, pooled, sessions)
 			require.NoError(t, err)
@@ -52,9 +53,12 @@ func (b *box) behind(t *testing.T, pooled, address string) {
 		behind.db, err = sql.Open(strings.Replace(b.driver, pool, "pgx", 1), behind.url)
 		require.NoError(t, err)
 		behind.db.SetMaxOpenConns(behind.conns)
-		if pooled == "transaction" && !once {
+		switch {
+		case pooled != "session" && !once:
 			require.ErrorContains(t, refused(&behind), "behind a pooler", setting)
-		} else {
+		case pooled == "statement":
+			require.ErrorContains(t, refused(&behind), "in a transaction", setting)
+		default:
 			behind.open()
 			behind.onceEach(setting)
 		}
