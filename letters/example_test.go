@@ -41,7 +41,7 @@ func ExampleStore() {
 		}
 		summary, err := store.Redrive(ctx, "orders.dead", letters.Redrive{
 			Filter: filter, Canary: 10, Rate: 50, MaxRedead: 0.05,
-			Progress: func(p letters.Progress) { log.Println(p.Phase, p.Done, "of", p.Total, p.Left(), "left") },
+			Progress: func(p letters.Progress) { log.Println(p.Phase, p.Done, "of", p.Total-p.Other, p.Left(), "left") },
 		})
 		if errors.Is(err, letters.ErrRedead) {
 			log.Println("the cause is still there:", summary)

@@ -49,7 +49,7 @@ func Example_causes() {
 		MaxRedead: 0.05, // stop when 5% have died again
 		By:        "ops@example.com",
 		Progress: func(p letters.Progress) {
-			log.Printf("%s: %d of %d, %.0f/s, %v left", p.Phase, p.Done, p.Total, p.PerSecond(), p.Left())
+			log.Printf("%s: %d of %d, %.0f/s, %v left", p.Phase, p.Done, p.Total-p.Other, p.PerSecond(), p.Left())
 		},
 	})
 	log.Println(summary) // it adds up after an error, too

@@ -64,7 +64,7 @@ func ExampleStore_Redrive() {
 		Canary:    10,
 		Rate:      50, // a second
 		MaxRedead: 0.05,
-		Progress:  func(p letters.Progress) { log.Println(p.Phase, p.Done, "of", p.Total) },
+		Progress:  func(p letters.Progress) { log.Println(p.Phase, p.Done, "of", p.Total-p.Other) },
 	})
 	switch {
 	case errors.Is(err, letters.ErrRedead):

@@ -66,7 +66,7 @@ type Tier struct {
 	// does not show how long a message has waited, so this is a full delay after Status.At.
 	NextDue time.Time `json:"next_due,omitzero"`
 	// Overdue is how many of its messages have waited for their delay and are not yet in their work queue. A tier
-	// that forwards without a fault can have a few.
+	// that forwards without a fault can have up to 32, which are on their way.
 	Overdue int `json:"overdue,omitzero"`
 }
 

@@ -24,6 +24,10 @@ type Details struct {
 	Exclusive  bool      `json:"exclusive"`
 }
 
+// ForwardedAtOnce is how many expired messages a queue without a fault can have: its dead-letter worker waits for their
+// confirms. More of them are overdue.
+const ForwardedAtOnce = 32
+
 // counted tells no messages from an unknown number: the broker states nothing about a queue in its first seconds.
 type counted struct {
 	Details

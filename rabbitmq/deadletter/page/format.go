@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 )
 
 // functions are those of the templates.
@@ -18,7 +19,8 @@ var functions = template.FuncMap{
 	"span":   span,
 	"plural": plural, "size": size, "visible": visible,
 	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
-	"left": func(at time.Time) string { return span(max(time.Until(at), 0)) },
+	"overdue": func(expired int) bool { return expired > management.ForwardedAtOnce },
+	"left":    func(at time.Time) string { return span(max(time.Until(at), 0)) },
 }
 
 // number writes a number with commas between thousands.

@@ -69,6 +69,7 @@ func (l *letterCommand) discardFrom(
 	ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags,
 ) error {
 	report := newReport("discard", queue, f.dryRun, f.limit)
+	report.some = f.any()
 	if !f.yes && !f.dryRun {
 		confirmed, err := l.askDiscard(ctx, store, queue, options, f)
 		if err != nil || confirmed == 0 {
@@ -109,6 +110,7 @@ func (l *letterCommand) askDiscard(
 ) (int, error) {
 	options.DryRun = true
 	meter := l.meter("count letters in "+safe(queue), "selected")
+	meter.some = f.any()
 	options.Progress = meter.show
 	counted, err := store.Discard(ctx, queue, options)
 	meter.stop()

@@ -113,6 +113,7 @@ func (l *letterCommand) redrive(
 		}
 		start := time.Now()
 		report := newReport("redrive", queue, options.DryRun, options.Limit)
+		report.some = selected.any()
 		err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
 			options.Progress = show
 			return store.Redrive(ctx, queue, options)

@@ -20,6 +20,8 @@ type meter struct {
 	env   *env
 	title string
 	verb  string // what is done to letters, such as "sent"
+	some  bool   // letters are selected: not all of them are sent
+	limit int    // at most so many are; 0: all that are selected
 
 	mu      sync.Mutex
 	last    time.Time // of the last line
@@ -57,8 +59,15 @@ func (m *meter) show(p letters.Progress) {
 
 func (m *meter) message(p letters.Progress) string {
 	done := thousands(p.Done)
-	if p.Total > 0 {
-		done += " of " + thousands(p.Total)
+	if most := p.Total - p.Other; p.Total > 0 { // what is not looked at yet may be selected
+		bound := " of "
+		if m.limit > 0 && m.limit < most {
+			most = m.limit
+		}
+		if p.Unseen > 0 && (m.some || most == m.limit) {
+			bound += "at most "
+		}
+		done += bound + thousands(most)
 	}
 	done += " " + m.verb
 	switch p.Phase {

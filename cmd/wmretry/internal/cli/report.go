@@ -26,6 +26,7 @@ type report struct {
 	Error       string          `json:"error,omitzero"`
 
 	words  words
+	some   bool   // filters select the letters
 	limit  int    // the number that the user permits: that of --limit, or the one that was confirmed
 	beyond string // what limit is in words
 }
@@ -68,6 +69,7 @@ func (r *report) run(
 	}
 	start := time.Now()
 	meter := e.meter(r.Command+" of "+safe(of), verb)
+	meter.some, meter.limit = r.some, r.limit
 	defer meter.stop()
 	summary, err := change(meter.show)
 	r.Summary, r.Seconds = summary, time.Since(start).Seconds()

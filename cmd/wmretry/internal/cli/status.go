@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
@@ -24,8 +25,9 @@ func newStatusCommand(e *env) *cobra.Command {
 API: its figures are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200
 queues. The row of a work queue with partitions (Order.Partitions) has their messages, too.
 
-A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. A tier is
-retired when no binding leads to it any more.`,
+A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. Up to 32
+messages that are due can be on their way back; more are overdue. A tier is retired when no binding leads to it any
+more.`,
 		Example: `  wmretry status
   wmretry status orders billing --json`,
 		RunE: func(c *cobra.Command, works []string) error {
@@ -146,12 +148,16 @@ func (b *statusTable) tiers(group string, tiers []deadletter.Tier) {
 		if t.Retired {
 			notes = append(notes, "retired")
 		}
-		if t.Overdue > 0 {
+		if t.Overdue > management.ForwardedAtOnce {
 			notes = append(notes, thousands(t.Overdue)+" overdue")
+		}
+		odd := len(notes) > 0
+		if t.Overdue > 0 && t.Overdue <= management.ForwardedAtOnce {
+			notes = append(notes, thousands(t.Overdue)+" due")
 		}
 		delay := backoff.Tier(t.Delay).String()
 		b.row(t.Depth, 1, "tier "+delay, noteOf(!t.NextDue.IsZero(), "within "+delay), strings.Join(notes, ", "),
-			colourOf(len(notes) > 0))
+			colourOf(odd))
 	}
 }
 

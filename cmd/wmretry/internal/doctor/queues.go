@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -48,9 +49,6 @@ func tiers(s *Snapshot, found sink) {
 	}
 }
 
-// forwardedAtOnce is how many messages a queue without a fault can have that are due.
-const forwardedAtOnce = 32
-
 func overdue(s *Snapshot, found sink) {
 	seen := map[string]bool{}
 	add := func(queue string, due int, look string) {
@@ -73,7 +71,7 @@ func overdue(s *Snapshot, found sink) {
 			due[t.Queue] = t.Overdue
 		}
 		for _, queue := range slices.Sorted(maps.Keys(due)) {
-			if due[queue] > forwardedAtOnce {
+			if due[queue] > management.ForwardedAtOnce {
 				add(queue, due[queue], s.command("status", w.Name))
 			}
 		}
