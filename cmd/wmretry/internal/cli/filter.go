@@ -2,10 +2,13 @@ package cli
 
 import (
 	"cmp"
+	"encoding/csv"
 	"errors"
 	"fmt"
+	"io"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +21,7 @@ import (
 
 // filterFlags are the flags that select letters.
 type filterFlags struct {
-	ids                                    []string
+	ids, one                               []string
 	reason, errorType, deadReason, handler string
 	older, newer                           string
 	metadata                               []string
@@ -26,7 +29,9 @@ type filterFlags struct {
 
 func (f *filterFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringSliceVar(&f.ids, "ids", nil, "only the letters with these ids, separated by commas")
+	flags.StringArrayVar(&f.one, "id", nil, "only the letter with this id, whatever characters it has (may be repeated)")
+	flags.Var((*commaIDs)(&f.ids), "ids", "only the letters with these ids, separated by commas; one with a comma or "+
+		"a double quote: --id")
 	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
 	flags.StringVar(&f.errorType, "error-type", "", "only with this Go type of the last error, such as *net.OpError")
 	flags.StringVar(&f.deadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
@@ -46,12 +51,12 @@ func (f *filterFlags) add(c *cobra.Command) {
 
 // any reports whether the flags select at all.
 func (f *filterFlags) any() bool {
-	return len(f.ids)+len(f.metadata) > 0 ||
+	return len(f.ids)+len(f.one)+len(f.metadata) > 0 ||
 		cmp.Or(f.reason, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
-	filter := letters.Filter{IDs: ids(f.ids), ErrorType: f.errorType, DeadReason: f.deadReason, Handler: f.handler}
+	filter := letters.Filter{IDs: ids(slices.Concat(f.one, f.ids)), ErrorType: f.errorType, DeadReason: f.deadReason, Handler: f.handler}
 	var err error
 	if f.reason != "" {
 		if filter.Reason, err = regexp.Compile(f.reason); err != nil {
@@ -86,6 +91,23 @@ func (f *filterFlags) filter() (letters.Filter, error) {
 	}
 	return filter, nil
 }
+
+// commaIDs is a flag with ids of one line of CSV.
+type commaIDs []string
+
+func (c *commaIDs) Set(line string) error {
+	given, err := csv.NewReader(strings.NewReader(line)).Read()
+	if err != nil && !errors.Is(err, io.EOF) { // the empty line
+		return fmt.Errorf("it is no list of ids: %w; give an id with a double quote as --id", err)
+	}
+	*c = append(*c, given...)
+	return nil
+}
+
+func (c *commaIDs) String() string { return strings.Join(*c, ",") }
+
+// Type implements pflag.Value. It is what the help shows.
+func (c *commaIDs) Type() string { return "strings" }
 
 // ids also takes ids in the form in which they are printed, with control characters escaped.
 func ids(given []string) []string {
