@@ -1,12 +1,14 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -44,16 +46,20 @@ func (c Config) plain() door.Config {
 // Validate reports all faults of the configuration, joined. It does not connect.
 func (c Config) Validate() error { return c.plain().Validate() }
 
-// Format implements fmt.Formatter. It prints the configuration without the passwords in its addresses.
-func (c Config) Format(state fmt.State, verb rune) {
+// Format implements fmt.Formatter. It prints the configuration without the passwords in its addresses, whatever the
+// verb as %v does: with a wrong verb, fmt prints what a pointer leads to.
+func (c Config) Format(state fmt.State, _ rune) {
 	type printed struct {
 		AMQP     amqp.Config
 		Policy   retry.Policy
 		Settings rabbitmq.Settings
 	}
-	c.AMQP.Connection.AmqpURI = door.RedactedURI(c.AMQP.Connection.AmqpURI)
-	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), printed{c.AMQP, c.Policy, c.Settings})
+	c.AMQP.Connection.AmqpURI = wire.RedactedURI(c.AMQP.Connection.AmqpURI)
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, 'v'), printed{c.AMQP, c.Policy, c.Settings})
 }
+
+// MarshalJSON implements json.Marshaler for a log: the JSON is a text, what Format prints with %+v.
+func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf("%+v", c)) }
 
 // Connect opens two connections to the broker, one for consuming and one for publishing, for any number of handlers,
 // consumer groups and schedules. The first handler with Order.Partitions opens a third one, for moving messages to

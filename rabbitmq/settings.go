@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"encoding/json"
 	"fmt"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -55,11 +56,18 @@ type Settings struct {
 	Management string
 }
 
-// plainSettings are Settings without their Format method.
+// plainSettings are Settings without their methods.
 type plainSettings Settings
 
-// Format implements fmt.Formatter. It prints the settings without the password in the address.
-func (s Settings) Format(state fmt.State, verb rune) {
+// Format implements fmt.Formatter. It prints the settings without the password in the address, whatever the verb as
+// %v does: with a wrong verb, fmt prints what a pointer leads to.
+func (s Settings) Format(state fmt.State, _ rune) {
 	s.Management = management.Redacted(s.Management)
-	_, _ = fmt.Fprintf(state, fmt.FormatString(state, verb), plainSettings(s))
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, 'v'), plainSettings(s))
+}
+
+// MarshalJSON implements json.Marshaler. The JSON has no password in the address.
+func (s Settings) MarshalJSON() ([]byte, error) {
+	s.Management = management.Redacted(s.Management)
+	return json.Marshal(plainSettings(s))
 }

@@ -44,6 +44,15 @@ type Config struct {
 	Prefix string
 }
 
+// plainConfig is a Config without its methods.
+type plainConfig Config
+
+// Format implements fmt.Formatter. It prints the configuration whatever the verb as %v does: with a wrong verb, fmt
+// prints what a pointer leads to, here the password of Sarama.
+func (c Config) Format(state fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, 'v'), plainConfig(c))
+}
+
 // Validate reports all faults of the configuration in one error. It does not connect.
 func (c Config) Validate() error {
 	var faults []error

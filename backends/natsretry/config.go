@@ -49,6 +49,15 @@ type Config struct {
 	Replicas int
 }
 
+// plainConfig is a Config without its methods.
+type plainConfig Config
+
+// Format implements fmt.Formatter. It prints the configuration whatever the verb as %v does: with a wrong verb, fmt
+// prints what a pointer leads to, here the password of Conn.
+func (c Config) Format(state fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, 'v'), plainConfig(c))
+}
+
 func (c Config) withDefaults() Config {
 	c.Prefix = cmp.Or(c.Prefix, "retry")
 	c.Lease = cmp.Or(c.Lease, defaultLease)

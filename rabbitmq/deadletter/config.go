@@ -3,6 +3,7 @@ package deadletter
 import (
 	"cmp"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -60,6 +61,19 @@ func (c Config) Validate() error {
 	}
 	return fmt.Errorf("deadletter config: %w", errors.Join(faults...))
 }
+
+// plainConfig is a Config without its methods.
+type plainConfig Config
+
+// Format implements fmt.Formatter. It prints the configuration without the passwords in its addresses, whatever the
+// verb as %v does: with a wrong verb, fmt prints what a pointer leads to.
+func (c Config) Format(state fmt.State, _ rune) {
+	c.URI, c.Management = wire.RedactedURI(c.URI), management.Redacted(c.Management)
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, 'v'), plainConfig(c))
+}
+
+// MarshalJSON implements json.Marshaler for a log: the JSON is a text, what Format prints with %+v.
+func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf("%+v", c)) }
 
 func (c Config) prefix() naming.Prefix {
 	return naming.Prefix(cmp.Or(c.Prefix, string(naming.Default)))

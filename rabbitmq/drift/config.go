@@ -3,6 +3,7 @@ package drift
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -41,6 +42,19 @@ type Wanted struct {
 	Topology topology.Config
 	Queue    topology.Queue // as the app itself would declare it
 }
+
+// plainConfig is a Config without its methods.
+type plainConfig Config
+
+// Format implements fmt.Formatter. It prints the configuration without the passwords in its addresses, whatever the
+// verb as %v does: with a wrong verb, fmt prints what a pointer leads to.
+func (c Config) Format(state fmt.State, _ rune) {
+	c.URI, c.Management = wire.RedactedURI(c.URI), management.Redacted(c.Management)
+	_, _ = fmt.Fprintf(state, fmt.FormatString(state, 'v'), plainConfig(c))
+}
+
+// MarshalJSON implements json.Marshaler for a log: the JSON is a text, what Format prints with %+v.
+func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf("%+v", c)) }
 
 func (c Config) connection() wire.Config { return wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS} }
 

@@ -3,7 +3,6 @@ package door
 import (
 	"errors"
 	"fmt"
-	"net/url"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -75,16 +74,4 @@ func validateURI(uri string) error {
 			"with reserved characters in user name and password percent-encoded")
 	}
 	return nil
-}
-
-// RedactedURI returns an address without its password.
-func RedactedURI(uri string) string {
-	if uri == "" {
-		return ""
-	}
-	address, err := url.Parse(uri)
-	if err != nil || validateURI(uri) != nil {
-		return "(an address that cannot be read)"
-	}
-	return address.Redacted()
 }

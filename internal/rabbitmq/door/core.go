@@ -47,7 +47,7 @@ func (c *core) String() string {
 }
 
 func (c *core) description() string {
-	return fmt.Sprintf("(%s, prefix %s, schedule %v)", RedactedURI(c.app.URI), c.prefix, c.policy.Schedule)
+	return fmt.Sprintf("(%s, prefix %s, schedule %v)", wire.RedactedURI(c.app.URI), c.prefix, c.policy.Schedule)
 }
 
 // address returns where the app connects to, without a password.

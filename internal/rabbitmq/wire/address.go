@@ -39,6 +39,18 @@ func ParseURI(address string) (amqp091.URI, error) {
 	return uri, nil
 }
 
+// RedactedURI returns an address without its password.
+func RedactedURI(address string) string {
+	if address == "" {
+		return ""
+	}
+	parsed, err := url.Parse(address)
+	if _, wrong := ParseURI(address); err != nil || wrong != nil {
+		return "(an address that cannot be read)"
+	}
+	return parsed.Redacted()
+}
+
 // tail returns the part of the address after the host. It begins too early when the password has an unescaped / ? or #.
 func tail(address string) string {
 	_, rest, _ := strings.Cut(address, "://")
