@@ -35,8 +35,7 @@ func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Lette
 	seen := looked{Taken: p.jobs.runs(queue)}
 	done, err := p.turns.take(ctx, queue)
 	if err != nil {
-		seen.More, seen.Late = true, true
-		return seen, nil
+		return seen, failure{http.StatusServiceUnavailable, busy, nil}
 	}
 	defer done()
 	for letter, err := range p.config.Store.Browse(ctx, queue, letters.Filter{}) {
@@ -59,6 +58,10 @@ func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Lette
 	}
 	return seen, nil
 }
+
+// busy is the text for a queue whose letters are taken.
+const busy = "The queue is busy: another view of it, or a redrive or discard, has its letters. Load the page again in " +
+	"a moment."
 
 type causesView struct {
 	selection

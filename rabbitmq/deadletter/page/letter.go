@@ -85,7 +85,16 @@ func (p *Page) one(r *http.Request) (one letterView, err error) {
 	}
 	if one.Letter == nil {
 		text := "The queue has no letter with this ID. It may have been redriven or discarded."
-		if one.Seen.More {
+		switch {
+		case one.Seen.Taken:
+			return one, failure{http.StatusServiceUnavailable, busy, nil}
+		case one.Seen.Late:
+			return one, failure{http.StatusServiceUnavailable, fmt.Sprintf("The time for looking was over after %s, and "+
+				"none of them has this ID. Load the page again in a moment; “wmretry dead show” has no such time.",
+				plural(one.Seen.Letters, "letter", "letters")), nil}
+		case one.Seen.Err != "":
+			return one, failure{http.StatusBadGateway, one.Seen.Err, nil}
+		case one.Seen.More:
 			text = fmt.Sprintf("The first %s letters of the queue have no letter with this ID. The page does not "+
 				"look at more; “wmretry dead show” does.", number(one.Seen.Letters))
 		}

@@ -228,7 +228,8 @@ func (p *Page) fail(w http.ResponseWriter, r *http.Request, err error) {
 			shown.Detail = detail
 		}
 	}
-	if r.Context().Err() == nil && shown.Status >= http.StatusInternalServerError {
+	if r.Context().Err() == nil && shown.Status >= http.StatusInternalServerError &&
+		shown.Status != http.StatusServiceUnavailable {
 		p.config.Logger.Error("The dead-letter page cannot answer", err, watermill.LogFields{"path": r.URL.Path})
 	}
 	p.render(w, shown.Status, "error.html", http.StatusText(shown.Status), shown)

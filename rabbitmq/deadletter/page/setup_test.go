@@ -32,6 +32,8 @@ type store struct {
 	before func(ctx context.Context, progress func(letters.Progress)) error
 	after  func(*letters.Summary) // changes the result of each of them
 
+	failed error // ends Browse, behind the letters
+
 	lock     sync.Mutex
 	browsed  int // letters that the page has taken
 	browses  int
@@ -60,6 +62,9 @@ func (s *store) Browse(ctx context.Context, from string, filter letters.Filter) 
 			if filter.Match(l, time.Now()) && !yield(l, nil) {
 				return
 			}
+		}
+		if s.failed != nil {
+			yield(nil, s.failed)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package page_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"testing"
@@ -29,11 +31,13 @@ func TestOneLookAtATime(t *testing.T) {
 		s.get("causes?queue=orders.dead")
 	}()
 	<-looks
-	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "The time for looking was over")
-	assert.Contains(t, body(t, s.get("letters?queue=orders.dead&all=1"), http.StatusOK), "The first 0 letters")
+	for _, view := range []string{"causes?queue=orders.dead", "letters?queue=orders.dead&all=1", "letter?queue=orders.dead&id=one",
+		"test?queue=orders.dead&id=one"} {
+		assert.Contains(t, body(t, s.ask(view), http.StatusServiceUnavailable), "The queue is busy", view)
+	}
 	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
 	require.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
-	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "A redrive or discard runs on this queue")
+	assert.Contains(t, body(t, s.ask("causes?queue=orders.dead"), http.StatusServiceUnavailable), "a redrive or discard, has its letters")
 	require.Equal(t, http.StatusSeeOther, s.post("stop", url.Values{"run": {id}}).Code)
 	s.ended(id)
 	s.store.lock.Lock()
@@ -46,4 +50,20 @@ func TestOneLookAtATime(t *testing.T) {
 	<-first
 	s.store.letters = some()
 	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "All 7 letters")
+}
+
+// TestALetterThatWasNotReachedIsNotMissing: the look that did not find it has not seen all letters.
+func TestALetterThatWasNotReachedIsNotMissing(t *testing.T) {
+	t.Parallel()
+	for failed, want := range map[error]struct {
+		status int
+		text   string
+	}{
+		context.DeadlineExceeded: {http.StatusServiceUnavailable, "The time for looking was over after 7 letters"},
+		errors.New("unreadable"): {http.StatusBadGateway, "unreadable"},
+	} {
+		s := setup(t, some(), nil)
+		s.store.failed = failed
+		assert.Contains(t, body(t, s.ask("letter?queue=orders.dead&id=absent"), want.status), want.text)
+	}
 }
