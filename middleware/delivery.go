@@ -13,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -97,20 +98,32 @@ func (d *delivery) stopping() <-chan struct{} {
 
 // sleep reports false, early, when the subscription ends or the message goes back to the backend. The end of a deadline
 // that a middleware outside has set is neither.
-func (d *delivery) sleep(wait time.Duration) bool {
+func (d *delivery) sleep(wait time.Duration) bool { return d.await(unpublished.Lost{}, wait) }
+
+// await is sleep that also returns early, and reports true, when the confirm of a copy cannot come any more.
+func (d *delivery) await(confirm unpublished.Lost, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
-	var taken, leaving <-chan struct{}
+	var taken, leaving, lost <-chan struct{}
 	if d.own != nil {
 		taken, leaving = d.own.Done(), d.own.Leaving
+	}
+	if d.own != nil && d.own.Lost != nil {
+		lost = d.own.Lost.Done()
 	}
 	for stopping := d.stopping(); ; stopping = nil {
 		select {
 		case <-timer.C:
 			return true
+		case <-confirm.Channel:
+			return true
+		case <-confirm.Connection:
+			return true
 		case <-taken:
 			return false
 		case <-leaving:
+			return false
+		case <-lost:
 			return false
 		case <-stopping:
 			if d.shuttingDown() {
@@ -126,11 +139,17 @@ func (d *delivery) takenBack() bool {
 	return d.own != nil && d.own.Err() != nil && !d.shuttingDown()
 }
 
+// lost reports whether nothing can settle the message any more: its channel or connection is lost, and the broker
+// delivers it again. A copy of it would be a second one.
+func (d *delivery) lost() bool {
+	return d.own != nil && d.own.Lost != nil && d.own.Lost.Err() != nil
+}
+
 // describe describes the delivery for the decision. s is zero before. While a subscription shuts down, a message whose
 // context has not ended may still fail by itself, and counts: err is what its handler has returned.
 func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
 	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
-	s.ended = in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
+	s.ended = in.lost() || in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
 	s.record, s.skipped = in.record, in.own != nil && in.own.GivenUp
 	if _, counted := in.metadata[recordkey.Failures]; !counted && t.traits.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)

@@ -24,7 +24,8 @@ const (
 	holdLongest = 5 * time.Second
 
 	// harmlessPause is the least time between two tries that may do harm. A copy that may have arrived is a duplicate
-	// at the next try. One that is refused for good closes a channel each time.
+	// at the next try: its confirm is waited for while the connection lives. One that is refused for good closes a
+	// channel each time.
 	harmlessPause = time.Minute
 
 	// surplusHold is how long a message is held of which the handler already has too many: long enough for a reconnect.
@@ -60,8 +61,8 @@ type holder struct {
 }
 
 // publish returns where the copy went, or why it is not published. It returns at once where another decision may help,
-// and after MaxHold, at shutdown, and where the publisher is closed. suspect is no field for the same reason as a text:
-// see surplus.
+// and after MaxHold, at shutdown, and where the publisher is closed or the delivery is lost. suspect is no field for
+// the same reason as a text: see surplus.
 func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (backend.Destination, followUp, error) {
 	for {
 		began := time.Now()
@@ -69,10 +70,12 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (backend
 		if err == nil {
 			return to, published, nil
 		}
-		kind := unpublished.KindOf(err)
+		kind, lost := unpublished.Of(err)
 		switch {
 		case kind == unpublished.Closed:
 			h.in.pace()
+			return to, giveBack, err
+		case h.in.lost():
 			return to, giveBack, err
 		case kind == unpublished.Rejected && d.outcome != retry.DeadLettered:
 			return to, otherTier, err
@@ -80,10 +83,14 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (backend
 			return to, deadLetter, err
 		}
 		// Half of the pause is random, so that handlers do not try at the same moment.
-		wait := h.pause/2 + rand.N(h.pause/2)
+		short := h.pause/2 + rand.N(h.pause/2)
 		h.pause = min(2*h.pause, holdLongest)
-		if kind == unpublished.Unconfirmed || kind.ForGood() {
-			wait = max(wait, time.Until(began.Add(harmlessPause)))
+		wait, silent := short, kind == unpublished.Unconfirmed && !lost.Now()
+		if !silent {
+			lost = unpublished.Lost{}
+		}
+		if silent || kind.ForGood() {
+			wait = max(short, time.Until(began.Add(harmlessPause)))
 		}
 		if kind.ForGood() && !h.setAside() {
 			return to, giveBack, fmt.Errorf("the handler keeps too many messages whose dead letters are refused "+
@@ -93,19 +100,24 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (backend
 		if left > 0 {
 			h.count(!h.aside, min(wait, left))
 			h.hold(d, to, f, min(wait, left), err)
-			if !h.in.sleep(min(wait, left)) {
+			slept := h.in.await(lost, min(wait, left))
+			if slept && lost.Now() { // not at once, and not all of them at the same moment
+				silent = false
+				slept = h.in.sleep(min(short, left))
+			}
+			if !slept {
 				return to, giveBack, err
 			}
 		}
 		// a copy that may have arrived must not be followed by another at once
-		if left <= 0 || kind == unpublished.Unconfirmed && wait > left {
+		if left <= 0 || silent && wait > left {
 			if h.surplus {
 				return to, giveBack, fmt.Errorf("the handler holds messages on half of its Concurrency: %w", err)
 			}
 			return to, giveBack, fmt.Errorf("held for MaxHold, %v: %w", h.t.config.MaxHold, err)
 		}
 		switch {
-		case kind == unpublished.Unconfirmed && d.outcome != retry.DeadLettered:
+		case silent && d.outcome != retry.DeadLettered:
 			return to, otherTier, err
 		case d.record.DeadReason == retry.DeadReasonNoTier:
 			return to, anyTier, err
@@ -172,7 +184,7 @@ func (h *holder) end() {
 }
 
 // publish publishes a copy, because publishers may modify what they publish, under a context that outlives the
-// delivery's.
+// delivery's, and ends where the delivery is lost.
 func (t *TieredRetry) publish(in *delivery, d *decision, suspect *atomic.Bool) (to backend.Destination, err error) {
 	if panicked := panics.Call(func() { to, err = t.send(in, d, suspect) }); panicked != nil {
 		err = fmt.Errorf("the publisher panicked: %w", panicked)
@@ -186,6 +198,9 @@ const recordSize = 10
 func (t *TieredRetry) send(in *delivery, d *decision, suspect *atomic.Bool) (to backend.Destination, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(in.seen()), t.config.PublishTimeout)
 	defer cancel()
+	if in.own != nil && in.own.Lost != nil {
+		defer context.AfterFunc(in.own.Lost, cancel)()
+	}
 	letter := message.NewMessageWithContext(ctx, in.uuid, in.payload)
 	size := len(in.metadata)
 	if !in.recorded {

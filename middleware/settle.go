@@ -45,7 +45,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			return cause
 		case retry.GivenBack:
 			t.report(in, &d, backend.Destination{}, f, cause)
-			if in.takenBack() {
+			if in.lost() || in.takenBack() {
 				t.outlived.keep(in, f.err)
 			}
 			return t.giveBack(in, s, cause)
@@ -134,6 +134,9 @@ func (t *TieredRetry) logSettled(in *delivery, f *failure) {
 // subscriber may go on for as long, and every delivery meanwhile counts towards the queue's delivery limit.
 func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 	switch {
+	case in.lost() && in.own.Err() == nil:
+		t.logger.Info("The channel of the message is lost: the broker delivers the message again, and counts no failure",
+			t.fields(in))
 	case in.shuttingDown():
 		t.logger.Info("Shutting down, the message is given back and counts no failure", t.fields(in))
 		if in.ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"testing"
 
@@ -25,6 +26,8 @@ func TestKindsOfPublishErrors(t *testing.T) {
 	}{
 		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, unpublished.Unconfirmed},
 		"context":            {context.DeadlineExceeded, true, unpublished.Unconfirmed},
+		"no answer":          {&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, true, unpublished.Unconfirmed},
+		"no connection":      {&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false, 0},
 		"any other":          {errDown, false, 0},
 		"of RabbitMQ":        {&publish.Error{Err: publish.ErrNacked}, true, unpublished.Rejected},
 		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, unpublished.Refused},

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"net"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -47,11 +48,13 @@ func (r *relay) Publish(c backend.Copy) (backend.Destination, error) {
 }
 
 // ofCopy returns the error of a copy, as the retry middleware reads it. A copy may have arrived although the attempt
-// took too long.
+// took too long, but not where it took too long to connect.
 func ofCopy(err error) error {
 	var classified *unpublished.Error
 	var timed interface{ Timeout() bool }
-	if err == nil || errors.As(err, &classified) || !errors.As(err, &timed) || !timed.Timeout() {
+	var network *net.OpError
+	if err == nil || errors.As(err, &classified) || !errors.As(err, &timed) || !timed.Timeout() ||
+		errors.As(err, &network) && network.Op == "dial" {
 		return err
 	}
 	return &unpublished.Error{Kind: unpublished.Unconfirmed, Err: err}

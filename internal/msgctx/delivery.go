@@ -85,6 +85,10 @@ type Delivery struct {
 	// for confirms after its call, gives it back early. Nil: the subscription does not count.
 	Place *gate.Place
 
+	// Lost ends when nothing can settle the message any more: its channel or connection is lost, and the broker delivers
+	// it again. The context of the message goes on. Nil: the subscription does not know, or ends the context.
+	Lost context.Context
+
 	// Again is how the message is delivered once more, where the backend keeps it in place of publishing a copy. It is
 	// set before the message is acked. Nil: the ack ends the message.
 	Again *Again

@@ -16,7 +16,7 @@ import (
 func (e *Error) As(target any) bool {
 	failed, ok := target.(**unpublished.Error)
 	if ok {
-		*failed = &unpublished.Error{Kind: kindOf(e), Err: e}
+		*failed = &unpublished.Error{Kind: kindOf(e), Err: e, Lost: lostOf(e)}
 	}
 	return ok
 }
@@ -54,6 +54,17 @@ func kindOf(e *Error) unpublished.Kind {
 		}
 	}
 	return unpublished.Temporary
+}
+
+// lostOf returns when the confirm of a message that was written cannot come any more.
+func lostOf(e *Error) unpublished.Lost {
+	if e.Err == ErrNotConnected {
+		return unpublished.ConnectionLost
+	}
+	if awaited, found := e.Cause.(*unpublished.AwaitedError); found {
+		return awaited.Lost
+	}
+	return unpublished.Lost{}
 }
 
 // isTemporary reports whether the cause of an error can be gone at the next try, although the message is the same. The

@@ -305,6 +305,7 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 		original.Metadata = delivery.Kept
 	}
 	original.SetContext(msgctx.NewContext(context.WithoutCancel(msg.Context()), delivery.Subscription))
+	msgctx.Lookup(original).Lost = delivery.Lost
 	failure := retry.ErrNotPublished
 	if cause := delivery.Unpublished(); cause != nil {
 		failure = notPublished{cause}

@@ -9,6 +9,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -199,11 +200,18 @@ func (c *call) await(ready, givenUp <-chan struct{}, ctx context.Context) error 
 
 // left is the error of a message whose caller stops waiting.
 func (c *call) left(r *request, why error) error {
-	connection := c.c.link.State().Connection
+	connection, state := c.c.link.State().Connection, r.state.Load()
+	lost := unpublished.ConnectionLost
+	switch {
+	case state == written:
+		lost = unpublished.Lost{Channel: r.session.lost, Connection: r.session.connection.Closed}
+	case connection != nil:
+		lost = unpublished.Lost{Connection: connection.Closed}
+	}
+	why = &unpublished.AwaitedError{Err: why, Lost: lost}
 	if connection != nil && connection.Blocked.Load() {
 		return r.failure(publish.ErrBlocked, why)
 	}
-	state := r.state.Load()
 	if (state == unsent || state == queued) && !errors.Is(why, context.Canceled) {
 		return r.failure(publish.ErrStalled, why)
 	}

@@ -26,6 +26,7 @@ type session struct {
 	closing bool          // guarded by writing: channel.close has been or will be sent
 	closes  chan *amqp091.Error
 	closed  chan struct{}  // closed when the channel is
+	lost    chan struct{}  // closed before it, unless the publisher has closed the channel
 	reason  *amqp091.Error // set before closed is closed; nil: closed without an error, as the publisher does
 
 	abandoned atomic.Int64 // messages whose callers have left before the confirm
@@ -45,14 +46,17 @@ func newSession(c *wire.Connection, channel *amqp091.Channel, maxInFlight int) *
 		givenUp:     make(chan struct{}),
 		closes:      channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		closed:      make(chan struct{}),
+		lost:        make(chan struct{}),
 		returns:     channel.NotifyReturn(make(chan amqp091.Return, maxInFlight)),
 		returned:    make(map[string]*amqp091.Return),
 	}
 }
 
-// watchClosed closes s.closed when the channel is closed.
+// watchClosed closes s.closed when the channel is closed, and s.lost when the broker has closed it.
 func (s *session) watchClosed() {
-	s.reason = <-s.closes
+	if s.reason = <-s.closes; s.reason != nil {
+		close(s.lost)
+	}
 	close(s.closed)
 }
 

@@ -59,6 +59,58 @@ func TestOnlyAMessageThatWasWrittenIsUnconfirmed(t *testing.T) {
 	})
 }
 
+// The wait for a confirm is over when its channel or its connection is lost, also after the caller has left. It is not
+// when the publisher has closed the channel: the queue of the message is silent then.
+func TestWhenTheConfirmOfAnAbandonedMessageCannotComeAnyMore(t *testing.T) {
+	t.Parallel()
+	lost := func(t *testing.T, err error) unpublished.Lost {
+		t.Helper()
+		kind, lost := unpublished.Of(err)
+		require.Equal(t, unpublished.Unconfirmed, kind)
+		return lost
+	}
+	begin := func(t *testing.T) (*confirming, *Connection, *session, delivered, unpublished.Lost) {
+		b := serveConfirms(t)
+		p := b.open(4)
+		s := p.current.Load().session
+		ctx, leave := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() { left <- p.SendOne(messageOf(ctx, "abandoned")) }()
+		message := b.next()
+		leave()
+		of := lost(t, outcome(t, left))
+		require.False(t, of.Now(), "the confirm can come")
+		return b, p, s, message, of
+	}
+	t.Run("the connection is lost", func(t *testing.T) {
+		t.Parallel()
+		b, p, _, _, of := begin(t)
+		inFlight := send(t, p, "in flight", time.Minute)
+		b.next()
+		require.NoError(t, b.conn.Close())
+		require.Eventually(t, of.Now, soon, time.Millisecond)
+		assert.True(t, lost(t, outcome(t, inFlight)).Now(), "at once")
+	})
+	t.Run("the broker closes the channel", func(t *testing.T) {
+		t.Parallel()
+		b, _, s, message, of := begin(t)
+		b.closeChannel(message.channel)
+		receiveFrom(t, s.closed)
+		assert.True(t, of.Now())
+	})
+	t.Run("the publisher closes the channel, and the connection is lost later", func(t *testing.T) {
+		t.Parallel()
+		b, _, s, message, of := begin(t)
+		s.giveUp()
+		require.Equal(t, message.channel, receiveFrom(t, b.closes))
+		b.closeOK(message.channel)
+		receiveFrom(t, s.closed)
+		assert.False(t, of.Now(), "the tier is silent")
+		require.NoError(t, b.conn.Close())
+		require.Eventually(t, of.Now, soon, time.Millisecond)
+	})
+}
+
 func unconfirmed(t *testing.T, err error) bool {
 	t.Helper()
 	var failed *publish.Error

@@ -125,12 +125,15 @@ func (s *subscription) nacked(a *arrival) {
 // requeue nacks a delivery after a pause, which grows each time that the message is delivered. The stop of the
 // subscription ends the pause.
 func (s *subscription) requeue(a *arrival) {
+	if a.session.lost() { // the broker has given it out again
+		return
+	}
 	pause := time.NewTimer(pauseOf(s.nacks.count(a), s.config.NackInitial, s.config.NackMax))
 	defer pause.Stop()
 	select {
 	case <-pause.C:
 	case <-s.stopping:
-	case <-a.session.closed:
+	case <-a.session.settler.over:
 	case <-a.session.leaving:
 	}
 	if a.session.partition != nil {

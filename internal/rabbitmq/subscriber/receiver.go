@@ -276,7 +276,7 @@ func (r *receiver) prepare(a *arrival) {
 	ctx, place := msgctx.Each(values)
 	a.place = place
 	if a.of, _ = ctx.(*msgctx.Delivery); a.of != nil {
-		a.of.Leaving = a.session.ending
+		a.of.Leaving, a.of.Lost = a.session.ending, a.session.settler.lost
 	}
 	if a.err == nil {
 		ctx, a.end = context.WithCancel(ctx)

@@ -699,3 +699,36 @@ func TestTheCancelOfAnEarlierConsumerEndsNothing(t *testing.T) {
 	n.cancels <- "second"
 	assert.ErrorIs(t, n.wait(nil, nil), errCancelled)
 }
+
+// A message that is held learns that its channel is lost. Its place is free when it is nacked, without a pause: the
+// broker has given it out again.
+func TestAMessageLearnsThatItsChannelIsLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(t, Config{Concurrency: 2, NackInitial: time.Minute}, newFakeChannel(8))
+		l.deliver("a", "b")
+		_, messages := l.take()
+		require.Len(t, messages, 2)
+		require.NoError(t, msgctx.Lookup(messages[0]).Lost.Err())
+		began := time.Now()
+		messages[0].Nack() // and waits
+		synctest.Wait()
+		l.cancel()
+		l.session.end()
+		synctest.Wait()
+		assert.Error(t, msgctx.Lookup(messages[1]).Lost.Err())
+		assert.NoError(t, messages[1].Context().Err(), "the handler goes on")
+		messages[1].Nack()
+		l.open()
+		l.deliver("a", "b")
+		uuids, messages := l.take()
+		assert.Equal(t, []string{"a", "b"}, uuids, "both places are free")
+		assert.Zero(t, time.Since(began))
+		for _, msg := range messages {
+			assert.NoError(t, msgctx.Lookup(msg).Lost.Err())
+			msg.Ack()
+		}
+		assert.Equal(t, []string{"acks 2"}, l.settled())
+		l.close()
+	})
+}

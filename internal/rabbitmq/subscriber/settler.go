@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"context"
 	"runtime"
 	"slices"
 	"sync"
@@ -25,19 +26,20 @@ type settler struct {
 	channel  acknowledger
 	socket   corker
 	stopping <-chan struct{}
-	wake     chan struct{} // has room for one
-	over     chan struct{} // closed by end: nothing can be settled any more
-	flushed  chan struct{} // closed when run has returned
+	wake     chan struct{}   // has room for one
+	lost     context.Context // ends with end: nothing can be settled any more, and the broker delivers it again
+	lose     context.CancelFunc
+	over     <-chan struct{} // of lost
+	flushed  chan struct{}   // closed when run has returned
 
-	mu       sync.Mutex
-	acks     []uint64
-	nacks    []uint64
-	held     []uint64 // nacks that have to wait for the end of the consumer
-	holding  bool     // the consumer is about to end: nothing is sent
-	ended    bool     // the consumer has ended
-	syncs    []chan struct{}
-	closed   bool // nothing more is taken
-	finished bool // over is closed
+	mu      sync.Mutex
+	acks    []uint64
+	nacks   []uint64
+	held    []uint64 // nacks that have to wait for the end of the consumer
+	holding bool     // the consumer is about to end: nothing is sent
+	ended   bool     // the consumer has ended
+	syncs   []chan struct{}
+	closed  bool // nothing more is taken
 
 	settled atomic.Uint64 // deliveries of the present consumer whose ack or nack was sent
 	before  atomic.Uint64 // the last delivery tag before it
@@ -51,9 +53,10 @@ type settler struct {
 func newSettler(channel acknowledger, socket corker, stopping <-chan struct{}) *settler {
 	s := &settler{
 		channel: channel, socket: socket, stopping: stopping,
-		wake: make(chan struct{}, 1), over: make(chan struct{}), flushed: make(chan struct{}),
-		sent: tags{low: 1},
+		wake: make(chan struct{}, 1), flushed: make(chan struct{}), sent: tags{low: 1},
 	}
+	s.lost, s.lose = context.WithCancel(context.Background())
+	s.over = s.lost.Done()
 	s.low.Store(1)
 	return s
 }
@@ -177,10 +180,7 @@ func (s *settler) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	if !s.finished {
-		s.finished = true
-		close(s.over)
-	}
+	s.lose()
 }
 
 func (s *settler) run() {
