@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -745,16 +747,23 @@ func TestNATSClusterLosesItsLeader(t *testing.T) {
 	}, patience, 100*time.Millisecond)
 }
 
+func isFree(port int) bool {
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	return err == nil && listener.Close() == nil
+}
+
 func startNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {
 	t.Helper()
 	var routes []*url.URL // each server knows all
 	var ports []int
 	for range size {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		ports = append(ports, free.Addr().(*net.TCPAddr).Port)
-		routes = append(routes, &url.URL{Scheme: "nats", Host: free.Addr().String()})
-		require.NoError(t, free.Close())
+		// No system gives such a port to a client, which could take it before the server does.
+		port := 28_000 + rand.IntN(4_000)
+		for slices.Contains(ports, port) || !isFree(port) {
+			port = 28_000 + rand.IntN(4_000)
+		}
+		ports = append(ports, port)
+		routes = append(routes, &url.URL{Scheme: "nats", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))})
 	}
 	for i := range size {
 		node, err := natsserver.NewServer(&natsserver.Options{

@@ -34,7 +34,8 @@ func chromium(t *testing.T) string {
 	t.Helper()
 	var path string
 	there := func() bool {
-		for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+		for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable",
+			"/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"} {
 			if found, err := exec.LookPath(name); err == nil {
 				path = found
 				return true
