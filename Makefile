@@ -18,12 +18,16 @@ RECONNECT  = -e /integration/reconnect -e /integration/chaos
 BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
-# Most integration tests wait: so many packages run at the same time, beside these targets. Fewer with the race detector:
-# some tests measure how long a call takes.
-PACKAGES   = $(if $(RACE),3,4)
+# Most integration tests wait: so many packages run at the same time, beside the targets of BESIDE, which run one after the
+# other. They declare hundreds of quorum queues on one node: as many packages as the machine has processors, 2 to 4, and fewer
+# with the race detector, because some tests measure how long a call takes.
+PROCESSORS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+PACKAGES   = $(if $(filter 0 1 2,$(PROCESSORS)),2,$(if $(RACE)$(filter 3,$(PROCESSORS)),3,4))
 BESIDE     = test-reconnect test-wmretry
 # These packages take longest, so they are first.
 LONGEST    = ./adopt ./deadletter ./connect ./declare ./groups
+# Flags of grep: packages that test-broker leaves out.
+SAME       ?=
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
 HAVE_ALONE = $(sort $(dir $(shell cd integration && grep -rl --include=*_test.go 'func TestAlone' .)))
@@ -45,6 +49,8 @@ VERSIONS  := $(shell cat tools/rabbitmq-versions)
 CHECKS     = inherit,-ST1005
 
 # Each backend is a module, which is released. The suite that tests them is another one, which is not.
+# Flags of go test in test-backends.
+CONFORMANCE ?=
 BACKENDS    = $(filter-out backends/conformance,$(patsubst %/go.mod,%,$(wildcard backends/*/go.mod)))
 MODULES     = . integration cmd/wmretry config/amqp3 inbox/pgxinbox observe $(BACKENDS) backends/conformance example/observability
 STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod staticcheck -checks $(CHECKS)
@@ -68,8 +74,8 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry api release release-check demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format lint-code
+.PHONY: help wmretry api release release-check demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-newest test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
+.PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format vet lint-code
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -105,7 +111,7 @@ test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 test-backends: devbroker ## test that every backend keeps the same guarantees, on real servers that it starts
 	@rm -f .broker/backends
 	@CONFORMANCE_REPORT=$(CURDIR)/.broker/backends $(WITH_BROKER) \
-		$(GO) test -C backends/conformance -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
+		$(GO) test -C backends/conformance $(CONFORMANCE) -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...; \
 		result=$$?; cat .broker/backends; exit $$result
 
 inbox: ## kill processes with an inbox, restart broker and database, and count every effect (INBOX_ARGS)
@@ -119,6 +125,10 @@ test-observe: devbroker ## test the boards and alerts of observability/, with a 
 	@$(WITH_BROKER) $(GO) test -C example/observability -count=1 -timeout=$(TIMEOUT) ./...
 
 test-short: test-root test-observers ## the tests that need no broker
+
+test-newest: ## the tests that need no broker, and test-backends, with the newest versions of all dependencies, in a clone
+	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && sh .ci/newest "$$clone/watermill-retry" && \
+		$(SUBMAKE) -C "$$clone/watermill-retry" -k vet test-short test-backends
 
 race: ## all tests with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race
@@ -214,13 +224,13 @@ test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
 test-broker:
-	@others=; for target in $(BESIDE); do $(SUBMAKE) $$target & others="$$others $$!"; done; result=0; \
-		$(SUBMAKE) test-integration || result=1; for other in $$others; do wait $$other || result=1; done; \
+	@$(SUBMAKE) -k $(BESIDE) & beside=$$!; result=0; \
+		$(SUBMAKE) test-integration || result=1; wait $$beside || result=1; \
 		$(SUBMAKE) test-alone || result=1; exit $$result
 
 test-integration:
-	$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=$(PACKAGES) -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
-		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(LONGEST:./%=-e /integration/%))
+	$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
+		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(SAME) $(LONGEST:./%=-e /integration/%))
 
 test-alone:
 	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) -run='$(ALONE)' $(HAVE_ALONE)
@@ -229,7 +239,8 @@ test-pubsub:
 	$(GO) test -C integration $(RACE) -run='$(LONG)' -count=1 -timeout=$(TIMEOUT) ./subscriber
 
 test-wmretry:
-	$(GO) test -C cmd/wmretry $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) ./...
+	$(GO) test -C cmd/wmretry $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) \
+		$$($(GO) list -C cmd/wmretry ./... | grep -v -e '^$$' $(SAME))
 
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
@@ -271,6 +282,9 @@ inbox-one:
 lint-format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && if [ -n "$$unformatted" ]; then \
 		echo "not formatted: run gofmt -w on"; echo "$$unformatted"; exit 1; fi
+
+vet:
+	@failed=0; for module in $(MODULES); do echo "go vet $$module"; $(GO) vet -C $$module ./... || failed=1; done; exit $$failed
 
 lint-code:
 	@failed=0; for module in $(MODULES); do \
