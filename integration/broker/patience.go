@@ -17,8 +17,8 @@ const (
 	most  = 5 * time.Minute  // beyond the time of the test itself
 )
 
-// A Patience ends the wait for an event. On a busy machine an event can take minutes, but queues are declared and messages
-// move meanwhile. So the wait ends when its time is over and nothing moves on the broker.
+// A Patience ends the wait for an event. On a busy machine an event can take minutes, but queues are declared and
+// messages move meanwhile. So the wait ends when its time is over and nothing moves on the broker.
 type Patience struct {
 	// Check fires when Over is to be asked.
 	Check *time.Ticker
@@ -48,7 +48,7 @@ func (p *Patience) Over() bool {
 	return time.Since(p.last) >= quiet || time.Since(p.began) >= p.limit
 }
 
-// stateOfNode returns what changes while clients work with the broker at AMQP_URL. It is empty where there is no answer.
+// stateOfNode returns what changes while clients work with the broker at AMQP_URL, or nothing where it does not answer.
 func stateOfNode() string {
 	client, err := Client(os.Getenv("AMQP_URL"), os.Getenv("AMQP_MANAGEMENT_URL"))
 	if err != nil {
@@ -62,8 +62,8 @@ func stateOfNode() string {
 	return fmt.Sprint(seen.ObjectTotals, seen.MessageStats.Publish, seen.MessageStats.DeliverGet, seen.MessageStats.Ack)
 }
 
-// Declare declares something, on a channel of its own. A busy broker that cannot start a quorum queue in its own time answers 541:
-// that is the state of the broker, so the declaration is repeated.
+// Declare declares something, on a channel of its own. A busy broker that cannot start a quorum queue in its own time
+// answers 541. That is the state of the broker: the declaration is repeated.
 func Declare(t testing.TB, declare func(*amqp091.Channel) error) {
 	t.Helper()
 	var err error

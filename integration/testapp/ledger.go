@@ -50,7 +50,8 @@ func (l *Ledger) Wait(t testing.TB, identities int, within time.Duration) {
 		select {
 		case <-l.change:
 		case <-patience.Check.C:
-			require.False(t, patience.Over(), "messages are missing, and nothing moves on the broker: %d of %d", l.Len(), identities)
+			require.Falsef(t, patience.Over(), "messages are missing, and nothing moves on the broker: %d of %d",
+				l.Len(), identities)
 		}
 	}
 }
