@@ -58,10 +58,8 @@
 // server gives it up: it publishes it again only after a restart, or when another server leads the stream. So each
 // process looks every 15 seconds for messages that are overdue by 30 seconds, and replaces them by themselves, unless
 // they have come meanwhile: the server then begins anew. In a cluster that is as slow as that, such a message can come
-// twice. While there is no room, Health has Tiers and TiersError, and the log has a line. Delete messages that are not
-// needed, for instance those of topics that all groups have read, or raise the limit (max_file_store of the server, the
-// account's limits): they come within a minute. A look reads up to 128 of the oldest messages that wait and 128 at
-// another place, or 1 MiB of each, so one of 100,000 can be found later.
+// twice. While there is no room, Health has Tiers and TiersError, and the log has a line. A look reads up to 128 of the
+// oldest messages that wait and 128 at another place, or 1 MiB of each, so one of 100,000 can be found later.
 //
 // # Limits
 //
