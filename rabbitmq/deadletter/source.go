@@ -179,6 +179,9 @@ func (i *item) Send(ctx context.Context) (doubtful int, err error) {
 		return 0, &redrive.Stays{Err: err}
 	}
 	for {
+		if i.look.connection.Client.IsClosed() { // the broker delivers it again, so this would be a second copy
+			return doubtful, fmt.Errorf("%w: %w", errLost, i.look.connection.CloseReason())
+		}
 		err := i.sender.send(ctx, i.to, p)
 		if err == nil {
 			if err = i.Remove(ctx); err != nil {

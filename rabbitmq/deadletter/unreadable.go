@@ -35,8 +35,7 @@ func (c *caution) after(l *look, err error) error {
 	}
 	if l.single() {
 		return fmt.Errorf("the letter at place %d of %q %w. Redrive, or export and discard, those before it, and "+
-			"then remove it: docs/limits.md#messages-that-go-clients-cannot-read: %w", l.unsettled()+1, l.queue,
-			errUnreadable, reason)
+			"then remove it: %w", l.unsettled()+1, l.queue, errUnreadable, reason)
 	}
 	if c.careful { // it is among the first ones now
 		c.first = 0
@@ -52,8 +51,11 @@ func endedByLetter(c *wire.Connection) error {
 		return nil
 	}
 	reason := c.CloseReason()
-	if errors.Is(reason, wire.ErrUnreadable) || refusal.IsCode(reason, amqp091.InternalError) {
+	switch {
+	case errors.Is(reason, wire.ErrUnreadable):
 		return reason
+	case refusal.IsCode(reason, amqp091.InternalError): // such as a property that AMQP 0-9-1 does not have
+		return fmt.Errorf("the broker cannot deliver it: docs/limits.md#messages-that-go-clients-cannot-read: %w", reason)
 	}
 	return nil
 }

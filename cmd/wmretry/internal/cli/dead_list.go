@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -63,8 +64,7 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 	n, cut := 0, false
 	for letter, err := range l.browse(ctx, queue, filter) {
 		if err != nil {
-			_ = out.Flush()
-			return err
+			return errors.Join(out.Flush(), l.printGroups(groups.Sorted()), err)
 		}
 		if f.limit > 0 && n == f.limit {
 			cut = true
