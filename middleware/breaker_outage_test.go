@@ -55,7 +55,7 @@ func (q *workQueue) deliver() {
 	}
 	for q.inFlight < bound && len(q.waiting) > 0 {
 		msg := q.waiting[0].Copy()
-		msg.SetContext(q.ctx)
+		msg.SetContext(each(q.ctx))
 		q.waiting = q.waiting[1:]
 		q.inFlight++
 		go func() {

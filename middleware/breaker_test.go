@@ -104,7 +104,7 @@ func (b *breakered) handle(h message.HandlerFunc) error {
 	if b.valve != nil {
 		defer b.valve.take()()
 	}
-	_, err := b.retry.Dispatch(h)(messageOf(b.ctx))
+	_, err := b.retry.Dispatch(h)(messageOf(each(b.ctx)))
 	return err
 }
 
@@ -354,7 +354,7 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 		bubble(t, name, func(t *testing.T) {
 			b := withBreaker(t, 16)
 			b.outcomes(repeat(errDown, 10)...)
-			msg := redelivered(b.ctx, b.sent.copies[9])
+			msg := redelivered(each(b.ctx), b.sent.copies[9])
 			for i := range 10 {
 				b.paused()
 				handles(t, b.retry.Dispatch(failing(row.err)), msg)
@@ -362,7 +362,7 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 				assert.Equal(t, row.tier, sent.topic)
 				assert.Equal(t, "1", sent.msg.Metadata.Get(recordkey.Failures))
 				assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(recordkey.Snoozes))
-				msg = redelivered(b.ctx, sent)
+				msg = redelivered(each(b.ctx), sent)
 			}
 		})
 	}
@@ -435,7 +435,7 @@ func TestSlowMessagesAreWaitedFor(t *testing.T) {
 
 // produces ends as a router does that publishes, or cannot publish, what the handler has produced.
 func (b *breakered) produces(published bool) {
-	msg := messageOf(b.ctx)
+	msg := messageOf(each(b.ctx))
 	settle := b.valve.take()
 	defer settle()
 	_, err := b.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
@@ -500,7 +500,7 @@ func TestProbeOnItsLastTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16)
 		b.outcomes(errDown)
-		msg := redelivered(b.ctx, b.sent.copies[0])
+		msg := redelivered(each(b.ctx), b.sent.copies[0])
 		msg.Metadata.Set(recordkey.Failures, "4")
 		b.outcomes(repeat(errDown, 9)...)
 		b.paused()

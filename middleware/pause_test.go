@@ -74,7 +74,7 @@ func TestSettledMessageDoesNotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := unbound(t, rule(retry.Pause(time.Hour)))
 		b.outcomes(errDown)
-		msg := messageOf(b.ctx)
+		msg := messageOf(each(b.ctx))
 		msg.Ack()
 		begin := time.Now()
 		handles(t, b.retry.Dispatch(succeed), msg)

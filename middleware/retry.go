@@ -115,6 +115,9 @@ func (t *TieredRetry) handle(
 	in.own, in.deadlines = own, seen
 	if own != nil {
 		in.bound = own.Subscription
+		if own.Inside() { // of a retry middleware that Watermill has kept from a handler with the same name
+			return h(msg)
+		}
 	}
 	defer func() {
 		defer t.outlived.end(&in)

@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -214,6 +215,14 @@ func redelivered(ctx context.Context, c publishedCopy) *message.Message {
 	msg := c.msg.Copy()
 	msg.SetContext(ctx)
 	return msg
+}
+
+// each returns a context for one message, where ctx is that of a subscription.
+func each(ctx context.Context) context.Context {
+	if own := msgctx.Lookup(message.NewMessageWithContext(ctx, "", nil)); own != nil {
+		return msgctx.NewContext(ctx, own.Subscription)
+	}
+	return ctx
 }
 
 // logRecorder is a logger that keeps all lines.

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // sourceOf returns the source of a connection.
@@ -210,6 +211,20 @@ func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 	assert.Equal(t, "1h.orders", sent.only(t).topic)
 	assert.Empty(t, unused.copies)
 	assert.True(t, b.Claimed())
+}
+
+// Watermill keeps the middlewares of a handler by its name, also after it has stopped: the one that is added again has
+// both.
+func TestAMessageIsRetriedOnceBehindAnotherRetryMiddleware(t *testing.T) {
+	own, sent := setup(t, observing)
+	outside, unused := setup(t, observing)
+	msg := messageOf(routed)
+	b := &msgctx.Subscription{Retry: own}
+	msg.SetContext(msgctx.NewContext(routed, b))
+	handles(t, outside.Dispatch(outside.Dispatch(own.Dispatch(failing(errDown)))), msg)
+	assert.Equal(t, "1s.orders", sent.only(t).topic)
+	assert.Equal(t, []retry.Outcome{retry.Retried}, sent.outcomes())
+	assert.Empty(t, unused.outcomes())
 }
 
 func notCalled(t *testing.T) message.HandlerFunc {

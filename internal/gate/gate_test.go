@@ -206,6 +206,26 @@ func BenchmarkLimit(b *testing.B) {
 	}
 }
 
+func TestAHandlerThatIsAddedAgainHasAnotherGate(t *testing.T) {
+	var h gate.Handlers
+	first := h.Add("billing", 4)
+	detach := first.Attach(&valve{})
+	assert.Same(t, first, h.Add("billing", 8), "it goes on")
+	first.Hold()
+	first.Set(gate.Failing, 0)
+	detach()
+	second := h.Add("billing", 8)
+	assert.Equal(t, 8, second.Concurrency())
+	assert.Zero(t, second.Held())
+	assert.Empty(t, second.Paused())
+
+	require.NoError(t, h.Pause("billing"))
+	second.Attach(&valve{})()
+	third := h.Add("billing", 8)
+	assert.NotSame(t, second, third)
+	assert.Equal(t, []gate.Reason{gate.Operator}, third.Paused(), "an operator has paused it")
+}
+
 func TestHandlersAreFoundByName(t *testing.T) {
 	var h gate.Handlers
 	require.EqualError(t, h.Pause("billing"), `no handler is named "billing": the connection has no handlers yet`)

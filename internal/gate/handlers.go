@@ -18,15 +18,21 @@ type Handlers struct {
 	gates map[string]*Gate
 }
 
-// Add returns the gate of a handler. Handlers of one name share the first one's gate.
+// Add returns the gate of a handler. Handlers of one name share the first one's gate. One that is added again, after its
+// subscriptions have ended, has another one, which is paused if an operator has paused the handler.
 func (h *Handlers) Add(name string, concurrency int) *Gate {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gates == nil {
 		h.gates = map[string]*Gate{}
 	}
-	if h.gates[name] == nil {
-		h.gates[name] = New(concurrency)
+	before := h.gates[name]
+	if before != nil && !before.Ended() {
+		return before
+	}
+	h.gates[name] = New(concurrency)
+	if before != nil && slices.Contains(before.Paused(), Operator) {
+		h.gates[name].Set(Operator, 0)
 	}
 	return h.gates[name]
 }

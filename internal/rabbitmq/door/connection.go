@@ -88,9 +88,9 @@ func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber, tiered := c.handlerOf(name, topic, options)
+	subscriber := c.handlerOf(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
-	added.AddMiddleware(tiered)
+	added.AddMiddleware(c.Middleware)
 	return added
 }
 
@@ -100,21 +100,23 @@ func (c *Connection) AddHandler(
 	options ...retry.Options,
 ) *message.Handler {
 	c.faults.AddNil(name, handler == nil)
-	subscriber, tiered := c.handlerOf(name, subscribeTopic, options)
+	subscriber := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {
 		c.faults.Add(faults.OfHandler(name, err))
 	}
 	c.produced.add(name, publishTopic)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, producer{c.app}, handler)
-	added.AddMiddleware(tiered)
+	added.AddMiddleware(c.Middleware)
 	return added
 }
 
-// handlerOf returns the subscriber and the middleware of a handler whose topic is known. With faults, all subscribers
-// of the connection refuse to subscribe.
-func (c *Connection) handlerOf(
-	name, topic string, options []retry.Options,
-) (message.Subscriber, message.HandlerMiddleware) {
+// handlerOf returns the subscriber of a handler whose topic is known. With faults, all subscribers of the connection
+// refuse to subscribe.
+//
+// Its middleware is that of the connection, by which each message is retried as its own subscriber says. Watermill keeps
+// the middlewares of a handler by its name, also when the handler has stopped: that of the connection is right for the
+// one that is added under the name again.
+func (c *Connection) handlerOf(name, topic string, options []retry.Options) message.Subscriber {
 	h, err := c.newHandler(name, options)
 	if err == nil {
 		err = h.add(topic)
@@ -123,9 +125,9 @@ func (c *Connection) handlerOf(
 		if !errors.Is(err, retry.ErrClosed) {
 			c.faults.Add(err)
 		}
-		return refusedSubscriber{c, name}, c.Middleware
+		return refusedSubscriber{c, name}
 	}
-	return h, h.retry.Middleware
+	return h
 }
 
 // Subscriber implements retry.Connection.
