@@ -28,7 +28,7 @@ import (
 type declarer struct {
 	core       *core
 	publishing *publisher.Connection
-	returns    *returns // nil with VerifyOnly
+	returns    *returns
 	control    *control
 
 	sharing sync.Mutex // held while exchanges are declared for the first time
@@ -62,20 +62,14 @@ type declaring struct {
 func newDeclarer(
 	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
 ) *declarer {
-	d := &declarer{core: c, publishing: publishing, holding: map[string]bool{}, works: map[string][]string{},
-		control: newControl(c, consuming, publishing, logger)}
-	if !c.verifyOnly {
-		d.returns = newReturns(c, consuming, logger)
-	}
-	return d
+	return &declarer{core: c, publishing: publishing, holding: map[string]bool{}, works: map[string][]string{},
+		control: newControl(c, consuming, publishing, logger), returns: newReturns(c, consuming, logger)}
 }
 
 // close ends the goroutines of the declarer.
 func (d *declarer) close() {
 	d.control.close()
-	if d.returns != nil {
-		d.returns.close()
-	}
+	d.returns.close()
 }
 
 // declare declares the work queue of a subscription, its topology, which has the tiers of all handlers of the queue,
@@ -220,9 +214,7 @@ func (d *declarer) run(
 	d.mu.Lock()
 	d.works[s.Queue] = queueNames(t)
 	d.mu.Unlock()
-	if d.returns != nil {
-		d.returns.add(from.Broker, t)
-	}
+	d.returns.add(from.Broker, t)
 	if config.Partitions > 0 {
 		d.control.add(from.Broker)
 	}

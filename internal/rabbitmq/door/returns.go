@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -22,7 +23,8 @@ import (
 // remove bindings, or delete an exchange, and another app declares it again without this app's bindings: messages whose
 // delay is over can then become orphans. The keys of the return exchange are a short cut: without them messages come
 // back through the other exchange. AMQP 0-9-1 has no method to read bindings, so that a lost one is restored and not
-// noticed. It uses one channel, and binds at most one queue a second.
+// noticed. It uses one channel, and binds at most one queue a second. With VerifyOnly it binds nothing. The queue of
+// the orphans has a turn, too.
 type returns struct {
 	core      *core
 	consuming *subscriber.Connection
@@ -35,8 +37,10 @@ type returns struct {
 	broker subscriber.Broker // of the connection that consumes now; nil: there was none
 	queues map[string]*boundQueue
 
-	channel   wire.Reopening // only the goroutine of the turns uses it, and its connection
+	// Only the goroutine of the turns uses these.
+	channel   wire.Reopening
 	channelOf subscriber.Broker
+	orphaned  bool // the queue of the orphans had messages at its last turn
 }
 
 type boundQueue struct {
@@ -75,8 +79,11 @@ func (r *returns) add(broker subscriber.Broker, t topology.Topology) {
 		r.turns.clear()
 	}
 	if broker.Number() == r.broker.Number() {
-		r.queues[t.WorkQueue.Name] = &boundQueue{topology: t}
-		r.turns.add(t.WorkQueue.Name)
+		if !r.core.verifyOnly {
+			r.queues[t.WorkQueue.Name] = &boundQueue{topology: t}
+			r.turns.add(t.WorkQueue.Name)
+		}
+		r.turns.add(r.core.prefix.Orphans())
 	}
 }
 
@@ -86,6 +93,10 @@ func (r *returns) check(name string) {
 	r.mu.Lock()
 	queue, broker := r.queues[name], r.broker
 	r.mu.Unlock()
+	if name == r.core.prefix.Orphans() {
+		r.lookForOrphans(name, broker)
+		return
+	}
 	if queue == nil || !r.consumed()[name] {
 		return
 	}
@@ -108,6 +119,26 @@ func (r *returns) check(name string) {
 		err = r.restore(missing, t, broker)
 	}
 	r.report(name, queue, err)
+}
+
+// lookForOrphans logs that there are orphans, once until there are none. Where the queue cannot be looked at, it does
+// nothing: the topology is declared or verified elsewhere.
+func (r *returns) lookForOrphans(queue string, broker subscriber.Broker) {
+	var there amqp091.Queue
+	err := r.over(broker, func(channel *amqp091.Channel) (err error) {
+		there, err = channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		return err
+	})
+	if err != nil {
+		return
+	}
+	if there.Messages > 0 && !r.orphaned {
+		warning.Log(r.logger, fmt.Sprintf("%d orphans are in the queue %q: their delay was over, and no work queue "+
+			"got them. A work queue or its bindings are gone, or a policy with dead-letter-routing-key applies to "+
+			"tiers: `%s` shows which. Then send them back: `%s`", there.Messages, queue, workqueue.Command(
+			r.core.prefix, "doctor"), workqueue.Command(r.core.prefix, "dead", "redrive", queue)), watermill.LogFields{"queue": queue})
+	}
+	r.orphaned = there.Messages > 0
 }
 
 // consumed returns the work queues that handlers consume.

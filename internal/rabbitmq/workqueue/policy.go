@@ -22,3 +22,15 @@ func PolicyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) strin
 		shell.Quote("retry of "+queue) + " " + shell.Quote("^"+regexp.QuoteMeta(queue)+"$") + " " +
 		shell.Quote(string(text))
 }
+
+// Command is a command of wmretry for the objects of a prefix.
+func Command(prefix naming.Prefix, words ...string) string {
+	if prefix != naming.Default {
+		words = append(words, "--prefix", string(prefix))
+	}
+	command := "wmretry"
+	for _, word := range words {
+		command += " " + shell.Word(word)
+	}
+	return command
+}

@@ -5,7 +5,6 @@ package doctor
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -14,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
@@ -152,12 +152,4 @@ func setting(q management.Details, name string) any {
 }
 
 // command is a command of wmretry with the prefix of this one.
-func (s *Snapshot) command(words ...string) string {
-	if s.Prefix != naming.Default {
-		words = append(words, "--prefix", string(s.Prefix))
-	}
-	for i, word := range words {
-		words[i] = shell.Word(word)
-	}
-	return "wmretry " + strings.Join(words, " ")
-}
+func (s *Snapshot) command(words ...string) string { return workqueue.Command(s.Prefix, words...) }
