@@ -63,47 +63,6 @@ func isTier(queue topology.Queue) bool {
 	return err == nil && queue.Arguments[queuearg.DeadLetterExchange] != nil
 }
 
-// policies reports what a policy does to a queue of the library.
-func (c *comparison) policies(want topology.Queue, have management.Details) {
-	add := func(kind Kind, key, reason, advice string) {
-		c.add(Difference{
-			Kind: kind, Object: "queue", Name: want.Name, Argument: key, Have: fmt.Sprint(have.Effective[key]) +
-				" by " + policyOf(have),
-			Reason: reason, Advice: advice,
-		})
-	}
-	narrow := "make the pattern of the policy leave out this queue"
-	tier := want.Arguments[queuearg.DeadLetterExchange] != nil
-	for _, key := range []string{"expires", "message-ttl", "delivery-limit", "max-length", "max-length-bytes"} {
-		value, set := have.Effective[key].(int64)
-		if !set {
-			continue
-		}
-		switch {
-		case key == "expires":
-			add(Policy, key, "the broker deletes a queue that no consumer reads, with the messages in it", narrow)
-		case key == "message-ttl" && tier:
-			if delay, _ := want.Arguments[queuearg.MessageTTL].(int64); value < delay {
-				add(Policy, key, fmt.Sprintf("messages come back after %v in place of %v", milliseconds(value),
-					milliseconds(delay)), narrow)
-			}
-		case key == "delivery-limit" && !tier:
-			add(Policy, key, "a letter is lost after so many looks at it, up to RabbitMQ 4.2", narrow)
-		case key == "delivery-limit":
-		case tier:
-			add(Note, key, "a tier at its limit refuses messages, which then wait on another tier", "")
-		default:
-			add(Note, key, "the broker drops the oldest letters at this limit, and they are lost", "")
-		}
-	}
-	switch through, key := "dead-letter-exchange", "dead-letter-routing-key"; {
-	case tier && want.Arguments[queuearg.DeadLetterRoutingKey] == nil && have.Effective[key] != nil:
-		add(Policy, key, "messages leave the tier with this key, and do not come back to their work queue", narrow)
-	case !tier && have.Effective[through] != nil:
-		add(Note, through, "letters that reach a limit or an age go to this exchange", "")
-	}
-}
-
 func policyOf(q management.Details) string {
 	names := slices.DeleteFunc([]string{q.Policy, q.Operator}, func(name string) bool { return name == "" })
 	if len(names) == 0 {

@@ -132,6 +132,8 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 			"configure the app with the value that the work queue has, or delete the queue once it is empty")
 	}
 	c.protection(w, have)
+	c.policies(handle, topology.Queue{Name: w.Queue.Name, Arguments: have}, queue)
+	c.deadLetterPolicy(w, queue)
 	c.otherLayout(w, have)
 	existing := workqueue.Existing(w.Topology, w.Queue, have)
 	if err := existing.Validate(); err != nil {
@@ -171,7 +173,7 @@ func (c *comparison) queue(want topology.Queue) {
 	for _, d := range workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments)) {
 		c.conflict("queue", d.Object, d, c.advice(want, have.Arguments, d))
 	}
-	c.policies(want, have)
+	c.policies(roleOf(want), want, have)
 }
 
 // exchange compares an exchange.
