@@ -100,6 +100,7 @@ func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf(
 //	Publish.Immediate             refused: RabbitMQ does not have it
 //	Publish.ChannelPoolSize       not used: all messages share one channel
 //	Consume.Consumer              the consumer tag of every handler; each has an AMQP channel of its own
+//	Consume.Exclusive             no quorum queue, of any version, refuses a second consumer for it; classic ones do
 //	Consume.NoWait                not used: the broker's answer is always waited for
 //	Consume.Qos.PrefetchCount     the prefetch of a handler without a Prefetch, where it is more than the default
 //	Consume.Qos.PrefetchSize      refused: RabbitMQ does not have it

@@ -225,8 +225,7 @@ func TestDoctorOfAHealthyApp(t *testing.T) {
 	assert.Equal(t, before, c.definitions())
 
 	version := fmt.Sprint(d.Broker["rabbitmq_version"])
-	old := strings.HasPrefix(version, "3.") || strings.HasPrefix(version, "4.0")
-	if old || time.Now().After(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)) {
+	if !strings.HasPrefix(version, "4.3.") || !time.Now().Before(time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)) {
 		c.examine(operator, []string{"support RabbitMQ " + version}, "--health", health)
 	} else {
 		c.examine(operator, nil, "--health", health)
@@ -334,6 +333,32 @@ func TestDoctorFindsEachFault(t *testing.T) {
 	at = slices.IndexFunc(d.Findings, func(f finding) bool { return f.Rule == "consumers" })
 	assert.Contains(t, d.Findings[at].What, "its handler is paused, or its app is down")
 	assert.Len(t, d.Unseen, 1)
+}
+
+// TestDoctorOfAPolicyForAllQueues: it is named for each queue that it changes, as soon as the API has it.
+func TestDoctorOfAPolicyForAllQueues(t *testing.T) {
+	t.Parallel()
+	c := newClinic(t)
+	_, health := c.app("orders")
+	c.policy("all", ".*", rabbithole.PolicyDefinition{
+		"message-ttl": 500, "dead-letter-routing-key": "x", "overflow": "drop-head",
+	})
+	d := c.examine([]string{"AMQP_URL=" + c.uri}, []string{
+		"policy orders", "policy orders", "policy orders.dead", "policy retry.orphans",
+		"policy orders.retry.1s", "policy orders.retry.1s", "policy orders.retry.1s",
+		"policy orders.retry.1h", "policy orders.retry.1h", "policy orders.retry.1h",
+	}, "--ignore", "support,permissions", "--health", health)
+	what := ""
+	for _, f := range d.Findings {
+		what += f.Subject + ": " + f.What + "\n"
+	}
+	for _, want := range []string{
+		`orders: message-ttl is 500 by the policy "all": a message that no handler has taken after this time (in ms)`,
+		`orders: overflow is drop-head by the policy "all": the broker forwards messages of this queue`,
+		`orders.retry.1h: dead-letter-routing-key is x by the policy "all": messages leave the tier with this key`,
+	} {
+		assert.Contains(t, what, want)
+	}
 }
 
 // TestDoctorOfPermissions: those for everything are too wide, and those that a user lacks are named.

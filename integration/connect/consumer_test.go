@@ -1,6 +1,7 @@
 package connect_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -38,7 +39,9 @@ func TestConsumerOptions(t *testing.T) {
 		return true
 	}, "the broker lists the consumer")
 	assert.Equal(t, "shop-"+s.Name, consumer.ConsumerTag)
-	assert.True(t, consumer.Exclusive)
+	// 4.4 states no consumer of a quorum queue as exclusive.
+	version, _ := broker.Connect(t).Properties["version"].(string)
+	assert.Equal(t, !strings.HasPrefix(version, "4.4."), consumer.Exclusive, version)
 	assert.EqualValues(t, 40, consumer.PrefetchCount)
 	assert.EqualValues(t, 7, consumer.Arguments["x-priority"])
 }

@@ -25,7 +25,7 @@ type generation struct {
 }
 
 // columns maps each column of the table to the versions that it describes.
-var columns = map[string]string{"3.10": `^3\.1[0-3]\.`, "4.0": `^4\.[012]\.`, "4.3": `^4\.3\.`}
+var columns = map[string]string{"3.10": `^3\.1[0-3]\.`, "4.0": `^4\.[012]\.`, "4.3": `^4\.[34]\.`}
 
 // rows lists the rows of the table in their order, with the meaning of each cell. The tests refuse any other row or cell.
 var rows = []struct {

@@ -135,8 +135,9 @@ func (r *returns) lookForOrphans(queue string, broker subscriber.Broker) {
 	if there.Messages > 0 && !r.orphaned {
 		warning.Log(r.logger, fmt.Sprintf("%d orphans are in the queue %q: their delay was over, and no work queue "+
 			"got them. A work queue or its bindings are gone, or a policy with dead-letter-routing-key applies to "+
-			"tiers: `%s` shows which. Then send them back: `%s`", there.Messages, queue, workqueue.Command(
-			r.core.prefix, "doctor"), workqueue.Command(r.core.prefix, "dead", "redrive", queue)), watermill.LogFields{"queue": queue})
+			"tiers: `%s` shows which. Then send them back: `%s`", there.Messages, queue,
+			workqueue.Command(r.core.prefix, "doctor"), workqueue.Command(r.core.prefix, "dead", "redrive", queue)),
+			watermill.LogFields{"queue": queue})
 	}
 	r.orphaned = there.Messages > 0
 }

@@ -10,6 +10,7 @@ import (
 type Details struct {
 	Name       string    `json:"name"`
 	Type       string    `json:"type"`
+	State      string    `json:"state"` // empty: not stated
 	Durable    bool      `json:"durable"`
 	Arguments  Arguments `json:"arguments"`
 	Policy     string    `json:"policy"`
@@ -18,7 +19,8 @@ type Details struct {
 	Messages   int       `json:"messages"`                    // all of them
 	Ready      int       `json:"messages_ready"`
 	Unacked    int       `json:"messages_unacknowledged"`
-	Expired    int       `json:"messages_dlx"` // those that wait for the queue that they go to
+	Expired    int       `json:"messages_dlx"`     // those that wait for the queue that they go to
+	Delayed    int       `json:"messages_delayed"` // those that a queue of RabbitMQ 4.3 or later delays itself
 	Consumers  int       `json:"consumers"`
 	AutoDelete bool      `json:"auto_delete"`
 	Exclusive  bool      `json:"exclusive"`
@@ -39,8 +41,8 @@ type counted struct {
 func (c *Client) Details(ctx context.Context) (queues map[string]Details, stated map[string]int, err error) {
 	var all []counted
 	err = c.list(ctx, "queues",
-		"name,type,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,"+
-			"messages,messages_ready,messages_unacknowledged,messages_dlx,consumers", &all)
+		"name,type,state,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,"+
+			"messages,messages_ready,messages_unacknowledged,messages_dlx,messages_delayed,consumers", &all)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -41,6 +41,9 @@ func (v version) dropsAtDeliveryLimit() bool { return v.atLeast(4, 0) && !v.atLe
 // and where the version is not known.
 func CountsRequeues(broker string) bool { return !parseVersion(broker).atLeast(4, 3) }
 
+// Delays reports whether quorum queues of a broker can delay messages themselves.
+func Delays(broker string) bool { return parseVersion(broker).atLeast(4, 3) }
+
 // refusesTransient: 4.3 refuses queues that are neither durable nor exclusive.
 func (v version) refusesTransient() bool { return v.atLeast(4, 3) }
 

@@ -30,6 +30,7 @@ func TestVersionRules(t *testing.T) {
 		v := parseVersion(text)
 		assert.Equal(t, want.drops, v.dropsAtDeliveryLimit(), "%s drops at the delivery limit", text)
 		assert.Equal(t, want.transient, v.refusesTransient(), "%s refuses transient queues", text)
+		assert.Equal(t, want.transient, Delays(text), "%s delays messages", text)
 		assert.Equal(t, want.cycles, v.losesCycles(), "%s loses cycles", text)
 		assert.Equal(t, want.stops, StopsSingleConsumers(text), "%s stops single active consumers", text)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -139,6 +141,27 @@ func policies(s *Snapshot, found sink) {
 		if set && !strings.HasSuffix(d.Have, retention) { // docs/scale.md#retention names it so
 			found(d.Name, d.Argument+" is "+d.Have+": "+d.Reason,
 				cmp.Or(d.Advice, "where this is not wanted, make the pattern of the policy leave out this queue"),
+				"rabbitmqctl list_policies -p "+shell.Word(s.Vhost))
+		}
+	}
+}
+
+// loops finds queues that delay messages and drop the oldest at a limit. They never drop a delayed one: with more of
+// these than the limit, such a queue loops without an end.
+func loops(s *Snapshot, found sink) {
+	for _, name := range s.own() {
+		q := s.Inventory.Queues[name]
+		retry, delays := setting(q, "delayed-retry-type").(string)
+		delays = delays && retry != "disabled" && workqueue.Delays(s.About.Version)
+		limited := setting(q, "max-length") != nil || setting(q, "max-length-bytes") != nil
+		overflow := q.Effective["overflow"] // the broker prefers it to the argument
+		if overflow == nil {
+			overflow = q.Arguments[queuearg.Overflow]
+		}
+		if q.Type == "quorum" && limited && overflow != queuearg.RejectPublish && (delays || q.Delayed > 0) {
+			found(name, fmt.Sprintf("it drops its oldest messages at a length limit, and delays messages itself (%d "+
+				"now): with more delayed ones than the limit it loops without an end, and confirms nothing", q.Delayed),
+				"remove the limit, or what delays: docs/brokers.md#delayed-messages-and-a-length-limit",
 				"rabbitmqctl list_policies -p "+shell.Word(s.Vhost))
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -49,13 +50,28 @@ func tiers(s *Snapshot, found sink) {
 	}
 }
 
+// working are the states of a queue that answers, or will.
+var working = []string{"", "running", "idle", "flow", "syncing", "recovering"}
+
+func states(s *Snapshot, found sink) {
+	for _, name := range s.own() {
+		if state := s.Inventory.Queues[name].State; !slices.Contains(working, state) {
+			found(name, "the broker states that it is "+state+": nothing can be published to it, or comes from it",
+				"rabbitmq-queues quorum_status --vhost "+shell.Word(s.Vhost)+" "+shell.Word(name),
+				"start the nodes that are down. With all of them up: docs/brokers.md#feature-flags-at-an-upgrade and "+
+					"docs/limits.md#a-node-that-forwards-nothing-any-more")
+		}
+	}
+}
+
 func overdue(s *Snapshot, found sink) {
 	seen := map[string]bool{}
 	add := func(queue string, due int, look string) {
 		if !seen[queue] {
 			seen[queue] = true
-			found(queue, messages(due)+" due, and the broker cannot forward them: a work queue is full or away, or "+
-				"nothing is bound to its return exchange", look, "docs/scale.md#overdue-tiers")
+			found(queue, messages(due)+" due, and the broker cannot forward them: a work queue is full or away, "+
+				"nothing is bound to its return exchange, or its node forwards nothing", look,
+				"docs/scale.md#overdue-tiers", "docs/limits.md#a-node-that-forwards-nothing-any-more")
 		}
 	}
 	for _, app := range s.Apps {

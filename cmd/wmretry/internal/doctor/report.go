@@ -43,8 +43,8 @@ type rule struct {
 
 var rules = []rule{
 	{"support", support}, {"permissions", permissions}, {"clock", clocks}, {"unprotected", unprotected},
-	{"policy", policies}, {"limit", limits}, {"missing", missing}, {"tier", tiers}, {"overdue", overdue},
-	{"consumers", consumers}, {"health", health}, {"unreadable", unreadable},
+	{"policy", policies}, {"loop", loops}, {"limit", limits}, {"missing", missing}, {"state", states}, {"tier", tiers},
+	{"overdue", overdue}, {"consumers", consumers}, {"health", health}, {"unreadable", unreadable},
 }
 
 // Names returns the names of the rules.

@@ -97,6 +97,15 @@ func TestRules(t *testing.T) {
 			queue(s, d.Name, func(q *management.Details) { q.Effective = effective })
 		}
 	}
+	delays := func(version string, effective management.Arguments) func(*Snapshot) {
+		return func(s *Snapshot) {
+			s.About.Version = version
+			queue(s, "orders", func(q *management.Details) {
+				q.Effective, q.Arguments["x-delayed-retry-type"] = effective, "all"
+				q.Arguments["x-max-length"] = int64(5)
+			})
+		}
+	}
 	noConsumer := work(func(w *deadletter.WorkQueue) { w.Consumers, w.Messages = 0, 3 })
 	paused := func(reasons ...string) func(*Snapshot) {
 		return app(func(h *retry.Health) {
@@ -130,6 +139,16 @@ func TestRules(t *testing.T) {
 		"policy of a retention":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "dead letters of orders"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, ""},
 		"conflict of arguments":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9", Want: "none"}, nil)}, ""},
 		"conflict with a policy": {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9"}, management.Arguments{"max-length": int64(9)})}, ""},
+		"delays and a limit":     {[]func(*Snapshot){delays("4.3.6", nil)}, "loop|orders|(0 now): with more delayed ones|remove the limit"},
+		"the same, by a policy":  {[]func(*Snapshot){delays("4.3.6", management.Arguments{"max-length-bytes": int64(9), "overflow": "drop-head"}), func(s *Snapshot) { delete(s.Inventory.Queues["orders"].Arguments, "x-max-length") }}, "loop|orders|loops without an end|docs/brokers.md#delayed"},
+		"limit that refuses":     {[]func(*Snapshot){delays("4.3.6", management.Arguments{"overflow": "reject-publish"})}, ""},
+		"limit before 4.3":       {[]func(*Snapshot){delays("4.2.0", nil)}, "support|RabbitMQ 4.2.0|community support has ended|docs/support.md"},
+		"delays disabled":        {[]func(*Snapshot){delays("4.3.6", nil), func(s *Snapshot) { s.Inventory.Queues["orders"].Arguments["x-delayed-retry-type"] = "disabled" }}, ""},
+		"limit, delayed publish": {[]func(*Snapshot){func(s *Snapshot) {
+			queue(s, "orders.dead", func(q *management.Details) { q.Delayed = 7; q.Arguments["x-max-length"] = int64(5) })
+		}}, "loop|orders.dead|(7 now)|remove the limit"},
+		"queue that is down":     {[]func(*Snapshot){func(s *Snapshot) { queue(s, "orders.retry.1s", func(q *management.Details) { q.State = "down" }) }}, "state|orders.retry.1s|it is down|rabbitmq-queues quorum_status --vhost /shop orders.retry.1s"},
+		"queue that is up":       {[]func(*Snapshot){func(s *Snapshot) { queue(s, "orders", func(q *management.Details) { q.State = "running" }) }}, ""},
 		"low limit":              {[]func(*Snapshot){limit("4.3.6", int64(6))}, "limit|orders.dead|limit is 6|wmretry dead discard orders --export letters.jsonl"},
 		"default limit":          {[]func(*Snapshot){limit("4.3.6", nil)}, "limit|orders.dead|limit is 20|export"},
 		"no limit":               {[]func(*Snapshot){limit("4.3.6", int64(-1))}, ""},
@@ -217,6 +236,43 @@ func TestNewest(t *testing.T) {
 	calendar, err := os.ReadFile("../../../../docs/support.md")
 	require.NoError(t, err)
 	assert.Contains(t, string(calendar), "| RabbitMQ "+newest+" | tested in CI | **"+newestUntil+"** |")
+}
+
+// TestRulesOfFourFour: a management API states the version 4.4.1, and a queue that a header of 4.4 delays. Every other
+// rule is that of 4.3.
+func TestRulesOfFourFour(t *testing.T) {
+	answers := map[string]string{
+		"overview":  `{"rabbitmq_version":"4.4.1","erlang_version":"28.1"}`,
+		"whoami":    `{"name":"ops","tags":["monitoring"]}`,
+		"exchanges": `[]`, "bindings": `[]`,
+		"queues": `[{"name":"orders","type":"quorum","durable":true,"state":"running","messages":9,"messages_ready":0,
+			"messages_delayed":9,"effective_policy_definition":[],
+			"arguments":{"x-dead-letter-exchange":"retry","x-max-length":5}},
+			{"name":"orders.dead","type":"quorum","durable":true,"state":"running","arguments":{}}]`,
+	}
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write([]byte(answers[strings.Split(r.URL.Path, "/")[2]]))
+	}))
+	defer api.Close()
+	client, err := management.New(api.URL, management.Broker{Vhost: "/shop", User: "ops", Password: "x"})
+	require.NoError(t, err)
+	s := healthy()
+	s.About, err = client.About(t.Context())
+	require.NoError(t, err)
+	there, err := client.Inventory(t.Context())
+	require.NoError(t, err)
+	there.Bindings, s.Inventory = s.Inventory.Bindings, there
+	report := Examine(s)
+	assert.Equal(t, "watermill-retry is not tested on it", report.Support)
+	var found []string
+	for _, f := range report.Findings {
+		found = append(found, f.Rule+" "+f.Subject+" "+f.What)
+	}
+	require.Len(t, found, 3, found)
+	assert.Contains(t, found[0], "support RabbitMQ 4.4.1")
+	assert.Contains(t, found[1], "loop orders it drops its oldest messages at a length limit, and delays")
+	assert.Contains(t, found[1], "(9 now)")
+	assert.Contains(t, found[2], "limit orders.dead its delivery limit is 20", "as on 4.3")
 }
 
 // TestLimitsBefore40: a quorum queue has no limit there, and -1 means no delivery at all.
