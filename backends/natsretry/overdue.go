@@ -139,7 +139,8 @@ func (l *look) all() error {
 		_, err = l.from(next + rand.Uint64N(info.State.LastSeq-next+1))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot read the messages that wait on %s: %w", l.waiting(), err)
+		return fmt.Errorf("cannot read the messages that wait on %s, which needs the right to publish to "+
+			"$JS.API.STREAM.MSG.GET.%s: %w", l.waiting(), l.server.stream, err)
 	}
 	if l.refused != nil {
 		return fmt.Errorf("a message that waits on %s is due, and the NATS server cannot store it on its topic; it comes "+
@@ -151,7 +152,7 @@ func (l *look) all() error {
 // from reads messages from a sequence on, until many in a row stay where they are. It returns the sequence after them.
 func (l *look) from(sequence uint64) (uint64, error) {
 	for stay, size := 0, 0; stay < lookAhead && size < lookBytes; {
-		raw, err := l.stream.GetMsg(l.ctx, sequence, jetstream.WithGetMsgSubject(l.waiting()))
+		raw, err := l.next(sequence)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return ^uint64(0), nil
 		}
@@ -179,6 +180,13 @@ func (l *look) from(sequence uint64) (uint64, error) {
 		stay++
 	}
 	return sequence, nil
+}
+
+// next returns the first message that waits, from a sequence on.
+func (l *look) next(sequence uint64) (*jetstream.RawStreamMsg, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, setupTimeout)
+	defer cancel()
+	return l.stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(l.waiting()))
 }
 
 // again replaces a message by itself, if it is still there: the server then begins anew with its schedule.
