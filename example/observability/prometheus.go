@@ -158,12 +158,11 @@ func (w *watcher) follow(ctx context.Context, tell func(string, ...any)) {
 
 // counts returns the values of a query whose result has one label, by that label.
 func (w *watcher) counts(ctx context.Context, query, label string) (map[string]float64, error) {
-	value, _, err := w.Query(ctx, query, time.Now())
-	if err != nil {
+	var samples model.Vector
+	if err := prometheus.Query(ctx, w.url, query, &samples); err != nil {
 		return nil, err
 	}
 	counts := map[string]float64{}
-	samples, _ := value.(model.Vector)
 	for _, s := range samples {
 		counts[string(s.Metric[model.LabelName(label)])] = float64(s.Value)
 	}
