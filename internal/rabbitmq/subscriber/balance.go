@@ -15,12 +15,6 @@ func (p *partition) hasTooMany(n *session) bool {
 	if p.number < 0 || n.arrived.Load() == 0 {
 		return false
 	}
-	own := 0
-	for _, other := range p.partitions {
-		if session := other.session.Load(); other.number >= 0 && session != nil && session.arrived.Load() > 0 {
-			own++
-		}
-	}
 	if !p.balancing.TryLock() {
 		return false
 	}
@@ -39,10 +33,20 @@ func (p *partition) hasTooMany(n *session) bool {
 			counted.Store(int64(state.Consumers))
 		}
 	})
-	processes := int(counted.Load())
-	if processes < 2 || own <= (len(p.partitions)-1+processes-1)/processes {
+	if !p.hasMoreThanItsShare(int(counted.Load())) {
 		return false
 	}
 	p.balanced = time.Now()
 	return true
+}
+
+// hasMoreThanItsShare reports whether this process has more than the partitions divided by the processes, rounded up.
+func (s *subscription) hasMoreThanItsShare(processes int) bool {
+	own := 0
+	for _, p := range s.partitions {
+		if session := p.session.Load(); p.number >= 0 && session != nil && session.arrived.Load() > 0 {
+			own++
+		}
+	}
+	return processes >= 2 && own > (len(s.partitions)-1+processes-1)/processes
 }

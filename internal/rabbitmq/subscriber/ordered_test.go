@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -48,13 +49,19 @@ type orderedScene struct {
 
 func newOrdered(t *testing.T) *orderedScene {
 	t.Helper()
+	return newOrderedOf(t, partitioned{})
+}
+
+func newOrderedOf(t *testing.T, partitions Partitions) *orderedScene {
+	t.Helper()
 	config := Config{Concurrency: 4, Prefetch: 16, OrderKey: keyOf,
-		Order: &Order{ConsumerTimeout: consumerTimeout, Partitions: partitioned{}}}
+		Order: &Order{ConsumerTimeout: consumerTimeout, Partitions: partitions}}
 	require.NoError(t, config.Validate())
 	config.setDefaults()
 	owner := &Subscriber{handler: app{}, config: config, connection: &Connection{}, logger: watermill.NopLogger{}}
 	s := newSubscription(owner, msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic", "queue")
 	go s.receiver.run()
+	s.balanced = time.Now().Add(time.Hour) // there is no broker that counts the processes
 	return &orderedScene{s, t}
 }
 
@@ -510,4 +517,180 @@ func TestTheDecisionOfAnOperatorIsKeptUntilItIsDone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What the broker may take back out of order after the consumer timeout, the process gives back before.
+func TestAPartitionGoesBackBeforeTheConsumerTimeout(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		time.Sleep(consumerTimeout)
+		o.deliver(n, "a0-1", "b0-1")
+		_, messages := o.take()
+		messages[0].Ack()
+		failed(messages[1], 1)
+		keep(messages[1], msgctx.Again{Due: time.Now().Add(time.Hour)})
+		began := time.Now()
+		require.ErrorIs(t, n.partition.keep(n.session), errWaits)
+		assert.Greater(t, time.Since(began), consumerTimeout/2)
+		assert.Less(t, time.Since(began), consumerTimeout*2/3)
+		o.rewind(n, errWaits)
+	})
+}
+
+func TestAPartitionWhoseMessagesAreAckedDoesNotGoBack(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		for i := range 4 {
+			o.deliver(n, fmt.Sprint("a0-", i))
+			o.takeOne(fmt.Sprint("a0-", i)).Ack()
+			time.Sleep(consumerTimeout / 3)
+			assert.Less(t, n.waited(), consumerTimeout/2)
+		}
+		time.AfterFunc(2*consumerTimeout, o.stop)
+		require.NoError(t, n.partition.keep(n.session))
+	})
+}
+
+func TestAMessageThatIsStillHereShowsThatTheBrokerTookTheConsumerForLost(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1")
+		keep(o.takeOne("a0-1"), msgctx.Again{Due: time.Now().Add(time.Minute)})
+		o.rewind(n, errWaits)
+		n = o.open(0)
+		o.again(n, "a0-1")
+		assert.False(t, n.leaves())
+		o.receiver.ask(func() {
+			o.receiver.receive(n.session, amqp091.Delivery{DeliveryTag: 2, Body: []byte("a0-1"), Redelivered: true,
+				Headers: amqp091.Table{"x-delivery-count": int64(2)}})
+		})
+		synctest.Wait()
+		require.True(t, n.leaves())
+		require.ErrorIs(t, <-n.rewinds, errDeposed)
+	})
+}
+
+// Copies of a message with one UUID, in another partition, of another key or with another payload, are other messages.
+func TestCopiesOfAMessageWaitByThemselves(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1")
+		msg := o.takeOne("a0-1")
+		failed(msg, 2)
+		keep(msg, msgctx.Again{Due: time.Now().Add(time.Minute)})
+		o.rewind(n, errWaits)
+		sessions := []*orderedSession{o.open(0), o.open(1)}
+		arrived := func(number int, key string, body string) uint64 {
+			return o.receiver.identify(&arrival{session: sessions[number].session, key: key, msg: msg,
+				delivery: amqp091.Delivery{Body: []byte(body)}})
+		}
+		same := arrived(0, "0:a0", "a0-1")
+		assert.Contains(t, o.receiver.kept, same)
+		assert.NotEqual(t, same, arrived(1, "0:a0", "a0-1"))
+		assert.NotEqual(t, same, arrived(0, "0:b0", "a0-1"))
+		assert.NotEqual(t, same, arrived(0, "0:a0", "a0-2"))
+	})
+}
+
+func TestWhatWentBackIsForgottenAfterAnHour(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1")
+		keep(o.takeOne("a0-1"), msgctx.Again{Due: time.Now().Add(time.Minute)})
+		o.rewind(n, errWaits)
+		time.Sleep(keptFor + 1)
+		assert.Len(t, o.receiver.kept, 1)
+		o.rewind(o.open(0), errWaits)
+		assert.Empty(t, o.receiver.kept)
+	})
+}
+
+func TestWhatWaitsIsCounted(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		is := func(waiting, behind int, blocked ...string) {
+			t.Helper()
+			synctest.Wait()
+			status := n.partition.status()
+			assert.Equal(t, []int{waiting, behind}, []int{status.Waiting, status.Behind})
+			var keys []string
+			for _, b := range status.Blocked {
+				keys = append(keys, b.Key)
+			}
+			assert.Equal(t, blocked, keys)
+		}
+		o.deliver(n, "a0-1", "a0-2", "b0-1")
+		_, messages := o.take()
+		keep(messages[0], msgctx.Again{Due: time.Now().Add(time.Minute)})
+		is(1, 1)
+		o.deliver(n, "a0-3")
+		is(1, 2)
+		keep(messages[1], msgctx.Again{Blocked: true})
+		is(2, 2, "b0")
+		blocked := n.partition.status().Blocked[0]
+		time.Sleep(time.Second)
+		o.rewind(n, errWaits)
+		n = o.open(0)
+		is(0, 0)
+		o.again(n, "a0-1", "a0-2", "b0-1")
+		is(2, 1, "b0")
+		assert.Equal(t, blocked, n.partition.status().Blocked[0], "since then, although it was given back")
+		time.Sleep(time.Minute)
+		o.takeOne("a0-1").Ack()
+		is(1, 0, "b0")
+		o.takeOne("a0-2").Ack()
+		is(1, 0, "b0")
+	})
+}
+
+// A message that waits, and whose session ends at that moment, goes on with its failures in the next one.
+func TestAMessageThatIsToWaitWhileItsSessionEnds(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1")
+		msg := o.takeOne("a0-1")
+		go func() {
+			time.Sleep(time.Second)
+			failed(msg, 1)
+			msgctx.Lookup(msg).Again = &msgctx.Again{Metadata: msg.Metadata, Due: time.Now().Add(time.Minute)}
+			msg.Ack()
+		}()
+		assert.Equal(t, time.Second, o.rewind(n, errWaits))
+		assert.Empty(t, o.receiver.held)
+		n = o.open(0)
+		o.again(n, "a0-1")
+		got, _ := o.take()
+		assert.Empty(t, got)
+		time.Sleep(time.Minute)
+		msg = o.takeOne("a0-1")
+		assert.Equal(t, 1, failuresOf(msg))
+		msg.Ack()
+	})
+}
+
+// five has five partitions.
+type five struct{ partitioned }
+
+func (five) Queues(string) (partitions []string, members string) { return make([]string, 5), "" }
+
+func TestAProcessHasAShareOfThePartitions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := newOrderedOf(t, five{})
+		sessions := make([]*orderedSession, 6)
+		for i := range sessions { // the intake counts as none, and so does a partition from which nothing has come
+			sessions[i] = o.open(i - 1)
+		}
+		o.deliver(sessions[0], "a0-0")
+		for own, tooMany := range [][]int{{}, {}, {5}, {3, 4, 5}, {2, 3, 4, 5}, {2, 3, 4, 5}} {
+			if own > 0 {
+				o.deliver(sessions[own], fmt.Sprint("a0-", own))
+			}
+			for processes := range 6 {
+				assert.Equal(t, slices.Contains(tooMany, processes), o.hasMoreThanItsShare(processes),
+					"%d of 5, %d processes", own, processes)
+			}
+		}
+		o.close()
+	})
 }
