@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
@@ -89,4 +91,52 @@ func TestBrokersThatStopSingleConsumers(t *testing.T) {
 	require.ErrorContains(t, err, "update it to 4.3.6 or later")
 	require.ErrorIs(t, declare("4.3.6", "orders"), errNoChannel)
 	require.ErrorIs(t, declare("4.3.5", "mails"), errNoChannel)
+}
+
+// TestAnOrderedMessageWaitsUntilItIsDue, where it is: no copy of it is published.
+func TestAnOrderedMessageWaitsUntilItIsDue(t *testing.T) {
+	t.Parallel()
+	due := time.Now().Add(time.Minute).UTC().Truncate(time.Millisecond)
+	for name, row := range map[string]struct {
+		tier    backoff.Tier
+		blocked bool
+	}{"a retry": {tier: backoff.Tier(time.Second)}, "a blocked key": {blocked: true}} {
+		msg := message.NewMessage("1", nil)
+		msg.SetContext(msgctx.NewContext(t.Context(), &msgctx.Subscription{}))
+		record := retry.Record{Failures: 2, Topic: "orders", DueAt: due}
+		if row.blocked {
+			record.DueAt = time.Time{}
+		}
+		record.Write(msg.Metadata)
+		to, err := orderedBackend{}.Publish(backend.Copy{Message: msg, Queue: "orders", Tier: row.tier, Blocked: row.blocked})
+		require.NoError(t, err, name)
+		assert.Equal(t, backend.Destination{Queue: "orders"}, to, name)
+		assert.Equal(t, &msgctx.Again{Metadata: msg.Metadata, Due: record.DueAt, Blocked: row.blocked},
+			msgctx.Lookup(msg).Again, name)
+	}
+}
+
+// TestMessagesOfAKeyHaveOnePartition, and those without a key come to the same one each time.
+func TestMessagesOfAKeyHaveOnePartition(t *testing.T) {
+	t.Parallel()
+	o := order{partitions: 16, key: func(msg *message.Message) string { return msg.Metadata["customer"] }}
+	seen := map[int]bool{}
+	for i := range 64 {
+		msg := message.NewMessage(watermill.NewUUID(), []byte{byte(i)})
+		withoutKey, key, err := o.partitionOf(msg)
+		require.NoError(t, err)
+		assert.Empty(t, key)
+		assert.Equal(t, naming.PartitionOf(msg.UUID, 16), withoutKey)
+		msg.Metadata["customer"] = "7"
+		partition, key, err := o.partitionOf(msg)
+		require.NoError(t, err)
+		assert.Equal(t, "7", key)
+		assert.Equal(t, naming.PartitionOf("7", 16), partition)
+		msg.UUID, msg.Metadata["customer"] = "", ""
+		partition, _, err = o.partitionOf(msg)
+		require.NoError(t, err)
+		assert.Equal(t, naming.PartitionOf(string(msg.Payload), 16), partition)
+		seen[withoutKey] = true
+	}
+	assert.Greater(t, len(seen), 4, "they are spread")
 }

@@ -43,9 +43,6 @@ func (s *subscription) retain(a *arrival, again *msgctx.Again) {
 		if a.id == 0 {
 			a.id = r.identify(a)
 		}
-		if before := r.kept[a.id]; before != nil && before == a.kept {
-			kept.since = before.since
-		}
 		r.kept[a.id], a.kept = kept, kept
 		if a.session.gone() {
 			r.leave(a)
@@ -63,7 +60,7 @@ func (s *subscription) outlive(a *arrival, err error) {
 	}
 	kept, id := &keeping{}, a.id
 	if a.kept != nil {
-		kept.Metadata, kept.since, kept.skipped = a.kept.Metadata, a.kept.since, a.kept.skipped
+		kept.Metadata, kept.skipped = a.kept.Metadata, a.kept.skipped
 	}
 	if id == 0 {
 		id = s.receiver.identify(a)

@@ -530,6 +530,7 @@ func TestAPartitionGoesBackBeforeTheConsumerTimeout(t *testing.T) {
 		failed(messages[1], 1)
 		keep(messages[1], msgctx.Again{Due: time.Now().Add(time.Hour)})
 		began := time.Now()
+		time.AfterFunc(2*consumerTimeout, o.stop)
 		require.ErrorIs(t, n.partition.keep(n.session), errWaits)
 		assert.Greater(t, time.Since(began), consumerTimeout/2)
 		assert.Less(t, time.Since(began), consumerTimeout*2/3)
@@ -595,11 +596,15 @@ func TestCopiesOfAMessageWaitByThemselves(t *testing.T) {
 func TestWhatWentBackIsForgottenAfterAnHour(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
 		n := o.open(0)
-		o.deliver(n, "a0-1")
-		keep(o.takeOne("a0-1"), msgctx.Again{Due: time.Now().Add(time.Minute)})
+		o.deliver(n, "a0-1", "b0-1")
+		_, messages := o.take()
+		keep(messages[0], msgctx.Again{Due: time.Now().Add(time.Minute)})
+		keep(messages[1], msgctx.Again{Due: time.Now().Add(time.Second)})
+		time.Sleep(2 * time.Second) // the second is due, and nothing takes it
+		synctest.Wait()
 		o.rewind(n, errWaits)
 		time.Sleep(keptFor + 1)
-		assert.Len(t, o.receiver.kept, 1)
+		assert.Len(t, o.receiver.kept, 2)
 		o.rewind(o.open(0), errWaits)
 		assert.Empty(t, o.receiver.kept)
 	})
@@ -692,5 +697,19 @@ func TestAProcessHasAShareOfThePartitions(t *testing.T) {
 			}
 		}
 		o.close()
+	})
+}
+
+func TestTheAcksOfASessionAreSentBeforeItsEnd(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		n.account.takes = time.Second
+		o.deliver(n, "a0-1", "b0-1")
+		_, messages := o.take()
+		messages[0].Ack()
+		synctest.Wait() // it is being sent
+		messages[1].Ack()
+		o.rewind(n, errWaits)
+		assert.Equal(t, []string{"ack 1", "ack 2"}, n.settled())
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,7 @@ type fakeChannel struct {
 	frames  []string
 	corked  bool
 	writes  int
+	takes   time.Duration // for each ack
 }
 
 func newFakeChannel(delivered uint64) *fakeChannel {
@@ -29,6 +31,7 @@ func (c *fakeChannel) Cork()   { c.corked = true }
 func (c *fakeChannel) Uncork() { c.corked = false; c.writes++ }
 
 func (c *fakeChannel) Ack(tag uint64, multiple bool) error {
+	time.Sleep(c.takes)
 	c.settle("ack", tag, multiple)
 	return nil
 }
