@@ -44,7 +44,10 @@ func (o *operator) page() string {
 
 func (o *operator) open(address string) string {
 	o.t.Helper()
-	answer, err := http.Get(address)
+	request, err := http.NewRequestWithContext(o.t.Context(), http.MethodGet, address, http.NoBody)
+	require.NoError(o.t, err)
+	request.Header.Set("Sec-Fetch-Site", "same-origin") // as a browser after a click on the page
+	answer, err := http.DefaultClient.Do(request)
 	require.NoError(o.t, err)
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)

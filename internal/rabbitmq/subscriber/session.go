@@ -184,9 +184,6 @@ func (n *session) watchClosed() {
 		n.reason = errChannelClosed
 	}
 	n.settler.end()
-	if n.partition != nil { // also while a pause waits for what is held
-		n.endHolds()
-	}
 	close(n.closed)
 }
 
