@@ -175,30 +175,16 @@ func (s *subscription) shutDownOrdered(ends *sync.WaitGroup) {
 	}
 }
 
-// first opens the first session. It returns nil while the handler is paused. It tries again for a while where the
-// broker has an internal error, as begin does.
-func (p *partition) first() (*session, error) {
-	pause := p.connection.config.Pause()
-	for began := time.Now(); ; {
+// first opens the first session. It returns nil while the handler is paused.
+func (p *partition) first() (first *session, err error) {
+	err = atStart(p.ctx, p.connection.config.Pause(), func() error {
 		current, err := p.connection.link.Now()
-		if err != nil && time.Since(began) < beginTimeout && p.failed.Load() != nil {
-			current, err = p.connection.link.Await(p.stopping), nil
+		if err == nil {
+			first, err = p.open(current, time.Time{})
 		}
-		if err != nil {
-			return nil, err
-		}
-		if current == nil {
-			return nil, context.Cause(p.ctx)
-		}
-		opened, err := p.open(current, time.Time{})
-		var refused *amqp091.Error
-		if !errors.As(err, &refused) || refused.Code != amqp091.InternalError || time.Since(began) > beginTimeout {
-			return opened, err
-		}
-		p.fail(err)
-		p.logger.Error("Cannot consume, trying again", err, nil)
-		p.sleepFor(pause.Next())
-	}
+		return err
+	}, startFailed(p.logger, p.fail))
+	return first, err
 }
 
 func (p *partition) sleepFor(d time.Duration) {

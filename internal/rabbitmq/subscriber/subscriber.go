@@ -53,9 +53,9 @@ func NewSubscriber(
 
 // Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It
 // calls Handler.Declare first, and returns its error. It returns an error that wraps publish.ErrNotConnected, at once,
-// while there is no connection. An internal error of the broker (541) makes it try again for up to 10 seconds. After a
-// loss of the connection, and when the broker cancels the consumer, it declares and consumes again by itself. After a
-// cancel it waits for 1 to 2 s: the client that has deleted the queue may be deleting others.
+// while there is no connection. Where the broker is at fault, as with its internal error (541), it tries again for up
+// to 30 seconds. After a loss of the connection, and when the broker cancels the consumer, it declares and consumes
+// again by itself. After a cancel it waits for 1 to 2 s: the client that has deleted the queue may be deleting others.
 //
 // Each message has to be acked or nacked. One that never is keeps its place of Config.Concurrency until Close.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -79,12 +79,18 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // SubscribeInitialize calls Handler.Declare for the topic, so that its queue exists before messages are published.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	current, err := s.connection.link.Now()
-	if err != nil {
-		return err
-	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	declared := make(chan error, 1)
-	go func() { declared <- s.declare(current, topic, time.Now()) }()
+	go func() {
+		declared <- atStart(ctx, s.connection.config.Pause(), func() error {
+			current, err := s.connection.link.Now()
+			if err == nil {
+				err = s.declare(current, topic, time.Now())
+			}
+			return err
+		}, startFailed(s.logger.With(watermill.LogFields{"topic": topic}), func(error) {}))
+	}()
 	select {
 	case err := <-declared:
 		return err

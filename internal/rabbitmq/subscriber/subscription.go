@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -114,36 +113,16 @@ func (s *subscription) start() error {
 	return nil
 }
 
-// beginTimeout is how long begin tries again.
-const beginTimeout = 10 * time.Second
-
-// begin opens the first session. What is wrong at the start is returned at once, with one exception: the broker's
-// internal error, with which RabbitMQ 3.10 closes a connection that consumes a quorum queue while another instance
-// declares it. Other subscriptions try again, too, and can close the connection once more.
-func (s *subscription) begin() (*session, error) {
-	current, err := s.connection.link.Now()
-	if err != nil {
-		return nil, err
-	}
-	first, err := s.open(s.ctx, current)
-	var refused *amqp091.Error
-	if !errors.As(err, &refused) || refused.Code != amqp091.InternalError {
-		return first, err
-	}
-	patience, cancel := context.WithTimeout(s.ctx, beginTimeout)
-	defer cancel()
-	s.logger.Error("Cannot consume, trying again", err, nil)
-	pause := s.connection.config.Pause()
-	first = s.reopen(patience, pause.Next())
-	switch last := s.failed.Load(); {
-	case first != nil:
-		return first, nil
-	case s.stopped():
-		return nil, context.Cause(s.ctx)
-	case last != nil:
-		return nil, last.err
-	}
-	return nil, err
+// begin opens the first session.
+func (s *subscription) begin() (first *session, err error) {
+	err = atStart(s.ctx, s.connection.config.Pause(), func() error {
+		current, err := s.connection.link.Now()
+		if err == nil {
+			first, err = s.open(s.ctx, current)
+		}
+		return err
+	}, startFailed(s.logger, s.fail))
+	return first, err
 }
 
 func (s *subscription) stop() { s.cancel(ErrClosed) }
