@@ -22,7 +22,8 @@ type broker struct {
 
 // names are those of a broker's variables. One that is not known has no value.
 var names = []string{
-	"AMQP_URL", "AMQP_MANAGEMENT_URL", "AMQP_PROMETHEUS_URL", "AMQP_TLS_ADDRESS", "BROKER_CTL", "BROKER_KILL", "BROKER_START",
+	"AMQP_URL", "AMQP_MANAGEMENT_URL", "AMQP_PROMETHEUS_URL", "AMQP_TLS_ADDRESS",
+	"BROKER_CTL", "BROKER_KILL", "BROKER_START",
 }
 
 // environ returns an environment with the broker's variables, and without those of another broker.
