@@ -28,6 +28,7 @@ const (
 	factorNaN time.Duration = math.MinInt64 + 1 + iota
 	factorInfinite
 	factorNotPositive
+	factorBelowOne
 )
 
 // Schedule is the delay before each retry, the first retry first. Its length is
@@ -67,14 +68,14 @@ func Linear(step time.Duration, retries int) Schedule {
 
 // Exponential returns a schedule with the delays initial, initial*factor,
 // initial*factor*factor, and so on, each rounded up to whole milliseconds. The
-// factor can be a fraction; a factor below 1 gives shorter and shorter delays.
+// factor can be a fraction, such as 1.5.
 //
 // A delay below [MinDelay] is not rounded, so that [Schedule.Validate] reports
-// Exponential(100, 2, 5), where the unit is missing, and delays that shrink to
-// nothing. A delay that overflows becomes the longest [time.Duration].
-// [Schedule.Cap] can shorten it, and Validate reports it. Validate also reports
-// a factor that is NaN, infinite, zero or negative. Other invalid arguments stay
-// in the schedule as with [Constant].
+// Exponential(100, 2, 5), where the unit is missing. A delay that overflows
+// becomes the longest [time.Duration]. [Schedule.Cap] can shorten it, and
+// Validate reports it. Validate also reports a factor that is NaN, infinite or
+// below 1: name delays that become shorter one by one. Other invalid arguments
+// stay in the schedule as with [Constant].
 func Exponential(initial time.Duration, factor float64, retries int) Schedule {
 	return build(retries, func(i int) time.Duration {
 		switch {
@@ -84,6 +85,8 @@ func Exponential(initial time.Duration, factor float64, retries int) Schedule {
 			return factorInfinite
 		case factor <= 0:
 			return factorNotPositive
+		case factor < 1:
+			return factorBelowOne
 		case initial <= 0:
 			return initial
 		}
@@ -193,7 +196,7 @@ func run(s Schedule) int {
 }
 
 func checkDelay(delay time.Duration) error {
-	const factor = "want a finite factor above 0"
+	const factor = "want a finite factor of 1 or more"
 	switch {
 	case delay == factorNaN:
 		return errors.New("the factor is NaN: " + factor)
@@ -201,6 +204,9 @@ func checkDelay(delay time.Duration) error {
 		return errors.New("the factor is infinite: " + factor)
 	case delay == factorNotPositive:
 		return errors.New("the factor is 0 or negative: " + factor)
+	case delay == factorBelowOne:
+		return errors.New("the factor is below 1: each delay would be shorter than the one before; " + factor + ", or " +
+			"name the delays one by one: backoff.Schedule{...}")
 	case delay < MinDelay:
 		hint := ""
 		if 0 < delay && delay < time.Microsecond {

@@ -70,7 +70,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	require.Error(t, err)
 	for _, text := range []string{
 		"Marshaler", "NoRequeueOnNack", "Transactional", "Exclusive", "AutoDelete", "Durable", "stream",
-		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Policy: Schedule", "retry 1", "retry 2", "Policy: Jitter is -1",
+		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Policy.Schedule", "retry 1", "retry 2", "Policy.Jitter is -1",
 		"DeadLetters.MaxLength is -1", `TierArguments["x-expires"] is 5`, `DeadLetterArguments["x-overflow"] is "x"`,
 	} {
 		assert.ErrorContains(t, err, text)

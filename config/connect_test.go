@@ -31,7 +31,7 @@ func TestConnectReportsAllFaults(t *testing.T) {
 	_, err := config.Connect(broken, nil)
 	require.Error(t, err)
 	for _, text := range []string{
-		"NoRequeueOnNack", `Prefix is "a.*"`, "Policy: Schedule: backoff: retry 1: delay 0s", "Publish.Immediate", "PublishTimeout is -1s",
+		"NoRequeueOnNack", `Prefix is "a.*"`, "Policy.Schedule: backoff: retry 1: delay 0s", "Publish.Immediate", "PublishTimeout is -1s",
 	} {
 		assert.ErrorContains(t, err, text)
 	}

@@ -18,6 +18,6 @@ func ExampleNewBuilder() {
 	_, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(-time.Second, 1)}})
 	fmt.Println(err)
 	// Output:
-	// invalid Config: Policy: Schedule: backoff: retry 1: delay -1s is too short: want at least 1ms
-	// AMQP.Consume.NoRequeueOnNack is true: a nacked message would be dropped, and a shutdown nacks the message in flight; the middleware nacks only what must be redelivered
+	// invalid Config: Policy.Schedule: backoff: retry 1: delay -1s is too short: want at least 1ms
+	// invalid Config: AMQP.Consume.NoRequeueOnNack is true: a nacked message would be dropped, and a shutdown nacks the message in flight; the middleware nacks only what must be redelivered
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/letterline"
 )
 
@@ -54,7 +55,7 @@ type GoTestConfig struct {
 // Validate reports all faults of the configuration.
 func (c GoTestConfig) Validate() error {
 	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("GoTestConfig."+format, args...)) }
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	switch {
 	case strings.Trim(goName(c.Name), "_") == "":
 		fault("Name is %q: it must have an ASCII letter or digit, such as the name of the handler", c.Name)
@@ -87,7 +88,7 @@ type GoTest struct {
 // digits and hyphens in the ID, is a hyphen in the names of the files, which then end with a hash.
 func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
 	if err := config.Validate(); err != nil {
-		return nil, err
+		return nil, faults.In("GoTestConfig", err)
 	}
 	redaction := letterline.NewRedaction(config.Redact)
 	line, err := l.line(redaction, config)

@@ -3,7 +3,6 @@ package middleware
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
@@ -54,7 +54,7 @@ func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (
 		err = errors.Join(err, errors.New("the backend is nil: let a Connection or a builder make the middleware"))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("invalid Policy: %w", err)
+		return nil, faults.Of("invalid Policy", err)
 	}
 	own = own.WithDefaults()
 	traits, err := by.Use(own)

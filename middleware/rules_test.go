@@ -174,25 +174,26 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 	config.Policy.MaxAge = -time.Second
 	config.Policy.MaxHold = -time.Second
 	err := config.Policy.Validate()
-	for _, fault := range []string{
-		`Rules[0] (""): If is nil`, `Then is not set`,
-		`Rules[1] ("no action"): Then is not set: use RetryWith`,
-		`Rules[2] ("no If"): If is nil`,
-		`Rules[3] ("empty schedule"): RetryWith: backoff: no retries`,
-		`Rules[4] ("bad schedule"): RetryWith: backoff: retry 2: delay -1ns is too short`,
-		`Rules[5] ("now"): the delay is 0s: it must be more than 0`,
-		`Rules[6] ("ever"): the delay is 87600h0m0.000000001s: it must be more than 0 and at most 87600h0m0s`,
-		`Rules[7] ("past"): the delay is -1s`,
-		`Rules[8] ("no reason"): the dead reason has 0 bytes`,
-		`Rules[9] ("long reason"): the dead reason has 256 bytes: it must have between 1 and 255`,
-		`Rules[11] ("the library's"): the dead reason "exhausted" is one of the library or of the broker: use a word of your own`,
-		`Rules[12] ("the broker's"): the dead reason "delivery_limit" is one of`,
-		`Rules[13] ("no target"): If is nil`,
-		`ExtraTiers: backoff: retry 2: delay 0s is too short`,
-		`Breaker: Ratio is NaN`, `Least is -1`, `MaxAge is -1s`, `MaxHold is -1s`,
-	} {
-		require.ErrorContains(t, err, fault)
-	}
+	assert.ElementsMatch(t, []string{
+		`Rules[0].If is nil: use Is, As or a function of (Record, error)`,
+		`Rules[0].Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause`,
+		`Rules[1].Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause`,
+		`Rules[2].If is nil: use Is, As or a function of (Record, error)`,
+		`Rules[3].Then: RetryWith: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)`,
+		`Rules[4].Then: RetryWith: backoff: retry 2: delay -1ns is too short: want at least 1ms`,
+		`Rules[5].Then: the delay is 0s: it must be more than 0 and at most 87600h0m0s`,
+		`Rules[6].Then: the delay is 87600h0m0.000000001s: it must be more than 0 and at most 87600h0m0s`,
+		`Rules[7].Then: the delay is -1s: it must be more than 0 and at most 87600h0m0s`,
+		`Rules[8].Then: the dead reason has 0 bytes: it must have between 1 and 255`,
+		`Rules[9].Then: the dead reason has 256 bytes: it must have between 1 and 255`,
+		`Rules[11].Then: the dead reason "exhausted" is one of the library or of the broker: use a word of your own`,
+		`Rules[12].Then: the dead reason "delivery_limit" is one of the library or of the broker: use a word of your own`,
+		`Rules[13].If is nil: use Is, As or a function of (Record, error)`,
+		`ExtraTiers: backoff: retry 2: delay 0s is too short: want at least 1ms`,
+		`Breaker.Ratio is NaN: it must be more than 0 and at most 1, or 0 for the default`,
+		`Breaker.Least is -1: it must be 0 (the default) or more`,
+		`MaxHold is -1s: it must be 0 (the default) or more`, `MaxAge is -1s: it must be 0 (the default) or more`,
+	}, strings.Split(err.Error(), "\n"), "each fault has its whole path")
 	assert.NotContains(t, err.Error(), "good")
 
 	config = configOf(&recorder{})
@@ -200,8 +201,8 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 	require.ErrorContains(t, config.Policy.Validate(), "MaxAgeFrom is set, but MaxAge is 0")
 
 	err = retry.Options{Policy: &retry.Policy{Rules: []retry.Rule{{If: is}}, Breaker: &retry.Breaker{Window: -1}}}.Validate()
-	require.ErrorContains(t, err, "Rules[0]")
-	require.ErrorContains(t, err, "Breaker: Window is -1ns")
+	require.ErrorContains(t, err, "Policy.Rules[0].Then")
+	require.ErrorContains(t, err, "Policy.Breaker.Window is -1ns")
 }
 
 // A message that is given up by age keeps the record of its last failure.

@@ -25,6 +25,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -76,7 +77,7 @@ func newObserver(o *observer, given []Config) *observer {
 // Attach implements retry.Observer.
 func (o *observer) Attach(observed retry.Observed) (retry.Observer, error) {
 	if o.err != nil {
-		return nil, fmt.Errorf("invalid observe.Config: %w", o.err)
+		return nil, faults.Of("invalid observe.Config", o.err)
 	}
 	metrics, err := o.measure()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -77,19 +78,15 @@ func (c *Config) topics() relaytopic.Names { return relaytopic.Names{Prefix: c.P
 
 // Validate reports all faults of the configuration in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var all []error
+	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 
 	if c.Publisher == nil {
 		fault("Publisher is nil: set the publisher of the copies")
 	}
-	if err := options.Relayed(c.Policy); err != nil {
-		fault("Policy: %w", err)
-	}
+	all = append(all, faults.In("Policy", options.Relayed(c.Policy)))
 	if len(c.RetiredSchedule) > 0 {
-		if err := c.RetiredSchedule.Validate(); err != nil {
-			fault("RetiredSchedule: %w", err)
-		}
+		all = append(all, faults.Of("RetiredSchedule", c.RetiredSchedule.Validate()))
 	}
 	if c.NewSubscriber == nil {
 		fault("NewSubscriber is nil: set a function that returns the subscriber of one handler or tier; with " +
@@ -98,7 +95,7 @@ func (c Config) Validate() error {
 	if err := c.topics().Validate(); err != nil {
 		fault("%w", err)
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }
 
 // newSubscriber makes the subscriber of a handler or of a tier.

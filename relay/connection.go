@@ -53,7 +53,7 @@ type connection struct {
 //   - Close also closes the subscribers of the handlers, the AppPublisher and Config.Publisher.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid relay.Config: %w", err)
+		return nil, faults.Of("invalid relay.Config", err)
 	}
 	c := &connection{relay: newRelay(config, logger), closing: make(chan struct{})}
 	var err error
@@ -98,6 +98,7 @@ func (c *connection) newRetry(policy retry.Policy) (*middleware.TieredRetry, err
 func (c *connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
+	faults.CheckRouter(name, router == nil)
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
@@ -110,6 +111,7 @@ func (c *connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
 	options ...retry.Options,
 ) *message.Handler {
+	faults.CheckRouter(name, router == nil)
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerSubscriber(name, subscribeTopic, options)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, c.Publisher(), handler)

@@ -400,6 +400,14 @@ func (n noting) Subscribe(ctx context.Context, topic string) (<-chan *message.Me
 	return n.Subscriber.Subscribe(ctx, topic)
 }
 
+// A nil router is refused with the name of the handler: the functions return no error.
+func TestANilRouterIsRefused(t *testing.T) {
+	c := newApp(t, backoff.Schedule{time.Second})
+	const refused = `handler "billing": its router is nil: pass the router that message.NewRouter has returned`
+	assert.PanicsWithValue(t, refused, func() { c.AddConsumerHandler(nil, "billing", "orders", ignore) })
+	assert.PanicsWithValue(t, refused, func() { c.AddHandler(nil, "billing", "orders", "billed", message.PassthroughHandler) })
+}
+
 // Run has the faults of every handler, whichever the router subscribes first, and nothing is consumed.
 func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 	for range 10 { // the router has no order
@@ -415,7 +423,7 @@ func TestFaultsOfAllHandlersOfAConnection(t *testing.T) {
 		err := c.router.Run(t.Context())
 		for _, want := range []string{
 			`handler "nil": its function is nil`, `handler "nil too": its function is nil`,
-			`handler "mailing": Prefetch is 32`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Policy: Schedule: backoff: retry 1`,
+			`handler "mailing": Prefetch is 32`, "\n" + `handler "mailing": CloseTimeout is 1m0s`, `handler "archive": Policy.Schedule: backoff: retry 1`,
 		} {
 			require.ErrorContains(t, err, want)
 		}

@@ -15,7 +15,7 @@ type Connection interface {
 	//
 	// Options, names, topics and functions that are wrong are an error of the router's Run, and so are options that the
 	// backend does not have. It has the faults of all handlers that were added, joined, and nothing is consumed: every
-	// Subscribe of this Connection returns them, also later. Correct them, and connect again.
+	// Subscribe of this Connection returns them, also later. Correct them, and connect again. A nil router panics.
 	AddConsumerHandler(router *message.Router, name, topic string, handler message.NoPublishHandlerFunc,
 		options ...Options) *message.Handler
 

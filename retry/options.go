@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/faults"
 )
 
 // Options are the options of one handler. Every field has a default.
@@ -46,23 +48,21 @@ type Options struct {
 
 // Validate reports all faults, joined, that are faults on every backend.
 func (o Options) Validate() error {
-	var faults []error
+	var all []error
 	if o.Policy != nil {
-		if err := o.Policy.Validate(); err != nil {
-			faults = append(faults, fmt.Errorf("Policy: %w", err))
-		}
+		all = append(all, faults.In("Policy", o.Policy.Validate()))
 	}
 	if o.Concurrency < 0 {
-		faults = append(faults, fmt.Errorf("Concurrency is %d: it must be 0 (the default) or more", o.Concurrency))
+		all = append(all, fmt.Errorf("Concurrency is %d: it must be 0 (the default) or more", o.Concurrency))
 	}
 	if o.Prefetch < 0 {
-		faults = append(faults, fmt.Errorf("Prefetch is %d: it must be 0 (the default) or more", o.Prefetch))
+		all = append(all, fmt.Errorf("Prefetch is %d: it must be 0 (the default) or more", o.Prefetch))
 	}
 	if err := o.Order.validate(); err != nil {
-		faults = append(faults, err)
+		all = append(all, err)
 	}
 	if o.CloseTimeout < 0 {
-		faults = append(faults, fmt.Errorf("CloseTimeout is %v: it must be 0 (the default) or more", o.CloseTimeout))
+		all = append(all, fmt.Errorf("CloseTimeout is %v: it must be 0 (the default) or more", o.CloseTimeout))
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }

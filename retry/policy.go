@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 )
 
 const (
@@ -134,32 +135,24 @@ func (p *Policy) longestDelay() (longest time.Duration) {
 
 // Validate reports all faults, joined. Zero fields have their defaults.
 func (p Policy) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var all []error
+	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 
-	if err := p.Schedule.Validate(); err != nil {
-		fault("Schedule: %w", err)
-	}
+	all = append(all, faults.Of("Schedule", p.Schedule.Validate()))
 	for i, rule := range p.Rules {
-		if err := rule.validate(); err != nil {
-			fault("Rules[%d] (%q): %w", i, rule.Name, err)
-		}
+		all = append(all, faults.In(fmt.Sprintf("Rules[%d]", i), rule.validate()))
 	}
 	if !(p.Jitter >= 0 && p.Jitter <= 1) { // neither holds for NaN
 		fault("Jitter is %v: it must be from 0 (none) to 1; 0.2 makes a delay of 5s one of 5s to 6s", p.Jitter)
 	}
 	if len(p.ExtraTiers) > 0 {
-		if err := backoff.Schedule(p.ExtraTiers).Validate(); err != nil {
-			fault("ExtraTiers: %w", err)
-		}
+		all = append(all, faults.Of("ExtraTiers", backoff.Schedule(p.ExtraTiers).Validate()))
 	}
 	if p.MaxAgeFrom != nil && p.MaxAge == 0 {
 		fault("MaxAgeFrom is set, but MaxAge is 0: set both")
 	}
 	if p.Breaker != nil {
-		if err := p.Breaker.Validate(); err != nil {
-			fault("Breaker: %w", err)
-		}
+		all = append(all, faults.In("Breaker", p.Breaker.Validate()))
 	}
 	for _, d := range []struct {
 		field string
@@ -173,5 +166,5 @@ func (p Policy) Validate() error {
 		fault("MaxDelay is %v: it must be 0 (the default), or from %v, the longest delay of Schedule and Rules, to %v",
 			p.MaxDelay, longest, backoff.MaxDelay)
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }

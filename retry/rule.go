@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 )
 
 // Rule decides about failures of one kind. Policy.Rules are tried in order, and the first one that matches decides. A
@@ -90,20 +91,18 @@ func (a Action) validate() error {
 	case a.Outcome == "":
 		return errors.New("Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause")
 	case a.Outcome == Retried && a.Schedule != nil:
-		if err := a.Schedule.Validate(); err != nil {
-			return fmt.Errorf("RetryWith: %w", err)
-		}
+		return faults.Of("Then: RetryWith", a.Schedule.Validate())
 	case a.Outcome == Retried, a.Outcome == Snoozed:
 		if a.Delay <= 0 || a.Delay > backoff.MaxDelay {
-			return fmt.Errorf("the delay is %v: it must be more than 0 and at most %v", a.Delay, backoff.MaxDelay)
+			return fmt.Errorf("Then: the delay is %v: it must be more than 0 and at most %v", a.Delay, backoff.MaxDelay)
 		}
 	case a.Outcome == DeadLettered:
 		if a.DeadReason == "" || len(a.DeadReason) > maxDeadReason {
-			return fmt.Errorf("the dead reason has %d bytes: it must have between 1 and %d", len(a.DeadReason),
+			return fmt.Errorf("Then: the dead reason has %d bytes: it must have between 1 and %d", len(a.DeadReason),
 				maxDeadReason)
 		}
 		if slices.Contains(DeadReasons(), a.DeadReason) || slices.Contains(brokersReasons, a.DeadReason) {
-			return fmt.Errorf("the dead reason %q is one of the library or of the broker: use a word of your own",
+			return fmt.Errorf("Then: the dead reason %q is one of the library or of the broker: use a word of your own",
 				a.DeadReason)
 		}
 	case a.Outcome != Discarded && a.Outcome != GivenBack:

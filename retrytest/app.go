@@ -18,6 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -120,8 +121,8 @@ func New(t testing.TB, schedule backoff.Schedule) *App {
 func NewWithConfig(t testing.TB, config Config) *App {
 	t.Helper()
 	bubble := inBubble()
-	if err := config.Policy.Validate(); err != nil {
-		t.Fatalf("retrytest: Config.Policy: %v", err)
+	if err := faults.In("retrytest: Config.Policy", config.Policy.Validate()); err != nil {
+		t.Fatalf("%v", err)
 	}
 	if config.Patience < 0 {
 		t.Fatalf("retrytest: Config.Patience is %v: it must be 0 (the default) or more", config.Patience)

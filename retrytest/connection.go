@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/middleware"
@@ -26,6 +27,7 @@ func (a connection) Close() error {
 func (a connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
+	faults.CheckRouter(name, router == nil)
 	a.t.Helper()
 	subscriber := a.handlerSubscriber(name, handler == nil, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
@@ -38,6 +40,7 @@ func (a connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
 	options ...retry.Options,
 ) *message.Handler {
+	faults.CheckRouter(name, router == nil)
 	a.t.Helper()
 	subscriber := a.handlerSubscriber(name, handler == nil, options)
 	added := router.AddHandler(name, subscribeTopic, subscriber, publishTopic, a.Publisher(), handler)

@@ -323,7 +323,7 @@ func TestInvalidConfigurationEndsTheTest(t *testing.T) {
 		config retrytest.Config
 		want   string
 	}{
-		{retrytest.Config{}, "Config.Policy: Schedule: backoff: no retries"},
+		{retrytest.Config{}, "Config.Policy.Schedule: backoff: no retries"},
 		{retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{1}}}, "is too short"},
 		{retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}}, Patience: -1}, "Config.Patience is -1ns"},
 		{

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -95,13 +96,13 @@ var errSimulated = errors.New("the handler fails")
 
 // retry makes the middleware that decides.
 func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
-	var faults []error
+	var all []error
 	for _, d := range []struct {
 		field string
 		value time.Duration
 	}{{"Takes", c.Takes}, {"Age", c.Age}} {
 		if d.value < 0 {
-			faults = append(faults, fmt.Errorf("%s is %v: it must be 0 or more", d.field, d.value))
+			all = append(all, fmt.Errorf("%s is %v: it must be 0 or more", d.field, d.value))
 		}
 	}
 	policy := c.Policy
@@ -109,7 +110,7 @@ func (c SimulationConfig) retry() (*middleware.TieredRetry, error) {
 	if c.Age > 0 {
 		policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} } // Simulate gets the age
 	}
-	if err := errors.Join(append(faults, policy.Validate())...); err != nil {
+	if err := errors.Join(append(all, faults.In("Policy", policy.Validate()))...); err != nil {
 		return nil, err
 	}
 	return middleware.New(policy, simulated{c.TiersWait}, nil)

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -55,41 +56,37 @@ func (c Config) Format(state fmt.State, _ rune) {
 
 // Validate reports all faults of the configuration in one error. It does not connect.
 func (c Config) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var all []error
+	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	if err := c.validateClient(); err != nil {
-		faults = append(faults, err)
+		all = append(all, err)
 	}
 	if c.Group == "" {
 		fault("Group is empty: set it to the name of the service")
 	}
-	if err := options.Relayed(c.Policy); err != nil {
-		fault("Policy: %w", err)
-	}
+	all = append(all, faults.In("Policy", options.Relayed(c.Policy)))
 	if len(c.RetiredSchedule) > 0 {
-		if err := c.RetiredSchedule.Validate(); err != nil {
-			fault("RetiredSchedule: %w", err)
-		}
+		all = append(all, faults.Of("RetiredSchedule", c.RetiredSchedule.Validate()))
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }
 
 // validateClient reports the faults of what Letters needs.
 func (c Config) validateClient() error {
-	var faults []error
+	var all []error
 	if len(c.Brokers) == 0 {
-		faults = append(faults, errors.New("Brokers is empty: set addresses of the cluster, such as kafka-1:9092"))
+		all = append(all, errors.New("Brokers is empty: set addresses of the cluster, such as kafka-1:9092"))
 	}
 	for _, client := range []*sarama.Config{c.producer(), c.consumer()} {
 		if err := client.Validate(); err != nil {
-			faults = append(faults, fmt.Errorf("Sarama: %w", err))
+			all = append(all, faults.Of("Sarama", err))
 			break
 		}
 	}
 	if err := c.names().Validate(); err != nil {
-		faults = append(faults, err)
+		all = append(all, err)
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }
 
 func (c Config) names() relaytopic.Names { return relaytopic.Names{Prefix: c.Prefix} }

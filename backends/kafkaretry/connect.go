@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -26,7 +27,7 @@ import (
 // messages for as long as the longest delay.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid kafkaretry.Config: %w", err)
+		return nil, faults.Of("invalid kafkaretry.Config", err)
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
@@ -33,7 +34,7 @@ var ErrKept = errors.New("Kafka removes no single message: read the dead-letter 
 // kafka-delete-records.sh. One that was there before keeps them for its retention.ms.
 func Letters(config Config, _ watermill.LoggerAdapter) (letters.Store, error) {
 	if err := config.validateClient(); err != nil {
-		return nil, fmt.Errorf("invalid kafkaretry.Config: %w", err)
+		return nil, faults.Of("invalid kafkaretry.Config", err)
 	}
 	own := config.consumer()
 	own.Metadata.AllowAutoTopicCreation = false

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -68,14 +69,12 @@ func (c Config) names() relaytopic.Names { return relaytopic.Names{Prefix: c.Pre
 
 // Validate reports all faults of a configuration of Connect in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
-	faults := c.faults()
+	all := c.faults()
 	if c.Group == "" {
-		faults = append(faults, errors.New("Group is empty: set it to the name of the service"))
+		all = append(all, errors.New("Group is empty: set it to the name of the service"))
 	}
-	if err := options.Relayed(c.Policy); err != nil {
-		faults = append(faults, fmt.Errorf("Policy: %w", err))
-	}
-	return errors.Join(faults...)
+	all = append(all, faults.In("Policy", options.Relayed(c.Policy)))
+	return errors.Join(all...)
 }
 
 // faults returns those of the fields that Letters uses, too.

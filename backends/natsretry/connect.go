@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -27,7 +27,7 @@ import (
 //   - Close gives back the messages in flight, and leaves Config.Conn open.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid natsretry.Config: %w", err)
+		return nil, faults.Of("invalid natsretry.Config", err)
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}

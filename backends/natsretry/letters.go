@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
@@ -21,7 +22,7 @@ import (
 // name, or one with other characters, ends with a hash. Close leaves Config.Conn open. A nil logger logs nothing.
 func Letters(config Config, logger watermill.LoggerAdapter) (letters.Store, error) {
 	if err := errors.Join(config.faults()...); err != nil {
-		return nil, fmt.Errorf("invalid natsretry.Config: %w", err)
+		return nil, faults.Of("invalid natsretry.Config", err)
 	}
 	config = config.withDefaults()
 	s, err := newServer(config)

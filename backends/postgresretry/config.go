@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -68,15 +69,13 @@ func (c *Config) setDefaults() {
 
 // Validate reports all faults for Connect in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
-	faults := []error{c.validateStore()}
+	all := []error{c.validateStore()}
 	if c.Group == "" {
-		faults = append(faults, errors.New("Group is empty: set the name of the service, which is the consumer group of "+
+		all = append(all, errors.New("Group is empty: set the name of the service, which is the consumer group of "+
 			"its handlers"))
 	}
-	if err := options.Relayed(c.Policy); err != nil {
-		faults = append(faults, fmt.Errorf("Policy: %w", err))
-	}
-	return errors.Join(faults...)
+	all = append(all, faults.In("Policy", options.Relayed(c.Policy)))
+	return errors.Join(all...)
 }
 
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]*$`)

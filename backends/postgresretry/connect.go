@@ -10,6 +10,7 @@ import (
 	wmsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/pooler"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -22,7 +23,7 @@ import (
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	config.setDefaults()
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid postgresretry.Config: %w", err)
+		return nil, faults.Of("invalid postgresretry.Config", err)
 	}
 	if logger == nil {
 		logger = watermill.NopLogger{}

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/pooler"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -28,7 +29,7 @@ import (
 func Letters(config Config, logger watermill.LoggerAdapter) (letters.Store, error) {
 	config.setDefaults()
 	if err := config.validateStore(); err != nil {
-		return nil, fmt.Errorf("invalid postgresretry.Config: %w", err)
+		return nil, faults.Of("invalid postgresretry.Config", err)
 	}
 	publisher, err := newPublisher(config, logger)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -52,15 +53,13 @@ func (c *Config) lease() time.Duration { return cmp.Or(c.Lease, defaultLease) }
 
 // Validate reports all faults of the configuration of Connect in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
-	faults := []error{c.validateServer()}
+	all := []error{c.validateServer()}
 	if c.Group == "" {
-		faults = append(faults, errors.New("Group is empty: set it to the name of the service; it is the consumer group "+
+		all = append(all, errors.New("Group is empty: set it to the name of the service; it is the consumer group "+
 			"of the handlers"))
 	}
-	if err := options.Relayed(c.Policy); err != nil {
-		faults = append(faults, fmt.Errorf("Policy: %w", err))
-	}
-	return errors.Join(faults...)
+	all = append(all, faults.In("Policy", options.Relayed(c.Policy)))
+	return errors.Join(all...)
 }
 
 // validateServer reports the faults of what Letters needs.
@@ -82,7 +81,7 @@ func (c *Config) validateServer() error {
 // warns of a server that can remove what waits, as soon as it answers. A nil logger logs nothing.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid redisretry.Config: %w", err)
+		return nil, faults.Of("invalid redisretry.Config", err)
 	}
 	s := newServer(config, logger)
 	connection, err := relay.Connect(relay.Config{
@@ -105,7 +104,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 // A redrive or discard has a lock on the server, so that two at the same time are refused with letters.ErrBusy.
 func Letters(config Config, logger watermill.LoggerAdapter) (letters.Store, error) {
 	if err := config.validateServer(); err != nil {
-		return nil, fmt.Errorf("invalid redisretry.Config: %w", err)
+		return nil, faults.Of("invalid redisretry.Config", err)
 	}
 	s := newServer(config, logger)
 	return relayletters.Open(relayletters.Config{

@@ -61,7 +61,7 @@ func ExampleConfig_Validate() {
 	// Client is nil: set it to a client of go-redis, such as redis.NewClient
 	// Lease is 1ms: it must be 0 (the default, 15s) or at least 1s
 	// Group is empty: set it to the name of the service; it is the consumer group of the handlers
-	// Policy: Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
+	// Policy.Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
 }
 
 func check(err error) {

@@ -1,5 +1,5 @@
-// Package faults collects what is wrong with the handlers of a Connection. It is internal because an app gets the
-// joined error.
+// Package faults names what has a fault: each line of an error has the whole path of its field. It also collects the
+// faults of the handlers of a Connection. It is internal because an app gets the joined error.
 package faults
 
 import (
@@ -39,21 +39,38 @@ func (h *Handlers) All() error {
 	return errors.Join(h.faults...)
 }
 
-// partError has the name of the part in each line: the faults of several parts are joined.
-type partError struct {
-	part string
-	err  error
+// CheckRouter panics where a handler has no router: the functions that add one return no error.
+func CheckRouter(name string, isNil bool) {
+	if isNil {
+		panic(fmt.Sprintf("handler %q: its router is nil: pass the router that message.NewRouter has returned", name))
+	}
 }
 
-// Of returns the error with the name of what has the fault in each of its lines.
-func Of(part string, err error) error { return &partError{part, err} }
+// partError has its prefix in each line: the faults of several parts are joined.
+type partError struct {
+	prefix string
+	err    error
+}
+
+// Of returns the error with the name of what has the fault in each of its lines. A nil error stays nil.
+func Of(part string, err error) error { return within(part+": ", err) }
+
+// In returns the error of a struct with the path of the struct in each of its lines, which begin with a field: within
+// "Breaker", "Least is -1" is "Breaker.Least is -1". A nil error stays nil.
+func In(path string, err error) error { return within(path+".", err) }
+
+func within(prefix string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &partError{prefix, err}
+}
 
 // OfHandler returns the error with the name of the handler in each of its lines.
 func OfHandler(name string, err error) error { return Of(fmt.Sprintf("handler %q", name), err) }
 
 func (e *partError) Error() string {
-	prefix := e.part + ": "
-	return prefix + strings.ReplaceAll(e.err.Error(), "\n", "\n"+prefix)
+	return e.prefix + strings.ReplaceAll(e.err.Error(), "\n", "\n"+e.prefix)
 }
 
 func (e *partError) Unwrap() error { return e.err }

@@ -41,13 +41,13 @@ var rules = []rule{
 	},
 	{
 		folder: "retry",
-		may:    []string{watermill, module + "/backoff", module + "/internal/recordkey"},
+		may:    []string{watermill, module + "/backoff", module + "/internal/recordkey", module + "/internal/faults"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "every user names these types, on every backend: they are data, and do nothing",
 	},
 	{
 		folder: "internal/options",
-		may:    []string{watermill, module + "/backoff", module + "/retry"},
+		may:    []string{watermill, module + "/backoff", module + "/retry", module + "/internal/faults"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "the connection of every backend reads a handler's options in the same way",
 	},
@@ -72,6 +72,7 @@ var rules = []rule{
 	{
 		folder: "middleware",
 		may: []string{
+			module + "/internal/faults",
 			watermill, gobreaker, module + "/backoff", module + "/internal/msgctx", module + "/internal/gate",
 			module + "/internal/recordkey", module + "/internal/warning", module + "/internal/backend", module + "/internal/panics",
 			module + "/internal/unpublished", module + "/retry",
@@ -81,7 +82,7 @@ var rules = []rule{
 	},
 	{
 		folder: "letters",
-		may:    []string{watermill, module + "/internal/letterline", module + "/internal/recordkey", module + "/middleware", module + "/retry"},
+		may:    []string{module + "/internal/faults", watermill, module + "/internal/letterline", module + "/internal/recordkey", module + "/middleware", module + "/retry"},
 		never:  []string{amqp091, amqpPubSub},
 		why:    "the dead letters of all backends share it: code that gets a Store works on each of them",
 		alone:  true,
@@ -100,6 +101,7 @@ var rules = []rule{
 	{
 		folder: "letters/relayletters",
 		may: []string{
+			module + "/internal/faults",
 			watermill, module + "/internal/recordkey", module + "/internal/redrive", module + "/internal/users",
 			module + "/letters", module + "/internal/panics", module + "/internal/relaytopic", module + "/backoff",
 			module + "/middleware", module + "/retry",
@@ -171,13 +173,14 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/drift",
-		may:    []string{watermill, amqp091, module + "/backoff", module + "/rabbitmq/topology", module + "/internal/rabbitmq", module + "/internal/shell"},
+		may:    []string{module + "/internal/faults", watermill, amqp091, module + "/backoff", module + "/rabbitmq/topology", module + "/internal/rabbitmq", module + "/internal/shell"},
 		never:  []string{amqpPubSub, module + "/config", module + "/middleware"},
 		why:    "it compares a broker with a topology, and needs no app",
 	},
 	{
 		folder: "rabbitmq/deadletter",
 		may: []string{
+			module + "/internal/faults",
 			watermill, amqp091, module + "/backoff", module + "/letters", module + "/middleware", module + "/internal/unpublished", module + "/retry", module + "/rabbitmq/publish",
 			module + "/rabbitmq/topology", module + "/internal/letterline", module + "/internal/recordkey", module + "/internal/redrive",
 			module + "/internal/users", module + "/internal/warning", module + "/internal/rabbitmq",
@@ -187,7 +190,7 @@ var rules = []rule{
 	},
 	{
 		folder: "rabbitmq/deadletter/page",
-		may:    []string{watermill, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/deadletter", module + "/internal/rabbitmq/command"},
+		may:    []string{module + "/internal/faults", watermill, module + "/backoff", module + "/letters", module + "/middleware", module + "/retry", module + "/rabbitmq/deadletter", module + "/internal/rabbitmq/command"},
 		never:  []string{amqpPubSub, module + "/config"},
 		why:    "it is HTTP over any letters.Store: what AMQP does belongs in the Store",
 	},
@@ -308,6 +311,7 @@ var rules = []rule{
 	{
 		folder: "retrytest",
 		may: []string{
+			module + "/internal/faults",
 			module + "/internal/options", watermill, module + "/backoff", module + "/internal/msgctx", module + "/internal/gate", module + "/internal/subscriptions",
 			module + "/middleware", module + "/internal/backend", module + "/internal/letterline", module + "/letters", module + "/retry",
 		},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -21,13 +22,13 @@ func One(given []retry.Options, connection *retry.Policy) (retry.Options, error)
 		}
 		return options, given[0].Validate()
 	default:
-		faults := []error{fmt.Errorf("%d Options were given: give at most one, with all fields", len(given))}
+		all := []error{fmt.Errorf("%d Options were given: give at most one, with all fields", len(given))}
 		for i, options := range given {
 			if err := options.Validate(); err != nil {
-				faults = append(faults, fmt.Errorf("Options %d: %w", i+1, err))
+				all = append(all, faults.Of(fmt.Sprintf("Options %d", i+1), err))
 			}
 		}
-		return retry.Options{}, errors.Join(faults...)
+		return retry.Options{}, errors.Join(all...)
 	}
 }
 

@@ -30,7 +30,7 @@ func TestOneOptions(t *testing.T) {
 	wrong := retry.Options{Concurrency: -1, Policy: &retry.Policy{Schedule: backoff.Schedule{-1}}, CloseTimeout: -1,
 		Prefetch: -1}
 	_, err = options.One([]retry.Options{wrong}, connection)
-	for _, fault := range []string{"Concurrency is -1", "Policy: Schedule: ", "CloseTimeout is -1ns", "Prefetch is -1"} {
+	for _, fault := range []string{"Concurrency is -1", "Policy.Schedule: ", "CloseTimeout is -1ns", "Prefetch is -1"} {
 		require.ErrorContains(t, err, fault)
 	}
 	_, err = options.One([]retry.Options{{}, wrong}, connection)

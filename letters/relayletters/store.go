@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -109,7 +110,7 @@ var _ letters.Store = (*Store)(nil)
 // Open returns the Store, or an error that reports all faults of the configuration. It does not connect.
 func Open(config Config) (*Store, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid relayletters.Config: %w", err)
+		return nil, faults.Of("invalid relayletters.Config", err)
 	}
 	s := &Store{config: config}
 	s.closed, s.end = context.WithCancel(context.Background())

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -47,19 +48,14 @@ type Config struct {
 
 // Validate reports all faults of the configuration. It does not connect.
 func (c Config) Validate() error {
-	faults := wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults()
+	all := wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults()
 	if err := c.prefix().Validate(); err != nil {
-		faults = append(faults, err)
+		all = append(all, err)
 	}
 	if c.Management != "" {
-		if err := management.Validate(c.Management); err != nil {
-			faults = append(faults, fmt.Errorf("Management: %w", err))
-		}
+		all = append(all, faults.Of("Management", management.Validate(c.Management)))
 	}
-	if len(faults) == 0 {
-		return nil
-	}
-	return fmt.Errorf("deadletter config: %w", errors.Join(faults...))
+	return faults.Of("deadletter config", errors.Join(all...))
 }
 
 // plainConfig is a Config without its methods.

@@ -9,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
@@ -59,19 +60,19 @@ func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf(
 func (c Config) connection() wire.Config { return wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS} }
 
 func (c Config) validate(wanted []Wanted) error {
-	faults := c.connection().Faults()
+	all := c.connection().Faults()
 	if c.Management == "" {
-		faults = append(faults, errors.New("Management is empty: set the address of the management API"))
-	} else if err := management.Validate(c.Management); err != nil {
-		faults = append(faults, fmt.Errorf("Management: %w", err))
+		all = append(all, errors.New("Management is empty: set the address of the management API"))
+	} else {
+		all = append(all, faults.Of("Management", management.Validate(c.Management)))
 	}
 	if len(wanted) == 0 {
-		faults = append(faults, errors.New("no work queue is named: name at least one"))
+		all = append(all, errors.New("no work queue is named: name at least one"))
 	}
-	for _, w := range wanted {
-		faults = append(faults, topology.New(w.Topology, w.Queue).Validate())
+	for i, w := range wanted {
+		all = append(all, faults.In(fmt.Sprintf("wanted[%d].Topology", i), topology.New(w.Topology, w.Queue).Validate()))
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }
 
 // connect calls use with a connection, which is closed afterwards, or when ctx ends.

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
@@ -39,7 +40,7 @@ type Builder struct {
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.
 func NewBuilder(config Config) (*Builder, error) {
 	if err := config.Validate(); err != nil {
-		return nil, fmt.Errorf("invalid Config: %w", err)
+		return nil, faults.Of("invalid Config", err)
 	}
 	b := &Builder{core: newCore(config), token: rand.Text()}
 	b.closed, b.close = context.WithCancel(context.Background())

@@ -1,8 +1,8 @@
 package door
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -10,6 +10,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -40,15 +41,17 @@ func (c Config) Validate() error {
 	var all []error
 	tiers := []backoff.Tier{backoff.Tier(time.Second)} // a fault of the schedule is reported once
 	if err := c.Policy.Validate(); err != nil {
-		all = append(all, faults.Of("Policy", err))
+		all = append(all, faults.In("Policy", err))
 	} else {
 		tiers = middleware.Tiers(c.Policy, true)
 	}
+	if group := c.Policy.TierGroup; group != "" {
+		all = append(all, faults.In("Policy", naming.Prefix(cmp.Or(c.Prefix, string(naming.Default))).ValidateGroup(group)))
+		c.Policy.TierGroup = ""
+	}
 	all = append(all, validateNames(c.App), c.topologyOf(tiers).Validate(), validateApp(c.App, c.WorkQueueMode))
 	if c.Management != "" {
-		if err := management.Validate(c.Management); err != nil {
-			all = append(all, fmt.Errorf("Management: %w", err))
-		}
+		all = append(all, faults.Of("Management", management.Validate(c.Management)))
 	}
 	return errors.Join(all...)
 }

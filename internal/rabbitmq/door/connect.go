@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
@@ -18,7 +19,7 @@ import (
 // Connect opens two connections. Packages config and config/amqp3 document it.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	if err := config.validateConnect(); err != nil {
-		return nil, fmt.Errorf("invalid Config: %w", err)
+		return nil, faults.Of("invalid Config", err)
 	}
 	c := newCore(config)
 	c.queues = &queues{}

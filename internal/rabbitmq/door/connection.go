@@ -87,6 +87,7 @@ func (c *Connection) sourceOf(owner any) *backend.Source {
 func (c *Connection) AddConsumerHandler(
 	router *message.Router, name, topic string, handler message.NoPublishHandlerFunc, options ...retry.Options,
 ) *message.Handler {
+	faults.CheckRouter(name, router == nil)
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerOf(name, topic, options)
 	added := router.AddConsumerHandler(name, topic, subscriber, handler)
@@ -99,6 +100,7 @@ func (c *Connection) AddHandler(
 	router *message.Router, name, subscribeTopic, publishTopic string, handler message.HandlerFunc,
 	options ...retry.Options,
 ) *message.Handler {
+	faults.CheckRouter(name, router == nil)
 	c.faults.AddNil(name, handler == nil)
 	subscriber := c.handlerOf(name, subscribeTopic, options)
 	if err := c.app.check(publishTopic); err != nil {

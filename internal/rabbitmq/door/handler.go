@@ -78,7 +78,7 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	group := o.Policy.TierGroup
 	if group != "" {
 		if err := c.core.prefix.ValidateGroup(group); err != nil {
-			return nil, faults.OfHandler(name, err)
+			return nil, faults.OfHandler(name, faults.In("Policy", err))
 		}
 	}
 	h := &handlerSubscriber{
@@ -190,6 +190,13 @@ func (h *handlerSubscriber) add(topic string) error {
 	}
 	if err != nil {
 		return faults.OfHandler(h.name, err)
+	}
+	own := h.options.Policy.Schedule
+	if other, its, differs := h.core.queues.other(queue, h.name, own); differs {
+		warning.Log(h.logger, "Options.Policy.Schedule is not that of another handler of the same work queue: which of both "+
+			"retries a message is chance; give both handlers the same Policy, or each a Group", watermill.LogFields{
+			"queue": queue, "schedule": own.String(), "other_handler": other, "other_schedule": its.String(),
+		})
 	}
 	return nil
 }

@@ -1,12 +1,19 @@
 package door
 
 import (
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -36,4 +43,33 @@ func TestThePrefetchOfAHandler(t *testing.T) {
 		h := &handlerSubscriber{options: row.options, core: &core{app: own}}
 		assert.Equal(t, row.want, h.prefetch(), name)
 	}
+}
+
+// TestDifferentSchedulesOfOneQueueAreNamedAtTheStart: which of the handlers retries a message is chance.
+func TestDifferentSchedulesOfOneQueueAreNamedAtTheStart(t *testing.T) {
+	t.Parallel()
+	log := watermill.NewCaptureLogger()
+	name := func(topic string) string { return topic }
+	c := &core{app: app.Config{QueueName: name, ExchangeName: func(string) string { return "" }}, prefix: naming.Default, queues: &queues{}}
+	add := func(handler, topic string, schedule backoff.Schedule) int {
+		h := &handlerSubscriber{name: handler, core: c, logger: log, options: retry.Options{Policy: &retry.Policy{Schedule: schedule}}}
+		require.NoError(t, h.add(topic))
+		lines := 0
+		for _, level := range log.Captured() {
+			for _, line := range level {
+				if strings.Contains(line.Msg, "Options.Policy.Schedule is not that of another handler") {
+					lines++
+					assert.Equal(t, watermill.LogFields{
+						"queue": "orders", "schedule": "1m", "other_handler": "first", "other_schedule": "1s 5s",
+					}, line.Fields)
+				}
+			}
+		}
+		return lines
+	}
+	schedule := backoff.Schedule{time.Second, 5 * time.Second}
+	assert.Zero(t, add("first", "orders", schedule))
+	assert.Zero(t, add("second", "orders", slices.Clone(schedule)))
+	assert.Zero(t, add("other", "invoices", backoff.Schedule{time.Minute}), "another work queue")
+	assert.Equal(t, 1, add("third", "orders", backoff.Schedule{time.Minute}))
 }

@@ -19,6 +19,9 @@ type workQueue struct {
 	group string         // of tiers; empty: it has tiers of its own
 	tiers []backoff.Tier // of all its handlers, ascending
 	order order
+
+	first    string           // the handler that was added first
+	schedule backoff.Schedule // of its policy
 }
 
 // add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of
@@ -57,6 +60,20 @@ func (q *queues) add(queue, topic, group string, tiers []backoff.Tier, in order)
 	slices.Sort(all)
 	w.tiers = slices.Compact(all)
 	return nil
+}
+
+// other returns another handler of a work queue, whose schedule is a different one: which of both retries a message is
+// chance. It returns false where there is none.
+func (q *queues) other(
+	queue, handler string, schedule backoff.Schedule,
+) (first string, its backoff.Schedule, differs bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.byName[queue]
+	if w.schedule == nil {
+		w.first, w.schedule = handler, schedule
+	}
+	return w.first, w.schedule, !slices.Equal(w.schedule, schedule)
 }
 
 // of returns the group and all tiers of a work queue. It returns false where the queue has no handler.

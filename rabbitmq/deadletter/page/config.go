@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
@@ -67,8 +68,8 @@ func LoopbackHosts() []string { return []string{"localhost", "127.0.0.1", "::1"}
 
 // Validate reports all faults of the configuration.
 func (c Config) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var all []error
+	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	if c.Store == nil {
 		fault("Store is nil: set it to a *deadletter.Store")
 	}
@@ -80,9 +81,7 @@ func (c Config) Validate() error {
 			fault("Queues[%d] is empty: name a queue that has letters", i)
 		}
 	}
-	if err := (letters.GoTestConfig{Name: "x", Redact: c.Redact}).Validate(); err != nil {
-		faults = append(faults, err)
-	}
+	all = append(all, letters.GoTestConfig{Name: "x", Redact: c.Redact}.Validate())
 	for i, host := range c.Hosts {
 		if host == "" || hostname(host) != strings.ToLower(host) {
 			fault("Hosts[%d] is %q: it must be a name or an address, without a port", i, host)
@@ -94,10 +93,7 @@ func (c Config) Validate() error {
 	if c.Timeout < 0 {
 		fault("Timeout is %v: it must not be negative (0 is %v)", c.Timeout, defaultTimeout)
 	}
-	if len(faults) == 0 {
-		return nil
-	}
-	return fmt.Errorf("page config: %w", errors.Join(faults...))
+	return faults.Of("page config", errors.Join(all...))
 }
 
 func (c Config) withDefaults() Config {

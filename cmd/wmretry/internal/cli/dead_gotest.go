@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -77,7 +78,7 @@ func (f *testFlags) config() (letters.GoTestConfig, error) {
 	}
 	config := letters.GoTestConfig{Name: f.name, Package: packageHere(), Redact: rules, DropPayload: f.dropPayload}
 	if err := config.Validate(); err != nil {
-		return config, exit(codeUsage, err)
+		return config, exit(codeUsage, faults.In("GoTestConfig", err))
 	}
 	return config, nil
 }
