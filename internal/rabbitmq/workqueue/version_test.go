@@ -22,6 +22,7 @@ func TestVersionRules(t *testing.T) {
 		"4.3.6":      {transient: true},
 		"4.3.10":     {transient: true},
 		"4.4.0":      {transient: true},
+		"4.4.1":      {transient: true},
 		"4.10.0":     {transient: true},
 		"5.0.0":      {transient: true},
 		"":           {},
