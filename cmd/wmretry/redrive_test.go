@@ -121,7 +121,7 @@ func TestProgress(t *testing.T) {
 	q := declare(t)
 	q.timeouts(120)
 	p := onTerminal(t, nil, "dead", "redrive", q.work, "--rate", "40/s", "--limit", "60")
-	for _, want := range []string{" of 120 sent, ", "/s", " left", "\x1b[K"} {
+	for _, want := range []string{" of at most 60 sent, ", "/s", " left", "\x1b[K"} {
 		p.await(p.stdout, want)
 	}
 	r := p.wait()
