@@ -152,3 +152,15 @@ func TestPlacesReportChanges(t *testing.T) {
 		assert.True(t, changed(before), name)
 	}
 }
+
+// A message that was offered before a pause is one of those that count no more.
+func TestAPlaceFromBeforeAPauseFitsNoMore(t *testing.T) {
+	p := gate.NewPlaces(4, 4)
+	var place gate.Place
+	require.True(t, p.Take(&place))
+	assert.True(t, place.Fits())
+	p.Set(0)
+	assert.False(t, place.Fits())
+	p.Set(2)
+	assert.False(t, place.Fits(), "it is not among the two")
+}
