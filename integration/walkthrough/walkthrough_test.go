@@ -30,7 +30,7 @@ import (
 const (
 	page = "../../docs/dead-letters.md"
 	// longest is the deadline of a command.
-	longest = 3 * time.Minute
+	longest = 6 * time.Minute
 )
 
 // TestWalkthrough runs "A first outage" of docs/dead-letters.md, every command of it, in a copy of the repository. The broker that
@@ -167,6 +167,10 @@ type shell struct {
 
 func newShell(t *testing.T) *shell {
 	t.Helper()
+	for _, tool := range []string{"bash", "git", "make", "sed"} {
+		_, err := exec.LookPath(tool)
+		require.NoError(t, err, "install %s: a reader of the page needs it too", tool)
+	}
 	s := &shell{folder: t.TempDir(), provider: freeAddress(t)}
 	copyRepository(t, s.folder)
 	programs := filepath.Join(s.folder, ".broker")
