@@ -28,7 +28,11 @@ func waitEnded(err error) bool {
 // notStorable reports whether no retry can store a row: its text is none in the encoding of the database, or the index
 // cannot have it.
 func notStorable(err error) bool {
-	return slices.Contains([]string{"22021", "22P05", "54000"}, sqlstate.Of(err))
+	return slices.Contains([]string{
+		"22021", // bytes that are no text
+		"22P05", // a character that the encoding of the database does not have
+		"54000", // a row that is larger than the index can have
+	}, sqlstate.Of(err))
 }
 
 // connectionLost reports whether an error can be that of a transaction that the server has ended with its session.
