@@ -713,3 +713,16 @@ func TestTheAcksOfASessionAreSentBeforeItsEnd(t *testing.T) {
 		assert.Equal(t, []string{"ack 1", "ack 2"}, n.settled())
 	})
 }
+
+func TestAPartitionFollowsAPauseAtOnce(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1", "a0-2")
+		synctest.Wait()
+		assert.Equal(t, 1, o.Taken(), "what waits for its key is not meant for a probe")
+		began := time.Now()
+		time.AfterFunc(time.Second, func() { o.Limit(0) })
+		require.NoError(t, n.partition.keep(n.session))
+		assert.Equal(t, time.Second, time.Since(began))
+	})
+}
