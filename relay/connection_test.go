@@ -545,7 +545,7 @@ func TestHandlerWithoutTheMiddleware(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		assert.InDelta(t, 16, calls.Load(), 3, "10ms, 20ms, ... 640ms, and then once a second")
 		warnings := 0
-		for _, line := range c.logs.Captured()[watermill.InfoLogLevel] {
+		for _, line := range c.logs.Captured()[watermill.ErrorLogLevel] {
 			if strings.Contains(line.Msg, "no retry middleware") {
 				warnings++
 				assert.Equal(t, "billing.orders", line.Fields["handler_name"])

@@ -628,7 +628,7 @@ func TestKafkaRetention(t *testing.T) {
 			if test.err == "" {
 				app.run()
 				app.stop()
-				assert.Equal(t, test.name == "bytes", len(app.logged(watermill.InfoLogLevel, "retention.bytes")) == 1)
+				assert.Equal(t, test.name == "bytes", len(app.logged(watermill.ErrorLogLevel, "retention.bytes")) == 1)
 				return
 			}
 			require.ErrorContains(t, app.router.Run(t.Context()), test.err)
@@ -661,9 +661,9 @@ func TestKafkaWithFewPermissions(t *testing.T) {
 	require.Eventually(t, func() bool { return k.stored("retry.dead.billing.orders") == 1 }, patience,
 		50*time.Millisecond)
 	app.stop()
-	unseen := app.logged(watermill.InfoLogLevel, "does not show the settings")
+	unseen := app.logged(watermill.ErrorLogLevel, "does not show the settings")
 	assert.Len(t, unseen, 2, "of a tier and of a return topic")
-	assert.Len(t, app.logged(watermill.InfoLogLevel, "does not delete the settled messages"), 1)
+	assert.Len(t, app.logged(watermill.ErrorLogLevel, "does not delete the settled messages"), 1)
 	assert.EqualValues(t, 1, k.stored("retry.100ms"))
 }
 

@@ -1,10 +1,13 @@
 package warning_test
 
 import (
+	"bytes"
+	"log/slog"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/warning"
 )
@@ -29,8 +32,16 @@ func TestWarningUsesTheLevelOfTheLogger(t *testing.T) {
 
 	plain := watermill.NewCaptureLogger()
 	warning.Log(plain, "not protected", fields)
-	assert.True(t, plain.Has(watermill.CapturedMessage{Level: watermill.InfoLogLevel, Msg: "not protected", Fields: fields}))
-	assert.Empty(t, plain.Captured()[watermill.ErrorLogLevel])
+	require.Len(t, plain.Captured()[watermill.ErrorLogLevel], 1)
+	line := plain.Captured()[watermill.ErrorLogLevel][0]
+	assert.Equal(t, "not protected", line.Msg)
+	assert.Equal(t, fields, line.Fields)
+	assert.EqualError(t, line.Err, "a warning: the app continues")
+
+	var text bytes.Buffer // what a filter for WARN and above shows
+	filtered := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelWarn})
+	warning.Log(watermill.NewSlogLogger(slog.New(filtered)), "not protected", fields)
+	assert.Contains(t, text.String(), `msg="not protected" queue=orders error="a warning: the app continues"`)
 
 	assert.NotPanics(t, func() { warning.Log(nil, "not protected", fields) })
 }

@@ -31,8 +31,8 @@ func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
 			for range 3 {
 				require.NoError(t, i.checkBroker(topology.Queue{Name: "orders", Durable: true}, parseVersion(row.version), logs))
 			}
-			assert.Len(t, logs.Captured()[watermill.InfoLogLevel], row.want)
-			assert.Empty(t, logs.Captured()[watermill.ErrorLogLevel], "a warning is no error")
+			assert.Len(t, logs.Captured()[watermill.ErrorLogLevel], row.want)
+			assert.Empty(t, logs.Captured()[watermill.InfoLogLevel], "a filter for warnings would miss it")
 		})
 	}
 	i := New(Config{})
@@ -54,7 +54,7 @@ func TestOtherPrefixIsWarnedAboutOnce(t *testing.T) {
 		for range 2 {
 			require.NoError(t, i.checkQueue(topology.Queue{Name: "orders", Durable: true, Arguments: row.app}, row.have, parseVersion("4.3.6"), logs))
 		}
-		warnings := logs.Captured()[watermill.InfoLogLevel]
+		warnings := logs.Captured()[watermill.ErrorLogLevel]
 		require.Len(t, warnings, want)
 		if want == 1 {
 			assert.Contains(t, warnings[0].Msg, `work queue "orders" was declared with the Prefix "old", and now has the Prefix "retry" too`)
@@ -75,7 +75,7 @@ func TestAQueueThatRefusesMessagesIsWarnedAboutOnce(t *testing.T) {
 		for range 2 {
 			require.NoError(t, i.checkQueue(topology.Queue{Name: "orders", Durable: true, Arguments: have}, have, parseVersion("4.3.6"), logs))
 		}
-		warnings := logs.Captured()[watermill.InfoLogLevel]
+		warnings := logs.Captured()[watermill.ErrorLogLevel]
 		require.Len(t, warnings, want)
 		if want == 1 {
 			assert.Contains(t, warnings[0].Msg, `work queue "orders" refuses messages while it is full`)
@@ -117,7 +117,7 @@ func TestLimitOfDeadLettersIsWarnedAboutOnce(t *testing.T) {
 	for _, queue := range []string{"orders", "mails", "orders"} {
 		require.NoError(t, i.checkBroker(topology.Queue{Name: queue, Durable: true}, parseVersion("4.3.6"), logs))
 	}
-	warnings := logs.Captured()[watermill.InfoLogLevel]
+	warnings := logs.Captured()[watermill.ErrorLogLevel]
 	require.Len(t, warnings, 1)
 	assert.Contains(t, warnings[0].Msg, "DeadLetters has a limit (MaxLength 10): the broker drops the oldest dead letters")
 }
