@@ -231,6 +231,8 @@ func (h handler) QueueOf(topic string) (string, error) {
 	return h.config.QueueOf(topic), nil
 }
 
+func (h handler) Bind(*subscriber.Declaration, string) error { return nil }
+
 func (h handler) Declare(d *subscriber.Declaration, topic string) error {
 	if h.config.Declare == nil {
 		return nil

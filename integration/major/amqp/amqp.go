@@ -5,5 +5,6 @@ package amqp
 // builds to Built.
 type SpyTopologyBuilder struct {
 	defaultTopologyBuilder
-	Built chan string
+	Built chan string        // nil: nothing is sent
+	After func(queue string) // is called after each build; nil: nothing is
 }

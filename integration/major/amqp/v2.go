@@ -29,6 +29,12 @@ var (
 func (s *SpyTopologyBuilder) BuildTopology(
 	channel *amqp091.Channel, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter,
 ) error {
-	s.Built <- queue
-	return s.defaultTopologyBuilder.BuildTopology(channel, queue, exchange, config, logger)
+	if s.Built != nil {
+		s.Built <- queue
+	}
+	err := s.defaultTopologyBuilder.BuildTopology(channel, queue, exchange, config, logger)
+	if s.After != nil {
+		s.After(queue)
+	}
+	return err
 }

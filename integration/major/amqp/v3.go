@@ -29,6 +29,12 @@ var (
 func (s *SpyTopologyBuilder) BuildTopology(
 	channel *amqp091.Channel, params amqp.BuildTopologyParams, config amqp.Config, logger watermill.LoggerAdapter,
 ) error {
-	s.Built <- params.QueueName
-	return s.defaultTopologyBuilder.BuildTopology(channel, params, config, logger)
+	if s.Built != nil {
+		s.Built <- params.QueueName
+	}
+	err := s.defaultTopologyBuilder.BuildTopology(channel, params, config, logger)
+	if s.After != nil {
+		s.After(params.QueueName)
+	}
+	return err
 }

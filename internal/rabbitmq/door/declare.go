@@ -221,6 +221,28 @@ func (d *declarer) run(
 	return nil
 }
 
+// bind binds a work queue, and declares the app's own topology of the topic, on a queue that is consumed.
+func (d *declarer) bind(from *subscriber.Declaration, s app.Subscription) error {
+	if d.core.verifyOnly {
+		return nil
+	}
+	q, err := d.queue(from.Broker.Number(), s.Queue)
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	arguments := q.arguments
+	q.mu.Unlock()
+	if s.Channel, err = from.Channel(); err != nil {
+		return err
+	}
+	t := workqueue.Existing(d.core.topologyConfig(s.Queue), d.core.workQueue(s.Queue), arguments)
+	if err = bindAll(s.Channel, d.returns.lastingBindings(t)); err != nil {
+		return err
+	}
+	return d.core.app.DeclareTopology(s, maps.Clone(arguments))
+}
+
 // mayBeQuorum reports whether a queue is a quorum queue, or its type is not known.
 func (d *declarer) mayBeQuorum(name string) bool {
 	d.mu.Lock()

@@ -268,13 +268,25 @@ func (h *handlerSubscriber) explain(err error) error {
 
 // Declare implements subscriber.Handler: it declares the topology of a topic's work queue.
 func (h *handlerSubscriber) Declare(d *subscriber.Declaration, topic string) error {
-	queue, err := h.QueueOf(topic)
+	s, err := h.subscription(topic)
 	if err != nil {
 		return err
 	}
-	s := app.Subscription{Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic),
-		Logger: h.logger}
 	return h.connection.declarer.declare(d, s)
+}
+
+// Bind implements subscriber.Handler.
+func (h *handlerSubscriber) Bind(d *subscriber.Declaration, topic string) error {
+	s, err := h.subscription(topic)
+	if err != nil {
+		return err
+	}
+	return h.connection.declarer.bind(d, s)
+}
+
+func (h *handlerSubscriber) subscription(topic string) (app.Subscription, error) {
+	queue, err := h.QueueOf(topic)
+	return app.Subscription{Topic: topic, Queue: queue, Exchange: h.core.app.ExchangeName(topic), Logger: h.logger}, err
 }
 
 // MayBeQuorum implements subscriber.Handler.

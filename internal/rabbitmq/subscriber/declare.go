@@ -42,9 +42,23 @@ type Broker interface {
 
 // declare calls Handler.Declare.
 func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time.Time) error {
+	return s.with(current, topic, lostAt, "Declare", s.handler.Declare)
+}
+
+// bind calls Handler.Bind for a topic that is consumed, and Handler.Declare where that fails.
+func (s *Subscriber) bind(current *wire.Connection, topic string) error {
+	if s.with(current, topic, time.Time{}, "Bind", s.handler.Bind) == nil {
+		return nil
+	}
+	return s.declare(current, topic, time.Now())
+}
+
+func (s *Subscriber) with(
+	current *wire.Connection, topic string, lostAt time.Time, name string, call func(*Declaration, string) error,
+) error {
 	declaration := &Declaration{Reopening: wire.Reopening{On: current}, Broker: current, LostAt: lostAt}
 	defer declaration.Close()
-	if err := panics.Error("Declare", func() error { return s.handler.Declare(declaration, topic) }); err != nil {
+	if err := panics.Error(name, func() error { return call(declaration, topic) }); err != nil {
 		return fmt.Errorf("topic %q: declare: %w", topic, err)
 	}
 	return nil
@@ -52,9 +66,9 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 
 // consume declares the topic and opens a session. What Handler.Declare remembers may be gone: when the queue does not
 // exist, it declares once more. The queue may also have been replaced after it was declared, as by a client that still
-// deletes it, and then has lost its bindings. So after a loss it declares again when it consumes: a queue that is
-// replaced from then on ends the consumer. Where that fails, consume returns the session with the error, and the caller
-// ends it.
+// deletes it, and then has lost its bindings. So it binds again when it consumes, and after a loss it declares again: a
+// queue that is replaced from then on ends the consumer. Where that fails, consume returns the session with the error,
+// and the caller ends it.
 func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
 		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {
@@ -64,6 +78,8 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 		if err == nil {
 			if !lostAt.IsZero() {
 				err = s.subscriber.declare(current, s.topic, time.Now())
+			} else {
+				err = s.subscriber.bind(current, s.topic)
 			}
 			if opened.lost() { // which has the reason
 				err = nil

@@ -18,6 +18,10 @@ type Handler interface {
 	// and Declare is called again after a pause; see Open.
 	Declare(declaration *Declaration, topic string) error
 
+	// Bind binds the topic's queue, which Declare has declared. It is called when the topic is consumed: another client
+	// may have replaced the queue meanwhile, and it has no bindings then. After an error, Declare is called.
+	Bind(declaration *Declaration, topic string) error
+
 	// MayBeQuorum reports whether a queue is a quorum queue, or its type is not known. It calls no function of the app.
 	// It is called after Declare, and only on RabbitMQ 3.10 and 3.11: there a quorum queue that is deleted and declared
 	// anew within milliseconds may move its consumers to the new queue, where they get no message. A prefetch for the

@@ -269,6 +269,7 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 			opened <- result{nil, err}
 			return
 		}
+		declaring := current
 		if p.number < 0 {
 			var err error
 			if current, err = p.connection.mover(p.stopping); err != nil {
@@ -277,6 +278,13 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 			}
 		}
 		n, err := p.consume(current)
+		if err == nil && p.number < 0 {
+			if err := p.subscriber.bind(declaring, p.topic); err != nil {
+				p.retire(n, nil)
+				opened <- result{nil, err}
+				return
+			}
+		}
 		if err != nil {
 			err = fmt.Errorf("topic %q: consume queue %q: %w", p.topic, p.queue, err)
 		}

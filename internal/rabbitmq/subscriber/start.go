@@ -17,11 +17,11 @@ import (
 // startTimeout is how long what a subscription begins with is tried again where the broker is at fault.
 const startTimeout = 30 * time.Second
 
-// atStart declares or consumes for the first time. What is wrong is returned at once, with one exception: a fault of the
-// broker, such as the internal error with which a busy node answers the declaration of a quorum queue, or with which
-// RabbitMQ 3.10 closes a connection that consumes one while another instance declares it. The broker closes the
-// connection then, so that those of other subscriptions are lost, too. That is tried again, after a pause that is
-// random: all instances of an app may be starting.
+// atStart declares or consumes for the first time. What is wrong is returned at once, with one exception: a fault of
+// the broker, such as the internal error with which a busy node answers the declaration of a quorum queue, or with
+// which RabbitMQ 3.10 closes a connection that consumes one while another instance declares it. The broker closes the
+// connection then, so that other subscriptions lose it, too. That is tried again, after a pause that is random: all
+// instances of an app may be starting.
 func atStart(ctx context.Context, pause wire.Backoff, try func() error, failed func(error)) error {
 	var last error // of the broker
 	for began := time.Now(); ; {
