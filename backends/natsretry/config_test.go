@@ -16,7 +16,7 @@ func TestValidateReportsEveryFault(t *testing.T) {
 	t.Parallel()
 	err := Config{Prefix: "a..b", Lease: time.Millisecond, Replicas: 6}.Validate()
 	for _, text := range []string{
-		"Conn is nil", "Prefix is", "Lease is 1ms", "Replicas is 6", "Group is empty", "Policy:",
+		"Conn is nil", "Prefix is", "Lease is 1ms", "Replicas is 6", "Group is empty", "Policy.Schedule:",
 	} {
 		require.ErrorContains(t, err, text)
 	}

@@ -33,7 +33,7 @@ func TestValidateReportsAllFaults(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, complete(t).Validate())
 	err := Config{Prefix: "a b", Table: "watermill_retry", Lease: time.Millisecond}.Validate()
-	for _, field := range []string{"DB is nil", "Group is empty", "Policy: ", "Prefix is", "Table is", "Lease is 1ms"} {
+	for _, field := range []string{"DB is nil", "Group is empty", "Policy.Schedule: ", "Prefix is", "Table is", "Lease is 1ms"} {
 		require.ErrorContains(t, err, field)
 	}
 	_, err = Connect(Config{}, nil)
