@@ -85,8 +85,8 @@ func (o *outlived) begin(in *delivery) error {
 	return kept.err
 }
 
-// keep keeps the failure of a call for the next delivery of its message. Where the subscriber ends the context of a call
-// that takes too long, it keeps the failure itself.
+// keep keeps the failure of a call for the next delivery of its message. Where the subscriber ends the context of a
+// call that takes too long, it keeps the failure itself.
 func (o *outlived) keep(in *delivery, err error) {
 	switch {
 	case in.call != nil:

@@ -18,8 +18,8 @@ type Handlers struct {
 	gates map[string]*Gate
 }
 
-// Add returns the gate of a handler. Handlers of one name share the first one's gate. One that is added again, after its
-// subscriptions have ended, has another one, which is paused if an operator has paused the handler.
+// Add returns the gate of a handler. Handlers of one name share the first one's gate. One that is added again, after
+// its subscriptions have ended, has another one, which is paused if an operator has paused the handler.
 func (h *Handlers) Add(name string, concurrency int) *Gate {
 	h.mu.Lock()
 	defer h.mu.Unlock()

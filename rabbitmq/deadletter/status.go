@@ -70,6 +70,9 @@ type Tier struct {
 	Overdue int `json:"overdue,omitzero"`
 }
 
+// IsOverdue reports whether more messages are overdue than a tier without a fault can have.
+func (t Tier) IsOverdue() bool { return t.Overdue > management.ForwardedAtOnce }
+
 // Status returns the state of work queues, without names that of all. It needs Config.Management.
 func (s *Store) Status(ctx context.Context, works ...string) (Status, error) {
 	ctx, end, err := s.begin(ctx)

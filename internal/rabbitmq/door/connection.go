@@ -115,9 +115,9 @@ func (c *Connection) AddHandler(
 // handlerOf returns the subscriber of a handler whose topic is known. With faults, all subscribers of the connection
 // refuse to subscribe.
 //
-// Its middleware is that of the connection, by which each message is retried as its own subscriber says. Watermill keeps
-// the middlewares of a handler by its name, also when the handler has stopped: that of the connection is right for the
-// one that is added under the name again.
+// Its middleware is that of the connection, by which each message is retried as its own subscriber says. Watermill
+// keeps the middlewares of a handler by its name, also when the handler has stopped: that of the connection is right
+// for the one that is added under the name again.
 func (c *Connection) handlerOf(name, topic string, options []retry.Options) message.Subscriber {
 	h, err := c.newHandler(name, options)
 	if err == nil {

@@ -21,10 +21,6 @@ const (
 	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's
 	// figures are not all of the same moment.
 	overdueIntervals = 2
-
-	// forwardedAtOnce is how many messages a quorum queue dead-letters at the same time at most
-	// (dead_letter_worker_consumer_prefetch). A queue that forwards without a fault often has a few expired messages.
-	forwardedAtOnce = 32
 )
 
 // overdue watches the tiers and inboxes of a Connection: it shows those with messages whose delay is over and which the
@@ -139,7 +135,7 @@ func stays(earlier, now management.Queue) bool {
 		arrived, more := now.Published-earlier.Published, now.Messages-earlier.Messages
 		return arrived >= 0 && arrived-more < earlier.Expired // the count begins again with the node
 	}
-	return earlier.Expired > forwardedAtOnce && now.Expired > forwardedAtOnce
+	return earlier.Expired > management.ForwardedAtOnce && now.Expired > management.ForwardedAtOnce
 }
 
 // log reports the tiers that have become overdue, and those that are no longer.

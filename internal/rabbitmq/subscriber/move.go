@@ -66,8 +66,8 @@ func (n *session) move(ctx context.Context, topic string, a *arrival) error {
 	return nil
 }
 
-// hasReturned reports whether the broker has returned a message with this routing key. It is called after the confirm of
-// one. A return does not name its message. Where messages of a partition are returned, those that were routed just
+// hasReturned reports whether the broker has returned a message with this routing key. It is called after the confirm
+// of one. A return does not name its message. Where messages of a partition are returned, those that were routed just
 // before may be moved twice, which is a rewind.
 func (n *session) hasReturned(key string) bool {
 	n.moving.Lock()

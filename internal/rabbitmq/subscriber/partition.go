@@ -428,8 +428,8 @@ func (p *partition) retire(n *session, reason error) {
 	}
 }
 
-// ackTime is how long the channel of the intake stays open after the acks of many messages at once. A quorum queue takes
-// about 32 acks of a channel at a time, and the broker forgets the others when the channel is closed.
+// ackTime is how long the channel of the intake stays open after the acks of many messages at once. A quorum queue
+// takes about 32 acks of a channel at a time, and the broker forgets the others when the channel is closed.
 const ackTime = 200 * time.Millisecond
 
 // patience is how long the end of a session waits for what is handed out, or moved.

@@ -9,7 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
@@ -62,7 +61,8 @@ func isOfBroker(err error) bool {
 }
 
 func remedyOf(err error) string {
-	if !refusal.IsCode(err, amqp091.InternalError) {
+	var broker *amqp091.Error
+	if !errors.As(err, &broker) || broker.Code != amqp091.InternalError {
 		return ""
 	}
 	return `: where the log of the node names rabbit_fifo_dlx_sup, restart the node (docs/limits.md, "RabbitMQ's ` +

@@ -60,8 +60,8 @@ func (p *Page) look(ctx context.Context, queue string, visit func(*letters.Lette
 }
 
 // busy is the text for a queue whose letters are taken.
-const busy = "The queue is busy: another view of it, or a redrive or discard, has its letters. Load the page again in " +
-	"a moment."
+const busy = "The queue is busy: another view of it, or a redrive or discard, has its letters. Load the page again " +
+	"in a moment."
 
 type causesView struct {
 	selection

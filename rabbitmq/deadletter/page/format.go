@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 )
 
 // functions are those of the templates.
@@ -19,8 +18,7 @@ var functions = template.FuncMap{
 	"span":   span,
 	"plural": plural, "size": size, "visible": visible,
 	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
-	"overdue": func(expired int) bool { return expired > management.ForwardedAtOnce },
-	"left":    func(at time.Time) string { return span(max(time.Until(at), 0)) },
+	"left": func(at time.Time) string { return span(max(time.Until(at), 0)) },
 }
 
 // number writes a number with commas between thousands.

@@ -56,7 +56,8 @@ func (f *filterFlags) any() bool {
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
-	filter := letters.Filter{IDs: ids(slices.Concat(f.one, f.ids)), ErrorType: f.errorType, DeadReason: f.deadReason, Handler: f.handler}
+	filter := letters.Filter{IDs: ids(slices.Concat(f.one, f.ids)), ErrorType: f.errorType, DeadReason: f.deadReason,
+		Handler: f.handler}
 	var err error
 	if f.reason != "" {
 		if filter.Reason, err = regexp.Compile(f.reason); err != nil {

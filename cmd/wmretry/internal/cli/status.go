@@ -12,7 +12,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
@@ -148,11 +147,11 @@ func (b *statusTable) tiers(group string, tiers []deadletter.Tier) {
 		if t.Retired {
 			notes = append(notes, "retired")
 		}
-		if t.Overdue > management.ForwardedAtOnce {
+		if t.IsOverdue() {
 			notes = append(notes, thousands(t.Overdue)+" overdue")
 		}
 		odd := len(notes) > 0
-		if t.Overdue > 0 && t.Overdue <= management.ForwardedAtOnce {
+		if t.Overdue > 0 && !t.IsOverdue() {
 			notes = append(notes, thousands(t.Overdue)+" due")
 		}
 		delay := backoff.Tier(t.Delay).String()
