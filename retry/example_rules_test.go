@@ -145,9 +145,9 @@ func ExamplePolicy_Validate() {
 	}
 	fmt.Println(policy.Validate())
 	// Output:
-	// Rules[0] ("rate limit"): Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause
-	// Rules[1] ("maintenance"): If is nil: use Is, As or a function of (Record, error)
-	// the delay is 0s: it must be more than 0 and at most 87600h0m0s
+	// Rules[0].Then is not set: use RetryWith, RetryAfter, Snooze, DeadLetter, Discard, GiveBack or Pause
+	// Rules[1].If is nil: use Is, As or a function of (Record, error)
+	// Rules[1].Then: the delay is 0s: it must be more than 0 and at most 87600h0m0s
 	// ExtraTiers: backoff: retry 2: delay -1m0s is too short: want at least 1ms
 }
 
