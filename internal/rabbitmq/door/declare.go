@@ -49,6 +49,7 @@ type declaredQueue struct {
 	arguments amqp091.Table
 	queues    map[string]bool // the tiers and the other queues of its topology
 	topics    map[string]bool // for which the app's own topology is declared
+	bound     time.Time       // when bind began; another handler has consumed it then
 }
 
 // declaring is a declaration that is running, or has ended.
@@ -221,7 +222,8 @@ func (d *declarer) run(
 	return nil
 }
 
-// bind binds a work queue, and declares the app's own topology of the topic, on a queue that is consumed.
+// bind binds a work queue that is consumed, and declares the app's own topology of the topic. It does so once after a
+// declaration: where another handler consumes the queue, one that replaces it ends that consumer.
 func (d *declarer) bind(from *subscriber.Declaration, s app.Subscription) error {
 	if d.core.verifyOnly {
 		return nil
@@ -231,13 +233,17 @@ func (d *declarer) bind(from *subscriber.Declaration, s app.Subscription) error 
 		return err
 	}
 	q.mu.Lock()
-	arguments := q.arguments
+	arguments, again := q.arguments, q.bound.After(q.begin)
+	q.bound = time.Now()
 	q.mu.Unlock()
+	if again {
+		return nil
+	}
 	if s.Channel, err = from.Channel(); err != nil {
 		return err
 	}
 	t := workqueue.Existing(d.core.topologyConfig(s.Queue), d.core.workQueue(s.Queue), arguments)
-	if err = bindAll(s.Channel, d.returns.lastingBindings(t)); err != nil {
+	if err = bindAll(s.Channel, d.returns.lastingBindings(t)); err != nil || s.Exchange == "" {
 		return err
 	}
 	return d.core.app.DeclareTopology(s, maps.Clone(arguments))
