@@ -277,7 +277,7 @@ func redriveOdd(t *testing.T, f *fixture) {
 	require.NoError(t, err)
 	sent := odd()
 	for _, msg := range sent {
-		require.NoError(t, publisher.Publish(o.topics[0], msg.Copy()))
+		publishOdd(t, publisher, o.topics[0], msg)
 	}
 	require.NoError(t, publisher.Close())
 	o.awaitLetters(store, len(sent))
