@@ -87,7 +87,7 @@ func answer(connection net.Conn, asked *atomic.Bool) {
 	for lines.Scan() { // a command is its number of words, and the size and the text of each word
 		words := make([]string, max(0, number(lines.Text(), "*")))
 		for i := range words {
-			if !lines.Scan() || !lines.Scan() {
+			if size := lines.Scan(); !size || !lines.Scan() {
 				return
 			}
 			words[i] = lines.Text()

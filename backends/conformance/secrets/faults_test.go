@@ -29,8 +29,7 @@ func TestEachFaultHasItsPath(t *testing.T) {
 	for name, empty := range configs {
 		value := reflect.New(reflect.TypeOf(empty)).Elem()
 		field := value.FieldByName("Policy")
-		validator, is := value.Interface().(interface{ Validate() error })
-		if !field.IsValid() || !is {
+		if _, is := value.Interface().(interface{ Validate() error }); !field.IsValid() || !is {
 			continue
 		}
 		found++
@@ -39,8 +38,7 @@ func TestEachFaultHasItsPath(t *testing.T) {
 		} else {
 			field.Set(reflect.ValueOf(wrong))
 		}
-		validator = value.Interface().(interface{ Validate() error })
-		err := validator.Validate()
+		err := value.Interface().(interface{ Validate() error }).Validate()
 		require.Error(t, err, name)
 		lines := strings.Split(err.Error(), "\n")
 		for _, path := range want {
