@@ -50,6 +50,7 @@ func TestALostConnectionDoesNotStopTheHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := testapp.Config(t, testapp.Schedule(short))
+			c.Policy.PublishTimeout = 5 * time.Minute // no copy is given up before the connection is lost
 			consuming, publishing := throughProxies(t, &c)
 			a := &app{t: t, queue: "orders_" + c.Prefix}
 			a.App = testapp.Connect(t, c)

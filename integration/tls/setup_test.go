@@ -125,7 +125,7 @@ func listen(t testing.TB) listener {
 	t.Helper()
 	shared.Lock()
 	defer shared.Unlock()
-	if shared.port != "" {
+	if shared.ca.certificate != nil {
 		return shared.listener
 	}
 	ca := newAuthority(t, "private CA of the test")
@@ -159,6 +159,7 @@ func listen(t testing.TB) listener {
 	require.Contains(t, output, "ok")
 	shared.ca = ca
 	if connection, err := shared.dial(t); err != nil {
+		shared.ca = authority{}
 		require.NoError(t, err, "the broker listens for TLS on {%s} of its own network, which is not reached from here: where it is in a "+
 			"container, publish its port 5671 and set AMQP_TLS_ADDRESS to that address", shared.at)
 	} else {

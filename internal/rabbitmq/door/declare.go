@@ -49,7 +49,7 @@ type declaredQueue struct {
 	arguments amqp091.Table
 	queues    map[string]bool // the tiers and the other queues of its topology
 	topics    map[string]bool // for which the app's own topology is declared
-	bound     time.Time       // when bind began; another handler has consumed it then
+	bound     time.Time       // when bind began
 }
 
 // declaring is a declaration that is running, or has ended.
@@ -121,7 +121,7 @@ func (d *declarer) queue(connection uint64, name string) (*declaredQueue, error)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if connection < d.connection {
-		return nil, fmt.Errorf("cannot declare work queue %q: its connection is lost", name)
+		return nil, fmt.Errorf("cannot declare work queue %q: its connection is lost: %w", name, amqp091.ErrClosed)
 	}
 	if connection > d.connection {
 		d.connection, d.queues, d.objects = connection, map[string]*declaredQueue{}, map[any]bool{}
@@ -222,8 +222,10 @@ func (d *declarer) run(
 	return nil
 }
 
-// bind binds a work queue that is consumed, and declares the app's own topology of the topic. It does so once after a
-// declaration: where another handler consumes the queue, one that replaces it ends that consumer.
+// bindAgain is how long a bind serves for all handlers of a queue that begin to consume: those that start together.
+const bindAgain = 5 * time.Second
+
+// bind binds a work queue that is consumed, and declares the app's own topology of the topic.
 func (d *declarer) bind(from *subscriber.Declaration, s app.Subscription) error {
 	if d.core.verifyOnly {
 		return nil
@@ -233,10 +235,12 @@ func (d *declarer) bind(from *subscriber.Declaration, s app.Subscription) error 
 		return err
 	}
 	q.mu.Lock()
-	arguments, again := q.arguments, q.bound.After(q.begin)
-	q.bound = time.Now()
+	arguments, done := q.arguments, q.bound.After(q.begin) && time.Since(q.bound) < bindAgain
+	if !done {
+		q.bound = time.Now()
+	}
 	q.mu.Unlock()
-	if again {
+	if done {
 		return nil
 	}
 	if s.Channel, err = from.Channel(); err != nil {

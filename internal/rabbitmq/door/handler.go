@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -45,6 +46,7 @@ type handlerSubscriber struct {
 	retry      *middleware.TieredRetry
 	gate       *gate.Gate
 	warned     atomic.Bool
+	differs    sync.Once // the schedule, and that was logged
 
 	closing context.Context // ends with Close
 	close   context.CancelFunc
@@ -193,9 +195,12 @@ func (h *handlerSubscriber) add(topic string) error {
 	}
 	own := h.options.Policy.Schedule
 	if other, its, differs := h.core.queues.other(queue, h.name, own); differs {
-		warning.Log(h.logger, "Options.Policy.Schedule is not that of another handler of the same work queue: which of both "+
-			"retries a message is chance; give both handlers the same Policy, or each a Group", watermill.LogFields{
-			"queue": queue, "schedule": own.String(), "other_handler": other, "other_schedule": its.String(),
+		h.differs.Do(func() {
+			warning.Log(h.logger, "Options.Policy.Schedule is not that of another handler of the same work queue: which of "+
+				"both retries a message is chance; give both handlers the same Policy, or each a Group",
+				watermill.LogFields{
+					"queue": queue, "schedule": own.String(), "other_handler": other, "other_schedule": its.String(),
+				})
 		})
 	}
 	return nil
@@ -324,13 +329,14 @@ func (h *handlerSubscriber) Nacked(msg *message.Message, of amqp091.Delivery) bo
 		original.Metadata = delivery.Kept
 	}
 	original.SetContext(msgctx.NewContext(context.WithoutCancel(msg.Context()), delivery.Subscription))
-	msgctx.Lookup(original).Lost = delivery.Lost
+	again := msgctx.Lookup(original)
+	again.Lost, again.Leaving = delivery.Lost, delivery.Leaving
 	failure := retry.ErrNotPublished
 	if cause := delivery.Unpublished(); cause != nil {
 		failure = notPublished{cause}
 	}
 	_, err = h.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, failure })(original)
-	delivery.Again = msgctx.Lookup(original).Again
+	delivery.Again = again.Again
 	return err == nil
 }
 

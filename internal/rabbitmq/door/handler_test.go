@@ -54,6 +54,7 @@ func TestDifferentSchedulesOfOneQueueAreNamedAtTheStart(t *testing.T) {
 	add := func(handler, topic string, schedule backoff.Schedule) int {
 		h := &handlerSubscriber{name: handler, core: c, logger: log, options: retry.Options{Policy: &retry.Policy{Schedule: schedule}}}
 		require.NoError(t, h.add(topic))
+		require.NoError(t, h.add(topic), "once more when it subscribes")
 		lines := 0
 		for _, level := range log.Captured() {
 			for _, line := range level {
@@ -72,4 +73,5 @@ func TestDifferentSchedulesOfOneQueueAreNamedAtTheStart(t *testing.T) {
 	assert.Zero(t, add("second", "orders", slices.Clone(schedule)))
 	assert.Zero(t, add("other", "invoices", backoff.Schedule{time.Minute}), "another work queue")
 	assert.Equal(t, 1, add("third", "orders", backoff.Schedule{time.Minute}))
+	assert.Equal(t, 1, add("first", "orders", backoff.Schedule{time.Hour}), "it is added again, with another schedule")
 }

@@ -103,6 +103,7 @@ func (l *lookout) missing(app appPublisher, topics map[string]string, logger wat
 	b := &bounded{lookout: l, until: fourFifths(ctx), ctx: ctx}
 	defer b.close()
 	var answered []string
+	var sources map[string]bool
 	for topic, handler := range topics {
 		exchange, key, err := app.route(topic)
 		exists, known := true, true
@@ -111,11 +112,12 @@ func (l *lookout) missing(app appPublisher, topics map[string]string, logger wat
 		case exchange == "":
 			exists, known = b.exists(key)
 		case l.api != nil: // AMQP cannot ask for bindings
-			var sources map[string]bool
-			if sources, err = l.api.Sources(ctx); err != nil {
-				known = false
+			if sources == nil {
+				if sources, err = l.api.Sources(ctx); err != nil {
+					sources = map[string]bool{}
+				}
 			}
-			exists = sources[exchange]
+			exists, known = sources[exchange], len(sources) > 0
 		}
 		if !known {
 			continue

@@ -70,7 +70,7 @@ func (q *queues) other(
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w := q.byName[queue]
-	if w.schedule == nil {
+	if w.schedule == nil || w.first == handler {
 		w.first, w.schedule = handler, schedule
 	}
 	return w.first, w.schedule, !slices.Equal(w.schedule, schedule)

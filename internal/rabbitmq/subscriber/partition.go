@@ -181,6 +181,8 @@ func (p *partition) first() (first *session, err error) {
 		current, err := p.connection.link.Now()
 		if err == nil {
 			first, err = p.open(current, time.Time{})
+		} else if p.failed.Load() != nil { // the broker has closed the connection because of another partition
+			err = fmt.Errorf("%w: %w", err, amqp091.ErrClosed)
 		}
 		return err
 	}, startFailed(p.logger, p.fail))

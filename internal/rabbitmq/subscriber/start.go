@@ -28,9 +28,10 @@ func atStart(ctx context.Context, pause wire.Backoff, try func() error, failed f
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case last == nil && !isOfBroker(err):
+		case last != nil && errors.Is(err, publish.ErrNotConnected): // it reconnects
+		case !isOfBroker(err):
 			return err
-		case last == nil || !errors.Is(err, publish.ErrNotConnected): // while it reconnects
+		default:
 			last = err
 		}
 		wait := pause.Next()

@@ -31,16 +31,18 @@ func TestWhatIsTriedAgainAtTheStart(t *testing.T) {
 		errs  []error // of the tries; the last one is that of all further tries, nil: none
 		tries int     // 0: until 30 s are over
 	}{
-		"a busy node":                        {[]error{declare(errBusy), declare(errBusy), nil}, 3},
-		"and the connection is lost":         {[]error{declare(errBusy), lost, lost, nil}, 4},
-		"a neighbour has lost it":            {[]error{declare(amqp091.ErrClosed), nil}, 2},
-		"no answer in time":                  {[]error{declare(os.ErrDeadlineExceeded), nil}, 2},
-		"a node that starts no quorum queue": {[]error{declare(errBusy)}, 0},
-		"an argument that differs":           {[]error{refused(amqp091.PreconditionFailed)}, 1},
-		"a permission":                       {[]error{refused(amqp091.AccessRefused)}, 1},
-		"a virtual host":                     {[]error{refused(amqp091.NotAllowed)}, 1},
-		"a fault of the configuration":       {[]error{errors.New("AMQP.Queue.GenerateName is nil")}, 1},
-		"no connection":                      {[]error{lost}, 1},
+		"a busy node":                           {[]error{declare(errBusy), declare(errBusy), nil}, 3},
+		"and the connection is lost":            {[]error{declare(errBusy), lost, lost, nil}, 4},
+		"a neighbour has lost it":               {[]error{declare(amqp091.ErrClosed), nil}, 2},
+		"no answer in time":                     {[]error{declare(os.ErrDeadlineExceeded), nil}, 2},
+		"a node that starts no quorum queue":    {[]error{declare(errBusy)}, 0},
+		"an argument that differs":              {[]error{refused(amqp091.PreconditionFailed)}, 1},
+		"a permission":                          {[]error{refused(amqp091.AccessRefused)}, 1},
+		"a virtual host":                        {[]error{refused(amqp091.NotAllowed)}, 1},
+		"a fault of the configuration":          {[]error{errors.New("AMQP.Queue.GenerateName is nil")}, 1},
+		"no connection":                         {[]error{lost}, 1},
+		"a neighbour's is lost, and it is back": {[]error{fmt.Errorf("%w: %w", lost, amqp091.ErrClosed), lost, nil}, 3},
+		"then an argument that differs":         {[]error{declare(errBusy), refused(amqp091.PreconditionFailed)}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
