@@ -359,7 +359,7 @@ func (l *look) settle() error {
 	var next []amqp091.Delivery
 	for range 2 {
 		d, found, err := l.channel.Get(l.queue, false)
-		if err != nil && doubt <= mostUnapplied && endedByLetter(l.connection) != nil {
+		if err != nil && doubt <= mostUnapplied && errors.Is(endedByLetter(l.connection), wire.ErrUnreadable) {
 			return nil // the channel had all acknowledgements, and kept none of them back
 		}
 		if err != nil {

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
@@ -50,11 +48,15 @@ func endedByLetter(c *wire.Connection) error {
 	if !c.Client.IsClosed() {
 		return nil
 	}
-	reason := c.CloseReason()
+	return ofLetter(c.CloseReason())
+}
+
+// ofLetter returns the reason of a closed connection where a message was that.
+func ofLetter(reason error) error {
 	switch {
 	case errors.Is(reason, wire.ErrUnreadable):
 		return reason
-	case refusal.IsCode(reason, amqp091.InternalError): // such as a property that AMQP 0-9-1 does not have
+	case refusal.IsCrash(reason): // such as by a property that AMQP 0-9-1 does not have
 		return fmt.Errorf("the broker cannot deliver it: docs/limits.md#messages-that-go-clients-cannot-read: %w", reason)
 	}
 	return nil

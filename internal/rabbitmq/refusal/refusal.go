@@ -41,6 +41,13 @@ func IsCode(err error, code int) bool {
 	return errors.As(err, &broker) && broker.Code == code
 }
 
+// IsCrash reports whether the broker has closed the connection because its own work has failed without an explanation,
+// as when it delivers a message that it cannot write. A queue whose leader does not answer has one.
+func IsCrash(err error) bool {
+	var broker *amqp091.Error
+	return errors.As(err, &broker) && broker.Code == amqp091.InternalError && broker.Reason == "INTERNAL_ERROR"
+}
+
 // IsAbsent reports whether the broker knows a queue but does not find it. Its node is down, or another client is just
 // declaring it: before Khepri, RabbitMQ answers so for an instant.
 func IsAbsent(err error) bool {
