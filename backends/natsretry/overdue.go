@@ -113,7 +113,8 @@ type look struct {
 	*overdue
 	ctx       context.Context
 	stream    jetstream.Stream
-	before    time.Time // what was due by then is overdue
+	before    time.Time // what was due by then, and stored, is overdue
+	answered  bool      // the server lets the app read
 	published int
 	stays     int   // overdue, and not published
 	refused   error // why
@@ -138,7 +139,11 @@ func (l *look) all() error {
 	if err == nil && next <= info.State.LastSeq {
 		_, err = l.from(next + rand.Uint64N(info.State.LastSeq-next+1))
 	}
-	if err != nil {
+	switch {
+	case err == nil, l.ctx.Err() != nil && l.published > 0: // the next look goes on
+	case l.answered:
+		return fmt.Errorf("cannot read the messages that wait on %s: %w", l.waiting(), err)
+	default: // a server does not answer where a right lacks
 		return fmt.Errorf("cannot read the messages that wait on %s, which needs the right to publish to "+
 			"$JS.API.STREAM.MSG.GET.%s: %w", l.waiting(), l.server.stream, err)
 	}
@@ -160,7 +165,9 @@ func (l *look) from(sequence uint64) (uint64, error) {
 			return sequence, err
 		}
 		sequence = raw.Sequence + 1
-		if due, known := dueOf(raw.Header); !known || due.After(l.before) {
+		// The server has just begun with a message that was stored since: this look, or that of another process, may have
+		// published it again.
+		if due, known := dueOf(raw.Header); !known || due.After(l.before) || raw.Time.After(l.before) {
 			stay, size = stay+1, size+len(raw.Data)
 			continue
 		}
@@ -174,6 +181,9 @@ func (l *look) from(sequence uint64) (uint64, error) {
 			if codeOf(err) == codeWrongSequence { // it has come back
 				continue
 			}
+			if l.ctx.Err() != nil {
+				return sequence, err
+			}
 			l.refused = classified(err)
 		}
 		l.stays++
@@ -186,7 +196,9 @@ func (l *look) from(sequence uint64) (uint64, error) {
 func (l *look) next(sequence uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, setupTimeout)
 	defer cancel()
-	return l.stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(l.waiting()))
+	raw, err := l.stream.GetMsg(ctx, sequence, jetstream.WithGetMsgSubject(l.waiting()))
+	l.answered = l.answered || err == nil || errors.Is(err, jetstream.ErrMsgNotFound)
+	return raw, err
 }
 
 // again replaces a message by itself, if it is still there: the server then begins anew with its schedule.
