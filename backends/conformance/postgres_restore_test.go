@@ -108,3 +108,42 @@ func TestPostgresIsRestoredOnAServerWithLowerTransactionIDs(t *testing.T) {
 	to.eventually("mailing has not got all", func() bool { return mails.are("3", "4", "5", "6") })
 	to.eventually("billing has not got all", func() bool { return bills.are("5", "6") })
 }
+
+// TestPostgresOffsetMovesWhileItIsRead: a process that locks the offset after another has moved it sees an id that is
+// new to its statement. That is no id of another server.
+func TestPostgresOffsetMovesWhileItIsRead(t *testing.T) {
+	p := startPostgres(t)
+	var first, second handled
+	_, stop := p.app(p.config(), first.add)
+	stop()
+	// A view in place of the offsets holds one process between the start of its statement and the lock.
+	p.exec(`ALTER TABLE "watermill_offsets_orders" RENAME TO offsets`)
+	p.exec(`CREATE FUNCTION hold() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
+		IF current_setting('application_name') = 'held' THEN PERFORM pg_advisory_xact_lock_shared(7); END IF;
+		RETURN true; END $$`)
+	p.exec(`CREATE VIEW "watermill_offsets_orders" AS SELECT * FROM offsets WHERE hold()`)
+	held := p
+	held.url += "&application_name=held"
+	config := p.config()
+	config.DB = held.open()
+	b, _ := p.app(config, second.add)
+
+	hold, err := p.db.Conn(t.Context())
+	require.NoError(t, err)
+	_, err = hold.ExecContext(t.Context(), `SELECT pg_advisory_lock(7)`)
+	require.NoError(t, err)
+	p.eventually("no statement is held", func() bool {
+		return p.count(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'held'
+			AND datname = current_database() AND wait_event = 'advisory' AND query LIKE '%SKIP LOCKED%'`) > 0
+	})
+	a, stop := p.app(p.config(), first.add)
+	p.publish(a, "orders", "1")
+	p.eventually("the other process stands", func() bool { return first.are("1") })
+	stop()
+	_, err = hold.ExecContext(t.Context(), `SELECT pg_advisory_unlock(7)`)
+	require.NoError(t, err)
+	require.NoError(t, hold.Close())
+	p.publish(b, "orders", "2")
+	p.eventually("the process stands", func() bool { return second.are("2") })
+	assert.NoError(t, b.Health().Ready())
+}

@@ -85,7 +85,7 @@ func (s *source) open(ctx context.Context, topic, group, returnTopic string) (*a
 		payload = `convert_to(m.payload::text, 'UTF8')`
 	}
 	a.moveQuery = s.waiting.moveQuery(a, payload)
-	a.aheadQuery = `SELECT NOT ` + a.isAhead(`o`) + ` AND o.last_processed_transaction_id < $2::text::xid8
+	a.aheadQuery = `SELECT ` + a.isAhead(`o`) + `, o.last_processed_transaction_id < $2::text::xid8
 		FROM ` + a.offsets + ` o WHERE consumer_group = $1::text`
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +127,9 @@ func (w *waiting) moveQuery(a *appTopic, payload string) string {
 // whether the topic has messages.
 const locked = -1
 
-// beyondServer is the id in the answer of moveQuery where nothing is to be read, and the topic has transaction ids that
-// the server has not given out. The uuid is the next one that it gives out.
+// beyondServer is the id in the answer of moveQuery where nothing is to be read, and the topic may have transaction ids
+// that the server has not given out: the offset is the newest, and the server's next id, the uuid, is as old as the
+// statement.
 const beyondServer = -2
 
 // serverNext is the next transaction id of the server.
@@ -150,17 +151,23 @@ func (a *appTopic) mend() string {
 }
 
 // lookAhead returns an error while the topic has transaction ids of another server. When this server has given out the
-// same ids, the messages that were published until then would be taken for read: only mend ends that.
-func (s *source) lookAhead(ctx context.Context, a *appTopic) error {
-	if a.ahead == "" {
+// same ids, the messages that were published until then would be taken for read: only mend ends that. next is the uuid
+// of beyondServer, or empty.
+func (s *source) lookAhead(ctx context.Context, a *appTopic, next string) error {
+	next = cmp.Or(a.ahead, next)
+	if next == "" {
 		return nil
 	}
-	var mended bool
-	if err := s.waiting.db.QueryRowContext(ctx, a.aheadQuery, a.group, a.ahead).Scan(&mended); err != nil {
+	var isAhead, isBefore bool // in one snapshot
+	if err := s.waiting.db.QueryRowContext(ctx, a.aheadQuery, a.group, next).Scan(&isAhead, &isBefore); err != nil {
 		return err
 	}
-	if mended {
+	if isAhead {
+		a.ahead = next
+	} else if isBefore {
 		a.ahead = ""
+	}
+	if a.ahead == "" {
 		return nil
 	}
 	return fmt.Errorf("the transaction ids of its messages or of group %q are those of another server, as after the "+
@@ -324,10 +331,11 @@ func (a *appTopic) pause(since time.Duration, topics int) time.Duration {
 
 // move reports whether the group's offset was free.
 func (s *source) move(ctx context.Context, a *appTopic, n int) (taken []*inflight.Taken, free bool, err error) {
-	if err := s.lookAhead(ctx, a); err != nil {
+	if err := s.lookAhead(ctx, a, ""); err != nil {
 		return nil, true, fmt.Errorf("topic %q: %w", a.topic, err)
 	}
 	args := []any{a.group, n, a.returnTopic, microseconds(s.waiting.lease)}
+	var next string
 	free = true
 	err = s.waiting.query(ctx, a.moveQuery, args, func(rows *sql.Rows) error {
 		var id, takes int64
@@ -341,14 +349,14 @@ func (s *source) move(ctx context.Context, a *appTopic, n int) (taken []*infligh
 			free = false
 			return nil
 		case beyondServer:
-			a.ahead = uuid
+			next = uuid
 			return nil
 		}
 		taken = append(taken, newTaken(id, takes, uuid, payload, metadata))
 		return nil
 	})
 	if err == nil {
-		err = s.lookAhead(ctx, a)
+		err = s.lookAhead(ctx, a, next)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("topic %q: %w", a.topic, err)
