@@ -44,7 +44,8 @@ func (partitioned) Route(
 // An ordered scene is a subscription with partitions, without their goroutines. Its test opens the sessions.
 type orderedScene struct {
 	*subscription
-	t *testing.T
+	t       *testing.T
+	version string // of the broker
 }
 
 func newOrdered(t *testing.T) *orderedScene {
@@ -62,7 +63,7 @@ func newOrderedOf(t *testing.T, partitions Partitions) *orderedScene {
 	s := newSubscription(owner, msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic", "queue")
 	go s.receiver.run()
 	s.balanced = time.Now().Add(time.Hour) // there is no broker that counts the processes
-	return &orderedScene{s, t}
+	return &orderedScene{s, t, "4.0.5"}
 }
 
 // An orderedSession is a session on a channel whose test plays the broker.
@@ -79,6 +80,8 @@ type fakeSessionChannel struct {
 	sent   []string
 	waits  map[string]*fakeConfirmation // by the message
 	fails  error
+	calls  []string
+	tag    string // of the last consumer
 	closed bool
 	of     *session
 }
@@ -120,6 +123,34 @@ func (c *fakeSessionChannel) IsClosed() bool {
 	return c.closed
 }
 
+func (c *fakeSessionChannel) called(what string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return amqp091.ErrClosed
+	}
+	c.calls = append(c.calls, what)
+	return nil
+}
+
+func (c *fakeSessionChannel) Qos(count, _ int, _ bool) error {
+	return c.called(fmt.Sprint("qos ", count))
+}
+
+func (c *fakeSessionChannel) Consume(
+	queue, tag string, _, _, _, _ bool, _ amqp091.Table,
+) (<-chan amqp091.Delivery, error) {
+	c.tag = tag
+	return nil, c.called("consume " + queue)
+}
+
+func (c *fakeSessionChannel) Cancel(tag string, noWait bool) error {
+	if tag != c.tag || noWait {
+		panic("the consumer of the session is cancelled, or the answer is not waited for")
+	}
+	return c.called("cancel")
+}
+
 // Close is also that of the broker: amqp091-go then nacks what is not confirmed.
 func (c *fakeSessionChannel) Close() error {
 	c.mu.Lock()
@@ -144,7 +175,8 @@ func (o *orderedScene) open(number int) *orderedSession {
 	p := o.partitions[number+1]
 	account := newFakeChannel(100)
 	channel := &fakeSessionChannel{waits: map[string]*fakeConfirmation{}}
-	n := &session{connection: &wire.Connection{}, channel: channel, arrival: make(chan struct{}, 1),
+	client := &amqp091.Connection{Properties: amqp091.Table{"version": o.version}}
+	n := &session{connection: &wire.Connection{Client: client}, channel: channel, arrival: make(chan struct{}, 1),
 		closed: make(chan struct{}), closes: make(chan *amqp091.Error, 1)}
 	n.settler = newSettler(account, account, o.stopping)
 	n.order(p)
@@ -712,6 +744,44 @@ func TestTheAcksOfASessionAreSentBeforeItsEnd(t *testing.T) {
 		o.rewind(n, errWaits)
 		assert.Equal(t, []string{"ack 1", "ack 2"}, n.settled())
 	})
+}
+
+// TestAChannelIsClosedWhenTheQueueHasItsAcks and not before, whatever the reason: a quorum queue forgets acks that its
+// channel keeps back.
+func TestAChannelIsClosedWhenTheQueueHasItsAcks(t *testing.T) {
+	for name, row := range map[string]struct {
+		number int
+		reason error
+		stop   bool
+		calls  []string // after the start of the session
+	}{
+		"no queue":         {-1, errReturned, false, []string{"qos 16", "consume queue", "cancel"}},
+		"a nack":           {-1, errNacked, false, []string{"qos 16", "consume queue", "cancel"}},
+		"a stop":           {-1, nil, true, []string{"qos 16", "consume queue", "cancel"}},
+		"a hand-over":      {0, errBalance, false, []string{"qos 16", "consume queue.order.0", "cancel"}},
+		"a lost channel":   {-1, errChannelClosed, false, nil},
+		"on RabbitMQ 3.10": {-1, errWaits, false, []string{"qos 0", "qos 16", "consume queue", "qos 65535", "cancel"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ordered1(t, func(t *testing.T, o *orderedScene) {
+				if name == "on RabbitMQ 3.10" {
+					o.version = "3.10.8"
+				}
+				n := o.open(row.number)
+				if row.reason == errChannelClosed {
+					_ = n.channel.Close()
+					<-n.closed
+				}
+				if row.stop {
+					o.stop()
+				}
+				o.rewind(n, row.reason)
+				synctest.Wait()
+				assert.True(t, n.channel.IsClosed())
+				assert.Equal(t, row.calls, n.channel.calls)
+			})
+		})
+	}
 }
 
 func TestAPartitionFollowsAPauseAtOnce(t *testing.T) {

@@ -235,7 +235,7 @@ func (p *partition) run(n *session) {
 // reopen opens a session, unless the handler is paused. It returns nil after a try that has failed, and after a change
 // of the limit.
 func (p *partition) reopen(pause func() time.Duration) *session {
-	if bound, _ := p.limited(); bound == 0 {
+	if !p.mayCall() {
 		select {
 		case <-p.changes:
 		case <-p.stopping:
@@ -258,7 +258,7 @@ func (p *partition) reopen(pause func() time.Duration) *session {
 // open declares the topic and opens a session. It waits neither for the broker nor for Handler.Declare when the
 // subscription stops.
 func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, error) {
-	if bound, _ := p.limited(); bound == 0 {
+	if !p.mayCall() {
 		return nil, p.subscriber.declare(current, p.topic, lostAt)
 	}
 	type result struct {
@@ -357,7 +357,7 @@ func (p *partition) keep(n *session) error {
 	defer look.Stop()
 	looked := time.Now()
 	for {
-		if bound, _ := p.limited(); bound == 0 {
+		if !p.mayCall() {
 			return nil
 		}
 		select {
@@ -400,13 +400,7 @@ func (p *partition) retire(n *session, reason error) {
 	}
 	p.giveBack(n)
 	empty := n.users.Close()
-	late := time.After(p.patience(n))
-	select {
-	case <-empty:
-	case <-n.settler.over:
-	case <-p.givenUp:
-	case <-p.receiver.over:
-	case <-late:
+	if p.outlasts(n, empty) {
 		n.leaveValues(msgctx.ErrOutlived)
 		select {
 		case <-empty:
@@ -415,9 +409,6 @@ func (p *partition) retire(n *session, reason error) {
 		}
 	}
 	n.settler.flush()
-	if errors.Is(reason, errReturned) || errors.Is(reason, errRefused) {
-		p.sleepFor(ackTime)
-	}
 	if p.number < 0 && n.blocked() { // it answers when the alarm is over
 		go n.close()
 		n.settler.end()
@@ -430,9 +421,24 @@ func (p *partition) retire(n *session, reason error) {
 	}
 }
 
-// ackTime is how long the channel of the intake stays open after the acks of many messages at once. A quorum queue
-// takes about 32 acks of a channel at a time, and the broker forgets the others when the channel is closed.
-const ackTime = 200 * time.Millisecond
+// outlasts waits for what a session has handed out, or moves, and reports whether that lasts too long.
+func (p *partition) outlasts(n *session, empty <-chan struct{}) bool {
+	late := time.After(p.patience(n))
+	select {
+	case <-empty:
+	case <-n.settler.over:
+	case <-p.givenUp:
+	case <-p.receiver.over:
+	case <-late:
+		return true
+	}
+	return false
+}
+
+func (p *partition) mayCall() bool {
+	bound, _ := p.limited()
+	return bound > 0
+}
 
 // patience is how long the end of a session waits for what is handed out, or moved.
 func (p *partition) patience(n *session) time.Duration {
@@ -443,6 +449,23 @@ func (p *partition) patience(n *session) time.Duration {
 		return 0
 	default:
 		return answerTimeout
+	}
+}
+
+// awaitAcks waits until the queue has all acks of a partition's session. A channel keeps them back while a quorum queue
+// has about 32 that it has not applied, and forgets these when it is closed. A basic.consume is applied after what the
+// queue has got before, and then the channel sends what it has kept back; so the basic.cancel of that consumer comes
+// after everything. The consumer gets nothing: it waits for the end of the first one, the single active consumer. A
+// basic.get would be refused for that reason.
+func (n *session) awaitAcks() {
+	p := n.partition
+	moved := movesConsumers(n.connection.Version())
+	if moved && n.channel.Qos(0, 0, true) != nil {
+		return
+	}
+	tag := p.config.Consumer.tag(true)
+	if _, err := n.basicConsume(p.queue, tag, p.config.Prefetch, p.config.Consumer, moved); err == nil {
+		_ = n.channel.Cancel(tag, false)
 	}
 }
 

@@ -273,5 +273,8 @@ func (s *subscription) retire(n *session) {
 func (n *session) close() {
 	limit := time.AfterFunc(channelCloseTimeout, func() { _ = n.connection.Socket.Close() })
 	defer limit.Stop()
+	if n.partition != nil {
+		n.awaitAcks()
+	}
 	_ = n.channel.Close()
 }
