@@ -183,6 +183,7 @@ func (o *orderedScene) open(number int) *orderedSession {
 	n.mover, n.returns = channel, make(chan amqp091.Return, 16)
 	channel.of = n
 	p.session.Store(n)
+	p.since.Store(time.Now().UnixNano())
 	go n.settler.run()
 	go n.watchClosed()
 	return &orderedSession{n, account, channel}
@@ -779,6 +780,35 @@ func TestAChannelIsClosedWhenTheQueueHasItsAcks(t *testing.T) {
 				synctest.Wait()
 				assert.True(t, n.channel.IsClosed())
 				assert.Equal(t, row.calls, n.channel.calls)
+			})
+		})
+	}
+}
+
+func TestTheEndOfAPauseEndsHolds(t *testing.T) {
+	for name, row := range map[string]struct{ held, resumed, want time.Duration }{
+		"an operator":                           {20 * time.Second, 30 * time.Second, 50 * time.Second},
+		"a handler that pauses again and again": {0, time.Second, balancePeriod},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ordered1(t, func(t *testing.T, o *orderedScene) {
+				n := o.open(0)
+				began := time.Now()
+				o.deliver(n, "a0-1")
+				msg := o.takeOne("a0-1")
+				time.Sleep(row.held)
+				go func() {
+					select {
+					case <-msgctx.Lookup(msg).Leaving:
+					case <-time.After(10 * time.Minute):
+					}
+					msg.Nack()
+				}()
+				o.Limit(0)
+				time.AfterFunc(row.resumed/2, func() { o.Limit(1); o.Limit(0) }) // a probe that is over
+				time.AfterFunc(row.resumed, func() { o.Limit(-1) })
+				o.rewind(n, n.partition.keep(n.session))
+				assert.Equal(t, row.want, time.Since(began))
 			})
 		})
 	}

@@ -391,8 +391,8 @@ func (p *partition) keep(n *session) error {
 // retire ends a session. It waits for the calls that run: at a shutdown for CloseTimeout, else until shortly before the
 // consumer timeout, after which the broker may take back a part. Then their contexts end, and a second later the broker
 // delivers their messages again. Those wait for their keys until the calls have ended. What is held after its call goes
-// back at once, and so does a message of the intake that is not confirmed soon. Only a pause waits for what is held: it
-// may be the reason of the pause, and would come again at once.
+// back at once, and so does a message of the intake that is not confirmed soon. Only a pause waits for what is held,
+// until its end: it may be the reason of the pause, and would come again at once.
 func (p *partition) retire(n *session, reason error) {
 	n.stopHanding()
 	if reason != nil || p.stopped() {
@@ -421,18 +421,32 @@ func (p *partition) retire(n *session, reason error) {
 	}
 }
 
-// outlasts waits for what a session has handed out, or moves, and reports whether that lasts too long.
+// outlasts waits for what a session has handed out, or moves, and reports whether that lasts too long. When a pause is
+// over, what is held goes back: all keys of the partition stand until then. Where the handler pauses again and again,
+// what is held is handled at most once in balancePeriod.
 func (p *partition) outlasts(n *session, empty <-chan struct{}) bool {
 	late := time.After(p.patience(n))
-	select {
-	case <-empty:
-	case <-n.settler.over:
-	case <-p.givenUp:
-	case <-p.receiver.over:
-	case <-late:
-		return true
+	var resumed <-chan time.Time
+	for {
+		select {
+		case <-empty:
+			return false
+		case <-n.settler.over:
+			return false
+		case <-p.givenUp:
+			return false
+		case <-p.receiver.over:
+			return false
+		case <-late:
+			return true
+		case <-p.changes:
+			if resumed = nil; p.mayCall() {
+				resumed = time.After(time.Until(time.Unix(0, p.since.Load()).Add(balancePeriod)))
+			}
+		case <-resumed:
+			n.endHolds()
+		}
 	}
-	return false
 }
 
 func (p *partition) mayCall() bool {
