@@ -51,8 +51,9 @@ type Inbox struct{ engine *inbox.Inbox }
 // database does not answer, or the table does not exist and CreateTable is not set. A nil logger logs nothing.
 //
 // The database must be PostgreSQL 14 or later, with any driver. Behind a pooler that gives each transaction another
-// session, New refuses a driver that needs more than one round trip for a statement. A handler takes one connection of
-// db for each call: let db.SetMaxOpenConns permit as many as the handlers have calls at the same time.
+// session, New refuses a driver that needs more than one round trip for a statement, unless two connections of db are
+// not free within 5 seconds. A handler takes one connection of db for each call: let db.SetMaxOpenConns permit as many
+// as the handlers have calls at the same time.
 func New(db *sql.DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 	if db == nil {
 		return nil, errors.Join(errors.New("the database is nil: open it with sql.Open"), config.Validate())
@@ -88,21 +89,18 @@ type database struct{ db *sql.DB }
 
 func (d database) Begin(
 	ctx context.Context, begun func(), query string, args ...any,
-) (_ inbox.Tx, _ any, rows int64, err error) {
+) (_ inbox.Tx, _ any, value string, err error) {
 	tx, err := d.db.BeginTx(ctx, nil)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, nil, "", err
 	}
 	begun()
-	result, err := tx.ExecContext(ctx, query, args...)
-	if err == nil {
-		rows, err = result.RowsAffected()
-	}
-	if err != nil {
+	err = tx.QueryRowContext(ctx, query, args...).Scan(&value)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		_ = tx.Rollback()
-		return nil, nil, 0, err
+		return nil, nil, "", err
 	}
-	return transaction{tx}, tx, rows, nil
+	return transaction{tx}, tx, value, nil
 }
 
 func (d database) Exec(ctx context.Context, query string) error {

@@ -53,22 +53,29 @@ type database struct{ pool *pgxpool.Pool }
 
 func (d database) Begin(
 	ctx context.Context, begun func(), query string, args ...any,
-) (_ inbox.Tx, _ any, rows int64, err error) {
+) (_ inbox.Tx, _ any, value string, err error) {
 	pooled, err := d.pool.Acquire(ctx)
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, nil, "", err
 	}
 	begun()
 	t := &tx{pooled: pooled, conn: pooled.Conn()}
 	batch := &pgx.Batch{}
 	batch.Queue("begin")
 	batch.Queue(query, args...)
-	tag, err := t.exec(ctx, batch)
+	results := t.conn.SendBatch(ctx, batch)
+	_, err = results.Exec()
+	if err == nil {
+		err = results.QueryRow().Scan(&value)
+	}
+	if closed := results.Close(); err == nil || errors.Is(err, pgx.ErrNoRows) {
+		err = closed
+	}
 	if err != nil {
 		_ = transaction{t}.Rollback()
-		return nil, nil, 0, err
+		return nil, nil, "", err
 	}
-	return transaction{t}, t, tag.RowsAffected(), nil
+	return transaction{t}, t, value, nil
 }
 
 func (d database) Exec(ctx context.Context, query string) error {

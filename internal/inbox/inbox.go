@@ -27,10 +27,10 @@ import (
 
 // DB is a database as a driver has it. It is safe for concurrent use.
 type DB interface {
-	// Begin begins a transaction with its first statement, and returns how many rows that has changed. It calls begun
-	// when the database has a connection for it. The handler gets handle. The end of the context may roll the
-	// transaction back.
-	Begin(ctx context.Context, begun func(), query string, args ...any) (tx Tx, handle any, rows int64, err error)
+	// Begin begins a transaction with its first statement, and returns the only value of its only row, or "" without a
+	// row. It calls begun when the database has a connection for it. The handler gets handle. The end of the context may
+	// roll the transaction back.
+	Begin(ctx context.Context, begun func(), query string, args ...any) (tx Tx, handle any, value string, err error)
 
 	// Exec executes statements outside of a transaction.
 	Exec(ctx context.Context, query string) error
@@ -209,18 +209,18 @@ func (b *Inbox) handle(
 	held, release := context.WithCancelCause(ctx)
 	defer release(nil) // after the end of the transaction, which a driver may roll back with its context
 	began, publishes := time.Now(), message.PublishTopicFromCtx(ctx) != ""
-	tx, handle, first, err := b.begin(held, release, k, publishes)
+	tx, handle, writer, err := b.begin(held, release, k, publishes)
 	if err != nil {
 		return nil, err
 	}
-	if !first {
+	if writer == "" {
 		defer func() { _ = tx.Rollback() }()
 		return b.repeat(ctx, tx, k, msg, own)
 	}
 	committed, commit := false, error(nil)
 	defer func() { // also where the handler panics or ends its goroutine
 		if !committed {
-			err = b.failure(held, cmp.Or(commit, tx.Rollback()), k, began, err)
+			err = b.failure(held, cmp.Or(commit, tx.Rollback()), k, writer, began, err)
 		}
 	}()
 	b.warnUnprotected(msg, k)
@@ -256,11 +256,12 @@ func (b *Inbox) handle(
 	return produced, nil
 }
 
-// begin begins a transaction with the row of a message, and reports whether there was none. While another delivery of
-// the message is handled, the database makes it wait. It ends the context where one of the two takes too long.
+// begin begins a transaction with the row of a message, and returns the number that the database has for the writer of
+// the row, or "" where there is one already. While another delivery of the message is handled, the database makes it
+// wait. It ends the context where one of the two takes too long.
 func (b *Inbox) begin(
 	ctx context.Context, end context.CancelCauseFunc, k key, publishes bool,
-) (tx Tx, handle any, first bool, err error) {
+) (tx Tx, handle any, writer string, err error) {
 	var begun atomic.Bool
 	late := time.AfterFunc(b.config.Wait, func() {
 		if begun.Load() {
@@ -269,7 +270,7 @@ func (b *Inbox) begin(
 			end(errNoConnection)
 		}
 	})
-	tx, handle, rows, err := b.db.Begin(ctx, func() {
+	tx, handle, writer, err = b.db.Begin(ctx, func() {
 		if late.Stop() {
 			begun.Store(true)
 			late.Reset(b.config.Wait)
@@ -282,7 +283,7 @@ func (b *Inbox) begin(
 	}
 	switch cause := context.Cause(ctx); {
 	case err == nil:
-		return tx, handle, rows > 0, nil
+		return tx, handle, writer, nil
 	case cause == errNoConnection:
 		err = fmt.Errorf("inbox: cannot begin a transaction within %v: %w", b.config.Wait, errNoConnection)
 	case cause == msgctx.ErrFirstRuns:
@@ -298,11 +299,13 @@ func (b *Inbox) begin(
 	default:
 		err = fmt.Errorf("inbox: cannot write to the table %s: %w", b.config.Table, err)
 	}
-	return nil, nil, false, err
+	return nil, nil, "", err
 }
 
 // failure returns the failure of a message with what is known of its transaction, whose end has returned an error.
-func (b *Inbox) failure(ctx context.Context, end error, k key, began time.Time, failure error) error {
+func (b *Inbox) failure(
+	ctx context.Context, end error, k key, writer string, began time.Time, failure error,
+) error {
 	if end == nil || ctx.Err() != nil {
 		return failure
 	}
@@ -311,7 +314,7 @@ func (b *Inbox) failure(ctx context.Context, end error, k key, began time.Time, 
 	switch {
 	case errors.Is(end, ErrEnded):
 		// The retry must not take the row for that of a success. None is there where the handler has rolled back.
-		if _, err := b.db.Int(ctx, b.sql.mark, k.args()...); err != nil {
+		if _, err := b.db.Int(ctx, b.sql.mark, k.args(writer)...); err != nil {
 			b.logger.Error("The handler has ended the transaction of the inbox by itself and has not succeeded, and this "+
 				"cannot be noted: if it has committed, its next delivery is taken for a duplicate", err, k.fields(nil))
 		}

@@ -101,8 +101,8 @@ type table struct {
 
 func (*table) CheckDriver(context.Context) error { return nil }
 
-func (*table) Begin(context.Context, func(), string, ...any) (Tx, any, int64, error) {
-	return ended{}, nil, 0, nil
+func (*table) Begin(context.Context, func(), string, ...any) (Tx, any, string, error) {
+	return ended{}, nil, "", nil
 }
 
 type ended struct{ Tx }

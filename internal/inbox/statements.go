@@ -23,11 +23,13 @@ func statementsOf(table string) statements {
 	const row = " WHERE consumer = $1 AND message_id = $2 AND redrive = $3"
 	return statements{
 		insert: of("INSERT INTO TABLE_NAME (consumer, message_id, redrive, handled_at) VALUES ($1, $2, $3, " +
-			"CASE WHEN $4::boolean THEN " + notEnded + " ELSE now() END) ON CONFLICT DO NOTHING"),
+			"CASE WHEN $4::boolean THEN " + notEnded + " ELSE now() END) ON CONFLICT DO NOTHING " +
+			"RETURNING pg_current_xact_id()::xid::text"),
 		store: of("UPDATE TABLE_NAME SET produced = $4, handled_at = now()" + row),
 		read:  of("SELECT produced, handled_at <> " + notEnded + " FROM TABLE_NAME" + row),
-		mark: of("WITH marked AS (UPDATE TABLE_NAME SET handled_at = " + notEnded + row + " RETURNING 1) " +
-			"SELECT count(*) FROM marked"),
+		// Another delivery can have succeeded by now, where the handler has rolled back.
+		mark: of("WITH marked AS (UPDATE TABLE_NAME SET handled_at = " + notEnded + row +
+			" AND xmin::text = $4 RETURNING 1) SELECT count(*) FROM marked"),
 		// Of all slices, the one with this number. Instances do not wait for each other's deletions.
 		sweep: of("WITH size AS (SELECT pg_relation_size('TABLE_NAME') / current_setting('block_size')::bigint / " +
 			blocks + " + 1 AS slices), " +

@@ -166,6 +166,33 @@ func TestHandlerThatCommitsFails(t *testing.T) {
 	})
 }
 
+// Where a handler has rolled back by itself, a delivery that waited for it can be handled and succeed before the first
+// one ends: that row is not the first one's.
+func TestRollbackLeavesAnotherSuccess(t *testing.T) {
+	onEachDriver(t, inbox.Config{Wait: patience}, func(t *testing.T, b *box) {
+		ended := make(chan error, 1)
+		_, _, err := b.deliver(t.Context(), "orders", "1", func(msg *message.Message) ([]*message.Message, error) {
+			go func() {
+				_, _, err := b.deliver(t.Context(), "orders", "1", succeed)
+				ended <- err
+			}()
+			b.awaitBlocked()
+			if b.driver == pool { // its method is known to have committed nothing
+				require.NoError(t, b.inTx(msg, "ROLLBACK"))
+			} else {
+				_, _ = b.rollback(msg)
+			}
+			require.NoError(t, <-ended)
+			return nil, errDown
+		})
+		require.ErrorIs(t, err, errDown)
+		_, repeated, err := b.deliver(t.Context(), "orders", "1", fail)
+		require.NoError(t, err)
+		assert.True(t, repeated)
+		assert.Equal(t, 1, b.effects("1"))
+	})
+}
+
 // Where a process dies between such a commit and the end of its handler, the row is known as that of no success, if the
 // handler can produce messages. Other handlers leave it.
 func TestRowOfAHandlerThatCommitsAndDies(t *testing.T) {
