@@ -78,7 +78,8 @@
 //
 // PgBouncer's pool_mode session needs nothing. With transaction each statement of the driver must be one round trip:
 // default_query_exec_mode=cache_describe with pgx, binary_parameters=yes with pq. Connect, and the calls of Letters,
-// refuse other drivers there. Two sessions of the server are needed at least, one of them while Letters are changed.
+// refuse other drivers there, unless two connections of the database are not free within 5 seconds. Two sessions of the
+// server are needed at least, one of them while Letters are changed.
 // With statement nothing works: Connect fails.
 //
 // # Other databases

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/sqlstate"
 )
@@ -36,9 +37,15 @@ const (
 // rounds is how often each of two sessions is looked at.
 const rounds = 4
 
+// timeout bounds a check, which must leave time for what comes next: the app may use the connections that it waits for.
+const timeout = 5 * time.Second
+
 // Check returns ErrUnfit where a pooler is seen and does not fit the driver. It opens two sessions at the same time, or
-// one where a second is not allowed. Where the server does not answer, it returns nil: what comes next says why.
+// one where a second is not allowed. Where it cannot tell, as when the server does not answer, or a session is not free
+// within 5 seconds, it returns nil.
 func Check(ctx context.Context, single bool, open func(context.Context) (Session, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
 	var sessions []Session
 	var pids []int
 	defer func() {
