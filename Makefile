@@ -126,7 +126,7 @@ test-observe: devbroker ## test the boards and alerts of observability/, with a 
 
 test-short: test-root test-observers ## the tests that need no broker
 
-test-newest: ## the tests that need no broker, and test-backends, with the newest versions of all dependencies, in a clone
+test-newest: ## the tests that need no broker, and test-backends, with the newest versions of what apps import, in a clone
 	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && sh .ci/newest "$$clone/watermill-retry" && \
 		$(SUBMAKE) -C "$$clone/watermill-retry" -k vet test-short test-backends
 
