@@ -121,6 +121,7 @@ var (
 	heading    = regexp.MustCompile(`(?m)^#{1,6} +(.+?)\s*$`)
 	// A title may follow the target of a link. Images are links too.
 	link         = regexp.MustCompile(`\]\(([^)\s]+)[^)]*\)`)
+	pageInText   = regexp.MustCompile(`(docs/[a-z/-]+\.md)#([a-z0-9-]+)`)
 	linkText     = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 	notInAnchors = regexp.MustCompile(`[^\p{L}\p{N}\p{M}_ -]`)
 	splitTime    = regexp.MustCompile(`\b\d+[hm]\d+(\.\d+)?[ms]`)
@@ -230,6 +231,21 @@ func TestDocsLinksResolve(t *testing.T) {
 			if anchored && !slices.Contains(anchors(read(t, path).text), anchor) {
 				t.Errorf("%s links to %s: %s has no such heading", d.path, target, path)
 			}
+		}
+	}
+}
+
+// TestPagesInTextsExist: each page that the code names has the heading, as in an error that is printed.
+func TestPagesInTextsExist(t *testing.T) {
+	t.Parallel()
+	code := sources(t, func(name string) bool { return filepath.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go") })
+	named := pageInText.FindAllStringSubmatch(code, -1)
+	if len(named) < 20 {
+		t.Fatalf("%d pages found", len(named))
+	}
+	for _, match := range named {
+		if !slices.Contains(anchors(read(t, match[1]).text), match[2]) {
+			t.Errorf("the code names %s, which has no such heading", match[0])
 		}
 	}
 }

@@ -66,8 +66,8 @@ func remedyOf(err error) string {
 	if !errors.As(err, &broker) || broker.Code != amqp091.InternalError {
 		return ""
 	}
-	return `: where the log of the node names rabbit_fifo_dlx_sup, restart the node (docs/limits.md, "RabbitMQ's ` +
-		`INTERNAL_ERROR at every start")`
+	return `: where the log of the node names rabbit_fifo_dlx_sup, restart the node ` +
+		`(docs/limits.md#a-node-that-forwards-nothing-any-more)`
 }
 
 // startFailed returns what atStart calls with each fault. It logs the first one.
