@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -64,11 +65,16 @@ func isTier(queue topology.Queue) bool {
 }
 
 func policyOf(q management.Details) string {
-	names := slices.DeleteFunc([]string{q.Policy, q.Operator}, func(name string) bool { return name == "" })
+	var names []string
+	for _, name := range []string{q.Policy, q.Operator} {
+		if name != "" {
+			names = append(names, strconv.Quote(name))
+		}
+	}
 	if len(names) == 0 {
 		return "a policy"
 	}
-	return fmt.Sprintf("the policy %q", strings.Join(names, `" or "`))
+	return "the policy " + strings.Join(names, " or ")
 }
 
 func milliseconds(n int64) backoff.Tier { return backoff.Tier(time.Duration(n) * time.Millisecond) }

@@ -7,8 +7,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
+
+// TestPoliciesAreQuoted: each name in quotes of its own.
+func TestPoliciesAreQuoted(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, `the policy "bad" or "opbad"`, policyOf(management.Details{Policy: "bad", Operator: "opbad"}))
+	assert.Equal(t, `the policy "opbad"`, policyOf(management.Details{Operator: "opbad"}))
+	assert.Equal(t, "a policy", policyOf(management.Details{}))
+}
 
 // TestAdviceIsOneCommand: a name cannot become more than an argument of the command that an operator copies.
 func TestAdviceIsOneCommand(t *testing.T) {
