@@ -193,7 +193,7 @@ func TestShow(t *testing.T) {
 	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[1]).stdout, "(19 bytes, text)\na line\nand another\n")
 	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[2]).stdout, "(3 bytes, hex)\n00000000  00 01 ff")
 	assert.Equal(t, "array", lines[listed](t, run(t, 0, "dead", "show", q.work, ids[0], "--json").stdout)[0].HeaderTypes["items"])
-	assert.Contains(t, run(t, 4, "dead", "show", q.work, "absent").stderr, "`wmretry dead list` prints the ids")
+	assert.Contains(t, run(t, 4, "dead", "show", q.work, "absent").stderr, "`wmretry dead list "+q.work+"` prints the ids")
 }
 
 // TestShowTraceparent: the failure record leads to the span of the last attempt, whatever header the producer has written.

@@ -39,7 +39,8 @@ func TestWrongUse(t *testing.T) {
 		{"negative", []string{"dead", "redrive", "orders", "--limit", "-1"}, "must not be negative"},
 		{"wait without canary", []string{"dead", "redrive", "orders", "--canary-wait", "5s"}, "needs --canary"},
 		{"export to nowhere", []string{"dead", "export", "orders"}, "needs -o FILE"},
-		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes"},
+		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes, and --export FILE to keep a copy. --dry-run"},
+		{"discard with a copy", []string{"dead", "discard", "orders", "--export", "absent"}, "use --yes. --dry-run"},
 		{"certificate without key", []string{"dead", "list", "orders", "--cert-file", "x.pem"}, "--cert-file and --key-file belong together"},
 		{
 			"name of a topology", []string{"topology", "plan", "--queue", "retry.orphans", "--schedule", "1s"},

@@ -53,10 +53,28 @@ func needs(names ...string) cobra.PositionalArgs {
 
 // queue returns the queue in which the letters are.
 func (l *letterCommand) queue(name string) string {
-	if l.asIs || strings.HasSuffix(name, deadletter.QueueOf("")) || name == l.prefix()+".orphans" {
+	if l.asIs || l.ofLetters(name) {
 		return name
 	}
 	return deadletter.QueueOf(name)
+}
+
+// ofLetters reports whether the queue with this name has letters, and is not a work queue.
+func (e *env) ofLetters(name string) bool {
+	return strings.HasSuffix(name, deadletter.QueueOf("")) || name == e.prefix()+".orphans"
+}
+
+// listCommand is the command that lists the letters in a queue.
+func (e *env) listCommand(queue string) string {
+	command := "wmretry dead list "
+	work, dead := strings.CutSuffix(queue, deadletter.QueueOf(""))
+	switch {
+	case dead && work != "" && !e.ofLetters(work):
+		queue = work
+	case !e.ofLetters(queue):
+		command += "--as-is "
+	}
+	return e.advised(command + shellWord(queue))
 }
 
 // completeFirst completes the first argument.
@@ -145,10 +163,10 @@ func explain(err error) error {
 }
 
 // nothing is the error where no letter was selected.
-func nothing(queue string, selected *filterFlags) error {
+func (e *env) nothing(queue string, selected *filterFlags) error {
 	if selected.any() {
-		return exit(codeNothing, fmt.Errorf("no letter in %s matches; `wmretry dead list` without filters shows all "+
-			"of them", safe(queue)))
+		return exit(codeNothing, fmt.Errorf("no letter in %s matches; `%s` shows all of them", safe(queue),
+			e.listCommand(queue)))
 	}
 	return nil
 }

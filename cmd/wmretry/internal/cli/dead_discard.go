@@ -57,8 +57,12 @@ func (l *letterCommand) discard(ctx context.Context, queue string, f *discardFla
 		return err
 	}
 	if !f.yes && !f.dryRun && (!l.inTerminal || !l.errTerminal) {
-		return usage("discard removes letters for good, and there is no terminal to ask on: use --yes, and " +
-			"--export FILE to keep a copy. --dry-run counts them")
+		use := "--yes, and --export FILE to keep a copy"
+		if f.export != "" {
+			use = "--yes"
+		}
+		return usage("discard removes letters for good, and there is no terminal to ask on: use %s. --dry-run counts them",
+			use)
 	}
 	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
 	return l.withStore(ctx,
@@ -119,7 +123,7 @@ func (l *letterCommand) askDiscard(
 	}
 	if counted.Done == 0 {
 		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(queue))
-		return 0, nothing(queue, &f.filterFlags)
+		return 0, l.nothing(queue, &f.filterFlags)
 	}
 	copied := "without a copy"
 	if f.export != "" {

@@ -89,7 +89,7 @@ func (l *letterCommand) export(
 		return err
 	})
 	if err == nil && n == 0 {
-		return nothing(queue, f)
+		return l.nothing(queue, f)
 	}
 	return err
 }

@@ -106,7 +106,7 @@ func (l *letterCommand) goTest(ctx context.Context, queue, id string, f *testFla
 		}
 	}
 	if n == 0 {
-		return noLetter(queue, id)
+		return l.noLetter(queue, id)
 	}
 	test, err := newest.GoTest(config)
 	if err != nil {

@@ -86,7 +86,7 @@ func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) erro
 		}
 	}
 	if n == 0 {
-		if err := nothing(queue, &f.filterFlags); err != nil {
+		if err := l.nothing(queue, &f.filterFlags); err != nil {
 			return err
 		}
 		if !l.outTerminal || l.json {

@@ -69,14 +69,14 @@ func (l *letterCommand) show(ctx context.Context, queue, id string) error {
 		}
 	}
 	if n == 0 {
-		return noLetter(queue, id)
+		return l.noLetter(queue, id)
 	}
 	return nil
 }
 
-func noLetter(queue, id string) error {
-	return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `wmretry dead list` prints the ids",
-		safe(queue), safe(id)))
+func (e *env) noLetter(queue, id string) error {
+	return exit(codeNothing, fmt.Errorf("no letter in %s has the id %s; `%s` prints the ids", safe(queue), safe(id),
+		e.listCommand(queue)))
 }
 
 // shown is a letter as JSON, which has fewer types than AMQP.

@@ -91,7 +91,7 @@ func (r *report) finish(e *env, err error, selected *filterFlags) error {
 	}
 	printed := r.print(e)
 	if err == nil && r.Done == 0 && r.Kept == 0 {
-		err = nothing(r.Queue, selected)
+		err = e.nothing(r.Queue, selected)
 	}
 	return errors.Join(printed, err)
 }
@@ -143,7 +143,8 @@ func (r *report) print(e *env) error {
 		s.WriteString(t.Render() + "\n")
 	}
 	if r.Export != "" && r.Done > 0 {
-		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `wmretry dead import` puts them back.\n", safe(r.Export))
+		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `%s` puts them back.\n", safe(r.Export),
+			e.advised("wmretry dead import "+shellWord(r.Export)))
 	}
 	_, err := fmt.Fprint(e.stdout, s.String())
 	return err

@@ -50,7 +50,7 @@ func versions(info *debug.BuildInfo) string {
 	for _, s := range info.Settings {
 		settings[s.Key] = s.Value
 	}
-	commit := cmp.Or(settings["vcs.revision"], "unknown: it was not built in a clone")
+	commit := cmp.Or(settings["vcs.revision"], "unknown: built outside of a clone, or with -buildvcs=false")
 	if settings["vcs.modified"] == "true" {
 		commit += ", with changes"
 	}

@@ -20,5 +20,5 @@ func TestVersions(t *testing.T) {
 		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
 	})
 	assert.Contains(t, inClone, "wmretry (devel)\ncommit  abc, with changes\nlibrary (devel)\n")
-	assert.Contains(t, versions(&debug.BuildInfo{}), "commit  unknown")
+	assert.Contains(t, versions(&debug.BuildInfo{}), "commit  unknown: built outside of a clone, or with -buildvcs=false\n")
 }

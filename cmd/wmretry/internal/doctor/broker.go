@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/internal/shell"
@@ -136,14 +137,24 @@ func unprotected(s *Snapshot, found sink) {
 func policies(s *Snapshot, found sink) {
 	for _, d := range s.Drift {
 		key := strings.TrimPrefix(d.Argument, "x-")
-		set := s.Inventory.Queues[d.Name].Effective[key] != nil && key == d.Argument
+		q := s.Inventory.Queues[d.Name]
+		set := q.Effective[key] != nil && key == d.Argument
 		retention := fmt.Sprintf("by the policy %q", "dead letters of "+strings.TrimSuffix(d.Name, ".dead"))
 		if set && !strings.HasSuffix(d.Have, retention) { // docs/scale.md#retention names it so
-			found(d.Name, d.Argument+" is "+d.Have+": "+d.Reason,
-				cmp.Or(d.Advice, "where this is not wanted, make the pattern of the policy leave out this queue"),
-				"rabbitmqctl list_policies -p "+shell.Word(s.Vhost))
+			advice := cmp.Or(d.Advice, "where this is not wanted, make the pattern of the policy leave out this queue")
+			found(d.Name, d.Argument+" is "+d.Have+": "+d.Reason, append([]string{advice}, s.listPolicies(q)...)...)
 		}
 	}
+}
+
+// listPolicies are the commands that show the policies of a queue.
+func (s *Snapshot) listPolicies(q management.Details) []string {
+	vhost := shell.Word(s.Vhost)
+	commands := []string{"rabbitmqctl list_policies -p " + vhost}
+	if q.Operator != "" { // list_policies leaves it out
+		commands = append(commands, "rabbitmqctl list_operator_policies -p "+vhost)
+	}
+	return commands
 }
 
 // loops finds queues that delay messages and drop the oldest at a limit. They never drop a delayed one: with more of
@@ -161,8 +172,8 @@ func loops(s *Snapshot, found sink) {
 		if q.Type == "quorum" && limited && overflow != queuearg.RejectPublish && (delays || q.Delayed > 0) {
 			found(name, fmt.Sprintf("it drops its oldest messages at a length limit, and delays messages itself (%d "+
 				"now): with more delayed ones than the limit it loops without an end, and confirms nothing", q.Delayed),
-				"remove the limit, or what delays: docs/brokers.md#delayed-messages-and-a-length-limit",
-				"rabbitmqctl list_policies -p "+shell.Word(s.Vhost))
+				append([]string{"remove the limit, or what delays: docs/brokers.md#delayed-messages-and-a-length-limit"},
+					s.listPolicies(q)...)...)
 		}
 	}
 }

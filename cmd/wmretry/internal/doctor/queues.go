@@ -108,7 +108,7 @@ func (s *Snapshot) away(queue string) (why, do string) {
 	why, do = "its app is down, or is none of those that were asked", "start the app, or name its --health"
 	for _, app := range s.Apps {
 		if app.Health == nil {
-			why, do = "its app is down, if it is one that does not answer", "start "+app.URL
+			why, do = "its app is down, if it is one that does not answer", "start the app of "+app.URL
 			continue
 		}
 		for _, sub := range app.Health.Subscriptions {

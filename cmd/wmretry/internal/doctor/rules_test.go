@@ -106,6 +106,9 @@ func TestRules(t *testing.T) {
 			})
 		}
 	}
+	operator := func(name string) func(*Snapshot) {
+		return func(s *Snapshot) { queue(s, name, func(q *management.Details) { q.Operator = "op" }) }
+	}
 	noConsumer := work(func(w *deadletter.WorkQueue) { w.Consumers, w.Messages = 0, 3 })
 	paused := func(reasons ...string) func(*Snapshot) {
 		return app(func(h *retry.Health) {
@@ -134,7 +137,9 @@ func TestRules(t *testing.T) {
 		"viewer":                 {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{Read: `^orders\.dead$`} }}, ""},
 		"unprotected":            {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders", Argument: "x-dead-letter-exchange", Have: "none", Reason: "dropped", Advice: "set_policy"}, nil)}, "unprotected|orders|dropped|set_policy"},
 		"unprotected, classic":   {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "mails", Argument: "x-dead-letter-exchange", Have: "none"}, nil)}, ""},
-		"policy":                 {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: `1 by the policy "p"`, Reason: "early", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)})}, "policy|orders.retry.1s|message-ttl is 1|narrow"},
+		"policy":                 {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: `1 by the policy "p"`, Reason: "early", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)})}, "policy|orders.retry.1s|message-ttl is 1|narrow\nrabbitmqctl list_policies -p /shop"},
+		"operator policy":        {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: "1", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)}), operator("orders.retry.1s")}, "policy|orders.retry.1s|message-ttl is 1|list_policies -p /shop\nrabbitmqctl list_operator_policies -p /shop"},
+		"loop, operator policy":  {[]func(*Snapshot){delays("4.3.6", nil), operator("orders")}, "loop|orders|loops|list_policies -p /shop\nrabbitmqctl list_operator_policies -p /shop"},
 		"policy of all letters":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "p"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, "policy|orders.dead|lost|where this is not wanted"},
 		"policy of a retention":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "dead letters of orders"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, ""},
 		"conflict of arguments":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9", Want: "none"}, nil)}, ""},
@@ -225,6 +230,14 @@ func TestRules(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAppWithoutAnAnswer is named as what to start.
+func TestAppWithoutAnAnswer(t *testing.T) {
+	s := healthy()
+	s.Apps[0].Health = nil
+	_, do := s.away("orders")
+	assert.Equal(t, "start the app of http://shop/health", do)
 }
 
 // TestNewest: the newest version that the tests run on is the one with support.
