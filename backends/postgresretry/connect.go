@@ -2,9 +2,7 @@ package postgresretry
 
 import (
 	"context"
-	"database/sql"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
@@ -28,7 +26,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	if err := checkDriver(config.DB); err != nil {
+	if err := pooler.CheckDB(context.Background(), config.DB); err != nil {
 		return nil, err
 	}
 	publisher, err := newPublisher(config, logger)
@@ -54,13 +52,6 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 			return &subscriber{config: config, params: p, publisher: publisher, logger: logger}, nil
 		},
 	}, logger)
-}
-
-// checkDriver refuses a driver that a pooler does not fit.
-func checkDriver(db *sql.DB) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	return pooler.CheckDB(ctx, db)
 }
 
 func newPublisher(config Config, logger watermill.LoggerAdapter) (*publisher, error) {
