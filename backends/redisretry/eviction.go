@@ -2,7 +2,6 @@ package redisretry
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
 
@@ -11,11 +10,11 @@ import (
 )
 
 // watchEviction logs once that a server can remove what waits. It asks until the server has answered: a server that is
-// away is no reason to leave the warning out. A user may not be allowed to ask.
+// away, or still reads its data, is no reason to leave the warning out. A user may not be allowed to ask.
 func (s *server) watchEviction() {
 	for failures := 0; s.ctx.Err() == nil; failures++ {
 		policies, err := s.eviction()
-		if err == nil || errors.As(err, new(redis.Error)) {
+		if err == nil || redis.HasErrorPrefix(err, "NOPERM") {
 			s.warnOfEviction(policies)
 			return
 		}
