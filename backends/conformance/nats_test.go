@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -171,6 +172,18 @@ func (c *natsCalls) add(msg *message.Message) (earlier int) {
 	default:
 	}
 	return earlier
+}
+
+// last returns when the last message had its first call.
+func (c *natsCalls) last() (last time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, at := range c.all {
+		if at[0].After(last) {
+			last = at[0]
+		}
+	}
+	return last
 }
 
 // await waits until a number of messages has had a number of calls.
@@ -752,7 +765,30 @@ func isFree(port int) bool {
 	return err == nil && listener.Close() == nil
 }
 
-func startNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {
+func startNATSCluster(t *testing.T, size int) []*natsserver.Server {
+	t.Helper()
+	for range 3 {
+		if nodes := tryNATSCluster(t, size); nodes != nil {
+			return nodes
+		}
+	}
+	require.Fail(t, "each time something else had taken a port of a node before it")
+	return nil
+}
+
+// deadNode is the log of a server that cannot use a port.
+type deadNode struct {
+	natsserver.Logger
+	died atomic.Bool
+}
+
+func (*deadNode) Noticef(string, ...any)  {}
+func (*deadNode) Warnf(string, ...any)    {}
+func (*deadNode) Errorf(string, ...any)   {}
+func (d *deadNode) Fatalf(string, ...any) { d.died.Store(true) }
+
+// tryNATSCluster returns nil where a port was taken before a server had it.
+func tryNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {
 	t.Helper()
 	var routes []*url.URL // each server knows all
 	var ports []int
@@ -765,6 +801,7 @@ func startNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {
 		ports = append(ports, port)
 		routes = append(routes, &url.URL{Scheme: "nats", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))})
 	}
+	log := &deadNode{}
 	for i := range size {
 		node, err := natsserver.NewServer(&natsserver.Options{
 			Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true,
@@ -772,6 +809,7 @@ func startNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {
 			Cluster: natsserver.ClusterOpts{Name: t.Name(), Host: "127.0.0.1", Port: ports[i]},
 		})
 		require.NoError(t, err)
+		node.SetLogger(log, false, false)
 		node.Start()
 		t.Cleanup(func() {
 			node.Shutdown()
@@ -780,7 +818,15 @@ func startNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {
 		nodes = append(nodes, node)
 	}
 	for _, node := range nodes {
-		require.True(t, node.ReadyForConnections(time.Minute))
+		for began := time.Now(); !node.ReadyForConnections(time.Second); {
+			if log.died.Load() {
+				for _, node := range nodes {
+					node.Shutdown()
+				}
+				return nil
+			}
+			require.Less(t, time.Since(began), time.Minute)
+		}
 	}
 	require.Eventually(t, func() bool {
 		return slices.ContainsFunc(nodes, func(node *natsserver.Server) bool {
