@@ -25,13 +25,12 @@ var twoWorks = map[string][]string{
 
 // fakeAPI answers with depths or an error.
 type fakeAPI struct {
-	depths  map[string]management.Depth
-	sources map[string]bool
-	err     error
-	slow    bool // it does not answer
+	depths map[string]management.Depth
+	err    error
+	slow   bool // it does not answer
 }
 
-func (a *fakeAPI) Sources(context.Context) (map[string]bool, error) { return a.sources, a.err }
+func (a *fakeAPI) Sources(context.Context) (map[string]bool, error) { return nil, a.err }
 
 func (a *fakeAPI) Depths(context.Context) (map[string]management.Depth, error) {
 	return a.depths, a.err
