@@ -227,11 +227,11 @@ func (c *call) release(r *request) {
 	state := r.state.Load()
 	switch state {
 	case unsent:
-		r.recycle()
+		c.c.recycle(r)
 		return
 	case settled:
 		c.c.slots <- struct{}{}
-		r.recycle()
+		c.c.recycle(r)
 		return
 	}
 	r.state.Store(abandoned)

@@ -29,6 +29,8 @@ type Connection struct {
 	toQuarantine chan *request
 	slots        chan struct{} // one token per free slot: MaxInFlight less the messages in flight
 	ids          atomic.Uint64
+	requests     sync.Pool // *request
+	timers       sync.Pool // *time.Timer that is stopped
 
 	calls   users.Count
 	ctx     context.Context // ends with Close
@@ -71,6 +73,8 @@ func newConnection(config Config, logger watermill.LoggerAdapter) *Connection {
 		toWriter:     make(chan *request, config.MaxInFlight),
 		toQuarantine: make(chan *request, config.MaxInFlight),
 		slots:        make(chan struct{}, config.MaxInFlight),
+		requests:     sync.Pool{New: newRequest},
+		timers:       sync.Pool{New: newTimer},
 	}
 	for range config.MaxInFlight {
 		c.slots <- struct{}{}

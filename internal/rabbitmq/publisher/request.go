@@ -3,7 +3,6 @@ package publisher
 import (
 	"context"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,12 +48,10 @@ const (
 	abandoned         // the caller has left before it was settled: a lane does not have to write it
 )
 
-var requests = sync.Pool{New: func() any { return &request{done: make(chan struct{}, 1)} }}
-
-func (r *request) recycle() {
-	done := r.done
-	*r = request{done: done}
-	requests.Put(r)
+// recycle keeps a request for another message.
+func (c *Connection) recycle(r *request) {
+	*r = request{done: r.done}
+	c.requests.Put(r)
 }
 
 // reportWritten ends an attempt for the lane: session and confirm are set.
@@ -91,8 +88,10 @@ func (r *request) unmark() {
 	r.id = ""
 }
 
-var timers = sync.Pool{New: func() any {
+func newRequest() any { return &request{done: make(chan struct{}, 1)} }
+
+func newTimer() any {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	return timer
-}}
+}

@@ -62,9 +62,9 @@ func (c *Connection) Send(messages ...Message) (failures []error, err error) {
 	}
 	defer c.calls.Leave()
 
-	all := call{c: c, timer: timers.Get().(*time.Timer)}
+	all := call{c: c, timer: c.timers.Get().(*time.Timer)}
 	all.timer.Reset(c.config.ConfirmTimeout)
-	defer func() { all.timer.Stop(); timers.Put(all.timer) }()
+	defer func() { all.timer.Stop(); c.timers.Put(all.timer) }()
 
 	var one [1]*request
 	all.requests = one[:0]
@@ -153,11 +153,11 @@ func (c *Connection) prepare(m *Message) (*request, error) {
 		return nil, m.Failure(publish.ErrBlocked, nil)
 	}
 	m.complete()
-	r := requests.Get().(*request)
+	r := c.requests.Get().(*request)
 	r.ctx, r.exchange, r.routingKey, r.uuid, r.suspect = m.Context, m.Exchange, m.RoutingKey, m.UUID, m.Suspect
 	r.publishing = m.Publishing
 	if err := c.fit(r, m.Room, limitsOf(state.Connection)); err != nil {
-		r.recycle()
+		c.recycle(r)
 		return nil, m.Failure(publish.ErrRefused, err)
 	}
 	return r, nil
