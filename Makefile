@@ -14,6 +14,11 @@ WITH_BROKER = $(DEVBROKER) exec --
 SUBMAKE    = $(MAKE)
 # watermill-amqp's subscriber has a data race when it reconnects: these tests never run with -race.
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
+# make sim runs it.
+SIMULATED  = -e /integration/simulation
+# Of make sim: how many seeds, or one of them, with its trace.
+SEEDS     ?= 300
+SEED      ?=
 # make test-observe runs these tests. They start a Prometheus.
 BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
@@ -74,7 +79,7 @@ MAKEFLAGS += --no-print-directory
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help wmretry api release release-check demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-newest test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
+.PHONY: help sim wmretry api release release-check demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-newest test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
 .PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format vet lint-code
 
 help:
@@ -156,6 +161,9 @@ chaos: ## make brokers, networks and consumers fail under load, and count every 
 mutate: devbroker ## break the code on purpose, one line at a time, and see that the tests notice (MUTATE_ARGS)
 	@$(WITH_BROKER) $(GO) run ./tools/mutate $(MUTATE_ARGS)
 
+sim: ## the real code against a model of RabbitMQ, by seeds (SEEDS=300, or SEED=7 with its trace)
+	@SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(GO) test -C integration -count=1 -timeout=60m $(if $(SEED),-v) ./simulation
+
 lint: lint-format lint-code ## gofmt, vet, staticcheck, tidy
 
 vuln: ## known vulnerabilities of the dependencies (needs the vulnerability database)
@@ -176,7 +184,7 @@ cover: devbroker ## test coverage of the shipped packages, integration tests inc
 	@$(WITH_BROKER) sh -c '\
 		packages=$$($(GO) list ./... | grep -v -e /tools/ -e /internal/layout -e /internal/configtest -e /example | paste -s -d , -); \
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
-		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v -e /integration/chaos $(BOARDS)) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
+		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v -e /integration/chaos $(BOARDS) $(SIMULATED)) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover >.broker/cover.txt
 	@$(GO) tool covdata textfmt -i=.broker/cover -o=.broker/cover.out && \
 		$(GO) tool cover -func=.broker/cover.out | tail -n 1 >>.broker/cover.txt
@@ -230,7 +238,7 @@ test-broker:
 
 test-integration:
 	$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
-		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(SAME) $(LONGEST:./%=-e /integration/%))
+		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(SIMULATED) $(SAME) $(LONGEST:./%=-e /integration/%))
 
 test-alone:
 	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) -run='$(ALONE)' $(HAVE_ALONE)

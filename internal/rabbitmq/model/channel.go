@@ -1,0 +1,442 @@
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// channel is a channel of a connection. The Broker's mu guards it.
+type channel struct {
+	connection *connection
+	id         uint16
+	deliveries map[uint64]delivery // by their tags: what is not settled
+	consumers  map[string]*consumer
+	tags       uint64
+	prefetch   int // of consumers that come
+	limit      int // of the whole channel; 0: none
+	timeout    *time.Timer
+	closed     bool
+
+	confirms   bool
+	published  uint64
+	publishing *message // its content is not complete
+	mandatory  bool
+	size       uint64
+}
+
+func (ch *channel) send(m method, fields func(w *writer)) { ch.connection.send(ch.id, m, fields) }
+
+// close gives everything back.
+func (ch *channel) close() {
+	if ch.closed {
+		return
+	}
+	ch.closed = true
+	if ch.timeout != nil {
+		ch.timeout.Stop()
+	}
+	for _, tag := range sortedKeys(ch.consumers) {
+		ch.consumers[tag].remove()
+	}
+	ch.reject(ch.settled(0, true), true, true)
+}
+
+// fail closes the channel with a reason.
+func (ch *channel) fail(code uint16, reason string, by method) {
+	ch.connection.broker.note("connection %d, channel %d: error %d %s", ch.connection.number, ch.id, code, reason)
+	ch.close()
+	ch.send(channelClose, func(w *writer) { w.short(code).text(reason).short(by.class()).short(by.number()) })
+}
+
+func (ch *channel) method(m method, r reader) {
+	switch m {
+	case exchangeDeclare, exchangeDelete, exchangeBind, exchangeUnbind:
+		ch.exchangeMethod(m, r)
+	case queueDeclare, queueBind, queuePurge, queueDelete, queueUnbind:
+		ch.queueMethod(m, r)
+	case basicQos:
+		r.long()
+		count, global := int(r.short()), r.octet()&1 != 0
+		if global {
+			ch.limit = count
+		} else {
+			ch.prefetch = count
+		}
+		ch.ok(m, false, nil)
+		ch.moveOn(nil)
+	case basicConsume:
+		ch.consume(r)
+	case basicCancel:
+		tag, quiet := r.text(), r.octet()&1 != 0
+		if c := ch.consumers[tag]; c != nil {
+			c.remove()
+			c.queue.moveOn()
+		}
+		ch.ok(m, quiet, func(w *writer) { w.text(tag) })
+	case basicGet:
+		ch.get(r)
+	case basicAck, basicNack, basicReject:
+		ch.settle(m, r)
+	case confirmSelect:
+		ch.confirms = true
+		ch.ok(m, r.octet()&1 != 0, nil)
+	default:
+		ch.connection.fail(amqp091.NotImplemented, fmt.Sprintf("NOT_IMPLEMENTED - method %d", m), m)
+	}
+}
+
+// ok answers a method. The number of an answer is that of its method plus one.
+func (ch *channel) ok(m method, quiet bool, fields func(w *writer)) {
+	if !quiet && !ch.closed {
+		ch.send(m+1, fields)
+	}
+}
+
+func (ch *channel) notFound(what, name string, by method) {
+	ch.fail(amqp091.NotFound, fmt.Sprintf("NOT_FOUND - no %s '%s' in vhost '/'", what, name), by)
+}
+
+func (ch *channel) unequal(what, name, argument string, by method) {
+	ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - inequivalent arg '%s' for %s '%s' in vhost '/'",
+		argument, what, name), by)
+}
+
+func (ch *channel) exchangeMethod(m method, r reader) {
+	b := ch.connection.broker
+	r.short()
+	switch m {
+	case exchangeDeclare:
+		name, kind, bits, arguments := r.text(), r.text(), r.octet(), r.table()
+		e := b.exchanges[name]
+		passive, own := bits&1 != 0, &exchange{kind, bits&2 != 0, bits&4 != 0, bits&8 != 0, arguments}
+		switch {
+		case e == nil && passive:
+			ch.notFound("exchange", name, m)
+		case e == nil:
+			b.note("connection %d declares exchange %s", ch.connection.number, name)
+			b.exchanges[name] = own
+		case passive:
+		case e.kind != kind:
+			ch.unequal("exchange", name, "type", m)
+		case e.durable != own.durable:
+			ch.unequal("exchange", name, "durable", m)
+		case e.autoDelete != own.autoDelete:
+			ch.unequal("exchange", name, "auto_delete", m)
+		case e.internal != own.internal:
+			ch.unequal("exchange", name, "internal", m)
+		case e.arguments["alternate-exchange"] != arguments["alternate-exchange"]:
+			ch.unequal("exchange", name, "alternate-exchange", m)
+		}
+		ch.ok(m, bits&16 != 0, nil)
+	case exchangeDelete:
+		name, bits := r.text(), r.octet()
+		b.removeExchange(name)
+		ch.ok(m, bits&2 != 0, nil)
+	default:
+		to, from, key, bits, arguments := r.text(), r.text(), r.text(), r.octet(), r.table()
+		if b.exchanges[to] == nil {
+			ch.notFound("exchange", to, m)
+		} else {
+			ch.bind(m == exchangeBind, binding{from, to, key, arguments, true}, m)
+		}
+		ok := method(exchangeBind) + 1
+		if m == exchangeUnbind {
+			ok = exchangeUnbind + 11 // 51: AMQP has no even step here
+		}
+		if bits&1 == 0 && !ch.closed {
+			ch.send(ok, nil)
+		}
+	}
+}
+
+// bind adds a binding or removes it.
+func (ch *channel) bind(add bool, own binding, by method) {
+	b := ch.connection.broker
+	switch {
+	case b.exchanges[own.source] == nil && !add:
+	case b.exchanges[own.source] == nil:
+		ch.notFound("exchange", own.source, by)
+	case own.source == "":
+		ch.fail(amqp091.AccessRefused, "ACCESS_REFUSED - operation not permitted on the default exchange", by)
+	case !add:
+		b.unbind(own.same)
+	default:
+		for _, other := range b.bindings {
+			if other.same(own) {
+				return
+			}
+		}
+		b.bindings = append(b.bindings, own)
+	}
+}
+
+func (ch *channel) queueMethod(m method, r reader) {
+	b := ch.connection.broker
+	r.short()
+	name := r.text()
+	q := b.queues[name]
+	if m == queueDeclare {
+		ch.declare(name, r)
+		return
+	}
+	switch {
+	case q == nil && m != queueDelete && m != queueUnbind:
+		ch.notFound("queue", name, m)
+		return
+	case q != nil && q.exclusive && q.owner != ch.connection:
+		ch.locked(name, m)
+		return
+	}
+	switch m {
+	case queueBind:
+		from, key, bits, arguments := r.text(), r.text(), r.octet(), r.table()
+		ch.bind(true, binding{from, name, key, arguments, false}, m)
+		ch.ok(m, bits&1 != 0, nil)
+	case queueUnbind:
+		from, key, arguments := r.text(), r.text(), r.table()
+		ch.bind(false, binding{from, name, key, arguments, false}, m)
+		ch.ok(m, false, nil)
+	case queuePurge:
+		purged := len(q.ready)
+		q.ready = nil
+		ch.ok(m, r.octet()&1 != 0, func(w *writer) { w.long(uint32(purged)) })
+	case queueDelete:
+		bits, had := r.octet(), 0
+		if q != nil {
+			had = len(q.ready)
+			switch {
+			case bits&1 != 0 && len(q.consumers) > 0:
+				ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - queue '%s' in vhost '/' in use", name), m)
+			case bits&2 != 0 && q.quorum():
+				ch.connection.fail(amqp091.NotImplemented, "NOT_IMPLEMENTED - cannot delete quorum queue with if-empty", m)
+			case bits&2 != 0 && had > 0:
+				ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - queue '%s' in vhost '/' not empty", name), m)
+			default:
+				b.note("connection %d deletes queue %s", ch.connection.number, name)
+				b.remove(q)
+			}
+		}
+		ch.ok(m, bits&4 != 0, func(w *writer) { w.long(uint32(had)) })
+	}
+}
+
+func (ch *channel) locked(name string, by method) {
+	ch.fail(amqp091.ResourceLocked, fmt.Sprintf("RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '%s' "+
+		"in vhost '/'", name), by)
+}
+
+func (ch *channel) declare(name string, r reader) {
+	b := ch.connection.broker
+	bits, arguments := r.octet(), r.table()
+	passive, durable, exclusive, autoDelete := bits&1 != 0, bits&2 != 0, bits&4 != 0, bits&8 != 0
+	q := b.queues[name]
+	switch {
+	case q != nil && q.exclusive && q.owner != ch.connection:
+		ch.locked(name, queueDeclare)
+	case q == nil && passive:
+		ch.notFound("queue", name, queueDeclare)
+	case q == nil && b.refuse != nil && b.refuse(name) != 0:
+		code := b.refuse(name)
+		ch.connection.fail(code, "INTERNAL_ERROR - the queue cannot be declared", queueDeclare)
+	case q == nil && b.config.Rules.RefuseTransient && !durable && !exclusive:
+		ch.connection.fail(amqp091.InternalError, "INTERNAL_ERROR - transient_nonexcl_queues is deprecated", queueDeclare)
+	case q == nil:
+		if name == "" {
+			b.names++
+			name = "amq.gen-" + strconv.Itoa(b.names)
+		}
+		q = newQueue(b, name, durable, arguments)
+		q.exclusive, q.autoDelete = exclusive, autoDelete
+		if exclusive {
+			q.owner = ch.connection
+		}
+		b.queues[name] = q
+		b.note("connection %d declares queue %s", ch.connection.number, name)
+	case passive:
+	case q.durable != durable:
+		ch.unequal("queue", name, "durable", queueDeclare)
+	case q.autoDelete != autoDelete:
+		ch.unequal("queue", name, "auto_delete", queueDeclare)
+	case q.exclusive != exclusive:
+		ch.unequal("queue", name, "exclusive", queueDeclare)
+	default:
+		if argument := q.differs(arguments); argument != "" {
+			ch.unequal("queue", name, argument, queueDeclare)
+		}
+	}
+	if q != nil {
+		ch.ok(queueDeclare, bits&16 != 0, func(w *writer) {
+			w.text(q.name).long(uint32(len(q.ready))).long(uint32(len(q.consumers)))
+		})
+	}
+}
+
+// compared are the arguments that a declare must repeat.
+var compared = []string{
+	"x-queue-type", "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-max-priority",
+	"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-single-active-consumer",
+	"x-delivery-limit", "x-queue-leader-locator",
+}
+
+// differs returns an argument that is not that of the queue.
+func (q *queue) differs(arguments amqp091.Table) string {
+	for _, name := range compared {
+		own, has := integer(q.arguments[name])
+		other, given := integer(arguments[name])
+		if has && given && own == other {
+			continue
+		}
+		if q.arguments[name] != arguments[name] {
+			return name
+		}
+	}
+	return ""
+}
+
+func (ch *channel) consume(r reader) {
+	b := ch.connection.broker
+	r.short()
+	name, tag, bits, arguments := r.text(), r.text(), r.octet(), r.table()
+	q := b.queues[name]
+	switch {
+	case q == nil:
+		ch.notFound("queue", name, basicConsume)
+		return
+	case q.exclusive && q.owner != ch.connection:
+		ch.locked(name, basicConsume)
+		return
+	case ch.consumers[tag] != nil:
+		ch.connection.fail(amqp091.NotAllowed, "NOT_ALLOWED - attempt to reuse consumer tag '"+tag+"'", basicConsume)
+		return
+	}
+	c := &consumer{channel: ch, queue: q, tag: tag, automatic: bits&2 != 0, exclusive: bits&4 != 0, prefetch: ch.prefetch}
+	c.priority, _ = integer(arguments["x-priority"])
+	if len(q.consumers) > 0 && (c.exclusive || q.consumers[0].exclusive) && !q.quorum() {
+		ch.fail(amqp091.AccessRefused, fmt.Sprintf("ACCESS_REFUSED - queue '%s' in vhost '/' in exclusive use", name),
+			basicConsume)
+		return
+	}
+	if tag == "" {
+		b.names++
+		c.tag = "amq.ctag-" + strconv.Itoa(b.names)
+	}
+	ch.consumers[c.tag] = c
+	q.consumers = append(q.consumers, c)
+	b.note("connection %d consumes %s", ch.connection.number, name)
+	ch.ok(basicConsume, bits&8 != 0, func(w *writer) { w.text(c.tag) })
+	q.moveOn()
+}
+
+func (ch *channel) get(r reader) {
+	r.short()
+	name, automatic := r.text(), r.octet()&1 != 0
+	q := ch.connection.broker.queues[name]
+	switch {
+	case q == nil:
+		ch.notFound("queue", name, basicGet)
+	case len(q.ready) == 0:
+		ch.send(basicGetEmpty, func(w *writer) { w.text("") })
+	default:
+		m := q.take()
+		tag := ch.hand(delivery{m, q, nil, time.Now()}, automatic)
+		ch.send(basicGetOk, func(w *writer) {
+			w.number(8, tag).bit(m.redelivered).text(m.exchange).text(m.key).long(uint32(len(q.ready)))
+		})
+		ch.content(q, m)
+		q.moveOn()
+	}
+}
+
+func (ch *channel) settle(m method, r reader) {
+	tag, bits := r.number(8), r.octet()
+	multiple, requeue := bits&1 != 0 && m != basicReject, bits&2 != 0
+	if m == basicReject {
+		requeue = bits&1 != 0
+	}
+	done := ch.settled(tag, multiple)
+	if len(done) == 0 && (!multiple || tag != 0) {
+		ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - unknown delivery tag %d", tag), m)
+		return
+	}
+	if m == basicAck {
+		ch.acknowledge(done)
+		return
+	}
+	ch.reject(done, requeue, m == basicReject || !ch.connection.broker.config.Rules.NackUncounted)
+}
+
+func (ch *channel) startPublish(r reader) {
+	r.short()
+	ch.publishing = &message{exchange: r.text(), key: r.text()}
+	ch.mandatory = r.octet()&1 != 0
+	ch.connection.publishes = true
+	ch.connection.block()
+}
+
+func (ch *channel) header(payload []byte) {
+	ch.size, ch.publishing.properties = readHeader(payload)
+	ch.publishIfComplete()
+}
+
+func (ch *channel) body(payload []byte) {
+	ch.publishing.body = append(ch.publishing.body, payload...)
+	ch.publishIfComplete()
+}
+
+func (ch *channel) publishIfComplete() {
+	if uint64(len(ch.publishing.body)) < ch.size {
+		return
+	}
+	m := ch.publishing
+	ch.publishing = nil
+	if !ch.closed && !ch.connection.closing {
+		ch.connection.around(basicPublish, func(f Fault) { ch.publish(m, f == Nack) })
+	}
+}
+
+// publish routes a message, unless it is refused, and confirms it after a while.
+func (ch *channel) publish(m *message, refused bool) {
+	b := ch.connection.broker
+	ch.published++
+	number := ch.published
+	_, err := strconv.ParseUint(m.expiration, 10, 32)
+	e := b.exchanges[m.exchange]
+	switch {
+	case e == nil:
+		ch.notFound("exchange", m.exchange, basicPublish)
+		return
+	case e.internal:
+		ch.fail(amqp091.AccessRefused, fmt.Sprintf("ACCESS_REFUSED - cannot publish to internal exchange '%s' in vhost '/'",
+			m.exchange), basicPublish)
+		return
+	case m.expiration != "" && err != nil:
+		ch.fail(amqp091.PreconditionFailed, "PRECONDITION_FAILED - invalid expiration '"+m.expiration+"'", basicPublish)
+		return
+	}
+	took := 0
+	if !refused {
+		took, refused = m.give(b.route(m))
+	}
+	b.note("connection %d publishes %s to %q with %q: %d queues", ch.connection.number, m.body, m.exchange, m.key, took)
+	if took == 0 && !refused && ch.mandatory {
+		ch.send(basicReturn, func(w *writer) { w.short(amqp091.NoRoute).text("NO_ROUTE").text(m.exchange).text(m.key) })
+		ch.content(nil, m)
+	}
+	if !ch.confirms {
+		return
+	}
+	answer := basicAck
+	if refused {
+		answer = basicNack
+	}
+	time.AfterFunc(b.upTo(b.config.Confirms), func() {
+		ch.connection.locked(func() {
+			if !ch.closed && !ch.connection.closed {
+				ch.send(answer, func(w *writer) { w.number(8, number).octet(0) })
+			}
+		})
+	})
+}

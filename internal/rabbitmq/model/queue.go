@@ -1,0 +1,417 @@
+package model
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+)
+
+// message is a message in a queue, or on its way to some.
+type message struct {
+	properties
+	exchange, key string
+	body          []byte
+
+	arrival     uint64    // its place in the queue
+	expires     time.Time // zero: never
+	again       time.Time // when it is forwarded again
+	redelivered bool
+	returned    int64 // how often it came back and counted towards the delivery limit
+	acquired    int64 // how often it came back
+}
+
+// carbonCopies are the further routing keys of a message.
+func (m *message) carbonCopies() (keys []string) {
+	for _, header := range []string{"CC", "BCC"} {
+		list, _ := m.headers[header].([]any)
+		for _, each := range list {
+			if key, is := each.(string); is {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+// queue is a queue. The Broker's mu guards it.
+type queue struct {
+	broker                         *Broker
+	name                           string
+	durable, exclusive, autoDelete bool
+	owner                          *connection // of an exclusive queue
+	arguments                      amqp091.Table
+	consumers                      []*consumer
+	urgent                         int        // of the last three messages that left
+	last                           int        // which consumer got the last message
+	ready                          []*message // in their order
+	leaving                        []*message // expired, until a queue has taken them: at-least-once
+	head                           *time.Timer
+	forwards                       *time.Timer
+	gone                           bool
+	moving, more                   bool // moveOn runs; it has to run once more
+}
+
+func newQueue(b *Broker, name string, durable bool, arguments amqp091.Table) *queue {
+	return &queue{broker: b, name: name, durable: durable, arguments: arguments}
+}
+
+func (q *queue) quorum() bool { return q.arguments["x-queue-type"] == "quorum" }
+
+// text returns an argument, or what a policy sets in its place.
+func (q *queue) text(name string) (string, bool) {
+	value, has := q.arguments["x-"+name].(string)
+	if !has {
+		value, has = q.broker.policy(q.name, name).(string)
+	}
+	return value, has
+}
+
+// number returns an argument, or what a policy sets: the lower one of both.
+func (q *queue) number(name string) (int64, bool) {
+	own, has := integer(q.arguments["x-"+name])
+	other, set := integer(q.broker.policy(q.name, name))
+	switch {
+	case has && set:
+		return min(own, other), true
+	case set:
+		return other, true
+	default:
+		return own, has
+	}
+}
+
+func integer(value any) (int64, bool) {
+	switch v := value.(type) {
+	case int8:
+		return int64(v), true
+	case int16:
+		return int64(v), true
+	case int32:
+		return int64(v), true
+	case int64:
+		return v, true
+	case byte:
+		return int64(v), true
+	case uint16:
+		return int64(v), true
+	case uint32:
+		return int64(v), true
+	}
+	return 0, false
+}
+
+// atLeastOnce reports whether an expired message stays until another queue has taken it.
+func (q *queue) atLeastOnce() bool {
+	strategy, _ := q.text("dead-letter-strategy")
+	overflow, _ := q.text("overflow")
+	return q.quorum() && strategy == "at-least-once" && overflow == "reject-publish"
+}
+
+// enqueue reports whether the queue has taken the message.
+func (q *queue) enqueue(m *message) bool {
+	if most, limited := q.number("max-length"); limited {
+		overflow, _ := q.text("overflow")
+		full := int64(len(q.ready)+len(q.leaving)) >= most
+		if full && (overflow == "reject-publish" || overflow == "reject-publish-dlx" && !q.quorum()) {
+			q.broker.note("%s refuses %s: it is full", q.name, m.body)
+			if overflow == "reject-publish-dlx" {
+				q.deadLetter(m, "maxlen")
+			}
+			return false
+		}
+	}
+	q.broker.arrivals++
+	m.arrival = q.broker.arrivals
+	m.expires = q.expiry(m)
+	q.broker.note("%s gets %s", q.name, m.body)
+	q.insert(m)
+	q.dropHead()
+	q.moveOn()
+	return true
+}
+
+// dropHead removes the first messages of a queue that has too many.
+func (q *queue) dropHead() {
+	most, limited := q.number("max-length")
+	for overflow, _ := q.text("overflow"); limited && int64(len(q.ready)) > most &&
+		!strings.HasPrefix(overflow, "reject-publish"); {
+		q.deadLetter(q.take(), "maxlen")
+	}
+}
+
+// expiry is when a message expires that arrives now.
+func (q *queue) expiry(m *message) time.Time {
+	ttl, has := q.number("message-ttl")
+	if own, err := strconv.ParseInt(m.expiration, 10, 64); err == nil && (!has || own < ttl) {
+		ttl, has = own, true
+	}
+	if !has {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(ttl) * time.Millisecond)
+}
+
+// rank is the place of a message among the others: what came back to a quorum queue is first, then priorities.
+func (q *queue) rank(m *message) int {
+	switch {
+	case !q.quorum():
+		most, _ := q.number("max-priority")
+		return int(min(int64(m.priority), most))
+	case m.acquired > 0:
+		return 2
+	case q.broker.config.Rules.QuorumPriority && m.priority > 4:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// first is the place of the message that leaves next. A quorum queue delivers two messages of a high priority, then one
+// of the others.
+func (q *queue) first() int {
+	if q.quorum() && q.urgent == 2 && q.rank(q.ready[0]) == 1 {
+		return max(slices.IndexFunc(q.ready, func(m *message) bool { return q.rank(m) == 0 }), 0)
+	}
+	return 0
+}
+
+// take removes the message that leaves next.
+func (q *queue) take() *message {
+	at := q.first()
+	m := q.ready[at]
+	q.ready = slices.Delete(q.ready, at, at+1)
+	if q.quorum() && m.acquired == 0 {
+		q.urgent = (q.urgent + 1) % 3
+	}
+	return m
+}
+
+// insert puts a message in its place, which one that comes back still has.
+func (q *queue) insert(m *message) {
+	at, _ := slices.BinarySearchFunc(q.ready, m, func(a, b *message) int {
+		return cmp.Or(cmp.Compare(q.rank(b), q.rank(a)), cmp.Compare(a.arrival, b.arrival))
+	})
+	q.ready = slices.Insert(q.ready, at, m)
+}
+
+// stop ends the timers.
+func (q *queue) stop() {
+	for _, timer := range []**time.Timer{&q.head, &q.forwards} {
+		if *timer != nil {
+			(*timer).Stop()
+			*timer = nil
+		}
+	}
+}
+
+// moveOn removes what has expired, and delivers the rest. A dead letter can bring a queue back here.
+func (q *queue) moveOn() {
+	q.more = true
+	if q.moving {
+		return
+	}
+	q.moving = true
+	for q.more && !q.gone && !q.broker.down {
+		q.more = false
+		q.step()
+	}
+	q.moving = false
+}
+
+func (q *queue) step() {
+	now := time.Now()
+	for len(q.ready) > 0 && !q.ready[q.first()].expires.IsZero() && !now.Before(q.ready[q.first()].expires) {
+		m := q.take()
+		if q.atLeastOnce() {
+			q.leaving = append(q.leaving, m)
+		} else {
+			q.deadLetter(m, "expired")
+		}
+	}
+	q.forward()
+	q.deliver()
+	if q.head != nil {
+		q.head.Stop()
+	}
+	if len(q.ready) > 0 && !q.ready[q.first()].expires.IsZero() {
+		q.head = time.AfterFunc(time.Until(q.ready[q.first()].expires), q.locked(q.moveOn))
+	}
+}
+
+// locked returns a function for a timer.
+func (q *queue) locked(do func()) func() {
+	return func() {
+		q.broker.mu.Lock()
+		defer q.broker.mu.Unlock()
+		if !q.gone && !q.broker.down {
+			do()
+		}
+	}
+}
+
+// forward dead-letters messages that must reach a queue. Those that do not are tried again later, and the queue
+// forwards only so many at the same time.
+func (q *queue) forward() {
+	now := time.Now()
+	var next time.Time
+	for i, tried := 0, 0; i < len(q.leaving) && tried < forwardedAtOnce; tried++ {
+		m := q.leaving[i]
+		if now.Before(m.again) || !q.forwarded(m) {
+			if !now.Before(m.again) {
+				m.again = now.Add(forwardAgain)
+			}
+			if next.IsZero() || m.again.Before(next) {
+				next = m.again
+			}
+			i++
+			continue
+		}
+		q.leaving = slices.Delete(q.leaving, i, i+1)
+	}
+	if q.forwards != nil {
+		q.forwards.Stop()
+	}
+	if !next.IsZero() {
+		q.forwards = time.AfterFunc(next.Sub(now), q.locked(q.moveOn))
+	}
+}
+
+// forwarded reports whether all queues have taken a message that is dead-lettered, and whether there was one.
+func (q *queue) forwarded(m *message) bool {
+	copied, has := q.letter(m, "expired")
+	if !has {
+		return true
+	}
+	to := q.targets(copied)
+	if took, refused := copied.give(to); took == 0 && len(q.broker.route(copied)) == len(to) || refused {
+		q.broker.note("%s keeps %s: no queue takes it", q.name, m.body)
+		return false
+	}
+	return true
+}
+
+// deadLetter dead-letters a message without waiting for a queue.
+func (q *queue) deadLetter(m *message, reason string) {
+	copied, has := q.letter(m, reason)
+	if !has {
+		q.broker.note("%s drops %s: %s", q.name, m.body, reason)
+		return
+	}
+	took, _ := copied.give(q.targets(copied))
+	q.broker.note("%s dead-letters %s: %s, to %d queues", q.name, m.body, reason, took)
+}
+
+// letter returns the copy of a message that is dead-lettered, and reports whether the queue has an exchange for it.
+func (q *queue) letter(m *message, reason string) (*message, bool) {
+	exchange, has := q.text("dead-letter-exchange")
+	if !has {
+		return nil, false
+	}
+	copied := *m
+	copied.exchange, copied.redelivered, copied.returned, copied.acquired = exchange, false, 0, 0
+	copied.headers = amqp091.Table{}
+	for key, value := range m.headers {
+		if key != "x-delivery-count" && key != "x-acquired-count" {
+			copied.headers[key] = value
+		}
+	}
+	if key, fixed := q.text("dead-letter-routing-key"); fixed {
+		copied.key = key
+		delete(copied.headers, "CC")
+	}
+	q.recordDeath(&copied, m, reason)
+	copied.has = (copied.has | hasHeaders) &^ hasExpiration
+	copied.expiration = ""
+	return &copied, true
+}
+
+// recordDeath writes the headers of a dead letter.
+func (q *queue) recordDeath(copied, m *message, reason string) {
+	deaths, _ := copied.headers["x-death"].([]any)
+	entry := amqp091.Table{"count": int64(0), "exchange": m.exchange, "queue": q.name, "reason": reason,
+		"routing-keys": []any{m.key}, "time": time.Now().Truncate(time.Second)}
+	if m.expiration != "" {
+		entry["original-expiration"] = m.expiration
+	}
+	rest := []any{}
+	for _, each := range deaths {
+		if old, is := each.(amqp091.Table); is && old["queue"] == q.name && old["reason"] == reason {
+			entry = amqp091.Table{}
+			for key, value := range old {
+				entry[key] = value
+			}
+			continue
+		}
+		rest = append(rest, each)
+	}
+	count, _ := integer(entry["count"])
+	entry["count"] = count + 1
+	copied.headers["x-death"] = append([]any{entry}, rest...)
+	names := []string{"first"}
+	if q.broker.config.Rules.LastDeath {
+		names = append(names, "last")
+	}
+	for _, name := range names {
+		if _, has := copied.headers["x-first-death-queue"]; has && name == "first" {
+			continue
+		}
+		for key, value := range map[string]string{"exchange": m.exchange, "queue": q.name, "reason": reason} {
+			copied.headers["x-"+name+"-death-"+key] = value
+		}
+	}
+}
+
+// targets are the queues that a dead letter goes to: not those in which it has died before, if no client has rejected
+// it since.
+func (q *queue) targets(copied *message) []*queue {
+	deaths, _ := copied.headers["x-death"].([]any)
+	return slices.DeleteFunc(q.broker.route(copied), func(to *queue) bool {
+		for _, each := range deaths {
+			death, _ := each.(amqp091.Table)
+			if death["reason"] == "rejected" {
+				return false
+			}
+			if death["queue"] == to.name {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// giveBack puts messages back that consumers had. counted are those that count towards the delivery limit.
+func (q *queue) giveBack(messages []*message, counted bool) {
+	if q.gone {
+		return
+	}
+	limit, limited := q.number("delivery-limit")
+	rules := q.broker.config.Rules
+	if !limited && rules.DeliveryLimit > 0 {
+		limit, limited = rules.DeliveryLimit, true
+	}
+	unlimited := limit < 0 && !rules.UnlimitedDrops
+	for _, m := range messages {
+		m.redelivered = true
+		if !q.quorum() {
+			q.insert(m)
+			continue
+		}
+		q.broker.arrivals++
+		m.arrival = q.broker.arrivals // what comes back to a quorum queue is in the order in which it came back
+		m.acquired++
+		if counted {
+			m.returned++
+		}
+		if limited && !unlimited && m.returned > limit {
+			q.deadLetter(m, "delivery_limit")
+			continue
+		}
+		q.insert(m)
+	}
+	q.dropHead()
+	q.moveOn()
+}
