@@ -124,7 +124,8 @@ func TestAQueueThatCannotBeDeclaredAgainIsNotConsumed(t *testing.T) {
 			broker.Eventually(t, soon, func() bool { return handled.distinct() == 20 }, "all are handled")
 			assert.Len(t, handled.inOrder(), 20)
 			assert.Equal(t, 1, consumers())
-			require.NoError(t, connection.Health().Ready())
+			// it consumes before it has looked at the bindings
+			broker.Eventually(t, soon, func() bool { return connection.Health().Ready() == nil }, "it is ready")
 		})
 	}
 }
