@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
+	"github.com/tieredretry/watermill-retry/integration/simulation/model"
 )
 
 // fault is something that goes wrong once.

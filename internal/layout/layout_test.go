@@ -133,11 +133,6 @@ var rules = []rule{
 		why:   "it sends publishings: what they are, and what is declared for them, is known above it",
 	},
 	{
-		folder: "internal/rabbitmq/model",
-		may:    []string{amqp091},
-		why:    "it is a broker: what a client does with it is not known to it",
-	},
-	{
 		folder: "internal/rabbitmq/subscriber",
 		may: []string{
 			module + "/internal/panics",
