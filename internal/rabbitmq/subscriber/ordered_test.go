@@ -75,7 +75,6 @@ type orderedSession struct {
 
 // fakeSessionChannel is the channel of a session, and its mover.
 type fakeSessionChannel struct {
-	channel
 	mu     sync.Mutex
 	sent   []string
 	waits  map[string]*fakeConfirmation // by the message
