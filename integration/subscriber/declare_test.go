@@ -1,7 +1,6 @@
 package subscriber_test
 
 import (
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -69,7 +68,7 @@ func TestSubscribeTriesAgainWhereTheConnectionIsLostMeanwhile(t *testing.T) {
 			assert.NoError(t, err)
 			err = channel.ExchangeDeclare(topic, "no-such-type", false, false, false, false, nil) // closes the connection
 			assert.Error(t, err)
-			return errors.New("the connection was lost")
+			return fmt.Errorf("declare: %w", amqp091.ErrClosed)
 		default:
 			return q.declare(d, topic)
 		}
