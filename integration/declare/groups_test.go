@@ -98,7 +98,7 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 			}, "all is bound again")
 			send(t, queue, batch) // the app declares what it publishes to
 			a.onceEach(queue, processed, 2*batch)
-			testapp.Eventually(t, func() bool { return a.Health().Ready() == nil }, "it is ready")
+			assert.NoError(t, a.Health().Ready())
 		})
 	}
 }

@@ -59,7 +59,7 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 			assert.Contains(t, connection.Health().Subscriptions[0].LastError, "the broker cancelled the consumer")
 			assert.ElementsMatch(t, []string{"before", "in flight", "after 0", "after 1"}, handled.inOrder(), "no phantoms")
 			broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 0 }, "the old channel is done")
-			broker.Eventually(t, soon, func() bool { return connection.Health().Ready() == nil }, "it is ready")
+			require.NoError(t, connection.Health().Ready())
 		})
 	}
 }
@@ -124,8 +124,7 @@ func TestAQueueThatCannotBeDeclaredAgainIsNotConsumed(t *testing.T) {
 			broker.Eventually(t, soon, func() bool { return handled.distinct() == 20 }, "all are handled")
 			assert.Len(t, handled.inOrder(), 20)
 			assert.Equal(t, 1, consumers())
-			// it consumes before it has looked at the bindings
-			broker.Eventually(t, soon, func() bool { return connection.Health().Ready() == nil }, "it is ready")
+			require.NoError(t, connection.Health().Ready())
 		})
 	}
 }

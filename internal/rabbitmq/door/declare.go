@@ -235,7 +235,8 @@ func (d *declarer) bind(from *subscriber.Declaration, s app.Subscription) error 
 		return err
 	}
 	q.mu.Lock()
-	arguments, done := q.arguments, q.bound.After(q.begin) && time.Since(q.bound) < bindAgain
+	arguments, done := q.arguments, q.bound.After(q.begin) && q.bound.After(from.LostAt) &&
+		time.Since(q.bound) < bindAgain
 	if !done {
 		q.bound = time.Now()
 	}

@@ -32,6 +32,34 @@ func (b fakeBroker) Number() uint64                         { return b.number }
 func (b fakeBroker) OpenChannel() (*amqp091.Channel, error) { return b.open() }
 func (b fakeBroker) Version() string                        { return b.version }
 
+// Handlers of one queue that begin to consume together share a look at its bindings. One that was paused looks again, at
+// most once for all that have begun to consume since.
+func TestHandlersOfOneQueueShareALook(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDeclarer(&core{}, nil, nil, watermill.NopLogger{})
+		defer d.close()
+		looks := 0
+		broker := fakeBroker{number: 1, open: func() (*amqp091.Channel, error) { looks++; return nil, errNoChannel }}
+		bind := func(lostAt time.Time) int {
+			looks = 0
+			for range 3 {
+				_ = d.bind(&subscriber.Declaration{Reopening: wire.Reopening{On: broker}, Broker: broker, LostAt: lostAt},
+					app.Subscription{Queue: "orders"})
+			}
+			return looks
+		}
+		assert.Equal(t, 1, bind(time.Time{}))
+		time.Sleep(time.Second)
+		assert.Zero(t, bind(time.Time{}))
+		paused := time.Now()
+		time.Sleep(time.Second)
+		assert.Equal(t, 1, bind(paused))
+		time.Sleep(bindAgain)
+		assert.Equal(t, 1, bind(time.Time{}))
+	})
+}
+
 // TestHandlersOfOneQueueShareAnError: those of other queues do not wait.
 func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

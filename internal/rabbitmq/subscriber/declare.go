@@ -46,8 +46,8 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 }
 
 // bind calls Handler.Bind for a topic that is consumed, and Handler.Declare where that fails.
-func (s *Subscriber) bind(current *wire.Connection, topic string) error {
-	if s.with(current, topic, time.Time{}, "Bind", s.handler.Bind) == nil {
+func (s *Subscriber) bind(current *wire.Connection, topic string, lostAt time.Time) error {
+	if s.with(current, topic, lostAt, "Bind", s.handler.Bind) == nil {
 		return nil
 	}
 	return s.declare(current, topic, time.Now())
@@ -65,10 +65,7 @@ func (s *Subscriber) with(
 }
 
 // consume declares the topic and opens a session. What Handler.Declare remembers may be gone: when the queue does not
-// exist, it declares once more. The queue may also have been replaced after it was declared, as by a client that still
-// deletes it, and then has lost its bindings. So it binds again when it consumes, and after a loss it declares again: a
-// queue that is replaced from then on ends the consumer. Where that fails, consume returns the session with the error,
-// and the caller ends it.
+// exist, it declares once more.
 func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
 		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {
@@ -76,15 +73,8 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 		}
 		opened, err := openSession(current, s)
 		if err == nil {
-			if !lostAt.IsZero() {
-				err = s.subscriber.declare(current, s.topic, time.Now())
-			} else {
-				err = s.subscriber.bind(current, s.topic)
-			}
-			if opened.lost() { // which has the reason
-				err = nil
-			}
-			return opened, err
+			opened.again = !lostAt.IsZero()
+			return opened, nil
 		}
 		var refused *amqp091.Error
 		if attempt > 1 || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
@@ -92,6 +82,26 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 		}
 		lostAt = time.Now()
 	}
+}
+
+// bind binds the queue of a consumer that has begun, once for each. Another client may have replaced the queue before,
+// as one that still deletes it, and then it has lost its bindings; a queue that is replaced from now on ends the
+// consumer. After a loss it is declared again. n.bindResult receives the error.
+func (s *subscription) bind(n *session) {
+	c := n.consumer.Load()
+	if c == nil || c == n.bindingOf || s.stopped() {
+		return
+	}
+	n.bindingOf = c
+	again, lostAt, result := n.again && n.before == nil, n.unconsumed, make(chan error, 1)
+	n.bindResult = result
+	go func() {
+		if again {
+			result <- s.subscriber.declare(n.connection, s.topic, time.Now())
+		} else {
+			result <- s.subscriber.bind(n.connection, s.topic, lostAt)
+		}
+	}()
 }
 
 // lostOn returns when a consumer of the subscription ended on this connection. Zero: none has.

@@ -13,13 +13,14 @@ type Handler interface {
 
 	// Declare declares what consuming a topic needs, such as its queue. It is called before the topic is consumed for
 	// the first time, and again before it is consumed again: after each reconnect, and after the broker has cancelled
-	// the consumer. In the last case it is called once more when the topic is consumed again. It may remember what it
+	// the consumer. In the last case it is called once more when the queue is consumed again. It may remember what it
 	// has declared on a connection; see Declaration. The first Subscribe returns its error. Later errors are logged,
 	// and Declare is called again after a pause; see Open.
 	Declare(declaration *Declaration, topic string) error
 
-	// Bind binds the topic's queue, which Declare has declared. It is called when the topic is consumed: another client
-	// may have replaced the queue meanwhile, and it has no bindings then. After an error, Declare is called.
+	// Bind binds the topic's queue, which Declare has declared. It is called when a consumer of the queue has begun, also
+	// after a pause: another client may have replaced the queue before, and it has no bindings then. After an error,
+	// Declare is called.
 	Bind(declaration *Declaration, topic string) error
 
 	// MayBeQuorum reports whether a queue is a quorum queue, or its type is not known. It calls no function of the app.

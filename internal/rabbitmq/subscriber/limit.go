@@ -165,6 +165,7 @@ func (s *subscription) follow(n *session) error {
 			if err := n.consume(s); err != nil {
 				return err
 			}
+			s.receive(n)
 		}
 	}
 	return nil
@@ -182,6 +183,7 @@ func (s *subscription) sleep(n *session, d time.Duration) {
 // messages are on their way to it makes a quorum queue put them back before those that arrived. So acks are held back
 // until the broker has sent all that it may send.
 func (s *subscription) end(n *session, c *consumer) {
+	n.unconsumed = time.Now()
 	n.settler.hold()
 	n.settler.sync()
 	n.fill(s.queue, c)

@@ -281,7 +281,7 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 		}
 		n, err := p.consume(current)
 		if err == nil && p.number < 0 {
-			if err := p.subscriber.bind(declaring, p.topic); err != nil {
+			if err := p.subscriber.bind(declaring, p.topic, time.Time{}); err != nil {
 				p.retire(n, nil)
 				opened <- result{nil, err}
 				return

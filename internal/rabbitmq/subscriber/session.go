@@ -40,9 +40,13 @@ type session struct {
 	closed     chan struct{} // closed when the channel is
 	reason     error         // set before closed is closed
 
-	// Only follow uses the following.
-	before   *consumer // the last one that has ended; nil: none has
-	returned time.Time // when a pause gave back messages
+	// Only one goroutine at a time uses the following: that of run, or the one of follow for which it waits.
+	before     *consumer  // the last one that has ended; nil: none has
+	returned   time.Time  // when a pause gave back messages
+	unconsumed time.Time  // since when there was no consumer before the present one; zero: it is the first
+	again      bool       // a consumer of the queue had ended before on the connection
+	bindingOf  *consumer  // the last one for which bind has bound the queue
+	bindResult chan error // receives the result of bind; nil: it was not called
 }
 
 // A channel is the AMQP channel of a session.
@@ -88,6 +92,7 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 	}
 	n := newSession(current, channel, s)
 	if bound, _ := s.limited(); bound == 0 {
+		n.unconsumed = time.Now()
 		n.settler.consumerEnded()
 		if err := channel.Qos(1, 0, false); err != nil { // by its prefetch an operator sees a handler that is paused
 			_ = channel.Close()
@@ -123,7 +128,7 @@ func (c ConsumerConfig) tag(again bool) string {
 	}
 }
 
-// consume begins a consumer, unless the subscription is paused.
+// consume begins a consumer, unless the subscription is paused. The receiver gets nothing of it before receive.
 func (n *session) consume(s *subscription) error {
 	bound, prefetch := s.fetch()
 	if bound == 0 {
@@ -147,8 +152,14 @@ func (n *session) consume(s *subscription) error {
 		first: first, aside: s.places.Aside(),
 	}
 	n.consumer.Store(begun)
-	s.receiver.ask(func() { s.receiver.begin(begun) })
 	return nil
+}
+
+// receive makes the receiver receive from the consumer of a session.
+func (s *subscription) receive(n *session) {
+	if c := n.consumer.Load(); c != nil {
+		s.receiver.ask(func() { s.receiver.begin(c) })
+	}
 }
 
 // basicConsume begins a consumer. moved is movesConsumers, for a queue that may be a quorum queue.
@@ -197,8 +208,9 @@ func (n *session) lost() bool {
 	}
 }
 
-// wait returns the reason when the session ends, and nil when stopping is closed or changes receives. The broker may
-// have cancelled a consumer while it was ended, before the present one: that ends nothing.
+// wait returns the reason when the session ends, or is to end because its queue cannot be bound, and nil when stopping
+// is closed or changes receives. The broker may have cancelled a consumer while it was ended, before the present one:
+// that ends nothing.
 func (n *session) wait(stopping, changes <-chan struct{}) error {
 	for {
 		select {
@@ -211,6 +223,10 @@ func (n *session) wait(stopping, changes <-chan struct{}) error {
 			}
 			if c := n.consumer.Load(); c == nil || c.tag == tag {
 				return fmt.Errorf("%w %q", errCancelled, tag)
+			}
+		case err := <-n.bindResult:
+			if err != nil && !n.lost() {
+				return err
 			}
 		case <-stopping:
 			return nil

@@ -108,21 +108,55 @@ func (s *subscription) start() error {
 		s.finish(detach)
 		return err
 	}
-	s.setState(first)
 	go s.run(first, detach)
 	return nil
 }
 
-// begin opens the first session.
+// begin opens the first session, and waits until its queue is bound.
 func (s *subscription) begin() (first *session, err error) {
 	err = atStart(s.ctx, s.connection.config.Pause(), func() error {
 		current, err := s.connection.link.Now()
-		if err == nil {
-			first, err = s.open(s.ctx, current)
+		if err != nil {
+			return err
+		}
+		if first, err = s.open(s.ctx, current); err != nil {
+			return err
+		}
+		s.adopt(first)
+		if s.bind(first); first.bindResult == nil {
+			return nil
+		}
+		select {
+		case err = <-first.bindResult:
+			if first.lost() {
+				err = nil // run has the reason
+			}
+		case <-first.closed:
+		case <-s.stopping:
+			err = context.Cause(s.ctx)
+		}
+		if err != nil {
+			s.leave(first)
 		}
 		return err
 	}, startFailed(s.logger, s.fail))
 	return first, err
+}
+
+// adopt makes a session the current one, and only then receives from it: Health consumes before a message is handled.
+func (s *subscription) adopt(n *session) {
+	s.setState(n)
+	s.receive(n)
+}
+
+// leave ends the current session. Before the queue is consumed again, what can be declared is declared.
+func (s *subscription) leave(n *session) {
+	s.lost.connection, s.lost.at = n.connection, time.Now()
+	s.setState(nil)
+	s.retiring.Go(func() {
+		n.cancel(answerTimeout) // it may only be its queue that could not be bound
+		s.retire(n)
+	})
 }
 
 func (s *subscription) stop() { s.cancel(ErrClosed) }
@@ -166,12 +200,9 @@ func (s *subscription) run(current *session, detach func()) {
 		if s.stopped() {
 			break
 		}
-		s.lost.connection, s.lost.at = current.connection, time.Now()
-		s.setState(nil)
+		s.leave(current)
 		s.fail(reason)
 		s.logger.Error("The consumer has ended, consuming again", reason, nil)
-		retired := current
-		s.retiring.Go(func() { s.retire(retired) })
 		if time.Since(begin) > pause.Max {
 			pause.Reset()
 		}
@@ -181,8 +212,8 @@ func (s *subscription) run(current *session, detach func()) {
 		if current = s.reopen(s.ctx, pause.Next()); current == nil {
 			break
 		}
-		s.setState(current)
 		s.counts.reconnects.Add(1)
+		s.adopt(current)
 		if current.consumer.Load() != nil {
 			s.logger.Info("Consuming again", nil)
 		} else {
@@ -193,13 +224,14 @@ func (s *subscription) run(current *session, detach func()) {
 	s.logger.Info("Stopped consuming", nil)
 }
 
-// keep makes a session follow the limit. It returns the reason when the session ends, and nil when the subscription
-// stops.
+// keep makes a session follow the limit, and binds the queue of each consumer. It returns the reason when the session
+// ends, and nil when the subscription stops.
 func (s *subscription) keep(current *session) error {
 	for {
 		if err := s.apply(current); err != nil {
 			return err
 		}
+		s.bind(current)
 		if err := current.wait(s.stopping, s.changes); err != nil || s.stopped() {
 			return err
 		}
@@ -246,19 +278,14 @@ func (s *subscription) open(ctx context.Context, current *wire.Connection) (*ses
 	}()
 	select {
 	case r := <-opened:
-		if r.err == nil || r.session == nil {
-			return r.session, r.err
-		}
-		s.lost.connection, s.lost.at = current, time.Now() // before it consumes again, it declares what it can
-		s.retiring.Go(func() {
-			r.session.cancel(answerTimeout)
-			s.retire(r.session)
-		})
-		return nil, r.err
+		return r.session, r.err
 	case <-ctx.Done():
 	}
 	go func() {
 		if r := <-opened; r.session != nil {
+			if c := r.session.consumer.Load(); c != nil {
+				go c.giveBack()
+			}
 			r.session.cancel(answerTimeout)
 			s.retire(r.session)
 		}
