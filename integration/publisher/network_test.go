@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,10 +21,11 @@ func TestLostConnection(t *testing.T) {
 	const callers = 32
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) { c.Wire.URI = uri })
+	// without the loss of the connection, each Publish would wait for an hour
+	p := topology.open(t, func(c *settings) { c.Wire.URI, c.ConfirmTimeout = uri, time.Hour })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 
-	hold(t, proxy, "downstream") // all messages must be in flight
+	hold(t, proxy) // all messages must be in flight
 	results := make(chan error, callers)
 	for i := range callers {
 		go func() { results <- p.Publish(topology.queue, newMessage(fmt.Sprint("in flight ", i))) }()
@@ -36,16 +36,11 @@ func TestLostConnection(t *testing.T) {
 		return err == nil && queue.Messages == callers+1
 	}, "all messages are in the queue")
 	proxy.Stop()
-	begin := time.Now()
 	for range callers {
 		asPublishError(t, broker.Receive(t, results, "Publish returns"), publish.ErrNotConnected)
 	}
-	assert.Less(t, time.Since(begin), time.Second, "promptly")
-
 	broker.Eventually(t, soon, func() bool {
-		begin := time.Now()
 		err := p.Publish(topology.queue, newMessage("away"))
-		assert.Less(t, time.Since(begin), time.Second, "at once")
 		asPublishError(t, err, publish.ErrNotConnected)
 		var dial *net.OpError
 		return errors.As(err, &dial) && dial.Op == "dial"
@@ -62,76 +57,6 @@ func TestLostConnection(t *testing.T) {
 	assert.Equal(t, 1, health.Reconnects)
 	require.NotEmpty(t, health.LastError, "it is kept")
 	assert.False(t, health.Since.Before(health.LastErrorAt))
-}
-
-func TestPeerThatStopsReading(t *testing.T) {
-	t.Parallel()
-	const callers = 32
-	topology := declare(t, nil)
-	proxy, uri := broker.Proxy(t)
-	p := topology.open(t, func(c *settings) {
-		c.Wire.URI, c.ConfirmTimeout, c.Wire.WriteTimeout = uri, time.Second, 3*time.Second
-	})
-	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
-	free := hold(t, proxy, "upstream")
-
-	var group sync.WaitGroup
-	var mu sync.Mutex
-	kinds := map[error]int{}
-	body := make([]byte, 1<<20)
-	for i := range callers {
-		group.Go(func() {
-			begin := time.Now()
-			err := p.Publish(topology.queue, message.NewMessage(fmt.Sprint("stalled ", i), body))
-			assert.InDelta(t, 1, time.Since(begin).Seconds(), 0.6)
-			for _, kind := range []error{publish.ErrStalled, publish.ErrNotConfirmed} {
-				if errors.Is(err, kind) {
-					mu.Lock()
-					kinds[kind]++
-					mu.Unlock()
-				}
-			}
-		})
-	}
-	group.Wait()
-	assert.Equal(t, callers, kinds[publish.ErrStalled]+kinds[publish.ErrNotConfirmed], "%v", kinds)
-	assert.NotZero(t, kinds[publish.ErrStalled])
-
-	broker.Eventually(t, soon, func() bool {
-		return errors.Is(p.Publish(topology.queue, newMessage("later")), publish.ErrNotConnected)
-	}, "the connection ends at the write deadline")
-	free()
-	broker.Eventually(t, soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it recovers")
-	assert.Equal(t, 1, topology.content(t)["after"])
-}
-
-func TestAloneBlockedConnection(t *testing.T) {
-	broker.Alone(t)
-	watermark := func(value string) { broker.Ctl(t, "set_vm_memory_high_watermark", value) }
-	topology := declare(t, nil)
-	p := topology.open(t, func(c *settings) { c.ConfirmTimeout = 2 * time.Second })
-	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
-
-	t.Cleanup(func() { watermark("0.6") })
-	watermark("0.0001")
-	broker.Eventually(t, soon, func() bool { // the alarm is not in effect at once: until then messages are confirmed
-		err := p.Publish(topology.queue, newMessage("in flight"))
-		if err == nil {
-			return false
-		}
-		asPublishError(t, err, publish.ErrBlocked)
-		return true
-	}, "the connection is blocked")
-	begin := time.Now()
-	asPublishError(t, p.Publish(topology.queue, newMessage("blocked")), publish.ErrBlocked)
-	assert.Less(t, time.Since(begin), 500*time.Millisecond, "at once")
-
-	watermark("0.6")
-	broker.Eventually(t, soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it resumes")
-	content := topology.content(t)
-	assert.Equal(t, 1, content["before"])
-	assert.Equal(t, 1, content["after"])
-	assert.Zero(t, content["blocked"])
 }
 
 // suspend stops the process of a queue inside the broker. Like a queue without a majority, it takes messages and confirms none.

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -102,14 +101,14 @@ func TestMessagesWithoutRoomForTheID(t *testing.T) {
 	group.Wait()
 	require.NoError(t, p.Publish(small.queue, full("fills")))
 	require.ErrorIs(t, p.Publish(small.queue, full("nacked")), publish.ErrNacked)
-	require.Eventually(t, func() bool { // one of them is the shared one
+	broker.Eventually(t, soon, func() bool { // one of them is the shared one
 		for line := range strings.Lines(broker.Ctl(t, "list_connections", "client_properties", "channels", "-q")) {
 			if strings.Contains(line, topology.queue) {
 				return strings.HasSuffix(line, "\t1\n")
 			}
 		}
 		return false
-	}, 20*time.Second, 100*time.Millisecond, "no channel of these messages stays open")
+	}, "no channel of these messages stays open")
 	content := topology.content(t)
 	for i := range messages {
 		assert.Equal(t, 1-i%2, content[fmt.Sprint(i)], i)

@@ -1,7 +1,6 @@
 package publisher_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -149,18 +148,12 @@ func once(messages []*message.Message) map[string]int {
 	return content
 }
 
-// hold stops the network in one direction: "upstream" is towards the broker.
-func hold(t testing.TB, proxy *toxiproxy.Proxy, direction string) (free func()) {
+// hold drops what the broker sends.
+func hold(t testing.TB, proxy *toxiproxy.Proxy) {
 	t.Helper()
-	// The toxic timeout drops all data but continues to read. A bandwidth of 1 kB/s also stops reading.
-	toxic, attributes := "timeout", `{"timeout":0}`
-	if direction == "upstream" {
-		toxic, attributes = "bandwidth", `{"rate":1}`
-	}
-	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
-		`{"name":"hold","type":%q,"stream":%q,"toxicity":1,"attributes":%s}`, toxic, direction, attributes)))
+	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
+		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
 	require.NoError(t, err)
-	return func() { require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "hold")) }
 }
 
 // asPublishError asserts the kind of the error, and that the error contains the exchange, the routing key and the

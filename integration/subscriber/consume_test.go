@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,44 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
-
-func TestANackIsPacedAndOthersGoOn(t *testing.T) {
-	t.Parallel()
-	for name, arguments := range map[string]amqp091.Table{"quorum": quorum, "classic": classic} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			q := newQueue(t, arguments)
-			q.publish(t, "nacked")
-			_, _, messages := q.subscribe(t, broker.URL(t), config{NackInitial: 20 * time.Millisecond, NackMax: 400 * time.Millisecond})
-			handled := newLedger()
-			var mu sync.Mutex
-			var arrived []time.Time
-			handle(messages, func(msg *message.Message) {
-				handled.add(msg.UUID)
-				if msg.UUID != "nacked" {
-					msg.Ack()
-					return
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				if arrived = append(arrived, time.Now()); len(arrived) == 8 {
-					msg.Ack()
-				} else {
-					msg.Nack()
-				}
-			})
-			q.publish(t, names("message", 500)...)
-			broker.Eventually(t, soon, func() bool { return handled.distinct() == 501 }, "the others go on")
-			broker.Eventually(t, soon, func() bool { return handled.of("nacked") == 8 }, "it comes back")
-			mu.Lock()
-			defer mu.Unlock()
-			for i, least := range []time.Duration{20, 40, 80, 160, 320, 400, 400} {
-				assert.GreaterOrEqual(t, arrived[i+1].Sub(arrived[i]), least*time.Millisecond, "after nack %d", i+1)
-			}
-			assert.Zero(t, q.ready(t))
-		})
-	}
-}
 
 func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 	t.Parallel()

@@ -3,7 +3,6 @@ package subscriber_test
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -129,111 +129,29 @@ func TestAQueueThatCannotBeDeclaredAgainIsNotConsumed(t *testing.T) {
 	}
 }
 
-func TestALostConnectionLosesNoMessage(t *testing.T) {
-	t.Parallel()
-	const all, rounds = 1000, 3
-	q := newQueue(t, quorum)
-	proxy, uri := broker.Proxy(t)
-	var declared atomic.Int32
-	connection, _, messages := q.subscribe(t, uri, config{
-		Prefetch: 64, OrderKey: func(msg *message.Message) string { return msg.UUID[len(msg.UUID)-1:] },
-		Declare: func(d *subscriber.Declaration, topic string) error {
-			declared.Add(1)
-			return q.declare(d, topic)
-		},
-	})
-	handled := newLedger()
-	var running, most, ended atomic.Int32
-	handle(messages, func(msg *message.Message) {
-		now := running.Add(1)
-		for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
-		}
-		time.Sleep(time.Millisecond) // the duration of the work
-		if msg.Context().Err() != nil {
-			ended.Add(1)
-		}
-		handled.add(msg.UUID)
-		running.Add(-1)
-		msg.Ack()
-	})
-	uuids := names("message", all)
-	for round := range rounds {
-		q.publish(t, uuids[round*all/rounds:(round+1)*all/rounds]...)
-		broker.Eventually(t, soon, func() bool { return handled.distinct() >= (2*round+1)*all/rounds/2 }, "half of them")
-		proxy.Stop()
-		require.NoError(t, proxy.Start())
-	}
-	broker.Eventually(t, soon, func() bool { return handled.distinct() == all }, "all messages are handled")
-	broker.Eventually(t, soon, func() bool { return q.ready(t) == 0 && connection.Health().Subscriptions[0].InFlight == 0 }, "and acked")
-	assert.EqualValues(t, rounds+1, declared.Load(), "declared once for each connection")
-	assert.LessOrEqual(t, most.Load(), int32(16), "Concurrency is the bound across connections")
-	assert.Zero(t, ended.Load(), "a lost connection does not end the contexts")
-	assert.Less(t, len(handled.inOrder()), all+rounds*64+1, "only what was in flight comes twice")
-}
-
-func TestDeclaredAgainBeforeConsuming(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, classic)
-	proxy, uri := broker.Proxy(t)
-	var mu sync.Mutex
-	var events []string
-	var failing atomic.Int32
-	connection, _, messages := q.subscribe(t, uri, config{
-		Declare: func(d *subscriber.Declaration, topic string) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if failing.Add(-1) >= 0 {
-				events = append(events, "failed")
-				return errors.New("not now")
-			}
-			events = append(events, "declared")
-			return q.declare(d, topic)
-		},
-	})
-	handle(messages, func(msg *message.Message) {
-		mu.Lock()
-		events = append(events, msg.UUID)
-		mu.Unlock()
-		msg.Ack()
-	})
-	q.publish(t, "first")
-	seen := func() []string {
-		mu.Lock()
-		defer mu.Unlock()
-		return append([]string(nil), events...)
-	}
-	broker.Eventually(t, soon, func() bool { return len(seen()) == 2 }, "it consumes")
-
-	proxy.Stop()
-	broker.Eventually(t, soon, func() bool { return !connection.Health().Links[0].Connected }, "it notices")
-	_, err := q.channel.QueueDelete(q.name, false, false, false)
-	require.NoError(t, err)
-	failing.Store(2)
-	require.NoError(t, proxy.Start())
-	broker.Eventually(t, soon, func() bool { return connection.Health().Ready() == nil }, "it consumes again")
-	assert.Contains(t, connection.Health().Subscriptions[0].LastError, "not now")
-	q.publish(t, "second")
-	broker.Eventually(t, soon, func() bool { return len(seen()) == 6 }, "the queue was declared again")
-	assert.Equal(t, []string{"declared", "first", "failed", "failed", "declared", "second"}, seen())
-}
-
 func TestSubscribeAndCloseWhileDisconnected(t *testing.T) {
 	t.Parallel()
 	q := newQueue(t, classic)
 	q.publish(t, "in flight")
 	proxy, uri := broker.Proxy(t)
-	connection, s, messages := q.subscribe(t, uri, config{})
+	connection, err := subscriber.Open(wire.Config{URI: uri, ReconnectInitial: time.Hour, ReconnectMax: time.Hour}, nil)
+	require.NoError(t, err)
+	s, err := newSubscriber(connection, config{}, nil)
+	require.NoError(t, err)
+	messages, err := s.Subscribe(t.Context(), q.name)
+	require.NoError(t, err)
 	msg := receive(t, messages)
 	proxy.Stop()
 	broker.Eventually(t, soon, func() bool { return !connection.Health().Links[0].Connected }, "it notices")
-	_, err := s.Subscribe(t.Context(), q.name)
+	_, err = s.Subscribe(t.Context(), q.name)
 	require.ErrorIs(t, err, publish.ErrNotConnected)
 	require.NoError(t, msg.Context().Err(), "the handler goes on")
 	assert.True(t, msg.Ack())
-	begin := time.Now()
-	require.NoError(t, s.Close())
-	require.NoError(t, connection.Close())
-	assert.Less(t, time.Since(begin), 3*time.Second)
+	closed := make(chan error, 2)
+	go func() { closed <- s.Close(); closed <- connection.Close() }()
+	for range 2 { // the next attempt to reconnect is hours away
+		require.NoError(t, broker.Receive(t, closed, "Close returns"))
+	}
 	assert.False(t, connection.Health().Links[0].Connected)
 	broker.Eventually(t, soon, func() bool { return q.ready(t) == 1 }, "the ack was lost with the connection")
 }

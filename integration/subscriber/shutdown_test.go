@@ -4,17 +4,16 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
 
 // countsNacks reports whether the broker counts basic.nack towards the delivery limit of quorum queues: before 4.3 it does.
@@ -65,48 +64,6 @@ func TestTheEndOfSubscribesContextEndsOneSubscription(t *testing.T) {
 	assert.Contains(t, content, "left in the queue")
 }
 
-func TestCloseGivesUpWhatIsNotSettled(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, quorum)
-	q.publish(t, "acked in time", "acked after its context", "nacked", "never settled")
-	s, err := newSubscriber(open(t, broker.URL(t)), config{CloseTimeout: 300 * time.Millisecond, NackInitial: time.Hour,
-		NackMax: time.Hour}, nil)
-	require.NoError(t, err)
-	type key string
-	messages, err := s.Subscribe(context.WithValue(t.Context(), key("of Subscribe"), "a"), q.name)
-	require.NoError(t, err)
-	byName := map[string]*message.Message{}
-	for range 4 {
-		msg := receive(t, messages)
-		assert.Equal(t, "a", msg.Context().Value(key("of Subscribe")))
-		require.NoError(t, msg.Context().Err())
-		byName[msg.UUID] = msg
-	}
-	byName["nacked"].Nack()
-	expect(t, byName["nacked"].Context().Done(), "the context of a nacked message ends")
-	var group sync.WaitGroup
-	begin := time.Now()
-	for range 8 { // concurrent calls all wait
-		group.Go(func() {
-			assert.NoError(t, s.Close())
-			assert.Greater(t, time.Since(begin), 300*time.Millisecond)
-		})
-	}
-	byName["acked in time"].Ack()
-	expect(t, byName["acked in time"].Context().Done(), "the context of an acked message ends")
-	late := byName["acked after its context"]
-	expect(t, late.Context().Done(), "the context ends")
-	late.Ack()
-	group.Wait()
-	assert.Less(t, time.Since(begin), 20*time.Second, "a nack's pause does not delay it")
-	_, err = s.Subscribe(t.Context(), q.name)
-	require.ErrorIs(t, err, subscriber.ErrClosed)
-	q.waitReady(t, 2)
-	content := q.content(t)
-	assert.Contains(t, content, "never settled")
-	assert.Contains(t, content, "nacked")
-}
-
 // TestCloseWhileTheBrokerDoesNotAnswer: a shutdown ends all the same.
 func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
@@ -142,74 +99,68 @@ func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
 // TestWhatWasNotHandedOutGoesBack at a pause and at a shutdown, and counts no more deliveries than it must.
 func TestWhatWasNotHandedOutGoesBack(t *testing.T) {
 	t.Parallel()
-	for name, key := range keyings {
-		for _, how := range []string{"pause", "pause of a classic queue", "shutdown"} {
-			t.Run(how+" "+name, func(t *testing.T) {
-				t.Parallel()
-				const inFlight, fetched, all = 16, 50, 116
-				arguments := quorum
-				if how == "pause of a classic queue" {
-					arguments = classic
-				}
-				q, p := newQueue(t, arguments), newTap(-1)
-				q.publish(t, names("message", all)...)
-				connection, s, messages := q.subscribe(t, broker.URL(t), config{
-					Prefetch: fetched, OrderKey: key, CloseTimeout: time.Minute, Gate: p.Gate,
-				})
-				handled := map[string]*message.Message{}
-				for range inFlight { // the default of Concurrency
-					msg := receive(t, messages)
-					handled[msg.UUID] = msg
-				}
-				q.waitReady(t, all-fetched)
-				closed := make(chan struct{})
-				if how == "shutdown" {
-					go func() { _ = s.Close(); close(closed) }()
-				} else {
-					p.limit(0)
-				}
-				q.waitReady(t, all-inFlight)
-				if how == "shutdown" {
-					assert.Nil(t, broker.Receive(t, messages, "the channel is closed"), "nothing more is handed out")
-				} else {
-					broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming },
-						"health reports it")
-					assert.Equal(t, inFlight, connection.Health().Subscriptions[0].InFlight)
-				}
-				for _, msg := range handled {
-					require.NoError(t, msg.Context().Err(), "handlers go on")
-					require.True(t, msg.Ack())
-				}
-				if how != "shutdown" {
-					q.waitPaused(t, all-inFlight)
-					begin := time.Now()
-					require.NoError(t, s.Close())
-					assert.Less(t, time.Since(begin), 50*time.Second, "CloseTimeout is a minute")
-					close(closed)
-				}
-				expect(t, closed, "Close returns when all are settled")
-				assert.True(t, p.Ended(), "the subscription is detached")
-
-				want := int64(0)
-				if how != "pause of a classic queue" && countsNacks(t) {
-					want = 1
-				}
-				content := q.content(t)
-				assert.Len(t, content, all-inFlight)
-				for i, uuid := range names("message", all) {
-					delivery, found := content[uuid]
-					assert.Equal(t, handled[uuid] == nil, found, uuid)
-					count, _ := delivery.Headers["x-delivery-count"].(int64)
-					switch {
-					case !found:
-					case i < fetched:
-						assert.Equal(t, want, count, "%s was fetched and not handed out", uuid)
-					default:
-						assert.Zero(t, count, "%s was not fetched", uuid)
-						assert.False(t, delivery.Redelivered, "%s was not fetched", uuid)
-					}
-				}
+	for name, row := range map[string]struct {
+		arguments amqp091.Table
+		shutdown  bool
+	}{"pause": {quorum, false}, "pause of a classic queue": {classic, false}, "shutdown": {quorum, true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const inFlight, fetched, all = 16, 50, 116
+			q, p := newQueue(t, row.arguments), newTap(-1)
+			q.publish(t, names("message", all)...)
+			connection, s, messages := q.subscribe(t, broker.URL(t), config{
+				Prefetch: fetched, CloseTimeout: time.Hour, Gate: p.Gate,
 			})
-		}
+			handled := map[string]*message.Message{}
+			for range inFlight { // the default of Concurrency
+				msg := receive(t, messages)
+				handled[msg.UUID] = msg
+			}
+			q.waitReady(t, all-fetched)
+			closed := make(chan error, 1)
+			if row.shutdown {
+				go func() { closed <- s.Close() }()
+			} else {
+				p.limit(0)
+			}
+			q.waitReady(t, all-inFlight)
+			if row.shutdown {
+				assert.Nil(t, broker.Receive(t, messages, "the channel is closed"), "nothing more is handed out")
+			} else {
+				broker.Eventually(t, soon, func() bool { return !connection.Health().Subscriptions[0].Consuming },
+					"health reports it")
+				assert.Equal(t, inFlight, connection.Health().Subscriptions[0].InFlight)
+			}
+			for _, msg := range handled {
+				require.NoError(t, msg.Context().Err(), "handlers go on")
+				require.True(t, msg.Ack())
+			}
+			if !row.shutdown {
+				q.waitPaused(t, all-inFlight)
+				go func() { closed <- s.Close() }()
+			}
+			require.NoError(t, broker.Receive(t, closed, "Close returns when all are settled: CloseTimeout is an hour"))
+			assert.True(t, p.Ended(), "the subscription is detached")
+
+			want := int64(0)
+			if name != "pause of a classic queue" && countsNacks(t) {
+				want = 1
+			}
+			content := q.content(t)
+			assert.Len(t, content, all-inFlight)
+			for i, uuid := range names("message", all) {
+				delivery, found := content[uuid]
+				assert.Equal(t, handled[uuid] == nil, found, uuid)
+				count, _ := delivery.Headers["x-delivery-count"].(int64)
+				switch {
+				case !found:
+				case i < fetched:
+					assert.Equal(t, want, count, "%s was fetched and not handed out", uuid)
+				default:
+					assert.Zero(t, count, "%s was not fetched", uuid)
+					assert.False(t, delivery.Redelivered, "%s was not fetched", uuid)
+				}
+			}
+		})
 	}
 }
