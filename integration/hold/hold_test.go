@@ -1,26 +1,38 @@
+// Package hold_test has apps whose copies cannot be published, on a broker.
 package hold_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
-	"github.com/Shopify/toxiproxy/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
+
+const soon = 60 * time.Second // much longer than any of it takes
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()...) }
+
+// An app is one handler with retries.
+type app struct {
+	*testapp.App
+	t     testing.TB
+	queue string
+}
 
 // TestAloneBlockedPublishing holds messages of at most half of the concurrency. Then the handler is paused: the others stay
 // in the queue. Calls that fail before the first message is held let others follow, up to the prefetch. Not parallel: an
@@ -29,19 +41,17 @@ func TestAloneBlockedPublishing(t *testing.T) {
 	const messages, concurrency, prefetch = 100, 16, 32
 	began := make(chan struct{})
 	processed := testapp.NewLedger()
-	a := start(t, plan{schedule: backoff.Schedule{short, middle}, concurrency: concurrency,
-		handle: func(msg *message.Message) error {
-			<-began
-			if strings.HasPrefix(msg.UUID, "poke") {
-				return nil
-			}
-			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-				return errDown
-			}
-			processed.Add(msg.UUID)
+	a := &app{App: testapp.New(t), t: t}
+	a.queue = a.Queue("orders")
+	a.Handle(a.queue, concurrency, func(msg *message.Message) error {
+		<-began
+		if strings.HasPrefix(msg.UUID, "poke") {
 			return nil
-		}})
-	a.send(messages)
+		}
+		return processed.HandleRetries(msg)
+	})
+	a.Run()
+	testapp.Send(t, "", a.queue, testapp.Orders(messages)...)
 	end := broker.Alarm(t)
 	others := messages - concurrency + a.block() // in the queue
 	close(began)
@@ -64,7 +74,7 @@ func TestAloneBlockedPublishing(t *testing.T) {
 
 	end()
 	processed.Wait(t, messages, soon)
-	a.done()
+	a.Settle(a.queue)
 	assert.Empty(t, processed.Twice())
 	held := map[string]int{}
 	for _, e := range a.Events(retry.Held) {
@@ -96,50 +106,55 @@ func (a *app) block() (published int) {
 	return published
 }
 
-// TestUnconfirmedCopyIsNotPublishedAgainAtOnce: the broker takes the copies, and its confirms are lost.
-func TestUnconfirmedCopyIsNotPublishedAgainAtOnce(t *testing.T) {
+// TestCloseWaitsForConfirms: the messages whose calls have ended are acknowledged before Close returns.
+func TestCloseWaitsForConfirms(t *testing.T) {
 	t.Parallel()
-	const messages = 5
-	proxy, uri := broker.Proxy(t)
-	began := make(chan struct{})
-	a := start(t, plan{
-		schedule: backoff.Schedule{time.Hour, 2 * time.Hour}, concurrency: 8, publishing: uri,
-		change: func(c *config.Config) { c.Policy.PublishTimeout = 5 * time.Second },
-		handle: func(*message.Message) error { <-began; return errDown },
-	})
-	loseConfirms(t, proxy)
-	a.send(messages)
-	close(began)
-	testapp.Eventually(t, func() bool { return len(a.Events(retry.Held)) == messages }, "the messages are held")
-	first := a.TierQueue(a.queue, time.Hour)
-	testapp.Eventually(t, func() bool { return testapp.Depth(t, first) == messages }, "their copies are on the tier")
-	for _, line := range a.Log.Lines("holding the message") {
-		next := regexp.MustCompile(`next_try_in:(\S+?)[ \]]`).FindStringSubmatch(line)
-		require.NotNil(t, next, line)
-		pause, err := time.ParseDuration(next[1])
-		require.NoError(t, err)
-		assert.Greater(t, pause, 50*time.Second, line)
+	const messages, concurrency, inFlight = 40, 4, 8
+	proxy, _ := broker.Proxy(t)
+	c := testapp.Config(t)
+	c.Policy.PublishTimeout = 5 * time.Minute
+	direct := c
+	opened := 0
+	c.AMQP.Connection.AmqpConfig = &amqp091.Config{
+		Heartbeat: time.Minute,
+		Dial: func(network, address string) (net.Conn, error) {
+			if opened++; opened > 1 { // Connect opens the connection for consuming first
+				address = proxy.Listen
+			}
+			return amqp091.DefaultDial(30*time.Second)(network, address)
+		},
 	}
-	require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "confirms"))
-	a.stop()
-
-	assert.Len(t, a.Events(retry.Held), messages, "once each")
-	copies, left := testapp.NewLedger(), testapp.NewLedger()
-	for _, d := range testapp.Take(t, first, messages) {
-		copies.Add(d.Headers["_watermill_message_uuid"].(string))
-	}
-	for _, d := range testapp.Take(t, a.queue, messages) {
-		left.Add(d.Headers["_watermill_message_uuid"].(string))
-	}
-	assert.Equal(t, messages, copies.Len())
-	assert.Equal(t, messages, left.Len(), "a shutdown gives the messages back")
-	assert.Zero(t, testapp.Depth(t, a.TierQueue(a.queue, 2*time.Hour)))
-}
-
-// loseConfirms drops what the broker sends.
-func loseConfirms(t testing.TB, proxy *toxiproxy.Proxy) {
-	t.Helper()
+	first, processed := testapp.Connect(t, c), testapp.NewLedger()
+	queue := first.Queue("orders")
+	first.Handle(queue, concurrency, processed.HandleRetries)
+	first.Run()
 	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
-		`{"name":"confirms","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
+		`{"name":"late","type":"latency","stream":"downstream","toxicity":1,"attributes":{"latency":3600000}}`))
 	require.NoError(t, err)
+	confirm := sync.OnceFunc(func() { require.NoError(t, proxy.Toxics.RemoveToxic(context.Background(), "late")) })
+	t.Cleanup(confirm)
+	testapp.Send(t, "", queue, testapp.Orders(messages)...)
+	testapp.Eventually(t, func() bool {
+		h := first.Health().Subscriptions[0]
+		return h.Calls == 0 && h.InFlight == inFlight
+	}, "the copies wait for their confirms")
+	closed := make(chan error, 1)
+	go func() { closed <- first.Close() }()
+	testapp.Eventually(t, func() bool { _, err := first.Subscriber("late"); return err != nil }, "Close has begun")
+	assert.Empty(t, closed)
+	confirm()
+	require.NoError(t, broker.Receive(t, closed, "Close returns"))
+	assert.Len(t, first.Events(retry.Retried), inFlight, "each copy is confirmed")
+
+	second := testapp.Connect(t, direct)
+	second.Handle(queue, concurrency, processed.HandleRetries)
+	second.Run()
+	processed.Wait(t, messages, soon)
+	assert.Empty(t, processed.Twice())
+	retried := testapp.NewLedger()
+	for _, e := range append(first.Events(retry.Retried), second.Events(retry.Retried)...) {
+		retried.Add(e.MessageUUID)
+	}
+	assert.Equal(t, messages, retried.Len())
+	assert.Empty(t, retried.Twice(), "no message was delivered again after its copy")
 }
