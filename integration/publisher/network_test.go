@@ -1,6 +1,7 @@
 package publisher_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -79,15 +80,21 @@ func TestQueueThatNeverConfirms(t *testing.T) {
 	for _, queueType := range []string{"classic", "quorum"} {
 		t.Run(queueType, func(t *testing.T) {
 			t.Parallel()
-			const maxInFlight, timeout = 16, 500 * time.Millisecond
+			const maxInFlight = 16
 			healthy, stuck := declare(t, nil), declare(t, amqp091.Table{"x-queue-type": queueType})
 			p := healthy.open(t, func(c *settings) {
-				c.Exchange, c.MaxInFlight, c.ConfirmTimeout = "", maxInFlight, timeout
+				c.Exchange, c.MaxInFlight = "", maxInFlight
 			})
 			suspend(t, stuck.queue)
-			err := p.Publish(stuck.queue, newMessages(maxInFlight/2)...)
-			require.ErrorIs(t, err, publish.ErrNotConfirmed)
-			require.ErrorIs(t, p.Publish(stuck.queue, newMessage("one more")), publish.ErrNotConfirmed)
+			for _, count := range []int{maxInFlight / 2, 1} { // more than half
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				given := newMessages(count)
+				for _, msg := range given {
+					msg.SetContext(ctx)
+				}
+				require.ErrorIs(t, p.Publish(stuck.queue, given...), publish.ErrNotConfirmed)
+				cancel()
+			}
 
 			messages := newMessages(10 * maxInFlight)
 			var group sync.WaitGroup
