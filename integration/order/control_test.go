@@ -1,12 +1,19 @@
 package order_test
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
+	"io"
+	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,13 +38,50 @@ type operator struct {
 	broken  atomic.Bool // the second message of customer-1 cannot be handled
 }
 
+// wmretry builds the command, once for all tests.
+var wmretry = sync.OnceValues(func() ([]byte, error) {
+	return exec.Command("go", "build", "-C", "../../cmd/wmretry", "-o", filepath.Join(folder, "wmretry"), ".").CombinedOutput()
+})
+
 func newOperator(t *testing.T) *operator {
 	t.Helper()
-	o := &operator{world: newWorld(t), program: filepath.Join(t.TempDir(), "wmretry"), url: broker.URL(t)}
-	output, err := exec.Command("go", "build", "-C", "../../cmd/wmretry", "-o", o.program, ".").CombinedOutput()
+	o := &operator{world: newWorld(t), program: filepath.Join(folder, "wmretry"), url: broker.URL(t)}
+	output, err := wmretry()
 	require.NoError(t, err, "%s", output)
 	o.broken.Store(true)
 	return o
+}
+
+// page starts wmretry ui, and returns its address.
+func (o *operator) page() string {
+	o.t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	c := exec.CommandContext(ctx, o.program, "ui", "--listen", "127.0.0.1:0", "--prefix", o.config.Prefix, o.queue)
+	c.Env = append(c.Environ(), "AMQP_URL="+o.url)
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+	stdout, err := c.StdoutPipe()
+	require.NoError(o.t, err)
+	require.NoError(o.t, c.Start())
+	o.t.Cleanup(func() { stop(); _ = c.Wait() })
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(o.t, err)
+	address := regexp.MustCompile(`http://\S+`).FindString(line)
+	require.NotEmpty(o.t, address, line)
+	return address
+}
+
+func (o *operator) open(address string) string {
+	o.t.Helper()
+	request, err := http.NewRequestWithContext(o.t.Context(), http.MethodGet, address, http.NoBody)
+	require.NoError(o.t, err)
+	request.Header.Set("Sec-Fetch-Site", "same-origin") // as a browser after a click on the page
+	answer, err := http.DefaultClient.Do(request)
+	require.NoError(o.t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	require.NoError(o.t, err)
+	require.Equal(o.t, http.StatusOK, answer.StatusCode, "%s", text)
+	return string(text)
 }
 
 func (o *operator) startBlocking() *app {
@@ -172,6 +216,10 @@ func TestASkippedMessageIsADeadLetter(t *testing.T) {
 	b := o.startBlocking()
 	blocked := o.awaitBlocked() // it is not known any more that it was
 	require.Equal(t, all[3].UUID, blocked.MessageUUID)
+	view := o.page() + "order?queue=" + o.queue
+	for _, text := range []string{"1 process has answered.", "customer-1", blocked.MessageUUID, errDown.Error()} {
+		assert.Contains(t, o.open(view), text)
+	}
 	o.sink.skip("customer-1", 1)
 	assert.Equal(t, "1 message is skipped: dead letters of "+o.queue+"\n", o.decide("skip"))
 	letter := testapp.Take(t, o.queue+".dead", 1)[0]
@@ -186,6 +234,7 @@ func TestASkippedMessageIsADeadLetter(t *testing.T) {
 	assert.Equal(t, retry.DeadReasonPermanent, read.DeadReason)
 	assert.Contains(t, read.Reason, errDown.Error())
 	testapp.Eventually(t, func() bool { return o.sink.count() == len(all)-1 }, "those behind it follow")
+	assert.Contains(t, o.open(view), "The processes that have answered have no blocked key.")
 	o.sink.inOrder(t)
 	o.settled(4)
 	assert.Len(t, b.Events(retry.DeadLettered), 1)

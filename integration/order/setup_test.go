@@ -8,7 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -31,7 +31,18 @@ const soon = 60 * time.Second // much longer than any of it takes
 
 var errDown = errors.New("the bank is down")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()...) }
+var folder string // of the command wmretry
+
+func TestMain(m *testing.M) {
+	var err error
+	if folder, err = os.MkdirTemp("", "order"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, append(broker.LeaksOfProxies(), goleak.Cleanup(func(code int) {
+		_ = os.RemoveAll(folder)
+		os.Exit(code)
+	}))...)
+}
 
 func keyOf(msg *message.Message) string { return msg.Metadata.Get("customer") }
 
@@ -229,15 +240,4 @@ func published(msg *message.Message) amqp091.Publishing {
 	return amqp091.Publishing{
 		Body: msg.Payload, Headers: amqp091.Table{"_watermill_message_uuid": msg.UUID, "customer": keyOf(msg)},
 	}
-}
-
-// again is a dead letter as an operator sends it back.
-func again(letter amqp091.Delivery) amqp091.Publishing {
-	headers := amqp091.Table{}
-	for key, value := range letter.Headers {
-		if !strings.HasPrefix(key, "retry_") && !strings.HasPrefix(key, "x-") {
-			headers[key] = value
-		}
-	}
-	return amqp091.Publishing{Body: letter.Body, Headers: headers}
 }

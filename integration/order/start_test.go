@@ -41,16 +41,10 @@ func TestOtherNumbersAreRefused(t *testing.T) {
 func TestArgumentsThatMakeGapsAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	for want, arguments := range map[string]amqp091.Table{
-		"x-message-ttl 60000":  {"x-message-ttl": 60_000},
-		"x-max-length 100":     {"x-max-length": 100},
-		"x-delivery-limit 100": {"x-delivery-limit": 100},
-	} {
-		w.config.AMQP.Queue.Arguments = arguments
-		err := w.refused(retry.Options{})
-		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, err, "is a gap in the order of its key")
-	}
+	w.config.AMQP.Queue.Arguments = amqp091.Table{"x-message-ttl": 60_000}
+	err := w.refused(retry.Options{})
+	require.ErrorContains(t, err, "x-message-ttl 60000")
+	require.ErrorContains(t, err, "is a gap in the order of its key")
 	require.False(t, testapp.Exists(t, w.queue))
 	require.False(t, testapp.Exists(t, w.queue+".order.0"))
 
@@ -58,7 +52,7 @@ func TestArgumentsThatMakeGapsAreRefused(t *testing.T) {
 	existing := topology.New(topology.Config{Prefix: w.config.Prefix, Partitions: 4, Prefetch: 512},
 		topology.Queue{Name: w.queue, Durable: true}).WorkQueue.Arguments
 	existing["x-delivery-limit"] = int64(20)
-	_, err := broker.Channel(t).QueueDeclare(w.queue, true, false, false, false, existing)
+	_, err = broker.Channel(t).QueueDeclare(w.queue, true, false, false, false, existing)
 	require.NoError(t, err)
 	err = w.refused(retry.Options{})
 	require.ErrorContains(t, err, "x-delivery-limit 20")
