@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/components/requestreply"
+	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -304,4 +305,23 @@ func TestLetterOfACommand(t *testing.T) {
 	})
 	retrytest.Replay(t, "testdata/order-10.json", letterOf(billing, marshaler))
 	assert.Equal(t, "order-10 10", got)
+}
+
+// What a Requeuer cannot publish waits as every failure does.
+func TestRequeuer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, schedule)
+		app.Router.AddMiddleware(app.Middleware)
+		parked, err := app.Subscriber("requeuer")
+		require.NoError(t, err)
+		calls := 0
+		fails := twice(&calls)
+		_, err = requeuer.NewRequeuer(requeuer.Config{
+			Subscriber: parked, SubscribeTopic: "parked", Publisher: app.Publisher(), Router: app.Router,
+			GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return "orders", fails() },
+		}, nil)
+		require.NoError(t, err)
+		app.Send("parked", message.NewMessage("order-1", nil)).RetriedAt(time.Second, 6*time.Second).Processed()
+		assert.Len(t, app.Produced("orders"), 1)
+	})
 }

@@ -3,8 +3,6 @@ package connect_test
 
 import (
 	"errors"
-	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,22 +20,4 @@ func TestMain(m *testing.M) {
 		// A router whose Run returns an error waits for its handlers, which never run.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"),
 	)...)
-}
-
-// A diary has entries in their order.
-type diary struct {
-	mu      sync.Mutex
-	entries []string
-}
-
-func (d *diary) add(entry string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.entries = append(d.entries, entry)
-}
-
-func (d *diary) all() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Clone(d.entries)
 }

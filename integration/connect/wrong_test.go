@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -43,54 +41,6 @@ func TestHandlerWithoutMiddleware(t *testing.T) {
 		assert.Contains(t, warnings[0], text)
 	}
 	assert.Equal(t, 1, s.Log.Warnings("no retry middleware"))
-}
-
-// TestMiddlewareOfAnotherSubscriber: the message is held, no copy is published, and the handler is not called.
-func TestMiddlewareOfAnotherSubscriber(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t)
-	other := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	s.Router.AddConsumerHandler("mail", "mails", other, func(*message.Message) error {
-		assert.Fail(t, "the handler is called")
-		return nil
-	}).AddMiddleware(s.Middleware)
-	s.Run()
-	go func() { _ = other.Publish("mails", testapp.Messages("1")...) }()
-	testapp.Eventually(t, func() bool { return s.Log.Count("The retry middleware does not fit") > 0 }, "it is refused")
-	line := s.Log.Lines("The retry middleware does not fit")[0]
-	for _, text := range []string{`handler "mail" on topic "mails"`, "its subscriber is not one of the connection to amqp://", "its method Subscriber"} {
-		assert.Contains(t, line, text)
-	}
-	assert.NotContains(t, line, ":guest@", "the password")
-}
-
-// renamed subscribes to other topics than the router.
-type renamed struct {
-	message.Subscriber
-	name func(topic string) string
-}
-
-func (r renamed) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	return r.Subscriber.Subscribe(ctx, r.name(topic))
-}
-
-// TestWrapperThatSubscribesToAnotherTopic: a copy comes back to the queue that its message came from.
-func TestWrapperThatSubscribesToAnotherTopic(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t)
-	own, err := s.Subscriber("billing")
-	require.NoError(t, err)
-	handled := testapp.NewLedger()
-	s.Router.AddConsumerHandler("billing", "orders", renamed{own, s.Queue}, func(msg *message.Message) error {
-		if testapp.Failures(msg) == 0 {
-			return errDown
-		}
-		handled.Add(msg.UUID)
-		return nil
-	}).AddMiddleware(s.Middleware)
-	s.Run()
-	s.Publish(s.Queue("orders"), "1")
-	handled.Wait(t, 1, soon)
 }
 
 // TestWrongHandlers: the router's Run has all faults of a handler.
