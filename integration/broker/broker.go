@@ -56,6 +56,16 @@ func Management(t testing.TB) *rabbithole.Client {
 	return client
 }
 
+// ManagementURL returns the address of the management API with the user of the tests.
+func ManagementURL(t testing.TB) string {
+	t.Helper()
+	client := Management(t)
+	address, err := url.Parse(client.Endpoint)
+	require.NoError(t, err)
+	address.User = url.UserPassword(client.Username, client.Password)
+	return address.String()
+}
+
 // Exporter returns the address of the broker's plugin rabbitmq_prometheus: AMQP_PROMETHEUS_URL, or the AMQP port plus
 // 10,020.
 func Exporter(t testing.TB) string {

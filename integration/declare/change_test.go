@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const batch = 50
@@ -102,34 +101,6 @@ func TestTheWorkQueueIsReplacedWhileItIsConsumed(t *testing.T) {
 	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "all consume")
 }
 
-// TestTheWorkQueueIsReplacedAtOnce: another client declares it anew before the broker has cancelled its consumers. They
-// consume the new queue, which is bound again.
-func TestTheWorkQueueIsReplacedAtOnce(t *testing.T) {
-	t.Parallel()
-	a := connect(t)
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
-	a.handle(queue, 3, processed)
-	a.Run()
-	work := topology.New(topology.Config{Tiers: backoff.Constant(time.Second, 1).Tiers(), Prefix: a.Name},
-		topology.Queue{Name: queue, Durable: true}).WorkQueue
-	channel := broker.Channel(t)
-	for i := range 3 {
-		replaced := time.Now()
-		_, err := channel.QueueDelete(queue, false, false, false)
-		require.NoError(t, err)
-		_, err = channel.QueueDeclare(queue, true, false, false, false, work.Arguments)
-		require.NoError(t, err)
-		broker.Eventually(t, soon, func() bool {
-			return !slices.ContainsFunc(a.Health().Subscriptions, func(s retry.SubscriptionHealth) bool {
-				return !s.Consuming || s.Since.Before(replaced)
-			})
-		}, "all consume again")
-		send(t, queue, i*batch)
-		a.onceEach(queue, processed, (i+1)*batch)
-	}
-}
-
 // TestTheWorkQueueIsReplacedBeforeItIsConsumedAgain: an app has declared it and bound it, and another client replaces it
 // before the app consumes it. The broker cancels no consumer then. The new queue is bound again.
 func TestTheWorkQueueIsReplacedBeforeItIsConsumedAgain(t *testing.T) {
@@ -182,27 +153,6 @@ func (c beforeConsumeConn) Write(frames []byte) (int, error) {
 	return c.Conn.Write(frames)
 }
 
-// TestTheReplacedWorkQueueCannotBeUsed: it is not consumed, and the reason is in the log and in Health.
-func TestTheReplacedWorkQueueCannotBeUsed(t *testing.T) {
-	t.Parallel()
-	a := connect(t, slowly)
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
-	a.handle(queue, 1, processed)
-	a.Run()
-	a.replace(queue, amqp091.Table{"x-queue-type": "classic", "x-max-length": int32(1000)})
-	broker.Eventually(t, soon, func() bool {
-		s := a.Health().Subscriptions[0]
-		return !s.Consuming && strings.Contains(s.LastError, "x-max-length=1000")
-	}, "it is refused")
-	broker.Eventually(t, soon, func() bool { return a.Log.Count("x-max-length=1000") > 0 }, "the reason is in the log")
-
-	testapp.Delete(t, queue)
-	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "it is declared")
-	send(t, queue, 0)
-	a.onceEach(queue, processed, batch)
-}
-
 // returns are the bindings through which messages come back to a work queue: keys by exchange.
 func (a *app) returns(queue string) (bindings map[string][]string) {
 	return map[string][]string{a.Name + ".return": {"100ms." + queue, "300ms." + queue, "1s." + queue},
@@ -250,29 +200,6 @@ func TestOneReturnBindingIsRemoved(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestARetiredTier: what waits on it comes back, also to a work queue that was declared anew by an app without this
-// tier.
-func TestARetiredTier(t *testing.T) {
-	t.Parallel()
-	a := connect(t)
-	queue := a.Queue("orders")
-	old := topology.New(topology.Config{Tiers: backoff.Constant(2*time.Second, 1).Tiers(), Prefix: a.Name},
-		topology.Queue{Name: queue, Durable: true})
-	broker.Declare(t, old.Declare)
-	testapp.Delete(t, queue)
-	processed := testapp.NewLedger()
-	a.handle(queue, 1, processed)
-	a.Run()
-	testapp.Send(t, a.Name, "2s."+queue, testapp.Orders(batch)...)
-	a.onceEach(queue, processed, batch)
-	assert.Equal(t, 3, a.bound(a.Name+".return"), "the tier has no key")
-	tier := queue + "." + a.Name + ".2s"
-	broker.Eventually(t, soon, func() bool {
-		info, err := broker.Queue(broker.Management(t), tier)
-		return err == nil && info.Messages == 0
-	}, "the tier has forwarded all messages")
 }
 
 // TestARetiredTierOfAGroup: what waits on it comes back once, to its own work queue, with an inbox and without.

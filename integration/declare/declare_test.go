@@ -41,14 +41,14 @@ func TestTheDeadLettersAreBoundLast(t *testing.T) {
 
 func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 	t.Parallel()
-	one := connect(t)
+	one := connect(t, allClassic)
 	one.handle(one.Queue("orders"), 1, testapp.NewLedger())
 	one.Run()
 	want := counts(one.wire.consuming())
 	require.Positive(t, want["queue.declare"])
 
 	proxy, uri := broker.Proxy(t)
-	a := connect(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
+	a := connect(t, allClassic, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
 	queue := a.Queue("orders")
 	processed := testapp.NewLedger()
 	const handlers, further = 16, 8
@@ -86,7 +86,7 @@ func TestHandlersOfOneTopicDeclareOnce(t *testing.T) {
 // TestASharedQueueOfSeveralSchedules: what a later handler adds is declared, without another inspection.
 func TestASharedQueueOfSeveralSchedules(t *testing.T) {
 	t.Parallel()
-	a := connect(t)
+	a := connect(t, allClassic)
 	queue := a.Queue("orders")
 	first, err := a.Subscriber("first")
 	require.NoError(t, err)
@@ -110,12 +110,12 @@ func TestASharedQueueOfSeveralSchedules(t *testing.T) {
 // TestVerifyOnlyDeclaresNothing, and binds nothing while it consumes.
 func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Parallel()
-	declared := connect(t)
+	declared := connect(t, allClassic)
 	queue := declared.Queue("orders")
 	declared.handle(queue, 1, testapp.NewLedger())
 	declared.Run()
 
-	a := connect(t, func(b *config.Config) { b.Prefix, b.VerifyOnly = declared.Name, true })
+	a := connect(t, allClassic, func(b *config.Config) { b.Prefix, b.VerifyOnly = declared.Name, true })
 	processed := testapp.NewLedger()
 	a.handle(queue, 4, processed)
 	a.Run()

@@ -18,7 +18,7 @@ func TestAGroupIsDeclaredOnceForEachConnection(t *testing.T) {
 	t.Parallel()
 	const queues = 16
 	proxy, uri := broker.Proxy(t)
-	a := connect(t, inGroup, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
+	a := connect(t, inGroup, allClassic, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
 	for i := range queues {
 		a.handle(a.Queue(fmt.Sprint("orders", i)), 1, testapp.NewLedger())
 	}

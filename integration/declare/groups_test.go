@@ -57,12 +57,6 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 			_, err := channel.QueueDelete(a.inbox(queue), false, false, false)
 			return err
 		},
-		"exchange of copies": func(a *app, channel *amqp091.Channel, _ string) error {
-			return channel.ExchangeDelete(a.groupExchange(), false, false)
-		},
-		"return exchange of the group": func(a *app, channel *amqp091.Channel, _ string) error {
-			return channel.ExchangeDelete(a.groupReturn(), false, false)
-		},
 		"all return exchanges": func(a *app, channel *amqp091.Channel, _ string) error {
 			for _, exchange := range []string{a.groupReturn(), a.Name + ".return", a.Name + ".return.any"} {
 				if err := channel.ExchangeDelete(exchange, false, false); err != nil {
@@ -70,9 +64,6 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 				}
 			}
 			return nil
-		},
-		"binding of the inbox": func(a *app, channel *amqp091.Channel, queue string) error {
-			return channel.QueueUnbind(a.inbox(queue), "*."+queue, a.groupReturn(), nil)
 		},
 		"way from the inbox": func(a *app, channel *amqp091.Channel, queue string) error {
 			return channel.QueueUnbind(queue, "inbox."+queue, a.Name+".return", nil)

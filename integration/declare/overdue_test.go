@@ -1,7 +1,6 @@
 package declare_test
 
 import (
-	"net/url"
 	"testing"
 	"time"
 
@@ -20,15 +19,11 @@ import (
 func TestOverdueTiers(t *testing.T) {
 	t.Parallel()
 	const stuck = 60
-	client := broker.Management(t)
-	address, err := url.Parse(client.Endpoint)
-	require.NoError(t, err)
-	address.User = url.UserPassword(client.Username, client.Password)
 	for name, group := range map[string]bool{"tier": false, "inbox": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := connect(t, func(b *config.Config) {
-				b.Management = address.String()
+				b.Management = broker.ManagementURL(t)
 				if group {
 					inGroup(b)
 				}

@@ -223,17 +223,4 @@ func TestTheLimitsOfAnExistingQueue(t *testing.T) {
 	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue+".dead") == kept },
 		"the broker drops the oldest")
 	assert.Equal(t, newest(30), take(t, queue+".dead", kept))
-
-	// The other way round: an app without the limits of the existing queue.
-	limits := a.Queue("limits")
-	other := connect(t, tenLetters, func(b *config.Config) { b.Prefix = a.Name })
-	other.fail(limits)
-	other.Run()
-	unlimited, err := a.Subscriber("unlimited")
-	require.NoError(t, err)
-	_, err = unlimited.Subscribe(t.Context(), limits)
-	require.ErrorAs(t, err, &conflict)
-	assert.Equal(t, "none", conflict.Want)
-	assert.ErrorContains(t, err, "configure the DeadLetters that it was declared with")
-	assert.NotContains(t, err.Error(), "set_policy")
 }

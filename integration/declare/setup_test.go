@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -42,6 +43,11 @@ func connect(t testing.TB, change ...func(*config.Config)) *app {
 	w := &wire{}
 	recorded := func(c *config.Config) { c.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: w.dial} }
 	return &app{App: testapp.New(t, append(change, recorded)...), t: t, wire: w}
+}
+
+// allClassic declares no quorum queue: a busy broker can refuse one, and the declaration is repeated.
+func allClassic(b *config.Config) {
+	b.QueueType, b.AMQP.Queue.Arguments = topology.Classic, amqp091.Table{"x-queue-type": "classic"}
 }
 
 // handle adds handlers that fail at the first try of each message.

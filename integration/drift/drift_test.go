@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -51,11 +50,7 @@ func (s shop) wanted(base, group string, change func(*drift.Wanted)) drift.Wante
 }
 
 func (s shop) config() drift.Config {
-	client := broker.Management(s.t)
-	address, err := url.Parse(client.Endpoint)
-	require.NoError(s.t, err)
-	address.User = url.UserPassword(client.Username, client.Password)
-	return drift.Config{URI: broker.URL(s.t), Management: address.String()}
+	return drift.Config{URI: broker.URL(s.t), Management: broker.ManagementURL(s.t)}
 }
 
 func (s shop) compare(config drift.Config, wanted ...drift.Wanted) drift.Report {
