@@ -24,7 +24,7 @@ func TestALoopThatEndsEarlyKeepsTheOrder(t *testing.T) {
 	testapp.Send(t, "", queue, testapp.Orders(count)...)
 	broker.Eventually(t, time.Minute, func() bool { return testapp.Depth(t, queue) == count }, "the letters")
 	stated(t, queue)
-	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t)},
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: broker.ManagementURL(t)},
 		nil) // the limit is known
 	require.NoError(t, err)
 	defer store.Close()

@@ -30,13 +30,11 @@ func TestLooksBelowALimitOfAPolicy(t *testing.T) {
 	const count = 5
 	for name, row := range map[string]struct {
 		limit, looks int
-		management   func(t *testing.T) string
+		management   func(t testing.TB) string
 	}{
-		"3, without the management API":  {3, 4, nil},
-		"1, without the management API":  {1, 3, nil},
-		"20, without the management API": {20, 12, nil},
-		"3, the management API is away":  {3, 4, func(*testing.T) string { return "http://guest:guest@127.0.0.1:1" }},
-		"20, with the management API":    {20, 12, managementURL},
+		"3, without the management API": {3, 4, nil},
+		"3, the management API is away": {3, 4, func(testing.TB) string { return "http://guest:guest@127.0.0.1:1" }},
+		"20, with the management API":   {20, 12, broker.ManagementURL},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,7 +74,7 @@ func TestLooksInTheFirstSecondsOfAQueue(t *testing.T) {
 	queue := broker.Name(t, "young")
 	broker.Clean(t, queue)
 	testapp.PutPolicy(t, queue, "^"+queue+"$", `{"delivery-limit": 1}`)
-	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t), AnyLimit: true}, nil)
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: broker.ManagementURL(t), AnyLimit: true}, nil)
 	require.NoError(t, err)
 	defer store.Close()
 	declare(t, queue, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)})
@@ -84,25 +82,6 @@ func TestLooksInTheFirstSecondsOfAQueue(t *testing.T) {
 	for range 4 {
 		require.Equal(t, upTo(3), ids(list(t, store, queue)))
 	}
-}
-
-// TestOrphansBelowALimitOfAPolicy: the copy of an orphan keeps the routing key, which is the way back.
-func TestOrphansBelowALimitOfAPolicy(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	a.Declare(queue)
-	orphans := a.Name + ".orphans"
-	testapp.Send(t, orphans, "100ms."+queue, testapp.Orders(5)...)
-	limitByPolicy(t, orphans, 3)
-	store := open(t, broker.URL(t), a.Name)
-	for range 6 {
-		require.Equal(t, upTo(5), ids(list(t, store, orphans)))
-	}
-	summary, err := store.Redrive(t.Context(), orphans, letters.Redrive{})
-	require.NoError(t, err)
-	require.Equal(t, 5, summary.Done)
-	require.Len(t, testapp.Take(t, queue, 5), 5)
 }
 
 // TestALowLimitIsRefused, with what to do, and nothing is read. AnyLimit reads it.
@@ -127,7 +106,7 @@ func TestALowLimitIsRefused(t *testing.T) {
 			testapp.Send(t, "", queue, testapp.Orders(5)...)
 			c := deadletter.Config{URI: broker.URL(t)}
 			if row.management {
-				c.Management = managementURL(t)
+				c.Management = broker.ManagementURL(t)
 			}
 			calls := map[string]func(*deadletter.Store) error{
 				"browse": func(s *deadletter.Store) error {
@@ -269,7 +248,7 @@ func TestAloneALookInAnAlarm(t *testing.T) {
 	if looksCount(t) {
 		require.ErrorContains(t, err, "cannot be replaced by a copy, so it stays")
 	}
-	config.AnyLimit, config.Management = false, managementURL(t)
+	config.AnyLimit, config.Management = false, broker.ManagementURL(t)
 	n, err = look(config)
 	require.NoError(t, err, "the limit is never reached")
 	require.Equal(t, 5, n)
@@ -334,7 +313,7 @@ func limitByPolicy(t *testing.T, queue string, limit int) {
 func stated(t *testing.T, queue string) {
 	t.Helper()
 	broker.Eventually(t, time.Minute, func() bool {
-		response, err := http.Get(managementURL(t) + "/api/queues/%2F/" + queue + "?columns=effective_policy_definition")
+		response, err := http.Get(broker.ManagementURL(t) + "/api/queues/%2F/" + queue + "?columns=effective_policy_definition")
 		if err != nil {
 			return false
 		}
@@ -361,7 +340,7 @@ func TestNoLookAtAnAutoDeleteQueue(t *testing.T) {
 	_, err := broker.Channel(t).QueueDeclare(queue, true, true, false, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, broker.Channel(t).Publish("", queue, true, false, amqp091.Publishing{}))
-	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: managementURL(t)}, nil)
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Management: broker.ManagementURL(t)}, nil)
 	require.NoError(t, err)
 	defer store.Close()
 	broker.Eventually(t, time.Minute, func() bool {
@@ -372,16 +351,4 @@ func TestNoLookAtAnAutoDeleteQueue(t *testing.T) {
 		require.ErrorContains(t, err, "auto-delete")
 	}
 	assert.Equal(t, 1, testapp.Depth(t, queue))
-}
-
-// managementURL returns the address of the management API with the user of the tests.
-func managementURL(t *testing.T) string {
-	client := broker.Management(t)
-	return fmt.Sprintf("http://%s:%s@%s", client.Username, clientPassword(t), client.Endpoint[len("http://"):])
-}
-
-func clientPassword(t *testing.T) string {
-	uri, err := amqp091.ParseURI(broker.URL(t))
-	require.NoError(t, err)
-	return uri.Password
 }

@@ -154,22 +154,6 @@ func TestTheCanaryDiesAgain(t *testing.T) {
 	p.all(t, count)
 }
 
-// TestMaxRedeadStops: a tenth would be too many.
-func TestMaxRedeadStops(t *testing.T) {
-	t.Parallel()
-	const count = 600
-	p := ill(t, count)
-	summary, err := p.redrive(t, letters.Redrive{Rate: 20, MaxRedead: 0.1})
-	require.ErrorIs(t, err, letters.ErrRedead)
-	assert.GreaterOrEqual(t, summary.Done, 20)
-	assert.Less(t, summary.Done, count)
-	assert.Greater(t, summary.Redead, summary.Done/10)
-	p.failed.Wait(t, summary.Done, soon)
-	p.all(t, count)
-	assert.Equal(t, summary.Done, p.failed.Len(), "no other letter was sent")
-	assert.Empty(t, p.failed.Twice())
-}
-
 // TestOneRedriveAtATime: the second one ends at once, and the first one goes on until its context ends.
 func TestOneRedriveAtATime(t *testing.T) {
 	t.Parallel()

@@ -86,8 +86,10 @@ func bury(t testing.TB, a *testapp.App, queue string, n int) {
 // declare declares a queue of the test's own, with arguments.
 func declare(t testing.TB, queue string, arguments amqp091.Table) {
 	t.Helper()
-	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, arguments)
-	require.NoError(t, err)
+	broker.Declare(t, func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(queue, true, false, false, false, arguments)
+		return err
+	})
 }
 
 // adds asserts that a summary adds up.

@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"net/url"
 	"slices"
 	"testing"
 	"time"
@@ -12,24 +11,22 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 // A board declares work queues whose names no other test uses, and opens stores of them.
 type board struct {
-	t       *testing.T
-	name    string // the prefix, and a part of all names
-	channel *amqp091.Channel
+	t    *testing.T
+	name string // the prefix, and a part of all names
 }
 
 func newBoard(t *testing.T) board {
 	t.Helper()
 	name := broker.Name(t, "board")
 	broker.Clean(t, name)
-	b := board{t, name, broker.Channel(t)}
-	require.NoError(t, b.channel.Confirm(false))
-	return b
+	return board{t, name}
 }
 
 func (b board) queue(base string) string       { return base + "_" + b.name }
@@ -37,11 +34,7 @@ func (b board) tier(group, word string) string { return b.queue(group) + "." + b
 func (b board) config(management bool) deadletter.Config {
 	config := deadletter.Config{URI: broker.URL(b.t), Prefix: b.name}
 	if management {
-		client := broker.Management(b.t)
-		address, err := url.Parse(client.Endpoint)
-		require.NoError(b.t, err)
-		address.User = url.UserPassword(client.Username, client.Password)
-		config.Management = address.String()
+		config.Management = broker.ManagementURL(b.t)
 	}
 	return config
 }
@@ -66,7 +59,7 @@ func (b board) of(queue, group string, tiers ...time.Duration) topology.Topology
 func (b board) declare(topologies ...topology.Topology) {
 	b.t.Helper()
 	for _, t := range topologies {
-		require.NoError(b.t, t.Declare(b.channel))
+		broker.Declare(b.t, t.Declare)
 	}
 }
 
@@ -74,11 +67,8 @@ func (b board) declare(topologies ...topology.Topology) {
 func (b board) publish(exchange, key string, bodies ...string) {
 	b.t.Helper()
 	for _, body := range bodies {
-		confirm, err := b.channel.PublishWithDeferredConfirm(exchange, key, true, false, amqp091.Publishing{
-			DeliveryMode: amqp091.Persistent, MessageId: body, Body: []byte(body), Headers: amqp091.Table{"_watermill_message_uuid": body},
-		})
-		require.NoError(b.t, err)
-		require.True(b.t, confirm.Wait())
+		testapp.Send(b.t, exchange, key, amqp091.Publishing{MessageId: body, Body: []byte(body),
+			Headers: amqp091.Table{"_watermill_message_uuid": body}})
 	}
 }
 
@@ -86,14 +76,6 @@ func (b board) publish(exchange, key string, bodies ...string) {
 func (b board) wait(t topology.Topology, tier string, bodies ...string) {
 	b.t.Helper()
 	b.publish(t.Exchange(), tier+"."+t.WorkQueue.Name, bodies...)
-}
-
-func (b board) remove(queues ...string) {
-	b.t.Helper()
-	for _, queue := range queues {
-		_, err := b.channel.QueueDelete(queue, false, false, false)
-		require.NoError(b.t, err)
-	}
 }
 
 // retired lists the tiers of a work queue without the names of the test, those that are retired with a "!".
@@ -134,8 +116,11 @@ func TestStatus(t *testing.T) {
 	b.publish(b.name+".orphans", "1h.x", "g")
 	b.publish("", b.queue("orders"), "h", "i")
 	b.publish("", b.queue("classic")+"."+b.name+".inbox") // nothing: the inbox exists
-	b.remove(b.queue("lost"), b.queue("gone"), b.queue("gone")+".dead", b.queue("last"), b.queue("last")+".dead")
-	require.NoError(t, b.channel.QueueUnbind(b.tier("orders", "2h"), "2h."+b.queue("orders"), b.name, nil))
+	for _, queue := range []string{b.queue("lost"), b.queue("gone"), b.queue("gone") + ".dead", b.queue("last"),
+		b.queue("last") + ".dead"} {
+		testapp.Delete(t, queue)
+	}
+	require.NoError(t, broker.Channel(t).QueueUnbind(b.tier("orders", "2h"), "2h."+b.queue("orders"), b.name, nil))
 	consumer := broker.Channel(t)
 	require.NoError(t, consumer.Qos(1, 0, false))
 	deliveries, err := consumer.Consume(b.queue("orders"), "", false, false, false, false, nil)

@@ -20,14 +20,6 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// depth returns how many messages of a queue no consumer has.
-func (b board) depth(queue string) int {
-	b.t.Helper()
-	q, err := b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-	require.NoError(b.t, err)
-	return q.Messages
-}
-
 // TestDrainedRetriesGoOn: messages that a drain brings back are handled at once, and have the failures that they had.
 func TestDrainedRetriesGoOn(t *testing.T) {
 	t.Parallel()
@@ -76,14 +68,14 @@ func TestDrainLeavesWhatHasNoWorkQueue(t *testing.T) {
 	b.declare(orders, gone)
 	b.wait(orders, "1h", "a", "b")
 	b.wait(gone, "1h", "c")
-	b.remove(b.queue("gone"))
+	testapp.Delete(t, b.queue("gone"))
 	store := b.store(false)
 	summary, err := store.Drain(t.Context(), b.tier("shop", "1h"), letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrNoTarget)
 	assert.ErrorContains(t, err, b.queue("gone"))
 	assert.Equal(t, letters.Summary{Total: 3, Done: 2, Kept: 1}, summary)
-	assert.Equal(t, 2, b.depth(b.queue("orders")))
-	broker.Eventually(t, 60*time.Second, func() bool { return b.depth(b.tier("shop", "1h")) == 1 },
+	assert.Equal(t, 2, testapp.Depth(t, b.queue("orders")))
+	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, b.tier("shop", "1h")) == 1 },
 		"the message is given back")
 
 	_, err = store.Drain(t.Context(), b.queue("orders"), letters.Redrive{})
@@ -103,7 +95,9 @@ func TestPrune(t *testing.T) {
 	b.declare(b.of("orders", "", h, 2*h, 3*h), classic, b.of("gone", "", h), b.of("quiet", "shop", h, 2*h),
 		b.of("other", "shop", h, 2*h), b.of("last", "left", h, 2*h))
 	b.wait(b.of("orders", "", h), "3h", "a", "b")
-	b.remove(b.queue("gone"), b.queue("gone")+".dead", b.queue("last"))
+	for _, queue := range []string{b.queue("gone"), b.queue("gone") + ".dead", b.queue("last")} {
+		testapp.Delete(t, queue)
+	}
 	now := deadletter.Prune{Current: []topology.Topology{b.of("orders", "", 2*h), b.of("old", "", 2*h),
 		b.of("quiet", "shop", 2*h)}}
 
@@ -134,13 +128,13 @@ func TestPrune(t *testing.T) {
 	b.wait(b.of("orders", "", h), "2h", "c")
 	b.wait(b.of("quiet", "shop", h), "2h", "d")
 	b.wait(b.of("other", "shop", h), "2h", "e")
-	assert.Equal(t, []int{1, 2}, []int{b.depth(b.tier("orders", "2h")), b.depth(b.tier("shop", "2h"))},
+	assert.Equal(t, []int{1, 2}, []int{testapp.Depth(t, b.tier("orders", "2h")), testapp.Depth(t, b.tier("shop", "2h"))},
 		"the other tiers still get messages")
 
 	summary, err := store.Drain(t.Context(), b.tier("orders", "3h"), letters.Redrive{})
 	require.NoError(t, err)
 	assert.Equal(t, 2, summary.Done)
-	assert.Equal(t, 2, b.depth(b.queue("orders")))
+	assert.Equal(t, 2, testapp.Depth(t, b.queue("orders")))
 	broker.Eventually(t, 60*time.Second, func() bool {
 		planned, err := store.Prune(t.Context(), dry)
 		return err == nil && slices.Contains(planned.Removed, b.tier("orders", "3h"))
