@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
@@ -160,15 +158,6 @@ func feedKindOf(w retry.Waiting) string {
 		return string(w.Kind) + " " + w.Tier.String()
 	}
 	return string(w.Kind)
-}
-
-// feedManagement returns the address of the management API.
-func feedManagement(t testing.TB) string {
-	client := broker.Management(t)
-	address, err := url.Parse(client.Endpoint)
-	require.NoError(t, err)
-	address.User = url.UserPassword(client.Username, client.Password)
-	return address.String()
 }
 
 func repeated(times int, o retry.Outcome) []retry.Outcome {

@@ -1,8 +1,6 @@
 package observe_test
 
 import (
-	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,7 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -146,86 +143,4 @@ func TestFeedCountsReconnectsAndRedeliveries(t *testing.T) {
 	assert.EqualValues(t, 1, s.Reconnects)
 	assert.EqualValues(t, 10, s.Deliveries)
 	assert.EqualValues(t, 5, s.Redeliveries)
-}
-
-// Each result of a publisher, for messages of the app and for copies.
-func TestFeedHasTheResultsOfThePublishers(t *testing.T) {
-	t.Parallel()
-	one := func(uuid string) *message.Message { return message.NewMessage(uuid, []byte("order")) }
-
-	t.Run("returned", func(t *testing.T) {
-		t.Parallel()
-		f := openFeed(t)
-		err := f.Publisher().Publish(f.Queue("without-queue"), one("1"), one("2"))
-		require.ErrorIs(t, err, publish.ErrUnroutable)
-		assert.Equal(t, map[string]int{"app returned": 2}, f.results())
-	})
-	t.Run("copy returned", func(t *testing.T) {
-		t.Parallel()
-		declared := openFeed(t)
-		declared.handle("billing", func(*message.Message) error { return nil })
-		declared.Run()
-		b := feedConfig(t, func(c *config.Config) { c.Prefix = declared.Name })
-		b.VerifyOnly = true
-		f := connectFeed(t, b)
-		require.NoError(t, declared.Router.Close())
-		f.handle("billing", func(*message.Message) error { return errFeed })
-		f.Run()
-		testapp.Delete(t, f.Queue("billing")+"."+f.Name+".100ms")
-		f.Publish(f.Queue("billing"), "1")
-		testapp.Eventually(t, func() bool { return f.results()["copy confirmed"] > 0 }, "another tier takes the copy")
-		assert.Equal(t, 1, f.results()["copy returned"])
-	})
-	t.Run("nacked", func(t *testing.T) {
-		t.Parallel()
-		f := openFeed(t, func(b *config.Config) {
-			b.Policy.Schedule, b.TierArguments = backoff.Constant(time.Hour, 1), amqp091.Table{"x-max-length": int64(1)}
-		})
-		f.handle("billing", func(*message.Message) error { return errFeed })
-		f.Run()
-		for _, id := range testapp.IDs(10) { // the tier knows of its limit a moment after it is full
-			f.Publish(f.Queue("billing"), id)
-		}
-		testapp.Eventually(t, func() bool {
-			r := f.results()
-			return r["copy confirmed"] == 10 && r["copy nacked"] > 0
-		}, "the tier is full, and the others are dead letters")
-		testapp.Eventually(t, func() bool { return len(f.outcomes()) == 10 }, "all have their outcome")
-		dead := 0
-		for _, outcomes := range f.outcomes() {
-			if slices.Contains(outcomes, retry.DeadLettered) {
-				dead++
-			}
-		}
-		assert.Equal(t, dead, f.results()["copy nacked"])
-	})
-	t.Run("unconfirmed, failed", func(t *testing.T) {
-		t.Parallel()
-		proxy, uri := broker.Proxy(t)
-		f := openFeed(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
-		f.handle("billing", func(*message.Message) error { return nil })
-		f.Run()
-		f.Publish(f.Queue("billing"), "1")
-		_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
-			`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
-		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		require.Error(t, f.Publisher().Publish(f.Queue("billing"), message.NewMessageWithContext(ctx, "2", nil)))
-		assert.Equal(t, map[string]int{"app confirmed": 1, "app unconfirmed": 1}, f.results())
-		proxy.Stop()
-		testapp.Eventually(t, func() bool { return !f.link("publishing").Connected }, "the connection is lost")
-		require.ErrorIs(t, f.Publisher().Publish(f.Queue("billing"), one("3"), one("4")), publish.ErrNotConnected)
-		assert.Equal(t, map[string]int{"app confirmed": 1, "app unconfirmed": 1, "app failed": 2}, f.results())
-	})
-	t.Run("refused", func(t *testing.T) {
-		t.Parallel()
-		f := openFeed(t)
-		f.handle("billing", func(*message.Message) error { return nil })
-		f.Run()
-		large := one("2")
-		large.Metadata.Set("large", strings.Repeat("x", 1<<20)) // more than a frame
-		require.ErrorIs(t, f.Publisher().Publish(f.Queue("billing"), one("1"), large), publish.ErrRefused)
-		assert.Equal(t, map[string]int{"app refused": 1, "app failed": 1}, f.results(), "none was sent")
-	})
 }

@@ -2,9 +2,9 @@ package observe_test
 
 import (
 	"context"
-	"net"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,16 +15,17 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/integration/simulation/model"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // With the management API, or without it.
 var feedWays = map[string]func(testing.TB) func(*config.Config){
 	"management": func(t testing.TB) func(*config.Config) {
-		return func(b *config.Config) { b.Management = feedManagement(t) }
+		return func(b *config.Config) { b.Management = broker.ManagementURL(t) }
 	},
 	"passive": func(testing.TB) func(*config.Config) { return func(*config.Config) {} },
 }
@@ -159,64 +160,6 @@ func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
 	}
 }
 
-// A management API that accepts and never answers takes half of the time. Then the broker is asked, and messages go
-// their way.
-func TestFeedWithAManagementAPIThatHangs(t *testing.T) {
-	t.Parallel()
-	hanging, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	accepted := make(chan net.Conn, 1000)
-	go func() {
-		defer close(accepted)
-		for {
-			c, err := hanging.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- c
-		}
-	}()
-	t.Cleanup(func() {
-		_ = hanging.Close()
-		for c := range accepted {
-			_ = c.Close()
-		}
-	})
-	f := openFeed(t, func(b *config.Config) { b.Management = "http://guest:guest@" + hanging.Addr().String() })
-	f.handle("billing", func(msg *message.Message) error {
-		if testapp.Failures(msg) == 0 {
-			return errFeed
-		}
-		return nil
-	})
-	f.Run()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	type answer struct {
-		all []retry.Waiting
-		err error
-	}
-	answers := make(chan answer, 1)
-	go func() {
-		all, err := f.observed.Waiting(ctx)
-		answers <- answer{all, err}
-	}()
-	f.Publish(f.Queue("billing"), testapp.IDs(50)...)
-	testapp.Eventually(t, func() bool {
-		done := 0
-		for _, outcomes := range f.outcomes() {
-			if outcomes[len(outcomes)-1] == retry.Recovered {
-				done++
-			}
-		}
-		return done == 50
-	}, "messages are not disturbed")
-	a := broker.Receive(t, answers, "the figures come")
-	require.NoError(t, a.err)
-	assert.Len(t, a.all, 5)
-	assert.NotEmpty(t, accepted, "the API was asked")
-}
-
 // The broker does not answer: each look ends with its deadline, only one of them waits for the broker, and it ends with
 // the connection.
 func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
@@ -256,41 +199,47 @@ func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 // One look asks for at most 500 queues, the dead letters first. The next one goes on with the rest, and the figures of
 // the first ones stay.
 func TestFeedOfACrowd(t *testing.T) {
-	t.Parallel()
-	const works, most = 130, 500 // with a dead-letter queue and two tiers each
-	f := openFeed(t, func(b *config.Config) {
-		b.QueueType, b.AMQP.Queue.Arguments = topology.Classic, amqp091.Table{"x-queue-type": "classic"}
-	})
-	for i := range works {
-		f.handle(testapp.ID(i), func(*message.Message) error { return backoff.Permanent(errFeed) })
-	}
-	f.Run()
-	f.Publish(f.Queue(testapp.ID(works-1)), "1")
-	testapp.Eventually(t, func() bool { return f.results()["copy confirmed"] == 1 }, "there is a dead letter")
-	count := func() map[retry.WaitingKind]int {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), feedSoon)
-		defer cancel()
-		all, err := f.observed.Waiting(ctx)
+	synctest.Test(t, func(t *testing.T) {
+		const works, most = 130, 500 // with a dead-letter queue and two tiers each
+		rabbit := model.New(model.Config{Rules: model.Versions[0]})
+		own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
+		own.Connection.AmqpConfig = &amqp091.Config{Dial: rabbit.Dial}
+		connection, err := config.Connect(config.Config{
+			AMQP: own, Policy: retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 2)},
+		}, nil)
 		require.NoError(t, err)
-		kinds := map[retry.WaitingKind]int{}
-		for _, w := range all {
-			kinds[w.Kind]++
-			if w.Queue == f.Queue(testapp.ID(works-1))+".dead" {
-				assert.Equal(t, 1, w.Messages)
-			}
+		f := &feed{events: map[string][]retry.Event{}}
+		connection.Observe(f)
+		router := message.NewDefaultRouter(nil)
+		for _, name := range testapp.IDs(works) {
+			connection.AddConsumerHandler(router, name, name, func(*message.Message) error { return backoff.Permanent(errFeed) })
 		}
-		return kinds
-	}
-	first := count()
-	tiers := first[retry.WaitingTier]
-	assert.Equal(t, map[retry.WaitingKind]int{
-		retry.WaitingOrphans: 1, retry.WaitingDead: works, retry.WaitingWork: works, retry.WaitingTier: tiers,
-	}, first)
-	assert.Less(t, 1+2*works+tiers, most+1)
-	assert.Greater(t, tiers, most-1-2*works-10, "no request is left unused")
-	assert.Equal(t, 2*works, count()[retry.WaitingTier])
-	assert.Equal(t, map[retry.WaitingKind]int{
-		retry.WaitingOrphans: 1, retry.WaitingDead: works, retry.WaitingWork: works, retry.WaitingTier: 2 * works,
-	}, count())
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- router.Run(ctx) }()
+		<-router.Running()
+		last := testapp.ID(works - 1)
+		require.NoError(t, connection.Publisher().Publish(last, message.NewMessage("1", nil)))
+		time.Sleep(time.Second) // there is a dead letter
+		count := func() map[retry.WaitingKind]int {
+			t.Helper()
+			all, err := f.observed.Waiting(t.Context())
+			require.NoError(t, err)
+			kinds := map[retry.WaitingKind]int{}
+			for _, w := range all {
+				kinds[w.Kind]++
+				assert.Equal(t, w.Queue == last+".dead", w.Messages == 1, w.Queue)
+			}
+			return kinds
+		}
+		want := map[retry.WaitingKind]int{retry.WaitingOrphans: 1, retry.WaitingDead: works, retry.WaitingWork: works}
+		for _, tiers := range []int{most - 1 - 2*works, 2 * works, 2 * works} {
+			want[retry.WaitingTier] = tiers
+			assert.Equal(t, want, count())
+		}
+		stop()
+		require.NoError(t, <-ended)
+		require.NoError(t, connection.Close())
+		rabbit.Stop()
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http/httptest"
-	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -88,11 +87,7 @@ func (a *app) settings() config.Config {
 			{Name: "locked", If: retry.Is(errLocked), Then: retry.GiveBack()},
 		}}, Settings: rabbitmq.Settings{Prefix: a.prefix},
 	}
-	management := broker.Management(a.t)
-	uri, err := url.Parse(management.Endpoint)
-	require.NoError(a.t, err)
-	uri.User = url.UserPassword(management.Username, management.Password)
-	b.Management = uri.String()
+	b.Management = broker.ManagementURL(a.t)
 	return b
 }
 

@@ -32,7 +32,11 @@ type fakeAPI struct {
 
 func (a *fakeAPI) Sources(context.Context) (map[string]bool, error) { return nil, a.err }
 
-func (a *fakeAPI) Depths(context.Context) (map[string]management.Depth, error) {
+func (a *fakeAPI) Depths(ctx context.Context) (map[string]management.Depth, error) {
+	if a.slow {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	return a.depths, a.err
 }
 func (a *fakeAPI) Queues(ctx context.Context) (map[string]management.Queue, error) {
@@ -103,6 +107,18 @@ func TestLookWithoutAConnection(t *testing.T) {
 	l.declarer = nil
 	_, err = l.waiting(t.Context())
 	require.ErrorContains(t, err, "the look at the queues panicked")
+}
+
+// A management API that hangs takes half of the time. Then the broker is asked.
+func TestAnAPIThatHangsTakesHalfOfTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, began := lookoutOf(t, twoWorks, &fakeAPI{slow: true}), time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, err := l.waiting(ctx)
+		require.ErrorContains(t, err, "there is no connection")
+		assert.Equal(t, 10*time.Second, time.Since(began))
+	})
 }
 
 // One look at a time waits for a broker that does not answer. Those that come after it end with their deadlines.
