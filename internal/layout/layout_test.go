@@ -226,7 +226,7 @@ var rules = []rule{
 		may: []string{
 			watermill, amqp091, module + "/internal/warning", module + "/rabbitmq/topology", module + "/internal/rabbitmq/queuearg",
 			module + "/internal/rabbitmq/wire", module + "/internal/rabbitmq/naming", module + "/internal/rabbitmq/refusal",
-			module + "/internal/shell",
+			module + "/internal/shell", module + "/rabbitmq/publish",
 		},
 		never: []string{module + "/middleware", module + "/internal/rabbitmq/publisher"},
 		why:   "inspecting a queue changes with the broker's versions, not with retries",

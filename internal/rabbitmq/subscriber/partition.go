@@ -177,15 +177,15 @@ func (s *subscription) shutDownOrdered(ends *sync.WaitGroup) {
 
 // first opens the first session. It returns nil while the handler is paused.
 func (p *partition) first() (first *session, err error) {
-	err = atStart(p.ctx, p.connection.config.Pause(), func() error {
+	err = wire.AtStart(p.ctx, p.connection.config.Pause(), p.logger, func(ctx context.Context) error {
 		current, err := p.connection.link.Now()
 		if err == nil {
-			first, err = p.open(current, time.Time{})
+			first, err = p.open(ctx, current, time.Time{})
 		} else if p.failed.Load() != nil { // the broker has closed the connection because of another partition
 			err = fmt.Errorf("%w: %w", err, amqp091.ErrClosed)
 		}
 		return err
-	}, startFailed(p.logger, p.fail))
+	}, p.fail)
 	return first, err
 }
 
@@ -246,7 +246,7 @@ func (p *partition) reopen(pause func() time.Duration) *session {
 	if current == nil {
 		return nil
 	}
-	opened, err := p.open(current, time.Now())
+	opened, err := p.open(p.ctx, current, time.Now())
 	if err != nil && !p.stopped() {
 		p.fail(err)
 		p.logger.Error("Cannot consume a partition again", err, watermill.LogFields{"partition": p.queue})
@@ -255,9 +255,8 @@ func (p *partition) reopen(pause func() time.Duration) *session {
 	return opened
 }
 
-// open declares the topic and opens a session. It waits neither for the broker nor for Handler.Declare when the
-// subscription stops.
-func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, error) {
+// open declares the topic and opens a session. It waits neither for the broker nor for Handler.Declare when ctx ends.
+func (p *partition) open(ctx context.Context, current *wire.Connection, lostAt time.Time) (*session, error) {
 	if !p.mayCall() {
 		return nil, p.subscriber.declare(current, p.topic, lostAt)
 	}
@@ -295,14 +294,14 @@ func (p *partition) open(current *wire.Connection, lostAt time.Time) (*session, 
 	select {
 	case r := <-opened:
 		return r.session, r.err
-	case <-p.stopping:
+	case <-ctx.Done():
 	}
 	go func() {
 		if r := <-opened; r.session != nil {
 			p.retire(r.session, nil)
 		}
 	}()
-	return nil, context.Cause(p.ctx)
+	return nil, context.Cause(ctx)
 }
 
 // consume opens a channel with a consumer. The prefetch is the same for the life of the queue: after a larger one, a

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 var (
@@ -79,24 +80,30 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // SubscribeInitialize calls Handler.Declare for the topic, so that its queue exists before messages are published.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	declared := make(chan error, 1)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
 	go func() {
-		declared <- atStart(ctx, s.connection.config.Pause(), func() error {
-			current, err := s.connection.link.Now()
-			if err == nil {
-				err = s.declare(current, topic, time.Now())
-			}
-			return err
-		}, startFailed(s.logger.With(watermill.LogFields{"topic": topic}), func(error) {}))
+		select {
+		case <-s.closing:
+			cancel(ErrClosed)
+		case <-ctx.Done():
+		}
 	}()
-	select {
-	case err := <-declared:
-		return err
-	case <-s.closing:
-		return ErrClosed
-	}
+	logger := s.logger.With(watermill.LogFields{"topic": topic})
+	return wire.AtStart(ctx, s.connection.config.Pause(), logger, func(ctx context.Context) error {
+		current, err := s.connection.link.Now()
+		if err != nil {
+			return err
+		}
+		declared := make(chan error, 1)
+		go func() { declared <- s.declare(current, topic, time.Now()) }()
+		select {
+		case err = <-declared:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}, func(error) {})
 }
 
 // Close ends all subscriptions: it cancels their consumers, gives back what was not handed out, and waits for messages

@@ -114,12 +114,12 @@ func (s *subscription) start() error {
 
 // begin opens the first session, and waits until its queue is bound.
 func (s *subscription) begin() (first *session, err error) {
-	err = atStart(s.ctx, s.connection.config.Pause(), func() error {
+	err = wire.AtStart(s.ctx, s.connection.config.Pause(), s.logger, func(ctx context.Context) error {
 		current, err := s.connection.link.Now()
 		if err != nil {
 			return err
 		}
-		if first, err = s.open(s.ctx, current); err != nil {
+		if first, err = s.open(ctx, current); err != nil {
 			return err
 		}
 		s.adopt(first)
@@ -132,14 +132,14 @@ func (s *subscription) begin() (first *session, err error) {
 				err = nil // run has the reason
 			}
 		case <-first.closed:
-		case <-s.stopping:
-			err = context.Cause(s.ctx)
+		case <-ctx.Done():
+			err = context.Cause(ctx)
 		}
 		if err != nil {
 			s.leave(first)
 		}
 		return err
-	}, startFailed(s.logger, s.fail))
+	}, s.fail)
 	return first, err
 }
 
@@ -290,10 +290,7 @@ func (s *subscription) open(ctx context.Context, current *wire.Connection) (*ses
 			s.retire(r.session)
 		}
 	}()
-	if context.Cause(s.ctx) == ErrClosed {
-		return nil, ErrClosed
-	}
-	return nil, ctx.Err()
+	return nil, context.Cause(ctx)
 }
 
 // shutDown cancels the consumer, gives back what was not handed out, and waits for messages in flight.

@@ -8,6 +8,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // closeTimeout bounds the wait for the broker's answer to a close.
@@ -50,13 +51,14 @@ func (i *Idle) Version() string {
 	return version
 }
 
-// Dial calls use with a connection of its own, which is closed afterwards.
-func (i *Inspector) Dial(queue string, use func(Broker) error) error {
+// Dial calls use with a connection of its own, which is closed afterwards, and when ctx ends.
+func (i *Inspector) Dial(ctx context.Context, queue string, use func(Broker) error) error {
 	client := i.config.Wire.Client("watermill-retry topology")
-	connection, socket, err := wire.Open(context.Background(), i.config.Wire.URI, client, nil)
+	connection, socket, err := wire.Open(ctx, i.config.Wire.URI, client, nil)
 	if err != nil {
-		return fmt.Errorf("cannot connect to inspect work queue %q: %w", queue, err)
+		return fmt.Errorf("%w: cannot connect to inspect work queue %q: %w", publish.ErrNotConnected, queue, err)
 	}
+	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
 	defer wire.Close(connection, socket, closeTimeout)
 	return use(NewIdle(connection))
 }

@@ -3,6 +3,7 @@
 package workqueue
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"strings"
@@ -145,7 +146,7 @@ func (i *Inspector) Check(
 func (i *Inspector) Resolve(
 	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (arguments amqp091.Table, declared bool, err error) {
-	err = i.once(app.Name, func(b Broker) error {
+	err = i.once(app.Name, logger, func(b Broker) error {
 		declared = true
 		_, err := i.Declare(b, config, app, topology.Topology.DeclareRetry, logger)
 		return err
@@ -158,7 +159,7 @@ func (i *Inspector) Resolve(
 func (i *Inspector) Verify(
 	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (inspected bool, err error) {
-	err = i.once(app.Name, func(b Broker) error {
+	err = i.once(app.Name, logger, func(b Broker) error {
 		inspected = true
 		return i.Check(b, config, app, logger)
 	})
@@ -173,15 +174,18 @@ func (i *Inspector) Forget(name string) {
 	q.inspected = false
 }
 
-// once calls inspect, over a new connection, unless the queue has been inspected without an error.
-func (i *Inspector) once(name string, inspect func(Broker) error) error {
+// once calls inspect, over a new connection, unless the queue has been inspected without an error. Where the broker is
+// at fault, it tries again.
+func (i *Inspector) once(name string, logger watermill.LoggerAdapter, inspect func(Broker) error) error {
 	q := i.queue(name)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.inspected {
 		return nil
 	}
-	err := i.Dial(name, inspect)
+	err := wire.AtStart(context.Background(), i.config.Wire.Pause(), logger, func(ctx context.Context) error {
+		return i.Dial(ctx, name, inspect)
+	}, func(error) {})
 	q.inspected = err == nil
 	return err
 }

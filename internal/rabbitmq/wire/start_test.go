@@ -1,4 +1,4 @@
-package subscriber
+package wire
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -48,11 +47,11 @@ func TestWhatIsTriedAgainAtTheStart(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				began, tries, health, log := time.Now(), 0, []error{}, watermill.NewCaptureLogger()
-				err := atStart(t.Context(), wire.Config{}.Pause(), func() error {
+				err := AtStart(t.Context(), Config{}.Pause(), log, func(context.Context) error {
 					err := row.errs[min(tries, len(row.errs)-1)]
 					tries++
 					return err
-				}, startFailed(log, func(err error) { health = append(health, err) }))
+				}, func(err error) { health = append(health, err) })
 				last := row.errs[len(row.errs)-1]
 				if row.tries > 0 {
 					assert.Equal(t, last, err)
@@ -64,7 +63,7 @@ func TestWhatIsTriedAgainAtTheStart(t *testing.T) {
 					} {
 						assert.ErrorContains(t, err, text)
 					}
-					assert.Greater(t, time.Since(began), startTimeout-wire.ReconnectMax)
+					assert.Greater(t, time.Since(began), startTimeout-ReconnectMax)
 					assert.LessOrEqual(t, time.Since(began), startTimeout)
 					assert.Less(t, tries, 25, "with back-off")
 				}
@@ -82,7 +81,7 @@ func TestTriesAtTheStartAreSpread(t *testing.T) {
 		second := map[time.Duration]int{}
 		for range 20 {
 			began, tries := time.Now(), 0
-			require.NoError(t, atStart(t.Context(), wire.Config{}.Pause(), func() error {
+			require.NoError(t, AtStart(t.Context(), Config{}.Pause(), watermill.NopLogger{}, func(context.Context) error {
 				if tries++; tries < 3 {
 					return errBusy
 				}
@@ -98,10 +97,25 @@ func TestTheStartEndsWithTheSubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { cancel(ErrClosed) })
+		time.AfterFunc(time.Second, func() { cancel(errClosed) })
 		began := time.Now()
-		err := atStart(ctx, wire.Config{}.Pause(), func() error { return errBusy }, func(error) {})
-		assert.ErrorIs(t, err, ErrClosed)
+		busy := func(context.Context) error { return errBusy }
+		err := AtStart(ctx, Config{}.Pause(), watermill.NopLogger{}, busy, func(error) {})
+		assert.ErrorIs(t, err, errClosed)
 		assert.Equal(t, time.Second, time.Since(began))
+	})
+}
+
+// What the broker never answers is given up, in the words of the app.
+func TestTheStartDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		err := AtStart(t.Context(), Config{}.Pause(), watermill.NopLogger{}, func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}, func(error) {})
+		assert.EqualError(t, err, "tried for 1m0s: the broker has not answered for 1m0s")
+		assert.Equal(t, time.Minute, time.Since(began))
 	})
 }
