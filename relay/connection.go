@@ -165,7 +165,7 @@ func (c *connection) subscriber(
 	}
 	s := &subscriber{
 		stock: stock, c: c, name: name, group: o.Group, perTopic: perTopic, retry: tiered,
-		gate: c.gates.Add(name, o.Concurrency), calls: o.Concurrency,
+		schedule: o.Policy.Schedule, gate: c.gates.Add(name, o.Concurrency), calls: o.Concurrency,
 	}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	c.mu.Lock()

@@ -109,6 +109,29 @@ func TestTopicsOfTheRetries(t *testing.T) {
 	}
 }
 
+// Which of two handlers of a group and a topic retries a message is chance.
+func TestDifferentSchedulesOfOneReturnTopicAreNamedAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second}, func(c *relay.Config) { c.Group = "eu" })
+		hour := &retry.Policy{Schedule: backoff.Schedule{time.Hour}}
+		a.handle("first", ignore)
+		a.handle("the same schedule", ignore)
+		a.handle("another group", ignore, retry.Options{Group: "us", Policy: hour})
+		a.AddConsumerHandler(a.router, "another topic", "prints", ignore, retry.Options{Policy: hour})
+		a.run()
+		require.Empty(t, a.logs.Captured()[watermill.ErrorLogLevel])
+		a.handle("second", ignore, retry.Options{Policy: hour})
+		require.NoError(t, a.router.RunHandlers(t.Context()))
+		lines := a.logs.Captured()[watermill.ErrorLogLevel]
+		require.Len(t, lines, 1)
+		assert.Contains(t, lines[0].Msg, "Options.Policy.Schedule is not that of another handler")
+		assert.Equal(t, watermill.LogFields{
+			"topic": "orders", "schedule": "1h", "other_handler": "first", "other_schedule": "1s 5s",
+		}, lines[0].Fields)
+		a.close()
+	})
+}
+
 func bubble(t *testing.T, name string, test func(*testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })

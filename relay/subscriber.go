@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
@@ -31,6 +33,7 @@ type subscriber struct {
 	group    string
 	calls    int  // at the same time, at most
 	perTopic bool // without groups, the handler of a topic is "<name>.<topic>"
+	schedule backoff.Schedule
 	retry    *middleware.TieredRetry
 	gate     *gate.Gate
 	ctx      context.Context // ends with Close
@@ -146,6 +149,14 @@ func (m *merged) start(returnTopic string) error {
 	s, r := m.subscriber, m.subscriber.c.relay
 	if err := r.handlers.begin(m); err != nil {
 		return err
+	}
+	if other := r.handlers.other(m.key, s); other != nil {
+		warning.Log(m.logger, "Options.Policy.Schedule is not that of another handler of the same topic and group: which "+
+			"of both retries a message is chance; give both handlers the same Policy, or each a Group",
+			watermill.LogFields{
+				"topic": m.topic, "schedule": s.schedule.String(), "other_handler": other.name,
+				"other_schedule": other.schedule.String(),
+			})
 	}
 	if err := r.use(m.subscribed); err != nil {
 		return err
@@ -271,6 +282,7 @@ type registry struct {
 	mu      sync.RWMutex
 	ready   map[string]bool
 	current map[string]*merged
+	first   map[string]*subscriber // of the handler that was subscribed first
 }
 
 // add adds a return topic that is going to be subscribed.
@@ -278,7 +290,7 @@ func (g *registry) add(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ready == nil {
-		g.ready, g.current = map[string]bool{}, map[string]*merged{}
+		g.ready, g.current, g.first = map[string]bool{}, map[string]*merged{}, map[string]*subscriber{}
 	}
 	if _, known := g.ready[key]; !known {
 		g.ready[key] = false
@@ -298,6 +310,21 @@ func (g *registry) begin(m *merged) error {
 	}
 	g.current[m.key] = m
 	return nil
+}
+
+// other returns the subscriber of another handler of a return topic, whose schedule is a different one, or nil.
+func (g *registry) other(key string, s *subscriber) *subscriber {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first := g.first[key]
+	if first == nil || first.name == s.name {
+		g.first[key] = s
+		return nil
+	}
+	if slices.Equal(first.schedule, s.schedule) {
+		return nil
+	}
+	return first
 }
 
 func (g *registry) subscribed(key string) {
