@@ -603,6 +603,56 @@ func TestNATSCloseWhereTheNetworkDropsPackets(t *testing.T) {
 	assert.LessOrEqual(t, len(logs.Captured()[watermill.ErrorLogLevel]), 1)
 }
 
+// cutting is a dialer whose first connection breaks when a message that waits is published.
+type cutting struct{ once sync.Once }
+
+func (c *cutting) Dial(network, address string) (net.Conn, error) {
+	conn, err := net.Dial(network, address)
+	return cutConn{conn, c}, err
+}
+
+type cutConn struct {
+	net.Conn
+	of *cutting
+}
+
+func (c cutConn) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("PUB retry.wait.")) {
+		c.of.once.Do(func() { _ = c.Close() })
+	}
+	return c.Conn.Write(b)
+}
+
+// TestNATSCopyWhoseConnectionIsLost: its answer cannot come any more, so the next try is not a minute later.
+func TestNATSCopyWhoseConnectionIsLost(t *testing.T) {
+	t.Parallel()
+	n := startNATS(t)
+	conn, err := nats.Connect(n.server.ClientURL(), nats.MaxReconnects(-1), nats.SetCustomDialer(&cutting{}),
+		nats.ReconnectWait(10*time.Millisecond))
+	require.NoError(t, err)
+	t.Cleanup(conn.Close)
+	config := n.config(time.Second)
+	config.Conn = conn
+	logs, seen := watermill.NewCaptureLogger(), newNATSCalls()
+	p := runNATSWithLog(t, config, logs, func(msg *message.Message) error {
+		if seen.add(msg) == 0 {
+			return errors.New("down")
+		}
+		return nil
+	})
+	publishNATS(t, p, 0, 1)
+	seen.await(t, 1, 2)
+	held := 0
+	for _, line := range logs.Captured()[watermill.ErrorLogLevel] {
+		if pause, found := line.Fields["next_try_in"]; found {
+			held++
+			require.ErrorContains(t, line.Err, "the connection to NATS was lost")
+			assert.LessOrEqual(t, pause, 5*time.Second)
+		}
+	}
+	assert.Positive(t, held)
+}
+
 // deadOnNATS returns a server with dead letters of the group billing and the topic orders.
 func deadOnNATS(t *testing.T, messages int) (*natsNode, letters.Store) {
 	t.Helper()

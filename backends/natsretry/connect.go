@@ -58,7 +58,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 		return nil, err
 	}
 	links := newLinks(config.Conn)
-	copies := newCopyPublisher(s, delays)
+	copies := newCopyPublisher(s, links, delays)
 	connection, err := relay.Connect(relay.Config{
 		Publisher: copies, AppPublisher: appPublisher{s}, Policy: config.Policy, Group: config.Group,
 		Prefix: config.Prefix, DelayedReturns: delays, RetiredSchedule: waiting,
@@ -77,7 +77,7 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 		links.close()
 		return nil, err
 	}
-	made := &process{Connection: connection, links: links}
+	made := &process{Connection: connection}
 	if delays {
 		if made.drains, err = s.drainTiers(copies, links, logger); err != nil {
 			return nil, errors.Join(err, made.Close())
@@ -90,7 +90,6 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 // process is a connection, with what belongs to no subscriber.
 type process struct {
 	retry.Connection
-	links *links
 
 	// nil: the tiers are those of the relay
 	drains  *drains
@@ -114,7 +113,5 @@ func (p *process) Close() error {
 	if p.drains != nil {
 		p.drains.close()
 	}
-	err := p.Connection.Close()
-	p.links.close()
-	return err
+	return p.Connection.Close()
 }

@@ -19,7 +19,9 @@ type links struct {
 	conn *nats.Conn
 
 	mu      sync.Mutex
-	lost    chan struct{} // closed at the next reconnect
+	lost    context.Context // ends at the next reconnect
+	lose    context.CancelFunc
+	seen    uint64 // number of reconnects
 	readers map[context.Context]bool
 	end     chan struct{}
 	ended   chan struct{}
@@ -28,9 +30,10 @@ type links struct {
 
 func newLinks(conn *nats.Conn) *links {
 	l := &links{
-		conn: conn, lost: make(chan struct{}), readers: map[context.Context]bool{}, end: make(chan struct{}),
+		conn: conn, seen: conn.Stats().Reconnects, readers: map[context.Context]bool{}, end: make(chan struct{}),
 		ended: make(chan struct{}),
 	}
+	l.lost, l.lose = context.WithCancel(context.Background())
 	go l.watch()
 	return l
 }
@@ -39,7 +42,28 @@ func newLinks(conn *nats.Conn) *links {
 func (l *links) current() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.lost
+	return l.lost.Done()
+}
+
+// live waits for a connection, and returns a context that ends when it has been replaced. The error says that there is
+// none.
+func (l *links) live(ctx context.Context) (context.Context, error) {
+	for {
+		l.mu.Lock()
+		lost, seen := l.lost, l.seen
+		l.mu.Unlock()
+		switch {
+		case l.conn.IsClosed():
+			return nil, l.fault()
+		case l.conn.IsConnected() && l.conn.Stats().Reconnects == seen:
+			return lost, nil
+		}
+		select {
+		case <-lost.Done():
+		case <-ctx.Done():
+			return nil, errAway
+		}
+	}
 }
 
 // read records in the subscription of a context, until it ends, whether there is a connection.
@@ -92,24 +116,17 @@ func (l *links) changed() {
 // reconnects shows what was missed.
 func (l *links) watch() {
 	defer close(l.ended)
-	seen, last := l.conn.Stats().Reconnects, error(nil)
+	last := error(nil)
 	for {
 		events := l.conn.StatusChanged(nats.CONNECTED, nats.RECONNECTING, nats.CLOSED)
-		if now := l.conn.Stats().Reconnects; now != seen {
-			seen = now
-			l.replaced()
-		}
+		l.replaced()
 		if fault := l.fault(); fmt.Sprint(fault) != fmt.Sprint(last) {
 			last = fault
 			l.changed()
 		}
 		select {
-		case status := <-events:
+		case <-events:
 			l.conn.RemoveStatusListener(events)
-			if status == nats.CONNECTED {
-				seen = l.conn.Stats().Reconnects
-				l.replaced()
-			}
 		case <-l.end:
 			l.conn.RemoveStatusListener(events)
 			return
@@ -117,11 +134,17 @@ func (l *links) watch() {
 	}
 }
 
+// replaced ends what waits for a connection that has been replaced.
 func (l *links) replaced() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	close(l.lost)
-	l.lost = make(chan struct{})
+	now := l.conn.Stats().Reconnects
+	if now == l.seen {
+		return
+	}
+	l.lose()
+	l.seen = now
+	l.lost, l.lose = context.WithCancel(context.Background())
 }
 
 func (l *links) close() {

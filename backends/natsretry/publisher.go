@@ -72,11 +72,12 @@ func isNoStream(err error) bool {
 // copyPublisher publishes to the topics of the retries.
 type copyPublisher struct {
 	*server
+	links *links
 	slots *slots // nil: the server has no scheduled messages
 }
 
-func newCopyPublisher(s *server, schedules bool) copyPublisher {
-	p := copyPublisher{server: s}
+func newCopyPublisher(s *server, l *links, schedules bool) copyPublisher {
+	p := copyPublisher{server: s, links: l}
 	if schedules {
 		p.slots = newSlots(s.Prefix)
 	}
@@ -121,19 +122,42 @@ func (p copyPublisher) publish(ctx context.Context, topic string, msg *message.M
 
 // send publishes to the stream of the retries. It makes that stream again where it is gone.
 func (p copyPublisher) send(ctx context.Context, raw *nats.Msg, options ...jetstream.PublishOpt) error {
-	_, err := p.js.PublishMsg(ctx, raw, options...)
+	err := p.confirmed(ctx, raw, options)
 	if !isNoStream(err) {
 		return err
 	}
 	if _, failed := p.makeStream(ctx); failed != nil {
 		return failed
 	}
-	_, err = p.js.PublishMsg(ctx, raw, options...)
+	return p.confirmed(ctx, raw, options)
+}
+
+// confirmed waits for the server's answer while the connection lives. While there is none, nothing is sent.
+func (p copyPublisher) confirmed(ctx context.Context, raw *nats.Msg, options []jetstream.PublishOpt) error {
+	lost, err := p.links.live(ctx)
+	if err != nil {
+		return err
+	}
+	within, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(lost, cancel)()
+	_, err = p.js.PublishMsg(within, raw, options...)
+	if lost.Err() != nil && errors.Is(err, context.Canceled) && ctx.Err() == nil {
+		err = errLost
+	}
+	if errors.Is(err, errLost) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		return &unpublished.Error{
+			Kind: unpublished.Unconfirmed, Err: err, Lost: unpublished.Lost{Connection: lost.Done()},
+		}
+	}
 	return err
 }
 
 // Close leaves the connection open, which is the app's.
-func (copyPublisher) Close() error { return nil }
+func (p copyPublisher) Close() error {
+	p.links.close()
+	return nil
+}
 
 func (copyPublisher) String() string { return "natsretry.Publisher" }
 
@@ -146,16 +170,18 @@ func codeOf(err error) jetstream.ErrorCode {
 	return 0
 }
 
-// classified returns the error of a copy as the retry middleware reads it.
+// classified returns the error of a copy as the retry middleware reads it. Where the server has not answered another
+// request, the copy has not been sent.
 func classified(err error) error {
+	var failed *unpublished.Error
 	switch {
+	case errors.As(err, &failed):
+		return err
 	case errors.Is(err, nats.ErrMaxPayload), codeOf(err) == codeTooLarge, codeOf(err) == codeHeaderSize:
 		return &unpublished.Error{Kind: unpublished.TooLarge, Err: err}
 	case errors.Is(err, nats.ErrConnectionClosed):
 		return &unpublished.Error{Kind: unpublished.Closed, Err: fmt.Errorf("the connection of the app is closed: %w", err)}
-	case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		return &unpublished.Error{Kind: unpublished.Unconfirmed, Err: err}
 	default:
-		return err
+		return &unpublished.Error{Kind: unpublished.Temporary, Err: err}
 	}
 }
