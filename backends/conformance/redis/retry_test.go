@@ -2,10 +2,8 @@ package redis_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,15 +28,15 @@ func ids(n int) []string {
 	return all
 }
 
-// Messages that are due together come once, none early, soon, and nothing of them is left.
+// Messages that are due together come once, none early, and nothing of them is left.
 func TestMessagesThatAreDueTogether(t *testing.T) {
 	t.Parallel()
-	const count, delay = 1000, time.Second
+	const count, delay = 100, time.Second
 	client := start(t)
 	var mu sync.Mutex
-	var seen ledger
-	failed, late := map[string]time.Time{}, []time.Duration(nil)
+	failed, early := map[string]time.Time{}, 0
 	connection := connect(t, client, 0, delay)
+	var seen ledger
 	run(t, connection, "bill", func(msg *message.Message) error {
 		now := time.Now()
 		mu.Lock()
@@ -47,69 +45,20 @@ func TestMessagesThatAreDueTogether(t *testing.T) {
 			failed[msg.UUID] = now
 			return errDown
 		}
-		late = append(late, now.Sub(failed[msg.UUID])-delay)
+		if now.Sub(failed[msg.UUID]) < delay {
+			early++
+		}
 		return nil
 	})
-	before := usedMemory(t, client)
 	publish(t, connection.Publisher(), ids(count)...)
-	eventually(t, func() bool { return seen.missing(1, ids(count)...) == 0 }, "first calls")
-	t.Logf("memory: %d bytes for each message, its entry in the app's stream included",
-		(usedMemory(t, client)-before)/count)
 	eventually(t, func() bool { return seen.missing(2, ids(count)...) == 0 }, "retries")
-	for _, id := range ids(count) {
-		require.Equal(t, 2, seen.of(id), id)
-	}
+	eventually(t, func() bool { return len(left(t, client)) == 0 && inFlight(t, client) == 0 }, "nothing is left")
 	mu.Lock()
-	slices.Sort(late)
-	t.Logf("late: median %v, p99 %v, latest %v", late[count/2], late[count*99/100], late[count-1])
-	assert.GreaterOrEqual(t, late[0], time.Duration(0), "early")
-	mu.Unlock()
-	eventually(t, func() bool { return len(left(t, client)) == 0 }, "nothing is left")
-	eventually(t, func() bool { return inFlight(t, client) == 0 }, "all are acknowledged")
+	defer mu.Unlock()
+	assert.Zero(t, early)
 	length, err := client.XLen(t.Context(), orders).Result()
 	require.NoError(t, err)
 	assert.EqualValues(t, count, length, "the app's own entries stay")
-}
-
-func usedMemory(t *testing.T, client *redis.Client) int {
-	t.Helper()
-	info, err := client.InfoMap(t.Context(), "memory").Result()
-	require.NoError(t, err)
-	var used int
-	_, err = fmt.Sscan(info["Memory"]["used_memory"], &used)
-	require.NoError(t, err)
-	return used
-}
-
-// A handler that runs longer than the lease is called once, on the topic and on the return topic.
-func TestAHandlerOutlivesTheLease(t *testing.T) {
-	t.Parallel()
-	client := start(t)
-	const lease = time.Second
-	var seen ledger
-	slow := func(msg *message.Message) error {
-		call := seen.call(msg)
-		if msg.UUID != "slow" {
-			return nil
-		}
-		time.Sleep(3 * lease)
-		if msg.Context().Err() != nil {
-			return errors.New("the context has ended")
-		}
-		if call == 1 {
-			return errDown
-		}
-		return nil
-	}
-	first := connect(t, client, lease, 100*time.Millisecond)
-	run(t, first, "bill", slow)
-	run(t, connect(t, client, lease, 100*time.Millisecond), "bill", slow)
-	publish(t, first.Publisher(), append([]string{"slow"}, ids(10)...)...)
-	eventually(t, func() bool { return seen.missing(1, ids(10)...) == 0 }, "the messages behind it")
-	eventually(t, func() bool {
-		return seen.of("slow") >= 2 && len(left(t, client)) == 0 && inFlight(t, client) == 0
-	}, "all are settled")
-	assert.Equal(t, 2, seen.of("slow"))
 }
 
 // What is in flight at Close goes to another process at once, and not after the lease. No consumer is left but that of
@@ -141,57 +90,23 @@ func TestCloseGivesBack(t *testing.T) {
 			publish(t, second.Publisher(), "1")
 			<-blocked
 			run(t, second, "bill", other)
-			began := time.Now()
 			stop()
-			stopped := time.Since(began)
 			select {
 			case id := <-got:
 				assert.Equal(t, "1", id)
 			case <-time.After(soon):
 				require.Fail(t, "the message does not come")
 			}
-			took := time.Since(began) - stopped
-			t.Logf("Close took %v, then the message came after %v", stopped, took)
 			eventually(t, func() bool { return len(left(t, client)) == 0 && inFlight(t, client) == 0 },
 				"nothing is left")
 		})
 	}
 }
 
-// The entries in flight of a consumer that is gone come again after the lease. A consumer with nothing in flight is
-// deleted when its process leaves.
-func TestEntriesOfADeadConsumer(t *testing.T) {
-	t.Parallel()
-	client := start(t)
-	const lease = 2 * time.Second
-	first := connect(t, client, lease, time.Second)
-	publish(t, first.Publisher(), "1", "2", "3")
-	require.NoError(t, client.XGroupCreate(t.Context(), orders, group, "0").Err())
-	_, err := client.XReadGroup(t.Context(), &redis.XReadGroupArgs{
-		Group: group, Consumer: "dead", Streams: []string{orders, ">"}, Count: 2,
-	}).Result()
-	require.NoError(t, err)
-	began := time.Now()
-	var seen ledger
-	stop := run(t, first, "bill", func(msg *message.Message) error {
-		seen.call(msg)
-		return nil
-	})
-	eventually(t, func() bool { return seen.missing(1, "1", "2", "3") == 0 }, "all come")
-	assert.GreaterOrEqual(t, time.Since(began), lease-100*time.Millisecond)
-	t.Logf("came after %v, with a lease of %v", time.Since(began), lease)
-	eventually(t, func() bool { return inFlight(t, client) == 0 }, "all are acknowledged")
-	stop()
-	consumers, err := client.XInfoConsumers(t.Context(), orders, group).Result()
-	require.NoError(t, err)
-	require.Len(t, consumers, 1, "that of the app has left")
-	assert.Equal(t, "dead", consumers[0].Name)
-}
-
 // Connections are closed again and again. Each message is handled, and retried.
 func TestLostConnections(t *testing.T) {
 	t.Parallel()
-	const count = 2000
+	const count = 500
 	client := start(t)
 	killer := newClient(t, client.Options().Addr)
 	var seen ledger
@@ -275,7 +190,6 @@ func TestCloseWhereTheNetworkDropsPackets(t *testing.T) {
 	eventually(t, func() bool { return seen.missing(1, ids(count)...) == count-16 }, "16 are in flight")
 	drops.Store(true)
 	eventually(t, func() bool { return dropped.Load() >= 4 }, "commands wait")
-	began := time.Now()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -284,126 +198,8 @@ func TestCloseWhereTheNetworkDropsPackets(t *testing.T) {
 	}()
 	await(t, ended, "Close has ended")
 	close(release)
-	t.Logf("Close took %v", time.Since(began))
 	run(t, other, "bill", handle)
 	eventually(t, func() bool { return seen.missing(2, ids(count)...) == 0 }, "all are retried")
-}
-
-// A message of a topic whose handler was busy comes at once, while another topic is idle.
-func TestATopicIsReadAgainAtOnce(t *testing.T) {
-	t.Parallel()
-	client := start(t)
-	connection := connect(t, client, 0, time.Second)
-	idle, err := connection.Subscriber("idle")
-	require.NoError(t, err)
-	_, err = idle.Subscribe(t.Context(), "idle")
-	require.NoError(t, err)
-	got, busy := make(chan time.Time), 20*time.Millisecond
-	run(t, connection, "bill", func(*message.Message) error {
-		got <- time.Now()
-		time.Sleep(busy) // meanwhile the connection waits for the other topic
-		return nil
-	}, retry.Options{Concurrency: 1})
-	var took []time.Duration
-	for i := range 9 {
-		began := time.Now()
-		publish(t, connection.Publisher(), fmt.Sprint(i))
-		took = append(took, (<-got).Sub(began))
-		time.Sleep(5 * busy)
-	}
-	slices.Sort(took)
-	t.Logf("median %v, latest %v", took[len(took)/2], took[len(took)-1])
-	assert.Less(t, took[len(took)/2], 500*time.Millisecond, "not when the command for the other topic ends, after 1 s")
-}
-
-// stalled is a client that can be stopped, as the process of an app on a busy host. A command can need others, for a new
-// connection: each waits on its own.
-type stalled struct {
-	mu    sync.Mutex
-	until chan struct{} // closed when it goes on; nil: it is not stopped
-}
-
-func (s *stalled) Lock() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.until = make(chan struct{})
-}
-
-func (s *stalled) Unlock() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.until)
-	s.until = nil
-}
-
-func (s *stalled) wait() {
-	s.mu.Lock()
-	until := s.until
-	s.mu.Unlock()
-	if until != nil {
-		<-until
-	}
-}
-
-func (s *stalled) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (s *stalled) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (s *stalled) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, command redis.Cmder) error {
-		s.wait()
-		return next(ctx, command)
-	}
-}
-
-// A process whose lease has ended leaves the message to the one that has taken it over: it neither renews nor gives
-// back what it has no more.
-func TestALeaseThatIsLost(t *testing.T) {
-	t.Parallel()
-	for _, retried := range []bool{false, true} {
-		t.Run(fmt.Sprint("retried=", retried), func(t *testing.T) {
-			t.Parallel()
-			const lease = time.Second
-			server := start(t)
-			var stall stalled
-			client := newClient(t, server.Options().Addr)
-			client.AddHook(&stall)
-			var seen ledger
-			releaseFirst, releaseSecond := make(chan struct{}), make(chan struct{})
-			first, second := connect(t, client, lease, 100*time.Millisecond), connect(t, server, lease, time.Second)
-			stop := run(t, first, "bill", func(msg *message.Message) error {
-				if seen.call(msg) == 1 && retried {
-					return errDown
-				}
-				<-releaseFirst
-				return errDown
-			})
-			publish(t, first.Publisher(), "1")
-			calls := 1
-			if retried {
-				calls = 2
-			}
-			eventually(t, func() bool { return seen.of("1") == calls }, "the first process has it")
-			stall.Lock()
-			run(t, second, "bill", func(msg *message.Message) error {
-				seen.call(msg)
-				<-releaseSecond
-				return nil
-			})
-			eventually(t, func() bool { return seen.of("1") == calls+1 }, "the second process has it")
-			stall.Unlock()
-			time.Sleep(lease) // the first one tries to renew its lease
-			stop()
-			close(releaseFirst)
-			time.Sleep(lease)
-			assert.Equal(t, calls+1, seen.of("1"))
-			close(releaseSecond)
-			eventually(t, func() bool { return len(left(t, server)) == 0 && inFlight(t, server) == 0 }, "nothing is left")
-			assert.Equal(t, calls+1, seen.of("1"))
-		})
-	}
 }
 
 // A handler learns that another process has its message: the context of the message ends at the next renewal.
@@ -565,37 +361,6 @@ func TestForeignMessages(t *testing.T) {
 	}
 	require.Contains(t, payloads, "bytes of another program")
 	assert.Equal(t, "csv", payloads["of another program"]["type"])
-}
-
-// One process is idle: what another process publishes for later comes on time there, after the other has left.
-func TestAnotherProcessTakesWhatWaits(t *testing.T) {
-	t.Parallel()
-	client := start(t)
-	const delay = time.Second
-	failed := make(chan time.Time, 1)
-	stop := run(t, connect(t, client, 0, delay), "bill", func(*message.Message) error {
-		failed <- time.Now()
-		return errDown
-	})
-	second := connect(t, client, 0, delay)
-	publish(t, second.Publisher(), "1")
-	began := <-failed
-	eventually(t, func() bool { return waiting(t, client) == 1 && inFlight(t, client) == 0 }, "its copy waits")
-	got := make(chan time.Time, 1)
-	run(t, second, "another name", func(*message.Message) error {
-		got <- time.Now()
-		return nil
-	})
-	stop()
-	select {
-	case at := <-got:
-		late := at.Sub(began) - delay
-		t.Logf("late: %v", late)
-		assert.GreaterOrEqual(t, late, time.Duration(0))
-		assert.Less(t, late, 10*time.Second, "not after the lease of 15 s")
-	case <-time.After(soon):
-		require.Fail(t, "the message does not come")
-	}
 }
 
 // A topic whose key is no stream any more stops no other topic of its group.
