@@ -45,8 +45,8 @@ func (l *links) current() <-chan struct{} {
 	return l.lost.Done()
 }
 
-// live waits for a connection, and returns a context that ends when it has been replaced. The error says that there is
-// none.
+// live waits for a connection, and returns a context that ends when it has been replaced. Where none comes, the
+// error is why.
 func (l *links) live(ctx context.Context) (context.Context, error) {
 	for {
 		l.mu.Lock()
