@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -111,6 +112,42 @@ func TestANeighbourWithoutASecondAttempt(t *testing.T) {
 	b.slow.Store(false)
 	b.openOK(channel)
 	require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+}
+
+// A caller that leaves before its message is written learns when it cannot be confirmed any more, while the connection
+// lives. Else it would keep its place for a minute.
+func TestACallerThatLeavesBeforeTheWriteLearnsOfTheEnd(t *testing.T) {
+	t.Parallel()
+	for name, written := range map[string]bool{
+		"it is never written": false, "the broker closes the channel of the message": true,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := serveConfirms(t)
+			p := b.open(2)
+			m := messageOf(t.Context(), "late")
+			r, err := p.prepare(&m)
+			require.NoError(t, err)
+			r.state.Store(queued)
+			<-p.slots
+			c := call{c: p, requests: []*request{r}}
+			_, lost := unpublished.Of(c.left(r, errDeadline))
+			require.NotNil(t, lost.Channel)
+			c.release(r)
+			require.False(t, lost.Now())
+			if written {
+				r.session = p.current.Load().session
+				r.confirm, err = r.session.put(r)
+				require.NoError(t, err)
+				r.reportWritten()
+				b.closeChannel(b.next().channel)
+			} else {
+				r.report(publish.ErrNotConnected, nil, true)
+			}
+			receiveFrom(t, lost.Channel)
+			require.Eventually(t, func() bool { return len(p.slots) == 2 }, soon, time.Millisecond)
+		})
+	}
 }
 
 // A write after channel.close would close the connection.

@@ -205,8 +205,11 @@ func (c *call) left(r *request, why error) error {
 	switch {
 	case state == written:
 		lost = unpublished.Lost{Channel: r.session.lost, Connection: r.session.connection.Closed}
-	case connection != nil:
+	case connection != nil && state == unsent:
 		lost = unpublished.Lost{Connection: connection.Closed}
+	case connection != nil:
+		r.gone = make(chan struct{})
+		lost = unpublished.Lost{Channel: r.gone, Connection: connection.Closed}
 	}
 	why = &unpublished.AwaitedError{Err: why, Lost: lost}
 	if connection != nil && connection.Blocked.Load() {
@@ -241,6 +244,9 @@ func (c *call) release(r *request) {
 		}
 		if r.err == nil {
 			r.session.awaitAbandoned(r)
+		}
+		if r.gone != nil && (r.err != nil || r.session.hasLost(r)) {
+			close(r.gone)
 		}
 		c.c.slots <- struct{}{}
 	})

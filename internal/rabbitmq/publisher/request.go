@@ -27,6 +27,7 @@ type request struct {
 	failed error        // why the message was never sent to a lane
 
 	quit    chan struct{} // closed when the caller leaves; nil outside of the quarantine
+	gone    chan struct{} // closed when no confirm can come any more; nil: the caller has not left before the write
 	done    chan struct{} // one token per attempt: the lane has set either session and confirm, or err
 	session *session
 	confirm *amqp091.DeferredConfirmation

@@ -135,6 +135,21 @@ func (s *session) awaitAbandoned(r *request) {
 	s.abandoned.Add(-1)
 }
 
+// hasLost reports whether the broker has closed the channel before it confirmed a message. It is called when
+// awaitAbandoned has returned.
+func (s *session) hasLost(r *request) bool {
+	select {
+	case <-r.confirm.Done():
+	default:
+		return false
+	}
+	if r.confirm.Acked() || !s.channel.IsClosed() {
+		return false
+	}
+	<-s.closed
+	return s.reason != nil
+}
+
 // giveUpIfStuck gives the session up when abandoned messages hold more than half of all slots, which happens when a
 // queue never confirms. It does not while the broker blocks the connection: the broker then reads nothing, so a new
 // channel would not open.
