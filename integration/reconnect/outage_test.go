@@ -27,7 +27,6 @@ var errDown = errors.New("the bank is down")
 func TestBrokerUnreachable(t *testing.T) {
 	t.Parallel()
 	const messages, handlers = 600, 16
-	const away = 20 * time.Second
 	proxy, uri := broker.Proxy(t)
 	a := testapp.NewParts(t, testapp.Schedule(200*time.Millisecond, 500*time.Millisecond, time.Second), func(b *config.Config) {
 		b.AMQP = amqp.NewDurableQueueConfig(uri)
@@ -70,9 +69,9 @@ func TestBrokerUnreachable(t *testing.T) {
 	<-failing
 	proxy.Stop()
 	close(down)
-	lost := time.Now()
-	broker.Eventually(t, 30*time.Second, func() bool { return a.Log.Count("holding the message") > 0 }, "messages are held")
-	<-time.After(time.Until(lost.Add(away))) // the outage itself
+	broker.Eventually(t, time.Minute, func() bool {
+		return a.Log.Count("holding the message") > 0 && a.Log.Count("Cannot reconnect") > 3
+	}, "messages are held, and the broker is not reached again and again")
 	require.Less(t, processed.Len(), messages)
 	require.NoError(t, proxy.Start())
 	processed.Wait(t, messages, 2*time.Minute)
@@ -90,14 +89,11 @@ func TestBrokerUnreachable(t *testing.T) {
 	}, "all queues are empty")
 	assert.Zero(t, testapp.Depth(t, queue+".dead"), "no message is dead-lettered by mistake")
 	assert.Empty(t, a.Events(retry.DeadLettered))
-	most := 0
 	for identity, byFailure := range deliveries {
 		for failures, count := range byFailure {
-			most = max(most, count-1)
 			assert.LessOrEqual(t, count-1, 20, "redeliveries of %s after %d failures", identity, failures)
 		}
 	}
-	t.Logf("published=%d processed=%d duplicates=%d largest number of redeliveries of one message=%d", messages, processed.Len(), len(processed.Twice()), most)
 }
 
 func isTier(name, queue string) bool {
