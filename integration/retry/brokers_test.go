@@ -1,8 +1,10 @@
 package retry_test
 
 import (
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -127,4 +129,12 @@ func TestBrokersTableIsTested(t *testing.T) {
 		}
 	}
 	assert.Equal(t, len(columns), seen, "every column")
+}
+
+// TestColumnsAreTheTestedVersions: the table of what each version does has a column for each version that CI tests, and no other.
+func TestColumnsAreTheTestedVersions(t *testing.T) {
+	t.Parallel()
+	list, err := os.ReadFile("../../tools/rabbitmq-versions")
+	require.NoError(t, err)
+	assert.ElementsMatch(t, strings.Fields(string(list)), slices.Collect(maps.Keys(columns)))
 }

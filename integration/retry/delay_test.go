@@ -4,7 +4,6 @@ package retry_test
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -94,54 +93,4 @@ func metadataOf(headers amqp091.Table) message.Metadata {
 		}
 	}
 	return metadata
-}
-
-// TestFiveThousandMessages: random failures, many handlers, no fault: no message is lost, none comes twice.
-func TestFiveThousandMessages(t *testing.T) {
-	t.Parallel()
-	const messages, handlers = 5000, 16
-	a := testapp.New(t, testapp.Schedule(50*time.Millisecond, 100*time.Millisecond, 200*time.Millisecond))
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
-	a.Handle(queue, handlers, func(msg *message.Message) error {
-		n, err := strconv.Atoi(msg.UUID)
-		if err != nil {
-			return backoff.Permanent(err)
-		}
-		record, _ := retry.ReadRecord(msg.Metadata)
-		switch failures := n * 2654435761 >> 8 % 10; { // a hash, so that the failures do not depend on the order
-		case failures == 9 && n%2 == 0:
-			return errDown // every time
-		case failures == 8:
-			return backoff.Permanent(errDown)
-		case failures >= 5 && record.Failures < failures-4:
-			return errDown
-		}
-		processed.Add(msg.UUID)
-		return nil
-	})
-	a.Run()
-	testapp.Send(t, "", queue, testapp.Orders(messages)...)
-
-	dead := testapp.NewLedger()
-	deaths, err := broker.Channel(t).Consume(queue+".dead", "", true, false, false, false, nil)
-	require.NoError(t, err)
-	go func() {
-		for letter := range deaths { // until its connection is closed
-			dead.Add(string(letter.Body[len("order "):]))
-		}
-	}()
-	broker.Eventually(t, 2*time.Minute, func() bool { return processed.Len()+dead.Len() == messages },
-		"published = processed + dead")
-	a.Settle(queue)
-	assert.Empty(t, processed.Twice())
-	assert.Empty(t, dead.Twice())
-	for i := range messages {
-		inProcessed, inDead := processed.Counts()[testapp.ID(i)], dead.Counts()[testapp.ID(i)]
-		assert.Equal(t, 1, inProcessed+inDead, "message %s", testapp.ID(i))
-	}
-	assert.NotZero(t, dead.Len())
-	assert.Empty(t, a.Events(retry.Parked))
-	t.Logf("published=%d processed=%d dead=%d retries=%d", messages, processed.Len(), dead.Len(),
-		len(a.Events(retry.Retried)))
 }

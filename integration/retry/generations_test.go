@@ -15,23 +15,23 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// giveBack receives and gives back a message until it does not come again, and returns how often it came, at most 30.
-// It must come at least this often.
-func giveBack(t *testing.T, queue string, least int, back func(amqp091.Delivery) error) int {
+// giveBack gives a message back each time that it comes, at most 30 times, and returns how often it came before the
+// broker dropped it: its queue then dead-letters it.
+func giveBack(t *testing.T, queue, dead string, back func(amqp091.Delivery) error) int {
 	t.Helper()
 	channel := broker.Channel(t)
 	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
 	require.NoError(t, err)
+	dropped, err := channel.Consume(dead, "", true, false, false, false, nil)
+	require.NoError(t, err)
 	for times := range 30 {
-		wait := time.Minute
-		if times >= least {
-			wait = time.Second // a redelivery takes milliseconds
-		}
 		select {
 		case d := <-deliveries:
 			require.NoError(t, back(d))
-		case <-time.After(wait):
+		case <-dropped:
 			return times
+		case <-time.After(5 * time.Minute):
+			require.Fail(t, "it neither comes back nor is it dead-lettered")
 		}
 	}
 	return 30
@@ -47,23 +47,26 @@ func TestGenerationsCountDeliveries(t *testing.T) {
 		back      func(amqp091.Delivery) error
 		gone      bool
 	}{
-		"default limit, nacks":   {amqp091.Table{"x-queue-type": "quorum"}, nack, g.defaultLimit && g.nacksCount},
-		"default limit, rejects": {amqp091.Table{"x-queue-type": "quorum"}, reject, g.defaultLimit},
-		"limit of 20, nacks":     {amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20)}, nack, g.nacksCount},
-		"limit of 20, rejects":   {amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20)}, reject, true},
-		"limit of a million":     {amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)}, reject, false},
+		"default limit, nacks":   {amqp091.Table{}, nack, g.defaultLimit && g.nacksCount},
+		"default limit, rejects": {amqp091.Table{}, reject, g.defaultLimit},
+		"limit of 20, nacks":     {amqp091.Table{"x-delivery-limit": int64(20)}, nack, g.nacksCount},
+		"limit of 20, rejects":   {amqp091.Table{"x-delivery-limit": int64(20)}, reject, true},
+		"limit of a million":     {amqp091.Table{"x-delivery-limit": int64(1_000_000)}, reject, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			queue := broker.Name(t, "generation")
 			broker.Clean(t, queue)
+			existing(t, queue+".dead", nil)
+			row.arguments["x-queue-type"] = "quorum"
+			row.arguments["x-dead-letter-exchange"], row.arguments["x-dead-letter-routing-key"] = "", queue+".dead"
 			existing(t, queue, row.arguments)
 			testapp.Send(t, "", queue, testapp.Orders(1)...)
 			want := 30 // never dropped
 			if row.gone {
 				want = 21
 			}
-			assert.Equal(t, want, giveBack(t, queue, want, row.back))
+			assert.Equal(t, want, giveBack(t, queue, queue+".dead", row.back))
 		})
 	}
 }
@@ -89,40 +92,23 @@ func TestGenerationsTreatForgedDeaths(t *testing.T) {
 	assert.Equal(t, g.forgedDeaths, kept)
 }
 
-func TestGenerationsDelayNatively(t *testing.T) {
-	t.Parallel()
-	g := generationOf(t)
-	queue := broker.Name(t, "generation")
-	broker.Clean(t, queue)
-	existing(t, queue, amqp091.Table{
-		"x-queue-type": "quorum", "x-delayed-retry-type": "all", "x-delayed-retry-min": int64(400), "x-delayed-retry-max": int64(400),
-	})
-	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	deliveries, err := broker.Channel(t).Consume(queue, "", false, false, false, false, nil)
-	require.NoError(t, err)
-	first := <-deliveries
-	nacked := time.Now()
-	require.NoError(t, first.Nack(false, true))
-	second := <-deliveries
-	require.NoError(t, second.Ack(false))
-	assert.Equal(t, g.nativeDelays, time.Since(nacked) > 350*time.Millisecond)
-}
-
 // TestGenerationsAndPriorities: on a TTL queue, a due message waits for a prioritised message that is not due yet.
 func TestGenerationsAndPriorities(t *testing.T) {
 	t.Parallel()
-	const wait = 8 * time.Second
-	name := broker.Name(t, "generation")
-	broker.Clean(t, name)
-	existing(t, name, nil)
-	existing(t, name+".wait", amqp091.Table{
-		"x-queue-type": "quorum", "x-message-ttl": wait.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name,
-		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
-	})
-	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("normal")})
-	<-time.After(wait / 2) // the prioritised message must arrive before the first one is due, and be due after it
-	testapp.Send(t, "", name+".wait", amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
-	first := testapp.Take(t, name, 2)[0]
+	var back string
+	broker.Eventually(t, time.Minute, func() bool {
+		back = broker.Name(t, "generation")
+		broker.Clean(t, back)
+		existing(t, back, nil)
+		existing(t, back+".wait", amqp091.Table{
+			"x-queue-type": "quorum", "x-message-ttl": int64(4000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": back,
+			"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+		})
+		testapp.Send(t, "", back+".wait", amqp091.Publishing{Body: []byte("normal"), Expiration: "2000"},
+			amqp091.Publishing{Body: []byte("urgent"), Priority: 9})
+		return testapp.Depth(t, back+".wait") == 2
+	}, "the prioritised message is there before the first one is due")
+	first := testapp.Take(t, back, 2)[0]
 	assert.Equal(t, generationOf(t).prioritiesApart, string(first.Body) == "urgent")
 }
 

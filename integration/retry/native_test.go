@@ -20,7 +20,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // The tests of this file show why the library does not use the delayed retry of RabbitMQ 4.3: docs/brokers.md. Where a
@@ -116,50 +115,6 @@ func TestNativeRetryIsLostWithItsQueue(t *testing.T) {
 	}
 }
 
-// TestTiersSurviveTheWorkQueue is the same with the library: no message that waits is lost.
-func TestTiersSurviveTheWorkQueue(t *testing.T) {
-	t.Parallel()
-	const waiting = 100
-	var waits []func()
-	for _, purged := range []bool{false, true} {
-		a := testapp.New(t, testapp.Schedule(10*time.Second))
-		queue := a.Queue("orders")
-		calls, processed := testapp.NewLedger(), testapp.NewLedger()
-		a.Handle(queue, 8, func(msg *message.Message) error {
-			if calls.Add(msg.UUID) == 1 {
-				return errDown
-			}
-			processed.Add(msg.UUID)
-			return nil
-		})
-		a.Run()
-		testapp.Send(t, "", queue, testapp.Orders(waiting)...)
-		broker.Eventually(t, time.Minute, func() bool {
-			return len(a.Events(retry.Retried)) == waiting
-		}, "all of them wait")
-		var err error
-		if purged {
-			_, err = broker.Channel(t).QueuePurge(queue, false)
-		} else {
-			_, err = broker.Channel(t).QueueDelete(queue, false, false, false)
-		}
-		require.NoError(t, err)
-		waits = append(waits, func() {
-			broker.Eventually(t, time.Minute, func() bool {
-				return processed.Len()+testapp.Depth(t, a.Name+".orphans") == waiting
-			}, "every message is back, or an orphan of a queue that was gone")
-			a.Settle(queue)
-			assert.Empty(t, processed.Twice())
-			for _, d := range testapp.Take(t, a.Name+".orphans", waiting-processed.Len()) {
-				assert.NotContains(t, processed.Counts(), string(d.Body)[len("order "):])
-			}
-		})
-	}
-	for _, wait := range waits {
-		wait()
-	}
-}
-
 // TestNativeRetryCountsLostConnections: the broker counts, and delays, what no handler has had.
 func TestNativeRetryCountsLostConnections(t *testing.T) {
 	t.Parallel()
@@ -224,9 +179,9 @@ func TestNativeRetryKeepsNoRecord(t *testing.T) {
 func TestNativeRetryAndExpiration(t *testing.T) {
 	t.Parallel()
 	g := generationOf(t)
-	queue, dead, _ := nativeQueue(t, 15*time.Second, 20)
+	queue, dead, _ := nativeQueue(t, time.Hour, 20)
 	deliveries := fetch(t, broker.Channel(t), queue, 1)
-	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "order", Expiration: "10000"})
+	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "order", Expiration: "5000"})
 	require.NoError(t, broker.Receive(t, deliveries, "a delivery").Reject(true))
 	if !g.nativeDelays {
 		require.NoError(t, broker.Receive(t, deliveries, "the second delivery, at once").Ack(false))

@@ -1,7 +1,6 @@
 package retry_test
 
 import (
-	"context"
 	"runtime"
 	"testing"
 	"time"
@@ -10,12 +9,9 @@ import (
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -89,80 +85,4 @@ func TestEveryOutcomeOnABroker(t *testing.T) {
 		info, err := broker.Management(t).GetQueue("/", queue)
 		return err == nil && info.Messages == 0
 	}, "all queues are empty")
-}
-
-// TestShutdownsGiveMessagesBack: messages that are in flight at every shutdown are processed once after the restart. No
-// failure is counted, and none is dead-lettered.
-func TestShutdownsGiveMessagesBack(t *testing.T) {
-	t.Parallel()
-	const shutdowns, messages = 2, 4 // each costs one delivery or more, until watermill-amqp has stopped consuming
-	for name, stop := range map[string]func(*message.Router, context.CancelFunc){
-		"context cancelled": func(_ *message.Router, cancel context.CancelFunc) { cancel() },
-		"router closed":     func(router *message.Router, _ context.CancelFunc) { _ = router.Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			first := testapp.NewParts(t)
-			queue := first.Queue("orders")
-			first.Declare(queue)
-			restarted := func(c *config.Config) { c.Prefix = first.Name }
-			testapp.Send(t, "", queue, testapp.Orders(messages)...)
-			for range shutdowns {
-				a := testapp.NewParts(t, restarted)
-				started := testapp.NewLedger()
-				a.Handle(queue, messages, func(msg *message.Message) error {
-					started.Add(msg.UUID)
-					<-msg.Context().Done()
-					return msg.Context().Err()
-				})
-				ctx, cancel := context.WithCancel(t.Context())
-				done := make(chan error, 1)
-				go func() { done <- a.Router.Run(ctx) }()
-				started.Wait(t, messages, time.Minute)
-				stop(a.Router, cancel)
-				require.NoError(t, <-done)
-				require.NoError(t, a.Builder.Close())
-				cancel()
-				assert.Empty(t, a.Events(retry.Retried))
-			}
-			last := testapp.NewParts(t, restarted)
-			processed := testapp.NewLedger()
-			last.Handle(queue, 2, func(msg *message.Message) error {
-				assert.NotContains(t, msg.Metadata, recordkey.Failures)
-				processed.Add(msg.UUID)
-				return nil
-			})
-			last.Run()
-			processed.Wait(t, messages, time.Minute)
-			assert.Empty(t, processed.Twice())
-			assert.Zero(t, testapp.Depth(t, queue+".dead"))
-		})
-	}
-}
-
-// TestMessageThatTheAppCannotReadIsDeadLettered complete, and not redelivered in a loop.
-func TestMessageThatTheAppCannotReadIsDeadLettered(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t, func(b *config.Config) { b.AMQP.Marshaler = picky{} })
-	queue := a.Queue("orders")
-	done := testapp.NewLedger()
-	a.Handle(queue, 1, done.Handle)
-	a.Run()
-	testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("not JSON"), Headers: amqp091.Table{"n": int32(1)}},
-		testapp.Orders(1)[0])
-	letter := testapp.Take(t, queue+".dead", 1)[0]
-	assert.Equal(t, "not JSON", string(letter.Body))
-	assert.Equal(t, int32(1), letter.Headers["n"])
-	assert.Equal(t, string(retry.DeadReasonUnmarshal), letter.Headers[recordkey.DeadReason])
-	done.Wait(t, 1, 60*time.Second)
-	assert.Zero(t, a.Log.Count("sending nack"))
-}
-
-type picky struct{ amqp.DefaultMarshaler }
-
-func (p picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	if string(d.Body) == "not JSON" {
-		return nil, errDown
-	}
-	return p.DefaultMarshaler.Unmarshal(d)
 }

@@ -192,6 +192,7 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 					})
 					if needed {
 						assert.ErrorContains(t, err, "ACCESS_REFUSED")
+						assert.ErrorContains(t, err, "'"+name+"'")
 					} else {
 						assert.NoError(t, err)
 					}

@@ -96,14 +96,7 @@ func (p place) subscriber(t *testing.T, reader amqp.Config, log watermill.Logger
 
 func next[T any](t *testing.T, from <-chan T) T {
 	t.Helper()
-	select {
-	case one, open := <-from:
-		require.True(t, open)
-		return one
-	case <-time.After(readerTime):
-		require.Fail(t, "no message arrived in time")
-		panic("unreachable")
-	}
+	return broker.Receive(t, from, "a message")
 }
 
 // deadLetterOf sends an order to the queue, which fails and waits on a tier once. When it is back, the middleware gives it up, or
@@ -165,8 +158,8 @@ func TestReaderOfDeadLettersDeclaresNothing(t *testing.T) {
 		assert.Equal(t, map[bool]retry.DeadReason{false: retry.DeadReasonExhausted, true: "rejected"}[byBroker], record.DeadReason)
 		assert.Equal(t, 2, record.Failures)
 		assert.Equal(t, queue, record.Topic)
-		assert.Equal(t, id0, letter.UUID)
-		assert.Equal(t, "order "+id0, string(letter.Payload))
+		assert.Equal(t, testapp.ID(0), letter.UUID)
+		assert.Equal(t, "order "+testapp.ID(0), string(letter.Payload))
 		again, err := reader.Marshaler.Marshal(letter)
 		require.NoError(t, err)
 		assert.Equal(t, "c-1", again.CorrelationId)

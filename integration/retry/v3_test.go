@@ -3,7 +3,6 @@
 package retry_test
 
 import (
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,36 +46,6 @@ func TestTopicConfig(t *testing.T) {
 	assert.Equal(t, string(retry.DeadReasonExhausted), letter.Headers[recordkey.DeadReason])
 	a.Settle(queue)
 	assert.Empty(t, done.Twice())
-}
-
-// TestRedeliveredMarkIsNotCopied: v3 marks a redelivery in the metadata, and no copy carries this mark.
-func TestRedeliveredMarkIsNotCopied(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	queue := a.Queue("orders")
-	deliveries := make(chan string, 10)
-	a.Handle(queue, 1, func(msg *message.Message) error {
-		record, _ := retry.ReadRecord(msg.Metadata)
-		redelivered := amqpv3.IsMessageRedelivered(msg)
-		deliveries <- fmt.Sprintf("failures=%d redelivered=%t", record.Failures, redelivered)
-		if record.Failures == 0 && !redelivered {
-			msg.Nack() // the handler itself nacks: the broker redelivers the message
-			return nil
-		}
-		return errDown
-	})
-	a.Run()
-	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	letter := testapp.Take(t, queue+".dead", 1)[0]
-	close(deliveries)
-	var all []string
-	for delivery := range deliveries {
-		all = append(all, delivery)
-	}
-	assert.Equal(t, []string{
-		"failures=0 redelivered=false", "failures=0 redelivered=true", "failures=1 redelivered=false", "failures=2 redelivered=false",
-	}, all)
-	assert.NotContains(t, letter.Headers, amqpv3.MetadataRedeliveredKey)
 }
 
 // TestAppsOfBothMajorsShareTheirQueues: each app handles retries of the other, and both declare the same queues.

@@ -13,16 +13,13 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
-
-func verifyOnly(b *config.Config) { b.VerifyOnly = true }
 
 // TestVerifyOnlyDeclaresNothing, although its user may: a deleted object stays deleted. A failed message is held until there is a tier
 // again, because there is no dead-letter queue either.
 func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Parallel()
-	a := testapp.NewParts(t, verifyOnly, testapp.Schedule(time.Second))
+	a := testapp.NewParts(t, func(b *config.Config) { b.VerifyOnly = true }, testapp.Schedule(time.Second))
 	queue := a.Queue("orders")
 	tier, dead := queue+"."+a.Name+".1s", queue+".dead"
 	a.Declare(queue)
@@ -63,30 +60,4 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
 	require.ErrorContains(t, subscriber.SubscribeInitialize(queue), dead, "a reader of dead letters does not declare it either")
 	gone(dead)
-}
-
-// TestVerifyOnlyWarnsAndRefuses like an app that declares.
-func TestVerifyOnlyWarnsAndRefuses(t *testing.T) {
-	t.Parallel()
-	t.Run("refuses", func(t *testing.T) {
-		a := testapp.NewParts(t, verifyOnly, func(b *config.Config) {
-			b.AMQP = amqp.NewNonDurableQueueConfig(broker.URL(t))
-			b.WorkQueueMode = topology.Leave
-		})
-		queue := a.Queue("orders")
-		if generationOf(t).refusesTransient {
-			assert.ErrorIs(t, subscribe(t, a, queue), topology.ErrTransientQueue)
-			return
-		}
-		a.Declare(queue)
-		assert.NoError(t, subscribe(t, a, queue))
-	})
-	t.Run("warns", func(t *testing.T) {
-		a := testapp.NewParts(t, verifyOnly, func(b *config.Config) { b.QueueType = topology.Classic })
-		for _, queue := range []string{a.Queue("orders"), a.Queue("invoices")} {
-			a.Declare(queue)
-			require.NoError(t, subscribe(t, a, queue))
-		}
-		assert.Equal(t, 1, a.Log.Warnings("QueueType is classic"))
-	})
 }

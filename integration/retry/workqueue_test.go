@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,13 +10,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // subscribe declares what a subscription declares, and consumes nothing.
@@ -112,36 +109,6 @@ func TestExistingQueueIsNotChangedAndOneWarningIsLogged(t *testing.T) {
 	}
 }
 
-// TestPolicyOfTheWarningProtects runs the command in the warning.
-func TestPolicyOfTheWarningProtects(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	queue := a.Queue("or.ders")
-	existing(t, queue, amqp091.Table{"x-max-length": int32(1), "x-overflow": "drop-head"})
-	builderOf := func(c *config.Config) {
-		c.Prefix = a.Name
-		c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1, "x-overflow": "drop-head"}
-	}
-	a = testapp.NewParts(t, builderOf)
-	require.NoError(t, subscribe(t, a, queue))
-	var command string
-	for _, line := range a.Log.Lines("A policy protects it: ") {
-		if _, after, found := strings.Cut(line, "A policy protects it: "); found {
-			command, _, _ = strings.Cut(after, " <nil>")
-		}
-	}
-	require.NotEmpty(t, command)
-	policy := regexp.MustCompile(`^rabbitmqctl set_policy -p '/' --apply-to queues '([^']+)' '([^']+)' '([^']+)'$`).FindStringSubmatch(command)
-	require.NotNil(t, policy, command)
-	testapp.PutPolicy(t, policy[1], policy[2], policy[3])
-	broker.Eventually(t, 60*time.Second, func() bool {
-		info, err := broker.Management(t).GetQueue("/", queue)
-		return err == nil && info.Policy == policy[1]
-	}, "the policy is in effect")
-	testapp.Send(t, "", queue, testapp.Orders(2)...)
-	assert.Equal(t, "order 00000", string(testapp.Take(t, queue+".dead", 1)[0].Body), "the message that would have been dropped")
-}
-
 func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 	t.Parallel()
 	quorum := amqp091.Table{"x-queue-type": "quorum"}
@@ -199,74 +166,6 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 		assert.Equal(t, a.Name, conflict.Object)
 		assert.Equal(t, "type", conflict.Argument)
 	})
-}
-
-func TestMissingPermissionNamesTheObject(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct {
-		configure, write, read string
-		object                 func(a *testapp.Parts, queue string) string
-	}{
-		"declare":                          {"^$", ".*", ".*", func(_ *testapp.Parts, queue string) string { return queue }},
-		"write to the dead letters":        {".*", "^orders.*", ".*", func(a *testapp.Parts, _ string) string { return a.Name }},
-		"read what is dead-lettered":       {".*", ".*", "^t_.*", func(_ *testapp.Parts, queue string) string { return queue }},
-		"bind to the return exchange":      {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return.any)?)$", func(a *testapp.Parts, _ string) string { return a.Name + ".return" }},
-		"bind to the exchange of any tier": {".*", ".*", "^(orders.*|t_[^.]*(.orphans|.return)?)$", func(a *testapp.Parts, _ string) string { return a.Name + ".return.any" }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			user := broker.User(t, row.configure, row.write, row.read)
-			a := testapp.NewParts(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })
-			queue := a.Queue("orders")
-			err := subscribe(t, a, queue)
-			require.Error(t, err)
-			assert.ErrorContains(t, err, "'"+row.object(a, queue)+"'", "the error contains the object")
-			assert.ErrorContains(t, err, "permission")
-			assert.NotContains(t, err.Error(), ":"+user, "the password")
-		})
-	}
-	t.Run("publish", func(t *testing.T) { // a work queue that is left unchanged has no dead-letter exchange, so declaring it needs no permission for one
-		a := testapp.NewParts(t)
-		user := broker.User(t, ".*", a.Name+".return(.any)?|"+a.Name+".orphans|orders.*|amq.default", ".*")
-		denied := testapp.NewParts(t, func(b *config.Config) {
-			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-			b.Prefix, b.WorkQueueMode = a.Name, topology.Leave
-		})
-		err := subscribe(t, denied, a.Queue("orders"))
-		require.Error(t, err)
-		assert.ErrorContains(t, err, `"`+a.Name+`"`)
-	})
-}
-
-func TestUnreachableBrokerAndWrongPassword(t *testing.T) {
-	t.Parallel()
-	for name, row := range map[string]struct{ uri, want string }{
-		"unreachable":    {"amqp://guest:canary@127.0.0.1:1/", "refused"},
-		"wrong password": {broker.WithUser(t, "guest", "canary"), "403"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b, err := config.NewBuilder(config.Config{AMQP: amqp.NewDurableQueueConfig(row.uri), Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
-			require.NoError(t, err)
-			_, err = b.NewTieredRetry(nil)
-			require.ErrorContains(t, err, row.want)
-			assert.NotContains(t, err.Error(), "canary")
-		})
-	}
-}
-
-func TestNamesAreRefusedBeforeAnythingIsConsumed(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	for _, queue := range []string{"a.*.b", a.Queue("orders") + ".dead", a.Name + ".orphans", a.Name, a.Queue("o") + "." + a.Name + ".1s"} {
-		assert.Error(t, subscribe(t, a, queue), queue)
-	}
-	for _, exchange := range []string{"", ".return", ".return.any", ".orphans"} {
-		b := testapp.NewParts(t, func(c *config.Config) {
-			prefix := c.Prefix
-			c.AMQP = amqp.NewDurablePubSubConfig(broker.URL(t), func(string) string { return prefix + "_q" })
-			c.AMQP.Exchange.GenerateName = func(string) string { return prefix + exchange }
-		})
-		assert.ErrorContains(t, subscribe(t, b, "orders"), "choose another Prefix", exchange)
-	}
 }
 
 // TestWorkQueueDeletedUnderItsConsumer: watermill-amqp subscribes again, and no handler is called with an empty message.
