@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -103,21 +102,8 @@ type listener struct {
 var shared struct {
 	sync.Mutex
 	listener
-	at    string // address and port in the broker's network, Erlang terms
+	at    string // address and port in the broker's network, Erlang terms; port 0: one that is free
 	files string // path of the certificates and the key in the broker's file system
-}
-
-// place returns where the listener is, in the broker's network, and the port at which it can be reached from here. A broker in a
-// container has one port for it, which AMQP_TLS_ADDRESS names.
-func place(t testing.TB) (at, port string) {
-	t.Helper()
-	if published := os.Getenv("AMQP_TLS_ADDRESS"); published != "" {
-		_, port, err := net.SplitHostPort(published)
-		require.NoError(t, err, "AMQP_TLS_ADDRESS")
-		return `"0.0.0.0", 5671`, port
-	}
-	port = strconv.Itoa(28_000 + mathrand.IntN(4_000)) // no system gives such a port to a client
-	return `"127.0.0.1", ` + port, port
 }
 
 // listen starts the listener, once for all tests.
@@ -135,28 +121,29 @@ func listen(t testing.TB) listener {
 
 	// In files: with inline certificates the broker's management API answers 500 while the listener exists.
 	files := "/tmp/" + broker.Name(t, "watermill-retry") + "-"
+	var written []string
 	for file, block := range map[string]pem.Block{
 		"ca.pem":   {Type: "CERTIFICATE", Bytes: ca.certificate.Raw},
 		"cert.pem": {Type: "CERTIFICATE", Bytes: server.Certificate[0]},
 		"key.pem":  {Type: "EC PRIVATE KEY", Bytes: key},
 	} {
-		output, err := eval(fmt.Sprintf(`file:write_file("%s%s", base64:decode(<<"%s">>)).`,
+		written = append(written, fmt.Sprintf(`ok = file:write_file("%s%s", base64:decode(<<"%s">>))`,
 			files, file, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&block))))
-		require.NoError(t, err, output)
 	}
 	shared.files = files
-	var output string
-	for range 10 { // the port may be taken
-		shared.at, shared.port = place(t)
-		output, err = eval(fmt.Sprintf(`rabbit_networking:ensure_ssl(), rabbit_networking:start_ssl_listener({%s}, `+
-			`[{cacertfile, "%[2]sca.pem"}, {certfile, "%[2]scert.pem"}, {keyfile, "%[2]skey.pem"}, {verify, verify_peer}, `+
-			`{fail_if_no_peer_cert, true}], 2).`, shared.at, files))
-		if err == nil && strings.TrimSpace(output) == "ok" {
-			break
-		}
+	shared.at, shared.port = `"127.0.0.1", 0`, "ranch:get_port({acceptor, {127, 0, 0, 1}, 0})"
+	if published := os.Getenv("AMQP_TLS_ADDRESS"); published != "" { // the one port of a broker in a container
+		shared.at = `"0.0.0.0", 5671`
+		_, shared.port, err = net.SplitHostPort(published)
+		require.NoError(t, err, "AMQP_TLS_ADDRESS")
 	}
+	output, err := eval(fmt.Sprintf(`%[4]s, rabbit_networking:ensure_ssl(), ok = rabbit_networking:start_ssl_listener({%[1]s}, `+
+		`[{cacertfile, "%[2]sca.pem"}, {certfile, "%[2]scert.pem"}, {keyfile, "%[2]skey.pem"}, {verify, verify_peer}, `+
+		`{fail_if_no_peer_cert, true}], 2), %[3]s.`, shared.at, files, shared.port, strings.Join(written, ", ")))
 	require.NoError(t, err, output)
-	require.Contains(t, output, "ok")
+	shared.port = strings.TrimSpace(output)
+	_, err = strconv.Atoi(shared.port)
+	require.NoError(t, err, "the port of the listener")
 	shared.ca = ca
 	if connection, err := shared.dial(t); err != nil {
 		shared.ca = authority{}
