@@ -179,9 +179,9 @@ func TestNativeRetryKeepsNoRecord(t *testing.T) {
 func TestNativeRetryAndExpiration(t *testing.T) {
 	t.Parallel()
 	g := generationOf(t)
-	queue, dead, _ := nativeQueue(t, time.Hour, 20)
+	queue, dead, _ := nativeQueue(t, 6*time.Second, 20)
 	deliveries := fetch(t, broker.Channel(t), queue, 1)
-	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "order", Expiration: "5000"})
+	testapp.Send(t, "", queue, amqp091.Publishing{MessageId: "order", Expiration: "4000"})
 	require.NoError(t, broker.Receive(t, deliveries, "a delivery").Reject(true))
 	if !g.nativeDelays {
 		require.NoError(t, broker.Receive(t, deliveries, "the second delivery, at once").Ack(false))

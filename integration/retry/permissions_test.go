@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -200,6 +201,21 @@ func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestMissingPermissionToPublish: Subscribe has the error, before a message fails. A work queue that is left unchanged
+// has no dead-letter exchange, so declaring it needs no permission for one.
+func TestMissingPermissionToPublish(t *testing.T) {
+	t.Parallel()
+	a := testapp.NewParts(t)
+	user := broker.User(t, ".*", a.Name+".return(.any)?|"+a.Name+".orphans|orders.*|amq.default", ".*")
+	denied := testapp.NewParts(t, func(b *config.Config) {
+		b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
+		b.Prefix, b.WorkQueueMode = a.Name, topology.Leave
+	})
+	err := subscribe(t, denied, a.Queue("orders"))
+	require.ErrorContains(t, err, `"`+a.Name+`"`)
+	assert.NotContains(t, err.Error(), ":"+user, "the password")
 }
 
 // TestPermissionToReadDeadLetters: only a client that reads dead letters needs it, and it needs no other.
