@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -94,24 +95,26 @@ func TestConfirmationsAreOfTheirKind(t *testing.T) {
 
 func TestProgressAndStop(t *testing.T) {
 	t.Parallel()
-	s := setup(t, some(), nil)
-	s.store.before = func(ctx context.Context, progress func(letters.Progress)) error {
-		progress(letters.Progress{Phase: letters.Watching, Until: time.Now().Add(time.Minute), Summary: letters.Summary{Total: 7, Done: 2, Other: 1, Unseen: 4}})
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
-	require.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
-	require.Eventually(t, func() bool {
-		text := body(t, s.get("job?id="+id), http.StatusOK)
-		return strings.Contains(text, "Watching whether the canary dies again.") && strings.Contains(text, `value="42"`)
-	}, 30*time.Second, 5*time.Millisecond)
-	assert.Contains(t, body(t, s.get(""), http.StatusOK), "42%")
-	assert.Equal(t, http.StatusSeeOther, s.post("stop", url.Values{"run": {id}}).Code)
-	text := s.ended(id)
-	assert.Contains(t, text, "Letters that were not sent or removed stay.")
-	assert.NotContains(t, text, `action="stop"`)
-	assert.Equal(t, http.StatusNotFound, s.post("stop", url.Values{"run": {"0123456789abcdef"}}).Code)
+	synctest.Test(t, func(t *testing.T) {
+		s := setup(t, some(), nil)
+		s.store.before = func(ctx context.Context, progress func(letters.Progress)) error {
+			progress(letters.Progress{Phase: letters.Watching, Until: time.Now().Add(time.Minute), Summary: letters.Summary{Total: 7, Done: 2, Other: 1, Unseen: 4}})
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+		require.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
+		require.Eventually(t, func() bool {
+			text := body(t, s.get("job?id="+id), http.StatusOK)
+			return strings.Contains(text, "Watching whether the canary dies again.") && strings.Contains(text, `value="42"`)
+		}, 30*time.Second, 5*time.Millisecond)
+		assert.Contains(t, body(t, s.get(""), http.StatusOK), "42%")
+		assert.Equal(t, http.StatusSeeOther, s.post("stop", url.Values{"run": {id}}).Code)
+		text := s.ended(id)
+		assert.Contains(t, text, "Letters that were not sent or removed stay.")
+		assert.NotContains(t, text, `action="stop"`)
+		assert.Equal(t, http.StatusNotFound, s.post("stop", url.Values{"run": {"0123456789abcdef"}}).Code)
+	})
 }
 
 func TestEndsAreExplained(t *testing.T) {
@@ -164,21 +167,23 @@ func TestCloseStopsWhatRuns(t *testing.T) {
 // TestJobsAreBounded: neither what runs nor what is kept grows without end.
 func TestJobsAreBounded(t *testing.T) {
 	t.Parallel()
-	s := setup(t, some(), func(c *page.Config) { c.Timeout = time.Second }) // a count waits for the turn of the jobs
-	start := func() (string, int) {
-		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
-		return id, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code
-	}
-	for range 30 {
-		id, _ := start()
-		s.ended(id)
-	}
-	assert.Len(t, s.page.Summaries(), 20)
-	s.store.before = func(ctx context.Context, _ func(letters.Progress)) error { <-ctx.Done(); return nil }
-	for range 8 {
+	synctest.Test(t, func(t *testing.T) {
+		s := setup(t, some(), func(c *page.Config) { c.Timeout = time.Second }) // a count waits for the turn of the jobs
+		start := func() (string, int) {
+			id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+			return id, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code
+		}
+		for range 30 {
+			id, _ := start()
+			s.ended(id)
+		}
+		assert.Len(t, s.page.Summaries(), 20)
+		s.store.before = func(ctx context.Context, _ func(letters.Progress)) error { <-ctx.Done(); return nil }
+		for range 8 {
+			_, code := start()
+			assert.Equal(t, http.StatusSeeOther, code)
+		}
 		_, code := start()
-		assert.Equal(t, http.StatusSeeOther, code)
-	}
-	_, code := start()
-	assert.Equal(t, http.StatusServiceUnavailable, code)
+		assert.Equal(t, http.StatusServiceUnavailable, code)
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -109,13 +110,15 @@ func TestListHasPages(t *testing.T) {
 // TestLooksEndInTime: what was seen is shown when the time is over.
 func TestLooksEndInTime(t *testing.T) {
 	t.Parallel()
-	s := setup(t, nil, func(c *page.Config) { c.Timeout = time.Millisecond })
-	s.store.letters = func(yield func(*letters.Letter) bool) {
-		for i := 0; yield(letter(fmt.Sprint(i), "slow")); i++ {
-			time.Sleep(100 * time.Microsecond) // makes the queue endless, not a test of time
+	synctest.Test(t, func(t *testing.T) {
+		s := setup(t, nil, func(c *page.Config) { c.Timeout = time.Millisecond })
+		s.store.letters = func(yield func(*letters.Letter) bool) {
+			for i := 0; yield(letter(fmt.Sprint(i), "slow")); i++ {
+				time.Sleep(100 * time.Microsecond) // makes the queue endless, not a test of time
+			}
 		}
-	}
-	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "The time for looking was over")
+		assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "The time for looking was over")
+	})
 }
 
 // TestOtherQueuesAreRefused: no request makes the page take the messages of a work queue.
