@@ -48,21 +48,19 @@ func TestClockOfTheFailingHost(t *testing.T) {
 		{-2 * time.Hour, 0, 1},
 		{2 * time.Hour, 7201 * time.Second, 2*60*60/40 + 5},
 	} {
-		t.Run(row.ahead.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newApp(t, schedule, func(c *relay.Config) { c.Publisher = otherClock{c.Publisher, row.ahead} })
-				var c calls
-				done := make(chan *message.Message, 1)
-				a.handle("billing", failingOnce(&c, done))
-				a.run()
-				a.publish("1")
-				<-done
-				assert.GreaterOrEqual(t, c.waits()[0], row.waits)
-				assert.LessOrEqual(t, c.waits()[0], row.waits+10*time.Millisecond)
-				assert.LessOrEqual(t, publishesToTiers(t, a, schedule, 500*time.Millisecond), row.publishes)
-				assert.Len(t, a.publisher.to("retry.return.billing"), 1)
-				a.close()
-			})
+		bubble(t, row.ahead.String(), func(t *testing.T) {
+			a := newApp(t, schedule, func(c *relay.Config) { c.Publisher = otherClock{c.Publisher, row.ahead} })
+			var c calls
+			done := make(chan *message.Message, 1)
+			a.handle("billing", failingOnce(&c, done))
+			a.run()
+			a.publish("1")
+			<-done
+			assert.GreaterOrEqual(t, c.waits()[0], row.waits)
+			assert.LessOrEqual(t, c.waits()[0], row.waits+10*time.Millisecond)
+			assert.LessOrEqual(t, publishesToTiers(t, a, schedule, 500*time.Millisecond), row.publishes)
+			assert.Len(t, a.publisher.to("retry.return.billing"), 1)
+			a.close()
 		})
 	}
 }
@@ -100,24 +98,22 @@ func TestForgedDueTime(t *testing.T) {
 		{backoff.Schedule{time.Millisecond, time.Second}, time.Hour, 60*60 + 60, time.Millisecond},
 		{backoff.Schedule{time.Millisecond}, time.Hour, 60*60 + 60, 990 * time.Millisecond},
 	} {
-		t.Run(fmt.Sprint(row.schedule), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newApp(t, row.schedule)
-				a.handle("billing", func(*message.Message) error { return nil })
-				a.run()
-				forged := orderOf("1")
-				retry.Record{
-					Failures: 1, Topic: "orders", Handler: "billing", FirstFailedAt: time.Now(), LastFailedAt: time.Now(),
-					DueAt: time.Now().AddDate(1, 0, 0),
-				}.Write(forged.Metadata)
-				require.NoError(t, a.pubSub.Publish("retry."+row.schedule.Tiers()[0].String(), forged))
-				time.Sleep(row.watched)
-				publishes := publishesToTiers(t, a, row.schedule, row.least)
-				assert.LessOrEqual(t, publishes, row.publishes)
-				assert.Greater(t, publishes, row.publishes/2, "the message circles")
-				assert.Empty(t, a.publisher.to("retry.return.billing"))
-				a.close()
-			})
+		bubble(t, fmt.Sprint(row.schedule), func(t *testing.T) {
+			a := newApp(t, row.schedule)
+			a.handle("billing", func(*message.Message) error { return nil })
+			a.run()
+			forged := orderOf("1")
+			retry.Record{
+				Failures: 1, Topic: "orders", Handler: "billing", FirstFailedAt: time.Now(), LastFailedAt: time.Now(),
+				DueAt: time.Now().AddDate(1, 0, 0),
+			}.Write(forged.Metadata)
+			require.NoError(t, a.pubSub.Publish("retry."+row.schedule.Tiers()[0].String(), forged))
+			time.Sleep(row.watched)
+			publishes := publishesToTiers(t, a, row.schedule, row.least)
+			assert.LessOrEqual(t, publishes, row.publishes)
+			assert.Greater(t, publishes, row.publishes/2, "the message circles")
+			assert.Empty(t, a.publisher.to("retry.return.billing"))
+			a.close()
 		})
 	}
 }

@@ -231,79 +231,48 @@ func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
-// The router nacks a message whose produced messages it cannot publish, and gochannel delivers it again at once.
-func TestProducedMessagesThatCannotBePublished(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var calls atomic.Int64
-		refusing := &probe{fail: func(topic string, _ int) error {
-			if topic == "bills" && calls.Load() < 10 {
-				return errDown
-			}
-			return nil
-		}}
-		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-			refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
-		})
-		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
-		require.NoError(t, err)
-		a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-			calls.Add(1)
-			return []*message.Message{msg.Copy()}, nil
-		}, retry.Options{Concurrency: 1})
-		a.run()
-		began := time.Now()
-		a.publish("1")
-		(<-bills).Ack()
-		assert.EqualValues(t, 10, calls.Load())
-		assert.GreaterOrEqual(t, time.Since(began), 9*time.Second, "no hot loop")
-		a.close()
-	})
-}
-
 // With several calls at the same time, too, the messages come back after pauses that grow, and the others go on.
 func TestPausesOfMessagesWhoseProducedOnesCannotBePublished(t *testing.T) {
 	for name, messages := range map[string]int{"one": 1, "as many as calls": 16, "more than calls": 100} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var calls, handled atomic.Int64
-				began := time.Now()
-				up := began.Add(time.Minute)
-				refusing := &probe{fail: func(topic string, _ int) error {
-					if topic == "bills" && time.Now().Before(up) {
-						return errDown
-					}
-					return nil
-				}}
-				a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-					refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
-				}, forHandlers(greedily))
-				bills, err := a.pubSub.Subscribe(t.Context(), "bills")
-				require.NoError(t, err)
-				a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-					calls.Add(1)
-					return []*message.Message{msg.Copy()}, nil
-				})
-				go func() {
-					for bill := range bills {
-						handled.Add(1)
-						bill.Ack()
-					}
-				}()
-				a.run()
-				for i := range messages {
-					a.publish(fmt.Sprint(i))
+		bubble(t, name, func(t *testing.T) {
+			var calls, handled atomic.Int64
+			began := time.Now()
+			up := began.Add(time.Minute)
+			refusing := &probe{fail: func(topic string, _ int) error {
+				if topic == "bills" && time.Now().Before(up) {
+					return errDown
 				}
-				synctest.Wait()
-				assert.EqualValues(t, min(messages, 16), calls.Load(), "each once, and no more than may run")
-				time.Sleep(time.Until(up))
-				// after 1, 2, 4, 5, 5 ... seconds: 14 in a minute
-				assert.LessOrEqual(t, calls.Load(), 14*int64(min(messages, 16))+int64(messages))
-				assert.Greater(t, calls.Load(), 10*int64(min(messages, 16)))
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				assert.EqualValues(t, messages, handled.Load())
-				a.close()
+				return nil
+			}}
+			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
+				refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
+			}, forHandlers(greedily))
+			bills, err := a.pubSub.Subscribe(t.Context(), "bills")
+			require.NoError(t, err)
+			a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
+				calls.Add(1)
+				return []*message.Message{msg.Copy()}, nil
 			})
+			go func() {
+				for bill := range bills {
+					handled.Add(1)
+					bill.Ack()
+				}
+			}()
+			a.run()
+			for i := range messages {
+				a.publish(fmt.Sprint(i))
+			}
+			synctest.Wait()
+			assert.EqualValues(t, min(messages, 16), calls.Load(), "each once, and no more than may run")
+			time.Sleep(time.Until(up))
+			// after 1, 2, 4, 5, 5 ... seconds: 14 in a minute
+			assert.LessOrEqual(t, calls.Load(), 14*int64(min(messages, 16))+int64(messages))
+			assert.Greater(t, calls.Load(), 10*int64(min(messages, 16)))
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			assert.EqualValues(t, messages, handled.Load())
+			a.close()
 		})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -66,42 +65,40 @@ func TestJitterSpreadsMessagesThatFailedTogether(t *testing.T) {
 		"delivers all at once":               func(s message.Subscriber) message.Subscriber { return s },
 		"delivers one message after another": func(s message.Subscriber) message.Subscriber { return greedy{s, true} },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const messages, delay, jitter = 2000, 5 * time.Second, 0.2
-				const width = time.Second // of the jitter
-				a := newApp(t, backoff.Schedule{time.Second},
-					forTiers(func(s message.Subscriber) (message.Subscriber, error) { return tierSubscriber(s), nil }))
-				f := newFailsOnce()
-				a.handle("billing", f.handle(messages),
-					retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{delay}, Jitter: jitter}})
-				a.run()
-				for i := range messages {
-					a.publish(fmt.Sprint(i))
-				}
-				<-f.done
-				a.close()
-				require.Len(t, f.back, messages, "none lost")
-				require.Len(t, f.all, 2*messages, "none twice")
+		bubble(t, name, func(t *testing.T) {
+			const messages, delay, jitter = 2000, 5 * time.Second, 0.2
+			const width = time.Second // of the jitter
+			a := newApp(t, backoff.Schedule{time.Second},
+				forTiers(func(s message.Subscriber) (message.Subscriber, error) { return tierSubscriber(s), nil }))
+			f := newFailsOnce()
+			a.handle("billing", f.handle(messages),
+				retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{delay}, Jitter: jitter}})
+			a.run()
+			for i := range messages {
+				a.publish(fmt.Sprint(i))
+			}
+			<-f.done
+			a.close()
+			require.Len(t, f.back, messages, "none lost")
+			require.Len(t, f.all, 2*messages, "none twice")
 
-				var inEighth [8]int
-				for id, at := range f.back {
-					waited := at.Sub(f.failed[id])
-					require.GreaterOrEqual(t, waited, delay, "never early")
-					require.LessOrEqual(t, waited, delay+width+10*time.Millisecond, "only the jitter late")
-					inEighth[min(int((waited-delay-1)/(width/8)), 7)]++
+			var inEighth [8]int
+			for id, at := range f.back {
+				waited := at.Sub(f.failed[id])
+				require.GreaterOrEqual(t, waited, delay, "never early")
+				require.LessOrEqual(t, waited, delay+width+10*time.Millisecond, "only the jitter late")
+				inEighth[min(int((waited-delay-1)/(width/8)), 7)]++
+			}
+			for i, n := range inEighth { // expected: 250 in each, with a standard deviation of 15
+				assert.InDelta(t, messages/8, n, messages/8/2, "eighth %d of %v", i, inEighth)
+			}
+			topics := 0
+			for _, lane := range backoff.Lanes(delay, jitter) {
+				if len(a.publisher.to("retry."+backoff.Tier(lane).String())) > 0 {
+					topics++
 				}
-				for i, n := range inEighth { // expected: 250 in each, with a standard deviation of 15
-					assert.InDelta(t, messages/8, n, messages/8/2, "eighth %d of %v", i, inEighth)
-				}
-				topics := 0
-				for _, lane := range backoff.Lanes(delay, jitter) {
-					if len(a.publisher.to("retry."+backoff.Tier(lane).String())) > 0 {
-						topics++
-					}
-				}
-				assert.Equal(t, 8, topics)
-			})
+			}
+			assert.Equal(t, 8, topics)
 		})
 	}
 }

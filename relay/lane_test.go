@@ -30,38 +30,36 @@ func TestTopicThatTakesNothingDelaysNoOther(t *testing.T) {
 		"fails": func() {},
 		"hangs": func() { time.Sleep(8 * time.Second) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const orders, outage = 60, 3 * time.Minute
-				a, billing, shipping := twoHandlers(t, orders)
-				until := time.Now().Add(outage)
-				a.publisher.before = func(topic string) error {
-					if topic != "retry.return.billing" || time.Now().After(until) {
-						return nil
-					}
-					fails()
-					return errDown
+		bubble(t, name, func(t *testing.T) {
+			const orders, outage = 60, 3 * time.Minute
+			a, billing, shipping := twoHandlers(t, orders)
+			until := time.Now().Add(outage)
+			a.publisher.before = func(topic string) error {
+				if topic != "retry.return.billing" || time.Now().After(until) {
+					return nil
 				}
-				a.run()
-				for i := range orders {
-					if i == orders/2 {
-						time.Sleep(2 * time.Second) // a batch of the first ones is being published
-					}
-					a.publish(fmt.Sprint(i))
+				fails()
+				return errDown
+			}
+			a.run()
+			for i := range orders {
+				if i == orders/2 {
+					time.Sleep(2 * time.Second) // a batch of the first ones is being published
 				}
-				<-shipping.done
-				for id, at := range shipping.back {
-					late := at.Sub(shipping.failed[id]) - time.Second
-					require.GreaterOrEqual(t, late, time.Duration(0), "never early")
-					require.LessOrEqual(t, late, 10*time.Millisecond)
-				}
-				<-billing.done
-				assert.Len(t, billing.back, orders)
-				assert.Less(t, time.Since(until), 20*time.Second, "5s on a tier, and its last attempt")
-				assert.Less(t, len(a.publisher.to("retry.5s")), orders*(int(outage/(5*time.Second))+1), "no hot loop")
-				a.close()
-				assert.Len(t, billing.all, 2*orders, "none twice")
-			})
+				a.publish(fmt.Sprint(i))
+			}
+			<-shipping.done
+			for id, at := range shipping.back {
+				late := at.Sub(shipping.failed[id]) - time.Second
+				require.GreaterOrEqual(t, late, time.Duration(0), "never early")
+				require.LessOrEqual(t, late, 10*time.Millisecond)
+			}
+			<-billing.done
+			assert.Len(t, billing.back, orders)
+			assert.Less(t, time.Since(until), 20*time.Second, "5s on a tier, and its last attempt")
+			assert.Less(t, len(a.publisher.to("retry.5s")), orders*(int(outage/(5*time.Second))+1), "no hot loop")
+			a.close()
+			assert.Len(t, billing.all, 2*orders, "none twice")
 		})
 	}
 }

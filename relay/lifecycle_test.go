@@ -75,27 +75,25 @@ func TestShutdownGivesWaitingMessagesBackAtOnce(t *testing.T) {
 		"router closed":  func(a *app, _ func()) { require.NoError(a.t, a.router.Close()) },
 		"context of Run": func(_ *app, cancel func()) { cancel() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				tier := &scripted{}
-				a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
-				a.handle("billing", ignore)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				go func() { a.stopped <- a.router.Run(ctx) }()
-				<-a.router.Running()
-				msg := waitingFor(t.Context(), 10*time.Second)
-				tier.send(msg)
-				time.Sleep(time.Second)
-				start := time.Now()
-				stop(a, cancel)
-				<-msg.Nacked()
-				assert.Zero(t, time.Since(start))
-				a.close()
-				assert.Zero(t, time.Since(start))
-				assert.Empty(t, a.publisher.to("retry.return.billing"))
-				assert.Equal(t, 1, tier.closed)
-			})
+		bubble(t, name, func(t *testing.T) {
+			tier := &scripted{}
+			a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier))
+			a.handle("billing", ignore)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() { a.stopped <- a.router.Run(ctx) }()
+			<-a.router.Running()
+			msg := waitingFor(t.Context(), 10*time.Second)
+			tier.send(msg)
+			time.Sleep(time.Second)
+			start := time.Now()
+			stop(a, cancel)
+			<-msg.Nacked()
+			assert.Zero(t, time.Since(start))
+			a.close()
+			assert.Zero(t, time.Since(start))
+			assert.Empty(t, a.publisher.to("retry.return.billing"))
+			assert.Equal(t, 1, tier.closed)
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package relay_test
 
 import (
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,37 +49,6 @@ func TestMessageIsDeadLetteredAfterItsSchedule(t *testing.T) {
 	})
 }
 
-// TestManyMessagesComeBackInOrder: gochannel delivers all at once and not in order,
-func TestManyMessagesComeBackInOrder(t *testing.T) {
-	for _, tier := range []time.Duration{time.Second, 3 * time.Minute} {
-		t.Run(tier.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const orders = 300
-				a := newApp(t, backoff.Schedule{tier})
-				f := newFailsOnce()
-				a.handle("billing", f.handle(orders))
-				a.run()
-				for i := range orders {
-					a.publish(fmt.Sprint(i))
-					time.Sleep(tier/orders/2 + 1234*time.Nanosecond) // the record's times have milliseconds
-				}
-				<-f.done
-				require.Len(t, f.back, orders, "none lost")
-				var last time.Time
-				for i, one := range a.publisher.to("retry.return.billing") {
-					late := one.at.Sub(f.failed[one.msg.UUID]) - tier
-					require.GreaterOrEqual(t, late, time.Duration(0), "never early")
-					require.LessOrEqual(t, late, 5*time.Millisecond)
-					require.False(t, one.at.Before(last), "message %d", i)
-					last = one.at
-				}
-				a.close()
-				require.Len(t, f.all, 2*orders, "none twice")
-			})
-		})
-	}
-}
-
 // The rest of a delay is waited for on a shorter tier: at the end of its own one the message would wait behind later ones.
 func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
 	for requested, copies := range map[time.Duration]map[string]int{ // by topic
@@ -90,30 +58,28 @@ func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
 		47 * time.Second:        nil,
 		5 * time.Hour:           nil,
 	} {
-		t.Run(requested.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second})
-				var c calls
-				done := make(chan struct{})
-				a.handle("billing", func(msg *message.Message) error {
-					if c.add(msg) == 1 {
-						return backoff.RetryAfter(errDown, requested)
-					}
-					close(done)
-					return nil
-				})
-				a.run()
-				a.publish("1")
-				<-done
-				require.Len(t, c.waits(), 1)
-				assert.GreaterOrEqual(t, c.waits()[0], requested)
-				assert.LessOrEqual(t, c.waits()[0], requested+5*time.Millisecond)
-				for topic, want := range copies {
-					assert.Len(t, a.publisher.to(topic), want, topic)
+		bubble(t, requested.String(), func(t *testing.T) {
+			a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second})
+			var c calls
+			done := make(chan struct{})
+			a.handle("billing", func(msg *message.Message) error {
+				if c.add(msg) == 1 {
+					return backoff.RetryAfter(errDown, requested)
 				}
-				assert.Len(t, a.publisher.to("retry.return.billing"), 1)
-				a.close()
+				close(done)
+				return nil
 			})
+			a.run()
+			a.publish("1")
+			<-done
+			require.Len(t, c.waits(), 1)
+			assert.GreaterOrEqual(t, c.waits()[0], requested)
+			assert.LessOrEqual(t, c.waits()[0], requested+5*time.Millisecond)
+			for topic, want := range copies {
+				assert.Len(t, a.publisher.to(topic), want, topic)
+			}
+			assert.Len(t, a.publisher.to("retry.return.billing"), 1)
+			a.close()
 		})
 	}
 }
@@ -184,22 +150,6 @@ func TestMessagesAreForwardedInTheOrderOfTheirDueTimes(t *testing.T) {
 			assert.Equal(t, time.Duration(2*i+1)*time.Second+time.Millisecond, one.at.Sub(start))
 		}
 		a.close()
-	})
-}
-
-// TestLongOutageLosesNothing: a message that may be held no longer is nacked and comes back, but not in a hot loop.
-func TestLongOutageLosesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{50 * time.Millisecond})
-		until := time.Now().Add(time.Hour)
-		a.publisher.fail = func(topic string, tries int) error {
-			if topic == "retry.return.billing" && time.Now().Before(until) {
-				return errDown
-			}
-			return nil
-		}
-		a.expectOneRetry(time.Hour, time.Hour+10*time.Second)
-		assert.Less(t, a.publisher.seen["retry.return.billing"], 7*3600)
 	})
 }
 

@@ -54,6 +54,12 @@ func newSubscriber(app *retrytest.App, options ...retry.Options) message.Subscri
 	return subscriber
 }
 
+// bubble is a subtest in virtual time.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
 // inGroup are the options of a handler that gets every message.
 func inGroup(name string) retry.Options { return retry.Options{Group: name} }
 
@@ -297,24 +303,6 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 		story := app.Send("orders", order("1")).RetriedAt(0).Processed()
 		assert.Equal(t, retry.Settled, story.Attempts()[0].Outcome)
 		assert.Equal(t, time.Minute, story.Attempts()[0].Took)
-	})
-}
-
-func TestManyMessagesAreRetriedTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Exponential(time.Second, 5, 4))
-		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
-		var orders []*message.Message
-		for n := range 200 {
-			orders = append(orders, order(fmt.Sprint(n)))
-		}
-		orders = append(orders, order("0"))
-		stories := app.SendAll("orders", orders...)
-		require.Len(t, stories, 201)
-		for _, story := range stories[1:200] {
-			story.RetriedAt(time.Second, 6*time.Second, 31*time.Second, 156*time.Second).DeadLettered(retry.DeadReasonExhausted)
-		}
-		assert.Len(t, stories[0].Attempts(), 10, "sent twice")
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -151,5 +152,30 @@ func TestOutageMaintenance(t *testing.T) {
 			story.Processed()
 		}
 		assert.LessOrEqual(t, calls, 8, "one every 10 minutes, shortened by up to a quarter")
+	})
+}
+
+// The probes of a few messages use up no retry, however long the outage is.
+func TestOutageOfADayWithFewMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, calls := time.Now(), atomic.Int64{}
+		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{
+			Schedule: backoff.Exponential(time.Second, 5, 4), Breaker: &retry.Breaker{},
+		}})
+		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
+			if time.Since(began) < 24*time.Hour {
+				calls.Add(1)
+				return errors.New("connection refused")
+			}
+			return nil
+		})
+		var orders []*message.Message
+		for n := range 40 {
+			orders = append(orders, message.NewMessage("order-"+strconv.Itoa(n), nil))
+		}
+		for _, story := range app.SendAll("orders", orders...) {
+			story.Processed()
+		}
+		assert.Less(t, calls.Load(), int64(24*60*60*4/3/30+200), "a probe every 22s to 30s")
 	})
 }

@@ -92,27 +92,6 @@ func rulesOf(story *retrytest.Story) (all []string) {
 	return all
 }
 
-// With TiersWait a requested delay takes rounds, and is at most one shortest tier too long. Without it the wait is exact.
-func TestRequestedDelayInRounds(t *testing.T) {
-	for tiersWait, wait := range map[bool]time.Duration{true: 68 * time.Second, false: 67500 * time.Millisecond} {
-		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, 30 * time.Second}}, TiersWait: tiersWait})
-			app.AddConsumerHandler(app.Router, "billing", "orders", inTurn(backoff.RetryAfter(errDown, 67500*time.Millisecond)))
-			story := app.Send("orders", order("1")).Waited(wait).RetriedAt(wait).Processed()
-			last := story.Attempts()[len(story.Attempts())-1]
-			assert.WithinDuration(t, time.Now(), last.Record.DueAt, 5*time.Millisecond)
-			if tiersWait {
-				assert.Len(t, story.Attempts(), 11, "30s 30s and 8 times 1s")
-				assert.Contains(t, story.String(), "retried, waits 68s on tier 30s")
-				assert.Contains(t, story.String(), "parked, waits 38s on tier 30s")
-				assert.Contains(t, story.String(), "6 more")
-			} else {
-				assert.Len(t, story.Attempts(), 2)
-			}
-		})
-	}
-}
-
 func TestDelayedMessageIsParkedBeforeItsFirstTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})

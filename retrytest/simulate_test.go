@@ -3,7 +3,6 @@ package retrytest_test
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -113,26 +112,6 @@ func compareStories(t *testing.T, real, simulated []retrytest.Attempt) {
 			[]any{got.Outcome, got.Failures, got.Err, got.Tier, got.DeadReason, got.Rule}, "attempt %d", i)
 		assert.Equal(t, []any{want.Record.Failures, want.Record.Snoozes, want.Record.Remaining, want.Record.Reason, want.Record.DeadReason},
 			[]any{got.Record.Failures, got.Record.Snoozes, got.Record.Remaining, got.Record.Reason, got.Record.DeadReason}, "attempt %d", i)
-	}
-}
-
-// A requested delay is never cut, and at most one shortest tier too long, over any tiers.
-func TestSimulatedDelaysAreKept(t *testing.T) {
-	t.Parallel()
-	for range 200 {
-		var tiers backoff.Schedule
-		for range 1 + rand.IntN(4) {
-			tiers = append(tiers, time.Duration(1+rand.Int64N(100))*time.Second)
-		}
-		delay := time.Duration(1+rand.Int64N(1_000_000)) * time.Millisecond
-		story := retrytest.Simulate(retrytest.SimulationConfig{
-			Policy: retry.Policy{Schedule: tiers}, TiersWait: true, Fails: errorsInTurn(backoff.RetryAfter(errDown, delay), nil),
-		})
-		require.NoError(t, story.Err)
-		waited := story.Attempts[0].Waited
-		require.GreaterOrEqual(t, waited, delay, "%v over %v", delay, tiers)
-		require.Less(t, waited, delay+time.Duration(tiers.Tiers()[0]), "%v over %v", delay, tiers)
-		require.Equal(t, story.Attempts[0].Delay, waited, "%v over %v", delay, tiers)
 	}
 }
 
