@@ -68,6 +68,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	})
 	_, err := config.NewBuilder(broken)
 	require.Error(t, err)
+	_, connected := config.Connect(broken, nil)
 	for _, text := range []string{
 		"Marshaler", "NoRequeueOnNack", "Transactional", "Exclusive", "AutoDelete", "Durable", "stream",
 		`Prefix is "a.*"`, `QueueType is "lazy"`, `WorkQueueMode is "maybe"`, "Policy.Schedule", "retry 1", "retry 2", "Policy.Jitter is -1",
@@ -75,6 +76,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, text)
 		assert.ErrorContains(t, broken.Validate(), text)
+		assert.ErrorContains(t, connected, text)
 	}
 	_, err = config.NewBuilder(config.Config{})
 	assert.ErrorContains(t, err, "AmqpURI is empty")

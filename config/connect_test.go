@@ -12,30 +12,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // nowhere is an address at which no broker answers.
 const nowhere = "amqp://shop:secret@127.0.0.1:1/"
-
-func TestConnectReportsAllFaults(t *testing.T) {
-	broken := configOf(func(c *config.Config) {
-		c.AMQP.Connection.AmqpURI = nowhere
-		c.AMQP.Consume.NoRequeueOnNack = true
-		c.Prefix, c.Policy = "a.*", retry.Policy{Schedule: backoff.Schedule{0}, PublishTimeout: -time.Second}
-		c.AMQP.Publish.Immediate = true
-	})
-	_, err := config.Connect(broken, nil)
-	require.Error(t, err)
-	for _, text := range []string{
-		"NoRequeueOnNack", `Prefix is "a.*"`, "Policy.Schedule: backoff: retry 1: delay 0s", "Publish.Immediate", "PublishTimeout is -1s",
-	} {
-		assert.ErrorContains(t, err, text)
-	}
-}
 
 func TestConnectRefuses(t *testing.T) {
 	reconnect := func(initial, longest time.Duration) func(*amqp.Config) {

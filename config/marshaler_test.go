@@ -2,14 +2,9 @@ package config_test
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"maps"
-	"strconv"
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -91,54 +86,6 @@ func TestForeignMessageSurvivesRetries(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, 5, dead.Priority, "in a dead-letter queue nothing has to expire in order")
 		assert.NotContains(t, dead.Headers, "retry_priority")
-	}
-}
-
-// bodyOnly is a marshaler that drops metadata.
-type bodyOnly struct{}
-
-func (bodyOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	return amqp091.Publishing{Body: msg.Payload, MessageId: msg.UUID}, nil
-}
-
-func (bodyOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	return &message.Message{UUID: d.MessageId, Payload: d.Body}, nil
-}
-
-// stringifying is a marshaler that converts every header to a string.
-type stringifying struct{ amqp.Marshaler }
-
-func (s stringifying) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	headers := amqp091.Table{}
-	for key, value := range d.Headers {
-		headers[key] = fmt.Sprint(value)
-	}
-	d.Headers = headers
-	return s.Marshaler.Unmarshal(d)
-}
-
-func TestRecordAndHeadersSurviveAnyMarshaler(t *testing.T) {
-	for name, app := range map[string]amqp.Marshaler{"body only": bodyOnly{}, "stringifying": stringifying{stock(nil)}, "stock": stock(nil)} {
-		t.Run(name, func(t *testing.T) {
-			marshaler := around(t, app)
-			delivery := configtest.Foreign()
-			for failures := range 4 {
-				msg, err := marshaler.Unmarshal(delivery)
-				require.NoError(t, err)
-				record, retried := retry.ReadRecord(msg.Metadata)
-				require.Equal(t, failures > 0, retried)
-				require.Equal(t, failures, record.Failures)
-				msg.Metadata[recordkey.Failures] = strconv.Itoa(failures + 1)
-				msg.Metadata[recordkey.Topic] = "orders"
-				p, err := marshaler.Marshal(msg)
-				require.NoError(t, err)
-				for key, value := range configtest.TypedHeaders {
-					require.Equal(t, value, p.Headers[key], key)
-				}
-				require.Equal(t, "abc", p.Headers["trace"])
-				delivery = configtest.ComeBack(p)
-			}
-		})
 	}
 }
 
@@ -231,11 +178,6 @@ func TestOrdinaryMessageGetsNoMetadata(t *testing.T) {
 	assert.Equal(t, p, again)
 }
 
-func TestEmptyDeliveryIsAnError(t *testing.T) {
-	_, err := around(t, nil).Unmarshal(amqp091.Delivery{})
-	assert.Error(t, err)
-}
-
 func TestForgedHeadersAreIgnored(t *testing.T) {
 	marshaler := around(t, propertyReader{stock(nil)})
 	msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: "shop", RoutingKey: "orders", Headers: amqp091.Table{
@@ -249,24 +191,6 @@ func TestForgedHeadersAreIgnored(t *testing.T) {
 	p, err := marshaler.Marshal(msg)
 	require.NoError(t, err)
 	assert.NotContains(t, p.Headers, userIDHeader)
-}
-
-func TestBrokerHeadersAreNotPublishedAgain(t *testing.T) {
-	for _, received := range []amqp091.Table{
-		{
-			"x-death": []any{amqp091.Table{"count": int64(99)}}, "x-first-death-queue": "other", "x-last-death-reason": "rejected",
-			"x-delivery-count": int64(3), "x-acquired-count": int64(3), "CC": []any{"all"}, "BCC": []any{"none"},
-			"_watermill_amqp_redelivered": "true", "x-mine": "stays",
-		},
-		{"x-first-death-queue": "other", "x-mine": "stays"}, // only strings
-	} {
-		marshaler := around(t, nil)
-		msg, err := marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: received})
-		require.NoError(t, err)
-		p, err := marshaler.Marshal(msg)
-		require.NoError(t, err)
-		assert.Equal(t, amqp091.Table{"x-mine": "stays"}, p.Headers)
-	}
 }
 
 func TestCopyIgnoresDangerousProperties(t *testing.T) {
@@ -296,51 +220,6 @@ func (b broken) Unmarshal(amqp091.Delivery) (*message.Message, error) {
 		panic(b.panics)
 	}
 	return nil, b.err
-}
-
-// unprintable panics when it is printed, with a value that may panic too.
-type unprintable struct{ panics any }
-
-func (u unprintable) Error() string { panic(u.panics) }
-
-// nilTyped is an error that panics if it is nil.
-type nilTyped struct{ text string }
-
-func (n *nilTyped) Error() string { return n.text }
-
-// endless is an error with a Format method that prints 10 MB.
-type endless struct{}
-
-func (endless) Error() string { return "short" }
-func (endless) Format(state fmt.State, _ rune) {
-	_, _ = io.WriteString(state, strings.Repeat("x", 10<<20))
-}
-
-// TestMarshalerErrorsAreBounded: nothing above the marshaler recovers a panic, and the text becomes a header.
-func TestMarshalerErrorsAreBounded(t *testing.T) {
-	for name, value := range map[string]error{
-		"10 MB":          errors.New(strings.Repeat("x", 10<<20)),
-		"10 MB of runes": errors.New("x" + strings.Repeat("€", 10<<20/3)),
-		"not UTF-8":      errors.New("\xff\xfe" + strings.Repeat("\xe2\x82", 2000)),
-		"nil-typed":      (*nilTyped)(nil),
-		"Error panics":   unprintable{"cannot print"},
-		"panics twice":   unprintable{unprintable{"cannot print"}},
-		"joined":         errors.Join(errors.New("no JSON"), errors.New("no XML")),
-		"wraps a panic":  fmt.Errorf("no JSON: %w", unprintable{"cannot print"}),
-		"formats itself": endless{},
-		"no text":        errors.New(""),
-	} {
-		for how, app := range map[string]broken{"returned": {err: value}, "panicked": {panics: value}} {
-			t.Run(name+", "+how, func(t *testing.T) {
-				msg, err := around(t, app).Unmarshal(configtest.Foreign())
-				require.NoError(t, err)
-				text, marked := msg.Metadata[recordkey.UnmarshalError]
-				assert.True(t, marked, "the middleware dead-letters it")
-				assert.LessOrEqual(t, len(text), 1100)
-				assert.True(t, utf8.ValidString(text))
-			})
-		}
-	}
 }
 
 func TestUnreadableMessageIsMarked(t *testing.T) {

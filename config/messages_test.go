@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -17,29 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// payloadOnly is a marshaler that drops metadata.
-type payloadOnly struct{}
-
-func (payloadOnly) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	return amqp091.Publishing{Body: msg.Payload}, nil
-}
-
-func (payloadOnly) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
-	return &message.Message{Payload: d.Body}, nil
-}
-
-// TestMessageAlwaysHasMetadata: the subscriber of v3 writes to the metadata.
-func TestMessageAlwaysHasMetadata(t *testing.T) {
-	own := configOf(func(c *config.Config) { c.AMQP.Marshaler = payloadOnly{} })
-	b, err := config.NewBuilder(own)
-	require.NoError(t, err)
-	for _, c := range []amqp.Config{b.SubscriberConfig(), reader(t, own.AMQP)} {
-		msg, err := c.Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("order 1")})
-		require.NoError(t, err)
-		assert.NotNil(t, msg.Metadata)
-	}
-}
 
 // TestWhereDeadLettersFailed: topic and handler of a dead letter that the broker made are those of its last failure, if the message
 // has them. Readers of Watermill's poison queue find the topic under its key.

@@ -19,25 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// BenchmarkRetry is one retry of a message: it comes back from its tier, and its copy is made.
-func BenchmarkRetry(b *testing.B) {
-	m := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
-	delivery := retried(b, m, amqp091.Delivery{
-		Acknowledger: configtest.Settled{}, Body: make([]byte, 512), Headers: amqp091.Table{publisher.UUIDHeader: "a"},
-	})
-	b.ReportAllocs()
-	for b.Loop() {
-		msg, err := m.Unmarshal(delivery)
-		if err != nil {
-			b.Fatal(err)
-		}
-		measured.Write(msg.Metadata)
-		if _, err := m.Marshal(msg); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // marshaling is a publisher that only marshals.
 type marshaling struct{ app.Marshaler }
 

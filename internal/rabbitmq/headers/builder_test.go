@@ -67,11 +67,12 @@ func (literal) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 
 func TestMessageWithoutItsConstructor(t *testing.T) {
 	for _, m := range []app.Marshaler{
-		headers.New(literal{}, naming.Default), headers.NewBuilders(literal{}, naming.Default, "token"),
+		headers.New(literal{}, naming.Default), headers.NewBuilders(literal{}, naming.Default, "token"), headers.NewDeadLetters(literal{}),
 	} {
 		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("body")})
 		require.NoError(t, err)
 		assert.Equal(t, "1body", msg.UUID+string(msg.Payload))
+		assert.NotNil(t, msg.Metadata, "the subscriber of v3 writes to it")
 		acked := msg.Acked()
 		msg.Ack()
 		<-acked

@@ -1,6 +1,7 @@
 package headers_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -32,11 +33,24 @@ func (bare) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return message.NewMessage(uuid, d.Body), nil
 }
 
-// The history of redrives stays with the message on its tiers and in its dead letter, whatever the app's marshaler keeps.
+// texts makes a text of each header.
+type texts struct{ textual }
+
+func (m texts) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	table := amqp091.Table{}
+	for key, value := range d.Headers {
+		table[key] = fmt.Sprint(value)
+	}
+	d.Headers = table
+	return m.textual.Unmarshal(d)
+}
+
+// The record, headers of all types and the history of redrives stay with the message on its tiers and in its dead letter,
+// whatever the app's marshaler keeps.
 func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 	t.Parallel()
 	for name, app := range map[string]app.Marshaler{
-		"drops metadata": bare{}, "keeps it": textual{}, "the stock one": app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader},
+		"drops metadata": bare{}, "keeps it": textual{}, "makes texts": texts{}, "the stock one": app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader},
 	} {
 		for _, why := range []retry.DeadReason{"", retry.DeadReasonExhausted} {
 			m := headers.New(app, naming.Default)
@@ -53,6 +67,7 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 			p, err := m.Marshal(msg)
 			require.NoError(t, err, name)
 			assert.Equal(t, history, p.Headers[recordkey.Redriven], "%s %s", name, why)
+			assert.Equal(t, int64(7), p.Headers["number"], "%s %s", name, why)
 
 			back := configtest.ComeBack(p)
 			reader := m
@@ -65,6 +80,11 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 			assert.Equal(t, history, again.Metadata[recordkey.Redriven], "%s %s", name, why)
 			record, _ := retry.ReadRecord(again.Metadata)
 			assert.NotZero(t, record.Failures, name)
+			if why == "" {
+				p, err = m.Marshal(again)
+				require.NoError(t, err, name)
+				assert.Equal(t, int64(7), p.Headers["number"], "%s, after one more failure", name)
+			}
 		}
 	}
 }

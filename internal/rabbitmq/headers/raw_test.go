@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -63,6 +65,14 @@ type unmarshalable struct{}
 
 func (unmarshalable) Error() string { panic(unmarshalable{}) }
 
+// endless is an error whose Format method prints 10 MB.
+type endless struct{}
+
+func (endless) Error() string { return "short" }
+func (endless) Format(state fmt.State, _ rune) {
+	_, _ = io.WriteString(state, strings.Repeat("x", 10<<20))
+}
+
 // failed returns a message that has failed, as the middleware publishes it, and its metadata before.
 func failed(t *testing.T, m app.Marshaler, why retry.DeadReason) (*message.Message, message.Metadata) {
 	t.Helper()
@@ -80,6 +90,8 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]any{
 		"error": errors.New("no schema"), "panic": "no schema", "unprintable error": unmarshalable{}, "long": errors.New(strings.Repeat("x", 10<<20)),
+		"long runes": errors.New("x" + strings.Repeat("€", 10<<20/3)), "not UTF-8": errors.New("\xff\xfe" + strings.Repeat("\xe2\x82", 2000)),
+		"formats itself": endless{}, "joined": errors.Join(errors.New("no JSON"), unmarshalable{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +109,9 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 				assert.Equal(t, value, p.Headers[key], key)
 			}
 			assert.NotContains(t, p.Headers, recordkey.Properties)
-			assert.LessOrEqual(t, len(p.Headers["retry_marshal_error"].(string)), 1100)
+			why := p.Headers["retry_marshal_error"].(string)
+			assert.LessOrEqual(t, len(why), 1100)
+			assert.True(t, utf8.ValidString(why))
 
 			letter := configtest.ComeBack(p)
 			letter.Exchange, letter.RoutingKey = "retry", "dead.orders"

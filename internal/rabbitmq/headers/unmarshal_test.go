@@ -60,20 +60,6 @@ func unmarshal(t testing.TB, m app.Marshaler, delivery amqp091.Delivery) *messag
 	return msg
 }
 
-func BenchmarkUnmarshal(b *testing.B) {
-	for _, first := range firstDeliveries {
-		first.delivery.Acknowledger, first.delivery.Body = new(amqp091.Channel), make([]byte, 512)
-		for name, m := range unmarshalers() {
-			b.Run(first.name+"/"+name, func(b *testing.B) {
-				b.ReportAllocs()
-				for b.Loop() {
-					unmarshal(b, m, first.delivery)
-				}
-			})
-		}
-	}
-}
-
 // writing is an app's marshaler that writes into the headers of the delivery.
 type writing struct{ textual }
 
