@@ -69,7 +69,7 @@ func TestIsPermanent(t *testing.T) {
 	t.Parallel()
 	var nilError *domainError
 
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		err  error
 		want bool
 	}{
@@ -90,12 +90,8 @@ func TestIsPermanent(t *testing.T) {
 		"nil pointer, then marked": {errors.Join(nilError, backoff.Permanent(io.EOF)), true},
 		"nil pointer marked":       {backoff.Permanent(nilError), true},
 		"wraps nothing":            {fmt.Errorf("bill: %w", error(nil)), false},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			assert.Equal(t, tt.want, backoff.IsPermanent(tt.err))
-		})
+	} {
+		assert.Equal(t, tt.want, backoff.IsPermanent(tt.err), name)
 	}
 }
 
@@ -103,7 +99,7 @@ func TestRetryAfterDelay(t *testing.T) {
 	t.Parallel()
 	var nilError *domainError
 
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		err  error
 		want time.Duration
 		ok   bool
@@ -122,13 +118,9 @@ func TestRetryAfterDelay(t *testing.T) {
 		"as long as can be":     {backoff.RetryAfter(io.EOF, math.MaxInt64), math.MaxInt64, true},
 		"nil pointer":           {nilError, 0, false},
 		"nil pointer wrapped":   {fmt.Errorf("bill: %w", nilError), 0, false},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			delay, ok := backoff.RetryAfterDelay(tt.err)
-			assert.Equal(t, tt.want, delay)
-			assert.Equal(t, tt.ok, ok)
-		})
+	} {
+		delay, ok := backoff.RetryAfterDelay(tt.err)
+		assert.Equal(t, tt.want, delay, name)
+		assert.Equal(t, tt.ok, ok, name)
 	}
 }

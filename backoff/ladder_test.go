@@ -15,15 +15,12 @@ const day = 24 * time.Hour
 
 // roundsOf returns on how many tiers a delay waits, and for how long together.
 func roundsOf(delay time.Duration, tiers []time.Duration) (rounds int, waited time.Duration) {
-	for rest := delay; rest > 0; rounds++ {
-		tier := tiers[0]
-		for _, t := range tiers {
-			if t <= rest {
-				tier = t
-			}
-		}
-		rest -= tier
-		waited += tier
+	for _, tier := range slices.Backward(tiers) {
+		n := (delay - waited) / tier
+		rounds, waited = rounds+int(n), waited+n*tier
+	}
+	if waited < delay {
+		rounds, waited = rounds+1, waited+tiers[0]
 	}
 	return rounds, waited
 }
@@ -82,39 +79,4 @@ func TestLadderUpToALongestTier(t *testing.T) {
 	}
 	require.ErrorContains(t, backoff.Schedule(backoff.Ladder(0, time.Hour)).Validate(), "retry 1: delay 0s is too short")
 	require.ErrorContains(t, backoff.Schedule(backoff.Ladder(-time.Second, time.Hour)).Validate(), "retry 1: delay -1s is too short")
-}
-
-// The numbers of a unit are the best: no other seven reach as far with at most four of them.
-func TestNoOtherLadderReachesFurther(t *testing.T) {
-	t.Parallel()
-	assert.True(t, reaches([]int{1}, 7, 111))
-	assert.False(t, reaches([]int{1}, 7, 112))
-}
-
-// reaches reports whether the set can be extended to so many numbers that every number up to most needs at most four.
-func reaches(set []int, size, most int) bool {
-	first := most + 1 // that needs more than four
-	for n := 1; n <= most; n++ {
-		count, rest := 0, n
-		for _, tier := range slices.Backward(set) {
-			count += rest / tier
-			rest %= tier
-		}
-		if count > 4 {
-			first = n
-			break
-		}
-	}
-	if first > most {
-		return true
-	}
-	if len(set) == size {
-		return false
-	}
-	for next := set[len(set)-1] + 1; next <= first; next++ { // a larger one does not help the first one
-		if reaches(append(slices.Clone(set), next), size, most) {
-			return true
-		}
-	}
-	return false
 }

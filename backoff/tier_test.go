@@ -14,7 +14,7 @@ import (
 func TestTierString(t *testing.T) {
 	t.Parallel()
 
-	tests := map[string]struct {
+	for name, tt := range map[string]struct {
 		tier time.Duration
 		want string
 	}{
@@ -34,19 +34,15 @@ func TestTierString(t *testing.T) {
 		"microseconds": {1500 * time.Microsecond, "1500us"},
 		"overflow":     {math.MaxInt64, "9223372036854775807ns"},
 		"underflow":    {math.MinInt64, "-9223372036854775808ns"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			assert.Equal(t, tt.want, backoff.Tier(tt.tier).String())
-		})
+	} {
+		assert.Equal(t, tt.want, backoff.Tier(tt.tier).String(), name)
 	}
 }
 
 func TestParseTierRefuses(t *testing.T) {
 	t.Parallel()
 
-	tests := map[string]string{
+	for word, want := range map[string]string{
 		"":       `backoff: tier "": want a whole number and one unit of h, m, s or ms, such as 90s`,
 		"1d":     `backoff: tier "1d": want a whole number and one unit of h, m, s or ms, such as 90s`,
 		"10s ":   `backoff: tier "10s ": want a whole number and one unit of h, m, s or ms, such as 90s`,
@@ -59,14 +55,10 @@ func TestParseTierRefuses(t *testing.T) {
 		"0s":     `backoff: tier "0s": delay 0s is too short: want at least 1ms`,
 		"-10s":   `backoff: tier "-10s": delay -10s is too short: want at least 1ms`,
 		"87601h": `backoff: tier "87601h": delay 87601h0m0s is too long: want at most 87600h`,
-	}
-	for word, want := range tests {
-		t.Run(word, func(t *testing.T) {
-			t.Parallel()
-			tier, err := backoff.ParseTier(word)
-			require.EqualError(t, err, want)
-			assert.Zero(t, tier)
-		})
+	} {
+		tier, err := backoff.ParseTier(word)
+		require.EqualError(t, err, want, word)
+		assert.Zero(t, tier, word)
 	}
 }
 
