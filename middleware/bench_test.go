@@ -131,18 +131,6 @@ func BenchmarkSuccess(b *testing.B) {
 	}
 }
 
-// BenchmarkFailure measures what the copy and its failure record cost, without a broker.
-func BenchmarkFailure(b *testing.B) {
-	retry, err := configOf(discard{}).Make(nil)
-	require.NoError(b, err)
-	h := retry.Middleware(failing(errDown))
-	msg := messageOf(routed)
-	b.ReportAllocs()
-	for b.Loop() {
-		_, _ = h(msg)
-	}
-}
-
 type discard struct{}
 
 func (discard) Publish(string, ...*message.Message) error { return nil }

@@ -166,26 +166,24 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 		paused       bool
 		change       func(*settings)
 	}{
-		"least":                 {repeat(errDown, 9), repeat(errDown, 1), true, nil},
-		"fewer than least":      {nil, repeat(errDown, 9), false, nil},
-		"below the ratio":       {nil, mixed, false, nil},
-		"at the ratio":          {mixed, repeat(errDown, 1), true, nil},
-		"another ratio":         {append(repeat(nil, 2), repeat(errDown, 17)...), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker.Ratio = 0.9 }},
-		"below another ratio":   {nil, append(repeat(nil, 3), repeat(errDown, 20)...), false, func(c *settings) { c.Policy.Breaker.Ratio = 0.9 }},
-		"permanent":             {nil, repeat(backoff.Permanent(errDown), 50), false, nil},
-		"the app's own kind":    {nil, repeat(backoff.Permanent(errDown), 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } }},
-		"not the app's kind":    {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return false } }},
-		"kind panics":           {nil, repeat(errDown, 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { panic("bug") } }},
-		"deadline":              {nil, repeat(context.DeadlineExceeded, 10), true, nil},
-		"rule: retry with":      {nil, repeat(errDown, 10), true, rule(retry.RetryWith(backoff.Schedule{time.Second}))},
-		"rule: retry after":     {nil, repeat(errDown, 10), true, rule(retry.RetryAfter(time.Second))},
-		"rule: snooze":          {nil, repeat(errDown, 50), false, rule(retry.Snooze(time.Second))},
-		"rule: dead-letter":     {nil, repeat(errDown, 50), false, rule(retry.DeadLetter("invalid"))},
-		"rule: discard":         {nil, repeat(errDown, 50), false, rule(retry.Discard())},
-		"no breaker":            {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker = nil }},
-		"uncounted in between":  {append(repeat(errDown, 9), repeat(backoff.Permanent(errDown), 100)...), repeat(errDown, 1), true, nil},
-		"default: least is 20":  {repeat(errDown, 19), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
-		"default: ratio is 0.5": {append(repeat(nil, 20), repeat(errDown, 19)...), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
+		"least":                {repeat(errDown, 9), repeat(errDown, 1), true, nil},
+		"fewer than least":     {nil, repeat(errDown, 9), false, nil},
+		"below the ratio":      {nil, mixed, false, nil},
+		"at the ratio":         {mixed, repeat(errDown, 1), true, nil},
+		"another ratio":        {append(repeat(nil, 2), repeat(errDown, 17)...), repeat(errDown, 1), true, func(c *settings) { c.Policy.Breaker.Ratio = 0.9 }},
+		"below another ratio":  {nil, append(repeat(nil, 3), repeat(errDown, 20)...), false, func(c *settings) { c.Policy.Breaker.Ratio = 0.9 }},
+		"permanent":            {nil, repeat(backoff.Permanent(errDown), 50), false, nil},
+		"the app's own kind":   {nil, repeat(backoff.Permanent(errDown), 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return true } }},
+		"not the app's kind":   {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { return false } }},
+		"kind panics":          {nil, repeat(errDown, 10), true, func(c *settings) { c.Policy.Breaker.Failed = func(error) bool { panic("bug") } }},
+		"deadline":             {nil, repeat(context.DeadlineExceeded, 10), true, nil},
+		"rule: retry with":     {nil, repeat(errDown, 10), true, rule(retry.RetryWith(backoff.Schedule{time.Second}))},
+		"rule: retry after":    {nil, repeat(errDown, 10), true, rule(retry.RetryAfter(time.Second))},
+		"rule: snooze":         {nil, repeat(errDown, 50), false, rule(retry.Snooze(time.Second))},
+		"rule: dead-letter":    {nil, repeat(errDown, 50), false, rule(retry.DeadLetter("invalid"))},
+		"rule: discard":        {nil, repeat(errDown, 50), false, rule(retry.Discard())},
+		"no breaker":           {nil, repeat(errDown, 50), false, func(c *settings) { c.Policy.Breaker = nil }},
+		"uncounted in between": {append(repeat(errDown, 9), repeat(backoff.Permanent(errDown), 100)...), repeat(errDown, 1), true, nil},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			var change []func(*settings)
@@ -345,22 +343,25 @@ func TestProbeThatIsNoSign(t *testing.T) {
 // With a few messages in the queue each of them is a probe again and again.
 func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 	for name, row := range map[string]struct {
-		err  error
-		tier string
+		err      error
+		failures string
+		tier     string
 	}{
-		"schedule":    {errDown, "1s.orders"},
-		"retry after": {backoff.RetryAfter(errDown, time.Minute), "1m.orders"},
+		"schedule":    {errDown, "1", "1s.orders"},
+		"last try":    {errDown, "4", "1s.orders"},
+		"retry after": {backoff.RetryAfter(errDown, time.Minute), "1", "1m.orders"},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			b := withBreaker(t, 16)
 			b.outcomes(repeat(errDown, 10)...)
 			msg := redelivered(each(b.ctx), b.sent.copies[9])
+			msg.Metadata.Set(recordkey.Failures, row.failures)
 			for i := range 10 {
 				b.paused()
 				handles(t, b.retry.Dispatch(failing(row.err)), msg)
 				sent := b.sent.copies[len(b.sent.copies)-1]
 				assert.Equal(t, row.tier, sent.topic)
-				assert.Equal(t, "1", sent.msg.Metadata.Get(recordkey.Failures))
+				assert.Equal(t, row.failures, sent.msg.Metadata.Get(recordkey.Failures))
 				assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(recordkey.Snoozes))
 				msg = redelivered(each(b.ctx), sent)
 			}
@@ -493,21 +494,6 @@ func TestFailuresAtAShutdownSayNothing(t *testing.T) {
 			end(context.Canceled)
 		}
 		assert.Equal(t, []int{-1}, b.valve.all())
-	})
-}
-
-func TestProbeOnItsLastTry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16)
-		b.outcomes(errDown)
-		msg := redelivered(each(b.ctx), b.sent.copies[0])
-		msg.Metadata.Set(recordkey.Failures, "4")
-		b.outcomes(repeat(errDown, 9)...)
-		b.paused()
-		handles(t, b.retry.Dispatch(failing(errDown)), msg)
-		sent := b.sent.copies[10]
-		assert.Equal(t, "1s.orders", sent.topic)
-		assert.Equal(t, "4", sent.msg.Metadata.Get(recordkey.Failures))
 	})
 }
 
@@ -664,16 +650,6 @@ func TestBreakerIsSafeForConcurrentUse(t *testing.T) {
 }
 
 var errClosedForWork = errors.New("maintenance")
-
-func BenchmarkSuccessUnderABreaker(b *testing.B) {
-	tiered, _ := setup(b, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} })
-	msg := messageOf(msgctx.NewContext(routed, &msgctx.Subscription{Gate: gate.New(16)}))
-	h := tiered.Dispatch(succeed)
-	b.ReportAllocs()
-	for b.Loop() {
-		_, _ = h(msg)
-	}
-}
 
 func TestBreakerDefaultsFollowEachOther(t *testing.T) {
 	for _, row := range []struct {

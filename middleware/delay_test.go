@@ -3,7 +3,6 @@ package middleware_test
 import (
 	"context"
 	"errors"
-	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -190,37 +188,6 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 			assert.Equal(t, row.wantCalls, calls)
 		})
 	}
-}
-
-func TestMessageIsParkedForWhatRemains(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		type to struct {
-			topic, handler string
-			tier           backoff.Tier
-		}
-		var copies []to
-		tiered, sent := setup(t, tiersWait, func(c *settings) {
-			destination := c.Destination
-			c.Destination = func(c backend.Copy) (backend.Destination, error) {
-				copies = append(copies, to{c.Topic, c.Handler, c.Tier})
-				return destination(c)
-			}
-		})
-		handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second))), messageOf(routed))
-		back := redelivered(routed, sent.only(t))
-		assert.Equal(t, "1s", back.Metadata[recordkey.Remaining])
-		time.Sleep(time.Second)
-
-		handles(t, tiered.Middleware(notCalled(t)), back)
-		require.Len(t, sent.copies, 2)
-		assert.Equal(t, "1s.orders", sent.copies[1].topic)
-		left := maps.Clone(back.Metadata)
-		delete(left, recordkey.Remaining)
-		left[delay.DelayedForKey] = "1s"
-		assert.Equal(t, left, sent.copies[1].msg.Metadata, "only the rest of the delay changes, and no failure is counted")
-		second := backoff.Tier(time.Second)
-		assert.Equal(t, []to{{topic, handler, second}, {topic, handler, second}}, copies)
-	})
 }
 
 // A backend that waits until the due time of each message gets the whole delay at once.

@@ -16,14 +16,14 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestObserverSeesEachOutcome brings every outcome about. An observer sees a begin where the handler is called, and the
-// outcome. Its context is in the event, in the copy and in the log lines.
 // handledBefore is what an Inbox does with a duplicate.
 func handledBefore(msg *message.Message) error {
 	msgctx.Lookup(msg).Repeat()
 	return nil
 }
 
+// TestObserverSeesEachOutcome brings every outcome about. An observer sees a begin where the handler is called, and the
+// outcome. Its context is in the event, in the copy and in the log lines.
 func TestObserverSeesEachOutcome(t *testing.T) {
 	const took = 20 * time.Millisecond
 	second := backoff.Tier(time.Second)

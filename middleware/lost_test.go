@@ -77,16 +77,11 @@ type losing struct {
 
 func newLosing(s *subscription) *losing {
 	l := &losing{subscription: s, gate: gate.New(2)}
-	l.gate.Attach(stillValve{})
+	l.gate.Attach(following{})
 	s.binding.Gate = l.gate
 	l.lost, l.lose = context.WithCancel(context.Background())
 	return l
 }
-
-type stillValve struct{}
-
-func (stillValve) Limit(int)  {}
-func (stillValve) Taken() int { return 0 }
 
 func (l *losing) message() *message.Message {
 	msg := messageOf(l.bind(routed))

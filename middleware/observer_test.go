@@ -142,7 +142,6 @@ func TestHandlerHasTheContextOfBegin(t *testing.T) {
 	assert.Equal(t, own, sent.events[0].Context)
 }
 
-// Each observer gets the context of the one before.
 // A second call with the same message, as by a middleware outside, does not begin within the first one. The context of a message that its
 // handler has settled stays: the subscriber may be reading it.
 func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
@@ -170,6 +169,7 @@ func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
 	}
 }
 
+// Each observer gets the context of the one before.
 func TestObserversAreCalledOneAfterTheOther(t *testing.T) {
 	first, second := &witness{name: "first"}, &witness{name: "second", traces: trace}
 	tiered, sent := setup(t, observedBy(nil, first, second))

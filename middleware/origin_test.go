@@ -57,14 +57,6 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 	})
 }
 
-func TestRecordOfAnotherOriginIsIgnored(t *testing.T) {
-	tiered, sent := setup(t)
-	msg := messageOf(msgctx.WithOrigin(routed, "invoices", "printing"))
-	msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "4", topic
-	handles(t, tiered.Middleware(failing(errDown)), msg)
-	assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
-}
-
 // Pub/Subs that delay messages by themselves read only the keys of components/delay.
 func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -82,22 +81,6 @@ func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) 
 	})
 }
 
-func TestPermanentFailureIsDeadLetteredAtOnce(t *testing.T) {
-	for name, h := range map[string]message.HandlerFunc{
-		"returned": failing(fmt.Errorf("wrapped: %w", backoff.Permanent(errDown))),
-		"panicked": func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			tiered, sent := setup(t)
-			handles(t, tiered.Middleware(h), messageOf(routed))
-			dead := sent.only(t)
-			assert.Equal(t, "dead.orders", dead.topic)
-			assert.Equal(t, string(retry.DeadReasonPermanent), dead.msg.Metadata[recordkey.DeadReason])
-			assert.Equal(t, "1", dead.msg.Metadata[recordkey.Failures])
-		})
-	}
-}
-
 func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t *testing.T) {
 	tiered, sent := setup(t)
 	msg := messageOf(routed)
@@ -139,19 +122,6 @@ func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestFailureAtShutdownIsGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t)
-		ctx, cancel := context.WithCancel(routed)
-		_, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			cancel()
-			return nil, msg.Context().Err()
-		})(messageOf(ctx))
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Empty(t, sent.copies, "the broker delivers the message again, so a copy would be a duplicate")
-	})
 }
 
 // A subscriber may deliver messages for a while after its context has ended.

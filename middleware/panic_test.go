@@ -43,6 +43,8 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 	var recovered wmmiddleware.RecoveredPanicError
 	require.ErrorAs(t, sent.events[0].Err, &recovered)
 	assert.Equal(t, 1, sent.logs.lines("Handler panicked"))
+	handles(t, tiered.Middleware(panics), messageOf(routed))
+	assert.Equal(t, "dead.orders", sent.last().topic, "without a Recoverer")
 }
 
 // Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets. Observers get one

@@ -1,7 +1,6 @@
 package middleware_test
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"strings"
@@ -319,32 +318,22 @@ func TestMaxAgeFromAMessage(t *testing.T) {
 	}
 }
 
-// Two deliveries of a message at the same time are no failure, whatever the rules of the app match.
-func TestWaitForTheFirstDeliveryCountsNoFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, tiersWait, observing, func(c *settings) {
-			c.Policy.Rules = []retry.Rule{{
-				If: func(retry.Record, error) bool { return true }, Then: retry.DeadLetter("all"),
-			}}
-		})
-		h := failing(fmt.Errorf("inbox: %w", msgctx.ErrFirstRuns))
-		handles(t, tiered.Middleware(h), messageOf(routed))
-		for snooze := range 10 { // more than the schedule has retries
-			assert.Equal(t, []string{"1s"}, rounds(t, routed, tiered, sent, h))
-			record := sent.record(t)
-			assert.Zero(t, record.Failures)
-			assert.Equal(t, snooze+2, record.Snoozes)
-		}
-		assert.Equal(t, "inbox", sent.events[0].Rule)
-	})
-}
-
-// Watermill's CircuitBreaker returns these errors without a call of the handler.
-func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
-	for _, open := range []error{gobreaker.ErrOpenState, gobreaker.ErrTooManyRequests} {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, observing)
-			h := failing(fmt.Errorf("billing: %w", open))
+// Two deliveries of a message at the same time are no failure, whatever the rules of the app match. Watermill's
+// CircuitBreaker returns its errors without a call of the handler.
+func TestErrorsThatCountNoFailure(t *testing.T) {
+	all := func(retry.Record, error) bool { return true }
+	for name, row := range map[string]struct {
+		err   error
+		rules []retry.Rule
+		want  string
+	}{
+		"the first delivery runs":         {msgctx.ErrFirstRuns, []retry.Rule{{If: all, Then: retry.DeadLetter("all")}}, "inbox"},
+		"an open circuit breaker":         {gobreaker.ErrOpenState, nil, "circuit breaker"},
+		"the probes of a circuit breaker": {gobreaker.ErrTooManyRequests, nil, "circuit breaker"},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, tiersWait, observing, func(c *settings) { c.Policy.Rules = row.rules })
+			h := failing(fmt.Errorf("billing: %w", row.err))
 			handles(t, tiered.Middleware(h), messageOf(routed))
 			for snooze := range 10 { // more than the schedule has retries
 				assert.Equal(t, []string{"1s"}, rounds(t, routed, tiered, sent, h))
@@ -353,15 +342,14 @@ func TestOpenCircuitBreakerInsideCountsNoFailure(t *testing.T) {
 				assert.Equal(t, snooze+2, record.Snoozes)
 			}
 			assert.Equal(t, retry.Snoozed, sent.events[0].Outcome)
-			assert.Equal(t, "circuit breaker", sent.events[0].Rule)
+			assert.Equal(t, row.want, sent.events[0].Rule)
 		})
 	}
-
-	t.Run("with a rule", func(t *testing.T) {
+	t.Run("a rule for a circuit breaker", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) {
 			c.Policy.Rules = []retry.Rule{{If: retry.Is(gobreaker.ErrOpenState), Then: retry.DeadLetter("open")}}
 		})
-		handles(t, tiered.Middleware(failing(gobreaker.ErrOpenState)), messageOf(context.Background()))
+		handles(t, tiered.Middleware(failing(gobreaker.ErrOpenState)), messageOf(routed))
 		assert.Equal(t, "open", sent.only(t).msg.Metadata[recordkey.DeadReason])
 	})
 }

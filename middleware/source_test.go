@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -166,18 +165,6 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 	_, err := tiered.Middleware(failing(errDown))(msg)
 	require.ErrorIs(t, err, errDown)
 	assert.Empty(t, sent.copies)
-}
-
-func TestWrongSourceIsGivenBackAtShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, _ := setup(t, func(c *settings) { c.Source = sourceOf("email") })
-		ctx, cancel := context.WithCancel(routed)
-		time.AfterFunc(3*time.Second, cancel)
-		begin := time.Now()
-		_, err := tiered.Middleware(notCalled(t))(messageOf(ctx))
-		require.Error(t, err)
-		assert.Less(t, time.Since(begin), 5*time.Second)
-	})
 }
 
 // TestHeldMessageIsGivenBackWhenItsSubscriptionStops: its context ends later, so that handlers can end their messages.

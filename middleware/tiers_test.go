@@ -87,9 +87,6 @@ func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 		"the next longer tier": {map[string]error{"1s": errUnconfirmed}, 0, 0, []string{"1s at 0s", "5s at 1m0s"}, false},
 		"after a timeout":      {map[string]error{"1s": errUnconfirmed}, 30 * time.Second, 0, []string{"1s at 0s", "5s at 1m0s"}, false},
 		"a long timeout":       {map[string]error{"1s": errUnconfirmed}, 2 * time.Minute, 0, []string{"1s at 0s", "5s at 2m0s"}, false},
-		"no deadline": {
-			map[string]error{"1s": errUnconfirmed}, 0, 0, []string{"1s at 0s", "5s at 1m0s"}, false,
-		},
 		"again and again": {
 			map[string]error{"1s": errUnconfirmed, "5s": errUnconfirmed, "1m": errUnconfirmed}, 0, 5*time.Minute + time.Second,
 			[]string{"1s at 0s", "5s at 1m0s", "1m at 2m0s", "1s at 3m0s", "5s at 4m0s", "1m at 5m0s"}, true,
