@@ -99,19 +99,6 @@ func FuzzNormalise(f *testing.F) {
 	})
 }
 
-func BenchmarkNormalise(b *testing.B) {
-	for name, text := range map[string]string{
-		"short": "dial tcp 10.0.0.7:5432: connect: connection refused", "no digit": "dial: connection refused",
-		"1KiB": strings.Repeat("order 0193a5d2-8f5c-7c1e-9a40-1f7c2f9d0001 is unknown, ", 19)[:1024],
-	} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				_ = normalise(text)
-			}
-		})
-	}
-}
-
 func letterOf(id, reason string, at time.Time) *Letter {
 	return &Letter{ID: id, Record: retry.Record{
 		Reason: reason, ErrorType: "*errors.errorString", DeadReason: retry.DeadReasonExhausted, LastFailedAt: at,
@@ -167,16 +154,4 @@ func TestGroupsAreBounded(t *testing.T) {
 		assert.Equal(t, i == 1000, group.Other)
 	}
 	assert.Equal(t, 3001, total)
-}
-
-// A group's cause selects its letters.
-func TestTheCauseOfAGroupIsAFilter(t *testing.T) {
-	t.Parallel()
-	one, another := letterOf("a", "order 2 is unknown", time.Time{}), letterOf("b", "no money", time.Time{})
-	var groups Groups
-	groups.Add(one)
-	filter := Filter{Cause: &groups.Sorted()[0].Cause}
-	assert.True(t, filter.Match(one, time.Now()))
-	assert.True(t, filter.Match(letterOf("c", "order 77 is unknown", time.Time{}), time.Now()))
-	assert.False(t, filter.Match(another, time.Now()))
 }

@@ -1,9 +1,6 @@
 package observe_test
 
 import (
-	"errors"
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -67,25 +64,4 @@ func TestASuccessCostsFewAllocations(t *testing.T) {
 	for _, name := range []string{"prometheus", "prometheus-other-backends", "opentelemetry"} {
 		assert.LessOrEqual(t, allocations[name], allocations["without"]+2, name)
 	}
-}
-
-// BenchmarkScrape measures a scrape of an app with 100 handlers, each with a success, a retry and a recovery.
-func BenchmarkScrape(b *testing.B) {
-	registry := prometheus.NewRegistry()
-	a := newApp(b)
-	a.observe(observe.Prometheus(registry))
-	var all []retry.SubscriptionHealth
-	for i := range 100 {
-		name := fmt.Sprintf("handler-%d", i)
-		topic := "topic-" + name
-		all = append(all, retry.SubscriptionHealth{Name: name, Topic: topic, Queue: topic, Consuming: true, Concurrency: 16})
-		a.deliver(newMessage(from(topic, name)), nil)
-		a.deliver(newMessage(from(topic, name)), errors.New("the bank is down"), nil)
-	}
-	a.subscriptions(all...)
-	series := strings.Count(scrape(b, registry), "\n")
-	for b.Loop() {
-		scrape(b, registry)
-	}
-	b.ReportMetric(float64(series), "lines")
 }

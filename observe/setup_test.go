@@ -61,12 +61,6 @@ func newApp(t testing.TB, change ...func(*eventtest.Settings)) *app {
 	config := eventtest.Settings{
 		Publisher: a, Traits: backend.Traits{Observers: &a.observers, TiersWait: true},
 		Policy: retry.Policy{MaxHold: time.Minute, Schedule: backoff.Schedule{time.Second, 5 * time.Second, time.Minute}},
-		Destination: func(c backend.Copy) (backend.Destination, error) {
-			if c.Tier == 0 {
-				return backend.Destination{Topic: "dead"}, nil
-			}
-			return backend.Destination{Topic: c.Tier.String()}, nil
-		},
 	}
 	for _, c := range change {
 		c(&config)

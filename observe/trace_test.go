@@ -395,12 +395,6 @@ func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*eventtest
 	config := eventtest.Settings{
 		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 		Traits: backend.Traits{Observers: &observers},
-		Destination: func(c backend.Copy) (backend.Destination, error) {
-			if c.Tier == 0 {
-				return backend.Destination{Topic: "dead"}, nil
-			}
-			return backend.Destination{Topic: "retry"}, nil
-		},
 	}
 	if change != nil {
 		change(&config)
@@ -434,7 +428,7 @@ func TestHeldIsAnEvent(t *testing.T) {
 		s := r.only("process ")
 		require.Len(t, s.Events, 2)
 		assert.Equal(t, "held", s.Events[0].Name)
-		assert.Equal(t, map[string]string{"watermill.retry.destination": "retry", "error.type": "observe.secretError"}, attributesOf(s.Events[0].Attributes))
+		assert.Equal(t, map[string]string{"watermill.retry.destination": "1s.", "error.type": "observe.secretError"}, attributesOf(s.Events[0].Attributes))
 		assert.Equal(t, "exception", s.Events[1].Name)
 		assert.Equal(t, "retried", attributesOf(s.Attributes)["watermill.retry.outcome"])
 		assert.Greater(t, s.EndTime.Sub(s.StartTime), 50*time.Millisecond, "the hold is a part of the attempt")

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
-
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -166,21 +164,6 @@ func ExampleEvent() {
 	// Output:
 	// billing cannot publish: the tier is full
 	// billing recovered after failures: 2 in 6s
-}
-
-// A handler that pauses while its dependency is down.
-func ExamplePolicy_outage() {
-	var rabbit retry.Connection // of config.Connect
-	bill := func(*message.Message) error { return nil }
-	addHandlers := func(router *message.Router) {
-		rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
-			Policy: &retry.Policy{Schedule: backoff.Constant(time.Minute, 30), Breaker: &retry.Breaker{
-				MaxPause: 5 * time.Second,
-				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) }, // a declined card is no outage
-			}},
-		})
-	}
-	_ = addHandlers
 }
 
 func ExampleDeadReasons() {

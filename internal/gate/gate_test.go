@@ -198,14 +198,6 @@ func TestHoldPausesAtHalfAndResumesAtAQuarter(t *testing.T) {
 	assert.Equal(t, gate.None, unknown.Limit(), "half of what is not known")
 }
 
-func BenchmarkLimit(b *testing.B) {
-	g := gate.New(16)
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = g.Limit()
-	}
-}
-
 func TestAHandlerThatIsAddedAgainHasAnotherGate(t *testing.T) {
 	var h gate.Handlers
 	first := h.Add("billing", 4)

@@ -38,13 +38,3 @@ func missing(text string, claims []string) (faults []string) {
 	}
 	return faults
 }
-
-// TestOldVersionsAreFound makes sure that the rule can fail.
-func TestOldVersionsAreFound(t *testing.T) {
-	t.Parallel()
-	for path, claims := range versionClaims([]string{"3.10", "4.0", "4.3", "99.0"}) {
-		if faults := missing(read(t, path).text, claims); len(faults) != len(claims) {
-			t.Errorf("%s: a version that it does not have is missing in %q, want %q", path, faults, claims)
-		}
-	}
-}

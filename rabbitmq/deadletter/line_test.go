@@ -258,23 +258,3 @@ func FuzzLine(f *testing.F) {
 		require.Equal(t, l, again)
 	})
 }
-
-func BenchmarkAppendLine(b *testing.B) {
-	d := full(libraryHeaders())
-	d.Body = make([]byte, 1024)
-	l := read(d, "orders.dead", naming.Default)
-	b.ReportAllocs()
-	var line []byte
-	for b.Loop() {
-		line, _ = appendLine(line[:0], d, l)
-	}
-}
-
-func BenchmarkRead(b *testing.B) {
-	d := full(libraryHeaders())
-	d.Body = make([]byte, 1024)
-	b.ReportAllocs()
-	for b.Loop() {
-		_ = read(d, "orders.dead", naming.Default)
-	}
-}

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -22,18 +21,6 @@ func opened(name string) way {
 		take: func(context.Context) (broker, error) {
 			return broker{Variables: map[string]string{"AMQP_URL": name}}, nil
 		},
-	}
-}
-
-func TestSearchOrder(t *testing.T) {
-	t.Parallel()
-	var names []string
-	for _, w := range searchOrder() {
-		names = append(names, w.name)
-	}
-	want := []string{"AMQP_URL", "devbroker up", "installed RabbitMQ", "Docker", "apt-get"}
-	if !slices.Equal(names, want) {
-		t.Fatalf("the order is %q, want %q", names, want)
 	}
 }
 
