@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -79,28 +78,6 @@ func ExampleConnect_publisher() {
 	}
 }
 
-func ExampleConnect_health() {
-	rabbit := connection()
-	http.Handle("/ready", retry.ReadinessHandler(rabbit.Health))
-}
-
-// slowHandlers is an observer of the app's own. Package observe has those for Prometheus and OpenTelemetry.
-type slowHandlers struct{ retry.NopObserver }
-
-func (slowHandlers) Event(e retry.Event) {
-	if e.Duration > time.Minute {
-		slog.Warn("A handler took more than a minute", "handler", e.Handler, "outcome", e.Outcome)
-	}
-}
-
-// An observer sees all handlers of the connection, and its publishers.
-func ExampleConnect_observe() {
-	rabbit, router := connection(), message.NewDefaultRouter(nil)
-	rabbit.Observe(slowHandlers{})
-	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
-	check(router.Run(context.Background()))
-}
-
 // An operator pauses a handler while the database that it needs is repaired.
 func ExampleConnect_pause() {
 	rabbit := connection()
@@ -124,12 +101,4 @@ func ExampleConnect_resume() {
 		check(rabbit.Resume("billing"))
 	}()
 	check(router.Run(context.Background()))
-}
-
-// Close it after the router: messages in flight still need it.
-func ExampleConnect_close() {
-	rabbit, router := connection(), message.NewDefaultRouter(nil)
-	rabbit.AddConsumerHandler(router, "billing", "orders", bill)
-	check(router.Run(context.Background()))
-	check(rabbit.Close())
 }

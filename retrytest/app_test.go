@@ -108,15 +108,6 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			assert.Equal(t, 25*time.Hour, s.Attempts()[0].Delay)
 			assert.Equal(t, backoff.Tier(10*time.Minute), s.Attempts()[0].Tier)
 		}},
-		{"a handler that panics", func(msg *message.Message) error {
-			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-				panic(errDown)
-			}
-			return nil
-		}, func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt(time.Second).Processed()
-			assert.ErrorIs(t, s.Attempts()[0].Err, errDown)
-		}},
 		{"a handler that calls FailNow", func(msg *message.Message) error {
 			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				new(testing.T).FailNow()
@@ -174,19 +165,6 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 				assert.Zero(t, attempt.Failures)
 			}
 			assert.Regexp(t, `settled +the bank is down`, s.String())
-		}},
-		{"a handler that nacks and then panics", func() message.NoPublishHandlerFunc {
-			calls := 0
-			return func(msg *message.Message) error {
-				if calls++; calls == 1 {
-					msg.Nack()
-					panic(errDown)
-				}
-				return nil
-			}
-		}(), func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt(0).Processed()
-			assert.Equal(t, retry.Settled, s.Attempts()[0].Outcome)
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
