@@ -596,6 +596,8 @@ func TestHealthNamesTheChannelThatTheSubscriberHasClosed(t *testing.T) {
 			a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
 				return []*message.Message{msg.Copy()}, nil
 			}, retry.Options{Concurrency: 100})
+			// Else the router closes itself, and can hold a lock while messages wait: a bubble's time would stand still.
+			a.router.AddConsumerHandler("stays", "nothing", a.pubSub, ignore)
 			a.run()
 			var nacked, waiting []*message.Message
 			for i := range 100 {
