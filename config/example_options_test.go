@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"encoding/json"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -59,19 +58,6 @@ func Example_settings() {
 	rabbit, err := config.Connect(c, watermill.NopLogger{})
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
-}
-
-// alarms is an observer of the app's own.
-type alarms struct{ retry.NopObserver }
-
-func (alarms) Event(e retry.Event) {
-	if e.Outcome == retry.DeadLettered {
-		slog.Error("Given up", "handler", e.Handler, "message", e.MessageUUID, "reason", e.Record.DeadReason, "error", e.Err)
-	}
-}
-
-func Example_observer() {
-	rabbit.Observe(alarms{})
 }
 
 // A readiness probe, for example of Kubernetes, and the whole health.

@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"context"
-	"fmt"
 	"log"
 	"log/slog"
 	"time"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -38,20 +36,6 @@ func Example_parts() {
 		AddMiddleware(tiered.Middleware, middleware.Timeout(time.Minute))
 	check(router.Run(context.Background()))
 	check(builder.Close()) // after the router has closed
-}
-
-// One subscription of watermill-amqp has one message in flight: several handlers share a queue.
-func Example_partsConcurrency() {
-	var (
-		router     = message.NewDefaultRouter(watermill.NopLogger{})
-		subscriber message.Subscriber
-		tiered     *retrymw.TieredRetry
-	)
-
-	for n := range 8 {
-		router.AddConsumerHandler(fmt.Sprintf("billing-%d", n), "orders", subscriber, bill).
-			AddMiddleware(tiered.Middleware, middleware.Timeout(time.Minute))
-	}
 }
 
 // Each consumer group has its own parts.

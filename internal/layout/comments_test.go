@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestCommentsArePlain reads the comments of all Go files, of the nested modules too. It does not read strings: some are data, such
@@ -35,9 +37,7 @@ func TestCommentsArePlain(t *testing.T) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if files == 0 {
 		t.Fatal("there are no Go files")
 	}
@@ -76,9 +76,7 @@ func TestWordsInCommentsAreFound(t *testing.T) {
 	source := "// Package p is for whoever\n// needs it.\npackage p\n\n" +
 		"var user = \"nobody\" // a name\n\n// f tells\n// whether it is so.\nfunc f() {\n\t/* Somebody calls. */\n}\n"
 	faults, err := commentFaults("p.go", source)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for i, want := range []string{`p.go:1:1: it has "whoever"`, `p.go:7:1: it has "tells whether"`, `p.go:10:2: it has "somebody"`} {
 		if len(faults) != 3 || !strings.HasPrefix(faults[i], want) {
 			t.Fatalf("got %q, want 3 faults, number %d with %s", faults, i+1, want)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -48,9 +50,7 @@ type document struct {
 func read(t *testing.T, path string) document {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return document{path, string(text)}
 }
 
@@ -76,9 +76,7 @@ func filesOfDocs(t *testing.T) (all []string) {
 		all = append(all, filepath.ToSlash(path))
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if len(all) == 0 {
 		t.Fatal("docs has no pages")
 	}
@@ -108,9 +106,7 @@ func sources(t *testing.T, matches func(name string) bool) string {
 		all.WriteString("\n")
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return all.String()
 }
 

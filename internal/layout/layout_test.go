@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -423,9 +425,7 @@ func packages(t *testing.T) []listed {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all = append(all, p)
 	}
 }
@@ -501,9 +501,7 @@ type required struct {
 func requires(t *testing.T, folder string) []required {
 	t.Helper()
 	var file struct{ Require []required }
-	if err := json.Unmarshal([]byte(goTool(t, "mod", "edit", "-C", "../../"+folder, "-json")), &file); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(goTool(t, "mod", "edit", "-C", "../../"+folder, "-json")), &file))
 	return file.Require
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/tieredretry/watermill-retry/tools/modules"
 )
 
@@ -17,15 +19,11 @@ const root = "../.."
 func TestAPI(t *testing.T) {
 	t.Parallel()
 	released, err := modules.Released(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var known []string
 	for _, m := range released {
 		want, err := describe(root, m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if want == "" {
 			continue
 		}
@@ -41,9 +39,7 @@ func TestAPI(t *testing.T) {
 		}
 	}
 	entries, err := os.ReadDir(filepath.Join(root, "api"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, entry := range entries {
 		if !slices.Contains(known, entry.Name()) {
 			t.Errorf("api/%s belongs to no released module", entry.Name())
@@ -70,9 +66,7 @@ func changes(before, after string) (all []string) {
 func TestChangelog(t *testing.T) {
 	t.Parallel()
 	fault, err := unlisted(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if fault != "" {
 		t.Error(fault)
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // fakeDocker installs a docker client that prints the addresses of the two servers, and logs its arguments.
@@ -27,18 +29,14 @@ case "$1 $3" in
 "port 15672/tcp") echo ` + quote(management) + ` ;;
 esac
 `
-	if err := os.WriteFile(filepath.Join(folder, "docker"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "docker"), []byte(script), 0o755))
 	t.Setenv("PATH", folder+":/usr/bin:/bin")
 	return log
 }
 
 func TestContainerIsStartedAndRemoved(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer listener.Close()
 	go func() {
 		for {
@@ -58,9 +56,7 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 		t.Fatal(whyNot)
 	}
 	b, err := startContainer(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	want := map[string]string{
 		"AMQP_URL": "amqp://guest:guest@" + listener.Addr().String() + "/", "AMQP_MANAGEMENT_URL": management.URL,
 		"AMQP_PROMETHEUS_URL": "http://127.0.0.1:15692", "AMQP_TLS_ADDRESS": "127.0.0.1:5671",
@@ -71,9 +67,7 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 	}
 	b.stop()
 	calls, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, want := range []string{
 		"run --detach --name " + b.Container + " --publish 127.0.0.1::5672 --publish 127.0.0.1::15672 --publish " +
 			"127.0.0.1::15692 --publish 127.0.0.1::5671 rabbitmq:test\n",
@@ -87,9 +81,7 @@ func TestContainerIsStartedAndRemoved(t *testing.T) {
 
 func TestDockerWithoutADaemonIsNotOpen(t *testing.T) {
 	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "docker"), []byte("#!/bin/sh\nexit 1\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "docker"), []byte("#!/bin/sh\nexit 1\n"), 0o755))
 	t.Setenv("PATH", folder+":/usr/bin:/bin")
 	if dockerAnswers(t.Context()) == "" {
 		t.Error("a client without a daemon is accepted as Docker")

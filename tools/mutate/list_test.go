@@ -6,15 +6,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // TestMutationsApply keeps the list alive: a mutation is written again with the code that it breaks.
 func TestMutationsApply(t *testing.T) {
 	t.Chdir(filepath.Join("..", ".."))
 	all, err := promises()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	names := map[string]bool{}
 	for _, p := range all {
 		if p.text == "" || len(p.mutations) == 0 {
@@ -44,9 +44,7 @@ func testsWithout(t *testing.T, m mutation) (missing []string) {
 	var names []string
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, found := range testFunction.FindAllStringSubmatch(string(text), -1) {
 			names = append(names, found[1])
 		}

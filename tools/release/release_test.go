@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestVersions(t *testing.T) {
@@ -38,9 +40,7 @@ func TestWhatIsOnlyUntilTheFirstRelease(t *testing.T) {
 	}
 	for _, page := range append(pages, "../../README.md") {
 		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if strings.Contains(withoutUntil(string(text)), "first release") {
 			t.Errorf("%s has the first release outside of what is only until then", page)
 		}
@@ -51,17 +51,13 @@ func TestWhatIsOnlyUntilTheFirstRelease(t *testing.T) {
 func TestArchives(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "wmretry")
-	if err := os.WriteFile(file, []byte("binary"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("binary"), 0o600))
 	files, changed := []entry{{"wmretry_1/wmretry", 0o755, file}}, time.Unix(1700000000, 0)
 	written := func(write func(io.Writer, []entry, time.Time) error) []byte {
 		t.Helper()
 		var first, second bytes.Buffer
 		for _, to := range []*bytes.Buffer{&first, &second} {
-			if err := write(to, files, changed); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, write(to, files, changed))
 		}
 		if !bytes.Equal(first.Bytes(), second.Bytes()) {
 			t.Error("the second archive differs from the first")
@@ -76,23 +72,15 @@ func TestArchives(t *testing.T) {
 		}
 	}
 	uncompressed, err := gzip.NewReader(bytes.NewReader(written(writeTar)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	archive := tar.NewReader(uncompressed)
 	header, err := archive.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	check(header.Name, header.FileInfo().Mode(), archive)
 	zipped := written(writeZip)
 	entries, err := zip.NewReader(bytes.NewReader(zipped), int64(len(zipped)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	content, err := entries.File[0].Open()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	check(entries.File[0].Name, entries.File[0].Mode(), content)
 }
