@@ -133,3 +133,69 @@ func TestPaceOfTheDeletions(t *testing.T) {
 		})
 	}
 }
+
+// served is a database whose first statement takes a while, and whose transactions it notes.
+type served struct {
+	DB
+	takes time.Duration
+	ended []string
+}
+
+func (*served) CheckDriver(context.Context) error { return nil }
+
+func (*served) Int(context.Context, string, ...any) (int64, error) { return 1, nil }
+
+func (s *served) Begin(context.Context, func(), string, ...any) (Tx, any, string, error) {
+	time.Sleep(s.takes)
+	return transaction{served: s}, "handle", "1", nil
+}
+
+type transaction struct {
+	Tx
+	*served
+}
+
+func (t transaction) Commit(context.Context, string, ...any) error {
+	t.served.ended = append(t.served.ended, "commit")
+	return nil
+}
+
+func (t transaction) Rollback() error {
+	t.served.ended = append(t.served.ended, "rollback")
+	return nil
+}
+
+// A message is taken for handled where its handler has succeeded, and only there.
+func TestWhatIsCommitted(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		takes  time.Duration // the first statement
+		nacks  bool
+		called bool
+		ended  string
+	}{
+		"a success":                          {called: true, ended: "commit"},
+		"a nack, without an error":           {called: true, nacks: true, ended: "rollback"},
+		"a transaction that begins too late": {takes: time.Minute, ended: "rollback"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				db, called := &served{}, false
+				b, err := New(db, Config{Wait: 10 * time.Second}, nil)
+				require.NoError(t, err)
+				db.takes, db.ended = row.takes, nil
+				_, err = b.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+					called = true
+					if row.nacks {
+						msg.Nack()
+					}
+					return nil, nil
+				})(inside(&msgctx.Subscription{}))
+				assert.Equal(t, row.takes == 0, err == nil, "%v", err)
+				assert.Equal(t, row.called, called)
+				assert.Equal(t, []string{row.ended}, db.ended)
+			})
+		})
+	}
+}

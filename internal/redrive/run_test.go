@@ -1,0 +1,93 @@
+package redrive
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+// one is a source of one letter, whose send takes a second. The next look fails.
+type one struct {
+	Source
+	Item
+	seen bool
+}
+
+var errAway = errors.New("no connection")
+
+func (o *one) Next(context.Context) (Item, error) {
+	if o.seen {
+		return nil, errAway
+	}
+	o.seen = true
+	return o, nil
+}
+
+func (*one) Letter() *letters.Letter    { return &letters.Letter{} }
+func (*one) Target() string             { return "orders" }
+func (*one) Find(context.Context) error { return nil }
+
+func (*one) Send(context.Context) (int, error) {
+	time.Sleep(time.Second)
+	return 0, nil
+}
+
+// A pass that fails ends when its letters in flight are counted: the run goes on with another connection.
+func TestAPassEndsWithItsLetters(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := New(letters.Redrive{}, 8)
+		require.ErrorIs(t, r.Pass(t.Context(), &one{}), errAway)
+		assert.Equal(t, 1, r.Removed())
+	})
+}
+
+// When a connection is lost, as many removals as it had are doubtful, and no more. Letters that are missing then were
+// removed; others were taken away by another reader.
+func TestLostRemovals(t *testing.T) {
+	t.Parallel()
+	removed := func(n int) *Run {
+		r := New(letters.Redrive{}, 8)
+		r.Begin(100)
+		r.Change(func(s *letters.Summary) { s.Done, r.unsure = n, n })
+		return r
+	}
+	r := removed(5)
+	r.Lost(2)
+	assert.Equal(t, 3, r.summary.Done)
+	assert.Equal(t, 2, r.summary.Doubtful)
+	assert.Equal(t, 8, r.Missing(10), "two of them were removed")
+	assert.Equal(t, 5, r.summary.Done)
+
+	r = removed(5)
+	r.Lost(100)
+	assert.Equal(t, 5, r.summary.Doubtful)
+	assert.Zero(t, r.Missing(1))
+	assert.Equal(t, 1, r.summary.Done)
+}
+
+// A large letter takes several places in flight.
+func TestPlacesOfALetter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, began := NewFlights(4), time.Now()
+		send := func(size int) {
+			require.NoError(t, f.Run(t.Context(), size, func() { time.Sleep(time.Second) }))
+		}
+		send(2 * placeSize)
+		send(0)
+		assert.Zero(t, time.Since(began))
+		send(0) // there is no place before the first ones have ended
+		assert.Equal(t, time.Second, time.Since(began))
+		send(1000 * placeSize) // alone
+		f.Wait()
+		assert.Equal(t, 3*time.Second, time.Since(began))
+	})
+}
