@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -23,15 +24,18 @@ func TestKindsOfPublishErrors(t *testing.T) {
 		err        error
 		classified bool
 		want       unpublished.Kind
+		lost       bool
 	}{
-		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, unpublished.Unconfirmed},
-		"context":            {context.DeadlineExceeded, true, unpublished.Unconfirmed},
-		"no answer":          {&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, true, unpublished.Unconfirmed},
-		"no connection":      {&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false, 0},
-		"any other":          {errDown, false, 0},
-		"of RabbitMQ":        {&publish.Error{Err: publish.ErrNacked}, true, unpublished.Rejected},
-		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, unpublished.Refused},
-		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, unpublished.Refused},
+		"timeout":            {fmt.Errorf("publish: %w", os.ErrDeadlineExceeded), true, unpublished.Unconfirmed, false},
+		"context":            {context.DeadlineExceeded, true, unpublished.Unconfirmed, false},
+		"no answer":          {&net.OpError{Op: "read", Err: os.ErrDeadlineExceeded}, true, unpublished.Unconfirmed, false},
+		"given up":           {&net.OpError{Op: "read", Err: syscall.ETIMEDOUT}, true, unpublished.Unconfirmed, true},
+		"reset":              {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false, 0, false},
+		"no connection":      {&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false, 0, false},
+		"any other":          {errDown, false, 0, false},
+		"of RabbitMQ":        {&publish.Error{Err: publish.ErrNacked}, true, unpublished.Rejected, false},
+		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, unpublished.Refused, false},
+		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, unpublished.Refused, false},
 	} {
 		err := ofCopy(row.err)
 		require.ErrorIs(t, err, row.err, name)
@@ -39,6 +43,7 @@ func TestKindsOfPublishErrors(t *testing.T) {
 		require.Equal(t, row.classified, errors.As(err, &failed), name)
 		if row.classified {
 			assert.Equal(t, row.want, failed.Kind, name)
+			assert.Equal(t, row.lost, failed.Lost.Now(), name)
 		}
 	}
 }

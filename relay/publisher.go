@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -48,7 +49,7 @@ func (r *relay) Publish(c backend.Copy) (backend.Destination, error) {
 }
 
 // ofCopy returns the error of a copy, as the retry middleware reads it. A copy may have arrived although the attempt
-// took too long, but not where it took too long to connect.
+// took too long, but not where it took too long to connect. ETIMEDOUT is of a connection that the system has given up.
 func ofCopy(err error) error {
 	var classified *unpublished.Error
 	var timed interface{ Timeout() bool }
@@ -57,7 +58,11 @@ func ofCopy(err error) error {
 		errors.As(err, &network) && network.Op == "dial" {
 		return err
 	}
-	return &unpublished.Error{Kind: unpublished.Unconfirmed, Err: err}
+	unconfirmed := &unpublished.Error{Kind: unpublished.Unconfirmed, Err: err}
+	if errors.Is(err, syscall.ETIMEDOUT) {
+		unconfirmed.Lost = unpublished.ConnectionLost
+	}
+	return unconfirmed
 }
 
 // observed reports the results of a publisher.

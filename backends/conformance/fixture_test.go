@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
@@ -143,6 +145,8 @@ func (f *fixture) run(
 
 func (a *runningApp) stop() {
 	a.once.Do(func() {
+		hangs := time.AfterFunc(time.Minute, func() { _ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1) })
+		defer hangs.Stop()
 		require.NoError(a.t, a.router.Close())
 		require.NoError(a.t, <-a.done)
 		require.NoError(a.t, a.retries.Close())

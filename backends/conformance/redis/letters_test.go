@@ -31,7 +31,7 @@ func TestLetters(t *testing.T) {
 	}
 	stop := run(t, connection, "bill", handler)
 	open := func() letters.Store {
-		store, err := redisretry.Letters(redisretry.Config{Client: client, Lease: time.Second}, nil)
+		store, err := redisretry.Letters(redisretry.Config{Client: client, Lease: 5 * time.Second}, nil)
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, store.Close()) })
 		return store
@@ -51,11 +51,16 @@ func TestLetters(t *testing.T) {
 
 	slow := make(chan error, 1)
 	go func() {
-		_, err := first.Redrive(ctx, deadTopic, letters.Redrive{Rate: 2})
+		_, err := first.Redrive(ctx, deadTopic, letters.Redrive{Rate: 0.5})
 		slow <- err
 	}()
 	eventually(t, func() bool { return client.Exists(ctx, "retry.lock:"+deadTopic).Val() == 1 }, "the lock")
-	time.Sleep(1500 * time.Millisecond) // longer than the lease: it is renewed
+	ends := client.PTTL(ctx, "retry.lock:"+deadTopic).Val()
+	eventually(t, func() bool {
+		before := ends
+		ends = client.PTTL(ctx, "retry.lock:"+deadTopic).Val()
+		return ends > before
+	}, "it is renewed")
 	_, err = second.Redrive(ctx, deadTopic, letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrBusy)
 	require.NoError(t, client.Del(ctx, "retry.lock:"+deadTopic).Err())
