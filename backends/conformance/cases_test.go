@@ -67,14 +67,3 @@ func overtakes(t *testing.T, f *fixture) {
 	assert.Less(t, back("short"), back("long"))
 	f.settle()
 }
-
-// longDelay: a delay that is several times as long as the lease of a message.
-func longDelay(_ *testing.T, f *fixture) {
-	const messages = 20
-	topics := f.topics(2)
-	app := f.app(10 * time.Second)
-	app.Lease = 2 * time.Second
-	f.run(app, topics, f.ledger.failing(1))
-	f.publish(topics, ids(messages)...)
-	f.comeBack(messages, 1, app.Policy.Schedule)
-}

@@ -186,13 +186,14 @@ func (f *fixture) send(topics, ids []string) error {
 func (f *fixture) publishMany(topics, ids []string) {
 	f.t.Helper()
 	const publishers = 16
-	faults := make(chan error, publishers)
-	for part := range slices.Chunk(ids, (len(ids)+publishers-1)/publishers) {
-		go func() { faults <- f.send(topics, part) }()
+	faults := make([]error, publishers)
+	var all sync.WaitGroup
+	for i := range publishers {
+		part := ids[i*len(ids)/publishers : (i+1)*len(ids)/publishers]
+		all.Go(func() { faults[i] = f.send(topics, part) })
 	}
-	for range publishers {
-		require.NoError(f.t, <-faults)
-	}
+	all.Wait()
+	require.NoError(f.t, errors.Join(faults...))
 }
 
 // await waits until n messages were tried after so many failures. Those that are missing then are lost.

@@ -23,7 +23,7 @@ const many = 2000
 // late and how early a retry is counts from two times, by the worse of them: the due time of its failure record, and
 // that of this test, which is the requested time, or the delay after the call that failed.
 func dueTogether(t *testing.T, f *fixture) {
-	const delay = 6 * time.Second
+	const delay = 4 * time.Second
 	topics, app := f.topics(1), f.app(delay)
 	app.Lease = 0
 	var due atomic.Pointer[time.Time]
@@ -46,7 +46,7 @@ func dueTogether(t *testing.T, f *fixture) {
 	f.launch(router, retries)
 	f.publishMany(topics, ids(many))
 	f.eventually("all wait", func() bool { return counted.Load() >= many })
-	if at := due.Load(); at != nil && !f.Expect.Relayed && time.Until(*at) > 2*time.Second {
+	if at := due.Load(); at != nil && !f.Expect.Relayed && time.Until(*at) > time.Second {
 		waiting, err := f.backend.Left(noContext, app, topics)
 		require.NoError(t, err)
 		assert.GreaterOrEqual(t, waiting, many, "what is counted as left is what waits")

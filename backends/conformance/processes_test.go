@@ -85,7 +85,7 @@ func (f *fixture) foreignTo(service *ledger, messages int) (count int) {
 const behind = 9 * time.Second
 
 // skewed: the clock of the process in which the messages fail is 9 seconds behind, and their retries of 10 seconds come
-// to another process.
+// to another process. They are several times as long as a lease.
 func skewed(t *testing.T, f *fixture) {
 	const messages, delay = 60, 10 * time.Second
 	program, err := skewedProgram()

@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 )
 
-// TestNothingStays: a server answers until it is stopped, and then its folder is gone.
+// TestNothingStays: a server answers until it is stopped, also after it was killed, and then its folder is gone.
 func TestNothingStays(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	require.NoError(t, os.Chmod(os.Getenv("TMPDIR"), 0o755)) // PostgreSQL runs as another user where this is root
@@ -28,12 +28,24 @@ func TestNothingStays(t *testing.T) {
 			if uri, err := url.Parse(server.URL); err == nil && uri.Host != "" {
 				address = uri.Host
 			}
-			connection, err := net.Dial("tcp", address)
-			require.NoError(t, err)
-			require.NoError(t, connection.Close())
+			answers := func() {
+				connection, err := net.Dial("tcp", address)
+				require.NoError(t, err)
+				require.NoError(t, connection.Close())
+			}
+			answers()
+			for range 2 {
+				if server.Restart != nil { // else it keeps nothing
+					require.NoError(t, server.Restart(t.Context()))
+					answers()
+				}
+			}
 
 			server.Stop()
 			server.Stop()
+			if server.Restart != nil {
+				require.ErrorContains(t, server.Restart(t.Context()), "is stopped")
+			}
 			_, err = net.Dial("tcp", address)
 			require.Error(t, err)
 			left, err := os.ReadDir(os.Getenv("TMPDIR"))
