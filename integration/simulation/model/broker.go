@@ -246,20 +246,34 @@ func (b *Broker) SetPolicy(name string, p Policy) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.note("policy %s: %v %v", name, p.Pattern, p.Definition)
+	drops := map[string]bool{} // a classic queue drops what is too much before it looks at its new overflow
+	for name, q := range b.queues {
+		drops[name] = !q.quorum() && q.dropsHead()
+	}
 	if p.Pattern == nil {
 		delete(b.policies, name)
 	} else {
 		b.policies[name] = p
 	}
 	for _, name := range sortedKeys(b.queues) {
+		if drops[name] {
+			b.queues[name].dropHead()
+		}
 		b.queues[name].moveOn()
 	}
 }
 
+// forQuorum reports whether a policy has a key that classic queues do not know: it is not in force for them.
+func (p Policy) forQuorum() bool {
+	_, limit := p.Definition["delivery-limit"]
+	_, strategy := p.Definition["dead-letter-strategy"]
+	return limit || strategy
+}
+
 // policy returns what the policies set for a queue.
-func (b *Broker) policy(queue, key string) any {
+func (b *Broker) policy(q *queue, key string) any {
 	for _, name := range sortedKeys(b.policies) {
-		if p := b.policies[name]; p.Pattern.MatchString(queue) {
+		if p := b.policies[name]; p.Pattern.MatchString(q.name) && (q.quorum() || !p.forQuorum()) {
 			return p.Definition[key] // one policy is in force
 		}
 	}
@@ -378,6 +392,6 @@ func (b *Broker) Publish(exchange, key string, headers amqp091.Table, body []byt
 	defer b.mu.Unlock()
 	m := &message{exchange: exchange, key: key, body: body}
 	m.headers, m.deliveryMode, m.has = headers, amqp091.Persistent, hasHeaders|hasMode
-	took, _ := m.give(b.route(m))
+	took, _ := m.give(b.route(m), nil)
 	return took
 }

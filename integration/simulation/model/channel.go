@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,8 +32,15 @@ func (ch *channel) send(m method, fields func(w *writer)) { ch.connection.send(c
 
 // close gives everything back.
 func (ch *channel) close() {
+	if ch.end() {
+		ch.reject(ch.settled(0, true), true, true, false)
+	}
+}
+
+// end ends the consumers, and reports whether the channel was open.
+func (ch *channel) end() bool {
 	if ch.closed {
-		return
+		return false
 	}
 	ch.closed = true
 	if ch.timeout != nil {
@@ -41,7 +49,7 @@ func (ch *channel) close() {
 	for _, tag := range sortedKeys(ch.consumers) {
 		ch.consumers[tag].remove()
 	}
-	ch.reject(ch.settled(0, true), true, true)
+	return true
 }
 
 // fail closes the channel with a reason.
@@ -99,10 +107,39 @@ func (ch *channel) notFound(what, name string, by method) {
 	ch.fail(amqp091.NotFound, fmt.Sprintf("NOT_FOUND - no %s '%s' in vhost '/'", what, name), by)
 }
 
-func (ch *channel) unequal(what, name, argument string, by method) {
-	ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - inequivalent arg '%s' for %s '%s' in vhost '/'",
-		argument, what, name), by)
+func (ch *channel) refuse(by method, text string, args ...any) {
+	ch.fail(amqp091.PreconditionFailed, "PRECONDITION_FAILED - "+fmt.Sprintf(text, args...), by)
 }
+
+// unequal is the answer to a declare whose property or argument is not that of what exists.
+func (ch *channel) unequal(what, name, argument string, received, current any, by method) {
+	if received != nil && current != nil {
+		received, current = property{received}, property{current}
+	}
+	ch.refuse(by, "inequivalent arg '%s' for %s '%s' in vhost '/': received %s but current is %s", argument, what, name,
+		valueText(received), valueText(current))
+}
+
+// valueText is a value as the broker writes it in a refusal.
+func valueText(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return "none"
+	case property:
+		return fmt.Sprintf("'%v'", v.value)
+	case string:
+		return fmt.Sprintf("the value '%s' of type 'longstr'", v)
+	case bool:
+		return fmt.Sprintf("the value '%v' of type 'bool'", v)
+	case int32:
+		return fmt.Sprintf("the value '%d' of type 'signedint'", v)
+	default:
+		return fmt.Sprintf("the value '%v' of type 'long'", v)
+	}
+}
+
+// property is a value that is no argument.
+type property struct{ value any }
 
 func (ch *channel) exchangeMethod(m method, r reader) {
 	b := ch.connection.broker
@@ -120,26 +157,34 @@ func (ch *channel) exchangeMethod(m method, r reader) {
 			b.exchanges[name] = own
 		case passive:
 		case e.kind != kind:
-			ch.unequal("exchange", name, "type", m)
+			ch.unequal("exchange", name, "type", kind, e.kind, m)
 		case e.durable != own.durable:
-			ch.unequal("exchange", name, "durable", m)
+			ch.unequal("exchange", name, "durable", own.durable, e.durable, m)
 		case e.autoDelete != own.autoDelete:
-			ch.unequal("exchange", name, "auto_delete", m)
+			ch.unequal("exchange", name, "auto_delete", own.autoDelete, e.autoDelete, m)
 		case e.internal != own.internal:
-			ch.unequal("exchange", name, "internal", m)
+			ch.unequal("exchange", name, "internal", own.internal, e.internal, m)
 		case e.arguments["alternate-exchange"] != arguments["alternate-exchange"]:
-			ch.unequal("exchange", name, "alternate-exchange", m)
+			ch.unequal("exchange", name, "alternate-exchange", arguments["alternate-exchange"],
+				e.arguments["alternate-exchange"], m)
 		}
 		ch.ok(m, bits&16 != 0, nil)
 	case exchangeDelete:
 		name, bits := r.text(), r.octet()
-		b.removeExchange(name)
+		if bits&1 != 0 && slices.ContainsFunc(b.bindings, func(o binding) bool { return o.source == name }) {
+			ch.refuse(m, "exchange '%s' in vhost '/' in use", name)
+		} else {
+			b.removeExchange(name)
+		}
 		ch.ok(m, bits&2 != 0, nil)
 	default:
 		to, from, key, bits, arguments := r.text(), r.text(), r.text(), r.octet(), r.table()
-		if b.exchanges[to] == nil {
+		switch {
+		case b.exchanges[from] == nil && m == exchangeBind:
+			ch.notFound("exchange", from, m)
+		case b.exchanges[to] == nil && m == exchangeBind:
 			ch.notFound("exchange", to, m)
-		} else {
+		default:
 			ch.bind(m == exchangeBind, binding{from, to, key, arguments, true}, m)
 		}
 		ok := method(exchangeBind) + 1
@@ -183,7 +228,13 @@ func (ch *channel) queueMethod(m method, r reader) {
 		return
 	}
 	switch {
-	case q == nil && m != queueDelete && m != queueUnbind:
+	case q == nil && m == queueBind:
+		if source := r.text(); b.exchanges[source] == nil {
+			ch.notFound("exchange", source, m)
+			return
+		}
+		fallthrough
+	case q == nil && m == queuePurge:
 		ch.notFound("queue", name, m)
 		return
 	case q != nil && q.exclusive && q.owner != ch.connection:
@@ -208,12 +259,14 @@ func (ch *channel) queueMethod(m method, r reader) {
 		if q != nil {
 			had = len(q.ready)
 			switch {
-			case bits&1 != 0 && len(q.consumers) > 0:
-				ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - queue '%s' in vhost '/' in use", name), m)
-			case bits&2 != 0 && q.quorum():
-				ch.connection.fail(amqp091.NotImplemented, "NOT_IMPLEMENTED - cannot delete quorum queue with if-empty", m)
+			case bits&3 != 0 && q.quorum():
+				ch.connection.fail(amqp091.NotImplemented, fmt.Sprintf("NOT_IMPLEMENTED - cannot delete queue '%s' in vhost '/'. "+
+					"queue.delete operations with %s flag set are not supported by quorum queues", name,
+					[]string{"if-unused", "if-empty"}[1-bits&1]), m)
 			case bits&2 != 0 && had > 0:
-				ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - queue '%s' in vhost '/' not empty", name), m)
+				ch.refuse(m, "queue '%s' in vhost '/' not empty", name)
+			case bits&1 != 0 && len(q.consumers) > 0:
+				ch.refuse(m, "queue '%s' in vhost '/' in use", name)
 			default:
 				b.note("connection %d deletes queue %s", ch.connection.number, name)
 				b.remove(q)
@@ -225,24 +278,35 @@ func (ch *channel) queueMethod(m method, r reader) {
 
 func (ch *channel) locked(name string, by method) {
 	ch.fail(amqp091.ResourceLocked, fmt.Sprintf("RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '%s' "+
-		"in vhost '/'", name), by)
+		"in vhost '/'. It could be originally declared on another connection or the exclusive property value does not match "+
+		"that of the original declaration.", name), by)
 }
 
 func (ch *channel) declare(name string, r reader) {
 	b := ch.connection.broker
 	bits, arguments := r.octet(), r.table()
 	passive, durable, exclusive, autoDelete := bits&1 != 0, bits&2 != 0, bits&4 != 0, bits&8 != 0
-	q := b.queues[name]
+	q, invalid := b.queues[name], ""
+	if arguments["x-queue-type"] == "quorum" {
+		switch {
+		case autoDelete:
+			invalid = "auto-delete"
+		case exclusive:
+			invalid = "exclusive-owner"
+		case !durable:
+			invalid = "non-durable"
+		}
+	}
 	switch {
-	case q != nil && q.exclusive && q.owner != ch.connection:
+	case q != nil && (q.exclusive && q.owner != ch.connection || !passive && q.exclusive != exclusive):
 		ch.locked(name, queueDeclare)
 	case q == nil && passive:
 		ch.notFound("queue", name, queueDeclare)
 	case q == nil && b.refuse != nil && b.refuse(name) != 0:
 		code := b.refuse(name)
 		ch.connection.fail(code, "INTERNAL_ERROR - the queue cannot be declared", queueDeclare)
-	case q == nil && b.config.Rules.RefuseTransient && !durable && !exclusive:
-		ch.connection.fail(amqp091.InternalError, "INTERNAL_ERROR - transient_nonexcl_queues is deprecated", queueDeclare)
+	case q == nil && invalid != "":
+		ch.refuse(queueDeclare, "invalid property '%s' for queue '%s' in vhost '/'", invalid, name)
 	case q == nil:
 		if name == "" {
 			b.names++
@@ -257,33 +321,37 @@ func (ch *channel) declare(name string, r reader) {
 		b.note("connection %d declares queue %s", ch.connection.number, name)
 	case passive:
 	case q.durable != durable:
-		ch.unequal("queue", name, "durable", queueDeclare)
+		ch.unequal("queue", name, "durable", durable, q.durable, queueDeclare)
 	case q.autoDelete != autoDelete:
-		ch.unequal("queue", name, "auto_delete", queueDeclare)
-	case q.exclusive != exclusive:
-		ch.unequal("queue", name, "exclusive", queueDeclare)
+		ch.unequal("queue", name, "auto_delete", autoDelete, q.autoDelete, queueDeclare)
 	default:
 		if argument := q.differs(arguments); argument != "" {
-			ch.unequal("queue", name, argument, queueDeclare)
+			ch.unequal("queue", name, argument, arguments[argument], q.arguments[argument], queueDeclare)
 		}
 	}
 	if q != nil {
 		ch.ok(queueDeclare, bits&16 != 0, func(w *writer) {
-			w.text(q.name).long(uint32(len(q.ready))).long(uint32(len(q.consumers)))
+			w.text(q.name).long(uint32(len(q.ready))).long(uint32(q.users()))
 		})
 	}
 }
 
-// compared are the arguments that a declare must repeat.
-var compared = []string{
-	"x-queue-type", "x-message-ttl", "x-expires", "x-max-length", "x-max-length-bytes", "x-overflow", "x-max-priority",
-	"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-single-active-consumer",
-	"x-delivery-limit", "x-queue-leader-locator",
+// compared are the arguments that a declare must repeat, by the type of the queue, in the order of the broker.
+var compared = map[bool][]string{
+	false: {
+		"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length",
+		"x-max-length-bytes", "x-max-priority", "x-overflow", "x-single-active-consumer", "x-queue-type",
+	},
+	true: {
+		"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires", "x-max-length",
+		"x-max-length-bytes", "x-overflow", "x-single-active-consumer", "x-queue-type", "x-delivery-limit", "x-message-ttl",
+		"x-queue-leader-locator",
+	},
 }
 
 // differs returns an argument that is not that of the queue.
 func (q *queue) differs(arguments amqp091.Table) string {
-	for _, name := range compared {
+	for _, name := range compared[q.quorum()] {
 		own, has := integer(q.arguments[name])
 		other, given := integer(arguments[name])
 		if has && given && own == other {
@@ -314,7 +382,8 @@ func (ch *channel) consume(r reader) {
 	}
 	c := &consumer{channel: ch, queue: q, tag: tag, automatic: bits&2 != 0, exclusive: bits&4 != 0, prefetch: ch.prefetch}
 	c.priority, _ = integer(arguments["x-priority"])
-	if len(q.consumers) > 0 && (c.exclusive || q.consumers[0].exclusive) && !q.quorum() {
+	if alone := q.arguments["x-single-active-consumer"] == true; c.exclusive && alone && !q.quorum() ||
+		len(q.consumers) > 0 && (c.exclusive || q.consumers[0].exclusive) && !q.quorum() {
 		ch.fail(amqp091.AccessRefused, fmt.Sprintf("ACCESS_REFUSED - queue '%s' in vhost '/' in exclusive use", name),
 			basicConsume)
 		return
@@ -325,6 +394,7 @@ func (ch *channel) consume(r reader) {
 	}
 	ch.consumers[c.tag] = c
 	q.consumers = append(q.consumers, c)
+	q.enterTurns(c)
 	b.note("connection %d consumes %s", ch.connection.number, name)
 	ch.ok(basicConsume, bits&8 != 0, func(w *writer) { w.text(c.tag) })
 	q.moveOn()
@@ -337,6 +407,9 @@ func (ch *channel) get(r reader) {
 	switch {
 	case q == nil:
 		ch.notFound("queue", name, basicGet)
+	case q.quorum() && q.arguments["x-single-active-consumer"] == true:
+		ch.fail(amqp091.ResourceLocked, fmt.Sprintf("RESOURCE_LOCKED - cannot obtain access to locked queue '%s' in "+
+			"vhost '/'. basic.get operations are not supported by", name), basicGet)
 	case len(q.ready) == 0:
 		ch.send(basicGetEmpty, func(w *writer) { w.text("") })
 	default:
@@ -345,7 +418,7 @@ func (ch *channel) get(r reader) {
 		ch.send(basicGetOk, func(w *writer) {
 			w.number(8, tag).bit(m.redelivered).text(m.exchange).text(m.key).long(uint32(len(q.ready)))
 		})
-		ch.content(q, m)
+		ch.content(q, m, true)
 		q.moveOn()
 	}
 }
@@ -356,16 +429,16 @@ func (ch *channel) settle(m method, r reader) {
 	if m == basicReject {
 		requeue = bits&1 != 0
 	}
-	done := ch.settled(tag, multiple)
-	if len(done) == 0 && (!multiple || tag != 0) {
-		ch.fail(amqp091.PreconditionFailed, fmt.Sprintf("PRECONDITION_FAILED - unknown delivery tag %d", tag), m)
+	if _, has := ch.deliveries[tag]; !has && (!multiple || tag != 0) {
+		ch.refuse(m, "unknown delivery tag %d", tag)
 		return
 	}
+	done := ch.settled(tag, multiple)
 	if m == basicAck {
 		ch.acknowledge(done)
 		return
 	}
-	ch.reject(done, requeue, m == basicReject || !ch.connection.broker.config.Rules.NackUncounted)
+	ch.reject(done, requeue, m == basicReject || ch.connection.broker.does(nackCounts), true)
 }
 
 func (ch *channel) startPublish(r reader) {
@@ -413,17 +486,23 @@ func (ch *channel) publish(m *message, refused bool) {
 			m.exchange), basicPublish)
 		return
 	case m.expiration != "" && err != nil:
-		ch.fail(amqp091.PreconditionFailed, "PRECONDITION_FAILED - invalid expiration '"+m.expiration+"'", basicPublish)
+		ch.refuse(basicPublish, "invalid expiration '%s': no_integer", m.expiration)
 		return
 	}
 	took := 0
 	if !refused {
-		took, refused = m.give(b.route(m))
+		further, _ := m.headers["CC"].([]any)
+		blind, _ := m.headers["BCC"].([]any)
+		m.copies = slices.Concat(further, blind)
+		to := b.route(m)
+		m.copies = further
+		delete(m.headers, "BCC")
+		took, refused = m.give(to, ch)
 	}
 	b.note("connection %d publishes %s to %q with %q: %d queues", ch.connection.number, m.body, m.exchange, m.key, took)
 	if took == 0 && !refused && ch.mandatory {
 		ch.send(basicReturn, func(w *writer) { w.short(amqp091.NoRoute).text("NO_ROUTE").text(m.exchange).text(m.key) })
-		ch.content(nil, m)
+		ch.content(nil, m, false)
 	}
 	if !ch.confirms {
 		return

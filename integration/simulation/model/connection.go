@@ -197,9 +197,7 @@ func (c *connection) disturb(f Fault) {
 			c.beats.Stop()
 		}
 		c.unblock()
-		for _, id := range sortedIDs(c.channels) {
-			c.channels[id].close()
-		}
+		c.closeChannels()
 		for _, name := range sortedKeys(b.queues) {
 			if q := b.queues[name]; q.owner == c {
 				b.remove(q)
@@ -210,6 +208,19 @@ func (c *connection) disturb(f Fault) {
 		c.end.in.mu.Unlock()
 		c.end.in.close(true)
 		c.end.out.close(f == Reset)
+	}
+}
+
+// closeChannels ends all consumers before it gives messages back, so that none of them gets one.
+func (c *connection) closeChannels() {
+	var open []*channel
+	for _, id := range sortedIDs(c.channels) {
+		if ch := c.channels[id]; ch.end() {
+			open = append(open, ch)
+		}
+	}
+	for _, ch := range open {
+		ch.reject(ch.settled(0, true), true, true, false)
 	}
 }
 
@@ -259,9 +270,7 @@ func (c *connection) start() {
 func (c *connection) fail(code uint16, reason string, by method) {
 	c.broker.note("connection %d: error %d %s", c.number, code, reason)
 	c.closing = true
-	for _, id := range sortedIDs(c.channels) {
-		c.channels[id].close()
-	}
+	c.closeChannels()
 	c.send(0, connectionClose, func(w *writer) { w.short(code).text(reason).short(by.class()).short(by.number()) })
 }
 

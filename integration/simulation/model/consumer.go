@@ -17,7 +17,8 @@ type consumer struct {
 	exclusive bool
 	prefetch  int // 0: no limit
 	priority  int64
-	open      int // messages that are not settled
+	open      int  // messages that are not settled
+	full      bool // it waits outside of the turns of its queue
 }
 
 // delivery is a message that a consumer has, or a basic.get.
@@ -36,7 +37,8 @@ func (c *consumer) takes() bool {
 // remove ends a consumer without a word to its client.
 func (c *consumer) remove() {
 	q := c.queue
-	q.consumers = slices.DeleteFunc(q.consumers, func(other *consumer) bool { return other == c })
+	same := func(other *consumer) bool { return other == c }
+	q.consumers, q.turns = slices.DeleteFunc(q.consumers, same), slices.DeleteFunc(q.turns, same)
 	delete(c.channel.consumers, c.tag)
 	if q.autoDelete && len(q.consumers) == 0 && !q.gone {
 		q.broker.remove(q)
@@ -58,23 +60,62 @@ func (q *queue) next() *consumer {
 		}
 		return q.consumers[0]
 	}
-	var best *consumer
-	var at int
-	for i := range q.consumers {
-		n := (q.last + 1 + i) % len(q.consumers)
-		if c := q.consumers[n]; c.takes() && (best == nil || c.priority > best.priority) {
-			best, at = c, n
+	for len(q.turns) > 0 {
+		c := q.turns[0]
+		q.turns = q.turns[1:]
+		if c.takes() {
+			q.enterTurns(c)
+			return c
+		}
+		c.full = true
+	}
+	return nil
+}
+
+// enterTurns puts a consumer behind those that have its priority.
+func (q *queue) enterTurns(c *consumer) {
+	at := slices.IndexFunc(q.turns, func(other *consumer) bool { return other.priority < c.priority })
+	if at < 0 {
+		at = len(q.turns)
+	}
+	q.turns, c.full = slices.Insert(q.turns, at, c), false
+}
+
+// users returns how many consumers a queue counts. A quorum queue counts those that have messages, too: cancelled ones,
+// and each basic.get. Of those that wait until they are the active one it counts none.
+func (q *queue) users() int {
+	if !q.quorum() {
+		return len(q.consumers)
+	}
+	gets, all := 0, map[*consumer]bool{}
+	for i, c := range q.consumers {
+		all[c] = i == 0 || q.arguments["x-single-active-consumer"] != true
+	}
+	for _, c := range q.broker.connections {
+		for _, d := range c.unacknowledged(q) {
+			if d.to == nil {
+				gets++
+			} else {
+				all[d.to] = true
+			}
 		}
 	}
-	if best != nil {
-		q.last = at
+	for _, counts := range all {
+		if counts {
+			gets++
+		}
 	}
-	return best
+	return gets
 }
 
 // deliver gives messages to consumers while some take them.
 func (q *queue) deliver() {
-	for len(q.ready) > 0 {
+	for _, c := range q.consumers {
+		if c.full && c.takes() {
+			q.enterTurns(c)
+		}
+	}
+	for q.expire(); len(q.ready) > 0; q.expire() {
 		to := q.next()
 		if to == nil {
 			return
@@ -86,7 +127,10 @@ func (q *queue) deliver() {
 		ch.send(basicDeliver, func(w *writer) {
 			w.text(to.tag).number(8, tag).bit(m.redelivered).text(m.exchange).text(m.key)
 		})
-		ch.content(q, m)
+		ch.content(q, m, false)
+		if q.quorum() && !to.takes() {
+			q.turns, to.full = slices.DeleteFunc(q.turns, func(c *consumer) bool { return c == to }), true
+		}
 	}
 }
 
@@ -107,16 +151,22 @@ func (ch *channel) hand(d delivery, automatic bool) uint64 {
 }
 
 // content sends header and body of a message of a queue.
-func (ch *channel) content(q *queue, m *message) {
+func (ch *channel) content(q *queue, m *message, got bool) {
 	p := m.properties
-	if q != nil && q.quorum() && m.acquired > 0 {
-		p.headers = amqp091.Table{}
-		maps.Copy(p.headers, m.headers)
-		p.headers["x-delivery-count"] = m.returned
-		if q.broker.config.Rules.AcquiredCount {
+	if q != nil && q.quorum() {
+		p.headers = maps.Clone(m.headers)
+		if p.headers == nil {
+			p.headers = amqp091.Table{}
+		}
+		if m.returned > 0 || got && q.broker.does(countAtGet) {
+			p.headers["x-delivery-count"] = m.returned
+		}
+		if m.acquired > 0 && q.broker.does(acquiredCount) {
 			p.headers["x-acquired-count"] = m.acquired
 		}
-		p.has |= hasHeaders
+		if len(p.headers) > 0 {
+			p.has |= hasHeaders
+		}
 	}
 	ch.connection.frame(frameHeader, ch.id, p.header(len(m.body)))
 	for body := m.body; len(body) > 0; {
@@ -169,20 +219,20 @@ func (ch *channel) moveOn(done []delivery) {
 }
 
 // reject dead-letters deliveries, or gives them back to their queues.
-func (ch *channel) reject(done []delivery, requeue, counted bool) {
-	byQueue := map[string][]*message{}
+func (ch *channel) reject(done []delivery, requeue, counted, byClient bool) {
+	byQueue := map[string][]delivery{}
 	queues := map[string]*queue{}
 	for _, d := range done {
 		if requeue {
 			ch.connection.broker.note("connection %d gives %s back to %s", ch.connection.number, d.message.body, d.queue.name)
-			byQueue[d.queue.name] = append(byQueue[d.queue.name], d.message)
+			byQueue[d.queue.name] = append(byQueue[d.queue.name], d)
 			queues[d.queue.name] = d.queue
 		} else if !d.queue.gone {
 			d.queue.deadLetter(d.message, "rejected")
 		}
 	}
 	for _, name := range sortedKeys(queues) {
-		queues[name].giveBack(byQueue[name], counted)
+		queues[name].giveBack(byQueue[name], counted, byClient)
 	}
 	ch.moveOn(done)
 }
@@ -213,7 +263,7 @@ func (ch *channel) expire() {
 	case oldest.at.IsZero():
 	case left > 0:
 		ch.watch(left)
-	case b.config.Rules.TimeoutCancels && oldest.queue.quorum() && oldest.to != nil:
+	case b.does(timeoutCancels) && oldest.queue.quorum() && oldest.to != nil:
 		b.note("consumer timeout: connection %d, %s", ch.connection.number, oldest.queue.name)
 		oldest.to.cancel()
 		var back []uint64
@@ -227,7 +277,7 @@ func (ch *channel) expire() {
 		for _, tag := range back {
 			all = append(all, ch.settled(tag, false)...)
 		}
-		ch.reject(all, true, true)
+		ch.reject(all, true, true, false)
 		ch.watch(b.config.ConsumerTimeout)
 	default:
 		b.note("consumer timeout: connection %d, %s", ch.connection.number, oldest.queue.name)

@@ -14,27 +14,16 @@ import (
 type message struct {
 	properties
 	exchange, key string
+	copies        []any // further routing keys: the header CC, as the client published it
 	body          []byte
 
 	arrival     uint64    // its place in the queue
 	expires     time.Time // zero: never
 	again       time.Time // when it is forwarded again
 	redelivered bool
+	front       bool  // it came back to a quorum queue, before those that wait
 	returned    int64 // how often it came back and counted towards the delivery limit
 	acquired    int64 // how often it came back
-}
-
-// carbonCopies are the further routing keys of a message.
-func (m *message) carbonCopies() (keys []string) {
-	for _, header := range []string{"CC", "BCC"} {
-		list, _ := m.headers[header].([]any)
-		for _, each := range list {
-			if key, is := each.(string); is {
-				keys = append(keys, key)
-			}
-		}
-	}
-	return keys
 }
 
 // queue is a queue. The Broker's mu guards it.
@@ -45,10 +34,11 @@ type queue struct {
 	owner                          *connection // of an exclusive queue
 	arguments                      amqp091.Table
 	consumers                      []*consumer
-	urgent                         int        // of the last three messages that left
-	last                           int        // which consumer got the last message
-	ready                          []*message // in their order
-	leaving                        []*message // expired, until a queue has taken them: at-least-once
+	urgent                         int          // of the last three messages that left
+	turns                          []*consumer  // those that may take the next message, in their order
+	refuses                        map[any]bool // by who publishes to a quorum queue with a limit
+	ready                          []*message   // in their order
+	leaving                        []*message   // expired, until a queue has taken them: at-least-once
 	head                           *time.Timer
 	forwards                       *time.Timer
 	gone                           bool
@@ -56,24 +46,25 @@ type queue struct {
 }
 
 func newQueue(b *Broker, name string, durable bool, arguments amqp091.Table) *queue {
-	return &queue{broker: b, name: name, durable: durable, arguments: arguments}
+	return &queue{broker: b, name: name, durable: durable, arguments: arguments, refuses: map[any]bool{}}
 }
 
 func (q *queue) quorum() bool { return q.arguments["x-queue-type"] == "quorum" }
 
-// text returns an argument, or what a policy sets in its place.
+// text returns an argument, or what a policy sets. Both have a value: the policy of a quorum queue wins where it is not
+// about the address of dead letters.
 func (q *queue) text(name string) (string, bool) {
-	value, has := q.arguments["x-"+name].(string)
-	if !has {
-		value, has = q.broker.policy(q.name, name).(string)
+	own, has := q.arguments["x-"+name].(string)
+	if set, is := q.broker.policy(q, name).(string); is && (!has || q.quorum() && name != "dead-letter-exchange") {
+		return set, true
 	}
-	return value, has
+	return own, has
 }
 
 // number returns an argument, or what a policy sets: the lower one of both.
 func (q *queue) number(name string) (int64, bool) {
 	own, has := integer(q.arguments["x-"+name])
-	other, set := integer(q.broker.policy(q.name, name))
+	other, set := integer(q.broker.policy(q, name))
 	switch {
 	case has && set:
 		return min(own, other), true
@@ -112,33 +103,63 @@ func (q *queue) atLeastOnce() bool {
 }
 
 // enqueue reports whether the queue has taken the message.
-func (q *queue) enqueue(m *message) bool {
-	if most, limited := q.number("max-length"); limited {
-		overflow, _ := q.text("overflow")
-		full := int64(len(q.ready)+len(q.leaving)) >= most
-		if full && (overflow == "reject-publish" || overflow == "reject-publish-dlx" && !q.quorum()) {
-			q.broker.note("%s refuses %s: it is full", q.name, m.body)
-			if overflow == "reject-publish-dlx" {
-				q.deadLetter(m, "maxlen")
-			}
-			return false
+func (q *queue) enqueue(m *message, from any) bool {
+	if q.full(from) {
+		q.broker.note("%s refuses %s: it is full", q.name, m.body)
+		if overflow, _ := q.text("overflow"); overflow == "reject-publish-dlx" {
+			q.deadLetter(m, "maxlen")
 		}
+		return false
 	}
 	q.broker.arrivals++
 	m.arrival = q.broker.arrivals
 	m.expires = q.expiry(m)
 	q.broker.note("%s gets %s", q.name, m.body)
 	q.insert(m)
-	q.dropHead()
-	q.moveOn()
 	return true
+}
+
+// full reports whether the queue refuses a message. A quorum queue refuses one publisher after the other: it learns of
+// them with their first message, tells all of them when it has more messages than its limit, and tells them again when
+// it has four fifths of it.
+func (q *queue) full(from any) bool {
+	most, limited := q.number("max-length")
+	limited = limited && !q.dropsHead()
+	if !q.quorum() {
+		return limited && int64(len(q.ready)) >= most
+	}
+	if _, known := q.refuses[from]; !known && from != nil {
+		q.refuses[from] = limited && int64(len(q.ready)+len(q.leaving)) > most
+	}
+	return q.refuses[from]
+}
+
+// tellPublishers tells the publishers of a quorum queue whether it is full.
+func (q *queue) tellPublishers() {
+	most, limited := q.number("max-length")
+	if !limited || q.dropsHead() {
+		return // whom it refuses, it still refuses
+	}
+	has := int64(len(q.ready) + len(q.leaving))
+	for from := range q.refuses {
+		switch {
+		case has > most:
+			q.refuses[from] = true
+		case has <= most*4/5:
+			q.refuses[from] = false
+		}
+	}
+}
+
+// dropsHead reports whether the first messages of a queue go that has too many.
+func (q *queue) dropsHead() bool {
+	overflow, _ := q.text("overflow")
+	return !strings.HasPrefix(overflow, "reject-publish")
 }
 
 // dropHead removes the first messages of a queue that has too many.
 func (q *queue) dropHead() {
-	most, limited := q.number("max-length")
-	for overflow, _ := q.text("overflow"); limited && int64(len(q.ready)) > most &&
-		!strings.HasPrefix(overflow, "reject-publish"); {
+	for most, limited := q.number("max-length"); limited && int64(len(q.ready)) > most; {
 		q.deadLetter(q.take(), "maxlen")
 	}
 }
@@ -161,32 +182,19 @@ func (q *queue) rank(m *message) int {
 	case !q.quorum():
 		most, _ := q.number("max-priority")
 		return int(min(int64(m.priority), most))
-	case m.acquired > 0:
+	case m.front:
 		return 2
-	case q.broker.config.Rules.QuorumPriority && m.priority > 4:
+	case q.broker.does(highFirst) && m.priority > 4:
 		return 1
 	default:
 		return 0
 	}
 }
 
-// first is the place of the message that leaves next. A quorum queue delivers two messages of a high priority, then one
-// of the others.
-func (q *queue) first() int {
-	if q.quorum() && q.urgent == 2 && q.rank(q.ready[0]) == 1 {
-		return max(slices.IndexFunc(q.ready, func(m *message) bool { return q.rank(m) == 0 }), 0)
-	}
-	return 0
-}
-
 // take removes the message that leaves next.
 func (q *queue) take() *message {
-	at := q.first()
-	m := q.ready[at]
-	q.ready = slices.Delete(q.ready, at, at+1)
-	if q.quorum() && m.acquired == 0 {
-		q.urgent = (q.urgent + 1) % 3
-	}
+	m := q.ready[0]
+	q.ready = slices.Delete(q.ready, 0, 1)
 	return m
 }
 
@@ -223,22 +231,33 @@ func (q *queue) moveOn() {
 }
 
 func (q *queue) step() {
-	now := time.Now()
-	for len(q.ready) > 0 && !q.ready[q.first()].expires.IsZero() && !now.Before(q.ready[q.first()].expires) {
-		m := q.take()
-		if q.atLeastOnce() {
+	q.expire()
+	if q.dropsHead() {
+		q.dropHead()
+	}
+	q.forward()
+	q.deliver()
+	q.tellPublishers()
+	if q.head != nil {
+		q.head.Stop()
+	}
+	if len(q.ready) > 0 && !q.ready[0].expires.IsZero() {
+		q.head = time.AfterFunc(time.Until(q.ready[0].expires)+1, q.locked(q.moveOn))
+	}
+}
+
+// expire removes the messages that leave next and have expired.
+func (q *queue) expire() {
+	for len(q.ready) > 0 {
+		at := q.ready[0].expires
+		if at.IsZero() || !time.Now().After(at) {
+			return
+		}
+		if m := q.take(); q.atLeastOnce() {
 			q.leaving = append(q.leaving, m)
 		} else {
 			q.deadLetter(m, "expired")
 		}
-	}
-	q.forward()
-	q.deliver()
-	if q.head != nil {
-		q.head.Stop()
-	}
-	if len(q.ready) > 0 && !q.ready[q.first()].expires.IsZero() {
-		q.head = time.AfterFunc(time.Until(q.ready[q.first()].expires), q.locked(q.moveOn))
 	}
 }
 
@@ -287,7 +306,7 @@ func (q *queue) forwarded(m *message) bool {
 		return true
 	}
 	to := q.targets(copied)
-	if took, refused := copied.give(to); took == 0 && len(q.broker.route(copied)) == len(to) || refused {
+	if took, refused := copied.give(to, q); took == 0 && len(q.broker.route(copied)) == len(to) || refused {
 		q.broker.note("%s keeps %s: no queue takes it", q.name, m.body)
 		return false
 	}
@@ -301,7 +320,7 @@ func (q *queue) deadLetter(m *message, reason string) {
 		q.broker.note("%s drops %s: %s", q.name, m.body, reason)
 		return
 	}
-	took, _ := copied.give(q.targets(copied))
+	took, _ := copied.give(q.targets(copied), nil)
 	q.broker.note("%s dead-letters %s: %s, to %d queues", q.name, m.body, reason, took)
 }
 
@@ -312,7 +331,7 @@ func (q *queue) letter(m *message, reason string) (*message, bool) {
 		return nil, false
 	}
 	copied := *m
-	copied.exchange, copied.redelivered, copied.returned, copied.acquired = exchange, false, 0, 0
+	copied.exchange, copied.redelivered, copied.returned, copied.acquired, copied.front = exchange, false, 0, 0, false
 	copied.headers = amqp091.Table{}
 	for key, value := range m.headers {
 		if key != "x-delivery-count" && key != "x-acquired-count" {
@@ -320,8 +339,10 @@ func (q *queue) letter(m *message, reason string) (*message, bool) {
 		}
 	}
 	if key, fixed := q.text("dead-letter-routing-key"); fixed {
-		copied.key = key
-		delete(copied.headers, "CC")
+		copied.key, copied.copies = key, nil
+		if !q.broker.does(keepsCC) {
+			delete(copied.headers, "CC")
+		}
 	}
 	q.recordDeath(&copied, m, reason)
 	copied.has = (copied.has | hasHeaders) &^ hasExpiration
@@ -333,7 +354,7 @@ func (q *queue) letter(m *message, reason string) (*message, bool) {
 func (q *queue) recordDeath(copied, m *message, reason string) {
 	deaths, _ := copied.headers["x-death"].([]any)
 	entry := amqp091.Table{"count": int64(0), "exchange": m.exchange, "queue": q.name, "reason": reason,
-		"routing-keys": []any{m.key}, "time": time.Now().Truncate(time.Second)}
+		"routing-keys": append([]any{m.key}, m.copies...), "time": time.Now().Truncate(time.Second)}
 	if m.expiration != "" {
 		entry["original-expiration"] = m.expiration
 	}
@@ -352,7 +373,7 @@ func (q *queue) recordDeath(copied, m *message, reason string) {
 	entry["count"] = count + 1
 	copied.headers["x-death"] = append([]any{entry}, rest...)
 	names := []string{"first"}
-	if q.broker.config.Rules.LastDeath {
+	if q.broker.does(lastDeath) {
 		names = append(names, "last")
 	}
 	for _, name := range names {
@@ -383,18 +404,19 @@ func (q *queue) targets(copied *message) []*queue {
 	})
 }
 
-// giveBack puts messages back that consumers had. counted are those that count towards the delivery limit.
-func (q *queue) giveBack(messages []*message, counted bool) {
+// giveBack puts messages back that consumers had. They count towards the delivery limit, or do not. What a client has
+// given back to a quorum queue without a limit is the last there, else it is before those that wait.
+func (q *queue) giveBack(deliveries []delivery, counted, byClient bool) {
 	if q.gone {
 		return
 	}
-	limit, limited := q.number("delivery-limit")
-	rules := q.broker.config.Rules
-	if !limited && rules.DeliveryLimit > 0 {
-		limit, limited = rules.DeliveryLimit, true
+	limit, has := q.number("delivery-limit")
+	if !has && q.broker.does(limitOf20) {
+		limit, has = deliveryLimit, true
 	}
-	unlimited := limit < 0 && !rules.UnlimitedDrops
-	for _, m := range messages {
+	has = has && (limit >= 0 || q.broker.does(limitMinusOneDrops))
+	for _, d := range deliveries {
+		m := d.message
 		m.redelivered = true
 		if !q.quorum() {
 			q.insert(m)
@@ -403,15 +425,18 @@ func (q *queue) giveBack(messages []*message, counted bool) {
 		q.broker.arrivals++
 		m.arrival = q.broker.arrivals // what comes back to a quorum queue is in the order in which it came back
 		m.acquired++
+		m.front = !byClient || has
 		if counted {
 			m.returned++
 		}
-		if limited && !unlimited && m.returned > limit {
+		if has && m.returned > limit {
+			if q.broker.does(limitAddsPlace) && d.to != nil && d.to.prefetch > 0 {
+				d.to.prefetch++
+			}
 			q.deadLetter(m, "delivery_limit")
 			continue
 		}
 		q.insert(m)
 	}
-	q.dropHead()
 	q.moveOn()
 }

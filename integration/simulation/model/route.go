@@ -9,9 +9,9 @@ import (
 // route returns the queues that get a message, in the order of their names.
 func (b *Broker) route(m *message) (to []*queue) {
 	found := map[string]bool{}
-	keys := append([]string{m.key}, m.carbonCopies()...)
-	for _, key := range keys {
-		b.follow(m.exchange, key, m, map[string]bool{}, found)
+	for _, key := range append([]any{m.key}, m.copies...) {
+		text, _ := key.(string)
+		b.follow(m.exchange, text, m, map[string]bool{}, found)
 	}
 	for _, name := range sortedKeys(found) {
 		to = append(to, b.queues[name])
@@ -93,15 +93,18 @@ func matchHeaders(arguments, headers map[string]any) bool {
 }
 
 // give gives a message to queues, each of its own copy. It returns how many have taken it, and whether one has refused
-// it.
-func (m *message) give(to []*queue) (took int, refused bool) {
+// it. A quorum queue refuses what comes from a channel, or from a queue that dead-letters at-least-once.
+func (m *message) give(to []*queue, from any) (took int, refused bool) {
 	for _, q := range to {
 		own := *m
-		if q.enqueue(&own) {
+		if q.enqueue(&own, from) {
 			took++
 		} else {
 			refused = true
 		}
+	}
+	for _, q := range to { // all have it before one of them dead-letters
+		q.moveOn()
 	}
 	return took, refused
 }

@@ -2,31 +2,71 @@ package model
 
 import "time"
 
-// Rules are what the versions of RabbitMQ do differently. One table has them all.
+// A rule is what some versions of RabbitMQ do, and others do not.
+type rule int
+
+const (
+	limitOf20 rule = iota
+	limitMinusOneDrops
+	limitAddsPlace
+	nackCounts
+	countAtGet
+	acquiredCount
+	highFirst
+	timeoutCancels
+	lastDeath
+	keepsCC
+)
+
+const yes, no = true, false
+
+// in is which of 3.10, 4.0 and 4.3 follow a rule.
+type in [3]bool
+
+// table has all rules. Package proof holds it against these brokers.
+var table = [...]struct {
+	in
+	what string
+}{
+	limitOf20:          {in{no, yes, yes}, "a quorum queue without a delivery limit has that of 20"},
+	limitMinusOneDrops: {in{yes, no, no}, "a delivery limit of -1 drops a message at its first requeue"},
+	limitAddsPlace:     {in{yes, no, no}, "a message over its limit leaves its consumer one place more than its prefetch"},
+	nackCounts:         {in{yes, yes, no}, "basic.nack with requeue counts towards the delivery limit"},
+	countAtGet:         {in{yes, no, no}, "basic.get of a quorum queue has x-delivery-count 0"},
+	acquiredCount:      {in{no, no, yes}, "redeliveries of a quorum queue have x-acquired-count"},
+	highFirst:          {in{no, yes, yes}, "a quorum queue delivers priorities above 4 first"},
+	timeoutCancels:     {in{no, no, yes}, "a consumer timeout on a quorum queue cancels the consumer, not its channel"},
+	lastDeath:          {in{no, yes, yes}, "dead letters have x-last-death-*"},
+	keepsCC:            {in{no, yes, yes}, "a dead letter with a key of its own keeps a CC without effect"},
+}
+
+// LeftOut is what the model does not do as a broker does. The scripts of package proof avoid it.
+var LeftOut = []string{
+	"clusters, virtual hosts, users, permissions, TLS, streams, transactions, AMQP 1.0, direct reply-to",
+	"x-expires, x-max-length-bytes, native delayed retry, delayed messages of 4.4",
+	"the loss of transient messages at a restart: a durable queue keeps them",
+	"an x-death that a client sends: the model believes it on each version, brokers from 4.0 on do not",
+	"what a dead letter of 4.x still says of its deliveries before its death: redelivered, x-delivery-count",
+	"priorities in quorum queues, but for the rule above; priorities in a queue whose messages expire",
+	"the order in which several channels of a connection that ends give back messages: all consumers end first",
+	"the order of dead letters of several queues in one queue, and of two queues that dead-letter to each other when full",
+	"the few messages that a publisher gets into a full quorum queue before it is told, and policies of overflow there",
+}
+
+// Rules are those of a version.
 type Rules struct {
 	Version string
-
-	DeliveryLimit   int64 // of a quorum queue that has none; 0: no limit
-	UnlimitedDrops  bool  // a delivery limit of -1 removes a message at its first requeue
-	NackUncounted   bool  // basic.nack with requeue does not count towards the delivery limit
-	TimeoutCancels  bool  // a consumer timeout on a quorum queue cancels the consumer, in place of closing its channel
-	QuorumPriority  bool  // quorum queues deliver priorities above 4 first
-	LastDeath       bool  // dead letters have x-last-death-*
-	RefuseTransient bool  // queues that are neither durable nor exclusive are refused
-	AcquiredCount   bool  // deliveries of quorum queues have x-acquired-count
+	column  int
 }
 
 // Versions are the versions that have rules, from the oldest on.
-var Versions = []Rules{
-	{Version: "3.10.8", UnlimitedDrops: true},
-	{Version: "4.0.5", DeliveryLimit: 20, QuorumPriority: true, LastDeath: true},
-	{
-		Version: "4.3.6", DeliveryLimit: 20, NackUncounted: true, TimeoutCancels: true, QuorumPriority: true,
-		LastDeath: true, RefuseTransient: true, AcquiredCount: true,
-	},
-}
+var Versions = []Rules{{"3.10.8", 0}, {"4.0.5", 1}, {"4.3.6", 2}}
+
+func (b *Broker) does(r rule) bool { return table[r].in[b.config.Rules.column] }
 
 const (
+	// deliveryLimit is that of a quorum queue that has none.
+	deliveryLimit = 20
 	// forwardedAtOnce is how many messages a quorum queue dead-letters at-least-once at the same time.
 	forwardedAtOnce = 32
 	// forwardAgain is how long such a message waits that a queue did not take, or that has no queue.
