@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +37,7 @@ type ordered struct {
 
 // inOrder runs a test with an app whose handler is this one. produce is the topic of what it produces, or empty.
 func inOrder(
-	t *testing.T, order retry.Order, produce string, handle message.HandlerFunc, test func(*ordered),
+	t *testing.T, options retry.Options, produce string, handle message.HandlerFunc, test func(*ordered),
 ) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &ordered{t: t, published: map[string]int{}}
@@ -51,8 +53,8 @@ func inOrder(
 		defer o.connection.Close()
 		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 		require.NoError(t, err)
-		order.Key, order.Partitions = func(m *message.Message) string { return m.Metadata.Get("key") }, 1
-		options := retry.Options{Order: order}
+		options.Order.Key = func(m *message.Message) string { return m.Metadata.Get("key") }
+		options.Order.Partitions = 1
 		if produce != "" {
 			o.connection.AddHandler(router, handlerName, topic, produce, handle, options)
 		} else {
@@ -114,7 +116,7 @@ var errOrdered = errors.New("failure")
 
 // A connection that publishes is blocked in an alarm, acks included. So another one moves messages to their partitions.
 func TestWhatConsumesPublishesNothing(t *testing.T) {
-	inOrder(t, retry.Order{}, "", func(*message.Message) ([]*message.Message, error) { return nil, nil }, func(o *ordered) {
+	inOrder(t, retry.Options{}, "", func(*message.Message) ([]*message.Message, error) { return nil, nil }, func(o *ordered) {
 		require.Equal(t, 1, o.broker.Publish("", topic, amqp091.Table{uuidHeader: "1", "key": "k"}, nil))
 		o.rest()
 		assert.Equal(t, map[string]int{"watermill-retry mover": 1}, o.moves())
@@ -131,7 +133,7 @@ func (o *ordered) moves() map[string]int {
 // What follows a message that was refused is not published: it would overtake it.
 func TestNothingOvertakesARefusedMessage(t *testing.T) {
 	var handled []string
-	inOrder(t, retry.Order{}, "", func(m *message.Message) ([]*message.Message, error) {
+	inOrder(t, retry.Options{}, "", func(m *message.Message) ([]*message.Message, error) {
 		handled = append(handled, m.UUID)
 		return nil, nil
 	}, func(o *ordered) {
@@ -154,7 +156,7 @@ func TestNothingOvertakesARefusedMessage(t *testing.T) {
 // The failures of a message that is kept are not in its delivery: those of its produced messages are counted, too.
 func TestAProducedMessageOfAKeptMessageFails(t *testing.T) {
 	calls := 0
-	inOrder(t, retry.Order{}, "missing", func(m *message.Message) ([]*message.Message, error) {
+	inOrder(t, retry.Options{}, "missing", func(m *message.Message) ([]*message.Message, error) {
 		calls++
 		return []*message.Message{message.NewMessage("of-"+m.UUID, nil)}, nil
 	}, func(o *ordered) {
@@ -168,7 +170,7 @@ func TestAProducedMessageOfAKeptMessageFails(t *testing.T) {
 // An operator can have the messages of a blocked key handled again. The answer goes nowhere but to who asks.
 func TestRetryOfABlockedKey(t *testing.T) {
 	calls := 0
-	inOrder(t, retry.Order{Block: true}, "", func(*message.Message) ([]*message.Message, error) {
+	inOrder(t, retry.Options{Order: retry.Order{Block: true}}, "", func(*message.Message) ([]*message.Message, error) {
 		if calls++; calls > 3 {
 			return nil, nil
 		}
@@ -184,4 +186,47 @@ func TestRetryOfABlockedKey(t *testing.T) {
 		assert.Zero(t, o.deadLetters())
 		assert.Empty(t, o.broker.Messages(produced), "another queue than one for replies gets no answer")
 	})
+}
+
+// A breaker gives all messages back to their partition in each pause, and a probe that fails keeps its place.
+func TestABreakerGivesAllBackInEachPause(t *testing.T) {
+	var ids, handled []string
+	for i := range 20 {
+		ids = append(ids, fmt.Sprint(i))
+	}
+	var up atomic.Bool
+	probes := 0
+	policy := retry.Policy{Schedule: backoff.Schedule{time.Second, time.Second, time.Second},
+		Breaker: &retry.Breaker{Least: 2, Pause: 10 * time.Second, MaxPause: 10 * time.Second}}
+	inOrder(t, retry.Options{Policy: &policy}, "", func(m *message.Message) ([]*message.Message, error) {
+		if !up.Load() {
+			probes++
+			return nil, errOrdered
+		}
+		handled = append(handled, m.UUID)
+		return nil, nil
+	}, func(o *ordered) {
+		require.NoError(t, o.publish(ids...))
+		whole := map[int]bool{} // pauses in which the partition has all messages, by the calls before
+		for range 1200 {
+			time.Sleep(50 * time.Millisecond)
+			synctest.Wait()
+			if o.hasAll(len(ids)) {
+				whole[probes] = true
+				assert.NoError(t, o.connection.Health().Ready(), "a paused handler is no fault")
+			}
+		}
+		assert.GreaterOrEqual(t, len(whole), 4)
+		up.Store(true)
+		o.rest()
+		assert.Equal(t, ids, handled)
+		assert.Zero(t, o.deadLetters())
+	})
+}
+
+// hasAll reports whether the partition has so many messages, which no consumer has, while none consumes it.
+func (o *ordered) hasAll(count int) bool {
+	all := o.broker.Messages(topic + ".order.0")
+	return len(all) == count && o.broker.Consumers(topic+".order.0") == 0 &&
+		!slices.ContainsFunc(all, func(m model.Message) bool { return m.Unacknowledged })
 }
