@@ -16,7 +16,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -159,7 +158,7 @@ func (o *operator) awaitBlocked() command.Blocked {
 	assert.Equal(o.t, "customer-1", all[0].Key)
 	assert.Equal(o.t, retry.DeadReasonPermanent, all[0].DeadReason)
 	assert.Contains(o.t, all[0].Reason, errDown.Error())
-	assert.WithinDuration(o.t, time.Now(), all[0].Since, soon)
+	assert.False(o.t, all[0].Since.IsZero())
 	return all[0]
 }
 

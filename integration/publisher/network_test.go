@@ -22,8 +22,7 @@ func TestLostConnection(t *testing.T) {
 	const callers = 32
 	topology := declare(t, nil)
 	proxy, uri := broker.Proxy(t)
-	// without the loss of the connection, each Publish would wait for an hour
-	p := topology.open(t, func(c *settings) { c.Wire.URI, c.ConfirmTimeout = uri, time.Hour })
+	p := topology.open(t, func(c *settings) { c.Wire.URI = uri })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 
 	hold(t, proxy) // all messages must be in flight

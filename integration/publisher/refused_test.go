@@ -44,10 +44,10 @@ func TestOnlyTheMessageThatClosesTheChannelIsRefused(t *testing.T) {
 	t.Parallel()
 	topology := declare(t, nil)
 	p := topology.open(t, func(c *settings) { closesChannels(t)(c); c.MaxInFlight = 2048 })
-	good := newMessages(1000)
+	good := newMessages(200)
 	var group sync.WaitGroup
 	for i, msg := range good {
-		if i == 500 {
+		if i == 100 {
 			group.Go(func() {
 				err := p.Publish(topology.queue, newMessage(closing))
 				asPublishError(t, err, publish.ErrRefused)

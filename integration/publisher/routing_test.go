@@ -42,7 +42,7 @@ func TestMessageKeepsItsContent(t *testing.T) {
 // amqp091-go delivers returns and confirms separately. A publisher that confuses their order loses messages.
 func TestEveryThirdMessageIsUnroutable(t *testing.T) {
 	t.Parallel()
-	const callers, each = 64, 100
+	const callers, each = 64, 30
 	topology := declare(t, nil)
 	p := topology.open(t, nil)
 	delivered := make([]map[string]int, callers)

@@ -95,6 +95,7 @@ func connect(t testing.TB, config publisher.Config) *publisher.Connection {
 	if config.Wire.URI == "" {
 		config.Wire.URI = broker.URL(t)
 	}
+	config.ConfirmTimeout = time.Hour // no test waits for it, on any machine
 	connection, err := publisher.Open(config, nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, connection.Close()) })
