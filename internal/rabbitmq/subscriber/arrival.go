@@ -18,11 +18,11 @@ type arrival struct {
 	session  *session
 	delivery amqp091.Delivery
 	msg      *message.Message
-	err      error              // of Handler.Unmarshal
-	key      string             // of Config.OrderKey
-	place    *gate.Place        // taken before the message is handed out
-	end      context.CancelFunc // of the context of the message; nil: there is no message
-	behind   *arrival           // in a line
+	err      error                   // of Handler.Unmarshal
+	key      string                  // of Config.OrderKey
+	place    *gate.Place             // taken before the message is handed out
+	end      context.CancelCauseFunc // of the context of the message; nil: there is no message
+	behind   *arrival                // in a line
 
 	// Only those of a partition have the following.
 	of    *msgctx.Delivery // the context of the message

@@ -3,6 +3,7 @@ package subscriber
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -41,11 +42,11 @@ func (s *subscription) settle(a *arrival) {
 		s.acked(a)
 		return
 	case <-a.msg.Nacked():
-		a.end()
+		a.end(errSettled)
 		s.nacked(a)
 		return
 	case <-s.expired:
-		a.end()
+		a.end(errExpired)
 	}
 	select {
 	case <-a.msg.Acked():
@@ -59,6 +60,12 @@ func (s *subscription) settle(a *arrival) {
 }
 
 var errNotSettled = errors.New("the broker delivers the message again")
+
+// Why the context of a message ends. Some middlewares return it in place of the handler's error.
+var (
+	errSettled = fmt.Errorf("%w: the message was acknowledged or given back", context.Canceled)
+	errExpired = fmt.Errorf("%w: the close timeout is over", context.Canceled)
+)
 
 // refuse nacks a message that has no handler.
 func (s *subscription) refuse(a *arrival) {
@@ -83,7 +90,7 @@ func (s *subscription) handled(a *arrival) {
 // settled is called when the delivery was acked, nacked or lost.
 func (s *subscription) settled(a *arrival) {
 	if a.end != nil {
-		a.end()
+		a.end(errSettled)
 	}
 	a.place.Leave()
 	a.session.users.Leave()

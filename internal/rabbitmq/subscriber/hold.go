@@ -36,7 +36,7 @@ func (k *keeping) isOld() bool { return k.at == nil && !k.skipped && time.Since(
 // unacknowledged at the broker, and its key stays taken.
 func (s *subscription) retain(a *arrival, again *msgctx.Again) {
 	a.place.Leave()
-	a.end()
+	a.end(errSettled)
 	s.receiver.ask(func() {
 		r := s.receiver
 		kept := &keeping{Again: *again, at: a}

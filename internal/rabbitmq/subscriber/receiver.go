@@ -279,7 +279,7 @@ func (r *receiver) prepare(a *arrival) {
 		a.of.Leaving, a.of.Lost = a.session.ending, a.session.settler.lost
 	}
 	if a.err == nil {
-		ctx, a.end = context.WithCancel(ctx)
+		ctx, a.end = context.WithCancelCause(ctx)
 		a.msg.SetContext(ctx)
 	}
 }

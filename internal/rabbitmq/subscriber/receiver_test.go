@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -179,6 +180,23 @@ func TestAPauseTakesBackAMessageThatIsOffered(t *testing.T) {
 		require.Len(t, messages, 1)
 		l.session.release()
 		messages[0].Ack()
+	})
+}
+
+// Watermill's Retry returns why the context has ended: below InstantAck that is in the line about a message that may be
+// lost.
+func TestTheContextOfASettledMessageSaysWhyItHasEnded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(t, Config{Concurrency: 1}, newFakeChannel(8))
+		defer l.close()
+		l.deliver("a")
+		_, messages := l.take()
+		ctx := messages[0].Context()
+		messages[0].Ack()
+		<-ctx.Done()
+		assert.ErrorIs(t, context.Cause(ctx), context.Canceled)
+		assert.EqualError(t, context.Cause(ctx), "context canceled: the message was acknowledged or given back")
 	})
 }
 
