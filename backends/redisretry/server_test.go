@@ -76,7 +76,7 @@ func TestCloseWhereNoNodeAnswers(t *testing.T) {
 	began := time.Now()
 	s.close()
 	t.Log("close took", time.Since(began))
-	assert.Less(t, time.Since(began), slots/2*commandTimeout, "one after the other they take slots times as long as one")
+	assert.Less(t, time.Since(began), 2*commandTimeout)
 	cancel()
 	readers.Wait()
 }
