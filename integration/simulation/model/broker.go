@@ -356,7 +356,7 @@ func (b *Broker) Messages(queue string) []Message {
 
 func (b *Broker) messages(q *queue) (all []Message) {
 	add := func(m *message, unacknowledged bool) {
-		all = append(all, Message{m.exchange, m.key, m.headers, m.body, m.expires, unacknowledged})
+		all = append(all, Message{m.exchange, m.key, m.headers(), m.body, m.expires, unacknowledged})
 	}
 	for _, m := range append(q.leaving[:len(q.leaving):len(q.leaving)], q.ready...) {
 		add(m, false)
@@ -391,7 +391,7 @@ func (b *Broker) Publish(exchange, key string, headers amqp091.Table, body []byt
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	m := &message{exchange: exchange, key: key, body: body}
-	m.headers, m.deliveryMode, m.has = headers, amqp091.Persistent, hasHeaders|hasMode
+	m.properties[itsHeaders], m.properties[itsMode] = headers, byte(amqp091.Persistent)
 	took, _ := m.give(b.route(m), nil)
 	return took
 }

@@ -56,16 +56,16 @@ func (ch *channel) end() bool {
 func (ch *channel) fail(code uint16, reason string, by method) {
 	ch.connection.broker.note("connection %d, channel %d: error %d %s", ch.connection.number, ch.id, code, reason)
 	ch.close()
-	ch.send(channelClose, func(w *writer) { w.short(code).text(reason).short(by.class()).short(by.number()) })
+	ch.send("channel.close", closing(code, reason, by))
 }
 
 func (ch *channel) method(m method, r reader) {
 	switch m {
-	case exchangeDeclare, exchangeDelete, exchangeBind, exchangeUnbind:
+	case "exchange.declare", "exchange.delete", "exchange.bind", "exchange.unbind":
 		ch.exchangeMethod(m, r)
-	case queueDeclare, queueBind, queuePurge, queueDelete, queueUnbind:
+	case "queue.declare", "queue.bind", "queue.purge", "queue.delete", "queue.unbind":
 		ch.queueMethod(m, r)
-	case basicQos:
+	case "basic.qos":
 		r.long()
 		count, global := int(r.short()), r.octet()&1 != 0
 		if global {
@@ -75,31 +75,31 @@ func (ch *channel) method(m method, r reader) {
 		}
 		ch.ok(m, false, nil)
 		ch.moveOn(nil)
-	case basicConsume:
+	case "basic.consume":
 		ch.consume(r)
-	case basicCancel:
+	case "basic.cancel":
 		tag, quiet := r.text(), r.octet()&1 != 0
 		if c := ch.consumers[tag]; c != nil {
 			c.remove()
 			c.queue.moveOn()
 		}
 		ch.ok(m, quiet, func(w *writer) { w.text(tag) })
-	case basicGet:
+	case "basic.get":
 		ch.get(r)
-	case basicAck, basicNack, basicReject:
+	case "basic.ack", "basic.nack", "basic.reject":
 		ch.settle(m, r)
-	case confirmSelect:
+	case "confirm.select":
 		ch.confirms = true
 		ch.ok(m, r.octet()&1 != 0, nil)
 	default:
-		ch.connection.fail(amqp091.NotImplemented, fmt.Sprintf("NOT_IMPLEMENTED - method %d", m), m)
+		ch.connection.fail(amqp091.NotImplemented, "NOT_IMPLEMENTED", m)
 	}
 }
 
-// ok answers a method. The number of an answer is that of its method plus one.
+// ok answers a method.
 func (ch *channel) ok(m method, quiet bool, fields func(w *writer)) {
 	if !quiet && !ch.closed {
-		ch.send(m+1, fields)
+		ch.send(m+"-ok", fields)
 	}
 }
 
@@ -145,7 +145,7 @@ func (ch *channel) exchangeMethod(m method, r reader) {
 	b := ch.connection.broker
 	r.short()
 	switch m {
-	case exchangeDeclare:
+	case "exchange.declare":
 		name, kind, bits, arguments := r.text(), r.text(), r.octet(), r.table()
 		e := b.exchanges[name]
 		passive, own := bits&1 != 0, &exchange{kind, bits&2 != 0, bits&4 != 0, bits&8 != 0, arguments}
@@ -169,7 +169,7 @@ func (ch *channel) exchangeMethod(m method, r reader) {
 				e.arguments["alternate-exchange"], m)
 		}
 		ch.ok(m, bits&16 != 0, nil)
-	case exchangeDelete:
+	case "exchange.delete":
 		name, bits := r.text(), r.octet()
 		if bits&1 != 0 && slices.ContainsFunc(b.bindings, func(o binding) bool { return o.source == name }) {
 			ch.refuse(m, "exchange '%s' in vhost '/' in use", name)
@@ -180,20 +180,14 @@ func (ch *channel) exchangeMethod(m method, r reader) {
 	default:
 		to, from, key, bits, arguments := r.text(), r.text(), r.text(), r.octet(), r.table()
 		switch {
-		case b.exchanges[from] == nil && m == exchangeBind:
+		case b.exchanges[from] == nil && m == "exchange.bind":
 			ch.notFound("exchange", from, m)
-		case b.exchanges[to] == nil && m == exchangeBind:
+		case b.exchanges[to] == nil && m == "exchange.bind":
 			ch.notFound("exchange", to, m)
 		default:
-			ch.bind(m == exchangeBind, binding{from, to, key, arguments, true}, m)
+			ch.bind(m == "exchange.bind", binding{from, to, key, arguments, true}, m)
 		}
-		ok := method(exchangeBind) + 1
-		if m == exchangeUnbind {
-			ok = exchangeUnbind + 11 // 51: AMQP has no even step here
-		}
-		if bits&1 == 0 && !ch.closed {
-			ch.send(ok, nil)
-		}
+		ch.ok(m, bits&1 != 0, nil)
 	}
 }
 
@@ -223,18 +217,18 @@ func (ch *channel) queueMethod(m method, r reader) {
 	r.short()
 	name := r.text()
 	q := b.queues[name]
-	if m == queueDeclare {
+	if m == "queue.declare" {
 		ch.declare(name, r)
 		return
 	}
 	switch {
-	case q == nil && m == queueBind:
+	case q == nil && m == "queue.bind":
 		if source := r.text(); b.exchanges[source] == nil {
 			ch.notFound("exchange", source, m)
 			return
 		}
 		fallthrough
-	case q == nil && m == queuePurge:
+	case q == nil && m == "queue.purge":
 		ch.notFound("queue", name, m)
 		return
 	case q != nil && q.exclusive && q.owner != ch.connection:
@@ -242,19 +236,19 @@ func (ch *channel) queueMethod(m method, r reader) {
 		return
 	}
 	switch m {
-	case queueBind:
+	case "queue.bind":
 		from, key, bits, arguments := r.text(), r.text(), r.octet(), r.table()
 		ch.bind(true, binding{from, name, key, arguments, false}, m)
 		ch.ok(m, bits&1 != 0, nil)
-	case queueUnbind:
+	case "queue.unbind":
 		from, key, arguments := r.text(), r.text(), r.table()
 		ch.bind(false, binding{from, name, key, arguments, false}, m)
 		ch.ok(m, false, nil)
-	case queuePurge:
+	case "queue.purge":
 		purged := len(q.ready)
 		q.ready = nil
 		ch.ok(m, r.octet()&1 != 0, func(w *writer) { w.long(uint32(purged)) })
-	case queueDelete:
+	case "queue.delete":
 		bits, had := r.octet(), 0
 		if q != nil {
 			had = len(q.ready)
@@ -299,14 +293,14 @@ func (ch *channel) declare(name string, r reader) {
 	}
 	switch {
 	case q != nil && (q.exclusive && q.owner != ch.connection || !passive && q.exclusive != exclusive):
-		ch.locked(name, queueDeclare)
+		ch.locked(name, "queue.declare")
 	case q == nil && passive:
-		ch.notFound("queue", name, queueDeclare)
+		ch.notFound("queue", name, "queue.declare")
 	case q == nil && b.refuse != nil && b.refuse(name) != 0:
 		code := b.refuse(name)
-		ch.connection.fail(code, "INTERNAL_ERROR - the queue cannot be declared", queueDeclare)
+		ch.connection.fail(code, "INTERNAL_ERROR - the queue cannot be declared", "queue.declare")
 	case q == nil && invalid != "":
-		ch.refuse(queueDeclare, "invalid property '%s' for queue '%s' in vhost '/'", invalid, name)
+		ch.refuse("queue.declare", "invalid property '%s' for queue '%s' in vhost '/'", invalid, name)
 	case q == nil:
 		if name == "" {
 			b.names++
@@ -321,16 +315,16 @@ func (ch *channel) declare(name string, r reader) {
 		b.note("connection %d declares queue %s", ch.connection.number, name)
 	case passive:
 	case q.durable != durable:
-		ch.unequal("queue", name, "durable", durable, q.durable, queueDeclare)
+		ch.unequal("queue", name, "durable", durable, q.durable, "queue.declare")
 	case q.autoDelete != autoDelete:
-		ch.unequal("queue", name, "auto_delete", autoDelete, q.autoDelete, queueDeclare)
+		ch.unequal("queue", name, "auto_delete", autoDelete, q.autoDelete, "queue.declare")
 	default:
 		if argument := q.differs(arguments); argument != "" {
-			ch.unequal("queue", name, argument, arguments[argument], q.arguments[argument], queueDeclare)
+			ch.unequal("queue", name, argument, arguments[argument], q.arguments[argument], "queue.declare")
 		}
 	}
 	if q != nil {
-		ch.ok(queueDeclare, bits&16 != 0, func(w *writer) {
+		ch.ok("queue.declare", bits&16 != 0, func(w *writer) {
 			w.text(q.name).long(uint32(len(q.ready))).long(uint32(q.users()))
 		})
 	}
@@ -371,13 +365,13 @@ func (ch *channel) consume(r reader) {
 	q := b.queues[name]
 	switch {
 	case q == nil:
-		ch.notFound("queue", name, basicConsume)
+		ch.notFound("queue", name, "basic.consume")
 		return
 	case q.exclusive && q.owner != ch.connection:
-		ch.locked(name, basicConsume)
+		ch.locked(name, "basic.consume")
 		return
 	case ch.consumers[tag] != nil:
-		ch.connection.fail(amqp091.NotAllowed, "NOT_ALLOWED - attempt to reuse consumer tag '"+tag+"'", basicConsume)
+		ch.connection.fail(amqp091.NotAllowed, "NOT_ALLOWED - attempt to reuse consumer tag '"+tag+"'", "basic.consume")
 		return
 	}
 	c := &consumer{channel: ch, queue: q, tag: tag, automatic: bits&2 != 0, exclusive: bits&4 != 0, prefetch: ch.prefetch}
@@ -385,7 +379,7 @@ func (ch *channel) consume(r reader) {
 	if alone := q.arguments["x-single-active-consumer"] == true; c.exclusive && alone && !q.quorum() ||
 		len(q.consumers) > 0 && (c.exclusive || q.consumers[0].exclusive) && !q.quorum() {
 		ch.fail(amqp091.AccessRefused, fmt.Sprintf("ACCESS_REFUSED - queue '%s' in vhost '/' in exclusive use", name),
-			basicConsume)
+			"basic.consume")
 		return
 	}
 	if tag == "" {
@@ -396,7 +390,7 @@ func (ch *channel) consume(r reader) {
 	q.consumers = append(q.consumers, c)
 	q.enterTurns(c)
 	b.note("connection %d consumes %s", ch.connection.number, name)
-	ch.ok(basicConsume, bits&8 != 0, func(w *writer) { w.text(c.tag) })
+	ch.ok("basic.consume", bits&8 != 0, func(w *writer) { w.text(c.tag) })
 	q.moveOn()
 }
 
@@ -406,16 +400,16 @@ func (ch *channel) get(r reader) {
 	q := ch.connection.broker.queues[name]
 	switch {
 	case q == nil:
-		ch.notFound("queue", name, basicGet)
+		ch.notFound("queue", name, "basic.get")
 	case q.quorum() && q.arguments["x-single-active-consumer"] == true:
 		ch.fail(amqp091.ResourceLocked, fmt.Sprintf("RESOURCE_LOCKED - cannot obtain access to locked queue '%s' in "+
-			"vhost '/'. basic.get operations are not supported by", name), basicGet)
+			"vhost '/'. basic.get operations are not supported by", name), "basic.get")
 	case len(q.ready) == 0:
-		ch.send(basicGetEmpty, func(w *writer) { w.text("") })
+		ch.send("basic.get-empty", func(w *writer) { w.text("") })
 	default:
 		m := q.take()
 		tag := ch.hand(delivery{m, q, nil, time.Now()}, automatic)
-		ch.send(basicGetOk, func(w *writer) {
+		ch.send("basic.get-ok", func(w *writer) {
 			w.number(8, tag).bit(m.redelivered).text(m.exchange).text(m.key).long(uint32(len(q.ready)))
 		})
 		ch.content(q, m, true)
@@ -425,8 +419,8 @@ func (ch *channel) get(r reader) {
 
 func (ch *channel) settle(m method, r reader) {
 	tag, bits := r.number(8), r.octet()
-	multiple, requeue := bits&1 != 0 && m != basicReject, bits&2 != 0
-	if m == basicReject {
+	multiple, requeue := bits&1 != 0 && m != "basic.reject", bits&2 != 0
+	if m == "basic.reject" {
 		requeue = bits&1 != 0
 	}
 	if _, has := ch.deliveries[tag]; !has && (!multiple || tag != 0) {
@@ -434,11 +428,11 @@ func (ch *channel) settle(m method, r reader) {
 		return
 	}
 	done := ch.settled(tag, multiple)
-	if m == basicAck {
+	if m == "basic.ack" {
 		ch.acknowledge(done)
 		return
 	}
-	ch.reject(done, requeue, m == basicReject || ch.connection.broker.does(nackCounts), true)
+	ch.reject(done, requeue, m == "basic.reject" || ch.connection.broker.does(nackCounts), true)
 }
 
 func (ch *channel) startPublish(r reader) {
@@ -466,7 +460,7 @@ func (ch *channel) publishIfComplete() {
 	m := ch.publishing
 	ch.publishing = nil
 	if !ch.closed && !ch.connection.closing {
-		ch.connection.around(basicPublish, func(f Fault) { ch.publish(m, f == Nack) })
+		ch.connection.around("basic.publish", func(f Fault) { ch.publish(m, f == Nack) })
 	}
 }
 
@@ -475,41 +469,41 @@ func (ch *channel) publish(m *message, refused bool) {
 	b := ch.connection.broker
 	ch.published++
 	number := ch.published
-	_, err := strconv.ParseUint(m.expiration, 10, 32)
+	_, err := strconv.ParseUint(m.expiration(), 10, 32)
 	e := b.exchanges[m.exchange]
 	switch {
 	case e == nil:
-		ch.notFound("exchange", m.exchange, basicPublish)
+		ch.notFound("exchange", m.exchange, "basic.publish")
 		return
 	case e.internal:
 		ch.fail(amqp091.AccessRefused, fmt.Sprintf("ACCESS_REFUSED - cannot publish to internal exchange '%s' in vhost '/'",
-			m.exchange), basicPublish)
+			m.exchange), "basic.publish")
 		return
-	case m.expiration != "" && err != nil:
-		ch.refuse(basicPublish, "invalid expiration '%s': no_integer", m.expiration)
+	case m.expiration() != "" && err != nil:
+		ch.refuse("basic.publish", "invalid expiration '%s': no_integer", m.expiration())
 		return
 	}
 	took := 0
 	if !refused {
-		further, _ := m.headers["CC"].([]any)
-		blind, _ := m.headers["BCC"].([]any)
+		further, _ := m.headers()["CC"].([]any)
+		blind, _ := m.headers()["BCC"].([]any)
 		m.copies = slices.Concat(further, blind)
 		to := b.route(m)
 		m.copies = further
-		delete(m.headers, "BCC")
+		delete(m.headers(), "BCC")
 		took, refused = m.give(to, ch)
 	}
 	b.note("connection %d publishes %s to %q with %q: %d queues", ch.connection.number, m.body, m.exchange, m.key, took)
 	if took == 0 && !refused && ch.mandatory {
-		ch.send(basicReturn, func(w *writer) { w.short(amqp091.NoRoute).text("NO_ROUTE").text(m.exchange).text(m.key) })
+		ch.send("basic.return", func(w *writer) { w.short(amqp091.NoRoute).text("NO_ROUTE").text(m.exchange).text(m.key) })
 		ch.content(nil, m, false)
 	}
 	if !ch.confirms {
 		return
 	}
-	answer := basicAck
+	answer := method("basic.ack")
 	if refused {
-		answer = basicNack
+		answer = "basic.nack"
 	}
 	time.AfterFunc(b.upTo(b.config.Confirms), func() {
 		ch.connection.locked(func() {

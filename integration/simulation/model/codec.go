@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"io"
-	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -54,28 +54,20 @@ func (r reader) table() amqp091.Table {
 	return t
 }
 
+// fixed are the values of a fixed size, by the letter that is before them.
+var fixed = map[byte]any{
+	't': false, 'b': int8(0), 'B': byte(0), 's': int16(0), 'u': uint16(0), 'I': int32(0), 'i': uint32(0), 'l': int64(0),
+	'f': float32(0), 'd': float64(0),
+}
+
 func (r reader) value() any {
-	switch r.octet() {
-	case 't':
-		return r.octet() != 0
-	case 'b':
-		return int8(r.octet())
-	case 'B':
-		return r.octet()
-	case 's':
-		return int16(r.short())
-	case 'u':
-		return r.short()
-	case 'I':
-		return int32(r.long())
-	case 'i':
-		return r.long()
-	case 'l':
-		return int64(r.number(8))
-	case 'f':
-		return math.Float32frombits(r.long())
-	case 'd':
-		return math.Float64frombits(r.number(8))
+	kind := r.octet()
+	if zero, is := fixed[kind]; is {
+		value := reflect.New(reflect.TypeOf(zero))
+		_ = binary.Read(r, binary.BigEndian, value.Interface())
+		return value.Elem().Interface()
+	}
+	switch kind {
 	case 'D':
 		return amqp091.Decimal{Scale: r.octet(), Value: int32(r.long())}
 	case 'S':
@@ -137,26 +129,6 @@ func (w *writer) table(t amqp091.Table) *writer {
 
 func (w *writer) value(value any) {
 	switch v := value.(type) {
-	case bool:
-		w.octet('t').bit(v)
-	case int8:
-		w.octet('b').octet(byte(v))
-	case byte:
-		w.octet('B').octet(v)
-	case int16:
-		w.octet('s').short(uint16(v))
-	case uint16:
-		w.octet('u').short(v)
-	case int32:
-		w.octet('I').long(uint32(v))
-	case uint32:
-		w.octet('i').long(v)
-	case int64:
-		w.octet('l').number(8, uint64(v))
-	case float32:
-		w.octet('f').long(math.Float32bits(v))
-	case float64:
-		w.octet('d').number(8, math.Float64bits(v))
 	case amqp091.Decimal:
 		w.octet('D').octet(v.Scale).long(uint32(v.Value))
 	case string:
@@ -174,97 +146,88 @@ func (w *writer) value(value any) {
 		}
 		w.octet('A').longText(in.String())
 	default:
+		for kind, zero := range fixed {
+			if reflect.TypeOf(zero) == reflect.TypeOf(value) {
+				w.octet(kind)
+				_ = binary.Write(w, binary.BigEndian, value)
+				return
+			}
+		}
 		w.octet('V')
 	}
 }
 
-// properties are those of a message, in the order of their bits in a content header, from the highest on.
-type properties struct {
-	contentType, contentEncoding string
-	headers                      amqp091.Table
-	deliveryMode, priority       uint8
-	correlationID, replyTo       string
-	expiration, messageID        string
-	timestamp                    uint64
-	kind, userID, appID          string
-	has                          uint16 // the bits of those that the message has
-}
+// properties are those of a message, in the order of their bits in a content header, from the highest on. Nil is one
+// that the message does not have.
+type properties [13]any
 
 const (
-	hasHeaders    = 1 << 13
-	hasMode       = 1 << 12
-	hasPriority   = 1 << 11
-	hasExpiration = 1 << 8
-	hasTimestamp  = 1 << 6
+	itsHeaders    = 2
+	itsMode       = 3
+	itsPriority   = 4
+	itsExpiration = 7
+
+	// kindsOfProperties are texts, a table, octets and a time.
+	kindsOfProperties = "SSFBBSSSSTSSS"
 )
 
-// each calls text, octet and other for the fields in their order, so that reading and writing cannot differ.
-func (p *properties) each(
-	text func(bit uint16, s *string), octet func(bit uint16, v *uint8), headers, timestamp func(),
-) {
-	text(1<<15, &p.contentType)
-	text(1<<14, &p.contentEncoding)
-	headers()
-	octet(hasMode, &p.deliveryMode)
-	octet(hasPriority, &p.priority)
-	text(1<<10, &p.correlationID)
-	text(1<<9, &p.replyTo)
-	text(hasExpiration, &p.expiration)
-	text(1<<7, &p.messageID)
-	timestamp()
-	text(1<<5, &p.kind)
-	text(1<<4, &p.userID)
-	text(1<<3, &p.appID)
+func (p *properties) headers() amqp091.Table {
+	table, _ := p[itsHeaders].(amqp091.Table)
+	return table
+}
+
+func (p *properties) priority() int64 {
+	octet, _ := p[itsPriority].(byte)
+	return int64(octet)
+}
+
+func (p *properties) expiration() string {
+	text, _ := p[itsExpiration].(string)
+	return text
 }
 
 // readHeader reads a content header.
 func readHeader(payload []byte) (size uint64, p properties) {
 	r := read(payload)
 	r.long() // the class and the weight
-	size, p.has = r.number(8), r.short()
-	has := func(bit uint16) bool { return p.has&bit != 0 }
-	p.each(func(bit uint16, s *string) {
-		if has(bit) {
-			*s = r.text()
+	size = r.number(8)
+	has := r.short()
+	for i, kind := range kindsOfProperties {
+		switch {
+		case has&(1<<(15-i)) == 0:
+		case kind == 'S':
+			p[i] = r.text()
+		case kind == 'F':
+			p[i] = r.table()
+		case kind == 'B':
+			p[i] = r.octet()
+		default:
+			p[i] = r.number(8)
 		}
-	}, func(bit uint16, v *uint8) {
-		if has(bit) {
-			*v = r.octet()
-		}
-	}, func() {
-		if has(hasHeaders) {
-			p.headers = r.table()
-		}
-	}, func() {
-		if has(hasTimestamp) {
-			p.timestamp = r.number(8)
-		}
-	})
+	}
 	return size, p
 }
 
 // header writes a content header.
 func (p properties) header(size int) []byte {
-	var w writer
-	w.short(classBasic).short(0).number(8, uint64(size)).short(p.has)
-	has := func(bit uint16) bool { return p.has&bit != 0 }
-	p.each(func(bit uint16, s *string) {
-		if has(bit) {
-			w.text(*s)
+	var w, fields writer
+	var has uint16
+	for i, property := range p {
+		if property != nil {
+			has |= 1 << (15 - i)
 		}
-	}, func(bit uint16, v *uint8) {
-		if has(bit) {
-			w.octet(*v)
+		switch v := property.(type) {
+		case string:
+			fields.text(v)
+		case amqp091.Table:
+			fields.table(v)
+		case byte:
+			fields.octet(v)
+		case uint64:
+			fields.number(8, v)
 		}
-	}, func() {
-		if has(hasHeaders) {
-			w.table(p.headers)
-		}
-	}, func() {
-		if has(hasTimestamp) {
-			w.number(8, p.timestamp)
-		}
-	})
+	}
+	w.short(classBasic).short(0).number(8, uint64(size)).short(has).Write(fields.Bytes())
 	return w.Bytes()
 }
 

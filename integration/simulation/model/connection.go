@@ -10,67 +10,39 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// A method is its class and its number in it.
-type method uint32
+// method is the name of a method.
+type method string
 
-func of(class, number uint16) method { return method(uint32(class)<<16 | uint32(number)) }
+// number is the class of a method, and its number in it.
+type number struct{ class, method uint16 }
 
-func (m method) class() uint16  { return uint16(m >> 16) }
-func (m method) number() uint16 { return uint16(m) }
+var numbers = map[method]number{
+	"connection.start": {10, 10}, "connection.start-ok": {10, 11}, "connection.tune": {10, 30},
+	"connection.tune-ok": {10, 31}, "connection.open": {10, 40}, "connection.open-ok": {10, 41},
+	"connection.close": {10, 50}, "connection.close-ok": {10, 51}, "connection.blocked": {10, 60},
+	"connection.unblocked": {10, 61}, "channel.open": {20, 10}, "channel.open-ok": {20, 11},
+	"channel.flow-ok": {20, 21}, "channel.close": {20, 40}, "channel.close-ok": {20, 41},
+	"exchange.declare": {40, 10}, "exchange.declare-ok": {40, 11}, "exchange.delete": {40, 20},
+	"exchange.delete-ok": {40, 21}, "exchange.bind": {40, 30}, "exchange.bind-ok": {40, 31},
+	"exchange.unbind": {40, 40}, "exchange.unbind-ok": {40, 51}, "queue.declare": {50, 10},
+	"queue.declare-ok": {50, 11}, "queue.bind": {50, 20}, "queue.bind-ok": {50, 21}, "queue.purge": {50, 30},
+	"queue.purge-ok": {50, 31}, "queue.delete": {50, 40}, "queue.delete-ok": {50, 41}, "queue.unbind": {50, 50},
+	"queue.unbind-ok": {50, 51}, "basic.qos": {60, 10}, "basic.qos-ok": {60, 11}, "basic.consume": {60, 20},
+	"basic.consume-ok": {60, 21}, "basic.cancel": {60, 30}, "basic.cancel-ok": {60, 31}, "basic.publish": {60, 40},
+	"basic.return": {60, 50}, "basic.deliver": {60, 60}, "basic.get": {60, 70}, "basic.get-ok": {60, 71},
+	"basic.get-empty": {60, 72}, "basic.ack": {60, 80}, "basic.reject": {60, 90}, "basic.nack": {60, 120},
+	"confirm.select": {85, 10}, "confirm.select-ok": {85, 11},
+}
+
+var methods = func() map[number]method {
+	all := map[number]method{}
+	for m, n := range numbers {
+		all[n] = m
+	}
+	return all
+}()
 
 const classBasic = 60
-
-const (
-	connectionStart   = method(10<<16 | 10)
-	connectionStartOk = method(10<<16 | 11)
-	connectionTune    = method(10<<16 | 30)
-	connectionTuneOk  = method(10<<16 | 31)
-	connectionOpen    = method(10<<16 | 40)
-	connectionOpenOk  = method(10<<16 | 41)
-	connectionClose   = method(10<<16 | 50)
-	connectionCloseOk = method(10<<16 | 51)
-	connectionBlocked = method(10<<16 | 60)
-	connectionFree    = method(10<<16 | 61)
-	channelOpen       = method(20<<16 | 10)
-	channelOpenOk     = method(20<<16 | 11)
-	channelFlowOk     = method(20<<16 | 21)
-	channelClose      = method(20<<16 | 40)
-	channelCloseOk    = method(20<<16 | 41)
-	exchangeDeclare   = method(40<<16 | 10)
-	exchangeDelete    = method(40<<16 | 20)
-	exchangeBind      = method(40<<16 | 30)
-	exchangeUnbind    = method(40<<16 | 40)
-	queueDeclare      = method(50<<16 | 10)
-	queueBind         = method(50<<16 | 20)
-	queuePurge        = method(50<<16 | 30)
-	queueDelete       = method(50<<16 | 40)
-	queueUnbind       = method(50<<16 | 50)
-	basicQos          = method(60<<16 | 10)
-	basicConsume      = method(60<<16 | 20)
-	basicCancel       = method(60<<16 | 30)
-	basicCancelOk     = method(60<<16 | 31)
-	basicPublish      = method(60<<16 | 40)
-	basicReturn       = method(60<<16 | 50)
-	basicDeliver      = method(60<<16 | 60)
-	basicGet          = method(60<<16 | 70)
-	basicGetOk        = method(60<<16 | 71)
-	basicGetEmpty     = method(60<<16 | 72)
-	basicAck          = method(60<<16 | 80)
-	basicReject       = method(60<<16 | 90)
-	basicNack         = method(60<<16 | 120)
-	confirmSelect     = method(85<<16 | 10)
-)
-
-var names = map[method]string{
-	connectionStartOk: "connection.start-ok", connectionTuneOk: "connection.tune-ok", connectionOpen: "connection.open",
-	connectionClose: "connection.close", connectionCloseOk: "connection.close-ok", channelOpen: "channel.open",
-	channelFlowOk: "channel.flow-ok", channelClose: "channel.close", channelCloseOk: "channel.close-ok",
-	exchangeDeclare: "exchange.declare", exchangeDelete: "exchange.delete", exchangeBind: "exchange.bind",
-	exchangeUnbind: "exchange.unbind", queueDeclare: "queue.declare", queueBind: "queue.bind", queuePurge: "queue.purge",
-	queueDelete: "queue.delete", queueUnbind: "queue.unbind", basicQos: "basic.qos", basicConsume: "basic.consume",
-	basicCancel: "basic.cancel", basicPublish: "basic.publish", basicGet: "basic.get", basicAck: "basic.ack",
-	basicReject: "basic.reject", basicNack: "basic.nack", confirmSelect: "confirm.select",
-}
 
 // connection is the broker's end of a connection. The Broker's mu guards it, but for what serve reads.
 type connection struct {
@@ -141,8 +113,8 @@ func (c *connection) handle(kind byte, id uint16, payload []byte) {
 		ch.body(payload)
 	case kind == frameMethod:
 		r := read(payload)
-		m := of(r.short(), r.short())
-		if m == basicPublish { // its end is that of the content
+		m := methods[number{r.short(), r.short()}]
+		if m == "basic.publish" { // its end is that of the content
 			if ch != nil {
 				ch.startPublish(r)
 			}
@@ -165,7 +137,7 @@ func (c *connection) fault(m method, after bool) Fault {
 	if ask == nil || c.closed {
 		return None
 	}
-	f := ask(Event{Connection: c.number, Name: c.name, Method: names[m], After: after})
+	f := ask(Event{Connection: c.number, Name: c.name, Method: string(m), After: after})
 	if f == None {
 		return None
 	}
@@ -173,7 +145,7 @@ func (c *connection) fault(m method, after bool) Fault {
 	if after {
 		when = "after"
 	}
-	c.broker.note("fault %s %s of connection %d", when, names[m], c.number)
+	c.broker.note("fault %s %s of connection %d", when, m, c.number)
 	if f != Nack {
 		c.disturb(f)
 	}
@@ -244,7 +216,7 @@ func (c *connection) frame(kind byte, id uint16, payload []byte) {
 
 func (c *connection) send(id uint16, m method, fields func(w *writer)) {
 	var w writer
-	w.short(m.class()).short(m.number())
+	w.short(numbers[m].class).short(numbers[m].method)
 	if fields != nil {
 		fields(&w)
 	}
@@ -259,7 +231,7 @@ func (c *connection) start() {
 	} {
 		capabilities[name] = true
 	}
-	c.send(0, connectionStart, func(w *writer) {
+	c.send(0, "connection.start", func(w *writer) {
 		w.octet(0).octet(9).table(amqp091.Table{"product": "RabbitMQ", "version": c.broker.config.Rules.Version,
 			"platform": "Erlang", "capabilities": capabilities, "cluster_name": "model"})
 		w.longText("PLAIN AMQPLAIN").longText("en_US")
@@ -271,39 +243,44 @@ func (c *connection) fail(code uint16, reason string, by method) {
 	c.broker.note("connection %d: error %d %s", c.number, code, reason)
 	c.closing = true
 	c.closeChannels()
-	c.send(0, connectionClose, func(w *writer) { w.short(code).text(reason).short(by.class()).short(by.number()) })
+	c.send(0, "connection.close", closing(code, reason, by))
+}
+
+// closing returns the fields of the close of a channel or a connection.
+func closing(code uint16, reason string, by method) func(w *writer) {
+	return func(w *writer) { w.short(code).text(reason).short(numbers[by].class).short(numbers[by].method) }
 }
 
 func (c *connection) method(m method, id uint16, ch *channel, r reader) {
 	switch {
-	case m == connectionStartOk:
+	case m == "connection.start-ok":
 		client := r.table()
 		c.name, _ = client["connection_name"].(string)
 		c.broker.note("connection %d is %q", c.number, c.name)
-		c.send(0, connectionTune, func(w *writer) { w.short(channelMax).long(frameMax).short(heartbeat) })
-	case m == connectionTuneOk:
+		c.send(0, "connection.tune", func(w *writer) { w.short(channelMax).long(frameMax).short(heartbeat) })
+	case m == "connection.tune-ok":
 		r.short()
 		r.long()
 		c.interval = time.Duration(r.short()) * time.Second
 		c.beat()
-	case m == connectionOpen:
-		c.send(0, connectionOpenOk, func(w *writer) { w.text("") })
-	case m == connectionClose:
-		c.send(0, connectionCloseOk, nil)
+	case m == "connection.open":
+		c.send(0, "connection.open-ok", func(w *writer) { w.text("") })
+	case m == "connection.close":
+		c.send(0, "connection.close-ok", nil)
 		c.disturb(Cut)
-	case m == connectionCloseOk:
+	case m == "connection.close-ok":
 		c.disturb(Cut)
 	case c.closing:
-	case m == channelOpen:
+	case m == "channel.open":
 		c.channels[id] = &channel{connection: c, id: id, deliveries: map[uint64]delivery{},
 			consumers: map[string]*consumer{}}
-		c.send(id, channelOpenOk, func(w *writer) { w.longText("") })
+		c.send(id, "channel.open-ok", func(w *writer) { w.longText("") })
 	case ch == nil: // after an error the client has methods on its way
-	case m == channelClose:
+	case m == "channel.close":
 		ch.close()
 		delete(c.channels, id)
-		c.send(id, channelCloseOk, nil)
-	case m == channelCloseOk:
+		c.send(id, "channel.close-ok", nil)
+	case m == "channel.close-ok":
 		delete(c.channels, id)
 	case !ch.closed:
 		ch.method(m, r)
@@ -336,10 +313,10 @@ func (c *connection) block() {
 	switch {
 	case c.broker.blocked && c.publishes && !c.stopped:
 		c.stopped, c.resume = true, make(chan struct{})
-		c.send(0, connectionBlocked, func(w *writer) { w.text("low on memory") })
+		c.send(0, "connection.blocked", func(w *writer) { w.text("low on memory") })
 	case !c.broker.blocked && c.stopped:
 		c.unblock()
-		c.send(0, connectionFree, nil)
+		c.send(0, "connection.unblocked", nil)
 	}
 }
 

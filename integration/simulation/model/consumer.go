@@ -48,7 +48,7 @@ func (c *consumer) remove() {
 // cancel ends a consumer, and tells its client.
 func (c *consumer) cancel() {
 	c.remove()
-	c.channel.send(basicCancel, func(w *writer) { w.text(c.tag).octet(1) })
+	c.channel.send("basic.cancel", func(w *writer) { w.text(c.tag).octet(1) })
 }
 
 // next returns the consumer that gets the next message, nil if none can take it: the highest priority first, and in
@@ -124,7 +124,7 @@ func (q *queue) deliver() {
 		q.broker.note("%s delivers %s to connection %d", q.name, m.body, to.channel.connection.number)
 		ch := to.channel
 		tag := ch.hand(delivery{m, q, to, time.Now()}, to.automatic)
-		ch.send(basicDeliver, func(w *writer) {
+		ch.send("basic.deliver", func(w *writer) {
 			w.text(to.tag).number(8, tag).bit(m.redelivered).text(m.exchange).text(m.key)
 		})
 		ch.content(q, m, false)
@@ -154,18 +154,16 @@ func (ch *channel) hand(d delivery, automatic bool) uint64 {
 func (ch *channel) content(q *queue, m *message, got bool) {
 	p := m.properties
 	if q != nil && q.quorum() {
-		p.headers = maps.Clone(m.headers)
-		if p.headers == nil {
-			p.headers = amqp091.Table{}
-		}
+		headers := amqp091.Table{}
+		maps.Copy(headers, m.headers())
 		if m.returned > 0 || got && q.broker.does(countAtGet) {
-			p.headers["x-delivery-count"] = m.returned
+			headers["x-delivery-count"] = m.returned
 		}
 		if m.acquired > 0 && q.broker.does(acquiredCount) {
-			p.headers["x-acquired-count"] = m.acquired
+			headers["x-acquired-count"] = m.acquired
 		}
-		if len(p.headers) > 0 {
-			p.has |= hasHeaders
+		if len(headers) > 0 {
+			p[itsHeaders] = headers
 		}
 	}
 	ch.connection.frame(frameHeader, ch.id, p.header(len(m.body)))
@@ -281,6 +279,6 @@ func (ch *channel) expire() {
 		ch.watch(b.config.ConsumerTimeout)
 	default:
 		b.note("consumer timeout: connection %d, %s", ch.connection.number, oldest.queue.name)
-		ch.fail(amqp091.PreconditionFailed, "delivery acknowledgement on channel timed out", 0)
+		ch.fail(amqp091.PreconditionFailed, "delivery acknowledgement on channel timed out", "")
 	}
 }

@@ -167,7 +167,7 @@ func (q *queue) dropHead() {
 // expiry is when a message expires that arrives now.
 func (q *queue) expiry(m *message) time.Time {
 	ttl, has := q.number("message-ttl")
-	if own, err := strconv.ParseInt(m.expiration, 10, 64); err == nil && (!has || own < ttl) {
+	if own, err := strconv.ParseInt(m.expiration(), 10, 64); err == nil && (!has || own < ttl) {
 		ttl, has = own, true
 	}
 	if !has {
@@ -181,10 +181,10 @@ func (q *queue) rank(m *message) int {
 	switch {
 	case !q.quorum():
 		most, _ := q.number("max-priority")
-		return int(min(int64(m.priority), most))
+		return int(min(m.priority(), most))
 	case m.front:
 		return 2
-	case q.broker.does(highFirst) && m.priority > 4:
+	case q.broker.does(highFirst) && m.priority() > 4:
 		return 1
 	default:
 		return 0
@@ -332,31 +332,30 @@ func (q *queue) letter(m *message, reason string) (*message, bool) {
 	}
 	copied := *m
 	copied.exchange, copied.redelivered, copied.returned, copied.acquired, copied.front = exchange, false, 0, 0, false
-	copied.headers = amqp091.Table{}
-	for key, value := range m.headers {
+	headers := amqp091.Table{}
+	for key, value := range m.headers() {
 		if key != "x-delivery-count" && key != "x-acquired-count" {
-			copied.headers[key] = value
+			headers[key] = value
 		}
 	}
 	if key, fixed := q.text("dead-letter-routing-key"); fixed {
 		copied.key, copied.copies = key, nil
 		if !q.broker.does(keepsCC) {
-			delete(copied.headers, "CC")
+			delete(headers, "CC")
 		}
 	}
-	q.recordDeath(&copied, m, reason)
-	copied.has = (copied.has | hasHeaders) &^ hasExpiration
-	copied.expiration = ""
+	q.recordDeath(headers, m, reason)
+	copied.properties[itsHeaders], copied.properties[itsExpiration] = headers, nil
 	return &copied, true
 }
 
 // recordDeath writes the headers of a dead letter.
-func (q *queue) recordDeath(copied, m *message, reason string) {
-	deaths, _ := copied.headers["x-death"].([]any)
+func (q *queue) recordDeath(headers amqp091.Table, m *message, reason string) {
+	deaths, _ := headers["x-death"].([]any)
 	entry := amqp091.Table{"count": int64(0), "exchange": m.exchange, "queue": q.name, "reason": reason,
 		"routing-keys": append([]any{m.key}, m.copies...), "time": time.Now().Truncate(time.Second)}
-	if m.expiration != "" {
-		entry["original-expiration"] = m.expiration
+	if m.expiration() != "" {
+		entry["original-expiration"] = m.expiration()
 	}
 	rest := []any{}
 	for _, each := range deaths {
@@ -371,17 +370,17 @@ func (q *queue) recordDeath(copied, m *message, reason string) {
 	}
 	count, _ := integer(entry["count"])
 	entry["count"] = count + 1
-	copied.headers["x-death"] = append([]any{entry}, rest...)
+	headers["x-death"] = append([]any{entry}, rest...)
 	names := []string{"first"}
 	if q.broker.does(lastDeath) {
 		names = append(names, "last")
 	}
 	for _, name := range names {
-		if _, has := copied.headers["x-first-death-queue"]; has && name == "first" {
+		if _, has := headers["x-first-death-queue"]; has && name == "first" {
 			continue
 		}
 		for key, value := range map[string]string{"exchange": m.exchange, "queue": q.name, "reason": reason} {
-			copied.headers["x-"+name+"-death-"+key] = value
+			headers["x-"+name+"-death-"+key] = value
 		}
 	}
 }
@@ -389,7 +388,7 @@ func (q *queue) recordDeath(copied, m *message, reason string) {
 // targets are the queues that a dead letter goes to: not those in which it has died before, if no client has rejected
 // it since.
 func (q *queue) targets(copied *message) []*queue {
-	deaths, _ := copied.headers["x-death"].([]any)
+	deaths, _ := copied.headers()["x-death"].([]any)
 	return slices.DeleteFunc(q.broker.route(copied), func(to *queue) bool {
 		for _, each := range deaths {
 			death, _ := each.(amqp091.Table)

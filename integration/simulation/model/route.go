@@ -56,7 +56,7 @@ func (e *exchange) matches(b binding, key string, m *message) bool {
 	case "topic":
 		return matchWords(strings.Split(b.key, "."), strings.Split(key, "."))
 	case "headers":
-		return matchHeaders(b.arguments, m.headers)
+		return matchHeaders(b.arguments, m.headers())
 	default:
 		return b.key == key
 	}
