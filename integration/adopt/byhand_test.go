@@ -214,7 +214,7 @@ func TestFromQueuesWithATTL(t *testing.T) {
 func fromWaitingByHand(t *testing.T, by way) {
 	t.Helper()
 	d := newByHand(t, by)
-	old := []*instance{d.start(byHand), d.start(byHand)}
+	old := d.both(byHand)
 	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	f := d.send(300)
@@ -222,21 +222,15 @@ func fromWaitingByHand(t *testing.T, by way) {
 	d.waitUntilReady(d.waiting()...)
 
 	// Step 1: every instance gets Connect, one after the other. Both builds process what the other one has made wait.
-	updated := []*instance{d.start(connected)}
-	work(t, 10, old[0], old[1], updated[0])
-	returnsTo(t, old[0], updated[0])
-	broker.Eventually(t, patience, func() bool { return d.takenOver.Len() > 0 }, "Connect processes what has waited by hand")
-	old[0].stop()
-	updated = append(updated, d.start(connected))
-	work(t, 10, old[1], updated[0], updated[1])
-
-	// A rollback of an instance, and forward again.
-	rolledBack := d.start(byHand)
-	returnsTo(t, rolledBack)
-	rolledBack.stop()
+	updated := d.replace(old, connected, func(first *instance) {
+		returnsTo(t, old[0], first)
+		broker.Eventually(t, patience, func() bool { return d.takenOver.Len() > 0 }, "Connect processes what has waited by hand")
+		rolledBack := d.start(byHand)
+		returnsTo(t, rolledBack)
+		rolledBack.stop()
+	})
 
 	// Step 2: no old instance is left, and nothing waits by hand.
-	old[1].stop()
 	d.waitUntilEmpty(d.waiting()...)
 
 	// Step 3: the queues on which messages waited go, and nothing declares them again.
@@ -269,18 +263,12 @@ var theDelayedExchange = way{
 func TestFromTheDelayedExchange(t *testing.T) {
 	t.Parallel()
 	d := newByHand(t, theDelayedExchange)
-	old := []*instance{d.start(byHand), d.start(byHand)}
+	old := d.both(byHand)
 	f := d.send(300)
 	work(t, 10, old...)
 
 	// Step 1: every instance gets Connect, one after the other.
-	updated := []*instance{d.start(connected)}
-	work(t, 10, old[0], old[1], updated[0])
-	returnsTo(t, old[0], old[1], updated[0])
-	old[0].stop()
-	updated = append(updated, d.start(connected))
-	old[1].stop()
-	work(t, 20, updated...)
+	d.replace(old, connected, func(first *instance) { returnsTo(t, old[0], old[1], first) })
 
 	// Step 2: publishers give the library the delay of a message.
 	rabbit, err := config.Connect(d.instance(connected).options(), nil)
@@ -297,12 +285,4 @@ func TestFromTheDelayedExchange(t *testing.T) {
 	// Step 3: the exchange is empty. It goes, then the plugin.
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
-}
-
-// returnsTo waits until each instance has processed a message that came back from a tier.
-func returnsTo(t *testing.T, instances ...*instance) {
-	t.Helper()
-	for _, i := range instances {
-		broker.Eventually(t, patience, func() bool { return i.returned.Load() > 0 }, "a message comes back from a tier to %v", i.build)
-	}
 }

@@ -13,7 +13,7 @@ import (
 func TestFromThePartsToConnect(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
-	old := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
+	old := d.both(withMiddleware)
 	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	queues := d.queues()
@@ -21,16 +21,10 @@ func TestFromThePartsToConnect(t *testing.T) {
 	work(t, 10, old...)
 
 	// Step 1: every instance gets Connect, one after the other.
-	updated := []*instance{d.start(connected)}
-	work(t, 10, old[0], old[1], updated[0])
-	broker.Eventually(t, patience, func() bool {
-		return old[0].retried.Len() > 0 && updated[0].retried.Len() > 0 && old[0].returned.Load() > 0 && updated[0].returned.Load() > 0
-	}, "instances of both builds retry, and process what comes back")
-	old[0].stop()
-	updated = append(updated, d.start(connected))
-	work(t, 10, old[1], updated[0], updated[1])
-	old[1].stop()
-	work(t, 20, updated...)
+	updated := d.replace(old, connected, func(first *instance) {
+		broker.Eventually(t, patience, func() bool { return old[0].retried.Len() > 0 && first.retried.Len() > 0 }, "both builds retry")
+		returnsTo(t, old[0], first)
+	})
 
 	// A rollback.
 	back := d.start(withMiddleware)

@@ -26,15 +26,14 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	d.declare()
 	assert.False(t, d.declaredByLibrary())
 	policy := "retry of " + d.queue
-	t.Cleanup(func() { testapp.DeletePolicy(t, policy) })
-	broker.Ctl(t, "set_policy", "--apply-to", "queues", policy, "^"+d.queue+"$",
+	testapp.PutPolicy(t, policy, "^"+d.queue+"$",
 		fmt.Sprintf(`{"dead-letter-exchange":%q,"dead-letter-routing-key":%q}`, d.prefix, "dead."+d.queue))
 	other := newDeployment(t)
 	other.prefix, other.queue = d.prefix, "mails_"+d.prefix
 	other.start(withMiddleware)
 	others := other.send(50)
 
-	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
+	running := d.both(withMiddleware)
 	f := d.send(400)
 	work(t, 60, running...)
 
@@ -71,10 +70,10 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	work(t, 40, running...)
 
 	// Step 5: what is left on the broker, but for what the other app uses.
-	broker.Ctl(t, "clear_policy", policy)
+	testapp.DeletePolicy(t, policy)
 	require.Zero(t, sum(d.ready(d.queue+".dead")))
 	for _, queue := range append(d.tiers(), d.queue+".dead") {
-		broker.Ctl(t, "delete_queue", queue)
+		testapp.Delete(t, queue)
 	}
 	assert.Equal(t, http.StatusBadRequest, deleteExchange(t, d.prefix+"?if-unused=true"), "the other app uses the prefix")
 	f.more(60)
@@ -82,17 +81,6 @@ func TestRemovalFromAQueueOfTheApp(t *testing.T) {
 	assert.Equal(t, []string{d.queue}, d.queues(), "of the app nothing is left but its own queue")
 	others.more(40)
 	other.balance(others, append(other.tiers(), other.queue, other.queue+".dead")...)
-}
-
-// replace deploys another build, one instance after the other: for a while both take part.
-func (d *deployment) replace(running []*instance, b build) (replaced []*instance) {
-	d.t.Helper()
-	for n, old := range running {
-		replaced = append(replaced, d.start(b))
-		work(d.t, 10, append(slices.Clone(replaced), running[n:]...)...)
-		old.stop()
-	}
-	return replaced
 }
 
 // declaredByLibrary is what the page reads off `rabbitmqctl list_queues name arguments`.
@@ -131,7 +119,7 @@ func TestRemovalWithANewQueue(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
 	d.schedule = backoff.Schedule{5 * time.Second, time.Second}
-	running := []*instance{d.start(withMiddleware), d.start(withMiddleware)}
+	running := d.both(withMiddleware)
 	assert.True(t, d.declaredByLibrary())
 	require.ErrorContains(t, d.subscribe(d.instance(stock)), "406")
 	f := d.send(800)
@@ -155,56 +143,21 @@ func TestRemovalWithANewQueue(t *testing.T) {
 	d.waitUntilEmpty(append(d.tiers(), d.queue)...)
 
 	// Step 5: no instance consumes the old queue.
-	for _, i := range running {
-		i.stop()
-	}
+	stop(running)
 
 	// Step 6: what is left on the broker.
 	require.Zero(t, sum(d.ready(d.queue, d.queue+".dead", d.prefix+".orphans")))
 	for _, queue := range append(d.tiers(), d.queue, d.queue+".dead") {
-		broker.Ctl(t, "delete_queue", queue)
+		testapp.Delete(t, queue)
 	}
 	assert.Equal(t, http.StatusNoContent, deleteExchange(t, d.prefix+"?if-unused=true"), "no other app uses the prefix")
 	for _, exchange := range []string{d.prefix + ".return", d.prefix + ".return.any", d.prefix + ".orphans"} {
 		assert.Equal(t, http.StatusNoContent, deleteExchange(t, exchange))
 	}
-	broker.Ctl(t, "delete_queue", d.prefix+".orphans")
+	testapp.Delete(t, d.prefix+".orphans")
 	f.more(60)
 	d.balance(f, stocks[0].queue)
 	assert.Equal(t, []string{stocks[0].queue}, d.queues())
-}
-
-// TestRemovalThatWaitsForTheTiersOnlyLoops tests the page's warning: the work queue has to be empty as well.
-func TestRemovalThatWaitsForTheTiersOnlyLoops(t *testing.T) {
-	t.Parallel()
-	const messages = 3000
-	d := newDeployment(t)
-	d.declare()
-	testapp.Send(t, "", d.queue, testapp.Orders(messages)...)
-	running := d.instance(withMiddleware)
-	d.fails = func(identity string, call int) bool {
-		if identity == "order 01000" {
-			running.block()
-		}
-		return call == 1 && strings.HasSuffix(identity, "5")
-	}
-	running.start()
-	broker.Eventually(t, patience, func() bool { return most(running.retried) >= 90 }, "messages have failed")
-	slow := d.instance(subscriberOnly)
-	slow.block()
-	slow.start()
-	running.stop()
-	d.waitUntilEmpty(d.tiers()...)
-
-	// The shortcut: the tiers are empty, the work queue is not.
-	d.start(stock)
-	slow.stop()
-	broker.Eventually(t, patience, func() bool { return most(d.unreadable) >= loops }, "a message loops")
-	assert.Less(t, d.processed.Len(), messages, "messages are stranded")
-	t.Logf("stranded: %d, redeliveries of one of them: %d", messages-d.processed.Len(), most(d.unreadable))
-
-	d.start(subscriberOnly) // an instance with the library ends it
-	d.processed.Wait(t, messages, patience)
 }
 
 // TestStockSubscriberOnAQuorumQueue tests the page's warning: it cannot read what a quorum queue delivers again. Where the

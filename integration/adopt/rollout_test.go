@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"strings"
 	"sync"
 	"testing"
 
@@ -34,70 +33,25 @@ func rollOut(t *testing.T, step1, step2 build) {
 	d.declare()
 	before, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
-	old := []*instance{d.start(stock), d.start(stock)}
+	old := d.both(stock)
 	f := d.send(400)
 	work(t, 10, old...)
 
 	// Step 1: every instance gets the library's subscriber, one after the other.
-	first := []*instance{d.start(step1)}
-	work(t, 10, old[0], old[1], first[0])
-	old[0].stop()
-	first = append(first, d.start(step1))
-	work(t, 10, old[1], first[0], first[1])
+	first := d.replace(old, step1)
 	for _, i := range first {
 		assert.Equal(t, 1, i.log.Count("rabbitmqctl set_policy"), "one warning: the existing queue has no dead-letter exchange")
 	}
 
-	// No old instance is left.
-	old[1].stop()
-	work(t, 10, first...)
-
 	// Step 2: every instance gets the middleware. What comes back from a tier reaches instances without it, too.
-	second := []*instance{d.start(step2)}
-	work(t, 10, first[0], first[1], second[0])
-	broker.Eventually(t, patience, func() bool { return first[0].returned.Load() > 0 && first[1].returned.Load() > 0 },
-		"instances of step 1 process what comes back from a tier")
-	first[0].stop()
-	second = append(second, d.start(step2))
-	work(t, 10, first[1], second[0], second[1])
-	first[1].stop()
-	work(t, 20, second...)
-	broker.Eventually(t, patience, func() bool { return second[0].returned.Load() > 0 && second[1].returned.Load() > 0 },
-		"messages come back to instances with the middleware")
+	second := d.replace(first, step2, func(*instance) { returnsTo(t, first...) })
+	returnsTo(t, second...)
 
 	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
 	after, err := broker.Queue(broker.Management(t), d.queue)
 	require.NoError(t, err)
 	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
 	assert.Empty(t, after.Policy)
-}
-
-// TestOrderOfTheQueueIsKeptInTwoSteps with Concurrency 1, as the page has it: messages that do not fail are handled as before.
-func TestOrderOfTheQueueIsKeptInTwoSteps(t *testing.T) {
-	t.Parallel()
-	for _, step := range []build{connectedOnly, connected} {
-		d := newDeployment(t)
-		d.concurrency = 1
-		d.declare()
-		var sent, handled []string
-		for i := range 200 {
-			sent = append(sent, testapp.ID(i))
-		}
-		var mu sync.Mutex
-		d.fails = func(identity string, _ int) bool {
-			mu.Lock()
-			defer mu.Unlock()
-			handled = append(handled, strings.TrimPrefix(identity, "order "))
-			return false
-		}
-		testapp.Send(t, "", d.queue, testapp.Orders(len(sent))...)
-		one := d.instance(step)
-		one.handlers = 1
-		one.start()
-		d.processed.Wait(t, len(sent), patience)
-		one.stop()
-		assert.Equal(t, sent, handled)
-	}
 }
 
 // TestRolloutInOneStepLoops tests the page's warning: an old instance cannot read what comes back from a tier.

@@ -48,7 +48,7 @@ func TestChangedSchedule(t *testing.T) {
 
 	// Step 3: the old tiers go, and nothing declares them again.
 	for _, tier := range oldTiers {
-		broker.Ctl(t, "delete_queue", tier)
+		testapp.Delete(t, tier)
 	}
 	work(t, 40, updated)
 	broker.Eventually(t, patience, func() bool { return updated.retried.Counts()[d.queue+"."+d.prefix+".500ms"] > 0 }, "messages fail with the new schedule")

@@ -66,7 +66,8 @@ type deployment struct {
 	takes         time.Duration // how long a handler works on a message
 	way           *way          // how instances by hand make messages wait, and publishers that are not Watermill's
 
-	concurrency int // of its instances
+	concurrency int             // of its instances
+	prepare     func(*instance) // changes an instance before it starts; may be nil
 	started     []*instance
 
 	calls, processed *testapp.Ledger
@@ -143,7 +144,11 @@ func (d *deployment) instance(b build) *instance {
 
 func (d *deployment) start(b build) *instance {
 	d.t.Helper()
-	return d.instance(b).start()
+	i := d.instance(b)
+	if d.prepare != nil {
+		d.prepare(i)
+	}
+	return i.start()
 }
 
 func (i *instance) options() config.Config {
@@ -291,6 +296,40 @@ func work(t testing.TB, messages int64, instances ...*instance) {
 	for _, i := range instances {
 		want := i.processed.Load() + messages
 		broker.Eventually(t, patience, func() bool { return i.processed.Load() >= want }, "every instance takes part")
+	}
+}
+
+// replace deploys another build, one instance after the other: for a while both take part. The functions are called
+// while the first new instance is beside all old ones.
+func (d *deployment) replace(running []*instance, b build, meanwhile ...func(first *instance)) (replaced []*instance) {
+	d.t.Helper()
+	for n, old := range running {
+		replaced = append(replaced, d.start(b))
+		work(d.t, 10, append(slices.Clone(replaced), running[n:]...)...)
+		for _, f := range meanwhile {
+			f(replaced[0])
+		}
+		meanwhile = nil
+		old.stop()
+	}
+	work(d.t, 10, replaced...)
+	return replaced
+}
+
+// both starts two instances.
+func (d *deployment) both(b build) []*instance { return []*instance{d.start(b), d.start(b)} }
+
+func stop(instances []*instance) {
+	for _, i := range instances {
+		i.stop()
+	}
+}
+
+// returnsTo waits until each instance has processed a message that came back from a tier.
+func returnsTo(t testing.TB, instances ...*instance) {
+	t.Helper()
+	for _, i := range instances {
+		broker.Eventually(t, patience, func() bool { return i.returned.Load() > 0 }, "a message comes back from a tier to %v", i.build)
 	}
 }
 
