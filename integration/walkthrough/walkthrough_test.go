@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +46,10 @@ func TestWalkthrough(t *testing.T) {
 	require.Greater(t, len(steps), 8)
 	checkAlert(t, first)
 	s := newShell(t)
+	copyRepository(t, s.folder)
 	example := filepath.Join(s.folder, "example/outage")
+	files, err := filepath.Glob(filepath.Join(example, "*"))
+	require.NoError(t, err)
 	before, err := os.ReadFile(filepath.Join(example, "app.go"))
 	require.NoError(t, err)
 	for _, step := range steps {
@@ -70,7 +75,7 @@ func TestWalkthrough(t *testing.T) {
 	assert.Equal(t, string(before), string(after))
 	left, err := filepath.Glob(filepath.Join(example, "*"))
 	require.NoError(t, err)
-	assert.Len(t, left, s.files, "files of the example")
+	assert.Equal(t, files, left, "files of the example")
 }
 
 // checkAlert compares the alert of the page with its rule and its runbook. integration/observe/board makes the alerts fire.
@@ -91,15 +96,15 @@ func checkAlert(t *testing.T, first string) {
 	assert.Contains(t, first, "\n"+command[1]+"\n", "the first command of the runbook")
 }
 
-// TestDoctor runs the commands of "Doctor" of docs/operations.md.
-func TestDoctor(t *testing.T) {
-	t.Parallel()
+// doctor runs the commands of "Doctor" of docs/operations.md.
+func doctor(t *testing.T, wmretry string) {
+	t.Helper()
 	text, err := os.ReadFile("../../docs/operations.md")
 	require.NoError(t, err)
 	steps := stepsOf(section(string(text), "## Doctor"))
 	require.Len(t, steps, 1)
 	s := newShell(t)
-	build(t, "../../cmd/wmretry", filepath.Join(s.folder, ".broker", "wmretry"), ".")
+	require.NoError(t, os.Symlink(wmretry, filepath.Join(s.folder, ".broker", "wmretry")))
 	printed := s.run(t, steps[0])
 	assert.Equal(t, shape(steps[0].output), shape(printed), printed)
 }
@@ -136,7 +141,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`\b(\d+(\.\d+)?(ns|µs|ms|s|m|h))+\b`), "DURATION"},
 	{regexp.MustCompile(`\b\d+(\.\d+)?/s`), "RATE"},
-	{regexp.MustCompile(`127\.0\.0\.1:\d+`), "ADDRESS"},
+	{regexp.MustCompile(`127(\.\d+){3}:\d+`), "ADDRESS"},
 	{regexp.MustCompile(`order-\d+`), "ORDER"},
 	{regexp.MustCompile(`wmretry \S+, library \S+, go1\S+\nRabbitMQ .*\nvirtual host [^,]+`), "VERSIONS"},
 	{regexp.MustCompile(`(?m)^(ok|FAIL)[ \t]+\S+`), "$1 PACKAGE"},
@@ -160,7 +165,6 @@ func shape(text string) string {
 // shell runs commands as the reader's shell does: in one folder, with the built programs, on a virtual host of its own.
 type shell struct {
 	folder, provider string
-	files            int // of the example
 	environment      []string
 	jobs             []func() // they end the programs in the background; nil: ended
 }
@@ -171,14 +175,14 @@ func newShell(t *testing.T) *shell {
 		_, err := exec.LookPath(tool)
 		require.NoError(t, err, "install %s: a reader of the page needs it too", tool)
 	}
-	s := &shell{folder: t.TempDir(), provider: freeAddress(t)}
-	copyRepository(t, s.folder)
+	host := "127.0.0.1"
+	if runtime.GOOS == "linux" { // each address of 127.0.0.0/8 is this machine, and no program listens at this one
+		host = fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	}
+	s := &shell{folder: t.TempDir(), provider: net.JoinHostPort(host, strconv.Itoa(28_000+rand.IntN(4_000)))}
 	programs := filepath.Join(s.folder, ".broker")
 	require.NoError(t, os.Mkdir(programs, 0o755))
 	require.NoError(t, os.WriteFile(s.cwd(), []byte(s.folder), 0o600))
-	files, err := filepath.Glob(filepath.Join(s.folder, "example/outage/*"))
-	require.NoError(t, err)
-	s.files = len(files)
 	for _, variable := range os.Environ() {
 		if name, _, _ := strings.Cut(variable, "="); name != "PATH" && name != "AMQP_URL" && !strings.HasPrefix(name, "MAKE") {
 			s.environment = append(s.environment, variable)
@@ -218,24 +222,6 @@ func copyRepository(t *testing.T, folder string) {
 	} {
 		output, err := exec.Command("git", append([]string{"-C", folder}, arguments...)...).CombinedOutput()
 		require.NoError(t, err, "%s", output)
-	}
-}
-
-func build(t *testing.T, module, program, pkg string) {
-	t.Helper()
-	output, err := exec.Command("go", "build", "-C", module, "-o", program, pkg).CombinedOutput()
-	require.NoError(t, err, "%s", output)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	for {
-		// No system gives such a port to a client, which could take it before the program does.
-		listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(28_000+rand.IntN(4_000))))
-		if err == nil {
-			require.NoError(t, listener.Close())
-			return listener.Addr().String()
-		}
 	}
 }
 
@@ -356,13 +342,16 @@ func (f *firstLine) line() <-chan string {
 	return line
 }
 
-// TestDocumentedCommands: every command of wmretry in the documents exists, with its flags. --help parses the flags and runs nothing.
+// TestDocumentedCommands: every command of wmretry in the documents exists, with its flags. --help parses the flags and
+// runs nothing. The page of doctor has what it prints.
 func TestDocumentedCommands(t *testing.T) {
 	t.Parallel()
-	program := filepath.Join(t.TempDir(), "wmretry")
-	build(t, "../../cmd/wmretry", program, ".")
+	wmretry := filepath.Join(t.TempDir(), "wmretry")
+	output, err := exec.Command("go", "build", "-C", "../../cmd/wmretry", "-o", wmretry, ".").CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	doctor(t, wmretry)
 	fault := func(line string) string {
-		output, err := exec.Command("bash", "-c", program+strings.TrimPrefix(line, "wmretry")+" --help").CombinedOutput()
+		output, err := exec.Command("bash", "-c", wmretry+strings.TrimPrefix(line, "wmretry")+" --help").CombinedOutput()
 		if err != nil {
 			return string(output)
 		}
