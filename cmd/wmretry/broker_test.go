@@ -5,12 +5,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"os"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -210,80 +208,4 @@ func (q *queues) take(queue string) (map[string]int, []amqp091.Delivery) {
 		}
 	}
 	return ids, all
-}
-
-// proxy forwards connections to the broker, until it is cut.
-type proxy struct {
-	address, target string
-
-	mu          sync.Mutex
-	listener    net.Listener
-	connections map[net.Conn]bool
-}
-
-// newProxy returns a proxy and the broker's address through it.
-func newProxy(t testing.TB) (*proxy, string) {
-	t.Helper()
-	uri, err := url.Parse(brokerURL(t))
-	require.NoError(t, err)
-	port := uri.Port()
-	if port == "" {
-		port = "5672"
-	}
-	p := &proxy{address: "127.0.0.1:0", target: net.JoinHostPort(uri.Hostname(), port), connections: map[net.Conn]bool{}}
-	p.start(t)
-	t.Cleanup(p.cut)
-	uri.Host = p.address
-	return p, uri.String()
-}
-
-func (p *proxy) start(t testing.TB) {
-	t.Helper()
-	listener, err := net.Listen("tcp", p.address)
-	require.NoError(t, err)
-	p.mu.Lock()
-	p.listener, p.address = listener, listener.Addr().String()
-	p.mu.Unlock()
-	go func() {
-		for {
-			client, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			broker, err := net.Dial("tcp", p.target)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			p.mu.Lock()
-			if p.listener != listener { // cut meanwhile
-				p.mu.Unlock()
-				_, _ = client.Close(), broker.Close()
-				continue
-			}
-			p.connections[client], p.connections[broker] = true, true
-			p.mu.Unlock()
-			for _, pair := range [][2]net.Conn{{client, broker}, {broker, client}} {
-				go func() {
-					_, _ = io.Copy(pair[0], pair[1])
-					_, _ = pair[0].Close(), pair[1].Close()
-				}()
-			}
-		}
-	}()
-}
-
-// cut closes all connections and refuses new ones.
-func (p *proxy) cut() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.listener == nil {
-		return
-	}
-	_ = p.listener.Close()
-	p.listener = nil
-	for connection := range p.connections {
-		_ = connection.Close()
-	}
-	clear(p.connections)
 }

@@ -22,7 +22,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -87,12 +86,7 @@ func (c *clinic) operator(works ...string) []string {
 // app runs an app with a handler for each topic, and serves its health. The handlers fail no message.
 func (c *clinic) app(topics ...string) (rabbit retry.Connection, health string) {
 	c.t.Helper()
-	return c.appWith(config.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}}}, topics...)
-}
-
-func (c *clinic) appWith(app config.Config, topics ...string) (rabbit retry.Connection, health string) {
-	c.t.Helper()
-	app.AMQP = amqp.NewDurableQueueConfig(c.uri)
+	app := config.Config{AMQP: amqp.NewDurableQueueConfig(c.uri), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}}}
 	of, err := config.Connect(app, nil)
 	require.NoError(c.t, err)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
@@ -191,13 +185,15 @@ func (c *clinic) examine(environ []string, want []string, args ...string) diagno
 	var r result
 	for deadline := time.Now().Add(2 * patience); ; {
 		r = start(c.t, environ, append([]string{"doctor", "--json"}, args...)...).wait()
-		require.Empty(c.t, r.stderr)
-		d = lines[diagnosis](c.t, r.stdout)[0]
+		if all := lines[diagnosis](c.t, r.stdout); len(all) == 1 { // else the API of a busy broker has not answered
+			d = all[0]
+		}
 		if slices.Equal(want, d.names()) || time.Now().After(deadline) {
 			break
 		}
 		time.Sleep(time.Second)
 	}
+	require.Empty(c.t, r.stderr)
 	require.Equal(c.t, want, d.names(), r.stdout)
 	assert.Equal(c.t, min(len(d.Findings), 1), r.code)
 	assert.NotContains(c.t, r.stdout, "canary-9")
@@ -229,27 +225,6 @@ func TestDoctorOfAHealthyApp(t *testing.T) {
 		c.examine(operator, []string{"support RabbitMQ " + version}, "--health", health)
 	} else {
 		c.examine(operator, nil, "--health", health)
-	}
-}
-
-// TestDoctorOfOtherLayouts: no option of an app is a fault.
-func TestDoctorOfOtherLayouts(t *testing.T) {
-	t.Parallel()
-	c := newClinic(t)
-	schedule := backoff.Schedule{time.Second, time.Hour}
-	c.queue("classic", nil) // it gets an inbox
-	_, group := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule, TierGroup: "shop", Jitter: 0.2}}, "classic", "quiet")
-	_, limited := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule, ExtraTiers: backoff.Schedule{time.Minute}}, Settings: rabbitmq.Settings{
-		DeadLetters: topology.Retention{MaxLength: 10, MaxAge: time.Hour}, TierArguments: amqp091.Table{"x-max-length": 1000},
-	}}, "limited")
-	_, left := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule}, Settings: rabbitmq.Settings{
-		QueueType: topology.Classic, WorkQueueMode: topology.Leave,
-	}}, "left")
-	c.examine([]string{"AMQP_URL=" + c.uri}, nil, "--ignore", "support,permissions", "--health", group, "--health", limited, "--health", left)
-
-	_, other := c.appWith(config.Config{Policy: retry.Policy{Schedule: schedule}, Settings: rabbitmq.Settings{Prefix: "own"}}, "orders")
-	for _, prefix := range []string{"own", "retry"} {
-		c.examine([]string{"AMQP_URL=" + c.uri}, nil, "--ignore", "support,permissions", "--prefix", prefix, "--health", other)
 	}
 }
 
@@ -323,86 +298,6 @@ func TestDoctorFindsEachFault(t *testing.T) {
 	assert.NotRegexp(t, escape, text)
 	assert.Contains(t, text, `poison-queue evil\x1b[31m'.poison`)
 	assert.Regexp(t, `(?m)^policies of billing\.dead: \{.*"max-length":5`, text)
-
-	down := serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
-	other := slices.DeleteFunc(slices.Clone(common), func(name string) bool { return name == "consumers paused" })
-	d = c.examine(operator, append(other, "consumers paused", "health "+strings.TrimSuffix(down, "?token=canary-9")), append(args, down)...)
-	at := slices.IndexFunc(d.Findings, func(f finding) bool { return f.Rule == "consumers" })
-	assert.Contains(t, d.Findings[at].What, "its app is down, if it is one that does not answer")
-	d = c.examine(operator, common, "--ignore", "support")
-	at = slices.IndexFunc(d.Findings, func(f finding) bool { return f.Rule == "consumers" })
-	assert.Contains(t, d.Findings[at].What, "its handler is paused, or its app is down")
-	assert.Len(t, d.Unseen, 1)
-}
-
-// TestDoctorOfAPolicyForAllQueues: it is named for each queue that it changes, as soon as the API has it.
-func TestDoctorOfAPolicyForAllQueues(t *testing.T) {
-	t.Parallel()
-	c := newClinic(t)
-	_, health := c.app("orders")
-	c.policy("all", ".*", rabbithole.PolicyDefinition{
-		"message-ttl": 500, "dead-letter-routing-key": "x", "overflow": "drop-head",
-	})
-	d := c.examine([]string{"AMQP_URL=" + c.uri}, []string{
-		"policy orders", "policy orders", "policy orders.dead", "policy retry.orphans",
-		"policy orders.retry.1s", "policy orders.retry.1s", "policy orders.retry.1s",
-		"policy orders.retry.1h", "policy orders.retry.1h", "policy orders.retry.1h",
-	}, "--ignore", "support,permissions", "--health", health)
-	what := ""
-	for _, f := range d.Findings {
-		what += f.Subject + ": " + f.What + "\n"
-	}
-	for _, want := range []string{
-		`orders: message-ttl is 500 by the policy "all": a message that no handler has taken after this time (in ms)`,
-		`orders: overflow is drop-head by the policy "all": the broker forwards messages of this queue`,
-		`orders.retry.1h: dead-letter-routing-key is x by the policy "all": messages leave the tier with this key`,
-	} {
-		assert.Contains(t, what, want)
-	}
-}
-
-// TestDoctorOfPermissions: those for everything are too wide, and those that a user lacks are named.
-func TestDoctorOfPermissions(t *testing.T) {
-	t.Parallel()
-	c := newClinic(t)
-	c.app("orders")
-	const all = `^(orders(\.dead|\.retry\..*)?|retry(\.return(\.any)?|\.orphans)?)$`
-	for name, row := range map[string]struct {
-		configure, write, read string
-		want                   string
-	}{
-		"app":                     {all, all, all, ""},
-		"viewer":                  {`^$`, `^$`, `^(orders\.dead|retry\.orphans)$`, ""},
-		"everything":              {".*", ".*", ".*", `configure ".*", write ".*", read ".*"`},
-		"reads everything":        {"", "", ".*", `configure "", write "", read ".*"`},
-		"nothing":                 {"", "", "", "lacks read on orders.dead (1 in all)"},
-		"no tiers":                {all, all, `^(orders(\.dead)?|retry(\.return(\.any)?|\.orphans)?)$`, "lacks read on orders.retry.1s, read on orders.retry.1h (2 in all)"},
-		"publishes no copies":     {"^$", "^$", `^(orders(\.dead|\.retry\..*)?|retry\.(return(\.any)?|orphans))$`, "lacks write on retry (1 in all)"},
-		"another queue's letters": {"^$", "^$", `^mails\.dead$`, "lacks read on orders.dead (1 in all)"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			user := c.patient(row.configure, row.write, row.read)
-			d := lines[diagnosis](t, start(t, user, "doctor", "--json", "--ignore", "support,consumers").wait().stdout)[0]
-			what := ""
-			for _, f := range d.Findings {
-				assert.Equal(t, "permissions", f.Rule)
-				assert.Contains(t, f.Do, "wmretry topology export --queue orders --schedule '1s 1h' --permissions")
-				what += f.What + "\n"
-			}
-			if row.want == "" {
-				assert.Empty(t, what)
-			}
-			assert.Contains(t, what, row.want)
-		})
-	}
-
-	_, err := c.client.PutUser(c.vhost, rabbithole.UserSettings{Password: "canary-9", Tags: rabbithole.UserTags{"management"}})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = c.client.DeleteUser(c.vhost) })
-	_, err = c.client.UpdatePermissionsIn(c.vhost, c.vhost, rabbithole.Permissions{Configure: "^$", Write: "^$", Read: "^$"})
-	require.NoError(t, err)
-	d := c.examine([]string{"AMQP_URL=" + c.address(c.vhost, "canary-9"), "AMQP_MANAGEMENT_URL=" + c.client.Endpoint}, nil, "--ignore", "support,consumers")
-	assert.Contains(t, d.Unseen[1], "rabbitmqctl list_user_permissions "+c.vhost)
 }
 
 // TestDoctorThatCannotLook has the exit code 2.

@@ -2,14 +2,12 @@ package main
 
 import (
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -86,7 +84,6 @@ func TestList(t *testing.T) {
 	assert.Len(t, lines[listed](t, run(t, 0, "dead", "list", q.work, "--json", "--limit", "7").stdout), 7)
 }
 
-// TestListOnTerminal: colours, a fixed width and a last line are for terminals only.
 // TestFullDisk: output that is lost is an error.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
@@ -106,6 +103,7 @@ func TestFullDisk(t *testing.T) {
 	assert.Equal(t, 3, q.count(q.dead))
 }
 
+// TestListOnTerminal: colours, a fixed width and a last line are for terminals only.
 func TestListOnTerminal(t *testing.T) {
 	t.Parallel()
 	q := declare(t)
@@ -175,7 +173,11 @@ func TestShow(t *testing.T) {
 	q := declare(t)
 	bodies := []string{`{"order":1,"big":12345678901234567890}`, "a line\nand another\n", "\x00\x01\xff", ""}
 	ids := q.fill(len(bodies), func(i int, id string) amqp091.Publishing {
-		p := letter(id, timeout(i), []byte(bodies[i]))
+		record := timeout(i)
+		if i == 1 {
+			record.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01" // of the last attempt
+		}
+		p := letter(id, record, []byte(bodies[i]))
 		p.Headers["traceparent"] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 		p.Headers["customer"], p.Headers["count"], p.Headers["items"] = "7", int32(3), []any{"x", int64(1)}
 		p.Priority, p.CorrelationId = 4, "order-7"
@@ -190,34 +192,12 @@ func TestShow(t *testing.T) {
 	} {
 		assert.Contains(t, r.stdout, want)
 	}
-	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[1]).stdout, "(19 bytes, text)\na line\nand another\n")
+	second := run(t, 0, "dead", "show", q.work, ids[1]).stdout
+	assert.Contains(t, second, "(19 bytes, text)\na line\nand another\n")
+	assert.Contains(t, second, "  trace id             0af7651916cd43dd8448eb211c80319c\n  span id              b7ad6b7169203331\n")
 	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[2]).stdout, "(3 bytes, hex)\n00000000  00 01 ff")
 	assert.Equal(t, "array", lines[listed](t, run(t, 0, "dead", "show", q.work, ids[0], "--json").stdout)[0].HeaderTypes["items"])
 	assert.Contains(t, run(t, 4, "dead", "show", q.work, "absent").stderr, "`wmretry dead list "+q.work+"` prints the ids")
-}
-
-// TestShowTraceparent: the failure record leads to the span of the last attempt, whatever header the producer has written.
-func TestShowTraceparent(t *testing.T) {
-	t.Parallel()
-	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	q := declare(t)
-	ids := q.fill(2, func(i int, id string) amqp091.Publishing {
-		record := timeout(i)
-		record.Traceparent = traceparent
-		p := letter(id, record, nil)
-		if i == 1 {
-			p.Headers["traceparent"] = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-		}
-		return p
-	})
-	for _, id := range ids {
-		shown := run(t, 0, "dead", "show", q.work, id).stdout
-		assert.Contains(t, shown, "  traceparent          "+traceparent+"\n")
-		assert.Contains(t, shown, "  trace id             0af7651916cd43dd8448eb211c80319c\n  span id              b7ad6b7169203331\n")
-	}
-	for _, l := range lines[listed](t, run(t, 0, "dead", "list", q.work, "--json").stdout) {
-		assert.Equal(t, traceparent, l.Record.Traceparent)
-	}
 }
 
 // TestNames: errors and completion know the queues that there are.
@@ -234,39 +214,4 @@ func TestNames(t *testing.T) {
 	r := run(t, 1, "dead", "list", q.work+"x")
 	assert.Contains(t, r.stderr, "the queue does not exist")
 	assert.Contains(t, r.stderr, "use --as-is")
-}
-
-// TestPermissions: the command prints what the user may not do, and what is wrong with its password or virtual host.
-func TestPermissions(t *testing.T) {
-	t.Parallel()
-	q := declare(t)
-	q.timeouts(2)
-	api := managementOf(t)
-	uri, err := url.Parse(brokerURL(t))
-	require.NoError(t, err)
-	user := unique(t, "wmretry_user")
-	_, err = api.PutUser(user, rabbithole.UserSettings{Password: "correct-horse"})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = api.DeleteUser(user) })
-	vhost, err := url.PathUnescape(strings.TrimPrefix(uri.EscapedPath(), "/"))
-	require.NoError(t, err)
-	if vhost == "" {
-		vhost = "/"
-	}
-	uri.User = url.UserPassword(user, "correct-horse")
-	environ := []string{"AMQP_URL=" + uri.String()}
-	_, err = api.UpdatePermissionsIn(vhost, user, rabbithole.Permissions{Configure: "^$", Write: "^$", Read: "^$"})
-	require.NoError(t, err)
-	r := runWith(t, 1, environ, "dead", "list", q.work)
-	assert.Contains(t, r.stderr, "access")
-	assert.Contains(t, r.stderr, q.dead)
-	assert.NotContains(t, r.stderr, "correct-horse")
-	wrong := *uri
-	wrong.User = url.UserPassword(user, "wrong-horse")
-	r = runWith(t, 1, []string{"AMQP_URL=" + wrong.String()}, "dead", "list", q.work)
-	assert.Contains(t, r.stderr, fmt.Sprintf("check the password of %q", user))
-	assert.NotContains(t, r.stderr, "wrong-horse")
-	wrong.User, wrong.Path, wrong.RawPath = uri.User, "/nowhere", ""
-	r = runWith(t, 1, []string{"AMQP_URL=" + wrong.String()}, "dead", "list", q.work)
-	assert.Contains(t, r.stderr, `check the virtual host "nowhere"`)
 }

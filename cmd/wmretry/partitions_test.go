@@ -63,23 +63,6 @@ func TestStatusCountsPartitions(t *testing.T) {
 	assert.Regexp(t, `(?m)^`+work+` +21 +20 +1 +0 +does not exist`, status())
 }
 
-func TestDoctorOfPartitions(t *testing.T) {
-	t.Parallel()
-	c := newClinic(t)
-	c.declared("orders", func(of *topology.Config, _ *topology.Queue) { of.Tiers, of.Partitions, of.Prefetch = nil, 3, 5 })
-	inPartitions(t, c.channel, "orders", 3, 7)
-	user := c.patient(".*", ".*", ".*")
-	name := strings.TrimPrefix(strings.SplitN(user[0], ":canary", 2)[0], "AMQP_URL=amqp://")
-	ignored := []string{"--ignore", "support"}
-	d := c.examine(user, []string{"consumers orders", "permissions " + name}, ignored...)
-	assert.Contains(t, d.Findings[1].What, "no consumer, and 21 messages: ")
-	assert.Contains(t, d.Findings[0].Do, "wmretry topology export --queue orders --partitions 3 --permissions")
-
-	_, err := c.channel.QueueDelete("orders.order.members", false, false, false)
-	require.NoError(t, err)
-	c.examine(user, []string{"consumers orders", "missing queue orders.order.members", "permissions " + name}, ignored...)
-}
-
 // TestExportedPermissionsSufficeForPartitions runs an app, and decides about its blocked key, with exactly the exported
 // permissions.
 func TestExportedPermissionsSufficeForPartitions(t *testing.T) {

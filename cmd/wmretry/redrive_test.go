@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -119,7 +118,7 @@ func TestLettersWithoutTarget(t *testing.T) {
 func TestProgress(t *testing.T) {
 	t.Parallel()
 	q := declare(t)
-	q.timeouts(120)
+	q.timeouts(90)
 	p := onTerminal(t, nil, "dead", "redrive", q.work, "--rate", "40/s", "--limit", "60")
 	for _, want := range []string{" of at most 60 sent, ", "/s", " left", "\x1b[K"} {
 		p.await(p.stdout, want)
@@ -127,12 +126,10 @@ func TestProgress(t *testing.T) {
 	r := p.wait()
 	assert.Equal(t, 0, r.code)
 	assert.Contains(t, colour.ReplaceAllString(r.stdout, ""), "60  sent back, confirmed and removed")
-	plain := onTerminal(t, []string{"NO_COLOR=1"}, "dead", "redrive", q.work, "--rate", "2400/m", "--limit", "20").wait()
-	assert.NotRegexp(t, colour, plain.stdout)
-	piped := run(t, 0, "dead", "redrive", q.work, "--rate", "6/s")
-	assert.Regexp(t, `(?m)^\d+ of 40 sent, \d+/s, \d+s left$`, piped.stderr)
+	piped := run(t, 0, "dead", "redrive", q.work, "--rate", "240/m") // a line every five seconds
+	assert.Regexp(t, `(?m)^\d+ of 30 sent, \d+/s, \d+s left$`, piped.stderr)
 	assert.NotContains(t, piped.stdout+piped.stderr, "\x1b")
-	assert.Equal(t, 120, q.count(q.work))
+	assert.Equal(t, 90, q.count(q.work))
 }
 
 // TestCtrlC: the first Ctrl-C ends the command after the letters in flight, with a summary.
@@ -152,22 +149,6 @@ func TestCtrlC(t *testing.T) {
 	assert.Less(t, s.Done, 300)
 	assert.Equal(t, s.Done, q.count(q.work))
 	assert.Equal(t, 300-s.Done, q.count(q.dead), "the letters are back at once")
-}
-
-// TestBusy: one redrive at a time.
-func TestBusy(t *testing.T) {
-	t.Parallel()
-	q := declare(t)
-	q.timeouts(300)
-	first := start(t, nil, "dead", "redrive", q.work, "--rate", "20/s")
-	require.Eventually(t, func() bool { return q.count(q.work) >= 1 }, patience, 10*time.Millisecond)
-	for _, args := range [][]string{{"dead", "redrive", q.work}, {"dead", "discard", q.work, "--yes"}} {
-		r := run(t, 1, args...)
-		assert.Contains(t, r.stderr, "another command changes this queue")
-		assert.Contains(t, r.stderr, "wait until that one has ended")
-	}
-	require.NoError(t, first.command.Process.Signal(syscall.SIGTERM))
-	assert.Equal(t, 130, first.wait().code)
 }
 
 // rest redrives what is left, and takes all letters out of the work queue, until each id is among them or was there before. It counts
@@ -205,7 +186,7 @@ func missing(ids []string, have map[string]int) int {
 // TestSIGKILL kills redrives at random points until all letters are back.
 func TestSIGKILL(t *testing.T) {
 	t.Parallel()
-	const letters, inFlight, mostKills = 5000, 256, 12
+	const letters, inFlight, mostKills = 2000, 256, 6
 	q := declare(t)
 	ids := q.timeouts(letters)
 	kills := 0
@@ -229,7 +210,7 @@ func TestSIGKILL(t *testing.T) {
 // TestSIGKILLOfDiscard: each letter is in the file or in the queue.
 func TestSIGKILLOfDiscard(t *testing.T) {
 	t.Parallel()
-	const letters = 3000
+	const letters = 1500
 	q := declare(t)
 	ids := q.timeouts(letters)
 	folder := t.TempDir()
@@ -256,7 +237,7 @@ func TestSIGKILLOfDiscard(t *testing.T) {
 			kills++
 		}
 		close(ended)
-		if kills >= 8 {
+		if kills >= 4 {
 			break
 		}
 	}
@@ -279,37 +260,4 @@ func TestSIGKILLOfDiscard(t *testing.T) {
 	lost := missing(ids, have)
 	t.Logf("SIGKILL of discard --export: %d letters, %d kills, %d lines in files: lost %d", letters, kills, exported, lost)
 	assert.Zero(t, lost)
-}
-
-// TestBrokerAway: the connection is cut under way, and the redrive goes on when it is back.
-func TestBrokerAway(t *testing.T) {
-	t.Parallel()
-	const letters = 400
-	q := declare(t)
-	ids := q.timeouts(letters)
-	proxy, uri := newProxy(t)
-	p := start(t, []string{"AMQP_URL=" + uri}, "dead", "redrive", q.work, "--rate", "100/s", "--json", "--management", "http://127.0.0.1:1")
-	for _, at := range []int{50, 150} {
-		require.Eventually(t, func() bool { return q.count(q.work) >= at }, patience, 10*time.Millisecond)
-		before := strings.Count(p.stderr.String(), "goes on when the broker is back")
-		proxy.cut()
-		require.Eventually(t, func() bool { return strings.Count(p.stderr.String(), "goes on when the broker is back") > before }, patience, 10*time.Millisecond)
-		proxy.start(t)
-	}
-	r := p.wait()
-	require.Equal(t, 0, r.code, r.stderr)
-	s := summaryOf(t, r.stdout)
-	assert.Equal(t, letters, s.Total)
-	assert.Equal(t, letters, s.Done)
-	back, deliveries := q.take(q.work)
-	for _, id := range ids {
-		assert.Positive(t, back[id], "no letter is lost")
-	}
-	assert.LessOrEqual(t, len(deliveries)-letters, s.Doubtful, "each duplicate is said to be doubtful")
-	assert.Equal(t, 0, q.count(q.dead))
-	assert.NotContains(t, r.stderr, "guest:guest")
-
-	proxy.cut()
-	gone := runWith(t, 1, []string{"AMQP_URL=" + uri}, "dead", "list", q.work)
-	assert.Contains(t, gone.stderr, "is RabbitMQ running there")
 }

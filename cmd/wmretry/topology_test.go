@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -70,31 +68,6 @@ func TestTopology(t *testing.T) {
 		r = run(t, 2, append([]string{"topology", "apply"}, flags...)...)
 		assert.Contains(t, r.stderr, "nothing is declared")
 	})
-}
-
-func TestExportedDefinitionsHaveNoDrift(t *testing.T) {
-	t.Parallel()
-	name := unique(t, "wmretry_export")
-	t.Cleanup(func() { removeAll(t, name) })
-	flags := []string{"--queue", "orders_" + name, "--queue", "mails_" + name, "--prefix", name, "--schedule", "1h 2h"}
-	client := managementOf(t)
-	post(t, client, run(t, 0, append([]string{"topology", "export"}, flags...)...).stdout)
-	assert.False(t, planOf(t, 0, append([]string{"topology", "plan"}, flags...)...).Drift)
-	r := runWith(t, 0, []string{"AMQP_URL="}, append([]string{"topology", "export", "--permissions"}, flags...)...)
-	assert.Contains(t, r.stdout, "orders_"+name, "it needs no broker")
-}
-
-// post imports definitions into the virtual host.
-func post(t testing.TB, client *rabbithole.Client, definitions string) {
-	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, client.Endpoint+"/api/definitions/%2F", bytes.NewBufferString(definitions))
-	require.NoError(t, err)
-	request.Header.Set("Content-Type", "application/json")
-	request.SetBasicAuth(client.Username, client.Password)
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	defer func() { _ = response.Body.Close() }()
-	require.Equal(t, http.StatusNoContent, response.StatusCode, definitions)
 }
 
 // TestExportedPermissionsSuffice runs an app and the commands as users that have exactly the exported permissions.

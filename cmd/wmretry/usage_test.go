@@ -51,6 +51,11 @@ func TestWrongUse(t *testing.T) {
 		{"no rules", []string{"dead", "show", "orders", "order-1", "--go-test", "a", "--redact-rules", os.DevNull}, "has no rule"},
 		{"rules of the page", []string{"ui", "--redact-rules", "absent"}, "--redact-rules: open absent"},
 		{"address", []string{"dead", "list", "orders", "--uri", "localhost:5672"}, "it must be like amqp://"},
+		{"no tier", []string{"tiers", "drain", "orders"}, "needs QUEUE and TIER"},
+		{"tier", []string{"tiers", "drain", "orders", "60s"}, "want the spelling"},
+		{"subcommand of tiers", []string{"tiers", "drian"}, "did you mean drain?"},
+		{"no work queue", []string{"topology", "plan"}, "use --queue orders"},
+		{"no schedule", []string{"tiers", "prune", "--queue", "orders"}, "--schedule is missing"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -27,6 +28,8 @@ func TestTheProgressCountsTheSelection(t *testing.T) {
 		m := meter{verb: "sent", some: c.some, limit: c.limit}
 		assert.Equal(t, want+" as a canary", m.message(letters.Progress{Summary: c.summary, Phase: letters.Canary}))
 	}
+	m, lost := meter{verb: "sent"}, letters.Progress{Phase: letters.Waiting, Err: errors.New("EOF")}
+	assert.Equal(t, "0 sent; waits, and goes on when the broker is back: EOF", m.message(lost))
 }
 
 // TestWhatATierForwardsIsNotOverdue: a tier without a fault can have messages that are on their way.
