@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -137,33 +138,55 @@ func timeout(n int) retry.Record {
 	}
 }
 
-// fill publishes dead letters through the library's exchange, each confirmed, and returns their ids.
-func (q *queues) fill(n int, make func(i int, id string) amqp091.Publishing) []string {
+// send publishes messages, and waits until the broker has confirmed them.
+func send(t testing.TB, channel *amqp091.Channel, exchange, key string, messages ...amqp091.Publishing) {
+	t.Helper()
+	require.NoError(t, channel.Confirm(false))
+	var confirms []*amqp091.DeferredConfirmation
+	for _, m := range messages {
+		m.DeliveryMode = amqp091.Persistent
+		confirm, err := channel.PublishWithDeferredConfirm(exchange, key, true, false, m)
+		require.NoError(t, err)
+		confirms = append(confirms, confirm)
+	}
+	for _, confirm := range confirms {
+		require.True(t, confirm.Wait())
+	}
+}
+
+// fill publishes dead letters through the library's exchange, and returns their ids.
+func (q *queues) fill(n int, make func(i int, id string) amqp091.Publishing) (ids []string) {
 	q.t.Helper()
 	before := q.count(q.dead)
-	connection, err := amqp091.Dial(brokerURL(q.t))
-	require.NoError(q.t, err)
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	require.NoError(q.t, err)
-	require.NoError(q.t, channel.Confirm(false))
-	var ids []string
-	var confirms []*amqp091.DeferredConfirmation
+	var all []amqp091.Publishing
 	for i := range n {
-		id := watermill.NewUUID()
-		confirm, err := channel.PublishWithDeferredConfirm(q.prefix, "dead."+q.work, true, false, make(i, id))
-		require.NoError(q.t, err)
-		ids, confirms = append(ids, id), append(confirms, confirm)
+		ids = append(ids, watermill.NewUUID())
+		all = append(all, make(i, ids[i]))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for _, confirm := range confirms {
-		acked, err := confirm.WaitContext(ctx)
-		require.NoError(q.t, err)
-		require.True(q.t, acked)
-	}
+	send(q.t, channelOf(q.t), q.prefix, "dead."+q.work, all...)
 	q.await(q.dead, before+n)
 	return ids
+}
+
+// runApp runs an app until it is stopped, or the test ends.
+func runApp(t testing.TB, c config.Config, add func(retry.Connection, *message.Router)) (rabbit retry.Connection, stop func()) {
+	t.Helper()
+	rabbit, err := config.Connect(c, nil)
+	require.NoError(t, err)
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	add(rabbit, router)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(t.Context()) }()
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(patience):
+		t.Fatal("the app does not start")
+	}
+	stop = sync.OnceFunc(func() { _, _ = router.Close(), rabbit.Close() })
+	t.Cleanup(stop)
+	return rabbit, stop
 }
 
 func (q *queues) timeouts(n int) []string {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	amqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
@@ -87,22 +86,11 @@ func (c *clinic) operator(works ...string) []string {
 func (c *clinic) app(topics ...string) (rabbit retry.Connection, health string) {
 	c.t.Helper()
 	app := config.Config{AMQP: amqp.NewDurableQueueConfig(c.uri), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second, time.Hour}}}
-	of, err := config.Connect(app, nil)
-	require.NoError(c.t, err)
-	router := message.NewDefaultRouter(watermill.NopLogger{})
-	for _, topic := range topics {
-		of.AddConsumerHandler(router, topic, topic, func(*message.Message) error { return nil })
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(c.t.Context()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(c.t, err)
-	case <-time.After(patience):
-		c.t.Fatal("the app does not start")
-	}
-	c.t.Cleanup(func() { _, _ = router.Close(), of.Close() })
+	of, _ := runApp(c.t, app, func(of retry.Connection, router *message.Router) {
+		for _, topic := range topics {
+			of.AddConsumerHandler(router, topic, topic, func(*message.Message) error { return nil })
+		}
+	})
 	return of, serve(c.t, func(w http.ResponseWriter, _ *http.Request) { _ = json.NewEncoder(w).Encode(of.Health()) })
 }
 
@@ -135,16 +123,9 @@ func (c *clinic) policy(name, pattern string, definition rabbithole.PolicyDefini
 	require.NoError(c.t, err)
 }
 
-// publish publishes messages, each confirmed.
 func (c *clinic) publish(exchange, key string, n int) {
 	c.t.Helper()
-	channel := c.channel
-	require.NoError(c.t, channel.Confirm(false))
-	for range n {
-		confirm, err := channel.PublishWithDeferredConfirm(exchange, key, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Expiration: "3600000"})
-		require.NoError(c.t, err)
-		require.True(c.t, confirm.Wait())
-	}
+	send(c.t, c.channel, exchange, key, slices.Repeat([]amqp091.Publishing{{Expiration: "3600000"}}, n)...)
 }
 
 // definitions is all that the virtual host has.

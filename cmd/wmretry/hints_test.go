@@ -29,11 +29,7 @@ func TestCanaryWithoutConsumer(t *testing.T) {
 func TestDrainOfAStranger(t *testing.T) {
 	t.Parallel()
 	q := declareWith(t, 2*time.Hour, 10*time.Hour)
-	channel := channelOf(t)
-	require.NoError(t, channel.Confirm(false))
-	confirm, err := channel.PublishWithDeferredConfirm("", q.tier("2h"), true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("?")})
-	require.NoError(t, err)
-	require.True(t, confirm.Wait())
+	send(t, q.channel, "", q.tier("2h"), amqp091.Publishing{Body: []byte("?")})
 	run(t, 1, "tiers", "drain", q.work, "2h", "--prefix", q.prefix)
 	q.await(q.tier("2h"), 1)
 	assert.Contains(t, run(t, 0, "dead", "list", "--as-is", q.tier("2h")).stdout, "(no record)")

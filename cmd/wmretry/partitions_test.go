@@ -1,7 +1,6 @@
 package main
 
 import (
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,18 +21,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// inPartitions publishes messages to the partitions of a work queue.
-func inPartitions(t testing.TB, channel *amqp091.Channel, work string, partitions, each int) {
-	t.Helper()
-	require.NoError(t, channel.Confirm(false))
-	for i := range partitions * each {
-		confirm, err := channel.PublishWithDeferredConfirm(work+".order", strconv.Itoa(i%partitions), true, false,
-			amqp091.Publishing{DeliveryMode: amqp091.Persistent})
-		require.NoError(t, err)
-		require.True(t, confirm.Wait())
-	}
-}
-
 func TestStatusCountsPartitions(t *testing.T) {
 	t.Parallel()
 	work := unique(t, "wmretry_partitions")
@@ -42,7 +29,9 @@ func TestStatusCountsPartitions(t *testing.T) {
 		topology.Queue{Name: work, Durable: true})
 	require.NoError(t, q.topology.Declare(q.channel))
 	t.Cleanup(func() { removeAll(t, work) })
-	inPartitions(t, q.channel, work, 3, 7)
+	for _, partition := range []string{"0", "1", "2"} {
+		send(t, q.channel, work+".order", partition, make([]amqp091.Publishing, 7)...)
+	}
 	require.NoError(t, q.channel.Qos(1, 0, false))
 	_, err := q.channel.Consume(work+".order.0", "", false, false, false, false, nil) // one message stays without an ack
 	require.NoError(t, err)
@@ -76,28 +65,17 @@ func TestExportedPermissionsSufficeForPartitions(t *testing.T) {
 		return runWith(t, code, address[role], append(args, "--prefix", name)...)
 	}
 	app := amqp.NewDurableQueueConfig(strings.TrimPrefix(address["app"][0], "AMQP_URL="))
-	rabbit, err := config.Connect(config.Config{
-		AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{time.Hour}}, Settings: rabbitmq.Settings{Prefix: name},
-	}, nil)
-	require.NoError(t, err)
-	router := message.NewDefaultRouter(watermill.NopLogger{})
 	var calls atomic.Int32
-	rabbit.AddConsumerHandler(router, "billing", work, func(*message.Message) error {
-		calls.Add(1)
-		return backoff.Permanent(assert.AnError)
-	}, retry.Options{Order: retry.Order{
-		Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }, Partitions: 2, Block: true,
-	}})
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(t.Context()) }()
-	t.Cleanup(func() { _, _ = router.Close(), rabbit.Close() })
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(t, err)
-	case <-time.After(patience):
-		t.Fatal("the app does not start")
-	}
+	runApp(t, config.Config{
+		AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{time.Hour}}, Settings: rabbitmq.Settings{Prefix: name},
+	}, func(rabbit retry.Connection, router *message.Router) {
+		rabbit.AddConsumerHandler(router, "billing", work, func(*message.Message) error {
+			calls.Add(1)
+			return backoff.Permanent(assert.AnError)
+		}, retry.Options{Order: retry.Order{
+			Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }, Partitions: 2, Block: true,
+		}})
+	})
 	q := &queues{t: t, work: work, dead: work + ".dead", prefix: name, channel: channelOf(t)}
 	msg := message.NewMessage(watermill.NewUUID(), []byte("1"))
 	msg.Metadata.Set("customer", "7")

@@ -51,14 +51,9 @@ func removeAll(t testing.TB, text string) {
 // wait publishes messages that wait on a tier.
 func (q *queues) wait(tier string, n int) {
 	q.t.Helper()
-	channel := channelOf(q.t)
-	require.NoError(q.t, channel.Confirm(false))
 	for i := range n {
-		confirm, err := channel.PublishWithDeferredConfirm(q.prefix, tier+"."+q.work, true, false, amqp091.Publishing{
-			DeliveryMode: amqp091.Persistent, Body: fmt.Append(nil, i), Headers: amqp091.Table{uuidHeader: fmt.Sprint(i)},
-		})
-		require.NoError(q.t, err)
-		require.True(q.t, confirm.Wait())
+		send(q.t, q.channel, q.prefix, tier+"."+q.work,
+			amqp091.Publishing{Body: fmt.Append(nil, i), Headers: amqp091.Table{uuidHeader: fmt.Sprint(i)}})
 	}
 }
 

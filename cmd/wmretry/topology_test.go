@@ -82,10 +82,23 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 		return runWith(t, code, address[role], append(args, "--prefix", name)...)
 	}
 
-	runApp(t, strings.TrimPrefix(address["app"][0], "AMQP_URL="), name, work)
 	q := &queues{t: t, work: work, dead: work + ".dead", prefix: name, channel: channelOf(t)}
+	_, stop := runApp(t, config.Config{
+		AMQP:     amqp.NewDurableQueueConfig(strings.TrimPrefix(address["app"][0], "AMQP_URL=")),
+		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}},
+		Settings: rabbitmq.Settings{Prefix: name},
+	}, func(rabbit retry.Connection, router *message.Router) {
+		rabbit.AddConsumerHandler(router, "orders", work, func(*message.Message) error { return backoff.Permanent(os.ErrInvalid) })
+	})
+	for i := range 3 {
+		msg, err := amqp.DefaultMarshaler{}.Marshal(message.NewMessage(watermill.NewUUID(), []byte{byte('0' + i)}))
+		require.NoError(t, err)
+		send(t, q.channel, "", work, msg)
+	}
 	q.await(q.dead, 3)
-	publishOrphan(t, q)
+	stop()
+	send(t, q.channel, name+".orphans", "1h."+work, amqp091.Publishing{Headers: amqp091.Table{uuidHeader: "orphan"}, Body: []byte("{}")})
+	q.await(name+".orphans", 1)
 
 	assert.Len(t, lines[map[string]any](t, as(0, "viewer", "dead", "list", work, "--json").stdout), 3)
 	as(0, "viewer", "dead", "list", name+".orphans")
@@ -140,52 +153,4 @@ func usersOf(t testing.TB, name string, flags ...string) map[string][]string {
 		address[role] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
 	}
 	return address
-}
-
-// runApp runs an app whose messages become dead letters.
-func runApp(t testing.TB, uri, prefix, queue string) {
-	t.Helper()
-	rabbit, err := config.Connect(config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}}, Settings: rabbitmq.Settings{Prefix: prefix}}, nil)
-	require.NoError(t, err)
-	router := message.NewDefaultRouter(watermill.NopLogger{})
-	dead := make(chan struct{}, 10)
-	rabbit.AddConsumerHandler(router, "orders", queue, func(*message.Message) error {
-		dead <- struct{}{}
-		return backoff.Permanent(os.ErrInvalid)
-	})
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(t.Context()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(t, err)
-	case <-time.After(patience):
-		t.Fatal("the app does not start")
-	}
-	channel := channelOf(t)
-	for i := range 3 {
-		msg, err := amqp.DefaultMarshaler{}.Marshal(message.NewMessage(watermill.NewUUID(), []byte{byte('0' + i)}))
-		require.NoError(t, err)
-		require.NoError(t, channel.Publish("", queue, true, false, msg))
-	}
-	for range 3 {
-		select {
-		case <-dead:
-		case <-time.After(patience):
-			t.Fatal("the app gets no message")
-		}
-	}
-	q := &queues{t: t, channel: channelOf(t)}
-	q.await(queue+".dead", 3)
-	require.NoError(t, router.Close())
-	require.NoError(t, rabbit.Close())
-}
-
-// publishOrphan publishes a message that is an orphan, because it has the key of a work queue that was gone.
-func publishOrphan(t testing.TB, q *queues) {
-	t.Helper()
-	require.NoError(t, q.channel.Publish(q.prefix+".orphans", "1h."+q.work, true, false, amqp091.Publishing{
-		DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{uuidHeader: "orphan"}, Body: []byte("{}"),
-	}))
-	q.await(q.prefix+".orphans", 1)
 }
