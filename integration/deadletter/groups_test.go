@@ -3,20 +3,15 @@ package deadletter_test
 import (
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -25,18 +20,11 @@ import (
 func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 	t.Parallel()
 	const count = 50
-	topic := broker.Name(t, "orders")
-	broker.Clean(t, topic)
-	rabbit, err := config.Connect(config.Config{
-		AMQP: amqp.NewDurablePubSubConfig(broker.URL(t),
-			nil), Settings: rabbitmq.Settings{Prefix: "retry_" + topic}, Policy: retry.Policy{Schedule: backoff.Constant(100*time.Millisecond, 2)},
-	}, nil)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, rabbit.Close()) }()
+	app := testapp.New(t, testapp.FanOut)
+	topic := app.Queue("orders")
 	var repaired atomic.Bool
 	billed, failures, shipped := testapp.NewLedger(), testapp.NewLedger(), testapp.NewLedger()
-	router := message.NewDefaultRouter(watermill.NopLogger{})
-	rabbit.AddConsumerHandler(router, "billing", topic, func(msg *message.Message) error {
+	app.AddConsumerHandler(app.Router, "billing", topic, func(msg *message.Message) error {
 		if !repaired.Load() {
 			return backoff.Permanent(errDown)
 		}
@@ -52,20 +40,19 @@ func TestLettersOfAFanOutComeBackToTheirOwnGroup(t *testing.T) {
 		billed.Add(msg.UUID)
 		return nil
 	}, retry.Options{Group: "billing"})
-	rabbit.AddConsumerHandler(router, "shipping", topic, shipped.Handle, retry.Options{Group: "shipping"})
-	stop := testapp.Start(t, router)
-	defer stop()
+	app.AddConsumerHandler(app.Router, "shipping", topic, shipped.Handle, retry.Options{Group: "shipping"})
+	app.Run()
 	want := map[string]int{}
 	for _, id := range upTo(count) {
 		want[id] = 1
-		require.NoError(t, rabbit.Publisher().Publish(topic, message.NewMessage(id, []byte("order "+id))))
 	}
+	app.Publish(topic, upTo(count)...)
 	letterQueue := deadletter.QueueOf(topic + "_billing")
 	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, letterQueue) == count }, "all are dead")
 	shipped.Wait(t, count, soon)
 
 	repaired.Store(true)
-	summary, err := open(t, broker.URL(t), "retry_"+topic).Redrive(t.Context(), letterQueue,
+	summary, err := open(t, broker.URL(t), app.Name).Redrive(t.Context(), letterQueue,
 		letters.Redrive{By: "ann@ops"})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)

@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -108,42 +107,31 @@ func TestALowLimitIsRefused(t *testing.T) {
 			if row.management {
 				c.Management = broker.ManagementURL(t)
 			}
-			calls := map[string]func(*deadletter.Store) error{
-				"browse": func(s *deadletter.Store) error {
-					for _, err := range s.Browse(t.Context(), queue, letters.Filter{}) {
-						if err != nil {
-							return err
-						}
-					}
-					return nil
-				},
-				"redrive": func(s *deadletter.Store) error {
-					_, err := s.Redrive(t.Context(), queue, letters.Redrive{To: queue + ".none"})
-					if errors.Is(err, letters.ErrNoTarget) {
-						return nil
-					}
-					return err
-				},
-			}
-			for call, run := range calls {
+			look := func() (n int, failed error) {
 				store, err := deadletter.Open(c, nil)
 				require.NoError(t, err)
-				err = run(store)
-				if row.refused {
-					require.ErrorContains(t, err, row.want, call)
-					require.ErrorContains(t, err, "--any-limit", call)
-				} else {
-					require.NoError(t, err, call)
+				defer store.Close()
+				for _, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
+					if failed = err; err == nil {
+						n++
+					}
 				}
-				require.NoError(t, store.Close())
-				require.Equal(t, 5, testapp.Depth(t, queue), call)
+				return n, failed
 			}
+			n, err := look()
+			if row.refused {
+				require.ErrorContains(t, err, row.want)
+				require.ErrorContains(t, err, "--any-limit")
+				require.Zero(t, n)
+			} else {
+				require.NoError(t, err)
+			}
+			require.Equal(t, 5, testapp.Depth(t, queue))
 			c.AnyLimit = true
-			store, err := deadletter.Open(c, nil)
-			require.NoError(t, err)
-			defer store.Close()
 			for range 3 {
-				require.ElementsMatch(t, upTo(5), ids(list(t, store, queue)), "and copies keep also these")
+				n, err := look()
+				require.NoError(t, err)
+				require.Equal(t, 5, n, "and copies keep also these")
 			}
 		})
 	}

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -97,63 +96,6 @@ func TestRedriveSendsOnlyWhatWasThere(t *testing.T) {
 	assert.Zero(t, testapp.Depth(t, deadletter.QueueOf(p.queue)))
 }
 
-func TestRedriveOfSomeLetters(t *testing.T) {
-	t.Parallel()
-	const count = 30
-	p := ill(t, count)
-	p.repaired.Store(true)
-	summary, err := p.redrive(t, letters.Redrive{DryRun: true, Filter: letters.Filter{IDs: upTo(20)}, Limit: 5})
-	require.NoError(t, err)
-	assert.Equal(t, 5, summary.Done)
-	assert.Zero(t, p.handled.Len(), "a dry run sends none")
-
-	summary, err = p.redrive(t,
-		letters.Redrive{Filter: letters.Filter{IDs: []string{testapp.ID(3), testapp.ID(29), "none"}}})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: count, Done: 2, Other: count - 2}, summary)
-	p.handled.Wait(t, 2, soon)
-	assert.Equal(t, map[string]int{testapp.ID(3): 1, testapp.ID(29): 1}, p.handled.Counts())
-
-	summary, err = p.redrive(t, letters.Redrive{Limit: 7})
-	require.NoError(t, err)
-	assert.Equal(t, count-2, summary.Total)
-	assert.Equal(t, 7, summary.Done)
-	p.handled.Wait(t, 9, soon)
-	p.all(t, count)
-}
-
-// TestTheCanaryDiesAgain: nothing but the canary was sent.
-func TestTheCanaryDiesAgain(t *testing.T) {
-	t.Parallel()
-	const count = 100
-	p := ill(t, count)
-	var mu sync.Mutex
-	var phases []letters.Phase
-	summary, err := p.redrive(t, letters.Redrive{Canary: 10, CanaryWait: soon, Progress: func(progress letters.Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		if len(phases) == 0 || phases[len(phases)-1] != progress.Phase {
-			phases = append(phases, progress.Phase)
-		}
-	}})
-	require.ErrorIs(t, err, letters.ErrRedead)
-	assert.Equal(t, count, summary.Total)
-	assert.Equal(t, 10, summary.Done)
-	assert.Positive(t, summary.Redead)
-	p.failed.Wait(t, 10, soon)
-	p.all(t, count)
-	assert.Equal(t, 10, p.failed.Len(), "only the canary was sent")
-	assert.Equal(t, letters.Ended, phases[len(phases)-1])
-	assert.Contains(t, phases, letters.Watching)
-
-	p.repaired.Store(true)
-	summary, err = p.redrive(t, letters.Redrive{Canary: 10, CanaryWait: time.Second})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
-	p.handled.Wait(t, count, soon)
-	p.all(t, count)
-}
-
 // TestOneRedriveAtATime: the second one ends at once, and the first one goes on until its context ends.
 func TestOneRedriveAtATime(t *testing.T) {
 	t.Parallel()
@@ -199,29 +141,6 @@ func TestOneRedriveAtATime(t *testing.T) {
 	assert.Equal(t, count-first.summary.Done, summary.Done)
 	p.handled.Wait(t, count, soon)
 	p.all(t, count)
-}
-
-// TestLettersWhoseQueueIsGoneStay: the error names the queue.
-func TestLettersWhoseQueueIsGoneStay(t *testing.T) {
-	t.Parallel()
-	const count = 40
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	bury(t, a, queue, count)
-	testapp.Delete(t, queue)
-	store := open(t, broker.URL(t), a.Name)
-	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{})
-	require.ErrorIs(t, err, letters.ErrNoTarget)
-	require.ErrorContains(t, err, `"`+queue+`"`)
-	assert.Equal(t, letters.Summary{Total: count, Kept: count}, summary)
-	assert.Equal(t, upTo(count), ids(list(t, store, deadletter.QueueOf(queue))))
-
-	a.Declare(queue)
-	summary, err = store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
-	assert.Equal(t, count, testapp.Depth(t, queue))
-	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 }
 
 // TestOrphansGoHome: with the record that they have, and those whose queue is still gone stay.
