@@ -174,49 +174,26 @@ func TestPolicies(t *testing.T) {
 		t.Cleanup(func() { _, _ = client.DeletePolicy("/", s.queue(name)) })
 	}
 	put("work", "^"+regexp.QuoteMeta(s.queue("orders"))+"$", rabbithole.PolicyDefinition{"dead-letter-exchange": s.name, "dead-letter-routing-key": "dead." + s.queue("orders")})
-	put("short", "^"+regexp.QuoteMeta(s.queue("orders"))+".*(1m|1s)$", rabbithole.PolicyDefinition{"message-ttl": 30_000})
+	put("short", "^"+regexp.QuoteMeta(s.queue("orders"))+".*(1m|1s)$", rabbithole.PolicyDefinition{"message-ttl": 30_000, "dead-letter-routing-key": "elsewhere"})
 	put("few", "^"+regexp.QuoteMeta(s.queue("orders")+".dead")+"$", rabbithole.PolicyDefinition{"max-length": 5, "expires": 3_600_000})
 	var notes, policies []drift.Difference
 	broker.Eventually(t, 60*time.Second, func() bool {
 		report = s.compare(s.config(), protects)
 		notes, policies = report.Of(drift.Note), report.Of(drift.Policy)
-		return len(notes) == 1 && len(policies) == 2
+		return len(notes) == 1 && len(policies) == 4
 	}, "the policies work")
 	assert.True(t, report.Drifted())
 	assert.Equal(t, "max-length", notes[0].Argument, "the work queue is protected by a policy")
 	got := map[string]string{}
 	for _, d := range policies {
-		got[d.Name] = d.Argument + " " + d.Have
+		got[d.Name+" "+d.Argument] = d.Have
 	}
+	tier, by := s.queue("orders")+"."+s.name, ` by the policy "`+s.queue("short")+`"`
 	assert.Equal(t, map[string]string{
-		s.queue("orders") + "." + s.name + ".1m": `message-ttl 30000 by the policy "` + s.queue("short") + `"`,
-		s.queue("orders") + ".dead":              `expires 3600000 by the policy "` + s.queue("few") + `"`,
+		tier + ".1m message-ttl": "30000" + by, tier + ".1m dead-letter-routing-key": "elsewhere" + by,
+		tier + ".1s dead-letter-routing-key": "elsewhere" + by,
+		s.queue("orders") + ".dead expires":  `3600000 by the policy "` + s.queue("few") + `"`,
 	}, got)
-}
-
-// TestAPolicyWithARoutingKey: what waits on a tier does not come back.
-func TestAPolicyWithARoutingKey(t *testing.T) {
-	t.Parallel()
-	s := newShop(t)
-	w := s.wanted("orders", "", nil)
-	channel := broker.Channel(t)
-	require.NoError(t, topology.New(w.Topology, w.Queue).Declare(channel))
-	_, err := broker.Management(t).PutPolicy("/", s.name, rabbithole.Policy{
-		Pattern: "^" + regexp.QuoteMeta(s.queue("orders")+"."+s.name+".1s") + "$", ApplyTo: "queues", Priority: 9,
-		Definition: rabbithole.PolicyDefinition{"dead-letter-routing-key": "elsewhere"},
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = broker.Management(t).DeletePolicy("/", s.name) })
-	var found []drift.Difference
-	broker.Eventually(t, time.Minute, func() bool {
-		found = s.compare(s.config(), w).Of(drift.Policy)
-		return len(found) == 1
-	}, "the policy works")
-	assert.Equal(t, "dead-letter-routing-key", found[0].Argument)
-	require.NoError(t, channel.Publish(s.name, "1s."+s.queue("orders"), true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent}))
-	orphans, err := channel.Consume(s.name+".orphans", "", true, false, false, false, nil)
-	require.NoError(t, err)
-	assert.Equal(t, "elsewhere", broker.Receive(t, orphans, "an orphan").RoutingKey)
 }
 
 // TestUnprotectedQuorum: RabbitMQ 4.0 to 4.2 drop messages of such a work queue, so apps refuse it.

@@ -127,39 +127,6 @@ func TestFeedLeavesOutAQueueThatIsGone(t *testing.T) {
 	}
 }
 
-// Looks and a consumer that has a queue for itself do not lose messages of each other.
-func TestFeedOfADeadLetterQueueWithAConsumer(t *testing.T) {
-	t.Parallel()
-	for way, change := range feedWays {
-		t.Run(way, func(t *testing.T) {
-			t.Parallel()
-			f := openFeed(t, change(t))
-			f.handle("billing", func(*message.Message) error { return backoff.Permanent(errFeed) })
-			f.Run()
-			dead := f.Queue("billing") + ".dead"
-			channel := broker.Channel(t)
-			require.NoError(t, channel.Qos(1, 0, false))
-			deliveries, err := channel.Consume(dead, "", false, true, false, false, nil)
-			require.NoError(t, err)
-			const letters = 50
-			f.Publish(f.Queue("billing"), testapp.IDs(letters)...)
-			seen := map[any]bool{}
-			for len(seen) < letters {
-				one := broker.Receive(t, deliveries, "the consumer has all")
-				_, err := f.waiting()
-				require.NoError(t, err)
-				seen[one.Headers["_watermill_message_uuid"]] = true
-				require.NoError(t, one.Ack(false))
-			}
-			testapp.Eventually(t, func() bool {
-				all, err := f.waiting()
-				return err == nil && all[dead].Messages == 0
-			}, "there are no more")
-			assert.Zero(t, f.link("publishing").Reconnects)
-		})
-	}
-}
-
 // The broker does not answer: each look ends with its deadline, only one of them waits for the broker, and it ends with
 // the connection.
 func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
