@@ -56,8 +56,8 @@ func newCore(config Config) *core {
 		app: config.App, topology: config.topology(), prefix: naming.Prefix(config.Prefix),
 		verifyOnly: config.VerifyOnly,
 		policy:     config.Policy.Clone(),
-		redeclared: map[string]time.Time{},
-		observers:  &backend.Observers{},
+		redeclared: map[string]time.Time{}, redeclaring: make(chan struct{}, 1),
+		observers: &backend.Observers{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
 		Wire: c.wire(), Vhost: c.address().Vhost, Prefix: c.prefix, QueueType: config.QueueType,

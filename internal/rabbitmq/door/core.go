@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/url"
 	"strconv"
-	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -36,7 +35,7 @@ type core struct {
 	queues     *queues // nil for a Builder: every work queue has the tiers of the schedule
 	observers  *backend.Observers
 
-	redeclaring sync.Mutex
+	redeclaring chan struct{}        // has a value while tiers of a group are declared again
 	redeclared  map[string]time.Time // when each tier of a group was declared again
 }
 
@@ -127,8 +126,8 @@ func (c *core) redeclare(channel *amqp091.Channel, to place) error {
 	}
 	// Copies of all work queues of the group fail at the same moment: the first one declares the tiers again for all.
 	asked := time.Now()
-	c.redeclaring.Lock()
-	defer c.redeclaring.Unlock()
+	c.redeclaring <- struct{}{}
+	defer func() { <-c.redeclaring }()
 	if c.redeclared[to.queue].After(asked) {
 		return nil
 	}

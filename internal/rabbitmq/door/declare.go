@@ -31,7 +31,7 @@ type declarer struct {
 	returns    *returns
 	control    *control
 
-	sharing sync.Mutex // held while exchanges are declared for the first time
+	sharing chan struct{} // has a value while exchanges are declared for the first time
 
 	mu         sync.Mutex
 	connection uint64
@@ -63,7 +63,8 @@ type declaring struct {
 func newDeclarer(
 	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
 ) *declarer {
-	return &declarer{core: c, publishing: publishing, holding: map[string]bool{}, works: map[string][]string{},
+	return &declarer{core: c, publishing: publishing, sharing: make(chan struct{}, 1),
+		holding: map[string]bool{}, works: map[string][]string{},
 		control: newControl(c, consuming, publishing, logger), returns: newReturns(c, consuming, logger)}
 }
 
@@ -282,13 +283,13 @@ func (i inspected) Publishing(ctx context.Context) (*amqp091.Channel, error) {
 // declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work
 // queues, such as the tiers of a group, is declared once: the others wait for it.
 func (d *declarer) declareFirst(from *subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
-	d.sharing.Lock()
+	d.sharing <- struct{}{}
 	own := d.undeclared(from.Broker.Number(), t)
 	shares := len(own.Exchanges) == 0
 	if shares {
-		d.sharing.Unlock()
+		<-d.sharing
 	} else {
-		defer d.sharing.Unlock()
+		defer func() { <-d.sharing }()
 	}
 	err := own.DeclareRetry(channel)
 	if shares && refusal.IsCode(err, amqp091.NotFound) { // of what was declared, something is gone

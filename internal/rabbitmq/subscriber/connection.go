@@ -22,7 +22,7 @@ type Connection struct {
 	// moving is the connection that moves messages to partitions: the broker blocks one that publishes, acks included, in
 	// an alarm. Nil: nothing has been moved.
 	moving  atomic.Pointer[wire.Link]
-	opening sync.Mutex
+	opening chan struct{} // has a value while the link is opened or closed
 
 	mu            sync.Mutex
 	closed        bool // no more subscriptions
@@ -40,7 +40,7 @@ func Open(config wire.Config, logger watermill.LoggerAdapter) (*Connection, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Connection{link: link, config: config,
+	return &Connection{link: link, config: config, opening: make(chan struct{}, 1),
 		logger: logger.With(watermill.LogFields{"connection": "moving"})}, nil
 }
 
@@ -52,8 +52,8 @@ func (c *Connection) Close() error {
 		c.closed = true
 		c.mu.Unlock()
 		c.end(nil)
-		c.opening.Lock()
-		defer c.opening.Unlock()
+		c.opening <- struct{}{}
+		defer func() { <-c.opening }()
 		if moving := c.moving.Load(); moving != nil {
 			moving.Close()
 		}
@@ -64,8 +64,8 @@ func (c *Connection) Close() error {
 
 // mover returns the connection that moves messages to partitions, and opens it for the first.
 func (c *Connection) mover(stop <-chan struct{}) (*wire.Connection, error) {
-	c.opening.Lock()
-	defer c.opening.Unlock()
+	c.opening <- struct{}{}
+	defer func() { <-c.opening }()
 	select {
 	case <-stop: // else it would be opened after Close
 		return nil, ErrClosed

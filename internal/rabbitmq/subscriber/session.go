@@ -37,6 +37,7 @@ type session struct {
 	arrival    chan struct{}            // receives after a delivery
 	cancels    chan string
 	closes     chan *amqp091.Error
+	closing    atomic.Bool
 	closed     chan struct{} // closed when the channel is
 	reason     error         // set before closed is closed
 
@@ -285,8 +286,13 @@ func (s *subscription) retire(n *session) {
 	n.within(answerTimeout, n.close)
 }
 
-// close closes the channel. When the broker does not answer for very long, it closes the connection.
+// close closes the channel, or waits for another call that does. When the broker does not answer for very long, it
+// closes the connection.
 func (n *session) close() {
+	if n.closing.Swap(true) {
+		<-n.closed
+		return
+	}
 	limit := time.AfterFunc(channelCloseTimeout, func() { _ = n.connection.Socket.Close() })
 	defer limit.Stop()
 	if n.partition != nil {

@@ -43,11 +43,11 @@ type Inspector struct {
 	probed map[string]bool // exchanges
 }
 
-// queue is whether a work queue is inspected. Its lock makes handlers of the same queue wait for each other; those of
+// queue is whether a work queue is inspected. Its inspecting makes handlers of the same queue wait for each other; those of
 // other queues do not wait.
 type queue struct {
-	mu        sync.Mutex
-	inspected bool
+	inspecting chan struct{} // has a value while it is inspected
+	inspected  bool
 }
 
 // New returns an Inspector. It does not connect.
@@ -169,8 +169,8 @@ func (i *Inspector) Verify(
 // Forget makes the next call of Resolve or Verify inspect the queue again: it may have been replaced.
 func (i *Inspector) Forget(name string) {
 	q := i.queue(name)
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.inspecting <- struct{}{}
+	defer func() { <-q.inspecting }()
 	q.inspected = false
 }
 
@@ -178,8 +178,8 @@ func (i *Inspector) Forget(name string) {
 // at fault, it tries again.
 func (i *Inspector) once(name string, logger watermill.LoggerAdapter, inspect func(Broker) error) error {
 	q := i.queue(name)
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.inspecting <- struct{}{}
+	defer func() { <-q.inspecting }()
 	if q.inspected {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (i *Inspector) queue(name string) *queue {
 	defer i.mu.Unlock()
 	q := i.queues[name]
 	if q == nil {
-		q = &queue{}
+		q = &queue{inspecting: make(chan struct{}, 1)}
 		i.queues[name] = q
 	}
 	return q
