@@ -16,9 +16,10 @@ SUBMAKE    = $(MAKE)
 RECONNECT  = -e /integration/reconnect -e /integration/chaos
 # make sim runs it.
 SIMULATED  = -e /integration/simulation
-# Of make sim: how many seeds, or one of them, with its trace.
+# Of make sim: how many seeds, or one of them, with its trace. With WASM=1 all choices come from the seed, as with SEED.
 SEEDS     ?= 300
 SEED      ?=
+WASM      ?=
 # make test-observe runs these tests. They start a Prometheus.
 BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
@@ -162,7 +163,9 @@ mutate: devbroker ## break the code on purpose, one line at a time, and see that
 	@$(WITH_BROKER) $(GO) run ./tools/mutate $(MUTATE_ARGS)
 
 sim: ## the real code against a model of RabbitMQ, by seeds (SEEDS=300, or SEED=7 with its trace)
-	@SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(GO) test -C integration -count=1 -timeout=60m $(if $(SEED),-v) ./simulation
+	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/replay ./simulation/replay
+	@SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(if $(SEED)$(WASM),GOOS=wasip1 GOARCH=wasm) $(GO) test -C integration -count=1 \
+		$(if $(SEED)$(WASM),-vet=off -timeout=0 -exec=$(CURDIR)/.broker/replay -ldflags='-s -w',-timeout=60m) $(if $(SEED),-v) ./simulation
 
 lint: lint-format lint-code ## gofmt, vet, staticcheck, tidy
 

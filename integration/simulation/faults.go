@@ -1,117 +1,185 @@
 package simulation
 
 import (
+	"context"
 	"fmt"
-	"math/rand/v2"
 	"regexp"
+	"slices"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
 	"github.com/tieredretry/watermill-retry/integration/simulation/model"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// fault is something that goes wrong once.
+// fault is something that happens once: what goes wrong, or what an operator or a deployment does.
 type fault struct {
 	kind string
-	at   time.Duration // since the start; 0: at an event
-	// event counts the methods of clients, each before and after it is handled. It is 0 for a fault with a time.
-	event int
-	lasts time.Duration
-	pick  int // chooses the connection, process or queue
+	at   time.Duration // since the start
+	// method is that of a client at which the fault happens, in place of at: before or after the broker has handled it,
+	// and not before it has happened so often.
+	method string
+	after  bool
+	nth    int
+	lasts  time.Duration
+	pick   int // chooses the connection, process or queue
 }
 
 func (f fault) String() string {
-	if f.event > 0 {
-		return fmt.Sprintf("%s at event %d", f.kind, f.event)
+	if f.method != "" {
+		return fmt.Sprintf("%s %s %s %d", f.kind, map[bool]string{true: "after", false: "before"}[f.after], f.method, f.nth)
 	}
 	return fmt.Sprintf("%s at %v for %v", f.kind, f.at.Round(time.Millisecond), f.lasts.Round(time.Millisecond))
 }
 
 // The kinds of faults.
 const (
-	cutAt     = "cut at an event"
-	resetAt   = "reset at an event"
-	cutAfter  = "cut at a publish or ack"
-	nackAt    = "publish nacked"
-	cutBoth   = "all connections of a process are lost"
-	halfOpen  = "half-open connection"
-	restart   = "node restart"
-	alarm     = "alarm"
-	kill      = "process killed"
-	deploy    = "process stopped and started"
-	unbind    = "return binding removed"
-	noTier    = "tier deleted"        // while it is empty
-	replace   = "work queue replaced" // while it is empty
-	noReturn  = "return exchange deleted"
-	noDeclare = "declares answer 541"
-	timeout   = "pause and resume"
-	full      = "queues full"
-	noPart    = "partition unbound"
+	cutAt       = "cut"   // what is on its way arrives
+	resetAt     = "reset" // what is on its way is lost
+	nackAt      = "nack"
+	cutBoth     = "all connections of a process lost"
+	halfOpen    = "half-open connection"
+	frozen      = "process cut off"
+	restart     = "node restart"
+	alarm       = "alarm"
+	kill        = "process killed"
+	deploy      = "process stopped and started"
+	rolling     = "rolling deployment"
+	readd       = "handler stopped and added"
+	hangs       = "call outlasts the consumer timeout"
+	redrive     = "redrive"
+	unbind      = "return binding removed"
+	noTier      = "tier deleted"                // while it is empty
+	noDead      = "dead letters' queue deleted" // while it is empty
+	replace     = "work queue replaced"         // while it is empty
+	noWork      = "work queue deleted"          // while it is empty
+	noReturn    = "return exchange deleted"
+	noExchange  = "retry exchange deleted"
+	noDeclare   = "declares answer 541"
+	pause       = "pause and resume"
+	full        = "queues full"
+	noPart      = "partition unbound"
+	partDeleted = "partition deleted" // while it is empty
 )
 
-var kinds = []string{
-	cutAt, cutAt, resetAt, resetAt, cutBoth, cutBoth, halfOpen, restart, alarm, kill, deploy, unbind, noTier, replace,
-	noReturn, noDeclare, timeout, cutAfter, cutAfter, cutAfter, nackAt, nackAt, full, noPart,
+const (
+	consumerTimeout = 2 * time.Minute
+	hangsFor        = 3 * time.Minute
+)
+
+// kinds have their weights.
+var kinds = map[string]int{
+	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 1, alarm: 1, kill: 2, deploy: 1,
+	rolling: 1, readd: 2, hangs: 1, redrive: 1, unbind: 1, noTier: 1, noDead: 1, replace: 1, noWork: 1, noReturn: 1,
+	noExchange: 1, noDeclare: 1, pause: 1, full: 1, noPart: 1, partDeleted: 1,
 }
 
-func (p plan) drawFault(r *rand.Rand) fault {
+// methods are those at which a connection is lost, with their weights.
+var methods = map[string]int{
+	"basic.publish": 6, "basic.ack": 6, "basic.consume": 1, "basic.qos": 1, "basic.cancel": 1, "basic.nack": 1,
+	"queue.declare": 2, "queue.bind": 1, "exchange.declare": 1, "exchange.bind": 1, "channel.open": 1, "channel.close": 1,
+	"confirm.select": 1, "connection.open": 1, "connection.start-ok": 1, "connection.tune-ok": 1, "connection.close": 1,
+}
+
+// drawFault draws the fault with a number.
+func (p plan) drawFault(number int) fault {
+	name := fmt.Sprint("fault ", number)
 	f := fault{
-		kind: kinds[r.IntN(len(kinds))], at: time.Duration(r.Int64N(int64(activity))),
-		lasts: time.Duration(r.Int64N(int64(10 * time.Second))), pick: r.IntN(1000),
+		kind: drawWeighted(p, name, kinds), at: p.upTo(activity, name, "at"), lasts: p.upTo(10*time.Second, name, "lasts"),
+		pick: int(p.number(name, "pick") % 1000),
 	}
 	switch f.kind {
-	case cutAt, resetAt, cutAfter, nackAt:
-		f.event, f.at, f.lasts = 1+r.IntN(60*p.processes+14*p.messages), 0, 0
+	case unbind, replace, noReturn, noExchange:
+		if p.shape == builder { // what is bound to the work queue is declared when it is consumed
+			f.kind = cutBoth
+		}
+		return f
+	case hangs:
+		f.lasts = hangsFor
+		return f
+	case kill:
+		if p.shape == builder { // the Close of watermill-amqp leaves a goroutine behind where it cannot connect
+			f.kind = deploy
+		}
+		return f
+	case cutAt, resetAt:
+		f.method, f.after = drawWeighted(p, name+" method", methods), p.number(name, "after")%2 == 0
+	case nackAt:
+		f.method = "basic.publish"
+	default:
+		return f
 	}
+	often := 10
+	if methods[f.method] > 2 {
+		often = p.messages
+	}
+	f.at, f.lasts, f.nth = 0, 0, 1+int(p.number(name, "nth")%uint64(often))
 	return f
 }
 
-// atEvent is the Fault of the model. It counts the events.
+// atEvent is the Fault of the model.
 func (w *world) atEvent(e model.Event) model.Fault {
-	n := int(w.events.Add(1))
 	if !w.started.Load() { // Connect must succeed
 		return model.None
 	}
 	for i, f := range w.plan.faults {
-		if f.event == 0 || f.event > n || !f.fits(e) || w.over[i].Swap(true) {
+		if f.method != e.Method || f.after != e.After || w.counts[i].Add(1) != int64(f.nth) {
 			continue
 		}
-		w.disturbed(0)
 		switch f.kind {
 		case nackAt:
+			w.ledger.disturbed(0, 0)
 			return model.Nack
-		case cutAt, cutAfter:
+		case cutAt:
+			w.ledger.disturbed(0, w.plan.inFlight())
 			return model.Cut
 		default:
+			w.ledger.disturbed(0, w.plan.inFlight())
 			return model.Reset
 		}
 	}
 	return model.None
 }
 
-// fits reports whether a fault can happen at an event.
-func (f fault) fits(e model.Event) bool {
-	switch f.kind {
-	case nackAt:
-		return e.Method == "basic.publish" && !e.After
-	case cutAfter:
-		return e.Method == "basic.publish" || e.Method == "basic.ack"
-	default:
-		return true
+// lastFault is when the last fault with a time has begun.
+func lastFault(faults []fault) (last time.Duration) {
+	for _, f := range faults {
+		last = max(last, f.at+f.lasts)
 	}
+	return last
+}
+
+// repeats are the faults that can make calls be repeated, with how many connections they lose.
+var repeats = map[string]int{
+	cutBoth: 1, halfOpen: 1, frozen: 1, restart: 3, kill: 1, deploy: 1, rolling: 3, readd: 1, hangs: 2, redrive: 10,
+	noDeclare: 1,
 }
 
 // inject makes a fault that has a time.
 func (w *world) inject(f fault) {
 	time.Sleep(f.at)
-	w.broker.Note("fault: %s", f.kind)
-	w.disturbed(f.lasts)
-	p := w.processes[f.pick%len(w.processes)]
+	w.broker.Note("fault: %v", f)
+	w.ledger.disturbed(f.lasts, repeats[f.kind]*w.plan.inFlight())
+	w.make(f)
+	w.broker.Note("fault is over: %s", f.kind)
+	w.ledger.disturbed(0, 0)
+}
+
+func (w *world) make(f fault) {
+	p := w.running(f.pick)
+	queues := w.plan.queues()
+	queue := queues[f.pick%len(queues)]
 	switch f.kind {
 	case cutBoth:
 		p.disturb(model.Reset)
 	case halfOpen:
-		w.disturbed(halfOpenFor)
+		w.ledger.disturbed(notices, 0)
 		p.disturbOne(f.pick, model.Silent)
+	case frozen:
+		w.ledger.disturbed(notices, 0)
+		p.disturb(model.Silent)
 	case restart:
 		w.broker.Stop()
 		time.Sleep(f.lasts)
@@ -121,43 +189,100 @@ func (w *world) inject(f fault) {
 		time.Sleep(f.lasts)
 		w.broker.Block(false)
 	case kill, deploy:
-		if p.ending.Swap(true) {
-			break
+		w.replace(p, f)
+	case rolling:
+		for number := range w.processes {
+			w.replace(w.running(number), f)
+			time.Sleep(f.lasts / 10)
 		}
-		if f.kind == deploy {
-			p.stop()
-			w.start(p.number)
-			break
+	case readd: // Watermill's router ends with its last handler
+		if len(queues) > 1 {
+			p.restartHandler(queue)
 		}
+	case hangs:
+		w.ledger.disturbed(hangsFor+time.Minute, 0)
+		w.hanging.Store(true)
+	case redrive:
+		w.redrive(queue)
+	case pause:
+		if p.connection != nil && p.connection.Pause(handlerOf(queue)) == nil {
+			time.Sleep(f.lasts)
+			_ = p.connection.Resume(handlerOf(queue))
+		}
+	default:
+		w.change(f, queue)
+	}
+}
+
+// replace ends a process, and starts another one in its place.
+func (w *world) replace(p *process, f fault) {
+	if p.ending.Swap(true) {
+		return
+	}
+	if f.kind == kill {
 		p.kill()
 		time.Sleep(f.lasts)
-		w.start(p.number)
+	} else {
+		p.stop()
+	}
+	w.start(p.number)
+}
+
+// change changes what there is on the broker, as another client does.
+func (w *world) change(f fault, queue string) {
+	switch f.kind {
 	case unbind:
-		w.broker.Unbind(w.work(), "retry.return")
+		for _, exchange := range []string{"retry.return", "shared.retry.return"} {
+			w.broker.Unbind(queue, exchange)
+		}
 	case noTier:
 		w.broker.DeleteQueue(w.tier(f.pick), true)
+	case noDead:
+		w.broker.DeleteQueue(queue+".dead", true)
 	case replace:
-		w.broker.ReplaceQueue(w.work(), true)
+		w.broker.ReplaceQueue(queue, true)
+	case noWork:
+		w.broker.DeleteQueue(queue, true)
+	case noReturn:
+		w.broker.DeleteExchange("retry.return")
+	case noExchange:
+		w.broker.DeleteExchange("retry")
+	case noPart:
+		w.broker.Unbind(w.partition(f.pick), topic+".order")
+	case partDeleted:
+		w.broker.DeleteQueue(w.partition(f.pick), true)
 	case full:
 		pattern := []string{`\.retry\.`, `\.order\.\d`, `\.dead$`}[f.pick%3]
 		w.broker.SetPolicy("full", model.Policy{Pattern: regexp.MustCompile(pattern),
 			Definition: map[string]any{"max-length": int64(f.pick % 2), "overflow": "reject-publish"}})
 		time.Sleep(f.lasts)
 		w.broker.SetPolicy("full", model.Policy{})
-	case noPart:
-		w.broker.Unbind(fmt.Sprint(topic, ".order.", f.pick%max(w.plan.partitions, 1)), topic+".order")
-	case noReturn:
-		w.broker.DeleteExchange("retry.return")
 	case noDeclare:
 		w.broker.Refuse(func(string) uint16 { return 541 })
-		p.disturb(model.Cut)
+		w.running(f.pick).disturb(model.Cut)
 		time.Sleep(f.lasts)
 		w.broker.Refuse(nil)
-	case timeout:
-		if err := p.connection.Pause(handlerName); err == nil {
-			time.Sleep(f.lasts)
-			_ = p.connection.Resume(handlerName)
-		}
 	}
-	w.disturbed(0)
+}
+
+func (w *world) partition(pick int) string {
+	return fmt.Sprint(topic, ".order.", pick%max(w.plan.partitions, 1))
+}
+
+// redrive sends the dead letters back, as wmretry does.
+func (w *world) redrive(queue string) {
+	store, err := deadletter.Open(deadletter.Config{URI: "amqp://guest:guest@model:5672/",
+		AMQP: &amqp091.Config{Dial: w.broker.Dial}}, nil)
+	if err != nil {
+		w.ledger.violated("", "the dead letters cannot be opened: %v", err)
+		return
+	}
+	summary, err := store.Redrive(context.Background(), queue+".dead", letters.Redrive{By: "operator"})
+	w.broker.Note("redrive: %+v, %v", summary, err)
+	_ = store.Close()
+}
+
+// mayHave reports whether the plan has one of these faults.
+func (p plan) mayHave(kinds ...string) bool {
+	return slices.ContainsFunc(p.faults, func(f fault) bool { return slices.Contains(kinds, f.kind) })
 }

@@ -1,5 +1,6 @@
 // Package simulation runs the real code against a model of RabbitMQ in virtual time. A seed decides what the processes
-// do, which faults come when, and how long everything takes. What must hold is in invariants.go.
+// do, which faults come when, and how long everything takes. What must hold has a file each: lost.go, early.go, same.go,
+// order.go, duplicates.go, standstill.go, leaks.go.
 package simulation
 
 import (
@@ -15,73 +16,133 @@ import (
 const (
 	// activity is how long messages are published and faults begin.
 	activity = time.Minute
-	// rest is how long the processes run after that. A broker tries for the last time to forward a message that a queue
-	// did not take after three minutes.
+	// rest is how long the processes run after that, at most. A broker tries for the last time to forward a message that
+	// a queue did not take after three minutes.
 	rest = 9 * time.Minute
+)
+
+// The shapes of an app.
+const (
+	plain     = "plain"
+	ordered   = "order"
+	groups    = "groups"     // two handlers, each of its own consumer group
+	tierGroup = "tier group" // the same, with common tiers
+	builder   = "builder"    // with watermill-amqp's subscriber
 )
 
 // plan is all that a seed decides before the run.
 type plan struct {
 	seed        uint64
 	rules       model.Rules
+	shape       string
 	schedule    backoff.Schedule
 	processes   int
 	concurrency int
-	partitions  int // 0: the handler has no order
+	partitions  int // of the order
 	keys        int
 	messages    int
-	produces    bool          // the handler produces a message for another one
+	produces    bool // the handler produces a message for another one
+	breaker     bool
 	takes       time.Duration // of a call, at most
 	latency     time.Duration
 	confirms    time.Duration
 	faults      []fault
 }
 
-// planOf draws the plan of a seed.
+// planOf draws the plan of a seed. A choice that is added later changes the plans of few seeds.
 func planOf(seed uint64) plan {
-	r := rand.New(rand.NewPCG(seed, 1))
-	one := func(all ...int) int { return all[r.IntN(len(all))] }
-	p := plan{
-		seed: seed, rules: model.Versions[r.IntN(len(model.Versions))],
-		schedule: []backoff.Schedule{
-			{time.Second, 5 * time.Second}, {500 * time.Millisecond, 2 * time.Second, 10 * time.Second}, {3 * time.Second},
-		}[r.IntN(3)],
-		processes: one(1, 2, 3), concurrency: one(1, 4, 16), keys: one(1, 3, 10), messages: one(20, 60, 200),
-		takes:   time.Duration(one(0, 10, 200)) * time.Millisecond,
-		latency: time.Duration(one(0, 1, 5)) * time.Millisecond, confirms: time.Duration(one(0, 5, 50)) * time.Millisecond,
-		produces: r.IntN(4) == 0,
+	p := plan{seed: seed}
+	p.rules = draw(p, "rules", model.Versions...)
+	p.shape = drawWeighted(p, "shape", map[string]int{plain: 5, ordered: 4, groups: 2, tierGroup: 1, builder: 1})
+	p.schedule = draw(p, "schedule", backoff.Schedule{time.Second, 5 * time.Second},
+		backoff.Schedule{500 * time.Millisecond, 2 * time.Second, 10 * time.Second}, backoff.Schedule{3 * time.Second})
+	p.processes = draw(p, "processes", 1, 2, 3)
+	p.concurrency = draw(p, "concurrency", 1, 4, 16)
+	p.keys, p.messages = draw(p, "keys", 1, 3, 10), draw(p, "messages", 20, 60, 150)
+	p.takes = draw(p, "takes", 0, 10*time.Millisecond, 200*time.Millisecond)
+	p.latency = draw(p, "latency", 0, time.Millisecond, 5*time.Millisecond)
+	p.confirms = draw(p, "confirms", 0, 5*time.Millisecond, 50*time.Millisecond)
+	p.produces = p.shape == plain && draw(p, "produces", 1, 2, 3, 4) == 1
+	p.breaker = p.shape != builder && draw(p, "breaker", 1, 2, 3, 4, 5, 6) == 1
+	switch p.shape {
+	case ordered:
+		p.partitions = draw(p, "partitions", 1, 3)
+		p.messages = draw(p, "messages", 20, 40) // each can keep those of its key for half a minute
+	case builder:
+		p.concurrency = 1 // watermill-amqp has one message in flight
+		p.messages = min(p.messages, 60)
 	}
-	if r.IntN(3) == 0 {
-		p.partitions, p.produces = one(1, 3), false
-		p.messages = one(20, 40) // each can keep those of its key for half a minute
-	}
-	for range one(0, 1, 1, 2, 3) {
-		p.faults = append(p.faults, p.drawFault(r))
+	for n := range draw(p, "faults", 0, 1, 11, 2, 3) % 10 { // 11: one has a double weight
+		p.faults = append(p.faults, p.drawFault(n))
 	}
 	return p
 }
 
-func (p plan) String() string {
-	return fmt.Sprintf("seed %d: RabbitMQ %s, %d processes, concurrency %d, partitions %d, %d messages, schedule %v, "+
-		"faults %v", p.seed, p.rules.Version, p.processes, p.concurrency, p.partitions, p.messages, p.schedule, p.faults)
+// draw chooses one of several values: the one for which a random number, from the seed and the value, is the highest.
+func draw[T any](p plan, what string, of ...T) (chosen T) {
+	var best uint64
+	for _, each := range of {
+		if n := p.number(what, each); n >= best {
+			best, chosen = n, each
+		}
+	}
+	return chosen
 }
 
-// failures is how often the handler fails for a message, more often than there are retries for some: it depends on the
-// id and the seed alone.
-func (p plan) failures(id string) int {
-	return int(p.hash(id) % uint64(len(p.schedule)+2))
+// drawWeighted chooses one of the names, which have weights.
+func drawWeighted(p plan, what string, weights map[string]int) (chosen string) {
+	var best uint64
+	for name, weight := range weights {
+		for n := range weight {
+			if r := p.number(what, name, n); r >= best {
+				best, chosen = r, name
+			}
+		}
+	}
+	return chosen
 }
 
-// lasts is how long a call takes.
-func (p plan) lasts(id string, failures int) time.Duration {
-	if p.takes == 0 {
+// number is a random number of the seed.
+func (p plan) number(of ...any) uint64 {
+	h := fnv.New64a()
+	fmt.Fprintln(h, p.seed, of)
+	return rand.NewPCG(h.Sum64(), 1).Uint64()
+}
+
+// upTo is a random duration of the seed.
+func (p plan) upTo(most time.Duration, of ...any) time.Duration {
+	if most == 0 {
 		return 0
 	}
-	return time.Duration(p.hash(fmt.Sprint(id, failures)) % uint64(p.takes))
+	return time.Duration(p.number(of...) % uint64(most))
 }
 
-func (p plan) hash(text string) uint64 {
-	h := fnv.New64a()
-	fmt.Fprint(h, p.seed, text)
-	return h.Sum64()
+// without is the plan without one of its faults.
+func (p plan) without(fault int) plan {
+	all := p.faults
+	p.faults = append(all[:fault:fault], all[fault+1:]...)
+	return p
+}
+
+func (p plan) String() string {
+	text := fmt.Sprintf("seed %d: RabbitMQ %s, %s, %d processes, concurrency %d, %d messages of %d keys, schedule %v",
+		p.seed, p.rules.Version, p.shape, p.processes, p.concurrency, p.messages, p.keys, p.schedule)
+	if p.partitions > 0 {
+		text += fmt.Sprintf(", %d partitions", p.partitions)
+	}
+	if p.produces {
+		text += ", produces"
+	}
+	if p.breaker {
+		text += ", breaker"
+	}
+	return fmt.Sprintf("%s, faults %v", text, p.faults)
+}
+
+// queues are the work queues.
+func (p plan) queues() []string {
+	if p.shape == groups || p.shape == tierGroup {
+		return []string{topic + "_a", topic + "_b"}
+	}
+	return []string{topic}
 }

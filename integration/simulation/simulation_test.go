@@ -2,38 +2,68 @@ package simulation
 
 import (
 	"fmt"
+	"hash/fnv"
 	"os"
 	"strconv"
 	"testing"
 	"testing/synctest"
 )
 
-// TestSeeds runs one seed after the other. SIM_SEEDS is how many, SIM_SEED is one of them, with its trace.
+// TestSeeds runs one seed after the other. SIM_SEEDS is how many, SIM_FIRST the first one, and after SIM_FAILURES that
+// have failed the others are not run. SIM_SEED is one of them, see replay.
 func TestSeeds(t *testing.T) {
-	first, seeds := uint64(1), uint64(number("SIM_SEEDS", 300))
-	if one := number("SIM_SEED", 0); one > 0 {
-		first, seeds = uint64(one), 1
+	if seed := number("SIM_SEED", 0); seed > 0 {
+		replay(t, uint64(seed))
+		return
 	}
-	failed := 0
+	first, seeds, most := uint64(number("SIM_FIRST", 1)), uint64(number("SIM_SEEDS", 300)), number("SIM_FAILURES", 10)
+	failed, traces := 0, fnv.New64a()
 	for seed := first; seed < first+seeds; seed++ {
-		violations, trace := simulate(t, planOf(seed))
-		if len(violations) == 0 {
+		got := simulate(t, planOf(seed))
+		_, _ = traces.Write([]byte(got.trace))
+		if len(got.violations) == 0 {
 			continue
 		}
-		failed++
-		t.Errorf("%v\n  %s (of %d)", planOf(seed), violations[0], len(violations))
-		if seeds == 1 {
-			fmt.Println(trace)
+		t.Errorf("%v\n  %s (of %d)", planOf(seed), got.violations[0].text, len(got.violations))
+		if failed++; failed == most {
+			t.Fatalf("%d seeds have failed: the others are not run. make sim SEED=%d replays the last", most, seed)
 		}
-		if failed == 10 {
-			t.Fatal("10 seeds have failed: the others are not run")
+	}
+	fmt.Printf("all traces together: %x\n", traces.Sum64())
+}
+
+// replay runs a seed until it fails, 20 times at most: each time the scheduler makes other choices. Then it leaves out
+// each fault without which the seed fails, too, and prints what is left.
+func replay(t *testing.T, seed uint64) {
+	fails := func(p plan, tries int) (got result) {
+		for range tries {
+			if got = simulate(t, p); len(got.violations) > 0 {
+				break
+			}
 		}
+		return got
+	}
+	p := planOf(seed)
+	got := fails(p, 20)
+	for i := len(p.faults) - 1; i >= 0 && len(got.violations) > 0; i-- {
+		if less := fails(p.without(i), 5); len(less.violations) > 0 {
+			p, got = p.without(i), less
+		}
+	}
+	fmt.Printf("%v\n%s", p, got.screen())
+	for _, v := range got.violations {
+		t.Error(v.text)
 	}
 }
 
-func simulate(t *testing.T, p plan) (violations []string, trace string) {
-	synctest.Test(t, func(t *testing.T) { violations, trace = run(t, p) })
-	return violations, trace
+func simulate(t *testing.T, p plan) (got result) {
+	defer func() {
+		if deadlock := recover(); deadlock != nil {
+			got.violations = append(got.violations, violation{text: fmt.Sprint(deadlock)})
+		}
+	}()
+	synctest.Test(t, func(t *testing.T) { got = run(t, p) })
+	return got
 }
 
 func number(name string, otherwise int) int {

@@ -1,0 +1,178 @@
+package simulation
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// letter is what is known of one message in one work queue.
+type letter struct {
+	id, queue string
+	key       string
+	number    int // in the order of its key
+	published time.Time
+	states    map[state]*visit
+	calls     int
+	inCall    int
+	succeeded int
+	discarded int
+	due       time.Time // when the next call is due
+	finished  bool      // handled, or given up
+}
+
+// state is with which record a message comes to its handler.
+type state struct{ failures, snoozes int }
+
+type visit struct {
+	calls int
+	due   time.Time // not before this time. Zero: it has not been sent here
+}
+
+// ledger knows every message by its id.
+type ledger struct {
+	plan  plan
+	began time.Time
+	note  func(format string, args ...any)
+
+	faults  sync.Mutex // guards the next two: the model has its own mutex locked at an event
+	calm    time.Time  // after this time no fault excuses anything
+	doubles int        // how many calls may be repeated
+
+	mu         sync.Mutex
+	letters    map[string]*letter // by work queue and id
+	ids        []string           // in the order in which they were published
+	byKey      map[string][]*letter
+	lastCall   map[string]time.Time // by the work queue
+	repeated   int                  // how many calls were repeated
+	violations []violation
+}
+
+func newLedger(p plan, note func(format string, args ...any)) *ledger {
+	return &ledger{plan: p, began: time.Now(), note: note, letters: map[string]*letter{}, byKey: map[string][]*letter{},
+		lastCall: map[string]time.Time{}}
+}
+
+// violated notes a violation, about a message or about none.
+func (l *ledger) violated(about, format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.violate(about, format, args...)
+}
+
+// violate is violated while mu is held.
+func (l *ledger) violate(about, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	l.violations = append(l.violations, violation{about, text})
+	l.note("VIOLATION: %s", text)
+}
+
+// published notes a message that every work queue has got.
+func (l *ledger) published(id, key string, publish func() (queues int)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := publish() == len(l.plan.queues())
+	l.ids = append(l.ids, id)
+	for _, queue := range l.plan.queues() {
+		of := queue + key
+		m := &letter{id: id, queue: queue, key: key, number: len(l.byKey[of]), published: time.Now(), due: time.Now(),
+			states: map[state]*visit{}, finished: !all}
+		m.at(state{}).due = time.Now()
+		l.letters[queue+id] = m
+		if all {
+			l.byKey[of] = append(l.byKey[of], m)
+		}
+		if !all { // it may have been routed to one of them
+			m.key = ""
+		}
+	}
+}
+
+// at returns the visit of a state.
+func (m *letter) at(s state) *visit {
+	if m.states[s] == nil {
+		m.states[s] = &visit{}
+	}
+	return m.states[s]
+}
+
+// called notes a call, and reports whether it is the first one of the message.
+func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record) (first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := string(msg.Payload)
+	l.note("process %d: %s calls for %s after %d failures, %d snoozes", p.number, queue, id, record.Failures,
+		record.Snoozes)
+	m := l.letters[queue+id]
+	if m == nil {
+		l.violate(id, "a stranger in %s: %q", queue, id)
+		return true
+	}
+	m.inCall++
+	if p.dead.Load() {
+		return m.calls == 0
+	}
+	l.lastCall[queue] = time.Now()
+	m.calls++
+	l.same(m, msg)
+	v := m.at(state{record.Failures, record.Snoozes})
+	v.calls++
+	l.inTime(m, v, record)
+	l.inOrder(m)
+	l.double(m, v)
+	return m.calls == 1
+}
+
+// ended notes the end of a call.
+func (l *ledger) ended(p *process, queue, id string, record retry.Record, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.letters[queue+id]
+	if m == nil {
+		return
+	}
+	m.inCall--
+	l.sent(m, record, err)
+	if p.dead.Load() {
+		return
+	}
+	switch {
+	case err == nil:
+		m.succeeded++
+		m.finished = true
+	case err == errStale:
+		m.discarded++
+		m.finished = true
+	case l.plan.fate(id).how == permanent, err == errInvalid, err != errBusy && err != errNotHere &&
+		record.Failures == len(l.plan.schedule):
+		m.finished = true
+	}
+}
+
+// disturbed notes that a fault begins, or ends, that lasts so long. It may repeat so many calls.
+func (l *ledger) disturbed(lasts time.Duration, doubles int) {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	l.calm = latest(l.calm, time.Now().Add(lasts))
+	l.doubles += doubles
+}
+
+// excused returns until when a fault excuses what does not go on, and how many calls may be repeated.
+func (l *ledger) excused() (calm time.Time, doubles int) {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return l.calm, l.doubles
+}
+
+func latest(times ...time.Time) (last time.Time) {
+	for _, at := range times {
+		if at.After(last) {
+			last = at
+		}
+	}
+	return last
+}

@@ -1,0 +1,347 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/simulation/model"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// process is a process of the app.
+type process struct {
+	number     int
+	world      *world
+	logger     *log
+	connection retry.Connection // nil with a builder
+	router     *message.Router
+	close      func() error
+	ctx        context.Context
+	stopRouter context.CancelFunc
+	done       chan struct{}
+
+	ending atomic.Bool // a fault ends it, and starts another one in its place
+	dead   atomic.Bool // nothing that it does has an effect
+
+	mu       sync.Mutex
+	cutOff   bool  // it cannot dial
+	conns    []int // of the broker
+	handlers map[string]*message.Handler
+}
+
+// start starts a process, in the place of one that has ended.
+func (w *world) start(number int) {
+	for { // as a supervisor does
+		p := &process{number: number, world: w, done: make(chan struct{}), handlers: map[string]*message.Handler{}}
+		p.logger = newLog(p)
+		err := p.run()
+		if err == nil {
+			w.ledger.mu.Lock()
+			w.processes[number] = p
+			w.ledger.mu.Unlock()
+			return
+		}
+		w.broker.Note("process %d did not start: %v", number, err)
+		time.Sleep(time.Second)
+	}
+}
+
+// running returns the process with this number. The number may be too high.
+func (w *world) running(number int) *process {
+	w.ledger.mu.Lock()
+	defer w.ledger.mu.Unlock()
+	return w.processes[number%len(w.processes)]
+}
+
+var errKilled = errors.New("the process is killed")
+
+// dial is the app's network.
+func (p *process) dial(network, host string) (net.Conn, error) {
+	p.mu.Lock()
+	cutOff := p.cutOff
+	p.mu.Unlock()
+	if cutOff {
+		return nil, errKilled
+	}
+	conn, number, err := p.world.broker.DialNumbered(network, host)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.conns = append(p.conns, number)
+	return conn, err
+}
+
+func (p *process) config() config.Config {
+	const uri = "amqp://guest:guest@model:5672/"
+	plan := p.world.plan
+	own := amqp.NewDurableQueueConfig(uri)
+	if len(plan.queues()) > 1 {
+		own = amqp.NewDurablePubSubConfig(uri, nil)
+	}
+	own.Connection.AmqpConfig = &amqp091.Config{Dial: p.dial}
+	own.Connection.Reconnect = &amqp.ReconnectConfig{BackoffInitialInterval: 100 * time.Millisecond,
+		BackoffMultiplier: 2, BackoffMaxInterval: 5 * time.Second}
+	policy := retry.Policy{Schedule: plan.schedule, Rules: rules}
+	if plan.breaker {
+		policy.Breaker = &retry.Breaker{Least: 5, MaxPause: 4 * time.Second}
+	}
+	if plan.shape == tierGroup {
+		policy.TierGroup, policy.ExtraTiers = "shared", plan.schedule[:1]
+	}
+	return config.Config{AMQP: own, Policy: policy}
+}
+
+func (p *process) run() (err error) {
+	if p.router, err = message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}); err != nil {
+		return err
+	}
+	if p.world.plan.shape == builder {
+		err = p.build()
+	} else {
+		err = p.connect()
+	}
+	if err != nil {
+		return err
+	}
+	p.ctx, p.stopRouter = context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- p.router.Run(p.ctx) }()
+	select {
+	case <-p.router.Running():
+	case err = <-ended:
+		// Watermill leaves goroutines of handlers behind that have not begun. So the app goes on to begin.
+		for tries := 0; err != nil; err = p.router.RunHandlers(p.ctx) {
+			if tries++; tries > 200 {
+				p.world.ledger.violated("", "process %d does not start: %v", p.number, err)
+				break
+			}
+			p.world.broker.Note("process %d did not start: %v", p.number, err)
+			time.Sleep(time.Second)
+		}
+		context.AfterFunc(p.ctx, func() { ended <- p.router.Close() })
+	}
+	go func() {
+		defer close(p.done)
+		<-ended // after the end of ctx: Close of the router, while handlers run, holds a mutex that a bubble cannot wait for
+		_ = p.close()
+	}()
+	return nil
+}
+
+// connect makes the app with Connect.
+func (p *process) connect() (err error) {
+	if p.connection, err = config.Connect(p.config(), p.logger); err != nil {
+		return err
+	}
+	p.close = p.connection.Close
+	for _, queue := range p.world.plan.queues() {
+		p.add(queue)
+	}
+	return nil
+}
+
+// add adds the handler of a work queue.
+func (p *process) add(queue string) {
+	plan := p.world.plan
+	options := retry.Options{Concurrency: plan.concurrency}
+	if len(plan.queues()) > 1 {
+		options.Group = queue[len(topic)+1:]
+	}
+	if plan.shape == ordered {
+		options.Order = retry.Order{Key: func(m *message.Message) string { return m.Metadata.Get("key") },
+			Partitions: plan.partitions, ConsumerTimeout: consumerTimeout}
+	}
+	var added *message.Handler
+	if plan.produces {
+		added = p.connection.AddHandler(p.router, handlerName, topic, produced, p.produce, options)
+	} else {
+		handle := func(msg *message.Message) error { return p.handle(queue, msg) }
+		added = p.connection.AddConsumerHandler(p.router, handlerOf(queue), topic, handle, options)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.handlers[queue] = added
+}
+
+// handlerOf is the name of the handler of a work queue.
+func handlerOf(queue string) string { return handlerName + queue[len(topic):] }
+
+// build makes the app with the builder.
+func (p *process) build() error {
+	made, err := config.NewBuilder(p.config())
+	if err != nil {
+		return err
+	}
+	retries, err := made.NewTieredRetry(p.logger)
+	if err != nil {
+		return err
+	}
+	subscriber, err := amqp.NewSubscriber(made.SubscriberConfig(), watermill.NopLogger{})
+	if err != nil {
+		_ = made.Close()
+		return err
+	}
+	p.close = func() error { return errors.Join(subscriber.Close(), made.Close()) }
+	handle := func(msg *message.Message) error { return p.handle(topic, msg) }
+	p.router.AddConsumerHandler(handlerName, topic, subscriber, handle).AddMiddleware(retries.Middleware)
+	return nil
+}
+
+// handle is the app's handler.
+func (p *process) handle(queue string, msg *message.Message) error {
+	l, plan := p.world.ledger, p.world.plan
+	record, _ := retry.ReadRecord(msg.Metadata)
+	id := string(msg.Payload)
+	first := l.called(p, queue, msg, record)
+	if p.world.hanging.Swap(false) {
+		l.outlasts(queue, id, record)
+		time.Sleep(hangsFor)
+	}
+	time.Sleep(plan.lasts(id, record))
+	err := plan.outcome(id, record, first, time.Since(l.began))
+	l.ended(p, queue, id, record, err)
+	return plan.fate(id).end(err)
+}
+
+func (p *process) produce(msg *message.Message) ([]*message.Message, error) {
+	if err := p.handle(topic, msg); err != nil {
+		return nil, err
+	}
+	return []*message.Message{message.NewMessage("of-"+msg.UUID, msg.Payload)}, nil
+}
+
+// kill ends a process at once.
+func (p *process) kill() {
+	p.mu.Lock()
+	p.cutOff = true
+	p.mu.Unlock()
+	p.disturb(model.Reset)
+	p.dead.Store(true)
+	p.stopRouter()
+}
+
+// stop ends a process as a deployment does.
+func (p *process) stop() {
+	p.stopRouter()
+	select {
+	case <-p.done:
+	case <-time.After(closes):
+		p.world.ledger.violated("", "process %d does not end within %v", p.number, closes)
+	}
+}
+
+// restartHandler stops the handler of a queue and adds it again.
+func (p *process) restartHandler(queue string) {
+	p.mu.Lock()
+	handler := p.handlers[queue]
+	p.mu.Unlock()
+	if p.connection == nil || handler == nil || p.ending.Swap(true) {
+		return
+	}
+	defer p.ending.Store(false)
+	select {
+	case <-handler.Started():
+	case <-time.After(closes):
+		return
+	}
+	handler.Stop()
+	<-handler.Stopped()
+	p.add(queue)
+	for err := p.router.RunHandlers(p.ctx); err != nil && p.ctx.Err() == nil; err = p.router.RunHandlers(p.ctx) {
+		p.world.broker.Note("process %d did not start its handler: %v", p.number, err)
+		time.Sleep(time.Second)
+	}
+}
+
+func (p *process) disturb(f model.Fault) {
+	p.mu.Lock()
+	conns := p.conns
+	p.mu.Unlock()
+	for _, number := range conns {
+		p.world.broker.Disturb(number, f)
+	}
+}
+
+// disturbOne disturbs one of the connections that are open.
+func (p *process) disturbOne(pick int, f model.Fault) {
+	open := p.world.broker.Connections()
+	p.mu.Lock()
+	var own []int
+	for _, number := range p.conns {
+		if _, is := open[number]; is {
+			own = append(own, number)
+		}
+	}
+	p.mu.Unlock()
+	if len(own) > 0 {
+		p.world.broker.Disturb(own[pick%len(own)], f)
+	}
+}
+
+// log writes the log of a process into the trace, and looks for lines that repeat.
+type log struct {
+	process *process
+	mu      sync.Mutex
+	lines   map[string]*repeated
+}
+
+type repeated struct {
+	count int
+	since time.Time
+}
+
+func newLog(p *process) *log { return &log{process: p, lines: map[string]*repeated{}} }
+
+// line notes a line. Lines about one message are of one cause for each message.
+func (l *log) line(level, msg string, err error, fields watermill.LogFields) {
+	text := msg
+	if err != nil {
+		text = fmt.Sprintf("%s: %v", msg, err)
+	}
+	l.process.world.broker.Note("process %d: %s%s", l.process.number, level, text)
+	cause := fmt.Sprint(msg, fields["message_uuid"], fields["handler"], fields["handler_name"], fields["queue"],
+		fields["connection"], fields["partition"])
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.lines[cause]
+	if r == nil || time.Since(r.since) >= logWindow {
+		r = &repeated{since: time.Now()}
+		l.lines[cause] = r
+	}
+	if r.count++; r.count > logLines && r.count%logLines == 1 {
+		l.process.world.ledger.violated("", "the log has %d lines within %v: %s %v", r.count, time.Since(r.since), text,
+			fields)
+	}
+}
+
+func (l *log) Error(msg string, err error, fields watermill.LogFields) {
+	l.line("ERROR ", msg, err, fields)
+}
+func (l *log) Info(msg string, fields watermill.LogFields)            { l.line("", msg, nil, fields) }
+func (l *log) Debug(string, watermill.LogFields)                      {}
+func (l *log) Trace(string, watermill.LogFields)                      {}
+func (l *log) With(added watermill.LogFields) watermill.LoggerAdapter { return with{l, added} }
+
+// with is a log with fields.
+type with struct {
+	*log
+	fields watermill.LogFields
+}
+
+func (w with) Error(msg string, err error, fields watermill.LogFields) {
+	w.log.Error(msg, err, w.fields.Add(fields))
+}
+func (w with) Info(msg string, fields watermill.LogFields) { w.log.Info(msg, w.fields.Add(fields)) }
+func (w with) With(added watermill.LogFields) watermill.LoggerAdapter {
+	return with{w.log, w.fields.Add(added)}
+}

@@ -1,0 +1,107 @@
+package simulation
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const (
+	// standstill is the longest time without a call while a message is due, the broker answers, and nothing is paused.
+	standstill = 10 * time.Second
+	// notices is how long a half-open connection is not noticed: three heartbeats of ten seconds.
+	notices = 35 * time.Second
+)
+
+// watch looks once a second for a handler that stands still.
+func (w *world) watch(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	idle, reported := map[string]time.Time{}, map[string]bool{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		w.bounded()
+		for _, queue := range w.plan.queues() {
+			waits := w.waits(queue)
+			ready := waits != nil && w.allReady(queue)
+			calm, _ := w.ledger.excused()
+			w.ledger.mu.Lock()
+			stands := time.Since(latest(idle[queue], w.ledger.lastCall[queue]))
+			switch {
+			case waits == nil:
+				idle[queue], reported[queue] = time.Now(), false
+			case stands > standstill && time.Since(calm) > standstill:
+				w.ledger.violate(waits.id, "%s has no call for %v while %s is due", queue, stands, waits.id)
+				idle[queue] = time.Now()
+			case stands > w.plan.unnoticed() && ready && !reported[queue]:
+				reported[queue] = true
+				w.ledger.violate(waits.id, "Health is ready, and %s has no call for %v while %s is due", queue, stands,
+					waits.id)
+			}
+			w.ledger.mu.Unlock()
+		}
+	}
+}
+
+// unnoticed is how long Health may be ready while a handler stands still.
+func (p plan) unnoticed() time.Duration {
+	switch {
+	case p.mayHave(hangs): // the partition of the call waits for it
+		return rest
+	case p.mayHave(halfOpen, frozen):
+		return notices + standstill
+	}
+	return standstill
+}
+
+// waits returns a message of a work queue whose call is due since more than a moment, and that is not called. Nil: none.
+func (w *world) waits(queue string) *letter {
+	there := map[string]bool{}
+	for _, name := range w.broker.Queues() {
+		if name == queue || strings.HasPrefix(name, queue+".order.") {
+			for _, m := range w.broker.Messages(name) {
+				there[string(m.Body)] = true
+			}
+		}
+	}
+	l := w.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range l.ids {
+		m := l.letters[queue+id]
+		called := func(other *letter) bool { return other.inCall > 0 }
+		busy := m.inCall > 0 || w.plan.shape == ordered && slices.ContainsFunc(l.byKey[queue+m.key], called)
+		if there[id] && !m.finished && !busy && time.Since(m.due) > time.Second {
+			return m
+		}
+	}
+	return nil
+}
+
+// allReady reports whether the Health of all processes says that a handler takes messages.
+func (w *world) allReady(queue string) bool {
+	for number := range w.processes {
+		p := w.running(number)
+		if p.connection == nil {
+			return false
+		}
+		health := p.connection.Health()
+		if health.Ready() != nil || slices.ContainsFunc(health.Links, func(l retry.LinkHealth) bool { return l.Blocked }) {
+			return false
+		}
+		of := func(s retry.SubscriptionHealth) bool {
+			return s.Queue == queue && len(s.Paused) == 0 && s.Holding == 0 && s.Calls < s.Concurrency
+		}
+		if !slices.ContainsFunc(health.Subscriptions, of) {
+			return false
+		}
+	}
+	return true
+}
