@@ -51,7 +51,9 @@ var rules = []retry.Rule{
 	{Name: "stale", If: retry.Is(errStale), Then: retry.Discard()},
 }
 
-func (p plan) fate(id string) fate {
+func (p plan) fate(id string) fate { return p.fates[id] }
+
+func (p plan) drawFate(id string) fate {
 	how := drawWeighted(p, "how "+id, map[string]int{fails: 10, requests: 2, panics: 1, goexits: 1, snoozes: 1, returns: 1,
 		permanent: 1, invalid: 1, stale: 1})
 	return fate{how, int(p.number("failures", id) % uint64(len(p.schedule)+2))}

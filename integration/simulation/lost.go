@@ -26,6 +26,11 @@ func (w *world) checkQueue(queue string) {
 	invoices := map[string]int{}
 	for _, m := range w.broker.Messages(produced) {
 		invoices[string(m.Body)]++
+		for key := range m.Headers {
+			if strings.HasPrefix(key, "retry_") {
+				l.violated(string(m.Body), "what %s produced has the header %s", m.Body, key)
+			}
+		}
 	}
 	left, orphanedAt := map[string]string{}, map[string]time.Time{}
 	for _, name := range w.broker.Queues() {

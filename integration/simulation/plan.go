@@ -47,6 +47,7 @@ type plan struct {
 	latency     time.Duration
 	confirms    time.Duration
 	faults      []fault
+	fates       map[string]fate // of the messages, by their ids
 }
 
 // planOf draws the plan of a seed. A choice that is added later changes the plans of few seeds.
@@ -74,6 +75,10 @@ func planOf(seed uint64) plan {
 	}
 	for n := range draw(p, "faults", 0, 1, 11, 2, 3) % 10 { // 11: one has a double weight
 		p.faults = append(p.faults, p.drawFault(n))
+	}
+	p.fates = map[string]fate{}
+	for n := range p.messages {
+		p.fates[idOf(n)] = p.drawFate(idOf(n))
 	}
 	return p
 }
@@ -138,6 +143,9 @@ func (p plan) String() string {
 	}
 	return fmt.Sprintf("%s, faults %v", text, p.faults)
 }
+
+// idOf is the id of a message.
+func idOf(number int) string { return fmt.Sprintf("%03d", number) }
 
 // queues are the work queues.
 func (p plan) queues() []string {

@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 )
 
-// TestSeeds runs one seed after the other. SIM_SEEDS is how many, SIM_FIRST the first one, and after SIM_FAILURES that
+// TestSeeds runs one seed after the other, those first that have found something before. SIM_SEEDS is how many, SIM_FIRST the first one, and after SIM_FAILURES that
 // have failed the others are not run. SIM_SEED is one of them, see replay.
 func TestSeeds(t *testing.T) {
 	if seed := number("SIM_SEED", 0); seed > 0 {
@@ -17,8 +17,15 @@ func TestSeeds(t *testing.T) {
 		return
 	}
 	first, seeds, most := uint64(number("SIM_FIRST", 1)), uint64(number("SIM_SEEDS", 300)), number("SIM_FAILURES", 10)
-	failed, traces := 0, fnv.New64a()
+	var all []uint64
+	for _, each := range kept {
+		all = append(all, each.seed)
+	}
 	for seed := first; seed < first+seeds; seed++ {
+		all = append(all, seed)
+	}
+	failed, traces := 0, fnv.New64a()
+	for _, seed := range all {
 		got := simulate(t, planOf(seed))
 		_, _ = traces.Write([]byte(got.trace))
 		if len(got.violations) == 0 {

@@ -112,7 +112,7 @@ func (w *world) publish() {
 		exchange = topic
 	}
 	for i := range w.plan.messages {
-		id := fmt.Sprintf("%03d", i)
+		id := idOf(i)
 		key := fmt.Sprint("k", w.plan.number("key", id)%uint64(w.plan.keys))
 		headers := amqp091.Table{uuidHeader: id, "key": key, "count": int64(i)}
 		w.ledger.published(id, key, func() int { return w.broker.Publish(exchange, topic, headers, []byte(id)) })
