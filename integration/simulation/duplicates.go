@@ -7,7 +7,7 @@ func (l *ledger) double(m *letter, v *visit) {
 		allowed++
 	}
 	again := v.calls > allowed
-	if l.plan.shape == ordered { // a process that takes a partition over begins with the failures anew
+	if l.plan.shape == keepsOrder { // a process that takes a partition over begins with the failures anew
 		again = m.finished && (!l.plan.breaker || m.succeeded > 0) // a probe that fails does not end its message
 	}
 	if !again {
@@ -22,7 +22,7 @@ func (l *ledger) double(m *letter, v *visit) {
 
 // inFlight is how many messages one loss of a connection can repeat.
 func (p plan) inFlight() int {
-	if p.shape == ordered {
+	if p.shape == keepsOrder {
 		return p.messages // 512 for each partition
 	}
 	return max(2*p.concurrency, 32) * len(p.queues())

@@ -206,7 +206,10 @@ func (w *world) make(f fault) {
 		w.redrive(queue)
 	case pause:
 		if p.connection != nil && p.connection.Pause(handlerOf(queue)) == nil {
-			time.Sleep(f.lasts)
+			time.Sleep(f.lasts / 2) // what was handed to the handler goes on
+			p.setPaused(queue, true)
+			time.Sleep(f.lasts / 2)
+			p.setPaused(queue, false)
 			_ = p.connection.Resume(handlerOf(queue))
 		}
 	default:

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,7 +28,7 @@ func (w *world) checkQueue(queue string) {
 	for _, m := range w.broker.Messages(produced) {
 		invoices[string(m.Body)]++
 		for key := range m.Headers {
-			if strings.HasPrefix(key, "retry_") {
+			if key == "retry_record" || slices.Contains(retry.RecordKeys(), key) {
 				l.violated(string(m.Body), "what %s produced has the header %s", m.Body, key)
 			}
 		}

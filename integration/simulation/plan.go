@@ -1,6 +1,6 @@
 // Package simulation runs the real code against a model of RabbitMQ in virtual time. A seed decides what the processes
 // do, which faults come when, and how long everything takes. What must hold has a file each: lost.go, early.go, same.go,
-// order.go, duplicates.go, standstill.go, leaks.go.
+// order.go, duplicates.go, standstill.go, limits.go, leaks.go.
 package simulation
 
 import (
@@ -23,11 +23,11 @@ const (
 
 // The shapes of an app.
 const (
-	plain     = "plain"
-	ordered   = "order"
-	groups    = "groups"     // two handlers, each of its own consumer group
-	tierGroup = "tier group" // the same, with common tiers
-	builder   = "builder"    // with watermill-amqp's subscriber
+	plain      = "plain"
+	keepsOrder = "order"
+	groups     = "groups"     // two handlers, each of its own consumer group
+	tierGroup  = "tier group" // the same, with common tiers
+	builder    = "builder"    // with watermill-amqp's subscriber
 )
 
 // plan is all that a seed decides before the run.
@@ -54,7 +54,7 @@ type plan struct {
 func planOf(seed uint64) plan {
 	p := plan{seed: seed}
 	p.rules = draw(p, "rules", model.Versions...)
-	p.shape = drawWeighted(p, "shape", map[string]int{plain: 5, ordered: 4, groups: 2, tierGroup: 1, builder: 1})
+	p.shape = drawWeighted(p, "shape", map[string]int{plain: 5, keepsOrder: 4, groups: 2, tierGroup: 1, builder: 1})
 	p.schedule = draw(p, "schedule", backoff.Schedule{time.Second, 5 * time.Second},
 		backoff.Schedule{500 * time.Millisecond, 2 * time.Second, 10 * time.Second}, backoff.Schedule{3 * time.Second})
 	p.processes = draw(p, "processes", 1, 2, 3)
@@ -66,7 +66,7 @@ func planOf(seed uint64) plan {
 	p.produces = p.shape == plain && draw(p, "produces", 1, 2, 3, 4) == 1
 	p.breaker = p.shape != builder && draw(p, "breaker", 1, 2, 3, 4, 5, 6) == 1
 	switch p.shape {
-	case ordered:
+	case keepsOrder:
 		p.partitions = draw(p, "partitions", 1, 3)
 		p.messages = draw(p, "messages", 20, 40) // each can keep those of its key for half a minute
 	case builder:

@@ -35,15 +35,18 @@ type process struct {
 	dead   atomic.Bool // nothing that it does has an effect
 
 	mu       sync.Mutex
-	cutOff   bool  // it cannot dial
-	conns    []int // of the broker
+	cutOff   bool            // it cannot dial
+	calls    map[string]int  // that run, by the work queue
+	paused   map[string]bool // handlers that take no messages, by the work queue
+	conns    []int           // of the broker
 	handlers map[string]*message.Handler
 }
 
 // start starts a process, in the place of one that has ended.
 func (w *world) start(number int) {
 	for { // as a supervisor does
-		p := &process{number: number, world: w, done: make(chan struct{}), handlers: map[string]*message.Handler{}}
+		p := &process{number: number, world: w, done: make(chan struct{}), handlers: map[string]*message.Handler{},
+			calls: map[string]int{}, paused: map[string]bool{}}
 		p.logger = newLog(p)
 		err := p.run()
 		if err == nil {
@@ -157,7 +160,7 @@ func (p *process) add(queue string) {
 	if len(plan.queues()) > 1 {
 		options.Group = queue[len(topic)+1:]
 	}
-	if plan.shape == ordered {
+	if plan.shape == keepsOrder {
 		options.Order = retry.Order{Key: func(m *message.Message) string { return m.Metadata.Get("key") },
 			Partitions: plan.partitions, ConsumerTimeout: consumerTimeout}
 	}
@@ -203,6 +206,8 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	record, _ := retry.ReadRecord(msg.Metadata)
 	id := string(msg.Payload)
 	first := l.called(p, queue, msg, record)
+	p.limited(queue, id)
+	defer p.leaves(queue)
 	if p.world.hanging.Swap(false) {
 		l.outlasts(queue, id, record)
 		time.Sleep(hangsFor)

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 )
 
-// TestSeeds runs one seed after the other, those first that have found something before. SIM_SEEDS is how many, SIM_FIRST the first one, and after SIM_FAILURES that
-// have failed the others are not run. SIM_SEED is one of them, see replay.
+// TestSeeds runs one seed after the other, those first that have found something before. SIM_SEEDS is how many, SIM_FIRST
+// the first one, and after SIM_FAILURES that have failed the others are not run. SIM_SEED is one of them, see replay.
 func TestSeeds(t *testing.T) {
 	if seed := number("SIM_SEED", 0); seed > 0 {
 		replay(t, uint64(seed))

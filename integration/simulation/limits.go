@@ -1,0 +1,29 @@
+package simulation
+
+// limited checks at the begin of a call that a handler has not more calls than its concurrency, and none while it is
+// paused.
+func (p *process) limited(queue, id string) {
+	p.mu.Lock()
+	p.calls[queue]++
+	calls, paused := p.calls[queue], p.paused[queue]
+	p.mu.Unlock()
+	switch most := p.world.plan.concurrency; {
+	case calls > most && !p.dead.Load() && !p.world.plan.mayHave(readd):
+		p.world.ledger.violated(id, "process %d has %d calls of %s at the same time, and may have %d", p.number, calls, queue,
+			most)
+	case paused:
+		p.world.ledger.violated(id, "process %d calls for %s of %s while it is paused", p.number, id, queue)
+	}
+}
+
+func (p *process) leaves(queue string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.calls[queue]--
+}
+
+func (p *process) setPaused(queue string, paused bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused[queue] = paused
+}
