@@ -61,7 +61,7 @@ func (p plan) unnoticed() time.Duration {
 	return standstill
 }
 
-// waits returns a message of a work queue whose call is due since more than a moment, and that is not called. Nil: none.
+// waits returns a message of a work queue that is not called, though its call is due. Nil: none.
 func (w *world) waits(queue string) *letter {
 	there := map[string]bool{}
 	for _, name := range w.broker.Queues() {
@@ -85,7 +85,7 @@ func (w *world) waits(queue string) *letter {
 	return nil
 }
 
-// allReady reports whether the Health of all processes says that a handler takes messages.
+// allReady reports whether a handler takes messages by the Health of all processes.
 func (w *world) allReady(queue string) bool {
 	for number := range w.processes {
 		p := w.running(number)

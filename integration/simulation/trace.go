@@ -23,7 +23,8 @@ const (
 )
 
 // notable are the lines of a trace that each screen has.
-var notable = regexp.MustCompile(`VIOLATION|fault|another client|alarm|policy|the node|error|ERROR|timeout|did not start`)
+var notable = regexp.MustCompile(
+	`VIOLATION|fault|another client|alarm|policy|the node|error|ERROR|timeout|did not start`)
 
 // screen is the end of the trace up to the first violation, of the lines that matter: those about its message, the
 // faults, and where it is about no message the last ones.

@@ -2,8 +2,8 @@
 //
 //	GOOS=wasip1 GOARCH=wasm go test -exec replay ./simulation
 //
-// Only there are equal runs equal: natively, the scheduler, select and the order of maps are random in each run. It runs
-// the binary twice at the same time, and fails where the outputs differ.
+// Only there are equal runs equal: natively, the scheduler, select and the order of maps are random in each run. It
+// runs the binary twice at the same time, and fails where the outputs differ.
 package main
 
 import (

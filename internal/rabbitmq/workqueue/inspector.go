@@ -43,8 +43,8 @@ type Inspector struct {
 	probed map[string]bool // exchanges
 }
 
-// queue is whether a work queue is inspected. Its inspecting makes handlers of the same queue wait for each other; those of
-// other queues do not wait.
+// queue is whether a work queue is inspected. Handlers of the same queue wait for each other; those of other queues do
+// not wait.
 type queue struct {
 	inspecting chan struct{} // has a value while it is inspected
 	inspected  bool
