@@ -80,6 +80,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // SubscribeInitialize calls Handler.Declare for the topic, so that its queue exists before messages are published.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
+	if s.isClosed() {
+		return ErrClosed
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	go func() {
