@@ -12,33 +12,33 @@ BENCH_ARGS ?=
 DEVBROKER  = .broker/devbroker
 WITH_BROKER = $(DEVBROKER) exec --
 SUBMAKE    = $(MAKE)
-# watermill-amqp's subscriber has a data race when it reconnects: these tests never run with -race.
-RECONNECT  = -e /integration/reconnect -e /integration/chaos
-# make sim runs it.
-SIMULATED  = -e /integration/simulation
 # Of make sim: how many seeds, or one of them, with its trace. With WASM=1 all choices come from the seed, as with SEED.
 SEEDS     ?= 300
 SEED      ?=
 WASM      ?=
-# make test-observe runs these tests. They start a Prometheus.
-BOARDS     = -e /integration/observe/board
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
-# Most integration tests wait: so many packages run at the same time, beside the targets of BESIDE, which run one after the
-# other. They declare hundreds of quorum queues on one node: as many packages as the machine has processors, 2 to 4, and fewer
-# with the race detector, because some tests measure how long a call takes.
+# Most integration tests wait: so many packages run at the same time, beside test-wmretry. They declare hundreds of quorum
+# queues on one node: as many packages as the machine has processors, 2 to 4, and fewer with the race detector, because some
+# tests measure how long a call takes.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 PACKAGES   = $(if $(filter 0 1 2,$(PROCESSORS)),2,$(if $(RACE)$(filter 3,$(PROCESSORS)),3,4))
-BESIDE     = test-reconnect test-wmretry
 # These packages take longest, so they are first.
-LONGEST    = ./adopt ./deadletter ./connect ./declare ./groups
-# Flags of grep: packages that test-broker leaves out.
-SAME       ?=
+LONGEST    = ./deadletter/ ./connect/ ./declare/ ./retry/ ./order/
+# make test-long runs these folders: other layouts, earlier data, TLS, what the pages and a browser show, and outages.
+# watermill-amqp's subscriber has a data race when it reconnects: the outages never run with -race.
+PATIENT    = adopt kept tls walkthrough
+OUTAGES    = reconnect chaos
+# These folders ask nothing that one version of RabbitMQ decides otherwise than another: test-version leaves them out.
+ONCE       = hold outage wiring components broker bench
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
-HAVE_ALONE = $(sort $(dir $(shell cd integration && grep -rl --include=*_test.go 'func TestAlone' .)))
 # make test-long runs these.
 LONG       = ^TestPubSub$$
+# The folders of integration that have tests, ./NAME/, but for those of other targets.
+WITHOUT   ?=
+LEFT_OUT   = $(patsubst %,./%/,$(PATIENT) $(OUTAGES) $(WITHOUT) simulation simulation/% observe/board)
+FOLDERS    = $(filter-out $(LEFT_OUT),$(LONGEST) $(filter-out $(LONGEST),$(sort $(dir $(shell cd integration && find . -name '*_test.go')))))
 # Flags of chaos: -messages, -keys, -each, -faults, -except, -short.
 CHAOS_ARGS ?=
 # Flags of inbox: -backends, -messages, -kills.
@@ -81,7 +81,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help sim wmretry api release release-check demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-newest test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-broker test-integration test-alone test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format vet lint-code
+.PHONY: devbroker test-root test-observers test-broker test-integration test-version test-alone test-patient test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format vet lint-code
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -108,8 +108,8 @@ $(DEMOS): demo-%:
 test: devbroker ## the tests, on a real broker (RACE=-race for the race detector)
 	@$(WITH_BROKER) $(SUBMAKE) -k test-root test-observers test-broker
 
-test-long: devbroker ## the tests that take minutes: Watermill's own Pub/Sub tests, and a short make chaos
-	@$(WITH_BROKER) $(SUBMAKE) -k test-pubsub test-chaos
+test-long: devbroker ## the tests that take minutes: other layouts, a browser, Watermill's own Pub/Sub tests, a short make chaos
+	@$(WITH_BROKER) $(SUBMAKE) -k test-patient test-pubsub test-chaos
 
 test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
@@ -187,7 +187,7 @@ cover: devbroker ## test coverage of the shipped packages, integration tests inc
 	@$(WITH_BROKER) sh -c '\
 		packages=$$($(GO) list ./... | grep -v -e /tools/ -e /internal/layout -e /internal/configtest -e /example | paste -s -d , -); \
 		$(GO) test -count=1 -coverpkg=$$packages ./... -args -test.gocoverdir=$(CURDIR)/.broker/cover && \
-		$(GO) test -C integration -count=1 -coverpkg=$$packages $$($(GO) list -C integration ./... | grep -v -e /integration/chaos $(BOARDS) $(SIMULATED)) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
+		$(GO) test -C integration -count=1 -coverpkg=$$packages $(FOLDERS) $(addprefix ./,$(PATIENT) reconnect) -args -test.gocoverdir=$(CURDIR)/.broker/cover'
 	@$(GO) tool covdata percent -i=.broker/cover >.broker/cover.txt
 	@$(GO) tool covdata textfmt -i=.broker/cover -o=.broker/cover.out && \
 		$(GO) tool cover -func=.broker/cover.out | tail -n 1 >>.broker/cover.txt
@@ -235,23 +235,33 @@ test-observers:
 	$(GO) test -C observe $(RACE) -count=1 -timeout=$(TIMEOUT) ./...
 
 test-broker:
-	@$(SUBMAKE) -k $(BESIDE) & beside=$$!; result=0; \
+	@$(SUBMAKE) test-wmretry & beside=$$!; result=0; \
 		$(SUBMAKE) test-integration || result=1; wait $$beside || result=1; \
 		$(SUBMAKE) test-alone || result=1; exit $$result
 
+# What a version of RabbitMQ decides.
+test-version:
+	@$(SUBMAKE) test-broker WITHOUT="$(ONCE)"
+
 test-integration:
-	$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
-		$(LONGEST) $$($(GO) list -C integration ./... | grep -v $(RECONNECT) $(BOARDS) $(SIMULATED) $(SAME) $(LONGEST:./%=-e /integration/%))
+	$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' $(FOLDERS)
 
 test-alone:
-	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) -run='$(ALONE)' $(HAVE_ALONE)
+	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) -run='$(ALONE)' \
+		$$(cd integration && grep -l 'func TestAlone' $(FOLDERS:=*_test.go) | xargs -n 1 dirname | sort -u | sed 's,^,./,')
+
+test-patient:
+	@$(SUBMAKE) test-reconnect & beside=$$!; result=0; \
+		$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) $(addprefix ./,$(PATIENT)) || result=1; \
+		$(GO) test -C cmd/wmretry $(RACE) -count=1 -timeout=$(TIMEOUT) ./browser || result=1; \
+		wait $$beside || result=1; exit $$result
 
 test-pubsub:
 	$(GO) test -C integration $(RACE) -run='$(LONG)' -count=1 -timeout=$(TIMEOUT) ./subscriber
 
 test-wmretry:
 	$(GO) test -C cmd/wmretry $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) \
-		$$($(GO) list -C cmd/wmretry ./... | grep -v -e '^$$' $(SAME))
+		$$($(GO) list -C cmd/wmretry ./... | grep -v /browser)
 
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...
