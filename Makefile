@@ -30,14 +30,14 @@ LONGEST    = ./deadletter/ ./connect/ ./declare/ ./retry/ ./order/
 PATIENT    = adopt kept tls walkthrough
 OUTAGES    = reconnect chaos
 # These folders ask nothing that one version of RabbitMQ decides otherwise than another: test-version leaves them out.
-ONCE       = hold outage wiring components broker bench
+ONCE       = hold outage components broker bench
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
 # make test-long runs these.
 LONG       = ^TestPubSub$$
 # The folders of integration that have tests, ./NAME/, but for those of other targets.
 WITHOUT   ?=
-LEFT_OUT   = $(patsubst %,./%/,$(PATIENT) $(OUTAGES) $(WITHOUT) simulation simulation/% observe/board)
+LEFT_OUT   = $(patsubst %,./%/,$(PATIENT) $(OUTAGES) $(WITHOUT) simulation observe/board)
 FOLDERS    = $(filter-out $(LEFT_OUT),$(LONGEST) $(filter-out $(LONGEST),$(sort $(dir $(shell cd integration && find . -name '*_test.go')))))
 # Flags of chaos: -messages, -keys, -each, -faults, -except, -short.
 CHAOS_ARGS ?=
@@ -268,7 +268,7 @@ test-reconnect:
 
 # These tests mostly wait.
 test-integration-v3:
-	$(GO) test -C integration $(V3) $(RACE) -p=1 -parallel=8 -count=1 -timeout=$(TIMEOUT) ./retry ./hostile ./tls ./wiring ./connect
+	$(GO) test -C integration $(V3) $(RACE) -p=1 -parallel=8 -count=1 -timeout=$(TIMEOUT) ./retry ./hostile ./tls ./connect
 
 test-reconnect-v3:
 	$(GO) test -C integration $(V3) -count=1 -timeout=$(TIMEOUT) ./reconnect/...
