@@ -30,14 +30,14 @@ LONGEST    = ./deadletter/ ./connect/ ./declare/ ./retry/ ./order/
 PATIENT    = adopt kept tls walkthrough
 OUTAGES    = reconnect chaos
 # These folders ask nothing that one version of RabbitMQ decides otherwise than another: test-version leaves them out.
-ONCE       = hold outage components broker bench
+ONCE       = hold outage components broker bench simulation
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
 # make test-long runs these.
 LONG       = ^TestPubSub$$
 # The folders of integration that have tests, ./NAME/, but for those of other targets.
 WITHOUT   ?=
-LEFT_OUT   = $(patsubst %,./%/,$(PATIENT) $(OUTAGES) $(WITHOUT) simulation observe/board)
+LEFT_OUT   = $(patsubst %,./%/,$(PATIENT) $(OUTAGES) $(WITHOUT) observe/board)
 FOLDERS    = $(filter-out $(LEFT_OUT),$(LONGEST) $(filter-out $(LONGEST),$(sort $(dir $(shell cd integration && find . -name '*_test.go')))))
 # Flags of chaos: -messages, -keys, -each, -faults, -except, -short.
 CHAOS_ARGS ?=
@@ -244,7 +244,8 @@ test-version:
 	@$(SUBMAKE) test-broker WITHOUT="$(ONCE)"
 
 test-integration:
-	$(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' $(FOLDERS)
+	SIM_SEEDS=100 $(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
+		$(FOLDERS)
 
 test-alone:
 	$(GO) test -C integration $(RACE) -p=1 -count=1 -timeout=$(TIMEOUT) -run='$(ALONE)' \
