@@ -377,9 +377,9 @@ func TestPostgresProcessStopsBeforeACommit(t *testing.T) {
 	config := p.config()
 	config.DB, config.Lease = stdlib.OpenDB(*parsed), time.Second
 	t.Cleanup(func() { require.NoError(t, config.DB.Close()) })
-	retries, _ := p.app(config, func(msg *message.Message) error {
+	retries, _ := p.app(config, func(*message.Message) error {
 		stopped.on.Store(true) // the renewal is the next one
-		<-msg.Context().Done()
+		<-stopped.thaws        // after the end of its context, it could be settled before another process has it
 		return nil
 	})
 	t.Cleanup(func() { close(stopped.thaws) })
