@@ -42,6 +42,27 @@ func promises() (all []promise, err error) {
 	return all, nil
 }
 
+// simulated returns the mutations that the simulation finds. They are named in simulation.txt, a line each.
+func simulated(all []mutation) (found []mutation, err error) {
+	text, err := lists.ReadFile("simulation.txt")
+	if err != nil {
+		return nil, err
+	}
+	byName := map[string]mutation{}
+	for _, m := range all {
+		byName[m.name] = m
+	}
+	for name := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
+		m, known := byName[name]
+		if !known {
+			return nil, fmt.Errorf("simulation.txt: there is no mutation %q", name)
+		}
+		m.in, m.tests = simulation, "TestSeeds"
+		found = append(found, m)
+	}
+	return found, nil
+}
+
 func parse(paragraph string) (m mutation, err error) {
 	lines := strings.Split(paragraph, "\n")
 	if len(lines) < 5 {

@@ -36,6 +36,16 @@ func TestMutationsApply(t *testing.T) {
 	}
 }
 
+func TestSimulatedMutationsAreListed(t *testing.T) {
+	all, err := all()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := simulated(all); err != nil {
+		t.Error(err)
+	}
+}
+
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz)\w*)\(`)
 
 // testsWithout returns the alternatives of a mutation's regexp that match no test of its folder.

@@ -1,6 +1,6 @@
 // Command mutate breaks the code on purpose, one mutation at a time, and runs the tests that must fail then:
 //
-//	go run ./tools/mutate [-run REGEXP] [-short] [-jobs N] [-timeout D]
+//	go run ./tools/mutate [-run REGEXP] [-short | -sim] [-jobs N] [-timeout D]
 //
 // It prints one line for each mutation:
 //
@@ -12,6 +12,7 @@
 // temporary folder (go help build, -overlay). Each folder of tests is built once, with all mutations in it, and an
 // environment variable says which of them is active. A mutation that changes more than the body of one function has a
 // build of its own. Tests in integration and cmd need a broker, as make mutate provides it; they run one at a time.
+// With -sim, the test is the simulation, and the reason has the first seed: -timeout must be some minutes.
 package main
 
 import (
@@ -48,6 +49,7 @@ func main() {
 	run := flag.String("run", "", "only mutations with a `REGEXP` in their name, file or folder of tests")
 	short := flag.Bool("short", false, "only mutations whose tests need no broker")
 	jobs := flag.Int("jobs", 2, "how many builds and tests without a broker run at the same time")
+	bySimulation := flag.Bool("sim", false, "only mutations that the simulation must find, with 300 seeds")
 	timeout := flag.Duration("timeout", 20*time.Second, "of the tests of one mutation, or twice the time that they "+
 		"need without it: a test that then still waits has failed")
 	flag.Parse()
@@ -58,6 +60,11 @@ func main() {
 	listed, err := all()
 	if err != nil {
 		log.Fatal(err)
+	}
+	if *bySimulation {
+		if listed, err = simulated(listed); err != nil {
+			log.Fatal(err)
+		}
 	}
 	var selected []mutation
 	for _, m := range listed {

@@ -48,8 +48,11 @@ type binary struct {
 	env      []string
 }
 
+// simulation is the folder of the tests that need a broker in memory only.
+const simulation = "integration/simulation"
+
 func needsBroker(in string) bool {
-	return strings.HasPrefix(in, "integration/") || strings.HasPrefix(in, "cmd/")
+	return strings.HasPrefix(in, "integration/") && in != simulation || strings.HasPrefix(in, "cmd/")
 }
 
 // tests reports mutations with the same folder of tests: most of them in one build, where that is as good.
@@ -185,7 +188,7 @@ func (r *runner) run(b *binary, tests string, timeout time.Duration, name string
 	began := time.Now()
 	run := exec.Command(b.path, "-test.v", "-test.run="+tests, "-test.timeout="+timeout.String(),
 		fmt.Sprint("-test.failfast=", name != ""))
-	run.Dir, run.Env = b.in, append(slices.Clone(b.env), activeMutation+"="+name)
+	run.Dir, run.Env = b.in, append(slices.Clone(b.env), activeMutation+"="+name, "SIM_SEEDS=300", "SIM_FAILURES=1")
 	output, err := run.CombinedOutput()
 	got := judge(string(output), err)
 	got.name, got.took = name, time.Since(began)
@@ -199,6 +202,9 @@ var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (\S+)|^\s+(Test\S+) \([0-9hm
 
 // panickedTest finds a test in the stack of a panic that has ended the process.
 var panickedTest = regexp.MustCompile(`(?m)^\S+\.(Test\w+)(?:\.func\d+)*\(`)
+
+// failedSeed finds the seed that the simulation has found, and what was wrong.
+var failedSeed = regexp.MustCompile(`(seed \d+): .*\n +(.*)`)
 
 func judge(output string, err error) result {
 	if err == nil {
@@ -224,6 +230,9 @@ func judge(output string, err error) result {
 	if len(failed) == 0 {
 		end := output[max(len(output)-500, 0):]
 		return result{verdict: stale, why: fmt.Sprintf("no test failed, but: %v: %s", err, end)}
+	}
+	if found := failedSeed.FindStringSubmatch(output); found != nil {
+		failed = found[1:]
 	}
 	return result{verdict: red, why: strings.Join(failed, " ")}
 }
