@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -214,4 +216,39 @@ func TestNames(t *testing.T) {
 	r := run(t, 1, "dead", "list", q.work+"x")
 	assert.Contains(t, r.stderr, "the queue does not exist")
 	assert.Contains(t, r.stderr, "use --as-is")
+}
+
+// TestPermissions: the command prints what the user may not do, and what is wrong with its password or virtual host.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(2)
+	api := managementOf(t)
+	uri, err := url.Parse(brokerURL(t))
+	require.NoError(t, err)
+	user := unique(t, "wmretry_user")
+	_, err = api.PutUser(user, rabbithole.UserSettings{Password: "correct-horse"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = api.DeleteUser(user) })
+	vhost, err := url.PathUnescape(strings.TrimPrefix(uri.EscapedPath(), "/"))
+	require.NoError(t, err)
+	if vhost == "" {
+		vhost = "/"
+	}
+	uri.User = url.UserPassword(user, "correct-horse")
+	environ := []string{"AMQP_URL=" + uri.String()}
+	_, err = api.UpdatePermissionsIn(vhost, user, rabbithole.Permissions{Configure: "^$", Write: "^$", Read: "^$"})
+	require.NoError(t, err)
+	r := runWith(t, 1, environ, "dead", "list", q.work)
+	assert.Contains(t, r.stderr, "access")
+	assert.Contains(t, r.stderr, q.dead)
+	assert.NotContains(t, r.stderr, "correct-horse")
+	wrong := *uri
+	wrong.User = url.UserPassword(user, "wrong-horse")
+	r = runWith(t, 1, []string{"AMQP_URL=" + wrong.String()}, "dead", "list", q.work)
+	assert.Contains(t, r.stderr, fmt.Sprintf("check the password of %q", user))
+	assert.NotContains(t, r.stderr, "wrong-horse")
+	wrong.User, wrong.Path, wrong.RawPath = uri.User, "/nowhere", ""
+	r = runWith(t, 1, []string{"AMQP_URL=" + wrong.String()}, "dead", "list", q.work)
+	assert.Contains(t, r.stderr, `check the virtual host "nowhere"`)
 }

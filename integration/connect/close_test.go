@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,93 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
+
+// TestCloseWithMessagesInFlight: those in flight end as they end: processed, retried or with messages of their own. No
+// message is lost, and none is handled twice.
+func TestCloseWithMessagesInFlight(t *testing.T) {
+	t.Parallel()
+	const count, concurrency, prefetch = 40, 6, 20
+	b := testapp.Config(t)
+	b.AMQP.Consume.Qos.PrefetchCount = prefetch
+	first := testapp.Connect(t, b)
+	var (
+		processed, produced = testapp.NewLedger(), testapp.NewLedger()
+		entered             = testapp.NewLedger()
+		leave               = make(chan struct{})
+	)
+	bill := func(msg *message.Message) ([]*message.Message, error) {
+		if testapp.Failures(msg) == 0 && msg.UUID[4]%2 == 0 {
+			return nil, errDown // its copy is published during Close
+		}
+		processed.Add(msg.UUID)
+		return []*message.Message{message.NewMessage("invoice "+msg.UUID, nil)}, nil
+	}
+	first.AddHandler(first.Router, "billing", first.Queue("orders"), first.Queue("invoices"),
+		func(msg *message.Message) ([]*message.Message, error) {
+			entered.Add(msg.UUID)
+			<-leave
+			return bill(msg)
+		}, retry.Options{Concurrency: concurrency, CloseTimeout: 2 * soon})
+	initializer, err := first.Subscriber("invoices")
+	require.NoError(t, err)
+	require.NoError(t, initializer.(message.SubscribeInitializer).SubscribeInitialize(first.Queue("invoices")))
+	done := make(chan error, 1)
+	go func() { done <- first.Router.Run(context.Background()) }()
+	broker.Receive(t, first.Router.Running(), "the router runs")
+	first.Publish(first.Queue("orders"), testapp.IDs(count)...)
+	entered.Wait(t, concurrency, soon)
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, first.Queue("orders")) == count-prefetch },
+		"more messages are fetched")
+
+	var closes sync.WaitGroup
+	for range 2 {
+		closes.Go(func() { assert.NoError(t, first.Close()) })
+	}
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, first.Queue("orders")) == count-concurrency },
+		"what was fetched and not handed out is given back")
+	_, err = first.Subscriber("late")
+	require.ErrorIs(t, err, retry.ErrClosed)
+	close(leave)
+	closes.Wait()
+	require.NoError(t, broker.Receive(t, done, "Run returns"), "the router ends with its last subscription")
+	assert.Equal(t, concurrency, entered.Len(), "nothing is handed out after the beginning of Close")
+	assert.Zero(t, first.Log.Count("Cannot publish"), "the publishers are closed last")
+
+	second := testapp.Connect(t, b)
+	second.AddHandler(second.Router, "billing", second.Queue("orders"), second.Queue("invoices"), bill)
+	second.AddConsumerHandler(second.Router, "mail", second.Queue("invoices"),
+		produced.Handle)
+	second.Run()
+	processed.Wait(t, count, soon)
+	produced.Wait(t, count, soon)
+	assert.Empty(t, processed.Twice())
+	assert.Empty(t, produced.Twice())
+}
+
+// TestCloseTimeoutOfAHandler ends the context of its call, and not that of another handler.
+func TestCloseTimeoutOfAHandler(t *testing.T) {
+	t.Parallel()
+	s := testapp.New(t)
+	var begin time.Time
+	entered, ended := make(chan struct{}, 2), map[string]chan time.Duration{}
+	for name, timeout := range map[string]time.Duration{"short": time.Millisecond, "long": 4 * time.Second} {
+		ended[name] = make(chan time.Duration, 1)
+		s.AddConsumerHandler(s.Router, name, s.Queue(name), func(msg *message.Message) error {
+			entered <- struct{}{}
+			<-msg.Context().Done()
+			ended[name] <- time.Since(begin)
+			return msg.Context().Err()
+		}, retry.Options{CloseTimeout: timeout})
+	}
+	s.Run()
+	for name := range ended {
+		s.Publish(s.Queue(name), "1")
+		broker.Receive(t, entered, "the handler is called")
+	}
+	begin = time.Now()
+	require.NoError(t, s.Close())
+	assert.Less(t, broker.Receive(t, ended["short"], "its context ends"), broker.Receive(t, ended["long"], "its context ends")/2)
+}
 
 // TestAfterClose: everything has an error that names the reason.
 func TestAfterClose(t *testing.T) {
