@@ -30,7 +30,7 @@ func (l *ledger) sent(m *letter, record retry.Record, err error) {
 	}
 	m.due = time.Now().Add(delay)
 	m.may(next, delay)
-	if l.plan.breaker && err != nil {
+	if l.plan.breaker {
 		m.may(probe, min(delay, l.plan.shortest()))
 	}
 }

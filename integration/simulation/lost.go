@@ -79,7 +79,7 @@ const orphans = "retry.orphans"
 // mayDie reports whether a message can become a dead letter that must not be one: what it produced cannot be published,
 // or no tier takes its copy.
 func (l *ledger) mayDie() bool {
-	return l.plan.produces || l.plan.breaker || l.plan.mayHave(nackAt, full, noTier, noExchange)
+	return l.plan.produces || l.plan.breaker || l.plan.mayHave(nackAt, full, noTier, noExchange, hangs)
 }
 
 // mayBeOrphan reports whether the bindings were away at that time, in whole seconds, or a moment before: a message that
