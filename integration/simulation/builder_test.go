@@ -54,12 +54,14 @@ func TestTheBuilderDeclaresAgainAtTheStart(t *testing.T) {
 				subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), watermill.NopLogger{})
 				require.NoError(t, err)
 				defer subscriber.Close()
+				began := time.Now()
 				err = subscriber.SubscribeInitialize(topic)
 				if row.want == "" {
 					require.NoError(t, err)
 					return
 				}
 				assert.ErrorContains(t, err, row.want)
+				assert.LessOrEqual(t, time.Since(began), 65*time.Second, "before the heartbeats end the connection")
 			})
 		})
 	}
