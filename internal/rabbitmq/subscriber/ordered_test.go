@@ -370,6 +370,25 @@ func TestAMoveThatIsNotConfirmedGoesBackAtOnceInAnAlarm(t *testing.T) {
 	}
 }
 
+func TestAPauseEndsTheIntakeAfterAnAlarm(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(-1)
+		o.deliver(n, "a0-1")
+		synctest.Wait()
+		n.connection.Blocked.Store(true)
+		o.Limit(0)
+		began := time.Now()
+		time.AfterFunc(consumerTimeout/3, func() {
+			n.connection.Blocked.Store(false)
+			n.channel.waits["a0-1"].confirm(true)
+		})
+		o.rewind(n, n.partition.keep(n.session))
+		assert.GreaterOrEqual(t, time.Since(began), consumerTimeout/3)
+		assert.Less(t, time.Since(began), consumerTimeout/2)
+		assert.Equal(t, []string{"ack 1"}, n.settled(), "it is not moved twice")
+	})
+}
+
 func TestAWaitingMessageStillWaitsAfterARewind(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
 		n := o.open(0)

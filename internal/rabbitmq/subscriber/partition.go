@@ -350,13 +350,14 @@ func (n *session) order(p *partition) {
 	n.values, n.leaveValues = context.WithCancelCause(p.values)
 }
 
-// keep returns why a session ends. Nil: the handler is paused, or the subscription stops.
+// keep returns why a session ends. Nil: the handler is paused, or the subscription stops. In an alarm, a pause does not
+// end the intake: the broker reads what was moved, and the end, when the alarm is over, and would get it twice.
 func (p *partition) keep(n *session) error {
 	look := time.NewTicker(min(balancePeriod, p.config.Order.ConsumerTimeout/10))
 	defer look.Stop()
 	looked := time.Now()
 	for {
-		if !p.mayCall() {
+		if !p.mayCall() && (p.number >= 0 || !n.blocked()) {
 			return nil
 		}
 		select {
