@@ -41,6 +41,7 @@ func (l *ledger) outlasts(queue, id string, record retry.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if m := l.letters[queue+id]; m != nil {
+		m.outlasted = true
 		m.may(state{record.Failures + 1, record.Snoozes}, 0)
 		m.may(state{record.Failures, record.Snoozes + 1}, 0)
 	}

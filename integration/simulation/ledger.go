@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/integration/simulation/model"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -21,6 +22,7 @@ type letter struct {
 	inCall    int
 	succeeded int
 	discarded int
+	outlasted bool      // a call outlasts the consumer timeout
 	due       time.Time // when the next call is due
 	finished  bool      // handled, or given up
 }
@@ -35,9 +37,9 @@ type visit struct {
 
 // ledger knows every message by its id.
 type ledger struct {
-	plan  plan
-	began time.Time
-	note  func(format string, args ...any)
+	plan   plan
+	began  time.Time
+	broker *model.Broker
 
 	faults  sync.Mutex // guards the next two: the model has its own mutex locked at an event
 	calm    time.Time  // after this time no fault excuses anything
@@ -52,9 +54,9 @@ type ledger struct {
 	violations []violation
 }
 
-func newLedger(p plan, note func(format string, args ...any)) *ledger {
-	return &ledger{plan: p, began: time.Now(), note: note, letters: map[string]*letter{}, byKey: map[string][]*letter{},
-		lastCall: map[string]time.Time{}}
+func newLedger(p plan, broker *model.Broker) *ledger {
+	return &ledger{plan: p, began: time.Now(), broker: broker, letters: map[string]*letter{},
+		byKey: map[string][]*letter{}, lastCall: map[string]time.Time{}}
 }
 
 // violated notes a violation, about a message or about none.
@@ -68,7 +70,7 @@ func (l *ledger) violated(about, format string, args ...any) {
 func (l *ledger) violate(about, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	l.violations = append(l.violations, violation{about, text})
-	l.note("VIOLATION: %s", text)
+	l.broker.Note("VIOLATION: %s", text)
 }
 
 // published notes a message that every work queue has got.
@@ -105,7 +107,7 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := string(msg.Payload)
-	l.note("process %d: %s calls for %s after %d failures, %d snoozes", p.number, queue, id, record.Failures,
+	l.broker.Note("process %d: %s calls for %s after %d failures, %d snoozes", p.number, queue, id, record.Failures,
 		record.Snoozes)
 	m := l.letters[queue+id]
 	if m == nil {

@@ -63,7 +63,7 @@ func (w *world) checkQueue(queue string) {
 		case dies && dead[id] == 0:
 			l.violate(id, "%s is lost: it must be a dead letter, and is none", id)
 		case dies:
-		case dead[id] > 0 && l.mayDie():
+		case dead[id] > 0 && l.mayDie(m):
 		case dead[id] > 0:
 			l.violate(id, "%s is a dead letter, and must succeed", id)
 		case m.succeeded+m.discarded == 0:
@@ -77,9 +77,11 @@ func (w *world) checkQueue(queue string) {
 const orphans = "retry.orphans"
 
 // mayDie reports whether a message can become a dead letter that must not be one: what it produced cannot be published,
-// or no tier takes its copy.
-func (l *ledger) mayDie() bool {
-	return l.plan.produces || l.plan.breaker || l.plan.mayHave(nackAt, full, noTier, noExchange, hangs)
+// no tier takes its copy, or its call hangs. docs/order.md has: "After nine tenths of the timeout its context ends, the
+// partition moves on, and the call counts as a failure when the message comes again."
+func (l *ledger) mayDie(m *letter) bool {
+	outlived := m != nil && m.outlasted && l.plan.shape == keepsOrder
+	return outlived || l.plan.produces || l.plan.breaker || l.plan.mayHave(nackAt, full, noTier, noExchange)
 }
 
 // mayBeOrphan reports whether the bindings were away at that time, in whole seconds, or a moment before: a message that
@@ -127,7 +129,7 @@ func (w *world) checkLetters(queue string) map[string]int {
 		case record.Handler != handlerOf(queue) || record.Topic != topic || record.Reason == "" ||
 			record.LastFailedAt.IsZero():
 			l.violate(id, "the record of the dead letter %s is not whole: %v", id, record)
-		case l.mayDie() && reason != want:
+		case l.mayDie(l.letters[queue+id]) && reason != want:
 		case reason != want || record.Failures != failures:
 			l.violate(id, "the dead letter %s is %s after %d failures, and must be %s after %d", id, reason, record.Failures,
 				want, failures)

@@ -39,7 +39,7 @@ func run(_ testing.TB, p plan) result {
 	w := &world{plan: p, counts: make([]atomic.Int64, len(p.faults)), goroutines: runtime.NumGoroutine()}
 	w.broker = model.New(model.Config{Rules: p.rules, Seed: p.seed, Latency: p.latency, Confirms: p.confirms,
 		ConsumerTimeout: consumerTimeout, Fault: w.atEvent})
-	w.ledger = newLedger(p, w.broker.Note)
+	w.ledger = newLedger(p, w.broker)
 	w.processes = make([]*process, p.processes)
 	for i := range w.processes {
 		w.start(i)
