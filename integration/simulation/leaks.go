@@ -14,8 +14,8 @@ const (
 	// perProcess is how many goroutines a process and its connections have at most, with 20 for each call.
 	perProcess = 300
 	// logLines is how many lines the log has for each cause in logWindow, at most. The pause before an attempt to begin
-	// again is a second, shortened at random by up to a half, and handler and partitions have one each.
-	logLines, logWindow = 100, 10 * time.Second
+	// again is a second, shortened at random by up to a half.
+	logLines, logWindow = 20, 10 * time.Second
 )
 
 // bubble is in the first line of a stack.

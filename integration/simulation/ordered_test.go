@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -185,6 +186,25 @@ func TestRetryOfABlockedKey(t *testing.T) {
 		assert.Equal(t, 4, calls)
 		assert.Zero(t, o.deadLetters())
 		assert.Empty(t, o.broker.Messages(produced), "another queue than one for replies gets no answer")
+	})
+}
+
+// The queue of the commands ends with its connection. Where the broker cannot declare it again, each try ends the
+// connection that the handlers consume over.
+func TestTheQueueOfTheCommandsIsDeclaredAgainAfterAPause(t *testing.T) {
+	inOrder(t, retry.Options{}, "", func(*message.Message) ([]*message.Message, error) { return nil, nil }, func(o *ordered) {
+		o.broker.Refuse(func(string) uint16 { return amqp091.InternalError })
+		for number, name := range o.broker.Connections() {
+			if name == "watermill-retry subscriber" {
+				o.broker.Disturb(number, model.Cut)
+			}
+		}
+		time.Sleep(22 * time.Second)
+		assert.LessOrEqual(t, o.connection.Health().Links[0].Reconnects, 6, "one for each pause of 5 s")
+		o.broker.Refuse(nil)
+		o.rest()
+		isOfCommands := func(name string) bool { return strings.HasPrefix(name, "retry.order.") }
+		assert.True(t, slices.ContainsFunc(o.broker.Queues(), isOfCommands), "it is declared in the end")
 	})
 }
 

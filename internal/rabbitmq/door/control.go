@@ -40,6 +40,7 @@ type control struct {
 	mu     sync.Mutex
 	number uint64 // of the connection
 	end    context.CancelFunc
+	again  time.Time // not before it, the queue is declared again
 }
 
 func newControl(
@@ -73,10 +74,16 @@ func (c *control) add(broker subscriber.Broker) {
 	c.done.Go(func() { c.run(ctx, broker) })
 }
 
-// run consumes until the connection is lost, or the broker refuses for a reason that stays.
+// run consumes until the connection is lost, or the broker refuses for a reason that stays. It pauses between two
+// connections, too: the broker ends that of all handlers where it cannot declare the queue.
 func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 	logged := false
-	for ctx.Err() == nil {
+	for {
+		select {
+		case <-time.After(c.pause()):
+		case <-ctx.Done():
+			return
+		}
 		channel, err := broker.OpenChannel()
 		if err == nil {
 			err = c.consume(ctx, channel)
@@ -94,14 +101,19 @@ func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 		if refusal.IsCode(err, amqp091.AccessRefused) {
 			return
 		}
-		select {
-		case <-time.After(controlPause):
-		case <-ctx.Done():
-		}
+		c.mu.Lock()
+		c.again = time.Now().Add(controlPause)
+		c.mu.Unlock()
 	}
 }
 
-// consume returns why it has ended. Nil: at the end of ctx.
+func (c *control) pause() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Until(c.again)
+}
+
+// consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed.
 func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 	defer channel.Close()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
@@ -129,7 +141,10 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 			return nil
 		case d, open := <-deliveries:
 			if !open {
-				return ended(cancels, closed)
+				if err := ended(cancels, closed); !wire.IsLost(err) {
+					return err
+				}
+				return nil
 			}
 			c.answer(ctx, d)
 			_ = d.Ack(false) // it fails where the deliveries end, too
