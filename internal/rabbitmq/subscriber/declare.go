@@ -84,15 +84,18 @@ func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*ses
 	}
 }
 
-// bind binds the queue of a consumer that has begun, once for each. Another client may have replaced the queue before,
-// as one that still deletes it, and then it has lost its bindings; a queue that is replaced from now on ends the
-// consumer. After a loss it is declared again. n.bindResult receives the error.
+// bind binds the queue of a session's first consumer, and of the first one after a pause. Another client may have
+// replaced the queue before, as one that still deletes it, and then it has lost its bindings; a queue that is replaced
+// from now on ends the consumer. After a loss it is declared again. n.bindResult receives the error.
 func (s *subscription) bind(n *session) {
-	c := n.consumer.Load()
-	if c == nil || c == n.bindingOf || s.stopped() {
+	if n.consumer.Load() == nil {
+		n.bound = false
 		return
 	}
-	n.bindingOf = c
+	if n.bound || s.stopped() {
+		return
+	}
+	n.bound = true
 	again, lostAt, result := n.again && n.before == nil, n.unconsumed, make(chan error, 1)
 	n.bindResult = result
 	go func() {

@@ -51,9 +51,9 @@ func (c *consumed) Cancel(string, bool) error {
 	return nil
 }
 
-// Another client can replace a queue while the handler is paused. So it is bound when a consumer begins on the channel
-// of the one before, too.
-func TestAQueueIsBoundForEachConsumer(t *testing.T) {
+// Another client can replace a queue while the handler is paused. So it is bound after a pause, too. Another limit is no
+// pause: the steps of a breaker do not each bind it.
+func TestAQueueIsBoundAfterAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &declarer{}
@@ -81,16 +81,25 @@ func TestAQueueIsBoundForEachConsumer(t *testing.T) {
 		assert.Equal(t, []string{"bind"}, calls())
 		assert.Equal(t, paused, d.lostAt, "a bind of another handler serves if it is younger than the pause")
 
+		for _, limit := range []int{1, 2, gate.None} {
+			l.Limit(limit)
+			assert.Empty(t, calls())
+		}
+
 		d.bound = errors.New("no exchange")
+		l.Limit(0)
+		assert.Empty(t, calls(), "nobody consumes")
 		l.Limit(2)
 		assert.Equal(t, []string{"bind", "declare"}, calls())
 
 		d.declared = errors.New("refused")
+		l.Limit(0)
+		assert.Empty(t, calls(), "nobody consumes")
 		l.Limit(gate.None)
 		assert.Equal(t, []string{"bind", "declare"}, calls())
 		assert.ErrorIs(t, <-ended, d.declared)
 
-		n.again, n.before, n.bindingOf = true, nil, nil // as a session after a loss
+		n.again, n.before, n.bound = true, nil, false // as a session after a loss
 		l.bind(n)
 		assert.Equal(t, []string{"declare"}, calls())
 	})

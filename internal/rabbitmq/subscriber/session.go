@@ -46,7 +46,7 @@ type session struct {
 	returned   time.Time  // when a pause gave back messages
 	unconsumed time.Time  // since when there was no consumer before the present one; zero: it is the first
 	again      bool       // a consumer of the queue had ended before on the connection
-	bindingOf  *consumer  // the last one for which bind has bound the queue
+	bound      bool       // bind has bound the queue since the last pause
 	bindResult chan error // receives the result of bind; nil: it was not called
 }
 

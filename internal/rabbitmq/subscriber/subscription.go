@@ -224,7 +224,7 @@ func (s *subscription) run(current *session, detach func()) {
 	s.logger.Info("Stopped consuming", nil)
 }
 
-// keep makes a session follow the limit, and binds the queue of each consumer. It returns the reason when the session
+// keep makes a session follow the limit, and binds the queue after a pause. It returns the reason when the session
 // ends, and nil when the subscription stops.
 func (s *subscription) keep(current *session) error {
 	for {
