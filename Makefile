@@ -19,15 +19,15 @@ WASM      ?=
 # The integration tests use watermill-amqp v2, or v3 with this build tag.
 V3         = -tags=amqpv3
 # Most integration tests wait: so many packages run at the same time, beside test-wmretry. They declare hundreds of quorum
-# queues on one node: as many packages as the machine has processors, 2 to 4, and fewer with the race detector, because some
-# tests measure how long a call takes.
+# queues on one node: 3 or 4 packages, and fewer with the race detector.
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-PACKAGES   = $(if $(filter 0 1 2,$(PROCESSORS)),2,$(if $(RACE)$(filter 3,$(PROCESSORS)),3,4))
+PACKAGES   = $(if $(filter 0 1 2,$(PROCESSORS)),$(if $(RACE),2,3),$(if $(RACE)$(filter 3,$(PROCESSORS)),3,4))
 # These packages take longest, so they are first.
-LONGEST    = ./deadletter/ ./connect/ ./declare/ ./retry/ ./order/
-# make test-long runs these folders: other layouts, earlier data, TLS, what the pages and a browser show, and outages.
+LONGEST    = ./declare/ ./deadletter/ ./connect/ ./retry/ ./order/
+# make test-long runs these folders: other layouts, earlier data, TLS, what the pages and a browser show, the proof of the
+# model, and outages.
 # watermill-amqp's subscriber has a data race when it reconnects: the outages never run with -race.
-PATIENT    = adopt kept tls walkthrough
+PATIENT    = adopt kept tls walkthrough simulation/proof
 OUTAGES    = reconnect chaos
 # These folders ask nothing of RabbitMQ that a version could decide otherwise: test-version leaves them out.
 ONCE       = components broker bench simulation
