@@ -146,7 +146,7 @@ func (c *connection) fault(m method, after bool) Fault {
 		when = "after"
 	}
 	c.broker.note("fault %s %s of connection %d", when, m, c.number)
-	if f != Nack {
+	if f != Nack && f != Unanswered {
 		c.disturb(f)
 	}
 	return f

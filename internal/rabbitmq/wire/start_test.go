@@ -106,16 +106,56 @@ func TestTheStartEndsWithTheSubscription(t *testing.T) {
 	})
 }
 
-// What the broker never answers is given up, in the words of the app.
+// A try that does not end is given up, in the words of the app, and with the error of the try before it.
 func TestTheStartDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		err := AtStart(t.Context(), Config{}.Pause(), watermill.NopLogger{}, func(ctx context.Context) error {
+		silent := func(ctx context.Context) error {
 			<-ctx.Done()
-			return ctx.Err()
+			return fmt.Errorf("declare: %w: %w", context.Cause(ctx), amqp091.ErrClosed)
+		}
+		began, log := time.Now(), watermill.NewCaptureLogger()
+		err := AtStart(t.Context(), Config{}.Pause(), log, silent, func(error) {})
+		assert.ErrorContains(t, err, "declare: the broker has not finished this within 5m0s")
+		assert.Equal(t, tryTimeout, time.Since(began))
+		assert.Empty(t, log.Captured()[watermill.ErrorLogLevel], "it does not try again")
+
+		tries := 0
+		err = AtStart(t.Context(), Config{}.Pause(), log, func(ctx context.Context) error {
+			if tries++; tries == 1 {
+				return errBusy
+			}
+			return silent(ctx)
 		}, func(error) {})
-		assert.EqualError(t, err, "tried for 1m0s: the broker has not answered for 1m0s")
-		assert.Equal(t, time.Minute, time.Since(began))
+		for _, text := range []string{"has not finished this", "cluster_not_formed", "restart the node"} {
+			assert.ErrorContains(t, err, text)
+		}
+		assert.ErrorIs(t, err, errBusy)
 	})
+}
+
+// A broker that declares many queues, each of them slowly, is not given up. Its answer is returned however late it is.
+func TestASlowStartIsNotGivenUp(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]error{
+		"declared": nil, "refused": &amqp091.Error{Code: amqp091.PreconditionFailed}, "busy": errBusy,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				log := watermill.NewCaptureLogger()
+				err := AtStart(t.Context(), Config{}.Pause(), log, func(ctx context.Context) error {
+					for range 257 { // as many as Order.Partitions allows, and the work queue
+						time.Sleep(time.Second)
+						if ctx.Err() != nil {
+							return context.Cause(ctx)
+						}
+					}
+					return want
+				}, func(error) {})
+				assert.ErrorIs(t, err, want)
+				assert.Empty(t, log.Captured()[watermill.ErrorLogLevel], "it does not try again")
+			})
+		})
+	}
 }

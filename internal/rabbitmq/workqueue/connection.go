@@ -51,8 +51,17 @@ func (i *Idle) Version() string {
 	return version
 }
 
-// Dial calls use with a connection of its own, which is closed afterwards, and when ctx ends.
+// Dial calls use with a connection of its own, which is closed afterwards, and when ctx ends: the error then has the
+// cause.
 func (i *Inspector) Dial(ctx context.Context, queue string, use func(Broker) error) error {
+	err := i.dial(ctx, queue, use)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
+}
+
+func (i *Inspector) dial(ctx context.Context, queue string, use func(Broker) error) error {
 	client := i.config.Wire.Client("watermill-retry topology")
 	connection, socket, err := wire.Open(ctx, i.config.Wire.URI, client, nil)
 	if err != nil {
