@@ -189,23 +189,37 @@ func TestRetryOfABlockedKey(t *testing.T) {
 	})
 }
 
-// The queue of the commands ends with its connection. Where the broker cannot declare it again, each try ends the
-// connection that the handlers consume over.
-func TestTheQueueOfTheCommandsIsDeclaredAgainAfterAPause(t *testing.T) {
-	inOrder(t, retry.Options{}, "", func(*message.Message) ([]*message.Message, error) { return nil, nil }, func(o *ordered) {
-		o.broker.Refuse(func(string) uint16 { return amqp091.InternalError })
-		for number, name := range o.broker.Connections() {
-			if name == "watermill-retry subscriber" {
-				o.broker.Disturb(number, model.Cut)
+// Where the broker cannot declare a queue, each try ends the connection that all handlers consume over. That of the
+// commands is declared on each connection.
+func TestAQueueIsDeclaredAgainAfterAPause(t *testing.T) {
+	for name, row := range map[string]struct {
+		most   int // losses in a minute
+		breaks func(*model.Broker)
+	}{
+		"a partition": {30, func(broker *model.Broker) { broker.DeleteQueue(topic+".order.0", true) }},
+		"the queue of the commands": {14, func(broker *model.Broker) {
+			for number, name := range broker.Connections() {
+				if name == "watermill-retry subscriber" {
+					broker.Disturb(number, model.Cut)
+				}
 			}
-		}
-		time.Sleep(22 * time.Second)
-		assert.LessOrEqual(t, o.connection.Health().Links[0].Reconnects, 6, "one for each pause of 5 s")
-		o.broker.Refuse(nil)
-		o.rest()
-		isOfCommands := func(name string) bool { return strings.HasPrefix(name, "retry.order.") }
-		assert.True(t, slices.ContainsFunc(o.broker.Queues(), isOfCommands), "it is declared in the end")
-	})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handle := func(*message.Message) ([]*message.Message, error) { return nil, nil }
+			inOrder(t, retry.Options{}, "", handle, func(o *ordered) {
+				o.broker.Refuse(func(string) uint16 { return amqp091.InternalError })
+				row.breaks(o.broker)
+				time.Sleep(time.Minute)
+				assert.LessOrEqual(t, o.connection.Health().Links[0].Reconnects, row.most)
+				o.broker.Refuse(nil)
+				o.rest()
+				require.NoError(t, o.connection.Health().Ready())
+				isOfCommands := func(name string) bool { return strings.HasPrefix(name, "retry.order.") }
+				assert.True(t, slices.ContainsFunc(o.broker.Queues(), isOfCommands))
+			})
+		})
+	}
 }
 
 // A breaker gives all messages back to their partition in each pause, and a probe that fails keeps its place.

@@ -389,6 +389,27 @@ func TestAPauseEndsTheIntakeAfterAnAlarm(t *testing.T) {
 	})
 }
 
+func TestPartitionsThatCannotBeOpenedWaitTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := failures{pause: wire.Backoff{Initial: time.Second, Max: 4 * time.Second}}
+		assert.Negative(t, f.wait())
+		for _, most := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
+			f.add()
+			pause := f.wait()
+			assert.GreaterOrEqual(t, pause, most/2)
+			assert.LessOrEqual(t, pause, most)
+			time.Sleep(pause / 2)
+			f.add() // another one that was opened at the same time
+			assert.Equal(t, pause-pause/2, f.wait())
+			time.Sleep(pause)
+		}
+		time.Sleep(5 * time.Second)
+		f.add()
+		assert.LessOrEqual(t, f.wait(), time.Second, "they could be opened meanwhile")
+	})
+}
+
 func TestAWaitingMessageStillWaitsAfterARewind(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
 		n := o.open(0)

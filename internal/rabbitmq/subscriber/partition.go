@@ -93,6 +93,7 @@ func (s *subscription) newPartitions() {
 		p.blocked.Store(new([]blockedArrival))
 		s.partitions = append(s.partitions, p)
 	}
+	s.failures.pause = s.connection.config.Pause()
 	add(s.queue, -1)
 	var queues []string
 	queues, s.members = s.config.Order.Partitions.Queues(s.queue)
@@ -202,7 +203,7 @@ func (p *partition) run(n *session) {
 	pause.Max = min(pause.Max, longestAgain)
 	for !p.stopped() {
 		if n == nil {
-			if n = p.reopen(pause.Next); n == nil {
+			if n = p.reopen(); n == nil {
 				continue
 			}
 		}
@@ -234,7 +235,10 @@ func (p *partition) run(n *session) {
 
 // reopen opens a session, unless the handler is paused. It returns nil after a try that has failed, and after a change
 // of the limit.
-func (p *partition) reopen(pause func() time.Duration) *session {
+func (p *partition) reopen() *session {
+	if p.sleepFor(p.failures.wait()); p.stopped() {
+		return nil
+	}
 	if !p.mayCall() {
 		select {
 		case <-p.changes:
@@ -250,9 +254,36 @@ func (p *partition) reopen(pause func() time.Duration) *session {
 	if err != nil && !p.stopped() {
 		p.fail(err)
 		p.logger.Error("Cannot consume a partition again", err, watermill.LogFields{"partition": p.queue})
-		p.sleepFor(pause())
+		p.failures.add()
 	}
 	return opened
+}
+
+// failures makes the partitions of a subscription wait together after one could not be opened: the broker may have
+// ended the connection of all for it, as with an internal error.
+type failures struct {
+	mu    sync.Mutex
+	pause wire.Backoff
+	over  time.Time
+}
+
+func (f *failures) wait() time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return time.Until(f.over)
+}
+
+func (f *failures) add() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	since := time.Since(f.over)
+	if since < 0 { // others have failed, too
+		return
+	}
+	if since > f.pause.Max {
+		f.pause.Reset()
+	}
+	f.over = time.Now().Add(f.pause.Next())
 }
 
 // open declares the topic and opens a session. It waits neither for the broker nor for Handler.Declare when ctx ends.

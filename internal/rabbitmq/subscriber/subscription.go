@@ -30,6 +30,7 @@ type subscription struct {
 
 	partitions []*partition // in order: the intake, then the others; nil: there is no Order
 	members    string       // the queue on which each process has a consumer
+	failures   failures     // of partitions that could not be opened
 	balancing  sync.Mutex   // guards balanced, and makes partitions look one after the other
 	balanced   time.Time    // when a partition was handed over
 
