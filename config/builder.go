@@ -54,7 +54,7 @@ func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.Ti
 	return b.plain.NewTieredRetry(logger)
 }
 
-// Close closes the connections of the builder's middlewares.
+// Close closes the connections of the builder's middlewares. A Subscribe that waits for the broker returns an error.
 func (b *Builder) Close() error { return b.plain.Close() }
 
 // Observe attaches observers, such as those of package observe, to all handlers with a middleware of the builder,

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,11 +24,14 @@ func TestTheBuilderDeclaresAgainAtTheStart(t *testing.T) {
 	for name, row := range map[string]struct {
 		internalErrors int32 // the broker's answers to the first declarations
 		silent         bool
+		closes         time.Duration // when the builder is closed; 0: at the end
 		want           string
 	}{
 		"an internal error, twice": {internalErrors: 2},
 		"an internal error, ever":  {internalErrors: 1000, want: "tried for 30s: "},
 		"no answer":                {silent: true, want: "the broker has not finished this within 5m0s"},
+		"no answer before Close":   {silent: true, closes: time.Second, want: "the builder is closed"},
+		"an error before Close":    {internalErrors: 1000, closes: time.Second, want: "the builder is closed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -54,6 +58,9 @@ func TestTheBuilderDeclaresAgainAtTheStart(t *testing.T) {
 				subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), watermill.NopLogger{})
 				require.NoError(t, err)
 				defer subscriber.Close()
+				if row.closes > 0 {
+					time.AfterFunc(row.closes, func() { assert.NoError(t, builder.Close()) })
+				}
 				began := time.Now()
 				err = subscriber.SubscribeInitialize(topic)
 				if row.want == "" {
@@ -61,7 +68,7 @@ func TestTheBuilderDeclaresAgainAtTheStart(t *testing.T) {
 					return
 				}
 				assert.ErrorContains(t, err, row.want)
-				assert.LessOrEqual(t, time.Since(began), 5*time.Minute+5*time.Second)
+				assert.LessOrEqual(t, time.Since(began), cmp.Or(row.closes, 5*time.Minute)+5*time.Second)
 			})
 		})
 	}

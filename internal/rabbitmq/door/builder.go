@@ -28,8 +28,7 @@ type Builder struct {
 	core  *core
 	token string // in the metadata of what its subscribers receive, random for each builder
 
-	closed context.Context // ends with Close
-	close  context.CancelFunc
+	close context.CancelCauseFunc // ends core.closed
 
 	mu          sync.Mutex
 	connections []*publisher.Connection // of the middlewares
@@ -43,7 +42,7 @@ func NewBuilder(config Config) (*Builder, error) {
 		return nil, faults.Of("invalid Config", err)
 	}
 	b := &Builder{core: newCore(config), token: rand.Text()}
-	b.closed, b.close = context.WithCancel(context.Background())
+	b.core.closed, b.close = context.WithCancelCause(context.Background())
 	return b, nil
 }
 
@@ -124,7 +123,7 @@ func (b *Builder) attach() {
 	}
 	for _, o := range observers {
 		b.core.observers.Attach(o, retry.Observed{
-			System: "rabbitmq", Health: b.health, Logger: logger, Closed: b.closed.Done(),
+			System: "rabbitmq", Health: b.health, Logger: logger, Closed: b.core.closed.Done(),
 		})
 	}
 }
@@ -139,11 +138,13 @@ func (b *Builder) health() (h retry.Health) {
 	return h
 }
 
-// Close closes the connections of the middlewares.
+var errClosed = errors.New("the builder is closed")
+
+// Close closes the connections of the middlewares, and ends the declarations of subscribers that begin.
 func (b *Builder) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.close()
+	b.close(errClosed)
 	var faults []error
 	for _, c := range b.connections {
 		faults = append(faults, c.Close())

@@ -32,7 +32,8 @@ type core struct {
 	prefix     naming.Prefix
 	verifyOnly bool
 	inspector  *workqueue.Inspector
-	queues     *queues // nil for a Builder: every work queue has the tiers of the schedule
+	queues     *queues         // nil for a Builder: every work queue has the tiers of the schedule
+	closed     context.Context // of a Builder: ends with its Close
 	observers  *backend.Observers
 
 	redeclaring chan struct{}        // has a value while tiers of a group are declared again
@@ -149,13 +150,13 @@ func (c *core) Declare(s app.Subscription) error {
 		return err
 	}
 	if c.verifyOnly {
-		inspected, err := c.inspector.Verify(config, queue, s.Logger)
+		inspected, err := c.inspector.Verify(c.closed, config, queue, s.Logger)
 		if err != nil || inspected {
 			return err
 		}
 		return t.Verify(s.Channel)
 	}
-	arguments, declared, err := c.inspector.Resolve(config, queue, s.Logger)
+	arguments, declared, err := c.inspector.Resolve(c.closed, config, queue, s.Logger)
 	if err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (c *core) Declare(s app.Subscription) error {
 // declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed
 // s.Channel. watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
 func (c *core) declareAgain(s app.Subscription) error {
-	arguments, _, err := c.inspector.Resolve(c.topologyConfig(s.Queue), c.workQueue(s.Queue), s.Logger)
+	arguments, _, err := c.inspector.Resolve(c.closed, c.topologyConfig(s.Queue), c.workQueue(s.Queue), s.Logger)
 	if err != nil {
 		return err
 	}

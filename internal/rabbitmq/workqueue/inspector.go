@@ -142,11 +142,11 @@ func (i *Inspector) Check(
 }
 
 // Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget. It reports
-// whether it has declared the topology.
+// whether it has declared the topology. The end of ctx ends it.
 func (i *Inspector) Resolve(
-	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
+	ctx context.Context, config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (arguments amqp091.Table, declared bool, err error) {
-	err = i.once(app.Name, logger, func(b Broker) error {
+	err = i.once(ctx, app.Name, logger, func(b Broker) error {
 		declared = true
 		_, err := i.Declare(b, config, app, topology.Topology.DeclareRetry, logger)
 		return err
@@ -156,10 +156,11 @@ func (i *Inspector) Resolve(
 }
 
 // Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
+// The end of ctx ends it.
 func (i *Inspector) Verify(
-	config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
+	ctx context.Context, config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
 ) (inspected bool, err error) {
-	err = i.once(app.Name, logger, func(b Broker) error {
+	err = i.once(ctx, app.Name, logger, func(b Broker) error {
 		inspected = true
 		return i.Check(b, config, app, logger)
 	})
@@ -176,14 +177,16 @@ func (i *Inspector) Forget(name string) {
 
 // once calls inspect, over a new connection, unless the queue has been inspected without an error. Where the broker is
 // at fault, it tries again.
-func (i *Inspector) once(name string, logger watermill.LoggerAdapter, inspect func(Broker) error) error {
+func (i *Inspector) once(
+	ctx context.Context, name string, logger watermill.LoggerAdapter, inspect func(Broker) error,
+) error {
 	q := i.queue(name)
 	q.inspecting <- struct{}{}
 	defer func() { <-q.inspecting }()
 	if q.inspected {
 		return nil
 	}
-	err := wire.AtStart(context.Background(), i.config.Wire.Pause(), logger, func(ctx context.Context) error {
+	err := wire.AtStart(ctx, i.config.Wire.Pause(), logger, func(ctx context.Context) error {
 		return i.Dial(ctx, name, inspect)
 	}, func(error) {})
 	q.inspected = err == nil
