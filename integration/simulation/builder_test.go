@@ -73,3 +73,67 @@ func TestTheBuilderDeclaresAgainAtTheStart(t *testing.T) {
 		})
 	}
 }
+
+// A scriptedTopology answers each call for the app's own topology with the next error, and a call without one declares
+// it.
+type scriptedTopology struct {
+	amqp.DefaultTopologyBuilder
+	errs []error
+}
+
+func (s *scriptedTopology) BuildTopology(
+	channel *amqp091.Channel, queue, exchange string, config amqp.Config, logger watermill.LoggerAdapter,
+) error {
+	if len(s.errs) == 0 {
+		return s.DefaultTopologyBuilder.BuildTopology(channel, queue, exchange, config, logger)
+	}
+	err := s.errs[0]
+	s.errs = s.errs[1:]
+	return err
+}
+
+// The work queue is another one than that which was inspected. What declares the app's own topology again is tried, and
+// ended, as the first declaration is.
+func TestTheBuilderDeclaresAReplacedQueueAgain(t *testing.T) {
+	differs := &amqp091.Error{Code: amqp091.PreconditionFailed, Server: true}
+	busy := &amqp091.Error{Code: amqp091.InternalError, Server: true}
+	for name, row := range map[string]struct {
+		errs   []error
+		silent bool // the broker answers no declaration of the app's own topology
+		want   string
+	}{
+		"an internal error, twice": {errs: []error{differs, busy, busy}},
+		"no answer before Close":   {errs: []error{differs}, silent: true, want: "the builder is closed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				script := &scriptedTopology{errs: row.errs}
+				broker := model.New(model.Config{Fault: func(e model.Event) model.Fault {
+					if row.silent && e.Method == "queue.declare" && e.Connection == 4 {
+						return model.Unanswered
+					}
+					return model.None
+				}})
+				defer broker.Stop()
+				own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
+				own.Connection.AmqpConfig = &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}
+				own.TopologyBuilder = script
+				builder, err := config.NewBuilder(config.Config{AMQP: own, Policy: retry.Policy{Schedule: planOf(1).schedule}})
+				require.NoError(t, err)
+				defer builder.Close()
+				subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), watermill.NopLogger{})
+				require.NoError(t, err)
+				defer subscriber.Close()
+				time.AfterFunc(time.Minute, func() { assert.NoError(t, builder.Close()) })
+				began := time.Now()
+				err = subscriber.SubscribeInitialize(topic)
+				assert.LessOrEqual(t, time.Since(began), time.Minute)
+				if row.want == "" {
+					require.NoError(t, err)
+					return
+				}
+				assert.ErrorContains(t, err, row.want)
+			})
+		})
+	}
+}

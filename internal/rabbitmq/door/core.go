@@ -182,7 +182,7 @@ func (c *core) declareAgain(s app.Subscription) error {
 	if err != nil {
 		return err
 	}
-	return c.inspector.Dial(context.Background(), s.Queue, func(b workqueue.Broker) error {
+	return c.inspector.Dial(c.closed, s.Queue, s.Logger, func(b workqueue.Broker) error {
 		channel, err := b.Channel()
 		if err == nil {
 			s.Channel = channel

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -52,13 +53,17 @@ func (i *Idle) Version() string {
 }
 
 // Dial calls use with a connection of its own, which is closed afterwards, and when ctx ends: the error then has the
-// cause.
-func (i *Inspector) Dial(ctx context.Context, queue string, use func(Broker) error) error {
-	err := i.dial(ctx, queue, use)
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
-	return err
+// cause. Where the broker is at fault, it tries again.
+func (i *Inspector) Dial(
+	ctx context.Context, queue string, logger watermill.LoggerAdapter, use func(Broker) error,
+) error {
+	return wire.AtStart(ctx, i.config.Wire.Pause(), logger, func(ctx context.Context) error {
+		err := i.dial(ctx, queue, use)
+		if err != nil && ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		return err
+	}, func(error) {})
 }
 
 func (i *Inspector) dial(ctx context.Context, queue string, use func(Broker) error) error {

@@ -175,8 +175,7 @@ func (i *Inspector) Forget(name string) {
 	q.inspected = false
 }
 
-// once calls inspect, over a new connection, unless the queue has been inspected without an error. Where the broker is
-// at fault, it tries again.
+// once calls inspect, as Dial does, unless the queue has been inspected without an error.
 func (i *Inspector) once(
 	ctx context.Context, name string, logger watermill.LoggerAdapter, inspect func(Broker) error,
 ) error {
@@ -186,9 +185,7 @@ func (i *Inspector) once(
 	if q.inspected {
 		return nil
 	}
-	err := wire.AtStart(ctx, i.config.Wire.Pause(), logger, func(ctx context.Context) error {
-		return i.Dial(ctx, name, inspect)
-	}, func(error) {})
+	err := i.Dial(ctx, name, logger, inspect)
 	q.inspected = err == nil
 	return err
 }
