@@ -865,3 +865,35 @@ func TestAPartitionFollowsAPauseAtOnce(t *testing.T) {
 		assert.Equal(t, time.Second, time.Since(began))
 	})
 }
+
+// A standing handler declares nothing until it is released.
+type standing struct {
+	app
+	released chan struct{}
+}
+
+func (s standing) Declare(*Declaration, string) error {
+	<-s.released
+	return nil
+}
+
+// A handler that is paused at the start declares, too. What stops the subscription ends that.
+func TestAPausedPartitionDoesNotWaitForEver(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		released := make(chan struct{})
+		o.subscriber.handler = standing{released: released}
+		o.Limit(0)
+		current := &wire.Connection{Client: &amqp091.Connection{}}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Second, func() { cancel(ErrClosed) })
+		began := time.Now()
+		_, err := o.partitions[0].open(ctx, current, time.Time{})
+		assert.ErrorIs(t, err, ErrClosed)
+		assert.Equal(t, time.Second, time.Since(began))
+
+		close(released)
+		opened, err := o.partitions[0].open(t.Context(), current, time.Time{})
+		assert.NoError(t, err)
+		assert.Nil(t, opened, "it is paused")
+	})
+}

@@ -286,18 +286,16 @@ func (f *failures) add() {
 	f.over = time.Now().Add(f.pause.Next())
 }
 
-// open declares the topic and opens a session. It waits neither for the broker nor for Handler.Declare when ctx ends.
+// open declares the topic and opens a session, or none while the handler is paused. It waits neither for the broker nor
+// for Handler.Declare when ctx ends.
 func (p *partition) open(ctx context.Context, current *wire.Connection, lostAt time.Time) (*session, error) {
-	if !p.mayCall() {
-		return nil, p.subscriber.declare(current, p.topic, lostAt)
-	}
 	type result struct {
 		session *session
 		err     error
 	}
 	opened := make(chan result, 1)
 	go func() {
-		if err := p.subscriber.declare(current, p.topic, lostAt); err != nil {
+		if err := p.subscriber.declare(current, p.topic, lostAt); err != nil || !p.mayCall() {
 			opened <- result{nil, err}
 			return
 		}
