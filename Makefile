@@ -136,7 +136,7 @@ test-newest: ## the tests that need no broker, and test-backends, with the newes
 	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && sh .ci/newest "$$clone/watermill-retry" && \
 		$(SUBMAKE) -C "$$clone/watermill-retry" -k vet test-short test-backends
 
-race: ## all tests with the race detector (needs a C compiler)
+race: ## make test and test-long with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race
 	@$(SUBMAKE) test-long RACE=-race
 
@@ -166,7 +166,7 @@ mutate: devbroker ## break the code on purpose, one line at a time, and see that
 sim: ## the real code against a model of RabbitMQ, by seeds (SEEDS=300, or SEED=7 with its trace)
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/replay ./simulation/replay
 	@SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(if $(SEED)$(WASM),GOOS=wasip1 GOARCH=wasm) $(GO) test -C integration -count=1 \
-		$(if $(SEED)$(WASM),-vet=off -timeout=0 -exec=$(CURDIR)/.broker/replay -ldflags='-s -w',-timeout=60m) $(if $(SEED),-v) ./simulation
+		$(if $(SEED)$(WASM),-vet=off -timeout=0 -exec=$(CURDIR)/.broker/replay -ldflags='-s -w',-timeout=60m) $(if $(SEED),-run=TestSeeds) -v ./simulation
 
 lint: lint-format lint-code ## gofmt, vet, staticcheck, tidy
 

@@ -85,7 +85,8 @@ type GoTest struct {
 
 // GoTest returns a test that calls a handler with the letter: its file calls retrytest.Replay, and a comment says where
 // the handler goes. The file of the letter has one line, as those of an export on RabbitMQ. What is not ASCII letters,
-// digits and hyphens in the ID, is a hyphen in the names of the files, which then end with a hash.
+// digits and hyphens in the ID, is a hyphen in the names of the files, which then end with a hash; so do those of an ID
+// of one word, which Go could take for a system.
 func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
 	if err := config.Validate(); err != nil {
 		return nil, faults.In("GoTestConfig", err)
