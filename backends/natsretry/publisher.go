@@ -88,10 +88,7 @@ func newCopyPublisher(s *server, l *links, schedules bool) copyPublisher {
 // server.
 func (p copyPublisher) Publish(topic string, messages ...*message.Message) error {
 	for _, msg := range messages {
-		ctx, cancel := context.WithTimeout(msg.Context(), publishTimeout)
-		err := p.publish(ctx, topic, msg)
-		cancel()
-		if err != nil {
+		if err := p.publish(msg.Context(), topic, msg); err != nil {
 			return classified(err)
 		}
 	}
@@ -134,11 +131,13 @@ func (p copyPublisher) send(ctx context.Context, raw *nats.Msg, options ...jetst
 
 // confirmed waits for the server's answer while the connection lives. While there is none, nothing is sent.
 func (p copyPublisher) confirmed(ctx context.Context, raw *nats.Msg, options []jetstream.PublishOpt) error {
-	lost, err := p.links.live(ctx)
+	waiting, cancel := context.WithTimeout(ctx, publishTimeout)
+	lost, err := p.links.live(waiting)
+	cancel()
 	if err != nil {
 		return err
 	}
-	within, cancel := context.WithCancel(ctx)
+	within, cancel := context.WithTimeout(ctx, publishTimeout) // a server that is back can be slow to answer
 	defer cancel()
 	defer context.AfterFunc(lost, cancel)()
 	_, err = p.js.PublishMsg(within, raw, options...)
