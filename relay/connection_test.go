@@ -114,8 +114,7 @@ func TestDifferentSchedulesOfOneReturnTopicAreNamedAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second}, func(c *relay.Config) { c.Group = "eu" })
 		hour := &retry.Policy{Schedule: backoff.Schedule{time.Hour}}
-		a.handle("first", ignore)
-		a.handle("the same schedule", ignore)
+		handlers := []*message.Handler{a.handle("first", ignore), a.handle("the same schedule", ignore)}
 		a.handle("another group", ignore, retry.Options{Group: "us", Policy: hour})
 		a.AddConsumerHandler(a.router, "another topic", "prints", ignore, retry.Options{Policy: hour})
 		a.run()
@@ -130,6 +129,14 @@ func TestDifferentSchedulesOfOneReturnTopicAreNamedAtTheStart(t *testing.T) {
 		assert.Equal(t, watermill.LogFields{
 			"topic": "orders", "schedule": "1h", "other_handler": other, "other_schedule": "1s 5s",
 		}, lines[0].Fields)
+
+		for _, h := range handlers {
+			h.Stop()
+			<-h.Stopped()
+		}
+		a.handle("after the end of the first two", ignore, retry.Options{Policy: hour})
+		require.NoError(t, a.router.RunHandlers(t.Context()))
+		assert.Len(t, a.logs.Captured()[watermill.ErrorLogLevel], 1)
 		a.close()
 	})
 }

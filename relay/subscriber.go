@@ -150,7 +150,7 @@ func (m *merged) start(returnTopic string) error {
 	if err := r.handlers.begin(m); err != nil {
 		return err
 	}
-	if other := r.handlers.other(m.key, s); other != nil {
+	if other := r.handlers.other(m); other != nil {
 		warning.Log(m.logger, "Options.Policy.Schedule is not that of another handler of the same topic and group: which "+
 			"of both retries a message is chance; give both handlers the same Policy, or each a Group",
 			watermill.LogFields{
@@ -282,7 +282,7 @@ type registry struct {
 	mu      sync.RWMutex
 	ready   map[string]bool
 	current map[string]*merged
-	first   map[string]*subscriber // of the handler that was subscribed first
+	first   map[string]*merged // of those that have not ended
 }
 
 // add adds a return topic that is going to be subscribed.
@@ -290,7 +290,7 @@ func (g *registry) add(key string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.ready == nil {
-		g.ready, g.current, g.first = map[string]bool{}, map[string]*merged{}, map[string]*subscriber{}
+		g.ready, g.current, g.first = map[string]bool{}, map[string]*merged{}, map[string]*merged{}
 	}
 	if _, known := g.ready[key]; !known {
 		g.ready[key] = false
@@ -313,18 +313,18 @@ func (g *registry) begin(m *merged) error {
 }
 
 // other returns the subscriber of another handler of a return topic, whose schedule is a different one, or nil.
-func (g *registry) other(key string, s *subscriber) *subscriber {
+func (g *registry) other(m *merged) *subscriber {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	first := g.first[key]
-	if first == nil || first.name == s.name {
-		g.first[key] = s
+	first := g.first[m.key]
+	if first == nil || !first.active() || first.subscriber.name == m.subscriber.name {
+		g.first[m.key] = m
 		return nil
 	}
-	if slices.Equal(first.schedule, s.schedule) {
+	if slices.Equal(first.subscriber.schedule, m.subscriber.schedule) {
 		return nil
 	}
-	return first
+	return first.subscriber
 }
 
 func (g *registry) subscribed(key string) {
