@@ -109,6 +109,12 @@ func TestRules(t *testing.T) {
 	operator := func(name string) func(*Snapshot) {
 		return func(s *Snapshot) { queue(s, name, func(q *management.Details) { q.Operator = "op" }) }
 	}
+	may := func(declared, read string) func(*Snapshot) {
+		return func(s *Snapshot) {
+			s.About.Permissions = &management.Permissions{Configure: declared, Write: declared, Read: read}
+		}
+	}
+	const all = `^(orders(\.dead|\.retry\..*)?|retry(\.return(\.any)?|\.orphans)?)$`
 	noConsumer := work(func(w *deadletter.WorkQueue) { w.Consumers, w.Messages = 0, 3 })
 	paused := func(reasons ...string) func(*Snapshot) {
 		return app(func(h *retry.Health) {
@@ -135,6 +141,11 @@ func TestRules(t *testing.T) {
 		"pattern of PCRE":        {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{Read: "^(?!x)"} }}, "permissions|ops|lacks write on retry|--permissions"},
 		"too narrow":             {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{} }}, "permissions|ops|lacks read on orders.dead|--permissions"},
 		"viewer":                 {[]func(*Snapshot){func(s *Snapshot) { s.About.Permissions = &management.Permissions{Read: `^orders\.dead$`} }}, ""},
+		"app":                    {[]func(*Snapshot){may(all, all)}, ""},
+		"no tiers":               {[]func(*Snapshot){may(all, `^(orders(\.dead)?|retry(\.return(\.any)?|\.orphans)?)$`)}, "permissions|ops|for the work queue orders it lacks read on orders.retry.1s (1 in all)|--permissions"},
+		"declares no tiers":      {[]func(*Snapshot){may(`^(orders(\.dead)?|retry(\.return(\.any)?|\.orphans)?)$`, all)}, "permissions|ops|lacks configure on orders.retry.1s, write on orders.retry.1s (2 in all)|--permissions"},
+		"publishes no copies":    {[]func(*Snapshot){may("^$", `^(orders(\.dead|\.retry\..*)?|retry\.(return(\.any)?|orphans))$`)}, "permissions|ops|lacks write on retry (1 in all)|--permissions"},
+		"another's letters":      {[]func(*Snapshot){may("^$", `^mails\.dead$`)}, "permissions|ops|lacks read on orders.dead (1 in all)|--permissions"},
 		"unprotected":            {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders", Argument: "x-dead-letter-exchange", Have: "none", Reason: "dropped", Advice: "set_policy"}, nil)}, "unprotected|orders|dropped|set_policy"},
 		"unprotected, classic":   {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "mails", Argument: "x-dead-letter-exchange", Have: "none"}, nil)}, ""},
 		"policy":                 {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: `1 by the policy "p"`, Reason: "early", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)})}, "policy|orders.retry.1s|message-ttl is 1|narrow\nrabbitmqctl list_policies -p /shop"},
