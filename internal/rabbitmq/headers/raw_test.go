@@ -86,13 +86,42 @@ func failed(t *testing.T, m app.Marshaler, why retry.DeadReason) (*message.Messa
 	return msg, metadata
 }
 
+// faults are what the app's marshaler returns, and panics with where it is no error.
+var faults = map[string]any{
+	"error": errors.New("no schema"), "panic": "no schema", "unprintable error": unmarshalable{}, "long": errors.New(strings.Repeat("x", 10<<20)),
+	"long runes": errors.New("x" + strings.Repeat("€", 10<<20/3)), "not UTF-8": errors.New("\xff\xfe" + strings.Repeat("\xe2\x82", 2000)),
+	"formats itself": endless{}, "joined": errors.Join(errors.New("no JSON"), unmarshalable{}),
+}
+
+// unreadable is a marshaler that reads no message.
+type unreadable struct {
+	textual
+	fault any
+}
+
+func (u unreadable) Unmarshal(amqp091.Delivery) (*message.Message, error) {
+	if err, ok := u.fault.(error); ok {
+		return nil, err
+	}
+	panic(u.fault)
+}
+
+// The text of any fault fits into the headers of a dead letter.
+func TestTheMarkOfAnUnreadableMessageIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, fault := range faults {
+		msg, err := headers.New(unreadable{fault: fault}, naming.Default).Unmarshal(configtest.Foreign())
+		require.NoError(t, err, name)
+		text, marked := msg.Metadata[recordkey.UnmarshalError]
+		assert.True(t, marked, name)
+		assert.LessOrEqual(t, len(text), 1100, name)
+		assert.True(t, utf8.ValidString(text), name)
+	}
+}
+
 func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]any{
-		"error": errors.New("no schema"), "panic": "no schema", "unprintable error": unmarshalable{}, "long": errors.New(strings.Repeat("x", 10<<20)),
-		"long runes": errors.New("x" + strings.Repeat("€", 10<<20/3)), "not UTF-8": errors.New("\xff\xfe" + strings.Repeat("\xe2\x82", 2000)),
-		"formats itself": endless{}, "joined": errors.Join(errors.New("no JSON"), unmarshalable{}),
-	} {
+	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := headers.New(enveloping{fault: fault}, naming.Default)
