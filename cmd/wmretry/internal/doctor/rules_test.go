@@ -114,6 +114,14 @@ func TestRules(t *testing.T) {
 			s.About.Permissions = &management.Permissions{Configure: declared, Write: declared, Read: read}
 		}
 	}
+	partitions := func(s *Snapshot) {
+		s.Status.Queues[0].Tiers = nil
+		queue(s, "orders.order.0", func(q *management.Details) {
+			q.Arguments = management.Arguments{"x-delivery-limit": int64(3_000_005)}
+		})
+		wanted := s.wanted()[0].Topology
+		assert.Equal(t, []int{3, 5}, []int{wanted.Partitions, wanted.Prefetch})
+	}
 	const all = `^(orders(\.dead|\.retry\..*)?|retry(\.return(\.any)?|\.orphans)?)$`
 	noConsumer := work(func(w *deadletter.WorkQueue) { w.Consumers, w.Messages = 0, 3 })
 	paused := func(reasons ...string) func(*Snapshot) {
@@ -145,6 +153,7 @@ func TestRules(t *testing.T) {
 		"no tiers":               {[]func(*Snapshot){may(all, `^(orders(\.dead)?|retry(\.return(\.any)?|\.orphans)?)$`)}, "permissions|ops|for the work queue orders it lacks read on orders.retry.1s (1 in all)|--permissions"},
 		"declares no tiers":      {[]func(*Snapshot){may(`^(orders(\.dead)?|retry(\.return(\.any)?|\.orphans)?)$`, all)}, "permissions|ops|lacks configure on orders.retry.1s, write on orders.retry.1s (2 in all)|--permissions"},
 		"publishes no copies":    {[]func(*Snapshot){may("^$", `^(orders(\.dead|\.retry\..*)?|retry\.(return(\.any)?|orphans))$`)}, "permissions|ops|lacks write on retry (1 in all)|--permissions"},
+		"no members":             {[]func(*Snapshot){partitions, may(`^(orders(\.dead|\.retry\.inbox|\.order(\.\d)?)?|retry(\.return(\.any)?|\.orphans|\.order)?)$`, `^(orders|retry)\b`)}, "permissions|ops|lacks configure on orders.order.members, write on orders.order.members (2 in all)|--queue orders --partitions 3 --permissions"},
 		"another's letters":      {[]func(*Snapshot){may("^$", `^mails\.dead$`)}, "permissions|ops|lacks read on orders.dead (1 in all)|--permissions"},
 		"unprotected":            {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders", Argument: "x-dead-letter-exchange", Have: "none", Reason: "dropped", Advice: "set_policy"}, nil)}, "unprotected|orders|dropped|set_policy"},
 		"unprotected, classic":   {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "mails", Argument: "x-dead-letter-exchange", Have: "none"}, nil)}, ""},
