@@ -150,6 +150,29 @@ func TestACallerThatLeavesBeforeTheWriteLearnsOfTheEnd(t *testing.T) {
 	}
 }
 
+// A confirm that is a nack because the channel was closed is settled before the reason is known. A caller that leaves
+// then learns of the end, too.
+func TestACallerThatLeavesDuringTheCloseLearnsOfTheEnd(t *testing.T) {
+	t.Parallel()
+	b := serveConfirms(t)
+	p := b.open(2)
+	m := messageOf(t.Context(), "settled")
+	r, err := p.prepare(&m)
+	require.NoError(t, err)
+	<-p.slots
+	r.session = p.current.Load().session
+	r.confirm, err = r.session.put(r)
+	require.NoError(t, err)
+	channel := b.next().channel
+	r.state.Store(settled)
+	c := call{c: p, requests: []*request{r}}
+	_, lost := unpublished.Of(c.left(r, errDeadline))
+	c.release(r)
+	require.False(t, lost.Now())
+	b.closeChannel(channel)
+	receiveFrom(t, lost.Channel)
+}
+
 // A write after channel.close would close the connection.
 func TestNothingIsWrittenToAClosingSession(t *testing.T) {
 	t.Parallel()

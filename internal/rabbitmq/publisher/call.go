@@ -203,7 +203,7 @@ func (c *call) left(r *request, why error) error {
 	connection, state := c.c.link.State().Connection, r.state.Load()
 	lost := unpublished.ConnectionLost
 	switch {
-	case state == written:
+	case state == written || state == settled:
 		lost = unpublished.Lost{Channel: r.session.lost, Connection: r.session.connection.Closed}
 	case connection != nil && state == unsent:
 		lost = unpublished.Lost{Connection: connection.Closed}
