@@ -1,6 +1,8 @@
 package workqueue
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,32 +16,55 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
+// silent is the version of a broker that opens no channel.
+type silent string
+
+var errNoChannel = errors.New("no channel")
+
+func (silent) Channel() (*amqp091.Channel, error) { return nil, errNoChannel }
+
+func (silent) Publishing(context.Context) (*amqp091.Channel, error) { return nil, errNoChannel }
+
+func (v silent) Version() string { return string(v) }
+
+// TestRiskyBrokerIsWarnedAboutOnce also where nothing is declared.
 func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
-	for name, row := range map[string]struct {
-		tiers   topology.QueueType
-		version string
-		want    int
-	}{
-		"safe":          {topology.Quorum, "4.3.6", 0},
-		"cycle bug":     {topology.Quorum, "3.13.1", 1},
-		"classic tiers": {topology.Classic, "3.10.8", 1},
-		"both":          {topology.Classic, "3.13.1", 2},
+	config := topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers()}
+	for way, look := range map[string]func(*Inspector, Broker, topology.Queue, watermill.LoggerAdapter) error{
+		"verifies": func(i *Inspector, b Broker, app topology.Queue, logs watermill.LoggerAdapter) error {
+			return i.Check(b, config, app, logs)
+		},
+		"declares": func(i *Inspector, b Broker, app topology.Queue, logs watermill.LoggerAdapter) error {
+			_, err := i.Declare(b, config, app, topology.Topology.DeclareRetry, logs)
+			return err
+		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			logs := watermill.NewCaptureLogger()
-			i := New(Config{QueueType: row.tiers})
-			for range 3 {
-				require.NoError(t, i.checkBroker(topology.Queue{Name: "orders", Durable: true}, parseVersion(row.version), logs))
-			}
-			assert.Len(t, logs.Captured()[watermill.ErrorLogLevel], row.want)
-			assert.Empty(t, logs.Captured()[watermill.InfoLogLevel], "a filter for warnings would miss it")
-		})
+		for name, row := range map[string]struct {
+			tiers   topology.QueueType
+			version silent
+			want    int
+		}{
+			"safe":          {topology.Quorum, "4.3.6", 0},
+			"cycle bug":     {topology.Quorum, "3.13.1", 1},
+			"classic tiers": {topology.Classic, "3.10.8", 1},
+			"both":          {topology.Classic, "3.13.1", 2},
+		} {
+			t.Run(way+", "+name, func(t *testing.T) {
+				logs := watermill.NewCaptureLogger()
+				i := New(Config{QueueType: row.tiers})
+				for range 3 {
+					require.ErrorIs(t, look(i, row.version, topology.Queue{Name: "orders", Durable: true}, logs), errNoChannel)
+				}
+				assert.Len(t, logs.Captured()[watermill.ErrorLogLevel], row.want)
+				assert.Empty(t, logs.Captured()[watermill.InfoLogLevel], "a filter for warnings would miss it")
+			})
+		}
+		transient := topology.Queue{Name: "orders"}
+		err := look(New(Config{}), silent("4.3.0"), transient, watermill.NopLogger{})
+		require.ErrorIs(t, err, topology.ErrTransientQueue)
+		assert.ErrorContains(t, err, "orders")
+		require.ErrorIs(t, look(New(Config{}), silent("4.2.0"), transient, watermill.NopLogger{}), errNoChannel)
 	}
-	i := New(Config{})
-	err := i.checkBroker(topology.Queue{Name: "orders"}, parseVersion("4.3.0"), watermill.NopLogger{})
-	require.ErrorIs(t, err, topology.ErrTransientQueue)
-	assert.ErrorContains(t, err, "orders")
-	assert.NoError(t, i.checkBroker(topology.Queue{Name: "orders"}, parseVersion("4.2.0"), watermill.NopLogger{}))
 }
 
 // A work queue of another prefix is warned about once. An app's own dead-letter exchange is no prefix.
