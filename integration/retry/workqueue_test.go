@@ -109,6 +109,26 @@ func TestExistingQueueIsNotChangedAndOneWarningIsLogged(t *testing.T) {
 	}
 }
 
+// TestPolicyOfTheWarningProtects: with the command in the warning, a queue that drops its oldest message dead-letters it.
+func TestPolicyOfTheWarningProtects(t *testing.T) {
+	t.Parallel()
+	arguments := amqp091.Table{"x-max-length": int32(1), "x-overflow": "drop-head"}
+	a := testapp.NewParts(t, func(b *config.Config) { b.AMQP.Queue.Arguments = arguments })
+	queue := a.Queue("or.ders")
+	existing(t, queue, arguments)
+	require.NoError(t, subscribe(t, a, queue))
+	warnings := a.Log.Lines("A policy protects it: ")
+	require.Len(t, warnings, 1)
+	command := regexp.MustCompile(`: rabbitmqctl set_policy -p '/' --apply-to queues '([^']+)' '([^']+)' '([^']+)' <nil>`).FindStringSubmatch(warnings[0])
+	require.NotNil(t, command, warnings[0])
+	testapp.PutPolicy(t, command[1], command[2], command[3])
+	for sent := 0; testapp.Depth(t, queue+".dead") == 0; sent++ { // what is dropped before the policy is in effect is lost
+		require.Less(t, sent, 50)
+		testapp.Send(t, "", queue, testapp.Orders(1)...)
+	}
+	assert.Equal(t, "maxlen", testapp.Take(t, queue+".dead", 1)[0].Headers["x-first-death-reason"])
+}
+
 func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 	t.Parallel()
 	quorum := amqp091.Table{"x-queue-type": "quorum"}
