@@ -54,6 +54,37 @@ func rollOut(t *testing.T, step1, step2 build) {
 	assert.Empty(t, after.Policy)
 }
 
+// TestOrderOfTheQueueIsKeptInTwoSteps with Concurrency 1, as the page has it: messages that do not fail are handled as
+// before.
+func TestOrderOfTheQueueIsKeptInTwoSteps(t *testing.T) {
+	t.Parallel()
+	const count = 200
+	var sent []string
+	for i := range count {
+		sent = append(sent, "order "+testapp.ID(i))
+	}
+	for _, step := range []build{connectedOnly, connected} {
+		d := newDeployment(t)
+		d.concurrency = 1
+		d.declare()
+		var mu sync.Mutex
+		var handled []string
+		d.fails = func(identity string, _ int) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			handled = append(handled, identity)
+			return false
+		}
+		testapp.Send(t, "", d.queue, testapp.Orders(count)...)
+		one := d.instance(step)
+		one.handlers = 1
+		one.start()
+		d.processed.Wait(t, count, patience)
+		one.stop()
+		assert.Equal(t, sent, handled)
+	}
+}
+
 // TestRolloutInOneStepLoops tests the page's warning: an old instance cannot read what comes back from a tier.
 func TestRolloutInOneStepLoops(t *testing.T) {
 	t.Parallel()
