@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -63,6 +65,15 @@ func TestADeclarationThatFails(t *testing.T) {
 			require.ErrorContains(t, err, row.cause)
 			require.NoError(t, d.Exchange(&m, once))
 			assert.Equal(t, 3, calls, "after a failure it is declared again")
+
+			d.calls[destination{exchange: "events"}].on = new(wire.Connection) // the connection before this one
+			var publishers sync.WaitGroup
+			for range 20 {
+				publishers.Go(func() { assert.NoError(t, d.Exchange(&m, once)) })
+			}
+			publishers.Wait()
+			assert.Equal(t, 4, calls, "once on each connection, whoever publishes")
+
 			require.NoError(t, d.Again(&m, unroutable, func(*amqp091.Channel) error { return nil }))
 			err = d.Again(&m, unroutable, func(*amqp091.Channel) error { return row.declare() })
 			require.ErrorIs(t, err, publish.ErrUnroutable)
