@@ -2,6 +2,7 @@ package deadletter_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -219,4 +220,25 @@ func TestAWorkQueueThatRefusesStopsTheRedrive(t *testing.T) {
 	for _, id := range upTo(count) {
 		assert.Equal(t, 1, seen[id], id)
 	}
+}
+
+// TestALetterThatIsTooLargeForItsHistory: a letter whose own headers fill a frame goes home without the history of
+// redrives.
+func TestALetterThatIsTooLargeForItsHistory(t *testing.T) {
+	t.Parallel()
+	a := testapp.New(t)
+	queue := a.Queue("orders")
+	a.Declare(queue)
+	p := testapp.Orders(1)[0]
+	p.Headers["large"] = strings.Repeat("x", 131072-300)
+	testapp.Send(t, "", deadletter.QueueOf(queue), p)
+	store := open(t, broker.URL(t), a.Name)
+	summary, err := store.Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{Note: strings.Repeat("n", 128)})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)
+	d := testapp.Take(t, queue, 1)[0]
+	assert.True(t, p.Headers["large"] == d.Headers["large"], "the app's own header")
+	assert.Equal(t, testapp.ID(0), d.Headers["_watermill_message_uuid"])
+	_, found := d.Headers[recordkey.Redriven]
+	assert.False(t, found, "the history")
 }
