@@ -97,7 +97,8 @@ func TestTheWorkQueueIsReplacedWhileItIsConsumed(t *testing.T) {
 		a.onceEach(queue, processed, (i+2)*batch)
 	}
 	assert.Equal(t, 1, a.Log.Warnings("no dead-letter exchange"))
-	assert.Equal(t, 2, a.wire.dialled())
+	// A handler that comes late declares while the queue is deleted again: RabbitMQ 4.3 can answer 541 to that.
+	assert.Equal(t, 2+a.Log.Count("Connection lost, reconnecting Exception (541)"), a.wire.dialled())
 	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "all consume")
 }
 
