@@ -34,7 +34,6 @@ type queue struct {
 	owner                          *connection // of an exclusive queue
 	arguments                      amqp091.Table
 	consumers                      []*consumer
-	urgent                         int          // of the last three messages that left
 	turns                          []*consumer  // those that may take the next message, in their order
 	refuses                        map[any]bool // by who publishes to a quorum queue with a limit
 	ready                          []*message   // in their order
