@@ -111,7 +111,7 @@ func TestALoopThatEndsEarlyGivesAllBack(t *testing.T) {
 	}
 	require.ErrorIs(t, failed, context.Canceled)
 	assert.Less(t, seen, count)
-	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, letterQueue) == count }, "nobody waited for the broker")
+	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, letterQueue) == count }, "all is given back")
 	all := ids(list(t, store, letterQueue))
 	slices.Sort(all) // a quorum queue has what was given back before in front of what is given back now
 	assert.Equal(t, upTo(count), all)
