@@ -245,7 +245,7 @@ test-version:
 	@$(SUBMAKE) test-broker PATIENT="tls walkthrough" WITHOUT="$(ONCE)"
 
 test-integration:
-	SIM_SEEDS=100 $(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
+	SIM_SEEDS=50 $(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
 		$(FOLDERS)
 
 test-alone:
