@@ -76,7 +76,7 @@ func TestAQueueIsBoundAfterAPause(t *testing.T) {
 
 		paused := time.Now()
 		l.Limit(0)
-		assert.Empty(t, calls(), "nobody consumes")
+		assert.Empty(t, calls(), "there is no consumer")
 		l.Limit(gate.None)
 		assert.Equal(t, []string{"bind"}, calls())
 		assert.Equal(t, paused, d.lostAt, "a bind of another handler serves if it is younger than the pause")
@@ -88,13 +88,13 @@ func TestAQueueIsBoundAfterAPause(t *testing.T) {
 
 		d.bound = errors.New("no exchange")
 		l.Limit(0)
-		assert.Empty(t, calls(), "nobody consumes")
+		assert.Empty(t, calls(), "there is no consumer")
 		l.Limit(2)
 		assert.Equal(t, []string{"bind", "declare"}, calls())
 
 		d.declared = errors.New("refused")
 		l.Limit(0)
-		assert.Empty(t, calls(), "nobody consumes")
+		assert.Empty(t, calls(), "there is no consumer")
 		l.Limit(gate.None)
 		assert.Equal(t, []string{"bind", "declare"}, calls())
 		assert.ErrorIs(t, <-ended, d.declared)
