@@ -210,6 +210,7 @@ var rules = []rule{
 	},
 	{folder: "internal/rabbitmq/unfit", may: []string{amqp091}, never: []string{watermill}, why: "every writer of copies reads one list"},
 	{folder: "internal/rabbitmq/socket", never: []string{watermill, amqp091}, why: "it is a network connection, independent of what is written to it"},
+	{folder: "internal/rabbitmq/model", may: []string{amqp091}, never: []string{watermill}, why: "it has the rules of the broker, and none of the library that is tested with it"},
 	{folder: "internal/rabbitmq/management", never: []string{watermill, amqp091}, why: "it is HTTP, and knows nothing of AMQP"},
 	{folder: "internal/rabbitmq/refusal", may: []string{amqp091}, never: []string{watermill}, why: "it reads the broker's errors, for every operation that causes them"},
 	{
@@ -378,7 +379,7 @@ var rules = []rule{
 // testOnly are modules for tests. A program that imports the library must not contain them.
 var testOnly = []string{
 	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole",
-	module + "/internal/configtest", module + "/retrytest",
+	module + "/internal/configtest", module + "/internal/rabbitmq/model", module + "/retrytest",
 }
 
 // TestMajorsAreApart: an app gets its own major of watermill-amqp and no other.
