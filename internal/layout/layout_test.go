@@ -339,11 +339,6 @@ var rules = []rule{
 		why:    "it reads the code as text, and runs the go command: it builds also where the code does not",
 	},
 	{
-		folder: "tools/ordermodel",
-		never:  []string{watermill, amqp091},
-		why:    "it is a model of a protocol: it has no code of the library, and finds faults of the rules alone",
-	},
-	{
 		folder: "tools/modules",
 		may:    []string{},
 		never:  []string{watermill, amqp091},
