@@ -48,23 +48,6 @@ func TestMarkersOfNil(t *testing.T) {
 	require.NoError(t, backoff.RetryAfter(nil, time.Second))
 }
 
-func TestMarkersKeepTheCause(t *testing.T) {
-	t.Parallel()
-	cause := fmt.Errorf("reading: %w", io.ErrUnexpectedEOF)
-
-	for name, err := range map[string]error{
-		"Permanent":  backoff.Permanent(cause),
-		"RetryAfter": backoff.RetryAfter(cause, time.Second),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			assert.Equal(t, cause, errors.Unwrap(err))
-			assert.EqualError(t, err, cause.Error())
-		})
-	}
-}
-
 func TestIsPermanent(t *testing.T) {
 	t.Parallel()
 	var nilError *domainError

@@ -167,21 +167,3 @@ func TestDelay(t *testing.T) {
 		}
 	}
 }
-
-func TestTiers(t *testing.T) {
-	t.Parallel()
-	s := backoff.Schedule{time.Hour, time.Second, time.Hour, 2 * time.Second, time.Second}
-
-	tiers := s.Tiers()
-
-	assert.Equal(t, []backoff.Tier{
-		backoff.Tier(time.Second), backoff.Tier(2 * time.Second), backoff.Tier(time.Hour),
-	}, tiers)
-	assert.Equal(t, time.Hour, s[0], "the schedule itself must stay unsorted")
-	assert.Empty(t, backoff.Schedule(nil).Tiers())
-}
-
-func TestDelayAllocatesNothing(t *testing.T) {
-	s := backoff.Exponential(time.Second, 5, 4)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { s.Delay(2) }))
-}

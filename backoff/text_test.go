@@ -2,7 +2,6 @@ package backoff_test
 
 import (
 	"encoding/json"
-	"flag"
 	"math"
 	"strings"
 	"testing"
@@ -121,17 +120,6 @@ func TestUnmarshalTextKeepsTheValueOnError(t *testing.T) {
 		require.Error(t, s.UnmarshalText([]byte(text)))
 		assert.Equal(t, backoff.Schedule{time.Second}, s)
 	}
-}
-
-func TestScheduleAsFlag(t *testing.T) {
-	t.Parallel()
-	var s backoff.Schedule
-	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
-	flags.TextVar(&s, "retry", backoff.Constant(time.Second, 3), "delays before the retries")
-
-	assert.Equal(t, "1s*3", flags.Lookup("retry").DefValue)
-	require.NoError(t, flags.Parse([]string{"-retry", "2s 3s"}))
-	assert.Equal(t, backoff.Schedule{2 * time.Second, 3 * time.Second}, s)
 }
 
 func FuzzParseSchedule(f *testing.F) {

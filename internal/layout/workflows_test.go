@@ -76,18 +76,3 @@ func TestLockHasNoRegistry(t *testing.T) {
 		t.Error("site/package-lock.json has addresses of a registry: run npm in site, where .npmrc leaves them out")
 	}
 }
-
-// TestWorkflowRulesFindFaults makes sure that the rules can fail.
-func TestWorkflowRulesFindFaults(t *testing.T) {
-	t.Parallel()
-	digest := strings.Repeat("0a", 20)
-	for text, want := range map[string]int{
-		"on: push\n\npermissions:\n  contents: read\n\njobs:\n  - uses: a/b@" + digest + " # v1.2.3\n  - uses: ./.github/c\n": 0,
-		"\npermissions:\n  contents: read\n\n  - uses: a/b@v1\n    uses: a/b/c@" + digest + "\n  uses: a/b@main # v1\n":       3,
-		"on: pull_request_target\n\npermissions:\n  contents: write\n\n":                                                      2,
-	} {
-		if got := workflowFaults(text); len(got) != want {
-			t.Errorf("%q: got %q, want %d", text, got, want)
-		}
-	}
-}
