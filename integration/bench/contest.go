@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -319,19 +318,6 @@ var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
 // handConsumer only consumes and acks. Each message in flight has a goroutine, as a handler that takes time needs.
 var handConsumer = handSide("amqp091-go, 256 in flight", inFlight, inFlight, nil, rejects)
 
-// native is RabbitMQ's own delayed retry: a rejected message waits in its work queue. It keeps no failure record.
-var native = handSide("RabbitMQ's delayed retry", 1, inFlight, amqp091.Table{
-	"x-delayed-retry-type": "failed", "x-delayed-retry-min": tier.Milliseconds(),
-	"x-delayed-retry-max": tier.Milliseconds(),
-	"x-delivery-limit":    int64(tries - 1), "x-dead-letter-exchange": "",
-	"x-dead-letter-routing-key": work + deadSuffix,
-}, rejects)
-
 func rejects(string) (fail func(amqp091.Delivery), stop func(), err error) {
 	return func(d amqp091.Delivery) { _ = d.Reject(true) }, func() {}, nil
-}
-
-// sidesFor leaves out what the broker does not have.
-func (b *bench) sidesFor(sides ...side) []side {
-	return slices.DeleteFunc(sides, func(s side) bool { return s.name == native.name && !b.newer(4, 3) })
 }

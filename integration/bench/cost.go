@@ -8,8 +8,6 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
@@ -23,24 +21,9 @@ type costSide struct {
 	ledger   atomic.Pointer[ledger]
 }
 
-// limited is a group whose work queue has an inbox.
-var limited = layout{name: "grouped, with inbox", configure: func(c *config.Config) {
-	grouped.configure(c)
-	c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1_000_000, "x-overflow": "reject-publish"}
-}}
-
-// classic is a group whose tiers are classic queues: the only thing that an app or an operator can change about what a
-// group costs.
-var classic = layout{name: "grouped, classic tiers", configure: func(c *config.Config) {
-	grouped.configure(c)
-	c.QueueType = topology.Classic
-}}
-
 // measureCost sets up all sides first. Then each gets its batch in turn. It needs a broker on the same machine (Linux).
 func measureCost(b *bench) error {
-	layouts := []layout{
-		byHandOnly, perQueue, grouped, limited, classic, {name: "by hand, at most once", atMostOnce: true},
-	}
+	layouts := []layout{byHandOnly, perQueue}
 	sides := make([]*costSide, len(layouts))
 	for i, l := range layouts {
 		uri, remove, err := b.vhost("cost")

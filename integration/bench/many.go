@@ -138,6 +138,17 @@ func manyByHand(uri string, queues []topology.Topology) (stop func(), err error)
 	return stop, nil
 }
 
+// fresh returns what is not known yet, and remembers it.
+func fresh[T any](known map[string]bool, all []T) (rest []T) {
+	for _, one := range all {
+		if key := fmt.Sprint(one); !known[key] {
+			known[key] = true
+			rest = append(rest, one)
+		}
+	}
+	return rest
+}
+
 // connected compares the broker's connections of a virtual host with those that were opened.
 func (s *server) connected(uri string, want int) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {

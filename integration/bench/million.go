@@ -110,15 +110,14 @@ func (side millionSide) measure(b *bench, uri string, plan millionPlan) (rate fl
 	l := newLedger(plan.messages, plan.tierOf)
 	debug.FreeOSMemory()
 	own := func() int64 { _, memory := used(os.Getpid()); return memory }
-	ownIdle, idle, began := own(), b.memoryNow(), time.Now()
+	ownIdle, began := own(), time.Now()
 	if err := plan.publish(uri, copies, l); err != nil {
 		return 0, err
 	}
 	published := time.Since(began)
-	waiting := b.memoryNow()
 	debug.FreeOSMemory()
 	ownIdle = min(ownIdle, own())
-	ownPeak, brokerPeak := peak(50*time.Millisecond, own), peak(time.Second, b.memory)
+	ownPeak := peak(50*time.Millisecond, own)
 	spent := b.spentBy()
 	stop, err := side.consume(uri, plan, l)
 	if err != nil {
@@ -129,11 +128,9 @@ func (side millionSide) measure(b *bench, uri string, plan millionPlan) (rate fl
 	ownTime, brokerTime := spent(plan.messages)
 	app := mebibytes(ownPeak() - ownIdle)
 	rate = float64(plan.messages-1) / (l.last - l.first).Seconds()
-	b.note("%s: %d messages, published a second %s, drained %s", side.name, plan.messages,
-		claims.Digits(float64(plan.messages)/published.Seconds()), claims.Digits(rate))
-	b.note("  the broker: %s MiB idle, %s waiting, %s draining, %s µs for each", claims.Digits(mebibytes(idle)),
-		claims.Digits(mebibytes(waiting)), claims.Digits(mebibytes(brokerPeak())), claims.Digits(brokerTime))
-	b.note("  this process: %s MiB above idle, %s µs for each", claims.Digits(app), claims.Digits(ownTime))
+	b.note("%s: %d messages, published a second %s, drained %s; this process: %s MiB above idle, %s µs for each, and %s "+
+		"of the broker", side.name, plan.messages, claims.Digits(float64(plan.messages)/published.Seconds()),
+		claims.Digits(rate), claims.Digits(app), claims.Digits(ownTime), claims.Digits(brokerTime))
 	if side.reads {
 		b.claim("million_app_memory", app)
 		b.claim("million_lost", float64(l.left))

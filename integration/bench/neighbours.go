@@ -11,7 +11,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -69,7 +68,10 @@ func (b *bench) measureNeighbour(uri, claim string, bad amqp091.Table) error {
 		err = declare(uri, c, badQueue)
 	}
 	if err == nil && bad == nil {
-		err = deleteQueues(uri, topology.Topology{WorkQueue: t.WorkQueue})
+		err = with(uri, func(channel *amqp091.Channel) error {
+			_, err := channel.QueueDelete(badQueue, false, false, false)
+			return err
+		})
 	}
 	if err != nil {
 		return err

@@ -30,7 +30,6 @@ func measurePublish(b *bench) error {
 		callers int
 	}{
 		{"loop_16", loop, 16},
-		{"loop_64", loop, 64},
 		{"loop_256", loop, 256},
 		{"watermill_amqp_pool0_16", watermillAMQP(0), 16},
 		{"watermill_amqp_pool16_16", watermillAMQP(16), 16},

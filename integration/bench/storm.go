@@ -42,7 +42,7 @@ func measureStorm(b *bench) error {
 	return contest{
 		title: fmt.Sprintf("Storm: %d messages fail once, 1%% are dead-lettered after %d tries, tier of %v", messages,
 			tries, tier),
-		sides: b.sidesFor(handPipelined, handPool16, handPool0, native, overStock, ownDefault, ownSubscriber),
+		sides: []side{handPipelined, handPool16, handPool0, overStock, ownDefault, ownSubscriber},
 		load:  load{messages: messages, failEvery: 1, die: true},
 		ratios: []ratio{
 			{claim: "storm_one_handler", ours: ownSubscriber.name, theirs: handPipelined.name},
