@@ -269,6 +269,7 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	record, _ := retry.ReadRecord(msg.Metadata)
 	id := string(msg.Payload)
 	first := l.called(p, queue, msg, record)
+	msg.Metadata, msg.Payload = message.Metadata{"scratch": id}, nil // what a handler replaces is not in the copy
 	p.limited(queue, id)
 	defer p.leaves(queue)
 	if p.world.hanging.Swap(false) {
@@ -285,7 +286,7 @@ func (p *process) produce(msg *message.Message) ([]*message.Message, error) {
 	if err := p.handle(topic, msg); err != nil {
 		return nil, err
 	}
-	return []*message.Message{message.NewMessage("of-"+msg.UUID, msg.Payload)}, nil
+	return []*message.Message{message.NewMessage("of-"+msg.UUID, []byte(msg.UUID))}, nil
 }
 
 // kill ends a process at once.
