@@ -43,13 +43,11 @@ func (a adapter) As(target any) bool {
 }
 
 func TestMarkersOfNil(t *testing.T) {
-	t.Parallel()
 	require.NoError(t, backoff.Permanent(nil))
 	require.NoError(t, backoff.RetryAfter(nil, time.Second))
 }
 
 func TestIsPermanent(t *testing.T) {
-	t.Parallel()
 	var nilError *domainError
 
 	for name, tt := range map[string]struct {
@@ -79,7 +77,6 @@ func TestIsPermanent(t *testing.T) {
 }
 
 func TestRetryAfterDelay(t *testing.T) {
-	t.Parallel()
 	var nilError *domainError
 
 	for name, tt := range map[string]struct {

@@ -16,7 +16,6 @@ import (
 // Any tier and any jitter: lanes are valid tiers, ascending and distinct, none is shorter than the tier, and none is longer than the
 // jitter allows, but for the rounding to whole milliseconds.
 func TestLanesAreOnlyEverLonger(t *testing.T) {
-	t.Parallel()
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 20_000 {
@@ -41,7 +40,6 @@ func TestLanesAreOnlyEverLonger(t *testing.T) {
 }
 
 func TestLanesOfSomeTiers(t *testing.T) {
-	t.Parallel()
 	ms := func(all ...time.Duration) (lanes []time.Duration) {
 		for _, d := range all {
 			lanes = append(lanes, d*time.Millisecond)

@@ -14,7 +14,6 @@ import (
 )
 
 func TestParseSchedule(t *testing.T) {
-	t.Parallel()
 	const s, m = time.Second, time.Minute
 
 	for name, tt := range map[string]struct {
@@ -42,7 +41,6 @@ func TestParseSchedule(t *testing.T) {
 }
 
 func TestParseScheduleRefuses(t *testing.T) {
-	t.Parallel()
 	const (
 		empty = `backoff: schedule is empty: want 1 to 1000 delays separated by spaces, such as "1s 5s 25s*3 10m"`
 		delay = ": want a delay from 1ms to 87600h, such as 10s, 90s or 10s*3, and spaces between delays"
@@ -84,8 +82,6 @@ type settings struct {
 }
 
 func TestScheduleInJSON(t *testing.T) {
-	t.Parallel()
-
 	for name, tt := range map[string]struct {
 		schedule backoff.Schedule
 		want     string
@@ -104,7 +100,6 @@ func TestScheduleInJSON(t *testing.T) {
 }
 
 func TestMarshalTextRefusesWhatCannotBeReadBack(t *testing.T) {
-	t.Parallel()
 	s := backoff.Exponential(time.Second, math.NaN(), 2)
 
 	_, err := s.MarshalText()
@@ -113,7 +108,6 @@ func TestMarshalTextRefusesWhatCannotBeReadBack(t *testing.T) {
 }
 
 func TestUnmarshalTextKeepsTheValueOnError(t *testing.T) {
-	t.Parallel()
 	s := backoff.Schedule{time.Second}
 
 	for _, text := range []string{" ", "5s 0s"} {

@@ -12,8 +12,6 @@ import (
 )
 
 func TestTierString(t *testing.T) {
-	t.Parallel()
-
 	for name, tt := range map[string]struct {
 		tier time.Duration
 		want string
@@ -40,8 +38,6 @@ func TestTierString(t *testing.T) {
 }
 
 func TestParseTierRefuses(t *testing.T) {
-	t.Parallel()
-
 	for word, want := range map[string]string{
 		"":       `backoff: tier "": want a whole number and one unit of h, m, s or ms, such as 90s`,
 		"1d":     `backoff: tier "1d": want a whole number and one unit of h, m, s or ms, such as 90s`,

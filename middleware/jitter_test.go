@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -26,21 +25,6 @@ func TestJitterOutOfBoundsIsRefused(t *testing.T) {
 		config.Policy.Jitter = right
 		require.NoError(t, config.Policy.Validate())
 	}
-}
-
-// The lanes of the schedules' delays are tiers. Extra tiers have none: no delay that is spread waits there.
-func TestTiersHaveTheLanes(t *testing.T) {
-	config := configOf(&recorder{})
-	config.Policy.Schedule = backoff.Schedule{time.Second, time.Second}
-	config.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
-	config.Policy.ExtraTiers = []time.Duration{time.Hour}
-	config.Policy.Jitter = 0.4
-	want := backoff.Schedule{time.Hour}
-	for _, delay := range []time.Duration{time.Second, time.Minute} {
-		want = append(want, backoff.Lanes(delay, 0.4)...)
-	}
-	assert.Equal(t, want.Tiers(), config.Tiers())
-	assert.Len(t, config.Tiers(), 17)
 }
 
 // Each failure draws its own number.
@@ -64,27 +48,5 @@ func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 	assert.Len(t, topics, 8)
 	for _, lane := range backoff.Lanes(time.Second, 0.2) {
 		assert.Greater(t, topics[backoff.Tier(lane).String()+".orders"], failures/8/2, "%v", lane)
-	}
-}
-
-func TestSimulateHasTheShortestDelaysAndTheirSpread(t *testing.T) {
-	for _, tiersWait := range []bool{true, false} {
-		tiered, _ := setup(t, func(c *settings) { c.Policy.Jitter, c.TiersWait = 0.2, tiersWait })
-		eighths := time.Duration(8) // of the jitter
-		if tiersWait {
-			eighths = 7
-		}
-		call := 0
-		for at, e := range tiered.Simulate(backend.SimulatedMessage{Handle: always(errDown)}) {
-			delays := configOf(nil).Policy.Schedule
-			if call < len(delays) {
-				assert.Equal(t, delays[call], e.Delay)
-				assert.Equal(t, delays[call]/5/8*eighths, e.Spread)
-			} else {
-				assert.Equal(t, []any{retry.DeadLettered, 71 * time.Second, time.Duration(0)}, []any{e.Outcome, at, e.Spread})
-			}
-			call++
-		}
-		assert.Equal(t, 5, call)
 	}
 }

@@ -160,16 +160,18 @@ func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
 		assert.Equal(t, "order 1", string(sent.only(t).msg.Payload))
 		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
 	})
-	t.Run("the handler writes into payload and metadata, with DeepCopy", func(t *testing.T) {
-		tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = true })
-		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			msg.Payload[0] = 'X'
-			msg.Metadata["trace"] = "changed"
-			return nil, errDown
-		}), messageOf(routed))
-		assert.Equal(t, "order 1", string(sent.only(t).msg.Payload))
-		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
-	})
+	for _, deep := range []bool{false, true} {
+		t.Run(fmt.Sprint("the handler writes into payload and metadata, DeepCopy ", deep), func(t *testing.T) {
+			tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = deep })
+			handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				msg.Payload[0] = 'X'
+				msg.Metadata["trace"] = "changed"
+				return nil, errDown
+			}), messageOf(routed))
+			assert.Equal(t, deep, string(sent.only(t).msg.Payload) == "order 1")
+			assert.Equal(t, deep, sent.only(t).msg.Metadata["trace"] == "abc")
+		})
+	}
 	t.Run("the properties of the marshaler", func(t *testing.T) {
 		tiered, sent := setup(t)
 		msg := messageOf(routed)

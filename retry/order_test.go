@@ -12,7 +12,6 @@ import (
 )
 
 func TestAnOrderIsValidated(t *testing.T) {
-	t.Parallel()
 	key := func(*message.Message) string { return "" }
 	for _, valid := range []retry.Order{
 		{}, {Key: key}, {Key: key, Partitions: 256, Block: true, ConsumerTimeout: time.Second},

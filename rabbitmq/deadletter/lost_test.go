@@ -12,7 +12,6 @@ import (
 
 // TestErrorsOfAClosedSocketAreALostConnection: the client returns them before it notices that the connection is closed.
 func TestErrorsOfAClosedSocketAreALostConnection(t *testing.T) {
-	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()

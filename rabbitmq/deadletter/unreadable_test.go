@@ -13,7 +13,6 @@ import (
 // TestALetterIsNotBlamedForItsQueue: the broker has the same code for a message that it cannot deliver, and for a queue
 // without a leader. The second one ends by itself, and its letters are good.
 func TestALetterIsNotBlamedForItsQueue(t *testing.T) {
-	t.Parallel()
 	ofBroker := func(text string) error {
 		return &amqp091.Error{Code: amqp091.InternalError, Reason: text, Server: true}
 	}

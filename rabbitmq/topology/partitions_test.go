@@ -15,7 +15,6 @@ import (
 )
 
 func TestPartitions(t *testing.T) {
-	t.Parallel()
 	work := topology.Queue{Name: "orders", Durable: true}
 	made := topology.New(topology.Config{Partitions: 3, Prefetch: 512}, work)
 	require.NoError(t, made.Validate())
@@ -47,7 +46,6 @@ func TestPartitions(t *testing.T) {
 
 // TestArgumentsThatMakeGaps are refused with partitions, and only then.
 func TestArgumentsThatMakeGaps(t *testing.T) {
-	t.Parallel()
 	const expires, full, often = "that expires is a gap", "which a full queue drops, is a gap", "delivered more often is a gap"
 	for _, row := range []struct {
 		arguments amqp091.Table

@@ -14,7 +14,6 @@ import (
 )
 
 func TestPlacesOfCopies(t *testing.T) {
-	t.Parallel()
 	c := &core{prefix: naming.Default, app: app.Config{QueueName: func(topic string) string { return topic + "_billing" }}}
 	tier := backoff.Tier(1500 * time.Millisecond)
 	for name, row := range map[string]struct {
@@ -44,7 +43,6 @@ func TestPlacesOfCopies(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			assert.Equal(t, row.want, c.placeOf(row.of, row.group))
 		})
 	}
@@ -52,7 +50,6 @@ func TestPlacesOfCopies(t *testing.T) {
 
 // What the middleware refuses names the builder's broker and its prefix, without the password.
 func TestSourceOfABuilder(t *testing.T) {
-	t.Parallel()
 	c := &core{prefix: "again", app: app.Config{URI: "amqps://shop:secret@[::1]/a%2Fb"}}
 	source := (&Builder{core: c, token: "token"}).source()
 	assert.Equal(t, "the builder of amqps://[::1]:5671/a%2Fb (prefix again)", source.Name)

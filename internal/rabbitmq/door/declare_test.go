@@ -35,7 +35,6 @@ func (b fakeBroker) Version() string                        { return b.version }
 // Handlers of one queue that begin to consume together share a look at its bindings. One that was paused looks again, at
 // most once for all that have begun to consume since.
 func TestHandlersOfOneQueueShareALook(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDeclarer(&core{}, nil, nil, watermill.NopLogger{})
 		defer d.close()

@@ -18,7 +18,6 @@ import (
 )
 
 func TestThePrefetchOfAHandler(t *testing.T) {
-	t.Parallel()
 	key := func(*message.Message) string { return "" }
 	for name, row := range map[string]struct {
 		options retry.Options
@@ -47,7 +46,6 @@ func TestThePrefetchOfAHandler(t *testing.T) {
 
 // TestDifferentSchedulesOfOneQueueAreNamedAtTheStart: which of the handlers retries a message is chance.
 func TestDifferentSchedulesOfOneQueueAreNamedAtTheStart(t *testing.T) {
-	t.Parallel()
 	log := watermill.NewCaptureLogger()
 	name := func(topic string) string { return topic }
 	c := &core{app: app.Config{QueueName: name, ExchangeName: func(string) string { return "" }}, prefix: naming.Default, queues: &queues{}}

@@ -24,7 +24,6 @@ import (
 // TestWhatAnOrderedHandlerCannotHave: each refusal names the field, its value and the reason. The policy is that of the
 // connection or the handler's own.
 func TestWhatAnOrderedHandlerCannotHave(t *testing.T) {
-	t.Parallel()
 	key := func(*message.Message) string { return "" }
 	schedule := backoff.Schedule{time.Second}
 	for name, row := range map[string]struct {
@@ -71,7 +70,6 @@ func TestWhatAnOrderedHandlerCannotHave(t *testing.T) {
 
 // TestBrokersThatStopSingleConsumers are refused before anything is declared for an ordered handler, and for no other.
 func TestBrokersThatStopSingleConsumers(t *testing.T) {
-	t.Parallel()
 	c := &core{
 		inspector: workqueue.New(workqueue.Config{}), prefix: naming.Default, verifyOnly: true,
 		app: app.Config{Queue: app.Queue{Durable: true}}, queues: &queues{},
@@ -95,7 +93,6 @@ func TestBrokersThatStopSingleConsumers(t *testing.T) {
 
 // TestAnOrderedMessageWaitsUntilItIsDue, where it is: no copy of it is published.
 func TestAnOrderedMessageWaitsUntilItIsDue(t *testing.T) {
-	t.Parallel()
 	due := time.Now().Add(time.Minute).UTC().Truncate(time.Millisecond)
 	for name, row := range map[string]struct {
 		tier    backoff.Tier
@@ -118,7 +115,6 @@ func TestAnOrderedMessageWaitsUntilItIsDue(t *testing.T) {
 
 // TestMessagesOfAKeyHaveOnePartition, and those without a key come to the same one each time.
 func TestMessagesOfAKeyHaveOnePartition(t *testing.T) {
-	t.Parallel()
 	o := order{partitions: 16, key: func(msg *message.Message) string { return msg.Metadata["customer"] }}
 	seen := map[int]bool{}
 	for i := range 64 {

@@ -48,7 +48,6 @@ func (m texts) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 // The record, headers of all types and the history of redrives stay with the message on its tiers and in its dead letter,
 // whatever the app's marshaler keeps.
 func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
-	t.Parallel()
 	for name, app := range map[string]app.Marshaler{
 		"drops metadata": bare{}, "keeps it": textual{}, "makes texts": texts{}, "the stock one": app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader},
 	} {
@@ -91,7 +90,6 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 
 // A copy that is too large loses its history before its record, and the record before any header of the app.
 func TestShrinkRemovesTheHistoryFirst(t *testing.T) {
-	t.Parallel()
 	headersOf := func() amqp091.Table {
 		return amqp091.Table{
 			"app": strings.Repeat("a", 100), recordkey.Redriven: history, "retry_reason": "down", "retry_failures": "3", "retry_topic": "orders",

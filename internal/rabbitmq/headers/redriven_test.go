@@ -29,7 +29,6 @@ func (r routed) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 // TestRedrivenMessageHasItsExchange: a redriven message comes through the default exchange, where any publisher can write headers. It has
 // the exchange and routing key that it was first published with, and not the user-id, which a broker has checked.
 func TestRedrivenMessageHasItsExchange(t *testing.T) {
-	t.Parallel()
 	const history = `{"times":1,"redrives":[]}`
 	transport := amqp091.Table{"retry_exchange": "shop", "retry_routing_key": "eu.orders", "retry_user_id": "forged", "retry_priority": byte(9)}
 	for name, test := range map[string]struct {

@@ -8,7 +8,6 @@ import (
 )
 
 func TestBackoffDoublesUpToItsBound(t *testing.T) {
-	t.Parallel()
 	b := Backoff{Initial: 100 * time.Millisecond, Max: 500 * time.Millisecond}
 	for range 2 {
 		for _, bound := range []time.Duration{100, 200, 400, 500, 500} {

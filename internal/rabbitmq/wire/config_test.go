@@ -15,7 +15,6 @@ import (
 const canary = "c4nary"
 
 func TestEveryFaultIsReported(t *testing.T) {
-	t.Parallel()
 	_, err := OpenLink(Config{
 		AMQP:             &amqp091.Config{Recovery: &amqp091.Recovery{}, TLSClientConfig: &tls.Config{}},
 		TLS:              &tls.Config{},
@@ -33,7 +32,6 @@ func TestEveryFaultIsReported(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	t.Parallel()
 	const uri = "amqp://guest:guest@localhost:5672/"
 	for name, test := range map[string]struct {
 		config Config
@@ -67,7 +65,6 @@ func TestFaults(t *testing.T) {
 }
 
 func TestNoErrorShowsThePassword(t *testing.T) {
-	t.Parallel()
 	for _, uri := range []string{
 		"amqp://user:" + canary + "/x@localhost/",
 		"amqp://user:12#" + canary + "@localhost/",
@@ -96,7 +93,6 @@ func TestNoErrorShowsThePassword(t *testing.T) {
 }
 
 func TestTheAppsConfigIsNotModified(t *testing.T) {
-	t.Parallel()
 	const connectionName = "watermill-retry publisher"
 	app := &amqp091.Config{
 		SASL:            []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: canary}},

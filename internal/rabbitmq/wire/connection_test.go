@@ -13,7 +13,6 @@ import (
 )
 
 func TestHintOfAClientCertificate(t *testing.T) {
-	t.Parallel()
 	for _, ended := range []error{amqp091.ErrClosed, io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
 		assert.Contains(t, hintOf(amqp091.URI{Scheme: "amqps"}, fmt.Errorf("write: %w", ended)), "client's certificate", ended)
 		assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqp"}, ended))

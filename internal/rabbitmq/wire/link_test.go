@@ -20,7 +20,6 @@ func (over) Close() error                { return nil }
 
 // The client knows before the link that a connection has ended. It is not given out again.
 func TestAwaitGivesNoClosedConnection(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, err := amqp091.Open(over{}, amqp091.Config{})
 		require.Error(t, err)

@@ -24,7 +24,6 @@ import (
 )
 
 func TestBoardShowsDepths(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for _, address := range []string{"", "?part=1"} {
 		text := body(t, s.get(address), http.StatusOK)
@@ -38,7 +37,6 @@ func TestBoardShowsDepths(t *testing.T) {
 
 // TestPollsShareAStatus: the broker gets one question a second, whatever the number of browsers.
 func TestPollsShareAStatus(t *testing.T) {
-	t.Parallel()
 	asked := 0
 	s := setup(t, some(), func(c *page.Config) {
 		c.Status = func(context.Context) (deadletter.Status, error) { asked++; return status(), nil }
@@ -51,7 +49,6 @@ func TestPollsShareAStatus(t *testing.T) {
 }
 
 func TestBoardShowsWhyDepthsAreOld(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) {
 		c.Status = func(context.Context) (deadletter.Status, error) {
 			return deadletter.Status{}, errors.New("the broker is away")
@@ -62,7 +59,6 @@ func TestBoardShowsWhyDepthsAreOld(t *testing.T) {
 }
 
 func TestCausesAreGroups(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	text := body(t, s.get("causes?queue=orders.dead"), http.StatusOK)
 	assert.Contains(t, text, "All 7 letters of the queue were looked at.")
@@ -77,14 +73,12 @@ func TestCausesAreGroups(t *testing.T) {
 }
 
 func TestOneLetterIsNotAll(t *testing.T) {
-	t.Parallel()
 	text := body(t, setup(t, many(1), nil).get("causes?queue=orders.dead"), http.StatusOK)
 	assert.Contains(t, text, "The one letter of the queue was looked at.")
 }
 
 // TestLooksAreBounded: a view of a long queue looks at MaxLetters, and says so.
 func TestLooksAreBounded(t *testing.T) {
-	t.Parallel()
 	s := setup(t, many(100_000), func(c *page.Config) { c.MaxLetters = 500 })
 	text := body(t, s.get("causes?queue=orders.dead"), http.StatusOK)
 	assert.Contains(t, text, "The page looked at the first 500 letters. There are more")
@@ -96,7 +90,6 @@ func TestLooksAreBounded(t *testing.T) {
 }
 
 func TestListHasPages(t *testing.T) {
-	t.Parallel()
 	s := setup(t, many(120), nil)
 	first := body(t, s.get("letters?queue=orders.dead"), http.StatusOK)
 	assert.Equal(t, 50, strings.Count(first, `name="pick"`))
@@ -109,7 +102,6 @@ func TestListHasPages(t *testing.T) {
 
 // TestLooksEndInTime: what was seen is shown when the time is over.
 func TestLooksEndInTime(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := setup(t, nil, func(c *page.Config) { c.Timeout = time.Millisecond })
 		s.store.letters = func(yield func(*letters.Letter) bool) {
@@ -123,7 +115,6 @@ func TestLooksEndInTime(t *testing.T) {
 
 // TestOtherQueuesAreRefused: no request makes the page take the messages of a work queue.
 func TestOtherQueuesAreRefused(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for _, name := range []string{"orders", "", "orders.retry.10s", "secrets"} {
 		query := "?queue=" + url.QueryEscape(name) + "&id=order-1"
@@ -139,7 +130,6 @@ func TestOtherQueuesAreRefused(t *testing.T) {
 }
 
 func TestLetterHasATimeline(t *testing.T) {
-	t.Parallel()
 	l := letter("order-1", "no route to host")
 	l.Record.Snoozes = 2
 	l.Redriven = letters.Redriven{Times: 3, Redrives: []letters.PastRedrive{{
@@ -171,7 +161,6 @@ func TestLetterHasATimeline(t *testing.T) {
 // TestLongLettersAreCut: one letter cannot make a page of any size.
 // TestLetterHasItsTrace: a letter leads to the trace of its last attempt.
 func TestLetterHasItsTrace(t *testing.T) {
-	t.Parallel()
 	l := letter("order-1", "declined")
 	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, nil)
 	assert.NotContains(t, body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK), "Traceparent")
@@ -181,7 +170,6 @@ func TestLetterHasItsTrace(t *testing.T) {
 }
 
 func TestLongLettersAreCut(t *testing.T) {
-	t.Parallel()
 	l := letter("order-1", strings.Repeat("long ", 1<<20))
 	l.Payload = []byte(strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000))
 	for i := range 5_000 {
@@ -195,7 +183,6 @@ func TestLongLettersAreCut(t *testing.T) {
 }
 
 func TestHostileLettersAreEscaped(t *testing.T) {
-	t.Parallel()
 	const hostile = "\"'><script>alert(1)</script>\x00\x1b[31m\u202e</title></pre>{{.}}\xff"
 	l := letter(hostile, hostile)
 	l.Record.ErrorType, l.Record.Handler, l.Record.Topic, l.Record.DeadReason = hostile, hostile, hostile, hostile
@@ -233,7 +220,6 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 
 // TestNotFoundAndMethods: what the page does not have.
 func TestNotFoundAndMethods(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	assert.Equal(t, http.StatusNotFound, s.get("page.go").Code)
 	assert.Equal(t, http.StatusNotFound, s.get("templates/board.html").Code)
@@ -251,7 +237,6 @@ func TestNotFoundAndMethods(t *testing.T) {
 
 // TestWorksUnderAnyPath: with and without StripPrefix.
 func TestWorksUnderAnyPath(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for path, handler := range map[string]http.Handler{
 		"/": s.page, "/admin/dead/": s.page, "/stripped/": http.StripPrefix("/stripped", s.page), "/a/b/": http.StripPrefix("/a/b/", s.page),
@@ -282,7 +267,6 @@ func TestWorksUnderAnyPath(t *testing.T) {
 }
 
 func TestConfigFaults(t *testing.T) {
-	t.Parallel()
 	_, err := page.New(page.Config{Queues: []string{""}, Hosts: []string{"localhost:8080"}, Redact: []string{""}, MaxLetters: -1, Timeout: -1})
 	for _, want := range []string{"Store is nil", "Status is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "Redact[0]", "MaxLetters is -1", "Timeout is -1ns"} {
 		assert.ErrorContains(t, err, want)

@@ -18,7 +18,6 @@ import (
 
 // TestOneLookAtATime: a view and a redrive do not begin while another view has the letters of the queue, which they would not see.
 func TestOneLookAtATime(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := setup(t, nil, func(c *page.Config) { c.Timeout = 250 * time.Millisecond })
 		looks, release := make(chan struct{}), make(chan struct{})
@@ -57,7 +56,6 @@ func TestOneLookAtATime(t *testing.T) {
 
 // TestALetterThatWasNotReachedIsNotMissing: the look that did not find it has not seen all letters.
 func TestALetterThatWasNotReachedIsNotMissing(t *testing.T) {
-	t.Parallel()
 	for failed, want := range map[error]struct {
 		status int
 		text   string

@@ -10,7 +10,6 @@ import (
 
 // TestIDs: an id can have a comma and quotes, given by a flag of its own.
 func TestIDs(t *testing.T) {
-	t.Parallel()
 	selected := func(args ...string) ([]string, error) {
 		var f filterFlags
 		c := &cobra.Command{}

@@ -11,7 +11,6 @@ import (
 
 // TestListCommand: a hint names the queue of the command, and works as it stands.
 func TestListCommand(t *testing.T) {
-	t.Parallel()
 	for _, row := range []struct {
 		asIs                bool
 		given, prefix, want string
@@ -36,7 +35,6 @@ func TestListCommand(t *testing.T) {
 
 // TestImportCommand: the report of a discard names the file to import.
 func TestImportCommand(t *testing.T) {
-	t.Parallel()
 	var out bytes.Buffer
 	e := &env{stdout: &out, flags: flags{prefix: "shop"}}
 	r := newReport("discard", "orders.dead", false, 0)

@@ -13,7 +13,6 @@ import (
 
 // TestTheProgressCountsTheSelection, as far as it is known: what is not looked at yet may be selected.
 func TestTheProgressCountsTheSelection(t *testing.T) {
-	t.Parallel()
 	for want, c := range map[string]struct {
 		some    bool
 		limit   int
@@ -34,7 +33,6 @@ func TestTheProgressCountsTheSelection(t *testing.T) {
 
 // TestWhatATierForwardsIsNotOverdue: a tier without a fault can have messages that are on their way.
 func TestWhatATierForwardsIsNotOverdue(t *testing.T) {
-	t.Parallel()
 	for expired, want := range map[int]string{2: "2 due", 32: "32 due", 33: "33 overdue"} {
 		e := &env{flags: flags{prefix: "retry"}}
 		status := deadletter.Status{Queues: []deadletter.WorkQueue{{

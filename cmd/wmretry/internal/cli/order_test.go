@@ -10,7 +10,6 @@ import (
 
 // TestKeyWord: what is shown of a key is the key for a shell, and for the command.
 func TestKeyWord(t *testing.T) {
-	t.Parallel()
 	for key, want := range map[string]struct{ word, arguments string }{
 		"customer-7":   {"customer-7", "customer-7."},
 		"":             {"''", "."},

@@ -13,7 +13,6 @@ import (
 
 // TestUIRefusesOtherMachines: the page has no login.
 func TestUIRefusesOtherMachines(t *testing.T) {
-	t.Parallel()
 	for listen, want := range map[string]string{
 		"0.0.0.0:0": "--allow-remote", ":8080": "--allow-remote", "10.0.0.1:8080": "--allow-remote", "example.com:8080": "--allow-remote", "8080": "an address and a port",
 	} {
@@ -25,7 +24,6 @@ func TestUIRefusesOtherMachines(t *testing.T) {
 }
 
 func TestUILoopback(t *testing.T) {
-	t.Parallel()
 	for listen, want := range map[string]bool{
 		"127.0.0.1:8080": true, "127.8.8.8:0": true, "[::1]:8080": true, "localhost:8080": true, "[::]:8080": false, "localhost.example.com:80": false,
 	} {
@@ -37,7 +35,6 @@ func TestUILoopback(t *testing.T) {
 
 // TestErrorsAreEscaped: an error can have the text of a broker, and of an argument.
 func TestErrorsAreEscaped(t *testing.T) {
-	t.Parallel()
 	for _, args := range [][]string{{"\x1b[2J"}, {"ui", "--\x1b[2J"}, {"ui", "--listen", "\x1b[2J"}, {"topology", "apply", "--file", "\x1b[2J"}} {
 		var stderr bytes.Buffer
 		e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
@@ -54,7 +51,6 @@ func TestErrorsAreEscaped(t *testing.T) {
 
 // TestExportsAreEscaped: on a terminal JSON has nothing that changes it, and has the same values.
 func TestExportsAreEscaped(t *testing.T) {
-	t.Parallel()
 	var stdout bytes.Buffer
 	line := `{"text":"` + "\u009b2J\u202e\x7fé" + `"}` + "\n"
 	n, err := jsonLines{&stdout}.Write([]byte(line))
@@ -71,7 +67,6 @@ func TestExportsAreEscaped(t *testing.T) {
 
 // TestCompletable: a queue of another user must not reach the terminal, or run anything, when TAB lists the names.
 func TestCompletable(t *testing.T) {
-	t.Parallel()
 	for name, want := range map[string]bool{
 		"orders": true, "my orders": true, "ørders:1": true, "$(id)": true, // bash gets names that are quoted
 		"a\x1b[2J": false, "a\nb": false, "a\tb": false, "a\u202e": false, "_activeHelp_ a": false,

@@ -8,7 +8,6 @@ import (
 )
 
 func TestVersions(t *testing.T) {
-	t.Parallel()
 	released := versions(&debug.BuildInfo{
 		Main:     debug.Module{Version: "v0.1.0"},
 		Deps:     []*debug.Module{{Path: "example.com/other", Version: "v9.9.9"}, {Path: library, Version: "v0.1.1"}},
