@@ -42,7 +42,7 @@ func measureCost(b *bench) error {
 		b.note("the broker's process is not on this machine: its processor time is not known")
 		return nil
 	}
-	spent, err := claims.Alternate(b.turns(20), len(sides), func(i int) (float64, error) { return sides[i].measure(b) })
+	spent, err := claims.Alternate(b.Turns(20), len(sides), func(i int) (float64, error) { return sides[i].measure(b) })
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (side *costSide) start(b *bench, uri string, l layout) (stop func(), err er
 // measure publishes a batch and waits until all of it has come back. It returns the broker's processor time for a
 // message, in µs.
 func (side *costSide) measure(b *bench) (float64, error) {
-	batch := b.size(2_000, 500)
+	batch := b.Size(2_000, 500)
 	l := newLedger(batch, always(costTier))
 	side.ledger.Store(l)
 	spent := b.spentBy()

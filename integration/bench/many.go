@@ -25,9 +25,9 @@ type startingSide struct {
 
 // measureMany compares the start of an app with 1,000 handlers with the same by hand.
 func measureMany(b *bench) error {
-	handlers := b.size(1_000, 20)
+	handlers := b.Size(1_000, 20)
 	sides := []*startingSide{{name: "library", start: manyHandlers}, {name: "by hand", start: manyByHand}}
-	seconds, err := claims.Alternate(b.turns(3), len(sides), func(i int) (seconds float64, err error) {
+	seconds, err := claims.Alternate(b.Turns(3), len(sides), func(i int) (seconds float64, err error) {
 		err = b.in("many", func(uri string) (err error) {
 			seconds, err = sides[i].measure(b, uri, handlers)
 			return err

@@ -52,7 +52,7 @@ func measureMillion(b *bench) error {
 		{"by hand", byHandOnly, false},
 	} {
 		const hours = time.Hour
-		plan := millionPlan{max(b.messages/20, 1_000), backoff.Schedule{hours, 2 * hours, 3 * hours, 4 * hours}}
+		plan := millionPlan{max(b.Messages/20, 1_000), backoff.Schedule{hours, 2 * hours, 3 * hours, 4 * hours}}
 		var rate float64
 		err := b.in("million", func(uri string) error { // warm up
 			copies, err := b.copies(uri, side.layout, plan.tiers...)
@@ -65,7 +65,7 @@ func measureMillion(b *bench) error {
 			return err
 		})
 		if err == nil {
-			plan = newMillionPlan(b.messages, rate*0.8, time.Duration(b.size(15, 2))*time.Second)
+			plan = newMillionPlan(b.Messages, rate*0.8, time.Duration(b.Size(15, 2))*time.Second)
 			err = b.in("million", func(uri string) error {
 				rate, err = side.measure(b, uri, plan)
 				return err

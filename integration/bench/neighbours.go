@@ -61,7 +61,7 @@ func measureNeighbours(b *bench) error {
 // queues are classic queues, which have an inbox.
 func (b *bench) measureNeighbour(uri, claim string, bad amqp091.Table) error {
 	const queues, badQueue = 10, "bad"
-	messages := b.size(1_000, 200)
+	messages := b.Size(1_000, 200)
 	c := neighbourConfig(uri, bad)
 	t, err := topologyOf(c, badQueue)
 	if err == nil {

@@ -34,8 +34,8 @@ func measureOrder(b *bench) error {
 	sides := []orderingSide{
 		{name: "one process, no partitions"}, {"1 partition", "order_rate_1", 1}, {"8 partitions", "order_rate_8", 8},
 	}
-	messages := b.size(40_000, 500)
-	rates, err := claims.Alternate(b.turns(3), len(sides), func(i int) (rate float64, err error) {
+	messages := b.Size(40_000, 500)
+	rates, err := claims.Alternate(b.Turns(3), len(sides), func(i int) (rate float64, err error) {
 		err = b.in("order", func(uri string) error {
 			rate, err = sides[i].rate(uri, messages)
 			return err
@@ -52,7 +52,7 @@ func measureOrder(b *bench) error {
 		}
 	}
 	var takeovers []float64
-	for range b.turns(5) {
+	for range b.Turns(5) {
 		err := b.in("order", func(uri string) error {
 			took, err := b.takeover(uri)
 			takeovers = append(takeovers, milliseconds(took))

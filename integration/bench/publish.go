@@ -35,9 +35,9 @@ func measurePublish(b *bench) error {
 		{"watermill_amqp_pool16_16", watermillAMQP(16), 16},
 	} {
 		sides := []contender{own, c.against}
-		rates, err := claims.Alternate(b.turns(15), 2, func(side int) (rate float64, err error) {
+		rates, err := claims.Alternate(b.Turns(15), 2, func(side int) (rate float64, err error) {
 			err = b.in("publish", func(uri string) error {
-				rate, err = sides[side].measure(uri, c.callers, time.Duration(b.size(1000, 300))*time.Millisecond)
+				rate, err = sides[side].measure(uri, c.callers, time.Duration(b.Size(1000, 300))*time.Millisecond)
 				return err
 			})
 			return rate, err

@@ -47,7 +47,7 @@ func startAll(l layout, uri string, instances, topics int) (seconds float64, sto
 
 // measureStart starts 100 instances of one app.
 func measureStart(b *bench) error {
-	instances, topics := b.size(100, 10), b.size(16, 4)
+	instances, topics := b.Size(100, 10), b.Size(16, 4)
 	for _, l := range []layout{perQueue, grouped} {
 		err := b.in("start", func(uri string) error {
 			spent := b.spentBy()

@@ -38,8 +38,8 @@ func measureSuccess(b *bench) error {
 	if err != nil {
 		return err
 	}
-	calls := b.size(1_000_000, 10_000)
-	took, err := claims.Alternate(b.turns(15), len(all), func(i int) (float64, error) {
+	calls := b.Size(1_000_000, 10_000)
+	took, err := claims.Alternate(b.Turns(15), len(all), func(i int) (float64, error) {
 		msg := newMessage()
 		begin := time.Now()
 		for range calls {
