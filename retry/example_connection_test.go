@@ -2,6 +2,7 @@ package retry_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -78,4 +79,27 @@ func ExampleReadinessHandler() {
 	fmt.Println(answer.Status, health().Ready())
 	// Output:
 	// 503 Service Unavailable the consuming connection is not open since 2026-01-02T03:04:05Z: connection refused
+}
+
+var errDeclined = errors.New("the card was declined")
+
+// The handler pauses while the bank is down. An order whose card is declined says nothing about the others.
+func ExampleBreaker() {
+	var retries retry.Connection // of config.Connect, relay.Connect or retrytest.New
+	start := func(router *message.Router, bill message.NoPublishHandlerFunc) {
+		retries.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Constant(time.Minute, 30), Breaker: &retry.Breaker{
+				MaxPause: 5 * time.Second,
+				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) },
+			}},
+		})
+	}
+	_ = start
+}
+
+func ExampleBreaker_Validate() {
+	fmt.Println(retry.Breaker{Ratio: 1.5, Pause: time.Minute, MaxPause: time.Second}.Validate())
+	// Output:
+	// Ratio is 1.5: it must be more than 0 and at most 1, or 0 for the default
+	// Pause is 1m0s: it must be at most MaxPause, 1s
 }

@@ -2,9 +2,13 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"net"
+	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -36,4 +40,40 @@ func TestAwaitGivesNoClosedConnection(t *testing.T) {
 		close(changed)
 		assert.Same(t, next, <-got)
 	})
+}
+
+func TestHintOfAClientCertificate(t *testing.T) {
+	for _, ended := range []error{amqp091.ErrClosed, io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		assert.Contains(t, hintOf(amqp091.URI{Scheme: "amqps"}, fmt.Errorf("write: %w", ended)), "client's certificate", ended)
+		assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqp"}, ended))
+	}
+	assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqps"}, errors.New("tls: certificate required")), "the error already names the cause")
+}
+
+func TestBackoffDoublesUpToItsBound(t *testing.T) {
+	b := Backoff{Initial: 100 * time.Millisecond, Max: 500 * time.Millisecond}
+	for range 2 {
+		for _, bound := range []time.Duration{100, 200, 400, 500, 500} {
+			bound *= time.Millisecond
+			assert.Equal(t, bound, b.Bound())
+			pause := b.Next()
+			assert.LessOrEqual(t, pause, bound)
+			assert.GreaterOrEqual(t, pause, bound/2)
+		}
+		b.Reset()
+	}
+	b.AtLeast(time.Second)
+	assert.Equal(t, time.Second, b.Bound())
+	assert.GreaterOrEqual(t, b.Next(), 500*time.Millisecond)
+	assert.Equal(t, b.Max, b.Bound())
+}
+
+// TestTheReasonOfAMessageThatTheClientCannotRead is told from that of a lost connection, and both mean that the
+// connection is lost.
+func TestTheReasonOfAMessageThatTheClientCannotRead(t *testing.T) {
+	ofClient := func(cause string) *amqp091.Error { return &amqp091.Error{Code: amqp091.FrameError, Reason: cause} }
+	require.ErrorIs(t, reasonOf(ofClient(amqp091.ErrSyntax.Error())), ErrUnreadable)
+	require.True(t, IsLost(reasonOf(ofClient(amqp091.ErrSyntax.Error()))))
+	require.NotErrorIs(t, reasonOf(ofClient("EOF")), ErrUnreadable)
+	require.NotErrorIs(t, reasonOf(&amqp091.Error{Code: amqp091.SyntaxError, Reason: amqp091.ErrSyntax.Reason, Server: true}), ErrUnreadable)
 }

@@ -1,10 +1,12 @@
 package page_test
 
 import (
+	"archive/zip"
 	"context"
 	"errors"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -271,4 +273,109 @@ func TestConfigFaults(t *testing.T) {
 	for _, want := range []string{"Store is nil", "Status is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "Redact[0]", "MaxLetters is -1", "Timeout is -1ns"} {
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+// TestOneLookAtATime: a view and a redrive do not begin while another view has the letters of the queue, which they would not see.
+func TestOneLookAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setup(t, nil, func(c *page.Config) { c.Timeout = 250 * time.Millisecond })
+		looks, release := make(chan struct{}), make(chan struct{})
+		s.store.letters = func(yield func(*letters.Letter) bool) {
+			close(looks)
+			<-release
+			yield(letter("one", "reason"))
+		}
+		first := make(chan struct{})
+		go func() {
+			defer close(first)
+			s.get("causes?queue=orders.dead")
+		}()
+		<-looks
+		for _, view := range []string{"causes?queue=orders.dead", "letters?queue=orders.dead&all=1", "letter?queue=orders.dead&id=one",
+			"test?queue=orders.dead&id=one"} {
+			assert.Contains(t, body(t, s.ask(view), http.StatusServiceUnavailable), "The queue is busy", view)
+		}
+		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+		require.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
+		assert.Contains(t, body(t, s.ask("causes?queue=orders.dead"), http.StatusServiceUnavailable), "a redrive or discard, has its letters")
+		require.Equal(t, http.StatusSeeOther, s.post("stop", url.Values{"run": {id}}).Code)
+		s.ended(id)
+		s.store.lock.Lock()
+		assert.Equal(t, 1, s.store.browses)
+		assert.Zero(t, s.store.dry)
+		assert.Empty(t, s.store.redrives)
+		s.store.lock.Unlock()
+
+		close(release)
+		<-first
+		s.store.letters = some()
+		assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "All 7 letters")
+	})
+}
+
+// TestALetterThatWasNotReachedIsNotMissing: the look that did not find it has not seen all letters.
+func TestALetterThatWasNotReachedIsNotMissing(t *testing.T) {
+	for failed, want := range map[error]struct {
+		status int
+		text   string
+	}{
+		context.DeadlineExceeded: {http.StatusServiceUnavailable, "The time for looking was over after 7 letters"},
+		errors.New("unreadable"): {http.StatusBadGateway, "unreadable"},
+	} {
+		s := setup(t, some(), nil)
+		s.store.failed = failed
+		assert.Contains(t, body(t, s.ask("letter?queue=orders.dead&id=absent"), want.status), want.text)
+	}
+}
+
+var download = regexp.MustCompile(`href="(test\?[^"]+)"`)
+
+// TestDownloadAsATest: the files are those of letters.GoTest, redacted, whatever the letter has.
+func TestDownloadAsATest(t *testing.T) {
+	const hostile = "\x1b[2J`\"\n/../<script>"
+	for _, letter := range []*letters.Letter{
+		letter("order-1", "no customer ada"), letter("id"+hostile, hostile), letter("no JSON", "ada"), letter("any name", "ada"),
+	} {
+		letter.Payload = []byte(`{"order":"ada"}`)
+		switch letter.ID {
+		case "no JSON":
+			letter.Payload = []byte("ada")
+		case "any name":
+			letter.Record.Handler = "\x00" + strings.Repeat("💥", 100)
+		}
+		s := setup(t, func(yield func(*letters.Letter) bool) { yield(letter) }, func(c *page.Config) {
+			c.AllowWrite, c.Redact = false, []string{"customer", "order", "Card"}
+		})
+		shown := body(t, s.get("letter?"+url.Values{"queue": {queue}, "id": {letter.ID}}.Encode()), http.StatusOK)
+		link := download.FindStringSubmatch(shown)
+		require.NotNil(t, link)
+		if letter.ID != "no JSON" {
+			assert.Contains(t, shown, "no field, metadata or property <bdi class=\"mono\">Card</bdi>")
+			assert.Contains(t, shown, "not have the values of <bdi class=\"mono\">customer, order</bdi>")
+		}
+		answer := s.get(html.UnescapeString(link[1]))
+		if letter.ID == "no JSON" {
+			assert.Contains(t, body(t, answer, http.StatusUnprocessableEntity), "leave the payload out")
+			continue
+		}
+		packed := body(t, answer, http.StatusOK)
+		assert.Equal(t, "application/zip", answer.Header().Get("Content-Type"))
+		assert.Regexp(t, `^attachment; filename="Test[A-Za-z0-9_]+\.zip"$`, answer.Header().Get("Content-Disposition"))
+		files, err := zip.NewReader(strings.NewReader(packed), int64(len(packed)))
+		require.NoError(t, err)
+		require.Len(t, files.File, 2)
+		for _, file := range files.File {
+			assert.Regexp(t, `^(testdata/[A-Za-z0-9-]+\.json|[A-Za-z0-9_-]+_test\.go)$`, file.Name)
+			reader, err := file.Open()
+			require.NoError(t, err)
+			content, err := io.ReadAll(reader)
+			require.NoError(t, err)
+			assert.NotContains(t, string(content), "ada")
+		}
+	}
+	s := setup(t, some(), nil)
+	assert.Equal(t, http.StatusNotFound, s.get("test?queue=orders.dead&id=absent").Code)
+	assert.Equal(t, http.StatusNotFound, s.get("test?queue=other&id=order-1").Code, "a queue that the page does not show")
+	assert.Equal(t, http.StatusBadRequest, s.get("test?queue=orders.dead").Code)
+	assert.Equal(t, http.StatusMethodNotAllowed, s.post("test?queue=orders.dead&id=order-1", nil).Code)
 }
