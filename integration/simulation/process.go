@@ -17,7 +17,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/integration/simulation/model"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
