@@ -305,3 +305,17 @@ func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 		assert.Greater(t, topics[backoff.Tier(lane).String()+".orders"], failures/8/2, "%v", lane)
 	}
 }
+// The lanes of the schedules' delays are tiers. Extra tiers have none: no delay that is spread waits there.
+func TestTiersHaveTheLanes(t *testing.T) {
+	config := configOf(&recorder{})
+	config.Policy.Schedule = backoff.Schedule{time.Second, time.Second}
+	config.Policy.Rules = []retry.Rule{{If: retry.Is(errDown), Then: retry.RetryWith(backoff.Schedule{time.Minute})}}
+	config.Policy.ExtraTiers = []time.Duration{time.Hour}
+	config.Policy.Jitter = 0.4
+	want := backoff.Schedule{time.Hour}
+	for _, delay := range []time.Duration{time.Second, time.Minute} {
+		want = append(want, backoff.Lanes(delay, 0.4)...)
+	}
+	assert.Equal(t, want.Tiers(), config.Tiers())
+	assert.Len(t, config.Tiers(), 17)
+}
