@@ -305,6 +305,7 @@ func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 		assert.Greater(t, topics[backoff.Tier(lane).String()+".orders"], failures/8/2, "%v", lane)
 	}
 }
+
 // The lanes of the schedules' delays are tiers. Extra tiers have none: no delay that is spread waits there.
 func TestTiersHaveTheLanes(t *testing.T) {
 	config := configOf(&recorder{})

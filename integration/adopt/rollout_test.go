@@ -92,36 +92,6 @@ func TestOrderOfTheQueueIsKeptInTwoSteps(t *testing.T) {
 	}
 }
 
-// TestRolloutInOneStepLoops tests the page's warning: an old instance cannot read what comes back from a tier.
-func TestRolloutInOneStepLoops(t *testing.T) {
-	t.Parallel()
-	d := newDeployment(t)
-	d.declare()
-	busy, free := make(chan struct{}, 1), make(chan struct{})
-	release := sync.OnceFunc(func() { close(free) })
-	const failing, slow = "order 00000", "order 00001"
-	d.fails = func(identity string, call int) bool {
-		if identity == slow {
-			busy <- struct{}{}
-			<-free
-		}
-		return call == 1 && identity == failing
-	}
-	testapp.Send(t, "", d.queue, testapp.Orders(2)...)
-	updated := d.instance(withMiddleware)
-	updated.handlers = 1
-	updated.start()
-	t.Cleanup(release)
-	<-busy // the first message is on its tier, and the only new handler at work
-	d.start(stock)
-	broker.Eventually(t, patience, func() bool { return d.unreadable.Counts()[failing] >= loops }, "the message loops on the old instance")
-	assert.Zero(t, d.processed.Len())
-	t.Logf("redeliveries of one message: %d", d.unreadable.Counts()[failing])
-
-	release() // an instance with the library ends it
-	d.processed.Wait(t, 2, patience)
-}
-
 // TestRolloutOfAQueueThatDoesNotExist: an old instance cannot declare again what the library has declared, unless that left
 // the queue as the app's own configuration describes it.
 func TestRolloutOfAQueueThatDoesNotExist(t *testing.T) {
