@@ -78,18 +78,6 @@ func TestSharedObjectsDependOnNoOption(t *testing.T) {
 	}, other.Queues[2].Arguments)
 }
 
-func TestPrefixRenamesExchangesAndQueues(t *testing.T) {
-	orders := of("orders", func(c *topology.Config) { c.Prefix = "again" })
-	assert.Equal(t, "again", orders.Exchanges[0].Name)
-	assert.Equal(t, "again.return", orders.Exchanges[1].Name)
-	assert.Equal(t, amqp091.Table{"alternate-exchange": "again.return.any"}, orders.Exchanges[1].Arguments)
-	assert.Equal(t, "again.return.any", orders.Exchanges[2].Name)
-	assert.Equal(t, amqp091.Table{"alternate-exchange": "again.orphans"}, orders.Exchanges[2].Arguments)
-	assert.Equal(t, "again.orphans", orders.Queues[0].Name)
-	assert.Equal(t, "orders.again.1s", orders.Queues[2].Name)
-	assert.Equal(t, "again", orders.WorkQueue.Arguments["x-dead-letter-exchange"])
-}
-
 func TestWorkQueueProtection(t *testing.T) {
 	for name, row := range map[string]struct {
 		mode      topology.WorkQueueMode
