@@ -21,12 +21,10 @@ var oneInFlight = retry.Options{Concurrency: 1}
 // delays: the delays of a schedule come in its order.
 func delays(t *testing.T, f *fixture) {
 	const messages = 30
-	topics := f.topics(4)
-	app := f.app(300*time.Millisecond, 900*time.Millisecond, 600*time.Millisecond)
-	f.run(app, topics, f.ledger.failing(3))
+	topics, config := f.topics(4), f.app(300*time.Millisecond, 900*time.Millisecond, 600*time.Millisecond)
+	f.run(config, topics, f.ledger.failing(3))
 	f.publish(topics, ids(messages)...)
-	f.await(messages, 3, patience)
-	f.checkNeverEarly(app.Policy.Schedule)
+	f.comeBack(messages, 3, config.Policy.Schedule)
 	for id, tries := range f.ledger.all() {
 		var failures []int
 		for _, one := range tries {
@@ -36,34 +34,23 @@ func delays(t *testing.T, f *fixture) {
 		}
 		assert.Equal(t, []int{0, 1, 2, 3}, failures, "message %s", id)
 	}
-	f.settle()
 }
 
 // overtakes: the message with the long requested delay fails first, and comes back last.
 func overtakes(t *testing.T, f *fixture) {
-	topics := f.topics(1)
 	const long = 10 * time.Second // a server under load takes seconds for the short one
-	app := f.app(300*time.Millisecond, long)
-	f.run(app, topics, func(msg *message.Message) error {
-		switch one := f.ledger.add(msg); {
-		case one.failures > 0:
-			return nil
-		case one.id == "long":
-			return backoff.RetryAfter(errDown, long)
-		default:
-			return errDown
+	topics := f.topics(1)
+	f.run(f.app(300*time.Millisecond, long), topics, func(msg *message.Message) error {
+		err := f.ledger.failing(1)(msg)
+		if err != nil && msg.UUID == "long" {
+			return backoff.RetryAfter(err, long)
 		}
+		return err
 	})
 	f.publish(topics, "long", "short")
-	f.await(2, 1, patience)
-	back := func(id string) time.Time {
-		for _, one := range f.ledger.all()[id] {
-			if one.failures == 1 {
-				return one.at
-			}
-		}
-		return time.Time{}
-	}
-	assert.Less(t, back("short"), back("long"))
+	f.await(2, 1)
+	assert.Equal(t, "long", slices.MaxFunc(f.ledger.first(1), byTime).id)
 	f.settle()
 }
+
+func byTime(a, b try) int { return a.at.Compare(b.at) }

@@ -34,27 +34,27 @@ func commandsAndEvents(t *testing.T, f *fixture) {
 	app := f.app(300 * time.Millisecond)
 	commands, events := f.topic(0), f.topic(1)
 	groups := []string{"shipping" + f.name, "mailing" + f.name, "auditing" + f.name}
-	router, retries := f.connect(app, []string{commands, events}, groups)
-	router.AddMiddleware(retries.Middleware)
+	a := f.connect(app, []string{commands, events}, groups)
+	a.router.AddMiddleware(a.Middleware)
 	marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
-	commandBus, err := cqrs.NewCommandBusWithConfig(retries.Publisher(), cqrs.CommandBusConfig{
+	commandBus, err := cqrs.NewCommandBusWithConfig(a.Publisher(), cqrs.CommandBusConfig{
 		GeneratePublishTopic: func(cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return commands, nil },
 		Marshaler:            marshaler,
 	})
 	require.NoError(t, err)
-	eventBus, err := cqrs.NewEventBusWithConfig(retries.Publisher(), cqrs.EventBusConfig{
+	eventBus, err := cqrs.NewEventBusWithConfig(a.Publisher(), cqrs.EventBusConfig{
 		GeneratePublishTopic: func(cqrs.GenerateEventPublishTopicParams) (string, error) { return events, nil },
 		Marshaler:            marshaler,
 	})
 	require.NoError(t, err)
 	calls := &ordersOf{handled: map[string]bool{}}
 
-	commandProcessor, err := cqrs.NewCommandProcessorWithConfig(router, cqrs.CommandProcessorConfig{
+	commandProcessor, err := cqrs.NewCommandProcessorWithConfig(a.router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
 			return commands, nil
 		},
 		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return retries.Subscriber(p.HandlerName)
+			return a.Subscriber(p.HandlerName)
 		},
 		Marshaler: marshaler,
 	})
@@ -68,12 +68,12 @@ func commandsAndEvents(t *testing.T, f *fixture) {
 	_, err = commandProcessor.AddHandler(cqrs.NewCommandHandler("billing", bill))
 	require.NoError(t, err)
 
-	eventProcessor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
+	eventProcessor, err := cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
 			return events, nil
 		},
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return retries.Subscriber(p.HandlerName, retry.Options{Group: p.HandlerName})
+			return a.Subscriber(p.HandlerName, retry.Options{Group: p.HandlerName})
 		},
 		Marshaler: marshaler,
 	})
@@ -84,12 +84,12 @@ func commandsAndEvents(t *testing.T, f *fixture) {
 		}))
 		require.NoError(t, err)
 	}
-	eventGroups, err := cqrs.NewEventGroupProcessorWithConfig(router, cqrs.EventGroupProcessorConfig{
+	eventGroups, err := cqrs.NewEventGroupProcessorWithConfig(a.router, cqrs.EventGroupProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) {
 			return events, nil
 		},
 		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return retries.Subscriber(p.EventGroupName, retry.Options{Group: p.EventGroupName})
+			return a.Subscriber(p.EventGroupName, retry.Options{Group: p.EventGroupName})
 		},
 		Marshaler: marshaler,
 	})
@@ -110,7 +110,7 @@ func commandsAndEvents(t *testing.T, f *fixture) {
 		named = append(named, name)
 		dead = append(dead, f.deadMessages(group, name, events))
 	}
-	f.launch(router, retries)
+	a.run()
 	for _, order := range append(ids(orders), stolen) {
 		require.NoError(t, commandBus.Send(noContext, billOrder{Order: order}))
 	}

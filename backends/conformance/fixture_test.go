@@ -4,14 +4,13 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
-	"runtime/pprof"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
@@ -21,8 +20,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-const patience = 90 * time.Second
 
 var errDown = errors.New("the service is down")
 
@@ -69,27 +66,13 @@ func (f *fixture) topics(handlers int) []string {
 	return topics
 }
 
-// runningApp is a router with handlers and their retries.
-type runningApp struct {
-	t       *testing.T
-	router  *message.Router
-	retries retry.Connection
-	done    chan error
-	once    sync.Once
-}
-
 func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 
 // connect connects an app. The groups and delays are those of its handlers, besides the app's.
-func (f *fixture) connect(
-	app pubsub.App, topics, groups []string, delays ...time.Duration,
-) (*message.Router, retry.Connection) {
+func (f *fixture) connect(config pubsub.App, topics, groups []string, delays ...time.Duration) *app {
 	f.t.Helper()
-	f.cleanUp(app, topics, groups, delays...)
-	retries, err := f.backend.Connect(app)
-	require.NoError(f.t, err)
-	f.t.Cleanup(func() { require.NoError(f.t, retries.Close()) })
-	return newRouter(), retries
+	f.cleanUp(config, topics, groups, delays...)
+	return connect(f.t, func(watermill.LoggerAdapter) (retry.Connection, error) { return f.backend.Connect(config) })
 }
 
 // cleanUp removes what an app makes on a server that other apps use, at the end of the case.
@@ -107,50 +90,24 @@ func (f *fixture) cleanUp(app pubsub.App, topics, groups []string, delays ...tim
 	})
 }
 
-func newRouter() *message.Router {
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, process.Logger())
+func newRouter(logger watermill.LoggerAdapter) *message.Router {
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, logger)
 	if err != nil {
 		panic(err)
 	}
 	return router
 }
 
-// launch runs a router whose handlers are added.
-func (f *fixture) launch(router *message.Router, retries retry.Connection) *runningApp {
-	f.t.Helper()
-	a := &runningApp{t: f.t, router: router, retries: retries, done: make(chan error, 1)}
-	go func() { a.done <- router.Run(noContext) }()
-	select {
-	case <-router.Running():
-	case err := <-a.done:
-		require.NoError(f.t, err, "the router stopped")
-	case <-time.After(patience):
-		require.Fail(f.t, "the router did not start")
-	}
-	f.t.Cleanup(a.stop)
-	return a
-}
-
 // run starts a handler on each of the topics.
 func (f *fixture) run(
-	app pubsub.App, topics []string, handle message.NoPublishHandlerFunc, options ...retry.Options,
-) *runningApp {
+	config pubsub.App, topics []string, handle message.NoPublishHandlerFunc, options ...retry.Options,
+) *app {
 	f.t.Helper()
-	router, retries := f.connect(app, topics, nil)
+	a := f.connect(config, topics, nil)
 	for i, topic := range topics {
-		retries.AddConsumerHandler(router, handlerName(i), topic, handle, options...)
+		a.handle(handlerName(i), topic, handle, options...)
 	}
-	return f.launch(router, retries)
-}
-
-func (a *runningApp) stop() {
-	a.once.Do(func() {
-		hangs := time.AfterFunc(time.Minute, func() { _ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1) })
-		defer hangs.Stop()
-		require.NoError(a.t, a.router.Close())
-		require.NoError(a.t, <-a.done)
-		require.NoError(a.t, a.retries.Close())
-	})
+	return a.run()
 }
 
 func id(i int) string { return fmt.Sprintf("%05d", i) }
@@ -197,24 +154,17 @@ func (f *fixture) publishMany(topics, ids []string) {
 }
 
 // await waits until n messages were tried after so many failures. Those that are missing then are lost.
-func (f *fixture) await(n, failures int, within time.Duration) {
+func (f *fixture) await(n, failures int) {
 	f.t.Helper()
-	for deadline := time.Now().Add(within); ; time.Sleep(10 * time.Millisecond) {
-		got := f.ledger.reached(failures)
-		if got >= n {
-			return
-		}
-		if time.Now().After(deadline) {
-			f.score.add("lost", n-got)
-			require.Failf(f.t, "messages are lost", "%d of %d came after %d failures within %v", got, n, failures,
-				within)
-		}
+	if missing := f.missing(n, failures); missing > 0 {
+		f.score.add("lost", missing)
+		require.Failf(f.t, "messages are lost", "%d of %d did not come after %d failures", missing, n, failures)
 	}
 }
 
 // missing waits for n messages that were tried after so many failures, and returns how many did not come.
 func (f *fixture) missing(n, failures int) int {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if f.ledger.reached(failures) >= n {
 			return 0
 		}
@@ -231,18 +181,13 @@ func (f *fixture) zero(field string, n int, why string) {
 	}
 }
 
-func (f *fixture) eventually(what string, is func() bool) {
-	f.t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
-		require.True(f.t, time.Now().Before(deadline), "within %v: %s", patience, what)
-	}
-}
+func (f *fixture) eventually(words string, is func() bool) { f.t.Helper(); await(f.t, is, "%s", words) }
 
 // comeBack waits until n messages were tried after so many failures, none early. Call it when no other message is on
 // its way.
 func (f *fixture) comeBack(n, failures int, schedule backoff.Schedule) {
 	f.t.Helper()
-	f.await(n, failures, patience)
+	f.await(n, failures)
 	f.checkNeverEarly(schedule)
 	f.settle()
 }
@@ -284,12 +229,5 @@ func (f *fixture) settle() {
 	f.t.Helper()
 	if duplicates := f.ledger.duplicates(); duplicates > 0 {
 		f.t.Logf("%d duplicates", duplicates)
-	}
-}
-
-func (f *fixture) publishWith(publisher message.Publisher, topic string, ids ...string) {
-	f.t.Helper()
-	for _, id := range ids {
-		require.NoError(f.t, publisher.Publish(topic, message.NewMessage(id, []byte("order "+id))))
 	}
 }

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"runtime/pprof"
@@ -23,7 +22,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -144,6 +142,16 @@ func (k *kafkaCluster) answer(request kmsg.Request) kmsg.Response {
 	return nil
 }
 
+// app connects an app.
+func (k *kafkaCluster) app(schedule ...time.Duration) *app { return k.connect(k.config(schedule...)) }
+
+func (k *kafkaCluster) connect(config kafkaretry.Config) *app {
+	k.t.Helper()
+	return connect(k.t, func(logger watermill.LoggerAdapter) (retry.Connection, error) {
+		return kafkaretry.Connect(config, logger)
+	})
+}
+
 func (k *kafkaCluster) config(schedule ...time.Duration) kafkaretry.Config {
 	return kafkaretry.Config{Brokers: k.brokers, Group: "billing", Policy: retry.Policy{Schedule: schedule}}
 }
@@ -184,137 +192,20 @@ func (k *kafkaCluster) partitions(topic string) int {
 	return len(found[0].Partitions)
 }
 
-// kafkaApp is a process of an app.
-type kafkaApp struct {
-	retry.Connection
-	k      *kafkaCluster
-	router *message.Router
-	logs   *watermill.CaptureLoggerAdapter
-	ended  chan error
-}
-
-// connect connects an app. Its handlers are added before run.
-func (k *kafkaCluster) connect(config kafkaretry.Config) *kafkaApp {
-	k.t.Helper()
-	a := &kafkaApp{k: k, logs: watermill.NewCaptureLogger(), ended: make(chan error, 1)}
-	var err error
-	a.Connection, err = kafkaretry.Connect(config, a.logs)
-	require.NoError(k.t, err)
-	a.router, err = message.NewRouter(message.RouterConfig{}, a.logs)
-	require.NoError(k.t, err)
-	return a
-}
-
-func (a *kafkaApp) run() *kafkaApp {
-	go func() { a.ended <- a.router.Run(context.Background()) }()
-	<-a.router.Running()
-	return a
-}
-
-func (a *kafkaApp) stop() {
-	a.k.t.Helper()
-	require.NoError(a.k.t, a.router.Close())
-	require.NoError(a.k.t, <-a.ended)
-	require.NoError(a.k.t, a.Close())
-}
-
-func (a *kafkaApp) publish(topic string, ids ...string) {
-	a.k.t.Helper()
-	for _, id := range ids {
-		require.NoError(a.k.t, a.Publisher().Publish(topic, message.NewMessage(id, []byte("order"))))
-	}
-}
-
-// logged returns the lines of a level that have a text.
-func (a *kafkaApp) logged(level watermill.LogLevel, text string) (found []watermill.CapturedMessage) {
-	for _, line := range a.logs.Captured()[level] {
-		if strings.Contains(line.Msg, text) {
-			found = append(found, line)
-		}
-	}
-	return found
-}
-
-// tries are the calls of a handler that fails once for each message.
-type tries struct {
-	mu     sync.Mutex
-	failed map[string]time.Time
-	back   map[string][]time.Time
-	took   time.Duration // of each call
-	now    int           // calls that run
-	most   int
-}
-
-func newTries() *tries { return &tries{failed: map[string]time.Time{}, back: map[string][]time.Time{}} }
-
-func (c *tries) handle(msg *message.Message) error {
-	c.mu.Lock()
-	c.now++
-	c.most = max(c.most, c.now)
-	c.mu.Unlock()
-	time.Sleep(c.took)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now--
-	if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {
-		c.failed[msg.UUID] = time.Now()
-		return errors.New("the bank is down")
-	}
-	c.back[msg.UUID] = append(c.back[msg.UUID], time.Now())
-	return nil
-}
-
-func (c *tries) counts() (failed, back int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.failed), len(c.back)
-}
-
-func (c *tries) await(t *testing.T, failed, back int) {
-	t.Helper()
-	require.Eventually(t, func() bool { f, b := c.counts(); return f >= failed && b >= back }, patience,
-		10*time.Millisecond)
-}
-
-// latest returns how late the last retry was, and how many came twice or early.
-func (c *tries) latest(delay time.Duration) (late time.Duration, twice, early int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for id, at := range c.back {
-		twice += len(at) - 1
-		after := at[0].Sub(c.failed[id]) - delay
-		if late = max(late, after); after < -time.Millisecond {
-			early++
-		}
-	}
-	return late, twice, early
-}
-
-func numbered(n int) (ids []string) {
-	for i := range n {
-		ids = append(ids, fmt.Sprint(i))
-	}
-	return ids
-}
-
 // TestKafkaSurvivesALeader runs a retry on three brokers. A message that only its leader has is lost with the leader.
 // The topics are made once.
 func TestKafkaSurvivesALeader(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 3)
 	for range 2 {
-		calls := newTries()
-		app := k.connect(k.config(100 * time.Millisecond))
-		app.AddConsumerHandler(app.router, "bill", "orders", calls.handle)
-		app.run()
-		app.publish("orders", "1")
-		calls.await(t, 1, 1)
+		seen := newLedger()
+		app := k.app(100 * time.Millisecond).bills(seen.failing(1))
+		app.publish("1")
+		seen.await(t, 1, 1)
 		app.stop()
 	}
 	const everyInSyncReplica, clusterDefault = -1, -1
-	made := []string{
-		"orders", "retry.100ms", "retry.return.billing.orders", "retry.dead.billing.orders", "retry.dead.unknown",
-	}
+	made := []string{orders, "retry.100ms", "retry.return.billing.orders", deadOrders, "retry.dead.unknown"}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	assert.Equal(t, len(made), k.creates)
@@ -331,69 +222,91 @@ func TestKafkaSurvivesALeader(t *testing.T) {
 func TestKafkaPartitions(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
-	k.make("orders", 4)
+	k.make(orders, 4)
 	k.make("retry.1s", 3)
-	calls := newTries()
-	calls.took = 100 * time.Millisecond
-	app := k.connect(k.config(time.Second))
-	app.AddConsumerHandler(app.router, "bill", "orders", calls.handle)
-	few := app.logged(watermill.InfoLogLevel, "fewer partitions")
+	seen := newLedger()
+	var now, most atomic.Int32
+	together := make(chan struct{})
+	four := sync.OnceFunc(func() { close(together) })
+	app := k.app(time.Second)
+	app.handle("bill", orders, func(msg *message.Message) error {
+		defer now.Add(-1)
+		n := now.Add(1)
+		for before := most.Load(); n > before && !most.CompareAndSwap(before, n); before = most.Load() {
+		}
+		if n == 4 {
+			four()
+		}
+		awaitEvent(t, together, "4 calls run")
+		return seen.failing(1)(msg)
+	})
+	fewer := func() []watermill.CapturedMessage { return app.logged(watermill.InfoLogLevel, "fewer partitions") }
+	assert.Empty(t, fewer())
 	app.run()
-	assert.Empty(t, few)
-	few = app.logged(watermill.InfoLogLevel, "fewer partitions")
-	require.Len(t, few, 1)
-	assert.Equal(t, "orders", few[0].Fields["topic"])
-	assert.Equal(t, 4, few[0].Fields["partitions"])
-	assert.Equal(t, 16, few[0].Fields["concurrency"])
+	require.Len(t, fewer(), 1)
+	for field, want := range map[string]any{"topic": orders, "partitions": 4, "concurrency": 16} {
+		assert.Equal(t, want, fewer()[0].Fields[field], field)
+	}
 	assert.Equal(t, 4, k.partitions("retry.return.billing.orders"))
-	app.publish("orders", numbered(60)...)
-	calls.await(t, 60, 60)
-	_, twice, early := calls.latest(time.Second)
-	assert.Zero(t, twice)
-	assert.Zero(t, early)
-	assert.Greater(t, calls.most, 2)
-	assert.LessOrEqual(t, calls.most, 8, "4 of each topic")
-	app.publish("orders", "waits")
-	calls.await(t, 61, 60)
-	assert.Positive(t, k.stored("retry.1s")+k.stored("retry.return.billing.orders"))
-	calls.await(t, 61, 61)
+	app.publish(ids(60)...)
+	seen.await(t, 60, 1)
+	assert.Zero(t, seen.duplicates())
+	assert.Zero(t, seen.early(time.Second))
+	assert.LessOrEqual(t, most.Load(), int32(8), "4 of each topic")
 	app.stop()
-	assert.EqualValues(t, 61, k.stored("orders"))
+	assert.EqualValues(t, 60, k.stored(orders))
 	assert.Zero(t, k.stored("retry.1s"), "what is settled is deleted")
 	assert.Zero(t, k.stored("retry.return.billing.orders"))
 }
 
-// TestKafkaDeletesWhatIsSettled and nothing else: the process that reads what is left gets all of it, once.
+// soon fails for an hour, but for a second where the message's ID begins with "soon", which is a requested delay.
+func soon(seen *ledger) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		err := seen.failing(1)(msg)
+		if err != nil && strings.HasPrefix(msg.UUID, "soon") {
+			return backoff.RetryAfter(err, time.Second)
+		}
+		return err
+	}
+}
+
+// TestKafkaDeletesWhatIsSettled and nothing else: the process that reads what is left gets all of it, once. As
+// docs/other-pubsubs.md says, a requested delay behind messages that wait longer comes twice after a stop.
 func TestKafkaDeletesWhatIsSettled(t *testing.T) {
 	t.Parallel()
-	const delay = 6 * time.Second
 	k := startKafka(t, 1)
-	calls := newTries()
-	start := func() *kafkaApp {
-		app := k.connect(k.config(delay))
-		app.AddConsumerHandler(app.router, "bill", "orders", calls.handle)
-		return app.run()
-	}
-	all := numbered(20)
-	first := start()
-	first.publish("orders", all[:10]...)
-	calls.await(t, 10, 10)
-	began := time.Now()
-	first.publish("orders", all[10:]...)
-	calls.await(t, 20, 10)
-	require.Eventually(t, func() bool { return k.stored("retry.6s") <= 10 }, patience, 50*time.Millisecond)
-	waiting := k.stored("retry.6s")
-	inTime := time.Since(began) < delay
-	assert.True(t, waiting == 10 || !inTime, "%d wait", waiting)
-	assert.EqualValues(t, 20, k.stored("orders"), "a topic of the app")
+	seen := newLedger()
+	first := k.app(time.Hour).bills(soon(seen))
+	first.publish("soon 1", "soon 2", "soon 3")
+	seen.await(t, 3, 1)
+	await(t, func() bool { return k.stored("retry.1h") == 0 }, "what is settled is deleted")
+	first.publish(ids(10)...)
+	first.publish("soon behind")
+	seen.await(t, 4, 1)
 	first.stop()
-	inTime = time.Since(began) < delay // else the relay may have published some of them before the stop
-	second := start()
-	calls.await(t, 20, 20)
-	_, twice, early := calls.latest(delay)
-	assert.True(t, twice == 0 || !inTime, "%d came twice", twice)
-	assert.Zero(t, early)
+	assert.EqualValues(t, 11, k.stored("retry.1h"), "what waits, and what is behind it")
+	assert.EqualValues(t, 14, k.stored(orders), "a topic of the app")
+
+	second := k.app(time.Hour).bills(soon(seen))
+	await(t, func() bool { return len(seen.of("soon behind")) == 3 }, "what is left is read")
 	second.stop()
+	assert.EqualValues(t, 11, k.stored("retry.1h"))
+	assert.Equal(t, 1, seen.duplicates())
+	assert.Equal(t, 4, seen.reached(1), "the others wait")
+}
+
+// TestKafkaRequestedDelayBehindManyMessages is late, as docs/other-pubsubs.md says: behind 256 messages that wait longer
+// it waits for the first of them.
+func TestKafkaRequestedDelayBehindManyMessages(t *testing.T) {
+	t.Parallel()
+	const delay = 3 * time.Second
+	k := startKafka(t, 1)
+	seen := newLedger()
+	app := k.app(delay).bills(soon(seen))
+	app.publish(ids(300)...)
+	app.publish("soon")
+	seen.await(t, 301, 1)
+	assert.GreaterOrEqual(t, seen.of("soon")[1].at.Sub(seen.of(id(0))[0].at), delay-time.Millisecond)
 }
 
 // TestKafkaRebalance: neither a message that waits nor a call holds up a process that joins, and each goes on waiting,
@@ -401,36 +314,34 @@ func TestKafkaDeletesWhatIsSettled(t *testing.T) {
 func TestKafkaRebalance(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
-	k.make("orders", 2)
-	calls := newTries()
+	k.make(orders, 2)
+	seen := newLedger()
 	proceed := make(chan struct{})
-	start := func() *kafkaApp {
-		app := k.connect(k.config(time.Hour))
-		app.AddConsumerHandler(app.router, "bill", "orders", func(msg *message.Message) error {
-			err := calls.handle(msg)
+	start := func() *app {
+		return k.app(time.Hour).bills(func(msg *message.Message) error {
+			err := seen.failing(1)(msg)
 			if msg.UUID == "slow" {
 				<-proceed
 			}
 			return err
 		})
-		return app.run()
 	}
 	first := start()
-	first.publish("orders", numbered(20)...)
-	calls.await(t, 20, 0)
+	first.publish(ids(20)...)
+	seen.await(t, 20, 0)
 	second := start()
-	second.publish("orders", "slow")
-	calls.await(t, 21, 0)
+	second.publish("slow")
+	seen.await(t, 21, 0)
 	third := start() // while a call runs
 	close(proceed)
-	third.publish("orders", "last")
-	calls.await(t, 22, 0)
-	require.Eventually(t, func() bool { return k.stored("retry.1h") == 22 }, patience, 50*time.Millisecond)
-	for _, app := range []*kafkaApp{first, second, third} {
+	third.publish("next")
+	seen.await(t, 22, 0)
+	await(t, func() bool { return k.stored("retry.1h") == 22 }, "all wait")
+	for _, app := range []*app{first, second, third} {
 		app.stop()
 	}
 	assert.EqualValues(t, 22, k.stored("retry.1h"))
-	assert.Empty(t, calls.back)
+	assert.Zero(t, seen.reached(1))
 }
 
 // TestKafkaRebalanceWhileMessagesAreForwarded: processes join and leave while a tier is forwarded. Nothing is lost, and
@@ -438,14 +349,10 @@ func TestKafkaRebalance(t *testing.T) {
 func TestKafkaRebalanceWhileMessagesAreForwarded(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
-	k.make("orders", 4)
+	k.make(orders, 4)
 	k.make("retry.1s", 2)
-	calls := newTries()
-	start := func() *kafkaApp {
-		app := k.connect(k.config(time.Second))
-		app.AddConsumerHandler(app.router, "bill", "orders", calls.handle)
-		return app.run()
-	}
+	seen := newLedger()
+	start := func() *app { return k.app(time.Second).bills(seen.failing(1)) }
 	first := start()
 	var published sync.WaitGroup
 	var messages atomic.Int64
@@ -459,14 +366,11 @@ func TestKafkaRebalanceWhileMessagesAreForwarded(t *testing.T) {
 				case <-tick:
 				}
 				id := fmt.Sprint(messages.Add(1))
-				assert.NoError(t, first.Publisher().Publish("orders", message.NewMessage(id, nil)))
+				assert.NoError(t, first.Publisher().Publish(orders, message.NewMessage(id, nil)))
 			}
 		})
 	}
-	more := func() { // waits for as many as were published by now
-		n := int(messages.Load())
-		calls.await(t, n, n)
-	}
+	more := func() { seen.await(t, int(messages.Load()), 1) } // as many as were published by now
 	more()
 	second := start()
 	more()
@@ -477,10 +381,9 @@ func TestKafkaRebalanceWhileMessagesAreForwarded(t *testing.T) {
 	close(stop)
 	published.Wait()
 	more()
-	_, twice, early := calls.latest(time.Second)
-	t.Logf("%d of %d messages came twice", twice, messages.Load())
-	assert.Less(t, twice, int(messages.Load())/5, "those that are being published are not given up")
-	assert.Zero(t, early)
+	t.Logf("%d of %d messages came twice", seen.duplicates(), messages.Load())
+	assert.Less(t, seen.duplicates(), int(messages.Load())/5, "those that are being published are not given up")
+	assert.Zero(t, seen.early(time.Second))
 	first.stop()
 	third.stop()
 	assert.Zero(t, k.stored("retry.1s"), "what is settled is deleted")
@@ -492,30 +395,26 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	const messages = 200 // two groups have more than a tier keeps in a process
 	k := startKafka(t, 1)
-	billing, shipping := newTries(), newTries()
-	start := func() *kafkaApp {
-		app := k.connect(k.config(time.Second))
-		app.AddConsumerHandler(app.router, "bill", "orders", billing.handle)
-		app.AddConsumerHandler(app.router, "ship", "orders", shipping.handle, retry.Options{Group: "shipping"})
-		return app.run()
+	billing, shipping := newLedger(), newLedger()
+	start := func() *app {
+		return k.app(time.Second).handle("bill", orders, billing.failing(1)).
+			handle("ship", orders, shipping.failing(1), retry.Options{Group: "shipping"}).run()
 	}
 	app := start()
 	k.setUnwritable("retry.return.billing.orders")
-	app.publish("orders", numbered(messages)...)
+	app.publish(ids(messages)...)
 	billing.await(t, messages, 0)
-	shipping.await(t, messages, messages)
+	shipping.await(t, messages, 1)
 	app.stop()
 	app = start()
-	app.publish("orders", "another")
-	shipping.await(t, messages+1, messages+1)
-	_, back := billing.counts()
-	require.Zero(t, back)
+	app.publish("another")
+	shipping.await(t, messages+1, 1)
+	require.Zero(t, billing.reached(1))
 	k.setUnwritable("")
-	billing.await(t, messages+1, messages+1)
-	for _, calls := range []*tries{billing, shipping} {
-		_, twice, early := calls.latest(time.Second)
-		t.Log(twice, "came twice, because of the stop")
-		assert.Zero(t, early)
+	billing.await(t, messages+1, 1)
+	for _, seen := range []*ledger{billing, shipping} {
+		t.Log(seen.duplicates(), "came twice, because of the stop")
+		assert.Zero(t, seen.early(time.Second))
 	}
 	app.stop()
 	assert.Zero(t, k.stored("retry.1s"), "what is settled is deleted")
@@ -524,116 +423,61 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 	assert.Positive(t, k.refused)
 }
 
-// TestKafkaRequestedDelays shows what docs/other-pubsubs.md says of requested delays: behind messages that wait longer on
-// the same tier, one comes twice after a stop, and the one behind 256 of them is late.
-func TestKafkaRequestedDelays(t *testing.T) {
-	t.Parallel()
-	const delay, requested = 8 * time.Second, time.Second
-	k := startKafka(t, 1)
-	calls := newTries()
-	start := func() *kafkaApp {
-		app := k.connect(k.config(delay))
-		app.AddConsumerHandler(app.router, "bill", "orders", func(msg *message.Message) error {
-			err := calls.handle(msg)
-			if strings.HasPrefix(msg.UUID, "soon") {
-				return backoff.RetryAfter(err, requested)
-			}
-			return err
-		})
-		return app.run()
-	}
-	app := start()
-	app.publish("orders", "first", "soon-1")
-	calls.await(t, 2, 1)
-	app.stop()
-	inTime := time.Since(calls.failed["first"]) < delay // else the relay may have published both before the stop
-	app = start()
-	app.publish("orders", numbered(300)...)
-	app.publish("orders", "soon-2")
-	calls.await(t, 303, 303)
-	app.stop()
-	calls.mu.Lock()
-	defer calls.mu.Unlock()
-	back := calls.back["soon-2"][0]
-	t.Log("after the stop came", len(calls.back["soon-1"]), "times; behind 256 others after",
-		back.Sub(calls.failed["soon-2"]))
-	assert.True(t, len(calls.back["soon-1"]) >= 2 || !inTime)
-	assert.GreaterOrEqual(t, back.Sub(calls.failed["0"]), delay-time.Millisecond, "it has waited for the first of them")
-}
-
-// TestKafkaShutdown: a call that runs at a shutdown ends, and its message does not come again. One that does not end is
-// given up by Close.
+// TestKafkaShutdown: a call that runs at a shutdown ends, and its message does not come again.
 func TestKafkaShutdown(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
-	var mu sync.Mutex
-	calls := map[string]int{}
+	seen := newLedger()
 	called, proceed := make(chan string, 10), make(chan struct{})
-	start := func() *kafkaApp {
-		app := k.connect(k.config(time.Second))
-		app.AddConsumerHandler(app.router, "bill", "orders", func(msg *message.Message) error {
-			mu.Lock()
-			calls[msg.UUID]++
-			mu.Unlock()
-			called <- msg.UUID
-			if msg.UUID == "slow" {
-				<-proceed
-			}
-			return nil
-		})
-		return app.run()
+	bill := func(msg *message.Message) error {
+		seen.add(msg)
+		if called <- msg.UUID; msg.UUID == "slow" {
+			<-proceed
+		}
+		return nil
 	}
-	app := start()
-	app.publish("orders", "slow", "next")
-	require.Equal(t, "slow", <-called)
-	closing := make(chan error, 1)
-	go func() { closing <- app.router.Close() }()
-	require.Eventually(t, func() bool { return len(app.logged(watermill.InfoLogLevel, "Closing router")) > 0 }, patience,
-		time.Millisecond)
+	app := k.app(time.Second).bills(bill)
+	app.publish("slow", "next")
+	require.Equal(t, "slow", awaitEvent(t, called, "a call runs"))
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		app.stop()
+	}()
+	await(t, func() bool { return len(app.logged(watermill.InfoLogLevel, "Closing router")) > 0 }, "the shutdown begins")
 	close(proceed)
-	require.NoError(t, <-closing)
-	require.NoError(t, <-app.ended)
-	require.NoError(t, app.Close())
+	awaitEvent(t, closed, "the shutdown ends")
 
-	app = start()
-	require.Equal(t, "next", <-called)
+	app = k.app(time.Second).bills(bill)
+	require.Equal(t, "next", awaitEvent(t, called, "the other message comes"))
 	app.stop()
-	mu.Lock()
-	defer mu.Unlock()
-	assert.Equal(t, map[string]int{"slow": 1, "next": 1}, calls)
+	assert.Zero(t, seen.duplicates())
 }
 
 // TestKafkaRetention: a topic that would lose messages is an error of Run.
 func TestKafkaRetention(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct {
-		name     string
-		topic    string
-		settings []string
-		err      string
-	}{
-		{"short tier", "retry.1h", []string{"retention.ms", "1800000"}, `topic "retry.1h": its retention.ms is 1800000`},
-		{"as long as the delay", "retry.1h", []string{"retention.ms", "3600000"}, `retention.ms is 3600000`},
-		{"short return topic", "retry.return.billing.orders", []string{"retention.ms", "60000"}, `(3600000 ms)`},
-		{"long enough", "retry.1h", []string{"retention.ms", "3600001"}, ""},
-		{"unlimited", "retry.1h", []string{"retention.ms", "-1"}, ""},
-		{"compacted", "retry.1h", []string{"cleanup.policy", "compact"}, "cleanup.policy"},
-		{"bytes", "retry.1h", []string{"retention.bytes", "1000000"}, ""},
+	for _, test := range []struct{ name, topic, setting, value, err string }{
+		{"short tier", "retry.1h", "retention.ms", "1800000", `topic "retry.1h": its retention.ms is 1800000`},
+		{"as long as the delay", "retry.1h", "retention.ms", "3600000", `retention.ms is 3600000`},
+		{"short return topic", "retry.return.billing.orders", "retention.ms", "60000", `(3600000 ms)`},
+		{"long enough", "retry.1h", "retention.ms", "3600001", ""},
+		{"unlimited", "retry.1h", "retention.ms", "-1", ""},
+		{"compacted", "retry.1h", "cleanup.policy", "compact", "cleanup.policy"},
+		{"bytes", "retry.1h", "retention.bytes", "1000000", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			k := startKafka(t, 1)
-			k.make(test.topic, 1, test.settings...)
-			app := k.connect(k.config(time.Second, time.Hour))
-			app.AddConsumerHandler(app.router, "bill", "orders", func(*message.Message) error { return nil })
-			if test.err == "" {
-				app.run()
-				app.stop()
-				assert.Equal(t, test.name == "bytes", len(app.logged(watermill.ErrorLogLevel, "retention.bytes")) == 1)
+			k.make(test.topic, 1, test.setting, test.value)
+			app := k.app(time.Second, time.Hour).handle("bill", orders, nothing)
+			if test.err != "" {
+				require.ErrorContains(t, app.router.Run(t.Context()), test.err)
 				return
 			}
-			require.ErrorContains(t, app.router.Run(t.Context()), test.err)
-			require.NoError(t, app.Close())
+			app.run()
+			warned := len(app.logged(watermill.ErrorLogLevel, "retention.bytes")) == 1
+			assert.Equal(t, test.name == "bytes", warned)
 		})
 	}
 }
@@ -648,19 +492,16 @@ func TestKafkaWithFewPermissions(t *testing.T) {
 	config.Sarama = sarama.NewConfig()
 	config.Sarama.Version = sarama.V2_2_0_0 // kfake gives an older client no member ID
 	config.Sarama.Metadata.AllowAutoTopicCreation = false
-	calls := newTries()
-	app := k.connect(config)
-	app.AddConsumerHandler(app.router, "bill", "orders", func(msg *message.Message) error {
+	seen := newLedger()
+	app := k.connect(config).bills(func(msg *message.Message) error {
 		if msg.UUID == "dead" {
-			return backoff.Permanent(errors.New("no such account"))
+			return backoff.Permanent(errDown)
 		}
-		return calls.handle(msg)
+		return seen.failing(1)(msg)
 	})
-	app.run()
-	app.publish("orders", "1", "dead")
-	calls.await(t, 1, 1)
-	require.Eventually(t, func() bool { return k.stored("retry.dead.billing.orders") == 1 }, patience,
-		50*time.Millisecond)
+	app.publish("1", "dead")
+	seen.await(t, 1, 1)
+	await(t, func() bool { return k.stored(deadOrders) == 1 }, "there is a dead letter")
 	app.stop()
 	unseen := app.logged(watermill.ErrorLogLevel, "does not show the settings")
 	assert.Len(t, unseen, 2, "of a tier and of a return topic")
@@ -668,55 +509,34 @@ func TestKafkaWithFewPermissions(t *testing.T) {
 	assert.EqualValues(t, 1, k.stored("retry.100ms"))
 }
 
-// TestKafkaRefusesNames: kfake would take the name of this topic.
-func TestKafkaRefusesNames(t *testing.T) {
-	t.Parallel()
-	k := startKafka(t, 1)
-	app := k.connect(k.config(time.Second))
-	app.AddConsumerHandler(app.router, "bill", "orders", func(*message.Message) error {
-		t.Error("it consumes")
-		return nil
-	})
-	app.AddConsumerHandler(app.router, "ship", "orders/new", func(*message.Message) error { return nil })
-	app.publish("orders", "1")
-	require.ErrorContains(t, app.Publisher().Publish("orders/new", message.NewMessage("1", nil)), "Kafka refuses")
-	require.ErrorContains(t, app.router.Run(t.Context()), `Kafka refuses the topic name "orders/new"`)
-	require.NoError(t, app.Close())
-}
-
 // TestKafkaHealth: while the cluster does not answer, every topic is named with the reason. A rebalance is no fault.
 func TestKafkaHealth(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
-	k.make("orders", 2)
-	start := func() *kafkaApp {
-		app := k.connect(k.config(time.Second))
-		app.AddConsumerHandler(app.router, "bill", "orders", func(*message.Message) error { return nil })
-		return app.run()
-	}
-	app := start()
-	ready := make(chan error, 1)
-	stop := make(chan struct{})
+	k.make(orders, 2)
+	first := k.app(time.Second).bills(nothing)
+	faults, stop := make(chan error, 1), make(chan struct{})
 	go func() {
 		for tick := time.Tick(10 * time.Millisecond); ; {
 			select {
 			case <-tick:
-				if err := app.Health().Ready(); err != nil {
-					ready <- err
-					return
+				if err := first.Health().Ready(); err == nil {
+					continue
+				} else {
+					faults <- err
 				}
 			case <-stop:
-				ready <- nil
-				return
+				faults <- nil
 			}
+			return
 		}
 	}()
-	other := start()
-	other.publish("orders", "1")
+	other := k.app(time.Second).bills(nothing)
+	other.publish("1")
 	other.stop()
-	app.publish("orders", "2")
+	first.publish("2")
 	close(stop)
-	require.NoError(t, <-ready, "a rebalance")
+	require.NoError(t, <-faults, "a rebalance")
 
 	down := func(is bool) {
 		k.mu.Lock()
@@ -724,17 +544,14 @@ func TestKafkaHealth(t *testing.T) {
 		k.down = is
 	}
 	down(true)
-	named := assert.Eventually(t, func() bool {
-		err := app.Health().Ready()
+	await(t, func() bool {
+		err := first.Health().Ready()
 		return err != nil && strings.Contains(err.Error(), `cannot read "orders": `) &&
 			strings.Contains(err.Error(), `cannot read "retry.return.billing.orders": `) &&
 			strings.Contains(err.Error(), `handler "tier 1s" does not consume "retry.1s"`)
-	}, patience, 50*time.Millisecond)
-	t.Log(app.Health().Ready())
-	require.True(t, named)
+	}, "each topic is named")
 	down(false)
-	require.Eventually(t, func() bool { return app.Health().Ready() == nil }, patience, 50*time.Millisecond)
-	app.stop()
+	await(t, func() bool { return first.Health().Ready() == nil }, "all is read")
 }
 
 // TestKafkaSubscriptionsEnd: what a subscription takes is free after its end, also before the connection is closed. It
@@ -743,14 +560,14 @@ func TestKafkaSubscriptionsEnd(t *testing.T) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 1
 	k := startKafka(t, 1)
-	app := k.connect(k.config(100 * time.Millisecond))
+	app := k.app(100 * time.Millisecond)
 	s, err := app.Subscriber("bill")
 	require.NoError(t, err)
 	cycle := func() {
 		ctx, cancel := context.WithCancel(t.Context())
-		in, err := s.Subscribe(ctx, "orders")
+		in, err := s.Subscribe(ctx, orders)
 		require.NoError(t, err)
-		app.publish("orders", "1")
+		app.publish("1")
 		(<-in).Ack()
 		cancel()
 		for range in { // until it is closed
@@ -782,44 +599,21 @@ func TestKafkaSubscriptionsEnd(t *testing.T) {
 		cycle()
 	}
 	var goroutines, objects int64
-	require.Eventually(t, func() bool {
+	await(t, func() bool {
 		goroutines, objects = measure()
 		return goroutines < 10 && objects < 10
-	}, patience, 100*time.Millisecond)
-	t.Log(goroutines, "goroutines,", objects, "objects")
-	require.NoError(t, app.Close())
+	}, "%d goroutines and %d objects are left", &goroutines, &objects)
 }
 
-// TestKafkaLetters: letters of several partitions are shown, and stay.
+// TestKafkaLetters: letters of several partitions are shown.
 func TestKafkaLetters(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
-	k.make("retry.dead.billing.orders", 3)
-	app := k.connect(k.config(time.Second))
-	app.AddConsumerHandler(app.router, "bill", "orders", func(*message.Message) error {
-		return backoff.Permanent(errors.New("no such account"))
-	})
-	app.run()
-	app.publish("orders", numbered(30)...)
+	k.make(deadOrders, 3)
+	k.app(time.Second).bills(func(*message.Message) error { return backoff.Permanent(errDown) }).publish(ids(30)...)
 	store, err := kafkaretry.Letters(kafkaretry.Config{Brokers: k.brokers}, nil)
 	require.NoError(t, err)
-	browse := func() (ids []string) {
-		for letter, err := range store.Browse(t.Context(), "retry.dead.billing.orders", letters.Filter{}) {
-			require.NoError(t, err)
-			assert.Equal(t, "retry.return.billing.orders", letter.Target)
-			ids = append(ids, letter.ID)
-		}
-		return ids
-	}
-	require.Eventually(t, func() bool { return len(browse()) == 30 }, patience, 50*time.Millisecond)
-	_, err = store.Redrive(t.Context(), "retry.dead.billing.orders", letters.Redrive{})
-	require.ErrorIs(t, err, kafkaretry.ErrKept)
-	_, err = store.Discard(t.Context(), "retry.dead.billing.orders", letters.Discard{})
-	require.ErrorIs(t, err, kafkaretry.ErrKept)
-	summary, err := store.Redrive(t.Context(), "retry.dead.billing.orders", letters.Redrive{DryRun: true})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: 30, Done: 30}, summary)
-	assert.ElementsMatch(t, numbered(30), browse())
-	require.NoError(t, store.Close())
-	app.stop()
+	defer func() { require.NoError(t, store.Close()) }()
+	await(t, func() bool { return len(browse(t, store, deadOrders)) == 30 }, "all letters are shown")
+	assert.ElementsMatch(t, ids(30), lettersOf(browse(t, store, deadOrders)))
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,7 +17,9 @@ type try struct {
 	id       string
 	failures int // before this call
 	at       time.Time
-	record   retry.Record // not of a process of its own
+	// These are not of a process of its own.
+	record retry.Record
+	msg    *message.Message
 }
 
 // ledger contains the tries of each message, by the message's id.
@@ -29,7 +32,7 @@ func newLedger() *ledger { return &ledger{tries: map[string][]try{}} }
 
 func (l *ledger) add(msg *message.Message) try {
 	record, _ := retry.ReadRecord(msg.Metadata)
-	one := try{id: msg.UUID, failures: record.Failures, at: time.Now(), record: record}
+	one := try{id: msg.UUID, failures: record.Failures, at: time.Now(), record: record, msg: msg.Copy()}
 	l.put(one)
 	return one
 }
@@ -100,6 +103,30 @@ func (l *ledger) duplicates() int {
 				n++
 			}
 			seen[one.failures] = true
+		}
+	}
+	return n
+}
+
+// of returns the tries of a message.
+func (l *ledger) of(id string) []try { return l.all()[id] }
+
+// handled returns the messages that were tried, sorted.
+func (l *ledger) handled() []string { return slices.Sorted(maps.Keys(l.all())) }
+
+// await waits until n messages were tried after so many failures.
+func (l *ledger) await(t *testing.T, n, failures int) {
+	t.Helper()
+	await(t, func() bool { return l.reached(failures) >= n }, "%d messages come after %d failures", n, failures)
+}
+
+// early counts the retries that came before their delay was over, which is that of the first failure. Records have whole
+// milliseconds.
+func (l *ledger) early(delay time.Duration) (n int) {
+	for _, tries := range l.all() {
+		if i := slices.IndexFunc(tries, func(one try) bool { return one.failures > 0 }); i > 0 &&
+			tries[i].at.Sub(tries[0].at) < delay-time.Millisecond {
+			n++
 		}
 	}
 	return n

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -69,10 +71,11 @@ func publishOdd(t *testing.T, publisher message.Publisher, topic string, msg *me
 }
 
 // deadLetters: a dead letter has the complete failure record. All its other bytes are those of the message that the
-// handler got first.
+// handler got first, and so are those of the message that the handler gets after a redrive.
 func deadLetters(t *testing.T, f *fixture) {
 	topics := f.topics(1)
 	app := f.app(100*time.Millisecond, 200*time.Millisecond)
+	var healthy atomic.Bool
 	app.Lease = time.Minute // a slow machine must not cause duplicates: a letter of each would come
 	var mu sync.Mutex
 	first := map[string]*message.Message{}
@@ -84,10 +87,14 @@ func deadLetters(t *testing.T, f *fixture) {
 		if one.failures == 0 && first[msg.UUID] == nil {
 			first[msg.UUID] = msg.Copy()
 		}
-		if one.id == "plain" {
+		switch {
+		case healthy.Load():
+			return nil
+		case one.id == "plain":
 			return backoff.Permanent(errDown)
+		default:
+			return errDown
 		}
-		return errDown
 	})
 	dead := f.deadMessages(app, handlerName(0), topics[0])
 	subscriber := f.subscriberType(a)
@@ -138,6 +145,28 @@ func deadLetters(t *testing.T, f *fixture) {
 		assert.Equal(t, map[string]string(kept), map[string]string(changed), "%s", id)
 		replay(t, letter, got)
 	}
+	if f.Expect.Letters != registry.AllLetters {
+		return
+	}
+	healthy.Store(true)
+	store, err := f.backend.Letters(app)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, store.Close()) }()
+	summary, err := store.Redrive(noContext, f.backend.DeadTopic(app, handlerName(0), topics[0]), letters.Redrive{})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: summary.Total, Done: summary.Total}, summary)
+	for id, letter := range all {
+		var last try
+		f.eventually("it is handled", func() bool {
+			tries := f.ledger.of(id)
+			last = tries[len(tries)-1]
+			history, _ := letters.ReadRedriven(last.msg.Metadata)
+			return history.Times == 1
+		})
+		assert.Zero(t, last.failures, id)
+		assert.Equal(t, string(letter.Payload), string(last.msg.Payload), id)
+		assert.Equal(t, bare(letter.Metadata), bare(last.msg.Metadata), id)
+	}
 }
 
 // replay makes a test of a letter, and runs it: the handler gets the message of the letter at the time of its failure.
@@ -177,16 +206,12 @@ func (f *fixture) deadMessages(app pubsub.App, handler, topic string) func(n int
 		require.NoError(f.t, err)
 		return func(n int) map[string]*letters.Letter {
 			for len(found) < n {
-				select {
-				case msg := <-in:
-					record, _ := retry.ReadRecord(msg.Metadata)
-					found[msg.UUID] = &letters.Letter{
-						ID: msg.UUID, Record: record, Metadata: bare(msg.Metadata), Payload: msg.Payload,
-					}
-					msg.Ack()
-				case <-time.After(patience):
-					require.Fail(f.t, "no dead letter came")
+				msg := awaitEvent(f.t, in, "there is a dead letter")
+				record, _ := retry.ReadRecord(msg.Metadata)
+				found[msg.UUID] = &letters.Letter{
+					ID: msg.UUID, Record: record, Metadata: bare(msg.Metadata), Payload: msg.Payload,
 				}
+				msg.Ack()
 			}
 			return found
 		}
@@ -203,9 +228,9 @@ func (f *fixture) deadMessages(app pubsub.App, handler, topic string) func(n int
 }
 
 // subscriberType returns the Go type of the handlers' subscribers, as Watermill spells it.
-func (f *fixture) subscriberType(a *runningApp) string {
+func (f *fixture) subscriberType(a *app) string {
 	f.t.Helper()
-	subscriber, err := a.retries.Subscriber("unused")
+	subscriber, err := a.Subscriber("unused")
 	require.NoError(f.t, err)
 	if named, ok := subscriber.(fmt.Stringer); ok {
 		return named.String()

@@ -1,8 +1,7 @@
 package conformance
 
 import (
-	"errors"
-	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +23,7 @@ func TestNATSHasNoRoomForWhatIsDue(t *testing.T) {
 		filled string // the subject that takes the room
 		tiers  bool   // the process delays the messages, and loses none from sight
 	}{
-		"the server": {start: func(t *testing.T) *natsNode { return startNATSWithLimit(t, limit) }, filled: "other"},
+		"the server": {start: func(t *testing.T) *natsNode { return startNATS(t, limit) }, filled: "other"},
 		"the account": {start: func(t *testing.T) *natsNode {
 			n := startNATS(t)
 			account := natsserver.JetStreamAccountLimits{
@@ -49,58 +48,43 @@ func TestNATSHasNoRoomForWhatIsDue(t *testing.T) {
 			var (
 				n        *natsNode
 				js       jetstream.JetStream
-				p        *natsProcess
-				seen     *natsCalls
-				logs     *watermill.CaptureLoggerAdapter
+				p        *app
+				seen     *ledger
 				failures int
 				delay    = 15 * time.Second
 			)
+			faults := func() int { return len(p.logged(watermill.ErrorLogLevel, "")) }
 			// fill reports whether the store was full before a message was due.
 			fill := func() bool {
-				n = test.start(t)
+				n, seen = test.start(t), newLedger()
 				js = n.jetStream()
 				_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "other", Subjects: []string{"other"}})
 				require.NoError(t, err)
-				seen, logs = newNATSCalls(), watermill.NewCaptureLogger()
-				calls := seen
-				p = runNATSWithLog(t, n.config(delay), logs, func(msg *message.Message) error {
-					if calls.add(msg) == 0 {
-						return errDown
-					}
-					return nil
-				})
-				payload := make([]byte, 4000)
-				for i := range messages {
-					require.NoError(t, p.Publisher().Publish("orders", message.NewMessage(fmt.Sprint(i), payload)))
+				p = n.app(delay).bills(seen.failing(1))
+				for _, id := range ids(messages) {
+					require.NoError(t, p.Publisher().Publish(orders, message.NewMessage(id, make([]byte, 4000))))
 				}
-				seen.await(t, messages, 1)
-				failures = len(logs.Captured()[watermill.ErrorLogLevel])
+				seen.await(t, messages, 0)
+				failures = faults()
 				for size := 64 << 10; size > 0; size /= 2 {
-					for {
-						if _, err = js.Publish(t.Context(), test.filled, make([]byte, size)); err != nil {
-							break
-						}
+					for err = nil; err == nil; {
+						_, err = js.Publish(t.Context(), test.filled, make([]byte, size))
 					}
-					require.True(t, errors.As(err, new(*jetstream.APIError)), err)
+					require.ErrorAs(t, err, new(*jetstream.APIError))
 				}
-				return time.Since(seen.last()) < delay
+				return time.Since(seen.of(id(messages - 1))[0].at) < delay
 			}
 			for ; !fill(); delay *= 2 { // this machine is slow
 				p.stop()
 				n.stop()
 			}
-			assert.EventuallyWithT(t, func(c *assert.CollectT) {
-				assert.NotEmpty(c, logs.Captured()[watermill.ErrorLogLevel][failures:])
-			}, patience, 100*time.Millisecond)
+			await(t, func() bool { return faults() > failures }, "the log names it")
 			if !test.tiers {
-				assert.EventuallyWithT(t, func(c *assert.CollectT) {
+				await(t, func() bool {
 					health := p.Health()
-					if assert.Len(c, health.Tiers, 1) {
-						assert.Equal(c, "retry.wait.>", health.Tiers[0].Queue)
-						assert.Positive(c, health.Tiers[0].Overdue)
-					}
-					assert.Contains(c, health.TiersError, "resource")
-				}, patience, 100*time.Millisecond)
+					return len(health.Tiers) == 1 && health.Tiers[0].Queue == "retry.wait.>" &&
+						health.Tiers[0].Overdue > 0 && strings.Contains(health.TiersError, "resource")
+				}, "Health names it")
 				assert.NoError(t, p.Health().Ready(), "another instance could do no more")
 			}
 
@@ -109,24 +93,22 @@ func TestNATSHasNoRoomForWhatIsDue(t *testing.T) {
 			stream, err := js.Stream(t.Context(), name)
 			require.NoError(t, err)
 			require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(test.filled)))
-			seen.await(t, messages, 2)
-			assert.EventuallyWithT(t, func(c *assert.CollectT) {
-				assert.Empty(c, n.left())
-				assert.Empty(c, p.Health().Tiers)
-				assert.Empty(c, p.Health().TiersError)
-			}, patience, 100*time.Millisecond)
+			seen.await(t, messages, 1)
+			n.awaitNothing()
+			await(t, func() bool {
+				health := p.Health()
+				return len(health.Tiers) == 0 && health.TiersError == ""
+			}, "Health is well")
 			p.stop()
 			published := 0
-			for _, line := range logs.Captured()[watermill.InfoLogLevel] {
+			for _, line := range p.logged(watermill.InfoLogLevel, "") {
 				if n, is := line.Fields["messages"].(int); is {
 					published += n
 				}
 			}
 			assert.LessOrEqual(t, published, messages, "a look publishes each message once")
-			for id, at := range seen.all {
-				assert.Len(t, at, 2, id)
-				assert.GreaterOrEqual(t, at[1].Sub(at[0]), delay, id)
-			}
+			assert.Zero(t, seen.duplicates())
+			assert.Zero(t, seen.early(delay))
 		})
 	}
 }
@@ -135,7 +117,7 @@ func TestNATSHasNoRoomForWhatIsDue(t *testing.T) {
 func TestNATSStreamIsMadeToLoseMessages(t *testing.T) {
 	t.Parallel()
 	n := startNATS(t)
-	p := runNATS(t, n.config(time.Hour), func(*message.Message) error { return nil })
+	p := n.app(time.Hour).bills(nothing)
 	js := n.jetStream()
 	stream, err := js.Stream(t.Context(), "retry")
 	require.NoError(t, err)
@@ -143,7 +125,7 @@ func TestNATSStreamIsMadeToLoseMessages(t *testing.T) {
 	config.MaxBytes = 1 << 30
 	_, err = js.UpdateStream(t.Context(), config)
 	require.NoError(t, err)
-	assert.EventuallyWithT(t, func(c *assert.CollectT) {
-		assert.Contains(c, p.Health().TiersError, "it has a limit and discards old messages")
-	}, patience, 100*time.Millisecond)
+	await(t, func() bool {
+		return strings.Contains(p.Health().TiersError, "it has a limit and discards old messages")
+	}, "Health names it")
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
-	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -25,28 +24,29 @@ import (
 // topic and once with a retry. The handler is called again once at most, there is one dead letter, and the messages
 // behind it are handled. A lease is renewed: such a call is the only one, unless this machine stood still.
 func outlived(t *testing.T, f *fixture) {
-	const behind = 10
-	f.score.passes(t, "outlived")
-	topics, app := f.topics(1), f.app(500*time.Millisecond)
-	app.Lease = 2 * time.Second
-	slow := map[string]int{"slow": 0, "slow retry": 1} // failures before the slow call
-	for try := range 4 {
-		slow[fmt.Sprint("again ", try)] = 0
-		slow[fmt.Sprint("retry again ", try)] = 1
+	if !f.Expect.Leases() {
+		return
 	}
-	processes := 1
-	if f.Expect.Leases() { // the other one would get a message whose lease is not renewed
-		processes = 2
+	f.score.passes(t, "outlived")
+	const behind, attempts = 10, 5
+	topics, config := f.topics(1), f.app(500*time.Millisecond)
+	config.Lease = 2 * time.Second
+	slow, over := map[string]int{}, map[string]chan struct{}{} // failures before the slow call, and its end
+	for n := range attempts {
+		end := make(chan struct{})
+		for failures, id := range []string{fmt.Sprint("slow ", n), fmt.Sprint("slow retry ", n)} {
+			slow[id], over[id] = failures, end
+		}
 	}
 	var dead atomic.Int32
-	for range processes {
-		router, retries := f.connect(app, topics, nil)
-		retries.Observe(eventtest.OnEvent(func(e retry.Event) {
+	for range 2 { // the other one would get a message whose lease is not renewed
+		a := f.connect(config, topics, nil)
+		a.Observe(eventtest.OnEvent(func(e retry.Event) {
 			if e.Outcome == retry.DeadLettered {
 				dead.Add(1)
 			}
 		}))
-		retries.AddConsumerHandler(router, "billing", topics[0], func(msg *message.Message) error {
+		a.handle("billing", topics[0], func(msg *message.Message) error {
 			one := f.ledger.add(msg)
 			before, isSlow := slow[one.id]
 			switch {
@@ -55,45 +55,59 @@ func outlived(t *testing.T, f *fixture) {
 			case one.failures < before:
 				return errDown
 			}
-			time.Sleep(2*app.Lease + time.Second)
+			<-over[one.id]
 			return backoff.Permanent(errDown)
-		}, oneInFlight)
-		f.launch(router, retries)
+		}, retry.Options{Concurrency: 2}).run()
 	}
-	f.publish(topics, "slow", "slow retry")
-	f.publish(topics, ids(behind)...)
-	f.await(behind+2, 0, patience)
-	f.eventually("both are dead letters", func() bool { return dead.Load() >= 2 })
-	f.publish(topics, "last") // what comes again has come before it
-	f.eventually("the last message comes", func() bool { return len(f.ledger.all()["last"]) > 0 })
+	for n := range attempts {
+		both := []string{fmt.Sprint("slow ", n), fmt.Sprint("slow retry ", n)}
+		f.publish(topics, both...)
+		f.eventually("both calls run", func() bool { return f.calls(both[0], 0) > 0 && f.calls(both[1], 1) > 0 })
+		f.awaitLease(config.Lease)
+		close(over[both[0]])
+		last := fmt.Sprint("last ", n) // what comes again has come before it
+		f.publish(topics, append(ids(behind), last)...)
+		f.eventually("both are dead letters", func() bool { return int(dead.Load()) >= 2*(n+1) })
+		f.await((behind+3)+(n*3), 0)
+		assert.EqualValues(t, 2*(n+1), dead.Load(), "one dead letter for each")
+		assert.Len(t, f.letters(config, "billing", topics[0]), 2*(n+1), "one dead letter for each")
+		calls := []int{f.calls(both[0], 0), f.calls(both[1], 1)}
+		if assert.LessOrEqual(t, slices.Max(calls), 2); slices.Max(calls) == 1 {
+			break
+		}
+		require.Less(t, n+1, attempts, "the lease is renewed")
+	}
+	stopped(t, f)
+}
 
-	calls := func(id string) (n int) {
-		for _, one := range f.ledger.all()[id] {
-			if one.failures == slow[id] {
-				n++
-			}
+// calls counts the calls with a message after so many failures.
+func (f *fixture) calls(id string, failures int) (n int) {
+	for _, one := range f.ledger.of(id) {
+		if one.failures == failures {
+			n++
 		}
-		return n
 	}
-	for _, id := range []string{"slow", "slow retry"} {
-		assert.LessOrEqual(t, calls(id), 2, "calls with the message %q", id)
-	}
-	assert.EqualValues(t, 2, dead.Load(), "one dead letter for each")
-	if f.Expect.Letters != registry.NoLetters {
-		assert.Len(t, f.letters(app, "billing", topics[0]), 2, "one dead letter for each")
-	}
-	if f.Expect.Leases() {
-		for id, next := range map[string]string{"slow": "again ", "slow retry": "retry again "} {
-			for try := 0; calls(id) > 1; try++ {
-				require.Less(t, try, 4, "the lease of %q is renewed", id)
-				letters := dead.Load()
-				id = fmt.Sprint(next, try)
-				f.publish(topics, id)
-				f.eventually("it is a dead letter", func() bool { return dead.Load() > letters })
-			}
-		}
-		stopped(t, f)
-	}
+	return n
+}
+
+// awaitLease waits until a lease that begins now has ended on the server: a message of a process that stops goes to
+// another one.
+func (f *fixture) awaitLease(lease time.Duration) {
+	f.t.Helper()
+	f = newFixture(f.t, f.Entry, f.url, f.score)
+	topics, config := f.topics(1), f.app(time.Second)
+	config.Lease = lease
+	role := f.role(config, topics, "billing", 1)
+	role.Permanent, role.Outlives = map[string]int{"control": 0}, true
+	stops := f.start(f.ledger, role)[0]
+	f.publish(topics, "control")
+	f.await(1, 0)
+	stops.pause()
+	other := newLedger()
+	a := f.run(config, topics, other.failing(0))
+	other.await(f.t, 1, 0)
+	a.stop()
+	stops.kill()
 }
 
 // stopped: a process does not run for longer than the lease of a message of the topic and of a retry, in the middle of
@@ -105,25 +119,17 @@ func stopped(t *testing.T, f *fixture) {
 			t.Parallel()
 			f := newFixture(t, f.Entry, f.url, f.score)
 			const behind = 10
-			slow := map[string]int{"slow": 0, "slow retry": 1} // failures before the slow call
-			topics, app := []string{f.topic(0), f.topic(1)}, f.app(500*time.Millisecond)
-			role := f.role(app, topics, "billing", 1)
-			role.Permanent, role.Fails = slow, 0
-			calls := func(id string) (n int) {
-				for _, one := range f.ledger.all()[id] {
-					if one.failures == slow[id] {
-						n++
-					}
-				}
-				return n
-			}
+			slow := []string{"slow", "slow retry"} // with so many failures before the slow call
+			topics, config := []string{f.topic(0), f.topic(1)}, f.app(500*time.Millisecond)
+			role := f.role(config, topics, "billing", 1)
+			role.Permanent, role.Fails = map[string]int{slow[0]: 0, slow[1]: 1}, 0
 			called := func(times int) func() bool {
-				return func() bool { return calls("slow") >= times && calls("slow retry") >= times }
+				return func() bool { return f.calls(slow[0], 0) >= times && f.calls(slow[1], 1) >= times }
 			}
 			victim := role
 			victim.Outlives = true
 			all := f.start(f.ledger, victim)
-			f.publish(topics, "slow", "slow retry")
+			f.publish(topics, slow...)
 			f.eventually("both calls run", called(1))
 			all = append(all, f.start(f.ledger, slices.Repeat([]process.Role{role}, others)...)...)
 			all[0].pause()
@@ -131,20 +137,20 @@ func stopped(t *testing.T, f *fixture) {
 			if others > 0 {
 				f.eventually("the other process has both messages", called(2))
 			} else {
-				time.Sleep(2 * app.Lease) // nothing shows the end of a lease that no process waits for
+				f.awaitLease(config.Lease)
 			}
 			all[0].resume()
 			f.eventually("the contexts have ended", func() bool { return all[0].outlived.Load() == 2 })
-			f.await(2*behind+len(slow), 0, patience)
-			for i, id := range []string{"slow", "slow retry"} {
-				f.eventually("it is a dead letter", func() bool { return len(f.letters(app, "", topics[i])) > 0 })
-				assert.LessOrEqual(t, calls(id), 2, "calls with the message %q", id)
+			f.await(2*behind+len(slow), 0)
+			for i, id := range slow {
+				f.eventually("it is a dead letter", func() bool { return len(f.letters(config, "", topics[i])) > 0 })
+				assert.LessOrEqual(t, f.calls(id, i), 2, "calls with the message %q", id)
 			}
 			stopAll(all) // what they have in flight is settled then
-			for i, id := range []string{"slow", "slow retry"} {
-				if found := f.letters(app, "", topics[i]); assert.Len(t, found, 1, "dead letters of %q", id) {
+			for i, id := range slow {
+				if found := f.letters(config, "", topics[i]); assert.Len(t, found, 1, "dead letters of %q", id) {
 					assert.Equal(t, id, found[0].ID)
-					assert.Equal(t, slow[id]+1, found[0].Record.Failures)
+					assert.Equal(t, i+1, found[0].Record.Failures)
 				}
 			}
 		})

@@ -5,12 +5,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -18,23 +16,9 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
-// handled is which messages a handler has got.
-type handled struct {
-	mu  sync.Mutex
-	ids []string
-}
-
-func (h *handled) add(msg *message.Message) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.ids = append(h.ids, msg.UUID)
-	return nil
-}
-
-func (h *handled) are(ids ...string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Equal(slices.Sorted(slices.Values(h.ids)), ids)
+// are reports whether these messages were handled, each once, and no others.
+func (l *ledger) are(ids ...string) bool {
+	return slices.Equal(l.handled(), ids) && l.duplicates() == 0
 }
 
 // TestPostgresIsRestoredOnAServerWithLowerTransactionIDs: Health and the log say so, with the statement that mends it.
@@ -53,15 +37,15 @@ func TestPostgresIsRestoredOnAServerWithLowerTransactionIDs(t *testing.T) {
 	config := from.config()
 	mailing := from.config()
 	mailing.Group = "mailing"
-	var bills, mails handled
-	retries, stopBilling := from.app(config, bills.add)
-	_, stopMailing := from.app(mailing, mails.add)
-	from.publish(retries, "orders", "1", "2")
-	from.eventually("mailing has not got all", func() bool { return mails.are("1", "2") })
-	stopMailing()
-	from.publish(retries, "orders", "3", "4")
-	from.eventually("billing has not got all", func() bool { return bills.are("1", "2", "3", "4") })
-	stopBilling()
+	bills, mails := newLedger(), newLedger()
+	app := from.connect(config).bills(bills.failing(0))
+	other := from.connect(mailing).bills(mails.failing(0))
+	app.publish("1", "2")
+	await(t, func() bool { return mails.are("1", "2") }, "mailing has got all")
+	other.stop()
+	app.publish("3", "4")
+	await(t, func() bool { return bills.are("1", "2", "3", "4") }, "billing has got all")
+	app.stop()
 
 	dumpedUntil := from.count(id)
 	dump, err := server.Program(t.Context(), "pg_dump", "postgresql", []string{"postgresql"}, "/usr/lib/postgresql/*/bin")
@@ -74,49 +58,38 @@ func TestPostgresIsRestoredOnAServerWithLowerTransactionIDs(t *testing.T) {
 	words, err := restore.CombinedOutput()
 	require.NoError(t, err, string(words))
 
-	bills, mails = handled{}, handled{}
+	bills, mails = newLedger(), newLedger()
 	config.DB, mailing.DB = to.db, to.db
-	logs := watermill.NewCaptureLogger()
-	retries, _ = to.appWithLog(config, logs, bills.add)
-	to.publish(retries, "orders", "5")
+	app = to.connect(config).bills(bills.failing(0))
+	app.publish("5")
 	var fault error
-	to.eventually("Health does not say what is wrong", func() bool {
-		fault = retries.Health().Ready()
-		return fault != nil
-	})
+	await(t, func() bool { fault = app.Health().Ready(); return fault != nil }, "Health says what is wrong")
 	require.ErrorContains(t, fault, `the transaction ids of its messages or of group "billing" are those of another server`)
 	for to.count(id) <= dumpedUntil { // it gives out the ids of the dump, too
 	}
 	caughtUp := time.Now()
-	to.eventually("the topic is not read again", func() bool {
-		return retries.Health().Subscriptions[0].LastErrorAt.After(caughtUp)
-	})
-	require.Error(t, retries.Health().Ready(), "what was published meanwhile would never be read")
+	await(t, func() bool { return app.Health().Subscriptions[0].LastErrorAt.After(caughtUp) }, "the topic is read again")
+	require.Error(t, app.Health().Ready(), "what was published meanwhile would never be read")
 	require.True(t, bills.are(), "it goes on without the statement, and leaves messages out")
-	said := false
-	for _, line := range logs.Captured()[watermill.ErrorLogLevel] {
-		said = said || line.Err != nil && strings.Contains(fault.Error(), line.Err.Error())
-	}
-	assert.True(t, said, "no log line has it: %v", logs.Captured()[watermill.ErrorLogLevel])
+	assert.True(t, slices.ContainsFunc(app.logged(watermill.ErrorLogLevel, ""), func(line watermill.CapturedMessage) bool {
+		return line.Err != nil && strings.Contains(fault.Error(), line.Err.Error())
+	}), "no log line has it")
 
 	_, statement, found := strings.Cut(fault.Error(), "execute as the owner of its tables: ")
 	require.True(t, found, fault)
 	to.exec(statement)
-	to.eventually("billing stands", func() bool { return bills.are("5") })
-	to.eventually("Health is not ready", func() bool { return retries.Health().Ready() == nil })
-	to.app(mailing, mails.add)
-	to.publish(retries, "orders", "6")
-	to.eventually("mailing has not got all", func() bool { return mails.are("3", "4", "5", "6") })
-	to.eventually("billing has not got all", func() bool { return bills.are("5", "6") })
+	await(t, func() bool { return bills.are("5") && app.Health().Ready() == nil }, "billing goes on")
+	to.connect(mailing).bills(mails.failing(0))
+	app.publish("6")
+	await(t, func() bool { return mails.are("3", "4", "5", "6") && bills.are("5", "6") }, "both have got all")
 }
 
 // TestPostgresOffsetMovesWhileItIsRead: a process that locks the offset after another has moved it sees an id that is
 // new to its statement. That is no id of another server.
 func TestPostgresOffsetMovesWhileItIsRead(t *testing.T) {
 	p := startPostgres(t)
-	var first, second handled
-	_, stop := p.app(p.config(), first.add)
-	stop()
+	first, second := newLedger(), newLedger()
+	p.connect(p.config()).bills(nothing).stop()
 	// A view in place of the offsets holds one process between the start of its statement and the lock.
 	p.exec(`ALTER TABLE "watermill_offsets_orders" RENAME TO offsets`)
 	p.exec(`CREATE FUNCTION hold() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN
@@ -127,24 +100,24 @@ func TestPostgresOffsetMovesWhileItIsRead(t *testing.T) {
 	held.url += "&application_name=held"
 	config := p.config()
 	config.DB = held.open()
-	b, _ := p.app(config, second.add)
+	b := p.connect(config).bills(second.failing(0))
 
 	hold, err := p.db.Conn(t.Context())
 	require.NoError(t, err)
 	_, err = hold.ExecContext(t.Context(), `SELECT pg_advisory_lock(7)`)
 	require.NoError(t, err)
-	p.eventually("no statement is held", func() bool {
+	await(t, func() bool {
 		return p.count(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'held'
 			AND datname = current_database() AND wait_event = 'advisory' AND query LIKE '%SKIP LOCKED%'`) > 0
-	})
-	a, stop := p.app(p.config(), first.add)
-	p.publish(a, "orders", "1")
-	p.eventually("the other process stands", func() bool { return first.are("1") })
-	stop()
+	}, "a statement is held")
+	a := p.connect(p.config()).bills(first.failing(0))
+	a.publish("1")
+	await(t, func() bool { return first.are("1") }, "the other process goes on")
+	a.stop()
 	_, err = hold.ExecContext(t.Context(), `SELECT pg_advisory_unlock(7)`)
 	require.NoError(t, err)
 	require.NoError(t, hold.Close())
-	p.publish(b, "orders", "2")
-	p.eventually("the process stands", func() bool { return second.are("2") })
+	b.publish("2")
+	await(t, func() bool { return second.are("2") }, "the process goes on")
 	assert.NoError(t, b.Health().Ready())
 }

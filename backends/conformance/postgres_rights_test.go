@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -40,9 +39,9 @@ func TestPostgresRightsOfThePage(t *testing.T) {
 	p := startPostgres(t)
 	p.exec(`REVOKE ALL ON SCHEMA public FROM PUBLIC`)
 	p.exec(`ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC`)
-	owner, stop := p.app(p.config(), func(*message.Message) error { return nil })
-	p.publish(owner, "orders", "of the owner")
-	stop()
+	owner := p.connect(p.config()).bills(nothing)
+	owner.publish("of the owner")
+	owner.stop()
 	role := "app_" + strings.ToLower(rand.Text()[:12])
 	p.exec(`CREATE ROLE ` + role + ` LOGIN`)
 	limited := p
@@ -74,28 +73,22 @@ func TestPostgresRightsOfThePage(t *testing.T) {
 		}
 	}
 
-	var seen calls
-	retries, _ := limited.app(limited.config(), func(msg *message.Message) error {
-		if seen.add(msg) == 1 {
-			return errDown
-		}
-		if msg.UUID == "dead" && len(seen.of("dead")) < 3 {
-			return backoff.Permanent(errors.New("never"))
+	seen := newLedger()
+	limited.connect(limited.config()).bills(func(msg *message.Message) error {
+		if err := seen.failing(1)(msg); msg.UUID == "dead" && len(seen.of("dead")) == 1 {
+			return backoff.Permanent(errDown)
+		} else if msg.UUID != "dead" {
+			return err
 		}
 		return nil
-	})
-	limited.publish(retries, "orders", "1", "dead")
-	p.eventually("a message has not come back", func() bool { return len(seen.of("1")) == 2 })
-	dead := func() int { return p.count(`SELECT count(*) FROM retry_messages WHERE due = 'infinity'`) }
-	p.eventually("there is no dead letter", func() bool { return dead() == 1 })
-	store, err := postgresretry.Letters(limited.config(), nil)
-	require.NoError(t, err)
-	summary, err := store.Redrive(t.Context(), "retry.dead.billing.orders", letters.Redrive{})
+	}).publish("1", "dead")
+	seen.await(t, 1, 1)
+	p.awaitDead(1)
+	summary, err := p.store(limited.config()).Redrive(t.Context(), "retry.dead.billing.orders", letters.Redrive{})
 	require.NoError(t, err)
 	assert.Equal(t, 1, summary.Done)
-	p.eventually("the letter has not come", func() bool { return len(seen.of("dead")) == 3 })
-	p.eventually("something stays", func() bool { return p.count(`SELECT count(*) FROM retry_messages`) == 0 })
-	require.NoError(t, store.Close())
+	p.awaitNothing()
+	assert.Len(t, seen.of("dead"), 2)
 }
 
 // starts connects, runs a handler of orders, and stops.
@@ -107,7 +100,7 @@ func (p onPostgres) starts() error {
 	defer func() { assert.NoError(p.t, retries.Close()) }()
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(p.t, err)
-	retries.AddConsumerHandler(router, "bill", "orders", func(*message.Message) error { return nil })
+	retries.AddConsumerHandler(router, "bill", orders, nothing)
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
 	select {

@@ -40,7 +40,7 @@ func changes(t *testing.T, f *fixture) {
 	if f.Expect.InMemory { // another process has nothing of it
 		f.run(billing, topics, f.ledger.failing(fails))
 		f.publishMany(topics, ids(messages))
-		f.await(messages, fails, patience)
+		f.await(messages, fails)
 	} else {
 		f.cleanUp(billing, topics, nil)
 		var roles []process.Role
@@ -50,7 +50,7 @@ func changes(t *testing.T, f *fixture) {
 		}
 		all := f.start(f.ledger, roles...)
 		f.publishMany(topics, ids(messages))
-		f.await(messages, 0, patience)
+		f.await(messages, 0)
 		stopAll(all[:2])
 		f.zero("scale_down", f.missing(messages, 1), "retries are stranded after 4 to 2 processes")
 		back := f.ledger.reached(1)
@@ -102,7 +102,7 @@ func skewed(t *testing.T, f *fixture) {
 		require.False(t, one.at.After(time.Now()), "the clock of the process must be behind by %v", behind)
 	}
 	f.start(f.ledger, role)
-	f.await(messages, 1, patience)
+	f.await(messages, 1)
 	early := f.early(app.Policy.Schedule)
 	f.score.add("skew_early", early)
 	if !f.Expect.Relayed { // a relay compares the clocks of hosts
@@ -214,7 +214,8 @@ func killed(t *testing.T, f *fixture) {
 	f.score.add("lost", 0)
 }
 
-// serverKilled: the server is killed twice while messages fail and come back. No message is lost.
+// serverKilled: the connections to the server are closed again and again, and it is killed twice, while messages fail and
+// come back. No message is lost.
 func serverKilled(t *testing.T, f *fixture) {
 	if f.Start == nil {
 		return // make chaos kills RabbitMQ
@@ -229,7 +230,7 @@ func serverKilled(t *testing.T, f *fixture) {
 	const messages = 800
 	topics, app := f.topics(1), f.app(time.Second)
 	app.Policy.MaxHold = time.Minute
-	f.run(app, topics, f.ledger.failing(1))
+	a := f.run(app, topics, f.ledger.failing(1))
 	t.Cleanup(func() {
 		if t.Failed() {
 			left, err := f.backend.Left(noContext, app, topics)
@@ -237,12 +238,29 @@ func serverKilled(t *testing.T, f *fixture) {
 				left, err)
 		}
 	})
-	f.publishMany(topics, ids(messages))
-	for _, handled := range []int{messages / 8, messages / 2} {
-		f.eventually("some are handled", func() bool { return f.ledger.reached(1) >= handled })
+	f.publishMany(topics, ids(messages)[:messages/2])
+	var published sync.WaitGroup
+	published.Go(func() { // and the app publishes until the server has it
+		for _, id := range ids(messages)[messages/2:] {
+			await(t, func() bool {
+				return a.Publisher().Publish(topics[0], message.NewMessage(id, nil)) == nil
+			}, "it is published")
+		}
+	})
+	for _, share := range []int{8, 2} {
+		if makeDurable := makesDurable[f.Name]; makeDurable != nil {
+			makeDurable(f)
+		}
+		f.cutUntil("some are handled", func() bool { return f.ledger.reached(1) >= messages/share })
 		require.NoError(t, server.Restart(t.Context()))
 	}
+	published.Wait()
 	f.comeBack(messages, 1, app.Policy.Schedule)
+	f.eventually("nothing is left", func() bool {
+		left, err := f.backend.Left(noContext, app, topics)
+		require.NoError(t, err)
+		return left == 0
+	})
 	f.score.add("lost", 0)
 }
 
@@ -259,21 +277,21 @@ func unreadable(t *testing.T, f *fixture) {
 	topics, app := f.topics(1), f.app(time.Second)
 	a := f.run(app, topics, f.ledger.failing(1))
 	f.publish(topics, "1")
-	f.await(1, 1, patience)
-	require.NoError(t, a.retries.Health().Ready())
+	f.await(1, 1)
+	require.NoError(t, a.Health().Ready())
 	server.Kill()
 	names := relaytopic.Names{Prefix: app.Prefix}
 	var err error
 	f.eventually("both topics are named", func() bool {
-		err = a.retries.Health().Ready()
+		err = a.Health().Ready()
 		return err != nil && strings.Contains(err.Error(), fmt.Sprintf("cannot read %q: ", topics[0])) &&
 			strings.Contains(err.Error(), fmt.Sprintf("cannot read %q: ", names.Return(relaytopic.Key(app.Group, topics[0]))))
 	})
 	t.Log(err)
 	require.NoError(t, server.Restart(t.Context()))
-	f.eventually("all is read again", func() bool { return a.retries.Health().Ready() == nil })
+	f.eventually("all is read again", func() bool { return a.Health().Ready() == nil })
 	f.publish(topics, "2")
-	f.await(2, 1, patience)
+	f.await(2, 1)
 }
 
 // longNames: names of 64 and of 200 bytes that differ only at their end, and names that are the same when they are
@@ -308,8 +326,7 @@ func longNames(t *testing.T, f *fixture) {
 	for i, p := range pairs {
 		app.Group = p.group
 		topics[p.topic] = true
-		router, retries := f.connect(app, []string{p.topic}, nil)
-		retries.AddConsumerHandler(router, long(200, fmt.Sprint(i)), p.topic, func(msg *message.Message) error {
+		f.connect(app, []string{p.topic}, nil).handle(long(200, fmt.Sprint(i)), p.topic, func(msg *message.Message) error {
 			record, _ := retry.ReadRecord(msg.Metadata)
 			mu.Lock()
 			defer mu.Unlock()
@@ -324,8 +341,7 @@ func longNames(t *testing.T, f *fixture) {
 			}
 			got[p] = append(got[p], msg.UUID)
 			return nil
-		})
-		f.launch(router, retries)
+		}).run()
 	}
 	publisher, err := f.backend.Publisher()
 	require.NoError(t, err)

@@ -184,7 +184,7 @@ func redrive(t *testing.T, f *fixture) {
 		o.refuses(store)
 		o.recover()
 		o.redriveByHand()
-		o.f.eventually("all are handled", func() bool {
+		f.eventually("all are handled", func() bool {
 			handled, _ := o.handled()
 			return slices.Equal(slices.Compact(handled), ids(200))
 		})
@@ -207,7 +207,7 @@ func redrive(t *testing.T, f *fixture) {
 	assert.Equal(t, letters.Summary{
 		Total: total, Done: total - len(stock), Other: len(stock), Redead: again.Redead,
 	}, again)
-	o.f.eventually("they are dead again", func() bool {
+	f.eventually("they are dead again", func() bool {
 		_, gotEvens, _ := o.browse(store, letters.Filter{})
 		return len(gotEvens) == len(evens)
 	})
@@ -232,7 +232,7 @@ func redrive(t *testing.T, f *fixture) {
 	assert.Equal(t, letters.Summary{
 		Total: rest.Total, Done: len(stock) - 30, Other: rest.Total - len(stock) + 30,
 	}, rest)
-	o.f.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == len(odds) })
+	f.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == len(odds) })
 	handled, calls := o.handled()
 	assert.Equal(t, odds, handled)
 	t.Logf("%d duplicates", calls-len(handled))
@@ -261,44 +261,8 @@ func redrive(t *testing.T, f *fixture) {
 	moved, err := store.Redrive(noContext, o.queue, letters.Redrive{To: to, Filter: letters.Filter{IDs: evens[5:10]}})
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, moved.Done, 5)
-	o.f.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == 5 })
+	f.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == 5 })
 	app.stop()
-}
-
-// redriveOdd: the handler gets the same bytes again.
-func redriveOdd(t *testing.T, f *fixture) {
-	o := f.outage()
-	store := o.open()
-	if store == nil || f.Expect.Letters == registry.BrowseLetters {
-		return
-	}
-	f.run(o.app, o.topics, o.handle)
-	publisher, err := f.backend.Publisher()
-	require.NoError(t, err)
-	sent := odd()
-	for _, msg := range sent {
-		publishOdd(t, publisher, o.topics[0], msg)
-	}
-	require.NoError(t, publisher.Close())
-	o.awaitLetters(store, len(sent))
-	first := map[string]*message.Message{}
-	for id := range sent {
-		first[id] = o.first(id)
-	}
-	found, _, _ := o.browse(store, letters.Filter{})
-	for _, letter := range found {
-		assert.Equal(t, string(first[letter.ID].Payload), string(letter.Payload), letter.ID)
-		assert.Equal(t, bare(first[letter.ID].Metadata), bare(letter.Metadata), letter.ID)
-	}
-	o.recover()
-	summary, err := store.Redrive(noContext, o.queue, letters.Redrive{})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: summary.Total, Done: summary.Total}, summary)
-	o.f.eventually("they are handled", func() bool { handled, _ := o.handled(); return len(handled) == len(sent) })
-	for id := range sent {
-		assert.Equal(t, string(first[id].Payload), string(o.first(id).Payload), id)
-		assert.Equal(t, bare(first[id].Metadata), bare(o.first(id).Metadata), id)
-	}
 }
 
 // redriveByHand is the redrive of docs/other-pubsubs.md on Kafka.
@@ -318,14 +282,10 @@ func (o *outage) redriveByHand() {
 	in, err := subscriber.Subscribe(t.Context(), o.queue)
 	require.NoError(t, err)
 	for sent := map[string]bool{}; len(sent) < 200; {
-		select {
-		case letter := <-in:
-			require.NoError(t, publisher.Publish(strings.Replace(o.queue, ".dead.", ".return.", 1), letters.Fresh(letter)))
-			letter.Ack()
-			sent[letter.UUID] = true
-		case <-time.After(patience):
-			require.Fail(t, "no letter came")
-		}
+		letter := awaitEvent(t, in, "there is a letter")
+		require.NoError(t, publisher.Publish(strings.Replace(o.queue, ".dead.", ".return.", 1), letters.Fresh(letter)))
+		letter.Ack()
+		sent[letter.UUID] = true
 	}
 }
 

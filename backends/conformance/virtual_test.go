@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/require"
@@ -38,7 +39,7 @@ func publishesOfRelay(t *testing.T, requested time.Duration, schedule ...time.Du
 				NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return channel, nil },
 			}, nil)
 			require.NoError(t, err)
-			router := newRouter()
+			router := newRouter(watermill.NopLogger{})
 			done := make(chan struct{})
 			retries.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
 				if record, _ := retry.ReadRecord(msg.Metadata); record.Failures == 0 {

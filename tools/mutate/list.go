@@ -12,7 +12,7 @@ import (
 //	the name
 //	what goes wrong for the user
 //	the file
-//	the names of the tests, or their folder and their names, if the folder is not that of the file
+//	the names of the tests or subtests, or their folder and their names, if the folder is not that of the file
 //	-the old text, in one or more lines
 //	+the new text, if there is one
 //

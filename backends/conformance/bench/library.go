@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -16,11 +17,11 @@ var errMeasured = errors.New("this call is to fail")
 
 // own is the library.
 func (w worker) own(router *message.Router, c *calls) (io.Closer, error) {
-	backend, err := find(w.Backend)
+	entry, err := registry.Find(w.Backend)
 	if err != nil {
 		return nil, err
 	}
-	retries, err := backend.pubSub(w.Server).Connect(pubsub.App{
+	retries, err := entry.Open(w.Server, logger()).Connect(pubsub.App{
 		Group: group, Prefix: w.Prefix, Policy: retry.Policy{Schedule: backoff.Schedule{tier}},
 	})
 	if err != nil {

@@ -166,6 +166,7 @@ func (r *receiver) step(await func()) {
 // begin receives from a consumer.
 func (r *receiver) begin(c *consumer) {
 	if r.consumer != nil { // of a session that has ended
+		r.consumer.session.hold() // until all can go back in their order
 		go r.consumer.giveBack()
 	}
 	r.consumer = c
@@ -203,6 +204,10 @@ func (r *receiver) receive(session *session, delivery amqp091.Delivery) {
 		session.ages.add(delivery.DeliveryTag) // before waited can see the delivery
 	}
 	session.arrived.Store(delivery.DeliveryTag)
+	select {
+	case session.arrival <- struct{}{}:
+	default:
+	}
 	if r.closed || session.gone() || !session.users.Enter() {
 		session.nack(delivery.DeliveryTag)
 		return
@@ -348,8 +353,9 @@ func (r *receiver) handedOut(await func()) {
 	r.handed <- a
 }
 
-// giveBack gives back the backlog of a session, in the order of the queue. Nil: of all.
-func (r *receiver) giveBack(of *session) {
+// giveBack gives back the backlog of a session, in the order of the queue. Nil: of all. It returns how many messages go
+// back.
+func (r *receiver) giveBack(of *session) int {
 	r.withdraw()
 	var back []*arrival
 	take := func(a *arrival) bool {
@@ -380,4 +386,5 @@ func (r *receiver) giveBack(of *session) {
 	}
 	r.leaveAll(of)
 	r.backlog.Add(-int64(len(back)))
+	return len(back)
 }

@@ -49,8 +49,9 @@ type subscription struct {
 		at         time.Time
 	}
 
-	limiting sync.Mutex
-	limit    int // what was asked for; less than 0: none
+	limiting  sync.Mutex
+	limit     int  // what was asked for; less than 0: none
+	givesBack bool // a pause gives back what was fetched
 
 	ctx      context.Context // Subscribe's, which stop ends, too
 	cancel   context.CancelCauseFunc
@@ -83,6 +84,7 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		changes:    make(chan struct{}, 1),
 		places:     gate.NewPlaces(subscriber.config.Concurrency, subscriber.config.inFlight()),
 		limit:      gate.None,
+		givesBack:  true,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.stopping = s.ctx.Done()
@@ -332,7 +334,8 @@ func (s *subscription) health() retry.SubscriptionHealth {
 		Reconnects: s.counts.reconnects.Load(),
 	}
 	// While a limit changes there is no consumer for a moment.
-	h.Consuming = state.consumer != nil || state.session != nil && s.limited() != 0
+	bound, _ := s.limited()
+	h.Consuming = state.consumer != nil || state.session != nil && bound != 0
 	if s.partitions != nil {
 		h.Blocked = []string{}
 	}

@@ -1,0 +1,133 @@
+package conformance
+
+import (
+	"fmt"
+	"os"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const patience = 90 * time.Second
+
+// await waits until something is so. The words say what.
+func await(t *testing.T, is func() bool, words string, args ...any) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			require.FailNow(t, "it has not come to this: "+fmt.Sprintf(words, args...))
+		}
+	}
+}
+
+// awaitEvent waits for an event.
+func awaitEvent[E any](t *testing.T, events <-chan E, words string) (event E) {
+	t.Helper()
+	select {
+	case event = <-events:
+	case <-time.After(patience):
+		require.Fail(t, "it has not come to this: "+words)
+	}
+	return event
+}
+
+// app is a process of an app: a router with handlers, and their retries.
+type app struct {
+	retry.Connection
+	t      *testing.T
+	router *message.Router
+	logs   *watermill.CaptureLoggerAdapter
+	ended  chan error // nil before run
+	stop   func()     // at the end of the test, too
+}
+
+// connect connects an app. Its handlers are added before run.
+func connect(t *testing.T, open func(watermill.LoggerAdapter) (retry.Connection, error)) *app {
+	t.Helper()
+	logs := watermill.NewCaptureLogger()
+	retries, err := open(logs)
+	require.NoError(t, err)
+	a := &app{Connection: retries, t: t, router: newRouter(logs), logs: logs}
+	a.stop = sync.OnceFunc(func() {
+		hangs := time.AfterFunc(time.Minute, func() { _ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1) })
+		defer hangs.Stop()
+		if a.ended != nil {
+			assert.NoError(t, a.router.Close())
+			assert.NoError(t, <-a.ended)
+		}
+		assert.NoError(t, a.Close())
+		for _, line := range logs.Captured()[watermill.ErrorLogLevel] {
+			if t.Failed() {
+				t.Log(line.Msg, line.Err, line.Fields)
+			}
+		}
+	})
+	t.Cleanup(a.stop)
+	return a
+}
+
+// handle adds a handler.
+func (a *app) handle(name, topic string, handle message.NoPublishHandlerFunc, options ...retry.Options) *app {
+	a.AddConsumerHandler(a.router, name, topic, handle, options...)
+	return a
+}
+
+// bills adds the handler "bill" of the topic orders, and runs the app.
+func (a *app) bills(handle message.NoPublishHandlerFunc, options ...retry.Options) *app {
+	a.t.Helper()
+	return a.handle("bill", orders, handle, options...).run()
+}
+
+func (a *app) run() *app {
+	a.t.Helper()
+	a.ended = make(chan error, 1)
+	go func() { a.ended <- a.router.Run(noContext) }()
+	select {
+	case <-a.router.Running():
+	case err := <-a.ended:
+		require.NoError(a.t, err, "the router stopped")
+	case <-time.After(patience):
+		require.Fail(a.t, "the router did not start")
+	}
+	return a
+}
+
+// The topics of the apps that bills runs, whose group is billing.
+const (
+	orders     = "orders"
+	deadOrders = "retry.dead.billing.orders"
+)
+
+// publish publishes orders, with the connection's publisher.
+func (a *app) publish(ids ...string) {
+	a.t.Helper()
+	a.publishTo(orders, ids...)
+}
+
+func (a *app) publishTo(topic string, ids ...string) {
+	a.t.Helper()
+	for _, id := range ids {
+		require.NoError(a.t, a.Publisher().Publish(topic, message.NewMessage(id, []byte("order "+id))))
+	}
+}
+
+// logged returns the lines of a level that have a text.
+func (a *app) logged(level watermill.LogLevel, text string) (found []watermill.CapturedMessage) {
+	for _, line := range a.logs.Captured()[level] {
+		if strings.Contains(line.Msg, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func nothing(*message.Message) error { return nil }
