@@ -43,30 +43,11 @@ func (a adapter) As(target any) bool {
 }
 
 func TestMarkersOfNil(t *testing.T) {
-	t.Parallel()
 	require.NoError(t, backoff.Permanent(nil))
 	require.NoError(t, backoff.RetryAfter(nil, time.Second))
 }
 
-func TestMarkersKeepTheCause(t *testing.T) {
-	t.Parallel()
-	cause := fmt.Errorf("reading: %w", io.ErrUnexpectedEOF)
-
-	for name, err := range map[string]error{
-		"Permanent":  backoff.Permanent(cause),
-		"RetryAfter": backoff.RetryAfter(cause, time.Second),
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			assert.Equal(t, cause, errors.Unwrap(err))
-			assert.EqualError(t, err, cause.Error())
-		})
-	}
-}
-
 func TestIsPermanent(t *testing.T) {
-	t.Parallel()
 	var nilError *domainError
 
 	for name, tt := range map[string]struct {
@@ -96,7 +77,6 @@ func TestIsPermanent(t *testing.T) {
 }
 
 func TestRetryAfterDelay(t *testing.T) {
-	t.Parallel()
 	var nilError *domainError
 
 	for name, tt := range map[string]struct {

@@ -17,7 +17,6 @@ const (
 )
 
 func TestConstructors(t *testing.T) {
-	t.Parallel()
 	const s, m, h = time.Second, time.Minute, time.Hour
 
 	for name, tt := range map[string]struct {
@@ -58,7 +57,6 @@ func TestConstructors(t *testing.T) {
 }
 
 func TestExponentialNeverShrinksAboveOne(t *testing.T) {
-	t.Parallel()
 	for _, factor := range []float64{1.0000001, 1.1, 1.5, math.Phi, 2, 3, 1e10} {
 		s := backoff.Exponential(7*ms, factor, backoff.MaxRetries)
 		for i := 1; i < len(s); i++ {
@@ -68,7 +66,6 @@ func TestExponentialNeverShrinksAboveOne(t *testing.T) {
 }
 
 func TestExponentialWholeFactorIsExact(t *testing.T) {
-	t.Parallel()
 	for _, factor := range []int64{2, 3, 5, 7, 10} {
 		want := 3 * ms
 		for i, got := range backoff.Exponential(want, float64(factor), 100) {
@@ -82,7 +79,6 @@ func TestExponentialWholeFactorIsExact(t *testing.T) {
 }
 
 func TestCapLeavesTheReceiver(t *testing.T) {
-	t.Parallel()
 	s := backoff.Schedule{time.Second, time.Hour}
 
 	capped := s.Cap(time.Minute)
@@ -92,8 +88,6 @@ func TestCapLeavesTheReceiver(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	t.Parallel()
-
 	for name, tt := range map[string]struct {
 		schedule backoff.Schedule
 		want     string // empty: valid
@@ -142,7 +136,6 @@ func TestValidate(t *testing.T) {
 }
 
 func TestDelay(t *testing.T) {
-	t.Parallel()
 	s := backoff.Schedule{time.Second, time.Minute}
 
 	for name, tt := range map[string]struct {
@@ -166,22 +159,4 @@ func TestDelay(t *testing.T) {
 			assert.Equal(t, tt.retry, retry, name)
 		}
 	}
-}
-
-func TestTiers(t *testing.T) {
-	t.Parallel()
-	s := backoff.Schedule{time.Hour, time.Second, time.Hour, 2 * time.Second, time.Second}
-
-	tiers := s.Tiers()
-
-	assert.Equal(t, []backoff.Tier{
-		backoff.Tier(time.Second), backoff.Tier(2 * time.Second), backoff.Tier(time.Hour),
-	}, tiers)
-	assert.Equal(t, time.Hour, s[0], "the schedule itself must stay unsorted")
-	assert.Empty(t, backoff.Schedule(nil).Tiers())
-}
-
-func TestDelayAllocatesNothing(t *testing.T) {
-	s := backoff.Exponential(time.Second, 5, 4)
-	assert.Zero(t, testing.AllocsPerRun(100, func() { s.Delay(2) }))
 }

@@ -2,7 +2,6 @@ package backoff_test
 
 import (
 	"encoding/json"
-	"flag"
 	"math"
 	"strings"
 	"testing"
@@ -15,7 +14,6 @@ import (
 )
 
 func TestParseSchedule(t *testing.T) {
-	t.Parallel()
 	const s, m = time.Second, time.Minute
 
 	for name, tt := range map[string]struct {
@@ -43,7 +41,6 @@ func TestParseSchedule(t *testing.T) {
 }
 
 func TestParseScheduleRefuses(t *testing.T) {
-	t.Parallel()
 	const (
 		empty = `backoff: schedule is empty: want 1 to 1000 delays separated by spaces, such as "1s 5s 25s*3 10m"`
 		delay = ": want a delay from 1ms to 87600h, such as 10s, 90s or 10s*3, and spaces between delays"
@@ -85,8 +82,6 @@ type settings struct {
 }
 
 func TestScheduleInJSON(t *testing.T) {
-	t.Parallel()
-
 	for name, tt := range map[string]struct {
 		schedule backoff.Schedule
 		want     string
@@ -105,7 +100,6 @@ func TestScheduleInJSON(t *testing.T) {
 }
 
 func TestMarshalTextRefusesWhatCannotBeReadBack(t *testing.T) {
-	t.Parallel()
 	s := backoff.Exponential(time.Second, math.NaN(), 2)
 
 	_, err := s.MarshalText()
@@ -114,24 +108,12 @@ func TestMarshalTextRefusesWhatCannotBeReadBack(t *testing.T) {
 }
 
 func TestUnmarshalTextKeepsTheValueOnError(t *testing.T) {
-	t.Parallel()
 	s := backoff.Schedule{time.Second}
 
 	for _, text := range []string{" ", "5s 0s"} {
 		require.Error(t, s.UnmarshalText([]byte(text)))
 		assert.Equal(t, backoff.Schedule{time.Second}, s)
 	}
-}
-
-func TestScheduleAsFlag(t *testing.T) {
-	t.Parallel()
-	var s backoff.Schedule
-	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
-	flags.TextVar(&s, "retry", backoff.Constant(time.Second, 3), "delays before the retries")
-
-	assert.Equal(t, "1s*3", flags.Lookup("retry").DefValue)
-	require.NoError(t, flags.Parse([]string{"-retry", "2s 3s"}))
-	assert.Equal(t, backoff.Schedule{2 * time.Second, 3 * time.Second}, s)
 }
 
 func FuzzParseSchedule(f *testing.F) {
@@ -154,5 +136,86 @@ func FuzzParseSchedule(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, s, again)
 		require.Equal(t, printed, again.String())
+	})
+}
+
+func TestTierString(t *testing.T) {
+	for name, tt := range map[string]struct {
+		tier time.Duration
+		want string
+	}{
+		"milliseconds":       {1500 * time.Millisecond, "1500ms"},
+		"shortest":           {backoff.MinDelay, "1ms"},
+		"seconds":            {10 * time.Second, "10s"},
+		"no whole minute":    {90 * time.Second, "90s"},
+		"two minutes":        {120 * time.Second, "2m"},
+		"125 s":              {2*time.Minute + 5*time.Second, "125s"},
+		"hour":               {60 * time.Minute, "1h"},
+		"no whole hour":      {90 * time.Minute, "90m"},
+		"day stays in hours": {24 * time.Hour, "24h"},
+		"longest":            {backoff.MaxDelay, "87600h"},
+		// Not valid, but they must not look like a valid tier.
+		"zero":         {0, "0s"},
+		"negative":     {-90 * time.Second, "-90s"},
+		"microseconds": {1500 * time.Microsecond, "1500us"},
+		"overflow":     {math.MaxInt64, "9223372036854775807ns"},
+		"underflow":    {math.MinInt64, "-9223372036854775808ns"},
+	} {
+		assert.Equal(t, tt.want, backoff.Tier(tt.tier).String(), name)
+	}
+}
+
+func TestParseTierRefuses(t *testing.T) {
+	for word, want := range map[string]string{
+		"":       `backoff: tier "": want a whole number and one unit of h, m, s or ms, such as 90s`,
+		"1d":     `backoff: tier "1d": want a whole number and one unit of h, m, s or ms, such as 90s`,
+		"10s ":   `backoff: tier "10s ": want a whole number and one unit of h, m, s or ms, such as 90s`,
+		"60s":    `backoff: tier "60s": want the spelling "1m"`,
+		"1m30s":  `backoff: tier "1m30s": want the spelling "90s"`,
+		"1.5s":   `backoff: tier "1.5s": want the spelling "1500ms"`,
+		"010s":   `backoff: tier "010s": want the spelling "10s"`,
+		"+10s":   `backoff: tier "+10s": want the spelling "10s"`,
+		"1500us": `backoff: tier "1500us": delay 1.5ms is finer than a millisecond: want a multiple of 1ms`,
+		"0s":     `backoff: tier "0s": delay 0s is too short: want at least 1ms`,
+		"-10s":   `backoff: tier "-10s": delay -10s is too short: want at least 1ms`,
+		"87601h": `backoff: tier "87601h": delay 87601h0m0s is too long: want at most 87600h`,
+	} {
+		tier, err := backoff.ParseTier(word)
+		require.EqualError(t, err, want, word)
+		assert.Zero(t, tier, word)
+	}
+}
+
+func FuzzTier(f *testing.F) {
+	for _, delay := range []int64{1, 1000, 1500, 60_000, 90_000, 3_600_000, 315_360_000_000, 0, -1, 315_360_000_001} {
+		f.Add(delay)
+	}
+	f.Fuzz(func(t *testing.T, milliseconds int64) {
+		tier := backoff.Tier(milliseconds) * backoff.Tier(time.Millisecond) // wraps around, to tiers of all kinds
+		word := tier.String()
+		if delay := time.Duration(tier); delay < backoff.MinDelay || delay > backoff.MaxDelay {
+			_, err := backoff.ParseTier(word)
+			require.Error(t, err)
+			return
+		}
+
+		require.Regexp(t, `^[1-9][0-9]*(h|m|s|ms)$`, word)
+		parsed, err := backoff.ParseTier(word)
+		require.NoError(t, err)
+		require.Equal(t, tier, parsed)
+	})
+}
+
+func FuzzParseTier(f *testing.F) {
+	for _, word := range []string{"10s", "60s", "1m30s", "1.5s", "+1s", "0s", "1500us", "1d", ""} {
+		f.Add(word)
+	}
+	f.Fuzz(func(t *testing.T, word string) {
+		tier, err := backoff.ParseTier(word)
+		if err != nil {
+			require.Zero(t, tier)
+			return
+		}
+		require.Equal(t, word, tier.String(), "one spelling per tier")
 	})
 }

@@ -2,6 +2,10 @@ package config_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
 	"net/http"
 	"time"
 
@@ -79,4 +83,57 @@ func Example_retention() {
 	}, logger)
 	check(err)
 	defer rabbit.Close() // after router.Run has returned
+}
+
+// order is what an app bills.
+type order struct{ ID string }
+
+// charge asks a provider for the money.
+func charge(order) (status int, err error) { return http.StatusOK, nil }
+
+// An error decides what becomes of its message.
+func Example_errors() {
+	bill := func(msg *message.Message) error {
+		var o order
+		if err := json.Unmarshal(msg.Payload, &o); err != nil {
+			return backoff.Permanent(err) // dead-lettered at once
+		}
+		status, err := charge(o)
+		switch {
+		case err != nil:
+			return fmt.Errorf("charge %s: %w", o.ID, err) // waits for the delay of the schedule
+		case status == http.StatusTooManyRequests:
+			return backoff.RetryAfter(errors.New("too many requests"), 30*time.Second) // waits for at least 30s
+		}
+		return nil
+	}
+	_ = bill
+}
+
+var errDeclined = errors.New("the card was declined") // of bill
+
+// The handler pauses while the bank is down.
+func Example_breaker() {
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+		Policy: &retry.Policy{Schedule: backoff.Constant(time.Minute, 30), Breaker: &retry.Breaker{
+			MaxPause: 5 * time.Second,
+			Failed:   func(err error) bool { return !errors.Is(err, errDeclined) }, // a declined card is no outage
+		}},
+	})
+}
+
+// Hundreds of quiet work queues share their tiers. A busy one has tiers of its own.
+func Example_tierGroup() {
+	policy := retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4), TierGroup: "shop"}
+	rabbit, err := config.Connect(config.Config{
+		AMQP:   amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),
+		Policy: policy,
+	}, watermill.NewSlogLogger(slog.Default()))
+	if err != nil {
+		log.Fatal(err)
+	}
+	rabbit.AddConsumerHandler(router, "mail", "mails", send)
+	busy := policy
+	busy.TierGroup = ""
+	rabbit.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{Policy: &busy})
 }

@@ -10,10 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/sony/gobreaker"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -90,21 +88,6 @@ func (s *seen) middleware(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// A middleware of the router and one of a handler are in one list: what counts is which was added first.
-func TestOrderOfRouterMiddlewares(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newOrder(t)
-		var before, after seen
-		o.kit.Router.AddMiddleware(before.middleware)
-		handler := o.kit.Router.AddConsumerHandler("billing", "orders", o.subscriber(), fails(1))
-		handler.AddMiddleware(o.kit.Middleware)
-		o.kit.Router.AddMiddleware(after.middleware)
-		o.kit.Send("orders", message.NewMessage("order-1", nil)).Processed()
-		assert.Equal(t, seen{successes: 2}, before)
-		assert.Equal(t, seen{successes: 1, failures: 1}, after)
-	})
-}
-
 func untilTimeout(msg *message.Message) error {
 	<-msg.Context().Done()
 	return msg.Context().Err()
@@ -122,6 +105,8 @@ func TestOrderInsideAndOutside(t *testing.T) {
 	checks := twice
 	checks.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !backoff.IsPermanent(p.Err) }
 	delays := &wmmiddleware.DelayOnError{InitialInterval: 2 * time.Second, MaxInterval: time.Hour, Multiplier: 3}
+	ignore := wmmiddleware.NewIgnoreErrors([]error{errDown})
+	first := wmmiddleware.NewCircuitBreaker(gobreaker.Settings{ReadyToTrip: func(gobreaker.Counts) bool { return true }})
 	for name, row := range map[string]struct {
 		handler         message.NoPublishHandlerFunc
 		outside, inside list
@@ -146,6 +131,10 @@ func TestOrderInsideAndOutside(t *testing.T) {
 		// The retry has the payload of the message that failed: it is a duplicate, and the handler is not called.
 		"Deduplicator inside":  {fails(1), nil, list{deduplicator(t, nil).Middleware}, "retried, recovered", 1, nil},
 		"Deduplicator outside": {fails(1), list{deduplicator(t, nil).Middleware}, nil, "retried, recovered", 1, nil},
+		"IgnoreErrors inside":  {fails(1), nil, list{ignore.Middleware}, "processed", 1, nil},
+		"IgnoreErrors outside": {fails(1), list{ignore.Middleware}, nil, "retried, recovered", 2, nil},
+		// It sees no failure, and never opens. Inside, TestOpenCircuitBreakerInsidePauses.
+		"CircuitBreaker outside": {fails(2), list{first.Middleware}, nil, "retried, retried, recovered", 3, nil},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			o := newOrder(t)
@@ -164,29 +153,6 @@ func TestOrderInsideAndOutside(t *testing.T) {
 }
 
 func panics(*message.Message) error { panic("boom") }
-
-// Timeout leaves its context, which has ended, on the message: the next call of Watermill's Retry needs a new one.
-func TestOrderTimeoutInsideWatermillRetry(t *testing.T) {
-	resets := twice
-	resets.ResetContextOnRetry = true
-	for _, test := range []struct {
-		name  string
-		retry wmmiddleware.Retry
-		alive int
-	}{{"as it is", twice, 1}, {"with ResetContextOnRetry", resets, 3}} {
-		bubble(t, test.name, func(t *testing.T) {
-			o := newOrder(t)
-			alive := 0
-			o.send(func(msg *message.Message) error {
-				if msg.Context().Err() == nil {
-					alive++
-				}
-				return backoff.RetryAfter(untilTimeout(msg), time.Hour)
-			}, once(o.kit.Middleware), test.retry.Middleware, wmmiddleware.Timeout(time.Minute))
-			assert.Equal(t, test.alive, alive)
-		})
-	}
-}
 
 // once lets only the first delivery through.
 func once(tiered message.HandlerMiddleware) message.HandlerMiddleware {
@@ -292,18 +258,6 @@ func (k *keys) IsDuplicate(_ context.Context, key string) (bool, error) {
 	return duplicate, nil
 }
 
-// A copy has the payload of its message: a failure publisher with a Deduplicator drops it and returns nil.
-func TestOrderDeduplicatorOnTheFailurePublisherLosesCopies(t *testing.T) {
-	published, err := deduplicator(t, func(msg *message.Message) (string, error) { return string(msg.Payload), nil }).
-		PublisherDecorator()(&recorder{})
-	require.NoError(t, err)
-	tiered, sent := setup(t, func(c *settings) { c.Publisher = published })
-	for range 2 { // two messages with one payload
-		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-	}
-	assert.Empty(t, sent.copies)
-}
-
 func TestOrderPoisonQueueInsideTakesFailures(t *testing.T) {
 	poison := &recorder{}
 	poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
@@ -322,122 +276,4 @@ func TestOrderPoisonQueueInsideTakesFailures(t *testing.T) {
 	tiered, sent = setup(t)
 	handles(t, tiered.Middleware(poisonQueue(failing(nil))), redriven)
 	assert.NotContains(t, sent.logs.String(), warning)
-}
-
-// Outside it gets what the retry middleware gives back: a shutdown poisons a message that has retries left.
-func TestOrderPoisonQueueOutsideTakesWhatIsGivenBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		poison := &recorder{}
-		poisonQueue, err := wmmiddleware.PoisonQueue(poison, "poison")
-		require.NoError(t, err)
-		tiered, sent := setup(t)
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		_, err = poisonQueue(tiered.Middleware(failing(nil)))(messageOf(ctx))
-		require.NoError(t, err, "acknowledged")
-		assert.Empty(t, sent.copies)
-		poison.only(t)
-	})
-}
-
-// A message that is parked takes a turn of a Throttle outside, and none of one inside.
-func TestOrderThrottle(t *testing.T) {
-	for name, outside := range map[string]bool{"outside": true, "inside": false} {
-		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait)
-			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 2*time.Second))), messageOf(context.Background()))
-			early := redelivered(context.Background(), sent.only(t))
-
-			throttle := wmmiddleware.NewThrottle(1, 100*time.Millisecond).Middleware
-			chain := tiered.Middleware(throttle(failing(nil)))
-			if outside {
-				chain = throttle(tiered.Middleware(failing(nil)))
-			}
-			began := time.Now()
-			_, err := chain(early)
-			require.NoError(t, err)
-			require.Len(t, sent.copies, 2, "parked")
-			assert.Equal(t, outside, time.Since(began) >= 100*time.Millisecond)
-		})
-	}
-}
-
-// The circuit breaker opens after more than five failures in a row. Inside, TestOpenCircuitBreakerInsidePauses.
-func TestOrderCircuitBreakerOutsideNeverOpens(t *testing.T) {
-	tiered, sent := setup(t)
-	chain := wmmiddleware.NewCircuitBreaker(gobreaker.Settings{}).Middleware(tiered.Middleware(failing(errDown)))
-	for range 10 {
-		handles(t, chain, messageOf(routed))
-	}
-	require.Len(t, sent.copies, 10)
-	assert.Equal(t, errDown.Error(), sent.record(t).Reason)
-	assert.Equal(t, 1, sent.record(t).Failures)
-}
-
-func TestOrderIgnoreErrors(t *testing.T) {
-	ignore := wmmiddleware.NewIgnoreErrors([]error{errDown})
-	tiered, sent := setup(t)
-	handles(t, tiered.Middleware(ignore.Middleware(failing(errDown))), messageOf(routed))
-	assert.Empty(t, sent.copies, "inside it works")
-	handles(t, ignore.Middleware(tiered.Middleware(failing(errDown))), messageOf(routed))
-	sent.only(t) // outside it does not
-}
-
-// The copy has the metadata of the message as it was received, so a retry belongs to the same trace. What is written into the
-// metadata inside is in the copy too, unless DeepCopy is set.
-func TestOrderMetadataOfTraces(t *testing.T) {
-	for _, deep := range []bool{false, true} {
-		tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = deep })
-		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			msg.Metadata.Set("span", "inside")
-			return nil, errDown
-		}), messageOf(routed))
-		metadata := sent.only(t).msg.Metadata
-		assert.Equal(t, "abc", metadata["trace"])
-		assert.Equal(t, !deep, metadata["span"] == "inside")
-	}
-}
-
-// CorrelationID reads the message's metadata, which every retry has: it may be on either side.
-func TestOrderCorrelationID(t *testing.T) {
-	tiered, sent := setup(t)
-	produces := func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
-	}
-	first := messageOf(routed)
-	wmmiddleware.SetCorrelationID("c-1", first)
-	handles(t, tiered.Middleware(failing(errDown)), first)
-	for _, chain := range []message.HandlerFunc{
-		wmmiddleware.CorrelationID(tiered.Middleware(produces)), tiered.Middleware(wmmiddleware.CorrelationID(produces)),
-	} {
-		back := redelivered(routed, sent.only(t))
-		produced, err := chain(back)
-		require.NoError(t, err)
-		assert.Equal(t, "c-1", wmmiddleware.MessageCorrelationID(produced[0]))
-	}
-}
-
-// What the router cannot publish is nacked below every middleware: no retry.
-func TestOrderProducedMessagesAreOutsideOfAll(t *testing.T) {
-	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	tiered, sent := setup(t)
-	tries := make(chan struct{})
-	refuses := &recorder{fail: func(try int) error {
-		tries <- struct{}{}
-		return errors.New("the exchange is gone")
-	}}
-	router := message.NewDefaultRouter(watermill.NopLogger{})
-	router.AddHandler("billing", "orders", pubSub, "bills", refuses, func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
-	}).AddMiddleware(tiered.Middleware)
-	require.NoError(t, pubSub.Publish("orders", message.NewMessage("order-1", nil)))
-	go func() { _ = router.Run(context.Background()) }()
-	<-tries
-	<-tries // it came back at once
-	go func() {
-		for range tries {
-		}
-	}()
-	require.NoError(t, router.Close())
-	assert.Empty(t, sent.copies)
 }

@@ -14,8 +14,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -151,4 +153,155 @@ func TestHandlersPauseByThemselves(t *testing.T) {
 			assert.Equal(t, 50, strings.Count(b.sent.logs.String(), "Handler pauses"))
 		})
 	}
+}
+
+// bounded follows the limits of a gate, as the subscriber does.
+type bounded struct{ *gate.Places }
+
+func (b bounded) Limit(n int) { b.Set(n) }
+
+// scene is a handler whose subscription has handed out one message.
+type scene struct {
+	gate    *gate.Gate
+	places  *gate.Places
+	message *message.Message
+}
+
+func newScene(t *testing.T, calls, messages int) scene {
+	t.Helper()
+	s := scene{gate: gate.New(calls), places: gate.NewPlaces(calls, messages)}
+	t.Cleanup(s.gate.Attach(bounded{s.places}))
+	own, place := msgctx.Each(msgctx.NewContext(routed, &msgctx.Subscription{Gate: s.gate}))
+	require.True(t, s.places.Take(place))
+	s.message = messageOf(own)
+	return s
+}
+
+// exceptions are when a message keeps its place, whatever its handler does.
+var exceptions = map[string]struct {
+	calls, messages int
+	before          func(scene)
+}{
+	"one at a time":     {1, 1, func(scene) {}},
+	"an order":          {4, 4, func(scene) {}},
+	"a limit":           {4, 8, func(s scene) { s.gate.Set(gate.Failing, 2) }},
+	"a pause":           {4, 8, func(s scene) { s.gate.Set(gate.Operator, 0) }},
+	"a message is held": {4, 8, func(s scene) { s.gate.Hold() }},
+	"too many are held": {4, 8, func(s scene) { s.gate.Hold(); s.gate.Hold() }},
+	"one is set aside":  {4, 8, func(s scene) { s.gate.SetAside() }},
+}
+
+const free, taken = 0, 1
+
+// TestThePlaceOfAFailure is free when the copy is published, and not before.
+func TestThePlaceOfAFailure(t *testing.T) {
+	// fails returns how many places are taken when the copy is published, or when the middleware returns without.
+	fails := func(t *testing.T, s scene, h message.HandlerFunc, change ...func(*settings)) int {
+		tiered, sent := setup(t, change...)
+		got := -1
+		sent.fail = func(int) error { got = s.places.Calls(); return nil }
+		_, _ = tiered.Dispatch(func(msg *message.Message) ([]*message.Message, error) {
+			assert.Equal(t, taken, s.places.Calls(), "the handler runs")
+			return h(msg)
+		})(s.message)
+		if got < 0 {
+			return s.places.Calls()
+		}
+		return got
+	}
+	breaker := func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }
+	for name, row := range map[string]struct {
+		want    int
+		handler message.HandlerFunc
+		change  []func(*settings)
+	}{
+		"a retry":           {free, failing(errDown), nil},
+		"a dead letter":     {free, failing(backoff.Permanent(errDown)), nil},
+		"a panic":           {free, func(*message.Message) ([]*message.Message, error) { panic(errDown) }, nil},
+		"under a breaker":   {free, failing(errDown), []func(*settings){breaker}},
+		"a pause of a rule": {taken, failing(errDown), []func(*settings){rule(retry.Pause(time.Second))}},
+		"discarded":         {taken, failing(errDown), []func(*settings){rule(retry.Discard())}},
+		"given back":        {taken, failing(errDown), []func(*settings){rule(retry.GiveBack())}},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			assert.Equal(t, row.want, fails(t, newScene(t, 4, 8), row.handler, row.change...))
+		})
+	}
+	for name, row := range exceptions {
+		bubble(t, "not with "+name, func(t *testing.T) {
+			s := newScene(t, row.calls, row.messages)
+			row.before(s)
+			assert.Equal(t, taken, fails(t, s, failing(errDown)))
+		})
+	}
+	bubble(t, "not where the handler is not called", func(t *testing.T) {
+		s := newScene(t, 4, 8)
+		s.message.Metadata[recordkey.UnmarshalError] = "no JSON"
+		assert.Equal(t, taken, fails(t, s, succeed))
+	})
+	bubble(t, "not where its failure pauses the handler", func(t *testing.T) {
+		first := func(c *settings) { c.Policy.Breaker = &retry.Breaker{Least: 1} }
+		assert.Equal(t, taken, fails(t, newScene(t, 4, 8), failing(errDown), first))
+	})
+}
+
+// TestThePlaceOfProducedMessages is free when the router gets them, unless a breaker waits for their publish.
+func TestThePlaceOfProducedMessages(t *testing.T) {
+	produces := func(n int) message.HandlerFunc {
+		return func(*message.Message) ([]*message.Message, error) { return messagesOf(n), nil }
+	}
+	succeeds := func(t *testing.T, s scene, h message.HandlerFunc, change ...func(*settings)) int {
+		tiered, _ := setup(t, change...)
+		_, err := tiered.Dispatch(h)(s.message)
+		require.NoError(t, err)
+		got := s.places.Calls()
+		s.message.Ack()
+		return got
+	}
+	for name, row := range map[string]struct {
+		want, produced int
+		change         []func(*settings)
+	}{
+		"none":            {taken, 0, nil},
+		"two":             {free, 2, nil},
+		"under a rule":    {free, 1, []func(*settings){rule(retry.Pause(time.Second))}},
+		"under a breaker": {taken, 1, []func(*settings){func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }}},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			assert.Equal(t, row.want, succeeds(t, newScene(t, 4, 8), produces(row.produced), row.change...))
+		})
+	}
+	for name, row := range exceptions {
+		bubble(t, "not with "+name, func(t *testing.T) {
+			s := newScene(t, row.calls, row.messages)
+			row.before(s)
+			assert.Equal(t, taken, succeeds(t, s, produces(1)))
+		})
+	}
+}
+
+func messagesOf(n int) (all []*message.Message) {
+	for range n {
+		all = append(all, message.NewMessage("1", nil))
+	}
+	return all
+}
+
+// TestAMessageThatIsHeldAfterItsCall takes no place again, and counts as held.
+func TestAMessageThatIsHeldAfterItsCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newScene(t, 4, 8)
+		tiered, sent := setup(t)
+		sent.fail = until(time.Minute, errDown)
+		done := make(chan error)
+		go func() {
+			_, err := tiered.Dispatch(failing(errDown))(s.message)
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		assert.Equal(t, 1, s.gate.Held())
+		assert.Equal(t, free, s.places.Calls())
+		require.NoError(t, <-done)
+		assert.Zero(t, s.gate.Held())
+	})
 }

@@ -127,27 +127,6 @@ func TestRequestedDelaysOverRandomTiers(t *testing.T) {
 	}
 }
 
-// An hour over tiers of seconds takes 720 publishes.
-func TestExtraTiersMakeFewerRounds(t *testing.T) {
-	t.Parallel()
-	exact := func() time.Duration { return 0 }
-	config := retry.Policy{Schedule: backoff.Schedule{time.Second, 5 * time.Second}, MaxDelay: backoff.MaxDelay}
-	p := policyOf(config, true)
-	assert.Len(t, simulate(t, &p, time.Hour, exact).tiers, 720)
-
-	config.ExtraTiers = backoff.Ladder(time.Second, 30*24*time.Hour)
-	p = policyOf(config, true)
-	seed := rand.Uint64()
-	t.Log("seed:", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	for range 1000 {
-		requested := time.Duration(random.Int64N(int64(12*24*time.Hour))) + 1
-		if w := simulate(t, &p, requested, exact); len(w.tiers) > 12 {
-			t.Fatalf("%v takes %d publishes: %v", requested, len(w.tiers), w.tiers)
-		}
-	}
-}
-
 // A tier of a second is added where others are shorter, so that a message is published about once a second, and at most 20 times for the
 // last one.
 func TestShortTiersGetOneOfASecond(t *testing.T) {

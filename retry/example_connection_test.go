@@ -2,6 +2,8 @@ package retry_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -78,4 +80,72 @@ func ExampleReadinessHandler() {
 	fmt.Println(answer.Status, health().Ready())
 	// Output:
 	// 503 Service Unavailable the consuming connection is not open since 2026-01-02T03:04:05Z: connection refused
+}
+
+var errDeclined = errors.New("the card was declined")
+
+// The handler pauses while the bank is down. An order whose card is declined says nothing about the others.
+func ExampleBreaker() {
+	var retries retry.Connection // of config.Connect, relay.Connect or retrytest.New
+	start := func(router *message.Router, bill message.NoPublishHandlerFunc) {
+		retries.AddConsumerHandler(router, "billing", "orders", bill, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Constant(time.Minute, 30), Breaker: &retry.Breaker{
+				MaxPause: 5 * time.Second,
+				Failed:   func(err error) bool { return !errors.Is(err, errDeclined) },
+			}},
+		})
+	}
+	_ = start
+}
+
+func ExampleBreaker_Validate() {
+	fmt.Println(retry.Breaker{Ratio: 1.5, Pause: time.Minute, MaxPause: time.Second}.Validate())
+	// Output:
+	// Ratio is 1.5: it must be more than 0 and at most 1, or 0 for the default
+	// Pause is 1m0s: it must be at most MaxPause, 1s
+}
+
+// The handler reads how often the message has failed before.
+func ExampleReadRecord() {
+	handler := func(msg *message.Message) error {
+		if record, retried := retry.ReadRecord(msg.Metadata); retried && record.Failures >= 3 {
+			fmt.Println("failed", record.Failures, "times, the last time with:", record.Reason)
+		}
+		return nil
+	}
+	msg := message.NewMessage("order-1", nil)
+	msg.Metadata.Set("retry_failures", "3")
+	msg.Metadata.Set("retry_reason", "the bank is down")
+	_ = handler(msg)
+	// Output:
+	// failed 3 times, the last time with: the bank is down
+}
+
+func ExampleRecord() {
+	text, err := json.Marshal(retry.Record{Failures: 2, Topic: "orders", Handler: "billing", DeadReason: retry.DeadReasonPermanent})
+	fmt.Println(string(text), err)
+	// Output:
+	// {"failures":2,"topic":"orders","handler":"billing","dead_reason":"permanent"} <nil>
+}
+
+func ExampleRecord_Write() {
+	metadata := message.Metadata{"trace": "abc"}
+	retry.Record{Failures: 2, Topic: "orders", DeadReason: retry.DeadReasonExhausted}.Write(metadata)
+	fmt.Println(metadata["trace"], metadata["retry_failures"], metadata["retry_topic"], metadata["retry_dead_reason"])
+	// Output:
+	// abc 2 orders exhausted
+}
+
+// Code that copies metadata selectively keeps all of these keys.
+func ExampleRecordKeys() {
+	from := message.Metadata{"trace": "abc", "retry_failures": "2", "retry_topic": "orders"}
+	to := message.Metadata{}
+	for _, key := range retry.RecordKeys() {
+		if value, found := from[key]; found {
+			to[key] = value
+		}
+	}
+	fmt.Println(to)
+	// Output:
+	// map[retry_failures:2 retry_topic:orders]
 }

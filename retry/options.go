@@ -22,8 +22,8 @@ type Options struct {
 	Group string
 
 	// Concurrency is how many calls of the handler run at the same time, at most. The default is 16. 1 keeps the order
-	// of the queue, on gochannel excepted. On RabbitMQ 65,535 is the most. Kafka delivers one message of each partition
-	// at a time: a topic with fewer partitions is a line in the log.
+	// of the queue, on gochannel excepted, and on RabbitMQ with a Prefetch of 1. On RabbitMQ 65,535 is the most. Kafka
+	// delivers one message of each partition at a time: a topic with fewer partitions is a line in the log.
 	Concurrency int
 
 	// Prefetch is how many messages the broker sends ahead of their acks. It bounds the messages in flight: calls, and

@@ -2,18 +2,20 @@ package retrytest_test
 
 import (
 	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -100,5 +102,138 @@ func TestTheGroupOfAPausedHandlerGoesOn(t *testing.T) {
 			app.Send("orders", message.NewMessage("1", nil)).Processed()
 		}
 		assert.Equal(t, slices.Repeat([]string{"second"}, 20), by)
+	})
+}
+
+// The assertions take the shortest delays. The stories have those that were chosen.
+func TestJitterInAnApp(t *testing.T) {
+	schedule := backoff.Schedule{time.Second, 10 * time.Second}
+	for _, tiersWait := range []bool{true, false} {
+		bubble(t, fmt.Sprintf("tiers wait %v", tiersWait), func(t *testing.T) {
+			app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: schedule, Jitter: 0.5}, TiersWait: tiersWait})
+			app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
+			for n := range 50 {
+				story := app.Send("orders", order(fmt.Sprint(n)))
+				story.RetriedAt(time.Second, 11*time.Second).Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
+				for i, a := range story.Attempts()[:2] {
+					require.GreaterOrEqual(t, a.Delay, schedule[i])
+					require.LessOrEqual(t, a.Delay, schedule[i]*3/2)
+					require.GreaterOrEqual(t, a.Waited, a.Delay, "the story has the delay that was chosen")
+					require.LessOrEqual(t, a.Waited, a.Delay+2*time.Millisecond)
+					require.Contains(t, story.String(), fmt.Sprintf("retried, waits %v on tier %v", backoff.Tier(a.Delay.Round(time.Millisecond)), a.Tier))
+				}
+			}
+		})
+	}
+}
+
+// A simulated story shows the range of each time and each delay.
+func TestSimulatedStoryWithJitter(t *testing.T) {
+	t.Parallel()
+	config := retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Schedule{5 * time.Second, time.Minute}, Jitter: 0.2}}
+	assert.Equal(t, `at           took   failure   outcome                               why
+0s           0s     1         retried, waits 5s to 6s on tier 5s    the handler fails
+5s to 6s     0s     2         retried, waits 1m to 72s on tier 1m   the handler fails
+65s to 78s   0s     3         dead-lettered as exhausted            the handler fails
+`, retrytest.Simulate(config).String())
+
+	config.TiersWait = true
+	config.Fails = errorsInTurn(errDown, backoff.RetryAfter(errDown, time.Minute), nil)
+	assert.Equal(t, `at               took   failure   outcome                                  why
+0s               0s     1         retried, waits 5s to 5875ms on tier 5s   the bank is down
+5s to 5.875s     0s     2         retried, waits 1m on tier 1m             the bank is down
+65s to 65.875s   0s     -         recovered
+`, retrytest.Simulate(config).String())
+
+	long := retrytest.Simulate(retrytest.SimulationConfig{Policy: retry.Policy{Schedule: backoff.Constant(backoff.MaxDelay/2, 100), Jitter: 1}})
+	assert.Equal(t, time.Duration(math.MaxInt64), long.Attempts[100].At)
+	assert.NotContains(t, long.String(), " -", "no time is negative")
+}
+
+var errBusy, errGone = errors.New("too many requests"), errors.New("the order was cancelled")
+
+// rules are those of an app.
+var rules = []retry.Rule{
+	{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Minute)},
+	{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
+}
+
+// inTurn makes a handler that returns these errors, one at each call, and then nil.
+func inTurn(errs ...error) message.NoPublishHandlerFunc {
+	return func(*message.Message) (err error) {
+		if len(errs) > 0 {
+			err, errs = errs[0], errs[1:]
+		}
+		return err
+	}
+}
+
+// adding are the ways in which an app adds a handler with rules.
+var adding = map[string]func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options){
+	"connection": func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options) {
+		app.AddConsumerHandler(app.Router, "billing", "orders", h, options)
+	},
+	"own router": func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options) {
+		router := message.NewDefaultRouter(nil)
+		router.AddMiddleware(app.Middleware)
+		router.AddConsumerHandler("billing", "orders", newSubscriber(app, options), h)
+		app.Run(router)
+	},
+}
+
+func outcomesOf(story *retrytest.Story) (all []retry.Outcome) {
+	for _, attempt := range story.Attempts() {
+		all = append(all, attempt.Outcome)
+	}
+	return all
+}
+
+func TestStoryOfARule(t *testing.T) {
+	options := retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}}
+	for name, add := range adding {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+				add(app, inTurn(errBusy, errDown, errBusy), options)
+				story := app.Send("orders", order("1")).
+					RetriedAt(60*time.Second, 61*time.Second, 121*time.Second).Waited(time.Minute, time.Second, time.Minute).Processed()
+				assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.Retried, retry.Snoozed, retry.Recovered}, outcomesOf(story))
+				attempts := story.Attempts()
+				assert.ErrorContains(t, attempts[0].Err, "too many requests")
+				assert.Equal(t, backoff.Tier(time.Minute), attempts[0].Tier)
+				assert.Equal(t, []int{0, 1, 0, 0}, []int{attempts[0].Failures, attempts[1].Failures, attempts[2].Failures, attempts[3].Failures})
+				assert.Equal(t, 2, attempts[3].Record.Snoozes)
+				assert.Contains(t, story.String(), "snoozed, waits 1m on tier 1m")
+				assert.Equal(t, []string{"busy", "", "busy", ""}, rulesOf(story))
+				assert.Regexp(t, `snoozed, waits 1m on tier 1m +busy +too many requests`, story.String())
+			})
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+				add(app, inTurn(errDown, errGone), options)
+				story := app.Send("orders", order("1")).RetriedAt(time.Second)
+				assert.Equal(t, []retry.Outcome{retry.Retried, retry.Discarded}, outcomesOf(story))
+				assert.Equal(t, errGone, story.Attempts()[1].Err)
+				assert.Nil(t, story.DeadLetter())
+				story.Discarded()
+			})
+		})
+	}
+}
+
+func rulesOf(story *retrytest.Story) (all []string) {
+	for _, attempt := range story.Attempts() {
+		all = append(all, attempt.Rule)
+	}
+	return all
+}
+
+func TestDelayedMessageIsParkedBeforeItsFirstTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
+		app.AddConsumerHandler(app.Router, "billing", "orders", failing())
+		later := order("1")
+		delay.Message(later, delay.For(40*time.Second))
+		story := app.Send("orders", later).RetriedAt(40 * time.Second).NeverRetried().Processed()
+		assert.Equal(t, []retry.Outcome{retry.Parked, retry.Processed}, outcomesOf(story))
 	})
 }

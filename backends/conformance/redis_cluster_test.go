@@ -64,24 +64,20 @@ func startRedisNode(ctx context.Context) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return server.Try(ctx, func(port int) (*server.Server, error) {
-		data, err := server.Folder("redis-cluster")
-		if err != nil {
-			return nil, err
-		}
-		p, err := server.Run(data, nil, syscall.SIGKILL, path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1",
-			"--dir", data, "--save", "", "--cluster-enabled", "yes", "--cluster-port", busOf(strconv.Itoa(port)))
-		if err != nil {
-			return nil, err
-		}
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		client := redis.NewClient(&redis.Options{Addr: address})
-		defer func() { _ = client.Close() }()
-		answers := func(ctx context.Context) error { return client.Ping(ctx).Err() }
-		if err := server.Await(ctx, p.Ended, answers); err != nil {
-			return nil, p.Explain("redis-server", err)
-		}
-		return &server.Server{URL: address, Stop: p.Stop}, nil
+	return server.Start(ctx, server.Plan{
+		Name: "redis-server", Ending: syscall.SIGKILL,
+		Command: func(folder string, port int) (string, []string, error) {
+			number := strconv.Itoa(port)
+			return net.JoinHostPort("127.0.0.1", number), []string{
+				path, "--port", number, "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--cluster-enabled", "yes",
+				"--cluster-port", busOf(number),
+			}, nil
+		},
+		Answers: func(ctx context.Context, address string) error {
+			client := redis.NewClient(&redis.Options{Addr: address})
+			defer func() { _ = client.Close() }()
+			return client.Ping(ctx).Err()
+		},
 	})
 }
 

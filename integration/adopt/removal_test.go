@@ -14,7 +14,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
@@ -158,25 +157,4 @@ func TestRemovalWithANewQueue(t *testing.T) {
 	f.more(60)
 	d.balance(f, stocks[0].queue)
 	assert.Equal(t, []string{stocks[0].queue}, d.queues())
-}
-
-// TestStockSubscriberOnAQuorumQueue tests the page's warning: it cannot read what a quorum queue delivers again. Where the
-// queue has a limit and nacks count, the message becomes a dead letter; elsewhere it loops.
-func TestStockSubscriberOnAQuorumQueue(t *testing.T) {
-	t.Parallel()
-	d := newDeployment(t)
-	d.fails = func(_ string, call int) bool { return call == 1 }
-	library := d.instance(subscriberOnly)
-	require.NoError(t, d.subscribe(library))
-	alone := d.instance(stock)
-	alone.change = func(c *config.Config) {
-		c.AMQP.Queue.Arguments = library.builder().Topology(d.queue).WorkQueue.Arguments
-	}
-	alone.start()
-	testapp.Send(t, "", d.queue, testapp.Orders(1)...)
-	broker.Eventually(t, patience, func() bool {
-		return most(d.unreadable) >= loops || testapp.Depth(t, d.queue+".dead") == 1
-	}, "the message loops or is dead-lettered")
-	assert.Equal(t, 1, most(d.calls), "the handler never sees it again")
-	t.Logf("deliveries that could not be read: %d", most(d.unreadable))
 }

@@ -1,15 +1,22 @@
 package adopt
 
 import (
+	"regexp"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -85,36 +92,6 @@ func TestOrderOfTheQueueIsKeptInTwoSteps(t *testing.T) {
 	}
 }
 
-// TestRolloutInOneStepLoops tests the page's warning: an old instance cannot read what comes back from a tier.
-func TestRolloutInOneStepLoops(t *testing.T) {
-	t.Parallel()
-	d := newDeployment(t)
-	d.declare()
-	busy, free := make(chan struct{}, 1), make(chan struct{})
-	release := sync.OnceFunc(func() { close(free) })
-	const failing, slow = "order 00000", "order 00001"
-	d.fails = func(identity string, call int) bool {
-		if identity == slow {
-			busy <- struct{}{}
-			<-free
-		}
-		return call == 1 && identity == failing
-	}
-	testapp.Send(t, "", d.queue, testapp.Orders(2)...)
-	updated := d.instance(withMiddleware)
-	updated.handlers = 1
-	updated.start()
-	t.Cleanup(release)
-	<-busy // the first message is on its tier, and the only new handler at work
-	d.start(stock)
-	broker.Eventually(t, patience, func() bool { return d.unreadable.Counts()[failing] >= loops }, "the message loops on the old instance")
-	assert.Zero(t, d.processed.Len())
-	t.Logf("redeliveries of one message: %d", d.unreadable.Counts()[failing])
-
-	release() // an instance with the library ends it
-	d.processed.Wait(t, 2, patience)
-}
-
 // TestRolloutOfAQueueThatDoesNotExist: an old instance cannot declare again what the library has declared, unless that left
 // the queue as the app's own configuration describes it.
 func TestRolloutOfAQueueThatDoesNotExist(t *testing.T) {
@@ -129,4 +106,131 @@ func TestRolloutOfAQueueThatDoesNotExist(t *testing.T) {
 	require.NoError(t, left.subscribe(leave))
 	require.NoError(t, left.subscribe(left.instance(stock)))
 	require.NoError(t, left.subscribe(left.instance(withMiddleware)), "afterwards without Leave")
+}
+
+// TestFromThePartsToConnect: instances with the parts and instances with Connect share the queue, under traffic.
+func TestFromThePartsToConnect(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	old := d.both(withMiddleware)
+	before, err := broker.Queue(broker.Management(t), d.queue)
+	require.NoError(t, err)
+	queues := d.queues()
+	f := d.send(400)
+	work(t, 10, old...)
+
+	// Step 1: every instance gets Connect, one after the other.
+	updated := d.replace(old, connected, func(first *instance) {
+		broker.Eventually(t, patience, func() bool { return old[0].retried.Len() > 0 && first.retried.Len() > 0 }, "both builds retry")
+		returnsTo(t, old[0], first)
+	})
+
+	// A rollback.
+	back := d.start(withMiddleware)
+	work(t, 10, back, updated[0], updated[1])
+	updated[0].stop()
+	work(t, 10, back, updated[1])
+
+	d.balance(f, append(d.tiers(), d.queue, d.queue+".dead", d.prefix+".orphans")...)
+	assert.Equal(t, queues, d.queues(), "no queue is new")
+	after, err := broker.Queue(broker.Management(t), d.queue)
+	require.NoError(t, err)
+	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
+}
+
+// TestChangedSchedule: instances with the old and the new schedule share the queue, under traffic. The new one has a retry less.
+func TestChangedSchedule(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	d.declare()
+	d.schedule = backoff.Schedule{300 * time.Millisecond, 3 * time.Second}
+	const hopeless = "00010"
+	var alone atomic.Bool
+	alone.Store(true)
+	d.fails = func(identity string, call int) bool {
+		twice := alone.Load() && call == 2 && strings.HasSuffix(identity, "25")
+		return call == 1 && strings.HasSuffix(identity, "5") || twice || identity == hopeless
+	}
+	oldTiers := d.tiers()
+	old := d.start(withMiddleware)
+	f := d.send(400)
+	work(t, 20, old)
+
+	// Step 1: every instance gets the new schedule.
+	broker.Eventually(t, patience, func() bool {
+		return old.retried.Counts()[d.queue+"."+d.prefix+".3s"] > 0 && d.calls.Counts()[hopeless] == 2
+	}, "messages wait on the old tier")
+	alone.Store(false)
+	d.schedule = backoff.Schedule{500 * time.Millisecond}
+	updated := d.start(withMiddleware)
+	work(t, 20, old, updated)
+	old.stop()
+
+	// Step 2: nothing waits on the old tiers. What did comes back from them, and its failures are counted on.
+	d.waitUntilEmpty(oldTiers...)
+	broker.Eventually(t, patience, func() bool { return updated.returned.Load() > 0 }, "the updated instance processes what comes back")
+
+	// Step 3: the old tiers go, and nothing declares them again.
+	for _, tier := range oldTiers {
+		testapp.Delete(t, tier)
+	}
+	work(t, 40, updated)
+	broker.Eventually(t, patience, func() bool { return updated.retried.Counts()[d.queue+"."+d.prefix+".500ms"] > 0 }, "messages fail with the new schedule")
+
+	names := d.queues()
+	assert.NotContains(t, names, oldTiers[0])
+	assert.NotContains(t, names, oldTiers[1])
+
+	letter := testapp.Take(t, d.queue+".dead", 1)[0]
+	assert.Equal(t, hopeless, string(letter.Body))
+	assert.Equal(t, "3", letter.Headers[recordkey.Failures], "two by the old schedule, the third is one too many for the new one")
+	d.processed.Add(hopeless) // so that the numbers add up
+	d.balance(f, append(d.tiers(), d.queue)...)
+}
+
+// TestExistingQuorumQueueIsProtectedByAPolicy: the command that the library prints protects a quorum queue without a dead-letter
+// exchange, and AllowUnprotectedQuorum accepts it. Package integration/retry has the tests of what is printed when.
+func TestExistingQuorumQueueIsProtectedByAPolicy(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	_, err := broker.Channel(t).QueueDeclare(d.queue, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+	require.NoError(t, err)
+
+	// Step 1: run the command that the error or the warning has.
+	refused := d.instance(subscriberOnly)
+	text := ""
+	if err := d.subscribe(refused); err != nil {
+		require.ErrorIs(t, err, topology.ErrUnprotectedQuorum)
+		text = err.Error()
+	} else {
+		require.Len(t, refused.log.Lines("rabbitmqctl set_policy"), 1)
+		text = refused.log.Lines("rabbitmqctl set_policy")[0]
+	}
+	command := regexp.MustCompile(`rabbitmqctl set_policy -p '([^']+)' --apply-to queues '([^']+)' '([^']+)' '([^']+)'`).FindStringSubmatch(text)
+	require.NotNil(t, command, text)
+	t.Cleanup(func() { testapp.DeletePolicy(t, command[2]) })
+	broker.Ctl(t, "set_policy", "-p", command[1], "--apply-to", "queues", command[2], command[3], command[4])
+
+	// Step 2: the command shows the policy.
+	broker.Eventually(t, patience, func() bool {
+		return regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(d.queue+"\t"+command[2]) + `$`).MatchString(broker.Ctl(t, "list_queues", "name", "policy"))
+	}, "the policy is in effect")
+
+	// Step 3: AllowUnprotectedQuorum.
+	allowed := d.instance(withMiddleware)
+	allowed.change = func(c *config.Config) { c.AllowUnprotectedQuorum = true }
+	require.NoError(t, d.subscribe(allowed))
+	testapp.Send(t, "", d.queue, testapp.Orders(1)...)
+	for deliveries := 1; testapp.Depth(t, d.queue+".dead") == 0; deliveries++ {
+		require.LessOrEqual(t, deliveries, 60)
+		channel := broker.Channel(t)
+		delivery, found, err := channel.Get(d.queue, false)
+		require.NoError(t, err)
+		if found {
+			require.NoError(t, delivery.Reject(true)) // counts on every version
+		}
+		require.NoError(t, channel.Close())
+	}
+	assert.Equal(t, "order 00000", string(testapp.Take(t, d.queue+".dead", 1)[0].Body), "what would have been dropped")
+	allowed.start()
 }

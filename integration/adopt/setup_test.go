@@ -35,9 +35,6 @@ const (
 	// patience is the deadline of every event.
 	patience = 90 * time.Second
 
-	// loops is how many deliveries of one message prove a loop. A loop makes thousands a second.
-	loops = 100
-
 	// bounded is how many deliveries of one message prove that there is no loop: two tries, and what is given back when
 	// instances stop.
 	bounded = 20

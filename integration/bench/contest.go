@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
+	"path/filepath"
+	"regexp"
 	"sync"
 	"time"
 
@@ -108,7 +109,7 @@ type contest struct {
 // measure compares deliveries a second.
 func (c contest) measure(b *bench) error {
 	own, ofBroker := make([][]float64, len(c.sides)), make([][]float64, len(c.sides))
-	rates, err := claims.Alternate(b.turns(cmp.Or(c.rounds, 5)), len(c.sides), func(i int) (float64, error) {
+	rates, err := claims.Alternate(b.Turns(cmp.Or(c.rounds, 5)), len(c.sides), func(i int) (float64, error) {
 		given := c.load
 		given.messages /= max(c.sides[i].part, 1)
 		rate, spent, brokerSpent, err := c.sides[i].measure(b, newApp(given))
@@ -137,6 +138,8 @@ func (c contest) measure(b *bench) error {
 	return nil
 }
 
+var notInName = regexp.MustCompile("[^a-zA-Z0-9]+")
+
 // measure returns deliveries a second, and the processor time of this process and of the broker's for each, in µs.
 func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error) {
 	err = b.in("contest", func(uri string) error {
@@ -152,16 +155,19 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		if err != nil {
 			return err
 		}
-		endProfile, err := b.profile(s.name)
+		profile := b.Profiles
+		if profile != "" {
+			name := b.series() + "-" + b.question + "-" + notInName.ReplaceAllString(s.name, "-") + ".pprof"
+			profile = filepath.Join(profile, name)
+		}
+		endProfile, err := claims.Profile(profile)
 		if err != nil {
 			return err
 		}
 		spent := b.spentBy()
 		a.opened = time.Since(a.began)
 		close(a.gate)
-		err = a.wait(0)
-		endProfile()
-		if err != nil { // without a stop: a side that has lost messages may hang
+		if err = errors.Join(a.wait(0), endProfile()); err != nil { // without a stop: a side that has lost messages may hang
 			return err
 		}
 		deliveries := a.deliveries()
@@ -319,19 +325,6 @@ var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
 // handConsumer only consumes and acks. Each message in flight has a goroutine, as a handler that takes time needs.
 var handConsumer = handSide("amqp091-go, 256 in flight", inFlight, inFlight, nil, rejects)
 
-// native is RabbitMQ's own delayed retry: a rejected message waits in its work queue. It keeps no failure record.
-var native = handSide("RabbitMQ's delayed retry", 1, inFlight, amqp091.Table{
-	"x-delayed-retry-type": "failed", "x-delayed-retry-min": tier.Milliseconds(),
-	"x-delayed-retry-max": tier.Milliseconds(),
-	"x-delivery-limit":    int64(tries - 1), "x-dead-letter-exchange": "",
-	"x-dead-letter-routing-key": work + deadSuffix,
-}, rejects)
-
 func rejects(string) (fail func(amqp091.Delivery), stop func(), err error) {
 	return func(d amqp091.Delivery) { _ = d.Reject(true) }, func() {}, nil
-}
-
-// sidesFor leaves out what the broker does not have.
-func (b *bench) sidesFor(sides ...side) []side {
-	return slices.DeleteFunc(sides, func(s side) bool { return s.name == native.name && !b.newer(4, 3) })
 }

@@ -8,8 +8,6 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
@@ -23,24 +21,9 @@ type costSide struct {
 	ledger   atomic.Pointer[ledger]
 }
 
-// limited is a group whose work queue has an inbox.
-var limited = layout{name: "grouped, with inbox", configure: func(c *config.Config) {
-	grouped.configure(c)
-	c.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1_000_000, "x-overflow": "reject-publish"}
-}}
-
-// classic is a group whose tiers are classic queues: the only thing that an app or an operator can change about what a
-// group costs.
-var classic = layout{name: "grouped, classic tiers", configure: func(c *config.Config) {
-	grouped.configure(c)
-	c.QueueType = topology.Classic
-}}
-
 // measureCost sets up all sides first. Then each gets its batch in turn. It needs a broker on the same machine (Linux).
 func measureCost(b *bench) error {
-	layouts := []layout{
-		byHandOnly, perQueue, grouped, limited, classic, {name: "by hand, at most once", atMostOnce: true},
-	}
+	layouts := []layout{byHandOnly, perQueue}
 	sides := make([]*costSide, len(layouts))
 	for i, l := range layouts {
 		uri, remove, err := b.vhost("cost")
@@ -59,7 +42,7 @@ func measureCost(b *bench) error {
 		b.note("the broker's process is not on this machine: its processor time is not known")
 		return nil
 	}
-	spent, err := claims.Alternate(b.turns(20), len(sides), func(i int) (float64, error) { return sides[i].measure(b) })
+	spent, err := claims.Alternate(b.Turns(20), len(sides), func(i int) (float64, error) { return sides[i].measure(b) })
 	if err != nil {
 		return err
 	}
@@ -88,7 +71,7 @@ func (side *costSide) start(b *bench, uri string, l layout) (stop func(), err er
 // measure publishes a batch and waits until all of it has come back. It returns the broker's processor time for a
 // message, in µs.
 func (side *costSide) measure(b *bench) (float64, error) {
-	batch := b.size(2_000, 500)
+	batch := b.Size(2_000, 500)
 	l := newLedger(batch, always(costTier))
 	side.ledger.Store(l)
 	spent := b.spentBy()

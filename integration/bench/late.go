@@ -18,7 +18,7 @@ const lateEvery = time.Second / 400 // few enough messages that they wait only o
 // measureLateness measures the time from the failure to the next call, minus the delay.
 func measureLateness(b *bench) error {
 	mixed := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
-	if b.short {
+	if b.Short {
 		mixed = mixed[:2]
 	}
 	two := []time.Duration{500 * time.Millisecond, time.Second}
@@ -35,7 +35,7 @@ func measureLateness(b *bench) error {
 		// It has no tier of 10 s: a message waits on two of its tiers, one after the other.
 		{"late_ladder_p99", mixed, consumeLate(ladder, nil, one)},
 	} {
-		messages := b.size(2_000, 200)
+		messages := b.Size(2_000, 200)
 		l := newLedger(messages, func(i int) time.Duration { return side.delays[i%len(side.delays)] })
 		l.calls = func(int) int { return 2 }
 		l.collect = true

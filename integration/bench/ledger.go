@@ -37,9 +37,8 @@ type ledger struct {
 
 	first, last time.Duration   // when the first and the last message was finished
 	seen        time.Duration   // when each message was called once
-	collect     bool            // late and finished
+	collect     bool            // late
 	late        []time.Duration // of each return
-	finished    []time.Duration // when each message was finished
 	done        chan struct{}
 }
 
@@ -133,9 +132,6 @@ func (l *ledger) finish(now time.Duration) {
 		l.first = now
 	}
 	l.last = now
-	if l.collect {
-		l.finished = append(l.finished, now)
-	}
 	if l.left--; l.left == 0 {
 		close(l.done)
 	}

@@ -27,9 +27,8 @@ var errMeasured = errors.New("measured")
 
 // A layout is an arrangement of tiers.
 type layout struct {
-	name       string
-	configure  func(*config.Config)
-	atMostOnce bool // by hand only: the tiers dead-letter without confirms, and lose messages
+	name      string
+	configure func(*config.Config)
 }
 
 var (
@@ -223,9 +222,7 @@ func (b *bench) copies(uri string, l layout, tiers ...time.Duration) (copies, er
 			faults := []error{declareQuorum(channel, work, nil)}
 			for _, tier := range tiers {
 				arguments := tierByHand(tier, work)
-				if !l.atMostOnce {
-					arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
-				}
+				arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
 				faults = append(faults, declareQuorum(channel, queueOf(tier), arguments))
 			}
 			return errors.Join(faults...)

@@ -26,28 +26,8 @@ import (
 // A bench is a run on one broker.
 type bench struct {
 	*server
-	*claims.Report
-	short    bool   // everything small: the figures mean nothing
-	rounds   int    // 0: as many as the question has
-	messages int    // that wait at the same time
-	profiles string // the folder of the CPU profiles; empty: none
+	claims.Program
 	question string // that is measured
-}
-
-// turns is how many rounds a question has.
-func (b *bench) turns(rounds int) int {
-	if b.rounds > 0 {
-		return b.rounds
-	}
-	return b.size(rounds, 1)
-}
-
-// size is the size of a measurement, or a short one.
-func (b *bench) size(full, short int) int {
-	if b.short {
-		return short
-	}
-	return full
 }
 
 // A question is measured on one broker. It adds its claims to the report.
@@ -67,16 +47,13 @@ var questions = []question{
 	{"observed", measureObserved},
 	{"handlers", measureHandlers},
 	{"tier-full", measureTierFull},
-	{"jitter", measureJitter},
 	{"outage", measureOutage},
 	{"redrive", measureRedrive},
 	{"neighbours", measureNeighbours},
 	{"worker", measureWorker},
 	{"million", measureMillion},
-	{"growth", measureGrowth},
 	{"start", measureStart},
 	{"many", measureMany},
-	{"crowd", measureCrowd},
 	{"cost", measureCost},
 	{"order", measureOrder},
 }
@@ -89,7 +66,7 @@ func names() (all []string) {
 }
 
 // claim adds a figure to the claim of a name.
-func (b *bench) claim(name string, value float64) { fmt.Println(b.Add(name, b.series(), value)) }
+func (b *bench) claim(name string, value float64) { b.Claim(name, b.series(), value) }
 
 // note prints what was measured besides the claims.
 func (b *bench) note(format string, arguments ...any) { fmt.Printf(format+"\n", arguments...) }
@@ -102,33 +79,24 @@ func main() {
 	var b bench
 	brokers := flag.String("brokers", os.Getenv("AMQP_URL"),
 		"addresses of brokers, separated by commas, each with an optional NAME=")
-	only := flag.String("only", "", "regular expression of the questions; all if empty: "+strings.Join(names(), ", "))
 	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster to restart, separated by commas")
 	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
-	flag.BoolVar(&b.short, "short", false, "everything small, within minutes: only lost and early messages count")
-	flag.IntVar(&b.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
-	flag.IntVar(&b.messages, "messages", 1_000_000, "messages that wait at the same time")
-	flag.StringVar(&b.profiles, "profile", "", "folder for a CPU profile of each side of a contest, of its last round")
+	b.Flags(names())
 	flag.Parse()
-	if b.short {
-		b.messages = min(b.messages, 5_000)
+	if b.Short {
+		b.Messages = min(b.Messages, 5_000)
 	}
-	if err := b.run(*brokers, *only, *cluster, *tool); err != nil {
+	if err := b.run(*brokers, *cluster, *tool); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func (b *bench) run(brokers, only, cluster, tool string) error {
-	chosen, err := claims.Chosen(only, names())
+func (b *bench) run(brokers, cluster, tool string) error {
+	chosen, err := b.Open("..", "Claims", names())
 	if err != nil || len(chosen) == 0 && cluster == "" {
 		return err
 	}
-	text, err := os.ReadFile("../" + claims.Page)
-	if err != nil {
-		return fmt.Errorf("cannot read the claims (run bench in the folder integration): %w", err)
-	}
-	b.Report = &claims.Report{Claims: claims.Of(text, "Claims")}
 	defer b.Print()
 	if cluster != "" {
 		return measureRestart(b, cluster, tool)
@@ -144,13 +112,12 @@ func (b *bench) run(brokers, only, cluster, tool string) error {
 			if !slices.Contains(chosen, q.name) {
 				continue
 			}
-			began := time.Now()
 			b.question = q.name
-			fmt.Printf("\n== %s, RabbitMQ %s\n", q.name, b.version)
-			if err := q.measure(b); err != nil {
-				return fmt.Errorf("%s, RabbitMQ %s: %w", q.name, b.version, err)
+			title := q.name + ", RabbitMQ " + b.version
+			fmt.Printf("\n== %s\n", title)
+			if err := claims.Ask(title, func() error { return q.measure(b) }); err != nil {
+				return err
 			}
-			fmt.Printf("took %v\n", time.Since(began).Round(time.Second))
 		}
 	}
 	return nil

@@ -25,9 +25,9 @@ type startingSide struct {
 
 // measureMany compares the start of an app with 1,000 handlers with the same by hand.
 func measureMany(b *bench) error {
-	handlers := b.size(1_000, 20)
+	handlers := b.Size(1_000, 20)
 	sides := []*startingSide{{name: "library", start: manyHandlers}, {name: "by hand", start: manyByHand}}
-	seconds, err := claims.Alternate(b.turns(3), len(sides), func(i int) (seconds float64, err error) {
+	seconds, err := claims.Alternate(b.Turns(3), len(sides), func(i int) (seconds float64, err error) {
 		err = b.in("many", func(uri string) (err error) {
 			seconds, err = sides[i].measure(b, uri, handlers)
 			return err
@@ -136,6 +136,17 @@ func manyByHand(uri string, queues []topology.Topology) (stop func(), err error)
 		return nil, err
 	}
 	return stop, nil
+}
+
+// fresh returns what is not known yet, and remembers it.
+func fresh[T any](known map[string]bool, all []T) (rest []T) {
+	for _, one := range all {
+		if key := fmt.Sprint(one); !known[key] {
+			known[key] = true
+			rest = append(rest, one)
+		}
+	}
+	return rest
 }
 
 // connected compares the broker's connections of a virtual host with those that were opened.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -62,14 +61,17 @@ func measureNeighbours(b *bench) error {
 // queues are classic queues, which have an inbox.
 func (b *bench) measureNeighbour(uri, claim string, bad amqp091.Table) error {
 	const queues, badQueue = 10, "bad"
-	messages := b.size(1_000, 200)
+	messages := b.Size(1_000, 200)
 	c := neighbourConfig(uri, bad)
 	t, err := topologyOf(c, badQueue)
 	if err == nil {
 		err = declare(uri, c, badQueue)
 	}
 	if err == nil && bad == nil {
-		err = deleteQueues(uri, topology.Topology{WorkQueue: t.WorkQueue})
+		err = with(uri, func(channel *amqp091.Channel) error {
+			_, err := channel.QueueDelete(badQueue, false, false, false)
+			return err
+		})
 	}
 	if err != nil {
 		return err

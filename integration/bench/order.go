@@ -3,9 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -37,8 +34,8 @@ func measureOrder(b *bench) error {
 	sides := []orderingSide{
 		{name: "one process, no partitions"}, {"1 partition", "order_rate_1", 1}, {"8 partitions", "order_rate_8", 8},
 	}
-	messages := b.size(40_000, 500)
-	rates, err := claims.Alternate(b.turns(3), len(sides), func(i int) (rate float64, err error) {
+	messages := b.Size(40_000, 500)
+	rates, err := claims.Alternate(b.Turns(3), len(sides), func(i int) (rate float64, err error) {
 		err = b.in("order", func(uri string) error {
 			rate, err = sides[i].rate(uri, messages)
 			return err
@@ -55,7 +52,7 @@ func measureOrder(b *bench) error {
 		}
 	}
 	var takeovers []float64
-	for range b.turns(5) {
+	for range b.Turns(5) {
 		err := b.in("order", func(uri string) error {
 			took, err := b.takeover(uri)
 			takeovers = append(takeovers, milliseconds(took))
@@ -68,7 +65,7 @@ func measureOrder(b *bench) error {
 	b.note("a partition whose process has lost its connection: %s ms until the next one calls the handler",
 		claims.Spread(takeovers, "%.0f"))
 	b.claim("order_takeover", claims.Median(takeovers))
-	return b.in("order", func(uri string) error { return b.pinned(uri, b.size(200_000, 500)) })
+	return nil
 }
 
 func (s orderingSide) config(uri string) (config.Config, retry.Options) {
@@ -200,71 +197,4 @@ func (b *bench) connections(uri string) (names []string, err error) {
 		}
 	}
 	return names, nil
-}
-
-// pinned notes how much of the disk a message keeps that waits, while others pass through its partition.
-func (b *bench) pinned(uri string, messages int) error {
-	side := orderingSide{partitions: 1}
-	var handled atomic.Int64
-	done := make(chan struct{})
-	rabbit, stop, err := side.start(uri, func(msg *message.Message) error {
-		if orderKey(msg) == "waits" {
-			return errMeasured
-		}
-		if handled.Add(1) == int64(messages) {
-			close(done)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	defer stop()
-	waits := message.NewMessage(watermill.NewUUID(), nil)
-	waits.Metadata.Set("key", "waits")
-	if err := errors.Join(rabbit.Resume(work+"0"), rabbit.Publisher().Publish(work, waits)); err != nil {
-		return err
-	}
-	before, err := b.dataSize()
-	if err != nil {
-		b.note("the disk that a message keeps which waits is not measured: %v", err)
-		return nil
-	}
-	if err := publishKeyed(rabbit, messages); err != nil {
-		return err
-	}
-	<-done
-	after, err := b.dataSize()
-	if err != nil {
-		return err
-	}
-	b.note("while a message waits, %d others of its partition: %.0f MiB of the disk", messages, mebibytes(after-before))
-	return nil
-}
-
-// dataSize is the size of the broker's data, on the same machine.
-func (b *bench) dataSize() (size int64, err error) {
-	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", b.process))
-	if err != nil {
-		return 0, fmt.Errorf("the process of the broker: %w", err)
-	}
-	base := ""
-	for variable := range strings.SplitSeq(string(environment), "\x00") {
-		if name, value, _ := strings.Cut(variable, "="); name == "RABBITMQ_MNESIA_BASE" || name == "RABBITMQ_MNESIA_DIR" {
-			base = value
-		}
-	}
-	if base == "" {
-		return 0, errors.New("the folder of the broker's data is not in its environment")
-	}
-	err = filepath.WalkDir(fmt.Sprintf("/proc/%d/root%s", b.process, base),
-		func(_ string, entry fs.DirEntry, err error) error {
-			if err == nil && !entry.IsDir() {
-				if info, gone := entry.Info(); gone == nil {
-					size += info.Size()
-				}
-			}
-			return nil // a file may be gone
-		})
-	return size, err
 }

@@ -75,7 +75,7 @@ func (a *outageApp) publish(from, to int) error {
 
 // measureOutage lets messages arrive evenly during an outage.
 func measureOutage(b *bench) error {
-	messages, lasts := b.size(10_000, 1_000), time.Duration(b.size(120, 10))*time.Second
+	messages, lasts := b.Size(10_000, 1_000), time.Duration(b.Size(120, 10))*time.Second
 	healthy := library("no outage", handling{handlers: 1, concurrency: workers}, outageOptions)
 	rate, _, _, err := healthy.measure(b, newApp(load{messages: messages, work: outageWork}))
 	if err != nil {

@@ -30,15 +30,14 @@ func measurePublish(b *bench) error {
 		callers int
 	}{
 		{"loop_16", loop, 16},
-		{"loop_64", loop, 64},
 		{"loop_256", loop, 256},
 		{"watermill_amqp_pool0_16", watermillAMQP(0), 16},
 		{"watermill_amqp_pool16_16", watermillAMQP(16), 16},
 	} {
 		sides := []contender{own, c.against}
-		rates, err := claims.Alternate(b.turns(15), 2, func(side int) (rate float64, err error) {
+		rates, err := claims.Alternate(b.Turns(15), 2, func(side int) (rate float64, err error) {
 			err = b.in("publish", func(uri string) error {
-				rate, err = sides[side].measure(uri, c.callers, time.Duration(b.size(1000, 300))*time.Millisecond)
+				rate, err = sides[side].measure(uri, c.callers, time.Duration(b.Size(1000, 300))*time.Millisecond)
 				return err
 			})
 			return rate, err

@@ -24,8 +24,8 @@ import (
 
 // measureRedrive measures how many letters a second a redrive sends, and the most memory that wmretry needs.
 func measureRedrive(b *bench) error {
-	all := b.size(100_000, 4_000)
-	rates, err := claims.Alternate(b.turns(3), 1, func(int) (rate float64, err error) {
+	all := b.Size(100_000, 4_000)
+	rates, err := claims.Alternate(b.Turns(3), 1, func(int) (rate float64, err error) {
 		err = b.withLetters(all/2, func(uri string) error {
 			begun := time.Now()
 			done, err := redrive(uri, deadletter.QueueOf(work))

@@ -77,13 +77,6 @@ func (s *server) series() string {
 	return strings.Join(parts[:min(len(parts), 2)], ".")
 }
 
-// newer reports whether the broker has at least this version.
-func (s *server) newer(major, minor int) bool {
-	var haveMajor, haveMinor int
-	_, _ = fmt.Sscanf(s.version, "%d.%d", &haveMajor, &haveMinor)
-	return haveMajor > major || haveMajor == major && haveMinor >= minor
-}
-
 // in runs a function with the address of a new virtual host, which is deleted afterwards, with all its queues.
 func (s *server) in(name string, do func(uri string) error) error {
 	uri, remove, err := s.vhost(name)
@@ -105,23 +98,6 @@ func (s *server) vhost(name string) (uri string, remove func(), err error) {
 
 // statisticsInterval is how old the figures of the management API can be.
 const statisticsInterval = 5 * time.Second
-
-// memory is what the broker counts as used. It is up to statisticsInterval old.
-func (s *server) memory() (sum int64) {
-	nodes, _ := s.management.ListNodes()
-	for _, node := range nodes {
-		sum += int64(node.MemUsed)
-	}
-	return sum
-}
-
-// memoryNow waits until the figure is one of now.
-func (b *bench) memoryNow() int64 {
-	if !b.short {
-		time.Sleep(statisticsInterval + 2*time.Second)
-	}
-	return b.memory()
-}
 
 // sampled calls a function every now and then until stop, which waits for the last call.
 func sampled(every time.Duration, do func()) (stop func()) {

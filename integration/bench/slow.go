@@ -28,13 +28,13 @@ func ownWithPrefetch(prefetch int) side {
 // measureSlowConfirm has messages that fail, and a slow network.
 func measureSlowConfirm(b *bench) error {
 	return b.slow([3]string{"storm_16_slow_confirm", "storm_16_slow_confirm_ahead", "storm_16_slow_confirm_64"},
-		load{messages: b.size(6_000, 300), failEvery: 1, die: true})
+		load{messages: b.Size(6_000, 300), failEvery: 1, die: true})
 }
 
 // measureSlowProduce has messages that produce another one, and a slow network.
 func measureSlowProduce(b *bench) error {
 	return b.slow([3]string{"produce_16_slow_confirm", "produce_16_slow_confirm_ahead", "produce_16_slow_confirm_64"},
-		load{messages: b.size(2_000, 300), produces: true})
+		load{messages: b.Size(2_000, 300), produces: true})
 }
 
 // slow compares the default of Prefetch with the default of watermill-amqp, and with the fastest by hand; and so a

@@ -38,11 +38,11 @@ var (
 )
 
 func measureStorm(b *bench) error {
-	messages := b.size(10_000, 2_000)
+	messages := b.Size(10_000, 2_000)
 	return contest{
 		title: fmt.Sprintf("Storm: %d messages fail once, 1%% are dead-lettered after %d tries, tier of %v", messages,
 			tries, tier),
-		sides: b.sidesFor(handPipelined, handPool16, handPool0, native, overStock, ownDefault, ownSubscriber),
+		sides: []side{handPipelined, handPool16, handPool0, overStock, ownDefault, ownSubscriber},
 		load:  load{messages: messages, failEvery: 1, die: true},
 		ratios: []ratio{
 			{claim: "storm_one_handler", ours: ownSubscriber.name, theirs: handPipelined.name},
@@ -56,7 +56,7 @@ func measureStorm(b *bench) error {
 
 // measureObserved compares the library with the library with observers.
 func measureObserved(b *bench) error {
-	messages := b.size(10_000, 2_000)
+	messages := b.Size(10_000, 2_000)
 	sampler := sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01))
 	metrics := observed("with metrics")
 	traces := observed("with metrics and 1% of the traces",
@@ -94,7 +94,7 @@ func observed(name string, also ...retry.Observer) side {
 
 // measureHandlers measures handlers that succeed.
 func measureHandlers(b *bench) error {
-	messages := b.size(10_000, 2_000)
+	messages := b.Size(10_000, 2_000)
 	stock := library("library, watermill-amqp, 1 handler", handling{handlers: 1}, stormOptions)
 	stock.part = workers
 	busy := contest{
@@ -117,7 +117,7 @@ func measureHandlers(b *bench) error {
 
 // measureTierFull compares an app with one tier of three full with the same app without.
 func measureTierFull(b *bench) error {
-	messages := b.size(10_000, 2_000)
+	messages := b.Size(10_000, 2_000)
 	own := library("own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers}, threeTiers)
 	stock := library("watermill-amqp, 16 handlers", handling{handlers: workers}, threeTiers)
 	many := library("own subscriber, 100 handlers of 4", handling{handlers: 100, concurrency: 4}, threeTiers)

@@ -7,8 +7,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/prometheus/client_golang/prometheus"
-	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
@@ -40,8 +38,8 @@ func measureSuccess(b *bench) error {
 	if err != nil {
 		return err
 	}
-	calls := b.size(1_000_000, 10_000)
-	took, err := claims.Alternate(b.turns(15), len(all), func(i int) (float64, error) {
+	calls := b.Size(1_000_000, 10_000)
+	took, err := claims.Alternate(b.Turns(15), len(all), func(i int) (float64, error) {
 		msg := newMessage()
 		begin := time.Now()
 		for range calls {
@@ -79,27 +77,15 @@ func wrappings() ([]wrapping, error) {
 		{"TieredRetry", tiered.Middleware(succeed)},
 		{"Watermill's Retry", watermillmw.Retry{MaxRetries: 3, InitialInterval: time.Second}.Middleware(succeed)},
 	}
-	reader := sdkmetric.WithReader(sdkmetric.NewManualReader())
-	sampler := sdktrace.WithSampler(sdktrace.TraceIDRatioBased(0.01))
-	for _, o := range []struct {
-		name     string
-		observer retry.Observer
-	}{
-		{"TieredRetry with Prometheus", observe.Prometheus(prometheus.NewRegistry())},
-		{"TieredRetry with OpenTelemetry", observe.OpenTelemetry(sdkmetric.NewMeterProvider(reader), nil)},
-		{"TieredRetry with 1% of traces", observe.OpenTelemetry(nil, sdktrace.NewTracerProvider(sampler))},
-	} {
-		observers := &backend.Observers{}
-		observers.Attach(o.observer, retry.Observed{
-			System: "bench", Health: func() retry.Health { return retry.Health{} },
-		})
-		tiered, err := middleware.New(policy, nowhere{observers}, nil)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, wrapping{o.name, tiered.Middleware(succeed)})
+	observers := &backend.Observers{}
+	observers.Attach(observe.Prometheus(prometheus.NewRegistry()), retry.Observed{
+		System: "bench", Health: func() retry.Health { return retry.Health{} },
+	})
+	observed, err := middleware.New(policy, nowhere{observers}, nil)
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	return append(all, wrapping{"TieredRetry with Prometheus", observed.Middleware(succeed)}), nil
 }
 
 func newMessage() *message.Message {

@@ -20,7 +20,7 @@ func measureWorker(b *bench) error {
 		title:  "One handler, 5% of the messages fail once",
 		rounds: 1,
 		sides:  []side{waitingInHandler, stock, own},
-		load:   load{messages: b.size(2_000, 60), failEvery: 20},
+		load:   load{messages: b.Size(2_000, 60), failEvery: 20},
 		ratios: []ratio{
 			{claim: "worker_watermill_amqp", ours: stock.name, theirs: waitingInHandler.name},
 			{claim: "worker_own_subscriber", ours: own.name, theirs: waitingInHandler.name},

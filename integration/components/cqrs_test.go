@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
-	"github.com/ThreeDotsLabs/watermill/components/requestreply"
-	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -65,60 +63,48 @@ func twice(calls *int) func() error {
 	}
 }
 
-func TestCommandIsRetried(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
-		calls := 0
-		fails := twice(&calls)
-		handler, err := commandProcessor(t, app).AddHandler(
-			cqrs.NewCommandHandler("billing", func(_ context.Context, command *billOrder) error {
-				assert.Equal(t, "1", command.Order)
-				return fails()
-			}))
-		require.NoError(t, err)
-		handler.AddMiddleware(app.Middleware)
-		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
-	})
-}
-
-// backoff.Permanent has the same effect in a command handler as in every handler.
-func TestCommandThatFailsPermanentlyIsDeadLettered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
-		handler, err := commandProcessor(t, app).AddHandler(
-			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return backoff.Permanent(errDown) }))
-		require.NoError(t, err)
-		handler.AddMiddleware(app.Middleware)
-		app.Send("billOrder", marshal(t, theCommand)).DeadLettered(retry.DeadReasonPermanent)
-	})
-}
-
-func TestAckCommandHandlingErrorsHidesFailures(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
-		calls := 0
-		fails := twice(&calls)
-		handler, err := commandProcessor(t, app, func(c *cqrs.CommandProcessorConfig) { c.AckCommandHandlingErrors = true }).AddHandler(
-			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return fails() }))
-		require.NoError(t, err)
-		handler.AddMiddleware(app.Middleware)
-		assert.Len(t, app.Send("billOrder", marshal(t, theCommand)).Processed().Attempts(), 1)
-		assert.Equal(t, 1, calls, "the handler failed, and is not called again")
-	})
-}
-
-// A command that its processor cannot read fails like every other command: it waits through the whole schedule.
-func TestUnreadableCommandUsesItsRetriesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
-		handler, err := commandProcessor(t, app).AddHandler(
-			cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return nil }))
-		require.NoError(t, err)
-		handler.AddMiddleware(app.Middleware)
-		msg := marshal(t, theCommand)
-		msg.Payload = []byte("{")
-		app.Send("billOrder", msg).Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
-	})
+func TestCommands(t *testing.T) {
+	acks := func(c *cqrs.CommandProcessorConfig) { c.AckCommandHandlingErrors = true }
+	type story = *retrytest.Story
+	for name, row := range map[string]struct {
+		failure error // of the first two calls
+		payload string
+		change  func(*cqrs.CommandProcessorConfig)
+		want    func(story)
+	}{
+		"retried":   {failure: errDown, want: func(s story) { s.RetriedAt(time.Second, 6*time.Second).Processed() }},
+		"permanent": {failure: backoff.Permanent(errDown), want: func(s story) { s.DeadLettered(retry.DeadReasonPermanent) }},
+		"AckCommandHandlingErrors hides failures": {failure: errDown, change: acks, want: func(s story) { s.NeverRetried().Processed() }},
+		"unreadable: it waits through the whole schedule": {payload: "{", want: func(s story) {
+			s.Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				app := retrytest.New(t, schedule)
+				calls := 0
+				var change []func(*cqrs.CommandProcessorConfig)
+				if row.change != nil {
+					change = append(change, row.change)
+				}
+				handler, err := commandProcessor(t, app, change...).AddHandler(
+					cqrs.NewCommandHandler("billing", func(_ context.Context, command *billOrder) error {
+						assert.Equal(t, "1", command.Order)
+						if calls++; calls <= 2 {
+							return row.failure
+						}
+						return nil
+					}))
+				require.NoError(t, err)
+				handler.AddMiddleware(app.Middleware)
+				msg := marshal(t, theCommand)
+				if row.payload != "" {
+					msg.Payload = []byte(row.payload)
+				}
+				row.want(app.Send("billOrder", msg))
+			})
+		})
+	}
 }
 
 func eventProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.EventProcessorConfig)) *cqrs.EventProcessor {
@@ -207,64 +193,6 @@ func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
 	})
 }
 
-// The deprecated processors add their handlers with AddHandlersToRouter, which returns no handler. The middleware is added to the router.
-func TestDeprecatedProcessorTakesARouterMiddleware(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
-		calls := 0
-		fails := twice(&calls)
-		processor, err := cqrs.NewCommandProcessor(
-			[]cqrs.CommandHandler{cqrs.NewCommandHandler("billing", func(context.Context, *billOrder) error { return fails() })},
-			func(command string) string { return command },
-			func(handler string) (message.Subscriber, error) { return app.Subscriber(handler) }, marshaler, nil)
-		require.NoError(t, err)
-		app.Router.AddMiddleware(app.Middleware)
-		require.NoError(t, processor.AddHandlersToRouter(app.Router))
-		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
-	})
-}
-
-// replies counts the replies of a request-reply backend.
-type replies struct{ sent int }
-
-func (r *replies) Publish(_ string, messages ...*message.Message) error {
-	r.sent += len(messages)
-	return nil
-}
-
-func (r *replies) Close() error { return nil }
-
-// Each try sends a reply. With AckCommandErrors the processor acknowledges a command that failed.
-func TestRequestReply(t *testing.T) {
-	for ack, tries := range map[bool]int{false: 3, true: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.New(t, schedule)
-			sent := &replies{}
-			backend, err := requestreply.NewPubSubBackend[struct{}](requestreply.PubSubBackendConfig{
-				Publisher: sent,
-				SubscriberConstructor: func(requestreply.PubSubBackendSubscribeParams) (message.Subscriber, error) {
-					return app.Subscriber("replies")
-				},
-				GeneratePublishTopic:   func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil },
-				GenerateSubscribeTopic: func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil },
-				AckCommandErrors:       ack,
-			}, requestreply.BackendPubsubJSONMarshaler[struct{}]{})
-			require.NoError(t, err)
-			calls := 0
-			fails := twice(&calls)
-			handler, err := commandProcessor(t, app).AddHandler(requestreply.NewCommandHandler(
-				"billing", backend, func(context.Context, *billOrder) error { return fails() }))
-			require.NoError(t, err)
-			handler.AddMiddleware(app.Middleware)
-			msg := marshal(t, theCommand)
-			msg.Metadata.Set(requestreply.OperationIDMetadataKey, "1")
-			app.Send("billOrder", msg).Processed()
-			assert.Equal(t, tries, sent.sent)
-			assert.Equal(t, tries, calls)
-		})
-	}
-}
-
 // What docs/consumer-groups.md shows: an event that is published at each try of a command has one ID, so an inbox behind
 // it handles it once, and the events of other commands have others.
 func TestEventsOfACommandKeepTheirIDs(t *testing.T) {
@@ -305,23 +233,4 @@ func TestLetterOfACommand(t *testing.T) {
 	})
 	retrytest.Replay(t, "testdata/order-10.json", letterOf(billing, marshaler))
 	assert.Equal(t, "order-10 10", got)
-}
-
-// What a Requeuer cannot publish waits as every failure does.
-func TestRequeuer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
-		app.Router.AddMiddleware(app.Middleware)
-		parked, err := app.Subscriber("requeuer")
-		require.NoError(t, err)
-		calls := 0
-		fails := twice(&calls)
-		_, err = requeuer.NewRequeuer(requeuer.Config{
-			Subscriber: parked, SubscribeTopic: "parked", Publisher: app.Publisher(), Router: app.Router,
-			GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return "orders", fails() },
-		}, nil)
-		require.NoError(t, err)
-		app.Send("parked", message.NewMessage("order-1", nil)).RetriedAt(time.Second, 6*time.Second).Processed()
-		assert.Len(t, app.Produced("orders"), 1)
-	})
 }

@@ -20,7 +20,7 @@ import (
 
 // The tests of the files traps_*.go use no code of the library. They show what a quorum queue with a single active
 // consumer does, and what would break the order of an ordered handler. Where a later RabbitMQ behaves otherwise, a test
-// fails and names the rule of the handler to check again. tools/ordermodel has the same behaviour of the queue.
+// fails and names the rule of the handler to check again.
 
 // partition declares such a queue with the messages 1 to n. The arguments are added to its own.
 func partition(t *testing.T, n int, arguments amqp091.Table) (queue string) {

@@ -3,7 +3,7 @@ package simulation
 import (
 	"slices"
 
-	"github.com/tieredretry/watermill-retry/integration/simulation/model"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 )
 
 // double checks that a call is repeated only where a fault allows it, and not too often.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -30,7 +31,8 @@ const (
 )
 
 var (
-	errFailed  = errors.New("the handler fails")
+	errFailed  = errors.New("the handler fails: " + strings.Repeat("long ", 300))
+	errOther   = errors.New("and something else")
 	errBusy    = errors.New("busy")
 	errNotHere = errors.New("not here")
 	errInvalid = errors.New("invalid")
@@ -43,12 +45,21 @@ const (
 	deadReason = "invalid"
 )
 
-// rules are those of the policy.
+// rules are those of the policy. One that panics matches nothing, and the first one that matches decides.
 var rules = []retry.Rule{
+	{Name: "bug", If: bug, Then: retry.Discard()},
 	{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(snooze)},
 	{Name: "not here", If: retry.Is(errNotHere), Then: retry.GiveBack()},
 	{Name: "invalid", If: retry.Is(errInvalid), Then: retry.DeadLetter(deadReason)},
 	{Name: "stale", If: retry.Is(errStale), Then: retry.Discard()},
+	{Name: "busy again", If: retry.Is(errBusy), Then: retry.Discard()},
+}
+
+func bug(_ retry.Record, err error) bool {
+	if errors.Is(err, errOther) {
+		panic("a bug")
+	}
+	return false
 }
 
 func (p plan) fate(id string) fate { return p.fates[id] }
@@ -76,7 +87,7 @@ func (p plan) outcome(id string, record retry.Record, first bool, since time.Dur
 	case p.breaker && since > activity: // while only messages are left that fail, a breaker would stay open
 		return nil
 	case f.how == permanent:
-		return backoff.Permanent(errFailed)
+		return errors.Join(errOther, backoff.Permanent(errFailed))
 	case f.how == invalid:
 		return errInvalid
 	case f.how == stale:

@@ -9,7 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/integration/simulation/model"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
@@ -158,7 +158,7 @@ func lastFault(faults []fault) (last time.Duration) {
 // repeats are the faults that can make calls be repeated, with how many connections they lose.
 var repeats = map[string]int{
 	cutBoth: 1, halfOpen: 1, frozen: 1, restart: 3, kill: 1, deploy: 1, rolling: 3, readd: 1, hangs: 2, redrive: 10,
-	noDeclare: 1,
+	noDeclare: 1, noExchange: 1, // the broker closes the channel, whose copies are published again
 }
 
 // inject makes a fault that has a time.
@@ -199,10 +199,8 @@ func (w *world) make(f fault) {
 			w.replace(w.running(number), f)
 			time.Sleep(f.lasts / 10)
 		}
-	case readd: // Watermill's router ends with its last handler
-		if len(queues) > 1 {
-			p.restartHandler(queue)
-		}
+	case readd:
+		p.restartHandler(queue)
 	case hangs:
 		w.ledger.disturbed(hangsFor+time.Minute, 0)
 		w.hanging.Store(true)

@@ -74,7 +74,10 @@ func (w *world) checkQueue(queue string) {
 	}
 }
 
-const orphans = "retry.orphans"
+const (
+	orphans       = "retry.orphans"
+	longestReason = 1 << 10
+)
 
 // mayDie reports whether a message can become a dead letter that must not be one: what it produced cannot be published,
 // no tier takes its copy, or its call hangs. docs/order.md has: "After nine tenths of the timeout its context ends, the
@@ -127,7 +130,7 @@ func (w *world) checkLetters(queue string) map[string]int {
 		case !has:
 			l.violate(id, "the dead letter %s has no record: %v", id, m.Headers)
 		case record.Handler != handlerOf(queue) || record.Topic != topic || record.Reason == "" ||
-			record.LastFailedAt.IsZero():
+			len(record.Reason) > longestReason || record.LastFailedAt.IsZero():
 			l.violate(id, "the record of the dead letter %s is not whole: %v", id, record)
 		case l.mayDie(l.letters[queue+id]) && reason != want:
 		case reason != want || record.Failures != failures:

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +17,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/integration/simulation/model"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -29,6 +31,8 @@ type process struct {
 	close      func() error
 	ctx        context.Context
 	stopRouter context.CancelFunc
+	closing    chan struct{} // its handlers have ended
+	closed     chan struct{} // its router has
 	done       chan struct{}
 
 	ending atomic.Bool // a fault ends it, and starts another one in its place
@@ -45,8 +49,9 @@ type process struct {
 // start starts a process, in the place of one that has ended.
 func (w *world) start(number int) {
 	for { // as a supervisor does
-		p := &process{number: number, world: w, done: make(chan struct{}), handlers: map[string]*message.Handler{},
-			calls: map[string]int{}, paused: map[string]bool{}}
+		p := &process{number: number, world: w, closing: make(chan struct{}), closed: make(chan struct{}),
+			done: make(chan struct{}), handlers: map[string]*message.Handler{}, calls: map[string]int{},
+			paused: map[string]bool{}}
 		p.logger = newLog(p)
 		err := p.run()
 		if err == nil {
@@ -108,6 +113,7 @@ func (p *process) run() (err error) {
 	if p.router, err = message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}); err != nil {
 		return err
 	}
+	p.addLast()
 	if p.world.plan.shape == builder {
 		err = p.build()
 	} else {
@@ -131,15 +137,71 @@ func (p *process) run() (err error) {
 			p.world.broker.Note("process %d did not start: %v", p.number, err)
 			time.Sleep(time.Second)
 		}
-		context.AfterFunc(p.ctx, func() { ended <- p.router.Close() })
 	}
-	go func() {
-		defer close(p.done)
-		<-ended // after the end of ctx: Close of the router, while handlers run, holds a mutex that a bubble cannot wait for
-		_ = p.close()
-	}()
+	go p.end()
 	return nil
 }
+
+// end ends a process whose context is done. Close of Watermill's router waits for calls, with a mutex that each handler
+// needs when it ends. A bubble cannot wait for a mutex, so the handlers end before.
+func (p *process) end() {
+	defer close(p.done)
+	<-p.ctx.Done()
+	p.mu.Lock()
+	handlers := slices.Collect(maps.Values(p.handlers))
+	p.mu.Unlock()
+	for _, handler := range handlers {
+		<-handler.Stopped()
+	}
+	time.Sleep(time.Millisecond) // a call that was handed out has begun
+	close(p.closing)
+	_ = p.router.Close()
+	close(p.closed)
+	_ = p.close()
+}
+
+// addLast adds a handler without messages. The router closes itself with its last handler, so this one ends when no
+// call runs, or after Close has waited as long as it waits.
+func (p *process) addLast() {
+	var running sync.WaitGroup
+	p.router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			running.Go(func() {
+				select {
+				case <-msg.Acked():
+				case <-msg.Nacked():
+				}
+			})
+			return next(msg)
+		}
+	})
+	p.router.AddConsumerHandler("last", "last", last{func() {
+		<-p.closing
+		all := make(chan struct{})
+		go func() {
+			running.Wait()
+			close(all)
+		}()
+		select {
+		case <-all:
+		case <-p.closed:
+		}
+	}}, func(*message.Message) error { return nil })
+}
+
+// last is the subscriber of a handler without messages.
+type last struct{ wait func() }
+
+func (l last) Subscribe(context.Context, string) (<-chan *message.Message, error) {
+	messages := make(chan *message.Message)
+	go func() {
+		defer close(messages)
+		l.wait()
+	}()
+	return messages, nil
+}
+
+func (last) Close() error { return nil }
 
 // connect makes the app with Connect.
 func (p *process) connect() (err error) {
@@ -196,7 +258,8 @@ func (p *process) build() error {
 	}
 	p.close = func() error { return errors.Join(subscriber.Close(), made.Close()) }
 	handle := func(msg *message.Message) error { return p.handle(topic, msg) }
-	p.router.AddConsumerHandler(handlerName, topic, subscriber, handle).AddMiddleware(retries.Middleware)
+	p.handlers[topic] = p.router.AddConsumerHandler(handlerName, topic, subscriber, handle)
+	p.handlers[topic].AddMiddleware(retries.Middleware)
 	return nil
 }
 
@@ -206,6 +269,7 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	record, _ := retry.ReadRecord(msg.Metadata)
 	id := string(msg.Payload)
 	first := l.called(p, queue, msg, record)
+	msg.Metadata, msg.Payload = message.Metadata{"scratch": id}, nil // what a handler replaces is not in the copy
 	p.limited(queue, id)
 	defer p.leaves(queue)
 	if p.world.hanging.Swap(false) {
@@ -222,7 +286,7 @@ func (p *process) produce(msg *message.Message) ([]*message.Message, error) {
 	if err := p.handle(topic, msg); err != nil {
 		return nil, err
 	}
-	return []*message.Message{message.NewMessage("of-"+msg.UUID, msg.Payload)}, nil
+	return []*message.Message{message.NewMessage("of-"+msg.UUID, []byte(msg.UUID))}, nil
 }
 
 // kill ends a process at once.

@@ -69,17 +69,3 @@ func commentFaults(path string, source any) (faults []string, err error) {
 	}
 	return faults, nil
 }
-
-// TestWordsInCommentsAreFound makes sure that the rule can fail.
-func TestWordsInCommentsAreFound(t *testing.T) {
-	t.Parallel()
-	source := "// Package p is for whoever\n// needs it.\npackage p\n\n" +
-		"var user = \"nobody\" // a name\n\n// f tells\n// whether it is so.\nfunc f() {\n\t/* Somebody calls. */\n}\n"
-	faults, err := commentFaults("p.go", source)
-	require.NoError(t, err)
-	for i, want := range []string{`p.go:1:1: it has "whoever"`, `p.go:7:1: it has "tells whether"`, `p.go:10:2: it has "somebody"`} {
-		if len(faults) != 3 || !strings.HasPrefix(faults[i], want) {
-			t.Fatalf("got %q, want 3 faults, number %d with %s", faults, i+1, want)
-		}
-	}
-}

@@ -155,15 +155,6 @@ func unindented(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestReadmeHasNoPlaceholders(t *testing.T) {
-	t.Parallel()
-	for _, word := range regexp.MustCompile(`\b[A-Z]+_[A-Z]+\b`).FindAllString(read(t, "README.md").text, -1) {
-		if word != "AMQP_URL" {
-			t.Errorf("the README still has the placeholder %s", word)
-		}
-	}
-}
-
 func TestReadmeIsShort(t *testing.T) {
 	t.Parallel()
 	if words := len(strings.Fields(read(t, "README.md").text)); words > readmeWords {
@@ -373,29 +364,6 @@ func TestDocsCiteTestsThatExist(t *testing.T) {
 			if !strings.Contains(tests, "\nfunc "+name[1]+"(") {
 				t.Errorf("%s cites %s: there is no such test", d.path, name[1])
 			}
-		}
-	}
-}
-
-// TestDocsRulesFindFaults makes sure that the rules can fail.
-func TestDocsRulesFindFaults(t *testing.T) {
-	t.Parallel()
-	const text = "# One `two`: three?\n\n## A [link](b.md#c) & more\n\n## One two three\n\n" +
-		"```sh\n# not a heading\nmake demo-nats X=1\n[no](link.md)\n```\n`make test race CHAOS_ARGS='-a b'`, `[no](code.md)`, [yes](d/e.md \"title\")\n"
-	equal := func(what string, got, want []string) {
-		t.Helper()
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: got %q, want %q", what, got, want)
-		}
-	}
-	equal("anchors", anchors(text), []string{"one-two-three", "a-link--more", "one-two-three-1"})
-	equal("links", links(text), []string{"b.md#c", "d/e.md"})
-	equal("make targets", makeTargets(text), []string{"test", "race", "demo-nats"})
-	for text, want := range map[string]int{
-		"Nobody waits.": 1, "It is so, never\nnever.": 1, "It waits 2m5s.": 1, "1h30m": 1, "A wishbone waits 125s, 5m.": 0,
-	} {
-		if got := plainFaults(text); len(got) != want {
-			t.Errorf("%q: got %q, want %d", text, got, want)
 		}
 	}
 }

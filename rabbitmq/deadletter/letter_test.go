@@ -65,7 +65,6 @@ func libraryHeaders() amqp091.Table {
 }
 
 func TestReadALetterOfTheLibrary(t *testing.T) {
-	t.Parallel()
 	d := &amqp091.Delivery{
 		Headers: libraryHeaders(), Exchange: "retry", RoutingKey: "dead.orders", Priority: 4, ContentType: "application/json", CorrelationId: "c",
 		MessageId: "m", Timestamp: firstFailed, DeliveryMode: 2, Body: []byte("{}"),
@@ -87,7 +86,6 @@ func TestReadALetterOfTheLibrary(t *testing.T) {
 }
 
 func TestReadALetterOfTheBroker(t *testing.T) {
-	t.Parallel()
 	d := &amqp091.Delivery{Exchange: "retry", RoutingKey: "dead.orders", UserId: "web", Headers: amqp091.Table{
 		"_watermill_message_uuid": uuid, "x-death": deathOf("orders", "delivery_limit", "shop", "eu"), "x-delivery-count": int64(3),
 		"x-first-death-queue": "orders",
@@ -122,7 +120,6 @@ func TestReadALetterOfTheBroker(t *testing.T) {
 }
 
 func TestReadALetterOfAPoisonQueue(t *testing.T) {
-	t.Parallel()
 	d := &amqp091.Delivery{RoutingKey: "poison", Headers: amqp091.Table{
 		"_watermill_message_uuid": uuid, "reason_poisoned": "no money", "topic_poisoned": "orders", "handler_poisoned": "billing",
 		"subscriber_poisoned": "amqp.Subscriber", "trace": "abc",
@@ -145,7 +142,6 @@ func TestReadALetterOfAPoisonQueue(t *testing.T) {
 }
 
 func TestReadAnOrphan(t *testing.T) {
-	t.Parallel()
 	for key, target := range map[string]string{
 		"10s.orders": "orders", "10s.sales.orders": "sales.orders", "inbox.orders": "orders", "orders": "", "": "", "10s.": "", "retry.orphans": "",
 	} {
@@ -167,7 +163,6 @@ func TestReadAnOrphan(t *testing.T) {
 }
 
 func TestReadALetterWithoutAnOwner(t *testing.T) {
-	t.Parallel()
 	d := &amqp091.Delivery{Exchange: "shop", RoutingKey: "eu", Body: []byte("a"), Headers: amqp091.Table{"trace": "abc", "_watermill_message_uuid": int8(1)}}
 	l := read(d, "anything", naming.Default)
 	assert.Equal(t, letters.Unknown, l.Kind)
@@ -186,7 +181,6 @@ func TestReadALetterWithoutAnOwner(t *testing.T) {
 }
 
 func TestTheIDOfAMessageStays(t *testing.T) {
-	t.Parallel()
 	d := &amqp091.Delivery{Body: []byte("a"), Headers: everyType(), Exchange: "shop", RoutingKey: "eu"}
 	first := read(d, "orders.dead", naming.Default)
 	again := &amqp091.Delivery{Body: []byte("a"), Headers: everyType(), RoutingKey: "orders", Redelivered: true}
@@ -208,7 +202,6 @@ func TestTheIDOfAMessageStays(t *testing.T) {
 
 // A letter that was cut to fit into a frame may have its dead reason only.
 func TestReadWhatIsLeftOfARecord(t *testing.T) {
-	t.Parallel()
 	d := &amqp091.Delivery{Exchange: "retry", RoutingKey: "dead.orders", Headers: amqp091.Table{"retry_dead_reason": "too_large"}}
 	l := read(d, "orders.dead", naming.Default)
 	assert.Equal(t, letters.Library, l.Kind)
@@ -223,7 +216,6 @@ func TestReadWhatIsLeftOfARecord(t *testing.T) {
 }
 
 func TestHostileHeadersNameNoTarget(t *testing.T) {
-	t.Parallel()
 	huge := make([]any, 20000)
 	for i := range huge {
 		huge[i] = amqp091.Table{"queue": strings.Repeat("q", 10)}

@@ -1,10 +1,17 @@
 package deadletter
 
 import (
+	"context"
+	"fmt"
 	"math"
+	"net"
 	"testing"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 // TestLimitOf: from 4.0 on -1 means no limit, and a limit takes its place. Before it means that no letter may be given back.
@@ -50,4 +57,43 @@ func TestLettersAreReplacedBelowTheLimit(t *testing.T) {
 	for l, want := range map[limit]int64{unknown: 1, 0: 0, 1: 1, 3: 1, 5: 1, 6: 2, 20: 16, 1_000_000: 999_996, never: math.MaxInt64 - 4} {
 		assert.Equal(t, want, l.replacedAt(), int64(l))
 	}
+}
+
+// TestErrorsOfAClosedSocketAreALostConnection: the client returns them before it notices that the connection is closed.
+func TestErrorsOfAClosedSocketAreALostConnection(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	socket, err := net.Dial("tcp", listener.Addr().String())
+	require.NoError(t, err)
+	require.NoError(t, socket.Close())
+	_, write := socket.Write([]byte("x"))
+	_, read := socket.Read(make([]byte, 1))
+	for _, err := range []error{
+		write, read, amqp091.ErrClosed, &amqp091.Error{Code: amqp091.ConnectionForced}, &amqp091.Error{Code: amqp091.InternalError},
+	} {
+		require.ErrorIs(t, explain("read", "orders.dead", fmt.Errorf("a call: %w", err)), errLost)
+	}
+	for _, err := range []error{
+		&amqp091.Error{Code: amqp091.NotFound, Recover: true}, &amqp091.Error{Code: amqp091.PreconditionFailed, Recover: true},
+		context.DeadlineExceeded,
+	} {
+		require.NotErrorIs(t, explain("read", "orders.dead", err), errLost)
+	}
+}
+
+// TestALetterIsNotBlamedForItsQueue: the broker has the same code for a message that it cannot deliver, and for a queue
+// without a leader. The second one ends by itself, and its letters are good.
+func TestALetterIsNotBlamedForItsQueue(t *testing.T) {
+	ofBroker := func(text string) error {
+		return &amqp091.Error{Code: amqp091.InternalError, Reason: text, Server: true}
+	}
+	assert.ErrorIs(t, ofLetter(fmt.Errorf("a frame: %w", wire.ErrUnreadable)), wire.ErrUnreadable)
+	assert.ErrorContains(t, ofLetter(ofBroker("INTERNAL_ERROR")), "the broker cannot deliver it")
+	for _, cause := range []string{"noproc", "timeout"} {
+		assert.NoError(t, ofLetter(ofBroker(
+			"INTERNAL_ERROR - Cannot get a message from queue 'queue 'orders.dead' in vhost '/'': "+cause)))
+	}
+	assert.NoError(t, ofLetter(&amqp091.Error{Code: amqp091.ConnectionForced, Server: true}))
+	assert.NoError(t, ofLetter(wire.ErrLost))
 }

@@ -32,7 +32,6 @@ func written(t *testing.T, d *amqp091.Delivery, queue string) []byte {
 }
 
 func TestALineHasEverything(t *testing.T) {
-	t.Parallel()
 	for name, d := range map[string]*amqp091.Delivery{
 		"every type and property": full(everyType()), "library": full(libraryHeaders()), "empty": {},
 		"broker":     {Headers: amqp091.Table{"x-death": deathOf("orders", "expired", "", "orders")}, Exchange: "retry", RoutingKey: "dead.orders"},
@@ -75,7 +74,6 @@ func nested(depth int) amqp091.Table {
 }
 
 func TestEachNumberStaysAsItIs(t *testing.T) {
-	t.Parallel()
 	for _, value := range []any{
 		int8(math.MinInt8), int8(math.MaxInt8), byte(0), byte(math.MaxUint8), int16(math.MinInt16), int16(math.MaxInt16), uint16(math.MaxUint16),
 		int32(math.MinInt32), int32(math.MaxInt32), uint32(math.MaxUint32), int64(math.MinInt64), int64(math.MaxInt64), float32(math.MaxFloat32),
@@ -93,7 +91,6 @@ func TestEachNumberStaysAsItIs(t *testing.T) {
 
 // The main fields of a line need no decoder.
 func TestALineIsReadable(t *testing.T) {
-	t.Parallel()
 	d := full(libraryHeaders())
 	d.Headers["ok"] = true
 	var shown struct {
@@ -120,7 +117,6 @@ func TestALineIsReadable(t *testing.T) {
 }
 
 func TestWhatCannotBeExported(t *testing.T) {
-	t.Parallel()
 	for want, headers := range map[string]amqp091.Table{
 		"headers.a has the Go type uint64":  {"a": uint64(1)},
 		"headers.a[1].b has the Go type":    {"a": []any{nil, amqp091.Table{"b": struct{}{}}}},
@@ -149,7 +145,6 @@ func lineWith(t *testing.T, field, value string) []byte {
 }
 
 func TestLinesThatAreRefused(t *testing.T) {
-	t.Parallel()
 	long := strings.Repeat("x", 256)
 	deep := strings.Repeat(`{"F":{"n":`, 40) + `{"V":null}` + strings.Repeat("}}", 40)
 	array := strings.Repeat(`{"A":[`, 40) + `{"V":null}` + strings.Repeat("]}", 40)

@@ -27,7 +27,6 @@ func full(headers amqp091.Table) *amqp091.Delivery {
 }
 
 func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
-	t.Parallel()
 	d := full(everyType())
 	maps.Copy(d.Headers, libraryHeaders())
 	d.Headers["x-death"], d.Headers["x-delivery-count"], d.Headers["CC"] = deathOf("orders", "rejected", "", ""), int64(1), []any{"other"}
@@ -66,7 +65,6 @@ func TestFreshIsTheMessageOfTheFirstTime(t *testing.T) {
 
 // TestFreshKeepsTheTrace: the next attempt links to the last one before. Without the count the message has no record.
 func TestFreshKeepsTheTrace(t *testing.T) {
-	t.Parallel()
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for text, want := range map[string]any{traceparent: traceparent, "": nil, strings.Repeat("x", 129): nil} {
 		for _, count := range []string{"3", "garbled"} {
@@ -80,7 +78,6 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 }
 
 func TestFreshRestoresThePriority(t *testing.T) {
-	t.Parallel()
 	d := &amqp091.Delivery{
 		Exchange: "retry", RoutingKey: "dead.orders", Headers: amqp091.Table{"retry_priority": byte(8)}, UserId: "guest",
 	}
@@ -95,7 +92,6 @@ func TestFreshRestoresThePriority(t *testing.T) {
 // TestARedriveBelievesNoForgedUser: any publisher can write the headers in which the library keeps what the broker has
 // checked. They are believed only in a letter that the library dead-lettered.
 func TestARedriveBelievesNoForgedUser(t *testing.T) {
-	t.Parallel()
 	for name, row := range map[string]struct {
 		exchange, key string
 		death         any
@@ -124,7 +120,6 @@ func TestARedriveBelievesNoForgedUser(t *testing.T) {
 }
 
 func TestSameStaysALetter(t *testing.T) {
-	t.Parallel()
 	d := full(everyType())
 	maps.Copy(d.Headers, libraryHeaders())
 	want := maps.Clone(d.Headers)
@@ -149,7 +144,6 @@ func TestSameStaysALetter(t *testing.T) {
 
 // What the broker dead-lettered has no other record than x-death. An orphan has one, and the broker could drop it for its x-death.
 func TestSameKeepsTheRecordOfTheBroker(t *testing.T) {
-	t.Parallel()
 	headers := amqp091.Table{
 		"x-death": deathOf("orders", "delivery_limit", "shop", ""), "x-first-death-queue": "orders", "x-last-death-reason": "delivery_limit",
 		"retry_record": folded,
@@ -177,7 +171,6 @@ func TestSameKeepsTheRecordOfTheBroker(t *testing.T) {
 
 // TestWhatTheClientDoesNotTellApartIsNamed: a priority of 0 and none, delivery modes other than persistent and none.
 func TestWhatTheClientDoesNotTellApartIsNamed(t *testing.T) {
-	t.Parallel()
 	for mode := range uint8(3) {
 		d := amqp091.Delivery{DeliveryMode: mode, Body: []byte("{}")}
 		p := fresh(&d, read(&d, "orders.dead", "retry"), "retry", letters.PastRedrive{}, "guest")

@@ -8,7 +8,6 @@ import (
 )
 
 func TestReportHasAColumnForEachSeries(t *testing.T) {
-	t.Parallel()
 	page := []byte("# Benchmarks\n\n| `make bench` | not a claim |\n\n## Claims\n\n" +
 		"| `late` | how late | at most 50 ms | 4 ms |\n| `rate` | how many | at least 20 | |\n| `lost` | none | 0 | |\n" +
 		"\n## Others\n\n| `early` | none | 0 | |\n")
@@ -27,7 +26,6 @@ func TestReportHasAColumnForEachSeries(t *testing.T) {
 }
 
 func TestOneOfTwoProgramsIsChosen(t *testing.T) {
-	t.Parallel()
 	rabbit, others := []string{"storm", "slow-confirm"}, []string{"backend-redis-rate", "backend-nats-rate"}
 	for only, want := range map[string][2]int{
 		"": {2, 2}, "storm": {1, 0}, "backend-redis": {0, 1}, "storm|backend-": {1, 2},

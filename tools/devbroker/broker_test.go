@@ -13,7 +13,6 @@ import (
 )
 
 func TestEnvironReplacesTheVariablesOfAnotherBroker(t *testing.T) {
-	t.Parallel()
 	b := broker{Variables: map[string]string{"AMQP_URL": "amqp://here", "AMQP_MANAGEMENT_URL": "http://here"}}
 	got := b.environ([]string{"PATH=/bin", "AMQP_URL=amqp://there", "AMQP_PROMETHEUS_URL=http://there",
 		"BROKER_CTL=ctl there", "BROKER_KILL=kill there", "BROKER_START=start there"})
@@ -35,7 +34,6 @@ func TestNamedBrokerErrorsContainNoPassword(t *testing.T) {
 }
 
 func TestHandshake(t *testing.T) {
-	t.Parallel()
 	for _, test := range []struct {
 		name, answer string
 		valid        bool
@@ -46,7 +44,6 @@ func TestHandshake(t *testing.T) {
 		{"nothing", "", false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -70,7 +67,6 @@ func TestHandshake(t *testing.T) {
 }
 
 func TestQuoteMakesOneWord(t *testing.T) {
-	t.Parallel()
 	for _, text := range []string{"", "plain", "two words", "it's $HOME `pwd`", `\ "`} {
 		got, err := exec.Command("sh", "-c", "printf %s "+quote(text)).Output()
 		if err != nil || string(got) != text {

@@ -8,7 +8,6 @@ import (
 )
 
 func TestCommandExitStatus(t *testing.T) {
-	t.Parallel()
 	for _, test := range []struct {
 		name, script string
 		want         int
@@ -18,7 +17,6 @@ func TestCommandExitStatus(t *testing.T) {
 		{"a signal", "kill -TERM $$", 128 + 15},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			got, err := command(t.Context(), []string{"PATH=/usr/bin:/bin"}, []string{"sh", "-c", test.script})
 			if got != test.want || err != nil {
 				t.Fatalf("got %d, %v; want %d", got, err, test.want)

@@ -5,7 +5,6 @@ package main
 import "testing"
 
 func TestFreePortsAreDistinct(t *testing.T) {
-	t.Parallel()
 	ports, err := freePorts()
 	if err != nil {
 		t.Fatal(err)

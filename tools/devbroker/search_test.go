@@ -25,7 +25,6 @@ func opened(name string) way {
 }
 
 func TestFindTakesTheFirstOpenWay(t *testing.T) {
-	t.Parallel()
 	notTried := way{name: "later", open: func(context.Context) string {
 		t.Error("find tried a way after the open one")
 		return ""
@@ -40,7 +39,6 @@ func TestFindTakesTheFirstOpenWay(t *testing.T) {
 		{"the last", []way{closed("a"), closed("b"), opened("c")}, "c"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			b, err := find(t.Context(), test.ways)
 			if err != nil || b.Variables["AMQP_URL"] != test.want {
 				t.Fatalf("found %q, %v; want %q", b.Variables["AMQP_URL"], err, test.want)
@@ -50,7 +48,6 @@ func TestFindTakesTheFirstOpenWay(t *testing.T) {
 }
 
 func TestFindErrorNamesAllWays(t *testing.T) {
-	t.Parallel()
 	_, err := find(t.Context(), []way{closed("a"), closed("b")})
 	for _, part := range []string{"a: not here", "b: not here", "AMQP_URL"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
@@ -60,7 +57,6 @@ func TestFindErrorNamesAllWays(t *testing.T) {
 }
 
 func TestFindDoesNotHideABrokerThatDoesNotStart(t *testing.T) {
-	t.Parallel()
 	fault := errors.New("broken")
 	fails := way{
 		name: "a",

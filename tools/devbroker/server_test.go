@@ -21,7 +21,6 @@ func place(t *testing.T, text string, mode os.FileMode) string {
 }
 
 func TestFindServer(t *testing.T) {
-	t.Parallel()
 	const real, wrapping = "#!/bin/sh\nexec erl", "#!/bin/sh\nexec su rabbitmq -c /usr/lib/rabbitmq/bin/rabbitmq-server"
 	known := place(t, real, 0o755)
 	onPath := place(t, real, 0o755)
@@ -46,7 +45,6 @@ func TestFindServer(t *testing.T) {
 		{"none", "", nil, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
 			got, found := findServer(test.places, test.path)
 			if got.Folder != test.want || found != (test.want != "") {
 				t.Fatalf("got %q, %v; want %q", got.Folder, found, test.want)

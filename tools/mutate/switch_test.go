@@ -23,7 +23,6 @@ const limit = 10
 `
 
 func TestSwitchFile(t *testing.T) {
-	t.Parallel()
 	for name, test := range map[string]struct {
 		old, new string
 		want     string // "" for a build of its own
@@ -45,7 +44,6 @@ func TestSwitchFile(t *testing.T) {
 		"twice":                    {"func", "func", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			path := filepath.Join(t.TempDir(), "p.go")
 			if err := os.WriteFile(path, []byte(switchSource), 0o600); err != nil {
 				t.Fatal(err)

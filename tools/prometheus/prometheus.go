@@ -29,28 +29,15 @@ func Start(ctx context.Context, config string) (*server.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return server.Try(ctx, func(port int) (*server.Server, error) {
-		folder, err := server.Folder("prometheus")
-		if err != nil {
-			return nil, err
-		}
-		file := filepath.Join(folder, "prometheus.yml")
-		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-			_ = os.RemoveAll(folder)
-			return nil, err
-		}
-		address := fmt.Sprintf("127.0.0.1:%d", port)
-		p, err := server.Run(folder, nil, syscall.SIGTERM, path, "--config.file="+file,
-			"--storage.tsdb.path="+filepath.Join(folder, "data"), "--web.listen-address="+address, "--log.level=warn")
-		if err != nil {
-			_ = os.RemoveAll(folder)
-			return nil, fmt.Errorf("cannot start %s: %w", path, err)
-		}
-		url := "http://" + address
-		if err := server.Await(ctx, p.Ended, func(ctx context.Context) error { return ready(ctx, url) }); err != nil {
-			return nil, p.Explain("Prometheus", err)
-		}
-		return &server.Server{URL: url, Stop: p.Stop}, nil
+	return server.Start(ctx, server.Plan{
+		Name: "Prometheus", Ending: syscall.SIGTERM, Answers: ready,
+		Command: func(folder string, port int) (string, []string, error) {
+			file, address := filepath.Join(folder, "prometheus.yml"), fmt.Sprintf("127.0.0.1:%d", port)
+			return "http://" + address, []string{
+				path, "--config.file=" + file, "--storage.tsdb.path=" + filepath.Join(folder, "data"),
+				"--web.listen-address=" + address, "--log.level=warn",
+			}, os.WriteFile(file, []byte(config), 0o600)
+		},
 	})
 }
 

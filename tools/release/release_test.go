@@ -16,7 +16,6 @@ import (
 )
 
 func TestVersions(t *testing.T) {
-	t.Parallel()
 	for version, want := range map[string]bool{
 		"v0.1.0": true, "v1.10.0-rc.1": true, "0.1.0": false, "v0.1": false, "v01.0.0": false, "v2.0.0": false, "v0.1.0-": false,
 	} {
@@ -27,7 +26,6 @@ func TestVersions(t *testing.T) {
 }
 
 func TestWhatIsOnlyUntilTheFirstRelease(t *testing.T) {
-	t.Parallel()
 	const text = "`go get x`<!-- until the first release --> (not\nyet)<!-- end -->, and:\n\n<!-- until the first release -->\nOr so.\n" +
 		"<!-- end -->\n\n```sh\ngo mod edit -replace x=../x   # until the first release\ngo mod tidy\n```\n"
 	const want = "`go get x`, and:\n\n```sh\ngo mod tidy\n```\n"
@@ -49,7 +47,6 @@ func TestWhatIsOnlyUntilTheFirstRelease(t *testing.T) {
 
 // TestArchives: an archive has the names, modes and bytes of its files, and is the same each time.
 func TestArchives(t *testing.T) {
-	t.Parallel()
 	file := filepath.Join(t.TempDir(), "wmretry")
 	require.NoError(t, os.WriteFile(file, []byte("binary"), 0o600))
 	files, changed := []entry{{"wmretry_1/wmretry", 0o755, file}}, time.Unix(1700000000, 0)

@@ -29,14 +29,8 @@ type backend struct {
 	// prepare creates the topic of a session.
 	prepare func(address, topic string) error
 
-	// publisher is Watermill's own.
-	publisher func(address string) (message.Publisher, error)
-
 	// open is the app by hand.
 	open func(address, topic string) (app, error)
-
-	// left counts what the server stores for the retries of a session.
-	left func(address string, w worker) (int, error)
 
 	partitions    int           // of the topic, each of which belongs to one process; 0: it has none
 	lead          time.Duration // in which 5,000 messages fail, on both sides

@@ -11,25 +11,19 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 )
 
 // kafkaPartitions of the topics: each has one message in flight.
 const kafkaPartitions = 16
 
 var kafkaBackend = backend{
-	name:  "kafka",
-	fresh: func(server string, _ int) (string, error) { return server, nil }, // all names are new
-	prepare: func(address, topic string) error {
-		return createKafka(address, topic)
-	},
-	publisher: func(address string) (message.Publisher, error) { return kafkaPublisher(address) },
+	name:    "kafka",
+	fresh:   func(server string, _ int) (string, error) { return server, nil }, // all names are new
+	prepare: func(address, topic string) error { return createKafka(address, topic) },
 	open: func(address, topic string) (app, error) {
 		publisher, err := kafkaPublisher(address)
 		return &kafkaApp{address: address, topic: topic, publisher: publisher}, err
 	},
-	left:       kafkaLeft,
 	partitions: kafkaPartitions,
 	lead:       15 * time.Second,
 }
@@ -119,13 +113,3 @@ func (a *kafkaApp) move(ctx context.Context) error {
 }
 
 func (a *kafkaApp) Close() error { return a.publisher.Close() }
-
-// kafkaLeft counts the messages of the topics with the prefix of the retries, of which code by hand has none: what has
-// waited stays until the retention of its topic ends.
-func kafkaLeft(address string, w worker) (int, error) {
-	backend, err := pubsub.Open("kafka", address, logger())
-	if err != nil {
-		return 0, err
-	}
-	return backend.Left(context.Background(), pubsub.App{Group: group, Prefix: w.Prefix}, nil)
-}

@@ -32,11 +32,7 @@ var natsBackend = backend{
 			return err
 		})
 	},
-	publisher: func(address string) (message.Publisher, error) {
-		return wmnats.NewPublisher(wmnats.PublisherConfig{URL: address}, logger())
-	},
 	open: openNATS,
-	left: natsLeft,
 	lead: 15 * time.Second,
 }
 
@@ -176,18 +172,4 @@ func (a *natsApp) move(ctx context.Context) error {
 func (a *natsApp) Close() error {
 	a.connection.Close()
 	return nil
-}
-
-// natsLeft counts the messages of all streams but that of the app's topic.
-func natsLeft(address string, w worker) (left int, err error) {
-	err = natsDo(address, func(ctx context.Context, js jetstream.JetStream) error {
-		streams := js.ListStreams(ctx)
-		for info := range streams.Info() {
-			if info.Config.Name != w.Topic {
-				left += int(info.State.Msgs)
-			}
-		}
-		return streams.Err()
-	})
-	return left, err
 }

@@ -27,17 +27,8 @@ var postgresBackend = backend{
 			return err
 		})
 	},
-	prepare: func(string, string) error { return nil }, // the publisher creates the tables
-	publisher: func(address string) (message.Publisher, error) {
-		db, err := postgresOpen(address)
-		if err != nil {
-			return nil, err
-		}
-		return sql.NewPublisher(sql.BeginnerFromStdSQL(db),
-			sql.PublisherConfig{SchemaAdapter: postgresSchema, AutoInitializeSchema: true}, logger())
-	},
+	prepare:       func(string, string) error { return nil }, // the publisher creates the tables
 	open:          openPostgres,
-	left:          postgresLeft,
 	lead:          30 * time.Second,
 	shortMessages: 200,
 }
@@ -121,35 +112,3 @@ func (a *postgresApp) move(ctx context.Context) error {
 }
 
 func (a *postgresApp) Close() error { return a.db.Close() }
-
-// postgresLeft counts the rows of all tables but those of the app's topic, and that with the names of handlers.
-func postgresLeft(address string, w worker) (left int, err error) {
-	err = postgresDo(address, func(db *stdsql.DB) error {
-		rows, err := db.Query(`SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename NOT IN ($1, $2)
-			AND tablename <> 'retry_messages_handlers'`,
-			"watermill_"+w.Topic, "watermill_offsets_"+w.Topic)
-		if err != nil {
-			return err
-		}
-		var tables []string
-		for rows.Next() {
-			var table string
-			if err := rows.Scan(&table); err != nil {
-				return err
-			}
-			tables = append(tables, table)
-		}
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		for _, table := range tables {
-			var count int
-			if err := db.QueryRow(`SELECT count(*) FROM "` + table + `"`).Scan(&count); err != nil {
-				return err
-			}
-			left += count
-		}
-		return nil
-	})
-	return left, err
-}

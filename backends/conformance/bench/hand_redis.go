@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
@@ -20,13 +19,9 @@ var redisBackend = backend{
 		})
 	},
 	prepare: func(string, string) error { return nil }, // the first message creates the stream
-	publisher: func(address string) (message.Publisher, error) {
-		return redisstream.NewPublisher(redisstream.PublisherConfig{Client: redisClient(address)}, logger())
-	},
 	open: func(address, topic string) (app, error) {
 		return &redisApp{address: address, topic: topic, client: redisClient(address)}, nil
 	},
-	left: redisLeft,
 	lead: 15 * time.Second,
 }
 
@@ -94,40 +89,3 @@ func (a *redisApp) move(ctx context.Context) error {
 }
 
 func (a *redisApp) Close() error { return a.client.Close() }
-
-// redisLeft counts the entries of all streams, sorted sets, hashes and lists but the app's topic, and the strings.
-func redisLeft(address string, w worker) (left int, err error) {
-	err = redisDo(address, func(ctx context.Context, client *redis.Client) error {
-		keys, err := client.Keys(ctx, "*").Result()
-		if err != nil {
-			return err
-		}
-		for _, key := range keys {
-			kind, err := client.Type(ctx, key).Result()
-			if err != nil {
-				return err
-			}
-			var count *redis.IntCmd
-			switch {
-			case key == w.Topic, kind == "set": // a set has the names of topics
-				continue
-			case kind == "stream":
-				count = client.XLen(ctx, key)
-			case kind == "zset":
-				count = client.ZCard(ctx, key)
-			case kind == "hash":
-				count = client.HLen(ctx, key)
-			case kind == "list":
-				count = client.LLen(ctx, key)
-			default:
-				count = client.Exists(ctx, key)
-			}
-			if count.Err() != nil {
-				return fmt.Errorf("%s %s: %w", kind, key, count.Err())
-			}
-			left += int(count.Val())
-		}
-		return nil
-	})
-	return left, err
-}

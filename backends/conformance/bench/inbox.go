@@ -54,8 +54,8 @@ func measureInbox(r *run) error {
 		}
 	}
 	statements := make([]float64, len(sides))
-	took, err := claims.Alternate(r.turns(5), len(sides), func(i int) (float64, error) {
-		messages := r.size(20_000, 500)
+	took, err := claims.Alternate(r.Turns(5), len(sides), func(i int) (float64, error) {
+		messages := r.Size(20_000, 500)
 		seconds, count, err := sides[i].measure(r.server, messages)
 		statements[i] = float64(count) / float64(messages)
 		return seconds, err

@@ -106,7 +106,7 @@ type result struct {
 	late                        []time.Duration
 	lost, early, twice, foreign int
 	behind                      int // messages that failed when they were due already
-	left                        int // what the server still stores besides the app's topic
+	left                        int // what the server still stores for the library's retries
 }
 
 // result counts, when no process adds calls any more. The session began at the given time.

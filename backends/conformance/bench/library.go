@@ -8,7 +8,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
-	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -17,11 +16,11 @@ var errMeasured = errors.New("this call is to fail")
 
 // own is the library.
 func (w worker) own(router *message.Router, c *calls) (io.Closer, error) {
-	entry, err := registry.Find(w.Backend)
+	backend, err := find(w.Backend)
 	if err != nil {
 		return nil, err
 	}
-	retries, err := entry.Open(w.Server, logger()).Connect(pubsub.App{
+	retries, err := backend.pubSub(w.Server).Connect(pubsub.App{
 		Group: group, Prefix: w.Prefix, Policy: retry.Policy{Schedule: backoff.Schedule{tier}},
 	})
 	if err != nil {

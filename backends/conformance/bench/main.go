@@ -1,7 +1,7 @@
 // Command bench measures the claims of docs/benchmarks.md about other Pub/Subs than RabbitMQ: the library, and code by
 // hand with Watermill's own Pub/Sub, on the same server in the same run. It starts the servers.
 //
-//	bench [-only regexp] [-short] [-rounds n] [-messages n] [-profile folder]
+//	bench [-only regexp] [-short] [-rounds n] [-profile folder]
 //
 // The app runs in processes of its own, one or two, and this process counts the messages by their identity. A lost,
 // early or foreign message is an error. A missed claim is not. With -profile, the first process of each side has a CPU
@@ -16,9 +16,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/tools/claims"
@@ -28,31 +26,7 @@ import (
 const heading = "Other Pub/Subs"
 
 // A bench is a run.
-type bench struct {
-	short    bool   // everything small: the figures mean nothing
-	rounds   int    // 0: as many as the question has
-	messages int    // of the question many
-	profiles string // the folder of the CPU profiles; empty: none
-
-	mu sync.Mutex
-	*claims.Report
-}
-
-// size is the size of a measurement, or a short one.
-func (b *bench) size(full, short int) int {
-	if b.short {
-		return short
-	}
-	return full
-}
-
-// turns is how many rounds a question has.
-func (b *bench) turns(rounds int) int {
-	if b.rounds > 0 {
-		return b.rounds
-	}
-	return b.size(rounds, 1)
-}
+type bench struct{ claims.Program }
 
 // A question is measured on one backend. It adds its claims to the report.
 type question struct {
@@ -62,7 +36,7 @@ type question struct {
 }
 
 var questions = []question{
-	{name: "rate", measure: measureRate}, {name: "late", measure: measureLate}, {name: "many", measure: measureMany},
+	{name: "rate", measure: measureRate}, {name: "late", measure: measureLate},
 	{name: "death", measure: measureDeath},
 	{name: "inbox", measure: measureInbox, on: postgresBackend.name},
 }
@@ -95,9 +69,7 @@ type run struct {
 
 // claim adds a figure of this backend to the claim of a name. The report has what is beside it, too.
 func (r *run) claim(name string, value float64, beside ...string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	fmt.Println(r.Add(name, r.name, value, beside...))
+	r.Claim(name, r.name, value, beside...)
 }
 
 // note prints what was measured besides the claims.
@@ -108,30 +80,21 @@ func (r *run) note(format string, arguments ...any) {
 func main() {
 	workerMain()
 	var b bench
-	only := flag.String("only", "", "regular expression of the questions; all if empty: "+strings.Join(names(), ", "))
-	flag.BoolVar(&b.short, "short", false, "everything small, within seconds: only lost and early messages count")
-	flag.IntVar(&b.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
-	flag.IntVar(&b.messages, "messages", 100_000, "messages of the question many")
-	flag.StringVar(&b.profiles, "profile", "", "folder for a CPU profile of the app")
+	b.Flags(names())
 	flag.Parse()
-	if err := b.run(*only); err != nil {
+	if err := b.run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func (b *bench) run(only string) error {
-	chosen, err := claims.Chosen(only, names())
+func (b *bench) run() error {
+	chosen, err := b.Open("../..", heading, names())
 	if err != nil || len(chosen) == 0 {
 		return err
 	}
-	page, err := os.ReadFile("../../" + claims.Page)
-	if err != nil {
-		return fmt.Errorf("cannot read the claims (run bench in the folder backends/conformance): %w", err)
-	}
-	b.Report = &claims.Report{Claims: claims.Of(page, heading)}
 	defer b.Print()
-	if !b.short {
+	if !b.Short {
 		for _, backend := range backends {
 			if err := b.measure(backend, chosen); err != nil {
 				return err
@@ -167,12 +130,10 @@ func (b *bench) measure(backend backend, chosen []string) error {
 	defer server.Stop()
 	r := &run{bench: b, backend: backend, server: server.URL}
 	for _, q := range mine {
-		began := time.Now()
 		r.question = q.nameOf(backend)
-		if err := q.measure(r); err != nil {
-			return fmt.Errorf("%s: %w", r.question, err)
+		if err := claims.Ask(r.question, func() error { return q.measure(r) }); err != nil {
+			return err
 		}
-		r.note("took %v", time.Since(began).Round(time.Second))
 	}
 	return nil
 }

@@ -22,9 +22,9 @@ var (
 func measureRate(r *run) error {
 	sides := []session{library, byHand, pair}
 	left := 0
-	rates, err := claims.Alternate(r.turns(3), len(sides), func(i int) (float64, error) {
+	rates, err := claims.Alternate(r.Turns(3), len(sides), func(i int) (float64, error) {
 		s := sides[i]
-		s.messages = r.size(20_000, cmp.Or(r.shortMessages, 1_000))
+		s.messages = r.Size(20_000, cmp.Or(r.shortMessages, 1_000))
 		result, err := r.play(s)
 		if err != nil {
 			return 0, err
@@ -54,15 +54,15 @@ func lateOf(b backend) string { return "backend_late_" + b.name }
 // measureLate measures how late messages come back that are due at the same time.
 func measureLate(r *run) error {
 	sides := []session{library, byHand}
-	late, err := claims.Alternate(r.turns(3), len(sides), func(i int) (float64, error) {
+	late, err := claims.Alternate(r.Turns(3), len(sides), func(i int) (float64, error) {
 		s := sides[i]
-		s.messages = r.size(5_000, cmp.Or(r.shortMessages, 1_000)/2)
-		s.together = time.Duration(r.size(int(r.lead), int(r.lead/20)))
+		s.messages = r.Size(5_000, cmp.Or(r.shortMessages, 1_000)/2)
+		s.together = time.Duration(r.Size(int(r.lead), int(r.lead/20)))
 		result, err := r.play(s)
 		if err != nil {
 			return 0, err
 		}
-		if result.behind > 0 && !r.short {
+		if result.behind > 0 && !r.Short {
 			return 0, fmt.Errorf("%s: %d messages failed when they were due already, after %v", s, result.behind,
 				s.together)
 		}
@@ -87,9 +87,9 @@ func measureDeath(r *run) error {
 	for _, s := range []session{{death: killed}, {death: stopped}} {
 		name := map[deathName]string{killed: "backend_killed", stopped: "backend_stopped"}[s.death]
 		s.side, s.processes = ownSide, 2
-		s.messages = r.size(2_000, 200)
-		s.together = time.Duration(r.size(int(r.lead+deathLead), int(deathLead/2)))
-		late, err := claims.Alternate(r.turns(3), 1, func(int) (float64, error) {
+		s.messages = r.Size(2_000, 200)
+		s.together = time.Duration(r.Size(int(r.lead+deathLead), int(deathLead/2)))
+		late, err := claims.Alternate(r.Turns(3), 1, func(int) (float64, error) {
 			result, err := r.play(s)
 			if err != nil {
 				return 0, err
@@ -107,20 +107,3 @@ func measureDeath(r *run) error {
 
 // deathLead is how much longer the messages wait: a group of Kafka notices a death after 10 seconds.
 const deathLead = 15 * time.Second
-
-// measureMany counts many messages. A short run counts those of the other questions only.
-func measureMany(r *run) error {
-	if r.short {
-		return nil
-	}
-	s := library
-	s.messages = r.messages
-	result, err := r.play(s)
-	if err != nil && result == nil {
-		return err
-	}
-	r.claim("backend_many_lost", float64(result.lost))
-	r.claim("backend_many_early", float64(result.early))
-	r.note("%d messages in %v, %d twice", s.messages, result.took.Round(time.Second), result.twice)
-	return err
-}

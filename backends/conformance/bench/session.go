@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 )
 
 // A sideName is who retries.
@@ -81,10 +85,22 @@ func (r *run) play(s session) (*result, error) {
 	if err != nil {
 		return result, fmt.Errorf("%s: %w", s, err)
 	}
-	if result.left, err = r.left(address, w); err != nil {
-		return result, fmt.Errorf("cannot count what is left: %w", err)
+	if s.side == ownSide {
+		app := pubsub.App{Group: group, Prefix: w.Prefix}
+		if result.left, err = r.pubSub(address).Left(context.Background(), app, []string{w.Topic}); err != nil {
+			return result, fmt.Errorf("cannot count what is left: %w", err)
+		}
 	}
 	return result, nil
+}
+
+// pubSub opens the backend as the conformance suite does, with Watermill's own publisher.
+func (b backend) pubSub(address string) pubsub.Backend {
+	entry, err := registry.Find(b.name)
+	if err != nil {
+		panic(err)
+	}
+	return entry.Open(address, logger())
 }
 
 // payload has 512 bytes.
@@ -93,7 +109,7 @@ var payload = make([]byte, 512)
 // fill publishes the messages. Their identities are their numbers.
 func (r *run) fill(address, topic string, messages int) error {
 	const publishers, batch = 8, 100
-	publisher, err := r.publisher(address)
+	publisher, err := r.pubSub(address).Publisher()
 	if err != nil {
 		return err
 	}
@@ -180,8 +196,8 @@ type child struct {
 
 func (g *processes) start() error {
 	w := g.worker
-	if g.profiles != "" && len(g.all) == 0 && g.session.processes == 1 {
-		w.Profile = filepath.Join(g.profiles, g.question+"-"+string(g.side)+".pprof")
+	if g.Profiles != "" && len(g.all) == 0 && g.session.processes == 1 {
+		w.Profile = filepath.Join(g.Profiles, g.question+"-"+string(g.side)+".pprof")
 	}
 	process, stdin, stdout, err := w.process()
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
-	"runtime/pprof"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // workerVariable is the environment variable with the worker that a process is, as JSON.
@@ -145,17 +145,11 @@ func (w worker) run() (err error) {
 		case <-ctx.Done():
 		}
 	}()
-	if w.Profile != "" {
-		file, err := os.Create(filepath.Clean(w.Profile))
-		if err != nil {
-			return err
-		}
-		if err := pprof.StartCPUProfile(file); err != nil {
-			return err
-		}
-		defer func() { pprof.StopCPUProfile(); err = errors.Join(err, file.Close()) }()
+	endProfile, err := claims.Profile(w.Profile)
+	if err != nil {
+		return err
 	}
-	err = errors.Join(router.Run(ctx), app.Close())
+	err = errors.Join(router.Run(ctx), app.Close(), endProfile())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return errors.Join(err, c.out.Flush())

@@ -50,27 +50,23 @@ func NATS(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return launch(ctx, func(port int) (*program, error) {
-		store, err := server.Folder("nats")
-		if err != nil {
-			return nil, err
-		}
-		url := "nats://" + net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		return &program{
-			name: "NATS server", url: url, folder: store, ending: syscall.SIGKILL,
-			command: []string{self, natsArgument, strconv.Itoa(port), store},
-			answers: func(context.Context) error {
-				connection, err := nats.Connect(url)
-				if err != nil {
-					return err
-				}
-				defer connection.Close()
-				js, err := connection.JetStream()
-				if err == nil {
-					_, err = js.AccountInfo()
-				}
+	return server.Start(ctx, server.Plan{
+		Name: "NATS server", Ending: syscall.SIGKILL,
+		Command: func(folder string, port int) (string, []string, error) {
+			number := strconv.Itoa(port)
+			return "nats://" + net.JoinHostPort("127.0.0.1", number), []string{self, natsArgument, number, folder}, nil
+		},
+		Answers: func(_ context.Context, url string) error {
+			connection, err := nats.Connect(url)
+			if err != nil {
 				return err
-			},
-		}, nil
+			}
+			defer connection.Close()
+			js, err := connection.JetStream()
+			if err == nil {
+				_, err = js.AccountInfo()
+			}
+			return err
+		},
 	})
 }

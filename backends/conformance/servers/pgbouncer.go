@@ -4,6 +4,7 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -32,45 +33,30 @@ func PgBouncer(ctx context.Context, postgres, mode string, sessions int) (*Serve
 	if err != nil {
 		return nil, err
 	}
-	return launch(ctx, func(port int) (*program, error) {
-		home, err := server.Folder("pgbouncer")
-		if err != nil {
-			return nil, err
-		}
-		if credential != nil {
-			if err := os.Chown(home, int(credential.Uid), int(credential.Gid)); err != nil {
-				return nil, err
-			}
-		}
-		config, users := filepath.Join(home, "pgbouncer.ini"), filepath.Join(home, "users.txt")
-		for file, text := range map[string]string{
-			users: fmt.Sprintf("%q \"\"\n", behind.User.Username()),
-			config: fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\n"+
+	return server.Start(ctx, server.Plan{
+		Name: "PgBouncer", User: credential, Ending: syscall.SIGTERM,
+		Command: func(folder string, port int) (string, []string, error) {
+			config, users := filepath.Join(folder, "pgbouncer.ini"), filepath.Join(folder, "users.txt")
+			text := fmt.Sprintf("[databases]\n* = host=%s port=%s\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %d\n"+
 				"unix_socket_dir =\nauth_type = trust\nauth_file = %s\npool_mode = %s\ndefault_pool_size = %d\n"+
 				"max_client_conn = 1000\nignore_startup_parameters = extra_float_digits\n",
-				behind.Hostname(), behind.Port(), port, users, mode, sessions),
-		} {
-			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-				return nil, err
+				behind.Hostname(), behind.Port(), port, users, mode, sessions)
+			address := *behind
+			address.Host = "127.0.0.1:" + strconv.Itoa(port)
+			return address.String(), []string{path, config}, errors.Join(os.WriteFile(config, []byte(text), 0o644),
+				os.WriteFile(users, fmt.Appendf(nil, "%q \"\"\n", behind.User.Username()), 0o644))
+		},
+		Answers: func(ctx context.Context, url string) error {
+			parsed, err := pgx.ParseConfig(url)
+			if err != nil {
+				return err
 			}
-		}
-		address := *behind
-		address.Host = "127.0.0.1:" + strconv.Itoa(port)
-		return &program{
-			name: "PgBouncer", url: address.String(), folder: home, credential: credential, ending: syscall.SIGTERM,
-			command: []string{path, config},
-			answers: func(ctx context.Context) error {
-				parsed, err := pgx.ParseConfig(address.String())
-				if err != nil {
-					return err
-				}
-				parsed.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
-				connection, err := pgx.ConnectConfig(ctx, parsed)
-				if err != nil {
-					return err
-				}
-				return connection.Close(ctx)
-			},
-		}, nil
+			parsed.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+			connection, err := pgx.ConnectConfig(ctx, parsed)
+			if err != nil {
+				return err
+			}
+			return connection.Close(ctx)
+		},
 	})
 }

@@ -29,44 +29,30 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return launch(ctx, func(port int) (*program, error) {
-		home, err := server.Folder("postgres")
-		if err != nil {
-			return nil, err
-		}
-		data := filepath.Join(home, "data")
-		if err := makeCluster(ctx, home, data, initdb, credential); err != nil {
-			_ = os.RemoveAll(home)
-			return nil, err
-		}
-		url := fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port)
-		return &program{
-			name: "PostgreSQL", url: url, folder: home, credential: credential, ending: syscall.SIGQUIT,
-			command: []string{
+	return server.Start(ctx, server.Plan{
+		Name: "PostgreSQL", User: credential, Ending: syscall.SIGQUIT,
+		Command: func(folder string, port int) (string, []string, error) {
+			data := filepath.Join(folder, "data")
+			return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port), []string{
 				filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
 				"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
 				"-c", "max_connections=400", "-c", "timezone=America/New_York",
-			},
-			answers: func(ctx context.Context) error {
-				connection, err := pgx.Connect(ctx, url)
-				if err != nil {
-					return err
-				}
-				return connection.Close(ctx)
-			},
-		}, nil
+			}, makeCluster(ctx, data, initdb, credential)
+		},
+		Answers: func(ctx context.Context, url string) error {
+			connection, err := pgx.Connect(ctx, url)
+			if err != nil {
+				return err
+			}
+			return connection.Close(ctx)
+		},
 	})
 }
 
-func makeCluster(ctx context.Context, home, data, initdb string, credential *syscall.Credential) error {
-	if credential != nil {
-		if err := os.Chown(home, int(credential.Uid), int(credential.Gid)); err != nil {
-			return err
-		}
-	}
+func makeCluster(ctx context.Context, data, initdb string, credential *syscall.Credential) error {
 	command := exec.CommandContext(ctx, initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
 		"--locale=C", "--no-sync")
-	command.Dir = home
+	command.Dir = filepath.Dir(data)
 	command.SysProcAttr = server.Attributes(credential, syscall.SIGKILL)
 	if words, err := command.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, strings.TrimSpace(string(words)))

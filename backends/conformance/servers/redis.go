@@ -20,23 +20,18 @@ func Redis(ctx context.Context) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return launch(ctx, func(port int) (*program, error) {
-		data, err := server.Folder("redis")
-		if err != nil {
-			return nil, err
-		}
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		return &program{
-			name: "redis-server", url: address, folder: data, ending: syscall.SIGKILL,
-			command: []string{
-				path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", data, "--appendonly", "yes",
+	return server.Start(ctx, server.Plan{
+		Name: "redis-server", Ending: syscall.SIGKILL,
+		Command: func(folder string, port int) (string, []string, error) {
+			return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), []string{
+				path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", folder, "--appendonly", "yes",
 				"--save", "", "--daemonize", "no",
-			},
-			answers: func(ctx context.Context) error {
-				client := redis.NewClient(&redis.Options{Addr: address})
-				defer func() { _ = client.Close() }()
-				return client.Ping(ctx).Err()
-			},
-		}, nil
+			}, nil
+		},
+		Answers: func(ctx context.Context, address string) error {
+			client := redis.NewClient(&redis.Options{Addr: address})
+			defer func() { _ = client.Close() }()
+			return client.Ping(ctx).Err()
+		},
 	})
 }

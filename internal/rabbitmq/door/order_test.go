@@ -1,6 +1,8 @@
 package door
 
 import (
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -24,7 +26,6 @@ import (
 // TestWhatAnOrderedHandlerCannotHave: each refusal names the field, its value and the reason. The policy is that of the
 // connection or the handler's own.
 func TestWhatAnOrderedHandlerCannotHave(t *testing.T) {
-	t.Parallel()
 	key := func(*message.Message) string { return "" }
 	schedule := backoff.Schedule{time.Second}
 	for name, row := range map[string]struct {
@@ -71,7 +72,6 @@ func TestWhatAnOrderedHandlerCannotHave(t *testing.T) {
 
 // TestBrokersThatStopSingleConsumers are refused before anything is declared for an ordered handler, and for no other.
 func TestBrokersThatStopSingleConsumers(t *testing.T) {
-	t.Parallel()
 	c := &core{
 		inspector: workqueue.New(workqueue.Config{}), prefix: naming.Default, verifyOnly: true,
 		app: app.Config{Queue: app.Queue{Durable: true}}, queues: &queues{},
@@ -95,7 +95,6 @@ func TestBrokersThatStopSingleConsumers(t *testing.T) {
 
 // TestAnOrderedMessageWaitsUntilItIsDue, where it is: no copy of it is published.
 func TestAnOrderedMessageWaitsUntilItIsDue(t *testing.T) {
-	t.Parallel()
 	due := time.Now().Add(time.Minute).UTC().Truncate(time.Millisecond)
 	for name, row := range map[string]struct {
 		tier    backoff.Tier
@@ -118,7 +117,6 @@ func TestAnOrderedMessageWaitsUntilItIsDue(t *testing.T) {
 
 // TestMessagesOfAKeyHaveOnePartition, and those without a key come to the same one each time.
 func TestMessagesOfAKeyHaveOnePartition(t *testing.T) {
-	t.Parallel()
 	o := order{partitions: 16, key: func(msg *message.Message) string { return msg.Metadata["customer"] }}
 	seen := map[int]bool{}
 	for i := range 64 {
@@ -139,4 +137,59 @@ func TestMessagesOfAKeyHaveOnePartition(t *testing.T) {
 		seen[withoutKey] = true
 	}
 	assert.Greater(t, len(seen), 4, "they are spread")
+}
+
+func TestNoKeyOccursTwiceInARun(t *testing.T) {
+	for name, c := range map[string]struct {
+		keys []string
+		ends []int
+	}{
+		"one":              {[]string{"a"}, []int{1}},
+		"distinct":         {[]string{"a", "b", "c"}, []int{3}},
+		"the same":         {[]string{"a", "a", "a"}, []int{1, 2, 3}},
+		"none":             {[]string{"", "", ""}, []int{3}},
+		"again":            {[]string{"a", "b", "a", "b", "c", "b"}, []int{2, 5, 6}},
+		"of an earlier":    {[]string{"a", "b", "b", "a", "c"}, []int{2, 5}},
+		"between no keys":  {[]string{"a", "", "a", ""}, []int{2, 4}},
+		"after an earlier": {[]string{"a", "b", "b", "c", "a", "a"}, []int{2, 5, 6}},
+	} {
+		assert.Equal(t, c.ends, slices.Collect(runs(c.keys)), name)
+	}
+}
+
+// TestMessagesWithoutAKeyAreSpread by what stays the same when they are delivered again.
+func TestMessagesWithoutAKeyAreSpread(t *testing.T) {
+	o := order{partitions: 8, key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }}
+	for name, newMessage := range map[string]func(n int) *message.Message{
+		"UUIDs":    func(n int) *message.Message { return message.NewMessage(strconv.Itoa(n), []byte("same")) },
+		"payloads": func(n int) *message.Message { return message.NewMessage("", []byte(strconv.Itoa(n))) },
+	} {
+		used := map[int]bool{}
+		for n := range 1000 {
+			first, key, err := o.partitionOf(newMessage(n))
+			require.NoError(t, err)
+			assert.Empty(t, key)
+			again, _, _ := o.partitionOf(newMessage(n))
+			assert.Equal(t, first, again)
+			used[first] = true
+		}
+		assert.Len(t, used, 8, name)
+	}
+}
+
+// BenchmarkRuns of a call with many messages: the time for each key stays the same.
+func BenchmarkRuns(b *testing.B) {
+	for _, n := range []int{1_000, 100_000} {
+		keys := make([]string, n)
+		for i := range keys {
+			keys[i] = strconv.Itoa(i)
+		}
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			for b.Loop() {
+				for range runs(keys) {
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n)/float64(b.N), "ns/key")
+		})
+	}
 }

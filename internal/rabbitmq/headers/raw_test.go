@@ -108,7 +108,6 @@ func (u unreadable) Unmarshal(amqp091.Delivery) (*message.Message, error) {
 
 // The text of any fault fits into the headers of a dead letter.
 func TestTheMarkOfAnUnreadableMessageIsBounded(t *testing.T) {
-	t.Parallel()
 	for name, fault := range faults {
 		msg, err := headers.New(unreadable{fault: fault}, naming.Default).Unmarshal(configtest.Foreign())
 		require.NoError(t, err, name)
@@ -120,10 +119,8 @@ func TestTheMarkOfAnUnreadableMessageIsBounded(t *testing.T) {
 }
 
 func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
-	t.Parallel()
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			m := headers.New(enveloping{fault: fault}, naming.Default)
 			msg, metadata := failed(t, m, retry.DeadReasonExhausted)
 			p, err := m.Marshal(msg)
@@ -178,7 +175,6 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 }
 
 func TestOnlyADeadLetterIsRaw(t *testing.T) {
-	t.Parallel()
 	for name, fault := range map[string]any{"error": errors.New("no schema"), "panic": "no schema", "unprintable": unmarshalable{}} {
 		m := headers.New(enveloping{fault: fault}, naming.Default)
 		msg, _ := failed(t, m, "")
@@ -196,7 +192,6 @@ func TestOnlyADeadLetterIsRaw(t *testing.T) {
 
 // A publisher of the app's messages cannot choose that the app's marshaler, which may verify them, is left out.
 func TestForgedRawLetter(t *testing.T) {
-	t.Parallel()
 	forged := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("order 1"), Headers: amqp091.Table{
 		publisher.UUIDHeader: "uuid-1", "retry_marshal_error": "forged",
 	}}
@@ -226,7 +221,6 @@ func TestForgedRawLetter(t *testing.T) {
 }
 
 func TestShrinkCutsTheReasonOfARawLetter(t *testing.T) {
-	t.Parallel()
 	p := amqp091.Publishing{Headers: amqp091.Table{"retry_marshal_error": strings.Repeat("€", 10), "retry_dead_reason": "exhausted", "app": "a"}}
 	headers.Shrink(&p, 2)
 	assert.Equal(t, strings.Repeat("€", 9), p.Headers["retry_marshal_error"])

@@ -74,7 +74,6 @@ func (w writing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 }
 
 func TestMarshalerThatWritesIntoTheHeaders(t *testing.T) {
-	t.Parallel()
 	for name, sent := range map[string]amqp091.Table{
 		"strings":        {"trace": "abc", "removed": "kept", recordkey.Topic: "orders"},
 		"a number":       {"trace": "abc", "removed": int64(7)},
@@ -113,7 +112,6 @@ func (c counted) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 
 // TestFirstDeliveryOfRabbitMQ310: a quorum queue of RabbitMQ 3.10 counts from 0, where later versions have no header.
 func TestFirstDeliveryOfRabbitMQ310(t *testing.T) {
-	t.Parallel()
 	var seen []amqp091.Table
 	m := headers.New(counted{seen: &seen}, naming.Default)
 	_, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"trace": "abc", "x-delivery-count": int64(0)}})
@@ -128,7 +126,6 @@ func TestFirstDeliveryOfRabbitMQ310(t *testing.T) {
 
 // TestMessagesAreApart: messages that are unmarshaled at the same time get nothing of each other, also where they share properties.
 func TestMessagesAreApart(t *testing.T) {
-	t.Parallel()
 	m := headers.New(textual{}, naming.Default)
 	var group sync.WaitGroup
 	for worker := range 8 {

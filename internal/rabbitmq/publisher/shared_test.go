@@ -1,14 +1,22 @@
 package publisher
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -111,4 +119,225 @@ func TestEachMessageOfACallHasItsOwnError(t *testing.T) {
 	require.ErrorIs(t, err, publish.ErrRefused)
 	assert.Nil(t, failures)
 	b.nothing()
+}
+
+// Each further try of a message that was written may deliver it twice. One that was not written can be tried again at
+// once.
+func TestOnlyAMessageThatWasWrittenIsUnconfirmed(t *testing.T) {
+	t.Parallel()
+	t.Run("no confirm, and no slot", func(t *testing.T) {
+		t.Parallel()
+		b := serveConfirms(t)
+		p := b.open(1)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		inFlight := make(chan error, 1)
+		go func() { inFlight <- p.SendOne(messageOf(ctx, "in flight")) }()
+		b.next()
+
+		err := outcome(t, send(t, p, "waits for a slot", briefly))
+		require.ErrorIs(t, err, publish.ErrStalled)
+		assert.False(t, unconfirmed(t, err))
+		leave()
+		err = outcome(t, inFlight)
+		require.ErrorIs(t, err, publish.ErrNotConfirmed)
+		assert.True(t, unconfirmed(t, err))
+	})
+	t.Run("connection lost", func(t *testing.T) {
+		t.Parallel()
+		b := serveConfirms(t)
+		p := b.open(4)
+		inFlight := send(t, p, "in flight", time.Minute)
+		b.next()
+		b.slow.Store(true) // there is no other channel for what follows
+		p.current.Load().session.giveUp()
+		receiveFrom(t, b.opens)
+		queued := send(t, p, "waits for a channel", time.Minute)
+		require.Eventually(t, func() bool { return len(p.slots) == 2 && len(p.toWriter) > 0 }, soon, time.Millisecond)
+		require.NoError(t, b.conn.Close())
+
+		err := outcome(t, inFlight)
+		require.ErrorIs(t, err, publish.ErrNotConnected)
+		assert.True(t, unconfirmed(t, err), "its first attempt was written")
+		err = outcome(t, queued)
+		require.ErrorIs(t, err, publish.ErrNotConnected)
+		assert.False(t, unconfirmed(t, err))
+		err = outcome(t, send(t, p, "away", time.Minute))
+		require.ErrorIs(t, err, publish.ErrNotConnected)
+		assert.False(t, unconfirmed(t, err))
+	})
+}
+
+// The wait for a confirm is over when its channel or its connection is lost, also after the caller has left. It is not
+// when the publisher has closed the channel: the queue of the message is silent then.
+func TestWhenTheConfirmOfAnAbandonedMessageCannotComeAnyMore(t *testing.T) {
+	t.Parallel()
+	lost := func(t *testing.T, err error) unpublished.Lost {
+		t.Helper()
+		kind, lost := unpublished.Of(err)
+		require.Equal(t, unpublished.Unconfirmed, kind)
+		return lost
+	}
+	begin := func(t *testing.T) (*confirming, *Connection, *session, delivered, unpublished.Lost) {
+		b := serveConfirms(t)
+		p := b.open(64)
+		s := p.current.Load().session
+		for {
+			ctx, leave := context.WithCancel(t.Context())
+			left := make(chan error, 1)
+			go func() { left <- p.SendOne(messageOf(ctx, "abandoned")) }()
+			message := b.next()
+			leave()
+			of := lost(t, outcome(t, left))
+			require.False(t, of.Now(), "the confirm can come")
+			if of.Channel != nil { // else the caller has left before it saw on which channel the message was written
+				return b, p, s, message, of
+			}
+		}
+	}
+	t.Run("the connection is lost", func(t *testing.T) {
+		t.Parallel()
+		b, p, _, _, of := begin(t)
+		inFlight := send(t, p, "in flight", time.Minute)
+		b.next()
+		require.NoError(t, b.conn.Close())
+		require.Eventually(t, of.Now, soon, time.Millisecond)
+		assert.True(t, lost(t, outcome(t, inFlight)).Now(), "at once")
+	})
+	t.Run("the broker closes the channel", func(t *testing.T) {
+		t.Parallel()
+		b, _, s, message, of := begin(t)
+		b.closeChannel(message.channel)
+		receiveFrom(t, s.closed)
+		assert.True(t, of.Now())
+	})
+	t.Run("the publisher closes the channel, and the connection is lost later", func(t *testing.T) {
+		t.Parallel()
+		b, _, s, message, of := begin(t)
+		s.giveUp()
+		require.Equal(t, message.channel, receiveFrom(t, b.closes))
+		b.closeOK(message.channel)
+		receiveFrom(t, s.closed)
+		assert.False(t, of.Now(), "the tier is silent")
+		require.NoError(t, b.conn.Close())
+		require.Eventually(t, of.Now, soon, time.Millisecond)
+	})
+}
+
+func unconfirmed(t *testing.T, err error) bool {
+	t.Helper()
+	var failed *publish.Error
+	require.ErrorAs(t, err, &failed)
+	return unpublished.KindOf(failed) == unpublished.Unconfirmed
+}
+
+func TestConfigReportsEveryFault(t *testing.T) {
+	t.Parallel()
+	_, err := Open(Config{ConfirmTimeout: -time.Second, MaxInFlight: 65537}, nil)
+	require.Error(t, err)
+	for _, words := range []string{"URI: is empty", "ConfirmTimeout: -1s", "MaxInFlight: 65537, must be between 1 and 65536"} {
+		assert.Contains(t, err.Error(), words)
+	}
+	require.ErrorContains(t, Config{MaxInFlight: -1}.Validate(), "MaxInFlight: -1")
+}
+
+func TestNoLogShowsThePassword(t *testing.T) {
+	t.Parallel()
+	const canary = "c4nary"
+	b := serveConfirms(t)
+	b.slow.Store(true)
+	go func() {
+		<-b.opens
+		_ = b.conn.Close()
+	}()
+	var log bytes.Buffer
+	uri := "amqp://user:" + canary + "@" + b.address + "/vhost"
+	_, err := Open(Config{
+		Wire: wire.Config{URI: uri},
+	}, watermill.NewStdLoggerWithOut(&log, true, true))
+	require.Error(t, err)
+	assert.NotContains(t, err.Error()+log.String(), canary)
+}
+
+func TestADeclarationThatFails(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("cannot declare")
+	for name, row := range map[string]struct {
+		declare func() error
+		cause   string
+	}{
+		"error": {func() error { return broken }, "cannot declare"},
+		"panic": {func() error { panic("oops") }, "declare panicked: oops"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := serveConfirms(t)
+			c := b.open(8)
+			go func() {
+				for channel := range b.closes {
+					b.closeOK(channel)
+				}
+			}()
+			t.Cleanup(func() { close(b.closes) })
+			d := c.NewDeclarations("declare")
+			calls := 0
+			once := func(channel *amqp091.Channel, exchange string) error {
+				assert.Equal(t, "events", exchange)
+				assert.False(t, channel.IsClosed())
+				if calls++; calls == 1 {
+					return row.declare()
+				}
+				return nil
+			}
+			m := timed(t, "message", time.Minute)
+			require.NoError(t, d.Exchange(&m, nil), "the default exchange always exists")
+			m.Exchange = "events"
+			err := d.Exchange(&m, once)
+			require.ErrorIs(t, err, publish.ErrNotDeclared)
+			require.ErrorContains(t, err, row.cause)
+			for range 2 {
+				require.NoError(t, d.Exchange(&m, once))
+			}
+			assert.Equal(t, 2, calls, "once without an error")
+
+			unroutable := m.Failure(publish.ErrUnroutable, &amqp091.Error{Code: amqp091.NotFound, Reason: "NOT_FOUND"})
+			assert.True(t, NoExchange(unroutable))
+			err = d.ExchangeAgain(&m, unroutable, func(*amqp091.Channel, string) error { return row.declare() })
+			require.ErrorIs(t, err, publish.ErrUnroutable)
+			require.ErrorContains(t, err, "NOT_FOUND")
+			require.ErrorContains(t, err, row.cause)
+			require.NoError(t, d.Exchange(&m, once))
+			assert.Equal(t, 3, calls, "after a failure it is declared again")
+
+			d.calls[destination{exchange: "events"}].on = new(wire.Connection) // the connection before this one
+			var publishers sync.WaitGroup
+			for range 20 {
+				publishers.Go(func() { assert.NoError(t, d.Exchange(&m, once)) })
+			}
+			publishers.Wait()
+			assert.Equal(t, 4, calls, "once on each connection, whoever publishes")
+
+			require.NoError(t, d.Again(&m, unroutable, func(*amqp091.Channel) error { return nil }))
+			err = d.Again(&m, unroutable, func(*amqp091.Channel) error { return row.declare() })
+			require.ErrorIs(t, err, publish.ErrUnroutable)
+			require.ErrorContains(t, err, row.cause)
+		})
+	}
+}
+
+func TestADeclarationThatHangsIsJoined(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		hangs := &declaration{done: make(chan struct{})}
+		d := &Declarations{name: "declare", calls: map[destination]*declaration{{exchange: "events"}: hangs}}
+		m := Message{Context: t.Context(), Exchange: "events"}
+		begin := time.Now()
+		err := d.ExchangeAgain(&m, nil, nil)
+		require.ErrorIs(t, err, publish.ErrUnroutable)
+		require.ErrorContains(t, err, "did not return in time, within 10s")
+		assert.Equal(t, declareTimeout, time.Since(begin))
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, d.await(ctx, hangs), context.Canceled)
+	})
 }

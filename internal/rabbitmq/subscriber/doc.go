@@ -72,21 +72,20 @@
 // limit. The limit may change at any time.
 //
 //   - A limit of 0 pauses the subscription. Its consumer is cancelled, and what was fetched and not handed out goes
-//     back to the queue in its order, before what was not fetched. Messages in flight go on and are
-//     acked. Then nothing is unacknowledged. No message is consumed until the limit is raised, also after a reconnect,
-//     which declares the topology as always. A consumer that follows begins 200 ms after messages went back, at the
-//     earliest: a quorum queue takes a moment to put them in their places. A pause that ends before the consumer is
-//     cancelled gives nothing back.
+//     back to the queue. Messages in flight go on and are acked. Then nothing is unacknowledged. No message is consumed
+//     until the limit is raised, also after a reconnect, which declares the topology as always. A pause that ends
+//     before the consumer is cancelled gives nothing back.
 //   - A limit of 1 to Concurrency-1 is also the prefetch. At most so many messages are in flight, whether their calls
 //     have ended or not; those that were in flight at a pause take no place. With an OrderKey, the messages that wait
-//     for their key are among them, and a pause hands out what was fetched: on a quorum queue it would come back in
-//     another order.
+//     for their key are among them.
 //   - No limit, and one from Concurrency on: Concurrency and Prefetch are the bounds.
 //
 // Each change of the limit cancels the consumer and begins another one, on the same channel, when the messages of the
-// one before are handed out; its tag has a number at the end. The order holds across pauses. Before 4.3 a pause counts
-// a delivery of the messages that go back; see the table above. A limit of 1 to n fetches few, so that a probe counts
-// none for the others.
+// one before are handed out; its tag has a number at the end. Before 4.3 a pause counts a delivery of the messages that
+// go back; see the table above. A limit of 1 to n fetches few: a probe counts none for the others.
+//
+// A pause keeps the order of the queue with a Concurrency and a Prefetch of 1, and on classic queues. Else a quorum
+// queue puts what was on its way to a consumer that is cancelled before what that consumer gives back.
 //
 // # Set aside
 //

@@ -175,7 +175,7 @@ func (o *orderedScene) open(number int) *orderedSession {
 	account := newFakeChannel(100)
 	channel := &fakeSessionChannel{waits: map[string]*fakeConfirmation{}}
 	client := &amqp091.Connection{Properties: amqp091.Table{"version": o.version}}
-	n := &session{connection: &wire.Connection{Client: client}, channel: channel, arrival: make(chan struct{}, 1),
+	n := &session{connection: &wire.Connection{Client: client}, channel: channel,
 		closed: make(chan struct{}), closes: make(chan *amqp091.Error, 1)}
 	n.settler = newSettler(account, account, o.stopping)
 	n.order(p)

@@ -478,10 +478,7 @@ func (p *partition) outlasts(n *session, empty <-chan struct{}) bool {
 	}
 }
 
-func (p *partition) mayCall() bool {
-	bound, _ := p.limited()
-	return bound > 0
-}
+func (p *partition) mayCall() bool { return p.limited() > 0 }
 
 // patience is how long the end of a session waits for what is handed out, or moved.
 func (p *partition) patience(n *session) time.Duration {

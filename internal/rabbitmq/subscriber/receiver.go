@@ -166,7 +166,6 @@ func (r *receiver) step(await func()) {
 // begin receives from a consumer.
 func (r *receiver) begin(c *consumer) {
 	if r.consumer != nil { // of a session that has ended
-		r.consumer.session.hold() // until all can go back in their order
 		go r.consumer.giveBack()
 	}
 	r.consumer = c
@@ -204,10 +203,6 @@ func (r *receiver) receive(session *session, delivery amqp091.Delivery) {
 		session.ages.add(delivery.DeliveryTag) // before waited can see the delivery
 	}
 	session.arrived.Store(delivery.DeliveryTag)
-	select {
-	case session.arrival <- struct{}{}:
-	default:
-	}
 	if r.closed || session.gone() || !session.users.Enter() {
 		session.nack(delivery.DeliveryTag)
 		return
@@ -353,9 +348,8 @@ func (r *receiver) handedOut(await func()) {
 	r.handed <- a
 }
 
-// giveBack gives back the backlog of a session, in the order of the queue. Nil: of all. It returns how many messages go
-// back.
-func (r *receiver) giveBack(of *session) int {
+// giveBack gives back the backlog of a session, in the order of the queue. Nil: of all.
+func (r *receiver) giveBack(of *session) {
 	r.withdraw()
 	var back []*arrival
 	take := func(a *arrival) bool {
@@ -386,5 +380,4 @@ func (r *receiver) giveBack(of *session) int {
 	}
 	r.leaveAll(of)
 	r.backlog.Add(-int64(len(back)))
-	return len(back)
 }

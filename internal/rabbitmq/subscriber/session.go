@@ -34,7 +34,6 @@ type session struct {
 	channel    channel
 	consumer   atomic.Pointer[consumer] // nil: there is none
 	arrived    atomic.Uint64            // the last delivery tag that was received
-	arrival    chan struct{}            // receives after a delivery
 	cancels    chan string
 	closes     chan *amqp091.Error
 	closing    atomic.Bool
@@ -43,7 +42,6 @@ type session struct {
 
 	// Only one goroutine at a time uses the following: that of run, or the one of follow for which it waits.
 	before     *consumer  // the last one that has ended; nil: none has
-	returned   time.Time  // when a pause gave back messages
 	unconsumed time.Time  // since when there was no consumer before the present one; zero: it is the first
 	again      bool       // a consumer of the queue had ended before on the connection
 	bound      bool       // bind has bound the queue since the last pause
@@ -68,8 +66,7 @@ type consumer struct {
 	ended      chan struct{}           // closed when the receiver has got the last delivery
 	bound      int                     // of the calls
 	prefetch   int
-	first      uint64 // the last delivery tag before it
-	aside      int    // messages that were set aside before it
+	aside      int // messages that were set aside before it
 }
 
 var consumers atomic.Uint64
@@ -82,7 +79,6 @@ func newSession(current *wire.Connection, channel *amqp091.Channel, s *subscript
 		cancels:    channel.NotifyCancel(make(chan string, 8)),
 		closes:     channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		closed:     make(chan struct{}),
-		arrival:    make(chan struct{}, 1),
 	}
 }
 
@@ -92,7 +88,7 @@ func openSession(current *wire.Connection, s *subscription) (*session, error) {
 		return nil, err
 	}
 	n := newSession(current, channel, s)
-	if bound, _ := s.limited(); bound == 0 {
+	if s.limited() == 0 {
 		n.unconsumed = time.Now()
 		n.settler.consumerEnded()
 		if err := channel.Qos(1, 0, false); err != nil { // by its prefetch an operator sees a handler that is paused
@@ -135,22 +131,21 @@ func (n *session) consume(s *subscription) error {
 	if bound == 0 {
 		return nil
 	}
-	first := n.arrived.Load()
 	moved := movesConsumers(n.connection.Version()) && s.subscriber.handler.MayBeQuorum(s.queue)
 	if moved && n.before != nil { // which has set it on this channel
 		if err := n.channel.Qos(0, 0, true); err != nil {
 			return err
 		}
 	}
-	tag := s.config.Consumer.tag(first > 0)
-	n.settler.consumerBegins(first)
+	tag := s.config.Consumer.tag(n.before != nil)
+	n.settler.consumerBegins()
 	deliveries, err := n.basicConsume(s.queue, tag, prefetch, s.config.Consumer, moved)
 	if err != nil {
 		return err
 	}
 	begun := &consumer{
 		session: n, tag: tag, deliveries: deliveries, ended: make(chan struct{}), bound: bound, prefetch: prefetch,
-		first: first, aside: s.places.Aside(),
+		aside: s.places.Aside(),
 	}
 	n.consumer.Store(begun)
 	return nil

@@ -32,18 +32,14 @@ type settler struct {
 	over     <-chan struct{} // of lost
 	flushed  chan struct{}   // closed when run has returned
 
-	mu      sync.Mutex
-	acks    []uint64
-	nacks   []uint64
-	held    []uint64 // nacks that have to wait for the end of the consumer
-	holding bool     // the consumer is about to end: nothing is sent
-	ended   bool     // the consumer has ended
-	syncs   []chan struct{}
-	closed  bool // nothing more is taken
+	mu     sync.Mutex
+	acks   []uint64
+	nacks  []uint64
+	held   []uint64 // nacks that have to wait for the end of the consumer
+	ended  bool     // the consumer has ended
+	closed bool     // nothing more is taken
 
-	settled atomic.Uint64 // deliveries of the present consumer whose ack or nack was sent
-	before  atomic.Uint64 // the last delivery tag before it
-	low     atomic.Uint64 // the lowest delivery tag whose ack or nack was not sent
+	low atomic.Uint64 // the lowest delivery tag whose ack or nack was not sent
 
 	// Of the goroutine in run.
 	sent  tags
@@ -77,15 +73,15 @@ func (s *settler) ack(tag uint64) bool {
 	return true
 }
 
-// nack requeues a delivery. While the subscription stops or is paused, and its consumer has not ended, the nack is held
-// back: the broker would deliver the message to this consumer once more.
+// nack requeues a delivery. While the subscription stops, and its consumer has not ended, the nack is held back: the
+// broker would deliver the message to this consumer once more.
 func (s *settler) nack(tag uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return
 	}
-	if !s.ended && (s.holding || s.isStopping()) {
+	if !s.ended && s.isStopping() {
 		s.held = append(s.held, tag)
 		return
 	}
@@ -102,61 +98,23 @@ func (s *settler) isStopping() bool {
 	}
 }
 
-// hold holds acks and nacks back, until the end of the consumer or release.
-func (s *settler) hold() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.holding = !s.ended
-}
-
-// release sends what hold has held back.
-func (s *settler) release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.holding {
-		s.holding = false
-		s.nacks = append(s.nacks, s.held...)
-		s.held = nil
-		s.signal()
-	}
-}
-
 // consumerEnded sends the nacks that were held back, in the order of the deliveries: a quorum queue delivers messages
 // in the order in which they went back.
 func (s *settler) consumerEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.ended, s.holding = true, false
+	s.ended = true
 	slices.Sort(s.held)
 	s.nacks = append(s.nacks, s.held...)
 	s.held = nil
 	s.signal()
 }
 
-// consumerBegins is called before the first delivery of a consumer. before is the last delivery tag before it.
-func (s *settler) consumerBegins(before uint64) {
+// consumerBegins is called before the first delivery of a consumer.
+func (s *settler) consumerBegins() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = false
-	s.before.Store(before)
-	s.settled.Store(0)
-}
-
-// sync waits until all is sent that is ready and not held back.
-func (s *settler) sync() {
-	sent := make(chan struct{})
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return
-	}
-	s.syncs = append(s.syncs, sent)
-	s.signal()
-	s.mu.Unlock()
-	select {
-	case <-sent:
-	case <-s.over:
-	}
 }
 
 func (s *settler) signal() {
@@ -194,25 +152,13 @@ func (s *settler) run() {
 		// Handlers that are about to ack run before the write, not after it.
 		runtime.Gosched()
 		s.mu.Lock()
-		holding, syncs, closed := s.holding, s.syncs, s.closed
-		s.syncs = nil
-		var acks, nacks []uint64
-		if !holding {
-			nacks, s.nacks = s.nacks, nil
-			acks, s.acks = s.acks, s.spare[:0]
-			s.spare = nil
-		}
+		closed, nacks, acks := s.closed, s.nacks, s.acks
+		s.nacks, s.acks = nil, s.spare[:0]
 		s.mu.Unlock()
 		if len(acks)+len(nacks) > 0 {
 			s.send(acks, nacks)
 		}
-		if acks != nil {
-			s.spare = acks
-		}
-		for _, sent := range syncs {
-			close(sent)
-		}
-		if closed {
+		if s.spare = acks; closed {
 			return
 		}
 	}
@@ -223,14 +169,6 @@ func (s *settler) send(acks, nacks []uint64) {
 	s.socket.Cork()
 	defer s.socket.Uncork()
 	slices.Sort(acks)
-	before := s.before.Load()
-	for _, tags := range [][]uint64{acks, nacks} {
-		for _, tag := range tags {
-			if tag > before {
-				s.settled.Add(1)
-			}
-		}
-	}
 	run, last := 0, uint64(0)
 	for len(acks) > 0 && acks[0] == s.sent.low {
 		last = acks[0]

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -167,50 +168,6 @@ func TestNacksAreHeldBackUntilTheConsumerHasEnded(t *testing.T) {
 	assert.Equal(t, map[uint64]string{2: "ack"}, c.settled)
 }
 
-func TestAPauseHoldsAcksAndNacksBack(t *testing.T) {
-	t.Parallel()
-	c := newFakeChannel(20)
-	s := newSettler(c, c, make(chan struct{}))
-	go s.run()
-	require.True(t, s.ack(1))
-	s.sync()
-	assert.EqualValues(t, 1, s.settled.Load())
-	s.hold()
-	require.True(t, s.ack(2))
-	s.nack(5)
-	s.nack(3)
-	s.sync()
-	assert.Equal(t, map[uint64]string{1: "ack"}, c.settled)
-
-	s.release()
-	s.sync()
-	assert.Equal(t, map[uint64]string{1: "ack", 2: "ack", 3: "nack", 5: "nack"}, c.settled)
-	s.release()
-
-	s.hold()
-	s.nack(9)
-	s.nack(7)
-	require.True(t, s.ack(4))
-	s.nack(8)
-	s.consumerEnded()
-	s.sync()
-	assert.Equal(t, []string{"ack 4", "nack 7", "nack 8", "nack 9"}, c.frames[4:], "in the order of the deliveries")
-	s.hold() // there is no consumer
-	s.nack(10)
-	s.sync()
-	assert.Equal(t, "nack", c.settled[10])
-
-	s.consumerBegins(12)
-	s.ack(6)
-	s.ack(13)
-	s.nack(11)
-	s.nack(14)
-	s.sync()
-	assert.EqualValues(t, 2, s.settled.Load(), "those of the new consumer")
-	s.flush()
-	s.sync()
-}
-
 // An acker acks further deliveries while the first ack is sent.
 type acker struct {
 	*fakeChannel
@@ -228,23 +185,27 @@ func (c *acker) Ack(tag uint64, multiple bool) error {
 
 func TestAcksAreNotWrittenOverWhileTheyAreSent(t *testing.T) {
 	t.Parallel()
-	c := &acker{fakeChannel: newFakeChannel(20)}
-	s := newSettler(c, c, make(chan struct{}))
-	c.further = func() { s.ack(8); s.ack(10) }
-	go s.run()
-	s.ack(1)
-	s.ack(2)
-	s.sync()
-	s.nack(12) // without an ack
-	s.sync()
-	s.hold()
-	s.ack(4)
-	s.ack(6)
-	s.sync()
-	s.release()
-	s.sync()
-	s.flush()
-	assert.Equal(t, map[uint64]string{1: "ack", 2: "ack", 4: "ack", 6: "ack", 8: "ack", 10: "ack", 12: "nack"}, c.settled)
+	synctest.Test(t, func(t *testing.T) {
+		c := &acker{fakeChannel: newFakeChannel(20)}
+		c.takes = time.Second
+		s := newSettler(c, c, make(chan struct{}))
+		c.further = func() { s.ack(8); s.ack(10) }
+		go s.run()
+		s.ack(1)
+		s.ack(2)
+		time.Sleep(time.Minute)
+		s.nack(12) // without an ack
+		synctest.Wait()
+		s.ack(3)
+		synctest.Wait()
+		s.ack(4) // while the one before is sent
+		s.ack(6)
+		time.Sleep(time.Minute)
+		s.flush()
+		s.end()
+		assert.Equal(t, map[uint64]string{1: "ack", 2: "ack", 3: "ack", 4: "ack", 6: "ack", 8: "ack", 10: "ack",
+			12: "nack"}, c.settled)
+	})
 }
 
 func TestALostChannelTakesNothing(t *testing.T) {

@@ -49,9 +49,8 @@ type subscription struct {
 		at         time.Time
 	}
 
-	limiting  sync.Mutex
-	limit     int  // what was asked for; less than 0: none
-	givesBack bool // a pause gives back what was fetched
+	limiting sync.Mutex
+	limit    int // what was asked for; less than 0: none
 
 	ctx      context.Context // Subscribe's, which stop ends, too
 	cancel   context.CancelCauseFunc
@@ -84,7 +83,6 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		changes:    make(chan struct{}, 1),
 		places:     gate.NewPlaces(subscriber.config.Concurrency, subscriber.config.inFlight()),
 		limit:      gate.None,
-		givesBack:  true,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.stopping = s.ctx.Done()
@@ -334,8 +332,7 @@ func (s *subscription) health() retry.SubscriptionHealth {
 		Reconnects: s.counts.reconnects.Load(),
 	}
 	// While a limit changes there is no consumer for a moment.
-	bound, _ := s.limited()
-	h.Consuming = state.consumer != nil || state.session != nil && bound != 0
+	h.Consuming = state.consumer != nil || state.session != nil && s.limited() != 0
 	if s.partitions != nil {
 		h.Blocked = []string{}
 	}

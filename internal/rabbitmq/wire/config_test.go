@@ -4,7 +4,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -15,7 +19,6 @@ import (
 const canary = "c4nary"
 
 func TestEveryFaultIsReported(t *testing.T) {
-	t.Parallel()
 	_, err := OpenLink(Config{
 		AMQP:             &amqp091.Config{Recovery: &amqp091.Recovery{}, TLSClientConfig: &tls.Config{}},
 		TLS:              &tls.Config{},
@@ -33,7 +36,6 @@ func TestEveryFaultIsReported(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	t.Parallel()
 	const uri = "amqp://guest:guest@localhost:5672/"
 	for name, test := range map[string]struct {
 		config Config
@@ -67,7 +69,6 @@ func TestFaults(t *testing.T) {
 }
 
 func TestNoErrorShowsThePassword(t *testing.T) {
-	t.Parallel()
 	for _, uri := range []string{
 		"amqp://user:" + canary + "/x@localhost/",
 		"amqp://user:12#" + canary + "@localhost/",
@@ -96,7 +97,6 @@ func TestNoErrorShowsThePassword(t *testing.T) {
 }
 
 func TestTheAppsConfigIsNotModified(t *testing.T) {
-	t.Parallel()
 	const connectionName = "watermill-retry publisher"
 	app := &amqp091.Config{
 		SASL:            []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: canary}},
@@ -120,4 +120,67 @@ func TestTheAppsConfigIsNotModified(t *testing.T) {
 	assert.Equal(t, "the app's own", config.Client(connectionName).Properties["connection_name"])
 	plain := Config{}
 	assert.Equal(t, amqp091.NewConnectionProperties()["product"], plain.Client(connectionName).Properties["product"])
+}
+
+// over is a connection that has ended.
+type over struct{ io.ReadWriteCloser }
+
+func (over) Read([]byte) (int, error)    { return 0, io.EOF }
+func (over) Write(b []byte) (int, error) { return 0, errors.New("closed") }
+func (over) Close() error                { return nil }
+
+// The client knows before the link that a connection has ended. It is not given out again.
+func TestAwaitGivesNoClosedConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, err := amqp091.Open(over{}, amqp091.Config{})
+		require.Error(t, err)
+		synctest.Wait()
+		require.True(t, client.IsClosed())
+		next, changed := &Connection{Client: &amqp091.Connection{}}, make(chan struct{})
+		l := &Link{}
+		l.state.Store(&State{Connection: &Connection{Client: client}, Changed: changed})
+		got := make(chan *Connection, 1)
+		go func() { got <- l.Await(t.Context().Done()) }()
+		synctest.Wait()
+		assert.Empty(t, got)
+		l.state.Store(&State{Connection: next})
+		close(changed)
+		assert.Same(t, next, <-got)
+	})
+}
+
+func TestHintOfAClientCertificate(t *testing.T) {
+	for _, ended := range []error{amqp091.ErrClosed, io.EOF, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE} {
+		assert.Contains(t, hintOf(amqp091.URI{Scheme: "amqps"}, fmt.Errorf("write: %w", ended)), "client's certificate", ended)
+		assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqp"}, ended))
+	}
+	assert.Empty(t, hintOf(amqp091.URI{Scheme: "amqps"}, errors.New("tls: certificate required")), "the error already names the cause")
+}
+
+func TestBackoffDoublesUpToItsBound(t *testing.T) {
+	b := Backoff{Initial: 100 * time.Millisecond, Max: 500 * time.Millisecond}
+	for range 2 {
+		for _, bound := range []time.Duration{100, 200, 400, 500, 500} {
+			bound *= time.Millisecond
+			assert.Equal(t, bound, b.Bound())
+			pause := b.Next()
+			assert.LessOrEqual(t, pause, bound)
+			assert.GreaterOrEqual(t, pause, bound/2)
+		}
+		b.Reset()
+	}
+	b.AtLeast(time.Second)
+	assert.Equal(t, time.Second, b.Bound())
+	assert.GreaterOrEqual(t, b.Next(), 500*time.Millisecond)
+	assert.Equal(t, b.Max, b.Bound())
+}
+
+// TestTheReasonOfAMessageThatTheClientCannotRead is told from that of a lost connection, and both mean that the
+// connection is lost.
+func TestTheReasonOfAMessageThatTheClientCannotRead(t *testing.T) {
+	ofClient := func(cause string) *amqp091.Error { return &amqp091.Error{Code: amqp091.FrameError, Reason: cause} }
+	require.ErrorIs(t, reasonOf(ofClient(amqp091.ErrSyntax.Error())), ErrUnreadable)
+	require.True(t, IsLost(reasonOf(ofClient(amqp091.ErrSyntax.Error()))))
+	require.NotErrorIs(t, reasonOf(ofClient("EOF")), ErrUnreadable)
+	require.NotErrorIs(t, reasonOf(&amqp091.Error{Code: amqp091.SyntaxError, Reason: amqp091.ErrSyntax.Reason, Server: true}), ErrUnreadable)
 }

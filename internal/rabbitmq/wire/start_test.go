@@ -22,7 +22,6 @@ var errBusy = &amqp091.Error{Code: amqp091.InternalError, Reason: "INTERNAL_ERRO
 // The first declaration is tried again where the broker is at fault, for 30 s. What is wrong with the app is its error
 // at once.
 func TestWhatIsTriedAgainAtTheStart(t *testing.T) {
-	t.Parallel()
 	declare := func(err error) error { return fmt.Errorf("topic %q: declare: %w", "orders", err) }
 	refused := func(code int) error { return declare(&amqp091.Error{Code: code}) }
 	lost := fmt.Errorf("%w: dial", publish.ErrNotConnected)
@@ -44,7 +43,6 @@ func TestWhatIsTriedAgainAtTheStart(t *testing.T) {
 		"then an argument that differs":         {[]error{declare(errBusy), refused(amqp091.PreconditionFailed)}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				began, tries, health, log := time.Now(), 0, []error{}, watermill.NewCaptureLogger()
 				err := AtStart(t.Context(), Config{}.Pause(), log, func(context.Context) error {
@@ -76,7 +74,6 @@ func TestWhatIsTriedAgainAtTheStart(t *testing.T) {
 
 // Instances that start together do not try together.
 func TestTriesAtTheStartAreSpread(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		second := map[time.Duration]int{}
 		for range 20 {
@@ -94,7 +91,6 @@ func TestTriesAtTheStartAreSpread(t *testing.T) {
 }
 
 func TestTheStartEndsWithTheSubscription(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(errClosed) })
@@ -108,7 +104,6 @@ func TestTheStartEndsWithTheSubscription(t *testing.T) {
 
 // A try that does not end is given up, in the words of the app, and with the error of the try before it.
 func TestTheStartDoesNotWaitForEver(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		silent := func(ctx context.Context) error {
 			<-ctx.Done()
@@ -136,12 +131,10 @@ func TestTheStartDoesNotWaitForEver(t *testing.T) {
 
 // A broker that declares many queues, each of them slowly, is not given up. Its answer is returned however late it is.
 func TestASlowStartIsNotGivenUp(t *testing.T) {
-	t.Parallel()
 	for name, want := range map[string]error{
 		"declared": nil, "refused": &amqp091.Error{Code: amqp091.PreconditionFailed}, "busy": errBusy,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				log := watermill.NewCaptureLogger()
 				err := AtStart(t.Context(), Config{}.Pause(), log, func(ctx context.Context) error {

@@ -19,7 +19,6 @@ import (
 const declined = "redrive?queue=orders.dead&cause=1&dead_reason=exhausted&error_type=*errors.errorString&reason=card+%3Cn%3E+was+declined"
 
 func TestRedriveAsksWithTheNumber(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) { c.By = func(r *http.Request) string { return r.Header.Get("X-User") } })
 	check := form(declined, nil)
 	check.Header.Set("X-User", "ada")
@@ -53,7 +52,6 @@ func TestRedriveAsksWithTheNumber(t *testing.T) {
 
 // TestNoSelectionIsNotAll: a form without a picked letter must not send the whole queue.
 func TestNoSelectionIsNotAll(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for _, change := range []string{"redrive", "discard"} {
 		for _, step := range []string{"", "check"} {
@@ -71,7 +69,6 @@ func TestNoSelectionIsNotAll(t *testing.T) {
 }
 
 func TestDiscardNeedsTheBox(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	id := s.confirmed(s.post("discard?queue=orders.dead", url.Values{"pick": {"order-1", "order-2"}}))
 	body(t, s.post("discard", url.Values{"step": {"start"}, "run": {id}}), http.StatusUnprocessableEntity)
@@ -86,7 +83,6 @@ func TestDiscardNeedsTheBox(t *testing.T) {
 // TestConfirmationsAreOfTheirKind: the ID of a redrive's confirmation does not start a discard without its box, and the other way round
 // the box stays needed.
 func TestConfirmationsAreOfTheirKind(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	id := s.confirmed(s.post("discard?queue=orders.dead&all=1", nil))
 	body(t, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}), http.StatusConflict)
@@ -94,7 +90,6 @@ func TestConfirmationsAreOfTheirKind(t *testing.T) {
 }
 
 func TestProgressAndStop(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := setup(t, some(), nil)
 		s.store.before = func(ctx context.Context, progress func(letters.Progress)) error {
@@ -118,7 +113,6 @@ func TestProgressAndStop(t *testing.T) {
 }
 
 func TestEndsAreExplained(t *testing.T) {
-	t.Parallel()
 	for want, err := range map[string]error{
 		"letters have died again": letters.ErrRedead, "Another redrive or discard runs": letters.ErrBusy, "Start the app": letters.ErrNoTarget,
 	} {
@@ -133,7 +127,6 @@ func TestEndsAreExplained(t *testing.T) {
 
 // TestLettersThatCameLaterStay: the number of the confirmation is the limit, and the page explains what is not looked at.
 func TestLettersThatCameLaterStay(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
 	s.store.after = func(summary *letters.Summary) { summary.Total, summary.Unseen = summary.Total+3, 3 }
@@ -145,7 +138,6 @@ func TestLettersThatCameLaterStay(t *testing.T) {
 
 // TestCloseStopsWhatRuns: the process ends with a summary.
 func TestCloseStopsWhatRuns(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	running := make(chan struct{})
 	s.store.before = func(ctx context.Context, _ func(letters.Progress)) error {
@@ -166,7 +158,6 @@ func TestCloseStopsWhatRuns(t *testing.T) {
 
 // TestJobsAreBounded: neither what runs nor what is kept grows without end.
 func TestJobsAreBounded(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := setup(t, some(), func(c *page.Config) { c.Timeout = time.Second }) // a count waits for the turn of the jobs
 		start := func() (string, int) {

@@ -55,7 +55,6 @@ func answerOf(blocked ...command.Blocked) command.Answer {
 
 // TestBlockedKeysOnlyWithPartitions: the page asks only where an answer can be, and no view of the board waits for it.
 func TestBlockedKeysOnlyWithPartitions(t *testing.T) {
-	t.Parallel()
 	s, requests := setupOrder(t, "sales", command.Asked{Prefix: "retry"}, nil)
 	board := body(t, s.get(""), http.StatusOK)
 	assert.Contains(t, board, `href="order?queue=sales"`)
@@ -81,7 +80,6 @@ func TestBlockedKeysOnlyWithPartitions(t *testing.T) {
 }
 
 func TestBlockedKeysAreListed(t *testing.T) {
-	t.Parallel()
 	now := time.Now()
 	many := make([]command.Blocked, 250)
 	for i := range many {
@@ -106,7 +104,6 @@ func TestBlockedKeysAreListed(t *testing.T) {
 }
 
 func TestNoProcessAnswers(t *testing.T) {
-	t.Parallel()
 	for want, with := range map[string]struct {
 		asked command.Asked
 		err   error
@@ -127,7 +124,6 @@ func TestNoProcessAnswers(t *testing.T) {
 }
 
 func TestHostileBlockedKeysAreEscaped(t *testing.T) {
-	t.Parallel()
 	const hostile = "\"'><script>alert(1)</script>\x00\x1b[31m\u202e</title></pre>{{.}}"
 	a := answerOf(command.Blocked{Key: hostile, MessageUUID: hostile, Reason: hostile, DeadReason: hostile}, command.Blocked{Key: strings.Repeat("k", 1<<20)})
 	a.Host, a.Error, a.Handlers[0].Name, a.Handlers[0].Partitions[1].Queue = hostile, hostile, hostile, hostile
@@ -143,7 +139,6 @@ func TestHostileBlockedKeysAreEscaped(t *testing.T) {
 
 // TestCommandsOfBlockedKeys: a shell gives a command the key as it is, and runs nothing of it.
 func TestCommandsOfBlockedKeys(t *testing.T) {
-	t.Parallel()
 	for key, want := range map[string][]string{
 		"customer-7":             {"customer-7"},
 		"":                       {""},

@@ -1,10 +1,12 @@
 package page_test
 
 import (
+	"archive/zip"
 	"context"
 	"errors"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -24,7 +26,6 @@ import (
 )
 
 func TestBoardShowsDepths(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for _, address := range []string{"", "?part=1"} {
 		text := body(t, s.get(address), http.StatusOK)
@@ -38,7 +39,6 @@ func TestBoardShowsDepths(t *testing.T) {
 
 // TestPollsShareAStatus: the broker gets one question a second, whatever the number of browsers.
 func TestPollsShareAStatus(t *testing.T) {
-	t.Parallel()
 	asked := 0
 	s := setup(t, some(), func(c *page.Config) {
 		c.Status = func(context.Context) (deadletter.Status, error) { asked++; return status(), nil }
@@ -51,7 +51,6 @@ func TestPollsShareAStatus(t *testing.T) {
 }
 
 func TestBoardShowsWhyDepthsAreOld(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) {
 		c.Status = func(context.Context) (deadletter.Status, error) {
 			return deadletter.Status{}, errors.New("the broker is away")
@@ -62,7 +61,6 @@ func TestBoardShowsWhyDepthsAreOld(t *testing.T) {
 }
 
 func TestCausesAreGroups(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	text := body(t, s.get("causes?queue=orders.dead"), http.StatusOK)
 	assert.Contains(t, text, "All 7 letters of the queue were looked at.")
@@ -77,14 +75,12 @@ func TestCausesAreGroups(t *testing.T) {
 }
 
 func TestOneLetterIsNotAll(t *testing.T) {
-	t.Parallel()
 	text := body(t, setup(t, many(1), nil).get("causes?queue=orders.dead"), http.StatusOK)
 	assert.Contains(t, text, "The one letter of the queue was looked at.")
 }
 
 // TestLooksAreBounded: a view of a long queue looks at MaxLetters, and says so.
 func TestLooksAreBounded(t *testing.T) {
-	t.Parallel()
 	s := setup(t, many(100_000), func(c *page.Config) { c.MaxLetters = 500 })
 	text := body(t, s.get("causes?queue=orders.dead"), http.StatusOK)
 	assert.Contains(t, text, "The page looked at the first 500 letters. There are more")
@@ -96,7 +92,6 @@ func TestLooksAreBounded(t *testing.T) {
 }
 
 func TestListHasPages(t *testing.T) {
-	t.Parallel()
 	s := setup(t, many(120), nil)
 	first := body(t, s.get("letters?queue=orders.dead"), http.StatusOK)
 	assert.Equal(t, 50, strings.Count(first, `name="pick"`))
@@ -109,7 +104,6 @@ func TestListHasPages(t *testing.T) {
 
 // TestLooksEndInTime: what was seen is shown when the time is over.
 func TestLooksEndInTime(t *testing.T) {
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := setup(t, nil, func(c *page.Config) { c.Timeout = time.Millisecond })
 		s.store.letters = func(yield func(*letters.Letter) bool) {
@@ -123,7 +117,6 @@ func TestLooksEndInTime(t *testing.T) {
 
 // TestOtherQueuesAreRefused: no request makes the page take the messages of a work queue.
 func TestOtherQueuesAreRefused(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for _, name := range []string{"orders", "", "orders.retry.10s", "secrets"} {
 		query := "?queue=" + url.QueryEscape(name) + "&id=order-1"
@@ -139,7 +132,6 @@ func TestOtherQueuesAreRefused(t *testing.T) {
 }
 
 func TestLetterHasATimeline(t *testing.T) {
-	t.Parallel()
 	l := letter("order-1", "no route to host")
 	l.Record.Snoozes = 2
 	l.Redriven = letters.Redriven{Times: 3, Redrives: []letters.PastRedrive{{
@@ -171,7 +163,6 @@ func TestLetterHasATimeline(t *testing.T) {
 // TestLongLettersAreCut: one letter cannot make a page of any size.
 // TestLetterHasItsTrace: a letter leads to the trace of its last attempt.
 func TestLetterHasItsTrace(t *testing.T) {
-	t.Parallel()
 	l := letter("order-1", "declined")
 	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, nil)
 	assert.NotContains(t, body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK), "Traceparent")
@@ -181,7 +172,6 @@ func TestLetterHasItsTrace(t *testing.T) {
 }
 
 func TestLongLettersAreCut(t *testing.T) {
-	t.Parallel()
 	l := letter("order-1", strings.Repeat("long ", 1<<20))
 	l.Payload = []byte(strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000))
 	for i := range 5_000 {
@@ -195,7 +185,6 @@ func TestLongLettersAreCut(t *testing.T) {
 }
 
 func TestHostileLettersAreEscaped(t *testing.T) {
-	t.Parallel()
 	const hostile = "\"'><script>alert(1)</script>\x00\x1b[31m\u202e</title></pre>{{.}}\xff"
 	l := letter(hostile, hostile)
 	l.Record.ErrorType, l.Record.Handler, l.Record.Topic, l.Record.DeadReason = hostile, hostile, hostile, hostile
@@ -233,7 +222,6 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 
 // TestNotFoundAndMethods: what the page does not have.
 func TestNotFoundAndMethods(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	assert.Equal(t, http.StatusNotFound, s.get("page.go").Code)
 	assert.Equal(t, http.StatusNotFound, s.get("templates/board.html").Code)
@@ -251,7 +239,6 @@ func TestNotFoundAndMethods(t *testing.T) {
 
 // TestWorksUnderAnyPath: with and without StripPrefix.
 func TestWorksUnderAnyPath(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for path, handler := range map[string]http.Handler{
 		"/": s.page, "/admin/dead/": s.page, "/stripped/": http.StripPrefix("/stripped", s.page), "/a/b/": http.StripPrefix("/a/b/", s.page),
@@ -282,9 +269,113 @@ func TestWorksUnderAnyPath(t *testing.T) {
 }
 
 func TestConfigFaults(t *testing.T) {
-	t.Parallel()
 	_, err := page.New(page.Config{Queues: []string{""}, Hosts: []string{"localhost:8080"}, Redact: []string{""}, MaxLetters: -1, Timeout: -1})
 	for _, want := range []string{"Store is nil", "Status is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "Redact[0]", "MaxLetters is -1", "Timeout is -1ns"} {
 		assert.ErrorContains(t, err, want)
 	}
+}
+
+// TestOneLookAtATime: a view and a redrive do not begin while another view has the letters of the queue, which they would not see.
+func TestOneLookAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setup(t, nil, func(c *page.Config) { c.Timeout = 250 * time.Millisecond })
+		looks, release := make(chan struct{}), make(chan struct{})
+		s.store.letters = func(yield func(*letters.Letter) bool) {
+			close(looks)
+			<-release
+			yield(letter("one", "reason"))
+		}
+		first := make(chan struct{})
+		go func() {
+			defer close(first)
+			s.get("causes?queue=orders.dead")
+		}()
+		<-looks
+		for _, view := range []string{"causes?queue=orders.dead", "letters?queue=orders.dead&all=1", "letter?queue=orders.dead&id=one",
+			"test?queue=orders.dead&id=one"} {
+			assert.Contains(t, body(t, s.ask(view), http.StatusServiceUnavailable), "The queue is busy", view)
+		}
+		id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+		require.Equal(t, http.StatusSeeOther, s.post("redrive", url.Values{"step": {"start"}, "run": {id}}).Code)
+		assert.Contains(t, body(t, s.ask("causes?queue=orders.dead"), http.StatusServiceUnavailable), "a redrive or discard, has its letters")
+		require.Equal(t, http.StatusSeeOther, s.post("stop", url.Values{"run": {id}}).Code)
+		s.ended(id)
+		s.store.lock.Lock()
+		assert.Equal(t, 1, s.store.browses)
+		assert.Zero(t, s.store.dry)
+		assert.Empty(t, s.store.redrives)
+		s.store.lock.Unlock()
+
+		close(release)
+		<-first
+		s.store.letters = some()
+		assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "All 7 letters")
+	})
+}
+
+// TestALetterThatWasNotReachedIsNotMissing: the look that did not find it has not seen all letters.
+func TestALetterThatWasNotReachedIsNotMissing(t *testing.T) {
+	for failed, want := range map[error]struct {
+		status int
+		text   string
+	}{
+		context.DeadlineExceeded: {http.StatusServiceUnavailable, "The time for looking was over after 7 letters"},
+		errors.New("unreadable"): {http.StatusBadGateway, "unreadable"},
+	} {
+		s := setup(t, some(), nil)
+		s.store.failed = failed
+		assert.Contains(t, body(t, s.ask("letter?queue=orders.dead&id=absent"), want.status), want.text)
+	}
+}
+
+var download = regexp.MustCompile(`href="(test\?[^"]+)"`)
+
+// TestDownloadAsATest: the files are those of letters.GoTest, redacted, whatever the letter has.
+func TestDownloadAsATest(t *testing.T) {
+	const hostile = "\x1b[2J`\"\n/../<script>"
+	for _, letter := range []*letters.Letter{
+		letter("order-1", "no customer ada"), letter("id"+hostile, hostile), letter("no JSON", "ada"), letter("any name", "ada"),
+	} {
+		letter.Payload = []byte(`{"order":"ada"}`)
+		switch letter.ID {
+		case "no JSON":
+			letter.Payload = []byte("ada")
+		case "any name":
+			letter.Record.Handler = "\x00" + strings.Repeat("💥", 100)
+		}
+		s := setup(t, func(yield func(*letters.Letter) bool) { yield(letter) }, func(c *page.Config) {
+			c.AllowWrite, c.Redact = false, []string{"customer", "order", "Card"}
+		})
+		shown := body(t, s.get("letter?"+url.Values{"queue": {queue}, "id": {letter.ID}}.Encode()), http.StatusOK)
+		link := download.FindStringSubmatch(shown)
+		require.NotNil(t, link)
+		if letter.ID != "no JSON" {
+			assert.Contains(t, shown, "no field, metadata or property <bdi class=\"mono\">Card</bdi>")
+			assert.Contains(t, shown, "not have the values of <bdi class=\"mono\">customer, order</bdi>")
+		}
+		answer := s.get(html.UnescapeString(link[1]))
+		if letter.ID == "no JSON" {
+			assert.Contains(t, body(t, answer, http.StatusUnprocessableEntity), "leave the payload out")
+			continue
+		}
+		packed := body(t, answer, http.StatusOK)
+		assert.Equal(t, "application/zip", answer.Header().Get("Content-Type"))
+		assert.Regexp(t, `^attachment; filename="Test[A-Za-z0-9_]+\.zip"$`, answer.Header().Get("Content-Disposition"))
+		files, err := zip.NewReader(strings.NewReader(packed), int64(len(packed)))
+		require.NoError(t, err)
+		require.Len(t, files.File, 2)
+		for _, file := range files.File {
+			assert.Regexp(t, `^(testdata/[A-Za-z0-9-]+\.json|[A-Za-z0-9_-]+_test\.go)$`, file.Name)
+			reader, err := file.Open()
+			require.NoError(t, err)
+			content, err := io.ReadAll(reader)
+			require.NoError(t, err)
+			assert.NotContains(t, string(content), "ada")
+		}
+	}
+	s := setup(t, some(), nil)
+	assert.Equal(t, http.StatusNotFound, s.get("test?queue=orders.dead&id=absent").Code)
+	assert.Equal(t, http.StatusNotFound, s.get("test?queue=other&id=order-1").Code, "a queue that the page does not show")
+	assert.Equal(t, http.StatusBadRequest, s.get("test?queue=orders.dead").Code)
+	assert.Equal(t, http.StatusMethodNotAllowed, s.post("test?queue=orders.dead&id=order-1", nil).Code)
 }

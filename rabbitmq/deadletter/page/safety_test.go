@@ -19,7 +19,6 @@ import (
 var changes = []string{"redrive", "discard", "stop"}
 
 func TestReadOnly(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) { c.AllowWrite = false })
 	for _, change := range changes {
 		assert.Equal(t, http.StatusForbidden, s.post(change+"?queue=orders.dead&all=1", url.Values{"step": {"start"}}).Code, change)
@@ -39,7 +38,6 @@ func TestReadOnly(t *testing.T) {
 
 // TestForeignPagesAreRefused: a form on another site must not change anything, also from a browser that sends no Sec-Fetch-Site.
 func TestForeignPagesAreRefused(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	for name, change := range map[string]func(http.Header){
 		"cross-site":     func(h http.Header) { h.Set("Sec-Fetch-Site", "cross-site") },
@@ -60,7 +58,6 @@ func TestForeignPagesAreRefused(t *testing.T) {
 // TestAForeignPageCausesNoLook: an image of a foreign page sends GET. It must not take letters, ask the processes, end a
 // redrive by taking its letters, or push a confirmation out.
 func TestAForeignPageCausesNoLook(t *testing.T) {
-	t.Parallel()
 	s, asked := setupOrder(t, "sales", command.Asked{}, nil)
 	own := s.confirmed(s.post("redrive?queue=orders.dead&all=1", nil))
 	dry := s.store.dry
@@ -100,7 +97,6 @@ func TestAForeignPageCausesNoLook(t *testing.T) {
 // TestTheOperatorsLinksOpen: an address that was typed or bookmarked, links of the page in browsers that send only a Referer, and
 // one click more where another site has the link.
 func TestTheOperatorsLinksOpen(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	const view = "letters?queue=orders.dead&cause=1&dead_reason=exhausted&reason=card+%3Cn%3E"
 	for name, headers := range map[string][]string{
@@ -131,7 +127,6 @@ func TestTheOperatorsLinksOpen(t *testing.T) {
 
 // TestForeignHostsAreRefused: a page whose name leads to an address of this host must not read this one.
 func TestForeignHostsAreRefused(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) { c.Hosts = page.LoopbackHosts() })
 	for host, want := range map[string]int{
 		"localhost": 200, "localhost:8080": 200, "LOCALHOST:1": 200, "127.0.0.1:8080": 200, "[::1]:8080": 200, "[::1]": 200, "10.0.0.1": 200,
@@ -144,7 +139,6 @@ func TestForeignHostsAreRefused(t *testing.T) {
 }
 
 func TestHeadersOfEveryAnswer(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), func(c *page.Config) { c.Hosts = []string{"example.com"} })
 	foreign := form("redrive", nil)
 	foreign.Header.Set("Sec-Fetch-Site", "cross-site")
@@ -180,7 +174,6 @@ func TestHeadersOfEveryAnswer(t *testing.T) {
 
 // TestLargeFormsAreRefused: a request cannot fill the memory.
 func TestLargeFormsAreRefused(t *testing.T) {
-	t.Parallel()
 	s := setup(t, some(), nil)
 	large := s.post("redrive?queue=orders.dead", url.Values{"note": {strings.Repeat("x", 1<<20)}})
 	assert.Contains(t, body(t, large, http.StatusBadRequest), "The form cannot be read.")

@@ -4,16 +4,22 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os/exec"
+	"runtime/debug"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 // TestUIRefusesOtherMachines: the page has no login.
 func TestUIRefusesOtherMachines(t *testing.T) {
-	t.Parallel()
 	for listen, want := range map[string]string{
 		"0.0.0.0:0": "--allow-remote", ":8080": "--allow-remote", "10.0.0.1:8080": "--allow-remote", "example.com:8080": "--allow-remote", "8080": "an address and a port",
 	} {
@@ -25,7 +31,6 @@ func TestUIRefusesOtherMachines(t *testing.T) {
 }
 
 func TestUILoopback(t *testing.T) {
-	t.Parallel()
 	for listen, want := range map[string]bool{
 		"127.0.0.1:8080": true, "127.8.8.8:0": true, "[::1]:8080": true, "localhost:8080": true, "[::]:8080": false, "localhost.example.com:80": false,
 	} {
@@ -37,7 +42,6 @@ func TestUILoopback(t *testing.T) {
 
 // TestErrorsAreEscaped: an error can have the text of a broker, and of an argument.
 func TestErrorsAreEscaped(t *testing.T) {
-	t.Parallel()
 	for _, args := range [][]string{{"\x1b[2J"}, {"ui", "--\x1b[2J"}, {"ui", "--listen", "\x1b[2J"}, {"topology", "apply", "--file", "\x1b[2J"}} {
 		var stderr bytes.Buffer
 		e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
@@ -54,7 +58,6 @@ func TestErrorsAreEscaped(t *testing.T) {
 
 // TestExportsAreEscaped: on a terminal JSON has nothing that changes it, and has the same values.
 func TestExportsAreEscaped(t *testing.T) {
-	t.Parallel()
 	var stdout bytes.Buffer
 	line := `{"text":"` + "\u009b2J\u202e\x7fé" + `"}` + "\n"
 	n, err := jsonLines{&stdout}.Write([]byte(line))
@@ -71,11 +74,139 @@ func TestExportsAreEscaped(t *testing.T) {
 
 // TestCompletable: a queue of another user must not reach the terminal, or run anything, when TAB lists the names.
 func TestCompletable(t *testing.T) {
-	t.Parallel()
 	for name, want := range map[string]bool{
 		"orders": true, "my orders": true, "ørders:1": true, "$(id)": true, // bash gets names that are quoted
 		"a\x1b[2J": false, "a\nb": false, "a\tb": false, "a\u202e": false, "_activeHelp_ a": false,
 	} {
 		assert.Equal(t, want, completable(name), "%q", name)
 	}
+}
+
+// TestListCommand: a hint names the queue of the command, and works as it stands.
+func TestListCommand(t *testing.T) {
+	for _, row := range []struct {
+		asIs                bool
+		given, prefix, want string
+	}{
+		{false, "orders", "", "wmretry dead list orders"},
+		{false, "orders.dead", "", "wmretry dead list orders"},
+		{false, "orders.dead.dead", "", "wmretry dead list orders.dead.dead"},
+		{false, "my orders", "", "wmretry dead list 'my orders'"},
+		{false, "orders", "shop", "wmretry dead list orders --prefix shop"},
+		{false, "shop.orphans", "shop", "wmretry dead list shop.orphans --prefix shop"},
+		{true, "orders.poison", "", "wmretry dead list --as-is orders.poison"},
+		{true, "orders.dead", "", "wmretry dead list orders"},
+	} {
+		l := &letterCommand{env: &env{flags: flags{prefix: row.prefix}}, asIs: row.asIs}
+		assert.Equal(t, row.want, l.listCommand(l.queue(row.given)))
+	}
+	l := &letterCommand{env: &env{}}
+	assert.ErrorContains(t, l.noLetter("orders.dead", "a"), "the id a; `wmretry dead list orders` prints the ids")
+	err := l.nothing("orders.dead", &filterFlags{reason: "x"})
+	assert.ErrorContains(t, err, "`wmretry dead list orders` shows all of them")
+}
+
+// TestImportCommand: the report of a discard names the file to import.
+func TestImportCommand(t *testing.T) {
+	var out bytes.Buffer
+	e := &env{stdout: &out, flags: flags{prefix: "shop"}}
+	r := newReport("discard", "orders.dead", false, 0)
+	r.Summary, r.Export = letters.Summary{Done: 1, Total: 1}, "old letters.jsonl"
+	assert.NoError(t, r.finish(e, nil, &filterFlags{}))
+	assert.Contains(t, out.String(), "`wmretry dead import 'old letters.jsonl' --prefix shop` puts them back")
+}
+
+// TestTheProgressCountsTheSelection, as far as it is known: what is not looked at yet may be selected.
+func TestTheProgressCountsTheSelection(t *testing.T) {
+	for want, c := range map[string]struct {
+		some    bool
+		limit   int
+		summary letters.Summary
+	}{
+		"196 of 620 sent":         {false, 0, letters.Summary{Total: 620, Done: 196, Unseen: 424}},
+		"196 of at most 595 sent": {true, 0, letters.Summary{Total: 620, Done: 196, Other: 25, Unseen: 399}},
+		"544 of 544 sent":         {true, 0, letters.Summary{Total: 620, Done: 544, Other: 76}},
+		"3 of at most 10 sent":    {false, 10, letters.Summary{Total: 620, Done: 3, Unseen: 617}},
+		"10 of at most 10 sent":   {true, 10, letters.Summary{Total: 620, Done: 10, Other: 4, Unseen: 606}},
+	} {
+		m := meter{verb: "sent", some: c.some, limit: c.limit}
+		assert.Equal(t, want+" as a canary", m.message(letters.Progress{Summary: c.summary, Phase: letters.Canary}))
+	}
+	m, lost := meter{verb: "sent"}, letters.Progress{Phase: letters.Waiting, Err: errors.New("EOF")}
+	assert.Equal(t, "0 sent; waits, and goes on when the broker is back: EOF", m.message(lost))
+}
+
+// TestWhatATierForwardsIsNotOverdue: a tier without a fault can have messages that are on their way.
+func TestWhatATierForwardsIsNotOverdue(t *testing.T) {
+	for expired, want := range map[int]string{2: "2 due", 32: "32 due", 33: "33 overdue"} {
+		e := &env{flags: flags{prefix: "retry"}}
+		status := deadletter.Status{Queues: []deadletter.WorkQueue{{
+			Name: "orders", Tiers: []deadletter.Tier{{Delay: 600e6, Overdue: expired}},
+		}}}
+		assert.Contains(t, strings.Join(e.statusLines(status, false), "\n"), " "+want)
+	}
+}
+
+// TestKeyWord: what is shown of a key is the key for a shell, and for the command.
+func TestKeyWord(t *testing.T) {
+	for key, want := range map[string]struct{ word, arguments string }{
+		"customer-7":   {"customer-7", "customer-7."},
+		"":             {"''", "."},
+		"a b":          {"'a b'", "a b."},
+		"--help":       {"-- --help", "--.--help."},
+		"a\nb":         {`$'a\nb'`, "a\nb."},
+		"it's \x1b[2J": {`$'it\'s \x1b[2J'`, "it's \x1b[2J."},
+		"\u202e\\":     {`$'\u202e\\'`, "\u202e\\."},
+	} {
+		assert.Equal(t, want.word, keyWord(key))
+		output, err := exec.Command("bash", "-c", "export LC_ALL=C.UTF-8; printf '%s.' "+want.word).Output()
+		require.NoError(t, err)
+		assert.Equal(t, want.arguments, string(output))
+	}
+}
+
+// TestIDs: an id can have a comma and quotes, given by a flag of its own.
+func TestIDs(t *testing.T) {
+	selected := func(args ...string) ([]string, error) {
+		var f filterFlags
+		c := &cobra.Command{}
+		f.add(c)
+		if err := c.ParseFlags(args); err != nil {
+			return nil, err
+		}
+		filter, err := f.filter()
+		assert.Equal(t, len(filter.IDs) > 0, f.any())
+		return filter.IDs, err
+	}
+	for want, args := range map[string][]string{
+		`a,b`:   {"--id", `a,b`},
+		`a"b`:   {"--id", `a"b`},
+		`"a,b"`: {"--id", `"a,b"`},
+		`it's`:  {"--id", `it's`},
+		`c,d`:   {"--ids", `"c,d"`},
+	} {
+		got, err := selected(args...)
+		require.NoError(t, err)
+		assert.Equal(t, []string{want}, got)
+	}
+	got, err := selected("--ids", "a,b", "--id", "c,d", "--id", "e", "--ids", "f", "--ids", "")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"c,d", "e", "a", "b", "f"}, got)
+	_, err = selected("--ids", `a"b`)
+	require.ErrorContains(t, err, "give an id with a double quote as --id")
+}
+
+func TestVersions(t *testing.T) {
+	released := versions(&debug.BuildInfo{
+		Main:     debug.Module{Version: "v0.1.0"},
+		Deps:     []*debug.Module{{Path: "example.com/other", Version: "v9.9.9"}, {Path: library, Version: "v0.1.1"}},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "false"}},
+	})
+	assert.Contains(t, released, "wmretry v0.1.0\ncommit  abc\nlibrary v0.1.1\ngo      go1.")
+	inClone := versions(&debug.BuildInfo{
+		Deps:     []*debug.Module{{Path: library, Version: "v0.0.0", Replace: &debug.Module{Path: "../.."}}},
+		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}},
+	})
+	assert.Contains(t, inClone, "wmretry (devel)\ncommit  abc, with changes\nlibrary (devel)\n")
+	assert.Contains(t, versions(&debug.BuildInfo{}), "commit  unknown: built outside of a clone, or with -buildvcs=false\n")
 }

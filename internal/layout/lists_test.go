@@ -1,0 +1,258 @@
+package layout
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	alertName  = regexp.MustCompile(`(?m)^ +- alert: (\w+)$`)
+	runbookURL = regexp.MustCompile(`(?m)^ +runbook_url: (\S+)$`)
+	boardTitle = regexp.MustCompile(`"title": ?"([^"]+)"`)
+	titleWords = regexp.MustCompile("`([A-Z][^`]*)`")
+)
+
+// TestRunbooks: each alert links to its part of docs/operations.md, which has three paragraphs. What it names is on a board or in the log.
+func TestRunbooks(t *testing.T) {
+	t.Parallel()
+	rules, page := read(t, "observability/alerts/watermill-retry.yml").text, read(t, "docs/operations.md").text
+	names, urls := alertName.FindAllStringSubmatch(rules, -1), runbookURL.FindAllStringSubmatch(rules, -1)
+	if len(names) == 0 || len(names) != len(urls) {
+		t.Fatalf("%d alerts have %d runbooks", len(names), len(urls))
+	}
+	_, section, _ := strings.Cut(page, "\n## Alerts\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	parts := map[string]string{}
+	for _, part := range strings.Split(section, "\n### ")[1:] {
+		name, text, _ := strings.Cut(part, "\n")
+		parts[name] = text
+	}
+	titles := boardTitles(t)
+	for i, name := range names {
+		if want := "https://" + module + "/blob/main/docs/operations.md#" + strings.ToLower(name[1]); urls[i][1] != want {
+			t.Errorf("the runbook of %s is %s, not %s", name[1], urls[i][1], want)
+		}
+		text, exists := parts[name[1]]
+		delete(parts, name[1])
+		if !exists {
+			t.Errorf("docs/operations.md has no part ### %s", name[1])
+		}
+		for _, paragraph := range []string{"\n**Means:** ", "\n**Look at:** ", "\n**Do:** "} {
+			if strings.Count(text, paragraph) != 1 {
+				t.Errorf("the runbook of %s does not have one paragraph %q", name[1], strings.TrimSpace(paragraph))
+			}
+		}
+		_, look, _ := strings.Cut(text, "**Look at:**")
+		look, _, _ = strings.Cut(look, "**Do:**")
+		for _, title := range titleWords.FindAllStringSubmatch(look, -1) {
+			if !slices.ContainsFunc(titles, func(known string) bool { return strings.HasPrefix(known, title[1]) }) {
+				t.Errorf("the runbook of %s names %q, which is neither on a board nor a line of the log", name[1], title[1])
+			}
+		}
+	}
+	for name := range parts {
+		t.Errorf("docs/operations.md has the runbook %s, for which there is no alert", name)
+	}
+}
+
+// boardTitles returns the titles of boards, rows and panels, the lines of the log that runbooks name, and the page of Prometheus.
+func boardTitles(t *testing.T) (all []string) {
+	t.Helper()
+	for _, file := range []string{"observability/dashboards/app.json", "observability/dashboards/rabbitmq.json"} {
+		for _, title := range boardTitle.FindAllStringSubmatch(read(t, file).text, -1) {
+			all = append(all, title[1])
+		}
+	}
+	log := read(t, "middleware/events.go").text
+	for _, line := range []string{"Message dead-lettered", "Handler failed"} {
+		if strings.Contains(log, `"`+line) {
+			all = append(all, line)
+		}
+	}
+	return append(all, "Targets")
+}
+
+// permission finds the entries of permitted, the list that the tests on a broker use.
+var permission = regexp.MustCompile("(?m)^\t\"[^\"]+\": +`(.+)`,$")
+
+// TestPermissionsAreDocumented: docs/operations.md has the permissions that the tests on a broker show to be enough and
+// the least.
+func TestPermissionsAreDocumented(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/operations.md").text
+	tested := permission.FindAllStringSubmatch(read(t, "integration/retry/permissions_test.go").text, -1)
+	if len(tested) == 0 {
+		t.Fatal("integration/retry/permissions_test.go has no permissions")
+	}
+	for _, p := range tested {
+		if cell := " `" + strings.ReplaceAll(p[1], "|", `\|`) + "` |"; !strings.Contains(page, cell) {
+			t.Errorf("docs/operations.md does not have the cell %s", cell)
+		}
+	}
+}
+
+var (
+	configuration = regexp.MustCompile(`(?m)^(\S+): type (\w*(?:Config|Settings|Options|Policy)) struct$`)
+	printedOne    = regexp.MustCompile(`(?m)^\t"([\w/]+\.\w+)": +\w+\.\w+\{\},$`)
+)
+
+// TestAllConfigurationsArePrinted: a test of backends/conformance/secrets prints every exported configuration of all
+// modules, and finds no password.
+func TestAllConfigurationsArePrinted(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("../../api/*.txt")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("the folder api has %q, %v", files, err)
+	}
+	var exported, printed []string
+	for _, file := range files {
+		for _, found := range configuration.FindAllStringSubmatch(read(t, "api/"+filepath.Base(file)).text, -1) {
+			exported = append(exported, found[1]+"."+found[2])
+		}
+	}
+	for _, found := range printedOne.FindAllStringSubmatch(read(t, "backends/conformance/secrets/secrets_test.go").text, -1) {
+		printed = append(printed, found[1])
+	}
+	slices.Sort(exported)
+	slices.Sort(printed)
+	if len(exported) < 20 || !slices.Equal(exported, printed) {
+		t.Errorf("the list configs of backends/conformance/secrets must have the exported configurations\n%s\nbut has\n%s",
+			lines(exported), lines(printed))
+	}
+}
+
+func lines(names []string) string { return fmt.Sprint("\t", strings.Join(names, "\n\t")) }
+
+// TestDocsListTheTestedVersions: the tests run on the versions of tools/rabbitmq-versions.
+func TestDocsListTheTestedVersions(t *testing.T) {
+	t.Parallel()
+	versions := strings.Fields(read(t, "tools/rabbitmq-versions").text)
+	if len(versions) < 2 {
+		t.Fatalf("tools/rabbitmq-versions has %q", versions)
+	}
+	for path, claims := range versionClaims(versions) {
+		for _, fault := range missing(read(t, path).text, claims) {
+			t.Errorf("%s must have %q: tools/rabbitmq-versions has %q", path, fault, versions)
+		}
+	}
+}
+
+// versionClaims returns what each page states about these versions, the oldest first.
+func versionClaims(versions []string) map[string][]string {
+	newest := versions[len(versions)-1]
+	list := strings.Join(versions[:len(versions)-1], ", ") + " and " + newest
+	return map[string][]string{
+		"README.md":       {"| RabbitMQ | " + versions[0] + " to " + newest + "; CI tests " + list + ". "},
+		"docs/brokers.md": {"CI runs the tests on RabbitMQ " + list + ".", "| RabbitMQ | " + strings.Join(versions, " | ") + " |"},
+	}
+}
+
+// missing returns the claims that a text does not have.
+func missing(text string, claims []string) (faults []string) {
+	for _, claim := range claims {
+		if !strings.Contains(text, claim) {
+			faults = append(faults, claim)
+		}
+	}
+	return faults
+}
+
+var fuzzTarget = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+
+// TestCorporaAreKept: a fuzz target begins with what it has found before, and its test runs these inputs.
+func TestCorporaAreKept(t *testing.T) {
+	t.Parallel()
+	targets := 0
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, target := range fuzzTarget.FindAllStringSubmatch(string(text), -1) {
+			targets++
+			corpus := filepath.Join(filepath.Dir(path), "testdata/fuzz", target[1])
+			if files, _ := os.ReadDir(corpus); len(files) == 0 {
+				t.Errorf("%s has no inputs: copy some of `go env GOCACHE`/fuzz, after make fuzz", corpus)
+			}
+		}
+		return err
+	})
+	if err != nil || targets == 0 {
+		t.Fatalf("%d fuzz targets: %v", targets, err)
+	}
+}
+
+var (
+	anyAction    = regexp.MustCompile(`(?m)^\s*(?:- )?uses: *(.+?) *$`)
+	pinnedAction = regexp.MustCompile(`^[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$`)
+)
+
+// TestActionsArePinned: a tag of an action can be moved to other code, which would run in the workflows. A workflow that needs only to
+// read cannot write.
+func TestActionsArePinned(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.y*ml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("there are no workflows: %v", err)
+	}
+	for _, file := range files {
+		name := ".github/workflows/" + filepath.Base(file)
+		for _, fault := range workflowFaults(read(t, name).text) {
+			t.Errorf("%s: %s", name, fault)
+		}
+	}
+}
+
+// workflowFaults returns the faults of a workflow.
+func workflowFaults(text string) (faults []string) {
+	for _, action := range anyAction.FindAllStringSubmatch(text, -1) {
+		if !pinnedAction.MatchString(action[1]) && !strings.HasPrefix(action[1], "./") {
+			faults = append(faults, action[1]+" must be pinned: NAME@DIGEST # VERSION")
+		}
+	}
+	if !strings.Contains(text, "\npermissions:\n  contents: read\n\n") {
+		faults = append(faults, "it must begin with the permission contents: read, and a job gets the others that it needs")
+	}
+	if strings.Contains(text, "pull_request_target") {
+		faults = append(faults, "pull_request_target gives the code of strangers the token of this repository")
+	}
+	return faults
+}
+
+// TestDependenciesAreWatched: Dependabot looks at every Go module.
+func TestDependenciesAreWatched(t *testing.T) {
+	t.Parallel()
+	config := read(t, ".github/dependabot.yml").text
+	modules := 0
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && entry.Name() == ".broker" {
+			return filepath.SkipDir
+		}
+		if err != nil || entry.Name() != "go.mod" {
+			return err
+		}
+		modules++
+		folder, err := filepath.Rel(root, filepath.Dir(path))
+		if folder = "/" + strings.TrimPrefix(filepath.ToSlash(folder), "."); !strings.Contains(config, "      - "+folder+"\n") {
+			t.Errorf(".github/dependabot.yml does not have the module in %s", folder)
+		}
+		return err
+	})
+	if err != nil || modules == 0 {
+		t.Fatalf("%d modules: %v", modules, err)
+	}
+}
+
+// TestLockHasNoRegistry: the website's packages come from the registry that npm is configured with.
+func TestLockHasNoRegistry(t *testing.T) {
+	t.Parallel()
+	if strings.Contains(read(t, "site/package-lock.json").text, `"resolved"`) {
+		t.Error("site/package-lock.json has addresses of a registry: run npm in site, where .npmrc leaves them out")
+	}
+}

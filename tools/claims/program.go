@@ -1,0 +1,91 @@
+package claims
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Program is one of those that `make bench` runs: their flags, and the claims that they measure.
+type Program struct {
+	*Report
+	Messages int    // that wait at the same time
+	Profiles string // the folder of the CPU profiles; empty: none
+	Short    bool   // everything small: the figures mean nothing
+	rounds   int
+	only     string
+	claiming sync.Mutex
+}
+
+// Flags adds the flags that both programs have. The names are those of the questions.
+func (p *Program) Flags(names []string) {
+	flag.StringVar(&p.only, "only", "", "regular expression of the questions; all if empty: "+strings.Join(names, ", "))
+	flag.BoolVar(&p.Short, "short", false, "everything small, within minutes: only lost and early messages count")
+	flag.IntVar(&p.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
+	flag.IntVar(&p.Messages, "messages", 1_000_000, "messages that wait at the same time, in the question million")
+	flag.StringVar(&p.Profiles, "profile", "", "folder for a CPU profile of each side of a contest, of its last round")
+}
+
+// Open reads the claims below a heading of the page, and returns the questions to measure. The program runs in a folder
+// of its module, from which the root of the repository has this path.
+func (p *Program) Open(root, heading string, names []string) (chosen []string, err error) {
+	if chosen, err = Chosen(p.only, names); err != nil {
+		return nil, err
+	}
+	page, err := os.ReadFile(filepath.Join(root, Page))
+	if err != nil {
+		return nil, fmt.Errorf("cannot read the claims (run bench in the folder of its go.mod): %w", err)
+	}
+	p.Report = &Report{Claims: Of(page, heading)}
+	return chosen, nil
+}
+
+// Turns is how many rounds a question has.
+func (p *Program) Turns(rounds int) int { return cmp.Or(p.rounds, p.Size(rounds, 1)) }
+
+// Size is the size of a measurement, or a short one.
+func (p *Program) Size(full, short int) int {
+	if p.Short {
+		return short
+	}
+	return full
+}
+
+// Claim adds a figure to the claim of a name, and prints it.
+func (p *Program) Claim(name, series string, value float64, beside ...string) {
+	p.claiming.Lock()
+	defer p.claiming.Unlock()
+	fmt.Println(p.Add(name, series, value, beside...))
+}
+
+// Ask measures the question of a name, and prints how long that took.
+func Ask(name string, measure func() error) error {
+	began := time.Now()
+	if err := measure(); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	fmt.Printf("%s took %v\n", name, time.Since(began).Round(time.Second))
+	return nil
+}
+
+// Profile writes a CPU profile of this process until end. It does nothing where the file has no name.
+func Profile(name string) (end func() error, err error) {
+	if name == "" {
+		return func() error { return nil }, nil
+	}
+	file, err := os.Create(filepath.Clean(name))
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return func() error { pprof.StopCPUProfile(); return file.Close() }, nil
+}
