@@ -326,20 +326,6 @@ func TestRampEndsAtItsOwnRatio(t *testing.T) {
 	})
 }
 
-func TestProbeThatIsNoSign(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := afterAPause(t, 16)
-		b.outcomes(repeat(backoff.Permanent(errDown), 5)...)
-		assert.Equal(t, 1, b.gate.Limit(), "the next message is the probe")
-		assert.Len(t, b.sent.copies, 15)
-		assert.Equal(t, "dead.orders", b.sent.copies[14].topic)
-		b.outcomes(errDown)
-		assertPause(t, 2*time.Second, b.paused())
-		b.outcomes(nil)
-		assert.Equal(t, 2, b.gate.Limit())
-	})
-}
-
 // With a few messages in the queue each of them is a probe again and again.
 func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -419,18 +405,6 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 		assert.Equal(t, 2, b.gate.Limit())
 		b.outcomes(nil)
 		assert.Equal(t, 4, b.gate.Limit())
-	})
-}
-
-func TestSlowMessagesAreWaitedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := afterAPause(t, 16)
-		for range 10 {
-			end := b.start()
-			time.Sleep(5 * time.Second)
-			end(backoff.Permanent(errDown))
-		}
-		assert.Equal(t, []int{-1, 0, 1}, b.valve.all())
 	})
 }
 

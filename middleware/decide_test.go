@@ -297,20 +297,6 @@ func TestOnlyDelaysOfASchedulesAreSpread(t *testing.T) {
 	}
 }
 
-// A requested delay waits on the same tiers as without jitter, so that it takes no more rounds.
-func TestRequestedDelaysUseNoLanes(t *testing.T) {
-	t.Parallel()
-	for range 2000 {
-		delay := time.Duration(rand.Int64N(int64(3 * time.Minute)))
-		p := spreadPolicy(true)
-		plain := p
-		plain.jitter, plain.lanes = 0, nil
-		s, f := situation{called: true, chance: rand.Float64()}, failure{err: errSpread, requested: max(delay, 1)}
-		now := time.Now()
-		require.Equal(t, plain.decide(&s, &f, now), p.decide(&s, &f, now), "%v", delay)
-	}
-}
-
 // The next longer lane takes what a lane refuses, then a shorter one, and only then another tier.
 func TestLaneThatRefusesIsReplaced(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -187,23 +186,6 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 				msg = redelivered(routed, last)
 			}
 			assert.Equal(t, row.wantCalls, calls)
-		})
-	}
-}
-
-// A backend that waits until the due time of each message gets the whole delay at once.
-func TestRequestedDelayWithoutRounds(t *testing.T) {
-	for requested, tier := range map[time.Duration]string{
-		10 * time.Millisecond: "1s", 3 * time.Second: "5s", 5 * time.Second: "5s", 6 * time.Second: "1m", time.Hour: "1m",
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			tiered, sent := setup(t)
-			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, requested))), messageOf(routed))
-			copied := sent.only(t)
-			assert.Equal(t, tier+".orders", copied.topic)
-			assert.NotContains(t, copied.msg.Metadata, recordkey.Remaining)
-			record, _ := retry.ReadRecord(copied.msg.Metadata)
-			assert.Equal(t, requested, time.Until(record.DueAt))
 		})
 	}
 }

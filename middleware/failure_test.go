@@ -31,24 +31,6 @@ func (panicking) Permanent() bool           { panic("in Permanent") }
 func (panicking) RetryAfter() time.Duration { panic("in RetryAfter") }
 func (panicking) Unwrap() error             { panic("in Unwrap") }
 
-// A nil pointer in an error is a common mistake.
-func TestErrorsWhoseMethodsPanicAreFailures(t *testing.T) {
-	var nilPath *os.PathError
-	for name, failure := range map[string]error{
-		"nil pointer":         nilPath,
-		"nil pointer wrapped": fmt.Errorf("billing: %w", nilPath),
-		"methods that panic":  panicking{errDown},
-		"joined":              errors.Join(errDown, nilPath, panicking{errDown}),
-	} {
-		t.Run(name, func(t *testing.T) {
-			tiered, sent := setup(t)
-			handles(t, tiered.Middleware(failing(failure)), messageOf(routed))
-			assert.Equal(t, "1s.orders", sent.only(t).topic)
-			handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic(failure) }), messageOf(routed))
-		})
-	}
-}
-
 func TestReasonIsAtMost1KiBOfValidUTF8(t *testing.T) {
 	for name, failure := range map[string]error{
 		"10 MB":                         errors.New(strings.Repeat("é", 5_000_000)),
@@ -58,6 +40,8 @@ func TestReasonIsAtMost1KiBOfValidUTF8(t *testing.T) {
 		"nil pointer":                   (*nilTyped)(nil),
 		"empty":                         errors.New(""),
 		"wrapped":                       fmt.Errorf("a: %w", (*nilTyped)(nil)),
+		"methods that panic":            panicking{errDown},
+		"joined":                        errors.Join(errDown, (*os.PathError)(nil), panicking{errDown}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			tiered, sent := setup(t)

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
@@ -83,17 +82,6 @@ func TestTheBackendEndsTheHold(t *testing.T) {
 	})
 }
 
-func TestMessageIsHeldIfTheDestinationFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t, func(c *settings) {
-			c.Destination = func(backend.Copy) (backend.Destination, error) { return backend.Destination{}, errNoBroker }
-		})
-		_, err := tiered.Middleware(failing(errDown))(messageOf(routed))
-		require.ErrorIs(t, err, errNoBroker)
-		assert.Empty(t, sent.copies)
-	})
-}
-
 // A publisher may modify the message that it publishes.
 func TestEveryPublishGetsANewCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -150,19 +138,6 @@ func TestACopyWhoseConnectionIsLostIsPublishedAgainSoon(t *testing.T) {
 			assert.LessOrEqual(t, time.Since(began), row.latest)
 		})
 	}
-}
-
-// While a connection is lost and comes back again and again, the pause grows as it does for any other error.
-func TestTheMinuteIsNotForEachLostConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t)
-		lost := &unpublished.Error{Kind: unpublished.Unconfirmed, Err: errNoBroker, Lost: unpublished.ConnectionLost}
-		sent.fail = until(50*time.Second, lost)
-		began := time.Now()
-		handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-		assert.LessOrEqual(t, time.Since(began), 55*time.Second, "the longest pause is 5 s")
-		assert.Less(t, sent.tries, 40, "with back-off")
-	})
 }
 
 // losing is the subscription of a message whose channel is lost when lose is called.
@@ -242,17 +217,6 @@ func TestAMessageWhoseDeliveryIsLostIsNotHeld(t *testing.T) {
 			assert.Equal(t, 1, logs.lines("The channel of the message is lost"))
 		})
 	}
-}
-
-// A copy that is confirmed is safe, and the ack of its message is lost: the outcome is that of the copy.
-func TestACopyThatIsConfirmedBeforeTheLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent, s, _ := setupBound(t, observing)
-		l := newLosing(s)
-		handles(t, tiered.Middleware(failing(errDown)), l.message())
-		l.lose()
-		assert.Equal(t, []retry.Outcome{retry.Retried}, sent.outcomes())
-	})
 }
 
 // waiting is a publisher that waits for a confirm, until the context of the message ends.

@@ -120,28 +120,6 @@ func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*set
 	}
 }
 
-// The end of the message's context ends the one that Begin has returned, if that is derived from it.
-func TestHandlerHasTheContextOfBegin(t *testing.T) {
-	ctx, cancel := context.WithCancel(routed)
-	w := &witness{name: "a"}
-	tiered, _ := setup(t, observedBy(nil, w))
-	handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		require.NoError(t, msg.Context().Err())
-		cancel()
-		require.ErrorIs(t, msg.Context().Err(), context.Canceled)
-		assert.Equal(t, topic, message.SubscribeTopicFromCtx(msg.Context()))
-		return nil, nil
-	}), messageOf(ctx))
-
-	// Where Begin returns nil, the message keeps its context.
-	tiered, sent := setup(t, observing)
-	own := routed
-	msg := messageOf(own)
-	handles(t, tiered.Middleware(succeed), msg)
-	assert.Equal(t, own, msg.Context())
-	assert.Equal(t, own, sent.events[0].Context)
-}
-
 // A second call with the same message, as by a middleware outside, does not begin within the first one. The context of a message that its
 // handler has settled stays: the subscriber may be reading it.
 func TestMessageHasItsContextBackAfterTheCall(t *testing.T) {
@@ -308,13 +286,6 @@ func TestForgedTimesGiveNoLatenessAndNoAge(t *testing.T) {
 			assert.GreaterOrEqual(t, w.events[0].Age, time.Duration(0))
 		})
 	}
-}
-
-// A message that comes before it is due, by the clock of this host, is not late.
-func TestEarlyRetryIsNotLate(t *testing.T) {
-	arrived, _, _ := arrivalsOf(t, errDown, -500*time.Millisecond)
-	assert.Equal(t, backoff.Tier(time.Second), arrived.Arrived)
-	assert.Zero(t, arrived.Lateness)
 }
 
 // The tier is a label of a metric: whatever a record has, it must be one of few.

@@ -219,18 +219,3 @@ func TestOldestFailureIsForgotten(t *testing.T) {
 		assert.Len(t, r.sent.copies, kept)
 	})
 }
-
-// The copy cannot be published before the context ends once more.
-func TestKeptFailureIsKeptAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRedelivering(t)
-		msg := message.NewMessage("1", []byte("order"))
-		require.Error(t, r.deliver(msg, tooLong, errDown))
-		r.sent.fail = until(2*redeliveryLimit, errNoBroker)
-		require.Error(t, r.deliver(msg, 0, nil))
-		require.Error(t, r.deliver(msg, 0, nil))
-		require.NoError(t, r.deliver(msg, 0, nil))
-		assert.EqualValues(t, 1, r.calls.Load())
-		assert.Equal(t, "1s.orders", r.sent.only(t).topic)
-	})
-}

@@ -98,19 +98,6 @@ func TestShutdownWhilePaused(t *testing.T) {
 	})
 }
 
-func TestOperatorsPauseHoldsTheProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t)
-		g := gate.New(0)
-		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: g})
-		g.Set(gate.Operator, 0)
-		time.AfterFunc(5*time.Minute, func() { g.Set(gate.Operator, gate.None) })
-		begin := time.Now()
-		b.outcomes(nil)
-		assert.Equal(t, 5*time.Minute, time.Since(begin), "a gate without a valve")
-	})
-}
-
 // nameOf makes contexts of handlers as routers do, by way of an origin.
 func nameOf(ctx context.Context, i int) context.Context {
 	return msgctx.WithOrigin(ctx, topic, fmt.Sprintf("handler-%d", i))
@@ -285,23 +272,4 @@ func messagesOf(n int) (all []*message.Message) {
 		all = append(all, message.NewMessage("1", nil))
 	}
 	return all
-}
-
-// TestAMessageThatIsHeldAfterItsCall takes no place again, and counts as held.
-func TestAMessageThatIsHeldAfterItsCall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newScene(t, 4, 8)
-		tiered, sent := setup(t)
-		sent.fail = until(time.Minute, errDown)
-		done := make(chan error)
-		go func() {
-			_, err := tiered.Dispatch(failing(errDown))(s.message)
-			done <- err
-		}()
-		time.Sleep(time.Second)
-		assert.Equal(t, 1, s.gate.Held())
-		assert.Equal(t, free, s.places.Calls())
-		require.NoError(t, <-done)
-		assert.Zero(t, s.gate.Held())
-	})
 }

@@ -345,27 +345,6 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 	assert.Empty(t, sent.copies)
 }
 
-// TestHeldMessageIsGivenBackWhenItsSubscriptionStops: its context ends later, so that handlers can end their messages.
-func TestHeldMessageIsGivenBackWhenItsSubscriptionStops(t *testing.T) {
-	for name, source := range map[string]*backend.Source{"no copy": sourceOf("email"), "wrong source": nil} {
-		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, func(c *settings) { c.Source = sourceOf("email") })
-			sent.fail = always(errDown)
-			stopping, stop := context.WithTimeout(t.Context(), 3*time.Second)
-			defer stop()
-			b := &msgctx.Subscription{Stopping: stopping.Done()}
-			if source != nil {
-				b.Owner = source.Owner
-			}
-			msg := messageOf(msgctx.NewContext(routed, b))
-			begin := time.Now()
-			_, err := tiered.Middleware(failing(errDown))(msg)
-			require.Error(t, err)
-			assert.Equal(t, 3*time.Second, time.Since(begin))
-		})
-	}
-}
-
 func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
 	hour, sent := setup(t, func(c *settings) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
 	other, unused := setup(t)

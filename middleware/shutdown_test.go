@@ -213,28 +213,6 @@ func TestMessageThatFailsWhileTheSubscriptionEndsIsRetried(t *testing.T) {
 	}
 }
 
-// The subscription goes on: it would bring the message back for ever.
-func TestContextThatAMiddlewareCancelsIsAFailure(t *testing.T) {
-	for _, before := range []bool{true, false} {
-		bubble(t, map[bool]string{true: "before the handler", false: "in the handler"}[before], func(t *testing.T) {
-			tiered, sent, s, logs := setupBound(t)
-			ctx, cancel := context.WithCancel(s.bind(routed))
-			if before {
-				cancel()
-			}
-			began := time.Now()
-			handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				cancel()
-				return nil, msg.Context().Err()
-			}), messageOf(ctx))
-			assert.Zero(t, time.Since(began))
-			assert.Equal(t, "1s.orders", sent.only(t).topic)
-			assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
-			assert.Zero(t, logs.lines("Shutting down"))
-		})
-	}
-}
-
 // NATS ends the context of a message after AckWait, and delivers it again.
 func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
 	for name, row := range map[string]struct {
