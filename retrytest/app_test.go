@@ -190,25 +190,6 @@ func TestABlockedMessageIsNoDeadLetter(t *testing.T) {
 	})
 }
 
-func TestAttemptsHaveAllFields(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown))
-		all := app.Send("orders", order("1")).Attempts()
-		require.Len(t, all, 2)
-		all[0].Waited = all[0].Waited.Truncate(time.Second)
-		assert.Equal(t, retrytest.Attempt{
-			Handler: "billing", Outcome: retry.Retried, Failures: 1, Err: errDown, Delay: time.Second, Waited: time.Second, Tier: backoff.Tier(time.Second),
-		}, all[0])
-		assert.Equal(t, 1, all[1].Record.Failures)
-		assert.Equal(t, "the bank is down", all[1].Record.Reason)
-		all[1].Record, all[1].At = retry.Record{}, all[1].At.Truncate(time.Second)
-		assert.Equal(t, retrytest.Attempt{
-			Handler: "billing", At: time.Second, Outcome: retry.DeadLettered, Failures: 2, Err: errDown, DeadReason: retry.DeadReasonExhausted,
-		}, all[1])
-	})
-}
-
 // The handler produces its own message, with the same UUID.
 func TestProducedMessageHasItsOwnStory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -339,27 +320,6 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 		assert.NotContains(t, story.DeadLetter().Metadata, recordkey.Reason)
 		require.Len(t, app.Stories("retry.dead.billing"), 1)
 		app.Stories("retry.dead.billing")[0].NeverRetried().Processed()
-	})
-}
-
-func TestHandlersHavePoliciesOfTheirOwn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var events []string
-		app := retrytest.New(t, backoff.Schedule{time.Second})
-		app.Observe(eventtest.OnEvent(func(e retry.Event) { events = append(events, fmt.Sprint(e.Handler, " ", e.Outcome)) }))
-		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
-		app.AddConsumerHandler(app.Router, "mailing", "mails", always(errDown), retry.Options{
-			Policy: &retry.Policy{Schedule: backoff.Schedule{time.Minute, time.Hour}}, Concurrency: 16,
-			Order: retry.Order{Key: func(*message.Message) string { return "key" }},
-		})
-		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
-		app.Send("mails", order("1")).RetriedAt(time.Minute, 61*time.Minute).DeadLettered(retry.DeadReasonExhausted)
-		assert.Equal(t, []string{
-			"billing retried", "billing recovered", "mailing retried", "mailing retried", "mailing dead-lettered",
-		}, events)
-
-		app.AddConsumerHandler(app.Router, "printing", "prints", failing(errDown), retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Millisecond}}})
-		app.Send("prints", order("1")).RetriedAt(time.Millisecond).Processed()
 	})
 }
 

@@ -168,61 +168,9 @@ func inTurn(errs ...error) message.NoPublishHandlerFunc {
 	}
 }
 
-// adding are the ways in which an app adds a handler with rules.
-var adding = map[string]func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options){
-	"connection": func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options) {
-		app.AddConsumerHandler(app.Router, "billing", "orders", h, options)
-	},
-	"own router": func(app *retrytest.App, h message.NoPublishHandlerFunc, options retry.Options) {
-		router := message.NewDefaultRouter(nil)
-		router.AddMiddleware(app.Middleware)
-		router.AddConsumerHandler("billing", "orders", newSubscriber(app, options), h)
-		app.Run(router)
-	},
-}
-
 func outcomesOf(story *retrytest.Story) (all []retry.Outcome) {
 	for _, attempt := range story.Attempts() {
 		all = append(all, attempt.Outcome)
-	}
-	return all
-}
-
-func TestStoryOfARule(t *testing.T) {
-	options := retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second, time.Minute}, Rules: rules}}
-	for name, add := range adding {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-				add(app, inTurn(errBusy, errDown, errBusy), options)
-				story := app.Send("orders", order("1")).
-					RetriedAt(60*time.Second, 61*time.Second, 121*time.Second).Waited(time.Minute, time.Second, time.Minute).Processed()
-				assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.Retried, retry.Snoozed, retry.Recovered}, outcomesOf(story))
-				attempts := story.Attempts()
-				assert.ErrorContains(t, attempts[0].Err, "too many requests")
-				assert.Equal(t, backoff.Tier(time.Minute), attempts[0].Tier)
-				assert.Equal(t, []int{0, 1, 0, 0}, []int{attempts[0].Failures, attempts[1].Failures, attempts[2].Failures, attempts[3].Failures})
-				assert.Equal(t, 2, attempts[3].Record.Snoozes)
-				assert.Contains(t, story.String(), "snoozed, waits 1m on tier 1m")
-				assert.Equal(t, []string{"busy", "", "busy", ""}, rulesOf(story))
-				assert.Regexp(t, `snoozed, waits 1m on tier 1m +busy +too many requests`, story.String())
-			})
-			synctest.Test(t, func(t *testing.T) {
-				app := retrytest.New(t, backoff.Schedule{time.Second, time.Minute})
-				add(app, inTurn(errDown, errGone), options)
-				story := app.Send("orders", order("1")).RetriedAt(time.Second)
-				assert.Equal(t, []retry.Outcome{retry.Retried, retry.Discarded}, outcomesOf(story))
-				assert.Equal(t, errGone, story.Attempts()[1].Err)
-				assert.Nil(t, story.DeadLetter())
-				story.Discarded()
-			})
-		})
-	}
-}
-
-func rulesOf(story *retrytest.Story) (all []string) {
-	for _, attempt := range story.Attempts() {
-		all = append(all, attempt.Rule)
 	}
 	return all
 }
