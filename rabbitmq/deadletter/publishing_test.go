@@ -2,7 +2,6 @@ package deadletter
 
 import (
 	"maps"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -75,18 +74,6 @@ func TestFreshKeepsTheTrace(t *testing.T) {
 			assert.NotContains(t, p.Headers, recordkey.Failures)
 		}
 	}
-}
-
-func TestFreshRestoresThePriority(t *testing.T) {
-	d := &amqp091.Delivery{
-		Exchange: "retry", RoutingKey: "dead.orders", Headers: amqp091.Table{"retry_priority": byte(8)}, UserId: "guest",
-	}
-	p := fresh(d, read(d, "orders.dead", naming.Default), naming.Default, letters.PastRedrive{}, "guest")
-	assert.EqualValues(t, 8, p.Priority)
-	assert.Equal(t, "guest", p.UserId)
-	d.Headers["retry_user_id"] = "web"
-	p = fresh(d, read(d, "orders.dead", naming.Default), naming.Default, letters.PastRedrive{}, "guest")
-	assert.Empty(t, p.UserId, "the property is that of the copy")
 }
 
 // TestARedriveBelievesNoForgedUser: any publisher can write the headers in which the library keeps what the broker has
@@ -167,24 +154,4 @@ func TestSameKeepsTheRecordOfTheBroker(t *testing.T) {
 	p := same(d)
 	copied := &amqp091.Delivery{Headers: p.Headers, RoutingKey: "orders.dead"}
 	assert.Equal(t, read(d, "orders.dead", naming.Default), read(copied, "orders.dead", naming.Default), "the copy is the same letter")
-}
-
-// TestWhatTheClientDoesNotTellApartIsNamed: a priority of 0 and none, delivery modes other than persistent and none.
-func TestWhatTheClientDoesNotTellApartIsNamed(t *testing.T) {
-	for mode := range uint8(3) {
-		d := amqp091.Delivery{DeliveryMode: mode, Body: []byte("{}")}
-		p := fresh(&d, read(&d, "orders.dead", "retry"), "retry", letters.PastRedrive{}, "guest")
-		assert.EqualValues(t, amqp091.Persistent, p.DeliveryMode)
-		assert.Zero(t, p.Priority)
-	}
-	for document, words := range map[string][]string{
-		"outcomes.md":     {"A message with the priority 0 comes back without a priority", "persistent (delivery mode 2)"},
-		"dead-letters.md": {"A priority of 0 is left out, and the delivery mode is 2 (persistent)"},
-	} {
-		text, err := os.ReadFile("../../docs/" + document)
-		require.NoError(t, err)
-		for _, want := range words {
-			assert.Contains(t, string(text), want)
-		}
-	}
 }
