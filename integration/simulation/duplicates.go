@@ -2,47 +2,184 @@ package simulation
 
 import (
 	"slices"
+	"time"
 
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// double checks that a call is repeated only where a fault allows it, and not too often.
+// docs/guarantees.md has: "Without such a fault no message comes twice." So a call is repeated only where a connection
+// was lost while the message was in flight: from its call until its acknowledgement is at the broker.
+
+// loss is when connections are lost. Until its end it is not known at which moment.
+type loss struct{ from, to time.Time }
+
+// flight is when a message can be repeated by a loss.
+type flight struct {
+	process *process
+	from    time.Time
+	ended   time.Time // of the call; zero: it runs
+	settled time.Time // when its outcome was reported; zero: it was not
+	held    bool
+	missed  bool // that its outcome is known soon
+}
+
+const (
+	// ackTime is how long an ack is on its way. While a consumer ends, acks wait for what its queue sends, up to 5 s.
+	ackTime = 6 * time.Second
+	// confirmTime is how long a copy is on its way, at most, before its publisher knows.
+	confirmTime = time.Second
+)
+
+func (f *flight) until() time.Time {
+	if f.settled.IsZero() {
+		return time.Now()
+	}
+	return f.settled.Add(ackTime)
+}
+
+// lost notes that connections are lost from now on, for so long.
+func (l *ledger) lost(lasts time.Duration) {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	l.losses = append(l.losses, loss{time.Now(), time.Now().Add(lasts)})
+}
+
+// lossesOf is how many losses have met a message in flight.
+func (l *ledger) lossesOf(flights []*flight) (count int) {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	for _, of := range l.losses {
+		if slices.ContainsFunc(flights, func(f *flight) bool { return !of.to.Before(f.from) && !of.from.After(f.until()) }) {
+			count++
+		}
+	}
+	return count
+}
+
+// quiet reports whether no connection was lost since then.
+func (l *ledger) quiet(since time.Time) bool {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return !slices.ContainsFunc(l.losses, func(of loss) bool { return of.to.After(since) })
+}
+
+// double checks that a call is repeated only where a fault allows it. Each loss can double what is in flight.
 func (l *ledger) double(m *letter, v *visit) {
+	if l.plan.shape == keepsOrder {
+		l.rewound(m)
+		return
+	}
 	allowed := 1
 	if l.plan.fate(m.id).how == returns {
 		allowed++
 	}
-	again := v.calls > allowed
-	if l.plan.shape == keepsOrder {
-		again = l.ends(m)
+	allowed = (allowed + m.givenBack) * (1 + m.redriven)
+	losses := min(l.lossesOf(m.flights), 8)
+	if l.plan.shape == builder { // which publishes the copy of a delivery that is lost, too
+		losses *= 2
 	}
-	if !again {
+	if v.calls > allowed<<losses {
+		l.violate(m.id, "%s is called again, which no fault explains: %d times, %d losses", m.id, v.calls, losses)
+	}
+}
+
+// rewound checks that an ordered message does not come again after its end without a loss. docs/order.md has: "Another
+// process calls the handler at once, and begins the schedule again at failure 1." So the last failure is not the end,
+// but the dead letter is. Until that is published, the message is held, and goes back with its partition: "A message
+// that is held after its call does not delay this." What was moved twice comes again behind all others.
+func (l *ledger) rewound(m *letter) {
+	ends := l.ends(m)
+	if ends == 0 || m.redriven > 0 {
 		return
 	}
-	l.repeated++
-	if _, most := l.excused(); l.repeated > most {
-		l.violate(m.id, "%s is called again, which no fault explains: %d calls were repeated, and %d may be", m.id,
-			l.repeated, most)
+	whole := &flight{from: m.published, settled: m.published}
+	for _, f := range m.flights {
+		if f.until().After(whole.settled) && !f.ended.IsZero() {
+			whole.settled = f.until()
+		}
+	}
+	if losses := l.lossesOf([]*flight{whole}); ends >= 1<<min(losses, 8) {
+		l.violate(m.id, "%s is called again after its end, which no fault explains: %d ends, %d losses", m.id, ends, losses)
 	}
 }
 
-// ends reports whether an ordered message must not come again. docs/order.md has: "Another process calls the handler at
-// once, and begins the schedule again at failure 1." So the last failure is not the end, but the dead letter is. Until
-// that is published, the message is held, and goes back with its partition: "A message that is held after its call does
-// not delay this."
-func (l *ledger) ends(m *letter) bool {
-	if m.succeeded+m.discarded > 0 {
-		return true
+// ends is how often a message has ended.
+func (l *ledger) ends(m *letter) int {
+	count := m.succeeded + m.discarded
+	if !m.finished || l.plan.breaker { // a probe that fails does not end its message
+		return count
 	}
-	is := func(dead model.Message) bool { return string(dead.Body) == m.id }
-	return m.finished && !l.plan.breaker && // a probe that fails does not end its message
-		slices.ContainsFunc(l.broker.Messages(m.queue+".dead"), is)
+	for _, dead := range l.broker.Messages(m.queue + ".dead") {
+		if string(dead.Body) == m.id {
+			count++
+		}
+	}
+	return count
 }
 
-// inFlight is how many messages one loss of a connection can repeat.
-func (p plan) inFlight() int {
-	if p.shape == keepsOrder {
-		return p.messages // 512 for each partition
+// redriving notes that the dead letters of a queue are sent back, until the function is called that it returns.
+func (l *ledger) redriving(queue string) (over func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var flights []*flight
+	for _, dead := range l.broker.Messages(queue + ".dead") {
+		if m := l.letters[queue+string(dead.Body)]; m != nil {
+			f := &flight{from: time.Now()}
+			m.flights = append(m.flights, f)
+			flights = append(flights, f)
+			m.redriven++
+		}
 	}
-	return max(2*p.concurrency, 32) * len(p.queues())
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for _, f := range flights {
+			f.ended, f.settled = time.Now(), time.Now()
+		}
+	}
+}
+
+// unordered reports whether a message is published again after its failure, and the handler has a subscriber of ours.
+func (p plan) unordered() bool { return p.shape != keepsOrder && p.shape != builder }
+
+func copies(o retry.Outcome) bool {
+	return o == retry.Retried || o == retry.Snoozed || o == retry.DeadLettered
+}
+
+// observer sees the outcomes of the calls of a process.
+type observer struct {
+	retry.NopObserver
+	process *process
+}
+
+// Event implements retry.Observer.
+func (o observer) Event(e retry.Event) {
+	l := o.process.world.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.letters[queueOf(e.Handler)+e.MessageUUID]
+	if m == nil {
+		return
+	}
+	if e.Outcome == retry.GivenBack && !o.process.dead.Load() {
+		m.givenBack++
+	}
+	of := slices.IndexFunc(m.flights, func(f *flight) bool {
+		return f.process == o.process && !f.ended.IsZero() && f.settled.IsZero()
+	})
+	if of < 0 { // there was no call
+		of = len(m.flights)
+		m.flights = append(m.flights, &flight{process: o.process, from: time.Now().Add(-confirmTime), ended: time.Now()})
+	}
+	f, was := m.flights[of], m.flights[of].held
+	if lost := time.Unix(0, o.process.lostAt.Load()); l.plan.unordered() && f.from.Before(lost) &&
+		f.ended.Sub(lost) > pauses && copies(e.Outcome) {
+		l.violate(m.id, "%s is %s %v after its delivery was lost", m.id, e.Outcome, f.ended.Sub(lost))
+	}
+	if f.held = e.Outcome == retry.Held; !f.held {
+		f.settled = time.Now()
+	}
+	if f.held != was {
+		o.process.holding(m.queue, map[bool]int{true: 1, false: -1}[f.held])
+	}
 }

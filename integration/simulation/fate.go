@@ -116,8 +116,20 @@ func (f fate) end(err error) error {
 	return err
 }
 
+// reason is why a message becomes a dead letter, where it does.
+func (p plan) reason(id string) retry.DeadReason {
+	switch f := p.fate(id); {
+	case f.how == permanent:
+		return retry.DeadReasonPermanent
+	case f.how == invalid:
+		return deadReason
+	case f.how != stale && f.failures > len(p.schedule):
+		return retry.DeadReasonExhausted
+	}
+	return ""
+}
+
 // dies reports whether a message must become a dead letter.
 func (p plan) dies(id string) bool {
-	f := p.fate(id)
-	return !p.breaker && (f.how == permanent || f.how == invalid || f.how != stale && f.failures > len(p.schedule))
+	return !p.breaker && p.reason(id) != ""
 }

@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"time"
@@ -25,6 +26,23 @@ type fault struct {
 	nth    int
 	lasts  time.Duration
 	pick   int // chooses the connection, process or queue
+}
+
+// fills returns the pattern of the queues that are full.
+func (f fault) fills() string { return []string{tiersFull, `\.order\.\d`, deadFull}[f.pick%3] }
+
+const tiersFull, deadFull = `\.retry\.`, `\.dead$`
+
+// whole reports whether a fault is not only a part of what it can be.
+func (f fault) whole() bool { return f.pick/4%2 == 0 }
+
+// deploys reports whether a process is stopped and started in the middle of a fault.
+func (f fault) deploys() bool {
+	switch f.kind {
+	case full, restart, noDeclare, alarm:
+		return f.pick/8%3 == 0
+	}
+	return false
 }
 
 func (f fault) String() string {
@@ -50,7 +68,8 @@ const (
 	readd       = "handler stopped and added"
 	hangs       = "call outlasts the consumer timeout"
 	redrive     = "redrive"
-	unbind      = "return binding removed"
+	looks       = "looks at dead letters"
+	unbind      = "return bindings removed"
 	noTier      = "tier deleted"                // while it is empty
 	noDead      = "dead letters' queue deleted" // while it is empty
 	replace     = "work queue replaced"         // while it is empty
@@ -75,9 +94,23 @@ const (
 
 // kinds have their weights.
 var kinds = map[string]int{
-	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 1, alarm: 1, kill: 2, deploy: 1,
-	rolling: 1, readd: 2, hangs: 1, redrive: 1, unbind: 1, noTier: 1, noDead: 1, replace: 1, noWork: 1, noReturn: 1,
-	noExchange: 1, noDeclare: 1, pause: 1, full: 1, noPart: 1, partDeleted: 1,
+	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 2, alarm: 2, kill: 2, deploy: 2,
+	rolling: 1, readd: 2, hangs: 1, redrive: 2, looks: 1, noDead: 1, replace: 1, noDeclare: 1, pause: 2, full: 3,
+}
+
+// own are the kinds of faults that only some shapes have, with their weights.
+var own = map[bool]map[string]int{ // by whether it keeps an order
+	false: {unbind: 2, noTier: 2, noWork: 1, noReturn: 1, noExchange: 1},
+	true:  {noWork: 1, noExchange: 1, noPart: 2, partDeleted: 2, alarm: 4, pause: 4, full: 6},
+}
+
+func (p plan) kinds() map[string]int {
+	all := maps.Clone(kinds)
+	maps.Copy(all, own[p.shape == keepsOrder])
+	if p.shape == tierGroup {
+		all[noTier] = 6
+	}
+	return all
 }
 
 // methods are those at which a connection is lost, with their weights.
@@ -91,8 +124,8 @@ var methods = map[string]int{
 func (p plan) drawFault(number int) fault {
 	name := fmt.Sprint("fault ", number)
 	f := fault{
-		kind: drawWeighted(p, name, kinds), at: p.upTo(activity, name, "at"), lasts: p.upTo(10*time.Second, name, "lasts"),
-		pick: int(p.number(name, "pick") % 1000),
+		kind: drawWeighted(p, name, p.kinds()), at: p.upTo(activity, name, "at"),
+		lasts: p.upTo(10*time.Second, name, "lasts"), pick: int(p.number(name, "pick") % 1000),
 	}
 	switch f.kind {
 	case unbind, replace, noReturn, noExchange:
@@ -128,19 +161,26 @@ func (w *world) atEvent(e model.Event) model.Fault {
 	if !w.started.Load() { // Connect must succeed
 		return model.None
 	}
+	if e.Method == "queue.bind" && e.After {
+		if queue := w.replaceBound.Swap(nil); queue != nil {
+			go w.broker.ReplaceQueue(*queue, true)
+		}
+	}
 	for i, f := range w.plan.faults {
 		if f.method != e.Method || f.after != e.After || w.counts[i].Add(1) != int64(f.nth) {
 			continue
 		}
 		switch f.kind {
 		case nackAt:
-			w.ledger.disturbed(0, 0)
+			w.ledger.disturbed(0)
 			return model.Nack
 		case cutAt:
-			w.ledger.disturbed(0, w.plan.inFlight())
+			w.ledger.disturbed(0)
+			w.ledger.lost(0)
 			return model.Cut
 		default:
-			w.ledger.disturbed(0, w.plan.inFlight())
+			w.ledger.disturbed(0)
+			w.ledger.lost(0)
 			return model.Reset
 		}
 	}
@@ -155,20 +195,44 @@ func lastFault(faults []fault) (last time.Duration) {
 	return last
 }
 
-// repeats are the faults that can make calls be repeated, with how many connections they lose.
-var repeats = map[string]int{
-	cutBoth: 1, halfOpen: 1, frozen: 1, restart: 3, kill: 1, deploy: 1, rolling: 3, readd: 1, hangs: 2, redrive: 10,
-	noDeclare: 1, noExchange: 1, // the broker closes the channel, whose copies are published again
+// loses has the faults that lose connections, and until when after their end.
+var loses = map[string]time.Duration{
+	cutBoth: 0, halfOpen: notices, frozen: notices, restart: 0, kill: 0, noDeclare: time.Second, noExchange: unbound,
 }
 
 // inject makes a fault that has a time.
 func (w *world) inject(f fault) {
 	time.Sleep(f.at)
 	w.broker.Note("fault: %v", f)
-	w.ledger.disturbed(f.lasts, repeats[f.kind]*w.plan.inFlight())
+	if f.kind != full || f.fills() != tiersFull { // a copy goes to another tier, or is a dead letter
+		w.ledger.disturbed(f.lasts)
+	}
+	if lasts, loses := loses[f.kind]; loses {
+		w.ledger.lost(f.lasts + lasts)
+	}
+	over := w.meanwhile(f)
 	w.make(f)
+	<-over
 	w.broker.Note("fault is over: %s", f.kind)
-	w.ledger.disturbed(0, 0)
+	w.ledger.disturbed(0)
+}
+
+// meanwhile makes a deployment within some of the faults that last. over is closed when it has ended.
+func (w *world) meanwhile(f fault) (over chan struct{}) {
+	over = make(chan struct{})
+	if !f.deploys() {
+		close(over)
+		return over
+	}
+	go func() {
+		defer close(over)
+		time.Sleep(f.lasts / 2)
+		if f.kind == alarm && w.plan.shape == keepsOrder { // what is moved then, the broker gets twice
+			w.ledger.lost(f.lasts)
+		}
+		w.replace(w.running(f.pick+1), fault{kind: deploy})
+	}()
+	return over
 }
 
 func (w *world) make(f fault) {
@@ -177,12 +241,13 @@ func (w *world) make(f fault) {
 	queue := queues[f.pick%len(queues)]
 	switch f.kind {
 	case cutBoth:
+		p.lostAt.Store(time.Now().UnixNano())
 		p.disturb(model.Reset)
 	case halfOpen:
-		w.ledger.disturbed(notices, 0)
+		w.ledger.disturbed(notices)
 		p.disturbOne(f.pick, model.Silent)
 	case frozen:
-		w.ledger.disturbed(notices, 0)
+		w.ledger.disturbed(notices)
 		p.disturb(model.Silent)
 	case restart:
 		w.broker.Stop()
@@ -190,7 +255,9 @@ func (w *world) make(f fault) {
 		w.broker.Start()
 	case alarm:
 		w.broker.Block(true)
+		w.ledger.alarmed(time.Now())
 		time.Sleep(f.lasts)
+		w.ledger.alarmed(time.Time{})
 		w.broker.Block(false)
 	case kill, deploy:
 		w.replace(p, f)
@@ -202,14 +269,19 @@ func (w *world) make(f fault) {
 	case readd:
 		p.restartHandler(queue)
 	case hangs:
-		w.ledger.disturbed(hangsFor+time.Minute, 0)
+		if w.plan.shape == keepsOrder || w.plan.concurrency == 1 { // others wait for it
+			w.ledger.disturbed(hangsFor + time.Minute)
+		}
 		w.hanging.Store(true)
-	case redrive:
-		w.redrive(queue)
+	case redrive, looks:
+		w.operate(f.kind, queue)
 	case pause:
 		if p.connection != nil && p.connection.Pause(handlerOf(queue)) == nil {
 			time.Sleep(f.lasts / 2) // what was handed to the handler goes on
 			p.setPaused(queue, true)
+			if f.whole() {
+				w.broker.ReplaceQueue(queue, true)
+			}
 			time.Sleep(f.lasts / 2)
 			p.setPaused(queue, false)
 			_ = p.connection.Resume(handlerOf(queue))
@@ -228,6 +300,9 @@ func (w *world) replace(p *process, f fault) {
 		p.kill()
 		time.Sleep(f.lasts)
 	} else {
+		if w.plan.shape == builder { // a shutdown ends its calls
+			w.ledger.lost(time.Second)
+		}
 		p.stop()
 	}
 	w.start(p.number)
@@ -237,19 +312,27 @@ func (w *world) replace(p *process, f fault) {
 func (w *world) change(f fault, queue string) {
 	switch f.kind {
 	case unbind:
-		for _, exchange := range []string{"retry.return", "shared.retry.return"} {
-			w.broker.Unbind(queue, exchange)
+		for _, exchange := range []string{"retry.return", "shared.retry.return", "retry.return.any"} {
+			if f.whole() || exchange != "retry.return.any" {
+				w.broker.Unbind(queue, exchange)
+			}
 		}
 	case noTier:
 		w.broker.DeleteQueue(w.tier(f.pick), true)
 	case noDead:
 		w.broker.DeleteQueue(queue+".dead", true)
-	case replace:
+	case replace: // and once more before it is consumed again
 		w.broker.ReplaceQueue(queue, true)
+		if f.whole() {
+			w.replaceBound.Store(&queue)
+		}
 	case noWork:
 		w.broker.DeleteQueue(queue, true)
 	case noReturn:
 		w.broker.DeleteExchange("retry.return")
+		if f.whole() {
+			w.broker.DeleteExchange("retry.return.any")
+		}
 	case noExchange:
 		w.broker.DeleteExchange("retry")
 	case noPart:
@@ -257,13 +340,12 @@ func (w *world) change(f fault, queue string) {
 	case partDeleted:
 		w.broker.DeleteQueue(w.partition(f.pick), true)
 	case full:
-		pattern := []string{`\.retry\.`, `\.order\.\d`, `\.dead$`}[f.pick%3]
-		w.broker.SetPolicy("full", model.Policy{Pattern: regexp.MustCompile(pattern),
+		w.broker.SetPolicy("full", model.Policy{Pattern: regexp.MustCompile(f.fills()),
 			Definition: map[string]any{"max-length": int64(f.pick % 2), "overflow": "reject-publish"}})
 		time.Sleep(f.lasts)
 		w.broker.SetPolicy("full", model.Policy{})
-		if f.pick%3 == 2 {
-			w.ledger.disturbed(refused, 0)
+		if f.fills() == deadFull {
+			w.ledger.disturbed(refused)
 		}
 	case noDeclare:
 		w.broker.Refuse(func(string) uint16 { return 541 })
@@ -277,17 +359,23 @@ func (w *world) partition(pick int) string {
 	return fmt.Sprint(topic, ".order.", pick%max(w.plan.partitions, 1))
 }
 
-// redrive sends the dead letters back, as wmretry does.
-func (w *world) redrive(queue string) {
+// operate looks at dead letters, or sends them back, as wmretry does.
+func (w *world) operate(kind, queue string) {
 	store, err := deadletter.Open(deadletter.Config{URI: "amqp://guest:guest@model:5672/",
 		AMQP: &amqp091.Config{Dial: w.broker.Dial}}, nil)
 	if err != nil {
 		w.ledger.violated("", "the dead letters cannot be opened: %v", err)
 		return
 	}
+	defer store.Close()
+	if kind == looks {
+		w.look(store, queue)
+		return
+	}
+	over := w.ledger.redriving(queue)
 	summary, err := store.Redrive(context.Background(), queue+".dead", letters.Redrive{By: "operator"})
+	over()
 	w.broker.Note("redrive: %+v, %v", summary, err)
-	_ = store.Close()
 }
 
 // mayHave reports whether the plan has one of these faults.

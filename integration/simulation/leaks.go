@@ -9,14 +9,28 @@ import (
 )
 
 const (
-	// closes is how long a process may take to end.
-	closes = 2 * time.Minute
+	// closes is how long a process may take to end, and closesAtOnce where no call outlasts CloseTimeout, and the broker
+	// answers: what is fetched, held or not confirmed is given back. A connection that an alarm blocks is closed in 5 s,
+	// and there are two.
+	closes       = 2 * time.Minute
+	closesAtOnce = 12 * time.Second
 	// perProcess is how many goroutines a process and its connections have at most, with 20 for each call.
 	perProcess = 300
 	// logLines is how many lines the log has for each cause in logWindow, at most. The pause before an attempt to begin
 	// again is a second, shortened at random by up to a half.
 	logLines, logWindow = 20, 10 * time.Second
 )
+
+// closes is how long a process may take to end.
+func (p plan) closes() time.Duration {
+	switch {
+	case p.shape == builder && p.mayHave(hangs): // watermill-amqp waits for its calls
+		return hangsFor + closes
+	case p.shape == builder || p.mayHave(halfOpen, frozen, hangs) || p.mayHave(alarm) && len(p.faults) > 1:
+		return closes
+	}
+	return closesAtOnce
+}
 
 // bubble is in the first line of a stack.
 var bubble = regexp.MustCompile(`synctest bubble \d+`)

@@ -24,7 +24,11 @@ type letter struct {
 	discarded int
 	outlasted bool      // a call outlasts the consumer timeout
 	due       time.Time // when the next call is due
-	finished  bool      // handled, or given up
+	flights   []*flight
+	givenBack int // how often
+	late      bool
+	redriven  int
+	finished  bool // handled, or given up
 }
 
 // state is with which record a message comes to its handler.
@@ -41,16 +45,16 @@ type ledger struct {
 	began  time.Time
 	broker *model.Broker
 
-	faults  sync.Mutex // guards the next two: the model has its own mutex locked at an event
-	calm    time.Time  // after this time no fault excuses anything
-	doubles int        // how many calls may be repeated
+	faults sync.Mutex // guards the next two: the model has its own mutex locked at an event
+	calm   time.Time  // after this time no fault excuses anything
+	losses []loss
 
 	mu         sync.Mutex
 	letters    map[string]*letter // by work queue and id
 	ids        []string           // in the order in which they were published
 	byKey      map[string][]*letter
 	lastCall   map[string]time.Time // by the work queue
-	repeated   int                  // how many calls were repeated
+	alarm      time.Time            // since when there is one; zero: there is none
 	violations []violation
 }
 
@@ -102,8 +106,11 @@ func (m *letter) at(s state) *visit {
 	return m.states[s]
 }
 
-// called notes a call, and reports whether it is the first one of the message.
-func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record) (first bool) {
+// called notes a call, and reports whether it is the first one of the message. ended is called with its end, before the
+// function ended of the ledger.
+func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record) (
+	first bool, ended func(),
+) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id := string(msg.Payload)
@@ -112,11 +119,14 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	m := l.letters[queue+id]
 	if m == nil {
 		l.violate(id, "a stranger in %s: %q", queue, id)
-		return true
+		return true, func() {}
 	}
 	m.inCall++
+	f := &flight{process: p, from: time.Now()}
+	m.flights = append(m.flights, f)
+	ended = func() { f.ended = time.Now() }
 	if p.dead.Load() {
-		return m.calls == 0
+		return m.calls == 0, ended
 	}
 	l.lastCall[queue] = time.Now()
 	m.calls++
@@ -126,13 +136,14 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	l.inTime(m, v, record)
 	l.inOrder(m)
 	l.double(m, v)
-	return m.calls == 1
+	return m.calls == 1, ended
 }
 
 // ended notes the end of a call.
-func (l *ledger) ended(p *process, queue, id string, record retry.Record, err error) {
+func (l *ledger) ended(p *process, queue, id string, record retry.Record, err error, ended func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	ended()
 	m := l.letters[queue+id]
 	if m == nil {
 		return
@@ -155,19 +166,25 @@ func (l *ledger) ended(p *process, queue, id string, record retry.Record, err er
 	}
 }
 
-// disturbed notes that a fault begins, or ends, that lasts so long. It may repeat so many calls.
-func (l *ledger) disturbed(lasts time.Duration, doubles int) {
+// disturbed notes that a fault begins, or ends, that lasts so long.
+func (l *ledger) disturbed(lasts time.Duration) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
 	l.calm = latest(l.calm, time.Now().Add(lasts))
-	l.doubles += doubles
 }
 
-// excused returns until when a fault excuses what does not go on, and how many calls may be repeated.
-func (l *ledger) excused() (calm time.Time, doubles int) {
+// alarmed notes since when there is an alarm.
+func (l *ledger) alarmed(since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alarm = since
+}
+
+// excused returns until when a fault excuses what does not go on.
+func (l *ledger) excused() (calm time.Time) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
-	return l.calm, l.doubles
+	return l.calm
 }
 
 func latest(times ...time.Time) (last time.Time) {

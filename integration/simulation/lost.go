@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,8 +12,12 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// unbound is how long the bindings of a work queue may be away that another client has removed.
-const unbound = 4 * time.Second
+const (
+	// unbound is how long the bindings of a work queue may be away where the queue is gone.
+	unbound = 4 * time.Second
+	// looksAgain is how long they may be away where nothing shows it: docs/limits.md has "bound again within 30 s".
+	looksAgain = 31 * time.Second
+)
 
 // checkEnd looks at the end where every message is.
 func (w *world) checkEnd() {
@@ -56,16 +61,16 @@ func (w *world) checkQueue(queue string) {
 		case m.key == "": // not every queue has got it
 		case left[id] != "" && left[id] != orphans:
 			l.violate(id, "%s is still in %s after %d calls", id, left[id], m.calls)
-		case left[id] != "" && (dead[id] > 0 || m.finished && !dies): // a duplicate
+		case left[id] != "" && (dead[id] != "" || m.finished && !dies): // a duplicate
 		case left[id] != "" && !l.mayBeOrphan(orphanedAt[id]):
 			l.violate(id, "%s is an orphan, since %v", id, orphanedAt[id].Sub(l.began))
 		case left[id] != "":
-		case dies && dead[id] == 0:
+		case dies && dead[id] == "":
 			l.violate(id, "%s is lost: it must be a dead letter, and is none", id)
 		case dies:
-		case dead[id] > 0 && l.mayDie(m):
-		case dead[id] > 0:
-			l.violate(id, "%s is a dead letter, and must succeed", id)
+		case dead[id] != "" && l.mayDie(id, m, dead[id]):
+		case dead[id] != "":
+			l.violate(id, "%s is a dead letter, %s, and must succeed", id, dead[id])
 		case m.succeeded+m.discarded == 0:
 			l.violate(id, "%s is lost: it was called %d times, and did not succeed", id, m.calls)
 		case m.succeeded > 0 && l.plan.produces && invoices[id] == 0:
@@ -79,51 +84,64 @@ const (
 	longestReason = 1 << 10
 )
 
-// mayDie reports whether a message can become a dead letter that must not be one: what it produced cannot be published,
-// no tier takes its copy, or its call hangs. docs/order.md has: "After nine tenths of the timeout its context ends, the
-// partition moves on, and the call counts as a failure when the message comes again."
-func (l *ledger) mayDie(m *letter) bool {
-	outlived := m != nil && m.outlasted && l.plan.shape == keepsOrder
-	return outlived || l.plan.produces || l.plan.breaker || l.plan.mayHave(nackAt, full, noTier, noExchange)
+// mayDie reports whether a message can become a dead letter for this reason, though it must not be one: what it
+// produced cannot be published, no tier takes its copy, or its call hangs. docs/order.md has: "After nine tenths of the
+// timeout its context ends, the partition moves on, and the call counts as a failure when the message comes again."
+// While a breaker is open, it is not known which try of a message is its last.
+func (l *ledger) mayDie(id string, m *letter, reason retry.DeadReason) bool {
+	p := l.plan
+	switch {
+	case m == nil:
+		return false
+	case reason == retry.DeadReasonNoTier:
+		return p.mayHave(nackAt, full)
+	case p.breaker && reason == p.reason(id):
+		return true
+	}
+	fails := m.outlasted && p.shape == keepsOrder || p.produces && len(p.faults) > 0
+	return fails && reason == retry.DeadReasonExhausted
 }
 
 // mayBeOrphan reports whether the bindings were away at that time, in whole seconds, or a moment before: a message that
 // comes back while nothing is bound is an orphan.
 func (l *ledger) mayBeOrphan(at time.Time) bool {
 	for _, f := range l.plan.faults {
-		since := at.Sub(l.began.Add(f.at))
-		switch f.kind {
-		case unbind, replace, noWork, noReturn:
-			if since > -2*time.Second && since < unbound {
-				return true
-			}
+		var away time.Duration
+		begins := l.began.Add(f.at)
+		switch {
+		case f.kind == pause && f.whole(): // replaced while it is paused
+			begins, away = begins.Add(f.lasts/2), f.lasts/2+unbound
+		case f.kind == replace || f.kind == noWork:
+			away = unbound
+		case f.kind == unbind && f.whole(), f.kind == noReturn && f.whole():
+			away = looksAgain
+		}
+		since := at.Sub(begins)
+		if away > 0 && since > -2*time.Second && since < away {
+			return true
 		}
 	}
 	return false
 }
 
-// checkLetters checks the records of dead letters, and returns how many there are of each message.
-func (w *world) checkLetters(queue string) map[string]int {
+// checkLetters checks the records of dead letters, and returns why each message is one.
+func (w *world) checkLetters(queue string) map[string]retry.DeadReason {
 	l := w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	dead := map[string]int{}
+	dead := map[string]retry.DeadReason{}
 	for _, m := range w.broker.Messages(queue + ".dead") {
 		id := string(m.Body)
-		dead[id]++
 		metadata := map[string]string{}
 		for key, value := range m.Headers {
 			metadata[key] = fmt.Sprint(value)
 		}
 		record, has := retry.ReadRecord(metadata)
-		f, reason := l.plan.fate(id), string(record.DeadReason)
-		want, failures := "exhausted", len(l.plan.schedule)+1
-		switch f.how {
-		case permanent:
-			want, failures = "permanent", 1
-		case invalid:
-			want, failures = deadReason, 1
+		reason, want, failures := record.DeadReason, l.plan.reason(id), len(l.plan.schedule)+1
+		if want != retry.DeadReasonExhausted {
+			failures = 1
 		}
+		dead[id] = cmp.Or(reason, "unknown")
 		switch count, _ := m.Headers["count"].(int64); {
 		case m.Headers[uuidHeader] != id || m.Headers["key"] == nil || fmt.Sprintf("%03d", count) != id:
 			l.violate(id, "the dead letter %s is not as it was: %v", id, m.Headers)
@@ -132,7 +150,7 @@ func (w *world) checkLetters(queue string) map[string]int {
 		case record.Handler != handlerOf(queue) || record.Topic != topic || record.Reason == "" ||
 			len(record.Reason) > longestReason || record.LastFailedAt.IsZero():
 			l.violate(id, "the record of the dead letter %s is not whole: %v", id, record)
-		case l.mayDie(l.letters[queue+id]) && reason != want:
+		case l.mayDie(id, l.letters[queue+id], reason) && reason != want:
 		case reason != want || record.Failures != failures:
 			l.violate(id, "the dead letter %s is %s after %d failures, and must be %s after %d", id, reason, record.Failures,
 				want, failures)

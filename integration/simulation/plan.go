@@ -46,6 +46,7 @@ type plan struct {
 	takes       time.Duration // of a call, at most
 	latency     time.Duration
 	confirms    time.Duration
+	maxHold     time.Duration // 0: 10 min
 	faults      []fault
 	fates       map[string]fate // of the messages, by their ids
 }
@@ -62,9 +63,10 @@ func planOf(seed uint64) plan {
 	p.keys, p.messages = draw(p, "keys", 1, 3, 10), draw(p, "messages", 20, 60, 150)
 	p.takes = draw(p, "takes", 0, 10*time.Millisecond, 200*time.Millisecond)
 	p.latency = draw(p, "latency", 0, time.Millisecond, 5*time.Millisecond)
-	p.confirms = draw(p, "confirms", 0, 5*time.Millisecond, 50*time.Millisecond)
+	p.confirms = draw(p, "confirms", 0, 5*time.Millisecond, 50*time.Millisecond, 300*time.Millisecond)
 	p.produces = p.shape == plain && draw(p, "produces", 1, 2, 3, 4) == 1
 	p.breaker = p.shape != builder && draw(p, "breaker", 1, 2, 3, 4, 5, 6) == 1
+	p.maxHold = draw(p, "MaxHold", 0, 5*time.Second)
 	switch p.shape {
 	case keepsOrder:
 		p.partitions = draw(p, "partitions", 1, 3)
@@ -73,8 +75,11 @@ func planOf(seed uint64) plan {
 		p.concurrency = 1 // watermill-amqp has one message in flight
 		p.messages = min(p.messages, 60)
 	}
-	for n := range draw(p, "faults", 0, 1, 11, 2, 3) % 10 { // 11: one has a double weight
+	for n := range draw(p, "faults", 0, 1, 11, 21, 2, 3) % 10 { // 11 and 21: one has a threefold weight
 		p.faults = append(p.faults, p.drawFault(n))
+	}
+	if len(p.faults) == 1 && p.maxHold == 0 && p.faults[0].deploys() {
+		p.faults[0].lasts += time.Minute // what was on its way is given up before, and a process can end
 	}
 	p.fates = map[string]fate{}
 	for n := range p.messages {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,12 +38,15 @@ type process struct {
 
 	ending atomic.Bool // a fault ends it, and starts another one in its place
 	dead   atomic.Bool // nothing that it does has an effect
+	lostAt atomic.Int64
 
 	mu       sync.Mutex
-	cutOff   bool            // it cannot dial
-	calls    map[string]int  // that run, by the work queue
-	paused   map[string]bool // handlers that take no messages, by the work queue
-	conns    []int           // of the broker
+	cutOff   bool                 // it cannot dial
+	calls    map[string]int       // that run, by the work queue
+	paused   map[string]bool      // handlers that take no messages, by the work queue
+	held     map[string]int       // messages that are held, by the work queue
+	half     map[string]time.Time // since when these are half of the places
+	conns    []int                // of the broker
 	handlers map[string]*message.Handler
 }
 
@@ -51,7 +55,7 @@ func (w *world) start(number int) {
 	for { // as a supervisor does
 		p := &process{number: number, world: w, closing: make(chan struct{}), closed: make(chan struct{}),
 			done: make(chan struct{}), handlers: map[string]*message.Handler{}, calls: map[string]int{},
-			paused: map[string]bool{}}
+			paused: map[string]bool{}, held: map[string]int{}, half: map[string]time.Time{}}
 		p.logger = newLog(p)
 		err := p.run()
 		if err == nil {
@@ -99,7 +103,7 @@ func (p *process) config() config.Config {
 	own.Connection.AmqpConfig = &amqp091.Config{Dial: p.dial}
 	own.Connection.Reconnect = &amqp.ReconnectConfig{BackoffInitialInterval: 100 * time.Millisecond,
 		BackoffMultiplier: 2, BackoffMaxInterval: 5 * time.Second}
-	policy := retry.Policy{Schedule: plan.schedule, Rules: rules}
+	policy := retry.Policy{Schedule: plan.schedule, Rules: rules, MaxHold: plan.maxHold}
 	if plan.breaker {
 		policy.Breaker = &retry.Breaker{Least: 5, MaxPause: 4 * time.Second}
 	}
@@ -123,11 +127,14 @@ func (p *process) run() (err error) {
 		return err
 	}
 	p.ctx, p.stopRouter = context.WithCancel(context.Background())
-	ended := make(chan error, 1)
+	ended, began := make(chan error, 1), time.Now()
 	go func() { ended <- p.router.Run(p.ctx) }()
 	select {
 	case <-p.router.Running():
 	case err = <-ended:
+		if took := time.Since(began); isBusy(err) && took < startsFor && p.world.plan.shape != builder {
+			p.world.ledger.violated("", "process %d ends after %v, because the broker is busy: %v", p.number, took, err)
+		}
 		// Watermill leaves goroutines of handlers behind that have not begun. So the app goes on to begin.
 		for tries := 0; err != nil; err = p.router.RunHandlers(p.ctx) {
 			if tries++; tries > 200 {
@@ -140,6 +147,14 @@ func (p *process) run() (err error) {
 	}
 	go p.end()
 	return nil
+}
+
+// startsFor is how long what the broker cannot declare is tried again at the start.
+const startsFor = 30 * time.Second
+
+func isBusy(err error) bool {
+	var refused *amqp091.Error
+	return errors.As(err, &refused) && refused.Code == amqp091.InternalError
 }
 
 // end ends a process whose context is done. Close of Watermill's router waits for calls, with a mutex that each handler
@@ -209,6 +224,7 @@ func (p *process) connect() (err error) {
 		return err
 	}
 	p.close = p.connection.Close
+	p.connection.Observe(observer{process: p})
 	for _, queue := range p.world.plan.queues() {
 		p.add(queue)
 	}
@@ -241,12 +257,16 @@ func (p *process) add(queue string) {
 // handlerOf is the name of the handler of a work queue.
 func handlerOf(queue string) string { return handlerName + queue[len(topic):] }
 
+// queueOf is the work queue of a handler.
+func queueOf(handler string) string { return topic + strings.TrimPrefix(handler, handlerName) }
+
 // build makes the app with the builder.
 func (p *process) build() error {
 	made, err := config.NewBuilder(p.config())
 	if err != nil {
 		return err
 	}
+	made.Observe(observer{process: p})
 	retries, err := made.NewTieredRetry(p.logger)
 	if err != nil {
 		return err
@@ -268,17 +288,19 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	l, plan := p.world.ledger, p.world.plan
 	record, _ := retry.ReadRecord(msg.Metadata)
 	id := string(msg.Payload)
-	first := l.called(p, queue, msg, record)
+	first, ended := l.called(p, queue, msg, record)
 	msg.Metadata, msg.Payload = message.Metadata{"scratch": id}, nil // what a handler replaces is not in the copy
 	p.limited(queue, id)
+	p.holds(queue, id)
 	defer p.leaves(queue)
 	if p.world.hanging.Swap(false) {
 		l.outlasts(queue, id, record)
+		l.lost(hangsFor + time.Minute)
 		time.Sleep(hangsFor)
 	}
 	time.Sleep(plan.lasts(id, record))
 	err := plan.outcome(id, record, first, time.Since(l.began))
-	l.ended(p, queue, id, record, err)
+	l.ended(p, queue, id, record, err, ended)
 	return plan.fate(id).end(err)
 }
 
@@ -302,10 +324,11 @@ func (p *process) kill() {
 // stop ends a process as a deployment does.
 func (p *process) stop() {
 	p.stopRouter()
+	most := p.world.plan.closes()
 	select {
 	case <-p.done:
-	case <-time.After(closes):
-		p.world.ledger.violated("", "process %d does not end within %v", p.number, closes)
+	case <-time.After(most):
+		p.world.ledger.violated("", "process %d does not end within %v", p.number, most)
 	}
 }
 
@@ -379,7 +402,7 @@ func (l *log) line(level, msg string, err error, fields watermill.LogFields) {
 	}
 	l.process.world.broker.Note("process %d: %s%s", l.process.number, level, text)
 	cause := fmt.Sprint(msg, fields["message_uuid"], fields["handler"], fields["handler_name"], fields["queue"],
-		fields["connection"], fields["partition"])
+		fields["connection"], fields["partition"], fields["tier"])
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.lines[cause]

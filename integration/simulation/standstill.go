@@ -28,10 +28,12 @@ func (w *world) watch(ctx context.Context) {
 		case <-tick.C:
 		}
 		w.bounded()
+		w.known()
+		w.late()
 		for _, queue := range w.plan.queues() {
 			waits := w.waits(queue)
 			ready := waits != nil && w.allReady(queue)
-			calm, _ := w.ledger.excused()
+			calm := w.ledger.excused()
 			w.ledger.mu.Lock()
 			stands := time.Since(latest(idle[queue], w.ledger.lastCall[queue]))
 			switch {
@@ -50,10 +52,37 @@ func (w *world) watch(ctx context.Context) {
 	}
 }
 
+// late checks that no message waits for longer than its handler is busy.
+func (w *world) late() {
+	calm := w.ledger.excused()
+	if w.plan.shape == keepsOrder || w.plan.breaker || time.Since(calm) < standstill {
+		return
+	}
+	l, most := w.ledger, standstill+w.plan.backlog()
+	for _, queue := range w.plan.queues() {
+		there := w.inWork(queue)
+		l.mu.Lock()
+		for _, id := range l.ids {
+			m := l.letters[queue+id]
+			since := time.Since(latest(m.due, calm))
+			if there[id] && !m.finished && !m.late && m.inCall == 0 && since > most {
+				m.late = true
+				l.violate(id, "%s has no call for %v", id, since)
+			}
+		}
+		l.mu.Unlock()
+	}
+}
+
+// backlog is how long a handler takes for everything that can wait for it.
+func (p plan) backlog() time.Duration {
+	return time.Duration(p.messages*(len(p.schedule)+2)) * (p.takes + p.confirms) / time.Duration(p.concurrency)
+}
+
 // unnoticed is how long Health may be ready while a handler stands still.
 func (p plan) unnoticed() time.Duration {
 	switch {
-	case p.mayHave(hangs): // the partition of the call waits for it
+	case p.mayHave(hangs) && p.shape == keepsOrder: // the partition of the call waits for it
 		return rest
 	case p.mayHave(halfOpen, frozen):
 		return notices + standstill
@@ -63,15 +92,7 @@ func (p plan) unnoticed() time.Duration {
 
 // waits returns a message of a work queue that is not called, though its call is due. Nil: none.
 func (w *world) waits(queue string) *letter {
-	there := map[string]bool{}
-	for _, name := range w.broker.Queues() {
-		if name == queue || strings.HasPrefix(name, queue+".order.") {
-			for _, m := range w.broker.Messages(name) {
-				there[string(m.Body)] = true
-			}
-		}
-	}
-	l := w.ledger
+	there, l := w.inWork(queue), w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range l.ids {
@@ -83,6 +104,19 @@ func (w *world) waits(queue string) *letter {
 		}
 	}
 	return nil
+}
+
+// inWork returns the messages of a work queue and its partitions.
+func (w *world) inWork(queue string) map[string]bool {
+	there := map[string]bool{}
+	for _, name := range w.broker.Queues() {
+		if name == queue || strings.HasPrefix(name, queue+".order.") {
+			for _, m := range w.broker.Messages(name) {
+				there[string(m.Body)] = true
+			}
+		}
+	}
+	return there
 }
 
 // allReady reports whether a handler takes messages by the Health of all processes.

@@ -24,14 +24,16 @@ const (
 
 // world is one run: a broker, the processes of an app, and what is known of its messages.
 type world struct {
-	plan       plan
-	broker     *model.Broker
-	processes  []*process
-	ledger     *ledger
-	counts     []atomic.Int64 // of the events that fit each fault
-	started    atomic.Bool
-	hanging    atomic.Bool // the next call hangs
-	goroutines int         // before the run
+	plan      plan
+	broker    *model.Broker
+	processes []*process
+	ledger    *ledger
+	counts    []atomic.Int64 // of the events that fit each fault
+	started   atomic.Bool
+	hanging   atomic.Bool // the next call hangs
+	// replaceBound is a work queue that is replaced as soon as it is bound.
+	replaceBound atomic.Pointer[string]
+	goroutines   int // before the run
 }
 
 // run runs a plan in the bubble of the caller.
