@@ -19,7 +19,7 @@ type arrival struct {
 	delivery amqp091.Delivery
 	msg      *message.Message
 	err      error                   // of Handler.Unmarshal
-	key      string                  // of Config.OrderKey
+	key      key                     // of Config.OrderKey
 	place    *gate.Place             // taken before the message is handed out
 	end      context.CancelCauseFunc // of the context of the message; nil: there is no message
 	behind   *arrival                // in a line
@@ -32,6 +32,12 @@ type arrival struct {
 	again *msgctx.Again
 	acked bool
 	count int // messages of its key behind it, while it is held
+}
+
+// A key is one of a partition: messages on their way to a partition do not wait for those that are there.
+type key struct {
+	partition int
+	of        string // what the app has returned; empty: there is no key
 }
 
 // arrivals has those that are used again: each message would allocate one.

@@ -44,7 +44,7 @@ func (p *partition) hasTooMany(n *session) bool {
 func (s *subscription) hasMoreThanItsShare(processes int) bool {
 	own := 0
 	for _, p := range s.partitions {
-		if session := p.session.Load(); p.number >= 0 && session != nil && session.arrived.Load() > 0 {
+		if session := p.current.Load(); p.number >= 0 && session != nil && session.arrived.Load() > 0 {
 			own++
 		}
 	}

@@ -73,8 +73,8 @@ type Config struct {
 
 // ConsumerConfig has the options of basic.consume.
 type ConsumerConfig struct {
-	// Tag is the consumer's name on its channel. Each Subscribe call has a channel of its own. At most 255 bytes. A
-	// consumer that begins after a change of the limit has a number at its end. Empty: a unique one.
+	// Tag is the consumer's name on its channel. Each consumer has a channel of its own. At most 255 bytes. With an Order
+	// it has a number at its end. Empty: a unique one.
 	Tag string
 
 	// Exclusive asks the broker to refuse other consumers of the queue.

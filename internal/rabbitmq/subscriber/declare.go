@@ -1,7 +1,6 @@
 package subscriber
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -62,55 +61,4 @@ func (s *Subscriber) with(
 		return fmt.Errorf("topic %q: declare: %w", topic, err)
 	}
 	return nil
-}
-
-// consume declares the topic and opens a session. What Handler.Declare remembers may be gone: when the queue does not
-// exist, it declares once more.
-func (s *subscription) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
-	for attempt := 1; ; attempt++ {
-		if err := s.subscriber.declare(current, s.topic, lostAt); err != nil {
-			return nil, err
-		}
-		opened, err := openSession(current, s)
-		if err == nil {
-			opened.again = !lostAt.IsZero()
-			return opened, nil
-		}
-		var refused *amqp091.Error
-		if attempt > 1 || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
-			return nil, fmt.Errorf("topic %q: consume queue %q: %w", s.topic, s.queue, err)
-		}
-		lostAt = time.Now()
-	}
-}
-
-// bind binds the queue of a session's first consumer, and of the first one after a pause. Another client may have
-// replaced the queue before, as one that still deletes it, and then it has lost its bindings; a queue that is replaced
-// from now on ends the consumer. After a loss it is declared again. n.bindResult receives the error.
-func (s *subscription) bind(n *session) {
-	if n.consumer.Load() == nil {
-		n.bound = false
-		return
-	}
-	if n.bound || s.stopped() {
-		return
-	}
-	n.bound = true
-	again, lostAt, result := n.again && n.before == nil, n.unconsumed, make(chan error, 1)
-	n.bindResult = result
-	go func() {
-		if again {
-			result <- s.subscriber.declare(n.connection, s.topic, time.Now())
-		} else {
-			result <- s.subscriber.bind(n.connection, s.topic, lostAt)
-		}
-	}()
-}
-
-// lostOn returns when a consumer of the subscription ended on this connection. Zero: none has.
-func (s *subscription) lostOn(current *wire.Connection) time.Time {
-	if s.lost.connection != current {
-		return time.Time{}
-	}
-	return s.lost.at
 }

@@ -2,14 +2,15 @@ package subscriber
 
 import (
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -19,6 +20,7 @@ type declarer struct {
 	calls           []string
 	lostAt          time.Time
 	bound, declared error
+	refuses         int // the number of the call of Declare that is refused; 0: none
 }
 
 func (d *declarer) Bind(of *Declaration, _ string) error {
@@ -28,79 +30,126 @@ func (d *declarer) Bind(of *Declaration, _ string) error {
 
 func (d *declarer) Declare(of *Declaration, _ string) error {
 	d.calls, d.lostAt = append(d.calls, "declare"), of.LostAt
+	if d.refuses--; d.refuses == 0 {
+		return errors.New("refused")
+	}
 	return d.declared
 }
 
 func (d *declarer) MayBeQuorum(string) bool { return true }
 
-// consumed is the channel of a session whose consumers get nothing.
+// consumed is the channel of a session whose test sends the deliveries.
 type consumed struct {
 	channel
 	deliveries chan amqp091.Delivery
-}
-
-func (*consumed) Qos(int, int, bool) error { return nil }
-
-func (c *consumed) Consume(_, _ string, _, _, _, _ bool, _ amqp091.Table) (<-chan amqp091.Delivery, error) {
-	c.deliveries = make(chan amqp091.Delivery)
-	return c.deliveries, nil
+	of         *session
+	takes      time.Duration // for the end of the channel
+	cancelled  sync.Once
+	closed     sync.Once
 }
 
 func (c *consumed) Cancel(string, bool) error {
-	close(c.deliveries)
+	c.cancelled.Do(func() { close(c.deliveries) })
 	return nil
 }
 
-// Another client can replace a queue while the handler is paused. So it is bound after a pause, too. Another limit is no
+func (c *consumed) Close() error {
+	time.Sleep(c.takes)
+	c.closed.Do(func() { close(c.of.closes) })
+	return nil
+}
+
+// begun is a kind whose sessions have begun.
+type begun struct {
+	plain
+	scene *scene
+	err   error // once
+}
+
+func (b *begun) begin(*wire.Connection) (*session, error) {
+	if err := b.err; err != nil {
+		b.err = nil
+		return nil, err
+	}
+	return b.scene.newSession(), nil
+}
+
+// Another client can replace a queue before it is consumed, also while the handler is paused. Another limit is no
 // pause: the steps of a breaker do not each bind it.
-func TestAQueueIsBoundAfterAPause(t *testing.T) {
+func TestAQueueIsBoundWhenItIsConsumed(t *testing.T) {
+	t.Parallel()
+	paused, lost := time.Now().Add(-time.Minute), time.Now().Add(-time.Hour)
+	current := &wire.Connection{Client: &amqp091.Connection{}}
+	gone := &amqp091.Error{Code: amqp091.NotFound}
+	for name, row := range map[string]struct {
+		before          func(l *loop)
+		consumed        error
+		bound, declared error
+		want            []string
+		lostAt          time.Time // of the last call
+		refused         bool
+	}{
+		"the first session": {want: []string{"declare", "bind"}},
+		"after a pause": { // a bind of another handler serves if it is younger than the pause
+			before: func(l *loop) { l.unconsumed = paused }, want: []string{"declare", "bind"}, lostAt: paused},
+		"another limit": {before: func(l *loop) { l.steps = true }, want: []string{"declare"}},
+		"after a loss on the connection": {
+			before: func(l *loop) { l.lost.connection, l.lost.at = current, lost },
+			want:   []string{"declare", "declare"}, lostAt: time.Now()},
+		"after a loss on another one": {
+			before: func(l *loop) { l.lost.connection, l.lost.at = &wire.Connection{}, lost },
+			want:   []string{"declare", "bind"}},
+		"no exchange": {bound: errors.New("no exchange"), want: []string{"declare", "bind", "declare"},
+			lostAt: time.Now()},
+		"the queue was deleted": {consumed: gone, want: []string{"declare", "declare", "bind"}},
+		"it is paused":          {before: func(l *loop) { l.Limit(0) }, want: []string{"declare"}},
+		"refused":               {declared: errors.New("refused"), want: []string{"declare"}, refused: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := &declarer{bound: row.bound, declared: row.declared}
+				l := newLineOf(t, d, Config{Concurrency: 4}, newFakeChannel(8))
+				defer l.close()
+				loop := l.loops[0]
+				loop.kind = &begun{plain{loop}, l, row.consumed}
+				if row.before != nil {
+					row.before(loop)
+				}
+				n, err := loop.open(t.Context(), current)
+				assert.Equal(t, row.want, d.calls)
+				if row.lostAt.After(paused) {
+					assert.NotZero(t, d.lostAt)
+				} else {
+					assert.Equal(t, row.lostAt, d.lostAt)
+				}
+				if row.refused {
+					assert.ErrorIs(t, err, row.declared)
+				} else {
+					require.NoError(t, err)
+				}
+				if n != nil {
+					n.abandon()
+				}
+			})
+		})
+	}
+}
+
+// A session whose queue cannot be bound is closed: the broker takes back what it has sent.
+func TestAQueueThatCannotBeBoundIsNotConsumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := &declarer{}
+		d := &declarer{bound: errors.New("no exchange")}
 		l := newLineOf(t, d, Config{Concurrency: 4}, newFakeChannel(8))
 		defer l.close()
-		n := l.session
-		n.connection = &wire.Connection{Client: &amqp091.Connection{}}
-		n.channel = &consumed{deliveries: l.deliveries}
-		ended := make(chan error, 1)
-		go func() { ended <- l.keep(n) }()
-		calls := func() []string {
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			calls := d.calls
-			d.calls = nil
-			return calls
-		}
-		assert.Equal(t, []string{"bind"}, calls())
-		assert.Zero(t, d.lostAt, "what was declared on the connection is there")
-
-		paused := time.Now()
-		l.Limit(0)
-		assert.Empty(t, calls(), "there is no consumer")
-		l.Limit(gate.None)
-		assert.Equal(t, []string{"bind"}, calls())
-		assert.Equal(t, paused, d.lostAt, "a bind of another handler serves if it is younger than the pause")
-
-		for _, limit := range []int{1, 2, gate.None} {
-			l.Limit(limit)
-			assert.Empty(t, calls())
-		}
-
-		d.bound = errors.New("no exchange")
-		l.Limit(0)
-		assert.Empty(t, calls(), "there is no consumer")
-		l.Limit(2)
-		assert.Equal(t, []string{"bind", "declare"}, calls())
-
-		d.declared = errors.New("refused")
-		l.Limit(0)
-		assert.Empty(t, calls(), "there is no consumer")
-		l.Limit(gate.None)
-		assert.Equal(t, []string{"bind", "declare"}, calls())
-		assert.ErrorIs(t, <-ended, d.declared)
-
-		n.again, n.before, n.bound = true, nil, false // as a session after a loss
-		l.bind(n)
-		assert.Equal(t, []string{"declare"}, calls())
+		loop := l.loops[0]
+		began := &begun{plain{loop}, l, nil}
+		loop.kind = began
+		d.refuses = 2
+		n, err := loop.open(t.Context(), &wire.Connection{Client: &amqp091.Connection{}})
+		assert.ErrorContains(t, err, "refused")
+		assert.Nil(t, n)
+		<-l.last.closed
 	})
 }

@@ -10,20 +10,33 @@
 //
 //	connection.go    Connection: what all Subscribers share; wire.Link keeps it open
 //	subscriber.go    Subscribe: starts a subscription
-//	declare.go       calls Handler.Declare, and again when the queue is gone
-//	subscription.go  one Subscribe call: opens a session again when one has ended
+//	subscription.go  one Subscribe call: a loop for each of its queues, and what they share
+//	loop.go          declares and consumes one queue, and again when a session has ended
+//	declare.go       calls Handler.Declare and Handler.Bind
+//	plain.go         the kind of loop without an order
 //	session.go       one channel with one consumer
 //	receiver.go      receives deliveries, unmarshals them and hands the messages out, in one goroutine
 //	handle.go        waits for the ack or nack of a message, in a goroutine for each one
-//	limit.go         makes the consumer follow the limit of Config.Gate
+//	limit.go         the limit of Config.Gate
 //	arrival.go       a delivery that is not settled, and lines of them
 //	nack.go          the pause before a nacked message goes back to the queue
 //	settler.go       sends the acks and nacks that are ready, together
-//	partition.go     with an Order: one queue whose messages keep the order of their keys, in place of session and limit
+//	partition.go     with an Order: the kind of loop of a queue whose messages keep the order of their keys
 //	move.go          with an Order: moves a message of the work queue to its partition
 //	balance.go       with an Order: whether this process has more partitions than its share
 //	hold.go          with an Order: messages that wait for their retry where they are
 //	ages.go          with an Order: how long the oldest delivery has waited
+//
+// The states of a loop. Each session ends for a reason; none is the pause, or the end of the subscription.
+//
+//	declare --> consume --> bind --> keep --> retire --+--> the end
+//	   ^  ^        |          |                        |
+//	   |  |        +- failed -+--> wait, longer each time (all loops together) --> declare
+//	   |  +-- another limit, messages set aside, half of the consumer timeout, another process: at once
+//	   +----- lost or cancelled: after a pause; paused: when the limit is raised, or the connection is another one
+//
+// Retiring, a plain loop cancels the consumer, gives back what was not handed out, and lets what is in flight go on
+// beside the next session. A loop with an Order waits for its calls, and closes the channel.
 //
 // # Order
 //
@@ -80,9 +93,9 @@
 //     for their key are among them.
 //   - No limit, and one from Concurrency on: Concurrency and Prefetch are the bounds.
 //
-// Each change of the limit cancels the consumer and begins another one, on the same channel, when the messages of the
-// one before are handed out; its tag has a number at the end. Before 4.3 a pause counts a delivery of the messages that
-// go back; see the table above. A limit of 1 to n fetches few: a probe counts none for the others.
+// Each change of the limit cancels the consumer and begins another one, on a channel of its own. Before 4.3 a pause
+// counts a delivery of the messages that go back; see the table above. A limit of 1 to n fetches few: a probe counts
+// none for the others.
 //
 // A pause keeps the order of the queue with a Concurrency and a Prefetch of 1, and on classic queues. Else a quorum
 // queue puts what was on its way to a consumer that is cancelled before what that consumer gives back.
@@ -92,7 +105,7 @@
 // The retry middleware can set a message aside whose dead letter the broker refuses for good. It stays unacknowledged
 // and in flight, and takes no place of Concurrency. So the messages behind it overtake it, also with a Concurrency of
 // 1. Where the messages that were set aside since the consumer began leave half of Concurrency or less of the prefetch
-// to others, another consumer with the whole prefetch follows, on the same channel.
+// to others, another consumer with the whole prefetch follows.
 //
 // # Shutdown
 //

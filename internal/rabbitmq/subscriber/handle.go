@@ -80,7 +80,7 @@ func (s *subscription) handled(a *arrival) {
 		s.receiver.forget(a)
 	}
 	s.settled(a)
-	if a.key != "" {
+	if a.key.of != "" {
 		s.receiver.keys <- a.key
 	}
 	*a = arrival{}
@@ -142,9 +142,6 @@ func (s *subscription) requeue(a *arrival) {
 	case <-s.stopping:
 	case <-a.session.settler.over:
 	case <-a.session.leaving:
-	}
-	if a.session.partition != nil {
-		a.session.leave(errNacked)
 	}
 	a.session.nack(a.delivery.DeliveryTag)
 }

@@ -55,9 +55,6 @@ func (s *subscription) retain(a *arrival, again *msgctx.Again) {
 // outlive keeps the failure of a call that has outlived its delivery: the next delivery fails with it. That one may be
 // here already, and waits for its key.
 func (s *subscription) outlive(a *arrival, err error) {
-	if a.session.partition == nil || a.session.partition.number < 0 {
-		return
-	}
 	kept, id := &keeping{}, a.id
 	if a.kept != nil {
 		kept.Metadata, kept.skipped = a.kept.Metadata, a.kept.skipped
@@ -74,9 +71,9 @@ func (s *subscription) outlive(a *arrival, err error) {
 func (r *receiver) identify(a *arrival) uint64 {
 	var h maphash.Hash
 	h.SetSeed(r.nacks.seed)
-	maphash.WriteComparable(&h, a.session.partition.number)
+	maphash.WriteComparable(&h, a.session.number)
 	maphash.WriteComparable(&h, r.nacks.identify(a))
-	_, _ = h.WriteString(a.key)
+	_, _ = h.WriteString(a.key.of)
 	_, _ = h.Write(a.delivery.Body)
 	return h.Sum64()
 }
@@ -99,7 +96,7 @@ func (a *arrival) carry() {
 
 // take makes an arrival go on where its earlier delivery to this process was.
 func (r *receiver) take(a *arrival) {
-	if !a.delivery.Redelivered || a.session.partition.number < 0 || a.err != nil {
+	if len(r.kept) == 0 || !a.delivery.Redelivered || a.err != nil {
 		return
 	}
 	id := r.identify(a)
@@ -120,7 +117,7 @@ func (r *receiver) take(a *arrival) {
 // first is called when a message is the first one of its key. It is handed out, or held until it is due. One of the
 // intake is moved, and takes no place: while the broker confirms nothing, the handlers go on.
 func (r *receiver) first(a *arrival) {
-	if p := a.session.partition; p != nil && p.number < 0 && a.err == nil && !r.closed && !a.session.gone() {
+	if a.session.mover != nil && a.err == nil && !r.closed && !a.session.gone() {
 		r.backlog.Add(-1)
 		r.workers.Go(func() { r.move(a) })
 		return
@@ -137,7 +134,7 @@ func (r *receiver) first(a *arrival) {
 func (r *receiver) hold(a *arrival) {
 	r.held[a] = true
 	a.session.partition.held.Add(1)
-	if a.key != "" {
+	if a.key.of != "" {
 		r.heads[a.key] = a
 		for next := r.waiting[a.key].first; next != nil; next = next.behind {
 			a.count++
@@ -239,12 +236,12 @@ func (r *receiver) block(a *arrival, blocked bool) {
 	if blocked {
 		if a.kept.since.IsZero() {
 			a.kept.since = time.Now()
-			r.logger.Info("A key is blocked", watermill.LogFields{"key": a.userKey(), "message_uuid": a.msg.UUID,
+			r.logger.Info("A key is blocked", watermill.LogFields{"key": a.key.of, "message_uuid": a.msg.UUID,
 				"partition": p.queue})
 		}
 		record, _ := retry.ReadRecord(a.kept.Metadata)
 		list = append(list, blockedArrival{a, command.Blocked{
-			Key: a.userKey(), MessageUUID: a.msg.UUID, Since: a.kept.since, DeadReason: record.DeadReason, Reason: record.Reason,
+			Key: a.key.of, MessageUUID: a.msg.UUID, Since: a.kept.since, DeadReason: record.DeadReason, Reason: record.Reason,
 		}})
 	}
 	p.blocked.Store(&list)
@@ -258,7 +255,7 @@ type blockedArrival struct {
 // status has what the partition does.
 func (p *partition) status() command.Partition {
 	status := command.Partition{Queue: p.queue, Waiting: int(p.held.Load()), Behind: int(p.behind.Load())}
-	if n := p.session.Load(); n != nil {
+	if n := p.current.Load(); n != nil {
 		status.Delivered, status.Oldest = n.arrived.Load(), n.waited()
 	}
 	for _, b := range *p.blocked.Load() {
@@ -269,11 +266,6 @@ func (p *partition) status() command.Partition {
 
 // addTo adds the partition to the health of its subscription.
 func (p *partition) addTo(h *retry.SubscriptionHealth) {
-	consuming := p.session.Load() != nil
-	h.Consuming = consuming && (h.Consuming || p.number < 0)
-	if since := time.Unix(0, p.since.Load()); since.After(h.Since) {
-		h.Since = since
-	}
 	h.OrderWaiting = max(h.OrderWaiting, int(p.held.Load()+p.behind.Load()))
 	for _, b := range *p.blocked.Load() {
 		h.Blocked = append(h.Blocked, b.Key)
@@ -317,7 +309,7 @@ func (c *Connection) ordered(queue string) (all []*subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, s := range c.subscriptions {
-		if s.partitions != nil && s.queue == queue {
+		if len(s.partitions) > 0 && s.queue == queue {
 			all = append(all, s)
 		}
 	}
@@ -326,7 +318,7 @@ func (c *Connection) ordered(queue string) (all []*subscription) {
 
 func (r *receiver) decide(key string, skip bool) (count int) {
 	for a := range r.held {
-		if !a.kept.Blocked || a.userKey() != key {
+		if !a.kept.Blocked || a.key.of != key {
 			continue
 		}
 		if !skip {

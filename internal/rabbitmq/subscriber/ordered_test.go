@@ -175,16 +175,18 @@ func (o *orderedScene) open(number int) *orderedSession {
 	account := newFakeChannel(100)
 	channel := &fakeSessionChannel{waits: map[string]*fakeConfirmation{}}
 	client := &amqp091.Connection{Properties: amqp091.Table{"version": o.version}}
-	n := &session{connection: &wire.Connection{Client: client}, channel: channel,
-		closed: make(chan struct{}), closes: make(chan *amqp091.Error, 1)}
+	n := &session{connection: &wire.Connection{Client: client}, channel: channel, queue: p.queue, prefetch: 16,
+		closed: make(chan struct{}), closes: make(chan *amqp091.Error, 1), leaving: make(chan struct{}),
+		rewinds: make(chan error, 1)}
 	n.settler = newSettler(account, account, o.stopping)
 	n.order(p)
-	n.mover, n.returns = channel, make(chan amqp091.Return, 16)
+	if number < 0 {
+		n.mover, n.returns = channel, make(chan amqp091.Return, 16)
+	}
 	channel.of = n
-	p.session.Store(n)
-	p.since.Store(time.Now().UnixNano())
+	p.setCurrent(n)
 	go n.settler.run()
-	go n.watchClosed()
+	go n.watch()
 	return &orderedSession{n, account, channel}
 }
 
@@ -242,6 +244,7 @@ func (n *orderedSession) settled() []string {
 func (o *orderedScene) rewind(n *orderedSession, reason error) time.Duration {
 	began := time.Now()
 	n.partition.retire(n.session, reason)
+	n.partition.setCurrent(nil)
 	return time.Since(began)
 }
 
@@ -250,7 +253,7 @@ func (o *orderedScene) close() {
 	o.stop()
 	<-o.receiver.stopped
 	for _, p := range o.partitions {
-		if n := p.session.Load(); n != nil {
+		if n := p.current.Load(); n != nil {
 			p.retire(n, nil)
 		}
 	}
@@ -653,15 +656,15 @@ func TestCopiesOfAMessageWaitByThemselves(t *testing.T) {
 		keep(msg, msgctx.Again{Due: time.Now().Add(time.Minute)})
 		o.rewind(n, errWaits)
 		sessions := []*orderedSession{o.open(0), o.open(1)}
-		arrived := func(number int, key string, body string) uint64 {
-			return o.receiver.identify(&arrival{session: sessions[number].session, key: key, msg: msg,
+		arrived := func(number int, of string, body string) uint64 {
+			return o.receiver.identify(&arrival{session: sessions[number].session, key: key{number, of}, msg: msg,
 				delivery: amqp091.Delivery{Body: []byte(body)}})
 		}
-		same := arrived(0, "0:a0", "a0-1")
+		same := arrived(0, "a0", "a0-1")
 		assert.Contains(t, o.receiver.kept, same)
-		assert.NotEqual(t, same, arrived(1, "0:a0", "a0-1"))
-		assert.NotEqual(t, same, arrived(0, "0:b0", "a0-1"))
-		assert.NotEqual(t, same, arrived(0, "0:a0", "a0-2"))
+		assert.NotEqual(t, same, arrived(1, "a0", "a0-1"))
+		assert.NotEqual(t, same, arrived(0, "b0", "a0-1"))
+		assert.NotEqual(t, same, arrived(0, "a0", "a0-2"))
 	})
 }
 
@@ -887,12 +890,12 @@ func TestAPausedPartitionDoesNotWaitForEver(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(time.Second, func() { cancel(ErrClosed) })
 		began := time.Now()
-		_, err := o.partitions[0].open(ctx, current, time.Time{})
+		_, err := o.partitions[0].open(ctx, current)
 		assert.ErrorIs(t, err, ErrClosed)
 		assert.Equal(t, time.Second, time.Since(began))
 
 		close(released)
-		opened, err := o.partitions[0].open(t.Context(), current, time.Time{})
+		opened, err := o.partitions[0].open(t.Context(), current)
 		assert.NoError(t, err)
 		assert.Nil(t, opened, "it is paused")
 	})

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -29,25 +27,24 @@ type receiver struct {
 	out      chan *message.Message // closed when the subscription stops
 	requests chan func()
 	handed   chan *arrival // to the goroutines that await
-	keys     chan string   // of messages that are settled; nil: messages have no keys
+	keys     chan key      // of messages that are settled; nil: messages have no keys
 	stopped  chan struct{} // closed after out
 	over     chan struct{} // closed when the receiver has ended
 
 	backlog atomic.Int64 // its messages, without the one that has a place
-	ready   atomic.Bool  // some of them wait for a place only
 
 	// Only the receiver uses the following.
-	consumer *consumer           // nil: there is none
-	opening  *arrival            // whose functions of the app are called
-	line     line                // messages that wait for a place only
-	offered  *arrival            // the first one of line, with a place; nil: there is none
-	waiting  map[string]line     // by key; a key is in the map while a message with it is in line or handed out
-	held     map[*arrival]bool   // messages of partitions that wait with their keys taken
-	heads    map[string]*arrival // those of them that have a key, by key
-	kept     map[uint64]*keeping
-	aside    int  // messages that were set aside, when it last looked
-	closed   bool // out is
-	quits    bool // nothing follows
+	from    *session          // without an order: that is received from; nil: there is none
+	opening *arrival          // whose functions of the app are called
+	line    line              // messages that wait for a place only
+	offered *arrival          // the first one of line, with a place; nil: there is none
+	waiting map[key]line      // by key; a key is in the map while a message with it is in line or handed out
+	held    map[*arrival]bool // messages of partitions that wait with their keys taken
+	heads   map[key]*arrival  // those of them that have a key, by key
+	kept    map[uint64]*keeping
+	aside   int  // messages that were set aside, when it last looked
+	closed  bool // out is
+	quits   bool // nothing follows
 }
 
 // ask makes the receiver's goroutine call a function of this package, and reports whether it does. It waits while the
@@ -78,14 +75,14 @@ func newReceiver(s *subscription) *receiver {
 		requests:     make(chan func()),
 		stopped:      make(chan struct{}),
 		over:         make(chan struct{}),
-		waiting:      make(map[string]line),
+		waiting:      make(map[key]line),
 		held:         make(map[*arrival]bool),
-		heads:        make(map[string]*arrival),
+		heads:        make(map[key]*arrival),
 		kept:         make(map[uint64]*keeping),
 		handed:       make(chan *arrival, min(s.config.Concurrency, 64)),
 	}
-	if s.config.OrderKey != nil && (s.config.Concurrency > 1 || s.partitions != nil) {
-		r.keys = make(chan string)
+	if s.config.OrderKey != nil && (s.config.Concurrency > 1 || s.config.Order != nil) {
+		r.keys = make(chan key)
 	}
 	return r
 }
@@ -122,7 +119,6 @@ func (r *receiver) step(await func()) {
 	if !r.subscription.stopped() && r.offer() {
 		out, msg = r.out, r.offered.msg
 	}
-	r.setReady()
 	select {
 	case out <- msg: // the select below costs more
 		r.handedOut(await)
@@ -130,8 +126,8 @@ func (r *receiver) step(await func()) {
 	default:
 	}
 	var deliveries <-chan amqp091.Delivery
-	if r.consumer != nil {
-		deliveries = r.consumer.deliveries
+	if r.from != nil {
+		deliveries = r.from.deliveries
 	}
 	stopping := r.stopping
 	if r.closed {
@@ -142,10 +138,11 @@ func (r *receiver) step(await func()) {
 		r.handedOut(await)
 	case delivery, open := <-deliveries:
 		if !open {
-			r.consumerEnded()
+			close(r.from.ended)
+			r.from = nil
 			break
 		}
-		r.receive(r.consumer.session, delivery)
+		r.receive(r.from, delivery)
 	case <-r.places.Changed():
 		if aside := r.places.Aside(); aside != r.aside {
 			r.aside = aside
@@ -163,46 +160,17 @@ func (r *receiver) step(await func()) {
 	}
 }
 
-// begin receives from a consumer.
-func (r *receiver) begin(c *consumer) {
-	if r.consumer != nil { // of a session that has ended
-		go r.consumer.giveBack()
+// begin receives from a session.
+func (r *receiver) begin(n *session) {
+	if r.from != nil { // it was lost
+		go r.from.giveBack()
 	}
-	r.consumer = c
-}
-
-// setReady makes it known whether there is a line. While there is no consumer, run waits for the end of the line.
-func (r *receiver) setReady() {
-	ready := r.line.first != nil
-	if r.ready.Load() != ready {
-		r.ready.Store(ready)
-		if !ready && r.consumer == nil {
-			r.look()
-		}
-	}
-}
-
-func (r *receiver) consumerEnded() {
-	if r.consumer != nil {
-		close(r.consumer.ended)
-		r.consumer = nil
-	}
-}
-
-// giveBack gives back what the consumer has received from the broker and the receiver has not.
-func (c *consumer) giveBack() {
-	for delivery := range c.deliveries {
-		c.session.nack(delivery.DeliveryTag)
-	}
-	close(c.ended)
+	r.from = n
 }
 
 // receive adds a delivery to the backlog.
 func (r *receiver) receive(session *session, delivery amqp091.Delivery) {
-	if session.partition != nil {
-		session.ages.add(delivery.DeliveryTag) // before waited can see the delivery
-	}
-	session.arrived.Store(delivery.DeliveryTag)
+	session.arrive(delivery.DeliveryTag)
 	if r.closed || session.gone() || !session.users.Enter() {
 		session.nack(delivery.DeliveryTag)
 		return
@@ -216,24 +184,13 @@ func (r *receiver) receive(session *session, delivery amqp091.Delivery) {
 	r.opening = a
 	r.unmarshal(a)
 	if a.err == nil && r.keys != nil {
-		err := panics.Error("Config.OrderKey", func() error { a.key = r.config.OrderKey(a.msg); return nil })
+		a.key.partition = session.number
+		err := panics.Error("Config.OrderKey", func() error { a.key.of = r.config.OrderKey(a.msg); return nil })
 		if err != nil {
 			r.logNoKey(a, err)
 		}
-		if p := session.partition; p != nil && a.key != "" {
-			a.key = strconv.Itoa(p.number) + keySeparator + a.key
-		}
 	}
 	r.add(a)
-}
-
-// keySeparator separates the number of a partition from a key: messages on their way to a partition do not wait for
-// those that are there.
-const keySeparator = ":"
-
-func (a *arrival) userKey() string {
-	_, key, _ := strings.Cut(a.key, keySeparator)
-	return key
 }
 
 func (r *receiver) logNoKey(a *arrival, err error) {
@@ -244,10 +201,8 @@ func (r *receiver) add(a *arrival) {
 	r.opening = nil
 	r.backlog.Add(1)
 	r.prepare(a)
-	if a.session.partition != nil {
-		r.take(a)
-	}
-	if a.key != "" {
+	r.take(a)
+	if a.key.of != "" {
 		if behind, busy := r.waiting[a.key]; busy {
 			behind.add(a)
 			r.waiting[a.key] = behind
@@ -264,11 +219,7 @@ func (r *receiver) add(a *arrival) {
 
 // prepare gives a message its context, and its place, which is not taken yet.
 func (r *receiver) prepare(a *arrival) {
-	values := r.values
-	if a.session.partition != nil {
-		values = a.session.values
-	}
-	ctx, place := msgctx.Each(values)
+	ctx, place := msgctx.Each(a.session.values)
 	a.place = place
 	if a.of, _ = ctx.(*msgctx.Delivery); a.of != nil {
 		a.of.Leaving, a.of.Lost = a.session.ending, a.session.settler.lost
@@ -280,7 +231,7 @@ func (r *receiver) prepare(a *arrival) {
 }
 
 // release lets the next message of a key follow.
-func (r *receiver) release(key string) {
+func (r *receiver) release(key key) {
 	behind := r.waiting[key]
 	a := behind.next()
 	if a == nil {
@@ -288,9 +239,7 @@ func (r *receiver) release(key string) {
 		return
 	}
 	r.waiting[key] = behind
-	if a.session.partition != nil {
-		r.take(a) // the call before it may have been with the same message
-	}
+	r.take(a) // the call before it may have been with the same message
 	r.first(a)
 }
 
@@ -310,6 +259,7 @@ func (r *receiver) offer() bool {
 		switch {
 		case a.session.gone(): // the broker delivers it again
 			r.next()
+			a.session.nack(a.delivery.DeliveryTag)
 			r.leave(a)
 		case a.err != nil:
 			r.next()
@@ -320,7 +270,7 @@ func (r *receiver) offer() bool {
 }
 
 func (r *receiver) releaseOf(a *arrival) {
-	if a.key != "" {
+	if a.key.of != "" {
 		r.release(a.key)
 	}
 }

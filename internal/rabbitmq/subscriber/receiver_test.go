@@ -25,8 +25,8 @@ import (
 type scene struct {
 	*subscription
 	account    *fakeChannel
-	session    *session
-	consumer   *consumer
+	session    *session // the one that is received from
+	last       *session
 	deliveries chan amqp091.Delivery
 	tag        uint64
 }
@@ -71,27 +71,27 @@ func newLineOf(t testing.TB, handler Handler, config Config, account *fakeChanne
 	return l
 }
 
-// open begins a session with a consumer.
-func (l *scene) open() {
-	l.session = &session{closed: make(chan struct{})}
-	l.session.settler = newSettler(l.account, l.account, l.stopping)
-	go l.session.settler.run()
-	l.tag = 0
-	l.consume()
+// newSession returns a session that nothing receives from.
+func (l *scene) newSession() *session {
+	channel := &consumed{deliveries: make(chan amqp091.Delivery)}
+	n := &session{
+		settler: newSettler(l.account, l.account, l.stopping), channel: channel, deliveries: channel.deliveries,
+		ended: make(chan struct{}), values: l.values, closes: make(chan *amqp091.Error, 1),
+		closed: make(chan struct{}), leaving: make(chan struct{}), rewinds: make(chan error, 1),
+		cancels: make(chan string, 1),
+	}
+	n.bound, n.prefetch = l.fetch()
+	channel.of, l.last = n, n
+	go n.settler.run()
+	go n.watch()
+	return n
 }
 
-// consume begins a consumer.
-func (l *scene) consume() {
-	l.deliveries = make(chan amqp091.Delivery)
-	bound, prefetch := l.fetch()
-	l.consumer = &consumer{
-		session: l.session, deliveries: l.deliveries, ended: make(chan struct{}), bound: bound, prefetch: prefetch,
-	}
-	l.session.consumer.Store(l.consumer)
-	l.session.consumerBegins()
-	begun := l.consumer
-	l.receiver.ask(func() { l.receiver.begin(begun) })
-	l.setState(l.session)
+// open begins a session.
+func (l *scene) open() {
+	l.session, l.tag = l.newSession(), 0
+	l.deliveries = l.session.channel.(*consumed).deliveries
+	l.loops[0].adopt(l.session)
 }
 
 // deliver sends deliveries, whose bodies are the UUIDs.
@@ -102,13 +102,16 @@ func (l *scene) deliver(uuids ...string) {
 	}
 }
 
-// cancel ends the consumer, as follow does.
-func (l *scene) cancel() {
-	close(l.deliveries)
-	<-l.consumer.ended
-	l.session.consumer.Store(nil)
-	l.session.consumerEnded()
+// lose loses the connection.
+func (l *scene) lose() {
+	_ = l.session.channel.Cancel("", false)
+	_ = l.session.channel.Close()
+	<-l.session.closed
+	l.retire(l.session.reason)
 }
+
+// retire ends the session, as run does.
+func (l *scene) retire(reason error) { l.loops[0].retire(l.session, reason) }
 
 // take receives all messages that are handed out now.
 func (l *scene) take() (uuids []string, messages []*message.Message) {
@@ -143,6 +146,8 @@ func (l *scene) close() {
 	l.workers.Wait()
 	l.receiver.quit()
 	l.session.flush()
+	l.session.close()
+	<-l.session.closed
 }
 
 func TestMessagesAreHandedOutInTheOrderOfTheQueue(t *testing.T) {
@@ -226,42 +231,6 @@ func TestMessagesOfAKeyWaitForOneAnother(t *testing.T) {
 	})
 }
 
-func TestAPauseEndsBeforeTheBacklogGoesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 8}, newFakeChannel(8))
-		defer l.close()
-		l.deliver("a", "b", "c", "d")
-		got, first := l.take()
-		require.Equal(t, []string{"a", "b"}, got)
-		l.Limit(0)
-		first[0].Ack()
-		got, _ = l.take()
-		assert.Empty(t, got, "paused")
-		assert.Equal(t, []string{"ack 1"}, l.settled(), "acks go on")
-		assert.Equal(t, 2, l.Taken(), "messages in flight from before the pause count no more")
-		l.deliver("e") // was on its way
-		l.cancel()
-		l.Limit(1)
-		got, second := l.take()
-		assert.Equal(t, []string{"c"}, got, "nothing went back: the one in flight takes no place of the limit")
-		l.Limit(-1)
-		got, _ = l.take()
-		assert.Empty(t, got, "but one of all")
-		first[1].Ack()
-		got, third := l.take()
-		assert.Equal(t, []string{"d"}, got)
-		second[0].Ack()
-		third[0].Ack()
-		<-l.changes
-		_, last := l.take()
-		last[0].Ack()
-		synctest.Wait()
-		assert.False(t, l.receiver.ready.Load())
-		assert.Len(t, l.changes, 1, "a consumer may begin")
-	})
-}
-
 func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -271,21 +240,22 @@ func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
 		got, first := l.take()
 		require.Equal(t, []string{"a-1", "b-1"}, got)
 		l.Limit(0)
-		l.cancel()
-		l.giveBack(l.session)
-		assert.Equal(t, []string{"nack 2", "nack 4", "nack 5", "nack 6"}, l.settled())
-		l.giveBack(l.session)
-		assert.Empty(t, l.settled(), "once")
-		assert.Zero(t, l.Taken())
-		l.Limit(2)
-		l.consume()
-		l.deliver("a-2", "d-1")
-		got, _ = l.take()
-		assert.Empty(t, got, "the concurrency is the bound of all")
 		first[1].Ack()
+		assert.Equal(t, []string{"ack 3"}, l.settled(), "acks go on")
+		l.deliver("b-3") // was on its way
+		paused := l.session
+		l.retire(nil)
+		assert.Equal(t, []string{"nack 2", "nack 4", "nack 5", "nack 6", "nack 7"}, l.settled())
+		assert.Zero(t, l.Taken(), "messages in flight from before the pause count no more")
+		l.Limit(2)
+		l.account = newFakeChannel(8)
+		l.open()
+		l.deliver("a-2", "d-1")
 		got, second := l.take()
-		assert.Equal(t, []string{"d-1"}, got, "a-1 still runs")
+		assert.Equal(t, []string{"d-1"}, got, "a-1 still runs, and the concurrency is the bound of all")
+		assert.False(t, paused.lost())
 		first[0].Ack()
+		<-paused.closed // when all is settled
 		got, third := l.take()
 		assert.Equal(t, []string{"a-2"}, got)
 		second[0].Ack()
@@ -293,27 +263,68 @@ func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
 	})
 }
 
-// The session of these tests has no channel: a step that consumes or cancels would fail.
-func TestFollowTakesOneStepAfterTheOther(t *testing.T) {
+// What was fetched before is handed out, and counts under the new limit. A pause gives it back, too.
+func TestAnotherLimitGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1, Prefetch: 8}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 2, Prefetch: 8}, newFakeChannel(8))
 		defer l.close()
-		l.deliver("a", "b", "c")
+		l.deliver("a", "b", "c", "d")
 		_, first := l.take()
-		l.Limit(0)
-		l.Limit(gate.None)
-		require.NoError(t, l.follow(l.session), "a pause that ended at once")
+		l.Limit(1)
+		l.retire(errLimit)
+		before := l.account
+		l.account = newFakeChannel(8)
+		l.open()
+		l.deliver("e")
 		first[0].Ack()
+		got, _ := l.take()
+		assert.Empty(t, got, "one of all")
+		first[1].Ack()
+		got, second := l.take()
+		assert.Equal(t, []string{"c"}, got)
 		l.Limit(0)
-		l.cancel()
-		l.Limit(gate.None)
-		require.NoError(t, l.follow(l.session), "the line comes first")
-		_, second := l.take()
-		l.Limit(0)
-		require.NoError(t, l.follow(l.session))
-		assert.Equal(t, []string{"ack 1", "nack 3"}, l.settled(), "paused: the backlog goes back")
+		l.retire(nil)
+		assert.Equal(t, []string{"nack 1"}, l.settled())
 		second[0].Ack()
+		l.account = before
+		assert.ElementsMatch(t, []string{"ack 1", "ack 2", "nack 4", "ack 3"}, l.settled())
+	})
+}
+
+func TestASessionFollowsTheLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(t, Config{Concurrency: 4}, newFakeChannel(8))
+		defer l.close()
+		loop := l.loops[0]
+		for _, row := range []struct {
+			from int
+			to   []int
+			want error
+		}{
+			{gate.None, []int{1}, errLimit}, {1, []int{gate.None}, errLimit}, {2, []int{0}, nil},
+			{gate.None, []int{4, 5, gate.None, 3}, errLimit}, // the first ones allow as much
+		} {
+			l.Limit(row.from)
+			l.session.bound, l.session.prefetch = l.fetch()
+			ended := make(chan error, 1)
+			go func() { ended <- loop.keep(l.session) }()
+			synctest.Wait()
+			loop.look()
+			for _, limit := range row.to {
+				synctest.Wait()
+				require.Empty(t, ended)
+				l.Limit(limit)
+			}
+			assert.Equal(t, row.want, <-ended)
+		}
+		l.Limit(1)
+		l.session.bound, l.session.prefetch = l.fetch()
+		l.Limit(0)
+		l.Limit(1) // a pause that ends at once
+		l.stop()
+		assert.NoError(t, loop.keep(l.session))
 	})
 }
 
@@ -324,18 +335,18 @@ func TestAMessageThatIsSetAsideTakesNoPlace(t *testing.T) {
 		defer l.close()
 		l.deliver("a", "b")
 		_, first := l.take()
-		assert.False(t, l.usedUp(l.consumer))
+		assert.False(t, l.usedUp(l.session))
 		msgctx.Lookup(first[0]).Place.SetAside()
 		msgctx.Lookup(first[0]).Place.SetAside()
 		got, second := l.take()
 		assert.Equal(t, []string{"b"}, got)
 		assert.Equal(t, 1, l.Taken())
-		assert.Equal(t, 1, l.asideOf(l.consumer))
-		assert.False(t, l.usedUp(l.consumer), "one of two messages of the prefetch is left")
+		assert.Equal(t, 1, l.asideOf(l.session))
+		assert.False(t, l.usedUp(l.session), "one of two messages of the prefetch is left")
 		msgctx.Lookup(second[0]).Place.SetAside()
 		synctest.Wait()
-		assert.True(t, l.usedUp(l.consumer))
-		assert.Len(t, l.changes, 1, "run looks at it")
+		assert.True(t, l.usedUp(l.session))
+		assert.Len(t, l.loops[0].changes, 1, "run looks at it")
 		first[0].Ack()
 		second[0].Nack()
 		synctest.Wait()
@@ -356,8 +367,7 @@ func TestAMessageWhoseCallHasEndedTakesAPlaceOfPrefetchOnly(t *testing.T) {
 		got, second := l.take()
 		assert.Equal(t, []string{"c"}, got)
 		msgctx.Lookup(first[1]).Place.EndCall()
-		l.session.settler.end() // the connection is lost
-		close(l.deliveries)
+		l.lose()
 		l.open()
 		l.deliver("b", "c", "d")
 		got, _ = l.take()
@@ -475,10 +485,7 @@ func TestAMessageThatIsDeliveredAgainWaitsForItsFirstDelivery(t *testing.T) {
 		defer l.close()
 		l.deliver("a-1", "a-2", "b-1", "c-1")
 		_, first := l.take()
-		l.session.settler.end() // the connection is lost
-		close(l.deliveries)
-		<-l.consumer.ended
-		l.giveBack(l.session) // the broker delivers them again
+		l.lose() // the broker delivers them again
 		l.account.next, l.account.settled = 9, map[uint64]string{}
 		l.open()
 		l.deliver("a-1", "a-2", "c-1")
@@ -509,8 +516,7 @@ func TestAStopHandsOutNothingMore(t *testing.T) {
 		assert.False(t, open)
 		l.deliver("c") // was on its way
 		messages[0].Ack()
-		l.cancel()
-		l.giveBack(l.session)
+		l.retire(nil)
 		assert.ElementsMatch(t, []string{"ack 1", "nack 2", "nack 3"}, l.settled())
 		l.close()
 	})
@@ -569,7 +575,6 @@ func TestAPauseWithdrawsWhatIsOfferedWhileAnotherMessageIsRead(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		got, _ := l.take()
 		assert.Empty(t, got)
-		l.cancel()
 		l.Limit(1)
 		got, messages := l.take()
 		assert.Equal(t, []string{"a"}, got)
@@ -579,17 +584,22 @@ func TestAPauseWithdrawsWhatIsOfferedWhileAnotherMessageIsRead(t *testing.T) {
 	})
 }
 
-func TestGiveBackTakesWhatIsOffered(t *testing.T) {
+// Where nothing is in flight, what goes back is in the queue before another session is opened.
+func TestAPauseWaitsForWhatGoesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 1}, newFakeChannel(8))
 		defer l.close()
 		l.deliver("a")
-		synctest.Wait()
-		l.giveBack(l.session)
+		synctest.Wait() // it is offered
+		l.Limit(0)
+		began := time.Now()
+		l.session.channel.(*consumed).takes = time.Second
+		l.retire(nil)
+		assert.Equal(t, time.Second, time.Since(began), "the channel is closed")
+		assert.Equal(t, []string{"nack 1"}, l.settled())
 		got, _ := l.take()
 		assert.Empty(t, got)
-		assert.Equal(t, []string{"nack 1"}, l.settled())
 	})
 }
 
@@ -600,7 +610,7 @@ func TestANewSessionGivesBackWhatTheLastOneHasNotReceived(t *testing.T) {
 		slow := func(string) error { time.Sleep(time.Second); return nil }
 		account := newFakeChannel(8)
 		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 8}, account)
-		old, last, deliveries := l.session, l.consumer, l.deliveries
+		old, deliveries := l.session, l.deliveries
 		go func() {
 			for tag := range uint64(8) {
 				deliveries <- amqp091.Delivery{DeliveryTag: tag + 1, Body: []byte{'a' + byte(tag)}}
@@ -610,10 +620,11 @@ func TestANewSessionGivesBackWhatTheLastOneHasNotReceived(t *testing.T) {
 		synctest.Wait() // the first is read
 		l.account = newFakeChannel(1)
 		l.open()
-		l.received(last)
+		l.received(old)
 		l.giveBack(old)
 		old.consumerEnded()
 		old.flush()
+		old.close()
 		assert.Len(t, account.settled, 8)
 		l.close()
 	})
@@ -634,7 +645,7 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheBacklog(t *testing.T) {
 		l.stop()
 		time.AfterFunc(time.Second, func() { close(l.givenUp) })
 		begin := time.Now()
-		l.received(l.consumer)
+		l.received(l.session)
 		l.giveBack(l.session) // it does not wait: the broker takes the messages back when the channel is closed
 		assert.Equal(t, time.Second, time.Since(begin))
 		close(hang)
@@ -651,26 +662,32 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheSubscriber(t *testing.T) {
 		l.deliver("hangs")
 		l.stop()
 		begin := time.Now()
-		l.shutDown(nil)
+		l.shutDown()
 		assert.Equal(t, time.Second+giveUpAfter+2*answerTimeout, time.Since(begin))
 		close(hang)
 		<-l.receiver.over
-		l.session.flush()
+		l.session.abandon()
 	})
 }
 
-func TestTheCancelOfAnEarlierConsumerEndsNothing(t *testing.T) {
+func TestTheBrokerCancelsAConsumer(t *testing.T) {
 	t.Parallel()
-	n := &session{cancels: make(chan string, 2), closed: make(chan struct{})}
-	n.consumer.Store(&consumer{tag: "second"})
-	n.cancels <- "first"
-	n.cancels <- "second"
-	err := n.wait(nil, nil)
-	require.ErrorIs(t, err, errCancelled)
-	assert.ErrorContains(t, err, "second")
-	n.consumer.Store(nil) // it was being ended: its queue may be gone
-	n.cancels <- "second"
-	assert.ErrorIs(t, n.wait(nil, nil), errCancelled)
+	synctest.Test(t, func(t *testing.T) {
+		l := newLine(t, Config{Concurrency: 2}, newFakeChannel(8))
+		defer l.close()
+		l.deliver("a", "b", "c")
+		_, messages := l.take()
+		l.session.cancels <- "tag"
+		reason := l.loops[0].keep(l.session)
+		require.ErrorIs(t, reason, errCancelled)
+		assert.ErrorContains(t, reason, "tag")
+		messages[0].Ack()
+		got, _ := l.take()
+		assert.Empty(t, got, "the broker gives the others out again")
+		l.retire(reason)
+		messages[1].Ack()
+		assert.Equal(t, []string{"ack 1", "nack 3", "ack 2"}, l.settled())
+	})
 }
 
 // A message that is held learns that its channel is lost. Its place is free when it is nacked, without a pause: the
@@ -686,9 +703,7 @@ func TestAMessageLearnsThatItsChannelIsLost(t *testing.T) {
 		began := time.Now()
 		messages[0].Nack() // and waits
 		synctest.Wait()
-		l.cancel()
-		l.session.end()
-		synctest.Wait()
+		l.lose()
 		assert.Error(t, msgctx.Lookup(messages[1]).Lost.Err())
 		assert.NoError(t, messages[1].Context().Err(), "the handler goes on")
 		messages[1].Nack()

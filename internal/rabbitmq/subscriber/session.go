@@ -1,10 +1,11 @@
 package subscriber
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,35 +18,38 @@ import (
 const (
 	// how long a shutdown waits for the broker to answer basic.cancel or channel.close
 	answerTimeout = 5 * time.Second
-	// how long the broker may take to close a channel; after that the connection is closed
+	// how long the broker may take to cancel a consumer at a pause, and to close a channel; after that the channel is
+	// closed, and the connection
 	channelCloseTimeout = 5 * time.Minute
 )
 
-var errCancelled = errors.New("the broker cancelled the consumer")
-
-// A session is one channel with one consumer at a time, or none while the subscription is paused. It ends in one of
-// three ways: the broker cancels the consumer, the channel is closed by the broker or with the connection, or the
-// subscription stops and cancels the consumer.
+// A session is one channel with one consumer. It ends when the broker cancels the consumer, when the channel is closed
+// by the broker or with the connection, or when its loop retires it.
 type session struct {
 	*settler
 	ordered
 	users      users.Count // deliveries that are not settled
 	connection *wire.Connection
 	channel    channel
-	consumer   atomic.Pointer[consumer] // nil: there is none
-	arrived    atomic.Uint64            // the last delivery tag that was received
+	queue      string
+	tag        string                  // of the consumer
+	deliveries <-chan amqp091.Delivery // closed by amqp091-go when the consumer has ended
+	ended      chan struct{}           // closed when the receiver has got the last delivery
+	values     context.Context         // of its messages
+	prefetch   int
+	arrived    atomic.Uint64 // the last delivery tag that was received
 	cancels    chan string
 	closes     chan *amqp091.Error
 	closing    atomic.Bool
 	closed     chan struct{} // closed when the channel is
 	reason     error         // set before closed is closed
+	leaving    chan struct{} // closed by leave: nothing of the session is handed out any more
+	leaveOnce  sync.Once     // closes leaving
+	rewinds    chan error    // has room for one: why the session is to end
 
-	// Only one goroutine at a time uses the following: that of run, or the one of follow for which it waits.
-	before     *consumer  // the last one that has ended; nil: none has
-	unconsumed time.Time  // since when there was no consumer before the present one; zero: it is the first
-	again      bool       // a consumer of the queue had ended before on the connection
-	bound      bool       // bind has bound the queue since the last pause
-	bindResult chan error // receives the result of bind; nil: it was not called
+	// Of a session without an order.
+	bound int // of the calls
+	aside int // messages that were set aside before it
 }
 
 // A channel is the AMQP channel of a session.
@@ -58,114 +62,39 @@ type channel interface {
 	Close() error
 }
 
-// A consumer is what one basic.consume has begun.
-type consumer struct {
-	session    *session
-	tag        string
-	deliveries <-chan amqp091.Delivery // closed by amqp091-go when the consumer has ended
-	ended      chan struct{}           // closed when the receiver has got the last delivery
-	bound      int                     // of the calls
-	prefetch   int
-	aside      int // messages that were set aside before it
-}
-
-var consumers atomic.Uint64
-
-func newSession(current *wire.Connection, channel *amqp091.Channel, s *subscription) *session {
+func newSession(current *wire.Connection, channel *amqp091.Channel, l *loop) *session {
 	return &session{
-		settler:    newSettler(channel, current.Socket, s.stopping),
+		settler:    newSettler(channel, current.Socket, l.stopping),
 		connection: current,
 		channel:    channel,
+		queue:      l.queue,
+		values:     l.values,
 		cancels:    channel.NotifyCancel(make(chan string, 8)),
 		closes:     channel.NotifyClose(make(chan *amqp091.Error, 1)),
+		ended:      make(chan struct{}),
 		closed:     make(chan struct{}),
+		leaving:    make(chan struct{}),
+		rewinds:    make(chan error, 1),
 	}
 }
 
-func openSession(current *wire.Connection, s *subscription) (*session, error) {
-	channel, err := current.OpenChannel()
-	if err != nil {
-		return nil, err
-	}
-	n := newSession(current, channel, s)
-	if s.limited() == 0 {
-		n.unconsumed = time.Now()
-		n.settler.consumerEnded()
-		if err := channel.Qos(1, 0, false); err != nil { // by its prefetch an operator sees a handler that is paused
-			_ = channel.Close()
-			return nil, err
-		}
-	} else if err := n.consume(s); err != nil {
-		_ = channel.Close()
-		return nil, err
-	}
-	go n.watchClosed()
-	go n.settler.run()
-	return n, nil
-}
-
-// nack requeues a delivery. A session of a partition gives all back together, when its channel is closed.
-func (n *session) nack(tag uint64) {
-	if n.partition == nil {
-		n.settler.nack(tag)
-	}
-}
-
-// tag returns the tag of a consumer. The first one of a channel has Tag. A quorum queue would take another one with the
-// same tag for the one before it, while messages of that one are not acknowledged.
-func (c ConsumerConfig) tag(again bool) string {
-	number := strconv.FormatUint(consumers.Add(1), 10)
-	switch {
-	case c.Tag == "":
-		return "watermill-retry-" + number
-	case again:
-		return c.Tag[:min(len(c.Tag), maxShortString-1-len(number))] + "-" + number
-	default:
-		return c.Tag
-	}
-}
-
-// consume begins a consumer, unless the subscription is paused. The receiver gets nothing of it before receive.
-func (n *session) consume(s *subscription) error {
-	bound, prefetch := s.fetch()
-	if bound == 0 {
-		return nil
-	}
-	moved := movesConsumers(n.connection.Version()) && s.subscriber.handler.MayBeQuorum(s.queue)
-	if moved && n.before != nil { // which has set it on this channel
-		if err := n.channel.Qos(0, 0, true); err != nil {
-			return err
-		}
-	}
-	tag := s.config.Consumer.tag(n.before != nil)
-	n.settler.consumerBegins()
-	deliveries, err := n.basicConsume(s.queue, tag, prefetch, s.config.Consumer, moved)
-	if err != nil {
+// begin begins the consumer. moved is movesConsumers, for a queue that may be a quorum queue.
+func (n *session) begin(tag string, prefetch int, c ConsumerConfig, moved bool) (err error) {
+	n.tag, n.prefetch = tag, prefetch
+	if n.deliveries, err = n.basicConsume(tag, c, moved); err != nil {
+		_ = n.channel.Close()
 		return err
 	}
-	begun := &consumer{
-		session: n, tag: tag, deliveries: deliveries, ended: make(chan struct{}), bound: bound, prefetch: prefetch,
-		aside: s.places.Aside(),
-	}
-	n.consumer.Store(begun)
+	go n.watch()
+	go n.settler.run()
 	return nil
 }
 
-// receive makes the receiver receive from the consumer of a session.
-func (s *subscription) receive(n *session) {
-	if c := n.consumer.Load(); c != nil {
-		s.receiver.ask(func() { s.receiver.begin(c) })
-	}
-}
-
-// basicConsume begins a consumer. moved is movesConsumers, for a queue that may be a quorum queue.
-func (n *session) basicConsume(
-	queue, tag string, prefetch int, c ConsumerConfig, moved bool,
-) (<-chan amqp091.Delivery, error) {
-	if err := n.channel.Qos(prefetch, 0, false); err != nil {
+func (n *session) basicConsume(tag string, c ConsumerConfig, moved bool) (<-chan amqp091.Delivery, error) {
+	if err := n.channel.Qos(n.prefetch, 0, false); err != nil {
 		return nil, err
 	}
-	deliveries, err := n.channel.Consume(queue, tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	deliveries, err := n.channel.Consume(n.queue, tag, false, c.Exclusive, c.NoLocal, false, c.Arguments)
 	if err == nil && moved {
 		err = n.channel.Qos(maxPrefetch, 0, true)
 	}
@@ -181,17 +110,90 @@ func movesConsumers(version string) bool {
 	return strings.HasPrefix(version, "3.10.") || strings.HasPrefix(version, "3.11.")
 }
 
-var errChannelClosed = errors.New("the channel was closed")
+var consumers atomic.Uint64
 
-// watchClosed closes n.closed when the channel is closed.
-func (n *session) watchClosed() {
-	if err := <-n.closes; err != nil {
-		n.reason = err
-	} else {
-		n.reason = errChannelClosed
+// tag returns the tag of a consumer. Where a channel has several, each has a number: a quorum queue would take one with
+// the same tag for the one before it, while messages of that one are not acknowledged.
+func (c ConsumerConfig) tag(several bool) string {
+	number := strconv.FormatUint(consumers.Add(1), 10)
+	switch {
+	case c.Tag == "":
+		return "watermill-retry-" + number
+	case several:
+		return c.Tag[:min(len(c.Tag), maxShortString-1-len(number))] + "-" + number
+	default:
+		return c.Tag
 	}
-	n.settler.end()
-	close(n.closed)
+}
+
+// watch closes n.closed when the channel is closed, and makes the session end when the broker cancels a consumer.
+func (n *session) watch() {
+	for cancels := n.cancels; ; {
+		select {
+		case tag, open := <-cancels:
+			if !open {
+				cancels = nil
+				continue
+			}
+			n.leave(fmt.Errorf("%w %q", errCancelled, tag))
+		case err := <-n.closes:
+			if n.reason = errChannelClosed; err != nil {
+				n.reason = err
+			}
+			n.settler.end()
+			close(n.closed)
+			return
+		}
+	}
+}
+
+// arrive is called for each delivery, before it is handed out.
+func (n *session) arrive(tag uint64) {
+	if n.whole {
+		n.ages.add(tag) // before waited can see the delivery
+	}
+	n.arrived.Store(tag)
+}
+
+// nack requeues a delivery. A session that gives all back together ends.
+func (n *session) nack(tag uint64) {
+	if n.whole {
+		n.leave(errNacked)
+	} else {
+		n.settler.nack(tag)
+	}
+}
+
+// giveBack gives back what the session has received from the broker and the receiver has not.
+func (n *session) giveBack() {
+	for delivery := range n.deliveries {
+		n.nack(delivery.DeliveryTag)
+	}
+	close(n.ended)
+}
+
+// leave ends a session. No message of it is handed out afterwards.
+func (n *session) leave(reason error) {
+	n.stopHanding()
+	select {
+	case n.rewinds <- reason:
+	default:
+	}
+}
+
+func (n *session) stopHanding() { n.leaveOnce.Do(func() { close(n.leaving) }) }
+
+// gone reports whether messages of a session are not to be handed out.
+func (n *session) gone() bool { return n.lost() || n.leaves() }
+
+// leaves reports whether the messages of a session are about to go back.
+func (n *session) leaves() bool {
+	select {
+	case <-n.leaving:
+		return true
+	default:
+		return false
+	}
 }
 
 // lost reports whether messages of the session cannot be settled any more.
@@ -204,44 +206,30 @@ func (n *session) lost() bool {
 	}
 }
 
-// wait returns the reason when the session ends, or is to end because its queue cannot be bound, and nil when stopping
-// is closed or changes receives. The broker may have cancelled a consumer while it was ended, before the present one:
-// that ends nothing.
-func (n *session) wait(stopping, changes <-chan struct{}) error {
+// cancel cancels the consumer. Afterwards, amqp091-go closes its deliveries when all of them have been received. When
+// the broker does not answer in time, which is answerTimeout after stopping is closed, the channel is closed.
+func (n *session) cancel(limit time.Duration, stopping <-chan struct{}) {
+	answered := make(chan struct{})
+	go func() {
+		_ = n.channel.Cancel(n.tag, false)
+		close(answered)
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	for {
 		select {
-		case <-n.closed:
-			return n.reason
-		case tag, open := <-n.cancels:
-			if !open {
-				<-n.closed
-				return n.reason
-			}
-			if c := n.consumer.Load(); c == nil || c.tag == tag {
-				return fmt.Errorf("%w %q", errCancelled, tag)
-			}
-		case err := <-n.bindResult:
-			if err != nil && !n.lost() {
-				return err
-			}
+		case <-answered:
+			return
+		case <-n.settler.over:
+			return
 		case <-stopping:
-			return nil
-		case <-changes:
-			return nil
+			stopping = nil
+			timer.Reset(answerTimeout)
+		case <-timer.C:
+			go n.close()
+			n.settler.end()
+			return
 		}
-	}
-}
-
-// cancel cancels the consumer. Afterwards, amqp091-go closes its deliveries when all of them have been received. When
-// the broker does not answer in time, the channel is closed.
-func (n *session) cancel(patience time.Duration) {
-	c := n.consumer.Load()
-	if c == nil {
-		return
-	}
-	if !n.within(patience, func() { _ = n.channel.Cancel(c.tag, false) }) && !n.lost() {
-		go n.close()
-		n.settler.end()
 	}
 }
 
@@ -263,20 +251,8 @@ func (n *session) within(limit time.Duration, f func()) bool {
 	return false
 }
 
-// retire gives back the backlog of a session whose consumer has ended, waits until its other messages are settled, or
-// until givenUp is closed, and closes the channel.
-func (s *subscription) retire(n *session) {
-	if c := n.consumer.Load(); c != nil {
-		s.received(c)
-	}
-	s.giveBack(n)
-	n.settler.consumerEnded()
-	select {
-	case <-n.users.Close():
-	case <-s.givenUp:
-	case <-s.receiver.over:
-	case <-n.settler.over:
-	}
+// abandon ends a session from which nothing was received: the broker takes back what it has sent.
+func (n *session) abandon() {
 	n.settler.flush()
 	n.within(answerTimeout, n.close)
 }
@@ -290,7 +266,7 @@ func (n *session) close() {
 	}
 	limit := time.AfterFunc(channelCloseTimeout, func() { _ = n.connection.Socket.Close() })
 	defer limit.Stop()
-	if n.partition != nil {
+	if n.whole {
 		n.awaitAcks()
 	}
 	_ = n.channel.Close()
