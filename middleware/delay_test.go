@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -41,45 +40,6 @@ func rounds(t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent
 		}), redelivered(ctx, last))
 	}
 	return tiers
-}
-
-func TestRequestedDelayIsWaitedForOnTheTiers(t *testing.T) {
-	for _, row := range []struct {
-		name      string
-		requested time.Duration
-		tiers     []string // the tiers that the message waits on, one after the other
-	}{
-		{"shorter than the shortest tier", 10 * time.Millisecond, []string{"1s"}},
-		{"now", 0, []string{"1s"}},
-		{"a tier", 5 * time.Second, []string{"5s"}},
-		{"between two tiers", 3 * time.Second, []string{"1s", "1s", "1s"}},
-		{"a part of the shortest tier", 1500 * time.Millisecond, []string{"1s", "1s"}},
-		{"a little longer than the longest tier", time.Minute + 400*time.Millisecond, []string{"1m", "1s"}},
-		{"longer than the longest tier", 2*time.Minute + 7*time.Second, []string{"1m", "1m", "5s", "1s", "1s"}},
-	} {
-		bubble(t, row.name, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, observing)
-			failedAt := time.Now()
-			handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, row.requested))), messageOf(routed))
-			promised := sent.only(t).msg.Metadata[recordkey.DueAt]
-
-			assert.Equal(t, row.tiers, rounds(t, routed, tiered, sent, succeed))
-			waited := time.Since(failedAt)
-			assert.GreaterOrEqual(t, waited, row.requested, "never early")
-			assert.LessOrEqual(t, waited, max(row.requested, time.Second)+time.Second, "late by at most the shortest tier")
-			assert.Equal(t, promised, time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), "the due time is true")
-			for _, c := range sent.copies {
-				assert.Equal(t, "1", c.msg.Metadata[recordkey.Failures], "a round on a tier is not a failure")
-				assert.Equal(t, promised, c.msg.Metadata[recordkey.DueAt])
-			}
-			require.Len(t, sent.events, len(row.tiers)+1)
-			assert.Equal(t, waited, sent.events[0].Delay)
-			for _, e := range sent.events[1:len(row.tiers)] {
-				assert.Equal(t, retry.Parked, e.Outcome)
-			}
-			assert.Equal(t, retry.Recovered, sent.events[len(row.tiers)].Outcome)
-		})
-	}
 }
 
 // A delay of centuries that a handler requests, or that any publisher can write into the metadata, is cut. The log has it once.
@@ -190,65 +150,6 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	}
 }
 
-func TestDelayOfAFreshMessage(t *testing.T) {
-	arrivals := func(c *settings) { c.DelayArrivals = true }
-	for name, row := range map[string]struct {
-		set   func(*message.Message)
-		tiers []string
-		waits time.Duration
-	}{
-		"For":                                 {func(m *message.Message) { delay.Message(m, delay.For(7*time.Second)) }, []string{"5s", "1s", "1s"}, 7 * time.Second},
-		"Until":                               {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(time.Minute))) }, []string{"1m"}, time.Minute},
-		"For, of a program without Watermill": {func(m *message.Message) { m.Metadata[delay.DelayedForKey] = "7s" }, []string{"5s", "1s", "1s"}, 7 * time.Second},
-		"of properties": {func(m *message.Message) {
-			delay.Message(m, delay.For(time.Second))
-			m.Metadata[recordkey.Properties] = "x"
-		}, []string{"1s"}, time.Second},
-		"until a time that is over": {func(m *message.Message) { delay.Message(m, delay.Until(time.Now().Add(-time.Minute))) }, nil, 0},
-		"garbled": {func(m *message.Message) {
-			m.Metadata[delay.DelayedUntilKey], m.Metadata[delay.DelayedForKey] = "tomorrow", "long"
-		}, nil, 0},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, arrivals)
-			calls := 0
-			h := func(msg *message.Message) ([]*message.Message, error) {
-				calls++
-				record, _ := retry.ReadRecord(msg.Metadata)
-				assert.Zero(t, record.Failures)
-				return nil, errDown
-			}
-			began := time.Now()
-			msg := messageOf(routed)
-			row.set(msg)
-			handles(t, tiered.Middleware(h), msg)
-			var waited []string
-			if calls == 0 {
-				waited = rounds(t, routed, tiered, sent, h)
-			}
-			assert.Equal(t, row.tiers, waited)
-			assert.Equal(t, row.waits, time.Since(began))
-			assert.Equal(t, 1, calls)
-			last := sent.last()
-			assert.Equal(t, "1s.orders", last.topic, "the failure waits by the schedule, and is not delayed again")
-			assert.Equal(t, "1", last.msg.Metadata[recordkey.Failures])
-			assert.NotContains(t, last.msg.Metadata, recordkey.Remaining)
-		})
-	}
-	t.Run("where the Pub/Sub delays", func(t *testing.T) {
-		tiered, sent := setup(t, tiersWait)
-		msg := messageOf(routed)
-		delay.Message(msg, delay.For(time.Hour))
-		calls := 0
-		handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-			calls++
-			return nil, nil
-		}), msg)
-		assert.Equal(t, 1, calls)
-		assert.Empty(t, sent.copies)
-	})
-}
-
 func TestJitterOutOfBoundsIsRefused(t *testing.T) {
 	for _, wrong := range []float64{-0.1, 1.01, math.NaN(), math.Inf(1), math.Inf(-1)} {
 		config := configOf(&recorder{})
@@ -301,4 +202,23 @@ func TestTiersHaveTheLanes(t *testing.T) {
 	}
 	assert.Equal(t, want.Tiers(), config.Tiers())
 	assert.Len(t, config.Tiers(), 17)
+}
+
+func TestArrivalsThatAreNotDelayed(t *testing.T) {
+	for name, row := range map[string]struct {
+		arrivals bool
+		delayed  string
+	}{
+		"the Pub/Sub delays them": {false, "1h"}, "the time is over": {true, "-1m"}, "garbled": {true, "long"},
+	} {
+		tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals = row.arrivals })
+		msg, calls := messageOf(routed), 0
+		msg.Metadata[delay.DelayedForKey] = row.delayed
+		handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+			calls++
+			return nil, nil
+		}), msg)
+		assert.Equal(t, 1, calls, name)
+		assert.Empty(t, sent.copies, name)
+	}
 }

@@ -213,58 +213,6 @@ func TestMessageThatFailsWhileTheSubscriptionEndsIsRetried(t *testing.T) {
 	}
 }
 
-// NATS ends the context of a message after AckWait, and delivers it again.
-func TestMessageThatTheBackendHasTakenBackIsGivenBackAtOnce(t *testing.T) {
-	for name, row := range map[string]struct {
-		handle  func(taken context.CancelFunc) message.HandlerFunc
-		before  bool // the context has ended before the handler
-		failing bool // the copy cannot be published
-	}{
-		"before the handler": {func(context.CancelFunc) message.HandlerFunc { return notCalled(t) }, true, false},
-		"in the handler": {func(taken context.CancelFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				taken()
-				return nil, errDown
-			}
-		}, false, false},
-		"with another context of the handler": {func(taken context.CancelFunc) message.HandlerFunc {
-			return func(msg *message.Message) ([]*message.Message, error) {
-				taken()
-				msg.SetContext(context.Background())
-				return nil, errDown
-			}
-		}, false, false},
-		"while it is held": {func(taken context.CancelFunc) message.HandlerFunc {
-			return func(*message.Message) ([]*message.Message, error) {
-				time.AfterFunc(3*time.Second, taken)
-				return nil, errDown
-			}
-		}, false, true},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			tiered, sent, s, logs := setupBound(t, observing)
-			want := []retry.Outcome{retry.GivenBack}
-			if row.failing {
-				sent.fail = always(errNoBroker)
-				want = []retry.Outcome{retry.Held, retry.GivenBack}
-			}
-			own, taken := context.WithCancel(routed)
-			if row.before {
-				taken()
-			}
-			began := time.Now()
-			_, err := tiered.Middleware(row.handle(taken))(messageOf(s.bind(own)))
-			require.Error(t, err)
-			assert.Empty(t, sent.copies, "not counted")
-			assert.Equal(t, row.failing, time.Since(began) == 3*time.Second)
-			assert.Less(t, time.Since(began), 4*time.Second, "without the pause of a shutdown")
-			assert.Equal(t, 1, logs.lines("the backend has ended the message's context"))
-			assert.Zero(t, logs.lines("Shutting down"))
-			assert.Equal(t, want, sent.outcomes())
-		})
-	}
-}
-
 // because returns the error of a backend.
 func because(kind unpublished.Kind, text string) error {
 	return &unpublished.Error{Kind: kind, Err: errors.New(text)}
