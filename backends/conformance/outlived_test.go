@@ -107,7 +107,7 @@ func (f *fixture) awaitLease(lease time.Duration) {
 	a := f.run(config, topics, other.failing(0))
 	other.await(f.t, 1, 0)
 	a.stop()
-	stops.kill()
+	stops.Kill()
 }
 
 // stopped: a process does not run for longer than the lease of a message of the topic and of a retry, in the middle of

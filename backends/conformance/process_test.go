@@ -2,10 +2,9 @@ package conformance
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io"
 	"os/exec"
 	"sync"
 	"sync/atomic"
@@ -18,15 +17,14 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	processes "github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // child is a process with a role. What it tries goes to the ledger.
 type child struct {
+	*processes.Child
 	t       *testing.T
-	command *exec.Cmd
 	running chan struct{} // closed when its handlers have subscribed
-	ended   chan struct{} // closed when it has ended, and everything that it wrote was read
-	err     error         // why it ended
 
 	retried  atomic.Int32 // copies that are safe
 	outlived atomic.Int32 // calls that go on after the end of their messages' contexts
@@ -51,11 +49,9 @@ func (f *fixture) role(app pubsub.App, topics []string, handler string, concurre
 // start starts processes of this program with these roles, and returns when their handlers have subscribed.
 func (f *fixture) start(l *ledger, roles ...process.Role) []*child {
 	f.t.Helper()
-	self, err := os.Executable()
-	require.NoError(f.t, err)
 	var all []*child
 	for _, r := range roles {
-		all = append(all, f.startProgram(self, 0, l, r))
+		all = append(all, f.startProgram("", 0, l, r))
 	}
 	for _, c := range all {
 		c.await(c.running, "its handlers have not subscribed")
@@ -66,19 +62,9 @@ func (f *fixture) start(l *ledger, roles ...process.Role) []*child {
 // startProgram starts a program with a role. Its clock is behind by this much.
 func (f *fixture) startProgram(program string, behind time.Duration, l *ledger, r process.Role) *child {
 	f.t.Helper()
-	settings, err := json.Marshal(r)
-	require.NoError(f.t, err)
-	c := &child{t: f.t, command: exec.Command(program), running: make(chan struct{}), ended: make(chan struct{})}
-	c.command.Env = append(os.Environ(), process.Variable+"="+string(settings))
-	c.command.Stderr = os.Stderr
-	_, err = c.command.StdinPipe()
-	require.NoError(f.t, err)
-	output, err := c.command.StdoutPipe()
-	require.NoError(f.t, err)
-	require.NoError(f.t, c.command.Start())
-	f.t.Cleanup(c.kill)
-	go func() {
-		defer close(c.ended)
+	c := &child{t: f.t, running: make(chan struct{})}
+	var err error
+	c.Child, err = processes.Start(program, process.Name, r, func(output io.Reader) {
 		lines := bufio.NewScanner(output)
 		for lines.Scan() {
 			one, failed := try{}, int64(0)
@@ -98,49 +84,44 @@ func (f *fixture) startProgram(program string, behind time.Duration, l *ledger, 
 				l.put(one)
 			}
 		}
-		c.err = c.command.Wait()
-	}()
+	})
+	require.NoError(f.t, err)
+	f.t.Cleanup(c.Kill)
 	return c
 }
 
 func (c *child) await(done <-chan struct{}, why string) {
 	c.t.Helper()
-	ended := c.ended
+	ended := c.Ended
 	if done == ended {
 		ended = nil
 	}
 	select {
 	case <-done:
 	case <-ended:
-		require.Fail(c.t, "a process has ended: "+why, "%v", c.err)
+		require.Fail(c.t, "a process has ended: "+why, "%v", c.Err)
 	case <-time.After(patience):
 		require.Fail(c.t, "a process is too slow: "+why)
 	}
 }
 
-// kill ends the process at once.
-func (c *child) kill() {
-	_ = c.command.Process.Kill()
-	<-c.ended
-}
-
 // stop ends the process as an operator does.
 func (c *child) stop() {
 	c.t.Helper()
-	assert.NoError(c.t, c.command.Process.Signal(syscall.SIGTERM))
-	c.await(c.ended, "it has not ended after SIGTERM")
-	assert.NoError(c.t, c.err)
+	assert.NoError(c.t, c.Process.Signal(syscall.SIGTERM))
+	c.await(c.Ended, "it has not ended after SIGTERM")
+	assert.NoError(c.t, c.Err)
 }
 
 // pause stops the process from running until resume.
 func (c *child) pause() {
 	c.t.Helper()
-	require.NoError(c.t, c.command.Process.Signal(syscall.SIGSTOP))
+	require.NoError(c.t, c.Process.Signal(syscall.SIGSTOP))
 }
 
 func (c *child) resume() {
 	c.t.Helper()
-	require.NoError(c.t, c.command.Process.Signal(syscall.SIGCONT))
+	require.NoError(c.t, c.Process.Signal(syscall.SIGCONT))
 }
 
 func stopAll(all []*child) {
@@ -154,9 +135,9 @@ func stopAll(all []*child) {
 // dies waits until the process has killed itself.
 func (c *child) dies() {
 	c.t.Helper()
-	c.await(c.ended, "it has not killed itself")
+	c.await(c.Ended, "it has not killed itself")
 	var exit *exec.ExitError
-	require.True(c.t, errors.As(c.err, &exit), "%v", c.err)
+	require.True(c.t, errors.As(c.Err, &exit), "%v", c.Err)
 	status, known := exit.Sys().(syscall.WaitStatus)
-	require.True(c.t, known && status.Signal() == syscall.SIGKILL, "%v", c.err)
+	require.True(c.t, known && status.Signal() == syscall.SIGKILL, "%v", c.Err)
 }

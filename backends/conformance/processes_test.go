@@ -159,8 +159,8 @@ var skewedProgram = sync.OnceValues(func() (program string, err error) {
 func takeover(t *testing.T, f *fixture) {
 	for name, change := range map[string]func(f *fixture, both []*child, role process.Role){
 		"crash and start": func(f *fixture, both []*child, role process.Role) {
-			both[0].kill()
-			both[1].kill()
+			both[0].Kill()
+			both[1].Kill()
 			f.start(f.ledger, role)
 		},
 		"stop of one": func(_ *fixture, both []*child, _ process.Role) { both[0].stop() },
@@ -207,7 +207,7 @@ func killed(t *testing.T, f *fixture) {
 	both := f.start(f.ledger, role, role)
 	for i, share := range []int{4, 2} {
 		f.eventually("some are handled", func() bool { return f.ledger.reached(1) >= messages/share/2 })
-		both[i].kill()
+		both[i].Kill()
 		both = append(both, f.start(f.ledger, role)...)
 	}
 	f.comeBack(messages, 1, app.Policy.Schedule)

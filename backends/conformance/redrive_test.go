@@ -326,7 +326,7 @@ func crashOfRedrive(t *testing.T, f *fixture) {
 	for i := range victims {
 		victim := f.start(newLedger(), role)[0]
 		f.eventually("some are handled", func() bool { handled, _ := o.handled(); return len(handled) >= 15*(i+1) })
-		victim.kill()
+		victim.Kill()
 	}
 	var summary letters.Summary
 	f.eventually("the lock of a dead process ends", func() (free bool) {

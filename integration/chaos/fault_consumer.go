@@ -18,7 +18,7 @@ func killConsumer(ctx context.Context, l *Load) error {
 		if !sleep(ctx, time.Second) {
 			return ctx.Err()
 		}
-		l.child.kill()
+		l.child.Kill()
 		l.child = nil
 		l.ledger.heal()
 		if err := l.startChild(); err != nil {

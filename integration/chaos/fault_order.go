@@ -44,7 +44,7 @@ func killOwner(ctx context.Context, l *Load) error {
 		if !sleep(ctx, l.long(3*time.Second, time.Second)) {
 			return ctx.Err()
 		}
-		l.orders.take(l.orders.sink.owner()).kill()
+		l.orders.take(l.orders.sink.owner()).Kill()
 		if err := l.orders.startWorker(); err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func killOwner(ctx context.Context, l *Load) error {
 func stopOwner(ctx context.Context, l *Load) (err error) {
 	sleep(ctx, l.long(3*time.Second, time.Second))
 	owner := l.orders.sink.owner()
-	process := l.orders.workers[owner].process.Process
+	process := l.orders.workers[owner].Process
 	defer func() { err = errors.Join(err, process.Signal(syscall.SIGCONT)) }()
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		return err

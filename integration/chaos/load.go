@@ -45,7 +45,7 @@ type Load struct {
 	ledger *Ledger
 	feed   *feed
 	app    *app
-	child  *child
+	child  *consumerProcess
 	orders *orders
 	stuck  bool
 }
@@ -206,7 +206,7 @@ func (l *Load) finish(ctx context.Context) error {
 		l.app = nil
 	}
 	if l.child != nil {
-		err = l.child.finish()
+		err = l.child.Finish()
 		l.row.Leaked = l.child.leaked
 		l.child = nil
 	}
@@ -354,7 +354,7 @@ func (l *Load) end(ctx context.Context) error {
 		_ = l.app.close()
 	}
 	if l.child != nil {
-		l.child.kill()
+		l.child.Kill()
 	}
 	if l.orders != nil {
 		l.orders.end()

@@ -24,10 +24,12 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 func main() {
-	apartMain()
+	child.Main(roles)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	brokers := flag.String("brokers", "", "name=url,...; AMQP_URL if empty")

@@ -26,7 +26,7 @@ type orders struct {
 	*Load
 	sink    *sink
 	task    orderTask
-	workers map[int]*child
+	workers map[int]*consumerProcess
 	last    int // the number of the last worker
 }
 
@@ -44,7 +44,7 @@ func (o *orders) start(_ context.Context, fault Fault) (err error) {
 	if fault.Needs&needsTimeout != 0 {
 		o.task.ConsumerTimeout = consumerTimeout
 	}
-	o.workers = map[int]*child{}
+	o.workers = map[int]*consumerProcess{}
 	for range orderProcesses {
 		if err := o.startWorker(); err != nil {
 			return err
@@ -58,14 +58,14 @@ func (o *orders) start(_ context.Context, fault Fault) (err error) {
 func (o *orders) startWorker() error {
 	o.last++
 	o.task.Number = o.last
-	worker, err := startProcess(orderVariable, o.task, func(event) {})
+	worker, err := startProcess("order", o.task, func(event) {})
 	if err == nil {
 		o.workers[o.last] = worker
 	}
 	return err
 }
 
-func (o *orders) take(id int) *child {
+func (o *orders) take(id int) *consumerProcess {
 	worker := o.workers[id]
 	delete(o.workers, id)
 	return worker
@@ -74,7 +74,7 @@ func (o *orders) take(id int) *child {
 // terminate ends a process as a deployment does.
 func (o *orders) terminate(id int) error {
 	worker := o.take(id)
-	err := worker.terminate()
+	err := worker.Stop()
 	o.row.Leaked = o.row.Leaked || worker.leaked
 	if err != nil {
 		return fmt.Errorf("a process that was told to end: %w", err)
@@ -156,7 +156,7 @@ func (o *orders) count(ctx context.Context) error {
 // end ends what is left after an error.
 func (o *orders) end() {
 	for _, worker := range o.workers {
-		worker.kill()
+		worker.Kill()
 	}
 	if o.sink != nil {
 		o.sink.close()

@@ -55,11 +55,8 @@ type sinkClient struct {
 	*json.Decoder
 }
 
-func orderConsumer(ctx context.Context, settings string) error {
-	w := &worker{sinks: make(chan *sinkClient, orderConcurrency), sessions: map[context.Context]int{}}
-	if err := json.Unmarshal([]byte(settings), &w.task); err != nil {
-		return err
-	}
+func orderConsumer(ctx context.Context, task orderTask) error {
+	w := &worker{task: task, sinks: make(chan *sinkClient, orderConcurrency), sessions: map[context.Context]int{}}
 	return untilTheEnd(ctx, w.start)
 }
 

@@ -7,24 +7,19 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"os/signal"
-	"sync"
-	"syscall"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
-// The variables with the task of a process that runs one row, so that the goroutines are those of this row only, or
-// one consumer.
-const (
-	rowVariable   = "CHAOS_ROW"
-	childVariable = "CHAOS_CONSUMER"
-	orderVariable = "CHAOS_ORDER"
-)
+// roles are those of the processes of this program. One runs a row, so that the goroutines are those of this row only,
+// and the others are consumers.
+var roles = map[string]child.Role{
+	"row": child.Of(oneFault), "consumer": child.Of(consumer), "order": child.Of(orderConsumer),
+}
 
 type rowTask struct {
 	Fault   string
@@ -32,53 +27,7 @@ type rowTask struct {
 	Options Options
 }
 
-// apartMain must be called first, because the processes of rows and of consumers run the same program. In those
-// processes it does not return.
-func apartMain() {
-	var do func(context.Context, string) error
-	var task string
-	for variable, f := range map[string]func(context.Context, string) error{
-		childVariable: consumer, orderVariable: orderConsumer, rowVariable: oneFault,
-	} {
-		if text := os.Getenv(variable); text != "" {
-			do, task = f, text
-		}
-	}
-	if do == nil {
-		return
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	err := do(ctx, task)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "chaos:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-// thisProgram is a process with a task. It gets no Ctrl-C, but ends when its parent says so.
-func thisProgram(ctx context.Context, variable string, task any) (*exec.Cmd, error) {
-	text, err := json.Marshal(task)
-	if err != nil {
-		return nil, err
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	process := exec.CommandContext(ctx, self)
-	process.Env = append(os.Environ(), variable+"="+string(text))
-	process.Stderr = os.Stderr
-	return process, nil
-}
-
-func oneFault(ctx context.Context, text string) error {
-	var task rowTask
-	if err := json.Unmarshal([]byte(text), &task); err != nil {
-		return err
-	}
-	_ = os.Unsetenv(rowVariable)
+func oneFault(ctx context.Context, task rowTask) error {
 	for _, fault := range All() {
 		if fault.Name == task.Fault {
 			return json.NewEncoder(os.Stdout).Encode(runHere(ctx, fault, task.Broker, task.Options))
@@ -105,25 +54,32 @@ func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
 func apart(ctx context.Context, task rowTask) (row Row, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
-	process, err := thisProgram(ctx, rowVariable, task)
+	var fault error
+	process, err := child.Start("", "row", task, func(output io.Reader) {
+		fault = json.NewDecoder(output).Decode(&row)
+	})
 	if err != nil {
 		return row, err
 	}
-	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
-	process.WaitDelay = 2 * time.Minute
-	output, err := process.Output()
-	if err != nil {
+	defer context.AfterFunc(ctx, func() {
+		_ = process.Process.Signal(os.Interrupt)
+		select {
+		case <-process.Ended:
+		case <-time.After(2 * time.Minute):
+			process.Kill()
+		}
+	})()
+	<-process.Ended
+	if err := errors.Join(process.Err, fault); err != nil {
 		return row, fmt.Errorf("the process of the row: %w", err)
 	}
-	return row, json.Unmarshal(output, &row)
+	return row, nil
 }
 
-// child is a consumer in a process of its own.
-type child struct {
-	process *exec.Cmd
-	input   io.Closer // the child shuts down when it is closed
-	read    sync.WaitGroup
-	leaked  bool
+// consumerProcess is a consumer in a process of its own.
+type consumerProcess struct {
+	*child.Child
+	leaked bool
 }
 
 // An event is a line of a child. The child writes each before its handler returns.
@@ -136,7 +92,7 @@ type event struct {
 func (e event) write() { _ = json.NewEncoder(os.Stdout).Encode(e) }
 
 func (l *Load) startChild() (err error) {
-	l.child, err = startProcess(childVariable, l.config, func(e event) {
+	l.child, err = startProcess("consumer", l.config, func(e event) {
 		switch e.What {
 		case "handled":
 			l.ledger.handled(e.Identity)
@@ -148,25 +104,10 @@ func (l *Load) startChild() (err error) {
 }
 
 // startProcess starts a child, and returns when it runs.
-func startProcess(variable string, task any, seen func(event)) (*child, error) {
-	process, err := thisProgram(context.Background(), variable, task)
-	if err != nil {
-		return nil, err
-	}
-	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	c := &child{process: process}
-	output, err := process.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if c.input, err = process.StdinPipe(); err != nil {
-		return nil, err
-	}
-	if err := process.Start(); err != nil {
-		return nil, err
-	}
+func startProcess(role string, task any, seen func(event)) (c *consumerProcess, err error) {
+	c = &consumerProcess{}
 	running := make(chan struct{})
-	c.read.Go(func() {
+	c.Child, err = child.Start("", role, task, func(output io.Reader) {
 		var e event
 		for lines := json.NewDecoder(output); lines.Decode(&e) == nil; e = (event{}) {
 			switch e.What {
@@ -179,35 +120,16 @@ func startProcess(variable string, task any, seen func(event)) (*child, error) {
 			}
 		}
 	})
+	if err != nil {
+		return nil, err
+	}
 	select {
 	case <-running:
 		return c, nil
 	case <-time.After(30 * time.Second):
-		c.kill()
+		c.Kill()
 		return nil, errors.New("the child did not start within 30s")
 	}
-}
-
-// kill sends SIGKILL.
-func (c *child) kill() {
-	_ = c.process.Process.Kill()
-	c.read.Wait()
-	_ = c.process.Wait()
-}
-
-// terminate ends the child with SIGTERM, in order.
-func (c *child) terminate() error {
-	if err := c.process.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
-	return c.finish()
-}
-
-// finish ends the child in order.
-func (c *child) finish() error {
-	_ = c.input.Close()
-	c.read.Wait()
-	return c.process.Wait()
 }
 
 // writes is the report of a child.
@@ -224,11 +146,7 @@ func (writes) moved(identity, queue string, wait time.Duration, dead bool) {
 }
 
 // consumer runs a consumer in this process.
-func consumer(ctx context.Context, settings string) error {
-	var c appConfig
-	if err := json.Unmarshal([]byte(settings), &c); err != nil {
-		return err
-	}
+func consumer(ctx context.Context, c appConfig) error {
 	return untilTheEnd(ctx, func() (func() error, error) {
 		a, err := startApp(ctx, c, writes{})
 		if err != nil {

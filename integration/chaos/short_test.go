@@ -10,10 +10,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 func TestMain(m *testing.M) {
-	apartMain() // the processes of rows and consumers run this binary
+	child.Main(roles) // the processes of rows and consumers run this binary
 	os.Exit(m.Run())
 }
 

@@ -162,6 +162,8 @@ var rules = []rule{
 		why: "it reads types from what the go command builds: it also describes modules that it cannot import"},
 	{folder: "tools/release", may: "tools/modules", never: "watermill amqp091",
 		why: "it runs git and the go command: a release must not depend on what it releases"},
+	{folder: "tools/child", never: "watermill amqp091",
+		why: "it starts processes: what they do is in the programs that start them"},
 	{folder: "tools/claims", never: "watermill amqp091",
 		why: "it compares figures with claims: how a figure is measured is in the programs of make bench"},
 	{folder: "tools/devbroker", may: "tools/server", never: "watermill amqp091",

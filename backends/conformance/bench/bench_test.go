@@ -14,12 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // TestMain: the processes of a session are this program.
 func TestMain(m *testing.M) {
-	workerMain()
+	child.Main(roles)
 	os.Exit(m.Run())
 }
 

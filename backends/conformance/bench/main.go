@@ -19,6 +19,7 @@ import (
 	"sync"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
@@ -78,7 +79,7 @@ func (r *run) note(format string, arguments ...any) {
 }
 
 func main() {
-	workerMain()
+	child.Main(roles)
 	var b bench
 	b.Flags(names())
 	flag.Parse()

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // A sideName is who retries.
@@ -154,7 +153,7 @@ func (r *run) work(w worker, s session, l *ledger, began *time.Time) error {
 	}
 	g.gate = append(line, '\n')
 	for _, one := range g.all {
-		if _, err := one.stdin.Write(g.gate); err != nil {
+		if _, err := one.Input.Write(g.gate); err != nil {
 			return err
 		}
 	}
@@ -184,14 +183,13 @@ type processes struct {
 	gate   []byte // the line that opens it
 	ready  chan int64
 	ended  chan error
-	all    []*child
+	all    []*measured
 	group  sync.WaitGroup
 }
 
-type child struct {
-	*exec.Cmd
-	stdin io.WriteCloser
-	gone  atomic.Bool // it was killed
+type measured struct {
+	*child.Child
+	gone atomic.Bool // it was killed
 }
 
 func (g *processes) start() error {
@@ -199,20 +197,20 @@ func (g *processes) start() error {
 	if g.Profiles != "" && len(g.all) == 0 && g.session.processes == 1 {
 		w.Profile = filepath.Join(g.Profiles, g.question+"-"+string(g.side)+".pprof")
 	}
-	process, stdin, stdout, err := w.process()
+	one := &measured{}
+	var err error
+	one.Child, err = child.Start("", "worker", w, func(output io.Reader) { g.ledger.read(output, g.ready) })
 	if err != nil {
 		return err
 	}
-	one := &child{Cmd: process, stdin: stdin}
 	g.all = append(g.all, one)
 	g.group.Go(func() {
-		g.ledger.read(stdout, g.ready)
-		if err := process.Wait(); err != nil && !one.gone.Load() {
-			g.ended <- err
+		if <-one.Ended; one.Err != nil && !one.gone.Load() {
+			g.ended <- one.Err
 		}
 	})
 	if g.gate != nil {
-		_, err = stdin.Write(g.gate)
+		_, err = one.Input.Write(g.gate)
 	}
 	return err
 }
@@ -220,7 +218,7 @@ func (g *processes) start() error {
 // stop ends the processes in order.
 func (g *processes) stop() {
 	for _, one := range g.all {
-		_ = one.stdin.Close()
+		_ = one.Input.Close()
 	}
 	g.group.Wait()
 }
@@ -235,7 +233,7 @@ func (g *processes) die() error {
 		return errors.New("the copies are not stored")
 	}
 	if g.death == stopped {
-		return g.all[0].stdin.Close()
+		return g.all[0].Input.Close()
 	}
 	for _, one := range g.all {
 		one.gone.Store(true)
@@ -264,30 +262,6 @@ func (r *run) await(processes int, ready <-chan int64, ended <-chan error) error
 		}
 	}
 	return nil
-}
-
-// process starts a worker.
-func (w worker) process() (*exec.Cmd, io.WriteCloser, io.Reader, error) {
-	settings, err := json.Marshal(w)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	own, err := os.Executable()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	process := exec.Command(own)
-	process.Env = append(os.Environ(), workerVariable+"="+string(settings))
-	process.Stderr = os.Stderr
-	stdin, err := process.StdinPipe()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	stdout, err := process.StdoutPipe()
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	return process, stdin, stdout, process.Start()
 }
 
 // read adds the calls of a worker until it ends.

@@ -16,11 +16,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
-
-// workerVariable is the environment variable with the worker that a process is, as JSON.
-const workerVariable = "BENCH_WORKER"
 
 // A worker is a process of the app. It writes its calls to stdout. The first line of its stdin opens the gate, and the
 // end of stdin ends it.
@@ -98,23 +96,13 @@ func (c *calls) handle(id string, failures int) (delay time.Duration, fails bool
 	return delay, fails
 }
 
-// workerMain is the whole program of a process that is a worker, and does not return then.
-func workerMain() {
-	settings := os.Getenv(workerVariable)
-	if settings == "" {
-		return
+// roles are those of the processes of a session.
+var roles = map[string]child.Role{"worker": child.Of(func(_ context.Context, w worker) error {
+	if err := w.run(); err != nil {
+		return fmt.Errorf("%s, %s: %w", w.Backend, w.Side, err)
 	}
-	var w worker
-	err := json.Unmarshal([]byte(settings), &w)
-	if err == nil {
-		err = w.run()
-	}
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "bench: %s, %s: %v\n", w.Backend, w.Side, err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+	return nil
+})}
 
 func (w worker) run() (err error) {
 	c := &calls{gate: make(chan struct{}), out: bufio.NewWriter(os.Stdout)}

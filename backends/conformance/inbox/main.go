@@ -20,10 +20,11 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 func main() {
-	play() // a process of the run
+	child.Main(roles)
 	backends := flag.String("backends", "rabbitmq-v2,redis", "the backends, one after the other")
 	brokers := flag.String("brokers", "", "name=url,... of RabbitMQ; AMQP_URL if empty")
 	tool := flag.String("tool", "", "the command that kills and starts the brokers by name")

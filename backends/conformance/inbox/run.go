@@ -6,17 +6,15 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	mathrand "math/rand/v2"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -27,6 +25,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // counts are those of a run.
@@ -65,7 +64,7 @@ type run struct {
 	own      retry.Connection // publishes the orders, and gets the invoices
 	router   *message.Router
 	repeats  atomic.Int64
-	children [2]*child
+	children [2]*child.Child
 
 	mu       sync.Mutex
 	invoices map[string]map[string]bool // the UUIDs of the invoices of an order
@@ -162,65 +161,34 @@ func (r *run) account(ctx context.Context) (err error) {
 	}
 }
 
-// child is a process with a worker.
-type child struct {
-	command *exec.Cmd
-	running chan struct{} // closed when its handler has subscribed
-	ended   chan struct{}
-}
-
 // start starts a worker, and waits until it has subscribed.
-func (r *run) start(ctx context.Context) (*child, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	settings, err := json.Marshal(r.worker)
-	if err != nil {
-		return nil, err
-	}
-	c := &child{command: exec.Command(self), running: make(chan struct{}), ended: make(chan struct{})}
-	c.command.Env = append(os.Environ(), variable+"="+string(settings))
-	c.command.Stderr = os.Stderr
-	if _, err := c.command.StdinPipe(); err != nil {
-		return nil, err
-	}
-	output, err := c.command.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.command.Start(); err != nil {
-		return nil, err
-	}
-	go func() {
-		defer close(c.ended)
+func (r *run) start(ctx context.Context) (*child.Child, error) {
+	running := make(chan struct{})
+	c, err := child.Start("", "worker", r.worker, func(output io.Reader) {
 		for lines := bufio.NewScanner(output); lines.Scan(); {
 			switch lines.Text() {
 			case subscribed:
-				close(c.running)
+				close(running)
 			case duplicated:
 				r.repeats.Add(1)
 			}
 		}
-		_ = c.command.Wait()
-	}()
+	})
+	if err != nil {
+		return nil, err
+	}
 	select {
-	case <-c.running:
+	case <-running:
 		return c, nil
-	case <-c.ended:
+	case <-c.Ended:
 		return nil, errors.New("a worker has ended before it has subscribed")
 	case <-time.After(stalled):
-		c.kill()
+		c.Kill()
 		return nil, errors.New("a worker has not subscribed")
 	case <-ctx.Done():
-		c.kill()
+		c.Kill()
 		return nil, ctx.Err()
 	}
-}
-
-func (c *child) kill() {
-	_ = c.command.Process.Kill()
-	<-c.ended
 }
 
 // disturb publishes the orders in parts, and kills a process at a random moment after each.
@@ -244,7 +212,7 @@ func (r *run) disturb(ctx context.Context) error {
 		}
 		time.Sleep(mathrand.N(300 * time.Millisecond))
 		victim := &r.children[mathrand.N(len(r.children))]
-		(*victim).kill()
+		(*victim).Kill()
 		r.counts.kills++
 		var err error
 		if *victim, err = r.start(ctx); err != nil {
@@ -359,10 +327,8 @@ func (r *run) stop() error {
 		if c == nil {
 			continue
 		}
-		_ = c.command.Process.Signal(syscall.SIGTERM)
-		<-c.ended
-		if state := c.command.ProcessState; !state.Success() {
-			return fmt.Errorf("a worker has ended with %v", state)
+		if err := c.Stop(); err != nil {
+			return fmt.Errorf("a worker: %w", err)
 		}
 		r.children[i] = nil
 	}
@@ -410,7 +376,7 @@ var errWrong = errors.New("an effect or a produced message is missing, or is the
 func (r *run) close() (err error) {
 	for _, c := range r.children {
 		if c != nil {
-			c.kill()
+			c.Kill()
 		}
 	}
 	if r.own != nil {

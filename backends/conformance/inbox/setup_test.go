@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // running is the server of all tests of the inbox.
@@ -41,7 +42,7 @@ func stop() {
 }
 
 func TestMain(m *testing.M) {
-	play()
+	child.Main(roles)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {

@@ -3,15 +3,9 @@ package main
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"math/rand/v2"
-	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -24,10 +18,8 @@ import (
 	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
-
-// variable is the environment variable with the worker of a process, as JSON.
-const variable = "INBOX_WORKER"
 
 // The lines that a worker writes to stdout.
 const (
@@ -41,27 +33,8 @@ type worker struct {
 	Name                   string // of the run: a part of all names
 }
 
-// play is the worker of this process, and does not return, where it has one.
-func play() {
-	settings := os.Getenv(variable)
-	if settings == "" {
-		return
-	}
-	go func() { // the process must not outlive its parent
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3)
-	}()
-	var w worker
-	err := json.Unmarshal([]byte(settings), &w)
-	if err == nil {
-		err = w.run()
-	}
-	if err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "a worker:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+// roles are those of the processes of a run.
+var roles = map[string]child.Role{"worker": child.Of(func(ctx context.Context, w worker) error { return w.run(ctx) })}
 
 // lease is how long a process that was killed keeps its messages.
 const lease = 3 * time.Second
@@ -109,9 +82,8 @@ func (w worker) connect(ctx context.Context, app pubsub.App, logger watermill.Lo
 	}
 }
 
-func (w worker) run() error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+func (w worker) run(ctx context.Context) error {
+	child.EndWithParent()
 	logger := process.Logger()
 	box, err := w.open(ctx, logger)
 	if err != nil {
@@ -129,19 +101,16 @@ func (w worker) run() error {
 	retries.AddHandler(router, "billing", w.orders(), w.invoices(), bill).AddMiddleware(box.Middleware)
 	go func() {
 		<-router.Running()
-		write(subscribed)
+		child.Write(subscribed)
 	}()
 	return errors.Join(router.Run(ctx), retries.Close())
 }
-
-// write writes a line in one call: a process that is killed has written it whole, or not at all.
-func write(line string) { _, _ = os.Stdout.WriteString(line + "\n") }
 
 type observer struct{ retry.NopObserver }
 
 func (observer) Event(e retry.Event) {
 	if e.Outcome == retry.Duplicate {
-		write(duplicated)
+		child.Write(duplicated)
 	}
 }
 

@@ -1,15 +1,12 @@
 // Package process runs an app of the conformance suite in a process of its own, which the suite kills, stops, and runs
-// side by side with others. A program plays the role that it was started with by calling Main first.
+// side by side with others.
 package process
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/signal"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -22,10 +19,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
-
-// Variable is the environment variable with the Role of a process, as JSON.
-const Variable = "CONFORMANCE_PROCESS"
 
 // The lines that a process writes to stdout.
 const (
@@ -71,31 +66,14 @@ const (
 
 var errDown = errors.New("the service is down")
 
-// Main plays the role of this process and does not return, where it has one.
-func Main() {
-	settings := os.Getenv(Variable)
-	if settings == "" {
-		return
-	}
-	go func() { // the process must not outlive its parent
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(3)
-	}()
-	var role Role
-	err := json.Unmarshal([]byte(settings), &role)
-	if err == nil {
-		err = role.play()
-	}
-	if err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, "a process of the suite:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
+// Name is that of the role, for child.Start.
+const Name = "a process of the suite"
 
-func (r Role) play() error {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
+// Main plays the role of this process and does not return, where it has one.
+func Main() { child.Main(map[string]child.Role{Name: child.Of(play)}) }
+
+func play(ctx context.Context, r Role) error {
+	child.EndWithParent()
 	logger := Logger()
 	backend, err := pubsub.Open(r.Backend, r.URL, logger)
 	if err != nil {
@@ -122,7 +100,7 @@ func (r Role) play() error {
 	}
 	go func() {
 		<-router.Running()
-		write(Running)
+		child.Write(Running)
 	}()
 	return errors.Join(router.Run(ctx), retries.Close())
 }
@@ -135,13 +113,13 @@ type handler struct {
 
 func (h *handler) handle(msg *message.Message) error {
 	record, _ := retry.ReadRecord(msg.Metadata)
-	write(fmt.Sprintf(Try, record.Failures, time.Now().UnixNano(), msg.UUID))
+	child.Write(fmt.Sprintf(Try, record.Failures, time.Now().UnixNano(), msg.UUID))
 	before, permanent := h.role.Permanent[msg.UUID]
 	switch {
 	case permanent && record.Failures >= before:
 		if _, again := h.outlived.LoadOrStore(msg.UUID, nil); h.role.Outlives && !again {
 			<-msg.Context().Done()
-			write(Ended)
+			child.Write(Ended)
 		}
 		return backoff.Permanent(errDown)
 	case permanent, record.Failures < h.role.Fails:
@@ -149,9 +127,6 @@ func (h *handler) handle(msg *message.Message) error {
 	}
 	return nil
 }
-
-// write writes a line in one call: a process that is killed has written it whole, or not at all.
-func write(line string) { _, _ = os.Stdout.WriteString(line + "\n") }
 
 // Logger is that of all tests: it logs where CONFORMANCE_LOG is set.
 func Logger() watermill.LoggerAdapter {
@@ -168,7 +143,7 @@ func redrive(ctx context.Context, backend pubsub.Backend, app pubsub.App, topic 
 	if err != nil {
 		return err
 	}
-	write(Running)
+	child.Write(Running)
 	for {
 		_, err := store.Redrive(ctx, topic, letters.Redrive{Rate: 50})
 		if !errors.Is(err, letters.ErrBusy) {
@@ -200,7 +175,7 @@ func (k *killer) Event(e retry.Event) {
 	if e.Outcome != retry.Retried {
 		return
 	}
-	write(Copied)
+	child.Write(Copied)
 	if k.die == Retried && k.had.Add(1) >= k.nth {
 		end()
 	}

@@ -10,5 +10,5 @@ import (
 
 func main() {
 	process.Main()
-	log.Fatal(process.Variable + " is not set: the conformance suite starts this program")
+	log.Fatal("skewed: the conformance suite starts this program")
 }
