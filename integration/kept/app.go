@@ -20,44 +20,41 @@ import (
 
 // What the rules of the apps match.
 var (
-	ErrDown    = errors.New("the bank is down")
-	ErrBusy    = errors.New("the bank is busy")
-	ErrAccount = errors.New("account 17 is closed")
-	ErrRestart = errors.New("the bank restarts")
+	errDown    = errors.New("the bank is down")
+	errBusy    = errors.New("the bank is busy")
+	errAccount = errors.New("account 17 is closed")
+	errRestart = errors.New("the bank restarts")
 )
 
-// Schedule is that of most handlers: two tiers that come back while a test waits, and one that does not.
-var Schedule = backoff.Schedule{2 * time.Second, 3 * time.Second, time.Hour}
+// schedule is that of most handlers: two tiers that come back while a test waits, and one that does not.
+var schedule = backoff.Schedule{2 * time.Second, 3 * time.Second, time.Hour}
 
-// Apps are processes that use one virtual host.
-type Apps string
+// apps are processes that use one virtual host.
+type apps string
 
 const (
-	Present Apps = "present" // those that read the kept data
-	Gone    Apps = "gone"    // those whose work queues were deleted
-	Former  Apps = "former"  // a former state of an app, with another schedule
+	present apps = "present" // those that read the kept data
+	gone    apps = "gone"    // those whose work queues were deleted
 )
 
-// A Handler gets the messages of all handlers of an app.
-type Handler func(name string, msg *message.Message) error
+// A handler gets the messages of all handlers of an app.
+type handler func(name string, msg *message.Message) error
 
 // A process has the connections of apps, and one router.
 type process struct {
 	router      *message.Router
 	connections []retry.Connection
-	handle      Handler
+	handle      handler
 }
 
-// Start starts apps. Call stop once.
-func Start(uri string, apps Apps, handle Handler, marshaler amqp2.Marshaler) (stop func() error, err error) {
+// start starts apps. Call stop once.
+func start(uri string, apps apps, handle handler) (stop func() error, err error) {
 	p := process{router: message.NewDefaultRouter(nil), handle: handle}
 	switch apps {
-	case Present:
-		err = errors.Join(classic(uri, "mails", "audit"), p.present(uri, marshaler))
-	case Gone:
+	case present:
+		err = errors.Join(classic(uri, "mails", "audit"), p.present(uri))
+	case gone:
 		err = errors.Join(classic(uri, "left"), p.gone(uri))
-	case Former:
-		err = p.former(uri)
 	}
 	if err != nil {
 		return nil, errors.Join(err, p.close())
@@ -97,11 +94,11 @@ func classic(uri string, names ...string) error {
 
 func configOf(uri string) config.Config {
 	return config.Config{
-		AMQP: amqp2.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule,
+		AMQP: amqp2.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule,
 			ExtraTiers: []time.Duration{10 * time.Minute}, Rules: []retry.Rule{
-				{If: retry.Is(ErrBusy), Then: retry.Snooze(3 * time.Second)},
-				{If: retry.Is(ErrAccount), Then: retry.DeadLetter("no_account")},
-				{If: retry.Is(ErrRestart), Then: retry.GiveBack()},
+				{If: retry.Is(errBusy), Then: retry.Snooze(3 * time.Second)},
+				{If: retry.Is(errAccount), Then: retry.DeadLetter("no_account")},
+				{If: retry.Is(errRestart), Then: retry.GiveBack()},
 			}},
 	}
 }
@@ -116,16 +113,8 @@ func own(c config.Config, change func(*retry.Policy)) retry.Options {
 // shop makes a work queue share the tiers of a group.
 func shop(p *retry.Policy) { p.TierGroup = "shop" }
 
-// Parts is the configuration of an app over watermill-amqp's subscriber, with the work queue "parts".
-func Parts(uri string, marshaler amqp2.Marshaler) config.Config {
-	c := configOf(uri)
-	c.AMQP.Marshaler = marshaler
-	return c
-}
-
-func (p *process) present(uri string, marshaler amqp2.Marshaler) error {
+func (p *process) present(uri string) error {
 	queues := configOf(uri)
-	queues.AMQP.Marshaler = marshaler
 	err := p.connect(queues, map[string]retry.Options{
 		"orders": {}, "mails": {}, "scans": {}, "parts": {},
 		"stock": own(queues, shop), "audit": own(queues, shop),
@@ -146,7 +135,7 @@ func (p *process) present(uri string, marshaler amqp2.Marshaler) error {
 	if err := p.connect(classicTiers, map[string]retry.Options{"logs": {}}); err != nil {
 		return err
 	}
-	newer := configamqp3.Config{AMQP: amqp3.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: Schedule}}
+	newer := configamqp3.Config{AMQP: amqp3.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}
 	v3, err := configamqp3.Connect(newer, nil)
 	if err != nil {
 		return err
@@ -159,12 +148,6 @@ func (p *process) gone(uri string) error {
 	return p.connect(configOf(uri), map[string]retry.Options{
 		"gone": {}, "lost": own(configOf(uri), shop), "left": own(configOf(uri), shop),
 	})
-}
-
-func (p *process) former(uri string) error {
-	c := configOf(uri)
-	c.Policy.Schedule = backoff.Schedule{7 * time.Minute}
-	return p.connect(c, map[string]retry.Options{"orders": {}, "stock": own(c, shop)})
 }
 
 // connect connects an app with a handler for each topic.

@@ -3,7 +3,6 @@ package kept
 import (
 	"fmt"
 	"math"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -38,8 +37,8 @@ type Binding struct {
 	Key      string `json:"key"`
 }
 
-// Declared returns what exists in a virtual host.
-func Declared(client *rabbithole.Client, vhost string) (d Definitions, err error) {
+// declared returns what exists in a virtual host.
+func declared(client *rabbithole.Client, vhost string) (d Definitions, err error) {
 	all, err := client.ListVhostDefinitions(vhost)
 	if err != nil {
 		return d, err
@@ -77,19 +76,6 @@ func arguments(of map[string]any) table {
 		all[name] = argument
 	}
 	return all
-}
-
-// Without returns what other does not have.
-func (d Definitions) Without(other Definitions) Definitions {
-	return Definitions{
-		without(d.Exchanges, other.Exchanges), without(d.Queues, other.Queues), without(d.Bindings, other.Bindings),
-	}
-}
-
-func without[T any](all, others []T) []T {
-	return slices.DeleteFunc(slices.Clone(all), func(one T) bool {
-		return slices.ContainsFunc(others, func(other T) bool { return reflect.DeepEqual(one, other) })
-	})
 }
 
 // declare declares what is not there yet. The broker refuses what is there with other arguments.

@@ -9,10 +9,10 @@
 // say more of the data, it writes what is expected anew, and keeps the messages. The difference of the files shows what
 // it changed. Run at the root of the repository, on any version:
 //
-//	AMQP_URL=amqp://guest:guest@127.0.0.1:5672/ go run -C integration ./kept/cmd/keep -expected
+//	KEPT_EXPECTED=write .broker/devbroker exec -- go test -C integration -count=1 ./kept
 //
-// A new version of RabbitMQ gets its file without -expected, on that version. So do new states of messages: the data of
-// the earlier state is lost then.
+// What writes a file belongs to the state of the library whose data it is. The command that wrote these is that of the
+// commit 552a1e88, integration/kept/cmd/keep.
 //
 // # Limits
 //

@@ -59,36 +59,14 @@ func (f *File) Write(name string) error {
 	return os.WriteFile(name, append(single.ReplaceAll(text, []byte("{$1}")), '\n'), 0o644)
 }
 
-// Identity returns the first line of a body. No two messages of a file have the same.
-func Identity(body []byte) string {
+// identity returns the first line of a body. No two messages of a file have the same.
+func identity(body []byte) string {
 	id, _, _ := strings.Cut(string(body), "\n")
 	return id
 }
 
-// Of returns a message that was taken from a queue.
-func Of(d *amqp091.Delivery, queue, state string) Message {
-	m := Message{
-		State: state, Queue: queue, Exchange: d.Exchange, RoutingKey: d.RoutingKey, Properties: map[string]string{},
-		Priority: d.Priority, Headers: table(d.Headers), Body: value{d.Body},
-	}
-	if !d.Timestamp.IsZero() {
-		m.Timestamp = d.Timestamp.Unix()
-	}
-	p := amqp091.Publishing{
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, CorrelationId: d.CorrelationId,
-		ReplyTo:    d.ReplyTo,
-		Expiration: d.Expiration, MessageId: d.MessageId, Type: d.Type, UserId: d.UserId, AppId: d.AppId,
-	}
-	for name, property := range texts(&p) {
-		if *property != "" {
-			m.Properties[name] = *property
-		}
-	}
-	return m
-}
-
 // Identity is that of the message's body.
-func (m *Message) Identity() string { return Identity(m.Body.of.([]byte)) }
+func (m *Message) Identity() string { return identity(m.Body.of.([]byte)) }
 
 // publishing returns what a client publishes to put the message back.
 func (m *Message) publishing() amqp091.Publishing {

@@ -60,10 +60,10 @@ const (
 	patience = time.Minute // for one event
 )
 
-// Later is the key of metadata that decides what the handlers of a Replay return: "retry N" fails until the message
+// laterKey is the key of metadata that decides what the handlers of a Replay return: "retry N" fails until the message
 // has failed N times, "die" fails for good, and "wait" marks one that is only to go back to its tier. Without it they
 // return nil.
-const Later = "later"
+const laterKey = "later"
 
 // A replay brings the messages of a file to their end.
 type replay struct {
@@ -75,7 +75,7 @@ type replay struct {
 	seen    Seen
 
 	mu    sync.Mutex
-	ended map[string]bool // by Identity
+	ended map[string]bool // by identity
 }
 
 // Replay puts the messages of a file into an empty virtual host, starts apps, drains the long tiers and redrives all
@@ -90,7 +90,7 @@ func Replay(ctx context.Context, client *rabbithole.Client, uri string, file *Fi
 	if r.channel, err = connection.Channel(); err != nil {
 		return seen, err
 	}
-	if r.store, err = Store(uri); err != nil {
+	if r.store, err = openStore(uri); err != nil {
 		return seen, err
 	}
 	defer func() { err = errors.Join(err, r.store.Close()) }()
@@ -102,14 +102,14 @@ func Replay(ctx context.Context, client *rabbithole.Client, uri string, file *Fi
 	return r.seen, nil
 }
 
-// Store opens the letters of a virtual host.
-func Store(uri string) (*deadletter.Store, error) {
+// openStore opens the letters of a virtual host.
+func openStore(uri string) (*deadletter.Store, error) {
 	return deadletter.Open(deadletter.Config{URI: uri, Marshal: amqp2.DefaultMarshaler{}.Marshal}, nil)
 }
 
 // restore compares what the apps declare, and publishes the messages.
 func (r *replay) restore(ctx context.Context) error {
-	stop, err := Start(r.uri, Present, r.handle, amqp2.DefaultMarshaler{})
+	stop, err := start(r.uri, present, r.handle)
 	if err != nil {
 		return err
 	}
@@ -120,7 +120,7 @@ func (r *replay) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if r.seen.Declared, err = Declared(r.client, strings.TrimPrefix(parsed.Path, "/")); err != nil {
+	if r.seen.Declared, err = declared(r.client, strings.TrimPrefix(parsed.Path, "/")); err != nil {
 		return err
 	}
 	if err := errors.Join(r.file.Expected.Declared.declare(r.channel), r.file.Former.declare(r.channel)); err != nil {
@@ -149,7 +149,7 @@ func (r *replay) restore(ctx context.Context) error {
 
 // look lists and exports the letters.
 func (r *replay) look(ctx context.Context) (err error) {
-	if r.seen.Letters, r.seen.Causes, err = Look(ctx, r.store, r.queues(), time.Time{}); err != nil {
+	if r.seen.Letters, r.seen.Causes, err = look(ctx, r.store, r.queues(), time.Time{}); err != nil {
 		return err
 	}
 	var file bytes.Buffer
@@ -165,21 +165,21 @@ func (r *replay) look(ctx context.Context) (err error) {
 // queues are those with letters.
 func (r *replay) queues() (queues []string) {
 	for _, m := range r.file.Messages {
-		if HasLetters(m.Queue) && !slices.Contains(queues, m.Queue) {
+		if hasLetters(m.Queue) && !slices.Contains(queues, m.Queue) {
 			queues = append(queues, m.Queue)
 		}
 	}
 	return queues
 }
 
-// HasLetters reports whether a queue has dead letters or orphans.
-func HasLetters(queue string) bool {
+// hasLetters reports whether a queue has dead letters or orphans.
+func hasLetters(queue string) bool {
 	return strings.HasSuffix(queue, ".dead") || slices.Contains([]string{"retry.orphans", "poisoned", "parked"}, queue)
 }
 
-// Look returns what the library says of the letters of queues. It leaves out the times after a time, unless that is
+// look returns what the library says of the letters of queues. It leaves out the times after a time, unless that is
 // zero.
-func Look(ctx context.Context, store letters.Store, queues []string, after time.Time) (
+func look(ctx context.Context, store letters.Store, queues []string, after time.Time) (
 	all map[string][]Letter, causes map[string][]Cause, err error,
 ) {
 	all, causes = map[string][]Letter{}, map[string][]Cause{}
@@ -252,8 +252,8 @@ func masked(of any, after time.Time) any {
 
 // bringBack starts the apps, drains the long tiers, redrives the letters, and waits for the end of each message.
 func (r *replay) bringBack(ctx context.Context) (err error) {
-	for _, apps := range []Apps{Present, Gone} {
-		stop, err := Start(r.uri, apps, r.handle, amqp2.DefaultMarshaler{})
+	for _, some := range []apps{present, gone} {
+		stop, err := start(r.uri, some, r.handle)
 		if err != nil {
 			return err
 		}
@@ -342,7 +342,7 @@ func (r *replay) missing() (missing []string, err error) {
 	defer r.mu.Unlock()
 	for _, m := range r.file.Messages {
 		ended := r.ended[m.Identity()]
-		if m.Headers[Later] == "wait" {
+		if m.Headers[laterKey] == "wait" {
 			state, err := r.channel.QueueDeclarePassive(m.Queue, true, false, false, false, nil)
 			if err != nil {
 				return nil, err
@@ -358,7 +358,7 @@ func (r *replay) missing() (missing []string, err error) {
 
 // handle is the handler of all apps.
 func (r *replay) handle(name string, msg *message.Message) error {
-	id := Identity(msg.Payload)
+	id := identity(msg.Payload)
 	record, known := retry.ReadRecord(msg.Metadata)
 	call := Call{
 		Payload: strconv.Quote(string(msg.Payload)), Handler: name, UUID: msg.UUID, Metadata: maps.Clone(msg.Metadata),
@@ -373,7 +373,7 @@ func (r *replay) handle(name string, msg *message.Message) error {
 	for _, key := range append(retry.RecordKeys(), recordkey.Redriven, recordkey.Properties) {
 		delete(call.Metadata, key)
 	}
-	err := later(msg.Metadata[Later], record.Failures)
+	err := later(msg.Metadata[laterKey], record.Failures)
 	if err != nil {
 		call.Error = err.Error()
 	}
@@ -389,9 +389,9 @@ func later(word string, failures int) error {
 	until, _ := strconv.Atoi(text)
 	switch {
 	case word == "die":
-		return backoff.Permanent(ErrDown)
+		return backoff.Permanent(errDown)
 	case word == "retry" && failures < until:
-		return ErrDown
+		return errDown
 	}
 	return nil
 }
@@ -406,7 +406,7 @@ func (r *replay) end(ctx context.Context) (err error) {
 		switch {
 		case err != nil:
 			return err
-		case state.Messages > 0 && HasLetters(q.Name):
+		case state.Messages > 0 && hasLetters(q.Name):
 			dead = append(dead, q.Name)
 		case state.Messages > 0:
 			r.seen.LeftOver[q.Name] = state.Messages
@@ -418,7 +418,7 @@ func (r *replay) end(ctx context.Context) (err error) {
 			cmp.Compare(a.failures(), b.failures()),
 		)
 	})
-	r.seen.Died, _, err = Look(ctx, r.store, dead, r.file.KeptAt)
+	r.seen.Died, _, err = look(ctx, r.store, dead, r.file.KeptAt)
 	return err
 }
 
