@@ -81,9 +81,6 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 		}, func(t *testing.T, s *retrytest.Story) {
 			assert.Equal(t, retry.Duplicate, s.NeverRetried().Attempts()[0].Outcome)
 		}},
-		{"processed on the third attempt", failing(errDown, errDown), func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt(time.Second, 6*time.Second).Waited(time.Second, 5*time.Second).Processed()
-		}},
 		{"dead-lettered as exhausted", always(errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second, 6*time.Second, 10*time.Minute+6*time.Second).DeadLettered(retry.DeadReasonExhausted)
 			dead := s.DeadLetter()
@@ -96,12 +93,6 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			assert.Equal(t, "billing", record.Handler)
 			assert.Equal(t, message.Payload{0, 0xff}, dead.Payload)
 			assert.Equal(t, "abc", dead.Metadata["trace"])
-		}},
-		{"dead-lettered as permanent", failing(errDown, backoff.Permanent(errDown)), func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt(time.Second).DeadLettered(retry.DeadReasonPermanent)
-		}},
-		{"a requested delay between two tiers", failing(backoff.RetryAfter(errDown, 3*time.Second)), func(t *testing.T, s *retrytest.Story) {
-			s.RetriedAt(3 * time.Second).Processed()
 		}},
 		{"a requested delay above the longest tier", failing(backoff.RetryAfter(errDown, 25*time.Hour), errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(25*time.Hour, 25*time.Hour+5*time.Second).Waited(25*time.Hour, 5*time.Second).Processed()

@@ -157,26 +157,6 @@ func TestNoKeyOccursTwiceInARun(t *testing.T) {
 	}
 }
 
-// TestMessagesWithoutAKeyAreSpread by what stays the same when they are delivered again.
-func TestMessagesWithoutAKeyAreSpread(t *testing.T) {
-	o := order{partitions: 8, key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }}
-	for name, newMessage := range map[string]func(n int) *message.Message{
-		"UUIDs":    func(n int) *message.Message { return message.NewMessage(strconv.Itoa(n), []byte("same")) },
-		"payloads": func(n int) *message.Message { return message.NewMessage("", []byte(strconv.Itoa(n))) },
-	} {
-		used := map[int]bool{}
-		for n := range 1000 {
-			first, key, err := o.partitionOf(newMessage(n))
-			require.NoError(t, err)
-			assert.Empty(t, key)
-			again, _, _ := o.partitionOf(newMessage(n))
-			assert.Equal(t, first, again)
-			used[first] = true
-		}
-		assert.Len(t, used, 8, name)
-	}
-}
-
 // BenchmarkRuns of a call with many messages: the time for each key stays the same.
 func BenchmarkRuns(b *testing.B) {
 	for _, n := range []int{1_000, 100_000} {

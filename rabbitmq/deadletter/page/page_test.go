@@ -74,11 +74,6 @@ func TestCausesAreGroups(t *testing.T) {
 	assert.NotContains(t, list, "order-5")
 }
 
-func TestOneLetterIsNotAll(t *testing.T) {
-	text := body(t, setup(t, many(1), nil).get("causes?queue=orders.dead"), http.StatusOK)
-	assert.Contains(t, text, "The one letter of the queue was looked at.")
-}
-
 // TestLooksAreBounded: a view of a long queue looks at MaxLetters, and says so.
 func TestLooksAreBounded(t *testing.T) {
 	s := setup(t, many(100_000), func(c *page.Config) { c.MaxLetters = 500 })
@@ -133,7 +128,7 @@ func TestOtherQueuesAreRefused(t *testing.T) {
 
 func TestLetterHasATimeline(t *testing.T) {
 	l := letter("order-1", "no route to host")
-	l.Record.Snoozes = 2
+	l.Record.Snoozes, l.Record.Traceparent = 2, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	l.Redriven = letters.Redriven{Times: 3, Redrives: []letters.PastRedrive{{
 		At: l.Record.FirstFailedAt.Add(-time.Hour), By: "ada@laptop", Note: "after the outage", Failures: 4, DeadReason: "expired", Reason: "host is down",
 	}}}
@@ -158,19 +153,10 @@ func TestLetterHasATimeline(t *testing.T) {
 		}
 	}
 	assert.Contains(t, text, `<span class="type">timestamp</span>`)
+	assert.Contains(t, text, "<dt>Traceparent</dt><dd class=\"mono\"><bdi>"+l.Record.Traceparent+"</bdi></dd>")
 }
 
 // TestLongLettersAreCut: one letter cannot make a page of any size.
-// TestLetterHasItsTrace: a letter leads to the trace of its last attempt.
-func TestLetterHasItsTrace(t *testing.T) {
-	l := letter("order-1", "declined")
-	s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, nil)
-	assert.NotContains(t, body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK), "Traceparent")
-	l.Record.Traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	assert.Contains(t, body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK),
-		`<dt>Traceparent</dt><dd class="mono"><bdi>00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01</bdi></dd>`)
-}
-
 func TestLongLettersAreCut(t *testing.T) {
 	l := letter("order-1", strings.Repeat("long ", 1<<20))
 	l.Payload = []byte(strings.Repeat("[", 9_000) + strings.Repeat("]", 9_000))

@@ -30,26 +30,6 @@ func parse(t *testing.T, args ...string) ([]topology.Topology, error) {
 	return topologiesOf(wanted), err
 }
 
-// TestFlagsDeclareWhatAppsDeclare compares the topologies of flags with those of a builder with the same configuration.
-func TestFlagsDeclareWhatAppsDeclare(t *testing.T) {
-	for name, test := range map[string]struct {
-		args   []string
-		change func(*config.Config)
-	}{
-		"schedule": {[]string{"--schedule", "1s, 5s,25s*3 10m"}, func(c *config.Config) { c.Policy.Schedule, _ = backoff.ParseSchedule("1s 5s 25s*3 10m") }},
-		"tiers below a second": {[]string{"--schedule", "100ms 200ms"}, func(c *config.Config) {
-			c.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			have, err := parse(t, append(test.args, "--queue", "orders")...)
-			require.NoError(t, err)
-			require.Len(t, have, 1)
-			assert.Equal(t, declared(t, test.change), have[0])
-		})
-	}
-}
-
 // declared returns the topology of a builder with the schedule of one second and a change.
 func declared(t *testing.T, change func(*config.Config)) topology.Topology {
 	t.Helper()
@@ -86,6 +66,9 @@ func TestFiles(t *testing.T) {
 		return name
 	}
 	for text, change := range map[string]func(*config.Config){
+		`{"queues":["orders"],"schedule":"100ms 200ms"}`: func(c *config.Config) {
+			c.Policy.Schedule = backoff.Schedule{100 * time.Millisecond, 200 * time.Millisecond}
+		},
 		`{"queues":["orders"],"schedule":"1s","queue_type":"classic","work_queue_mode":"leave","queue_arguments":{"x-queue-type":"quorum","x-max-length":10}}`: func(c *config.Config) {
 			c.QueueType, c.WorkQueueMode = topology.Classic, topology.Leave
 			c.AMQP.Queue.Arguments = map[string]any{"x-queue-type": "quorum", "x-max-length": int64(10)}
