@@ -205,7 +205,7 @@ func leaseLost(t *testing.T, f *fixture) {
 	for _, failures := range []int{0, 1} {
 		f := newFixture(t, f.Entry, f.url, f.score)
 		topics, config := f.topics(1), f.app(100*time.Millisecond)
-		config.Lease = time.Second
+		config.Lease = 5 * time.Second
 		runs, ended := make(chan struct{}), make(chan struct{})
 		f.run(config, topics, func(msg *message.Message) error {
 			if err := f.ledger.failing(failures)(msg); err != nil {

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -63,26 +61,6 @@ func TestLedgerCountsByIdentity(t *testing.T) {
 	l.add(returns(0, 1300*ms))
 	_, err = l.result(began)
 	require.EqualError(t, err, "early=1 of 1 messages", "it never failed")
-}
-
-func TestLedgerReportsALossAfterItsPatience(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLedger(1)
-		began := time.Now()
-		go func() {
-			time.Sleep(time.Hour + patience - time.Second)
-			l.add(call{})
-		}()
-		require.NoError(t, l.wait(time.Hour, nil))
-		assert.Equal(t, 2*(time.Hour+patience), time.Since(began), "it waits again after a call")
-		_, err := l.result(began)
-		require.EqualError(t, err, "lost=1 of 1 messages")
-
-		ended := make(chan error, 1)
-		ended <- io.ErrUnexpectedEOF
-		require.ErrorIs(t, l.wait(0, ended), io.ErrUnexpectedEOF)
-	})
 }
 
 // TestClaimsOfThePage: each row of the page's table is a claim that the program can read, and that it measures.

@@ -279,8 +279,13 @@ func TestFailureRollsBackBoth(t *testing.T) {
 			})
 		}()
 		<-ended
+		_, _, err := b.deliver(t.Context(), "orders", "nack", func(msg *message.Message) ([]*message.Message, error) {
+			msg.Nack() // the handler wants it once more
+			return nil, nil
+		})
+		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
-		_, _, err := b.deliver(ctx, "orders", "shutdown", func(*message.Message) ([]*message.Message, error) {
+		_, _, err = b.deliver(ctx, "orders", "shutdown", func(*message.Message) ([]*message.Message, error) {
 			cancel()
 			return nil, nil
 		})
@@ -290,7 +295,7 @@ func TestFailureRollsBackBoth(t *testing.T) {
 		}
 		assert.Zero(t, b.rows())
 		for _, uuid := range []string{
-			"error", "nil message", "aborted", "too early end", "panic", "goexit", "shutdown",
+			"error", "nil message", "aborted", "too early end", "panic", "goexit", "nack", "shutdown",
 		} {
 			assert.Zero(t, b.effects(uuid), uuid)
 			_, repeated, err := b.deliver(t.Context(), "orders", uuid, succeed)
@@ -313,22 +318,6 @@ func (b *box) rollback(msg *message.Message) ([]*message.Message, error) {
 		return nil, pgxinbox.Tx(msg.Context()).Rollback(msg.Context())
 	}
 	return nil, inbox.Tx(msg.Context()).Rollback()
-}
-
-// A handler that nacks its message itself wants it once more.
-func TestNackOfTheHandlerRollsBack(t *testing.T) {
-	onEachDriver(t, inbox.Config{}, func(t *testing.T, b *box) {
-		bound := msgctx.NewContext(t.Context(), &msgctx.Subscription{Queue: "orders"})
-		msg := message.NewMessageWithContext(bound, "1", nil)
-		msgctx.Lookup(msg).Called()
-		_, err := b.Middleware(b.handler(func(msg *message.Message) ([]*message.Message, error) {
-			msg.Nack()
-			return nil, nil
-		}))(msg)
-		require.NoError(t, err)
-		assert.Zero(t, b.rows())
-		assert.Zero(t, b.effects("1"))
-	})
 }
 
 // What a PoisonQueue inside takes has failed, also where the message has the same mark from a poison queue before. A mark

@@ -11,29 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 )
-
-func TestEntriesAreComplete(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for _, e := range registry.All() {
-		require.NotEmpty(t, e.Name)
-		assert.False(t, seen[e.Name], "%s is listed twice", e.Name)
-		seen[e.Name] = true
-		require.Contains(t, pubsub.Names(), e.Name)
-		assert.False(t, e.Start != nil && e.AddressVariable != "", "%s has a private server and a running one", e.Name)
-		assert.NotNil(t, e.Expect.Keeps, e.Name)
-		found, err := registry.Find(e.Name)
-		require.NoError(t, err)
-		assert.Equal(t, e.Name, found.Name)
-	}
-	require.Len(t, pubsub.Names(), len(registry.All()))
-	_, err := registry.Find("carrier-pigeon")
-	require.ErrorContains(t, err, `"carrier-pigeon"`)
-	require.ErrorContains(t, err, "nats")
-}
 
 // TestMakefileHasTheDemos: the Makefile reads the demos from the source of this package.
 func TestMakefileHasTheDemos(t *testing.T) {

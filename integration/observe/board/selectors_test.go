@@ -3,10 +3,6 @@ package board_test
 import (
 	"regexp"
 	"slices"
-	"strings"
-	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // token finds the parts of PromQL: a comment, a string, the label matchers in braces, a range in brackets, a list of labels, a number or
@@ -38,18 +34,4 @@ func selectors(expr string) (all []string) {
 		open = false
 	}
 	return all
-}
-
-func TestSelectorsAreFound(t *testing.T) {
-	t.Parallel()
-	for expr, want := range map[string]string{
-		`up`: `up`,
-		`sum by (queue) (a{b="c", d=~"}"}) / on (e) f > 0`:        `a{b="c", d=~"}"} f`,
-		`histogram_quantile(0.95, sum by (le) (rate(a_b[10m])))`:  `a_b`,
-		`a{x="1"} - min_over_time(a{x="1"}[15m] offset 5m) >= 20`: `a{x="1"} a{x="1"}`,
-		"a # not b\nunless group by (job) (c:d)":                  `a c:d`,
-		`{job="x"} and ignoring (y) group_left (z) g`:             `{job="x"} g`,
-	} {
-		require.Equal(t, want, strings.Join(selectors(expr), " "), expr)
-	}
 }
