@@ -176,6 +176,7 @@ func TestInvalidConfigIsReportedByTheTopology(t *testing.T) {
 	for name, c := range map[string]topology.Config{
 		"Tiers is empty":           {},
 		"Prefix is":                {Tiers: schedule.Tiers(), Prefix: "a.*"},
+		"reserved for the broker":  {Tiers: schedule.Tiers(), Prefix: "amq.retry"},
 		`QueueType is "lazy"`:      {Tiers: schedule.Tiers(), QueueType: "lazy"},
 		`WorkQueueMode is "maybe"`: {Tiers: schedule.Tiers(), WorkQueueMode: "maybe"},
 		`Prefix is "a b*#", of 5 bytes: it must have at most 244, so that "<prefix>.return.any" fits into 255, and only the characters A-Z, a-z, 0-9, -, _, . and :`: {
