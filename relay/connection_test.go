@@ -21,41 +21,32 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// The tiers of a handler that is added while others run start at once.
-func TestTiersOfAHandlerThatIsAddedLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second})
-		a.handle("billing", ignore)
-		a.run()
-		done := make(chan *message.Message, 2)
-		var later calls
-		a.AddConsumerHandler(a.router, "printing", "prints", failingOnce(&later, done),
-			retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Hour}, Jitter: 0.2}})
-		require.NoError(t, a.router.RunHandlers(t.Context()))
-		require.NoError(t, a.Publisher().Publish("prints", orderOf("1")))
-		<-done
-		assert.GreaterOrEqual(t, later.waits()[0], time.Hour)
-		a.close()
-	})
-}
-
-// TestHandlersAddedLater: a retry can be due before the handler subscribes to its return topic. gochannel would drop it.
-func TestHandlersAddedLater(t *testing.T) {
+// A handler is added while others run. Its tiers start at once, and a retry can be due before the handler subscribes to
+// its return topic: gochannel would drop it.
+func TestHandlerThatIsAddedLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		subscribed := make(chan struct{})
-		a := newApp(t, backoff.Schedule{time.Millisecond}, forHandlers(func(s message.Subscriber) (message.Subscriber, error) {
+		a := newApp(t, backoff.Schedule{time.Second}, forHandlers(func(s message.Subscriber) (message.Subscriber, error) {
 			return slowReturn{s, subscribed}, nil
 		}))
-		done := make(chan *message.Message, 1)
 		a.router.AddConsumerHandler("other", "nothing", a.pubSub, ignore)
 		a.run()
-		a.handle("billing", failingOnce(&calls{}, done))
+		var later calls
+		done := make(chan struct{})
+		a.handle("billing", func(msg *message.Message) error {
+			if later.add(msg) < 3 {
+				return errDown
+			}
+			close(done)
+			return nil
+		}, retry.Options{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Millisecond, time.Hour}, Jitter: 0.2}})
 		go func() {
 			<-subscribed
 			a.publish("1")
 		}()
 		require.NoError(t, a.router.RunHandlers(context.Background()))
 		<-done
+		assert.GreaterOrEqual(t, later.waits()[1], time.Hour)
 		a.close()
 	})
 }
@@ -146,37 +137,24 @@ func bubble(t *testing.T, name string, test func(*testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
 }
 
-// The first call of a handler keeps no other waiting: its retry middleware has got the message.
-func TestFirstCallStopsNoOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second}, forHandlers(greedily))
-		var together sync.WaitGroup
-		together.Add(3)
-		a.handle("billing", func(*message.Message) error {
-			together.Done()
-			together.Wait()
-			return nil
-		})
-		a.run()
-		a.publish("1", "2", "3")
-		together.Wait()
-		a.close()
-	})
-}
-
-// The calls of a handler are bounded over its topic and its return topic, whatever the Pub/Sub delivers.
+// The calls of a handler are bounded over its topic and its return topic, whatever the Pub/Sub delivers. They run together.
 func TestCallsOfAHandlerAreBounded(t *testing.T) {
 	for given, want := range map[int]int64{0: 16, 3: 3} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newApp(t, backoff.Schedule{time.Second}, forHandlers(greedily))
 			var running, most atomic.Int64
 			f := newFailsOnce()
-			count := f.handle(100)
+			count, together := f.handle(100), make(chan struct{})
+			full := sync.OnceFunc(func() { close(together) })
 			a.handle("billing", func(msg *message.Message) error {
 				defer running.Add(-1)
 				if now := running.Add(1); now > most.Load() {
 					most.Store(now)
 				}
+				if most.Load() == want {
+					full()
+				}
+				<-together
 				time.Sleep(100 * time.Millisecond)
 				return count(msg)
 			}, retry.Options{Concurrency: given})
@@ -240,6 +218,22 @@ func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
 	require.NoError(t, a.Close())
 }
 
+// refusing makes the app's publisher refuse bills.
+func refusing(refuses func(*message.Message) bool) func(*relay.Config) {
+	return func(c *relay.Config) {
+		c.AppPublisher = &probe{Publisher: c.AppPublisher, refuse: func(topic string, msg *message.Message) error {
+			if topic == "bills" && refuses(msg) {
+				return errDown
+			}
+			return nil
+		}}
+	}
+}
+
+func produce(msg *message.Message) ([]*message.Message, error) {
+	return []*message.Message{msg.Copy()}, nil
+}
+
 // With several calls at the same time, too, the messages come back after pauses that grow, and the others go on.
 func TestPausesOfMessagesWhoseProducedOnesCannotBePublished(t *testing.T) {
 	for name, messages := range map[string]int{"one": 1, "as many as calls": 16, "more than calls": 100} {
@@ -247,20 +241,14 @@ func TestPausesOfMessagesWhoseProducedOnesCannotBePublished(t *testing.T) {
 			var calls, handled atomic.Int64
 			began := time.Now()
 			up := began.Add(time.Minute)
-			refusing := &probe{fail: func(topic string, _ int) error {
-				if topic == "bills" && time.Now().Before(up) {
-					return errDown
-				}
-				return nil
-			}}
-			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-				refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
-			}, forHandlers(greedily))
+			a := newApp(t, backoff.Schedule{time.Second}, refusing(func(*message.Message) bool {
+				return time.Now().Before(up)
+			}), forHandlers(greedily))
 			bills, err := a.pubSub.Subscribe(t.Context(), "bills")
 			require.NoError(t, err)
 			a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
 				calls.Add(1)
-				return []*message.Message{msg.Copy()}, nil
+				return produce(msg)
 			})
 			go func() {
 				for bill := range bills {
@@ -290,22 +278,14 @@ func TestPausesOfMessagesWhoseProducedOnesCannotBePublished(t *testing.T) {
 func TestOneMessageWhoseProducedOneCannotBePublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
-		refusing := &probe{refuse: func(topic string, msg *message.Message) error {
-			if topic == "bills" && msg.UUID == "large" {
-				return errDown
-			}
-			return nil
-		}}
-		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-			refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
-		})
+		a := newApp(t, backoff.Schedule{time.Second}, refusing(func(msg *message.Message) bool { return msg.UUID == "large" }))
 		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
 		require.NoError(t, err)
 		a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
 			if msg.UUID == "large" {
 				calls.Add(1)
 			}
-			return []*message.Message{msg.Copy()}, nil
+			return produce(msg)
 		})
 		a.run()
 		a.publish("large")
@@ -333,7 +313,7 @@ func TestHandlerOfAConnectionProduces(t *testing.T) {
 			if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 				return nil, errDown
 			}
-			return []*message.Message{msg.Copy()}, nil
+			return produce(msg)
 		})
 		a.run()
 		a.publish("1")
@@ -598,13 +578,9 @@ func TestHealthNamesTheChannelThatTheSubscriberHasClosed(t *testing.T) {
 	for _, closed := range []string{"orders", "retry.return.billing"} {
 		bubble(t, closed, func(t *testing.T) {
 			by := byTopic{"orders": {}, "retry.return.billing": {}}
-			refusing := &probe{fail: func(string, int) error { return errDown }}
-			a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) {
-				refusing.Publisher, c.AppPublisher = c.AppPublisher, refusing
-			}, forHandlers(func(message.Subscriber) (message.Subscriber, error) { return by, nil }))
-			a.AddHandler(a.router, "billing", "orders", "bills", func(msg *message.Message) ([]*message.Message, error) {
-				return []*message.Message{msg.Copy()}, nil
-			}, retry.Options{Concurrency: 100})
+			a := newApp(t, backoff.Schedule{time.Second}, refusing(func(*message.Message) bool { return true }),
+				forHandlers(func(message.Subscriber) (message.Subscriber, error) { return by, nil }))
+			a.AddHandler(a.router, "billing", "orders", "bills", produce, retry.Options{Concurrency: 100})
 			// Else the router closes itself, and can hold a lock while messages wait: a bubble's time would stand still.
 			a.router.AddConsumerHandler("stays", "nothing", a.pubSub, ignore)
 			a.run()
