@@ -63,6 +63,16 @@ func (p *Places) full() bool {
 		p.most > 0 && p.all >= p.most
 }
 
+// Limit is how many calls there may be. 0: there is a pause.
+func (p *Places) Limit() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.limit < 0 {
+		return p.mostCalls
+	}
+	return min(p.limit, p.mostCalls)
+}
+
 // Calls is how many places are taken.
 func (p *Places) Calls() int {
 	p.mu.Lock()

@@ -6,13 +6,7 @@ var _ gate.Valve = (*subscription)(nil)
 
 // Limit implements gate.Valve.
 func (s *subscription) Limit(n int) {
-	s.limiting.Lock()
-	defer s.limiting.Unlock()
-	if s.limit == 0 { // messages that were in flight at the pause count no more
-		s.places.Set(0)
-	}
-	s.limit = n
-	s.places.Set(s.boundOf(n))
+	s.places.Set(n)
 	s.look()
 }
 
@@ -32,25 +26,10 @@ func (s *subscription) Taken() int {
 	return int(s.receiver.backlog.Load()) + s.places.Taken()
 }
 
-// limited returns how many calls there may be. 0: the handler is paused.
-func (s *subscription) limited() int {
-	s.limiting.Lock()
-	defer s.limiting.Unlock()
-	return s.boundOf(s.limit)
-}
-
-// boundOf is how many calls there may be under a limit.
-func (s *subscription) boundOf(limit int) int {
-	if limit < 0 {
-		return s.config.Concurrency
-	}
-	return min(limit, s.config.Concurrency)
-}
-
 // fetch returns the bound and the prefetch of a consumer that begins. Under a limit the prefetch is the limit: the
 // messages that wait would otherwise be kept from other consumers, and counted when they go back.
 func (s *subscription) fetch() (bound, prefetch int) {
-	if bound = s.limited(); bound == s.config.Concurrency {
+	if bound = s.places.Limit(); bound == s.config.Concurrency {
 		return bound, s.config.Prefetch
 	}
 	return bound, bound

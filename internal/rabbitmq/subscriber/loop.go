@@ -205,7 +205,7 @@ func (l *loop) awaitResume(current *wire.Connection) {
 	if l.unconsumed.IsZero() {
 		l.unconsumed = time.Now()
 	}
-	for l.limited() == 0 {
+	for l.places.Limit() == 0 {
 		select {
 		case <-l.changes:
 		case <-current.Closed:
@@ -285,7 +285,7 @@ func (l *loop) open(ctx context.Context, current *wire.Connection) (*session, er
 // exist, it declares once more.
 func (l *loop) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
 	for attempt := 1; ; attempt++ {
-		if err := l.subscriber.declare(current, l.topic, lostAt); err != nil || l.limited() == 0 {
+		if err := l.subscriber.declare(current, l.topic, lostAt); err != nil || l.places.Limit() == 0 {
 			return nil, err
 		}
 		n, err := l.begin(current)

@@ -142,7 +142,7 @@ func (p *partition) keep(n *session) error {
 	defer look.Stop()
 	looked := time.Now()
 	for {
-		if p.limited() == 0 && (p.number >= 0 || !n.blocked()) {
+		if p.places.Limit() == 0 && (p.number >= 0 || !n.blocked()) {
 			return nil
 		}
 		select {
@@ -216,7 +216,7 @@ func (p *partition) outlasts(n *session, empty <-chan struct{}) bool {
 		case <-late:
 			return true
 		case <-p.changes:
-			if resumed = nil; p.limited() > 0 {
+			if resumed = nil; p.places.Limit() > 0 {
 				resumed = time.After(time.Until(time.Unix(0, p.since.Load()).Add(balancePeriod)))
 			}
 		case <-resumed:

@@ -35,7 +35,7 @@ func (p plain) feed(n *session) { p.receiver.ask(func() { p.receiver.begin(n) })
 // keep ends a session also when the limit changes, because its prefetch follows the limit.
 func (p plain) keep(n *session) error {
 	for {
-		switch bound := p.limited(); {
+		switch bound := p.places.Limit(); {
 		case bound == 0:
 			return nil
 		case bound != n.bound: // not where a pause was ended at once

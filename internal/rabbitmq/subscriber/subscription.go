@@ -44,9 +44,6 @@ type subscription struct {
 	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
 	failed   atomic.Pointer[failure]                                      // the last one; nil: none
 
-	limiting sync.Mutex
-	limit    int // what was asked for; less than 0: none
-
 	ctx      context.Context // Subscribe's, which stop ends, too
 	cancel   context.CancelCauseFunc
 	stopping <-chan struct{} // of ctx; closed: nothing more is handed out
@@ -69,7 +66,6 @@ func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue s
 		givenUp:    make(chan struct{}),
 		done:       make(chan struct{}),
 		places:     gate.NewPlaces(subscriber.config.Concurrency, subscriber.config.inFlight()),
-		limit:      gate.None,
 	}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.stopping = s.ctx.Done()
@@ -100,7 +96,7 @@ func (s *subscription) start() error {
 		}
 		s.running.Go(func() { l.run(first) })
 	}
-	if fields := (watermill.LogFields{"queues": len(s.loops)}); s.limited() == 0 {
+	if fields := (watermill.LogFields{"queues": len(s.loops)}); s.places.Limit() == 0 {
 		s.logger.Info("Paused: messages stay in the queue", fields)
 	} else {
 		s.logger.Info("Consuming", fields)
