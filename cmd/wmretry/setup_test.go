@@ -98,35 +98,29 @@ type queues struct {
 	work, dead string
 	prefix     string
 	channel    *amqp091.Channel
-	topology   topology.Topology
 }
 
-// declare declares a work queue as the library does. All of it is deleted when the test ends.
+// declare declares a quorum queue as the library does, with a tier.
 func declare(t testing.TB) *queues {
 	t.Helper()
-	work := unique(t, "wmretry_test")
-	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
-	q.topology = topology.New(topology.Config{Tiers: backoff.Schedule{time.Minute}.Tiers(), Prefix: q.prefix},
-		topology.Queue{Name: work, Durable: true, Arguments: amqp091.Table{"x-queue-type": "quorum"}})
-	require.NoError(t, q.topology.Declare(q.channel))
-	t.Cleanup(func() { remove(t, q.topology) })
-	return q
+	return declareAs(t, topology.Config{Tiers: backoff.Schedule{time.Minute}.Tiers()}, amqp091.Table{"x-queue-type": "quorum"})
 }
 
-func remove(t testing.TB, of topology.Topology) {
+// declareWith declares a work queue with a schedule.
+func declareWith(t testing.TB, delays ...time.Duration) *queues {
 	t.Helper()
-	connection, err := amqp091.Dial(brokerURL(t))
-	require.NoError(t, err)
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	for _, queue := range append(of.Queues, of.WorkQueue) {
-		_, err := channel.QueueDelete(queue.Name, false, false, false)
-		require.NoError(t, err)
-	}
-	for _, exchange := range of.Exchanges {
-		require.NoError(t, channel.ExchangeDelete(exchange.Name, false, false))
-	}
+	return declareAs(t, topology.Config{Tiers: backoff.Schedule(delays).Tiers()}, nil)
+}
+
+// declareAs declares a work queue and what belongs to it. All of it is deleted when the test ends.
+func declareAs(t testing.TB, config topology.Config, arguments amqp091.Table) *queues {
+	t.Helper()
+	work := unique(t, "wmretry_test")
+	config.Prefix = work + "_own"
+	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: config.Prefix, channel: channelOf(t)}
+	require.NoError(t, topology.New(config, topology.Queue{Name: work, Durable: true, Arguments: arguments}).Declare(q.channel))
+	t.Cleanup(func() { removeAll(t, work) })
+	return q
 }
 
 // letter is a dead letter as the library publishes it.

@@ -24,17 +24,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// declareWith declares a work queue with a schedule. All of it is deleted when the test ends.
-func declareWith(t testing.TB, delays ...time.Duration) *queues {
-	t.Helper()
-	work := unique(t, "wmretry_status")
-	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
-	q.topology = topology.New(topology.Config{Tiers: backoff.Schedule(delays).Tiers(), Prefix: q.prefix}, topology.Queue{Name: work, Durable: true})
-	require.NoError(t, q.topology.Declare(q.channel))
-	t.Cleanup(func() { removeAll(t, work) })
-	return q
-}
-
 // removeAll deletes every queue and exchange whose name contains a text.
 func removeAll(t testing.TB, text string) {
 	t.Helper()
@@ -164,12 +153,8 @@ func TestTiersPrune(t *testing.T) {
 
 func TestStatusCountsPartitions(t *testing.T) {
 	t.Parallel()
-	work := unique(t, "wmretry_partitions")
-	q := &queues{t: t, work: work, dead: deadletter.QueueOf(work), prefix: work + "_own", channel: channelOf(t)}
-	q.topology = topology.New(topology.Config{Prefix: q.prefix, Partitions: 3, Prefetch: 5},
-		topology.Queue{Name: work, Durable: true})
-	require.NoError(t, q.topology.Declare(q.channel))
-	t.Cleanup(func() { removeAll(t, work) })
+	q := declareAs(t, topology.Config{Partitions: 3, Prefetch: 5}, nil)
+	work := q.work
 	for _, partition := range []string{"0", "1", "2"} {
 		send(t, q.channel, work+".order", partition, make([]amqp091.Publishing, 7)...)
 	}
