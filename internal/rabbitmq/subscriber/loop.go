@@ -28,7 +28,7 @@ type loop struct {
 
 	// Only run, and start before it, use the following.
 	declared *wire.Connection // the last one on which the topic was declared
-	lost     struct {         // the last session that ended unplanned
+	lost     struct {         // the last session, if it has ended unplanned
 		connection *wire.Connection
 		at         time.Time
 	}
@@ -110,6 +110,9 @@ func (l *loop) run(n *session) {
 			if n = l.reopen(); n == nil {
 				continue
 			}
+			if l.lost.connection != nil {
+				l.counts.reconnects.Add(1)
+			}
 			l.adopt(n)
 			l.logger.Info("Consuming again", l.fields.Add(watermill.LogFields{"prefetch": n.prefetch}))
 		}
@@ -140,7 +143,6 @@ func (l *loop) run(n *session) {
 				pause.AtLeast(wire.AfterDeletion)
 			}
 			l.sleepFor(pause.Next())
-			l.counts.reconnects.Add(1)
 		}
 	}
 }
