@@ -113,6 +113,23 @@ func TestFailureOfACallThatOutlivesItsMessageIsKeptBySubscriber(t *testing.T) {
 	}
 }
 
+// A rule that gives such a failure back has decided about it. Kept once more, it would give each delivery back without a
+// call.
+func TestFailureThatARuleGivesBackIsNotKept(t *testing.T) {
+	bubble(t, "given back", func(t *testing.T) {
+		tiered, sent, s, _ := setupBound(t, rule(retry.GiveBack()))
+		msg := messageOf(s.bind(routed))
+		msgctx.Lookup(msg).Outlived = errDown
+		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+			assert.Fail(t, "the handler is called")
+			return nil, nil
+		})(msg)
+		require.ErrorIs(t, err, errDown)
+		assert.Empty(t, sent.copies)
+		assert.NoError(t, msgctx.Lookup(msg).Outlived)
+	})
+}
+
 func TestRedeliveryWaitsForTheCallThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRedelivering(t)

@@ -152,6 +152,9 @@ func (t *TieredRetry) giveBack(in *delivery, s *situation, cause error) error {
 	case s.paused:
 		t.logger.Info("The handler is paused, the message is given back and counts no failure", t.fields(in))
 	case !s.unpublished: // a rule
+		if in.own != nil {
+			in.own.Outlived = nil // the rule has decided about it: the handler is called with the next delivery
+		}
 		t.logger.Info("Handler failed, message given back", t.fields(in))
 		in.sleep(shutdownPause)
 	}

@@ -219,10 +219,14 @@ func (r *receiver) leaveAll(of *session) {
 // forget is called when a message that was kept is settled. One that was not acked comes back.
 func (r *receiver) forget(a *arrival) {
 	id, kept, acked := a.id, a.kept, a.acked
+	decided := a.of != nil && a.of.Outlived == nil // about the failure of an earlier call
 	r.ask(func() {
 		switch {
 		case !acked && kept.at == a:
 			kept.at, kept.left = nil, time.Now()
+			if decided {
+				kept.outlived = nil
+			}
 		case acked && r.kept[id] == kept:
 			delete(r.kept, id)
 		}

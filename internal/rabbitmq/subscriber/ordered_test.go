@@ -528,6 +528,37 @@ func TestTheFailureOfACallThatOutlivesItsDeliveryIsThatOfTheNextDelivery(t *test
 	}
 }
 
+// A rule of the app can give a message back because of such a failure.
+func TestTheFailureOfACallThatARuleGivesBackIsForgotten(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1")
+		late := errors.New("too late")
+		for _, kept := range []error{nil, late, nil} {
+			msg := o.takeOne("a0-1")
+			assert.Equal(t, kept, msgctx.Lookup(msg).Outlived)
+			reason := errNacked
+			if kept == nil {
+				reason = errWaits
+				go func() {
+					<-msg.Context().Done()
+					msgctx.Lookup(msg).Outlived = late // as the retry middleware does
+					msg.Nack()
+				}()
+			} else {
+				msgctx.Lookup(msg).Outlived = nil
+				msg.Nack()
+				synctest.Wait()
+			}
+			o.rewind(n, reason)
+			n = o.open(0)
+			o.again(n, "a0-1")
+			time.Sleep(2 * consumerTimeout)
+		}
+		o.takeOne("a0-1").Ack()
+	})
+}
+
 // The loss of a connection is not the fault of a call.
 func TestACallThatLosesItsConnectionHasNoFailure(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
