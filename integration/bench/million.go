@@ -133,8 +133,6 @@ func (side millionSide) measure(b *bench, uri string, plan millionPlan) (rate fl
 		claims.Digits(rate), claims.Digits(app), claims.Digits(ownTime), claims.Digits(brokerTime))
 	if side.reads {
 		b.claim("million_app_memory", app)
-		b.claim("million_lost", float64(l.left))
-		b.claim("million_early", float64(l.early))
 		b.claim("million_twice", float64(l.twice))
 	}
 	return rate, err

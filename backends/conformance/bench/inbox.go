@@ -53,69 +53,34 @@ func measureInbox(r *run) error {
 			sides = append(sides, bill{true, produces, pgx}, bill{false, produces, pgx})
 		}
 	}
-	statements := make([]float64, len(sides))
 	took, err := claims.Alternate(r.Turns(5), len(sides), func(i int) (float64, error) {
-		messages := r.Size(20_000, 500)
-		seconds, count, err := sides[i].measure(r.server, messages)
-		statements[i] = float64(count) / float64(messages)
-		return seconds, err
+		return sides[i].measure(r.server, r.Size(20_000, 500), nil)
 	})
 	if err != nil {
 		return err
 	}
-	more := 0.0
 	for i, s := range sides {
-		r.note("%s: %s seconds, %.2f statements a message", s, claims.Spread(took[i], "%.2f"), statements[i])
-		if s.inbox {
-			more = max(more, statements[i]-statements[i+1])
-		}
+		r.note("%s: %s seconds", s, claims.Spread(took[i], "%.2f"))
 	}
 	for i, name := range []string{
 		"backend_inbox_time", "backend_inbox_time_produced", "backend_inbox_pgx_time", "backend_inbox_pgx_time_produced",
 	} {
 		r.claim(name, claims.Median(claims.Ratios(took[2*i], took[2*i+1])))
 	}
-	r.claim("backend_inbox_statements", float64(int(more*100+0.5))/100)
 	return nil
 }
 
-// statementCounter counts what pgx sends to the server, BEGIN and COMMIT included.
-type statementCounter struct{ count atomic.Int64 }
-
-func (s *statementCounter) TraceQueryStart(
-	ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData,
-) context.Context {
-	s.count.Add(1)
-	return ctx
-}
-
-func (*statementCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
-
-// TraceBatchQuery counts each statement of a batch.
-func (s *statementCounter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {
-	s.count.Add(1)
-}
-
-func (*statementCounter) TraceBatchStart(
-	ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData,
-) context.Context {
-	return ctx
-}
-
-func (*statementCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
-
-// measure handles messages on new tables, and returns how long that took and how many statements it needed.
-func (b bill) measure(server string, messages int) (seconds float64, statements int64, err error) {
+// measure handles messages on new tables, and returns how long that took. The tracer may be nil.
+func (b bill) measure(server string, messages int, tracer pgx.QueryTracer) (seconds float64, err error) {
 	config, err := pgxpool.ParseConfig(server)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	var counter statementCounter
-	config.ConnConfig.Tracer = &counter
+	config.ConnConfig.Tracer = tracer
 	config.MaxConns = inboxCalls
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	defer pool.Close()
 	db := stdlib.OpenDB(*config.ConnConfig)
@@ -129,29 +94,29 @@ func (b bill) measure(server string, messages int) (seconds float64, statements 
 		"INSERT INTO bench_accounts SELECT n, 0 FROM generate_series(0, 999) n",
 	} {
 		if _, err := db.Exec(statement); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 	}
 	handle, err := b.handler(db, pool)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	if err := handleAll(handle, 0, inboxCalls*10); err != nil { // connections and statements are prepared
-		return 0, 0, err
+		return 0, err
 	}
-	before, began := counter.count.Load(), time.Now()
+	began := time.Now()
 	if err := handleAll(handle, inboxCalls*10, messages); err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	seconds, statements = time.Since(began).Seconds(), counter.count.Load()-before
+	seconds = time.Since(began).Seconds()
 	var billed int
 	if err := db.QueryRow("SELECT sum(billed) FROM bench_accounts").Scan(&billed); err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	if want := messages + inboxCalls*10; billed != want {
-		return 0, 0, fmt.Errorf("%s: %d effects of %d messages", b, billed, want)
+		return 0, fmt.Errorf("%s: %d effects of %d messages", b, billed, want)
 	}
-	return seconds, statements, nil
+	return seconds, nil
 }
 
 // handleAll handles messages whose numbers begin at first.
