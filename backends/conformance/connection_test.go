@@ -14,21 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// groups: two consumer groups of one connection get every message, and a retry goes to its group only.
-func groups(t *testing.T, f *fixture) {
-	const messages = 20
-	topics, groups := f.topics(1), []string{"a" + f.name, "b" + f.name}
-	shipped := newLedger()
-	a := f.connect(f.app(200*time.Millisecond), topics, groups)
-	a.handle("shipping", topics[0], shipped.failing(0), retry.Options{Group: groups[0], Concurrency: 1})
-	a.handle("billing", topics[0], f.ledger.failing(1), retry.Options{Group: groups[1]}).run()
-	a.publishTo(topics[0], ids(messages)...)
-	f.await(messages, 1)
-	a.publishTo(topics[0], "last")
-	f.zero("foreign", f.foreignTo(shipped, messages+1), "retries came to the other group")
-	f.settle()
-}
-
 // subscriber: code that adds its handlers by itself subscribes one subscriber to several topics, and the middleware is
 // the router's.
 func subscriber(t *testing.T, f *fixture) {
