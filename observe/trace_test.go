@@ -48,10 +48,10 @@ func TestOneTrace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRecorder(t)
-		failing := true
+		failing := 4 // calls
 		app := newApp(t, r, func(*message.Message) error {
 			time.Sleep(100 * time.Millisecond)
-			if failing {
+			if failing--; failing >= 0 {
 				return errDown
 			}
 			return nil
@@ -73,7 +73,6 @@ func TestOneTrace(t *testing.T) {
 		assert.Equal(t, attempts[1].StartTime, waits[0].EndTime, "to the next attempt")
 		assert.Equal(t, map[string]string{"previous attempt": idOf(attempts[0].SpanContext)}, linksOf(waits[0]))
 
-		failing = false
 		time.Sleep(time.Hour)
 		redriven := letters.Fresh(dead)
 		redriven.Metadata[recordkey.Traceparent] = record.Traceparent // as each Store keeps it
@@ -85,8 +84,8 @@ func TestOneTrace(t *testing.T) {
 		app.Send("orders", redriven).Processed()
 
 		attempts = r.named("process orders")
-		require.Len(t, attempts, 4)
-		redrive := r.only("redrive")
+		require.Len(t, attempts, 5)
+		redrive := r.only("redrive") // its retry does not show it again
 		assert.Equal(t, redrivenAt.UTC(), redrive.StartTime.UTC())
 		assert.Equal(t, redrive.StartTime, redrive.EndTime)
 		assert.Equal(t, map[string]string{
@@ -106,24 +105,19 @@ func TestOneTrace(t *testing.T) {
 			}
 			assert.Equal(t, want, linksOf(s), "of attempt %d", i+1)
 		}
-		for _, name := range []string{"wait 1s", "wait 5s", "redrive"} {
-			assert.Equal(t, producer.SpanContext().SpanID(), r.only(name).Parent.SpanID(), name)
+		for _, s := range append(r.named("wait 1s"), r.only("wait 5s"), redrive) {
+			assert.Equal(t, producer.SpanContext().SpanID(), s.Parent.SpanID(), s.Name)
 		}
-		assert.Equal(t, attempts[2].SpanContext.SpanID(), r.only("dead-letter orders").Parent.SpanID())
-	})
-}
-
-// TestTraceHasARedriveOnce: the retries of a redriven message do not show it again.
-func TestTraceHasARedriveOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newRecorder(t)
-		app := newApp(t, r, func(*message.Message) error { return errDown })
-		msg := message.NewMessage("order-1", nil)
-		letters.Redriven{}.Add(letters.PastRedrive{Run: "run-1", At: time.Now()}).Write(msg.Metadata)
-		app.Send("orders", msg).DeadLettered(retry.DeadReasonExhausted)
-		require.Len(t, r.named("process orders"), 3)
-		r.only("redrive")
+		letter := r.only("dead-letter orders") // a message that was sent, on a queue of its own
+		assert.Equal(t, attempts[2].SpanContext.SpanID(), letter.Parent.SpanID())
+		assert.Equal(t, trace.SpanKindProducer, letter.SpanKind)
+		attributes := attributesOf(letter.Attributes)
+		assert.NotEmpty(t, attributes["messaging.destination.name"])
+		delete(attributes, "messaging.destination.name")
+		assert.Equal(t, map[string]string{
+			"messaging.system": "rabbitmq", "messaging.operation.name": "dead-letter", "messaging.operation.type": "send", "messaging.message.id": "order-1",
+			"watermill.retry.handler": "billing", "watermill.retry.failures": "3", "watermill.retry.dead_reason": "exhausted",
+		}, attributes)
 	})
 }
 
@@ -269,25 +263,6 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestSpanOfADeadLetter: it is a message that was sent, on a queue of its own.
-func TestSpanOfADeadLetter(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newRecorder(t)
-		app := newApp(t, r, func(*message.Message) error { return backoff.Permanent(errDown) })
-		app.Send("orders", message.NewMessage("order-1", nil)).DeadLettered(retry.DeadReasonPermanent)
-		dead := r.only("dead-letter orders")
-		assert.Equal(t, trace.SpanKindProducer, dead.SpanKind)
-		attributes := attributesOf(dead.Attributes)
-		assert.NotEmpty(t, attributes["messaging.destination.name"])
-		delete(attributes, "messaging.destination.name")
-		assert.Equal(t, map[string]string{
-			"messaging.system": "rabbitmq", "messaging.operation.name": "dead-letter", "messaging.operation.type": "send", "messaging.message.id": "order-1",
-			"watermill.retry.handler": "billing", "watermill.retry.failures": "1", "watermill.retry.dead_reason": "permanent",
-		}, attributes)
-	})
 }
 
 // TestDeadLetterWithoutACall: a message that is too old when it comes has a span of its dead letter in the trace of its producer.
