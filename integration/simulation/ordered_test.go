@@ -118,7 +118,7 @@ var errOrdered = errors.New("failure")
 // A connection that publishes is blocked in an alarm, acks included. So another one moves messages to their partitions.
 func TestWhatConsumesPublishesNothing(t *testing.T) {
 	inOrder(t, retry.Options{}, "", func(*message.Message) ([]*message.Message, error) { return nil, nil }, func(o *ordered) {
-		require.Equal(t, 1, o.broker.Publish("", topic, amqp091.Table{uuidHeader: "1", "key": "k"}, nil))
+		require.Equal(t, 1, o.broker.Publish("", topic, amqp091.Publishing{Headers: amqp091.Table{uuidHeader: "1", "key": "k"}}))
 		o.rest()
 		assert.Equal(t, map[string]int{"watermill-retry mover": 1}, o.moves())
 	})

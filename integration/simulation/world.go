@@ -117,7 +117,10 @@ func (w *world) publish() {
 		id := idOf(i)
 		key := fmt.Sprint("k", w.plan.number("key", id)%uint64(w.plan.keys))
 		headers := amqp091.Table{uuidHeader: id, "key": key, "count": int64(i)}
-		w.ledger.published(id, key, func() int { return w.broker.Publish(exchange, topic, headers, []byte(id)) })
+		w.ledger.published(id, key, func() int {
+			return w.broker.Publish(exchange, topic, amqp091.Publishing{Headers: headers, Body: []byte(id),
+				DeliveryMode: amqp091.Persistent})
+		})
 		time.Sleep(activity / time.Duration(w.plan.messages))
 	}
 }

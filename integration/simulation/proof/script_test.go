@@ -110,7 +110,12 @@ func (d *draw) arguments(name string) amqp091.Table {
 		}
 	}
 	if d.chance(35) && name != "wait" {
-		a["x-max-length"] = int64(1 + d.IntN(4))
+		if d.chance(70) {
+			a["x-max-length"] = int64(1 + d.IntN(4))
+		}
+		if a["x-max-length"] == nil || d.chance(30) {
+			a["x-max-length-bytes"] = int64(d.IntN(10))
+		}
 		if overflow := one(d, "", "drop-head", "reject-publish", "reject-publish-dlx"); overflow != "" {
 			if !quorum || overflow != "reject-publish-dlx" {
 				a["x-overflow"] = overflow
@@ -316,6 +321,7 @@ func (d *draw) policy() {
 	definition := map[string]any{}
 	for _, each := range []func(){
 		func() { definition["max-length"] = int64(1 + d.IntN(3)) },
+		func() { definition["max-length-bytes"] = int64(d.IntN(10)) },
 		func() { definition["dead-letter-exchange"] = "dlx" },
 		func() { definition["delivery-limit"] = int64(1 + d.IntN(3)) },
 	} {

@@ -2,8 +2,10 @@ package model
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"io"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -121,7 +123,7 @@ func octetOf(v bool) byte {
 
 func (w *writer) table(t amqp091.Table) *writer {
 	var in writer
-	for _, key := range sortedKeys(t) { // a run must not depend on the order of a map
+	for _, key := range sorted(t) {
 		in.text(key).value(t[key])
 	}
 	return w.longText(in.String())
@@ -157,85 +159,60 @@ func (w *writer) value(value any) {
 	}
 }
 
-// properties are those of a message, in the order of their bits in a content header, from the highest on. Nil is one
-// that the message does not have.
-type properties [13]any
-
-const (
-	itsHeaders    = 2
-	itsMode       = 3
-	itsPriority   = 4
-	itsExpiration = 7
-
-	// kindsOfProperties are texts, a table, octets and a time.
-	kindsOfProperties = "SSFBBSSSSTSSS"
-)
-
-func (p *properties) headers() amqp091.Table {
-	table, _ := p[itsHeaders].(amqp091.Table)
-	return table
-}
-
-func (p *properties) priority() int64 {
-	octet, _ := p[itsPriority].(byte)
-	return int64(octet)
-}
-
-func (p *properties) expiration() string {
-	text, _ := p[itsExpiration].(string)
-	return text
+// fields returns the properties of a message in the order of their bits in a content header, from the highest on. What
+// is zero is one that the message does not have.
+func fields(p *amqp091.Publishing) []any {
+	return []any{&p.ContentType, &p.ContentEncoding, &p.Headers, &p.DeliveryMode, &p.Priority, &p.CorrelationId,
+		&p.ReplyTo, &p.Expiration, &p.MessageId, &p.Timestamp, &p.Type, &p.UserId, &p.AppId}
 }
 
 // readHeader reads a content header.
-func readHeader(payload []byte) (size uint64, p properties) {
+func readHeader(payload []byte) (size uint64, p amqp091.Publishing) {
 	r := read(payload)
 	r.long() // the class and the weight
 	size = r.number(8)
 	has := r.short()
-	for i, kind := range kindsOfProperties {
-		switch {
-		case has&(1<<(15-i)) == 0:
-		case kind == 'S':
-			p[i] = r.text()
-		case kind == 'F':
-			p[i] = r.table()
-		case kind == 'B':
-			p[i] = r.octet()
-		default:
-			p[i] = r.number(8)
+	for i, field := range fields(&p) {
+		if has&(1<<(15-i)) == 0 {
+			continue
+		}
+		switch f := field.(type) {
+		case *string:
+			*f = r.text()
+		case *amqp091.Table:
+			*f = r.table()
+		case *byte:
+			*f = r.octet()
+		case *time.Time:
+			*f = time.Unix(int64(r.number(8)), 0)
 		}
 	}
 	return size, p
 }
 
-// header writes a content header.
-func (p properties) header(size int) []byte {
-	var w, fields writer
+// writeHeader writes a content header.
+func writeHeader(p amqp091.Publishing) []byte {
+	var w, written writer
 	var has uint16
-	for i, property := range p {
-		if property != nil {
-			has |= 1 << (15 - i)
+	for i, field := range fields(&p) {
+		if reflect.ValueOf(field).Elem().IsZero() {
+			continue
 		}
-		switch v := property.(type) {
-		case string:
-			fields.text(v)
-		case amqp091.Table:
-			fields.table(v)
-		case byte:
-			fields.octet(v)
-		case uint64:
-			fields.number(8, v)
+		has |= 1 << (15 - i)
+		switch f := field.(type) {
+		case *string:
+			written.text(*f)
+		case *amqp091.Table:
+			written.table(*f)
+		case *byte:
+			written.octet(*f)
+		case *time.Time:
+			written.number(8, uint64(f.Unix()))
 		}
 	}
-	w.short(classBasic).short(0).number(8, uint64(size)).short(has).Write(fields.Bytes())
+	w.short(classBasic).short(0).number(8, uint64(len(p.Body))).short(has).Write(written.Bytes())
 	return w.Bytes()
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for key := range m {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
-}
+// sorted returns the keys of a map in their order: a run must not depend on the order of a map.
+func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

@@ -21,7 +21,7 @@ var numbers = map[method]number{
 	"connection.tune-ok": {10, 31}, "connection.open": {10, 40}, "connection.open-ok": {10, 41},
 	"connection.close": {10, 50}, "connection.close-ok": {10, 51}, "connection.blocked": {10, 60},
 	"connection.unblocked": {10, 61}, "channel.open": {20, 10}, "channel.open-ok": {20, 11},
-	"channel.flow-ok": {20, 21}, "channel.close": {20, 40}, "channel.close-ok": {20, 41},
+	"channel.close": {20, 40}, "channel.close-ok": {20, 41},
 	"exchange.declare": {40, 10}, "exchange.declare-ok": {40, 11}, "exchange.delete": {40, 20},
 	"exchange.delete-ok": {40, 21}, "exchange.bind": {40, 30}, "exchange.bind-ok": {40, 31},
 	"exchange.unbind": {40, 40}, "exchange.unbind-ok": {40, 51}, "queue.declare": {50, 10},
@@ -52,10 +52,10 @@ type connection struct {
 	end       end
 	channels  map[uint16]*channel
 	closed    bool
+	silent    bool
 	closing   bool // by the broker: only connection.close-ok is handled
 	publishes bool
-	stopped   bool // by an alarm
-	resume    chan struct{}
+	resume    chan struct{} // not nil: an alarm has stopped it
 	beats     *time.Timer
 	heard     time.Time
 	interval  time.Duration // of heartbeats; 0: none
@@ -66,18 +66,12 @@ func (c *connection) serve() {
 	in := bufio.NewReaderSize(c.end, frameMax)
 	var head [8]byte
 	if _, err := io.ReadFull(in, head[:]); err == nil {
-		c.locked(c.start)
+		c.broker.locked(c.start)
 		for c.serveFrame(in) == nil {
 			continue
 		}
 	}
-	c.locked(func() { c.disturb(Cut) })
-}
-
-func (c *connection) locked(do func()) {
-	c.broker.mu.Lock()
-	defer c.broker.mu.Unlock()
-	do()
+	c.broker.locked(func() { c.disturb(Cut) })
 }
 
 func (c *connection) serveFrame(in io.Reader) error {
@@ -90,12 +84,10 @@ func (c *connection) serveFrame(in io.Reader) error {
 		return err
 	}
 	var wait chan struct{}
-	c.locked(func() {
+	c.broker.locked(func() {
 		c.heard = time.Now()
 		c.handle(head[0], binary.BigEndian.Uint16(head[1:]), payload[:len(payload)-1])
-		if c.stopped && !c.closed {
-			wait = c.resume
-		}
+		wait = c.resume
 	})
 	if wait != nil {
 		<-wait
@@ -108,9 +100,11 @@ func (c *connection) handle(kind byte, id uint16, payload []byte) {
 	switch {
 	case c.closed, kind == frameHeartbeat:
 	case kind == frameHeader && ch != nil && ch.publishing != nil:
-		ch.header(payload)
+		ch.size, ch.publishing.Publishing = readHeader(payload)
+		ch.publishIfComplete()
 	case kind == frameBody && ch != nil && ch.publishing != nil:
-		ch.body(payload)
+		ch.publishing.Body = append(ch.publishing.Body, payload...)
+		ch.publishIfComplete()
 	case kind == frameMethod:
 		r := read(payload)
 		m := methods[number{r.short(), r.short()}]
@@ -154,31 +148,29 @@ func (c *connection) fault(m method, after bool) Fault {
 
 // disturb ends the connection, or silences it.
 func (c *connection) disturb(f Fault) {
+	b := c.broker
 	switch {
 	case c.closed || f == None:
 	case f == Silent:
-		c.broker.note("connection %d: silent", c.number)
+		b.note("connection %d: silent", c.number)
+		c.silent = true
 		c.end.in.setSilent()
 		c.end.out.setSilent()
 	default:
-		c.broker.note("connection %d: ended", c.number)
+		b.note("connection %d: ended", c.number)
 		c.closed = true
-		b := c.broker
-		b.connections = slices.DeleteFunc(b.connections, func(other *connection) bool { return other == c })
+		delete(b.connections, c.number)
 		if c.beats != nil {
 			c.beats.Stop()
 		}
 		c.unblock()
 		c.closeChannels()
-		for _, name := range sortedKeys(b.queues) {
+		for _, name := range sorted(b.queues) {
 			if q := b.queues[name]; q.owner == c {
 				b.remove(q)
 			}
 		}
-		c.end.in.mu.Lock()
-		c.end.in.silent = false
-		c.end.in.mu.Unlock()
-		c.end.in.close(true)
+		c.end.in.hangUp()
 		c.end.out.close(f == Reset)
 	}
 }
@@ -186,7 +178,7 @@ func (c *connection) disturb(f Fault) {
 // closeChannels ends all consumers before it gives messages back, so that none of them gets one.
 func (c *connection) closeChannels() {
 	var open []*channel
-	for _, id := range sortedIDs(c.channels) {
+	for _, id := range sorted(c.channels) {
 		if ch := c.channels[id]; ch.end() {
 			open = append(open, ch)
 		}
@@ -194,15 +186,6 @@ func (c *connection) closeChannels() {
 	for _, ch := range open {
 		ch.reject(ch.settled(0, true), true, true, false)
 	}
-}
-
-func sortedIDs(m map[uint16]*channel) []uint16 {
-	ids := make([]uint16, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
 }
 
 func (c *connection) frame(kind byte, id uint16, payload []byte) {
@@ -292,12 +275,11 @@ func (c *connection) beat() {
 	if c.interval == 0 || c.closed {
 		return
 	}
-	c.heard = time.Now()
 	c.beats = time.AfterFunc(c.interval/2, func() {
-		c.locked(func() {
+		c.broker.locked(func() {
 			switch {
 			case c.closed:
-			case time.Since(c.heard) > 2*c.interval && !c.stopped:
+			case time.Since(c.heard) > 2*c.interval && c.resume == nil:
 				c.broker.note("connection %d: missed heartbeats", c.number)
 				c.disturb(Cut)
 			default:
@@ -311,26 +293,29 @@ func (c *connection) beat() {
 // block stops a connection that publishes during an alarm, or lets it go on.
 func (c *connection) block() {
 	switch {
-	case c.broker.blocked && c.publishes && !c.stopped:
-		c.stopped, c.resume = true, make(chan struct{})
+	case c.broker.blocked && c.publishes && c.resume == nil:
+		c.resume = make(chan struct{})
 		c.send(0, "connection.blocked", func(w *writer) { w.text("low on memory") })
-	case !c.broker.blocked && c.stopped:
+	case !c.broker.blocked && c.resume != nil:
 		c.unblock()
 		c.send(0, "connection.unblocked", nil)
 	}
 }
 
 func (c *connection) unblock() {
-	if c.stopped {
-		c.stopped = false
+	if c.resume != nil {
 		close(c.resume)
+		c.resume = nil
+		if least := time.Now().Add(-3 * c.interval / 2); c.heard.Before(least) {
+			c.heard = least // what the client has sent was not read
+		}
 	}
 }
 
-// unacknowledged returns the deliveries of a queue.
+// unacknowledged returns the deliveries of a queue, in their order.
 func (c *connection) unacknowledged(q *queue) (all []delivery) {
-	for _, id := range sortedIDs(c.channels) {
-		for _, d := range c.channels[id].deliveries {
+	for _, ch := range c.channels {
+		for _, d := range ch.deliveries {
 			if d.queue == q {
 				all = append(all, d)
 			}

@@ -54,7 +54,7 @@ func (c *consumer) cancel() {
 // next returns the consumer that gets the next message, nil if none can take it: the highest priority first, and in
 // turns among equals. Of a queue with a single active consumer it is the first one only.
 func (q *queue) next() *consumer {
-	if q.arguments["x-single-active-consumer"] == true {
+	if q.single() {
 		if len(q.consumers) == 0 || !q.consumers[0].takes() {
 			return nil
 		}
@@ -83,29 +83,25 @@ func (q *queue) enterTurns(c *consumer) {
 
 // users returns how many consumers a queue counts. A quorum queue counts those that have messages, too: cancelled ones,
 // and each basic.get. Of those that wait until they are the active one it counts none.
-func (q *queue) users() int {
+func (q *queue) users() (gets int) {
 	if !q.quorum() {
 		return len(q.consumers)
 	}
-	gets, all := 0, map[*consumer]bool{}
+	count := map[*consumer]bool{}
 	for i, c := range q.consumers {
-		all[c] = i == 0 || q.arguments["x-single-active-consumer"] != true
+		if i == 0 || !q.single() {
+			count[c] = true
+		}
 	}
 	for _, c := range q.broker.connections {
 		for _, d := range c.unacknowledged(q) {
-			if d.to == nil {
+			if count[d.to] = true; d.to == nil {
 				gets++
-			} else {
-				all[d.to] = true
 			}
 		}
 	}
-	for _, counts := range all {
-		if counts {
-			gets++
-		}
-	}
-	return gets
+	delete(count, nil)
+	return gets + len(count)
 }
 
 // deliver gives messages to consumers while some take them.
@@ -121,7 +117,7 @@ func (q *queue) deliver() {
 			return
 		}
 		m := q.take()
-		q.broker.note("%s delivers %s to connection %d", q.name, m.body, to.channel.connection.number)
+		q.broker.note("%s delivers %s to connection %d", q.name, m.Body, to.channel.connection.number)
 		ch := to.channel
 		tag := ch.hand(delivery{m, q, to, time.Now()}, to.automatic)
 		ch.send("basic.deliver", func(w *writer) {
@@ -152,22 +148,22 @@ func (ch *channel) hand(d delivery, automatic bool) uint64 {
 
 // content sends header and body of a message of a queue.
 func (ch *channel) content(q *queue, m *message, got bool) {
-	p := m.properties
+	p := m.Publishing
 	if q != nil && q.quorum() {
-		headers := amqp091.Table{}
-		maps.Copy(headers, m.headers())
+		p.Headers = amqp091.Table{}
+		maps.Copy(p.Headers, m.Headers)
 		if m.returned > 0 || got && q.broker.does(countAtGet) {
-			headers["x-delivery-count"] = m.returned
+			p.Headers["x-delivery-count"] = m.returned
 		}
 		if m.acquired > 0 && q.broker.does(acquiredCount) {
-			headers["x-acquired-count"] = m.acquired
+			p.Headers["x-acquired-count"] = m.acquired
 		}
-		if len(headers) > 0 {
-			p[itsHeaders] = headers
+		if len(p.Headers) == 0 {
+			p.Headers = m.Headers
 		}
 	}
-	ch.connection.frame(frameHeader, ch.id, p.header(len(m.body)))
-	for body := m.body; len(body) > 0; {
+	ch.connection.frame(frameHeader, ch.id, writeHeader(p))
+	for body := m.Body; len(body) > 0; {
 		part := body[:min(len(body), frameMax-8)]
 		ch.connection.frame(frameBody, ch.id, part)
 		body = body[len(part):]
@@ -176,30 +172,24 @@ func (ch *channel) content(q *queue, m *message, got bool) {
 
 // settled removes deliveries from the channel and returns them in the order of their tags. All with multiple and tag 0.
 func (ch *channel) settled(tag uint64, multiple bool) (done []delivery) {
-	var tags []uint64
-	for each := range ch.deliveries {
-		if each == tag || multiple && (each < tag || tag == 0) {
-			tags = append(tags, each)
+	return ch.settledWhere(func(each uint64, _ delivery) bool {
+		return each == tag || multiple && (each < tag || tag == 0)
+	})
+}
+
+func (ch *channel) settledWhere(is func(tag uint64, d delivery) bool) (done []delivery) {
+	for _, tag := range sorted(ch.deliveries) {
+		d := ch.deliveries[tag]
+		if !is(tag, d) {
+			continue
 		}
-	}
-	slices.Sort(tags)
-	for _, each := range tags {
-		d := ch.deliveries[each]
-		delete(ch.deliveries, each)
+		delete(ch.deliveries, tag)
 		if d.to != nil {
 			d.to.open--
 		}
 		done = append(done, d)
 	}
 	return done
-}
-
-// acknowledge ends deliveries.
-func (ch *channel) acknowledge(done []delivery) {
-	for _, d := range done {
-		ch.connection.broker.note("connection %d acks %s of %s", ch.connection.number, d.message.body, d.queue.name)
-	}
-	ch.moveOn(done)
 }
 
 // moveOn lets the queues of deliveries and the consumers of the channel go on.
@@ -211,7 +201,7 @@ func (ch *channel) moveOn(done []delivery) {
 	for _, c := range ch.consumers {
 		queues[c.queue.name] = c.queue
 	}
-	for _, name := range sortedKeys(queues) {
+	for _, name := range sorted(queues) {
 		queues[name].moveOn()
 	}
 }
@@ -219,18 +209,16 @@ func (ch *channel) moveOn(done []delivery) {
 // reject dead-letters deliveries, or gives them back to their queues.
 func (ch *channel) reject(done []delivery, requeue, counted, byClient bool) {
 	byQueue := map[string][]delivery{}
-	queues := map[string]*queue{}
 	for _, d := range done {
 		if requeue {
-			ch.connection.broker.note("connection %d gives %s back to %s", ch.connection.number, d.message.body, d.queue.name)
+			ch.connection.broker.note("connection %d gives %s back to %s", ch.connection.number, d.message.Body, d.queue.name)
 			byQueue[d.queue.name] = append(byQueue[d.queue.name], d)
-			queues[d.queue.name] = d.queue
 		} else if !d.queue.gone {
 			d.queue.deadLetter(d.message, "rejected")
 		}
 	}
-	for _, name := range sortedKeys(queues) {
-		queues[name].giveBack(byQueue[name], counted, byClient)
+	for _, name := range sorted(byQueue) {
+		byQueue[name][0].queue.giveBack(byQueue[name], counted, byClient)
 	}
 	ch.moveOn(done)
 }
@@ -239,12 +227,12 @@ func (ch *channel) reject(done []delivery, requeue, counted, byClient bool) {
 func (ch *channel) watch(after time.Duration) {
 	b := ch.connection.broker
 	ch.timeout = time.AfterFunc(after, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		ch.timeout = nil
-		if !ch.closed {
-			ch.expire()
-		}
+		b.locked(func() {
+			ch.timeout = nil
+			if !ch.closed {
+				ch.expire()
+			}
+		})
 	})
 }
 
@@ -264,17 +252,7 @@ func (ch *channel) expire() {
 	case b.does(timeoutCancels) && oldest.queue.quorum() && oldest.to != nil:
 		b.note("consumer timeout: connection %d, %s", ch.connection.number, oldest.queue.name)
 		oldest.to.cancel()
-		var back []uint64
-		for tag, d := range ch.deliveries {
-			if d.to == oldest.to {
-				back = append(back, tag)
-			}
-		}
-		slices.Sort(back)
-		var all []delivery
-		for _, tag := range back {
-			all = append(all, ch.settled(tag, false)...)
-		}
+		all := ch.settledWhere(func(_ uint64, d delivery) bool { return d.to == oldest.to })
 		ch.reject(all, true, true, false)
 		ch.watch(b.config.ConsumerTimeout)
 	default:

@@ -13,6 +13,7 @@ type pipe struct {
 	latency func() time.Duration // of what is read
 
 	mu       sync.Mutex
+	slow     time.Duration // as well
 	buffer   []byte
 	closed   bool // nothing is written any more; what is in the buffer can be read
 	silent   bool // nothing arrives, and no end
@@ -44,31 +45,22 @@ func (p *pipe) write(data []byte) (int, error) {
 
 // read has one caller at a time.
 func (p *pipe) read(data []byte) (int, error) {
-	for delayed := false; ; {
+	var arrives time.Time // what is in the buffer
+	for {
 		p.mu.Lock()
-		var timeout <-chan time.Time
-		left := time.Until(p.deadline)
-		switch ready := !p.silent && len(p.buffer) > 0; {
-		case !p.deadline.IsZero() && left <= 0:
-			p.mu.Unlock()
-			return 0, os.ErrDeadlineExceeded
-		case ready && !delayed:
-			p.mu.Unlock()
-			time.Sleep(p.latency())
-			delayed = true
-			continue
-		case ready:
-			n := copy(data, p.buffer)
-			p.buffer = p.buffer[n:]
-			p.mu.Unlock()
-			return n, nil
-		case p.closed && !p.silent:
-			p.mu.Unlock()
-			return 0, io.EOF
-		case !p.deadline.IsZero():
-			timeout = time.After(left)
+		n, err := p.take(data, &arrives)
+		until := p.deadline
+		if until.IsZero() || !arrives.IsZero() && arrives.Before(until) {
+			until = arrives
 		}
 		p.mu.Unlock()
+		if n > 0 || err != nil {
+			return n, err
+		}
+		var timeout <-chan time.Time
+		if !until.IsZero() {
+			timeout = time.After(time.Until(until))
+		}
 		select {
 		case <-p.wake:
 		case <-timeout:
@@ -76,29 +68,53 @@ func (p *pipe) read(data []byte) (int, error) {
 	}
 }
 
+// take reads what has arrived. It sets when the rest arrives. mu is held.
+func (p *pipe) take(data []byte, arrives *time.Time) (n int, err error) {
+	written := !p.silent && len(p.buffer) > 0
+	switch {
+	case !written:
+		*arrives = time.Time{}
+	case arrives.IsZero():
+		*arrives = time.Now().Add(p.latency() + p.slow)
+	}
+	switch now := time.Now(); {
+	case !p.deadline.IsZero() && !now.Before(p.deadline):
+		return 0, os.ErrDeadlineExceeded
+	case written && !now.Before(*arrives):
+		n = copy(data, p.buffer)
+		p.buffer = p.buffer[n:]
+	case !written && p.closed && !p.silent:
+		err = io.EOF
+	}
+	return n, err
+}
+
+// change changes the pipe, and lets its reader look again.
+func (p *pipe) change(do func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	do()
+	p.signal()
+}
+
 // close ends the pipe. What was written and not read arrives, or is lost, as at a reset.
 func (p *pipe) close(lost bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
-	if lost {
-		p.buffer = nil
-	}
-	p.signal()
+	p.change(func() {
+		p.closed = true
+		if lost {
+			p.buffer = nil
+		}
+	})
 }
 
-func (p *pipe) setSilent() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.silent = true
+// hangUp closes the pipe for its reader, which does not wait for a silent network.
+func (p *pipe) hangUp() {
+	p.change(func() { p.closed, p.silent, p.buffer = true, false, nil })
 }
 
-func (p *pipe) setDeadline(at time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.deadline = at
-	p.signal()
-}
+func (p *pipe) setSilent()               { p.change(func() { p.silent = true }) }
+func (p *pipe) setSlow(by time.Duration) { p.change(func() { p.slow = by }) }
+func (p *pipe) setDeadline(at time.Time) { p.change(func() { p.deadline = at }) }
 
 // end is one end of a connection.
 type end struct {
@@ -116,10 +132,7 @@ func (e end) SetWriteDeadline(time.Time) error   { return nil } // writing never
 
 // Close ends both ways. The other end still reads what was written.
 func (e end) Close() error {
-	e.in.mu.Lock()
-	e.in.silent = false // the owner of this end does not wait for the network
-	e.in.mu.Unlock()
-	e.in.close(true)
+	e.in.hangUp()
 	e.out.close(false)
 	return nil
 }

@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,10 +13,9 @@ import (
 
 // message is a message in a queue, or on its way to some.
 type message struct {
-	properties
+	amqp091.Publishing
 	exchange, key string
 	copies        []any // further routing keys: the header CC, as the client published it
-	body          []byte
 
 	arrival     uint64    // its place in the queue
 	expires     time.Time // zero: never
@@ -40,6 +40,7 @@ type queue struct {
 	leaving                        []*message   // expired, until a queue has taken them: at-least-once
 	head                           *time.Timer
 	forwards                       *time.Timer
+	published                      int // messages by clients
 	gone                           bool
 	moving, more                   bool // moveOn runs; it has to run once more
 }
@@ -50,11 +51,20 @@ func newQueue(b *Broker, name string, durable bool, arguments amqp091.Table) *qu
 
 func (q *queue) quorum() bool { return q.arguments["x-queue-type"] == "quorum" }
 
+// single reports whether the queue has one consumer that is active.
+func (q *queue) single() bool { return q.arguments["x-single-active-consumer"] == true }
+
+// set is what a policy sets.
+func (q *queue) set(name string) any {
+	_, p := q.broker.policy(q)
+	return p.Definition[name]
+}
+
 // text returns an argument, or what a policy sets. Both have a value: the policy of a quorum queue wins where it is not
 // about the address of dead letters.
 func (q *queue) text(name string) (string, bool) {
 	own, has := q.arguments["x-"+name].(string)
-	if set, is := q.broker.policy(q, name).(string); is && (!has || q.quorum() && name != "dead-letter-exchange") {
+	if set, is := q.set(name).(string); is && (!has || q.quorum() && name != "dead-letter-exchange") {
 		return set, true
 	}
 	return own, has
@@ -63,35 +73,22 @@ func (q *queue) text(name string) (string, bool) {
 // number returns an argument, or what a policy sets: the lower one of both.
 func (q *queue) number(name string) (int64, bool) {
 	own, has := integer(q.arguments["x-"+name])
-	other, set := integer(q.broker.policy(q, name))
-	switch {
-	case has && set:
-		return min(own, other), true
-	case set:
+	other, set := integer(q.set(name))
+	if set && (!has || other < own) {
 		return other, true
-	default:
-		return own, has
 	}
+	return own, has
 }
 
 func integer(value any) (int64, bool) {
-	switch v := value.(type) {
-	case int8:
-		return int64(v), true
-	case int16:
-		return int64(v), true
-	case int32:
-		return int64(v), true
-	case int64:
-		return v, true
-	case byte:
-		return int64(v), true
-	case uint16:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
+	switch v := reflect.ValueOf(value); {
+	case v.CanInt():
+		return v.Int(), true
+	case v.CanUint():
+		return int64(v.Uint()), true
+	default:
+		return 0, false
 	}
-	return 0, false
 }
 
 // atLeastOnce reports whether an expired message stays until another queue has taken it.
@@ -103,8 +100,8 @@ func (q *queue) atLeastOnce() bool {
 
 // enqueue reports whether the queue has taken the message.
 func (q *queue) enqueue(m *message, from any) bool {
-	if q.full(from) {
-		q.broker.note("%s refuses %s: it is full", q.name, m.body)
+	if q.full(m, from) {
+		q.broker.note("%s refuses %s: it is full", q.name, m.Body)
 		if overflow, _ := q.text("overflow"); overflow == "reject-publish-dlx" {
 			q.deadLetter(m, "maxlen")
 		}
@@ -113,38 +110,69 @@ func (q *queue) enqueue(m *message, from any) bool {
 	q.broker.arrivals++
 	m.arrival = q.broker.arrivals
 	m.expires = q.expiry(m)
-	q.broker.note("%s gets %s", q.name, m.body)
+	q.broker.note("%s gets %s", q.name, m.Body)
 	q.insert(m)
 	return true
 }
 
+// size is how many messages a queue has or may have, and the bytes of their bodies.
+type size struct{ messages, bytes int64 }
+
+// has is what counts for the limits, with messages that come.
+func (q *queue) has(coming ...*message) (all size) {
+	for _, waiting := range [][]*message{q.ready, q.leaving, coming} {
+		for _, m := range waiting {
+			all.messages++
+			all.bytes += int64(len(m.Body))
+		}
+	}
+	return all
+}
+
+// limits returns what the queue may have, and whether it has a limit.
+func (q *queue) limits() (most size, limited bool) {
+	const none = 1 << 40
+	messages, counted := q.number("max-length")
+	if !counted {
+		messages = none
+	}
+	bytes, sized := q.number("max-length-bytes")
+	if !sized {
+		bytes = none
+	}
+	return size{messages, bytes}, counted || sized
+}
+
+// over reports whether a queue has more than it may.
+func (s size) over(most size) bool { return s.messages > most.messages || s.bytes > most.bytes }
+
 // full reports whether the queue refuses a message. A quorum queue refuses one publisher after the other: it learns of
-// them with their first message, tells all of them when it has more messages than its limit, and tells them again when
-// it has four fifths of it.
-func (q *queue) full(from any) bool {
-	most, limited := q.number("max-length")
+// them with their first message, tells all of them when it has more than its limits, and tells them again when it has
+// four fifths of them.
+func (q *queue) full(m *message, from any) bool {
+	most, limited := q.limits()
 	limited = limited && !q.dropsHead()
 	if !q.quorum() {
-		return limited && int64(len(q.ready)) >= most
+		return limited && q.has(m).over(most)
 	}
 	if _, known := q.refuses[from]; !known && from != nil {
-		q.refuses[from] = limited && int64(len(q.ready)+len(q.leaving)) > most
+		q.refuses[from] = limited && q.has().over(most)
 	}
 	return q.refuses[from]
 }
 
 // tellPublishers tells the publishers of a quorum queue whether it is full.
 func (q *queue) tellPublishers() {
-	most, limited := q.number("max-length")
+	most, limited := q.limits()
 	if !limited || q.dropsHead() {
 		return // whom it refuses, it still refuses
 	}
-	has := int64(len(q.ready) + len(q.leaving))
+	has, low := q.has(), size{most.messages - (most.messages+4)/5, most.bytes - (most.bytes+4)/5}
 	for from := range q.refuses {
 		switch {
-		case has > most:
+		case has.over(most):
 			q.refuses[from] = true
-		case has <= most*4/5:
+		case !has.over(low):
 			q.refuses[from] = false
 		}
 	}
@@ -158,15 +186,22 @@ func (q *queue) dropsHead() bool {
 
 // dropHead removes the first messages of a queue that has too many.
 func (q *queue) dropHead() {
-	for most, limited := q.number("max-length"); limited && int64(len(q.ready)) > most; {
+	for most, limited := q.limits(); limited && len(q.ready) > 0 && q.has().over(most); {
 		q.deadLetter(q.take(), "maxlen")
 	}
+}
+
+// purge removes what no consumer has, and returns how much.
+func (q *queue) purge() int {
+	purged := len(q.ready)
+	q.ready = nil
+	return purged
 }
 
 // expiry is when a message expires that arrives now.
 func (q *queue) expiry(m *message) time.Time {
 	ttl, has := q.number("message-ttl")
-	if own, err := strconv.ParseInt(m.expiration(), 10, 64); err == nil && (!has || own < ttl) {
+	if own, err := strconv.ParseInt(m.Expiration, 10, 64); err == nil && (!has || own < ttl) {
 		ttl, has = own, true
 	}
 	if !has {
@@ -180,10 +215,10 @@ func (q *queue) rank(m *message) int {
 	switch {
 	case !q.quorum():
 		most, _ := q.number("max-priority")
-		return int(min(m.priority(), most))
+		return int(min(int64(m.Priority), most))
 	case m.front:
 		return 2
-	case q.broker.does(highFirst) && m.priority() > 4:
+	case q.broker.does(highFirst) && m.Priority > 4:
 		return 1
 	default:
 		return 0
@@ -207,10 +242,9 @@ func (q *queue) insert(m *message) {
 
 // stop ends the timers.
 func (q *queue) stop() {
-	for _, timer := range []**time.Timer{&q.head, &q.forwards} {
-		if *timer != nil {
-			(*timer).Stop()
-			*timer = nil
+	for _, timer := range []*time.Timer{q.head, q.forwards} {
+		if timer != nil {
+			timer.Stop()
 		}
 	}
 }
@@ -224,24 +258,29 @@ func (q *queue) moveOn() {
 	q.moving = true
 	for q.more && !q.gone && !q.broker.down {
 		q.more = false
-		q.step()
+		q.expire()
+		q.forward()
+		q.deliver()
+		if q.dropsHead() {
+			q.dropHead()
+		}
+		q.tellPublishers()
+		var next time.Time
+		if len(q.ready) > 0 {
+			next = q.ready[0].expires
+		}
+		q.wake(&q.head, next)
 	}
 	q.moving = false
 }
 
-func (q *queue) step() {
-	q.expire()
-	if q.dropsHead() {
-		q.dropHead()
+// wake makes a timer let the queue move on after a time, if there is one.
+func (q *queue) wake(timer **time.Timer, after time.Time) {
+	if *timer != nil {
+		(*timer).Stop()
 	}
-	q.forward()
-	q.deliver()
-	q.tellPublishers()
-	if q.head != nil {
-		q.head.Stop()
-	}
-	if len(q.ready) > 0 && !q.ready[0].expires.IsZero() {
-		q.head = time.AfterFunc(time.Until(q.ready[0].expires)+1, q.locked(q.moveOn))
+	if !after.IsZero() {
+		*timer = time.AfterFunc(time.Until(after)+1, func() { q.broker.locked(q.moveOn) })
 	}
 }
 
@@ -260,146 +299,20 @@ func (q *queue) expire() {
 	}
 }
 
-// locked returns a function for a timer.
-func (q *queue) locked(do func()) func() {
-	return func() {
-		q.broker.mu.Lock()
-		defer q.broker.mu.Unlock()
-		if !q.gone && !q.broker.down {
-			do()
-		}
+// deliveryLimit returns how often a message may come back to a quorum queue, and whether there is a limit.
+func (q *queue) deliveryLimit() (limit int64, has bool) {
+	limit, has = q.number("delivery-limit")
+	if q.broker.does(limitMinusOneDrops) {
+		return limit, has
 	}
-}
-
-// forward dead-letters messages that must reach a queue. Those that do not are tried again later, and the queue
-// forwards only so many at the same time.
-func (q *queue) forward() {
-	now := time.Now()
-	var next time.Time
-	for i, tried := 0, 0; i < len(q.leaving) && tried < forwardedAtOnce; tried++ {
-		m := q.leaving[i]
-		if now.Before(m.again) || !q.forwarded(m) {
-			if !now.Before(m.again) {
-				m.again = now.Add(forwardAgain)
-			}
-			if next.IsZero() || m.again.Before(next) {
-				next = m.again
-			}
-			i++
-			continue
-		}
-		q.leaving = slices.Delete(q.leaving, i, i+1)
+	if set, is := integer(q.set("delivery-limit")); is && limit < 0 {
+		own, _ := integer(q.arguments["x-delivery-limit"])
+		limit = max(set, own)
 	}
-	if q.forwards != nil {
-		q.forwards.Stop()
+	if !has && q.broker.does(limitOf20) {
+		return deliveryLimit, true
 	}
-	if !next.IsZero() {
-		q.forwards = time.AfterFunc(next.Sub(now), q.locked(q.moveOn))
-	}
-}
-
-// forwarded reports whether all queues have taken a message that is dead-lettered, and whether there was one.
-func (q *queue) forwarded(m *message) bool {
-	copied, has := q.letter(m, "expired")
-	if !has {
-		return true
-	}
-	to := q.targets(copied)
-	if took, refused := copied.give(to, q); took == 0 && len(q.broker.route(copied)) == len(to) || refused {
-		q.broker.note("%s keeps %s: no queue takes it", q.name, m.body)
-		return false
-	}
-	return true
-}
-
-// deadLetter dead-letters a message without waiting for a queue.
-func (q *queue) deadLetter(m *message, reason string) {
-	copied, has := q.letter(m, reason)
-	if !has {
-		q.broker.note("%s drops %s: %s", q.name, m.body, reason)
-		return
-	}
-	took, _ := copied.give(q.targets(copied), nil)
-	q.broker.note("%s dead-letters %s: %s, to %d queues", q.name, m.body, reason, took)
-}
-
-// letter returns the copy of a message that is dead-lettered, and reports whether the queue has an exchange for it.
-func (q *queue) letter(m *message, reason string) (*message, bool) {
-	exchange, has := q.text("dead-letter-exchange")
-	if !has {
-		return nil, false
-	}
-	copied := *m
-	copied.exchange, copied.redelivered, copied.returned, copied.acquired, copied.front = exchange, false, 0, 0, false
-	headers := amqp091.Table{}
-	for key, value := range m.headers() {
-		if key != "x-delivery-count" && key != "x-acquired-count" {
-			headers[key] = value
-		}
-	}
-	if key, fixed := q.text("dead-letter-routing-key"); fixed {
-		copied.key, copied.copies = key, nil
-		if !q.broker.does(keepsCC) {
-			delete(headers, "CC")
-		}
-	}
-	q.recordDeath(headers, m, reason)
-	copied.properties[itsHeaders], copied.properties[itsExpiration] = headers, nil
-	return &copied, true
-}
-
-// recordDeath writes the headers of a dead letter.
-func (q *queue) recordDeath(headers amqp091.Table, m *message, reason string) {
-	deaths, _ := headers["x-death"].([]any)
-	entry := amqp091.Table{"count": int64(0), "exchange": m.exchange, "queue": q.name, "reason": reason,
-		"routing-keys": append([]any{m.key}, m.copies...), "time": time.Now().Truncate(time.Second)}
-	if m.expiration() != "" {
-		entry["original-expiration"] = m.expiration()
-	}
-	rest := []any{}
-	for _, each := range deaths {
-		if old, is := each.(amqp091.Table); is && old["queue"] == q.name && old["reason"] == reason {
-			entry = amqp091.Table{}
-			for key, value := range old {
-				entry[key] = value
-			}
-			continue
-		}
-		rest = append(rest, each)
-	}
-	count, _ := integer(entry["count"])
-	entry["count"] = count + 1
-	headers["x-death"] = append([]any{entry}, rest...)
-	names := []string{"first"}
-	if q.broker.does(lastDeath) {
-		names = append(names, "last")
-	}
-	for _, name := range names {
-		if _, has := headers["x-first-death-queue"]; has && name == "first" {
-			continue
-		}
-		for key, value := range map[string]string{"exchange": m.exchange, "queue": q.name, "reason": reason} {
-			headers["x-"+name+"-death-"+key] = value
-		}
-	}
-}
-
-// targets are the queues that a dead letter goes to: not those in which it has died before, if no client has rejected
-// it since.
-func (q *queue) targets(copied *message) []*queue {
-	deaths, _ := copied.headers()["x-death"].([]any)
-	return slices.DeleteFunc(q.broker.route(copied), func(to *queue) bool {
-		for _, each := range deaths {
-			death, _ := each.(amqp091.Table)
-			if death["reason"] == "rejected" {
-				return false
-			}
-			if death["queue"] == to.name {
-				return true
-			}
-		}
-		return false
-	})
+	return limit, has && limit >= 0
 }
 
 // giveBack puts messages back that consumers had. They count towards the delivery limit, or do not. What a client has
@@ -408,11 +321,7 @@ func (q *queue) giveBack(deliveries []delivery, counted, byClient bool) {
 	if q.gone {
 		return
 	}
-	limit, has := q.number("delivery-limit")
-	if !has && q.broker.does(limitOf20) {
-		limit, has = deliveryLimit, true
-	}
-	has = has && (limit >= 0 || q.broker.does(limitMinusOneDrops))
+	limit, has := q.deliveryLimit()
 	for _, d := range deliveries {
 		m := d.message
 		m.redelivered = true

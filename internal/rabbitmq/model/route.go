@@ -4,7 +4,26 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
 )
+
+type exchange struct {
+	kind                          string
+	durable, autoDelete, internal bool
+	arguments                     amqp091.Table
+}
+
+type binding struct {
+	source, target, key string
+	arguments           amqp091.Table
+	toExchange          bool
+}
+
+func (b binding) same(o binding) bool {
+	equal := len(b.arguments) == 0 && len(o.arguments) == 0 || reflect.DeepEqual(b.arguments, o.arguments)
+	return b.source == o.source && b.target == o.target && b.key == o.key && b.toExchange == o.toExchange && equal
+}
 
 // route returns the queues that get a message, in the order of their names.
 func (b *Broker) route(m *message) (to []*queue) {
@@ -13,7 +32,7 @@ func (b *Broker) route(m *message) (to []*queue) {
 		text, _ := key.(string)
 		b.follow(m.exchange, text, m, map[string]bool{}, found)
 	}
-	for _, name := range sortedKeys(found) {
+	for _, name := range sorted(found) {
 		to = append(to, b.queues[name])
 	}
 	return to
@@ -56,7 +75,7 @@ func (e *exchange) matches(b binding, key string, m *message) bool {
 	case "topic":
 		return matchWords(strings.Split(b.key, "."), strings.Split(key, "."))
 	case "headers":
-		return matchHeaders(b.arguments, m.headers())
+		return matchHeaders(b.arguments, m.Headers)
 	default:
 		return b.key == key
 	}
@@ -80,7 +99,7 @@ func matchWords(pattern, words []string) bool {
 
 func matchHeaders(arguments, headers map[string]any) bool {
 	any := arguments["x-match"] == "any"
-	for _, key := range sortedKeys(arguments) {
+	for _, key := range sorted(arguments) {
 		if strings.HasPrefix(key, "x-") {
 			continue
 		}
@@ -119,7 +138,7 @@ func (b *Broker) unbind(gone func(binding) bool) {
 		}
 		return false
 	})
-	for _, name := range sortedKeys(sources) {
+	for _, name := range sorted(sources) {
 		bound := slices.ContainsFunc(b.bindings, func(each binding) bool { return each.source == name })
 		if e := b.exchanges[name]; e != nil && e.autoDelete && !bound {
 			b.removeExchange(name)
@@ -141,8 +160,4 @@ func (b *Broker) remove(q *queue) {
 	for len(q.consumers) > 0 {
 		q.consumers[0].cancel()
 	}
-}
-
-func equalTables(a, b map[string]any) bool {
-	return len(a) == len(b) && (len(a) == 0 || reflect.DeepEqual(a, b))
 }

@@ -43,7 +43,7 @@ var table = [...]struct {
 // LeftOut is what the model does not do as a broker does. The scripts of package proof avoid it.
 var LeftOut = []string{
 	"clusters, virtual hosts, users, permissions, TLS, streams, transactions, AMQP 1.0, direct reply-to",
-	"x-expires, x-max-length-bytes, native delayed retry, delayed messages of 4.4",
+	"x-expires, native delayed retry, delayed messages of 4.4",
 	"the loss of transient messages at a restart: a durable queue keeps them",
 	"an x-death that a client sends: the model believes it on each version, brokers from 4.0 on do not",
 	"what a dead letter of 4.x still says of its deliveries before its death: redelivered, x-delivery-count",
