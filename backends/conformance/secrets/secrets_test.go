@@ -41,6 +41,7 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
+	"github.com/tieredretry/watermill-retry/retrytest/rabbit"
 )
 
 // configs are all exported configurations: TestAllConfigurationsArePrinted of internal/layout compares the names with
@@ -67,6 +68,7 @@ var configs = map[string]any{
 	"retry.Policy":                    retry.Policy{},
 	"retrytest.Config":                retrytest.Config{},
 	"retrytest.SimulationConfig":      retrytest.SimulationConfig{},
+	"retrytest/rabbit.Config":         rabbit.Config{},
 }
 
 const secret = "S3cr3tPw"
@@ -78,7 +80,7 @@ var (
 		"Management": "http://shop:" + secret + "@localhost:15672",
 	}
 	open = []string{
-		"Consumer", "GenerateName", "Group", "Key", "Name", "Package", "Prefix", "QueueType", "Table", "TierGroup", "Topic", "Type", "WorkQueueMode",
+		"Consumer", "GenerateName", "Group", "Key", "Name", "Package", "Prefix", "QueueType", "Table", "TierGroup", "Topic", "Type", "Version", "WorkQueueMode",
 	}
 )
 
