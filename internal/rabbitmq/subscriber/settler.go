@@ -110,13 +110,6 @@ func (s *settler) consumerEnded() {
 	s.signal()
 }
 
-// consumerBegins is called before the first delivery of a consumer.
-func (s *settler) consumerBegins() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = false
-}
-
 func (s *settler) signal() {
 	select {
 	case s.wake <- struct{}{}:
