@@ -28,29 +28,6 @@ func (r *release) ownGo() {
 	)
 }
 
-// gorelease needs the network only where there is a release before.
-const gorelease = "golang.org/x/exp/cmd/gorelease@v0.0.0-20261113113407-e3970619a1a4"
-
-// compareAPI prints how the API differs from that of the release before, and which version this asks for. Until there
-// is a release, it does nothing. gorelease does not get the version: it refuses one that has a tag.
-func (r *release) compareAPI() error {
-	if r.before == "" {
-		return nil
-	}
-	for _, m := range r.modules {
-		base := "-base=" + r.before
-		if _, err := git(r.clone, "rev-parse", "--verify", "--quiet", "refs/tags/"+m.Tag(r.before)); err != nil {
-			base = "-base=none" // a new module
-		}
-		report, err := output(filepath.Join(r.clone, filepath.FromSlash(m.Dir)), r.own, "go", "run", gorelease, base)
-		fmt.Printf("%s since %s:\n%s", m.Path, r.before, report)
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // proxy writes the modules as a module proxy has them, in a folder.
 func (r *release) proxy() error {
 	args := []string{"mod", "download"}

@@ -36,7 +36,6 @@ var versionForm = regexp.MustCompile(`^v[01]\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-
 // A release is one that is made.
 type release struct {
 	version  string
-	before   string // the last release, or ""
 	checkout string // the repository that gets the result
 	clone    string // of it, in a temporary folder
 	temp     string
@@ -72,7 +71,6 @@ func run(version string, platforms []string) error {
 	}{
 		{"clone", r.cloneCheckout},
 		{"commits and tags", r.commit},
-		{"API", r.compareAPI},
 		{"module proxy", r.proxy},
 		{"outside", r.outside},
 		{"archives", r.archives},
@@ -117,7 +115,6 @@ func (r *release) cloneCheckout() error {
 	if _, err := git(r.clone, "switch", "--quiet", "-c", r.branch(), head); err != nil {
 		return err
 	}
-	r.before, _ = git(r.clone, "describe", "--tags", "--abbrev=0", "--match=v[0-9]*")
 	r.modules, err = modules.Released(r.clone)
 	return err
 }
