@@ -1,16 +1,11 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
-	"net"
-	"net/url"
 	"strings"
 	"time"
 
-	"github.com/Shopify/toxiproxy/v2"
-	"github.com/rs/zerolog"
-
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -60,21 +55,13 @@ func slowed(uri string, late time.Duration) (address string, end func(), err err
 	if late == 0 {
 		return uri, func() {}, nil
 	}
-	parsed, err := url.Parse(uri)
+	proxy, address, err := broker.NewProxy(uri)
 	if err != nil {
 		return "", nil, err
 	}
-	zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(server, "late", "127.0.0.1:0",
-		net.JoinHostPort(parsed.Hostname(), cmp.Or(parsed.Port(), "5672")))
 	_, err = proxy.Toxics.AddToxicJson(strings.NewReader(fmt.Sprintf(
 		`{"type":"latency","stream":"downstream","attributes":{"latency":%d}}`, late.Milliseconds())))
-	if err == nil {
-		err = proxy.Start()
-	}
-	parsed.Host = proxy.Listen
-	return parsed.String(), proxy.Stop, err
+	return address, proxy.Stop, err
 }
 
 // measureFair compares two instances of an app with two that fetch no messages ahead.

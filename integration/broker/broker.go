@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"github.com/Shopify/toxiproxy/v2"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
@@ -120,29 +118,13 @@ func Clean(t testing.TB, text string) {
 	})
 }
 
-// Proxy returns a proxy between the app and the broker. When it is stopped, the broker is unreachable: connections
-// break, and new ones are refused. Its toxics slow the network down or stop the data.
+// Proxy returns a proxy between the app and the broker, until the test ends: see NewProxy.
 func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
 	t.Helper()
-	uri, err := url.Parse(URL(t))
-	require.NoError(t, err)
-	port := uri.Port()
-	if port == "" {
-		port = "5672"
-	}
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(server, Name(t, "proxy"), "", net.JoinHostPort(uri.Hostname(), port))
-	for range 100 {
-		// No system gives such a port to a client. Else one that dials while the proxy is stopped could get its port.
-		proxy.Listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(28_000+mathrand.IntN(4_000)))
-		if err = proxy.Start(); err == nil {
-			break
-		}
-	}
+	proxy, address, err := NewProxy(URL(t))
 	require.NoError(t, err)
 	t.Cleanup(proxy.Stop)
-	uri.Host = proxy.Listen
-	return proxy, uri.String()
+	return proxy, address
 }
 
 // LeaksOfProxies are the goroutines that a link of toxiproxy leaves behind when it is cut under load: the one that

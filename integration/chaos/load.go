@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -17,10 +15,10 @@ import (
 	"github.com/Shopify/toxiproxy/v2"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 // Options are the same for all rows of a run.
@@ -144,16 +142,13 @@ func (l *Load) prepare(fault Fault) error {
 	}
 	uri.User = url.UserPassword(name, name)
 	l.direct = uri.String()
+	address := l.direct
 	if fault.Needs&needsProxy != 0 {
-		zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
-		l.proxy = toxiproxy.NewProxy(toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop()), name,
-			"127.0.0.1:0", net.JoinHostPort(uri.Hostname(), cmp.Or(uri.Port(), "5672")))
-		if err := l.proxy.Start(); err != nil {
+		if l.proxy, address, err = broker.NewProxy(l.direct); err != nil {
 			return err
 		}
-		uri.Host = l.proxy.Listen
 	}
-	l.config = appConfig{URL: uri.String(), Name: name, Breaker: fault.Needs&needsBreaker != 0}
+	l.config = appConfig{URL: address, Name: name, Breaker: fault.Needs&needsBreaker != 0}
 	if fault.Needs&needsConfirms != 0 {
 		l.config.Consuming = l.proxy.Upstream
 	}
