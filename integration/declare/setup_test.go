@@ -4,6 +4,7 @@ package declare_test
 import (
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"slices"
@@ -27,7 +28,10 @@ const soon = 60 * time.Second // much longer than any of it takes
 var errDown = errors.New("the provider is down")
 
 func TestMain(m *testing.M) {
-	door.TurnPeriod = 2 * time.Second // of the checks of bindings
+	door.TurnPeriod = 2 * time.Second    // of the checks of bindings
+	door.OverduePeriod = 6 * time.Second // longer than the management plugin's 5 s
+	flag.Parse()
+	_ = flag.Set("test.parallel", "6") // most of these tests wait for a look
 	m.Run()
 }
 

@@ -14,8 +14,10 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// OverduePeriod is the time between two looks at the tiers. Tests shorten it before they connect.
+var OverduePeriod = 15 * time.Second
+
 const (
-	overduePeriod   = 15 * time.Second // between two looks
 	overdueDeadline = 10 * time.Second // of a look
 
 	// overdueIntervals between two looks must show that expired messages stay, one after the other: the broker's
@@ -73,7 +75,7 @@ func (o *overdue) close() {
 
 func (o *overdue) run(ctx context.Context) {
 	defer close(o.done)
-	tick := time.NewTicker(overduePeriod)
+	tick := time.NewTicker(OverduePeriod)
 	defer tick.Stop()
 	for {
 		o.look(ctx) // the first one at once: a wrong password must show when the app starts

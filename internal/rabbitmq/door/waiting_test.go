@@ -298,7 +298,7 @@ func TestOverdue(t *testing.T) {
 				synctest.Wait() // the first look is at once
 				for look, want := range test.overdue {
 					if look > 0 {
-						time.Sleep(overduePeriod)
+						time.Sleep(OverduePeriod)
 						synctest.Wait()
 					}
 					tiers, err := o.health()
@@ -326,7 +326,7 @@ func TestOverdueWithASlowAPI(t *testing.T) {
 		synctest.Wait()
 		_, err := o.health()
 		require.Contains(t, err, context.DeadlineExceeded.Error())
-		time.Sleep(overduePeriod) // during the next look
+		time.Sleep(OverduePeriod) // during the next look
 		begin := time.Now()
 		o.close()
 		assert.Zero(t, time.Since(begin))
