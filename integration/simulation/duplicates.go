@@ -17,6 +17,7 @@ type loss struct{ from, to time.Time }
 type flight struct {
 	process *process
 	from    time.Time
+	called  bool
 	ended   time.Time // of the call; zero: it runs
 	settled time.Time // when its outcome was reported; zero: it was not
 	held    bool
@@ -42,6 +43,13 @@ func (l *ledger) lost(lasts time.Duration) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
 	l.losses = append(l.losses, loss{time.Now(), time.Now().Add(lasts)})
+}
+
+// replacedAgain notes that a work queue is replaced once more.
+func (l *ledger) replacedAgain() {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	l.again = append(l.again, time.Now())
 }
 
 // lossesOf is how many losses have met a message in flight.
@@ -130,9 +138,11 @@ func (l *ledger) redriving(queue string) (over func()) {
 			m.redriven++
 		}
 	}
+	l.redrives[queue]++
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		l.redrives[queue]--
 		for _, f := range flights {
 			f.ended, f.settled = time.Now(), time.Now()
 		}
@@ -161,6 +171,9 @@ func (o observer) Event(e retry.Event) {
 	if m == nil {
 		return
 	}
+	if e.Outcome == retry.DeadLettered && l.redrives[m.queue] > 0 { // it sends this letter, too
+		m.redriven++
+	}
 	if e.Outcome == retry.GivenBack && !o.process.dead.Load() {
 		m.givenBack++
 	}
@@ -178,6 +191,9 @@ func (o observer) Event(e retry.Event) {
 	}
 	if f.held = e.Outcome == retry.Held; !f.held {
 		f.settled = time.Now()
+	}
+	if f.called && !f.held {
+		o.process.settled(m.queue)
 	}
 	if f.held != was {
 		o.process.holding(m.queue, map[bool]int{true: 1, false: -1}[f.held])

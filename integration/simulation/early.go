@@ -40,6 +40,9 @@ func (l *ledger) sent(m *letter, record retry.Record, err error) {
 func (l *ledger) outlasts(queue, id string, record retry.Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.plan.shape == keepsOrder || l.plan.concurrency == 1 { // others wait for it
+		l.disturbed(hangsFor + time.Minute)
+	}
 	if m := l.letters[queue+id]; m != nil {
 		m.outlasted = true
 		m.may(state{record.Failures + 1, record.Snoozes}, 0)

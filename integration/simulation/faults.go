@@ -29,7 +29,9 @@ type fault struct {
 }
 
 // fills returns the pattern of the queues that are full.
-func (f fault) fills() string { return []string{tiersFull, `\.order\.\d`, deadFull}[f.pick%3] }
+func (f fault) fills() string {
+	return []string{tiersFull, `\.order\.\d|^` + produced, deadFull}[f.pick%3]
+}
 
 const tiersFull, deadFull = `\.retry\.`, `\.dead$`
 
@@ -40,7 +42,7 @@ func (f fault) whole() bool { return f.pick/4%2 == 0 }
 func (f fault) deploys() bool {
 	switch f.kind {
 	case full, restart, noDeclare, alarm:
-		return f.pick/8%3 == 0
+		return f.pick/8%2 == 0
 	}
 	return false
 }
@@ -94,14 +96,14 @@ const (
 
 // kinds have their weights.
 var kinds = map[string]int{
-	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 2, alarm: 2, kill: 2, deploy: 2,
+	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 2, alarm: 3, kill: 2, deploy: 2,
 	rolling: 1, readd: 2, hangs: 1, redrive: 2, looks: 1, noDead: 1, replace: 1, noDeclare: 1, pause: 2, full: 3,
 }
 
 // own are the kinds of faults that only some shapes have, with their weights.
 var own = map[bool]map[string]int{ // by whether it keeps an order
-	false: {unbind: 2, noTier: 2, noWork: 1, noReturn: 1, noExchange: 1},
-	true:  {noWork: 1, noExchange: 1, noPart: 2, partDeleted: 2, alarm: 4, pause: 4, full: 6},
+	false: {unbind: 3, noTier: 2, noWork: 1, noReturn: 1, noExchange: 1},
+	true:  {noWork: 1, noExchange: 1, noPart: 2, partDeleted: 2, alarm: 5, pause: 4, full: 6, hangs: 5},
 }
 
 func (p plan) kinds() map[string]int {
@@ -124,7 +126,7 @@ var methods = map[string]int{
 func (p plan) drawFault(number int) fault {
 	name := fmt.Sprint("fault ", number)
 	f := fault{
-		kind: drawWeighted(p, name, p.kinds()), at: p.upTo(activity, name, "at"),
+		kind: drawWeighted(p, name, p.kinds()), at: p.upTo(activity*3/4, name, "at"),
 		lasts: p.upTo(10*time.Second, name, "lasts"), pick: int(p.number(name, "pick") % 1000),
 	}
 	switch f.kind {
@@ -163,6 +165,7 @@ func (w *world) atEvent(e model.Event) model.Fault {
 	}
 	if e.Method == "queue.bind" && e.After {
 		if queue := w.replaceBound.Swap(nil); queue != nil {
+			w.ledger.replacedAgain()
 			go w.broker.ReplaceQueue(*queue, true)
 		}
 	}
@@ -269,9 +272,6 @@ func (w *world) make(f fault) {
 	case readd:
 		p.restartHandler(queue)
 	case hangs:
-		if w.plan.shape == keepsOrder || w.plan.concurrency == 1 { // others wait for it
-			w.ledger.disturbed(hangsFor + time.Minute)
-		}
 		w.hanging.Store(true)
 	case redrive, looks:
 		w.operate(f.kind, queue)
@@ -313,9 +313,7 @@ func (w *world) change(f fault, queue string) {
 	switch f.kind {
 	case unbind:
 		for _, exchange := range []string{"retry.return", "shared.retry.return", "retry.return.any"} {
-			if f.whole() || exchange != "retry.return.any" {
-				w.broker.Unbind(queue, exchange)
-			}
+			w.broker.Unbind(queue, exchange)
 		}
 	case noTier:
 		w.broker.DeleteQueue(w.tier(f.pick), true)

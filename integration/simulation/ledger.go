@@ -27,7 +27,9 @@ type letter struct {
 	flights   []*flight
 	givenBack int // how often
 	late      bool
+	seen      time.Time // when it was not in its work queue for the last time, or called
 	redriven  int
+	furthest  int  // its failures and snoozes
 	finished  bool // handled, or given up
 }
 
@@ -48,6 +50,7 @@ type ledger struct {
 	faults sync.Mutex // guards the next two: the model has its own mutex locked at an event
 	calm   time.Time  // after this time no fault excuses anything
 	losses []loss
+	again  []time.Time // when work queues were replaced once more
 
 	mu         sync.Mutex
 	letters    map[string]*letter // by work queue and id
@@ -55,12 +58,13 @@ type ledger struct {
 	byKey      map[string][]*letter
 	lastCall   map[string]time.Time // by the work queue
 	alarm      time.Time            // since when there is one; zero: there is none
+	redrives   map[string]int       // that run, by the work queue
 	violations []violation
 }
 
 func newLedger(p plan, broker *model.Broker) *ledger {
 	return &ledger{plan: p, began: time.Now(), broker: broker, letters: map[string]*letter{},
-		byKey: map[string][]*letter{}, lastCall: map[string]time.Time{}}
+		byKey: map[string][]*letter{}, lastCall: map[string]time.Time{}, redrives: map[string]int{}}
 }
 
 // violated notes a violation, about a message or about none.
@@ -122,7 +126,7 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 		return true, func() {}
 	}
 	m.inCall++
-	f := &flight{process: p, from: time.Now()}
+	f := &flight{process: p, from: time.Now(), called: true}
 	m.flights = append(m.flights, f)
 	ended = func() { f.ended = time.Now() }
 	if p.dead.Load() {
@@ -135,6 +139,7 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	v.calls++
 	l.inTime(m, v, record)
 	l.inOrder(m)
+	l.remembers(m, record)
 	l.double(m, v)
 	return m.calls == 1, ended
 }

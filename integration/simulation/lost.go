@@ -105,6 +105,12 @@ func (l *ledger) mayDie(id string, m *letter, reason retry.DeadReason) bool {
 // mayBeOrphan reports whether the bindings were away at that time, in whole seconds, or a moment before: a message that
 // comes back while nothing is bound is an orphan.
 func (l *ledger) mayBeOrphan(at time.Time) bool {
+	isIn := func(since, away time.Duration) bool { return away > 0 && since > -2*time.Second && since < away }
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	if slices.ContainsFunc(l.again, func(again time.Time) bool { return isIn(at.Sub(again), unbound) }) {
+		return true
+	}
 	for _, f := range l.plan.faults {
 		var away time.Duration
 		begins := l.began.Add(f.at)
@@ -113,11 +119,10 @@ func (l *ledger) mayBeOrphan(at time.Time) bool {
 			begins, away = begins.Add(f.lasts/2), f.lasts/2+unbound
 		case f.kind == replace || f.kind == noWork:
 			away = unbound
-		case f.kind == unbind && f.whole(), f.kind == noReturn && f.whole():
+		case f.kind == unbind, f.kind == noReturn && f.whole():
 			away = looksAgain
 		}
-		since := at.Sub(begins)
-		if away > 0 && since > -2*time.Second && since < away {
+		if isIn(at.Sub(begins), away) {
 			return true
 		}
 	}

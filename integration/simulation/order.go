@@ -1,5 +1,11 @@
 package simulation
 
+import (
+	"slices"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
 // inOrder checks that those before a message with its key are finished when it is called.
 func (l *ledger) inOrder(m *letter) {
 	if l.plan.shape != keepsOrder || m.key == "" {
@@ -10,4 +16,22 @@ func (l *ledger) inOrder(m *letter) {
 			l.violate(m.id, "%s is called before the end of %s of the same key", m.id, before.id)
 		}
 	}
+}
+
+// remembers checks that a process remembers how often a message has failed that goes back and comes again.
+// docs/order.md has: "For one hour the process remembers how often these messages failed."
+func (l *ledger) remembers(m *letter, record retry.Record) {
+	if l.plan.shape != keepsOrder || l.plan.processes > 1 || m.redriven > 0 || l.ends(m) > 0 || l.plan.replaces() {
+		return
+	}
+	now := record.Failures + record.Snoozes
+	if now < m.furthest {
+		l.violate(m.id, "%s is called after %d failures and snoozes, and was called after %d", m.id, now, m.furthest)
+	}
+	m.furthest = max(m.furthest, now)
+}
+
+// replaces reports whether a process or a handler ends, and another one goes on.
+func (p plan) replaces() bool {
+	return p.mayHave(kill, deploy, rolling, readd) || slices.ContainsFunc(p.faults, fault.deploys)
 }

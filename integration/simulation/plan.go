@@ -55,7 +55,7 @@ type plan struct {
 func planOf(seed uint64) plan {
 	p := plan{seed: seed}
 	p.rules = draw(p, "rules", model.Versions...)
-	p.shape = drawWeighted(p, "shape", map[string]int{plain: 5, keepsOrder: 4, groups: 2, tierGroup: 1, builder: 1})
+	p.shape = drawWeighted(p, "shape", map[string]int{plain: 5, keepsOrder: 4, groups: 2, tierGroup: 2, builder: 1})
 	p.schedule = draw(p, "schedule", backoff.Schedule{time.Second, 5 * time.Second},
 		backoff.Schedule{500 * time.Millisecond, 2 * time.Second, 10 * time.Second}, backoff.Schedule{3 * time.Second})
 	p.processes = draw(p, "processes", 1, 2, 3)

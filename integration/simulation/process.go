@@ -46,6 +46,7 @@ type process struct {
 	paused   map[string]bool      // handlers that take no messages, by the work queue
 	held     map[string]int       // messages that are held, by the work queue
 	half     map[string]time.Time // since when these are half of the places
+	open     map[string]int       // calls whose outcome is not known, by the work queue
 	conns    []int                // of the broker
 	handlers map[string]*message.Handler
 }
@@ -55,7 +56,8 @@ func (w *world) start(number int) {
 	for { // as a supervisor does
 		p := &process{number: number, world: w, closing: make(chan struct{}), closed: make(chan struct{}),
 			done: make(chan struct{}), handlers: map[string]*message.Handler{}, calls: map[string]int{},
-			paused: map[string]bool{}, held: map[string]int{}, half: map[string]time.Time{}}
+			paused: map[string]bool{}, held: map[string]int{}, half: map[string]time.Time{},
+			open: map[string]int{}}
 		p.logger = newLog(p)
 		err := p.run()
 		if err == nil {
@@ -293,10 +295,17 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	p.limited(queue, id)
 	p.holds(queue, id)
 	defer p.leaves(queue)
-	if p.world.hanging.Swap(false) {
+	if p.world.hangs(id) {
 		l.outlasts(queue, id, record)
 		l.lost(hangsFor + time.Minute)
-		time.Sleep(hangsFor)
+		ends := msg.Context().Done()
+		if plan.shape != keepsOrder {
+			ends = nil // it ignores the end of its context
+		}
+		select {
+		case <-ends:
+		case <-time.After(hangsFor):
+		}
 	}
 	time.Sleep(plan.lasts(id, record))
 	err := plan.outcome(id, record, first, time.Since(l.began))

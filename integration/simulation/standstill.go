@@ -64,7 +64,10 @@ func (w *world) late() {
 		l.mu.Lock()
 		for _, id := range l.ids {
 			m := l.letters[queue+id]
-			since := time.Since(latest(m.due, calm))
+			if !there[id] || m.inCall > 0 {
+				m.seen = time.Now()
+			}
+			since := time.Since(latest(m.due, m.seen, calm))
 			if there[id] && !m.finished && !m.late && m.inCall == 0 && since > most {
 				m.late = true
 				l.violate(id, "%s has no call for %v", id, since)
