@@ -344,6 +344,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 		"Prefetch is 1: only RabbitMQ has it":        {{Prefetch: 1}},
 		"2 Options were given":                       {{}, {}},
 		"retry 1: delay 1ns is too short":            {{Policy: &retry.Policy{Schedule: backoff.Schedule{1}}}},
+		"Concurrency is -1":                          {{Concurrency: -1}},
 		"MaxHold is -1ns":                            {{Policy: &retry.Policy{MaxHold: -1}}},
 		`Policy: TierGroup is "shop": only`:          {{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second}, TierGroup: "shop"}}},
 	} {
