@@ -39,6 +39,18 @@ func always(err error) message.NoPublishHandlerFunc {
 	return func(*message.Message) error { return err }
 }
 
+// nacksTwice makes a handler that nacks its first two messages, and then returns this error.
+func nacksTwice(err error) message.NoPublishHandlerFunc {
+	calls := 0
+	return func(msg *message.Message) error {
+		if calls++; calls > 2 {
+			return nil
+		}
+		msg.Nack()
+		return err
+	}
+}
+
 func order(uuid string) *message.Message {
 	msg := message.NewMessage(uuid, []byte{0, 0xff})
 	msg.Metadata = message.Metadata{"trace": "abc"}
@@ -127,28 +139,11 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			s.NeverRetried()
 			assert.Equal(t, retry.Settled, s.Attempts()[0].Outcome)
 		}},
-		{"a handler that nacks", func() message.NoPublishHandlerFunc {
-			calls := 0
-			return func(msg *message.Message) error {
-				if calls++; calls < 3 {
-					msg.Nack()
-				}
-				return nil
-			}
-		}(), func(t *testing.T, s *retrytest.Story) {
+		{"a handler that nacks", nacksTwice(nil), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0, 0).Processed()
 			assert.Equal(t, retry.GivenBack, s.Attempts()[1].Outcome)
 		}},
-		{"a handler that nacks and then fails", func() message.NoPublishHandlerFunc {
-			calls := 0
-			return func(msg *message.Message) error {
-				if calls++; calls < 3 {
-					msg.Nack()
-					return errDown
-				}
-				return nil
-			}
-		}(), func(t *testing.T, s *retrytest.Story) {
+		{"a handler that nacks and then fails", nacksTwice(errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0, 0).Processed()
 			for _, attempt := range s.Attempts()[:2] {
 				assert.Equal(t, retry.Settled, attempt.Outcome)
