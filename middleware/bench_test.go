@@ -5,10 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -23,7 +21,9 @@ func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
 
 // TestSuccessDoesNotAllocate: what a success costs is paid for every message. Only that of a builder allocates.
 func TestSuccessDoesNotAllocate(t *testing.T) {
-	own, routed := msgctx.WithOrigin(context.Background(), topic, handler), openContext(t)
+	own := msgctx.WithOrigin(context.Background(), topic, handler)
+	routed, stop := routerContext() // that of a stopped one has to be wrapped, and then each look for a value allocates
+	t.Cleanup(stop)
 	for name, row := range map[string]struct {
 		change func(*settings)
 		ctx    context.Context
@@ -81,28 +81,6 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 			_, _ = h(msg)
 		}), "the context that names its queue")
 	})
-}
-
-// openContext is routerContext of a router that runs until the test ends: the context of a closed one has to be wrapped, and then each look
-// for a value allocates.
-func openContext(t *testing.T) context.Context {
-	t.Helper()
-	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	router := message.NewDefaultRouter(watermill.NopLogger{})
-	contexts, over, done := make(chan context.Context, 1), make(chan struct{}), make(chan error, 1)
-	router.AddConsumerHandler(handler, topic, pubSub, func(msg *message.Message) error {
-		contexts <- msg.Context()
-		<-over
-		return nil
-	})
-	require.NoError(t, pubSub.Publish(topic, message.NewMessage("1", nil)))
-	go func() { done <- router.Run(context.Background()) }()
-	t.Cleanup(func() {
-		close(over)
-		require.NoError(t, router.Close())
-		require.NoError(t, <-done)
-	})
-	return <-contexts
 }
 
 // BenchmarkSuccess measures what the middleware costs a handler that succeeds.

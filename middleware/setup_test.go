@@ -185,19 +185,27 @@ func handles(t testing.TB, h message.HandlerFunc, msg *message.Message) {
 	require.NoError(t, err)
 }
 
-// routed is the context that a router sets on the messages of a handler. Only a router can make it.
-var routed = func() context.Context {
+// routerContext returns the context that a router sets on the messages of a handler, which only a router can make, and
+// stops the router.
+func routerContext() (ctx context.Context, stop func()) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router := message.NewDefaultRouter(watermill.NopLogger{})
-	contexts := make(chan context.Context, 1)
+	contexts, over := make(chan context.Context, 1), make(chan struct{})
 	router.AddConsumerHandler(handler, topic, pubSub, func(msg *message.Message) error {
 		contexts <- msg.Context()
+		<-over
 		return nil
 	})
 	_ = pubSub.Publish(topic, message.NewMessage("1", nil))
 	go func() { _ = router.Run(context.Background()) }()
-	defer func() { _ = router.Close() }()
-	return context.WithoutCancel(<-contexts)
+	return <-contexts, func() { close(over); _ = router.Close() }
+}
+
+// routed is the context of a router that has stopped.
+var routed = func() context.Context {
+	ctx, stop := routerContext()
+	defer stop()
+	return context.WithoutCancel(ctx)
 }()
 
 func messageOf(ctx context.Context) *message.Message {
