@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -98,16 +97,10 @@ func (f *feed) results() map[string]int {
 	defer f.mu.Unlock()
 	all := map[string]int{}
 	for _, p := range f.published {
-		all[feedKind(p.Copy)+" "+string(p.Result)] += p.Messages
+		kind := map[bool]string{true: "copy", false: "app"}[p.Copy]
+		all[kind+" "+string(p.Result)] += p.Messages
 	}
 	return all
-}
-
-func feedKind(isCopy bool) string {
-	if isCopy {
-		return "copy"
-	}
-	return "app"
 }
 
 func (f *feed) link(name string) retry.LinkHealth {
@@ -158,8 +151,4 @@ func feedKindOf(w retry.Waiting) string {
 		return string(w.Kind) + " " + w.Tier.String()
 	}
 	return string(w.Kind)
-}
-
-func repeated(times int, o retry.Outcome) []retry.Outcome {
-	return slices.Repeat([]retry.Outcome{o}, times)
 }
