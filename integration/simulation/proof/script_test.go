@@ -114,7 +114,7 @@ func (d *draw) arguments(name string) amqp091.Table {
 			a["x-max-length"] = int64(1 + d.IntN(4))
 		}
 		if a["x-max-length"] == nil || d.chance(30) {
-			a["x-max-length-bytes"] = int64(d.IntN(10))
+			a["x-max-length-bytes"] = int64(d.IntN(one(d, 10, 60)))
 		}
 		if overflow := one(d, "", "drop-head", "reject-publish", "reject-publish-dlx"); overflow != "" {
 			if !quorum || overflow != "reject-publish-dlx" {
@@ -207,6 +207,9 @@ func (d *draw) command() {
 	case n < 77:
 		unused, empty := d.chance(40), d.chance(40)
 		d.add(func(s *side) string {
+			if (unused || empty) && s.several(client) { // a quorum queue refuses this with the end of the connection
+				return "several channels have deliveries"
+			}
 			return s.counted(client, func(ch *amqp091.Channel) (int, error) {
 				return ch.QueueDelete(s.name(queue), unused, empty, false)
 			})
@@ -321,7 +324,7 @@ func (d *draw) policy() {
 	definition := map[string]any{}
 	for _, each := range []func(){
 		func() { definition["max-length"] = int64(1 + d.IntN(3)) },
-		func() { definition["max-length-bytes"] = int64(d.IntN(10)) },
+		func() { definition["max-length-bytes"] = int64(d.IntN(one(d, 10, 60))) },
 		func() { definition["dead-letter-exchange"] = "dlx" },
 		func() { definition["delivery-limit"] = int64(1 + d.IntN(3)) },
 	} {

@@ -230,12 +230,11 @@ func (s *side) closeChannel(slot int) {
 	}
 }
 
-// cut ends the connection of a client as a network does. The order in which a broker takes back what several channels
-// have is open.
-func (s *side) cut(number int) string {
+// several reports whether a client has deliveries, and several channels that could have them.
+func (s *side) several(number int) bool {
 	c := s.clients[number]
 	if c == nil || c.link.IsClosed() {
-		return "nothing"
+		return false
 	}
 	channels, deliveries := 0, len(c.held.all)
 	if deliveries > 0 {
@@ -249,7 +248,17 @@ func (s *side) cut(number int) string {
 			consumer.mu.Unlock()
 		}
 	}
-	if channels > 1 && deliveries > 0 {
+	return channels > 1 && deliveries > 0
+}
+
+// cut ends the connection of a client as a network does. The order in which a broker takes back what several channels
+// have is open.
+func (s *side) cut(number int) string {
+	c := s.clients[number]
+	if c == nil || c.link.IsClosed() {
+		return "nothing"
+	}
+	if s.several(number) {
 		return "several channels have deliveries"
 	}
 	ended := c.link.NotifyClose(make(chan *amqp091.Error, 1))

@@ -145,6 +145,8 @@ func (ch *channel) get(r reader) {
 	switch {
 	case q == nil:
 		ch.notFound("queue", name, method)
+	case q.lockedFor(ch):
+		ch.locked(name, method)
 	case q.quorum() && q.single():
 		ch.fail(amqp091.ResourceLocked, fmt.Sprintf("RESOURCE_LOCKED - cannot obtain access to locked queue '%s' in "+
 			"vhost '/'. basic.get operations are not supported by", name), method)

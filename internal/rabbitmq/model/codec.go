@@ -190,6 +190,9 @@ func readHeader(payload []byte) (size uint64, p amqp091.Publishing) {
 	return size, p
 }
 
+// beforeProperties is how many bytes a content header has before the properties.
+const beforeProperties = 2 + 2 + 8
+
 // writeHeader writes a content header.
 func writeHeader(p amqp091.Publishing) []byte {
 	var w, written writer

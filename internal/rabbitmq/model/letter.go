@@ -32,7 +32,7 @@ func (q *queue) forward() {
 
 // forwarded reports whether all queues have taken a message that is dead-lettered, and whether there was one.
 func (q *queue) forwarded(m *message) bool {
-	copied, has := q.letter(m, "expired")
+	copied, has := q.letter(m, m.died)
 	if !has {
 		return true
 	}
@@ -44,8 +44,13 @@ func (q *queue) forwarded(m *message) bool {
 	return true
 }
 
-// deadLetter dead-letters a message without waiting for a queue.
+// deadLetter dead-letters a message. At-least-once, it is forwarded when the queue moves on.
 func (q *queue) deadLetter(m *message, reason string) {
+	if q.atLeastOnce() {
+		m.died = reason
+		q.leaving = append(q.leaving, m)
+		return
+	}
 	copied, has := q.letter(m, reason)
 	if !has {
 		q.broker.note("%s drops %s: %s", q.name, m.Body, reason)

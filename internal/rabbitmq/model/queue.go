@@ -2,6 +2,7 @@ package model
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ type message struct {
 	arrival     uint64    // its place in the queue
 	expires     time.Time // zero: never
 	again       time.Time // when it is forwarded again
+	died        string    // why it is forwarded
 	redelivered bool
 	front       bool  // it came back to a quorum queue, before those that wait
 	returned    int64 // how often it came back and counted towards the delivery limit
@@ -37,7 +39,7 @@ type queue struct {
 	turns                          []*consumer  // those that may take the next message, in their order
 	refuses                        map[any]bool // by who publishes to a quorum queue with a limit
 	ready                          []*message   // in their order
-	leaving                        []*message   // expired, until a queue has taken them: at-least-once
+	leaving                        []*message   // dead, until a queue has taken them: at-least-once
 	head                           *time.Timer
 	forwards                       *time.Timer
 	published                      int // messages by clients
@@ -91,7 +93,7 @@ func integer(value any) (int64, bool) {
 	}
 }
 
-// atLeastOnce reports whether an expired message stays until another queue has taken it.
+// atLeastOnce reports whether a dead message stays until another queue has taken it.
 func (q *queue) atLeastOnce() bool {
 	strategy, _ := q.text("dead-letter-strategy")
 	overflow, _ := q.text("overflow")
@@ -115,7 +117,7 @@ func (q *queue) enqueue(m *message, from any) bool {
 	return true
 }
 
-// size is how many messages a queue has or may have, and the bytes of their bodies.
+// size is how many messages a queue has or may have, and their bytes.
 type size struct{ messages, bytes int64 }
 
 // has is what counts for the limits, with messages that come.
@@ -123,10 +125,23 @@ func (q *queue) has(coming ...*message) (all size) {
 	for _, waiting := range [][]*message{q.ready, q.leaving, coming} {
 		for _, m := range waiting {
 			all.messages++
-			all.bytes += int64(len(m.Body))
+			all.bytes += q.bytes(m)
 		}
 	}
 	return all
+}
+
+// bytes is what a message counts for a limit of bytes. The broker keeps deaths apart from the headers.
+func (q *queue) bytes(m *message) int64 {
+	p := m.Publishing
+	if !q.quorum() || !q.broker.does(countsProperties) {
+		return int64(len(p.Body))
+	}
+	p.Headers = maps.Clone(p.Headers)
+	maps.DeleteFunc(p.Headers, func(key string, _ any) bool {
+		return key == "x-death" || strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
+	})
+	return int64(len(writeHeader(p)) - beforeProperties + len(p.Body))
 }
 
 // limits returns what the queue may have, and whether it has a limit.
@@ -195,6 +210,7 @@ func (q *queue) dropHead() {
 func (q *queue) purge() int {
 	purged := len(q.ready)
 	q.ready = nil
+	q.tellPublishers()
 	return purged
 }
 
@@ -291,11 +307,7 @@ func (q *queue) expire() {
 		if at.IsZero() || !time.Now().After(at) {
 			return
 		}
-		if m := q.take(); q.atLeastOnce() {
-			q.leaving = append(q.leaving, m)
-		} else {
-			q.deadLetter(m, "expired")
-		}
+		q.deadLetter(q.take(), "expired")
 	}
 }
 

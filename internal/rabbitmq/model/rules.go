@@ -16,6 +16,7 @@ const (
 	timeoutCancels
 	lastDeath
 	keepsCC
+	countsProperties
 )
 
 const yes, no = true, false
@@ -38,6 +39,7 @@ var table = [...]struct {
 	timeoutCancels:     {in{no, no, yes}, "a consumer timeout on a quorum queue cancels the consumer, not its channel"},
 	lastDeath:          {in{no, yes, yes}, "dead letters have x-last-death-*"},
 	keepsCC:            {in{no, yes, yes}, "a dead letter with a key of its own keeps a CC without effect"},
+	countsProperties:   {in{no, no, yes}, "in x-max-length-bytes of a quorum queue the properties count, too"},
 }
 
 // LeftOut is what the model does not do as a broker does. The scripts of package proof avoid it.
