@@ -231,14 +231,14 @@ func (r *receiver) prepare(a *arrival) {
 }
 
 // release lets the next message of a key follow.
-func (r *receiver) release(key key) {
-	behind := r.waiting[key]
+func (r *receiver) release(of key) {
+	behind := r.waiting[of]
 	a := behind.next()
 	if a == nil {
-		delete(r.waiting, key)
+		delete(r.waiting, of)
 		return
 	}
-	r.waiting[key] = behind
+	r.waiting[of] = behind
 	r.take(a) // the call before it may have been with the same message
 	r.first(a)
 }
