@@ -26,9 +26,6 @@ var (
 			f.sql(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
 		},
 	}
-	makesDurable = map[string]func(f *fixture){ // until a restart: Redis answers before it writes while the disk is busy
-		"redis": func(f *fixture) { require.NoError(f.t, f.redis().ConfigSet(noContext, "appendfsync", "always").Err()) },
-	}
 	breaksTopic = map[string]func(f *fixture, topic string){
 		"redis": func(f *fixture, topic string) {
 			require.NoError(f.t, f.redis().Set(noContext, topic, "no stream", 0).Err())

@@ -112,6 +112,9 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	r.URL = r.broker.URL
+	if err := r.loseNothing(ctx); err != nil {
+		return err
+	}
 	if r.backend, err = pubsub.Open(r.Backend, r.URL, process.Logger()); err != nil {
 		return err
 	}
@@ -237,12 +240,20 @@ func (r *run) publish(ctx context.Context, uuid string, times int) error {
 	return ctx.Err()
 }
 
+// loseNothing makes the broker keep what it has answered when it is killed.
+func (r *run) loseNothing(ctx context.Context) error {
+	if r.Backend == "redis" {
+		return servers.RedisWritesAtOnce(ctx, r.URL)
+	}
+	return nil
+}
+
 // restartBroker kills the broker and starts it again on its data.
 func (r *run) restartBroker(ctx context.Context) error {
 	kill, start := os.Getenv("BROKER_KILL"), os.Getenv("BROKER_START")
 	switch {
 	case r.broker.Restart != nil:
-		if err := r.broker.Restart(ctx); err != nil {
+		if err := errors.Join(r.broker.Restart(ctx), r.loseNothing(ctx)); err != nil {
 			return err
 		}
 	case kill != "" && start != "":

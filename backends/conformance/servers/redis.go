@@ -35,3 +35,11 @@ func Redis(ctx context.Context) (*Server, error) {
 		},
 	})
 }
+
+// RedisWritesAtOnce makes a Redis answer after it has written, until it is started again: a SIGKILL then costs nothing.
+// Else it may answer up to two seconds before, while the disk is busy.
+func RedisWritesAtOnce(ctx context.Context, address string) error {
+	client := redis.NewClient(&redis.Options{Addr: address})
+	defer func() { _ = client.Close() }()
+	return client.ConfigSet(ctx, "appendfsync", "always").Err()
+}
