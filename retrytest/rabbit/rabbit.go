@@ -97,6 +97,10 @@ func inBubble() (bubble bool) {
 // end stops the broker. Clients that have just been closed may still be on their way.
 func (b *Broker) end() {
 	b.t.Helper()
+	if b.bubble && !inBubble() {
+		b.t.Errorf("rabbit: New was called inside of synctest.Test with the t of a test around it: pass that of its function")
+		return
+	}
 	for until := time.Now().Add(patience); len(b.model.Connections()) > 0 && time.Now().Before(until); {
 		time.Sleep(time.Millisecond)
 	}

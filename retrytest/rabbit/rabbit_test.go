@@ -139,6 +139,13 @@ func TestTheEndOfATest(t *testing.T) {
 	})
 }
 
+func TestTheWrongT(t *testing.T) {
+	assert.Equal(t, "rabbit: New was called inside of synctest.Test with the t of a test around it: pass that of its function",
+		said(t, func(fake testing.TB) {
+			synctest.Test(t, func(t *testing.T) { client(t, rabbit.New(fake)) })
+		}))
+}
+
 // A broker of real time has real connections and timers. One of them in a bubble would stop the time there.
 func TestOutsideOfABubble(t *testing.T) {
 	t.Parallel()
