@@ -108,6 +108,12 @@ func (l *ledger) duplicates() int {
 	return n
 }
 
+func (l *ledger) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.tries)
+}
+
 // of returns the tries of a message.
 func (l *ledger) of(id string) []try { return l.all()[id] }
 

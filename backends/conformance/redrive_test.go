@@ -5,7 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,23 +36,20 @@ type outage struct {
 	topics []string
 	queue  string // of its dead letters
 
-	mu      sync.Mutex
-	healthy bool
-	calls   map[string][]*message.Message // by id
+	healthy atomic.Bool
+	seen    *ledger // the calls since it became healthy
 }
 
 func (f *fixture) outage() *outage {
-	o := &outage{f: f, topics: f.topics(1), app: f.app(500 * time.Millisecond), calls: map[string][]*message.Message{}}
+	o := &outage{f: f, topics: f.topics(1), app: f.app(500 * time.Millisecond), seen: f.ledger}
 	o.app.Lease = time.Minute // a slow machine must not cause duplicates: a letter of each would come
 	return o
 }
 
 func (o *outage) handle(msg *message.Message) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.calls[msg.UUID] = append(o.calls[msg.UUID], msg.Copy())
+	o.seen.add(msg)
 	switch {
-	case o.healthy:
+	case o.healthy.Load():
 		return nil
 	case isOdd(msg.UUID):
 		return backoff.Permanent(errStock)
@@ -76,28 +73,19 @@ func split(all []string) (evens, odds []string) {
 
 // recover makes the handler work, and forgets its calls.
 func (o *outage) recover() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.healthy, o.calls = true, map[string][]*message.Message{}
+	o.healthy.Store(true)
+	o.seen.forget()
 }
 
 func (o *outage) handled() (ids []string, calls int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for id, all := range o.calls {
-		ids = append(ids, id)
-		calls += len(all)
+	for _, tries := range o.seen.all() {
+		calls += len(tries)
 	}
-	slices.Sort(ids)
-	return ids, calls
+	return o.seen.handled(), calls
 }
 
 // first returns what the handler got first.
-func (o *outage) first(id string) *message.Message {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.calls[id][0]
-}
+func (o *outage) first(id string) *message.Message { return o.seen.of(id)[0].msg }
 
 // open connects to the dead letters. It returns nil where the backend has none.
 func (o *outage) open() letters.Store {
