@@ -52,7 +52,7 @@ func TestModel(t *testing.T) {
 	for range together {
 		running.Go(func() {
 			for r := range next {
-				r.differs = host.compare(r.script, r.lines, 0, func() func() bool { return deadline(soon) })
+				r.differs = host.compare(r.script, r.lines, 0, false)
 			}
 		})
 	}
@@ -64,20 +64,7 @@ func TestModel(t *testing.T) {
 	for _, r := range runs {
 		for i := 0; i < number("PROOF_AGAIN", again) && r.differs != ""; i++ {
 			t.Logf("script %d differs, and runs again", r.seed)
-			r.differs = host.compare(r.script, r.lines, i+1, func() func() bool {
-				if i+1 < again {
-					return deadline(soon)
-				}
-				patience := broker.NewPatience(time.Second)
-				return func() bool {
-					select {
-					case <-patience.Check.C:
-						return patience.Over()
-					default:
-						return false
-					}
-				}
-			})
+			r.differs = host.compare(r.script, r.lines, i+1, i+1 >= again)
 		}
 		if r.differs != "" {
 			t.Errorf("script %d: the model of RabbitMQ %s differs: %s", r.seed, host.rules.Version, r.differs)
@@ -85,9 +72,21 @@ func TestModel(t *testing.T) {
 	}
 }
 
-func deadline(after time.Duration) (over func() bool) {
-	at := time.Now().Add(after)
-	return func() bool { return time.Now().After(at) }
+// enough returns when a script has waited long enough for a state. The last run of it waits as long as the machine needs.
+func enough(last bool) func() bool {
+	at := time.Now().Add(soon)
+	if !last {
+		return func() bool { return time.Now().After(at) }
+	}
+	patience := broker.NewPatience(time.Second)
+	return func() bool {
+		select {
+		case <-patience.Check.C:
+			return patience.Over()
+		default:
+			return false
+		}
+	}
 }
 
 // onModel returns what the model answers.
@@ -144,15 +143,15 @@ func newHost(t *testing.T) *host {
 }
 
 // compare runs a script with the real broker, and returns how it differs from the lines of the model. The broker may be
-// late: the state is read until it is equal, or patience ends.
-func (h *host) compare(sc script, lines []line, run int, patience func() (over func() bool)) (differs string) {
+// late: the state is read until it is equal, or enough time has passed.
+func (h *host) compare(sc script, lines []line, run int, last bool) (differs string) {
 	s := &side{prefix: fmt.Sprintf("s%dr%d.", sc.seed, run), vhost: h.name, url: h.uri, dial: net.Dial,
 		forgets: h.rules.Version > "4"}
 	s.policy = func(pattern string, definition map[string]any) string { return h.policy(s.prefix, pattern, definition) }
 	defer s.clean(sc.queues)
 	reached := func(at int) bool {
 		var state string
-		for over := patience(); ; time.Sleep(time.Millisecond) {
+		for over := enough(last); ; time.Sleep(time.Millisecond) {
 			if state = s.state(sc.queues); state == lines[at].state {
 				return true
 			}

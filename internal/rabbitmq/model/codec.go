@@ -101,7 +101,6 @@ func (w *writer) number(size int, v uint64) *writer {
 	return w
 }
 func (w *writer) octet(v byte) *writer   { return w.number(1, uint64(v)) }
-func (w *writer) bit(v bool) *writer     { return w.octet(octetOf(v)) }
 func (w *writer) short(v uint16) *writer { return w.number(2, uint64(v)) }
 func (w *writer) long(v uint32) *writer  { return w.number(4, uint64(v)) }
 func (w *writer) text(s string) *writer {
@@ -114,11 +113,11 @@ func (w *writer) longText(s string) *writer {
 	return w
 }
 
-func octetOf(v bool) byte {
+func (w *writer) bit(v bool) *writer {
 	if v {
-		return 1
+		return w.octet(1)
 	}
-	return 0
+	return w.octet(0)
 }
 
 func (w *writer) table(t amqp091.Table) *writer {

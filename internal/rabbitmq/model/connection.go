@@ -207,13 +207,9 @@ func (c *connection) send(id uint16, m method, fields func(w *writer)) {
 }
 
 func (c *connection) start() {
-	capabilities := amqp091.Table{}
-	for _, name := range []string{
-		"publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
-		"consumer_priorities", "authentication_failure_close", "per_consumer_qos", "direct_reply_to",
-	} {
-		capabilities[name] = true
-	}
+	capabilities := amqp091.Table{"publisher_confirms": true, "exchange_exchange_bindings": true, "basic.nack": true,
+		"consumer_cancel_notify": true, "connection.blocked": true, "consumer_priorities": true,
+		"authentication_failure_close": true, "per_consumer_qos": true}
 	c.send(0, "connection.start", func(w *writer) {
 		w.octet(0).octet(9).table(amqp091.Table{"product": "RabbitMQ", "version": c.broker.config.Rules.Version,
 			"platform": "Erlang", "capabilities": capabilities, "cluster_name": "model"})

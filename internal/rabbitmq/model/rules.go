@@ -46,6 +46,9 @@ var table = [...]struct {
 var LeftOut = []string{
 	"clusters, virtual hosts, users, permissions, TLS, streams, transactions, AMQP 1.0, direct reply-to",
 	"x-expires, native delayed retry, delayed messages of 4.4",
+	"priorities of policies (the first name in the alphabet wins), operator policies, policies of exchanges",
+	"flow control, limits of connections and channels, the size of frames that a client wants",
+	"the management API, but for what this library reads of it: there the figures are those of now",
 	"the loss of transient messages at a restart: a durable queue keeps them",
 	"an x-death that a client sends: the model believes it on each version, brokers from 4.0 on do not",
 	"what a dead letter of 4.x still says of its deliveries before its death: redelivered, x-delivery-count",
