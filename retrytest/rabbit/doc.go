@@ -32,7 +32,8 @@
 // Time in a bubble advances only while all its goroutines wait for time, for channels of the bubble, or for each other.
 // So handlers must not do network I/O, or sleep while they hold a mutex that another goroutine wants. The Close of
 // Watermill's router holds one while handlers run: end the router by the context of its Run, when no handler sleeps.
-// Close all clients before the test ends: the test fails where one is still connected, and names it.
+// Close all clients in t.Cleanup, so that a failed assertion closes them, too: a bubble whose goroutines are left
+// panics, and hides the assertion. The test fails where a client is still connected at its end, and names it.
 //
 // Outside of a bubble the broker works as well, in real time: a retry after a minute takes a minute. The test's log
 // states that.

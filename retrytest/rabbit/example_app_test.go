@@ -73,6 +73,7 @@ func TestOrdersSurviveAnOutage(t *testing.T) {
 		own.Connection.AmqpConfig = broker.AmqpConfig()
 		app, err := startBilling(own)
 		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, app.stop()) })
 
 		require.NoError(t, app.retries.Publisher().Publish("orders", message.NewMessage("order-1", []byte("19.99")),
 			message.NewMessage("order-2", nil)))
@@ -87,7 +88,6 @@ func TestOrdersSurviveAnOutage(t *testing.T) {
 		require.Len(t, dead, 1)
 		assert.Equal(t, "order-2", dead[0].Headers["_watermill_message_uuid"])
 		assert.Equal(t, "the order has no amount", dead[0].Headers["retry_reason"])
-		require.NoError(t, app.stop())
 	})
 }
 
@@ -99,6 +99,7 @@ func TestALostAcknowledgement(t *testing.T) {
 		own.Connection.AmqpConfig = broker.AmqpConfig()
 		app, err := startBilling(own)
 		require.NoError(t, err)
+		t.Cleanup(func() { assert.NoError(t, app.stop()) })
 		app.bankIsBack = time.Now()
 		app.afterBilling = sync.OnceFunc(func() { broker.Cut() })
 
@@ -107,6 +108,5 @@ func TestALostAcknowledgement(t *testing.T) {
 		synctest.Wait()
 
 		assert.Len(t, app.billed, 2)
-		require.NoError(t, app.stop())
 	})
 }
