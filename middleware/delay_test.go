@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/delay"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -202,6 +204,22 @@ func TestTiersHaveTheLanes(t *testing.T) {
 	}
 	assert.Equal(t, want.Tiers(), config.Tiers())
 	assert.Len(t, config.Tiers(), 17)
+}
+
+// A delay that was requested in the metadata stays there: it is waited for before the first try only.
+func TestTheFailureOfADelayedMessageWaitsByTheSchedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals = true })
+		msg, began := messageOf(routed), time.Now()
+		msg.Metadata[delay.DelayedForKey] = "7s" // as a program without Watermill writes it
+		handles(t, tiered.Middleware(notCalled(t)), msg)
+		assert.Equal(t, []string{"5s", "1s", "1s"}, rounds(t, routed, tiered, sent, failing(errDown)))
+		assert.Equal(t, 7*time.Second, time.Since(began))
+		last := sent.last()
+		assert.Equal(t, "1s.orders", last.topic)
+		assert.Equal(t, "1", last.msg.Metadata[recordkey.Failures])
+		assert.NotContains(t, last.msg.Metadata, recordkey.Remaining)
+	})
 }
 
 func TestArrivalsThatAreNotDelayed(t *testing.T) {

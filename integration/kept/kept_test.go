@@ -23,7 +23,7 @@ func TestKeptDataIsReadRetriedAndRedriven(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("*.json")
 	require.NoError(t, err)
-	require.NotEmpty(t, names)
+	require.GreaterOrEqual(t, len(names), 3, "a file is removed only with the promise of docs/compatibility.md to read it")
 	for _, name := range names {
 		t.Run("kept on "+strings.TrimSuffix(name, ".json"), func(t *testing.T) {
 			t.Parallel()

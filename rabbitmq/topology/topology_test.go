@@ -2,6 +2,7 @@ package topology_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -65,6 +66,22 @@ func TestTopologyIsPlainData(t *testing.T) {
 		{Exchange: "retry.return", Queue: "orders", Key: "1s.orders"},
 		{Exchange: "retry.return", Queue: "orders", Key: "5m.orders"},
 	}, orders.Bindings)
+}
+
+// The names that are not those of the app have the prefix, also where they are arguments and in bindings.
+func TestPrefixReplacesRetryInEveryName(t *testing.T) {
+	for name, change := range map[string]func(*topology.Config){
+		"own tiers":  func(*topology.Config) {},
+		"a group":    func(c *topology.Config) { c.TierGroup = "shop" },
+		"partitions": func(c *topology.Config) { c.Tiers, c.Partitions, c.Prefetch = nil, 2, 5 },
+	} {
+		text := func(prefix string) string {
+			orders := of("orders", change, func(c *topology.Config) { c.Prefix = prefix })
+			require.NoError(t, orders.Validate(), name)
+			return fmt.Sprint(orders.Exchanges, orders.Queues, orders.Bindings, orders.WorkQueue)
+		}
+		assert.Equal(t, strings.ReplaceAll(text("retry"), "retry", "again"), text("again"), name)
+	}
 }
 
 func TestSharedObjectsDependOnNoOption(t *testing.T) {
