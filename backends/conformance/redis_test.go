@@ -170,14 +170,16 @@ func TestRedisServerThatIsFull(t *testing.T) {
 	const count = 50
 	client := startRedis(t)
 	seen := newLedger()
-	onRedis(t, client, time.Second).bills(seen.failing(1)).publish(ids(count)...)
+	app, stored := onRedis(t, client, 3*time.Second), &copies{}
+	app.Observe(stored)
+	app.bills(seen.failing(1)).publish(ids(count)...)
 	waiting := func() (n int64) {
 		for _, key := range client.Keys(noContext, "retry.return.*:due").Val() {
 			n += client.ZCard(noContext, key).Val()
 		}
 		return n
 	}
-	await(t, func() bool { return waiting() == count }, "all wait")
+	await(t, func() bool { return stored.Load() >= count }, "all have failed")
 	require.NoError(t, client.ConfigSet(noContext, "maxmemory", "1").Err())
 	require.ErrorContains(t, client.Set(noContext, "new", "value", 0).Err(), "OOM")
 	seen.await(t, count, 1)
