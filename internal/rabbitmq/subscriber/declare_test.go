@@ -67,6 +67,9 @@ type begun struct {
 }
 
 func (b *begun) begin(*wire.Connection) (*session, error) {
+	if b.places.Limit() == 0 {
+		return nil, nil
+	}
 	if err := b.err; err != nil {
 		b.err = nil
 		return nil, err
@@ -92,7 +95,20 @@ func TestAQueueIsBoundWhenItIsConsumed(t *testing.T) {
 		"the first session": {want: []string{"declare", "bind"}},
 		"after a pause": { // a bind of another handler serves if it is younger than the pause
 			before: func(l *loop) { l.unconsumed = paused }, want: []string{"declare", "bind"}, lostAt: paused},
-		"another limit": {before: func(l *loop) { l.steps = true }, want: []string{"declare"}},
+		"another limit": {
+			before: func(l *loop) { l.steps, l.declared = true, current }, want: []string{"declare"}},
+		"another limit, and the queue was deleted": {
+			before:   func(l *loop) { l.steps, l.declared = true, current },
+			consumed: gone, want: []string{"declare", "declare", "bind"}},
+		"another limit on another connection": {
+			before: func(l *loop) { l.steps, l.declared = true, &wire.Connection{} }, want: []string{"declare", "bind"}},
+		"another limit, and a pause": {
+			before: func(l *loop) {
+				l.steps, l.declared = true, current
+				l.Limit(0)
+				_, _ = l.open(l.ctx, current)
+				l.Limit(4)
+			}, want: []string{"declare", "declare", "bind"}},
 		"after a loss on the connection": {
 			before: func(l *loop) { l.lost.connection, l.lost.at = current, lost },
 			want:   []string{"declare", "declare"}, lostAt: time.Now()},

@@ -33,7 +33,7 @@ type loop struct {
 		at         time.Time
 	}
 	unconsumed time.Time // since when there was no consumer, because of a pause; zero: there was no pause
-	steps      bool      // the next session has another limit
+	steps      bool      // a session with another limit may follow at once
 }
 
 // A kind is what the loops of a work queue and of a partition do differently.
@@ -105,7 +105,7 @@ func (l *loop) first() (first *session, err error) {
 func (l *loop) run(n *session) {
 	pause := l.connection.config.Pause()
 	pause.Max = min(pause.Max, longestAgain)
-	for !l.stopped() {
+	for n != nil || !l.stopped() { // a session that is stopped at once is retired, too
 		if n == nil {
 			if n = l.reopen(); n == nil {
 				continue
@@ -149,7 +149,7 @@ func (l *loop) run(n *session) {
 
 // adopt makes a session the current one, and only then receives from it: Health consumes before a message is handled.
 func (l *loop) adopt(n *session) {
-	l.unconsumed, l.steps, l.lost.connection = time.Time{}, false, nil
+	l.unconsumed, l.lost.connection = time.Time{}, nil
 	l.setCurrent(n)
 	l.feed(n)
 }
@@ -254,15 +254,15 @@ func (l *loop) open(ctx context.Context, current *wire.Connection) (*session, er
 		session *session
 		err     error
 	}
-	lostAt, unconsumed, steps := time.Time{}, l.unconsumed, l.steps
+	lostAt, unconsumed, steps := time.Time{}, l.unconsumed, l.steps && l.declared == current
 	if l.lost.connection == current {
 		lostAt = l.lost.at
 	}
-	l.declared = current
+	l.declared, l.steps = current, false
 	opened := make(chan result, 1)
 	go func() {
-		n, err := l.consume(current, lostAt)
-		if n != nil && l.binds && !steps {
+		n, again, err := l.consume(current, lostAt)
+		if n != nil && l.binds && (again || !steps) {
 			if err = l.bind(current, lostAt, unconsumed); err != nil {
 				n.abandon()
 				n = nil
@@ -284,21 +284,21 @@ func (l *loop) open(ctx context.Context, current *wire.Connection) (*session, er
 }
 
 // consume declares the topic and begins a session. What Handler.Declare remembers may be gone: when the queue does not
-// exist, it declares once more.
-func (l *loop) consume(current *wire.Connection, lostAt time.Time) (*session, error) {
-	for attempt := 1; ; attempt++ {
-		if err := l.subscriber.declare(current, l.topic, lostAt); err != nil || l.places.Limit() == 0 {
-			return nil, err
+// exist, it declares again, and reports that.
+func (l *loop) consume(current *wire.Connection, lostAt time.Time) (n *session, again bool, err error) {
+	for {
+		if err := l.subscriber.declare(current, l.topic, lostAt); err != nil {
+			return nil, again, err
 		}
 		n, err := l.begin(current)
 		if err == nil {
-			return n, nil
+			return n, again, nil
 		}
 		var refused *amqp091.Error
-		if attempt > 1 || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
-			return nil, fmt.Errorf("topic %q: consume queue %q: %w", l.topic, l.queue, err)
+		if again || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
+			return nil, again, fmt.Errorf("topic %q: consume queue %q: %w", l.topic, l.queue, err)
 		}
-		lostAt = time.Now()
+		again, lostAt = true, time.Now()
 	}
 }
 

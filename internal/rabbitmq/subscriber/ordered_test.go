@@ -931,3 +931,22 @@ func TestAPausedPartitionDoesNotWaitForEver(t *testing.T) {
 		assert.Nil(t, opened, "it is paused")
 	})
 }
+
+// What is received after the end of a session is not the reason of the end.
+func TestASessionHasItsFirstReason(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		lost := o.open(0)
+		lost.closes <- amqp091.ErrClosed
+		<-lost.closed
+		o.deliver(lost, "a0-1")
+		for range 20 { // both are ready
+			assert.ErrorIs(t, lost.partition.keep(lost.session), amqp091.ErrClosed)
+			o.deliver(lost, "a0-2")
+		}
+		cancelled := o.open(1)
+		cancelled.stopHanding() // as leave does
+		o.deliver(cancelled, "a1-1")
+		cancelled.leave(errCancelled)
+		assert.ErrorIs(t, cancelled.partition.keep(cancelled.session), errCancelled)
+	})
+}

@@ -91,6 +91,9 @@ func (n *session) endHolds() { n.endOnce.Do(func() { close(n.ending) }) }
 // smaller one would give the next consumer messages in another order. The intake has the connection that moves
 // messages.
 func (p *partition) begin(current *wire.Connection) (*session, error) {
+	if p.places.Limit() == 0 {
+		return nil, nil
+	}
 	if p.number < 0 {
 		var err error
 		if current, err = p.connection.mover(p.stopping); err != nil {

@@ -15,6 +15,7 @@ func newPlain(s *subscription) *loop {
 func (p plain) begin(current *wire.Connection) (*session, error) {
 	bound, prefetch := p.fetch()
 	if bound == 0 {
+		p.giveBack(nil) // what a session has left that ended for another limit
 		return nil, nil
 	}
 	channel, err := current.OpenChannel()

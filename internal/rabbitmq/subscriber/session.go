@@ -155,12 +155,13 @@ func (n *session) arrive(tag uint64) {
 	n.arrived.Store(tag)
 }
 
-// nack requeues a delivery. A session that gives all back together ends.
+// nack requeues a delivery. A session that gives all back together ends, if it does not end already.
 func (n *session) nack(tag uint64) {
-	if n.whole {
-		n.leave(errNacked)
-	} else {
+	switch {
+	case !n.whole:
 		n.settler.nack(tag)
+	case !n.gone():
+		n.leave(errNacked)
 	}
 }
 

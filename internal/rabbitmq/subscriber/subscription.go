@@ -132,6 +132,7 @@ func (s *subscription) shutDown() {
 		defer close(ended)
 		<-s.receiver.stopped // it hands out no more
 		s.running.Wait()
+		s.giveBack(nil) // what a session has left whose loop has no other one
 		s.workers.Wait()
 		s.retiring.Wait()
 		s.receiver.quit()
