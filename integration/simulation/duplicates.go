@@ -28,7 +28,7 @@ const (
 	// ackTime is how long an ack is on its way. While a consumer ends, acks wait for what its queue sends, up to 5 s.
 	ackTime = 6 * time.Second
 	// confirmTime is how long a copy is on its way, at most, before its publisher knows.
-	confirmTime = time.Second
+	confirmTime = 3 * time.Second
 )
 
 func (f *flight) until() time.Time {
@@ -83,7 +83,8 @@ func (l *ledger) double(m *letter, v *visit) {
 	}
 	allowed = (allowed + m.givenBack) * (1 + m.redriven)
 	losses := min(l.lossesOf(m.flights), 8)
-	if l.plan.shape == builder { // which publishes the copy of a delivery that is lost, too
+	// The builder publishes the copy of a delivery that is lost, too. Slow acks leave a message in flight twice.
+	if l.plan.shape == builder || l.plan.mayHave(slow) {
 		losses *= 2
 	}
 	if v.calls > allowed<<losses {

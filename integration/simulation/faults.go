@@ -83,6 +83,8 @@ const (
 	full        = "queues full"
 	noPart      = "partition unbound"
 	partDeleted = "partition deleted" // while it is empty
+	purge       = "queue purged"      // of what no consumer has
+	slow        = "slow one way"
 )
 
 const (
@@ -98,6 +100,7 @@ const (
 var kinds = map[string]int{
 	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 2, alarm: 3, kill: 2, deploy: 2,
 	rolling: 1, readd: 2, hangs: 1, redrive: 2, looks: 1, noDead: 1, replace: 1, noDeclare: 1, pause: 2, full: 3,
+	purge: 1, slow: 2,
 }
 
 // own are the kinds of faults that only some shapes have, with their weights.
@@ -214,10 +217,21 @@ func (w *world) inject(f fault) {
 		w.ledger.lost(f.lasts + lasts)
 	}
 	over := w.meanwhile(f)
+	w.replaceNext(f)
 	w.make(f)
 	<-over
 	w.broker.Note("fault is over: %s", f.kind)
 	w.ledger.disturbed(0)
+}
+
+// replaceNext makes another client replace a work queue between the bindings and the consumer of what begins again.
+func (w *world) replaceNext(f fault) {
+	switch f.kind {
+	case cutBoth, kill, deploy, replace:
+		if queues := w.plan.queues(); f.whole() && w.plan.shape != builder {
+			w.replaceBound.Store(&queues[f.pick%len(queues)])
+		}
+	}
 }
 
 // meanwhile makes a deployment within some of the faults that last. over is closed when it has ended.
@@ -251,6 +265,7 @@ func (w *world) make(f fault) {
 		p.disturbOne(f.pick, model.Silent)
 	case frozen:
 		w.ledger.disturbed(notices)
+		w.ledger.lost(f.lasts + notices) // the loss of its other connection is noticed at another time
 		p.disturb(model.Silent)
 	case restart:
 		w.broker.Stop()
@@ -273,6 +288,9 @@ func (w *world) make(f fault) {
 		p.restartHandler(queue)
 	case hangs:
 		w.hanging.Store(true)
+	case slow:
+		w.ledger.disturbed(f.lasts + standstill)
+		p.slow(f)
 	case redrive, looks:
 		w.operate(f.kind, queue)
 	case pause:
@@ -317,13 +335,12 @@ func (w *world) change(f fault, queue string) {
 		}
 	case noTier:
 		w.broker.DeleteQueue(w.tier(f.pick), true)
+	case purge:
+		w.purge([]string{queue, queue + ".dead", w.tier(f.pick), w.partition(f.pick)}[f.pick/4%4], queue)
 	case noDead:
 		w.broker.DeleteQueue(queue+".dead", true)
-	case replace: // and once more before it is consumed again
+	case replace:
 		w.broker.ReplaceQueue(queue, true)
-		if f.whole() {
-			w.replaceBound.Store(&queue)
-		}
 	case noWork:
 		w.broker.DeleteQueue(queue, true)
 	case noReturn:
@@ -351,6 +368,18 @@ func (w *world) change(f fault, queue string) {
 		time.Sleep(f.lasts)
 		w.broker.Refuse(nil)
 	}
+}
+
+// purge purges a queue, as an operator does. What it had is not lost.
+func (w *world) purge(name, queue string) {
+	purged := map[string]int{}
+	for _, m := range w.broker.Messages(name) {
+		if !m.Unacknowledged {
+			purged[string(m.Body)+" "+m.RoutingKey]++
+			w.ledger.purged(queue, string(m.Body), m.RoutingKey)
+		}
+	}
+	w.broker.Note("purged: %d of %v", w.broker.PurgeQueue(name), purged)
 }
 
 func (w *world) partition(pick int) string {

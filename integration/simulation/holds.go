@@ -40,7 +40,9 @@ func (p *process) holds(queue, id string) {
 // alarmedBefore reports whether a message that fails at this time is held because of an alarm. On a new connection, the
 // first message learns of the alarm.
 func (l *ledger) alarmedBefore(at time.Time) bool {
-	return l.plan.shape != builder && !l.alarm.IsZero() && at.Sub(l.alarm) > noted && l.quiet(l.alarm.Add(-standstill))
+	p := l.plan
+	return p.shape != builder && !p.mayHave(slow) && !l.alarm.IsZero() && at.Sub(l.alarm) > noted &&
+		l.quiet(l.alarm.Add(-standstill))
 }
 
 // known checks that the outcome of each call is known soon, and that nothing is held for longer than MaxHold.

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +30,7 @@ type letter struct {
 	late      bool
 	seen      time.Time // when it was not in its work queue for the last time, or called
 	redriven  int
+	purged    bool // by an operator
 	furthest  int  // its failures and snoozes
 	finished  bool // handled, or given up
 }
@@ -176,6 +178,17 @@ func (l *ledger) disturbed(lasts time.Duration) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
 	l.calm = latest(l.calm, time.Now().Add(lasts))
+}
+
+// purged notes that an operator has purged a message. Of a tier of several work queues, its routing key has the queue.
+func (l *ledger) purged(queue, id, key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, of := range l.plan.queues() {
+		if m := l.letters[of+id]; m != nil && (of == queue || strings.HasSuffix(key, "."+of)) {
+			m.purged, m.finished = true, true
+		}
+	}
 }
 
 // alarmed notes since when there is an alarm.

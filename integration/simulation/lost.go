@@ -58,7 +58,7 @@ func (w *world) checkQueue(queue string) {
 	for _, id := range l.ids {
 		m, dies := l.letters[queue+id], l.plan.dies(id)
 		switch {
-		case m.key == "": // not every queue has got it
+		case m.key == "" || m.purged: // not every queue has got it, or an operator does not want it
 		case left[id] != "" && left[id] != orphans:
 			l.violate(id, "%s is still in %s after %d calls", id, left[id], m.calls)
 		case left[id] != "" && (dead[id] != "" || m.finished && !dies): // a duplicate

@@ -373,6 +373,27 @@ func (p *process) disturb(f model.Fault) {
 	}
 }
 
+// slowBy is how long everything takes that a slow connection sends one way.
+const slowBy = 2 * time.Second
+
+// slow makes the connections of a process slow one way.
+func (p *process) slow(f fault) {
+	toBroker, toClient := slowBy, time.Duration(0)
+	if f.whole() {
+		toBroker, toClient = toClient, toBroker
+	}
+	p.mu.Lock()
+	conns := p.conns
+	p.mu.Unlock()
+	for _, number := range conns {
+		p.world.broker.Slow(number, toBroker, toClient)
+	}
+	time.Sleep(f.lasts)
+	for _, number := range conns {
+		p.world.broker.Slow(number, 0, 0)
+	}
+}
+
 // disturbOne disturbs one of the connections that are open.
 func (p *process) disturbOne(pick int, f model.Fault) {
 	open := p.world.broker.Connections()

@@ -5,7 +5,7 @@ var kept = []struct {
 	seed  uint64
 	found string
 }{
-	{6, "two handlers of a connection that begin together stand: one waits in a mutex while the other declares"},
+	{1, "two handlers of a connection that begin together stand: one waits in a mutex while the other declares"},
 	{164, "a channel that is closed twice stands: one Close waits in a mutex while the other waits for the broker"},
 	{1241, "a pause in an alarm closes the intake behind what it has written, which is moved twice"},
 }
