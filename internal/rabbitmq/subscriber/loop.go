@@ -24,6 +24,7 @@ type loop struct {
 	fields  watermill.LogFields // of its log lines
 	changes chan struct{}       // receives when it is to look at the limit
 	current atomic.Pointer[session]
+	rests   atomic.Bool  // there is no session, because of a pause only
 	since   atomic.Int64 // since when there is a session, or none
 
 	// Only run, and start before it, use the following.
@@ -118,6 +119,10 @@ func (l *loop) run(n *session) {
 		}
 		began := time.Now()
 		reason := l.keep(n)
+		if !isPlanned(reason) { // the end of the session may wait for a function of the app
+			l.setCurrent(nil)
+			l.fail(reason)
+		}
 		l.retire(n, reason)
 		if l.steps = reason == errLimit || reason == errAside; !l.steps {
 			l.setCurrent(nil)
@@ -126,6 +131,7 @@ func (l *loop) run(n *session) {
 		switch {
 		case l.stopped():
 		case reason == nil:
+			l.rests.Store(true)
 			l.unconsumed = time.Now()
 			l.logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
 				l.fields.Add(watermill.LogFields{"in_flight": l.inFlight.Load()}))
@@ -134,7 +140,6 @@ func (l *loop) run(n *session) {
 				l.fields.Add(watermill.LogFields{"reason": reason.Error()}))
 		default:
 			l.lost.connection, l.lost.at = l.declared, time.Now()
-			l.fail(reason)
 			l.logger.Error("The consumer has ended, consuming again", reason, l.fields)
 			if time.Since(began) > pause.Max {
 				pause.Reset()
@@ -155,13 +160,17 @@ func (l *loop) adopt(n *session) {
 }
 
 func (l *loop) setCurrent(n *session) {
+	l.rests.Store(false)
 	if old := l.current.Swap(n); (old == nil) != (n == nil) {
 		l.since.Store(time.Now().UnixNano())
 	}
 }
 
-// consumes reports whether there is a consumer. While a limit changes there is none for a moment.
-func (l *loop) consumes() bool { return l.current.Load() != nil }
+// consumes reports whether there is a consumer. While a limit changes, and when a pause is over, there is none for a
+// moment.
+func (l *loop) consumes() bool {
+	return l.current.Load() != nil || l.rests.Load() && l.places.Limit() > 0
+}
 
 func (l *loop) sleepFor(d time.Duration) {
 	select {
@@ -183,6 +192,9 @@ func (l *loop) reopen() *session {
 	if l.sleepFor(l.failures.wait()); l.stopped() {
 		return nil
 	}
+	if _, err := l.connection.link.Now(); err != nil {
+		l.setCurrent(nil)
+	}
 	current := l.connection.link.Await(l.stopping)
 	if current == nil {
 		return nil
@@ -197,6 +209,7 @@ func (l *loop) reopen() *session {
 			l.fields.Add(watermill.LogFields{"next_attempt_within": l.failures.add().String()}))
 	case opened == nil:
 		l.setCurrent(nil)
+		l.rests.Store(true)
 		l.awaitResume(current)
 	}
 	return opened

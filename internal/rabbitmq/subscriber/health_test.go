@@ -1,0 +1,133 @@
+package subscriber
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// A simple handler consumes the queue of its topic's name.
+type simple struct{ app }
+
+func (simple) QueueOf(topic string) (string, error) { return topic, nil }
+func (simple) MayBeQuorum(string) bool              { return true }
+func (simple) Bind(*Declaration, string) error      { return nil }
+func (simple) Declare(d *Declaration, queue string) error {
+	channel, err := d.Channel()
+	if err == nil {
+		_, err = channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+	}
+	return err
+}
+
+// A modelled subscription consumes from a model of a broker.
+type modelled struct {
+	broker     *model.Broker
+	gate       *gate.Gate
+	connection *Connection
+	messages   <-chan *message.Message
+}
+
+func (m *modelled) health() retry.SubscriptionHealth { return m.connection.Health().Subscriptions[0] }
+
+// subscribeModel runs f with a subscription of a queue with 16 messages, in virtual time.
+func subscribeModel(t *testing.T, handler Handler, fault func(model.Event) model.Fault, f func(m *modelled)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := &modelled{broker: model.New(model.Config{Latency: time.Millisecond, Fault: fault}), gate: gate.New(4)}
+		defer m.broker.Stop()
+		m.broker.DeclareQueue("orders", amqp091.Table{"x-queue-type": "quorum"})
+		for i := range 16 {
+			m.broker.Publish("", "orders", amqp091.Publishing{Body: []byte{'a' + byte(i)}})
+		}
+		var err error
+		m.connection, err = Open(wire.Config{URI: "amqp://model", AMQP: &amqp091.Config{Dial: m.broker.Dial}}, nil)
+		require.NoError(t, err)
+		defer m.connection.Close()
+		s, err := NewSubscriber(m.connection, handler, Config{Concurrency: 4, Gate: m.gate, CloseTimeout: time.Second}, nil)
+		require.NoError(t, err)
+		m.messages, err = s.Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		f(m)
+	})
+}
+
+// A probe that looks when a pause has ended finds a handler that is ready, as during the pause.
+func TestAHandlerConsumesFromTheEndOfItsPause(t *testing.T) {
+	t.Parallel()
+	subscribeModel(t, simple{}, nil, func(m *modelled) {
+		m.gate.Set(gate.Operator, 0)
+		time.Sleep(time.Minute)
+		assert.False(t, m.health().Consuming)
+		m.gate.Set(gate.Operator, 1)
+		assert.True(t, m.health().Consuming)
+		m.gate.Set(gate.Operator, gate.None)
+		for range 100 {
+			assert.True(t, m.health().Consuming)
+			time.Sleep(100 * time.Microsecond)
+		}
+	})
+}
+
+func TestAHandlerWithoutAConnectionDoesNotConsume(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		lost   string // with this method of the client
+		change func(m *modelled)
+	}{
+		"lost while the limit changes": {"basic.cancel", func(m *modelled) { m.gate.Set(gate.Operator, 1) }},
+		"lost while a pause ends": {"channel.open", func(m *modelled) {
+			m.gate.Set(gate.Operator, 0)
+			time.Sleep(time.Minute)
+			m.gate.Set(gate.Operator, 1)
+		}},
+		"lost before a pause ends": {"", func(m *modelled) {
+			m.gate.Set(gate.Operator, 0)
+			time.Sleep(time.Minute)
+			m.broker.Stop()
+			time.Sleep(time.Second)
+			m.gate.Set(gate.Operator, 1)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var broker atomic.Pointer[model.Broker]
+			lose := func(e model.Event) model.Fault {
+				if b := broker.Load(); b != nil && e.Method == row.lost {
+					go b.Stop()
+				}
+				return model.None
+			}
+			subscribeModel(t, simple{}, lose, func(m *modelled) {
+				broker.Store(m.broker)
+				row.change(m)
+				time.Sleep(time.Second)
+				require.False(t, m.connection.Health().Links[0].Connected)
+				assert.False(t, m.health().Consuming)
+			})
+		})
+	}
+}
+
+func TestALossShowsAlthoughAFunctionOfTheAppHangs(t *testing.T) {
+	t.Parallel()
+	stands := simple{app{unmarshal: func(string) error { time.Sleep(5 * time.Second); return nil }}}
+	subscribeModel(t, stands, nil, func(m *modelled) {
+		time.Sleep(time.Second)
+		m.broker.Stop()
+		time.Sleep(time.Second)
+		assert.False(t, m.health().Consuming)
+		assert.NotEmpty(t, m.health().LastError)
+	})
+}
