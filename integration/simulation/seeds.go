@@ -7,5 +7,6 @@ var kept = []struct {
 }{
 	{1, "two handlers of a connection that begin together stand: one waits in a mutex while the other declares"},
 	{164, "a channel that is closed twice stands: one Close waits in a mutex while the other waits for the broker"},
-	{1241, "a pause in an alarm closes the intake behind what it has written, which is moved twice"},
+	{1487, "a pause in an alarm closes the intake behind what it has written, which is moved twice"},
+	{188, "another client replaces a work queue before it is consumed, and its retries are orphans"},
 }
