@@ -105,7 +105,7 @@ func (p modifying) Publish(topic string, messages ...*message.Message) error {
 
 // The minute is for a tier that is silent while its connection lives.
 func TestACopyWhoseConnectionIsLostIsPublishedAgainSoon(t *testing.T) {
-	const silence = 20 * time.Second
+	const silence, pause = 20 * time.Second, 50 * time.Millisecond // not all copies at the moment of the loss
 	after := func(d time.Duration) <-chan struct{} {
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(d, cancel)
@@ -119,10 +119,10 @@ func TestACopyWhoseConnectionIsLostIsPublishedAgainSoon(t *testing.T) {
 	}{
 		"it is lost": {func() unpublished.Lost { return unpublished.ConnectionLost }, 0, time.Second, "1s.orders"},
 		"it is lost later": {func() unpublished.Lost { return unpublished.Lost{Connection: after(silence)} },
-			silence, silence + time.Second, "1s.orders"},
+			silence + pause, silence + time.Second, "1s.orders"},
 		"the channel is lost later": {func() unpublished.Lost {
 			return unpublished.Lost{Channel: after(silence), Connection: make(chan struct{})}
-		}, silence, silence + time.Second, "1s.orders"},
+		}, silence + pause, silence + time.Second, "1s.orders"},
 		"both live": {func() unpublished.Lost {
 			return unpublished.Lost{Channel: make(chan struct{}), Connection: make(chan struct{})}
 		}, time.Minute, time.Minute, "5s.orders"},

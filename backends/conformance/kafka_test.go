@@ -22,6 +22,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -615,5 +616,12 @@ func TestKafkaLetters(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { require.NoError(t, store.Close()) }()
 	await(t, func() bool { return len(browse(t, store, deadOrders)) == 30 }, "all letters are shown")
+	summary, err := store.Redrive(t.Context(), deadOrders, letters.Redrive{DryRun: true})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: 30, Done: 30}, summary)
+	_, err = store.Redrive(t.Context(), deadOrders, letters.Redrive{})
+	require.ErrorIs(t, err, kafkaretry.ErrKept)
+	_, err = store.Discard(t.Context(), deadOrders, letters.Discard{})
+	require.ErrorIs(t, err, kafkaretry.ErrKept)
 	assert.ElementsMatch(t, ids(30), lettersOf(browse(t, store, deadOrders)))
 }
