@@ -23,7 +23,7 @@ func TestDiscard(t *testing.T) {
 	r := p.wait()
 	assert.Equal(t, 0, r.code)
 	assert.Contains(t, r.stdout, "nothing is removed")
-	assert.Equal(t, 10, q.count(q.dead))
+	q.await(q.dead, 10)
 
 	p = onTerminal(t, nil, "dead", "discard", q.work, "--reason", "0.[0-3]:")
 	p.answer("[n]o", "y")
@@ -55,16 +55,16 @@ func TestDiscard(t *testing.T) {
 
 	r = run(t, 64, "dead", "discard", q.work, "--yes", "--export", file)
 	assert.Contains(t, r.stderr, "may have the only copy of other letters")
-	assert.Equal(t, 4, q.count(q.dead))
+	q.await(q.dead, 4)
 	p = onTerminal(t, nil, "dead", "discard", q.work)
 	p.await(p.stdout, "[n]o")
 	require.NoError(t, p.command.Process.Signal(os.Interrupt))
 	assert.Equal(t, 130, p.wait().code)
-	assert.Equal(t, 4, q.count(q.dead))
+	q.await(q.dead, 4)
 	r = run(t, 1, "dead", "discard", q.work, "--yes", "--export", filepath.Join(t.TempDir(), "no", "folder"))
 	assert.NotContains(t, r.stdout, "letters are in")
 	assert.Equal(t, 4, redriven(t, 0, "dead", "discard", q.work, "--yes").Done)
-	assert.Equal(t, 0, q.count(q.dead))
+	q.await(q.dead, 0)
 }
 
 // TestExportAndImport: the letters of a file come back. Package deadletter tests that they are the same.
@@ -84,7 +84,7 @@ func TestExportAndImport(t *testing.T) {
 
 	q.take(q.dead)
 	assert.Equal(t, summary{Total: 3, Done: 3}, redriven(t, 0, "dead", "import", first, "--dry-run"))
-	assert.Equal(t, 0, q.count(q.dead))
+	q.await(q.dead, 0)
 	r = run(t, 0, "dead", "import", first)
 	assert.Regexp(t, ` 3  put back, and confirmed( \(\d+/s\))?\n +3  letters were read from the file\n`, r.stdout)
 	back, _ := q.take(q.dead)
@@ -154,7 +154,7 @@ func TestGoTestOfALetter(t *testing.T) {
 	assert.Contains(t, show(1, ids[2], "--redact", "email").stderr, "--drop-payload")
 	show(0, ids[2], "--redact", "email,customer", "--drop-payload")
 	show(4, "none")
-	assert.Equal(t, 3, q.count(q.dead), "all letters are still there")
+	q.await(q.dead, 3) // all letters are still there
 	files, err := filepath.Glob(filepath.Join(folder, "testdata", "*"))
 	require.NoError(t, err)
 	require.Len(t, files, 3)

@@ -55,7 +55,7 @@ func TestList(t *testing.T) {
 		assert.Equal(t, strings.Index(rows[0], "REASON"), strings.Index(row, "  "+reason)+2, "the columns are aligned: %s", row)
 	}
 	assert.Equal(t, r.stdout, run(t, 0, "dead", "list", q.dead).stdout, "the name of a dead-letter queue is taken as it is")
-	assert.Equal(t, 30, q.count(q.dead), "list removes nothing")
+	q.await(q.dead, 30) // list removes nothing
 
 	for _, test := range []struct {
 		want int
@@ -102,7 +102,7 @@ func TestFullDisk(t *testing.T) {
 		assert.Contains(t, stderr.String(), "no space left on device", "%v", args)
 		require.NoError(t, full.Close())
 	}
-	assert.Equal(t, 3, q.count(q.dead))
+	q.await(q.dead, 3)
 }
 
 // TestListOnTerminal: colours, a fixed width and a last line are for terminals only.

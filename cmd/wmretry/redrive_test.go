@@ -28,7 +28,7 @@ func TestRedrive(t *testing.T) {
 		return p
 	})
 	assert.Equal(t, summary{Total: 20, Done: 1, Other: 19}, redriven(t, 0, "dead", "redrive", q.work, "--dry-run", "--reason", `10\.0\.0\.7:`))
-	assert.Equal(t, 0, q.count(q.work), "a dry run sends nothing")
+	q.await(q.work, 0) // a dry run sends nothing
 	assert.Equal(t, summary{Total: 20, Done: 2, Other: 18}, redriven(t, 0, "dead", "redrive", q.work, "--ids", ids[3]+","+ids[5], "--by", "ann", "--note", "INC-42", "--again"))
 	s := redriven(t, 0, "dead", "redrive", q.work, "--limit", "4")
 	assert.Equal(t, 4, s.Done)
@@ -86,7 +86,7 @@ func TestTheCanaryDiesAgain(t *testing.T) {
 	r := run(t, 3, redrive...)
 	assert.Regexp(t, `(?m)^DIED AGAIN +DEAD REASON .*\n.*\n +\d  exhausted .*connection refused`, r.stdout)
 	assert.Contains(t, r.stderr, "repair the cause first")
-	assert.Equal(t, 20, q.count(q.dead))
+	q.await(q.dead, 20)
 }
 
 // TestLettersWithoutTarget: a letter whose work queue is gone or unknown stays, and the error says what to do.
@@ -101,9 +101,9 @@ func TestLettersWithoutTarget(t *testing.T) {
 	q.await(lone, 1)
 	r := run(t, 1, "dead", "redrive", lone, "--as-is")
 	assert.Contains(t, r.stderr, "--to QUEUE")
-	assert.Equal(t, 1, q.count(lone))
+	q.await(lone, 1)
 	run(t, 0, "dead", "redrive", lone, "--as-is", "--to", q.work)
-	assert.Equal(t, 1, q.count(q.work))
+	q.await(q.work, 1)
 
 	q.timeouts(3)
 	_, err = q.channel.QueueDelete(q.work, false, false, false)
@@ -111,7 +111,7 @@ func TestLettersWithoutTarget(t *testing.T) {
 	r = run(t, 1, "dead", "redrive", q.work)
 	assert.Contains(t, r.stderr, fmt.Sprintf("the queue %q does not exist, so its letters stay in %q", q.work, q.dead))
 	assert.Regexp(t, ` 0  sent back, confirmed and removed\n +3  selected, and not sent: they stay\n +3  letters were`, r.stdout)
-	assert.Equal(t, 3, q.count(q.dead))
+	q.await(q.dead, 3)
 }
 
 // TestProgress: a line that changes on a terminal, and elsewhere a line every few seconds.
@@ -129,7 +129,7 @@ func TestProgress(t *testing.T) {
 	piped := run(t, 0, "dead", "redrive", q.work, "--rate", "240/m") // a line every five seconds
 	assert.Regexp(t, `(?m)^\d+ of 30 sent, \d+/s, \d+s left$`, piped.stderr)
 	assert.NotContains(t, piped.stdout+piped.stderr, "\x1b")
-	assert.Equal(t, 90, q.count(q.work))
+	q.await(q.work, 90)
 }
 
 // TestCtrlC: the first Ctrl-C ends the command after the letters in flight, with a summary.
@@ -147,8 +147,8 @@ func TestCtrlC(t *testing.T) {
 	assert.Equal(t, "interrupted", s.Error)
 	assert.Equal(t, 300, s.Total)
 	assert.Less(t, s.Done, 300)
-	assert.Equal(t, s.Done, q.count(q.work))
-	assert.Equal(t, 300-s.Done, q.count(q.dead), "the letters are back at once")
+	q.await(q.work, s.Done)
+	q.await(q.dead, 300-s.Done)
 }
 
 // rest redrives what is left, and takes all letters out of the work queue, until each id is among them or was there before. It counts

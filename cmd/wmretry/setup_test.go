@@ -208,7 +208,7 @@ func (q *queues) count(queue string) int {
 	return state.Messages
 }
 
-// await waits until a queue has so many messages.
+// await waits until a queue has so many messages: it takes a moment to take back what a process has looked at.
 func (q *queues) await(queue string, n int) {
 	q.t.Helper()
 	require.Eventually(q.t, func() bool { return q.count(queue) == n }, patience, 20*time.Millisecond, "%s must have %d messages", queue, n)
