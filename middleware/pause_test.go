@@ -273,3 +273,18 @@ func messagesOf(n int) (all []*message.Message) {
 	}
 	return all
 }
+
+// The subscriber does not follow the limit, so the middleware does.
+func TestAnOperatorsPauseHoldsTheMessagesOfAGate(t *testing.T) {
+	for name, breaker := range map[string]*retry.Breaker{"with a breaker": {}, "without one": nil} {
+		bubble(t, name, func(t *testing.T) {
+			tiered, _ := setup(t, func(c *settings) { c.Policy.Breaker = breaker })
+			g := gate.New(0)
+			g.Set(gate.Operator, 0)
+			time.AfterFunc(5*time.Minute, func() { g.Set(gate.Operator, gate.None) })
+			began := time.Now()
+			handles(t, tiered.Dispatch(succeed), messageOf(msgctx.NewContext(routed, &msgctx.Subscription{Gate: g})))
+			assert.Equal(t, 5*time.Minute, time.Since(began))
+		})
+	}
+}
