@@ -163,9 +163,17 @@ func TestAQueueThatCannotBeBoundIsNotConsumed(t *testing.T) {
 		began := &begun{plain{loop}, l, nil}
 		loop.kind = began
 		d.refuses = 2
-		n, err := loop.open(t.Context(), &wire.Connection{Client: &amqp091.Connection{}})
+		current := &wire.Connection{Client: &amqp091.Connection{}}
+		n, err := loop.open(t.Context(), current)
 		assert.ErrorContains(t, err, "refused")
 		assert.Nil(t, n)
 		<-l.last.closed
+
+		closed := l.last
+		d.declared = errors.New("refused")
+		_, err = loop.open(t.Context(), current)
+		assert.ErrorContains(t, err, "refused")
+		assert.NotZero(t, d.lostAt, "it is declared before it is consumed: a consumer would count deliveries")
+		assert.Same(t, closed, l.last)
 	})
 }

@@ -42,10 +42,11 @@ type modelled struct {
 func (m *modelled) health() retry.SubscriptionHealth { return m.connection.Health().Subscriptions[0] }
 
 // subscribeModel runs f with a subscription of a queue with 16 messages, in virtual time.
-func subscribeModel(t *testing.T, handler Handler, fault func(model.Event) model.Fault, f func(m *modelled)) {
+func subscribeModel(t *testing.T, handler Handler, config model.Config, f func(m *modelled)) {
 	t.Helper()
+	config.Latency = time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		m := &modelled{broker: model.New(model.Config{Latency: time.Millisecond, Fault: fault}), gate: gate.New(4)}
+		m := &modelled{broker: model.New(config), gate: gate.New(4)}
 		defer m.broker.Stop()
 		m.broker.DeclareQueue("orders", amqp091.Table{"x-queue-type": "quorum"})
 		for i := range 16 {
@@ -66,17 +67,23 @@ func subscribeModel(t *testing.T, handler Handler, fault func(model.Event) model
 // A probe that looks when a pause has ended finds a handler that is ready, as during the pause.
 func TestAHandlerConsumesFromTheEndOfItsPause(t *testing.T) {
 	t.Parallel()
-	subscribeModel(t, simple{}, nil, func(m *modelled) {
+	subscribeModel(t, simple{}, model.Config{}, func(m *modelled) {
 		m.gate.Set(gate.Operator, 0)
 		time.Sleep(time.Minute)
 		assert.False(t, m.health().Consuming)
 		m.gate.Set(gate.Operator, 1)
 		assert.True(t, m.health().Consuming)
-		m.gate.Set(gate.Operator, gate.None)
-		for range 100 {
-			assert.True(t, m.health().Consuming)
-			time.Sleep(100 * time.Microsecond)
+		consumes := func() {
+			for range 100 {
+				assert.True(t, m.health().Consuming)
+				time.Sleep(100 * time.Microsecond)
+			}
 		}
+		consumes()
+		m.gate.Set(gate.Operator, 0) // and it ends while the consumer is cancelled
+		time.Sleep(time.Microsecond)
+		m.gate.Set(gate.Operator, gate.None)
+		consumes()
 	})
 }
 
@@ -109,7 +116,7 @@ func TestAHandlerWithoutAConnectionDoesNotConsume(t *testing.T) {
 				}
 				return model.None
 			}
-			subscribeModel(t, simple{}, lose, func(m *modelled) {
+			subscribeModel(t, simple{}, model.Config{Fault: lose}, func(m *modelled) {
 				broker.Store(m.broker)
 				row.change(m)
 				time.Sleep(time.Second)
@@ -123,11 +130,26 @@ func TestAHandlerWithoutAConnectionDoesNotConsume(t *testing.T) {
 func TestALossShowsAlthoughAFunctionOfTheAppHangs(t *testing.T) {
 	t.Parallel()
 	stands := simple{app{unmarshal: func(string) error { time.Sleep(5 * time.Second); return nil }}}
-	subscribeModel(t, stands, nil, func(m *modelled) {
+	subscribeModel(t, stands, model.Config{}, func(m *modelled) {
 		time.Sleep(time.Second)
 		m.broker.Stop()
 		time.Sleep(time.Second)
 		assert.False(t, m.health().Consuming)
 		assert.NotEmpty(t, m.health().LastError)
+	})
+}
+
+// A handler that takes longer than the consumer timeout may have begun before a pause.
+func TestAChannelThatEndsAfterItsConsumerShows(t *testing.T) {
+	t.Parallel()
+	before := model.Config{Rules: model.Versions[1]} // 4.3 cancels a consumer
+	subscribeModel(t, simple{}, before, func(m *modelled) {
+		msg := <-m.messages
+		m.gate.Set(gate.Operator, 0)
+		time.Sleep(time.Minute)
+		assert.Empty(t, m.health().LastError)
+		time.Sleep(2 * time.Hour)
+		assert.Contains(t, m.health().LastError, "delivery acknowledgement on channel timed out")
+		msg.Ack()
 	})
 }

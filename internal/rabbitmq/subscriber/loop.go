@@ -265,6 +265,7 @@ func (f *failures) add() time.Duration {
 func (l *loop) open(ctx context.Context, current *wire.Connection) (*session, error) {
 	type result struct {
 		session *session
+		unbound bool
 		err     error
 	}
 	lostAt, unconsumed, steps := time.Time{}, l.unconsumed, l.steps && l.declared == current
@@ -275,16 +276,20 @@ func (l *loop) open(ctx context.Context, current *wire.Connection) (*session, er
 	opened := make(chan result, 1)
 	go func() {
 		n, again, err := l.consume(current, lostAt)
+		unbound := false
 		if n != nil && l.binds && (again || !steps) {
 			if err = l.bind(current, lostAt, unconsumed); err != nil {
 				n.abandon()
-				n = nil
+				n, unbound = nil, true
 			}
 		}
-		opened <- result{n, err}
+		opened <- result{n, unbound, err}
 	}()
 	select {
 	case r := <-opened:
+		if r.unbound { // each consumer counts deliveries: what is bound with it is declared before the next one
+			l.lost.connection, l.lost.at = current, time.Now()
+		}
 		return r.session, r.err
 	case <-ctx.Done():
 	}

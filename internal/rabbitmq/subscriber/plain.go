@@ -79,7 +79,7 @@ func (p plain) retire(n *session, reason error) {
 		p.giveBack(n)
 	}
 	n.settler.consumerEnded()
-	empty := n.users.Close()
+	empty, lost := n.users.Close(), n.lost()
 	end := func() {
 		select {
 		case <-empty:
@@ -88,6 +88,11 @@ func (p plain) retire(n *session, reason error) {
 		case <-n.settler.over:
 		}
 		n.abandon()
+		if !lost && n.lostChannel() {
+			p.fail(n.reason)
+			p.logger.Error("The channel of messages in flight has ended: the broker delivers them again", n.reason,
+				p.fields)
+		}
 	}
 	select {
 	case <-empty: // what went back is in the queue before the next consumer

@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -202,6 +203,17 @@ func (n *session) lost() bool {
 	select {
 	case <-n.settler.over:
 		return true
+	default:
+		return false
+	}
+}
+
+// lostChannel reports whether the broker has closed the channel, and not the connection, as at the consumer timeout.
+func (n *session) lostChannel() bool {
+	select {
+	case <-n.closed:
+		var answer *amqp091.Error
+		return errors.As(n.reason, &answer) && !wire.IsLost(answer)
 	default:
 		return false
 	}
