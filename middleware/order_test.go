@@ -73,21 +73,6 @@ func fails(times int) message.NoPublishHandlerFunc {
 	}
 }
 
-// seen is a middleware that looks at what the middlewares inside it return, as metrics and traces do.
-type seen struct{ successes, failures int }
-
-func (s *seen) middleware(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		produced, err := h(msg)
-		if err == nil {
-			s.successes++
-		} else {
-			s.failures++
-		}
-		return produced, err
-	}
-}
-
 func untilTimeout(msg *message.Message) error {
 	<-msg.Context().Done()
 	return msg.Context().Err()
@@ -153,20 +138,6 @@ func TestOrderInsideAndOutside(t *testing.T) {
 }
 
 func panics(*message.Message) error { panic("boom") }
-
-// once lets only the first delivery through.
-func once(tiered message.HandlerMiddleware) message.HandlerMiddleware {
-	return func(h message.HandlerFunc) message.HandlerFunc {
-		first := true
-		return tiered(func(msg *message.Message) ([]*message.Message, error) {
-			if !first {
-				return nil, nil
-			}
-			first = false
-			return h(msg)
-		})
-	}
-}
 
 func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
 	tooMany := errors.New("too many")

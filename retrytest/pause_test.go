@@ -150,13 +150,7 @@ func TestSimulatedStoryWithJitter(t *testing.T) {
 	assert.NotContains(t, long.String(), " -", "no time is negative")
 }
 
-var errBusy, errGone = errors.New("too many requests"), errors.New("the order was cancelled")
-
-// rules are those of an app.
-var rules = []retry.Rule{
-	{Name: "busy", If: retry.Is(errBusy), Then: retry.Snooze(time.Minute)},
-	{Name: "gone", If: retry.Is(errGone), Then: retry.Discard()},
-}
+var errBusy = errors.New("too many requests")
 
 // inTurn makes a handler that returns these errors, one at each call, and then nil.
 func inTurn(errs ...error) message.NoPublishHandlerFunc {
