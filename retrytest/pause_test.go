@@ -150,7 +150,7 @@ func TestSimulatedStoryWithJitter(t *testing.T) {
 	assert.NotContains(t, long.String(), " -", "no time is negative")
 }
 
-var errBusy = errors.New("too many requests")
+var errBusy, errGone = errors.New("too many requests"), errors.New("the order was cancelled")
 
 // inTurn makes a handler that returns these errors, one at each call, and then nil.
 func inTurn(errs ...error) message.NoPublishHandlerFunc {
