@@ -19,7 +19,7 @@ func TestEachFaultHasItsPath(t *testing.T) {
 	t.Parallel()
 	wrong := retry.Policy{
 		Schedule: backoff.Schedule{0, -1}, Rules: []retry.Rule{{Name: "a"}, {Name: "b"}}, Breaker: &retry.Breaker{Ratio: 2, Least: -1},
-		ExtraTiers: []time.Duration{0}, MaxHold: -1,
+		ExtraTiers: []time.Duration{0}, MaxHold: -1, TierGroup: "shop",
 	}
 	want := []string{
 		"Schedule: backoff: retry 1", "Schedule: backoff: retry 2", "Rules[0].If", "Rules[0].Then", "Rules[1].If", "Rules[1].Then", "Breaker.Ratio", "Breaker.Least",
@@ -45,6 +45,8 @@ func TestEachFaultHasItsPath(t *testing.T) {
 			is := func(line string) bool { return strings.HasPrefix(line, "Policy."+path) }
 			assert.True(t, slices.ContainsFunc(lines, is), "%s: no line begins with Policy.%s:\n%v", name, path, err)
 		}
+		relayed := strings.HasPrefix(name, "backends/") || name == "relay.Config"
+		assert.Equal(t, relayed, strings.Contains(err.Error(), `Policy.TierGroup is "shop": only RabbitMQ has it`), name)
 		for _, line := range lines {
 			assert.Regexp(t, `^[A-Z][A-Za-z]*[ .:\[]`, line, "%s: a line without a field", name)
 		}

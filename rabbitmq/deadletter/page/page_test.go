@@ -365,3 +365,8 @@ func TestDownloadAsATest(t *testing.T) {
 	assert.Equal(t, http.StatusBadRequest, s.get("test?queue=orders.dead").Code)
 	assert.Equal(t, http.StatusMethodNotAllowed, s.post("test?queue=orders.dead&id=order-1", nil).Code)
 }
+
+func TestOneLetterIsNotAll(t *testing.T) {
+	text := body(t, setup(t, many(1), nil).get("causes?queue=orders.dead"), http.StatusOK)
+	assert.Contains(t, text, "The one letter of the queue was looked at.")
+}
