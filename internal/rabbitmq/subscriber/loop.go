@@ -29,7 +29,7 @@ type loop struct {
 
 	// Only run, and start before it, use the following.
 	declared *wire.Connection // the last one on which the topic was declared
-	lost     struct {         // the last session, if it has ended unplanned
+	lost     struct {         // the last session, if it has ended unplanned, or its queue could not be bound
 		connection *wire.Connection
 		at         time.Time
 	}
