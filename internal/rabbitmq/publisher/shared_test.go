@@ -209,7 +209,7 @@ func TestWhenTheConfirmOfAnAbandonedMessageCannotComeAnyMore(t *testing.T) {
 		b, _, s, message, of := begin(t)
 		b.closeChannel(message.channel)
 		receiveFrom(t, s.closed)
-		assert.True(t, of.Now())
+		require.Eventually(t, of.Now, soon, time.Millisecond)
 	})
 	t.Run("the publisher closes the channel, and the connection is lost later", func(t *testing.T) {
 		t.Parallel()
