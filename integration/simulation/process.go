@@ -3,10 +3,7 @@ package simulation
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -158,67 +155,6 @@ func isBusy(err error) bool {
 	var refused *amqp091.Error
 	return errors.As(err, &refused) && refused.Code == amqp091.InternalError
 }
-
-// end ends a process whose context is done. Close of Watermill's router waits for calls, with a mutex that each handler
-// needs when it ends. A bubble cannot wait for a mutex, so the handlers end before.
-func (p *process) end() {
-	defer close(p.done)
-	<-p.ctx.Done()
-	p.mu.Lock()
-	handlers := slices.Collect(maps.Values(p.handlers))
-	p.mu.Unlock()
-	for _, handler := range handlers {
-		<-handler.Stopped()
-	}
-	time.Sleep(time.Millisecond) // a call that was handed out has begun
-	close(p.closing)
-	_ = p.router.Close()
-	close(p.closed)
-	_ = p.close()
-}
-
-// addLast adds a handler without messages. The router closes itself with its last handler, so this one ends when no
-// call runs, or after Close has waited as long as it waits.
-func (p *process) addLast() {
-	var running sync.WaitGroup
-	p.router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			running.Go(func() {
-				select {
-				case <-msg.Acked():
-				case <-msg.Nacked():
-				}
-			})
-			return next(msg)
-		}
-	})
-	p.router.AddConsumerHandler("last", "last", last{func() {
-		<-p.closing
-		all := make(chan struct{})
-		go func() {
-			running.Wait()
-			close(all)
-		}()
-		select {
-		case <-all:
-		case <-p.closed:
-		}
-	}}, func(*message.Message) error { return nil })
-}
-
-// last is the subscriber of a handler without messages.
-type last struct{ wait func() }
-
-func (l last) Subscribe(context.Context, string) (<-chan *message.Message, error) {
-	messages := make(chan *message.Message)
-	go func() {
-		defer close(messages)
-		l.wait()
-	}()
-	return messages, nil
-}
-
-func (last) Close() error { return nil }
 
 // connect makes the app with Connect.
 func (p *process) connect() (err error) {
@@ -408,62 +344,4 @@ func (p *process) disturbOne(pick int, f model.Fault) {
 	if len(own) > 0 {
 		p.world.broker.Disturb(own[pick%len(own)], f)
 	}
-}
-
-// log writes the log of a process into the trace, and looks for lines that repeat.
-type log struct {
-	process *process
-	mu      sync.Mutex
-	lines   map[string]*repeated
-}
-
-type repeated struct {
-	count int
-	since time.Time
-}
-
-func newLog(p *process) *log { return &log{process: p, lines: map[string]*repeated{}} }
-
-// line notes a line. Lines about one message are of one cause for each message.
-func (l *log) line(level, msg string, err error, fields watermill.LogFields) {
-	text := msg
-	if err != nil {
-		text = fmt.Sprintf("%s: %v", msg, err)
-	}
-	l.process.world.broker.Note("process %d: %s%s", l.process.number, level, text)
-	cause := fmt.Sprint(msg, fields["message_uuid"], fields["handler"], fields["handler_name"], fields["queue"],
-		fields["connection"], fields["partition"], fields["tier"])
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	r := l.lines[cause]
-	if r == nil || time.Since(r.since) >= logWindow {
-		r = &repeated{since: time.Now()}
-		l.lines[cause] = r
-	}
-	if r.count++; r.count > logLines && r.count%logLines == 1 {
-		l.process.world.ledger.violated("", "the log has %d lines within %v: %s %v", r.count, time.Since(r.since), text,
-			fields)
-	}
-}
-
-func (l *log) Error(msg string, err error, fields watermill.LogFields) {
-	l.line("ERROR ", msg, err, fields)
-}
-func (l *log) Info(msg string, fields watermill.LogFields)            { l.line("", msg, nil, fields) }
-func (l *log) Debug(string, watermill.LogFields)                      {}
-func (l *log) Trace(string, watermill.LogFields)                      {}
-func (l *log) With(added watermill.LogFields) watermill.LoggerAdapter { return with{l, added} }
-
-// with is a log with fields.
-type with struct {
-	*log
-	fields watermill.LogFields
-}
-
-func (w with) Error(msg string, err error, fields watermill.LogFields) {
-	w.log.Error(msg, err, w.fields.Add(fields))
-}
-func (w with) Info(msg string, fields watermill.LogFields) { w.log.Info(msg, w.fields.Add(fields)) }
-func (w with) With(added watermill.LogFields) watermill.LoggerAdapter {
-	return with{w.log, w.fields.Add(added)}
 }

@@ -24,8 +24,12 @@ func TestSeeds(t *testing.T) {
 	for seed := first; seed < first+seeds; seed++ {
 		all = append(all, seed)
 	}
-	failed, traces := 0, fnv.New64a()
+	failed, left, traces := 0, 0, fnv.New64a()
 	for _, seed := range all {
+		if raced && planOf(seed).shape == builder {
+			left++
+			continue
+		}
 		got := simulate(t, planOf(seed))
 		_, _ = traces.Write([]byte(got.trace))
 		if len(got.violations) == 0 {
@@ -36,8 +40,15 @@ func TestSeeds(t *testing.T) {
 			t.Fatalf("%d seeds have failed: the others are not run. make sim SEED=%d replays the last", most, seed)
 		}
 	}
-	t.Logf("%d seeds, %d of them failed; all traces together: %x", len(all), failed, traces.Sum64())
+	t.Logf("%d seeds, %d of them failed; all traces together: %x", len(all)-left, failed, traces.Sum64())
+	if left > 0 {
+		t.Logf("%d seeds with the builder are left out with the race detector", left)
+	}
 }
+
+// raced: this is built with the race detector. The subscriber of watermill-amqp, which the builder serves, has a data
+// race when it reconnects.
+var raced bool
 
 // replay runs a seed until it fails, 20 times at most: each time the scheduler makes other choices. Then it leaves out
 // each fault without which the seed fails, too, and prints what is left.
