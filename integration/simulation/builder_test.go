@@ -109,7 +109,7 @@ func TestTheBuilderDeclaresAReplacedQueueAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				script := &scriptedTopology{errs: row.errs}
 				broker := model.New(model.Config{Fault: func(e model.Event) model.Fault {
-					if row.silent && e.Method == "queue.declare" && e.Connection == 4 {
+					if row.silent && e.Method == "queue.declare" && e.Connection == 3 {
 						return model.Unanswered
 					}
 					return model.None

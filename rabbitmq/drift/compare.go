@@ -38,8 +38,11 @@ func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error)
 				Prefix: prefixOf(w), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true,
 				DeadLetters: w.Topology.DeadLetters,
 			})
-			if _, err := inspector.Declare(b, w.Topology, w.Queue, topology.Topology.DeclareRetry,
-				watermill.NopLogger{}); err != nil {
+			t, err := inspector.Inspect(b, w.Topology, w.Queue, watermill.NopLogger{})
+			if err == nil {
+				err = inspector.DeclareRetry(b, t, t.DeclareRetry)
+			}
+			if err != nil {
 				return err
 			}
 		}

@@ -102,7 +102,10 @@ func (p appPublisher) again(all []publisher.Message, failures []error, began tim
 		ctx, cancel := context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
 		m.Context, m.Suspect = ctx, &atomic.Bool{}
 		m.Suspect.Store(true)
-		if failures[i] = p.exchanges.ExchangeAgain(&m, err, p.core.app.DeclareExchange); failures[i] == nil {
+		failures[i] = p.exchanges.Again(&m, m.Exchange, err, func(channel *amqp091.Channel) error {
+			return p.core.app.DeclareExchange(channel, m.Exchange)
+		})
+		if failures[i] == nil {
 			failures[i] = p.connection.SendOne(m)
 		}
 		cancel()

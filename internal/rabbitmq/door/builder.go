@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -53,13 +52,11 @@ func newCore(config Config) *core {
 	}
 	c := &core{
 		app: config.App, topology: config.topology(), prefix: naming.Prefix(config.Prefix),
-		verifyOnly: config.VerifyOnly,
-		policy:     config.Policy.Clone(),
-		redeclared: map[string]time.Time{}, redeclaring: make(chan struct{}, 1),
+		verifyOnly: config.VerifyOnly, policy: config.Policy.Clone(),
 		observers: &backend.Observers{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
-		Wire: c.wire(), Vhost: c.address().Vhost, Prefix: c.prefix, QueueType: config.QueueType,
+		Vhost: c.address().Vhost, Prefix: c.prefix, QueueType: config.QueueType,
 		AllowUnprotectedQuorum: config.AllowUnprotectedQuorum,
 		DeadLetters:            config.DeadLetters,
 	})

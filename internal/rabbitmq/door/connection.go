@@ -59,7 +59,7 @@ func (c *Connection) setUp() error {
 // management API.
 func (c *Connection) watch(manage string) error {
 	if manage == "" {
-		c.lookout = newLookout(c.stopping, c.declarer, nil, c.publishing)
+		c.lookout = newLookout(c.stopping, c.core, nil, c.publishing)
 		return nil
 	}
 	uri := c.core.address()
@@ -69,8 +69,8 @@ func (c *Connection) watch(manage string) error {
 	if err != nil {
 		return fmt.Errorf("Management: %w", err)
 	}
-	c.lookout = newLookout(c.stopping, c.declarer, client, c.publishing)
-	c.overdue = watchOverdue(client, c.declarer, c.logger)
+	c.lookout = newLookout(c.stopping, c.core, client, c.publishing)
+	c.overdue = watchOverdue(client, c.core, c.logger)
 	return nil
 }
 

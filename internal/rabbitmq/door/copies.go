@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
@@ -122,8 +120,9 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	var cancel context.CancelFunc
 	m.Context, cancel = context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
 	defer cancel()
-	redeclare := func(channel *amqp091.Channel) error { return p.core.redeclare(channel, to) }
-	if err := p.queues.Again(&m, err, redeclare); err != nil {
+	// Copies of all work queues of a group fail at the same moment: the first one declares their tier again for all.
+	t, _ := p.core.existing(to.work)
+	if err := p.queues.Again(&m, to.queue, err, t.Redeclare); err != nil {
 		return err
 	}
 	if m.Suspect == nil {

@@ -1,14 +1,15 @@
 package door
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"net/url"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -36,9 +37,14 @@ type core struct {
 	closed     context.Context // of a Builder: ends with its Close
 	observers  *backend.Observers
 
-	redeclaring chan struct{}        // has a value while tiers of a group are declared again
-	redeclared  map[string]time.Time // when each tier of a group was declared again
+	once wire.Once[deed] // what was declared on a connection
+
+	mu    sync.Mutex
+	works map[string]topology.Topology // of each work queue as it was declared or verified last, on any connection
 }
+
+// A deed is what a core does once on a connection.
+type deed struct{ what, of string }
 
 func (c *core) String() string {
 	if c == nil {
@@ -74,14 +80,6 @@ func (c *core) wire() wire.Config {
 	return wire.Config{URI: c.app.URI, AMQP: app.CopyConnection(c.app.Connection), TLS: c.app.TLS.Clone()}
 }
 
-// groupOf returns the group of tiers of a work queue, or the work queue itself.
-func (c *core) groupOf(queue string) string {
-	if group, _, found := c.queues.of(queue); found {
-		return cmp.Or(group, queue)
-	}
-	return cmp.Or(c.topology.TierGroup, queue)
-}
-
 // topologyConfig has the group and the tiers of one work queue.
 func (c *core) topologyConfig(queue string) topology.Config {
 	config := c.topology
@@ -94,13 +92,51 @@ func (c *core) topologyConfig(queue string) topology.Config {
 	return config
 }
 
-// existing returns the topology of a work queue that exists with these arguments.
-func (c *core) existing(queue string, arguments amqp091.Table) topology.Topology {
-	return workqueue.Existing(c.topologyConfig(queue), c.workQueue(queue), arguments)
-}
-
+// topologyOf returns the topology of a work queue that does not exist.
 func (c *core) topologyOf(queue string) topology.Topology {
 	return topology.New(c.topologyConfig(queue), c.workQueue(queue))
+}
+
+// existing returns the topology of a work queue as it was declared or verified last, and else that of one that does not
+// exist.
+func (c *core) existing(queue string) (t topology.Topology, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t, known = c.works[queue]; known {
+		return t, true
+	}
+	return c.topologyOf(queue), false
+}
+
+// remember returns the topology of a work queue that exists with these arguments, with the tiers of all handlers.
+func (c *core) remember(queue string, arguments amqp091.Table) topology.Topology {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.works == nil {
+		c.works = map[string]topology.Topology{}
+	}
+	c.works[queue] = workqueue.Existing(c.topologyConfig(queue), c.workQueue(queue), arguments)
+	return c.works[queue]
+}
+
+// workQueues returns the topologies of the work queues that were declared or verified.
+func (c *core) workQueues() map[string]topology.Topology {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.works)
+}
+
+// waiting returns the tiers and inboxes that were declared or verified.
+func (c *core) waiting() []string {
+	names := map[string]bool{}
+	for _, t := range c.workQueues() {
+		for _, q := range t.Queues {
+			if _, expires := q.Arguments[queuearg.MessageTTL]; expires {
+				names[q.Name] = true
+			}
+		}
+	}
+	return slices.Collect(maps.Keys(names))
 }
 
 // workQueue returns a work queue as the app's configuration describes it.
@@ -116,82 +152,75 @@ func (c *core) workQueue(name string) topology.Queue {
 	return topology.Queue{Name: name, Durable: c.app.Queue.Durable, Arguments: arguments}
 }
 
-// redeclare declares the tiers and the dead-letter queue of a copy's work queue again.
-func (c *core) redeclare(channel *amqp091.Channel, to place) error {
-	t := c.topologyOf(to.work)
-	if arguments, known := c.inspector.Known(to.work); known {
-		t = c.existing(to.work, arguments)
-	}
-	if to.group == to.work || to.tier == 0 {
-		return t.Redeclare(channel)
-	}
-	// Copies of all work queues of the group fail at the same moment: the first one declares the tiers again for all.
-	asked := time.Now()
-	c.redeclaring <- struct{}{}
-	defer func() { <-c.redeclaring }()
-	if c.redeclared[to.queue].After(asked) {
-		return nil
-	}
-	began := time.Now()
-	err := t.Redeclare(channel)
-	if err == nil {
-		for _, queue := range t.Queues {
-			c.redeclared[queue.Name] = began
-		}
-	}
-	return err
+// validTopology returns the topology of a subscription whose work queue does not exist, and what is wrong with it.
+func (c *core) validTopology(s app.Subscription) (topology.Topology, error) {
+	t := c.topologyOf(s.Queue)
+	return t, errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, t.Group()))
 }
 
-// Declare implements app.Declarer. It declares the app's topology and the retry topology.
+// declareApp declares the app's own topology of a subscription.
+func (c *core) declareApp(s app.Subscription, t topology.Topology) error {
+	if err := c.app.DeclareTopology(s, maps.Clone(t.WorkQueue.Arguments)); err != nil {
+		return refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+	}
+	return nil
+}
+
+// Declare implements app.Declarer. It declares the app's topology and the retry topology, at every call, because the
+// connection of watermill-amqp's subscriber is not known. Each work queue is inspected once, over a connection of its
+// own: the broker closes a channel with each refusal.
 func (c *core) Declare(s app.Subscription) error {
-	queue, config := c.workQueue(s.Queue), c.topologyConfig(s.Queue)
-	t := topology.New(config, queue)
-	if err := errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, c.groupOf(s.Queue))); err != nil {
-		return err
-	}
-	if c.verifyOnly {
-		inspected, err := c.inspector.Verify(c.closed, config, queue, s.Logger)
-		if err != nil || inspected {
-			return err
-		}
-		return t.Verify(s.Channel)
-	}
-	arguments, declared, err := c.inspector.Resolve(c.closed, config, queue, s.Logger)
+	t, err := c.validTopology(s)
 	if err != nil {
 		return err
 	}
-	if err = c.app.DeclareTopology(s, arguments); err != nil {
-		err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
-	} else if !declared {
-		err = c.existing(s.Queue, arguments).DeclareRetry(s.Channel)
+	first := false
+	err = c.once.Do(c.closed, 0, deed{"inspect", s.Queue}, time.Time{}, func() error {
+		first = true
+		return c.dial(s, c.inspect)
+	})
+	switch {
+	case err != nil || first && c.verifyOnly:
+		return err
+	case c.verifyOnly:
+		return t.Verify(s.Channel)
 	}
-	if err == nil {
-		return nil
+	t, _ = c.existing(s.Queue)
+	if err = c.declareApp(s, t); err == nil && !first {
+		err = t.DeclareRetry(s.Channel)
 	}
-	c.inspector.Forget(s.Queue)
 	if !refusal.IsCode(err, amqp091.PreconditionFailed) {
 		return err
 	}
-	return c.declareAgain(s)
-}
-
-// declareAgain inspects a work queue that was deleted and declared anew with other arguments. The broker has closed
-// s.Channel. watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
-func (c *core) declareAgain(s app.Subscription) error {
-	arguments, _, err := c.inspector.Resolve(c.closed, c.topologyConfig(s.Queue), c.workQueue(s.Queue), s.Logger)
-	if err != nil {
-		return err
-	}
-	return c.inspector.Dial(c.closed, s.Queue, s.Logger, func(b workqueue.Broker) error {
-		channel, err := b.Channel()
-		if err == nil {
-			s.Channel = channel
-			err = c.app.DeclareTopology(s, arguments)
+	// The work queue was deleted, and declared anew with other arguments. The broker has closed s.Channel.
+	// watermill-amqp's subscriber declares only before it consumes, and consumes also after an error.
+	return c.dial(s, func(b workqueue.Broker, s app.Subscription) error {
+		if err = c.inspect(b, s); err == nil {
+			s.Channel, err = b.Channel()
 		}
 		if err != nil {
-			c.inspector.Forget(s.Queue)
-			return refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+			return err
 		}
-		return nil
+		t, _ := c.existing(s.Queue)
+		return c.declareApp(s, t)
 	})
+}
+
+// dial calls use with a connection that does not consume.
+func (c *core) dial(s app.Subscription, use func(workqueue.Broker, app.Subscription) error) error {
+	return workqueue.Dial(c.closed, c.wire(), s.Queue, s.Logger, func(b workqueue.Broker) error { return use(b, s) })
+}
+
+// inspect declares a work queue with its retry topology, or verifies them.
+func (c *core) inspect(b workqueue.Broker, s app.Subscription) error {
+	config, queue := c.topologyConfig(s.Queue), c.workQueue(s.Queue)
+	if c.verifyOnly {
+		return c.inspector.Check(b, config, queue, s.Logger)
+	}
+	t, err := c.inspector.Inspect(b, config, queue, s.Logger)
+	if err == nil {
+		c.remember(s.Queue, t.WorkQueue.Arguments)
+		err = c.inspector.DeclareRetry(b, t, t.DeclareRetry)
+	}
+	return err
 }

@@ -2,23 +2,18 @@ package door
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -30,42 +25,13 @@ type declarer struct {
 	publishing *publisher.Connection
 	returns    *returns
 	control    *control
-
-	sharing chan struct{} // has a value while exchanges are declared for the first time
-
-	mu         sync.Mutex
-	connection uint64
-	queues     map[string]*declaredQueue // of this connection
-	objects    map[any]bool              // the exchanges, queues and bindings that are declared on this connection
-	holding    map[string]bool           // the queues on which messages wait, of all connections
-	works      map[string][]string       // the queues of the topology of each work queue, of all connections
-}
-
-// A declaredQueue is what has been declared for a work queue on one connection.
-type declaredQueue struct {
-	mu        sync.Mutex
-	running   *declaring // nil: none
-	begin     time.Time  // when the declaration began that has succeeded
-	arguments amqp091.Table
-	queues    map[string]bool // the tiers and the other queues of its topology
-	topics    map[string]bool // for which the app's own topology is declared
-	bound     time.Time       // when bind began
-}
-
-// declaring is a declaration that is running, or has ended.
-type declaring struct {
-	key   string
-	begin time.Time
-	done  chan struct{}
-	err   error // set before done is closed
 }
 
 func newDeclarer(
 	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
 ) *declarer {
-	return &declarer{core: c, publishing: publishing, sharing: make(chan struct{}, 1),
-		holding: map[string]bool{}, works: map[string][]string{},
-		control: newControl(c, consuming, publishing, logger), returns: newReturns(c, consuming, logger)}
+	return &declarer{core: c, publishing: publishing, control: newControl(c, consuming, publishing, logger),
+		returns: newReturns(c, consuming, logger)}
 }
 
 // close ends the goroutines of the declarer.
@@ -74,153 +40,137 @@ func (d *declarer) close() {
 	d.returns.close()
 }
 
+// once calls do once on the connection, and again when what it has declared may be gone.
+func (d *declarer) once(from *subscriber.Declaration, what, of string, lostAt time.Time, do func() error) error {
+	return d.core.once.Do(context.Background(), from.Broker.Number(), deed{what, of}, lostAt, func() error {
+		return panics.Error("Declare", do)
+	})
+}
+
 // declare declares the work queue of a subscription, its topology, which has the tiers of all handlers of the queue,
-// and the app's own topology of the topic. Calls for one work queue wait for each other, and those that need the same
-// share the result.
+// and the app's own topology of the topic.
 func (d *declarer) declare(from *subscriber.Declaration, s app.Subscription) error {
-	config := d.core.topologyConfig(s.Queue)
-	t := topology.New(config, d.core.workQueue(s.Queue))
-	if err := errors.Join(t.Validate(), d.core.prefix.ValidateExchange(s.Exchange, t.Group())); err != nil {
+	t, err := d.core.validTopology(s)
+	if err != nil {
 		return err
 	}
-	if config.Partitions > 0 {
+	if d.core.queues.order(s.Queue).partitions > 0 {
 		if err := checkSingle(from.Broker.Version()); err != nil {
 			return err
 		}
 	}
-	q, err := d.queue(from.Broker.Number(), s.Queue)
-	if err != nil {
-		return err
-	}
-	names := queueNames(t)
-	key := strings.Join(append(names, s.Topic, s.Exchange), "\n")
-	for {
-		q.mu.Lock()
-		if q.has(from.LostAt, names, s.Topic) {
-			q.mu.Unlock()
-			return nil
-		}
-		if other := q.running; other != nil {
-			q.mu.Unlock()
-			<-other.done
-			if other.err != nil && other.key == key && other.begin.After(from.LostAt) {
-				return other.err
-			}
-			continue
-		}
-		own := &declaring{key: key, begin: time.Now(), done: make(chan struct{}), err: errPanicked}
-		q.running = own
-		q.mu.Unlock()
-		return d.run(q, own, from, s, config)
-	}
+	return d.once(from, "declare", queueNames(t)+s.Topic, from.LostAt, func() error { return d.run(from, s, t) })
 }
 
-var errPanicked = errors.New("the app's topology builder has panicked")
-
-// queue returns the memory of a work queue on a connection.
-func (d *declarer) queue(connection uint64, name string) (*declaredQueue, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if connection < d.connection {
-		return nil, fmt.Errorf("cannot declare work queue %q: its connection is lost: %w", name, amqp091.ErrClosed)
-	}
-	if connection > d.connection {
-		d.connection, d.queues, d.objects = connection, map[string]*declaredQueue{}, map[any]bool{}
-	}
-	q := d.queues[name]
-	if q == nil {
-		q = &declaredQueue{queues: map[string]bool{}, topics: map[string]bool{}}
-		d.queues[name] = q
-	}
-	return q, nil
-}
-
-func queueNames(t topology.Topology) (names []string) {
+func queueNames(t topology.Topology) string {
+	var names strings.Builder
 	for _, queue := range t.Queues {
-		names = append(names, queue.Name)
+		names.WriteString(queue.Name + "\n")
 	}
-	return names
+	return names.String()
 }
 
-// has reports whether everything was declared after lostAt.
-func (q *declaredQueue) has(lostAt time.Time, queues []string, topic string) bool {
-	return q.begin.After(lostAt) && q.hasQueues(queues) && q.topics[topic]
-}
-
-func (q *declaredQueue) hasQueues(names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return !q.queues[name] })
-}
-
-// run declares what is missing, and ends own. Only the running declaration changes the memory.
-func (d *declarer) run(
-	q *declaredQueue, own *declaring, from *subscriber.Declaration, s app.Subscription, config topology.Config,
-) error {
-	defer func() {
-		q.mu.Lock()
-		q.running = nil
-		q.mu.Unlock()
-		close(own.done)
-	}()
-	inspector, work := d.core.inspector, d.core.workQueue(s.Queue)
-	t := topology.New(config, work)
-	asked := queueNames(t)
-	known := q.begin.After(from.LostAt)
-	var arguments amqp091.Table
-	if known {
-		arguments = q.arguments
-		t = workqueue.Existing(config, work, arguments)
-	}
-	declareRetry := topology.Topology.DeclareRetry
-	if q.begin.IsZero() {
-		declareRetry = func(t topology.Topology, channel *amqp091.Channel) error {
-			return d.declareFirst(from, t, channel)
+// run declares what is missing.
+func (d *declarer) run(from *subscriber.Declaration, s app.Subscription, t topology.Topology) error {
+	broker, inspector := inspected{from, d.publishing}, d.core.inspector
+	config, work := d.core.topologyConfig(s.Queue), d.core.workQueue(s.Queue)
+	if d.core.verifyOnly {
+		if err := inspector.Check(broker, config, work, s.Logger); err != nil {
+			return err
 		}
-	}
-	var err error
-	switch broker := (inspected{from, d.publishing}); {
-	case d.core.verifyOnly:
-		err = inspector.Check(broker, config, work, s.Logger)
-	case !known:
-		if arguments, err = inspector.Declare(broker, config, work, declareRetry, s.Logger); err == nil {
-			t = workqueue.Existing(config, work, arguments)
+		d.core.remember(s.Queue, t.WorkQueue.Arguments)
+	} else {
+		err := d.once(from, "inspect", s.Queue, from.LostAt, func() error {
+			there, err := inspector.Inspect(broker, config, work, s.Logger)
+			if err == nil {
+				d.core.remember(s.Queue, there.WorkQueue.Arguments)
+			}
+			return err
+		})
+		if err != nil {
+			return err
 		}
-	case !q.hasQueues(queueNames(t)):
-		var channel *amqp091.Channel
-		if channel, err = from.Channel(); err == nil {
-			err = t.DeclareRetry(channel)
-		}
-	}
-	if err == nil && !d.core.verifyOnly && !(known && q.topics[s.Topic]) {
-		if s.Channel, err = from.Channel(); err == nil {
-			err = d.core.app.DeclareTopology(s, maps.Clone(arguments))
+		there, _ := d.core.existing(s.Queue)
+		t = d.core.remember(s.Queue, there.WorkQueue.Arguments) // a further handler may have more tiers
+		err = d.once(from, "retry", queueNames(t), from.LostAt, func() error {
+			return inspector.DeclareRetry(broker, t, func(channel *amqp091.Channel) error {
+				return d.declareRetry(from, t, channel)
+			})
+		})
+		if err == nil {
+			err = d.once(from, "app", s.Queue+"\n"+s.Topic, from.LostAt, func() error { return d.declareApp(from, s, t) })
 		}
 		if err != nil {
-			err = refusal.Explain("declare the app's own topology of queue", s.Queue, err)
+			return err
 		}
 	}
-	own.err = err
-	if err != nil {
-		return err
-	}
-	q.mu.Lock()
-	if !known {
-		q.begin, q.arguments = own.begin, arguments
-		clear(q.queues)
-		clear(q.topics)
-	}
-	for _, name := range append(asked, queueNames(t)...) {
-		q.queues[name] = true
-	}
-	q.topics[s.Topic] = true
-	q.mu.Unlock()
-	d.mu.Lock()
-	d.works[s.Queue] = queueNames(t)
-	d.mu.Unlock()
-	d.returns.add(from.Broker, t)
+	d.returns.add(from.Broker, s.Queue)
 	if config.Partitions > 0 {
 		d.control.add(from.Broker)
 	}
 	return nil
+}
+
+func (d *declarer) declareApp(from *subscriber.Declaration, s app.Subscription, t topology.Topology) (err error) {
+	if s.Channel, err = from.Channel(); err == nil {
+		err = d.core.declareApp(s, t)
+	}
+	return err
+}
+
+// declareRetry declares the retry topology of a work queue. What it shares with other work queues, such as the tiers of
+// a group, is declared by the first one on a connection, and the others wait for it.
+func (d *declarer) declareRetry(from *subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
+	own, shared := d.core.divide(t)
+	first := false
+	err := d.once(from, "shared", shared, from.LostAt, func() error {
+		first = true
+		return t.DeclareRetry(channel)
+	})
+	if first {
+		return err
+	}
+	if err == nil {
+		if err = own.DeclareRetry(channel); !refusal.IsCode(err, amqp091.NotFound) {
+			return err
+		}
+	}
+	// The first one has failed, or of what it has declared, something is gone.
+	if channel, err = from.Channel(); err != nil {
+		return err
+	}
+	return t.DeclareRetry(channel)
+}
+
+// divide returns a topology without what it shares with other work queues, and the names of that.
+func (c *core) divide(t topology.Topology) (own topology.Topology, names string) {
+	work := t.WorkQueue.Name
+	isShared := func(queue string) bool {
+		group, _, isTier := c.prefix.TierOf(queue)
+		return queue == c.prefix.Orphans() || isTier && group != work
+	}
+	own = t
+	own.Exchanges, own.Queues, own.Bindings = nil, nil, nil
+	for _, e := range t.Exchanges {
+		if e.Name == naming.OrderExchange(work) {
+			own.Exchanges = append(own.Exchanges, e)
+		} else {
+			names += e.Name + "\n"
+		}
+	}
+	for _, q := range t.Queues {
+		if isShared(q.Name) {
+			names += q.Name + "\n"
+		} else {
+			own.Queues = append(own.Queues, q)
+		}
+	}
+	for _, b := range t.Bindings {
+		if !isShared(b.Queue) {
+			own.Bindings = append(own.Bindings, b)
+		}
+	}
+	return own, names
 }
 
 // bindAgain is how long a bind serves for all handlers of a queue that begin to consume: those that start together.
@@ -231,41 +181,23 @@ func (d *declarer) bind(from *subscriber.Declaration, s app.Subscription) error 
 	if d.core.verifyOnly {
 		return nil
 	}
-	q, err := d.queue(from.Broker.Number(), s.Queue)
-	if err != nil {
-		return err
+	lostAt := time.Now().Add(-bindAgain)
+	for _, at := range []time.Time{from.LostAt, d.core.once.Began(from.Broker.Number(), deed{"inspect", s.Queue})} {
+		if at.After(lostAt) {
+			lostAt = at
+		}
 	}
-	q.mu.Lock()
-	arguments, done := q.arguments, q.bound.After(q.begin) && q.bound.After(from.LostAt) &&
-		time.Since(q.bound) < bindAgain
-	if !done {
-		q.bound = time.Now()
-	}
-	q.mu.Unlock()
-	if done {
-		return nil
-	}
-	if s.Channel, err = from.Channel(); err != nil {
-		return err
-	}
-	t := workqueue.Existing(d.core.topologyConfig(s.Queue), d.core.workQueue(s.Queue), arguments)
-	if err = bindAll(s.Channel, d.returns.lastingBindings(t)); err != nil || s.Exchange == "" {
-		return err
-	}
-	return d.core.app.DeclareTopology(s, maps.Clone(arguments))
-}
-
-// mayBeQuorum reports whether a queue is a quorum queue, or its type is not known.
-func (d *declarer) mayBeQuorum(name string) bool {
-	d.mu.Lock()
-	q := d.queues[name]
-	d.mu.Unlock()
-	if q == nil || d.core.verifyOnly {
-		return true
-	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.arguments[queuearg.QueueType] == string(topology.Quorum)
+	return d.once(from, "bind", s.Queue, lostAt, func() error {
+		channel, err := from.Channel()
+		if err != nil {
+			return err
+		}
+		t, _ := d.core.existing(s.Queue)
+		if err = bindAll(channel, d.returns.lastingBindings(t)); err != nil || s.Exchange == "" {
+			return err
+		}
+		return d.declareApp(from, s, t)
+	})
 }
 
 // inspected is the workqueue.Broker of a declaration.
@@ -279,83 +211,3 @@ func (i inspected) Version() string { return i.Broker.Version() }
 func (i inspected) Publishing(ctx context.Context) (*amqp091.Channel, error) {
 	return i.publishing.Channel(ctx)
 }
-
-// declareFirst declares for the first time on a connection what a work queue needs. What it shares with other work
-// queues, such as the tiers of a group, is declared once: the others wait for it.
-func (d *declarer) declareFirst(from *subscriber.Declaration, t topology.Topology, channel *amqp091.Channel) error {
-	d.sharing <- struct{}{}
-	own := d.undeclared(from.Broker.Number(), t)
-	shares := len(own.Exchanges) == 0
-	if shares {
-		<-d.sharing
-	} else {
-		defer func() { <-d.sharing }()
-	}
-	err := own.DeclareRetry(channel)
-	if shares && refusal.IsCode(err, amqp091.NotFound) { // of what was declared, something is gone
-		if channel, err = from.Channel(); err == nil {
-			err = t.DeclareRetry(channel)
-		}
-	}
-	if err == nil {
-		d.declared(from.Broker.Number(), t)
-	}
-	return err
-}
-
-// undeclared returns a topology without the objects that have been declared on a connection.
-func (d *declarer) undeclared(connection uint64, t topology.Topology) topology.Topology {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.connection != connection {
-		return t
-	}
-	t.Exchanges = slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool {
-		return d.objects[exchangeName(e.Name)]
-	})
-	t.Queues = slices.DeleteFunc(slices.Clone(t.Queues), func(q topology.Queue) bool {
-		return d.objects[queueName(q.Name)]
-	})
-	t.Bindings = slices.DeleteFunc(slices.Clone(t.Bindings), func(b topology.Binding) bool { return d.objects[b] })
-	return t
-}
-
-// declared remembers the objects of a topology.
-func (d *declarer) declared(connection uint64, t topology.Topology) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for _, q := range t.Queues {
-		if _, expires := q.Arguments[queuearg.MessageTTL]; expires {
-			d.holding[q.Name] = true
-		}
-	}
-	if d.connection != connection {
-		return
-	}
-	for _, e := range t.Exchanges {
-		d.objects[exchangeName(e.Name)] = true
-	}
-	for _, q := range t.Queues {
-		d.objects[queueName(q.Name)] = true
-	}
-	for _, b := range t.Bindings {
-		d.objects[b] = true
-	}
-}
-
-// waiting returns the tiers and inboxes that were declared or verified.
-func (d *declarer) waiting() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return slices.Collect(maps.Keys(d.holding))
-}
-
-// workQueues returns the work queues that were declared or verified, and the other queues of their topologies.
-func (d *declarer) workQueues() map[string][]string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return maps.Clone(d.works)
-}
-
-type exchangeName string
-type queueName string

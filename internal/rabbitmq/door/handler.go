@@ -20,9 +20,11 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -296,7 +298,8 @@ func (h *handlerSubscriber) subscription(topic string) (app.Subscription, error)
 
 // MayBeQuorum implements subscriber.Handler.
 func (h *handlerSubscriber) MayBeQuorum(queue string) bool {
-	return h.connection.declarer.mayBeQuorum(queue)
+	t, known := h.core.existing(queue)
+	return !known || h.core.verifyOnly || t.WorkQueue.Arguments[queuearg.QueueType] == string(topology.Quorum)
 }
 
 // Unmarshal implements subscriber.Handler. It marks messages that the broker delivers again, where the major does so.

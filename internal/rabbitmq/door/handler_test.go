@@ -145,12 +145,14 @@ func TestHandlersOfOneQueueShareALook(t *testing.T) {
 		d := newDeclarer(&core{}, nil, nil, watermill.NopLogger{})
 		defer d.close()
 		looks := 0
-		broker := fakeBroker{number: 1, open: func() (*amqp091.Channel, error) { looks++; return nil, errNoChannel }}
+		var refused error
+		broker := fakeBroker{number: 1, open: func() (*amqp091.Channel, error) { looks++; return nil, refused }}
 		bind := func(lostAt time.Time) int {
 			looks = 0
 			for range 3 {
-				_ = d.bind(&subscriber.Declaration{Reopening: wire.Reopening{On: broker}, Broker: broker, LostAt: lostAt},
+				err := d.bind(&subscriber.Declaration{Reopening: wire.Reopening{On: broker}, Broker: broker, LostAt: lostAt},
 					app.Subscription{Queue: "orders"})
+				require.ErrorIs(t, err, refused)
 			}
 			return looks
 		}
@@ -162,6 +164,9 @@ func TestHandlersOfOneQueueShareALook(t *testing.T) {
 		assert.Equal(t, 1, bind(paused))
 		time.Sleep(bindAgain)
 		assert.Equal(t, 1, bind(time.Time{}))
+		time.Sleep(bindAgain)
+		refused = errNoChannel
+		assert.Equal(t, 3, bind(time.Time{}), "a failure serves no other handler")
 	})
 }
 

@@ -28,11 +28,11 @@ const (
 // overdue watches the tiers and inboxes of a Connection: it shows those with messages whose delay is over and which the
 // broker does not forward.
 type overdue struct {
-	api      api
-	declarer *declarer // knows the tiers and inboxes
-	logger   watermill.LoggerAdapter
-	cancel   context.CancelFunc
-	done     chan struct{}
+	api    api
+	core   *core // knows the tiers and inboxes
+	logger watermill.LoggerAdapter
+	cancel context.CancelFunc
+	done   chan struct{}
 
 	// Only the goroutine that looks uses these.
 	before map[string]seenQueue // at the last look
@@ -58,9 +58,9 @@ type seenQueue struct {
 }
 
 // watchOverdue begins to watch. Close it.
-func watchOverdue(api api, declarer *declarer, logger watermill.LoggerAdapter) *overdue {
+func watchOverdue(api api, core *core, logger watermill.LoggerAdapter) *overdue {
 	ctx, cancel := context.WithCancel(context.Background())
-	o := &overdue{api: api, declarer: declarer, logger: logger, cancel: cancel, done: make(chan struct{})}
+	o := &overdue{api: api, core: core, logger: logger, cancel: cancel, done: make(chan struct{})}
 	go o.run(ctx)
 	return o
 }
@@ -106,7 +106,7 @@ func (o *overdue) look(ctx context.Context) {
 	before, last := o.before, o.tiers
 	var tiers []retry.TierHealth
 	o.before = map[string]seenQueue{}
-	for _, name := range slices.Sorted(slices.Values(o.declarer.waiting())) {
+	for _, name := range slices.Sorted(slices.Values(o.core.waiting())) {
 		now := seenQueue{Queue: queues[name], since: time.Now()}
 		if now.Expired == 0 {
 			continue

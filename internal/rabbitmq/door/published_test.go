@@ -58,7 +58,7 @@ func TestATopicThatNoQueueGetsIsNamedAtTheStart(t *testing.T) {
 			ExchangeName: func(topic string) string { return "x." + topic },
 			RoutingKey:   func(string) string { return "key" },
 		}}
-		l := newLookout(t.Context(), &declarer{core: c}, api, &noChannels{})
+		l := newLookout(t.Context(), c, api, &noChannels{})
 		logs := &warnings{}
 		var p produced
 		p.add("billing", "invoices")

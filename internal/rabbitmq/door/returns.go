@@ -35,22 +35,17 @@ type returns struct {
 
 	mu     sync.Mutex
 	broker subscriber.Broker // of the connection that consumes now; nil: there was none
-	queues map[string]*boundQueue
 
 	// Only the goroutine of the turns uses these.
 	channel   wire.Reopening
 	channelOf subscriber.Broker
-	orphaned  bool // the queue of the orphans had messages at its last turn
-}
-
-type boundQueue struct {
-	topology topology.Topology
-	failing  bool // the last check has failed
+	failing   map[string]bool // the queues whose last check has failed
+	orphaned  bool            // the queue of the orphans had messages at its last turn
 }
 
 func newReturns(c *core, consuming *subscriber.Connection, logger watermill.LoggerAdapter) *returns {
 	r := &returns{
-		core: c, consuming: consuming, logger: logger, turns: newTurns(), queues: map[string]*boundQueue{},
+		core: c, consuming: consuming, logger: logger, turns: newTurns(), failing: map[string]bool{},
 	}
 	var ctx context.Context
 	ctx, r.stop = context.WithCancel(context.Background())
@@ -69,19 +64,17 @@ func (r *returns) close() {
 }
 
 // add begins to check a work queue, whose topology has just been declared over this connection. Those of earlier
-// connections are forgotten: they are added when they are declared again.
-func (r *returns) add(broker subscriber.Broker, t topology.Topology) {
+// connections have turns again when they are declared again.
+func (r *returns) add(broker subscriber.Broker, queue string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.broker == nil || broker.Number() > r.broker.Number() {
 		r.broker = broker
-		clear(r.queues)
 		r.turns.clear()
 	}
 	if broker.Number() == r.broker.Number() {
 		if !r.core.verifyOnly {
-			r.queues[t.WorkQueue.Name] = &boundQueue{topology: t}
-			r.turns.add(t.WorkQueue.Name)
+			r.turns.add(queue)
 		}
 		r.turns.add(r.core.prefix.Orphans())
 	}
@@ -91,16 +84,17 @@ func (r *returns) add(broker subscriber.Broker, t topology.Topology) {
 // everything is declared again.
 func (r *returns) check(name string) {
 	r.mu.Lock()
-	queue, broker := r.queues[name], r.broker
+	broker := r.broker
 	r.mu.Unlock()
 	if name == r.core.prefix.Orphans() {
 		r.lookForOrphans(name, broker)
 		return
 	}
-	if queue == nil || !r.consumed()[name] {
+	if !r.consumed()[name] {
 		return
 	}
-	t, lasting := queue.topology, r.lastingBindings(queue.topology)
+	t, _ := r.core.existing(name)
+	lasting := r.lastingBindings(t)
 	isBound := func(e topology.Exchange) bool {
 		return slices.ContainsFunc(lasting, func(b topology.Binding) bool { return b.Exchange == e.Name })
 	}
@@ -118,7 +112,7 @@ func (r *returns) check(name string) {
 	if err == nil && missing != "" {
 		err = r.restore(missing, t, broker)
 	}
-	r.report(name, queue, err)
+	r.report(name, err)
 }
 
 // lookForOrphans logs that there are orphans, once until there are none. Where the queue cannot be looked at, it does
@@ -221,16 +215,9 @@ func (r *returns) restore(exchange string, t topology.Topology, broker subscribe
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	others := map[string]topology.Topology{}
-	for name, queue := range r.queues {
-		others[name] = queue.topology
-	}
-	r.mu.Unlock()
-	delete(others, t.WorkQueue.Name)
 	consumed := r.consumed()
-	for name, other := range others {
-		if consumed[name] {
+	for name, other := range r.core.workQueues() {
+		if consumed[name] && name != t.WorkQueue.Name {
 			// An error is reported by the check of that queue.
 			_ = r.over(broker, func(channel *amqp091.Channel) error {
 				return bindAll(channel, r.bindings(other))
@@ -244,15 +231,15 @@ func (r *returns) restore(exchange string, t topology.Topology, broker subscribe
 }
 
 // report logs when checks of a queue begin to fail, and when they no longer do. A lost connection is logged elsewhere.
-func (r *returns) report(name string, queue *boundQueue, err error) {
+func (r *returns) report(name string, err error) {
 	var refused *amqp091.Error
 	failing := errors.As(err, &refused) && refused.Server
 	switch fields := (watermill.LogFields{"queue": name}); {
-	case failing && !queue.failing:
+	case failing && !r.failing[name]:
 		r.logger.Error("Cannot bind the work queue to the return exchange: messages whose delay is over can become "+
 			"orphans", err, fields)
-	case err == nil && queue.failing:
+	case err == nil && r.failing[name]:
 		r.logger.Info("The work queue is bound to the return exchange again", fields)
 	}
-	queue.failing = failing
+	r.failing[name] = failing
 }

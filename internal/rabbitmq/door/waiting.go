@@ -35,8 +35,8 @@ const (
 // begin in the first four fifths of the time only. Tiers of earlier schedules are shown while they have messages, where
 // the management API lists them. It reads no message. It is safe for concurrent use: one look runs at a time.
 type lookout struct {
-	declarer *declarer // knows the queues
-	api      api       // nil: there is no management API
+	core     *core // knows the queues
+	api      api   // nil: there is no management API
 	channels channels
 
 	// closing ends with the Connection. The goroutine that waits for a channel does not end with a look: each look
@@ -62,9 +62,9 @@ type watchedQueue struct {
 	tier backoff.Tier
 }
 
-func newLookout(closing context.Context, declarer *declarer, api api, channels channels) *lookout {
+func newLookout(closing context.Context, core *core, api api, channels channels) *lookout {
 	return &lookout{
-		closing: closing, declarer: declarer, api: api, channels: channels, turn: make(chan struct{}, 1),
+		closing: closing, core: core, api: api, channels: channels, turn: make(chan struct{}, 1),
 		depths: map[string]management.Depth{}, asked: map[string]bool{},
 	}
 }
@@ -147,8 +147,8 @@ func (l *lookout) list(ctx context.Context) (map[string]management.Depth, error)
 
 // queues returns the queues of the connection in the order in which they are asked for.
 func (l *lookout) queues() (all []watchedQueue) {
-	works := l.declarer.workQueues()
-	prefix := l.declarer.core.prefix
+	works := l.core.workQueues()
+	prefix := l.core.prefix
 	if len(works) == 0 {
 		return nil
 	}
@@ -162,7 +162,8 @@ func (l *lookout) queues() (all []watchedQueue) {
 	}
 	seen := map[string]bool{} // the tiers of a group belong to several work queues
 	for _, work := range names {
-		for _, name := range works[work] {
+		for _, queue := range works[work].Queues {
+			name := queue.Name
 			_, tier, isTier := prefix.TierOf(name)
 			switch {
 			case seen[name]:
@@ -185,12 +186,12 @@ func (l *lookout) retired(queues []watchedQueue, listed map[string]management.De
 		if q.kind == retry.WaitingWork {
 			groups[q.name] = true
 		}
-		if group, _, isTier := l.declarer.core.prefix.TierOf(q.name); isTier {
+		if group, _, isTier := l.core.prefix.TierOf(q.name); isTier {
 			groups[group] = true
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
-		group, tier, isTier := l.declarer.core.prefix.TierOf(name)
+		group, tier, isTier := l.core.prefix.TierOf(name)
 		if isTier && groups[group] && !known[name] && listed[name].Messages > 0 {
 			queues = append(queues, watchedQueue{retry.WaitingTier, name, tier})
 		}

@@ -17,13 +17,21 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var twoWorks = map[string][]string{
-	"orders": {"retry.orphans", "orders.dead", "orders.retry.1s", "orders.retry.1h"},
-	"mails":  {"retry.orphans", "mails.dead", "shop.retry.5s", "mails.retry.inbox"},
-	"bills":  {"retry.orphans", "bills.dead", "shop.retry.5s"},
+var twoWorks = map[string]topology.Topology{
+	"orders": queuesOf(nil, "retry.orphans", "orders.dead", "orders.retry.1s", "orders.retry.1h"),
+	"mails":  queuesOf(nil, "retry.orphans", "mails.dead", "shop.retry.5s", "mails.retry.inbox"),
+	"bills":  queuesOf(nil, "retry.orphans", "bills.dead", "shop.retry.5s"),
+}
+
+func queuesOf(arguments amqp091.Table, names ...string) (t topology.Topology) {
+	for _, name := range names {
+		t.Queues = append(t.Queues, topology.Queue{Name: name, Arguments: arguments})
+	}
+	return t
 }
 
 // fakeAPI answers with depths or an error.
@@ -63,8 +71,8 @@ func (n *noChannels) Channel(context.Context) (*amqp091.Channel, error) {
 	return nil, errors.New("there is no connection")
 }
 
-func lookoutOf(t *testing.T, works map[string][]string, api api) *lookout {
-	return newLookout(t.Context(), &declarer{core: &core{prefix: "retry"}, works: works}, api, &noChannels{})
+func lookoutOf(t *testing.T, works map[string]topology.Topology, api api) *lookout {
+	return newLookout(t.Context(), &core{prefix: "retry", works: works}, api, &noChannels{})
 }
 
 func TestQueuesOfALook(t *testing.T) {
@@ -107,7 +115,7 @@ func TestLookWithoutAConnection(t *testing.T) {
 	require.ErrorContains(t, err, "refused")
 	require.ErrorContains(t, err, "there is no connection")
 
-	l.declarer = nil
+	l.core = nil
 	_, err = l.waiting(t.Context())
 	require.ErrorContains(t, err, "the look at the queues panicked")
 }
@@ -264,7 +272,10 @@ func (l *looks) Info(string, watermill.LogFields)                    { l.add("no
 func (l *looks) With(watermill.LogFields) watermill.LoggerAdapter    { return l }
 func (l *looks) add(line string)                                     { l.logged = append(l.logged, line) }
 
-var watched = &declarer{holding: map[string]bool{"shop.retry.5s": true, "absent": true}}
+var watched = &core{works: map[string]topology.Topology{
+	"orders": queuesOf(amqp091.Table{"x-message-ttl": int64(5000)}, "shop.retry.5s", "absent"),
+	"mails":  queuesOf(nil, "foreign"),
+}}
 
 func TestOverdue(t *testing.T) {
 	counted := func(expired, messages, published int) any {

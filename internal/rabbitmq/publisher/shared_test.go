@@ -302,23 +302,23 @@ func TestADeclarationThatFails(t *testing.T) {
 
 			unroutable := m.Failure(publish.ErrUnroutable, &amqp091.Error{Code: amqp091.NotFound, Reason: "NOT_FOUND"})
 			assert.True(t, NoExchange(unroutable))
-			err = d.ExchangeAgain(&m, unroutable, func(*amqp091.Channel, string) error { return row.declare() })
+			err = d.Again(&m, "events", unroutable, func(*amqp091.Channel) error { return row.declare() })
 			require.ErrorIs(t, err, publish.ErrUnroutable)
 			require.ErrorContains(t, err, "NOT_FOUND")
 			require.ErrorContains(t, err, row.cause)
 			require.NoError(t, d.Exchange(&m, once))
 			assert.Equal(t, 3, calls, "after a failure it is declared again")
 
-			d.calls[destination{exchange: "events"}].on = new(wire.Connection) // the connection before this one
+			d = c.NewDeclarations("declare")
 			var publishers sync.WaitGroup
 			for range 20 {
 				publishers.Go(func() { assert.NoError(t, d.Exchange(&m, once)) })
 			}
 			publishers.Wait()
-			assert.Equal(t, 4, calls, "once on each connection, whoever publishes")
+			assert.Equal(t, 4, calls, "once, whoever publishes")
 
-			require.NoError(t, d.Again(&m, unroutable, func(*amqp091.Channel) error { return nil }))
-			err = d.Again(&m, unroutable, func(*amqp091.Channel) error { return row.declare() })
+			require.NoError(t, d.Again(&m, "queue", unroutable, func(*amqp091.Channel) error { return nil }))
+			err = d.Again(&m, "queue", unroutable, func(*amqp091.Channel) error { return row.declare() })
 			require.ErrorIs(t, err, publish.ErrUnroutable)
 			require.ErrorContains(t, err, row.cause)
 		})
@@ -328,16 +328,17 @@ func TestADeclarationThatFails(t *testing.T) {
 func TestADeclarationThatHangsIsJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		hangs := &declaration{done: make(chan struct{})}
-		d := &Declarations{name: "declare", calls: map[destination]*declaration{{exchange: "events"}: hangs}}
-		m := Message{Context: t.Context(), Exchange: "events"}
+		d, on, release := &Declarations{name: "declare"}, new(wire.Connection), make(chan struct{})
+		defer close(release)
+		go func() {
+			_ = d.once.Do(t.Context(), on.Number(), "events", time.Time{}, func() error { <-release; return nil })
+		}()
+		synctest.Wait()
 		begin := time.Now()
-		err := d.ExchangeAgain(&m, nil, nil)
-		require.ErrorIs(t, err, publish.ErrUnroutable)
-		require.ErrorContains(t, err, "did not return in time, within 10s")
+		require.EqualError(t, d.do(t.Context(), on, "events", time.Time{}, nil), "declare did not return in time, within 10s")
 		assert.Equal(t, declareTimeout, time.Since(begin))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		require.ErrorIs(t, d.await(ctx, hangs), context.Canceled)
+		require.ErrorIs(t, d.do(ctx, on, "events", time.Now(), nil), context.Canceled)
 	})
 }

@@ -1,5 +1,5 @@
 // Package wire connects to the broker: it opens and closes AMQP connections without waiting for a peer that does not
-// answer, and a Link keeps one open.
+// answer, a Link keeps one open, and Once remembers what was declared on it.
 package wire
 
 import (

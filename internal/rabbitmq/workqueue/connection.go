@@ -54,11 +54,11 @@ func (i *Idle) Version() string {
 
 // Dial calls use with a connection of its own, which is closed afterwards, and when ctx ends: the error then has the
 // cause. Where the broker is at fault, it tries again.
-func (i *Inspector) Dial(
-	ctx context.Context, queue string, logger watermill.LoggerAdapter, use func(Broker) error,
+func Dial(
+	ctx context.Context, config wire.Config, queue string, logger watermill.LoggerAdapter, use func(Broker) error,
 ) error {
-	return wire.AtStart(ctx, i.config.Wire.Pause(), logger, func(ctx context.Context) error {
-		err := i.dial(ctx, queue, use)
+	return wire.AtStart(ctx, config.Pause(), logger, func(ctx context.Context) error {
+		err := dial(ctx, config, queue, use)
 		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
@@ -66,9 +66,8 @@ func (i *Inspector) Dial(
 	}, func(error) {})
 }
 
-func (i *Inspector) dial(ctx context.Context, queue string, use func(Broker) error) error {
-	client := i.config.Wire.Client("watermill-retry topology")
-	connection, socket, err := wire.Open(ctx, i.config.Wire.URI, client, nil)
+func dial(ctx context.Context, config wire.Config, queue string, use func(Broker) error) error {
+	connection, socket, err := wire.Open(ctx, config.URI, config.Client("watermill-retry topology"), nil)
 	if err != nil {
 		return fmt.Errorf("%w: cannot connect to inspect work queue %q: %w", publish.ErrNotConnected, queue, err)
 	}

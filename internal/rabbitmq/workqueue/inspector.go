@@ -3,9 +3,7 @@
 package workqueue
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -23,8 +21,7 @@ import (
 
 // Config configures New.
 type Config struct {
-	Wire  wire.Config // of the connections that it opens itself
-	Vhost string      // for the commands in warnings
+	Vhost string // for the commands in warnings
 
 	Prefix                 naming.Prefix
 	QueueType              topology.QueueType
@@ -37,23 +34,13 @@ type Inspector struct {
 	config Config
 
 	mu     sync.Mutex
-	queues map[string]*queue
-	known  map[string]amqp091.Table // the arguments that each queue had the last time
 	warned map[string]bool
 	probed map[string]bool // exchanges
 }
 
-// queue is whether a work queue is inspected. Handlers of the same queue wait for each other; those of other queues do
-// not wait.
-type queue struct {
-	inspecting chan struct{} // has a value while it is inspected
-	inspected  bool
-}
-
 // New returns an Inspector. It does not connect.
 func New(config Config) *Inspector {
-	return &Inspector{config: config, queues: map[string]*queue{}, known: map[string]amqp091.Table{},
-		warned: map[string]bool{}, probed: map[string]bool{}}
+	return &Inspector{config: config, warned: map[string]bool{}, probed: map[string]bool{}}
 }
 
 // Existing returns the topology of a work queue that exists with these arguments, which may differ from those that it
@@ -64,43 +51,40 @@ func Existing(config topology.Config, app topology.Queue, arguments amqp091.Tabl
 	return topology.New(config, app)
 }
 
-// Declare declares the topology, the work queue included if it does not exist, and returns the arguments that the work
-// queue has. app is the work queue as the app's configuration describes it. declareRetry is Topology.DeclareRetry, or
-// declares less of it.
-func (i *Inspector) Declare(
-	b Broker, config topology.Config, app topology.Queue,
-	declareRetry func(topology.Topology, *amqp091.Channel) error, logger watermill.LoggerAdapter,
-) (amqp091.Table, error) {
+// Inspect declares a work queue if it does not exist, and returns its topology. It refuses a broker or a queue that
+// loses messages. app is the work queue as the app's configuration describes it.
+func (i *Inspector) Inspect(
+	b Broker, config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
+) (t topology.Topology, err error) {
 	v := parseVersion(b.Version())
-	if err := i.checkBroker(app, v, logger); err != nil {
-		return nil, err
+	if err = i.checkBroker(app, v, logger); err != nil {
+		return t, err
 	}
 	var have amqp091.Table
-	err := whileAbsent(func() (err error) { have, err = declare(b, topology.New(config, app).WorkQueue); return err })
-	if err != nil {
-		return nil, err
+	err = whileAbsent(func() (err error) { have, err = declare(b, topology.New(config, app).WorkQueue); return err })
+	if err == nil {
+		err = i.checkQueue(app, have, v, logger)
 	}
-	if err := i.checkQueue(app, have, v, logger); err != nil {
-		return nil, err
+	if err == nil {
+		t = Existing(config, app, have)
+		err = t.Validate()
 	}
-	t := Existing(config, app, have)
-	if err := t.Validate(); err != nil {
-		return nil, err
-	}
-	i.mu.Lock()
-	i.known[app.Name] = have
-	i.mu.Unlock()
-	err = whileAbsent(func() error {
+	return t, err
+}
+
+// DeclareRetry declares the topology of a work queue that exists. declare is t.DeclareRetry, or declares less of it.
+func (i *Inspector) DeclareRetry(b Broker, t topology.Topology, declare func(*amqp091.Channel) error) error {
+	err := whileAbsent(func() error {
 		channel, err := b.Channel()
 		if err != nil {
-			return fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", app.Name, err)
+			return fmt.Errorf("cannot open a channel to declare the topology of work queue %q: %w", t.WorkQueue.Name, err)
 		}
-		return declareRetry(t, channel)
+		return declare(channel)
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = i.probe(b, t)
 	}
-	return have, i.probe(b, t)
+	return err
 }
 
 // whileAbsent repeats a declaration, for up to a second, where another instance is just creating one of its queues.
@@ -112,14 +96,6 @@ func whileAbsent(declare func() error) (err error) {
 		}
 	}
 	return err
-}
-
-// Known returns the arguments that a work queue had when it was declared the last time.
-func (i *Inspector) Known(name string) (amqp091.Table, bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	arguments, known := i.known[name]
-	return maps.Clone(arguments), known
 }
 
 // Check checks the topology and declares nothing. It checks the broker first, because a broker may refuse the topology.
@@ -139,66 +115,6 @@ func (i *Inspector) Check(
 		return err
 	}
 	return i.probe(b, t)
-}
-
-// Resolve is Declare with a connection of its own. It inspects each queue once, and again after Forget. It reports
-// whether it has declared the topology. The end of ctx ends it.
-func (i *Inspector) Resolve(
-	ctx context.Context, config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
-) (arguments amqp091.Table, declared bool, err error) {
-	err = i.once(ctx, app.Name, logger, func(b Broker) error {
-		declared = true
-		_, err := i.Declare(b, config, app, topology.Topology.DeclareRetry, logger)
-		return err
-	})
-	arguments, _ = i.Known(app.Name)
-	return arguments, declared, err
-}
-
-// Verify is Check with a connection of its own. It reports whether it has inspected the queue: it does so only once.
-// The end of ctx ends it.
-func (i *Inspector) Verify(
-	ctx context.Context, config topology.Config, app topology.Queue, logger watermill.LoggerAdapter,
-) (inspected bool, err error) {
-	err = i.once(ctx, app.Name, logger, func(b Broker) error {
-		inspected = true
-		return i.Check(b, config, app, logger)
-	})
-	return inspected, err
-}
-
-// Forget makes the next call of Resolve or Verify inspect the queue again: it may have been replaced.
-func (i *Inspector) Forget(name string) {
-	q := i.queue(name)
-	q.inspecting <- struct{}{}
-	defer func() { <-q.inspecting }()
-	q.inspected = false
-}
-
-// once calls inspect, as Dial does, unless the queue has been inspected without an error.
-func (i *Inspector) once(
-	ctx context.Context, name string, logger watermill.LoggerAdapter, inspect func(Broker) error,
-) error {
-	q := i.queue(name)
-	q.inspecting <- struct{}{}
-	defer func() { <-q.inspecting }()
-	if q.inspected {
-		return nil
-	}
-	err := i.Dial(ctx, name, logger, inspect)
-	q.inspected = err == nil
-	return err
-}
-
-func (i *Inspector) queue(name string) *queue {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	q := i.queues[name]
-	if q == nil {
-		q = &queue{inspecting: make(chan struct{}, 1)}
-		i.queues[name] = q
-	}
-	return q
 }
 
 // checkBroker refuses what the broker would refuse, with the reason, and warns once of each way in which it may lose

@@ -35,7 +35,7 @@ func TestRiskyBrokerIsWarnedAboutOnce(t *testing.T) {
 			return i.Check(b, config, app, logs)
 		},
 		"declares": func(i *Inspector, b Broker, app topology.Queue, logs watermill.LoggerAdapter) error {
-			_, err := i.Declare(b, config, app, topology.Topology.DeclareRetry, logs)
+			_, err := i.Inspect(b, config, app, logs)
 			return err
 		},
 	} {
