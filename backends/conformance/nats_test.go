@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -24,9 +23,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/natsretry"
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -113,22 +110,6 @@ func onNATS(t *testing.T, config natsretry.Config) *app {
 	})
 }
 
-// copyOnATier publishes a message that waits for the handler, as a process without scheduled messages does.
-func (n *natsNode) copyOnATier(js jetstream.JetStream, id string, delay time.Duration) {
-	n.t.Helper()
-	now, metadata := time.Now(), message.Metadata{}
-	retry.Record{
-		Failures: 1, FirstFailedAt: now, LastFailedAt: now, DueAt: now.Add(delay), Topic: orders, Handler: "bill",
-		Reason: "down",
-	}.Write(metadata)
-	header := nats.Header{"_watermill_message_uuid": {id}, recordkey.ReturnTo: {"billing.orders"}}
-	for key, value := range metadata {
-		header[key] = []string{value}
-	}
-	_, err := js.PublishMsg(n.t.Context(), &nats.Msg{Subject: "retry.7s", Header: header})
-	require.NoError(n.t, err)
-}
-
 // TestNATSHeadersOfStrangers: what means something to the server does nothing on a copy, and a message that is not ours
 // on a return topic stops none behind it.
 func TestNATSHeadersOfStrangers(t *testing.T) {
@@ -187,78 +168,6 @@ func TestNATSServerRestarts(t *testing.T) {
 	n.awaitNothing()
 }
 
-// TestNATSTiersOfOldProcesses: a stream that refuses new messages at a limit cannot schedule any, as below NATS 2.12, so
-// messages wait on tiers. A process that was started before the server could do it goes on to fill them. What is there
-// comes back when the process has ended, although no other has connected since.
-func TestNATSTiersOfOldProcesses(t *testing.T) {
-	t.Parallel()
-	const delay = 3 * time.Second
-	n := startNATS(t)
-	js := n.jetStream()
-	stream := jetstream.StreamConfig{Name: "retry", Subjects: []string{"retry.>"}, Retention: jetstream.WorkQueuePolicy,
-		Discard: jetstream.DiscardNew, MaxMsgs: 1e6}
-	_, err := js.CreateStream(t.Context(), stream)
-	require.NoError(t, err)
-	seen := newLedger()
-	first, old := n.app(delay).bills(seen.failing(1)), n.app(delay)
-	first.publish(ids(50)...)
-	await(t, func() bool { return n.left()["retry.3s"] > 0 }, "messages wait on a tier")
-	assert.NotContains(t, fmt.Sprint(n.left()), "retry.wait.")
-	seen.await(t, 50, 0)
-	first.stop()
-
-	stream.Discard, stream.MaxMsgs = jetstream.DiscardOld, -1
-	_, err = js.UpdateStream(t.Context(), stream)
-	require.NoError(t, err)
-	second := n.app(delay).bills(seen.failing(1))
-	seen.await(t, 50, 1)
-	n.awaitNothing()
-	second.stop()
-
-	last := n.app(delay)
-	old.bills(seen.failing(1)).publish(ids(100)[50:]...)
-	seen.await(t, 100, 0)
-	old.stop()
-	last.bills(seen.failing(1)).publish("new")
-	seen.await(t, 101, 1)
-	n.awaitNothing()
-	assert.Zero(t, seen.early(delay))
-	assert.Zero(t, seen.duplicates())
-}
-
-// TestNATSForeignMessagesOnATier: each becomes a dead letter, and those behind them come back. One that is too large for
-// any copy stays.
-func TestNATSForeignMessagesOnATier(t *testing.T) {
-	t.Parallel()
-	n := startNATS(t)
-	seen := newLedger()
-	n.app(time.Minute).bills(seen.failing(0))
-	conn := n.connect()
-	largest, long := int(conn.MaxPayload()), []string{strings.Repeat("x", 65_000)}
-	js := n.jetStream()
-	for _, foreign := range []*nats.Msg{
-		{}, {Data: make([]byte, 10)}, {Data: make([]byte, largest)}, {Data: make([]byte, largest-100)},
-		{Header: nats.Header{"long": long}},
-	} {
-		foreign.Subject = "retry.7s"
-		_, err := js.PublishMsg(t.Context(), foreign)
-		require.NoError(t, err)
-	}
-	_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "retry.7s", Header: nats.Header{"Nats-TTL": {"1h"}}})
-	require.Error(t, err, "the stream has no TTLs")
-	n.copyOnATier(js, "good", time.Second)
-	seen.await(t, 1, 1)
-	await(t, func() bool { return maps.Equal(n.left(), map[string]uint64{"retry.dead.unknown": 4, "retry.7s": 1}) }, "the largest stays")
-	store, err := natsretry.Letters(n.config(), nil)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, store.Close()) }()
-	reasons := map[retry.DeadReason]int{}
-	for _, letter := range browse(t, store, "retry.dead.unknown") {
-		reasons[letter.Record.DeadReason]++
-	}
-	assert.Equal(t, map[retry.DeadReason]int{relay.DeadReasonForeign: 3, "": 1}, reasons, "one has no room for a record")
-}
-
 // tapped makes connections that ask before each write whether they send the bytes.
 type tapped func(to net.Conn, bytes []byte) (sends bool)
 
@@ -292,38 +201,6 @@ func (n *natsNode) tap(of tapped, delay time.Duration) natsretry.Config {
 }
 
 func isWaiting(publish []byte) bool { return bytes.Contains(publish, []byte("PUB retry.wait.")) }
-
-// TestNATSCloseWhereTheNetworkDropsPackets: a tier with many messages is being emptied. One publish is waited for.
-func TestNATSCloseWhereTheNetworkDropsPackets(t *testing.T) {
-	t.Parallel()
-	n := startNATS(t)
-	n.app(time.Minute).bills(nothing).stop()
-	js := n.jetStream()
-	for i := range 64 {
-		n.copyOnATier(js, id(i), time.Hour)
-	}
-	dropped := make(chan struct{})
-	drop := sync.OnceFunc(func() { close(dropped) })
-	app := onNATS(t, n.tap(func(_ net.Conn, b []byte) bool {
-		if isWaiting(b) {
-			drop()
-		}
-		select {
-		case <-dropped:
-			return false
-		default:
-			return true
-		}
-	}, time.Minute))
-	awaitEvent(t, dropped, "a message is forwarded")
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		app.stop()
-	}()
-	awaitEvent(t, closed, "Close waits for no more than one publish")
-	assert.LessOrEqual(t, len(app.logged(watermill.ErrorLogLevel, "")), 1)
-}
 
 // TestNATSCopyWhoseConnectionIsLost: its answer cannot come any more, so the next try is not a minute later.
 func TestNATSCopyWhoseConnectionIsLost(t *testing.T) {

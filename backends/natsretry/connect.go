@@ -3,7 +3,6 @@ package natsretry
 import (
 	"cmp"
 	"context"
-	"errors"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -14,8 +13,8 @@ import (
 )
 
 // Connect returns a connection whose handlers read and write NATS JetStream, or an error that reports all faults of the
-// configuration. It makes the stream of the retries where it is missing, so the server must answer within 10 seconds. A
-// nil logger logs nothing.
+// configuration. It makes the stream of the retries where it is missing, so the server must answer within 10 seconds.
+// It returns an error below NATS 2.12, which has no scheduled messages. A nil logger logs nothing.
 //
 // The methods of the retry.Connection are safe for concurrent use, and documented there. What they do here:
 //
@@ -39,79 +38,47 @@ func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, e
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
-	info, err := s.makeStream(ctx)
-	if err != nil {
+	if err := s.makeStream(ctx); err != nil {
 		return nil, err
-	}
-	delays := schedules(info)
-	if !delays {
-		logger.Info("This NATS server or stream has no scheduled messages, which NATS 2.12 and later have: this process "+
-			"delays the retries, by the clocks of the app's hosts",
-			watermill.LogFields{"server": config.Conn.ConnectedServerVersion(), "stream": s.stream})
 	}
 	if !config.Conn.Opts.AllowReconnect || config.Conn.Opts.MaxReconnect >= 0 {
 		logger.Error("The connection to NATS ends for good in a long outage: connect with nats.MaxReconnects(-1)", nil,
 			watermill.LogFields{"max_reconnects": config.Conn.Opts.MaxReconnect})
 	}
-	waiting, err := s.tiers(ctx)
-	if err != nil {
-		return nil, err
-	}
 	links := newLinks(config.Conn)
-	copies := newCopyPublisher(s, links, delays)
 	connection, err := relay.Connect(relay.Config{
-		Publisher: copies, AppPublisher: appPublisher{s}, Policy: config.Policy, Group: config.Group,
-		Prefix: config.Prefix, DelayedReturns: delays, RetiredSchedule: waiting,
+		Publisher:    copyPublisher{server: s, links: links, slots: newSlots(config.Prefix)},
+		AppPublisher: appPublisher{s}, Policy: config.Policy, Group: config.Group, Prefix: config.Prefix,
+		DelayedReturns: true,
 		NewSubscriber: func(p relay.SubscriberParams) (message.Subscriber, error) {
-			made := &subscriber{
+			return &subscriber{
 				server: s, group: cmp.Or(p.Group, config.Group), concurrency: max(p.Concurrency, 1), links: links,
 				logger: logger,
-			}
-			if p.Tier > 0 {
-				made.concurrency = inFlight
-			}
-			return made, nil
+			}, nil
 		},
 	}, logger)
 	if err != nil {
 		links.close()
 		return nil, err
 	}
-	made := &process{Connection: connection}
-	if delays {
-		if made.drains, err = s.drainTiers(copies, links, logger); err != nil {
-			return nil, errors.Join(err, made.Close())
-		}
-		made.overdue = s.watchOverdue(logger)
-	}
-	return made, nil
+	return &process{Connection: connection, overdue: s.watchOverdue(logger)}, nil
 }
 
 // process is a connection, with what belongs to no subscriber.
 type process struct {
 	retry.Connection
-
-	// nil: the tiers are those of the relay
-	drains  *drains
 	overdue *overdue
 }
 
 // Health implements retry.Connection.
 func (p *process) Health() retry.Health {
 	h := p.Connection.Health()
-	if p.overdue != nil {
-		p.overdue.write(&h)
-	}
+	p.overdue.write(&h)
 	return h
 }
 
 // Close implements retry.Connection.
 func (p *process) Close() error {
-	if p.overdue != nil {
-		p.overdue.close()
-	}
-	if p.drains != nil {
-		p.drains.close()
-	}
+	p.overdue.close()
 	return p.Connection.Close()
 }

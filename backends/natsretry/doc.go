@@ -74,19 +74,9 @@
 // that it reads. After a crash of the server that has a stream without replicas, in a cluster
 // whose other servers run, a process notices up to 32 seconds late that it must ask again.
 //
-// The stream of the retries cannot be a mirror or a source, and cannot refuse new messages at a limit (DiscardNew)
-// together with scheduled messages: with DiscardNew, this package works as below NATS 2.12. JetStream domains other
-// than that of the connection are not supported.
+// The stream of the retries cannot be a mirror or a source, and cannot have a limit: Connect refuses it. Limit the
+// account instead, which refuses new messages. JetStream domains other than that of the connection are not supported.
 //
-// # Below NATS 2.12
-//
-// There are no scheduled messages. The tiers of package relay delay the messages, in the same stream: each process
-// keeps the messages that wait, and the due times are by the clocks of the app's hosts. Connect logs it. It decides by
-// the version of the server that it is connected to, and by what the leader of the stream says: upgrade all servers of
-// a cluster before the apps are started again.
-//
-// A process that was started before the upgrade goes on to fill tiers until it is restarted. Those that were started
-// after it empty them at once, also when it has ended. They find the tiers by a subscription to "<Prefix>.*", which
-// costs nothing when no such process runs, and a copy of each message that it puts on a tier. Where the user may not
-// subscribe to that, tiers are emptied after a Connect or a reconnect only.
+// All servers of a cluster need NATS 2.12 or later. Where an older one leads the stream, Connect returns an error, and
+// a copy is held until a newer one leads it.
 package natsretry

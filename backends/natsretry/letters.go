@@ -30,7 +30,7 @@ func Letters(config Config, logger watermill.LoggerAdapter) (letters.Store, erro
 		return nil, err
 	}
 	return relayletters.Open(relayletters.Config{
-		Publisher: newCopyPublisher(s, newLinks(config.Conn), false), Reader: &reader{server: s}, Prefix: config.Prefix,
+		Publisher: copyPublisher{server: s, links: newLinks(config.Conn)}, Reader: &reader{server: s}, Prefix: config.Prefix,
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -33,12 +34,41 @@ func TestNamesAreUniqueAndSafe(t *testing.T) {
 	assert.Contains(t, durableName("billing", "orders.eu"), "billing_orders_eu-")
 }
 
-func TestVersions(t *testing.T) {
+func TestAServerWithoutScheduledMessagesIsRefused(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]bool{
-		"2.12.0": true, "2.12.15": true, "v2.13.1": true, "3.0.0": true, "2.12.0-RC.1": true, "2.14": true,
-		"2.11.9": false, "2.9.25": false, "1.99.0": false, "": false, "dev": false,
+	of := func(allowed bool, metadata map[string]string) error {
+		return scheduled(jetstream.StreamConfig{Name: "retry", AllowMsgSchedules: allowed, Metadata: metadata})
+	}
+	assert.NoError(t, of(true, map[string]string{levelKey: "2", versionKey: "2.12.0"}))
+	assert.NoError(t, of(true, map[string]string{levelKey: "4", versionKey: "2.15.3"}))
+	for name, err := range map[string]error{
+		"2.11": of(true, map[string]string{levelKey: "1", versionKey: "2.11.9"}),
+		"2.10": of(true, nil), // it keeps what it does not know
+		"2.9":  of(false, nil),
 	} {
-		assert.Equal(t, want, atLeast(version, 2, 12), version)
+		assert.ErrorContains(t, err, "the stream retry is led by a NATS server of version", name)
+		assert.ErrorContains(t, err, "upgrade all servers of the cluster to 2.12 or later", name)
+	}
+	assert.ErrorContains(t, of(true, map[string]string{levelKey: "1", versionKey: "2.11.9"}), `"2.11.9"`)
+}
+
+func TestAStreamThatWouldLoseMessagesIsRefused(t *testing.T) {
+	t.Parallel()
+	s := &server{Config: Config{Prefix: "retry"}, stream: "retry"}
+	good := jetstream.StreamConfig{Subjects: []string{"retry.>"}, Retention: jetstream.WorkQueuePolicy}
+	assert.NoError(t, s.check(good))
+	for fault, change := range map[string]func(*jetstream.StreamConfig){
+		"its subjects are":            func(c *jetstream.StreamConfig) { c.Subjects = []string{"retry.>", "other"} },
+		"its retention is":            func(c *jetstream.StreamConfig) { c.Retention = jetstream.LimitsPolicy },
+		"its storage is":              func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage },
+		"its MaxAge is":               func(c *jetstream.StreamConfig) { c.MaxAge = 1 },
+		"it has a limit, at which it": func(c *jetstream.StreamConfig) { c.MaxBytes = 1 << 30 },
+		"MaxMsgsPerSubject must be":   func(c *jetstream.StreamConfig) { c.MaxMsgsPerSubject = 1 },
+		"its Discard is New":          func(c *jetstream.StreamConfig) { c.Discard = jetstream.DiscardNew },
+		"NoAck is true":               func(c *jetstream.StreamConfig) { c.NoAck = true },
+	} {
+		c := good
+		change(&c)
+		assert.ErrorContains(t, s.check(c), fault)
 	}
 }

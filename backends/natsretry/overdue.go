@@ -210,6 +210,15 @@ func (l *look) again(raw *jetstream.RawStreamMsg) error {
 	return err
 }
 
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
 // dueOf returns when a message is due that waits.
 func dueOf(header nats.Header) (time.Time, bool) {
 	at, found := strings.CutPrefix(header.Get(scheduleHeader), scheduleAt)

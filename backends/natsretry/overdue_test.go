@@ -29,7 +29,8 @@ func (s *waitingStream) store(at time.Time, header nats.Header) {
 
 func (s *waitingStream) CachedInfo() *jetstream.StreamInfo {
 	return &jetstream.StreamInfo{State: s.state, TimeStamp: time.Now(), Config: jetstream.StreamConfig{
-		Subjects: []string{"retry.>"}, Retention: jetstream.WorkQueuePolicy,
+		Subjects: []string{"retry.>"}, Retention: jetstream.WorkQueuePolicy, AllowMsgSchedules: true,
+		Metadata: map[string]string{levelKey: "2"},
 	}}
 }
 

@@ -73,15 +73,7 @@ func isNoStream(err error) bool {
 type copyPublisher struct {
 	*server
 	links *links
-	slots *slots // nil: the server has no scheduled messages
-}
-
-func newCopyPublisher(s *server, l *links, schedules bool) copyPublisher {
-	p := copyPublisher{server: s, links: l}
-	if schedules {
-		p.slots = newSlots(s.Prefix)
-	}
-	return p
+	slots *slots // nil: nothing waits
 }
 
 // Publish returns nil when the server has stored all messages. What has a delay and goes to a return topic waits on the
@@ -123,7 +115,7 @@ func (p copyPublisher) send(ctx context.Context, raw *nats.Msg, options ...jetst
 	if !isNoStream(err) {
 		return err
 	}
-	if _, failed := p.makeStream(ctx); failed != nil {
+	if failed := p.makeStream(ctx); failed != nil {
 		return failed
 	}
 	return p.confirmed(ctx, raw, options)

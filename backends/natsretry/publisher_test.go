@@ -74,7 +74,7 @@ func TestTimeForAnAnswerBeginsWithTheConnection(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(conn.Close)
 	js := deadlines{until: make(chan time.Time, 1)}
-	p := newCopyPublisher(&server{Config: Config{Conn: conn, Prefix: "retry"}, js: js}, newLinks(conn), false)
+	p := copyPublisher{server: &server{Config: Config{Conn: conn, Prefix: "retry"}, js: js}, links: newLinks(conn)}
 	t.Cleanup(func() { _ = p.Close() })
 	var connected time.Time
 	msg := message.NewMessage("1", nil)

@@ -282,13 +282,6 @@ func (q *queue) GiveBack(ctx context.Context, taken []*inflight.Taken) error {
 	return q.settle(ctx, taken, nak)
 }
 
-// nak gives messages back, and does not wait for the server.
-func (q *queue) nak(taken []*inflight.Taken) {
-	for _, one := range taken {
-		_ = q.Conn.Publish(one.ID, nak)
-	}
-}
-
 // settle sends one answer for each message, and then a request for progress, which a consumer always replies to. It has
 // read the answers by then, because all travel on one connection to one consumer. It does not reply to the ack of a
 // delivery that it has forgotten: after it was killed, for instance. Then it delivers the message again.

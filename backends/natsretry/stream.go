@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -46,26 +45,17 @@ func (s *server) leader(ctx context.Context) (*jetstream.StreamInfo, error) {
 		return nil, err
 	}
 	info := stream.CachedInfo()
-	if info.Config.AllowMsgSchedules && !schedules(info) {
-		return nil, fmt.Errorf("the stream %s is led by a NATS server of version %q, which has no scheduled messages: "+
-			"upgrade all servers of the cluster to 2.12 or later", s.stream, info.Config.Metadata[versionKey])
+	return info, scheduled(info.Config)
+}
+
+// scheduled refuses a stream without scheduled messages: one that is led by a server which has none.
+func scheduled(c jetstream.StreamConfig) error {
+	level, _ := strconv.Atoi(c.Metadata[levelKey])
+	if c.AllowMsgSchedules && level >= scheduling {
+		return nil
 	}
-	return info, nil
-}
-
-// schedules reports whether a stream has scheduled messages, and is led by a server that knows them.
-func schedules(info *jetstream.StreamInfo) bool {
-	level, err := strconv.Atoi(info.Config.Metadata[levelKey])
-	return info.Config.AllowMsgSchedules && err == nil && level >= scheduling
-}
-
-// atLeast reports whether a version of a server is this one or a later one.
-func atLeast(version string, major, minor int) bool {
-	first, rest, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
-	second, _, _ := strings.Cut(rest, ".")
-	a, errA := strconv.Atoi(first)
-	b, errB := strconv.Atoi(second)
-	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
+	return fmt.Errorf("the stream %s is led by a NATS server of version %q, which has no scheduled messages: upgrade all "+
+		"servers of the cluster to 2.12 or later", c.Name, c.Metadata[versionKey])
 }
 
 func (s *server) replicas() int {
@@ -79,14 +69,13 @@ func (s *server) replicas() int {
 	}
 }
 
-// makeStream makes the stream of the retries where it is missing, and returns it.
-func (s *server) makeStream(ctx context.Context) (*jetstream.StreamInfo, error) {
-	capable := atLeast(s.Conn.ConnectedServerVersion(), 2, 12)
+// makeStream makes the stream of the retries where it is missing.
+func (s *server) makeStream(ctx context.Context) error {
 	stream, err := s.js.Stream(ctx, s.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		stream, err = s.js.CreateStream(ctx, jetstream.StreamConfig{
 			Name: s.stream, Subjects: []string{s.Prefix + ".>"}, Retention: jetstream.WorkQueuePolicy,
-			Replicas: s.replicas(), AllowMsgSchedules: capable, AllowRollup: capable,
+			Replicas: s.replicas(), AllowMsgSchedules: true, AllowRollup: true,
 			Description: "messages that wait for a retry, and dead letters",
 		})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
@@ -94,21 +83,19 @@ func (s *server) makeStream(ctx context.Context) (*jetstream.StreamInfo, error) 
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot make the stream %s of the retries, with the subjects %s.>: %w", s.stream, s.Prefix,
-			err)
+		return fmt.Errorf("cannot make the stream %s of the retries, with the subjects %s.>: %w", s.stream, s.Prefix, err)
 	}
-	info := stream.CachedInfo()
-	if err := s.check(info.Config); err != nil {
-		return nil, err
+	config := stream.CachedInfo().Config
+	if err := s.check(config); err != nil {
+		return err
 	}
-	if !capable || info.Config.AllowMsgSchedules || info.Config.Discard == jetstream.DiscardNew {
-		return info, nil
+	if !config.AllowMsgSchedules {
+		config.AllowMsgSchedules, config.AllowRollup, config.DenyPurge = true, true, false
+		if stream, err = s.js.UpdateStream(ctx, config); err != nil {
+			return fmt.Errorf("cannot allow scheduled messages in the stream %s: %w", s.stream, err)
+		}
 	}
-	info.Config.AllowMsgSchedules, info.Config.AllowRollup, info.Config.DenyPurge = true, true, false
-	if stream, err = s.js.UpdateStream(ctx, info.Config); err != nil {
-		return nil, fmt.Errorf("cannot allow scheduled messages in the stream %s: %w", s.stream, err)
-	}
-	return stream.CachedInfo(), nil
+	return scheduled(stream.CachedInfo().Config)
 }
 
 // check refuses a stream that would lose messages which wait, or does not take them.
@@ -127,9 +114,12 @@ func (s *server) check(c jetstream.StreamConfig) error {
 	if c.MaxAge > 0 {
 		fault("its MaxAge is %v, and messages that wait longer are deleted: it must be 0", c.MaxAge)
 	}
-	if limited := c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0; limited &&
-		c.Discard != jetstream.DiscardNew {
-		fault("it has a limit and discards old messages: its Discard must be New where it has a limit")
+	if c.MaxMsgs > 0 || c.MaxBytes > 0 || c.MaxMsgsPerSubject > 0 {
+		fault("it has a limit, at which it deletes messages that wait: MaxMsgs, MaxBytes and MaxMsgsPerSubject must be -1. " +
+			"A limit of the account refuses new ones")
+	}
+	if c.Discard == jetstream.DiscardNew {
+		fault("its Discard is New, with which NATS schedules no messages: it must be Old")
 	}
 	if c.NoAck {
 		fault("NoAck is true, so a publisher gets no answer that a message is stored: it must be false")

@@ -9,10 +9,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/inflight"
 )
 
-// inFlight is how many messages of a tier are in flight, where a relay delays the messages.
-const inFlight = 64
-
-// subscriber reads the topics of a handler or of a tier.
+// subscriber reads the topics of a handler.
 type subscriber struct {
 	server      *server
 	group       string
