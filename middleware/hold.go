@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -14,15 +13,13 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
-	holdInitial = 100 * time.Millisecond
-	holdLongest = 5 * time.Second
-
 	// harmlessPause is the least time between two tries that may do harm. A copy that may have arrived is a duplicate
 	// at the next try: its confirm is waited for while the connection lives. One that is refused for good closes a
 	// channel each time.
@@ -51,7 +48,7 @@ type holder struct {
 	in     *delivery
 	until  time.Time      // the end of the hold
 	silent []backoff.Tier // those that did not confirm
-	pause  time.Duration  // before the next try
+	tries  int            // that have failed
 	held   bool           // reported
 	counts bool           // at the gate
 	aside  bool           // counted there as refused for good
@@ -82,9 +79,8 @@ func (h *holder) publish(d *decision, f *failure, suspect *atomic.Bool) (backend
 		case kind.ForGood() && !d.inLastForm():
 			return to, deadLetter, err
 		}
-		// Half of the pause is random, so that handlers do not try at the same moment.
-		short := h.pause/2 + rand.N(h.pause/2)
-		h.pause = min(2*h.pause, holdLongest)
+		short := pauses.After(h.tries)
+		h.tries++
 		wait, silent := short, kind == unpublished.Unconfirmed && !lost.Now()
 		if !silent {
 			lost = unpublished.Lost{}

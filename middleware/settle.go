@@ -31,7 +31,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 	case s.paused && cause == nil:
 		cause = errPaused
 	}
-	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold), pause: holdInitial}
+	held := holder{t: t, in: in, until: time.Now().Add(t.config.MaxHold)}
 	suspect := new(atomic.Bool) // see Copy
 	defer held.end()
 	for {

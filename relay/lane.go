@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 const (
@@ -124,7 +125,7 @@ func (p *pump) finish(b batch) {
 	if len(failed) > 0 {
 		first := failed[0]
 		tries := max(l.tries, first.tries+1)
-		wait := jitter(pause(tries - 1))
+		wait := pauses.After(tries - 1)
 		l.next = now.Add(wait)
 		p.relay.logger.Error("Cannot forward messages of a tier, holding them", first.err,
 			p.fields().Add(watermill.LogFields{
@@ -165,7 +166,7 @@ func (p *pump) wait(w *waiter, now, next time.Time, stuck bool) {
 // backend, it is tried less often than the other topics, so that they get their messages at its end.
 func (p *pump) canPostpone(now time.Time) bool {
 	l := p.lanes[p.relay.tiers.Load().postponed().topic]
-	return l == nil || !l.stuck(now) && l.tries == 0 || !l.busy && now.After(l.next.Add(2*maxPause))
+	return l == nil || !l.stuck(now) && l.tries == 0 || !l.busy && now.After(l.next.Add(2*pauses.Longest))
 }
 
 // publish publishes a copy under a context of its own: the message's context may end with the subscription.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
@@ -24,9 +24,6 @@ const (
 	// maxKept limits how many messages wait in this process for one tier. Some backends deliver all their messages at
 	// once.
 	maxKept = 4096
-
-	minPause = 100 * time.Millisecond
-	maxPause = 5 * time.Second
 
 	// postponeAfter is how long a message that cannot be forwarded is held before it is postponed: published to a tier
 	// again. It must not fill the place of messages for other topics.
@@ -140,7 +137,7 @@ func (p *pump) run(ctx context.Context) {
 		p.awaitAck()
 		p.unsubscribe()
 		for first := true; ; first = false {
-			if !sleep(ctx, pause(p.failures)) {
+			if pauses.Sleep(ctx, pauses.After(p.failures)) != nil {
 				return
 			}
 			if first {
@@ -232,7 +229,7 @@ func (p *pump) settle(w *waiter, now time.Time) {
 	}
 	if w.known && p.relay.handlers.unsubscribed(w.key) && !now.Before(dueAt(w.record)) {
 		err := fmt.Errorf("handler %q has not subscribed to its return topic yet", w.record.Handler)
-		p.later(w, now, now.Add(jitter(pause(w.tries))), err)
+		p.later(w, now, now.Add(pauses.After(w.tries)), err)
 		return
 	}
 	c := outgoing{waiter: w}
@@ -245,7 +242,7 @@ func (p *pump) settle(w *waiter, now time.Time) {
 // pump.
 func (p *pump) drop(w *waiter, now time.Time) {
 	if !w.cancelled {
-		w.cancelled, w.until = true, now.Add(minPause)
+		w.cancelled, w.until = true, now.Add(pauses.First)
 		p.waiting.add(w)
 		return
 	}
@@ -369,30 +366,10 @@ func (p *pump) fields() watermill.LogFields {
 	return watermill.LogFields{"topic": p.topic, "tier": p.tier.String()}
 }
 
-// pause doubles with every failure, up to maxPause.
-func pause(failures int) time.Duration {
-	return min(minPause<<min(failures, 10), maxPause)
-}
-
-// jitter returns a random duration between half a pause and a whole one, so that messages do not come back together.
-func jitter(pause time.Duration) time.Duration { return pause/2 + rand.N(pause/2) }
-
 // sleepEither reports whether both contexts lasted for the duration.
 func sleepEither(a, b context.Context, d time.Duration) bool {
 	both, cancel := context.WithCancel(a)
 	defer cancel()
 	defer context.AfterFunc(b, cancel)()
-	return sleep(both, d)
-}
-
-// sleep reports whether the context lasted for the duration.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
-	}
+	return pauses.Sleep(both, d) == nil
 }

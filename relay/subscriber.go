@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/internal/warning"
@@ -212,7 +213,7 @@ func (m *merged) forward(topic string, in <-chan *message.Message) {
 			continue
 		}
 		if !m.binding.Claimed() && m.nacked(msg) {
-			sleep(m.subscribed, pause)
+			_ = pauses.Sleep(m.subscribed, pause)
 			pause = min(2*pause, longestPause)
 		}
 	}
@@ -240,7 +241,7 @@ func (m *merged) deliver(msg *message.Message, own *msgctx.Delivery) bool {
 		case <-msg.Nacked():
 		}
 		if pause := m.unproduced.end(call); pause > 0 {
-			sleep(m.subscribed, pause)
+			_ = pauses.Sleep(m.subscribed, pause)
 		}
 		<-m.calls
 	}()

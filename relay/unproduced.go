@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // unproduced is what a subscription knows of messages whose handler has succeeded and whose produced messages could
@@ -40,7 +41,7 @@ type waits struct {
 const maxUnproduced = 1024
 
 // pauseAfter is how long a message waits that has failed so often before.
-func pauseAfter(times int) time.Duration { return min(longestPause<<min(times, 10), maxPause) }
+func pauseAfter(times int) time.Duration { return min(longestPause<<min(times, 10), pauses.Longest) }
 
 // begin notes a delivery.
 func (u *unproduced) begin(msg *message.Message, own *msgctx.Delivery) *call {
@@ -106,7 +107,7 @@ func (u *unproduced) note(uuid string) {
 // it forgets any one: that one waits shorter.
 func (u *unproduced) forget() {
 	now := time.Now()
-	maps.DeleteFunc(u.by, func(_ string, w waits) bool { return now.Sub(w.until) > maxPause })
+	maps.DeleteFunc(u.by, func(_ string, w waits) bool { return now.Sub(w.until) > pauses.Longest })
 	for uuid := range u.by {
 		if len(u.by) < maxUnproduced {
 			break

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // settled has a message handled whose produced messages are published, or not.
@@ -33,7 +34,7 @@ func TestMessagesThatAreRememberedAreBounded(t *testing.T) {
 			u.settled(fmt.Sprint(i), false)
 			assert.Equal(t, min(i+1, maxUnproduced), len(u.by))
 		}
-		time.Sleep(pauseAfter(0) + maxPause)
+		time.Sleep(pauseAfter(0) + pauses.Longest)
 		u.settled("in time", false)
 		assert.Len(t, u.by, maxUnproduced, "the others may come back")
 		time.Sleep(time.Nanosecond)

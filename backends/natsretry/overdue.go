@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -62,7 +63,7 @@ func (o *overdue) watch() {
 				o.record(seen, err)
 			}
 		}
-		pause(o.ctx, lookEvery)
+		_ = pauses.Sleep(o.ctx, lookEvery)
 	}
 }
 
@@ -208,15 +209,6 @@ func (l *look) again(raw *jetstream.RawStreamMsg) error {
 	_, err := l.js.PublishMsg(ctx, &nats.Msg{Subject: raw.Subject, Header: raw.Header, Data: raw.Data},
 		jetstream.WithExpectLastSequencePerSubject(raw.Sequence))
 	return err
-}
-
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
 }
 
 // dueOf returns when a message is due that waits.

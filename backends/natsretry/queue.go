@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tieredretry/watermill-retry/internal/inflight"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
@@ -202,7 +203,7 @@ func (q *queue) receive(ctx context.Context, raw *nats.Msg) error {
 	switch {
 	case status == "408" && description == "Requests Pending":
 		// There are fewer messages than others have asked for.
-		pause(ctx, min(crowdPause<<min(q.crowd, 10), longestCrowdPause))
+		_ = pauses.Sleep(ctx, min(crowdPause<<min(q.crowd, 10), longestCrowdPause))
 		q.crowd++
 		return nil
 	case status == "408", status == "404":

@@ -7,6 +7,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // watchEviction logs once that a server can remove what waits. It asks until the server has answered: a server that is
@@ -18,7 +20,7 @@ func (s *server) watchEviction() {
 			s.warnOfEviction(policies)
 			return
 		}
-		sleep(s.ctx, pause(failures))
+		_ = pauses.Sleep(s.ctx, pauses.After(failures))
 	}
 }
 

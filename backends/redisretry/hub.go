@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 const (
@@ -283,7 +285,7 @@ func (h *hub) run() {
 			if failures == 0 {
 				h.server.logger.Error("Cannot wait for messages, trying again", err, nil)
 			}
-			sleep(ctx, pause(failures))
+			_ = pauses.Sleep(ctx, pauses.After(failures))
 			failures++
 		}
 	}
@@ -377,9 +379,9 @@ func (h *hub) pause(ctx context.Context, early bool, streams int) {
 		h.server.mu.Lock()
 		polled := len(h.server.hubs)
 		h.server.mu.Unlock()
-		sleep(ctx, max(lookPause, time.Duration(polled)*pollEach))
+		_ = pauses.Sleep(ctx, max(lookPause, time.Duration(polled)*pollEach))
 	case early:
-		sleep(ctx, regroupPause+time.Duration(streams)*streamPause)
+		_ = pauses.Sleep(ctx, regroupPause+time.Duration(streams)*streamPause)
 	}
 }
 

@@ -155,13 +155,3 @@ func isNoGroup(err error) bool {
 func isMissing(err error) bool { return err != nil && strings.Contains(err.Error(), "no such key") }
 
 var errClosed = errors.New("the connection is closed")
-
-// sleep waits, unless the context ends before.
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}

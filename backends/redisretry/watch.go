@@ -48,11 +48,3 @@ func (s *server) Look(ctx context.Context, topics []string) (map[string]time.Dur
 	}
 	return found, err
 }
-
-const (
-	minPause = 100 * time.Millisecond
-	maxPause = 5 * time.Second
-)
-
-// pause doubles with every failure in a row.
-func pause(failures int) time.Duration { return min(minPause<<min(failures, 10), maxPause) }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // ErrTaken is returned by Lock.Renew where another call has the lock.
@@ -34,8 +36,7 @@ func Hold(ctx context.Context, lease time.Duration, lock Lock) (context.Context,
 		defer close(ended)
 		defer end.Stop()
 		for {
-			sleep(held, pause)
-			if held.Err() != nil {
+			if pauses.Sleep(held, pause) != nil {
 				return
 			}
 			began := time.Now()

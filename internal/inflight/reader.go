@@ -3,7 +3,6 @@ package inflight
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
@@ -115,7 +115,7 @@ func (r *Reader) read(ctx context.Context, ahead chan<- *Taken) {
 			if failures == 0 { // in an outage, each topic of the process fails all the time
 				r.Logger.Error("Cannot read a topic, trying again", err, r.fields())
 			}
-			sleep(ctx, pause(failures))
+			_ = pauses.Sleep(ctx, pauses.After(failures))
 			failures++
 		} else if err == nil {
 			failures = 0
@@ -251,7 +251,7 @@ func (r *Reader) settle(wake <-chan struct{}, renew <-chan time.Time, flush func
 		if flush() {
 			failures = 0
 		} else {
-			again.Reset(pause(failures))
+			again.Reset(pauses.After(failures))
 			failures++
 		}
 	}
@@ -361,21 +361,6 @@ func (r *Reader) renew() {
 }
 
 func (r *Reader) fields() watermill.LogFields { return watermill.LogFields{"topic": r.Name} }
-
-// pause doubles with every failure in a row. It is random, so that the readers of many processes do not come together.
-func pause(failures int) time.Duration {
-	longest := min(minPause<<min(failures, 10), maxPause)
-	return longest/2 + rand.N(longest/2)
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
 
 // String returns the name of the topic.
 func (r *Reader) String() string { return fmt.Sprintf("reader of %s", r.Name) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
@@ -109,7 +110,7 @@ func (w *Watch) run() {
 		}
 		if err == nil || w.ctx.Err() != nil {
 			failures = 0
-			sleep(w.ctx, w.interval)
+			_ = pauses.Sleep(w.ctx, w.interval)
 			continue
 		}
 		if failures == 0 {
@@ -118,7 +119,7 @@ func (w *Watch) run() {
 		for _, topic := range topics { // each reader sees by itself whether its topic can be read
 			w.Expect(topic, 0)
 		}
-		sleep(w.ctx, pause(failures))
+		_ = pauses.Sleep(w.ctx, pauses.After(failures))
 		failures++
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -198,21 +199,7 @@ func (r *Run) pace(ctx context.Context) error {
 	}
 	wait := r.next.Sub(now)
 	r.next = r.next.Add(time.Duration(float64(time.Second) / r.Options.Rate))
-	return sleep(ctx, wait)
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return pauses.Sleep(ctx, wait)
 }
 
 // remove puts a letter into a batch of a discard.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -58,7 +59,7 @@ func (r *Run) watch(ctx context.Context, s Source) error {
 	r.enter(letters.Watching, r.lives)
 	pause := min(redeadPause, max(wait/4, 10*time.Millisecond))
 	for over := false; !over; {
-		if err := sleep(ctx, pause); err != nil {
+		if err := pauses.Sleep(ctx, pause); err != nil {
 			return err
 		}
 		if over = !time.Now().Before(r.lives); !over && !r.due() {

@@ -78,10 +78,7 @@ func (s *sender) message(ctx context.Context, to destination, p amqp091.Publishi
 		Context: context.WithoutCancel(ctx), Exchange: to.exchange, RoutingKey: to.key, UUID: p.MessageId,
 		Publishing: p,
 	}
-	excess, err := s.connection.Excess(&m)
-	if excess > 0 {
-		headers.Shrink(&m.Publishing, excess)
-	}
+	err := headers.Fit(&m, s.connection)
 	return m, err
 }
 

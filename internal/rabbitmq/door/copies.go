@@ -106,12 +106,8 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	if m.Publishing, err = p.marshaler.Marshal(msg); err != nil {
 		return m.Failure(publish.ErrRefused, err)
 	}
-	excess, err := p.connection.Excess(&m)
-	if err != nil {
+	if err = headers.Fit(&m, p.connection); err != nil {
 		return err
-	}
-	if excess > 0 {
-		headers.Shrink(&m.Publishing, excess)
 	}
 	err = p.connection.SendOne(m)
 	if p.queues == nil || !errors.Is(err, publish.ErrUnroutable) {

@@ -23,6 +23,16 @@ var cuts = func() []string {
 	return keys
 }()
 
+// Fit makes a message small enough to be sent, as Shrink does. Without a connection the bound is not known, and that is
+// the error of the message.
+func Fit(m *publisher.Message, connection *publisher.Connection) error {
+	excess, err := connection.Excess(m)
+	if excess > 0 {
+		Shrink(&m.Publishing, excess)
+	}
+	return err
+}
+
 // Shrink makes a publishing smaller by at least excess bytes, if its failure record is large enough: it removes the
 // history of redrives, and then keys of the record, the least important first, and shortens the reason if that is
 // enough. The message's own headers stay. So do count and topic, without which a message would be retried without end;

@@ -1,8 +1,9 @@
 package wire
 
 import (
-	"math/rand/v2"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // The defaults of Backoff's bounds.
@@ -27,7 +28,7 @@ type Backoff struct {
 func (b *Backoff) Next() time.Duration {
 	pause := max(b.next, b.Initial)
 	b.next = min(2*pause, b.Max)
-	return pause/2 + rand.N(pause/2+1)
+	return pauses.Jitter(pause)
 }
 
 // Bound is the longest that the next pause can be.
