@@ -71,10 +71,12 @@ func (l layouts) waiting(ctx context.Context) (map[string]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	depths, err := client.Depths(ctx)
+	queues, err := client.Queues(ctx, management.Depths)
 	messages := map[string]int{}
-	for queue, depth := range depths {
-		messages[queue] = depth.Messages
+	for name, queue := range queues {
+		if queue.Stated {
+			messages[name] = queue.Messages
+		}
 	}
 	return messages, err
 }

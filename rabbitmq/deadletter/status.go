@@ -105,7 +105,7 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 		b.bindings, err = client.Bindings(ctx)
 		bound <- err
 	}()
-	b.queues, _, err = client.Details(ctx)
+	b.queues, err = client.Queues(ctx, management.Details)
 	if also := <-bound; err == nil {
 		err = also
 	}
@@ -134,14 +134,14 @@ func (s *Store) Queues(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	queues, err := client.Queues(ctx)
+	queues, err := client.Queues(ctx, management.Names)
 	return slices.Sorted(maps.Keys(queues)), err
 }
 
 // A board is what the management API shows of a virtual host.
 type board struct {
 	prefix   naming.Prefix
-	queues   map[string]management.Details
+	queues   map[string]management.Queue
 	bindings map[management.Binding]bool
 	current  []topology.Topology // see Prune.Current
 

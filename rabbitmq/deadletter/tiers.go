@@ -11,6 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -168,8 +169,14 @@ func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []stri
 		if err != nil {
 			return nil, err
 		}
-		_, stated, err := client.Details(ctx)
-		return stated, err
+		queues, err := client.Queues(ctx, management.Depths)
+		messages := map[string]int{}
+		for name, q := range queues {
+			if q.Stated {
+				messages[name] = q.Messages
+			}
+		}
+		return messages, err
 	}}
 	for of, tiers := range delays {
 		retired := topology.Config{

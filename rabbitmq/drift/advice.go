@@ -64,7 +64,7 @@ func isTier(queue topology.Queue) bool {
 	return err == nil && queue.Arguments[queuearg.DeadLetterExchange] != nil
 }
 
-func policyOf(q management.Details) string {
+func policyOf(q management.Queue) string {
 	var names []string
 	for _, name := range []string{q.Policy, q.Operator} {
 		if name != "" {

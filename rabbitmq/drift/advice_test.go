@@ -14,9 +14,9 @@ import (
 // TestPoliciesAreQuoted: each name in quotes of its own.
 func TestPoliciesAreQuoted(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, `the policy "bad" or "opbad"`, policyOf(management.Details{Policy: "bad", Operator: "opbad"}))
-	assert.Equal(t, `the policy "opbad"`, policyOf(management.Details{Operator: "opbad"}))
-	assert.Equal(t, "a policy", policyOf(management.Details{}))
+	assert.Equal(t, `the policy "bad" or "opbad"`, policyOf(management.Queue{Policy: "bad", Operator: "opbad"}))
+	assert.Equal(t, `the policy "opbad"`, policyOf(management.Queue{Operator: "opbad"}))
+	assert.Equal(t, "a policy", policyOf(management.Queue{}))
 }
 
 // TestAdviceIsOneCommand: a name cannot become more than an argument of the command that an operator copies.

@@ -34,7 +34,7 @@ func roleOf(queue topology.Queue) role {
 const narrow = "make the pattern of the policy leave out this queue"
 
 // policies reports what policies do to a queue. The arguments of want are those that decide together with the policies.
-func (c *comparison) policies(r role, want topology.Queue, have management.Details) {
+func (c *comparison) policies(r role, want topology.Queue, have management.Queue) {
 	p := policies{comparison: c, queue: want, have: have}
 	for _, key := range []string{"expires", "message-ttl", "delivery-limit", "max-length", "max-length-bytes"} {
 		value, set := have.Effective[key].(int64)
@@ -71,7 +71,7 @@ func (c *comparison) policies(r role, want topology.Queue, have management.Detai
 }
 
 // deadLetterPolicy reports a policy that protects a work queue, and was written for another one.
-func (c *comparison) deadLetterPolicy(w Wanted, have management.Details) {
+func (c *comparison) deadLetterPolicy(w Wanted, have management.Queue) {
 	const key = "dead-letter-routing-key"
 	need := naming.DeadKey(w.Queue.Name)
 	if have.Arguments[queuearg.DeadLetterExchange] == nil && have.Effective[key] != need &&
@@ -85,7 +85,7 @@ func (c *comparison) deadLetterPolicy(w Wanted, have management.Details) {
 type policies struct {
 	*comparison
 	queue topology.Queue
-	have  management.Details
+	have  management.Queue
 }
 
 func (p policies) drift(key, reason string) { p.found(Policy, key, reason, narrow) }

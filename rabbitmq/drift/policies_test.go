@@ -108,9 +108,9 @@ func TestPoliciesOfEachQueue(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			have := management.Details{Name: row.queue.Name, Policy: "all", Effective: row.policy,
+			have := management.Queue{Name: row.queue.Name, Policy: "all", Effective: row.policy,
 				Durable: true, Arguments: management.Arguments(row.queue.Arguments)}
-			c := comparison{there: management.Inventory{Queues: map[string]management.Details{row.queue.Name: have}}}
+			c := comparison{there: management.Inventory{Queues: map[string]management.Queue{row.queue.Name: have}}}
 			if row.queue.Name == work.Name {
 				of := topology.Config{Tiers: config.Tiers, WorkQueueMode: topology.Leave}
 				c.workQueue(Wanted{Topology: of, Queue: row.queue})

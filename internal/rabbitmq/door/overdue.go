@@ -45,8 +45,7 @@ type overdue struct {
 
 // api is the management API.
 type api interface {
-	Queues(ctx context.Context) (map[string]management.Queue, error)
-	Depths(ctx context.Context) (map[string]management.Depth, error)
+	Queues(ctx context.Context, columns string) (map[string]management.Queue, error)
 	Sources(ctx context.Context) (map[string]bool, error)
 }
 
@@ -90,7 +89,7 @@ func (o *overdue) run(ctx context.Context) {
 // look reads once. After an error the last figures stay.
 func (o *overdue) look(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, overdueDeadline)
-	queues, err := o.api.Queues(within)
+	queues, err := o.api.Queues(within, management.Flows)
 	cancel()
 	if ctx.Err() != nil {
 		return

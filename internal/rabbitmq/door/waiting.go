@@ -46,7 +46,7 @@ type lookout struct {
 	turn chan struct{} // has an element while a look runs
 
 	// Only the look whose turn it is uses these.
-	depths map[string]management.Depth // of the queues that exist
+	depths map[string]management.Queue // of the queues that exist
 	asked  map[string]bool             // the queues of this round over all of them
 }
 
@@ -65,7 +65,7 @@ type watchedQueue struct {
 func newLookout(closing context.Context, core *core, api api, channels channels) *lookout {
 	return &lookout{
 		closing: closing, core: core, api: api, channels: channels, turn: make(chan struct{}, 1),
-		depths: map[string]management.Depth{}, asked: map[string]bool{},
+		depths: map[string]management.Queue{}, asked: map[string]bool{},
 	}
 }
 
@@ -113,7 +113,7 @@ func (l *lookout) look(ctx context.Context) ([]retry.Waiting, error) {
 		queues = l.retired(queues, listed)
 		clear(l.depths)
 		for _, q := range queues {
-			if depth, exists := listed[q.name]; exists {
+			if depth := listed[q.name]; depth.Stated {
 				l.depths[q.name] = depth
 			}
 		}
@@ -135,14 +135,14 @@ func fourFifths(ctx context.Context) time.Time {
 }
 
 // list asks the management API, for half of the time. It returns nil where there is none, or where it fails.
-func (l *lookout) list(ctx context.Context) (map[string]management.Depth, error) {
+func (l *lookout) list(ctx context.Context) (map[string]management.Queue, error) {
 	if l.api == nil {
 		return nil, nil
 	}
 	deadline, _ := ctx.Deadline()
 	within, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
 	defer cancel()
-	return l.api.Depths(within)
+	return l.api.Queues(within, management.Depths)
 }
 
 // queues returns the queues of the connection in the order in which they are asked for.
@@ -179,7 +179,7 @@ func (l *lookout) queues() (all []watchedQueue) {
 }
 
 // retired adds the tiers of earlier schedules that have messages.
-func (l *lookout) retired(queues []watchedQueue, listed map[string]management.Depth) []watchedQueue {
+func (l *lookout) retired(queues []watchedQueue, listed map[string]management.Queue) []watchedQueue {
 	known, groups := map[string]bool{}, map[string]bool{}
 	for _, q := range queues {
 		known[q.name] = true

@@ -36,25 +36,19 @@ func queuesOf(arguments amqp091.Table, names ...string) (t topology.Topology) {
 
 // fakeAPI answers with depths or an error.
 type fakeAPI struct {
-	depths map[string]management.Depth
+	depths map[string]management.Queue
 	err    error
 	slow   bool // it does not answer
 }
 
 func (a *fakeAPI) Sources(context.Context) (map[string]bool, error) { return nil, a.err }
 
-func (a *fakeAPI) Depths(ctx context.Context) (map[string]management.Depth, error) {
+func (a *fakeAPI) Queues(ctx context.Context, _ string) (map[string]management.Queue, error) {
 	if a.slow {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
 	return a.depths, a.err
-}
-func (a *fakeAPI) Queues(ctx context.Context) (map[string]management.Queue, error) {
-	if a.slow {
-		<-ctx.Done()
-	}
-	return nil, ctx.Err()
 }
 
 // noChannels is a connection that is lost. With an answer it says so when that is closed.
@@ -89,7 +83,7 @@ func TestQueuesOfALook(t *testing.T) {
 	assert.Equal(t, want, l.queues())
 
 	// Of the others, the tiers of an earlier schedule belong to the connection, while they have messages.
-	listed := map[string]management.Depth{
+	listed := map[string]management.Queue{
 		"orders.retry.2s": {Messages: 1}, "orders.retry.3s": {}, "shop.retry.1m": {Messages: 2}, "other.retry.1s": {Messages: 1},
 		"other": {Messages: 1}, "mails.retry.10s": {Messages: 1}, "orders.retry.1s": {Messages: 5},
 	}
@@ -102,7 +96,9 @@ func TestQueuesOfALook(t *testing.T) {
 
 // The figures of the management API are enough without a connection.
 func TestLookWithoutAConnection(t *testing.T) {
-	listed := &fakeAPI{depths: map[string]management.Depth{"orders": {Messages: 2}, "orders.dead": {Messages: 3}, "other": {}}}
+	listed := &fakeAPI{depths: map[string]management.Queue{
+		"orders": {Messages: 2, Stated: true}, "orders.dead": {Messages: 3, Stated: true}, "other": {Stated: true}, "mails": {},
+	}}
 	l := lookoutOf(t, twoWorks, listed)
 	all, err := l.waiting(t.Context())
 	require.NoError(t, err)
@@ -253,7 +249,7 @@ type looks struct {
 	watermill.NopLogger
 }
 
-func (l *looks) Queues(context.Context) (map[string]management.Queue, error) {
+func (l *looks) Queues(context.Context, string) (map[string]management.Queue, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	next := l.figures[0]

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 )
 
-// Details has what the API states about a queue. Its figures are up to ten seconds old.
-type Details struct {
+// Queue has what the API states about a queue, of the columns that were asked for. Its figures are up to ten seconds
+// old.
+type Queue struct {
 	Name       string    `json:"name"`
 	Type       string    `json:"type"`
 	State      string    `json:"state"` // empty: not stated
@@ -17,43 +19,71 @@ type Details struct {
 	Operator   string    `json:"operator_policy"`
 	Effective  Arguments `json:"effective_policy_definition"` // of both policies
 	Messages   int       `json:"messages"`                    // all of them
+	Stated     bool      `json:"-"`                           // Messages is known: it is not in a queue's first seconds
 	Ready      int       `json:"messages_ready"`
 	Unacked    int       `json:"messages_unacknowledged"`
 	Expired    int       `json:"messages_dlx"`     // those that wait for the queue that they go to
 	Delayed    int       `json:"messages_delayed"` // those that a queue of RabbitMQ 4.3 or later delays itself
+	Published  int       `json:"-"`                // by clients, since the queue or the node began
+	Counted    bool      `json:"-"`                // Published is known: the broker does not count what it forwards itself
 	Consumers  int       `json:"consumers"`
 	AutoDelete bool      `json:"auto_delete"`
 	Exclusive  bool      `json:"exclusive"`
 }
 
+// The columns of queues that are read together.
+const (
+	Names   = "name"
+	Depths  = "name,messages,consumers"
+	Flows   = "name,messages,messages_dlx,message_stats.publish"
+	Details = "name,type,state,durable,auto_delete,exclusive,arguments,policy,operator_policy," +
+		"effective_policy_definition,messages,messages_ready,messages_unacknowledged,messages_dlx,messages_delayed,consumers"
+)
+
 // ForwardedAtOnce is how many expired messages a queue without a fault can have: its dead-letter worker waits for their
 // confirms. More of them are overdue.
 const ForwardedAtOnce = 32
 
-// counted tells no messages from an unknown number: the broker states nothing about a queue in its first seconds.
-type counted struct {
-	Details
-	Messages *int `json:"messages"`
+// stats is a list without elements where the broker has statistics of a queue, and none of the columns: no client has
+// published to it.
+type stats struct {
+	Publish *int `json:"publish"`
 }
 
-// Details returns the queues of the virtual host by their names, and those among them whose number of messages the
-// broker states.
-func (c *Client) Details(ctx context.Context) (queues map[string]Details, stated map[string]int, err error) {
-	var all []counted
-	err = c.list(ctx, "queues",
-		"name,type,state,durable,auto_delete,exclusive,arguments,policy,operator_policy,effective_policy_definition,"+
-			"messages,messages_ready,messages_unacknowledged,messages_dlx,messages_delayed,consumers", &all)
-	if err != nil {
-		return nil, nil, err
+func (s *stats) UnmarshalJSON(text []byte) error {
+	if bytes.Equal(bytes.TrimSpace(text), []byte("[]")) {
+		return nil
 	}
-	queues, stated = make(map[string]Details, len(all)), make(map[string]int, len(all))
+	type plain stats
+	return json.Unmarshal(text, (*plain)(s))
+}
+
+// Queues returns the queues of the virtual host by their names, with some columns. An error contains no password.
+func (c *Client) Queues(ctx context.Context, columns string) (map[string]Queue, error) {
+	var all []struct {
+		Queue
+		Messages *int  `json:"messages"`
+		Stats    stats `json:"message_stats"`
+	}
+	if err := c.list(ctx, "queues", columns, &all); err != nil {
+		return nil, err
+	}
+	queues, stated := make(map[string]Queue, len(all)), 0
 	for _, q := range all {
-		if q.Messages != nil {
-			q.Details.Messages, stated[q.Name] = *q.Messages, *q.Messages
+		if q.Stated = q.Messages != nil; q.Stated {
+			q.Queue.Messages = *q.Messages
+			stated++
 		}
-		queues[q.Name] = q.Details
+		if q.Counted = q.Stats.Publish != nil; q.Counted {
+			q.Published = *q.Stats.Publish
+		}
+		queues[q.Name] = q.Queue
 	}
-	return queues, stated, nil
+	if columns == Depths && stated == 0 && len(all) > 1 {
+		return nil, errors.New("the management API states of no queue how many messages it has: is " +
+			"management_agent.disable_metrics_collector set?")
+	}
+	return queues, nil
 }
 
 // Exchange is an exchange of the virtual host.
@@ -123,7 +153,7 @@ func (c *Client) bindings(ctx context.Context) (all []binding, err error) {
 // Inventory is the objects of a virtual host.
 type Inventory struct {
 	Exchanges map[string]Exchange
-	Queues    map[string]Details
+	Queues    map[string]Queue
 	Bindings  map[Binding]bool
 }
 
@@ -132,7 +162,7 @@ func (c *Client) Inventory(ctx context.Context) (i Inventory, err error) {
 	if i.Exchanges, err = c.Exchanges(ctx); err != nil {
 		return Inventory{}, err
 	}
-	if i.Queues, _, err = c.Details(ctx); err != nil {
+	if i.Queues, err = c.Queues(ctx, Details); err != nil {
 		return Inventory{}, err
 	}
 	i.Bindings, err = c.Bindings(ctx)

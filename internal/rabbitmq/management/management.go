@@ -4,7 +4,6 @@
 package management
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -92,80 +91,6 @@ func New(address string, broker Broker) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return c, nil
-}
-
-// Queue has the figures of a queue. They are up to five seconds old.
-type Queue struct {
-	Messages  int  // all of them
-	Expired   int  // those that wait for the queue that they go to
-	Published int  // by clients, since the queue or the node began
-	Counted   bool // Published is known: the broker does not count messages that it forwards itself
-}
-
-// stats is a list without elements where the broker has statistics of a queue, and none of the columns: no client has
-// published to it.
-type stats struct {
-	Publish *int `json:"publish"`
-}
-
-func (s *stats) UnmarshalJSON(text []byte) error {
-	if bytes.Equal(bytes.TrimSpace(text), []byte("[]")) {
-		return nil
-	}
-	type plain stats
-	return json.Unmarshal(text, (*plain)(s))
-}
-
-// Queues returns the queues of the virtual host. An error contains no password.
-func (c *Client) Queues(ctx context.Context) (map[string]Queue, error) {
-	var queues []struct {
-		Name     string `json:"name"`
-		Messages int    `json:"messages"`
-		Expired  int    `json:"messages_dlx"`
-		Stats    stats  `json:"message_stats"`
-	}
-	if err := c.list(ctx, "queues", "name,messages,messages_dlx,message_stats.publish", &queues); err != nil {
-		return nil, err
-	}
-	all := make(map[string]Queue, len(queues))
-	for _, q := range queues {
-		of := Queue{Messages: q.Messages, Expired: q.Expired, Counted: q.Stats.Publish != nil}
-		if of.Counted {
-			of.Published = *q.Stats.Publish
-		}
-		all[q.Name] = of
-	}
-	return all, nil
-}
-
-// Depth is how many messages and consumers a queue has. It is up to five seconds old.
-type Depth struct {
-	Messages  int // all of them
-	Consumers int
-}
-
-// Depths returns the queues of the virtual host whose number of messages the broker states. It does not state that of a
-// queue in its first seconds. An error contains no password.
-func (c *Client) Depths(ctx context.Context) (map[string]Depth, error) {
-	var queues []struct {
-		Name      string `json:"name"`
-		Messages  *int   `json:"messages"`
-		Consumers int    `json:"consumers"`
-	}
-	if err := c.list(ctx, "queues", "name,messages,consumers", &queues); err != nil {
-		return nil, err
-	}
-	all := make(map[string]Depth, len(queues))
-	for _, q := range queues {
-		if q.Messages != nil {
-			all[q.Name] = Depth{Messages: *q.Messages, Consumers: q.Consumers}
-		}
-	}
-	if len(all) == 0 && len(queues) > 1 {
-		return nil, errors.New("the management API states of no queue how many messages it has: is " +
-			"management_agent.disable_metrics_collector set?")
-	}
-	return all, nil
 }
 
 // Settings are what decides whether a queue can be looked at.

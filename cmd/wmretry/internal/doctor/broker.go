@@ -148,7 +148,7 @@ func policies(s *Snapshot, found sink) {
 }
 
 // listPolicies are the commands that show the policies of a queue.
-func (s *Snapshot) listPolicies(q management.Details) []string {
+func (s *Snapshot) listPolicies(q management.Queue) []string {
 	vhost := shell.Word(s.Vhost)
 	commands := []string{"rabbitmqctl list_policies -p " + vhost}
 	if q.Operator != "" { // list_policies leaves it out

@@ -23,10 +23,10 @@ var now = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
 // healthy is a snapshot of the work queue orders, with a tier and a consumer, and of its app.
 func healthy() Snapshot {
-	quorum := func(arguments management.Arguments) management.Details {
-		return management.Details{Type: "quorum", Durable: true, Arguments: arguments}
+	quorum := func(arguments management.Arguments) management.Queue {
+		return management.Queue{Type: "quorum", Durable: true, Arguments: arguments}
 	}
-	queues := map[string]management.Details{
+	queues := map[string]management.Queue{
 		"orders":          quorum(management.Arguments{"x-queue-type": "quorum", "x-dead-letter-exchange": "retry", "x-dead-letter-routing-key": "dead.orders"}),
 		"orders.dead":     quorum(management.Arguments{"x-delivery-limit": int64(1_000_000)}),
 		"retry.orphans":   quorum(management.Arguments{"x-delivery-limit": int64(1_000_000)}),
@@ -57,7 +57,7 @@ func healthy() Snapshot {
 func ahead(seconds management.Ahead) *management.Ahead { return &seconds }
 
 func TestRules(t *testing.T) {
-	queue := func(s *Snapshot, name string, change func(*management.Details)) {
+	queue := func(s *Snapshot, name string, change func(*management.Queue)) {
 		q := s.Inventory.Queues[name]
 		q.Name, q.Durable = name, true
 		change(&q)
@@ -65,14 +65,14 @@ func TestRules(t *testing.T) {
 	}
 	hand := func(name string, arguments management.Arguments, messages int) func(*Snapshot) {
 		return func(s *Snapshot) {
-			queue(s, name, func(q *management.Details) { q.Arguments, q.Messages = arguments, messages })
+			queue(s, name, func(q *management.Queue) { q.Arguments, q.Messages = arguments, messages })
 		}
 	}
 	home := management.Arguments{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
 	limit := func(version string, limit any) func(*Snapshot) {
 		return func(s *Snapshot) {
 			s.About.Version = version
-			queue(s, "orders.dead", func(q *management.Details) {
+			queue(s, "orders.dead", func(q *management.Queue) {
 				if q.Arguments = nil; limit != nil {
 					q.Arguments = management.Arguments{"x-delivery-limit": limit}
 				}
@@ -94,20 +94,20 @@ func TestRules(t *testing.T) {
 	difference := func(d drift.Difference, effective management.Arguments) func(*Snapshot) {
 		return func(s *Snapshot) {
 			s.Drift = []drift.Difference{d}
-			queue(s, d.Name, func(q *management.Details) { q.Effective = effective })
+			queue(s, d.Name, func(q *management.Queue) { q.Effective = effective })
 		}
 	}
 	delays := func(version string, effective management.Arguments) func(*Snapshot) {
 		return func(s *Snapshot) {
 			s.About.Version = version
-			queue(s, "orders", func(q *management.Details) {
+			queue(s, "orders", func(q *management.Queue) {
 				q.Effective, q.Arguments["x-delayed-retry-type"] = effective, "all"
 				q.Arguments["x-max-length"] = int64(5)
 			})
 		}
 	}
 	operator := func(name string) func(*Snapshot) {
-		return func(s *Snapshot) { queue(s, name, func(q *management.Details) { q.Operator = "op" }) }
+		return func(s *Snapshot) { queue(s, name, func(q *management.Queue) { q.Operator = "op" }) }
 	}
 	may := func(declared, read string) func(*Snapshot) {
 		return func(s *Snapshot) {
@@ -116,7 +116,7 @@ func TestRules(t *testing.T) {
 	}
 	partitions := func(s *Snapshot) {
 		s.Status.Queues[0].Tiers = nil
-		queue(s, "orders.order.0", func(q *management.Details) {
+		queue(s, "orders.order.0", func(q *management.Queue) {
 			q.Arguments = management.Arguments{"x-delivery-limit": int64(3_000_005)}
 		})
 		wanted := s.wanted()[0].Topology
@@ -170,10 +170,10 @@ func TestRules(t *testing.T) {
 		"limit before 4.3":       {[]func(*Snapshot){delays("4.2.0", nil)}, "support|RabbitMQ 4.2.0|community support has ended|docs/support.md"},
 		"delays disabled":        {[]func(*Snapshot){delays("4.3.6", nil), func(s *Snapshot) { s.Inventory.Queues["orders"].Arguments["x-delayed-retry-type"] = "disabled" }}, ""},
 		"limit, delayed publish": {[]func(*Snapshot){func(s *Snapshot) {
-			queue(s, "orders.dead", func(q *management.Details) { q.Delayed = 7; q.Arguments["x-max-length"] = int64(5) })
+			queue(s, "orders.dead", func(q *management.Queue) { q.Delayed = 7; q.Arguments["x-max-length"] = int64(5) })
 		}}, "loop|orders.dead|(7 now)|remove the limit"},
-		"queue that is down":     {[]func(*Snapshot){func(s *Snapshot) { queue(s, "orders.retry.1s", func(q *management.Details) { q.State = "down" }) }}, "state|orders.retry.1s|it is down|rabbitmq-queues quorum_status --vhost /shop orders.retry.1s"},
-		"queue that is up":       {[]func(*Snapshot){func(s *Snapshot) { queue(s, "orders", func(q *management.Details) { q.State = "running" }) }}, ""},
+		"queue that is down":     {[]func(*Snapshot){func(s *Snapshot) { queue(s, "orders.retry.1s", func(q *management.Queue) { q.State = "down" }) }}, "state|orders.retry.1s|it is down|rabbitmq-queues quorum_status --vhost /shop orders.retry.1s"},
+		"queue that is up":       {[]func(*Snapshot){func(s *Snapshot) { queue(s, "orders", func(q *management.Queue) { q.State = "running" }) }}, ""},
 		"low limit":              {[]func(*Snapshot){limit("4.3.6", int64(6))}, "limit|orders.dead|limit is 6|wmretry dead discard orders --export letters.jsonl"},
 		"default limit":          {[]func(*Snapshot){limit("4.3.6", nil)}, "limit|orders.dead|limit is 20|export"},
 		"no limit":               {[]func(*Snapshot){limit("4.3.6", int64(-1))}, ""},
@@ -186,7 +186,7 @@ func TestRules(t *testing.T) {
 		"overdue inbox": {[]func(*Snapshot){
 			work(func(w *deadletter.WorkQueue) { w.Inbox.Queue = "orders.retry.inbox" }),
 			func(s *Snapshot) {
-				queue(s, "orders.retry.inbox", func(q *management.Details) { q.Expired = 40 })
+				queue(s, "orders.retry.inbox", func(q *management.Queue) { q.Expired = 40 })
 			},
 		}, "overdue|orders.retry.inbox|40 messages due|wmretry status orders"},
 		"no work queue":          {[]func(*Snapshot){noConsumer, work(func(w *deadletter.WorkQueue) { w.Missing = true })}, "missing|orders|does not exist|start the app"},
@@ -220,7 +220,7 @@ func TestRules(t *testing.T) {
 		"queue with a TTL":          {[]func(*Snapshot){hand("wait", management.Arguments{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders", "x-message-ttl": int64(9)}, 0)}, "ttl-queue|wait|its messages wait for its TTL, and go to orders|rabbitmqctl list_queues -p /shop name messages"},
 		"TTL of each":               {[]func(*Snapshot){hand("wait", home, 2)}, "ttl-queue|wait|2 messages without a consumer can have a TTL each, and go to orders|list_queues"},
 		"TTL of each, empty":        {[]func(*Snapshot){hand("wait", home, 0)}, ""},
-		"work queue with an app":    {[]func(*Snapshot){hand("wait", home, 2), func(s *Snapshot) { queue(s, "wait", func(q *management.Details) { q.Consumers = 1 }) }}, ""},
+		"work queue with an app":    {[]func(*Snapshot){hand("wait", home, 2), func(s *Snapshot) { queue(s, "wait", func(q *management.Queue) { q.Consumers = 1 }) }}, ""},
 		"tier of another prefix":    {[]func(*Snapshot){hand("x.own.1s", management.Arguments{"x-message-ttl": int64(1), "x-dead-letter-exchange": "own.return", "x-dead-letter-routing-key": "orders"}, 1)}, ""},
 		"letters of another prefix": {[]func(*Snapshot){hand("mails.dead", management.Arguments{"x-message-ttl": int64(1), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}, 1)}, ""},
 		"leads to letters":          {[]func(*Snapshot){hand("mails", management.Arguments{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mails.gone"}, 1)}, ""},

@@ -144,7 +144,7 @@ func (s *Snapshot) own() (names []string) {
 }
 
 // setting is an argument of a queue, or else what a policy sets. The name has no x-.
-func setting(q management.Details, name string) any {
+func setting(q management.Queue, name string) any {
 	if value := q.Arguments["x-"+name]; value != nil {
 		return value
 	}

@@ -59,7 +59,7 @@ func poisonQueues(s *Snapshot, found sink) {
 }
 
 // isOwn reports whether a queue is the library's, with any prefix, or a work queue.
-func (s *Snapshot) isOwn(q management.Details) bool {
+func (s *Snapshot) isOwn(q management.Queue) bool {
 	to, _ := setting(q, "dead-letter-exchange").(string)
 	return naming.WorkQueueOf(q.Name) != q.Name || strings.HasSuffix(to, naming.Prefix("").ReturnExchange()) ||
 		setting(q, "dead-letter-routing-key") == naming.DeadKey(q.Name) || naming.IsPartition(q.Name) ||
@@ -67,7 +67,7 @@ func (s *Snapshot) isOwn(q management.Details) bool {
 }
 
 // home returns the queue to which messages of a queue go in the end, if handlers take them there.
-func (s *Snapshot) home(q management.Details) string {
+func (s *Snapshot) home(q management.Queue) string {
 	exchange, set := setting(q, "dead-letter-exchange").(string)
 	key, _ := setting(q, "dead-letter-routing-key").(string)
 	to := []string{key}
