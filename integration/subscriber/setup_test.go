@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
@@ -208,7 +209,7 @@ type config struct {
 	Concurrency, Prefetch              int
 	OrderKey                           func(msg *message.Message) string
 	Gate                               *gate.Gate
-	Consumer                           subscriber.ConsumerConfig
+	Consumer                           channel.Options
 	CloseTimeout, NackInitial, NackMax time.Duration
 }
 

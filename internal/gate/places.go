@@ -16,6 +16,7 @@ type Places struct {
 	round   *round        // from one pause to the next
 	aside   int           // messages that were set aside so far
 	changed chan struct{} // has room for one
+	asides  chan struct{} // has room for one
 }
 
 type round struct{ taken int }
@@ -30,7 +31,8 @@ type Place struct {
 // NewPlaces returns places without a limit, for so many calls and messages in flight. 0: there is no bound. Where there
 // may be no more messages than calls, a message keeps its place after its call.
 func NewPlaces(calls, messages int) *Places {
-	return &Places{mostCalls: calls, most: messages, limit: None, round: &round{}, changed: make(chan struct{}, 1)}
+	return &Places{mostCalls: calls, most: messages, limit: None, round: &round{}, changed: make(chan struct{}, 1),
+		asides: make(chan struct{}, 1)}
 }
 
 // Set sets the limit. Less than 0: none.
@@ -41,7 +43,7 @@ func (p *Places) Set(limit int) {
 	if limit == 0 {
 		p.round = &round{}
 	}
-	p.wake()
+	wake(p.changed)
 }
 
 // Take reports whether there is a free place, and takes it for the message.
@@ -87,6 +89,9 @@ func (p *Places) Taken() int {
 	return p.round.taken
 }
 
+// SetsAside returns a channel that receives when a message was set aside.
+func (p *Places) SetsAside() <-chan struct{} { return p.asides }
+
 // Aside is how many messages were set aside so far.
 func (p *Places) Aside() int {
 	p.mu.Lock()
@@ -94,16 +99,16 @@ func (p *Places) Aside() int {
 	return p.aside
 }
 
-// Changed returns a channel that receives when there may be a free place again, when the limit has changed, and when a
-// message was set aside. One of the goroutines that wait receives: it calls Take, and where it has got a place, Pass.
+// Changed returns a channel that receives when there may be a free place again, and when the limit has changed. One of
+// the goroutines that wait receives: it calls Take, and where it has got a place, Pass.
 func (p *Places) Changed() <-chan struct{} { return p.changed }
 
 // Pass wakes the next goroutine that waits for Changed. One that waits alone need not call it.
-func (p *Places) Pass() { p.wake() }
+func (p *Places) Pass() { wake(p.changed) }
 
-func (p *Places) wake() {
+func wake(c chan struct{}) {
 	select {
-	case p.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -130,7 +135,7 @@ func (p *Place) EndCall() {
 	full := p.places.full()
 	p.endCall()
 	if full {
-		p.places.wake()
+		wake(p.places.changed)
 	}
 }
 
@@ -163,8 +168,9 @@ func (p *Place) leave(aside bool) {
 	p.round = nil
 	if aside {
 		p.places.aside++
+		wake(p.places.asides)
 	}
-	if full || aside {
-		p.places.wake()
+	if full {
+		wake(p.places.changed)
 	}
 }

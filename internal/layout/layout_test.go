@@ -70,8 +70,16 @@ var rules = []rule{
 		why: "every backend says what a further try can do"},
 	{folder: "internal/rabbitmq/publisher", may: "internal/panics watermill amqp091 internal/unpublished retry rabbitmq/publish internal/rabbitmq/socket internal/rabbitmq/unfit internal/rabbitmq/wire internal/users",
 		never: "amqpPubSub config rabbitmq/topology", why: "it sends publishings: what they are, and what is declared for them, is known above it"},
-	{folder: "internal/rabbitmq/subscriber", may: "internal/panics watermill amqp091 internal/msgctx internal/gate retry rabbitmq/publish internal/rabbitmq/redelivery internal/rabbitmq/wire internal/users internal/rabbitmq/command",
-		never: "amqpPubSub config rabbitmq/topology", why: "it consumes queues: what is declared for them is known above it"},
+	{folder: "internal/rabbitmq/channel", may: "amqp091 internal/rabbitmq/wire internal/users",
+		never: "amqpPubSub config internal/rabbitmq/dispatch", why: "it is one AMQP channel that consumes: it knows neither messages nor loops"},
+	{folder: "internal/rabbitmq/dispatch", may: "watermill amqp091 internal/panics internal/msgctx internal/gate internal/rabbitmq/redelivery",
+		never: "amqpPubSub config internal/rabbitmq/channel", why: "it hands messages out: where they come from, and how they are settled, is known above it"},
+	{folder: "internal/rabbitmq/subscriber", may: "watermill amqp091 internal/panics internal/gate retry internal/rabbitmq/wire internal/rabbitmq/channel internal/rabbitmq/dispatch",
+		never: "amqpPubSub config rabbitmq/topology internal/rabbitmq/ordered", why: "it consumes queues: what is declared for them, and the order of keys through retries, is known above it"},
+	{folder: "internal/rabbitmq/ordered", may: "watermill amqp091 internal/panics internal/msgctx retry internal/rabbitmq/redelivery internal/rabbitmq/command internal/rabbitmq/wire internal/rabbitmq/channel internal/rabbitmq/dispatch internal/rabbitmq/subscriber",
+		never: "amqpPubSub config rabbitmq/topology", why: "it holds a subscriber, which knows nothing of it: what is declared for partitions is known above it"},
+	{folder: "internal/rabbitmq/channeltest", may: "amqp091", never: "watermill internal/rabbitmq/channel",
+		why: "it plays the broker for the tests of what consumes"},
 	{folder: "rabbitmq/topology", may: "amqp091 backoff internal/rabbitmq/queuearg internal/rabbitmq/naming internal/rabbitmq/refusal internal/shell",
 		never: "watermill amqpPubSub", why: "it describes objects of the broker as plain data, also for a tool of an operator that has no Watermill"},
 	{folder: "rabbitmq", may: "amqp091 internal/rabbitmq/management rabbitmq/topology",
@@ -179,7 +187,7 @@ var rules = []rule{
 // testOnly are modules for tests. A program that imports the library must not contain them.
 var testOnly = []string{
 	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole",
-	module + "/internal/configtest", module + "/internal/rabbitmq/model", module + "/retrytest",
+	module + "/internal/configtest", module + "/internal/rabbitmq/model", module + "/internal/rabbitmq/channeltest", module + "/retrytest",
 }
 
 // TestMajorsAreApart: an app gets its own major of watermill-amqp and no other.

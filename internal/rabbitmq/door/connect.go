@@ -10,6 +10,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -66,7 +68,7 @@ func validateConsumer(c app.Config) error {
 	if count := c.Consume.PrefetchCount; count < 0 || count > maxPrefetch {
 		fault("Consume.Qos.PrefetchCount is %d: it must be between 0 and %d", count, maxPrefetch)
 	}
-	consumer := subscriber.Config{Consumer: subscriber.ConsumerConfig{Tag: c.Consume.Tag,
+	consumer := subscriber.Config{Consumer: channel.Options{Tag: c.Consume.Tag,
 		Arguments: c.Consume.Arguments}}
 	if err := consumer.Validate(); err != nil {
 		fault("Consume: %w", err)
@@ -83,7 +85,7 @@ const (
 func open(c *core, manage string, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	to := c.wire()
 	to.ReconnectInitial, to.ReconnectMax = c.app.ReconnectInitial, c.app.ReconnectMax
-	consuming, err := subscriber.Open(to, logger)
+	consuming, err := ordered.Open(to, logger)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the connection for consuming: %w", err)
 	}

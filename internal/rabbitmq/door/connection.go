@@ -14,8 +14,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -26,7 +26,7 @@ var _ retry.Connection = (*Connection)(nil)
 type Connection struct {
 	core       *core
 	logger     watermill.LoggerAdapter
-	consuming  *subscriber.Connection
+	consuming  *ordered.Connection
 	publishing *publisher.Connection
 	declarer   *declarer
 	overdue    *overdue // nil without a management API

@@ -11,6 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
@@ -30,7 +31,7 @@ const (
 // from a connection that publishes.
 type control struct {
 	exchange   string
-	consuming  *subscriber.Connection
+	consuming  *ordered.Connection
 	publishing *publisher.Connection
 	logger     watermill.LoggerAdapter
 	ctx        context.Context // ends with close
@@ -44,7 +45,7 @@ type control struct {
 }
 
 func newControl(
-	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
+	c *core, consuming *ordered.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
 ) *control {
 	own := &control{exchange: c.prefix.OrderControl(), consuming: consuming, publishing: publishing, logger: logger}
 	own.ctx, own.stop = context.WithCancel(context.Background())
@@ -187,7 +188,7 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 		return
 	}
 	if err == nil {
-		a.Handlers = c.consuming.Ordered(request.Queue)
+		a.Handlers = c.consuming.Handlers(request.Queue)
 	}
 	if err := c.reply(ctx, d, a.Marshal()); err != nil && ctx.Err() == nil {
 		c.logger.Error("Cannot answer a command of wmretry order", err, nil)

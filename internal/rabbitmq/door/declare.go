@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
@@ -28,7 +29,7 @@ type declarer struct {
 }
 
 func newDeclarer(
-	c *core, consuming *subscriber.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
+	c *core, consuming *ordered.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
 ) *declarer {
 	return &declarer{core: c, publishing: publishing, control: newControl(c, consuming, publishing, logger),
 		returns: newReturns(c, consuming, logger)}

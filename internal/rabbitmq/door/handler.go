@@ -19,7 +19,9 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/warning"
@@ -34,6 +36,12 @@ var (
 	_ subscriber.Handler           = (*handlerSubscriber)(nil)
 )
 
+// A consumer is one of package subscriber, or of package ordered.
+type consumer interface {
+	message.Subscriber
+	message.SubscribeInitializer
+}
+
 // handlerSubscriber is the subscriber of one handler of a Connection, with its retry middleware.
 type handlerSubscriber struct {
 	connection *Connection
@@ -44,7 +52,7 @@ type handlerSubscriber struct {
 	options    retry.Options
 	tiers      []backoff.Tier
 	headers    app.Marshaler
-	subscriber *subscriber.Subscriber
+	subscriber consumer
 	retry      *middleware.TieredRetry
 	gate       *gate.Gate
 	warned     atomic.Bool
@@ -102,32 +110,32 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)
 	h.closing, h.close = context.WithCancel(c.stopping)
-	if h.subscriber, err = subscriber.NewSubscriber(c.consuming, h, h.subscriberConfig(), h.logger); err != nil {
+	if h.subscriber, err = h.newSubscriber(); err != nil {
 		return nil, faults.OfHandler(name, err)
 	}
 	return h, nil
 }
 
-func (h *handlerSubscriber) subscriberConfig() subscriber.Config {
-	own, order := h.core.app, h.options.Order
+func (h *handlerSubscriber) newSubscriber() (consumer, error) {
+	own, order, consuming := h.core.app, h.options.Order, h.connection.consuming
 	config := subscriber.Config{
 		Name:         h.name,
 		Concurrency:  h.options.Concurrency,
 		Prefetch:     h.prefetch(),
-		OrderKey:     h.options.Order.Key,
+		OrderKey:     order.Key,
 		Gate:         h.gate,
 		CloseTimeout: h.options.CloseTimeout,
-		Consumer: subscriber.ConsumerConfig{
+		Consumer: channel.Options{
 			Tag: own.Consume.Tag, Exclusive: own.Consume.Exclusive, NoLocal: own.Consume.NoLocal,
 			Arguments: own.Consume.Arguments,
 		},
 	}
-	if order.Partitions > 0 {
-		config.Order = &subscriber.Order{
-			Partitions: h, ConsumerTimeout: cmp.Or(order.ConsumerTimeout, defaultConsumerTimeout),
-		}
+	if order.Partitions == 0 {
+		return subscriber.NewSubscriber(consuming.Connection, h, config, h.logger)
 	}
-	return config
+	return ordered.NewSubscriber(consuming, h, ordered.Config{
+		Config: config, Partitions: h, ConsumerTimeout: cmp.Or(order.ConsumerTimeout, defaultConsumerTimeout),
+	}, h.logger)
 }
 
 const (

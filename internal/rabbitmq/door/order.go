@@ -17,14 +17,14 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-var _ subscriber.Partitions = (*handlerSubscriber)(nil)
+var _ ordered.Partitions = (*handlerSubscriber)(nil)
 
 // defaultConsumerTimeout is RabbitMQ's.
 const defaultConsumerTimeout = 30 * time.Minute
@@ -107,7 +107,7 @@ func (b orderedBackend) Publish(c backend.Copy) (backend.Destination, error) {
 	return backend.Destination{Queue: c.Queue}, nil
 }
 
-// Queues implements subscriber.Partitions.
+// Queues implements ordered.Partitions.
 func (h *handlerSubscriber) Queues(work string) (partitions []string, members string) {
 	for i := range h.options.Order.Partitions {
 		partitions = append(partitions, naming.PartitionQueue(work, i))
@@ -115,7 +115,7 @@ func (h *handlerSubscriber) Queues(work string) (partitions []string, members st
 	return partitions, naming.MembersQueue(work)
 }
 
-// Route implements subscriber.Partitions.
+// Route implements ordered.Partitions.
 func (h *handlerSubscriber) Route(
 	topic string, msg *message.Message, delivery amqp091.Delivery,
 ) (exchange, key string, publishing amqp091.Publishing, err error) {

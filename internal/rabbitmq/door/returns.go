@@ -11,6 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -27,7 +28,7 @@ import (
 // the orphans has a turn, too.
 type returns struct {
 	core      *core
-	consuming *subscriber.Connection
+	consuming *ordered.Connection
 	logger    watermill.LoggerAdapter
 	turns     *turns
 	stop      context.CancelFunc
@@ -43,7 +44,7 @@ type returns struct {
 	orphaned  bool            // the queue of the orphans had messages at its last turn
 }
 
-func newReturns(c *core, consuming *subscriber.Connection, logger watermill.LoggerAdapter) *returns {
+func newReturns(c *core, consuming *ordered.Connection, logger watermill.LoggerAdapter) *returns {
 	r := &returns{
 		core: c, consuming: consuming, logger: logger, turns: newTurns(), failing: map[string]bool{},
 	}

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -18,9 +18,6 @@ const (
 	defaultCloseTimeout = 30 * time.Second // as message.RouterConfig.CloseTimeout
 	defaultNackInitial  = 10 * time.Millisecond
 	defaultNackMax      = 5 * time.Second
-
-	maxPrefetch    = 1<<16 - 1 // basic.qos sends it in two bytes
-	maxShortString = 255       // the length of an AMQP short string has one byte
 )
 
 // Config is the configuration of a Subscriber. Every field has a default.
@@ -47,16 +44,12 @@ type Config struct {
 	// order.
 	OrderKey func(msg *message.Message) string
 
-	// Order keeps the order of OrderKey through retries and across processes. Concurrency and OrderKey are then those of
-	// all partitions together, and Prefetch is that of each. Nil: the order is that of one Subscribe call.
-	Order *Order
-
 	// Gate limits how many messages each Subscribe call has in flight, while it runs. See "Limits" in the documentation
 	// of the package. Default a gate without limits.
 	Gate *gate.Gate
 
 	// Consumer has options of basic.consume.
-	Consumer ConsumerConfig
+	Consumer channel.Options
 
 	// CloseTimeout is how long messages in flight may go on after Close, or after the end of Subscribe's context. Then
 	// their contexts end, and one second later they are given up: the broker delivers them again. Default 30 s, which
@@ -71,37 +64,21 @@ type Config struct {
 	NackInitial, NackMax time.Duration
 }
 
-// ConsumerConfig has the options of basic.consume.
-type ConsumerConfig struct {
-	// Tag is the consumer's name on its channel. Each consumer has a channel of its own. At most 255 bytes. With an Order
-	// it has a number at its end. Empty: a unique one.
-	Tag string
-
-	// Exclusive asks the broker to refuse other consumers of the queue.
-	Exclusive bool
-
-	// NoLocal is sent to the broker. RabbitMQ ignores it.
-	NoLocal bool
-
-	// Arguments are the consumer's, such as x-priority. They are not modified.
-	Arguments amqp091.Table
-}
-
 // Validate returns all faults at once, each with its field, value and bound.
 func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
-	if c.Concurrency < 0 || c.Concurrency > maxPrefetch {
-		fault("Concurrency: %d, must be between 1 and %d (0 for the default)", c.Concurrency, maxPrefetch)
+	if c.Concurrency < 0 || c.Concurrency > channel.MaxPrefetch {
+		fault("Concurrency: %d, must be between 1 and %d (0 for the default)", c.Concurrency, channel.MaxPrefetch)
 	}
-	if least := cmp.Or(c.Concurrency, defaultConcurrency); c.Order == nil && c.Prefetch != 0 &&
-		(c.Prefetch < least || c.Prefetch > maxPrefetch) {
+	if least := cmp.Or(c.Concurrency, defaultConcurrency); c.Prefetch != 0 &&
+		(c.Prefetch < least || c.Prefetch > channel.MaxPrefetch) {
 		fault("Prefetch: %d, must be between Concurrency, %d, and %d (0 for the default)", c.Prefetch, least,
-			maxPrefetch)
+			channel.MaxPrefetch)
 	}
-	if n := len(c.Consumer.Tag); n > maxShortString {
-		fault("Consumer.Tag: has %d bytes, at most %d", n, maxShortString)
+	if n := len(c.Consumer.Tag); n > channel.MaxShortString {
+		fault("Consumer.Tag: has %d bytes, at most %d", n, channel.MaxShortString)
 	}
 	if err := c.Consumer.Arguments.Validate(); err != nil {
 		fault("Consumer.Arguments: %w", err)
@@ -114,7 +91,10 @@ func (c Config) Validate() error {
 	if c.NackInitial > 0 && c.NackMax > 0 && c.NackInitial > c.NackMax {
 		fault("NackInitial: %s, at most NackMax, %s", c.NackInitial, c.NackMax)
 	}
-	return join("subscriber config", faults)
+	if len(faults) == 0 {
+		return nil
+	}
+	return fmt.Errorf("subscriber config: %w", errors.Join(faults...))
 }
 
 func (c *Config) setDefaults() {
@@ -131,15 +111,8 @@ func (c *Config) setDefaults() {
 // inFlight is how many messages may be handed out and not settled. Where there is an order, a message is not handed out
 // before the one before it is settled.
 func (c *Config) inFlight() int {
-	if c.OrderKey != nil || c.Concurrency == 1 { // with an Order, what is held is not handed out
+	if c.OrderKey != nil || c.Concurrency == 1 {
 		return c.Concurrency
 	}
 	return c.Prefetch
-}
-
-func join(subject string, faults []error) error {
-	if len(faults) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", subject, errors.Join(faults...))
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -18,7 +19,7 @@ func TestConfigReportsAllFaults(t *testing.T) {
 	err := Config{
 		Concurrency:  70_000,
 		Prefetch:     10,
-		Consumer:     ConsumerConfig{Tag: strings.Repeat("x", 256), Arguments: amqp091.Table{"x-priority": struct{}{}}},
+		Consumer:     channel.Options{Tag: strings.Repeat("x", 256), Arguments: amqp091.Table{"x-priority": struct{}{}}},
 		CloseTimeout: -time.Second,
 		NackInitial:  time.Minute,
 		NackMax:      time.Second,

@@ -3,7 +3,6 @@ package subscriber
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -16,17 +15,10 @@ import (
 type Connection struct {
 	link   *wire.Link
 	config wire.Config
-	logger watermill.LoggerAdapter // of moving
-	close  sync.Once
-
-	// moving is the connection that moves messages to partitions: the broker blocks one that publishes, acks included, in
-	// an alarm. Nil: nothing has been moved.
-	moving  atomic.Pointer[wire.Link]
-	opening chan struct{} // has a value while the link is opened or closed
 
 	mu            sync.Mutex
 	closed        bool // no more subscriptions
-	subscriptions []*subscription
+	subscriptions []*Subscription
 }
 
 // Open connects to the broker, as wire.OpenLink does. The pause before each attempt to reconnect is also that before
@@ -40,48 +32,30 @@ func Open(config wire.Config, logger watermill.LoggerAdapter) (*Connection, erro
 	if err != nil {
 		return nil, err
 	}
-	return &Connection{link: link, config: config, opening: make(chan struct{}, 1),
-		logger: logger.With(watermill.LogFields{"connection": "moving"})}, nil
+	return &Connection{link: link, config: config}, nil
 }
 
 // Close closes all Subscribers of the connection, as Subscriber.Close does, and then the connection. It may be called
 // several times, and waits each time. It returns nil. It does not wait for Handler.Declare.
 func (c *Connection) Close() error {
-	c.close.Do(func() {
-		c.mu.Lock()
-		c.closed = true
-		c.mu.Unlock()
-		c.end(nil)
-		c.opening <- struct{}{}
-		defer func() { <-c.opening }()
-		if moving := c.moving.Load(); moving != nil {
-			moving.Close()
-		}
-		c.link.Close()
-	})
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.end(nil)
+	c.link.Close()
 	return nil
 }
 
-// mover returns the connection that moves messages to partitions, and opens it for the first.
-func (c *Connection) mover(stop <-chan struct{}) (*wire.Connection, error) {
-	c.opening <- struct{}{}
-	defer func() { <-c.opening }()
-	select {
-	case <-stop: // else it would be opened after Close
-		return nil, ErrClosed
-	default:
-	}
-	if c.moving.Load() == nil {
-		link, err := wire.OpenLink(c.config, "watermill-retry mover", c.logger)
-		if err != nil {
-			return nil, err
+// Kinds returns the kind of the first loop of each subscription of a work queue.
+func (c *Connection) Kinds(queue string) (all []Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.subscriptions {
+		if s.Queue == queue {
+			all = append(all, s.loops[0].kind)
 		}
-		c.moving.Store(link)
 	}
-	if current := c.moving.Load().Await(stop); current != nil {
-		return current, nil
-	}
-	return nil, ErrClosed
+	return all
 }
 
 // end stops the subscriptions of a Subscriber, and waits for their ends. Nil: of all.
@@ -90,7 +64,7 @@ func (c *Connection) end(of *Subscriber) {
 	open := slices.Clone(c.subscriptions)
 	c.mu.Unlock()
 	if of != nil {
-		open = slices.DeleteFunc(open, func(s *subscription) bool { return s.subscriber != of })
+		open = slices.DeleteFunc(open, func(s *Subscription) bool { return s.subscriber != of })
 	}
 	for _, s := range open {
 		s.stop()
@@ -106,9 +80,6 @@ func (c *Connection) Health() retry.Health {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := retry.Health{Links: []retry.LinkHealth{c.link.Health("consuming")}}
-	if moving := c.moving.Load(); moving != nil {
-		h.Links = append(h.Links, moving.Health("moving"))
-	}
 	for _, s := range c.subscriptions {
 		h.Subscriptions = append(h.Subscriptions, s.health())
 	}
@@ -116,18 +87,18 @@ func (c *Connection) Health() retry.Health {
 }
 
 // add reports whether the subscription may begin.
-func (c *Connection) add(s *subscription) bool {
+func (c *Connection) add(s *Subscription) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || s.subscriber.isClosed() {
+	if c.closed || s.subscriber.closing.Err() != nil {
 		return false
 	}
 	c.subscriptions = append(c.subscriptions, s)
 	return true
 }
 
-func (c *Connection) remove(s *subscription) {
+func (c *Connection) remove(s *Subscription) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.subscriptions = slices.DeleteFunc(c.subscriptions, func(other *subscription) bool { return other == s })
+	c.subscriptions = slices.DeleteFunc(c.subscriptions, func(other *Subscription) bool { return other == s })
 }

@@ -2,7 +2,6 @@ package subscriber
 
 import (
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channeltest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -38,42 +38,22 @@ func (d *declarer) Declare(of *Declaration, _ string) error {
 
 func (d *declarer) MayBeQuorum(string) bool { return true }
 
-// consumed is the channel of a session whose test sends the deliveries.
-type consumed struct {
-	channel
-	deliveries chan amqp091.Delivery
-	of         *session
-	takes      time.Duration // for the end of the channel
-	cancelled  sync.Once
-	closed     sync.Once
-}
-
-func (c *consumed) Cancel(string, bool) error {
-	c.cancelled.Do(func() { close(c.deliveries) })
-	return nil
-}
-
-func (c *consumed) Close() error {
-	time.Sleep(c.takes)
-	c.closed.Do(func() { close(c.of.closes) })
-	return nil
-}
-
 // begun is a kind whose sessions have begun.
 type begun struct {
-	plain
+	*plain
 	scene *scene
 	err   error // once
 }
 
-func (b *begun) begin(*wire.Connection) (*session, error) {
-	if b.places.Limit() == 0 {
+func (b *begun) Begin(*wire.Connection) (Session, error) {
+	if b.Places.Limit() == 0 {
 		return nil, nil
 	}
 	if err := b.err; err != nil {
 		b.err = nil
 		return nil, err
 	}
+	b.scene.account = channeltest.New(8)
 	return b.scene.newSession(), nil
 }
 
@@ -82,10 +62,10 @@ func (b *begun) begin(*wire.Connection) (*session, error) {
 func TestAQueueIsBoundWhenItIsConsumed(t *testing.T) {
 	t.Parallel()
 	paused, lost := time.Now().Add(-time.Minute), time.Now().Add(-time.Hour)
-	current := &wire.Connection{Client: &amqp091.Connection{}}
+	current := newConnection()
 	gone := &amqp091.Error{Code: amqp091.NotFound}
 	for name, row := range map[string]struct {
-		before          func(l *loop)
+		before          func(l *Loop)
 		consumed        error
 		bound, declared error
 		want            []string
@@ -94,41 +74,41 @@ func TestAQueueIsBoundWhenItIsConsumed(t *testing.T) {
 	}{
 		"the first session": {want: []string{"declare", "bind"}},
 		"after a pause": { // a bind of another handler serves if it is younger than the pause
-			before: func(l *loop) { l.unconsumed = paused }, want: []string{"declare", "bind"}, lostAt: paused},
+			before: func(l *Loop) { l.unconsumed = paused }, want: []string{"declare", "bind"}, lostAt: paused},
 		"another limit": {
-			before: func(l *loop) { l.steps, l.declared = true, current }, want: []string{"declare"}},
+			before: func(l *Loop) { l.steps, l.declared = true, current }, want: []string{"declare"}},
 		"another limit, and the queue was deleted": {
-			before:   func(l *loop) { l.steps, l.declared = true, current },
+			before:   func(l *Loop) { l.steps, l.declared = true, current },
 			consumed: gone, want: []string{"declare", "declare", "bind"}},
 		"another limit on another connection": {
-			before: func(l *loop) { l.steps, l.declared = true, &wire.Connection{} }, want: []string{"declare", "bind"}},
+			before: func(l *Loop) { l.steps, l.declared = true, &wire.Connection{} }, want: []string{"declare", "bind"}},
 		"another limit, and a pause": {
-			before: func(l *loop) {
+			before: func(l *Loop) {
 				l.steps, l.declared = true, current
 				l.Limit(0)
-				_, _ = l.open(l.ctx, current)
+				_, _ = l.open(l.Stopping, current)
 				l.Limit(4)
 			}, want: []string{"declare", "declare", "bind"}},
 		"after a loss on the connection": {
-			before: func(l *loop) { l.lost.connection, l.lost.at = current, lost },
+			before: func(l *Loop) { l.lost.connection, l.lost.at = current, lost },
 			want:   []string{"declare", "declare"}, lostAt: time.Now()},
 		"after a loss on another one": {
-			before: func(l *loop) { l.lost.connection, l.lost.at = &wire.Connection{}, lost },
+			before: func(l *Loop) { l.lost.connection, l.lost.at = &wire.Connection{}, lost },
 			want:   []string{"declare", "bind"}},
 		"no exchange": {bound: errors.New("no exchange"), want: []string{"declare", "bind", "declare"},
 			lostAt: time.Now()},
 		"the queue was deleted": {consumed: gone, want: []string{"declare", "declare", "bind"}},
-		"it is paused":          {before: func(l *loop) { l.Limit(0) }, want: []string{"declare"}},
+		"it is paused":          {before: func(l *Loop) { l.Limit(0) }, want: []string{"declare"}},
 		"refused":               {declared: errors.New("refused"), want: []string{"declare"}, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				d := &declarer{bound: row.bound, declared: row.declared}
-				l := newLineOf(t, d, Config{Concurrency: 4}, newFakeChannel(8))
+				l := newLineOf(t, d, Config{Concurrency: 4}, channeltest.New(8))
 				defer l.close()
-				loop := l.loops[0]
-				loop.kind = &begun{plain{loop}, l, row.consumed}
+				loop := l.plain.Loop
+				loop.kind = &begun{l.plain, l, row.consumed}
 				if row.before != nil {
 					row.before(loop)
 				}
@@ -145,7 +125,7 @@ func TestAQueueIsBoundWhenItIsConsumed(t *testing.T) {
 					require.NoError(t, err)
 				}
 				if n != nil {
-					n.abandon()
+					n.Abandon()
 				}
 			})
 		})
@@ -157,17 +137,17 @@ func TestAQueueThatCannotBeBoundIsNotConsumed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := &declarer{bound: errors.New("no exchange")}
-		l := newLineOf(t, d, Config{Concurrency: 4}, newFakeChannel(8))
+		l := newLineOf(t, d, Config{Concurrency: 4}, channeltest.New(8))
 		defer l.close()
-		loop := l.loops[0]
-		began := &begun{plain{loop}, l, nil}
+		loop := l.plain.Loop
+		began := &begun{l.plain, l, nil}
 		loop.kind = began
 		d.refuses = 2
-		current := &wire.Connection{Client: &amqp091.Connection{}}
+		current := newConnection()
 		n, err := loop.open(t.Context(), current)
 		assert.ErrorContains(t, err, "refused")
 		assert.Nil(t, n)
-		<-l.last.closed
+		<-l.last.Lost.Done()
 
 		closed := l.last
 		d.declared = errors.New("refused")

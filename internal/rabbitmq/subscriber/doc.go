@@ -6,26 +6,18 @@
 // A Connection is one AMQP connection for consuming. Any number of Subscribers share it, and each Subscribe call has a
 // channel and a consumer of its own on it. The connection reconnects by itself. After each reconnect, and when the
 // broker has cancelled a consumer, Handler.Declare restores the topology before the queue is consumed again. The way of
-// a delivery through the files:
+// a delivery through the rooms and files, each of which imports only those below it:
 //
-//	connection.go    Connection: what all Subscribers share; wire.Link keeps it open
-//	subscriber.go    Subscribe: starts a subscription
-//	subscription.go  one Subscribe call: a loop for each of its queues, and what they share
-//	loop.go          declares and consumes one queue, and again when a session has ended
-//	declare.go       calls Handler.Declare and Handler.Bind
-//	plain.go         the kind of loop without an order
-//	session.go       one channel with one consumer
-//	receiver.go      receives deliveries, unmarshals them and hands the messages out, in one goroutine
-//	handle.go        waits for the ack or nack of a message, in a goroutine for each one
-//	limit.go         the limit of Config.Gate
-//	arrival.go       a delivery that is not settled, and lines of them
-//	nack.go          the pause before a nacked message goes back to the queue
-//	settler.go       sends the acks and nacks that are ready, together
-//	partition.go     with an Order: the kind of loop of a queue whose messages keep the order of their keys
-//	move.go          with an Order: moves a message of the work queue to its partition
-//	balance.go       with an Order: whether this process has more partitions than its share
-//	hold.go          with an Order: messages that wait for their retry where they are
-//	ages.go          with an Order: how long the oldest delivery has waited
+//	ordered     with partitions: a Subscriber that holds one of this package; see its documentation
+//	subscriber
+//	  connection.go    Connection: what all Subscribers share; wire.Link keeps it open
+//	  subscriber.go    Subscribe: starts a subscription
+//	  subscription.go  one Subscribe call: a loop for each of its queues, what they share, the limit of Config.Gate
+//	  loop.go          declares and consumes one queue, and again when a session has ended
+//	  declare.go       Handler: calls its Declare and Bind
+//	  plain.go         the kind of loop of a work queue, and its sessions
+//	dispatch    hands messages out, and waits for their acks and nacks
+//	channel     one AMQP channel with one consumer
 //
 // The states of a loop. Each session ends for a reason; none is the pause, or the end of the subscription.
 //
@@ -35,8 +27,8 @@
 //	   |  +-- another limit, messages set aside, half of the consumer timeout, another process: at once
 //	   +----- lost or cancelled: after a pause; paused: when the limit is raised, or the connection is another one
 //
-// Retiring, a plain loop cancels the consumer, gives back what was not handed out, and lets what is in flight go on
-// beside the next session. A loop with an Order waits for its calls, and closes the channel.
+// Retiring, the loop of a work queue cancels the consumer, gives back what was not handed out, and lets what is in
+// flight go on beside the next session. A session of package ordered waits for its calls, and closes the channel.
 //
 // # Order
 //
@@ -47,11 +39,7 @@
 // a shutdown or a pause cancels the consumer while its handlers run, and the broker then activates the next consumer
 // with the messages behind them.
 //
-// Config.Order keeps the order of a key across instances and through retries. A message that waits for its retry stays
-// unacknowledged, in memory, and those of its key behind it. The queues give messages to one consumer at a time. Four
-// rules keep their order there, and integration/order tests on the broker what they rely on: a consumer with messages
-// is never cancelled, no part of its messages is nacked, its prefetch never becomes less, and it returns all of them
-// before the consumer timeout. In each case it ends its calls, sends their acks, and closes its channel.
+// Package ordered keeps the order of a key across instances and through retries.
 //
 // Without it, no order holds across retries. A message that is nacked, or published again with a delay, comes back
 // after messages that were behind it. One exception: with a Concurrency and a Prefetch of 1, a nacked message comes

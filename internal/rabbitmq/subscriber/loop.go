@@ -11,21 +11,24 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A loop keeps a session of one queue open: of the work queue, or with an Order of the intake or of a partition. It
-// declares the topic before each session, also while the handler is paused. Then it has none.
-type loop struct {
-	*subscription
-	kind
-	queue   string
-	binds   bool                // the queue is bound when it is consumed
-	fields  watermill.LogFields // of its log lines
-	changes chan struct{}       // receives when it is to look at the limit
-	current atomic.Pointer[session]
-	rests   atomic.Bool  // there is no session, because of a pause only
-	since   atomic.Int64 // since when there is a session, or none
+// A Loop keeps a session of one queue open. It declares the topic before each session, also while the handler is
+// paused. Then it has none.
+type Loop struct {
+	*Subscription
+	Queue   string
+	Changes chan struct{} // receives when the session is to look at the limit
+	Since   atomic.Int64  // since when there is a session, or none, in ns
+
+	kind      Kind
+	binds     bool                // the queue is bound when it is consumed
+	fields    watermill.LogFields // of its log lines
+	consuming atomic.Bool
+	rests     atomic.Bool // there is no session, because of a pause only
 
 	// Only run, and start before it, use the following.
 	declared *wire.Connection // the last one on which the topic was declared
@@ -37,50 +40,61 @@ type loop struct {
 	steps      bool      // a session with another limit may follow at once
 }
 
-// A kind is what the loops of a work queue and of a partition do differently.
-type kind interface {
-	// begin opens a channel that consumes the queue. It returns nil while the handler is paused.
-	begin(current *wire.Connection) (*session, error)
+// A Kind is what loops do differently.
+type Kind interface {
+	// Begin opens a channel that consumes the queue. It returns nil while the handler is paused.
+	Begin(current *wire.Connection) (Session, error)
 
-	// feed makes the receiver receive from a session.
-	feed(n *session)
+	// Rest is called when the subscription stops, and no session follows.
+	Rest()
 
-	// keep returns why a session ends. Nil: the handler is paused, or the subscription stops.
-	keep(n *session) error
-
-	// retire ends a session. It returns when another one may follow.
-	retire(n *session, reason error)
+	// AddTo adds to the health of the subscription.
+	AddTo(h *retry.SubscriptionHealth)
 }
 
-func newLoop(s *subscription, queue string) *loop {
-	l := &loop{subscription: s, queue: queue, changes: make(chan struct{}, 1)}
-	l.since.Store(time.Now().UnixNano())
+// A Session is one consumer of a loop, from its beginning to its end.
+type Session interface {
+	// Feed makes the dispatcher receive from the session.
+	Feed()
+
+	// Keep returns why the session ends. Nil: the handler is paused, or the subscription stops.
+	Keep() error
+
+	// Retire ends the session. It returns when another one may follow.
+	Retire(reason error)
+
+	// Abandon ends a session from which nothing is received.
+	Abandon()
+
+	// Fetches returns its prefetch.
+	Fetches() int
+}
+
+// NewLoop adds a loop to a subscription that has not started.
+func (s *Subscription) NewLoop(queue string, kind Kind, binds bool, fields watermill.LogFields) *Loop {
+	l := &Loop{Subscription: s, Queue: queue, Changes: make(chan struct{}, 1), kind: kind, binds: binds, fields: fields}
+	l.Since.Store(time.Now().UnixNano())
+	s.loops = append(s.loops, l)
 	return l
 }
 
-// Why a session ends.
+// Why a session ends, and another one follows at once.
 var (
-	errCancelled     = errors.New("the broker cancelled the consumer")
-	errChannelClosed = errors.New("the channel was closed")
-	errLimit         = errors.New("the limit has changed")
-	errAside         = errors.New("messages are set aside")
-	errNacked        = errors.New("a message was nacked")
-	errDeposed       = errors.New("the broker has delivered a message again that is still here: it took this consumer " +
-		"for lost")
-	errWaits    = errors.New("a message waits for half of the consumer timeout")
-	errBalance  = errors.New("another process has fewer partitions")
-	errReturned = errors.New("no queue has got a message that was moved to its partition")
-	errRefused  = errors.New("the broker has refused a message that was moved to its partition, by a nack")
+	errLimit = planned("the limit has changed")
+	errAside = planned("messages are set aside")
 )
 
-// isPlanned reports whether a session can follow at once.
-func isPlanned(reason error) bool {
-	for _, planned := range []error{nil, errLimit, errAside, errWaits, errBalance, errNacked} {
-		if errors.Is(reason, planned) {
-			return true
-		}
-	}
-	return false
+type planned string
+
+func (p planned) Error() string { return string(p) }
+
+// Planned returns a reason for the end of a session that another one can follow at once.
+func Planned(reason string) error { return planned(reason) }
+
+// IsPlanned reports whether a session can follow at once.
+func IsPlanned(reason error) bool {
+	_, is := reason.(planned)
+	return is || reason == nil
 }
 
 // longestAgain bounds the pause after a session that could be opened. A message that no client can read ends each
@@ -88,8 +102,8 @@ func isPlanned(reason error) bool {
 const longestAgain = time.Second
 
 // first opens the first session. It returns nil while the handler is paused.
-func (l *loop) first() (first *session, err error) {
-	err = wire.AtStart(l.ctx, l.connection.config.Pause(), l.logger, func(ctx context.Context) error {
+func (l *Loop) first() (first Session, err error) {
+	err = wire.AtStart(l.Stopping, l.connection.config.Pause(), l.Logger, func(ctx context.Context) error {
 		current, err := l.connection.link.Now()
 		if err == nil {
 			first, err = l.open(ctx, current)
@@ -103,7 +117,7 @@ func (l *loop) first() (first *session, err error) {
 
 // run keeps a session open until the subscription stops, or none while the handler is paused. It begins with one that
 // is adopted, or with none.
-func (l *loop) run(n *session) {
+func (l *Loop) run(n Session) {
 	pause := l.connection.config.Pause()
 	pause.Max = min(pause.Max, longestAgain)
 	for n != nil || !l.stopped() { // a session that is stopped at once is retired, too
@@ -112,20 +126,20 @@ func (l *loop) run(n *session) {
 				continue
 			}
 			if l.lost.connection != nil {
-				l.counts.reconnects.Add(1)
+				l.reconnects.Add(1)
 			}
 			l.adopt(n)
-			l.logger.Info("Consuming again", l.fields.Add(watermill.LogFields{"prefetch": n.prefetch}))
+			l.Logger.Info("Consuming again", l.fields.Add(watermill.LogFields{"prefetch": n.Fetches()}))
 		}
 		began := time.Now()
-		reason := l.keep(n)
-		if !isPlanned(reason) { // the end of the session may wait for a function of the app
-			l.setCurrent(nil)
+		reason := n.Keep()
+		if !IsPlanned(reason) { // the end of the session may wait for a function of the app
+			l.setConsuming(false)
 			l.fail(reason)
 		}
-		l.retire(n, reason)
+		n.Retire(reason)
 		if l.steps = reason == errLimit || reason == errAside; !l.steps {
-			l.setCurrent(nil)
+			l.setConsuming(false)
 		}
 		n = nil
 		switch {
@@ -133,18 +147,18 @@ func (l *loop) run(n *session) {
 		case reason == nil:
 			l.rests.Store(true)
 			l.unconsumed = time.Now()
-			l.logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
-				l.fields.Add(watermill.LogFields{"in_flight": l.inFlight.Load()}))
-		case isPlanned(reason):
-			l.logger.Info("The consumer gives way to another one",
+			l.Logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
+				l.fields.Add(watermill.LogFields{"in_flight": l.InFlight.Load()}))
+		case IsPlanned(reason):
+			l.Logger.Info("The consumer gives way to another one",
 				l.fields.Add(watermill.LogFields{"reason": reason.Error()}))
 		default:
 			l.lost.connection, l.lost.at = l.declared, time.Now()
-			l.logger.Error("The consumer has ended, consuming again", reason, l.fields)
+			l.Logger.Error("The consumer has ended, consuming again", reason, l.fields)
 			if time.Since(began) > pause.Max {
 				pause.Reset()
 			}
-			if errors.Is(reason, errCancelled) {
+			if errors.Is(reason, channel.ErrCancelled) {
 				pause.AtLeast(wire.AfterDeletion)
 			}
 			l.sleepFor(pause.Next())
@@ -153,62 +167,62 @@ func (l *loop) run(n *session) {
 }
 
 // adopt makes a session the current one, and only then receives from it: Health consumes before a message is handled.
-func (l *loop) adopt(n *session) {
+func (l *Loop) adopt(n Session) {
 	l.unconsumed, l.lost.connection = time.Time{}, nil
-	l.setCurrent(n)
-	l.feed(n)
+	l.setConsuming(true)
+	n.Feed()
 }
 
-func (l *loop) setCurrent(n *session) {
+func (l *Loop) setConsuming(is bool) {
 	l.rests.Store(false)
-	if old := l.current.Swap(n); (old == nil) != (n == nil) {
-		l.since.Store(time.Now().UnixNano())
+	if l.consuming.Swap(is) != is {
+		l.Since.Store(time.Now().UnixNano())
 	}
 }
 
 // consumes reports whether there is a consumer. While a limit changes, and when a pause is over, there is none for a
 // moment.
-func (l *loop) consumes() bool {
-	return l.current.Load() != nil || l.rests.Load() && l.places.Limit() > 0
+func (l *Loop) consumes() bool {
+	return l.consuming.Load() || l.rests.Load() && l.Places.Limit() > 0
 }
 
-func (l *loop) sleepFor(d time.Duration) {
+func (l *Loop) sleepFor(d time.Duration) {
 	select {
 	case <-time.After(d):
-	case <-l.stopping:
+	case <-l.Stopping.Done():
 	}
 }
 
 // look makes a loop look at the limit, and at the messages that are set aside.
-func (l *loop) look() {
+func (l *Loop) look() {
 	select {
-	case l.changes <- struct{}{}:
+	case l.Changes <- struct{}{}:
 	default:
 	}
 }
 
 // reopen opens a session. It returns nil after a try that has failed, and at the end of a pause.
-func (l *loop) reopen() *session {
+func (l *Loop) reopen() Session {
 	if l.sleepFor(l.failures.wait()); l.stopped() {
 		return nil
 	}
 	if _, err := l.connection.link.Now(); err != nil {
-		l.setCurrent(nil)
+		l.setConsuming(false)
 	}
-	current := l.connection.link.Await(l.stopping)
+	current := l.connection.link.Await(l.Stopping.Done())
 	if current == nil {
 		return nil
 	}
-	opened, err := l.open(l.ctx, current)
+	opened, err := l.open(l.Stopping, current)
 	switch {
 	case l.stopped():
 	case err != nil:
-		l.setCurrent(nil)
+		l.setConsuming(false)
 		l.fail(err)
-		l.logger.Error("Cannot consume again", err,
+		l.Logger.Error("Cannot consume again", err,
 			l.fields.Add(watermill.LogFields{"next_attempt_within": l.failures.add().String()}))
 	case opened == nil:
-		l.setCurrent(nil)
+		l.setConsuming(false)
 		l.rests.Store(true)
 		l.awaitResume(current)
 	}
@@ -216,16 +230,16 @@ func (l *loop) reopen() *session {
 }
 
 // awaitResume waits until the pause is over, or the connection is lost: the next one needs the topology, too.
-func (l *loop) awaitResume(current *wire.Connection) {
+func (l *Loop) awaitResume(current *wire.Connection) {
 	if l.unconsumed.IsZero() {
 		l.unconsumed = time.Now()
 	}
-	for l.places.Limit() == 0 {
+	for l.Places.Limit() == 0 {
 		select {
-		case <-l.changes:
+		case <-l.Changes:
 		case <-current.Closed:
 			return
-		case <-l.stopping:
+		case <-l.Stopping.Done():
 			return
 		}
 	}
@@ -262,28 +276,27 @@ func (f *failures) add() time.Duration {
 
 // open declares the topic and opens a session, or none while the handler is paused. It waits neither for the broker nor
 // for a function of the app when ctx ends.
-func (l *loop) open(ctx context.Context, current *wire.Connection) (*session, error) {
+func (l *Loop) open(ctx context.Context, current *wire.Connection) (Session, error) {
 	type result struct {
-		session *session
+		session Session
 		unbound bool
 		err     error
 	}
-	lostAt, unconsumed, steps := time.Time{}, l.unconsumed, l.steps && l.declared == current
+	binds, lostAt, unconsumed := l.binds && (!l.steps || l.declared != current), time.Time{}, l.unconsumed
 	if l.lost.connection == current {
 		lostAt = l.lost.at
 	}
 	l.declared, l.steps = current, false
-	opened := make(chan result, 1)
+	opened := make(chan result)
 	go func() {
-		n, again, err := l.consume(current, lostAt)
-		unbound := false
-		if n != nil && l.binds && (again || !steps) {
-			if err = l.bind(current, lostAt, unconsumed); err != nil {
-				n.abandon()
-				n, unbound = nil, true
+		n, unbound, err := l.consume(current, binds, lostAt, unconsumed)
+		select {
+		case opened <- result{n, unbound, err}:
+		case <-ctx.Done():
+			if n != nil {
+				n.Abandon()
 			}
 		}
-		opened <- result{n, unbound, err}
 	}()
 	select {
 	case r := <-opened:
@@ -292,40 +305,56 @@ func (l *loop) open(ctx context.Context, current *wire.Connection) (*session, er
 		}
 		return r.session, r.err
 	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
-	go func() {
-		if r := <-opened; r.session != nil {
-			r.session.abandon()
-		}
-	}()
-	return nil, context.Cause(ctx)
 }
 
-// consume declares the topic and begins a session. What Handler.Declare remembers may be gone: when the queue does not
-// exist, it declares again, and reports that.
-func (l *loop) consume(current *wire.Connection, lostAt time.Time) (n *session, again bool, err error) {
-	for {
-		if err := l.subscriber.declare(current, l.topic, lostAt); err != nil {
-			return nil, again, err
-		}
-		n, err := l.begin(current)
-		if err == nil {
-			return n, again, nil
-		}
-		var refused *amqp091.Error
-		if again || !errors.As(err, &refused) || refused.Code != amqp091.NotFound {
-			return nil, again, fmt.Errorf("topic %q: consume queue %q: %w", l.topic, l.queue, err)
-		}
-		again, lostAt = true, time.Now()
+// consume declares the topic, begins a session, and binds its queue. What Handler.Declare remembers may be gone: when
+// the queue does not exist, it declares again.
+func (l *Loop) consume(
+	current *wire.Connection, binds bool, lostAt, unconsumed time.Time,
+) (n Session, unbound bool, err error) {
+	if err = l.subscriber.declare(current, l.Topic, lostAt); err != nil {
+		return nil, false, err
 	}
+	n, err = l.kind.Begin(current)
+	if refused := (*amqp091.Error)(nil); errors.As(err, &refused) && refused.Code == amqp091.NotFound {
+		binds = l.binds
+		if err = l.subscriber.declare(current, l.Topic, time.Now()); err != nil {
+			return nil, false, err
+		}
+		n, err = l.kind.Begin(current)
+	}
+	if err != nil {
+		return nil, false, fmt.Errorf("topic %q: consume queue %q: %w", l.Topic, l.Queue, err)
+	}
+	if n != nil && binds {
+		if err = l.bind(current, lostAt, unconsumed); err != nil {
+			n.Abandon()
+			return nil, true, err
+		}
+	}
+	return n, false, nil
 }
 
 // bind binds the queue of a consumer that has begun. Another client may have replaced the queue before, as one that
 // still deletes it, and then it has lost its bindings; a queue that is replaced from now on ends the consumer. After a
 // loss it is declared again.
-func (l *loop) bind(current *wire.Connection, lostAt, unconsumed time.Time) error {
+func (l *Loop) bind(current *wire.Connection, lostAt, unconsumed time.Time) error {
 	if !lostAt.IsZero() {
-		return l.subscriber.declare(current, l.topic, time.Now())
+		return l.subscriber.declare(current, l.Topic, time.Now())
 	}
-	return l.subscriber.bind(current, l.topic, unconsumed)
+	return l.subscriber.bind(current, l.Topic, unconsumed)
+}
+
+// Open begins a consumer of the queue on a channel. Its tag has a number where there are several. moves: the broker may
+// move the consumer.
+func (l *Loop) Open(
+	current *wire.Connection, open channel.AMQP, prefetch int, several, moves bool,
+) (*channel.Session, error) {
+	c := channel.Consumer{Options: l.Config.Consumer, Queue: l.Queue, Prefetch: prefetch, Moves: moves}
+	if several || c.Tag == "" {
+		c.Tag = c.Numbered()
+	}
+	return channel.New(l.Stopping, current, open, c)
 }

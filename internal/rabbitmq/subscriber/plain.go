@@ -1,122 +1,206 @@
 package subscriber
 
-import "github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+import (
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 
-// plain is the kind of the loop of a work queue without an order. Its messages are given back one by one, and a session
-// that ends lets those in flight go on, beside the next one.
-type plain struct{ *loop }
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dispatch"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/retry"
+)
 
-func newPlain(s *subscription) *loop {
-	l := newLoop(s, s.queue)
-	l.kind, l.binds = plain{l}, true
-	return l
+// plain is the loop of a work queue. Its messages are given back one by one, and a session that ends lets those in
+// flight go on, beside the next one.
+type plain struct {
+	*Loop
+	keyOf func(*message.Message) string // nil: there are no keys
+	keys  dispatch.Keys
 }
 
-func (p plain) begin(current *wire.Connection) (*session, error) {
+func newPlain(s *Subscription) *plain {
+	p := &plain{keys: dispatch.Keys{}}
+	if p.Loop = s.NewLoop(s.Queue, p, true, nil); s.Config.Concurrency > 1 {
+		p.keyOf = s.Config.OrderKey
+	}
+	return p
+}
+
+// A session is one consumer of a plain loop.
+type session struct {
+	*channel.Session
+	of    *plain
+	bound int // of the calls
+	aside int // messages that were set aside before it
+}
+
+// Begin implements Kind.
+func (p *plain) Begin(current *wire.Connection) (Session, error) {
 	bound, prefetch := p.fetch()
 	if bound == 0 {
-		p.giveBack(nil) // what a session has left that ended for another limit
+		p.Rest()
 		return nil, nil
 	}
-	channel, err := current.OpenChannel()
+	open, err := current.OpenChannel()
 	if err != nil {
 		return nil, err
 	}
-	n := newSession(current, channel, p.loop)
-	n.bound, n.aside = bound, p.places.Aside()
-	moved := movesConsumers(current.Version()) && p.subscriber.handler.MayBeQuorum(p.queue)
-	if err := n.begin(p.config.Consumer.tag(false), prefetch, p.config.Consumer, moved); err != nil {
-		return nil, err
-	}
-	return n, nil
+	return p.on(current, open, bound, prefetch)
 }
 
-func (p plain) feed(n *session) { p.receiver.ask(func() { p.receiver.begin(n) }) }
+func (p *plain) on(current *wire.Connection, open channel.AMQP, bound, prefetch int) (n *session, err error) {
+	n = &session{of: p, bound: bound, aside: p.Places.Aside()}
+	moves := channel.MovesConsumers(current.Version()) && p.subscriber.handler.MayBeQuorum(p.Queue)
+	n.Session, err = p.Open(current, open, prefetch, false, moves)
+	return n, err
+}
 
-// keep ends a session also when the limit changes, because its prefetch follows the limit.
-func (p plain) keep(n *session) error {
+// Feed implements Session.
+func (n *session) Feed() { n.of.Do(func() { n.of.Receive(n.Deliveries, n.receive) }) }
+
+// receive is called for each delivery.
+func (n *session) receive(delivery amqp091.Delivery) {
+	if n.Gone().Err() != nil || n.of.stopped() || !n.Users.Enter() {
+		n.Nack(delivery.DeliveryTag)
+		return
+	}
+	n.of.Arrive(n, delivery, n.of.keyOf, n.add)
+}
+
+func (n *session) add(a *dispatch.Arrival) {
+	n.of.Prepare(a, n.of.Values, n.Lost)
+	if n.of.keys.Add(a) {
+		n.of.Add(a)
+	}
+}
+
+// GiveBack implements dispatch.Source.
+func (n *session) GiveBack(a *dispatch.Arrival) {
+	n.Nack(a.Delivery.DeliveryTag)
+	n.leave(a)
+	n.of.release(a)
+}
+
+// Settle implements dispatch.Source.
+func (n *session) Settle(a *dispatch.Arrival, acked bool) {
+	if acked {
+		n.of.Ack(n.Session, a)
+	} else {
+		n.Nack(a.Delivery.DeliveryTag)
+	}
+	n.leave(a)
+	if a.Key == "" {
+		a.Free()
+	} else {
+		n.of.Tell(settled, a)
+	}
+}
+
+func (n *session) leave(a *dispatch.Arrival) {
+	n.of.Leave(a)
+	n.Users.Leave()
+}
+
+// settled is called when an arrival with a key was handed out and is settled.
+func settled(a *dispatch.Arrival) {
+	a.Source.(*session).of.release(a)
+	a.Free()
+}
+
+// release lets the next message of a key follow.
+func (p *plain) release(a *dispatch.Arrival) {
+	if next := p.keys.Release(a); next != nil {
+		p.Add(next)
+	}
+}
+
+// Keep implements Session. A session also ends when the limit changes, because its prefetch follows the limit.
+func (n *session) Keep() error {
 	for {
-		switch bound := p.places.Limit(); {
+		switch bound := n.of.Places.Limit(); {
 		case bound == 0:
 			return nil
 		case bound != n.bound: // not where a pause was ended at once
 			return errLimit
-		case p.usedUp(n):
+		case n.usedUp():
 			return errAside
 		}
 		select {
-		case <-n.closed:
-			return n.reason
-		case reason := <-n.rewinds:
-			return reason
-		case <-p.stopping:
+		case <-n.Gone().Done():
+			return n.Reason()
+		case <-n.of.Stopping.Done():
 			return nil
-		case <-p.changes:
+		case <-n.of.Changes:
+		case <-n.of.Places.SetsAside():
 		}
 	}
 }
 
-// asideOf is how many messages were set aside since a session has begun.
-func (s *subscription) asideOf(n *session) int { return s.places.Aside() - n.aside }
+// asides is how many messages were set aside since the session has begun.
+func (n *session) asides() int { return n.of.Places.Aside() - n.aside }
 
 // usedUp reports whether messages that are set aside leave half of the bound or less of the prefetch to others.
-func (s *subscription) usedUp(n *session) bool { return 2*(n.prefetch-s.asideOf(n)) <= n.bound }
+func (n *session) usedUp() bool { return 2*(n.Prefetch-n.asides()) <= n.bound }
 
-// retire cancels the consumer. At a pause, and where the session is lost, it gives back what was not handed out. The
-// channel is closed when the other messages are settled, or when givenUp is closed.
-func (p plain) retire(n *session, reason error) {
-	patience := channelCloseTimeout
-	if !isPlanned(reason) {
-		patience = answerTimeout
+// Retire implements Session. It cancels the consumer. At a pause, and where the session is lost, it gives back what was
+// not handed out. The channel is closed when the other messages are settled, or when GivenUp is closed.
+func (n *session) Retire(reason error) {
+	patience := channel.CloseTimeout
+	if !IsPlanned(reason) {
+		patience = channel.AnswerTimeout
 	}
-	n.cancel(patience, p.stopping)
-	p.received(n)
-	switch reason {
-	case errLimit, errAside: // the next session is not so far
-	case nil:
-		p.giveBack(nil)
-	default:
-		p.giveBack(n)
-	}
-	n.settler.consumerEnded()
-	empty, lost := n.users.Close(), n.lost()
+	n.Cancel(patience)
+	n.of.Do(func() { n.rest(reason) })
+	n.ConsumerEnded()
+	empty, lost := n.Users.Close(), n.Lost.Err() != nil
 	end := func() {
 		select {
 		case <-empty:
-		case <-p.givenUp:
-		case <-p.receiver.over:
-		case <-n.settler.over:
+		case <-n.of.GivenUp:
+		case <-n.of.Over:
+		case <-n.Lost.Done():
 		}
-		n.abandon()
-		if !lost && n.lostChannel() {
-			p.fail(n.reason)
-			p.logger.Error("The channel of messages in flight has ended: the broker delivers them again", n.reason,
-				p.fields)
+		n.Abandon()
+		if !lost && n.LostChannel() {
+			n.of.fail(n.Reason())
+			n.of.Logger.Error("The channel of messages in flight has ended: the broker delivers them again", n.Reason(),
+				n.of.fields)
 		}
 	}
 	select {
 	case <-empty: // what went back is in the queue before the next consumer
 		end()
 	default:
-		p.retiring.Go(end)
+		n.of.retiring.Go(end)
 	}
 }
 
-// received waits until the receiver has got the last delivery of a session whose consumer has ended, or until givenUp
-// is closed.
-func (s *subscription) received(n *session) {
-	select {
-	case <-n.ended:
-	case <-n.settler.over:
-	case <-s.givenUp:
-	case <-s.receiver.over:
+// rest gives back what was not handed out, also of sessions before where there is a pause, and receives what amqp091-go
+// still has of a consumer that has ended. The next session is not so far where only the limit has changed.
+func (n *session) rest(reason error) {
+	keep := reason == errLimit || reason == errAside
+	switch {
+	case keep:
+	case reason == nil:
+		n.of.GiveBack(nil, n.of.keys)
+	default:
+		n.of.GiveBack(n, n.of.keys)
+	}
+	for n.Lost.Err() == nil {
+		delivery, open := <-n.Deliveries
+		switch {
+		case !open:
+			return
+		case keep:
+			n.receive(delivery)
+		default:
+			n.Nack(delivery.DeliveryTag)
+		}
 	}
 }
 
-// giveBack makes the receiver give back its backlog of a session, and waits until it has. Nil: of all.
-func (s *subscription) giveBack(n *session) {
-	done := make(chan struct{})
-	if s.receiver.ask(func() { s.receiver.giveBack(n); close(done) }) {
-		<-done
-	}
-}
+// Rest implements Kind. It gives back what sessions have left that have ended for another limit.
+func (p *plain) Rest() { p.Do(func() { p.GiveBack(nil, p.keys) }) }
+
+// AddTo implements Kind.
+func (p *plain) AddTo(*retry.SubscriptionHealth) {}

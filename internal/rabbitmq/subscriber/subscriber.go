@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -27,8 +27,8 @@ type Subscriber struct {
 	config     Config
 	logger     watermill.LoggerAdapter
 
-	closing chan struct{} // closed by Close
-	once    sync.Once     // closes closing
+	closing context.Context // ends with Close
+	close   context.CancelCauseFunc
 }
 
 // NewSubscriber returns the Subscriber of a handler on a connection, which stays open when the Subscriber is closed. It
@@ -46,10 +46,9 @@ func NewSubscriber(
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	return &Subscriber{
-		connection: connection, handler: handler, config: config, logger: logger,
-		closing: make(chan struct{}),
-	}, nil
+	s := &Subscriber{connection: connection, handler: handler, config: config, logger: logger}
+	s.closing, s.close = context.WithCancelCause(context.Background())
+	return s, nil
 }
 
 // Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It
@@ -60,40 +59,21 @@ func NewSubscriber(
 //
 // Each message has to be acked or nacked. One that never is keeps its place of Config.Concurrency until Close.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	queue, err := s.queueOf(topic)
+	sub, err := s.Begin(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	sub := newSubscription(s, ctx, topic, queue)
-	if !s.connection.add(sub) {
-		sub.stop()
-		return nil, ErrClosed
-	}
-	if err := sub.start(); err != nil {
-		return nil, err
-	}
-	return sub.receiver.out, nil
+	newPlain(sub)
+	return sub.Start(sub)
 }
 
 // SubscribeInitialize calls Handler.Declare for the topic, so that its queue exists before messages are published.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	if s.isClosed() {
+	if s.closing.Err() != nil {
 		return ErrClosed
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-s.closing:
-			cancel(ErrClosed)
-		case <-ctx.Done():
-		}
-	}()
 	logger := s.logger.With(watermill.LogFields{"topic": topic})
-	return wire.AtStart(ctx, s.connection.config.Pause(), logger, func(ctx context.Context) error {
+	return wire.AtStart(s.closing, s.connection.config.Pause(), logger, func(ctx context.Context) error {
 		current, err := s.connection.link.Now()
 		if err != nil {
 			return err
@@ -113,18 +93,9 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 // in flight, at most for Config.CloseTimeout and one second. It may be called several times, and waits each time. It
 // returns nil. The connection stays open.
 func (s *Subscriber) Close() error {
-	s.once.Do(func() { close(s.closing) })
+	s.close(ErrClosed)
 	s.connection.end(s)
 	return nil
-}
-
-func (s *Subscriber) isClosed() bool {
-	select {
-	case <-s.closing:
-		return true
-	default:
-		return false
-	}
 }
 
 func (s *Subscriber) queueOf(topic string) (queue string, err error) {
@@ -133,8 +104,9 @@ func (s *Subscriber) queueOf(topic string) (queue string, err error) {
 	case err != nil:
 	case queue == "":
 		err = fmt.Errorf("topic %q: its queue has no name", topic)
-	case len(queue) > maxShortString:
-		err = fmt.Errorf("topic %q: the name of its queue has %d bytes, at most %d", topic, len(queue), maxShortString)
+	case len(queue) > channel.MaxShortString:
+		err = fmt.Errorf("topic %q: the name of its queue has %d bytes, at most %d", topic, len(queue),
+			channel.MaxShortString)
 	}
 	return queue, err
 }

@@ -7,165 +7,160 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dispatch"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// giveUpAfter is how long messages in flight may go on after their contexts have ended.
-const giveUpAfter = time.Second
+// GiveUpAfter is how long messages in flight may go on after their contexts have ended.
+const GiveUpAfter = time.Second
 
-// A subscription is one Subscribe call: a loop for each of its queues, and the messages in flight, which outlive the
+// A Subscription is one Subscribe call: a loop for each of its queues, and the messages in flight, which outlive the
 // sessions of the loops.
-type subscription struct {
+type Subscription struct {
+	*dispatch.Dispatcher
+	Config *Config
+	Topic  string
+	Queue  string
+	Values context.Context // Subscribe's context, without its end
+
 	subscriber *Subscriber
-	config     *Config
 	connection *Connection
-	logger     watermill.LoggerAdapter
-	topic      string
-	queue      string
-	values     context.Context // Subscribe's context, without its end
-	nacks      *nackCounts
-
-	loops    []*loop  // one, or with an Order the intake's and those of the partitions
-	failures failures // of sessions that could not be opened
-
-	partitions []*partition // with an Order: in order: the intake, then the others
-	members    string       // the queue on which each process has a consumer
-	balancing  sync.Mutex   // guards balanced, and makes partitions look one after the other
-	balanced   time.Time    // when a partition was handed over
-
-	receiver *receiver
-	places   *gate.Places   // of calls, and of messages in flight
-	workers  sync.WaitGroup // messages in flight
-	running  sync.WaitGroup // loops
-	retiring sync.WaitGroup // sessions that are not the current one any more
-	inFlight atomic.Int64
-	counts   struct{ deliveries, redeliveries, reconnects atomic.Uint64 } // of Health
-	failed   atomic.Pointer[failure]                                      // the last one; nil: none
-
-	ctx      context.Context // Subscribe's, which stop ends, too
-	cancel   context.CancelCauseFunc
-	stopping <-chan struct{} // of ctx; closed: nothing more is handed out
-	expired  chan struct{}   // closed: the contexts of messages in flight end
-	givenUp  chan struct{}   // closed: messages in flight are not waited for any more
-	done     chan struct{}   // closed: all is over
+	loops      []*Loop        // one for each queue
+	failures   failures       // of sessions that could not be opened
+	running    sync.WaitGroup // loops
+	retiring   sync.WaitGroup // sessions that are not the current one any more
+	reconnects atomic.Uint64
+	failed     atomic.Pointer[failure] // the last one; nil: none
+	cancel     context.CancelCauseFunc // ends Stopping
+	done       chan struct{}           // closed: all is over
 }
 
-func newSubscription(subscriber *Subscriber, ctx context.Context, topic, queue string) *subscription {
-	s := &subscription{
-		subscriber: subscriber,
-		config:     &subscriber.config,
-		connection: subscriber.connection,
-		logger:     subscriber.logger.With(watermill.LogFields{"topic": topic, "queue": queue}),
-		topic:      topic,
-		queue:      queue,
-		values:     context.WithoutCancel(ctx),
-		nacks:      newNackCounts(),
-		expired:    make(chan struct{}),
-		givenUp:    make(chan struct{}),
-		done:       make(chan struct{}),
-		places:     gate.NewPlaces(subscriber.config.Concurrency, subscriber.config.inFlight()),
+// Begin returns a Subscription of the topic's queue that has no loops. Start starts it.
+func (s *Subscriber) Begin(ctx context.Context, topic string) (*Subscription, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
 	}
-	s.ctx, s.cancel = context.WithCancelCause(ctx)
-	s.stopping = s.ctx.Done()
-	s.failures.pause = s.connection.config.Pause()
-	if s.config.Order == nil {
-		s.loops = []*loop{newPlain(s)}
-	} else {
-		s.loops = newPartitions(s)
+	queue, err := s.queueOf(topic)
+	if err != nil {
+		return nil, err
 	}
-	s.receiver = newReceiver(s)
-	return s
+	stopping, cancel := context.WithCancelCause(ctx)
+	c := &s.config
+	return &Subscription{
+		Dispatcher: dispatch.New(stopping, dispatch.Config{
+			Handler: s.handler, Logger: s.logger.With(watermill.LogFields{"topic": topic, "queue": queue}),
+			Places: gate.NewPlaces(c.Concurrency, c.inFlight()), Calls: c.Concurrency,
+			NackInitial: c.NackInitial, NackMax: c.NackMax,
+		}),
+		Config: c, Topic: topic, Queue: queue, Values: context.WithoutCancel(ctx), subscriber: s,
+		connection: s.connection, failures: failures{pause: s.connection.config.Pause()}, cancel: cancel,
+		done: make(chan struct{}),
+	}, nil
 }
 
-// start opens the first session of each loop. After an error, the subscription is over.
-func (s *subscription) start() error {
-	detach := s.config.Gate.Attach(s)
-	go s.receiver.run()
+// Start opens the first session of each loop, and returns the messages. The valve is that of the subscription. After an
+// error, the subscription is over.
+func (s *Subscription) Start(valve gate.Valve) (<-chan *message.Message, error) {
+	if !s.connection.add(s) {
+		s.stop()
+		return nil, ErrClosed
+	}
+	detach := s.Config.Gate.Attach(valve)
+	go s.Run()
 	for _, l := range s.loops {
 		first, err := l.first()
 		if err != nil {
 			s.stop()
 			s.shutDown()
 			s.finish(detach)
-			return err
+			return nil, err
 		}
 		if first != nil { // Health has it when Subscribe returns
 			l.adopt(first)
 		}
 		s.running.Go(func() { l.run(first) })
 	}
-	if fields := (watermill.LogFields{"queues": len(s.loops)}); s.places.Limit() == 0 {
-		s.logger.Info("Paused: messages stay in the queue", fields)
+	if fields := (watermill.LogFields{"queues": len(s.loops)}); s.Places.Limit() == 0 {
+		s.Logger.Info("Paused: messages stay in the queue", fields)
 	} else {
-		s.logger.Info("Consuming", fields)
+		s.Logger.Info("Consuming", fields)
 	}
 	go func() {
 		defer s.finish(detach)
-		<-s.stopping
+		<-s.Stopping.Done()
 		s.shutDown()
-		s.logger.Info("Stopped consuming", nil)
+		s.Logger.Info("Stopped consuming", nil)
 	}()
-	return nil
+	return s.Out, nil
 }
 
-func (s *subscription) stop() { s.cancel(ErrClosed) }
+func (s *Subscription) stop() { s.cancel(ErrClosed) }
 
-func (s *subscription) stopped() bool { return s.ctx.Err() != nil }
+func (s *Subscription) stopped() bool { return s.Stopping.Err() != nil }
 
-// finish ends what start has begun, without the receiver.
-func (s *subscription) finish(detach func()) {
+// finish ends what Start has begun, without the dispatcher.
+func (s *Subscription) finish(detach func()) {
 	detach()
 	s.connection.remove(s)
 	close(s.done)
 }
 
 // shutDown waits until the loops have given back what was not handed out, and for messages in flight.
-func (s *subscription) shutDown() {
-	contexts := time.AfterFunc(s.config.CloseTimeout, func() { close(s.expired) })
+func (s *Subscription) shutDown() {
+	contexts := time.AfterFunc(s.Config.CloseTimeout, func() { close(s.Expired) })
 	defer contexts.Stop()
-	waiting := time.AfterFunc(s.config.CloseTimeout+giveUpAfter, func() { close(s.givenUp) })
+	waiting := time.AfterFunc(s.Config.CloseTimeout+GiveUpAfter, func() { close(s.GivenUp) })
 	defer waiting.Stop()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		<-s.receiver.stopped // it hands out no more
 		s.running.Wait()
-		s.giveBack(nil) // what a session has left whose loop has no other one
-		s.workers.Wait()
+		for _, l := range s.loops {
+			l.kind.Rest()
+		}
+		s.Workers.Wait()
 		s.retiring.Wait()
-		s.receiver.quit()
+		s.Quit()
 	}()
-	hung := time.NewTimer(s.config.CloseTimeout + giveUpAfter + 2*answerTimeout)
+	hung := time.NewTimer(s.Config.CloseTimeout + GiveUpAfter + 2*channel.AnswerTimeout)
 	defer hung.Stop()
 	select {
 	case <-ended:
 	case <-hung.C:
-		s.logger.Error("Stopped although a function of the app has not returned", errNotSettled, nil)
+		s.Logger.Error("Stopped although a function of the app has not returned", dispatch.ErrNotSettled, nil)
 	}
 }
 
+// Ack sends the ack of an arrival, and reports whether the channel takes it.
+func (s *Subscription) Ack(n *channel.Session, a *dispatch.Arrival) bool {
+	s.Forget(a)
+	sent := n.Ack(a.Delivery.DeliveryTag)
+	if !sent {
+		s.Logger.Debug("A message was acked after its channel was closed: the broker delivers it again",
+			watermill.LogFields{"message_uuid": a.Msg.UUID})
+	}
+	return sent
+}
+
 // health has what the broker does for the subscription. Why it is paused, its gate knows.
-func (s *subscription) health() retry.SubscriptionHealth {
+func (s *Subscription) health() retry.SubscriptionHealth {
 	h := retry.SubscriptionHealth{
-		Name: s.config.Name, Topic: s.topic, Queue: s.queue,
-		Calls: s.places.Calls(), Concurrency: s.config.Concurrency,
-		InFlight: int(s.inFlight.Load()), Prefetch: s.config.Prefetch,
-		Deliveries: s.counts.deliveries.Load(), Redeliveries: s.counts.redeliveries.Load(),
-		Reconnects: s.counts.reconnects.Load(), Consuming: true,
+		Name: s.Config.Name, Topic: s.Topic, Queue: s.Queue,
+		Calls: s.Places.Calls(), Concurrency: s.Config.Concurrency,
+		InFlight: int(s.InFlight.Load()), Prefetch: s.Config.Prefetch,
+		Deliveries: s.Counts.Deliveries.Load(), Redeliveries: s.Counts.Redeliveries.Load(),
+		Reconnects: s.reconnects.Load(), Consuming: true,
 	}
 	for _, l := range s.loops {
 		h.Consuming = h.Consuming && l.consumes()
-		if since := time.Unix(0, l.since.Load()); since.After(h.Since) {
+		if since := time.Unix(0, l.Since.Load()); since.After(h.Since) {
 			h.Since = since
 		}
-	}
-	if s.config.Order != nil {
-		h.Blocked = []string{}
-	}
-	for _, p := range s.partitions {
-		p.addTo(&h)
+		l.kind.AddTo(&h)
 	}
 	if last := s.failed.Load(); last != nil {
 		h.LastErrorAt, h.LastError = last.at, last.err.Error()
@@ -179,4 +174,26 @@ type failure struct {
 	at  time.Time
 }
 
-func (s *subscription) fail(err error) { s.failed.Store(&failure{err, time.Now()}) }
+func (s *Subscription) fail(err error) { s.failed.Store(&failure{err, time.Now()}) }
+
+var _ gate.Valve = (*Subscription)(nil)
+
+// Limit implements gate.Valve.
+func (s *Subscription) Limit(n int) {
+	s.Places.Set(n)
+	for _, l := range s.loops {
+		l.look()
+	}
+}
+
+// Taken implements gate.Valve.
+func (s *Subscription) Taken() int { return int(s.Backlog.Load()) + s.Places.Taken() }
+
+// fetch returns the bound and the prefetch of a consumer that begins. Under a limit the prefetch is the limit: the
+// messages that wait would otherwise be kept from other consumers, and counted when they go back.
+func (s *Subscription) fetch() (bound, prefetch int) {
+	if bound = s.Places.Limit(); bound == s.Config.Concurrency {
+		return bound, s.Config.Prefetch
+	}
+	return bound, bound
+}

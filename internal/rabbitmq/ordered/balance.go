@@ -1,8 +1,10 @@
-package subscriber
+package ordered
 
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 )
 
 // balancePeriod is the time from one look at the number of consumers to the next, and from one partition that is handed
@@ -11,32 +13,33 @@ const balancePeriod = 5 * time.Second
 
 // hasTooMany reports whether this process consumes more partitions than its share, and it is time to hand one over. A
 // partition from which nothing has come may be another process's.
-func (p *partition) hasTooMany(n *session) bool {
-	if p.number < 0 || n.arrived.Load() == 0 {
+func (n *session) hasTooMany() bool {
+	s := n.of.of
+	if n.intake != nil || n.ages.arrived() == 0 {
 		return false
 	}
-	if !p.balancing.TryLock() {
+	if !s.balancing.TryLock() {
 		return false
 	}
-	defer p.balancing.Unlock()
-	if time.Since(p.balanced) < balancePeriod {
+	defer s.balancing.Unlock()
+	if time.Since(s.balanced) < balancePeriod {
 		return false
 	}
 	var counted atomic.Int64
-	n.within(answerTimeout, func() {
-		channel, err := n.connection.OpenChannel()
+	n.Within(channel.AnswerTimeout, func() {
+		channel, err := n.Connection.OpenChannel()
 		if err != nil {
 			return
 		}
 		defer channel.Close()
-		if state, err := channel.QueueDeclarePassive(p.members, true, false, false, false, nil); err == nil {
+		if state, err := channel.QueueDeclarePassive(s.members, true, false, false, false, nil); err == nil {
 			counted.Store(int64(state.Consumers))
 		}
 	})
-	if !p.hasMoreThanItsShare(int(counted.Load())) {
+	if !s.hasMoreThanItsShare(int(counted.Load())) {
 		return false
 	}
-	p.balanced = time.Now()
+	s.balanced = time.Now()
 	return true
 }
 
@@ -44,7 +47,7 @@ func (p *partition) hasTooMany(n *session) bool {
 func (s *subscription) hasMoreThanItsShare(processes int) bool {
 	own := 0
 	for _, p := range s.partitions {
-		if session := p.current.Load(); p.number >= 0 && session != nil && session.arrived.Load() > 0 {
+		if session := p.current.Load(); p.number >= 0 && session != nil && session.ages.arrived() > 0 {
 			own++
 		}
 	}

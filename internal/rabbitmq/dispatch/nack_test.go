@@ -1,4 +1,4 @@
-package subscriber
+package dispatch
 
 import (
 	"fmt"
@@ -23,8 +23,8 @@ func TestPauseOfANack(t *testing.T) {
 	assert.Equal(t, time.Duration(1<<62), pauseOf(62, 1, math.MaxInt64))
 }
 
-func arrivalOf(uuid string, headers amqp091.Table) *arrival {
-	return &arrival{msg: message.NewMessage(uuid, nil), delivery: amqp091.Delivery{Headers: headers}}
+func arrivalOf(uuid string, headers amqp091.Table) *Arrival {
+	return &Arrival{Msg: message.NewMessage(uuid, nil), Delivery: amqp091.Delivery{Headers: headers}}
 }
 
 func TestNacksAreCountedForEachMessage(t *testing.T) {
@@ -42,8 +42,8 @@ func TestNacksAreCountedForEachMessage(t *testing.T) {
 	assert.EqualValues(t, 9, c.count(arrivalOf("d", amqp091.Table{"x-delivery-count": int64(7), "x-acquired-count": int32(9)})))
 	assert.EqualValues(t, 0, c.count(arrivalOf("e", amqp091.Table{"x-delivery-count": int64(-7), "x-acquired-count": "9"})))
 
-	unnamed := func(body, id string) *arrival {
-		return &arrival{delivery: amqp091.Delivery{Body: []byte(body), MessageId: id}}
+	unnamed := func(body, id string) *Arrival {
+		return &Arrival{Delivery: amqp091.Delivery{Body: []byte(body), MessageId: id}}
 	}
 	assert.EqualValues(t, 0, c.count(unnamed("body", "")))
 	assert.EqualValues(t, 1, c.count(unnamed("body", "")))
@@ -60,8 +60,8 @@ func TestTheNumberOfCountsIsBounded(t *testing.T) {
 		if i%3 == 0 {
 			c.forget(arrivalOf(fmt.Sprint(i), nil))
 		}
-		if len(c.by) > maxCounts || len(c.order) > maxCounts {
-			t.Fatalf("%d counts, %d in the ring", len(c.by), len(c.order))
+		if len(c.by) > maxCounts || len(c.old) > maxCounts {
+			t.Fatalf("%d counts, and %d older ones", len(c.by), len(c.old))
 		}
 	}
 	assert.EqualValues(t, 1, c.count(arrivalOf(fmt.Sprint(10*maxCounts-2), nil)), "the last ones are known")

@@ -19,16 +19,20 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channeltest"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/socket"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
-// A scene is a receiver with one consumer. Its test sends the deliveries, and sees how each is settled.
+// A scene is a subscription with one consumer. Its test sends the deliveries, and sees how each is settled.
 type scene struct {
-	*subscription
-	account    *fakeChannel
-	session    *session // the one that is received from
-	last       *session
-	deliveries chan amqp091.Delivery
-	tag        uint64
+	*Subscription
+	*plain
+	account *channeltest.Channel // of the session
+	session *session             // the one that is received from
+	last    *session
+	tag     uint64
 }
 
 // An app has functions that a test sets.
@@ -54,71 +58,71 @@ func (a app) Nacked(msg *message.Message, _ amqp091.Delivery) bool {
 	return false
 }
 
-func newLine(t testing.TB, config Config, account *fakeChannel) *scene {
+func (app) QueueOf(string) (string, error) { return "queue", nil }
+
+func newLine(t testing.TB, config Config, account *channeltest.Channel) *scene {
 	t.Helper()
 	return newLineOf(t, app{}, config, account)
 }
 
-func newLineOf(t testing.TB, handler Handler, config Config, account *fakeChannel) *scene {
+func newLineOf(t testing.TB, handler Handler, config Config, account *channeltest.Channel) *scene {
 	t.Helper()
 	require.NoError(t, config.Validate())
 	config.setDefaults()
 	owner := &Subscriber{handler: handler, config: config, connection: &Connection{}, logger: watermill.NopLogger{}}
-	s := newSubscription(owner, msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic", "queue")
-	l := &scene{subscription: s, account: account}
-	go s.receiver.run()
+	s, err := owner.Begin(msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic")
+	require.NoError(t, err)
+	l := &scene{Subscription: s, plain: newPlain(s), account: account}
+	go s.Run()
 	l.open()
 	return l
 }
 
+func newConnection() *wire.Connection {
+	return &wire.Connection{Client: &amqp091.Connection{}, Socket: socket.New(nil, time.Second)}
+}
+
 // newSession returns a session that nothing receives from.
 func (l *scene) newSession() *session {
-	channel := &consumed{deliveries: make(chan amqp091.Delivery)}
-	n := &session{
-		settler: newSettler(l.account, l.account, l.stopping), channel: channel, deliveries: channel.deliveries,
-		ended: make(chan struct{}), values: l.values, closes: make(chan *amqp091.Error, 1),
-		closed: make(chan struct{}), leaving: make(chan struct{}), rewinds: make(chan error, 1),
-		cancels: make(chan string, 1),
+	if l.account.IsClosed() {
+		l.account = channeltest.New(8)
 	}
-	n.bound, n.prefetch = l.fetch()
-	channel.of, l.last = n, n
-	go n.settler.run()
-	go n.watch()
-	return n
+	bound, prefetch := l.fetch()
+	n, err := l.on(newConnection(), l.account, bound, prefetch)
+	if err != nil {
+		panic(err)
+	}
+	l.last = n
+	return l.last
 }
 
 // open begins a session.
 func (l *scene) open() {
 	l.session, l.tag = l.newSession(), 0
-	l.deliveries = l.session.channel.(*consumed).deliveries
-	l.loops[0].adopt(l.session)
+	l.adopt(l.session)
 }
 
 // deliver sends deliveries, whose bodies are the UUIDs.
 func (l *scene) deliver(uuids ...string) {
 	for _, uuid := range uuids {
 		l.tag++
-		l.deliveries <- amqp091.Delivery{DeliveryTag: l.tag, Body: []byte(uuid)}
+		l.account.Deliveries <- amqp091.Delivery{DeliveryTag: l.tag, Body: []byte(uuid)}
 	}
 }
 
 // lose loses the connection.
 func (l *scene) lose() {
-	_ = l.session.channel.Cancel("", false)
-	_ = l.session.channel.Close()
-	<-l.session.closed
-	l.retire(l.session.reason)
+	l.account.End(nil)
+	<-l.session.Lost.Done()
+	l.session.Retire(l.session.Reason())
 }
-
-// retire ends the session, as run does.
-func (l *scene) retire(reason error) { l.loops[0].retire(l.session, reason) }
 
 // take receives all messages that are handed out now.
 func (l *scene) take() (uuids []string, messages []*message.Message) {
 	for {
 		synctest.Wait()
 		select {
-		case msg, open := <-l.receiver.out:
+		case msg, open := <-l.Out:
 			if !open {
 				return uuids, messages
 			}
@@ -132,28 +136,24 @@ func (l *scene) take() (uuids []string, messages []*message.Message) {
 // settled returns the acks and nacks that have left.
 func (l *scene) settled() []string {
 	synctest.Wait()
-	l.account.mu.Lock()
-	defer l.account.mu.Unlock()
-	frames := l.account.frames
-	l.account.frames = nil
-	return frames
+	return l.account.Frames()
 }
 
 // close ends the subscription as shutDown does. Messages in flight have to be settled.
 func (l *scene) close() {
 	l.stop()
-	<-l.receiver.stopped
-	l.workers.Wait()
-	l.receiver.quit()
-	l.session.flush()
-	l.session.close()
-	<-l.session.closed
+	for range l.Out {
+	}
+	l.Workers.Wait()
+	l.Quit()
+	l.session.Abandon()
+	<-l.session.Lost.Done()
 }
 
 func TestMessagesAreHandedOutInTheOrderOfTheQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1, Prefetch: 8}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 1, Prefetch: 8}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a", "b", "c")
 		synctest.Wait()
@@ -172,7 +172,7 @@ func TestMessagesAreHandedOutInTheOrderOfTheQueue(t *testing.T) {
 func TestAPauseTakesBackAMessageThatIsOffered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 2}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a")
 		synctest.Wait() // it is offered, and the router does not take it
@@ -191,7 +191,7 @@ func TestAPauseTakesBackAMessageThatIsOffered(t *testing.T) {
 func TestTheContextOfASettledMessageSaysWhyItHasEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 1}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a")
 		_, messages := l.take()
@@ -208,7 +208,7 @@ func keyOf(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "-"
 func TestMessagesOfAKeyWaitForOneAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 3, Prefetch: 16, OrderKey: keyOf}, newFakeChannel(16))
+		l := newLine(t, Config{Concurrency: 3, Prefetch: 16, OrderKey: keyOf}, channeltest.New(16))
 		defer l.close()
 		l.deliver("a-1", "a-2", "b-1", "a-3", "-1", "-2", "b-2")
 		got, first := l.take()
@@ -227,14 +227,14 @@ func TestMessagesOfAKeyWaitForOneAnother(t *testing.T) {
 		last[0].Ack()
 		last[1].Ack()
 		synctest.Wait()
-		assert.Empty(t, l.receiver.waiting, "no key stays")
+		assert.Empty(t, l.keys, "no key stays")
 	})
 }
 
 func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 16, OrderKey: keyOf}, newFakeChannel(16))
+		l := newLine(t, Config{Concurrency: 2, Prefetch: 16, OrderKey: keyOf}, channeltest.New(16))
 		defer l.close()
 		l.deliver("a-1", "a-2", "b-1", "b-2", "c-1", "a-3")
 		got, first := l.take()
@@ -244,18 +244,18 @@ func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
 		assert.Equal(t, []string{"ack 3"}, l.settled(), "acks go on")
 		l.deliver("b-3") // was on its way
 		paused := l.session
-		l.retire(nil)
+		l.session.Retire(nil)
 		assert.Equal(t, []string{"nack 2", "nack 4", "nack 5", "nack 6", "nack 7"}, l.settled())
 		assert.Zero(t, l.Taken(), "messages in flight from before the pause count no more")
 		l.Limit(2)
-		l.account = newFakeChannel(8)
+		l.account = channeltest.New(8)
 		l.open()
 		l.deliver("a-2", "d-1")
 		got, second := l.take()
 		assert.Equal(t, []string{"d-1"}, got, "a-1 still runs, and the concurrency is the bound of all")
-		assert.False(t, paused.lost())
+		assert.False(t, paused.Lost.Err() != nil)
 		first[0].Ack()
-		<-paused.closed // when all is settled
+		<-paused.Lost.Done() // when all is settled
 		got, third := l.take()
 		assert.Equal(t, []string{"a-2"}, got)
 		second[0].Ack()
@@ -267,14 +267,14 @@ func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
 func TestAnotherLimitGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 8}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 2, Prefetch: 8}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a", "b", "c", "d")
 		_, first := l.take()
 		l.Limit(1)
-		l.retire(errLimit)
+		l.session.Retire(errLimit)
 		before := l.account
-		l.account = newFakeChannel(8)
+		l.account = channeltest.New(8)
 		l.open()
 		l.deliver("e")
 		first[0].Ack()
@@ -284,7 +284,7 @@ func TestAnotherLimitGivesNothingBack(t *testing.T) {
 		got, second := l.take()
 		assert.Equal(t, []string{"c"}, got)
 		l.Limit(0)
-		l.retire(nil)
+		l.session.Retire(nil)
 		assert.Equal(t, []string{"nack 1"}, l.settled())
 		second[0].Ack()
 		l.account = before
@@ -295,9 +295,8 @@ func TestAnotherLimitGivesNothingBack(t *testing.T) {
 func TestASessionFollowsTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 4}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 4}, channeltest.New(8))
 		defer l.close()
-		loop := l.loops[0]
 		for _, row := range []struct {
 			from int
 			to   []int
@@ -307,11 +306,11 @@ func TestASessionFollowsTheLimit(t *testing.T) {
 			{gate.None, []int{4, 5, gate.None, 3}, errLimit}, // the first ones allow as much
 		} {
 			l.Limit(row.from)
-			l.session.bound, l.session.prefetch = l.fetch()
+			l.session.bound, l.session.Prefetch = l.fetch()
 			ended := make(chan error, 1)
-			go func() { ended <- loop.keep(l.session) }()
+			go func() { ended <- l.session.Keep() }()
 			synctest.Wait()
-			loop.look()
+			l.look()
 			for _, limit := range row.to {
 				synctest.Wait()
 				require.Empty(t, ended)
@@ -320,33 +319,33 @@ func TestASessionFollowsTheLimit(t *testing.T) {
 			assert.Equal(t, row.want, <-ended)
 		}
 		l.Limit(1)
-		l.session.bound, l.session.prefetch = l.fetch()
+		l.session.bound, l.session.Prefetch = l.fetch()
 		l.Limit(0)
 		l.Limit(1) // a pause that ends at once
 		l.stop()
-		assert.NoError(t, loop.keep(l.session))
+		assert.NoError(t, l.session.Keep())
 	})
 }
 
 func TestAMessageThatIsSetAsideTakesNoPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1, Prefetch: 2}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 1, Prefetch: 2}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a", "b")
 		_, first := l.take()
-		assert.False(t, l.usedUp(l.session))
+		assert.False(t, l.session.usedUp())
 		msgctx.Lookup(first[0]).Place.SetAside()
 		msgctx.Lookup(first[0]).Place.SetAside()
 		got, second := l.take()
 		assert.Equal(t, []string{"b"}, got)
 		assert.Equal(t, 1, l.Taken())
-		assert.Equal(t, 1, l.asideOf(l.session))
-		assert.False(t, l.usedUp(l.session), "one of two messages of the prefetch is left")
+		assert.Equal(t, 1, l.session.asides())
+		assert.False(t, l.session.usedUp(), "one of two messages of the prefetch is left")
 		msgctx.Lookup(second[0]).Place.SetAside()
 		synctest.Wait()
-		assert.True(t, l.usedUp(l.session))
-		assert.Len(t, l.loops[0].changes, 1, "run looks at it")
+		assert.True(t, l.session.usedUp())
+		assert.Len(t, l.Places.SetsAside(), 1, "Keep looks at it")
 		first[0].Ack()
 		second[0].Nack()
 		synctest.Wait()
@@ -358,7 +357,7 @@ func TestAMessageThatIsSetAsideTakesNoPlace(t *testing.T) {
 func TestAMessageWhoseCallHasEndedTakesAPlaceOfPrefetchOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 3}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 2, Prefetch: 3}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a", "b", "c")
 		got, first := l.take()
@@ -398,7 +397,7 @@ func TestWhereThereIsAnOrderAMessageKeepsItsPlaceUntilItIsSettled(t *testing.T) 
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := newLine(t, c, newFakeChannel(8))
+				l := newLine(t, c, channeltest.New(8))
 				defer l.close()
 				l.deliver("x1", "y1", "z1")
 				_, first := l.take()
@@ -426,7 +425,7 @@ func TestAMessageThatCannotBeUnmarshalledTakesAPlaceWhileItsNackWaits(t *testing
 				return errors.New(uuid)
 			}
 			return nil
-		}}, Config{Concurrency: 1, Prefetch: 4, NackInitial: time.Second}, newFakeChannel(8))
+		}}, Config{Concurrency: 1, Prefetch: 4, NackInitial: time.Second}, channeltest.New(8))
 		defer l.close()
 		l.deliver("unreadable", "a")
 		got, _ := l.take()
@@ -458,7 +457,7 @@ func TestTheReceiverGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				row.config.Concurrency = 2
-				l := newLineOf(t, row.app, row.config, newFakeChannel(8))
+				l := newLineOf(t, row.app, row.config, channeltest.New(8))
 				defer l.close()
 				l.deliver("exits", "a")
 				_, messages := l.take()
@@ -472,7 +471,7 @@ func TestTheReceiverGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 				time.Sleep(time.Minute)
 				assert.ElementsMatch(t, []string{"nack 1", "ack 2"}, l.settled())
 				assert.Zero(t, l.Taken())
-				assert.Zero(t, l.inFlight.Load())
+				assert.Zero(t, l.InFlight.Load())
 			})
 		})
 	}
@@ -481,12 +480,11 @@ func TestTheReceiverGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 func TestAMessageThatIsDeliveredAgainWaitsForItsFirstDelivery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 8, OrderKey: keyOf}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 2, Prefetch: 8, OrderKey: keyOf}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a-1", "a-2", "b-1", "c-1")
 		_, first := l.take()
 		l.lose() // the broker delivers them again
-		l.account.next, l.account.settled = 9, map[uint64]string{}
 		l.open()
 		l.deliver("a-1", "a-2", "c-1")
 		got, _ := l.take()
@@ -508,15 +506,15 @@ func TestAMessageThatIsDeliveredAgainWaitsForItsFirstDelivery(t *testing.T) {
 func TestAStopHandsOutNothingMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1, Prefetch: 8}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 1, Prefetch: 8}, channeltest.New(8))
 		l.deliver("a", "b")
 		_, messages := l.take()
 		l.stop()
-		_, open := <-l.receiver.out
+		_, open := <-l.Out
 		assert.False(t, open)
 		l.deliver("c") // was on its way
 		messages[0].Ack()
-		l.retire(nil)
+		l.session.Retire(nil)
 		assert.ElementsMatch(t, []string{"ack 1", "nack 2", "nack 3"}, l.settled())
 		l.close()
 	})
@@ -526,13 +524,13 @@ func TestAStopHandsOutNothingMore(t *testing.T) {
 func TestChangesOfTheLimitWhileMessagesAreHandled(t *testing.T) {
 	t.Parallel()
 	const all = 3000
-	l := newLine(t, Config{Concurrency: 4, Prefetch: 32, OrderKey: keyOf}, newFakeChannel(all))
+	l := newLine(t, Config{Concurrency: 4, Prefetch: 32, OrderKey: keyOf}, channeltest.New(all))
 	var mu sync.Mutex
 	last := map[string]string{}
 	var handled sync.WaitGroup
 	handled.Add(all)
 	go func() {
-		for msg := range l.receiver.out {
+		for msg := range l.Out {
 			go func() {
 				mu.Lock()
 				assert.Less(t, last[keyOf(msg)], msg.UUID, "the order of the queue")
@@ -567,7 +565,7 @@ func TestAPauseWithdrawsWhatIsOfferedWhileAnotherMessageIsRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(string) error { time.Sleep(time.Second); return nil }
-		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 2}, newFakeChannel(8))
+		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 2}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a", "b")
 		synctest.Wait() // a is offered
@@ -588,14 +586,14 @@ func TestAPauseWithdrawsWhatIsOfferedWhileAnotherMessageIsRead(t *testing.T) {
 func TestAPauseWaitsForWhatGoesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 1}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a")
 		synctest.Wait() // it is offered
 		l.Limit(0)
 		began := time.Now()
-		l.session.channel.(*consumed).takes = time.Second
-		l.retire(nil)
+		l.account.EndTakes = time.Second
+		l.session.Retire(nil)
 		assert.Equal(t, time.Second, time.Since(began), "the channel is closed")
 		assert.Equal(t, []string{"nack 1"}, l.settled())
 		got, _ := l.take()
@@ -603,30 +601,20 @@ func TestAPauseWaitsForWhatGoesBack(t *testing.T) {
 	})
 }
 
-// amqp091-go still has deliveries of the session before.
-func TestANewSessionGivesBackWhatTheLastOneHasNotReceived(t *testing.T) {
+// amqp091-go still has deliveries when the consumer has ended.
+func TestAPauseGivesBackWhatWasNotReceived(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(string) error { time.Sleep(time.Second); return nil }
-		account := newFakeChannel(8)
+		account := channeltest.New(8)
+		account.Deliveries = make(chan amqp091.Delivery, 8)
 		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 8}, account)
-		old, deliveries := l.session, l.deliveries
-		go func() {
-			for tag := range uint64(8) {
-				deliveries <- amqp091.Delivery{DeliveryTag: tag + 1, Body: []byte{'a' + byte(tag)}}
-			}
-			close(deliveries)
-		}()
+		defer l.close()
+		l.deliver("a", "b", "c", "d", "e", "f", "g", "h")
 		synctest.Wait() // the first is read
-		l.account = newFakeChannel(1)
-		l.open()
-		l.received(old)
-		l.giveBack(old)
-		old.consumerEnded()
-		old.flush()
-		old.close()
-		assert.Len(t, account.settled, 8)
-		l.close()
+		l.Limit(0)
+		l.session.Retire(nil)
+		assert.Len(t, account.Settled(), 8)
 	})
 }
 
@@ -640,13 +628,13 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheBacklog(t *testing.T) {
 			}
 			return nil
 		}
-		l := newLineOf(t, app{unmarshal: unmarshal}, Config{Concurrency: 1}, newFakeChannel(8))
+		l := newLineOf(t, app{unmarshal: unmarshal}, Config{Concurrency: 1}, channeltest.New(8))
 		l.deliver("hangs")
+		synctest.Wait()
 		l.stop()
-		time.AfterFunc(time.Second, func() { close(l.givenUp) })
+		time.AfterFunc(time.Second, func() { close(l.GivenUp) })
 		begin := time.Now()
-		l.received(l.session)
-		l.giveBack(l.session) // it does not wait: the broker takes the messages back when the channel is closed
+		l.session.Retire(nil) // it does not wait: the broker takes the messages back when the channel is closed
 		assert.Equal(t, time.Second, time.Since(begin))
 		close(hang)
 		l.close()
@@ -658,33 +646,34 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheSubscriber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		unmarshal := func(string) error { <-hang; return nil }
-		l := newLineOf(t, app{unmarshal: unmarshal}, Config{CloseTimeout: time.Second}, newFakeChannel(8))
+		l := newLineOf(t, app{unmarshal: unmarshal}, Config{CloseTimeout: time.Second}, channeltest.New(8))
 		l.deliver("hangs")
+		synctest.Wait()
 		l.stop()
 		begin := time.Now()
 		l.shutDown()
-		assert.Equal(t, time.Second+giveUpAfter+2*answerTimeout, time.Since(begin))
+		assert.Equal(t, time.Second+GiveUpAfter+2*channel.AnswerTimeout, time.Since(begin))
 		close(hang)
-		<-l.receiver.over
-		l.session.abandon()
+		<-l.Over
+		l.session.Abandon()
 	})
 }
 
 func TestTheBrokerCancelsAConsumer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 2}, channeltest.New(8))
 		defer l.close()
 		l.deliver("a", "b", "c")
 		_, messages := l.take()
-		l.session.cancels <- "tag"
-		reason := l.loops[0].keep(l.session)
-		require.ErrorIs(t, reason, errCancelled)
+		l.account.Cancels <- "tag"
+		reason := l.session.Keep()
+		require.ErrorIs(t, reason, channel.ErrCancelled)
 		assert.ErrorContains(t, reason, "tag")
 		messages[0].Ack()
 		got, _ := l.take()
 		assert.Empty(t, got, "the broker gives the others out again")
-		l.retire(reason)
+		l.session.Retire(reason)
 		messages[1].Ack()
 		assert.Equal(t, []string{"ack 1", "nack 3", "ack 2"}, l.settled())
 	})
@@ -695,7 +684,7 @@ func TestTheBrokerCancelsAConsumer(t *testing.T) {
 func TestAMessageLearnsThatItsChannelIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, NackInitial: time.Minute}, newFakeChannel(8))
+		l := newLine(t, Config{Concurrency: 2, NackInitial: time.Minute}, channeltest.New(8))
 		l.deliver("a", "b")
 		_, messages := l.take()
 		require.Len(t, messages, 2)

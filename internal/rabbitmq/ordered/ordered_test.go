@@ -1,4 +1,4 @@
-package subscriber
+package ordered
 
 import (
 	"context"
@@ -6,18 +6,23 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channeltest"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/dispatch"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/socket"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -46,43 +51,52 @@ type orderedScene struct {
 	*subscription
 	t       *testing.T
 	version string // of the broker
+	stop    func()
 }
 
 func newOrdered(t *testing.T) *orderedScene {
 	t.Helper()
-	return newOrderedOf(t, partitioned{})
+	return newOrderedOf(t, app{}, partitioned{})
 }
 
-func newOrderedOf(t *testing.T, partitions Partitions) *orderedScene {
+func newOrderedOf(t *testing.T, handler subscriber.Handler, partitions Partitions) *orderedScene {
 	t.Helper()
-	config := Config{Concurrency: 4, Prefetch: 16, OrderKey: keyOf,
-		Order: &Order{ConsumerTimeout: consumerTimeout, Partitions: partitions}}
-	require.NoError(t, config.Validate())
-	config.setDefaults()
-	owner := &Subscriber{handler: app{}, config: config, connection: &Connection{}, logger: watermill.NopLogger{}}
-	s := newSubscription(owner, msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic", "queue")
-	go s.receiver.run()
-	s.balanced = time.Now().Add(time.Hour) // there is no broker that counts the processes
-	return &orderedScene{s, t, "4.0.5"}
+	config := Config{Config: subscriber.Config{Concurrency: 4, Prefetch: 16, OrderKey: keyOf},
+		ConsumerTimeout: consumerTimeout, Partitions: partitions}
+	s, err := NewSubscriber(&Connection{Connection: &subscriber.Connection{}}, handler, config, nil)
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(msgctx.NewContext(t.Context(), &msgctx.Subscription{}))
+	o, err := s.begin(ctx, "topic")
+	require.NoError(t, err)
+	go o.Run()
+	o.balanced = time.Now().Add(time.Hour) // there is no broker that counts the processes
+	return &orderedScene{o, t, "4.0.5", stop}
 }
+
+// An app consumes the queue "queue". Its messages are their UUIDs.
+type app struct{ subscriber.Handler }
+
+func (app) QueueOf(string) (string, error)                 { return "queue", nil }
+func (app) Nacked(*message.Message, amqp091.Delivery) bool { return false }
+func (app) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return message.NewMessage(string(d.Body), nil), nil
+}
+
+func keyOf(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "-"); return key }
 
 // An orderedSession is a session on a channel whose test plays the broker.
 type orderedSession struct {
 	*session
-	account *fakeChannel
-	channel *fakeSessionChannel
+	channel *fakeChannel
 }
 
-// fakeSessionChannel is the channel of a session, and its mover.
-type fakeSessionChannel struct {
-	mu     sync.Mutex
-	sent   []string
-	waits  map[string]*fakeConfirmation // by the message
-	fails  error
-	calls  []string
-	tag    string // of the last consumer
-	closed bool
-	of     *session
+// fakeChannel is the channel of a session, and its mover.
+type fakeChannel struct {
+	*channeltest.Channel
+	mu    sync.Mutex
+	sent  []string
+	waits map[string]*fakeConfirmation // by the message
+	fails error
 }
 
 type fakeConfirmation struct {
@@ -98,7 +112,7 @@ func (c *fakeConfirmation) confirm(ack bool) {
 	close(c.done)
 }
 
-func (c *fakeSessionChannel) publish(
+func (c *fakeChannel) publish(
 	_ context.Context, exchange, key string, mandatory bool, publishing amqp091.Publishing,
 ) (confirmation, error) {
 	if !mandatory {
@@ -116,48 +130,14 @@ func (c *fakeSessionChannel) publish(
 	return confirm, nil
 }
 
-func (c *fakeSessionChannel) IsClosed() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.closed
-}
-
-func (c *fakeSessionChannel) called(what string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return amqp091.ErrClosed
-	}
-	c.calls = append(c.calls, what)
-	return nil
-}
-
-func (c *fakeSessionChannel) Qos(count, _ int, _ bool) error {
-	return c.called(fmt.Sprint("qos ", count))
-}
-
-func (c *fakeSessionChannel) Consume(
-	queue, tag string, _, _, _, _ bool, _ amqp091.Table,
-) (<-chan amqp091.Delivery, error) {
-	c.tag = tag
-	return nil, c.called("consume " + queue)
-}
-
-func (c *fakeSessionChannel) Cancel(tag string, noWait bool) error {
-	if tag != c.tag || noWait {
-		panic("the consumer of the session is cancelled, or the answer is not waited for")
-	}
-	return c.called("cancel")
-}
-
 // Close is also that of the broker: amqp091-go then nacks what is not confirmed.
-func (c *fakeSessionChannel) Close() error {
+func (c *fakeChannel) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.IsClosed() {
 		return nil
 	}
-	c.closed = true
+	_ = c.Channel.Close()
 	for _, confirm := range c.waits {
 		select {
 		case <-confirm.done:
@@ -165,29 +145,22 @@ func (c *fakeSessionChannel) Close() error {
 			confirm.confirm(false)
 		}
 	}
-	close(c.of.closes)
 	return nil
 }
 
 // open opens a session of a partition. -1 is the intake.
 func (o *orderedScene) open(number int) *orderedSession {
 	p := o.partitions[number+1]
-	account := newFakeChannel(100)
-	channel := &fakeSessionChannel{waits: map[string]*fakeConfirmation{}}
+	channel := &fakeChannel{Channel: channeltest.New(100), waits: map[string]*fakeConfirmation{}}
 	client := &amqp091.Connection{Properties: amqp091.Table{"version": o.version}}
-	n := &session{connection: &wire.Connection{Client: client}, channel: channel, queue: p.queue, prefetch: 16,
-		closed: make(chan struct{}), closes: make(chan *amqp091.Error, 1), leaving: make(chan struct{}),
-		rewinds: make(chan error, 1)}
-	n.settler = newSettler(account, account, o.stopping)
-	n.order(p)
+	var moving *intake
 	if number < 0 {
-		n.mover, n.returns = channel, make(chan amqp091.Return, 16)
+		moving = newIntake(channel, make(chan amqp091.Return, 16))
 	}
-	channel.of = n
-	p.setCurrent(n)
-	go n.settler.run()
-	go n.watch()
-	return &orderedSession{n, account, channel}
+	n, err := p.on(&wire.Connection{Client: client, Socket: socket.New(nil, time.Second)}, channel, moving)
+	require.NoError(o.t, err)
+	n.Feed()
+	return &orderedSession{n, channel}
 }
 
 // deliver sends deliveries for the first time, and again those that came before.
@@ -196,16 +169,25 @@ func (o *orderedScene) again(n *orderedSession, uuids ...string)   { o.send(n, t
 
 func (o *orderedScene) send(n *orderedSession, again bool, uuids ...string) {
 	for _, uuid := range uuids {
-		delivery := amqp091.Delivery{DeliveryTag: n.arrived.Load() + 1, Body: []byte(uuid), Redelivered: again}
-		received := make(chan struct{})
-		o.receiver.ask(func() { o.receiver.receive(n.session, delivery); close(received) })
-		<-received
+		delivery := amqp091.Delivery{DeliveryTag: n.ages.arrived() + 1, Body: []byte(uuid), Redelivered: again}
+		o.Do(func() { n.receive(delivery) })
 	}
 }
 
 // take receives all messages that are handed out now.
 func (o *orderedScene) take() (uuids []string, messages []*message.Message) {
-	return (&scene{subscription: o.subscription}).take()
+	for {
+		synctest.Wait()
+		select {
+		case msg, open := <-o.Out:
+			if !open {
+				return uuids, messages
+			}
+			uuids, messages = append(uuids, msg.UUID), append(messages, msg)
+		default:
+			return uuids, messages
+		}
+	}
 }
 
 func (o *orderedScene) takeOne(uuid string) *message.Message {
@@ -237,28 +219,29 @@ func failuresOf(msg *message.Message) int {
 
 // settled returns the acks that have left.
 func (n *orderedSession) settled() []string {
-	return (&scene{account: n.account}).settled()
+	synctest.Wait()
+	return n.channel.Frames()
 }
 
 // rewind ends a session, and returns how long that took.
 func (o *orderedScene) rewind(n *orderedSession, reason error) time.Duration {
 	began := time.Now()
-	n.partition.retire(n.session, reason)
-	n.partition.setCurrent(nil)
+	n.Retire(reason)
 	return time.Since(began)
 }
 
 // close ends the subscription, whose messages have to be settled.
 func (o *orderedScene) close() {
 	o.stop()
-	<-o.receiver.stopped
+	for range o.Out {
+	}
 	for _, p := range o.partitions {
 		if n := p.current.Load(); n != nil {
-			p.retire(n, nil)
+			n.Retire(nil)
 		}
 	}
-	o.workers.Wait()
-	o.receiver.quit()
+	o.Workers.Wait()
+	o.Quit()
 }
 
 func ordered1(t *testing.T, f func(t *testing.T, o *orderedScene)) {
@@ -283,7 +266,7 @@ func TestAMessageIsAckedWhenItsMoveIsConfirmed(t *testing.T) {
 		n.channel.waits["a0-2"].confirm(true)
 		n.channel.waits["b1-1"].confirm(true)
 		assert.Len(t, n.settled(), 1)
-		assert.False(t, n.leaves())
+		assert.False(t, n.Gone().Err() != nil)
 	})
 }
 
@@ -297,11 +280,11 @@ func TestAMessageThatIsNotMovedIsNotAcked(t *testing.T) {
 		"nothing is confirmed": {"a0-1", func(n *orderedSession) { _ = n.channel.Close() }, nil},
 		"a nack":               {"a0-1", func(n *orderedSession) { n.channel.waits["a0-1"].confirm(false) }, errRefused},
 		"no queue": {"a0-1", func(n *orderedSession) {
-			n.returns <- amqp091.Return{RoutingKey: "0"}
+			n.intake.returns <- amqp091.Return{RoutingKey: "0"}
 			n.channel.waits["a0-1"].confirm(true)
 		}, errReturned},
 		"no queue, and a nack": {"a0-1", func(n *orderedSession) {
-			n.returns <- amqp091.Return{RoutingKey: "0"}
+			n.intake.returns <- amqp091.Return{RoutingKey: "0"}
 			n.channel.waits["a0-1"].confirm(false)
 		}, errReturned},
 		"it cannot be sent": {"a0-1", nil, errNacked},
@@ -323,11 +306,11 @@ func TestAMessageThatIsNotMovedIsNotAcked(t *testing.T) {
 				assert.Empty(t, n.settled())
 				assert.LessOrEqual(t, len(n.channel.sent), 1, "the next one of its key is not moved")
 				if row.reason == nil {
-					assert.True(t, n.lost())
+					assert.True(t, n.Lost.Err() != nil)
 				} else {
-					require.ErrorIs(t, <-n.rewinds, row.reason)
+					require.ErrorIs(t, n.Reason(), row.reason)
 				}
-				assert.True(t, n.gone(), "all that is left goes back")
+				assert.True(t, n.Gone().Err() != nil, "all that is left goes back")
 			})
 		})
 	}
@@ -338,15 +321,15 @@ func TestAMessageWhoseOwnMoveIsRoutedIsAcked(t *testing.T) {
 		n := o.open(-1)
 		o.deliver(n, "a0-1", "b1-1", "c1-1", "d0-1")
 		synctest.Wait()
-		n.returns <- amqp091.Return{RoutingKey: "0"} // partition 0 has no binding
+		n.intake.returns <- amqp091.Return{RoutingKey: "0"} // partition 0 has no binding
 		n.channel.waits["a0-1"].confirm(true)
 		synctest.Wait()
 		n.channel.waits["b1-1"].confirm(true)
 		n.channel.waits["c1-1"].confirm(true)
-		n.returns <- amqp091.Return{RoutingKey: "0"}
+		n.intake.returns <- amqp091.Return{RoutingKey: "0"}
 		n.channel.waits["d0-1"].confirm(true)
 		assert.ElementsMatch(t, []string{"ack 2", "ack 3"}, n.settled())
-		reason := <-n.rewinds
+		reason := n.Reason()
 		require.ErrorIs(t, reason, errReturned)
 		assert.ErrorContains(t, reason, `exchange "queue.order" has no binding with the routing key "0"`)
 	})
@@ -359,15 +342,15 @@ func TestAMoveThatIsNotConfirmedGoesBackAtOnceInAnAlarm(t *testing.T) {
 				n := o.open(-1)
 				o.deliver(n, "a0-1")
 				synctest.Wait()
-				n.connection.Blocked.Store(blocked)
+				n.Connection.Blocked.Store(blocked)
 				took := o.rewind(n, nil)
 				if blocked {
 					assert.Zero(t, took)
 				} else {
-					assert.Equal(t, answerTimeout, took)
+					assert.Equal(t, channel.AnswerTimeout, took)
 				}
 				assert.Empty(t, n.settled())
-				o.workers.Wait()
+				o.Workers.Wait()
 			})
 		})
 	}
@@ -378,38 +361,17 @@ func TestAPauseEndsTheIntakeAfterAnAlarm(t *testing.T) {
 		n := o.open(-1)
 		o.deliver(n, "a0-1")
 		synctest.Wait()
-		n.connection.Blocked.Store(true)
+		n.Connection.Blocked.Store(true)
 		o.Limit(0)
 		began := time.Now()
 		time.AfterFunc(consumerTimeout/3, func() {
-			n.connection.Blocked.Store(false)
+			n.Connection.Blocked.Store(false)
 			n.channel.waits["a0-1"].confirm(true)
 		})
-		o.rewind(n, n.partition.keep(n.session))
+		o.rewind(n, n.Keep())
 		assert.GreaterOrEqual(t, time.Since(began), consumerTimeout/3)
 		assert.Less(t, time.Since(began), consumerTimeout/2)
 		assert.Equal(t, []string{"ack 1"}, n.settled(), "it is not moved twice")
-	})
-}
-
-func TestPartitionsThatCannotBeOpenedWaitTogether(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := failures{pause: wire.Backoff{Initial: time.Second, Max: 4 * time.Second}}
-		assert.Negative(t, f.wait())
-		for _, most := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 4 * time.Second} {
-			f.add()
-			pause := f.wait()
-			assert.GreaterOrEqual(t, pause, most/2)
-			assert.LessOrEqual(t, pause, most)
-			time.Sleep(pause / 2)
-			f.add() // another one that was opened at the same time
-			assert.Equal(t, pause-pause/2, f.wait())
-			time.Sleep(pause)
-		}
-		time.Sleep(5 * time.Second)
-		f.add()
-		assert.LessOrEqual(t, f.wait(), time.Second, "they could be opened meanwhile")
 	})
 }
 
@@ -437,7 +399,7 @@ func TestAWaitingMessageStillWaitsAfterARewind(t *testing.T) {
 		o.takeOne("a0-2").Ack()
 		assert.Equal(t, []string{"ack 1", "ack 2"}, n.settled())
 		synctest.Wait()
-		assert.Empty(t, o.receiver.kept)
+		assert.Empty(t, n.of.kept)
 	})
 }
 
@@ -501,7 +463,7 @@ func TestTheFailureOfACallThatOutlivesItsDeliveryIsThatOfTheNextDelivery(t *test
 						if after > consumerTimeout {
 							time.Sleep(consumerTimeout)
 						} else if row.want == msgctx.ErrOutlived {
-							time.Sleep(2 * giveUpAfter)
+							time.Sleep(2 * subscriber.GiveUpAfter)
 						}
 						row.ends(msg)
 					}()
@@ -521,7 +483,7 @@ func TestTheFailureOfACallThatOutlivesItsDeliveryIsThatOfTheNextDelivery(t *test
 					msg.Ack()
 					o.takeOne("a0-2").Ack()
 					synctest.Wait()
-					assert.Empty(t, o.receiver.kept)
+					assert.Empty(t, n.of.kept)
 				})
 			})
 		}
@@ -567,7 +529,7 @@ func TestACallThatLosesItsConnectionHasNoFailure(t *testing.T) {
 		msg := o.takeOne("a0-1")
 		_ = n.channel.Close()
 		synctest.Wait()
-		o.rewind(n, errChannelClosed)
+		o.rewind(n, errors.New("the channel was closed"))
 		<-msg.Context().Done()
 		assert.ErrorIs(t, context.Cause(msgctx.Lookup(msg)), errLeft)
 		msg.Ack()
@@ -585,7 +547,7 @@ func TestTheDecisionOfAnOperatorIsKeptUntilItIsDone(t *testing.T) {
 			ordered1(t, func(t *testing.T, o *orderedScene) {
 				decide := func(key string) int {
 					decided := make(chan int, 1)
-					o.receiver.ask(func() { decided <- o.receiver.decide(key, skip) })
+					o.Do(func() { decided <- o.partitions[1].decide(key, skip) })
 					return <-decided
 				}
 				n := o.open(0)
@@ -619,7 +581,7 @@ func TestTheDecisionOfAnOperatorIsKeptUntilItIsDone(t *testing.T) {
 				assert.False(t, msgctx.Lookup(msg).GivenUp)
 				msg.Ack()
 				synctest.Wait()
-				assert.Empty(t, o.receiver.kept)
+				assert.Empty(t, n.of.kept)
 			})
 		})
 	}
@@ -637,7 +599,7 @@ func TestAPartitionGoesBackBeforeTheConsumerTimeout(t *testing.T) {
 		keep(messages[1], msgctx.Again{Due: time.Now().Add(time.Hour)})
 		began := time.Now()
 		time.AfterFunc(2*consumerTimeout, o.stop)
-		require.ErrorIs(t, n.partition.keep(n.session), errWaits)
+		require.ErrorIs(t, n.Keep(), errWaits)
 		assert.Greater(t, time.Since(began), consumerTimeout/2)
 		assert.Less(t, time.Since(began), consumerTimeout*2/3)
 		o.rewind(n, errWaits)
@@ -654,7 +616,7 @@ func TestAPartitionWhoseMessagesAreAckedDoesNotGoBack(t *testing.T) {
 			assert.Less(t, n.waited(), consumerTimeout/2)
 		}
 		time.AfterFunc(2*consumerTimeout, o.stop)
-		require.NoError(t, n.partition.keep(n.session))
+		require.NoError(t, n.Keep())
 	})
 }
 
@@ -666,14 +628,14 @@ func TestAMessageThatIsStillHereShowsThatTheBrokerTookTheConsumerForLost(t *test
 		o.rewind(n, errWaits)
 		n = o.open(0)
 		o.again(n, "a0-1")
-		assert.False(t, n.leaves())
-		o.receiver.ask(func() {
-			o.receiver.receive(n.session, amqp091.Delivery{DeliveryTag: 2, Body: []byte("a0-1"), Redelivered: true,
+		assert.False(t, n.Gone().Err() != nil)
+		o.Do(func() {
+			n.receive(amqp091.Delivery{DeliveryTag: 2, Body: []byte("a0-1"), Redelivered: true,
 				Headers: amqp091.Table{"x-delivery-count": int64(2)}})
 		})
 		synctest.Wait()
-		require.True(t, n.leaves())
-		require.ErrorIs(t, <-n.rewinds, errDeposed)
+		require.True(t, n.Gone().Err() != nil)
+		require.ErrorIs(t, n.Reason(), errDeposed)
 	})
 }
 
@@ -686,16 +648,15 @@ func TestCopiesOfAMessageWaitByThemselves(t *testing.T) {
 		failed(msg, 2)
 		keep(msg, msgctx.Again{Due: time.Now().Add(time.Minute)})
 		o.rewind(n, errWaits)
-		sessions := []*orderedSession{o.open(0), o.open(1)}
-		arrived := func(number int, of string, body string) uint64 {
-			return o.receiver.identify(&arrival{session: sessions[number].session, key: key{number, of}, msg: msg,
-				delivery: amqp091.Delivery{Body: []byte(body)}})
+		p, other := o.partitions[1], o.partitions[2]
+		id := func(of string, body string) uint64 {
+			return p.idOf(&dispatch.Arrival{Key: of, Msg: msg, Delivery: amqp091.Delivery{Body: []byte(body)}})
 		}
-		same := arrived(0, "a0", "a0-1")
-		assert.Contains(t, o.receiver.kept, same)
-		assert.NotEqual(t, same, arrived(1, "a0", "a0-1"))
-		assert.NotEqual(t, same, arrived(0, "b0", "a0-1"))
-		assert.NotEqual(t, same, arrived(0, "a0", "a0-2"))
+		same := id("a0", "a0-1")
+		assert.Contains(t, p.kept, same)
+		assert.Empty(t, other.kept)
+		assert.NotEqual(t, same, id("b0", "a0-1"))
+		assert.NotEqual(t, same, id("a0", "a0-2"))
 	})
 }
 
@@ -710,9 +671,9 @@ func TestWhatWentBackIsForgottenAfterAnHour(t *testing.T) {
 		synctest.Wait()
 		o.rewind(n, errWaits)
 		time.Sleep(keptFor + 1)
-		assert.Len(t, o.receiver.kept, 2)
+		assert.Len(t, n.of.kept, 2)
 		o.rewind(o.open(0), errWaits)
-		assert.Empty(t, o.receiver.kept)
+		assert.Empty(t, n.of.kept)
 	})
 }
 
@@ -722,7 +683,7 @@ func TestWhatWaitsIsCounted(t *testing.T) {
 		is := func(waiting, behind int, blocked ...string) {
 			t.Helper()
 			synctest.Wait()
-			status := n.partition.status()
+			status := n.of.status()
 			assert.Equal(t, []int{waiting, behind}, []int{status.Waiting, status.Behind})
 			var keys []string
 			for _, b := range status.Blocked {
@@ -738,14 +699,14 @@ func TestWhatWaitsIsCounted(t *testing.T) {
 		is(1, 2)
 		keep(messages[1], msgctx.Again{Blocked: true})
 		is(2, 2, "b0")
-		blocked := n.partition.status().Blocked[0]
+		blocked := n.of.status().Blocked[0]
 		time.Sleep(time.Second)
 		o.rewind(n, errWaits)
 		n = o.open(0)
 		is(0, 0)
 		o.again(n, "a0-1", "a0-2", "b0-1")
 		is(2, 1, "b0")
-		assert.Equal(t, blocked, n.partition.status().Blocked[0], "since then, although it was given back")
+		assert.Equal(t, blocked, n.of.status().Blocked[0], "since then, although it was given back")
 		time.Sleep(time.Minute)
 		o.takeOne("a0-1").Ack()
 		is(1, 0, "b0")
@@ -767,7 +728,7 @@ func TestAMessageThatIsToWaitWhileItsSessionEnds(t *testing.T) {
 			msg.Ack()
 		}()
 		assert.Equal(t, time.Second, o.rewind(n, errWaits))
-		assert.Empty(t, o.receiver.held)
+		assert.Empty(t, n.of.waiting)
 		n = o.open(0)
 		o.again(n, "a0-1")
 		got, _ := o.take()
@@ -787,7 +748,7 @@ func (five) Queues(string) (partitions []string, members string) { return make([
 func TestAProcessHasAShareOfThePartitions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		o := newOrderedOf(t, five{})
+		o := newOrderedOf(t, app{}, five{})
 		sessions := make([]*orderedSession, 6)
 		for i := range sessions { // the intake counts as none, and so does a partition from which nothing has come
 			sessions[i] = o.open(i - 1)
@@ -809,7 +770,7 @@ func TestAProcessHasAShareOfThePartitions(t *testing.T) {
 func TestTheAcksOfASessionAreSentBeforeItsEnd(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
 		n := o.open(0)
-		n.account.takes = time.Second
+		n.channel.AckTakes = time.Second
 		o.deliver(n, "a0-1", "b0-1")
 		_, messages := o.take()
 		messages[0].Ack()
@@ -833,7 +794,7 @@ func TestAChannelIsClosedWhenTheQueueHasItsAcks(t *testing.T) {
 		"a nack":           {-1, errNacked, false, []string{"qos 16", "consume queue", "cancel"}},
 		"a stop":           {-1, nil, true, []string{"qos 16", "consume queue", "cancel"}},
 		"a hand-over":      {0, errBalance, false, []string{"qos 16", "consume queue.order.0", "cancel"}},
-		"a lost channel":   {-1, errChannelClosed, false, nil},
+		"a lost channel":   {-1, errors.New("the channel was closed"), false, nil},
 		"on RabbitMQ 3.10": {-1, errWaits, false, []string{"qos 0", "qos 16", "consume queue", "qos 65535", "cancel"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -842,9 +803,10 @@ func TestAChannelIsClosedWhenTheQueueHasItsAcks(t *testing.T) {
 					o.version = "3.10.8"
 				}
 				n := o.open(row.number)
-				if row.reason == errChannelClosed {
+				n.channel.Calls()
+				if name == "a lost channel" {
 					_ = n.channel.Close()
-					<-n.closed
+					<-n.Lost.Done()
 				}
 				if row.stop {
 					o.stop()
@@ -852,7 +814,7 @@ func TestAChannelIsClosedWhenTheQueueHasItsAcks(t *testing.T) {
 				o.rewind(n, row.reason)
 				synctest.Wait()
 				assert.True(t, n.channel.IsClosed())
-				assert.Equal(t, row.calls, n.channel.calls)
+				assert.Equal(t, row.calls, n.channel.Calls())
 			})
 		})
 	}
@@ -880,7 +842,7 @@ func TestTheEndOfAPauseEndsHolds(t *testing.T) {
 				o.Limit(0)
 				time.AfterFunc(row.resumed/2, func() { o.Limit(1); o.Limit(0) }) // a probe that is over
 				time.AfterFunc(row.resumed, func() { o.Limit(-1) })
-				o.rewind(n, n.partition.keep(n.session))
+				o.rewind(n, n.Keep())
 				assert.Equal(t, row.want, time.Since(began))
 			})
 		})
@@ -895,40 +857,17 @@ func TestAPartitionFollowsAPauseAtOnce(t *testing.T) {
 		assert.Equal(t, 1, o.Taken(), "what waits for its key is not meant for a probe")
 		began := time.Now()
 		time.AfterFunc(time.Second, func() { o.Limit(0) })
-		require.NoError(t, n.partition.keep(n.session))
+		require.NoError(t, n.Keep())
 		assert.Equal(t, time.Second, time.Since(began))
 	})
 }
 
-// A standing handler declares nothing until it is released.
-type standing struct {
-	app
-	released chan struct{}
-}
-
-func (s standing) Declare(*Declaration, string) error {
-	<-s.released
-	return nil
-}
-
-// A handler that is paused at the start declares, too. What stops the subscription ends that.
-func TestAPausedPartitionDoesNotWaitForEver(t *testing.T) {
+func TestAPausedPartitionIsNotOpened(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
-		released := make(chan struct{})
-		o.subscriber.handler = standing{released: released}
 		o.Limit(0)
-		current := &wire.Connection{Client: &amqp091.Connection{}}
-		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { cancel(ErrClosed) })
-		began := time.Now()
-		_, err := o.partitions[0].open(ctx, current)
-		assert.ErrorIs(t, err, ErrClosed)
-		assert.Equal(t, time.Second, time.Since(began))
-
-		close(released)
-		opened, err := o.partitions[0].open(t.Context(), current)
+		opened, err := o.partitions[1].Begin(&wire.Connection{Client: &amqp091.Connection{}})
 		assert.NoError(t, err)
-		assert.Nil(t, opened, "it is paused")
+		assert.Nil(t, opened)
 	})
 }
 
@@ -936,17 +875,16 @@ func TestAPausedPartitionDoesNotWaitForEver(t *testing.T) {
 func TestASessionHasItsFirstReason(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
 		lost := o.open(0)
-		lost.closes <- amqp091.ErrClosed
-		<-lost.closed
+		lost.channel.End(amqp091.ErrClosed)
+		<-lost.Lost.Done()
 		o.deliver(lost, "a0-1")
 		for range 20 { // both are ready
-			assert.ErrorIs(t, lost.partition.keep(lost.session), amqp091.ErrClosed)
+			assert.ErrorIs(t, lost.Keep(), amqp091.ErrClosed)
 			o.deliver(lost, "a0-2")
 		}
 		cancelled := o.open(1)
-		cancelled.stopHanding() // as leave does
+		cancelled.Leave(channel.ErrCancelled)
 		o.deliver(cancelled, "a1-1")
-		cancelled.leave(errCancelled)
-		assert.ErrorIs(t, cancelled.partition.keep(cancelled.session), errCancelled)
+		assert.ErrorIs(t, cancelled.Keep(), channel.ErrCancelled)
 	})
 }

@@ -1,4 +1,4 @@
-package subscriber
+package channel
 
 import (
 	"context"
@@ -25,12 +25,13 @@ type corker interface {
 type settler struct {
 	channel  acknowledger
 	socket   corker
-	stopping <-chan struct{}
-	wake     chan struct{}   // has room for one
-	lost     context.Context // ends with end: nothing can be settled any more, and the broker delivers it again
-	lose     context.CancelFunc
-	over     <-chan struct{} // of lost
-	flushed  chan struct{}   // closed when run has returned
+	stopping context.Context
+	wake     chan struct{} // has room for one
+	flushed  chan struct{} // closed when run has returned
+
+	// Lost ends when nothing can be settled any more, and the broker delivers it again. Its cause is the reason.
+	Lost context.Context
+	lose context.CancelCauseFunc
 
 	mu     sync.Mutex
 	acks   []uint64
@@ -39,26 +40,25 @@ type settler struct {
 	ended  bool     // the consumer has ended
 	closed bool     // nothing more is taken
 
-	low atomic.Uint64 // the lowest delivery tag whose ack or nack was not sent
+	low atomic.Uint64 // of Lowest
 
 	// Of the goroutine in run.
 	sent  tags
 	spare []uint64
 }
 
-func newSettler(channel acknowledger, socket corker, stopping <-chan struct{}) *settler {
+func newSettler(channel acknowledger, socket corker, stopping context.Context) *settler {
 	s := &settler{
 		channel: channel, socket: socket, stopping: stopping,
 		wake: make(chan struct{}, 1), flushed: make(chan struct{}), sent: tags{low: 1},
 	}
-	s.lost, s.lose = context.WithCancel(context.Background())
-	s.over = s.lost.Done()
+	s.Lost, s.lose = context.WithCancelCause(context.Background())
 	s.low.Store(1)
 	return s
 }
 
-// ack reports whether the ack will be sent.
-func (s *settler) ack(tag uint64) bool {
+// Ack reports whether the ack will be sent.
+func (s *settler) Ack(tag uint64) bool {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -73,15 +73,15 @@ func (s *settler) ack(tag uint64) bool {
 	return true
 }
 
-// nack requeues a delivery. While the subscription stops, and its consumer has not ended, the nack is held back: the
+// Nack requeues a delivery. While the subscription stops, and its consumer has not ended, the nack is held back: the
 // broker would deliver the message to this consumer once more.
-func (s *settler) nack(tag uint64) {
+func (s *settler) Nack(tag uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return
 	}
-	if !s.ended && s.isStopping() {
+	if !s.ended && s.stopping.Err() != nil {
 		s.held = append(s.held, tag)
 		return
 	}
@@ -89,18 +89,9 @@ func (s *settler) nack(tag uint64) {
 	s.signal()
 }
 
-func (s *settler) isStopping() bool {
-	select {
-	case <-s.stopping:
-		return true
-	default:
-		return false
-	}
-}
-
-// consumerEnded sends the nacks that were held back, in the order of the deliveries: a quorum queue delivers messages
+// ConsumerEnded sends the nacks that were held back, in the order of the deliveries: a quorum queue delivers messages
 // in the order in which they went back.
-func (s *settler) consumerEnded() {
+func (s *settler) ConsumerEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
@@ -110,6 +101,9 @@ func (s *settler) consumerEnded() {
 	s.signal()
 }
 
+// Lowest returns the lowest delivery tag whose ack or nack was not sent.
+func (s *settler) Lowest() uint64 { return s.low.Load() }
+
 func (s *settler) signal() {
 	select {
 	case s.wake <- struct{}{}:
@@ -117,8 +111,8 @@ func (s *settler) signal() {
 	}
 }
 
-// flush sends all that is ready, and takes nothing more.
-func (s *settler) flush() {
+// Flush sends all that is ready, and takes nothing more.
+func (s *settler) Flush() {
 	s.mu.Lock()
 	s.closed = true
 	s.signal()
@@ -126,12 +120,12 @@ func (s *settler) flush() {
 	<-s.flushed
 }
 
-// end drops all that is ready: the channel is closed.
-func (s *settler) end() {
+// End drops all that is ready: the channel is closed, or will be.
+func (s *settler) End(reason error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	s.lose()
+	s.lose(reason)
 }
 
 func (s *settler) run() {
@@ -139,7 +133,7 @@ func (s *settler) run() {
 	for {
 		select {
 		case <-s.wake:
-		case <-s.over:
+		case <-s.Lost.Done():
 			return
 		}
 		// Handlers that are about to ack run before the write, not after it.
@@ -157,7 +151,7 @@ func (s *settler) run() {
 	}
 }
 
-// send writes frames. It ignores errors: the channel is closed then, and watchClosed sees it.
+// send writes frames. It ignores errors: the channel is closed then, and watch sees it.
 func (s *settler) send(acks, nacks []uint64) {
 	s.socket.Cork()
 	defer s.socket.Uncork()

@@ -1,4 +1,4 @@
-package subscriber
+package dispatch
 
 import (
 	"hash/maphash"
@@ -18,18 +18,16 @@ func pauseOf(count int64, initial, longest time.Duration) time.Duration {
 	return initial << count
 }
 
-// maxCounts is how many messages a nackCounts remembers.
+// maxCounts is how many messages a nackCounts remembers for certain.
 const maxCounts = 1024
 
 // nackCounts counts the nacks of each message, for queues that do not count deliveries.
 type nackCounts struct {
 	seed maphash.Seed
-	size atomic.Int64 // len(by), read without the lock
+	size atomic.Int64 // of both maps, read without the lock
 
-	mu    sync.Mutex
-	by    map[uint64]int64
-	order []uint64 // a ring: the ids in by, oldest at next when it is full
-	next  int
+	mu      sync.Mutex
+	by, old map[uint64]int64 // old is by, when it was full
 }
 
 func newNackCounts() *nackCounts {
@@ -38,46 +36,44 @@ func newNackCounts() *nackCounts {
 
 // count returns how often the message was delivered before this delivery, as far as that is known, and counts a nack of
 // it.
-func (c *nackCounts) count(a *arrival) int64 {
+func (c *nackCounts) count(a *Arrival) int64 {
 	id := c.identify(a)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before, known := c.by[id]
 	if !known {
-		if len(c.order) < maxCounts {
-			c.order = append(c.order, id)
-		} else {
-			delete(c.by, c.order[c.next])
-			c.order[c.next] = id
+		before = c.old[id]
+		if len(c.by) == maxCounts {
+			c.old, c.by = c.by, make(map[uint64]int64)
 		}
-		c.next = (c.next + 1) % maxCounts
 	}
 	c.by[id] = before + 1
-	c.size.Store(int64(len(c.by)))
-	return max(before, redelivery.Count(a.delivery.Headers))
+	c.size.Store(int64(len(c.by) + len(c.old)))
+	return max(before, redelivery.Count(a.Delivery.Headers))
 }
 
 // forget is called when a redelivered message was acked.
-func (c *nackCounts) forget(a *arrival) {
+func (c *nackCounts) forget(a *Arrival) {
 	if c.size.Load() == 0 {
 		return
 	}
 	id := c.identify(a)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.by, id) // its place in the ring stays until it is overwritten
-	c.size.Store(int64(len(c.by)))
+	delete(c.by, id)
+	delete(c.old, id)
+	c.size.Store(int64(len(c.by) + len(c.old)))
 }
 
 // identify returns the same number for each delivery of a message. Different messages with the same number share a
 // count.
-func (c *nackCounts) identify(a *arrival) uint64 {
+func (c *nackCounts) identify(a *Arrival) uint64 {
 	var h maphash.Hash
 	h.SetSeed(c.seed)
-	d := a.delivery
+	d := a.Delivery
 	switch {
-	case a.msg != nil && a.msg.UUID != "":
-		_, _ = h.WriteString(a.msg.UUID)
+	case a.Msg != nil && a.Msg.UUID != "":
+		_, _ = h.WriteString(a.Msg.UUID)
 	case d.MessageId != "":
 		_, _ = h.WriteString(d.MessageId)
 	default:

@@ -1,7 +1,7 @@
-package subscriber
+package channel
 
 import (
-	"fmt"
+	"context"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -11,67 +11,44 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channeltest"
 )
 
-// A fakeChannel keeps the account of a broker: which deliveries are outstanding, and how each was settled.
-type fakeChannel struct {
-	mu      sync.Mutex
-	next    uint64 // the lowest tag that was not delivered
-	settled map[uint64]string
-	frames  []string
-	corked  bool
-	writes  int
-	takes   time.Duration // for each ack
+// A fakeSocket sees that all frames leave in a write of several.
+type fakeSocket struct {
+	*channeltest.Channel
+	corked bool
+	writes int
 }
 
-func newFakeChannel(delivered uint64) *fakeChannel {
-	return &fakeChannel{next: delivered + 1, settled: map[uint64]string{}}
+func newFakeSocket(deliveries uint64) *fakeSocket {
+	return &fakeSocket{Channel: channeltest.New(deliveries)}
 }
 
-func (c *fakeChannel) Cork()   { c.corked = true }
-func (c *fakeChannel) Uncork() { c.corked = false; c.writes++ }
+func (s *fakeSocket) Cork()   { s.corked = true }
+func (s *fakeSocket) Uncork() { s.corked = false; s.writes++ }
 
-func (c *fakeChannel) Ack(tag uint64, multiple bool) error {
-	time.Sleep(c.takes)
-	c.settle("ack", tag, multiple)
-	return nil
+func (s *fakeSocket) Ack(tag uint64, multiple bool) error {
+	s.check()
+	return s.Channel.Ack(tag, multiple)
 }
 
-func (c *fakeChannel) Nack(tag uint64, multiple, requeue bool) error {
-	if !requeue {
-		panic("not requeued: lost")
-	}
-	c.settle("nack", tag, multiple)
-	return nil
+func (s *fakeSocket) Nack(tag uint64, multiple, requeue bool) error {
+	s.check()
+	return s.Channel.Nack(tag, multiple, requeue)
 }
 
-func (c *fakeChannel) settle(how string, tag uint64, multiple bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.corked {
+func (s *fakeSocket) check() {
+	if !s.corked {
 		panic("a write of its own")
-	}
-	first, frame := tag, how
-	if multiple {
-		first, frame = 1, how+"s"
-	}
-	c.frames = append(c.frames, fmt.Sprint(frame, " ", tag))
-	count := 0
-	for i := first; i <= tag; i++ {
-		if c.settled[i] == "" {
-			c.settled[i] = how
-			count++
-		}
-	}
-	if tag >= c.next || count == 0 {
-		panic(fmt.Sprintf("406 unknown delivery tag %d", tag)) // the broker closes the channel
 	}
 }
 
 func TestAcksLeaveTogether(t *testing.T) {
 	t.Parallel()
-	c := newFakeChannel(20)
-	s := newSettler(c, c, make(chan struct{}))
+	c := newFakeSocket(20)
+	s := newSettler(c, c, context.Background())
 	for _, step := range []struct {
 		acks, nacks []uint64
 		frames      []string
@@ -85,9 +62,8 @@ func TestAcksLeaveTogether(t *testing.T) {
 		{nil, []uint64{13}, []string{"nack 13"}},
 		{[]uint64{14, 15}, nil, []string{"acks 15"}},
 	} {
-		c.frames = nil
 		s.send(step.acks, step.nacks)
-		assert.Equal(t, step.frames, c.frames)
+		assert.Equal(t, step.frames, c.Frames())
 	}
 	assert.Equal(t, tags{low: 16, spans: []span{}}, s.sent)
 	assert.Equal(t, 8, c.writes, "one for each step")
@@ -99,8 +75,8 @@ func TestEachDeliveryIsSettledAsItsHandlerDid(t *testing.T) {
 	for seed := range uint64(50) {
 		const deliveries, prefetch = 500, 32
 		random := rand.New(rand.NewPCG(seed, 1))
-		c := newFakeChannel(deliveries)
-		s := newSettler(c, c, make(chan struct{}))
+		c := newFakeSocket(deliveries)
+		s := newSettler(c, c, context.Background())
 		want := map[uint64]string{}
 		outstanding := []uint64{}
 		next := uint64(1)
@@ -124,61 +100,63 @@ func TestEachDeliveryIsSettledAsItsHandlerDid(t *testing.T) {
 				}
 			}
 			s.send(acks, nacks)
-			for tag, how := range c.settled {
+			for tag, how := range c.Settled() {
 				require.Equal(t, want[tag], how, "seed %d: tag %d was settled before its handler", seed, tag)
 			}
 			require.LessOrEqual(t, len(s.sent.spans), prefetch+1)
 		}
-		require.Len(t, c.settled, deliveries)
+		require.Len(t, c.Settled(), deliveries)
 		require.Equal(t, uint64(deliveries+1), s.sent.low)
 	}
 }
 
 func TestNacksWaitForTheEndOfTheConsumer(t *testing.T) {
 	t.Parallel()
-	c, stopping := newFakeChannel(10), make(chan struct{})
+	c := newFakeSocket(10)
+	stopping, stop := context.WithCancel(t.Context())
 	s := newSettler(c, c, stopping)
 	go s.run()
-	s.nack(1)
-	close(stopping)
-	s.nack(4)
-	require.True(t, s.ack(3))
-	s.nack(2) // its handler returns after that of a later message
-	s.consumerEnded()
-	s.nack(5)
-	s.flush()
-	nacks := slices.DeleteFunc(slices.Clone(c.frames), func(frame string) bool { return frame == "ack 3" })
+	s.Nack(1)
+	stop()
+	s.Nack(4)
+	require.True(t, s.Ack(3))
+	s.Nack(2) // its handler returns after that of a later message
+	s.ConsumerEnded()
+	s.Nack(5)
+	s.Flush()
+	nacks := slices.DeleteFunc(c.Frames(), func(frame string) bool { return frame == "ack 3" })
 	assert.Equal(t, []string{"nack 1", "nack 2", "nack 4", "nack 5"}, nacks, "in the order of the deliveries")
-	assert.Equal(t, map[uint64]string{1: "nack", 2: "nack", 3: "ack", 4: "nack", 5: "nack"}, c.settled)
-	assert.False(t, s.ack(6), "after the flush")
-	s.nack(7)
-	s.end()
-	s.end()
-	s.flush()
-	assert.Len(t, c.settled, 5)
+	assert.Equal(t, map[uint64]string{1: "nack", 2: "nack", 3: "ack", 4: "nack", 5: "nack"}, c.Settled())
+	assert.False(t, s.Ack(6), "after the flush")
+	s.Nack(7)
+	s.End(errClosed)
+	s.End(errClosed)
+	s.Flush()
+	assert.Len(t, c.Settled(), 5)
 }
 
 func TestNacksAreHeldBackUntilTheConsumerHasEnded(t *testing.T) {
 	t.Parallel()
-	c, stopping := newFakeChannel(10), make(chan struct{})
-	close(stopping)
+	c := newFakeSocket(10)
+	stopping, stop := context.WithCancel(t.Context())
+	stop()
 	s := newSettler(c, c, stopping)
 	go s.run()
-	s.nack(1)
-	s.ack(2)
-	s.flush() // without consumerEnded
-	assert.Equal(t, map[uint64]string{2: "ack"}, c.settled)
+	s.Nack(1)
+	s.Ack(2)
+	s.Flush() // without ConsumerEnded
+	assert.Equal(t, map[uint64]string{2: "ack"}, c.Settled())
 }
 
 // An acker acks further deliveries while the first ack is sent.
 type acker struct {
-	*fakeChannel
+	*fakeSocket
 	once    sync.Once
 	further func()
 }
 
 func (c *acker) Ack(tag uint64, multiple bool) error {
-	err := c.fakeChannel.Ack(tag, multiple)
+	err := c.fakeSocket.Ack(tag, multiple)
 	if tag == 4 {
 		c.once.Do(c.further)
 	}
@@ -188,50 +166,50 @@ func (c *acker) Ack(tag uint64, multiple bool) error {
 func TestAcksAreNotWrittenOverWhileTheyAreSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &acker{fakeChannel: newFakeChannel(20)}
-		c.takes = time.Second
-		s := newSettler(c, c, make(chan struct{}))
-		c.further = func() { s.ack(8); s.ack(10) }
+		c := &acker{fakeSocket: newFakeSocket(20)}
+		c.AckTakes = time.Second
+		s := newSettler(c, c, context.Background())
+		c.further = func() { s.Ack(8); s.Ack(10) }
 		go s.run()
-		s.ack(1)
-		s.ack(2)
+		s.Ack(1)
+		s.Ack(2)
 		time.Sleep(time.Minute)
-		s.nack(12) // without an ack
+		s.Nack(12) // without an ack
 		synctest.Wait()
-		s.ack(3)
+		s.Ack(3)
 		synctest.Wait()
-		s.ack(4) // while the one before is sent
-		s.ack(6)
+		s.Ack(4) // while the one before is sent
+		s.Ack(6)
 		time.Sleep(time.Minute)
-		s.flush()
-		s.end()
+		s.Flush()
+		s.End(errClosed)
 		assert.Equal(t, map[uint64]string{1: "ack", 2: "ack", 3: "ack", 4: "ack", 6: "ack", 8: "ack", 10: "ack",
-			12: "nack"}, c.settled)
+			12: "nack"}, c.Settled())
 	})
 }
 
 func TestALostChannelTakesNothing(t *testing.T) {
 	t.Parallel()
-	c := newFakeChannel(10)
-	s := newSettler(c, c, make(chan struct{}))
-	s.end()
+	c := newFakeSocket(10)
+	s := newSettler(c, c, context.Background())
+	s.End(errClosed)
 	s.run()
-	assert.False(t, s.ack(1))
-	s.nack(2)
-	s.flush()
-	assert.Empty(t, c.settled)
+	assert.False(t, s.Ack(1))
+	s.Nack(2)
+	s.Flush()
+	assert.Empty(t, c.Settled())
 }
 
 func BenchmarkSettle(b *testing.B) {
-	s := newSettler(nothing{}, nothing{}, make(chan struct{}))
+	s := newSettler(nothing{}, nothing{}, context.Background())
 	go s.run()
 	b.ReportAllocs()
 	var tag uint64
 	for b.Loop() {
 		tag++
-		s.ack(tag)
+		s.Ack(tag)
 	}
-	s.flush()
+	s.Flush()
 }
 
 type nothing struct{}

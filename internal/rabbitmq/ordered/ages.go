@@ -1,4 +1,4 @@
-package subscriber
+package ordered
 
 import (
 	"sync"
@@ -9,6 +9,7 @@ import (
 type ages struct {
 	mu   sync.Mutex
 	list []age // ascending
+	last uint64
 }
 
 type age struct {
@@ -19,30 +20,28 @@ type age struct {
 func (a *ages) add(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.last = tag
 	if n := len(a.list); n == 0 || time.Since(a.list[n-1].at) > time.Second {
 		a.list = append(a.list, age{tag, time.Now()})
 	}
 }
 
-// of returns how old a delivery is, or a second more, and forgets those before it.
+// arrived returns the delivery tag of the last delivery. 0: there was none.
+func (a *ages) arrived() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}
+
+// of returns how old a delivery is, or a second more, and forgets those before it. It is 0 where it has not arrived.
 func (a *ages) of(tag uint64) time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.list) > 1 && a.list[1].first <= tag {
 		a.list = a.list[1:]
 	}
-	if len(a.list) == 0 {
+	if tag > a.last {
 		return 0
 	}
 	return time.Since(a.list[0].at)
-}
-
-// waited is for how long the oldest delivery has not been acknowledged.
-func (n *session) waited() time.Duration {
-	low, arrived := n.settler.low.Load(), n.arrived.Load()
-	age := n.ages.of(low) // also where all are acknowledged: it forgets
-	if low > arrived {
-		return 0
-	}
-	return age
 }
