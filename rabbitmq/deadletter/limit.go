@@ -131,11 +131,8 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 		l.limit = never
 		return false, nil
 	}
-	own, policy := number(set.Arguments, queuearg.DeliveryLimit), (*int64)(nil)
-	if set.Policy != nil {
-		policy = number(*set.Policy, "delivery-limit")
-	}
-	l.limit = limitOf(version, own, policy, set.Policy != nil)
+	own, policy := number(set.Arguments, queuearg.DeliveryLimit), number(set.Effective, "delivery-limit")
+	l.limit = limitOf(version, own, policy, set.Effective != nil)
 	if l.limit != unknown && l.limit < lowestLimit && !s.config.AnyLimit {
 		return false, fmt.Errorf("the queue %q is not read: %s, and RabbitMQ %s drops a letter that is given back "+
 			"more often, or dead-letters it. The limit must be at least %d. Raise it where a policy sets it. An "+
@@ -147,7 +144,7 @@ func (l *look) askLimit(ctx context.Context) (young bool, err error) {
 		return false, nil
 	}
 	err = l.mayReplace(ctx)
-	return err != nil && set.Type != "" && set.Policy == nil && s.config.Management != "", err
+	return err != nil && set.Type != "" && set.Effective == nil && s.config.Management != "", err
 }
 
 func (l limit) String() string {
@@ -186,20 +183,17 @@ func number(arguments map[string]any, key string) *int64 {
 // arguments, where the user may declare it: with a limit of -1 the first look would drop all letters.
 func (s *Store) settings(
 	ctx context.Context, connection *wire.Connection, queue string,
-) (management.Settings, error) {
-	var cause error
+) (set management.Queue, cause error) {
 	if s.config.Management != "" {
 		client, err := s.managementClient()
 		if err != nil {
-			return management.Settings{}, err
+			return set, err
 		}
-		set, err := client.Settings(ctx, queue)
-		if err == nil {
+		if set, cause = client.Limits(ctx, queue); cause == nil {
 			return set, nil
 		}
-		cause = err
+		set = management.Queue{}
 	}
-	var set management.Settings
 	if isOld(connection.Version()) {
 		idle := workqueue.NewIdle(connection.Client)
 		defer idle.Close()

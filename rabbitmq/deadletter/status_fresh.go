@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const (
@@ -48,7 +48,7 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 	defer connection.Close()
 	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
 	defer stop()
-	var channel *amqp091.Channel
+	reopening := wire.Reopening{On: connection}
 	fresh, asked := map[string]Depth{}, map[string]bool{} // work queues of a group have the same tiers
 	for _, d := range depths {
 		if d.Missing || d.Queue == "" { // the API is not late about which queues exist
@@ -56,10 +56,9 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 		}
 		if !asked[d.Queue] && len(asked) < mostFresh {
 			asked[d.Queue] = true
-			if channel == nil || channel.IsClosed() { // the broker closes it with a refusal
-				if channel, err = connection.Client.Channel(); err != nil {
-					return
-				}
+			channel, err := reopening.Channel()
+			if err != nil {
+				return
 			}
 			if now, err := channel.QueueDeclarePassive(d.Queue, true, false, false, false, nil); err == nil {
 				fresh[d.Queue] = Depth{Ready: now.Messages, Consumers: now.Consumers}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/url"
 )
 
 // Queue has what the API states about a queue, of the columns that were asked for. Its figures are up to ten seconds
@@ -17,7 +18,7 @@ type Queue struct {
 	Arguments  Arguments `json:"arguments"`
 	Policy     string    `json:"policy"`
 	Operator   string    `json:"operator_policy"`
-	Effective  Arguments `json:"effective_policy_definition"` // of both policies
+	Effective  Arguments `json:"effective_policy_definition"` // of both policies; nil: not stated
 	Messages   int       `json:"messages"`                    // all of them
 	Stated     bool      `json:"-"`                           // Messages is known: it is not in a queue's first seconds
 	Ready      int       `json:"messages_ready"`
@@ -35,6 +36,7 @@ type Queue struct {
 const (
 	Names   = "name"
 	Depths  = "name,messages,consumers"
+	Limits  = "type,auto_delete,arguments,effective_policy_definition"
 	Flows   = "name,messages,messages_dlx,message_stats.publish"
 	Details = "name,type,state,durable,auto_delete,exclusive,arguments,policy,operator_policy," +
 		"effective_policy_definition,messages,messages_ready,messages_unacknowledged,messages_dlx,messages_delayed,consumers"
@@ -84,6 +86,12 @@ func (c *Client) Queues(ctx context.Context, columns string) (map[string]Queue, 
 			"management_agent.disable_metrics_collector set?")
 	}
 	return queues, nil
+}
+
+// Limits returns what decides whether a queue can be looked at: the Limits of it.
+func (c *Client) Limits(ctx context.Context, queue string) (q Queue, err error) {
+	err = c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), Limits, &q)
+	return q, err
 }
 
 // Exchange is an exchange of the virtual host.
@@ -174,8 +182,10 @@ type Arguments map[string]any
 
 // UnmarshalJSON implements json.Unmarshaler. An empty object can be an empty list.
 func (a *Arguments) UnmarshalJSON(text []byte) error {
-	*a = nil
-	if text = bytes.TrimSpace(text); len(text) == 0 || text[0] != '{' {
+	if text = bytes.TrimSpace(text); text[0] != '{' {
+		if *a = nil; text[0] == '[' {
+			*a = Arguments{}
+		}
 		return nil
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))

@@ -93,29 +93,6 @@ func New(address string, broker Broker) (*Client, error) {
 	return c, nil
 }
 
-// Settings are what decides whether a queue can be looked at.
-type Settings struct {
-	Type       string // "classic", "quorum" or "stream"
-	AutoDelete bool   // it is deleted with its last consumer
-	Arguments  Arguments
-	// Policy is what its policies set. It is nil where the broker does not state them, as in the first seconds of a
-	// queue. Without a policy it is empty.
-	Policy *Arguments
-}
-
-// Settings returns those of a queue.
-func (c *Client) Settings(ctx context.Context, queue string) (Settings, error) {
-	var q struct {
-		Type       string     `json:"type"`
-		AutoDelete bool       `json:"auto_delete"`
-		Arguments  Arguments  `json:"arguments"`
-		Policy     *Arguments `json:"effective_policy_definition"`
-	}
-	columns := "type,auto_delete,arguments,effective_policy_definition"
-	err := c.get(ctx, "queues/"+c.vhost+"/"+url.PathEscape(queue), columns, &q)
-	return Settings{Type: q.Type, AutoDelete: q.AutoDelete, Arguments: q.Arguments, Policy: q.Policy}, err
-}
-
 // list reads some columns of all objects of a kind in the virtual host.
 func (c *Client) list(ctx context.Context, kind, columns string, into any) error {
 	return c.get(ctx, kind+"/"+c.vhost, columns, into)

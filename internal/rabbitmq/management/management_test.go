@@ -50,26 +50,27 @@ func TestDepths(t *testing.T) {
 	}, queues, "the number of messages of a new queue is not known yet")
 }
 
-// TestSettings: policies that are not stated are not taken for none.
-func TestSettings(t *testing.T) {
-	for answer, want := range map[string]Settings{
+// TestLimits: policies that are not stated are not taken for none.
+func TestLimits(t *testing.T) {
+	for answer, want := range map[string]Queue{
 		`{"type":"quorum","auto_delete":true,"arguments":{"x-delivery-limit":-1}}`: {
 			Type: "quorum", AutoDelete: true, Arguments: Arguments{"x-delivery-limit": int64(-1)},
 		},
+		`{"type":"quorum","arguments":null,"effective_policy_definition":null}`: {Type: "quorum"},
 		`{"type":"classic","arguments":{},"effective_policy_definition":[]}`: {
-			Type: "classic", Arguments: Arguments{}, Policy: new(Arguments),
+			Type: "classic", Arguments: Arguments{}, Effective: Arguments{},
 		},
 		`{"type":"quorum","arguments":[],"effective_policy_definition":{"delivery-limit":3}}`: {
-			Type: "quorum", Policy: &Arguments{"delivery-limit": int64(3)},
+			Type: "quorum", Arguments: Arguments{}, Effective: Arguments{"delivery-limit": int64(3)},
 		},
 	} {
 		c := client(t, func(w http.ResponseWriter, r *http.Request) {
 			assert.Equal(t, "/api/queues/a%2Fb/orders.dead?columns=type,auto_delete,arguments,effective_policy_definition", r.RequestURI)
 			_, _ = fmt.Fprint(w, answer)
 		})
-		settings, err := c.Settings(t.Context(), "orders.dead")
+		queue, err := c.Limits(t.Context(), "orders.dead")
 		require.NoError(t, err)
-		assert.Equal(t, want, settings)
+		assert.Equal(t, want, queue)
 	}
 }
 
@@ -169,7 +170,7 @@ func TestDetails(t *testing.T) {
 	queues, err := c.Queues(t.Context(), Details)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]Queue{
-		"new": {Name: "new"},
+		"new": {Name: "new", Arguments: Arguments{}, Effective: Arguments{}},
 		"tier": {
 			Name: "tier", Type: "quorum", Durable: true, Policy: "limits", Messages: 7, Stated: true, Ready: 1, Unacked: 2, Expired: 4, Consumers: 3,
 			Arguments: Arguments{"x-message-ttl": int64(1000), "x-queue-type": "quorum", "ratio": 0.5, "flag": true}, Effective: Arguments{"max-length": int64(9)},

@@ -33,14 +33,15 @@ type Config struct {
 type Inspector struct {
 	config Config
 
+	probed wire.Once[string] // exchanges, on any connection
+
 	mu     sync.Mutex
 	warned map[string]bool
-	probed map[string]bool // exchanges
 }
 
 // New returns an Inspector. It does not connect.
 func New(config Config) *Inspector {
-	return &Inspector{config: config, warned: map[string]bool{}, probed: map[string]bool{}}
+	return &Inspector{config: config, warned: map[string]bool{}}
 }
 
 // Existing returns the topology of a work queue that exists with these arguments, which may differ from those that it

@@ -2,6 +2,7 @@ package workqueue
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -26,54 +27,40 @@ func (i *Inspector) probe(b Broker, t topology.Topology) error {
 }
 
 func (i *Inspector) probeExchange(b Broker, exchange string) error {
-	i.mu.Lock()
-	done := i.probed[exchange]
-	i.mu.Unlock()
-	if done {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
 	defer cancel()
-	type result struct {
-		confirmed bool
-		err       error
-	}
-	probed := make(chan result, 1)
-	go func() {
-		confirmed, err := probe(ctx, b, exchange)
-		probed <- result{confirmed, err}
-	}()
-	select {
-	case r := <-probed:
-		i.mu.Lock()
-		i.probed[exchange] = r.confirmed
-		i.mu.Unlock()
-		return r.err
-	case <-ctx.Done():
+	err := i.probed.Do(ctx, 0, exchange, time.Time{}, func() error { return probe(ctx, b, exchange) })
+	if ctx.Err() != nil || errors.Is(err, errUnconfirmed) {
 		return nil
 	}
+	return err
 }
 
-// probe reports whether the broker has confirmed a message. No queue is bound with its routing key.
-func probe(ctx context.Context, b Broker, exchange string) (confirmed bool, err error) {
+var errUnconfirmed = errors.New("the broker has not confirmed in time")
+
+// probe returns nil when the broker has confirmed a message. No queue is bound with its routing key.
+func probe(ctx context.Context, b Broker, exchange string) error {
 	channel, err := b.Publishing(ctx)
 	if err != nil {
-		return false, nil
+		return errUnconfirmed
 	}
 	defer channel.Close()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	if err := channel.Confirm(false); err != nil {
-		return false, refusal.Explain("publish to exchange", exchange, err)
+		return refusal.Explain("publish to exchange", exchange, err)
 	}
 	confirm, err := channel.PublishWithDeferredConfirm(exchange, "probe", false, false, amqp091.Publishing{})
 	if err != nil {
-		return false, refusal.Explain("publish to exchange", exchange, err)
+		return refusal.Explain("publish to exchange", exchange, err)
 	}
-	confirmed, err = confirm.WaitContext(ctx)
-	if err == nil && !confirmed {
+	confirmed, err := confirm.WaitContext(ctx)
+	if confirmed {
+		return nil
+	}
+	if err == nil {
 		if refused := <-closed; refused != nil {
-			return false, refusal.Explain("publish to exchange", exchange, refused)
+			return refusal.Explain("publish to exchange", exchange, refused)
 		}
 	}
-	return confirmed, nil
+	return errUnconfirmed
 }
