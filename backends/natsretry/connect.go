@@ -79,6 +79,6 @@ func (p *process) Health() retry.Health {
 
 // Close implements retry.Connection.
 func (p *process) Close() error {
-	p.overdue.close()
+	p.overdue.tasks.Close()
 	return p.Connection.Close()
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tieredretry/watermill-retry/internal/pauses"
+	"github.com/tieredretry/watermill-retry/internal/tasks"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -36,40 +37,31 @@ const (
 type overdue struct {
 	*server
 	logger watermill.LoggerAdapter
-	ctx    context.Context
-	end    context.CancelFunc
-	ended  chan struct{}
+	tasks  *tasks.Tasks
 
 	mu     sync.Mutex
 	health retry.Health // Tiers and TiersError
 }
 
 func (s *server) watchOverdue(logger watermill.LoggerAdapter) *overdue {
-	o := &overdue{server: s, logger: logger, ended: make(chan struct{})}
-	o.ctx, o.end = context.WithCancel(context.Background())
-	go o.watch()
+	o := &overdue{server: s, logger: logger, tasks: tasks.New(context.Background())}
+	o.tasks.Go(o.watch)
 	return o
 }
 
 func (o *overdue) watch() {
-	defer close(o.ended)
-	for o.ctx.Err() == nil {
+	for o.tasks.Context.Err() == nil {
 		if o.Conn.IsConnected() {
-			ctx, cancel := context.WithTimeout(o.ctx, time.Minute)
+			ctx, cancel := context.WithTimeout(o.tasks.Context, time.Minute)
 			seen := &look{overdue: o, ctx: ctx}
 			err := seen.all()
 			cancel()
-			if o.ctx.Err() == nil {
+			if o.tasks.Context.Err() == nil {
 				o.record(seen, err)
 			}
 		}
-		_ = pauses.Sleep(o.ctx, lookEvery)
+		_ = pauses.Sleep(o.tasks.Context, lookEvery)
 	}
-}
-
-func (o *overdue) close() {
-	o.end()
-	<-o.ended
 }
 
 // write adds what the last look has found.

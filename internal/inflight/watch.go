@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
+	"github.com/tieredretry/watermill-retry/internal/tasks"
 )
 
 // grid is the time between two takes of a topic that has less than was asked for. The readers of a process take at the
@@ -29,9 +30,7 @@ type Watch struct {
 	server   Server
 	interval time.Duration
 	logger   watermill.LoggerAdapter
-	ctx      context.Context // ends with Close, or before
-	cancel   context.CancelFunc
-	ended    sync.WaitGroup
+	tasks    *tasks.Tasks
 	began    time.Time     // of the grid
 	waits    chan struct{} // a reader waits; has room for one
 
@@ -42,21 +41,14 @@ type Watch struct {
 
 // NewWatch returns a watch that looks once in each interval, until the context ends.
 func NewWatch(ctx context.Context, server Server, interval time.Duration, logger watermill.LoggerAdapter) *Watch {
-	w := &Watch{
+	return &Watch{
 		server: server, interval: interval, logger: logger, began: time.Now(), waits: make(chan struct{}, 1),
-		alarms: map[string][]*Alarm{},
+		alarms: map[string][]*Alarm{}, tasks: tasks.New(ctx),
 	}
-	w.ctx, w.cancel = context.WithCancel(ctx)
-	return w
 }
 
 // Close ends the looks. The readers must have ended.
-func (w *Watch) Close() {
-	w.mu.Lock()
-	w.cancel()
-	w.mu.Unlock()
-	w.ended.Wait()
-}
+func (w *Watch) Close() { w.tasks.Close() }
 
 // Alarm returns the alarm of a reader, whose first take does not wait.
 func (w *Watch) Alarm(topic string) *Alarm {
@@ -87,30 +79,30 @@ func (w *Watch) wait(a *Alarm) {
 		return
 	}
 	a.waiting = true
-	if !w.running && w.ctx.Err() == nil {
+	if !w.running {
 		w.running = true
-		w.ended.Go(w.run)
+		w.tasks.Go(w.run)
 	}
 	signal(w.waits)
 }
 
 func (w *Watch) run() {
-	for failures := 0; w.ctx.Err() == nil; {
+	for failures := 0; w.tasks.Context.Err() == nil; {
 		topics := w.topics()
 		if len(topics) == 0 {
 			select {
 			case <-w.waits:
-			case <-w.ctx.Done():
+			case <-w.tasks.Context.Done():
 			}
 			continue
 		}
-		found, err := w.server.Look(w.ctx, topics)
+		found, err := w.server.Look(w.tasks.Context, topics)
 		for topic, in := range found {
 			w.wake(topic, in, true)
 		}
-		if err == nil || w.ctx.Err() != nil {
+		if err == nil || w.tasks.Context.Err() != nil {
 			failures = 0
-			_ = pauses.Sleep(w.ctx, w.interval)
+			_ = pauses.Sleep(w.tasks.Context, w.interval)
 			continue
 		}
 		if failures == 0 {
@@ -119,7 +111,7 @@ func (w *Watch) run() {
 		for _, topic := range topics { // each reader sees by itself whether its topic can be read
 			w.Expect(topic, 0)
 		}
-		_ = pauses.Sleep(w.ctx, pauses.After(failures))
+		_ = pauses.Sleep(w.tasks.Context, pauses.After(failures))
 		failures++
 	}
 }

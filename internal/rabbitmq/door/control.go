@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/tasks"
 )
 
 const (
@@ -34,9 +35,7 @@ type control struct {
 	consuming  *ordered.Connection
 	publishing *publisher.Connection
 	logger     watermill.LoggerAdapter
-	ctx        context.Context // ends with close
-	stop       context.CancelFunc
-	done       sync.WaitGroup
+	*tasks.Tasks
 
 	mu     sync.Mutex
 	number uint64 // of the connection
@@ -47,23 +46,15 @@ type control struct {
 func newControl(
 	c *core, consuming *ordered.Connection, publishing *publisher.Connection, logger watermill.LoggerAdapter,
 ) *control {
-	own := &control{exchange: c.prefix.OrderControl(), consuming: consuming, publishing: publishing, logger: logger}
-	own.ctx, own.stop = context.WithCancel(context.Background())
-	return own
-}
-
-func (c *control) close() {
-	c.mu.Lock()
-	c.stop()
-	c.mu.Unlock()
-	c.done.Wait()
+	return &control{exchange: c.prefix.OrderControl(), consuming: consuming, publishing: publishing, logger: logger,
+		Tasks: tasks.New(context.Background())}
 }
 
 // add begins to consume commands over a connection.
 func (c *control) add(broker subscriber.Broker) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if broker.Number() <= c.number || c.ctx.Err() != nil {
+	if broker.Number() <= c.number {
 		return
 	}
 	if c.end != nil {
@@ -71,8 +62,8 @@ func (c *control) add(broker subscriber.Broker) {
 	}
 	c.number = broker.Number()
 	var ctx context.Context
-	ctx, c.end = context.WithCancel(c.ctx)
-	c.done.Go(func() { c.run(ctx, broker) })
+	ctx, c.end = context.WithCancel(c.Context)
+	c.Go(func() { c.run(ctx, broker) })
 }
 
 // run consumes until the connection is lost, or the broker refuses for a reason that stays. It pauses between two

@@ -37,8 +37,8 @@ func newDeclarer(
 
 // close ends the goroutines of the declarer.
 func (d *declarer) close() {
-	d.control.close()
-	d.returns.close()
+	d.control.Close()
+	d.returns.Close()
 }
 
 // once calls do once on the connection, and again when what it has declared may be gone.

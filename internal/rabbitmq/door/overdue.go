@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/tasks"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -31,8 +32,7 @@ type overdue struct {
 	api    api
 	core   *core // knows the tiers and inboxes
 	logger watermill.LoggerAdapter
-	cancel context.CancelFunc
-	done   chan struct{}
+	tasks  *tasks.Tasks
 
 	// Only the goroutine that looks uses these.
 	before map[string]seenQueue // at the last look
@@ -58,22 +58,18 @@ type seenQueue struct {
 
 // watchOverdue begins to watch. Close it.
 func watchOverdue(api api, core *core, logger watermill.LoggerAdapter) *overdue {
-	ctx, cancel := context.WithCancel(context.Background())
-	o := &overdue{api: api, core: core, logger: logger, cancel: cancel, done: make(chan struct{})}
-	go o.run(ctx)
+	o := &overdue{api: api, core: core, logger: logger, tasks: tasks.New(context.Background())}
+	o.tasks.Go(func() { o.run(o.tasks.Context) })
 	return o
 }
 
 func (o *overdue) close() {
-	if o == nil {
-		return
+	if o != nil {
+		o.tasks.Close()
 	}
-	o.cancel()
-	<-o.done
 }
 
 func (o *overdue) run(ctx context.Context) {
-	defer close(o.done)
 	tick := time.NewTicker(OverduePeriod)
 	defer tick.Stop()
 	for {

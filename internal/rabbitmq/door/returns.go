@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
+	"github.com/tieredretry/watermill-retry/internal/tasks"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -31,8 +32,7 @@ type returns struct {
 	consuming *ordered.Connection
 	logger    watermill.LoggerAdapter
 	turns     *turns
-	stop      context.CancelFunc
-	done      sync.WaitGroup
+	*tasks.Tasks
 
 	mu     sync.Mutex
 	broker subscriber.Broker // of the connection that consumes now; nil: there was none
@@ -47,21 +47,14 @@ type returns struct {
 func newReturns(c *core, consuming *ordered.Connection, logger watermill.LoggerAdapter) *returns {
 	r := &returns{
 		core: c, consuming: consuming, logger: logger, turns: newTurns(), failing: map[string]bool{},
+		Tasks: tasks.New(context.Background()),
 	}
-	var ctx context.Context
-	ctx, r.stop = context.WithCancel(context.Background())
-	r.done.Go(func() {
-		for name, open := r.turns.next(ctx); open; name, open = r.turns.next(ctx) {
+	r.Go(func() {
+		for name, open := r.turns.next(r.Context); open; name, open = r.turns.next(r.Context) {
 			r.check(name)
 		}
 	})
 	return r
-}
-
-// close waits for the check that is running.
-func (r *returns) close() {
-	r.stop()
-	r.done.Wait()
 }
 
 // add begins to check a work queue, whose topology has just been declared over this connection. Those of earlier

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/tasks"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -23,9 +23,7 @@ type Link struct {
 	logger watermill.LoggerAdapter
 	state  atomic.Pointer[State]
 
-	ctx        context.Context // ends with Close
-	cancel     context.CancelFunc
-	workers    sync.WaitGroup
+	tasks      *tasks.Tasks
 	reconnects atomic.Int64
 }
 
@@ -50,23 +48,20 @@ func OpenLink(config Config, name string, logger watermill.LoggerAdapter) (*Link
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	l := &Link{config: config.Own(name), name: name, logger: logger.With(watermill.LogFields{"broker": config.Place()})}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l := &Link{config: config.Own(name), name: name, logger: logger.With(watermill.LogFields{"broker": config.Place()}),
+		tasks: tasks.New(context.Background())}
 	first, err := l.connect()
 	if err != nil {
-		l.cancel()
+		l.tasks.Close()
 		return nil, err
 	}
 	l.setState(&State{Connection: first})
-	l.workers.Go(func() { l.supervise(first) })
+	l.tasks.Go(func() { l.supervise(first) })
 	return l, nil
 }
 
 // Close closes the connection, and waits until it is closed. It may be called several times.
-func (l *Link) Close() {
-	l.cancel()
-	l.workers.Wait()
-}
+func (l *Link) Close() { l.tasks.Close() }
 
 // State returns what the link has now. It costs one atomic load.
 func (l *Link) State() *State { return l.state.Load() }
@@ -113,7 +108,7 @@ func (l *Link) Health(name string) retry.LinkHealth {
 }
 
 func (l *Link) connect() (*Connection, error) {
-	return l.config.Connect(l.ctx, l.name, l.reportBlocked)
+	return l.config.Connect(l.tasks.Context, l.name, l.reportBlocked)
 }
 
 func (l *Link) reportBlocked(block amqp091.Blocking) {
@@ -129,7 +124,7 @@ func (l *Link) supervise(c *Connection) {
 	for c != nil {
 		select {
 		case <-c.Closed:
-		case <-l.ctx.Done():
+		case <-l.tasks.Context.Done():
 			c.Close()
 			<-c.Closed
 			l.setState(&State{Cause: errClosed})
@@ -151,7 +146,7 @@ func (l *Link) reconnect() *Connection {
 	for {
 		select {
 		case <-time.After(pause.Next()):
-		case <-l.ctx.Done():
+		case <-l.tasks.Context.Done():
 			l.setState(&State{Cause: errClosed})
 			return nil
 		}
@@ -162,7 +157,7 @@ func (l *Link) reconnect() *Connection {
 			l.logger.Info("Connected again", nil)
 			return c
 		}
-		if l.ctx.Err() == nil {
+		if l.tasks.Context.Err() == nil {
 			l.setState(&State{Cause: err})
 			l.logger.Error("Cannot reconnect", err, watermill.LogFields{"next_attempt_within": pause.Bound().String()})
 		}
@@ -179,7 +174,7 @@ func (l *Link) setState(next *State) {
 			next.since = old.since
 		}
 	}
-	if next.Cause != nil && l.ctx.Err() == nil {
+	if next.Cause != nil && l.tasks.Context.Err() == nil {
 		next.failed, next.failedAt = next.Cause, time.Now()
 	}
 	l.state.Store(next)
