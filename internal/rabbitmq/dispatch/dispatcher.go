@@ -134,6 +134,7 @@ func (d *Dispatcher) Run() {
 	for !d.quits {
 		d.step(await)
 	}
+	d.close()
 	finished = true
 	close(d.Over)
 }
@@ -168,6 +169,12 @@ func (d *Dispatcher) step(await func()) {
 	case r := <-d.requests:
 		r.call(r.with)
 	case <-stopping:
+		d.close()
+	}
+}
+
+func (d *Dispatcher) close() {
+	if !d.closed {
 		d.withdraw()
 		d.closed = true
 		close(d.Out)

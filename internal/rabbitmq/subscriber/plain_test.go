@@ -520,6 +520,23 @@ func TestAStopHandsOutNothingMore(t *testing.T) {
 	})
 }
 
+func TestAStopClosesTheMessagesWhateverElseIsReady(t *testing.T) {
+	t.Parallel()
+	for range 30 {
+		synctest.Test(t, func(t *testing.T) {
+			slow := func(string) error { time.Sleep(time.Second); return nil }
+			l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 1}, channeltest.New(8))
+			l.deliver("a")
+			synctest.Wait() // it is read
+			l.stop()
+			go l.Quit()
+			_, open := <-l.Out
+			assert.False(t, open)
+			l.session.Abandon()
+		})
+	}
+}
+
 // The race detector sees what the receiver shares.
 func TestChangesOfTheLimitWhileMessagesAreHandled(t *testing.T) {
 	t.Parallel()
