@@ -195,7 +195,7 @@ func (s *Store) settings(
 		set = management.Queue{}
 	}
 	if isOld(connection.Version()) {
-		idle := workqueue.NewIdle(connection.Client)
+		idle := workqueue.NewIdle(connection)
 		defer idle.Close()
 		have, _, err := workqueue.Arguments(idle, topology.Queue{
 			Name: queue, Durable: true, Arguments: amqp091.Table{ // those of the library's own

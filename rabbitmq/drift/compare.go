@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -15,8 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
-
-const closeTimeout = 2 * time.Second
 
 // ErrConflict is returned by Apply when an object exists with other arguments.
 var ErrConflict = errors.New("the topology conflicts with existing objects")

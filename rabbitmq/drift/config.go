@@ -77,14 +77,11 @@ func (c Config) validate(wanted []Wanted) error {
 
 // connect calls use with a connection, which is closed afterwards, or when ctx ends.
 func (c Config) connect(ctx context.Context, use func(broker workqueue.Broker, vhost string) error) error {
-	connection, socket, err := wire.Open(ctx, c.URI, c.connection().Client(connectionName), nil)
+	connection, err := c.connection().Connect(ctx, connectionName, nil)
 	if err != nil {
-		return fmt.Errorf("cannot connect to %s: %w", c.connection().Place(), err)
+		return fmt.Errorf("cannot %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
-	defer stop()
-	defer wire.Close(connection, socket, closeTimeout)
-	err = use(workqueue.NewIdle(connection), connection.Config.Vhost)
+	err = workqueue.Use(ctx, connection, func(b workqueue.Broker) error { return use(b, connection.Client.Config.Vhost) })
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}

@@ -119,15 +119,25 @@ func (c *Client) Exchanges(ctx context.Context) (map[string]Exchange, error) {
 }
 
 // Binding is a binding of a queue.
-type Binding struct{ Exchange, Queue, Key string }
+type Binding struct {
+	Exchange string `json:"source"`
+	Queue    string `json:"destination"`
+	Key      string `json:"routing_key"`
+}
+
+// A listedBinding may also be one of an exchange.
+type listedBinding struct {
+	Binding
+	To string `json:"destination_type"`
+}
 
 // Bindings returns the bindings of all queues of the virtual host, except those to the default exchange.
 func (c *Client) Bindings(ctx context.Context) (map[Binding]bool, error) {
 	all, err := c.bindings(ctx)
 	bindings := make(map[Binding]bool, len(all))
 	for _, b := range all {
-		if b.Source != "" && b.DestinationType == "queue" {
-			bindings[Binding{b.Source, b.Destination, b.Key}] = true
+		if b.Exchange != "" && b.To == "queue" {
+			bindings[b.Binding] = true
 		}
 	}
 	return bindings, err
@@ -138,22 +148,14 @@ func (c *Client) Sources(ctx context.Context) (map[string]bool, error) {
 	all, err := c.bindings(ctx)
 	sources := map[string]bool{}
 	for _, b := range all {
-		if b.Source != "" {
-			sources[b.Source] = true
+		if b.Exchange != "" {
+			sources[b.Exchange] = true
 		}
 	}
 	return sources, err
 }
 
-// binding is a binding as the API lists it.
-type binding struct {
-	Source          string `json:"source"`
-	Destination     string `json:"destination"`
-	DestinationType string `json:"destination_type"`
-	Key             string `json:"routing_key"`
-}
-
-func (c *Client) bindings(ctx context.Context) (all []binding, err error) {
+func (c *Client) bindings(ctx context.Context) (all []listedBinding, err error) {
 	err = c.list(ctx, "bindings", "source,destination,destination_type,routing_key", &all)
 	return all, err
 }

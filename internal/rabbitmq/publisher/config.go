@@ -2,8 +2,6 @@ package publisher
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -21,7 +19,6 @@ const (
 const (
 	defaultConfirmTimeout = 30 * time.Second
 	defaultMaxInFlight    = 1024
-	mostInFlight          = 1 << 16
 
 	maxShortString = 255 // the length of an AMQP short string has one byte
 )
@@ -37,20 +34,8 @@ type Config struct {
 	// MaxInFlight is how many messages may be written and not yet confirmed. Further messages wait. A message is
 	// abandoned, and still counts, when its caller has returned without a confirm. When more than half of MaxInFlight
 	// are abandoned, as happens when a queue never confirms, the channel is given up. The abandoned messages then do
-	// not count any more, and the other messages in flight are published again on a new channel. Default 1024, at most
-	// 65536.
+	// not count any more, and the other messages in flight are published again on a new channel. Default 1024.
 	MaxInFlight int
-}
-
-// Validate returns all faults at once, each with its field, value and bound. It does not connect.
-func (c Config) Validate() error {
-	faults := c.Wire.Faults()
-	faults = append(faults, wire.Durations([]wire.Field{{Name: "ConfirmTimeout", Value: c.ConfirmTimeout}})...)
-	if c.MaxInFlight < 0 || c.MaxInFlight > mostInFlight {
-		const format = "MaxInFlight: %d, must be between 1 and %d (0 for the default)"
-		faults = append(faults, fmt.Errorf(format, c.MaxInFlight, mostInFlight))
-	}
-	return errors.Join(faults...)
 }
 
 func (c *Config) setDefaults() {

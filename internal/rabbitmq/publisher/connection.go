@@ -43,9 +43,6 @@ const firstID = 36 * 36 * 36 * 36 * 36 * 36 * 36
 
 // Open connects to the broker, as wire.OpenLink does. A nil logger means no logs.
 func Open(config Config, logger watermill.LoggerAdapter) (*Connection, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
 	config.setDefaults()
 	if logger == nil {
 		logger = watermill.NopLogger{}

@@ -231,16 +231,6 @@ func unconfirmed(t *testing.T, err error) bool {
 	return unpublished.KindOf(failed) == unpublished.Unconfirmed
 }
 
-func TestConfigReportsEveryFault(t *testing.T) {
-	t.Parallel()
-	_, err := Open(Config{ConfirmTimeout: -time.Second, MaxInFlight: 65537}, nil)
-	require.Error(t, err)
-	for _, words := range []string{"URI: is empty", "ConfirmTimeout: -1s", "MaxInFlight: 65537, must be between 1 and 65536"} {
-		assert.Contains(t, err.Error(), words)
-	}
-	require.ErrorContains(t, Config{MaxInFlight: -1}.Validate(), "MaxInFlight: -1")
-}
-
 func TestNoLogShowsThePassword(t *testing.T) {
 	t.Parallel()
 	const canary = "c4nary"

@@ -27,17 +27,11 @@ type Config struct {
 	// copied.
 	TLS *tls.Config
 
-	// WriteTimeout is the longest duration of one write to the socket. When it is over, the connection is closed.
-	// Default 10 s.
-	WriteTimeout time.Duration
-
 	// ReconnectInitial and ReconnectMax are the bounds of the pause before each attempt of a Link to reconnect. It
 	// starts at ReconnectInitial, doubles after each attempt up to ReconnectMax, and is shortened at random by up to a
-	// half. Defaults 100 ms and 5 s.
+	// half. Defaults 100 ms and 5 s. The caller has checked them.
 	ReconnectInitial, ReconnectMax time.Duration
 }
-
-const defaultWriteTimeout = 10 * time.Second
 
 // Pause returns a new pause between attempts, with the bounds of the configuration.
 func (c Config) Pause() Backoff {
@@ -66,13 +60,6 @@ func (c Config) Faults() []error {
 	if tlsSet && err == nil && uri.Scheme != "amqps" {
 		faults = append(faults, fmt.Errorf("TLS: is set, but the URI's scheme is %q, must be \"amqps\": nothing "+
 			"would be encrypted", uri.Scheme))
-	}
-	faults = append(faults, Durations([]Field{
-		{Name: "WriteTimeout", Value: c.WriteTimeout},
-		{Name: "ReconnectInitial", Value: c.ReconnectInitial}, {Name: "ReconnectMax", Value: c.ReconnectMax},
-	})...)
-	if pause := c.Pause(); c.ReconnectInitial > 0 && c.ReconnectMax > 0 && pause.Initial > pause.Max {
-		faults = append(faults, fmt.Errorf("ReconnectInitial: %s, at most ReconnectMax, %s", pause.Initial, pause.Max))
 	}
 	return faults
 }

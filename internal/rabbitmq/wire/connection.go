@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,8 @@ const (
 	// how long the broker may take to open a channel; after that the connection is closed
 	openTimeout  = 10 * time.Second
 	closeTimeout = 5 * time.Second // how long the broker may take to close the connection
+	// how long one write to the socket may take; after that the connection is closed
+	writeTimeout = 10 * time.Second
 )
 
 // ErrLost is the reason of a connection that ended without an error from the broker or the network.
@@ -69,7 +70,7 @@ func (c Config) Connect(ctx context.Context, name string, report func(amqp091.Bl
 	}
 	var conn *socket.Socket
 	client, _, err := Open(ctx, c.URI, c.Client(name), func(inner net.Conn) net.Conn {
-		conn = socket.New(inner, cmp.Or(c.WriteTimeout, defaultWriteTimeout))
+		conn = socket.New(inner, writeTimeout)
 		return conn
 	})
 	if err != nil {
@@ -154,8 +155,13 @@ func (c *Connection) OpenChannel() (*amqp091.Channel, error) {
 	return c.Channel(func(*amqp091.Channel) error { return nil })
 }
 
-// Close closes the connection. It does not wait longer than a few seconds for the broker.
-func (c *Connection) Close() { Close(c.Client, c.Socket, closeTimeout) }
+// Close closes the connection. It waits for the broker for a few seconds only: in an alarm, that reads nothing from a
+// connection that has published, and each of its heartbeats extends amqp091-go's own deadline.
+func (c *Connection) Close() {
+	timer := time.AfterFunc(closeTimeout, func() { _ = c.Socket.Close() })
+	defer timer.Stop()
+	_ = c.Client.Close()
+}
 
 // CloseReason is why the connection was closed. It is called only after the close.
 func (c *Connection) CloseReason() error {

@@ -57,11 +57,3 @@ func Open(
 	}
 	return connection, socket, nil
 }
-
-// Close closes the connection, and waits for the broker's answer no longer than the limit. A broker in an alarm reads
-// nothing from a connection that has published, and each of its heartbeats extends amqp091-go's own deadline.
-func Close(connection *amqp091.Connection, socket net.Conn, limit time.Duration) {
-	timer := time.AfterFunc(limit, func() { _ = socket.Close() })
-	defer timer.Stop()
-	_ = connection.Close()
-}

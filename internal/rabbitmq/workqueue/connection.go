@@ -3,7 +3,6 @@ package workqueue
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -11,9 +10,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
-
-// closeTimeout bounds the wait for the broker's answer to a close.
-const closeTimeout = 2 * time.Second
 
 // Broker is what an inspection uses of the broker.
 type Broker interface {
@@ -29,28 +25,23 @@ type Broker interface {
 	Version() string
 }
 
-// Idle is the Broker of a connection that does not consume.
+// Idle is the Broker of a connection that does not consume. Its channel ends with the connection, unless it is closed
+// before.
 type Idle struct {
 	wire.Reopening
-	connection *amqp091.Connection
+	connection *wire.Connection
 }
 
-// NewIdle returns the Broker of a connection. Its channel ends with the connection, unless it is closed before.
-func NewIdle(connection *amqp091.Connection) *Idle {
-	i := &Idle{connection: connection}
-	i.On = i
-	return i
+// NewIdle returns the Broker of a connection.
+func NewIdle(connection *wire.Connection) *Idle {
+	return &Idle{wire.Reopening{On: connection}, connection}
 }
 
-// OpenChannel implements wire.Opener.
-func (i *Idle) OpenChannel() (*amqp091.Channel, error) { return i.connection.Channel() }
-
-func (i *Idle) Publishing(context.Context) (*amqp091.Channel, error) { return i.connection.Channel() }
-
-func (i *Idle) Version() string {
-	version, _ := i.connection.Properties["version"].(string)
-	return version
+func (i *Idle) Publishing(context.Context) (*amqp091.Channel, error) {
+	return i.connection.OpenChannel()
 }
+
+func (i *Idle) Version() string { return i.connection.Version() }
 
 // Dial calls use with a connection of its own, which is closed afterwards, and when ctx ends: the error then has the
 // cause. Where the broker is at fault, it tries again.
@@ -58,7 +49,12 @@ func Dial(
 	ctx context.Context, config wire.Config, queue string, logger watermill.LoggerAdapter, use func(Broker) error,
 ) error {
 	return wire.AtStart(ctx, config.Pause(), logger, func(ctx context.Context) error {
-		err := dial(ctx, config, queue, use)
+		connection, err := config.Connect(ctx, "watermill-retry topology", nil)
+		if err == nil {
+			err = Use(ctx, connection, use)
+		} else {
+			err = fmt.Errorf("%w: cannot connect to inspect work queue %q: %w", publish.ErrNotConnected, queue, err)
+		}
 		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
@@ -66,12 +62,9 @@ func Dial(
 	}, func(error) {})
 }
 
-func dial(ctx context.Context, config wire.Config, queue string, use func(Broker) error) error {
-	connection, socket, err := wire.Open(ctx, config.URI, config.Client("watermill-retry topology"), nil)
-	if err != nil {
-		return fmt.Errorf("%w: cannot connect to inspect work queue %q: %w", publish.ErrNotConnected, queue, err)
-	}
-	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
-	defer wire.Close(connection, socket, closeTimeout)
+// Use calls use with a connection, and closes it afterwards, and when ctx ends.
+func Use(ctx context.Context, connection *wire.Connection, use func(Broker) error) error {
+	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
+	defer connection.Close()
 	return use(NewIdle(connection))
 }
