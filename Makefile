@@ -133,9 +133,9 @@ test-observe: devbroker ## test the boards and alerts of observability/, with a 
 
 test-short: test-root test-observers ## the tests that need no broker
 
-test-newest: ## the tests that need no broker, and test-backends, with the newest versions of what apps import, in a clone
-	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && sh .ci/newest "$$clone/watermill-retry" && \
-		$(SUBMAKE) -C "$$clone/watermill-retry" -k vet test-short test-backends
+test-newest: ## the tests that need no broker, and test-backends, with the newest of what apps import and run on, in a clone
+	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && servers=$$(sh .ci/newest-servers) && \
+		sh .ci/newest "$$clone/watermill-retry" && SERVERS=$$servers $(SUBMAKE) -C "$$clone/watermill-retry" -k vet test-short test-backends
 
 race: ## make test and test-long with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race

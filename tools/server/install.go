@@ -13,8 +13,17 @@ import (
 )
 
 // Program finds a program in folders that match the patterns, the highest version first, or on the PATH. Where there
-// is none, it installs the package.
+// is none, it installs the package. Those below the folder SERVERS come first, which .ci/newest-servers makes.
 func Program(ctx context.Context, name, pack string, services []string, patterns ...string) (string, error) {
+	if root := os.Getenv("SERVERS"); root != "" {
+		var there []string
+		for _, pattern := range append(patterns, "/usr/bin") {
+			there = append(there, filepath.Join(root, pattern))
+		}
+		if path, found := find(name, there); found && strings.HasPrefix(path, root) {
+			return path, nil
+		}
+	}
 	path, found := find(name, patterns)
 	if found {
 		return path, nil
