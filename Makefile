@@ -57,6 +57,9 @@ CHECKS     = inherit,-ST1005
 # Each backend is a module, which is released. The suite that tests them is another one, which is not.
 # Flags of go test in test-backends.
 CONFORMANCE ?=
+# test-backends starts the newest Kafka that is pinned in backends/conformance/servers, with the lowest clients. test-newest
+# starts the lowest one, with the newest clients.
+KAFKA_LOWEST = 4.0.0
 BACKENDS    = $(filter-out backends/conformance,$(patsubst %/go.mod,%,$(wildcard backends/*/go.mod)))
 MODULES     = . integration cmd/wmretry config/amqp3 inbox/pgxinbox observe $(BACKENDS) backends/conformance example/observability
 STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod staticcheck -checks $(CHECKS)
@@ -134,8 +137,10 @@ test-observe: devbroker ## test the boards and alerts of observability/, with a 
 test-short: test-root test-observers ## the tests that need no broker
 
 test-newest: ## the tests that need no broker, and test-backends, with the newest of what apps import and run on, in a clone
-	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && servers=$$(sh .ci/newest-servers) && \
-		sh .ci/newest "$$clone/watermill-retry" && SERVERS=$$servers $(SUBMAKE) -C "$$clone/watermill-retry" -k vet test-short test-backends
+	@export KAFKA_VERSION=$(KAFKA_LOWEST); \
+		clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && servers=$$(sh .ci/newest-servers) && \
+		sh .ci/newest "$$clone/watermill-retry" && SERVERS=$$servers $(SUBMAKE) -C "$$clone/watermill-retry" -k vet \
+		test-short test-backends CONFORMANCE="-tags=newest $(CONFORMANCE)"
 
 race: ## make test and test-long with the race detector (needs a C compiler)
 	@$(SUBMAKE) test RACE=-race

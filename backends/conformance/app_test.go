@@ -48,6 +48,7 @@ type app struct {
 	logs   *watermill.CaptureLoggerAdapter
 	ended  chan error // nil before run
 	stop   func()     // at the end of the test, too
+	topic  string     // of bills and publish
 }
 
 // connect connects an app. Its handlers are added before run.
@@ -56,7 +57,7 @@ func connect(t *testing.T, open func(watermill.LoggerAdapter) (retry.Connection,
 	logs := watermill.NewCaptureLogger()
 	retries, err := open(logs)
 	require.NoError(t, err)
-	a := &app{Connection: retries, t: t, router: newRouter(logs), logs: logs}
+	a := &app{Connection: retries, t: t, router: newRouter(logs), logs: logs, topic: orders}
 	a.stop = sync.OnceFunc(func() {
 		hangs := time.AfterFunc(time.Minute, func() { _ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1) })
 		defer hangs.Stop()
@@ -81,10 +82,10 @@ func (a *app) handle(name, topic string, handle message.NoPublishHandlerFunc, op
 	return a
 }
 
-// bills adds the handler "bill" of the topic orders, and runs the app.
+// bills adds the handler "bill" of the topic, and runs the app.
 func (a *app) bills(handle message.NoPublishHandlerFunc, options ...retry.Options) *app {
 	a.t.Helper()
-	return a.handle("bill", orders, handle, options...).run()
+	return a.handle("bill", a.topic, handle, options...).run()
 }
 
 func (a *app) run() *app {
@@ -107,10 +108,10 @@ const (
 	deadOrders = "retry.dead.billing.orders"
 )
 
-// publish publishes orders, with the connection's publisher.
+// publish publishes to the topic, with the connection's publisher.
 func (a *app) publish(ids ...string) {
 	a.t.Helper()
-	a.publishTo(orders, ids...)
+	a.publishTo(a.topic, ids...)
 }
 
 func (a *app) publishTo(topic string, ids ...string) {

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -43,6 +44,9 @@ func subscriber(t *testing.T, f *fixture) {
 func concurrency(t *testing.T, f *fixture) {
 	const inFlight, messages = 16, 320
 	config, topics := f.app(200*time.Millisecond), f.topics(1)
+	if f.Name == "kafka" { // one message of each partition is in flight
+		kafkaOn(t, strings.Split(f.url, ",")).make(topics[0], inFlight)
+	}
 	var called, most atomic.Int32
 	together := make(chan struct{})
 	a := f.connect(config, topics, nil).handle("billing", topics[0], func(msg *message.Message) error {

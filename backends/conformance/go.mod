@@ -23,8 +23,7 @@ require (
 	github.com/tieredretry/watermill-retry/backends/natsretry v0.0.0
 	github.com/tieredretry/watermill-retry/backends/postgresretry v0.0.0
 	github.com/tieredretry/watermill-retry/backends/redisretry v0.0.0
-	github.com/twmb/franz-go/pkg/kfake v0.0.0-20250320172111-35ab5e5f5327
-	github.com/twmb/franz-go/pkg/kmsg v1.9.0
+	github.com/xdg-go/scram v1.1.2
 )
 
 require (
@@ -36,6 +35,8 @@ require (
 	github.com/prometheus/common v0.70.1 // indirect
 	github.com/prometheus/otlptranslator v1.0.0 // indirect
 	github.com/prometheus/procfs v0.21.1 // indirect
+	github.com/xdg-go/pbkdf2 v1.0.0 // indirect
+	github.com/xdg-go/stringprep v1.0.4 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel/exporters/prometheus v0.68.0 // indirect
 	go.opentelemetry.io/otel/sdk v1.46.0 // indirect
@@ -86,7 +87,6 @@ require (
 	github.com/tieredretry/watermill-retry/config/amqp3 v0.0.0
 	github.com/tieredretry/watermill-retry/inbox/pgxinbox v0.0.0
 	github.com/tieredretry/watermill-retry/observe v0.0.0
-	github.com/twmb/franz-go v1.18.1 // indirect
 	github.com/vmihailenco/msgpack v4.0.4+incompatible // indirect
 	go.opentelemetry.io/otel v1.46.0 // indirect
 	go.opentelemetry.io/otel/metric v1.46.0 // indirect

@@ -2,10 +2,11 @@ package conformance
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"runtime"
 	"runtime/pprof"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,8 +18,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -26,139 +27,91 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// kafkaCluster is brokers of kfake, and what they were asked for.
-type kafkaCluster struct {
+// kafkaApp is an app on a cluster of Kafka. Its names are those of one test, because tests share a cluster.
+type kafkaApp struct {
 	t       *testing.T
 	brokers []string
 	admin   sarama.ClusterAdmin
-
-	mu       sync.Mutex
-	acks     map[string]int16 // by topic, of its last produce request
-	replicas map[string]int16 // by topic, of its create request
-	creates  int
-
-	refuses bool // to show settings and to delete messages
-	down    bool // no request is answered
-
-	unwritable string // a topic
-	refused    int    // requests to write it
+	name    string
+	orders  string // the app's topic
 }
 
-func startKafka(t *testing.T, brokers int) *kafkaCluster {
+// startKafka returns an app on the shared cluster. Its topic has so many partitions, and is not there with 0.
+func startKafka(t *testing.T, partitions int32) *kafkaApp {
 	t.Helper()
-	k := &kafkaCluster{t: t, acks: map[string]int16{}, replicas: map[string]int16{}}
-	server, err := servers.KafkaCluster(t.Context(), brokers, 1, func(request kmsg.Request) (kmsg.Response, error) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if k.down {
-			return nil, errDown
-		}
-		return k.answer(request), nil
-	})
+	e, err := registry.Find("kafka")
 	require.NoError(t, err)
-	t.Cleanup(server.Stop)
-	k.brokers = strings.Split(server.URL, ",")
-	k.admin, err = sarama.NewClusterAdmin(k.brokers, sarama.NewConfig())
+	k := kafkaOn(t, strings.Split(sharedServer(t, e), ","))
+	if partitions > 0 {
+		k.make(k.orders, partitions)
+	}
+	return k
+}
+
+// startKafkaCluster starts a cluster for one test.
+func startKafkaCluster(
+	t *testing.T, nodes int, client *sarama.Config, settings ...string,
+) ([]string, []*servers.Server) {
+	t.Helper()
+	running.Lock()
+	defer running.Unlock()
+	all, err := servers.KafkaCluster(interrupted, nodes, client, settings...)
+	require.NoError(t, err)
+	running.servers = append(running.servers, all...)
+	var brokers []string
+	for _, node := range all {
+		t.Cleanup(node.Stop)
+		brokers = append(brokers, node.URL)
+	}
+	return brokers, all
+}
+
+func kafkaOn(t *testing.T, brokers []string) *kafkaApp {
+	t.Helper()
+	name := "k" + strings.ToLower(rand.Text()[:8])
+	k := &kafkaApp{t: t, brokers: brokers, name: name, orders: name + "-orders"}
+	config := sarama.NewConfig()
+	config.Version = sarama.V2_4_0_0
+	var err error
+	k.admin, err = sarama.NewClusterAdmin(k.brokers, config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = k.admin.Close() })
 	return k
 }
 
-// The error of Kafka for a client without the permission.
-const authorizationFailed = 29
-
-// refuseTopic answers a request to write the topic that cannot be written. Where the request has others, kfake answers
-// about those only, which is an error for the topic, too.
-func (k *kafkaCluster) refuseTopic(request *kmsg.ProduceRequest) kmsg.Response {
-	isRefused := func(topic kmsg.ProduceRequestTopic) bool { return topic.Topic == k.unwritable }
-	at := slices.IndexFunc(request.Topics, isRefused)
-	if at < 0 {
-		return nil
-	}
-	k.refused++
-	if len(request.Topics) > 1 {
-		request.Topics = slices.Delete(request.Topics, at, at+1)
-		return nil
-	}
-	refused := kmsg.NewProduceResponseTopic()
-	refused.Topic = k.unwritable
-	for _, p := range request.Topics[0].Partitions {
-		partition := kmsg.NewProduceResponseTopicPartition()
-		partition.Partition, partition.ErrorCode = p.Partition, authorizationFailed
-		refused.Partitions = append(refused.Partitions, partition)
-	}
-	response := request.ResponseKind().(*kmsg.ProduceResponse)
-	response.Topics = append(response.Topics, refused)
-	return response
-}
-
-func (k *kafkaCluster) setUnwritable(topic string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.unwritable = topic
-}
-
-// answer is called with the lock.
-func (k *kafkaCluster) answer(request kmsg.Request) kmsg.Response {
-	switch request := request.(type) {
-	case *kmsg.ProduceRequest:
-		for _, topic := range request.Topics {
-			k.acks[topic.Topic] = request.Acks
-		}
-		return k.refuseTopic(request)
-	case *kmsg.CreateTopicsRequest:
-		for _, topic := range request.Topics {
-			k.replicas[topic.Topic] = topic.ReplicationFactor
-			k.creates++
-		}
-	case *kmsg.DescribeConfigsRequest:
-		if !k.refuses {
-			return nil
-		}
-		response := request.ResponseKind().(*kmsg.DescribeConfigsResponse)
-		for _, resource := range request.Resources {
-			refused := kmsg.NewDescribeConfigsResponseResource()
-			refused.ResourceName, refused.ResourceType = resource.ResourceName, resource.ResourceType
-			refused.ErrorCode = authorizationFailed
-			response.Resources = append(response.Resources, refused)
-		}
-		return response
-	case *kmsg.DeleteRecordsRequest:
-		if !k.refuses {
-			return nil
-		}
-		response := request.ResponseKind().(*kmsg.DeleteRecordsResponse)
-		for _, topic := range request.Topics {
-			refused := kmsg.NewDeleteRecordsResponseTopic()
-			refused.Topic = topic.Topic
-			for _, p := range topic.Partitions {
-				partition := kmsg.NewDeleteRecordsResponseTopicPartition()
-				partition.Partition, partition.ErrorCode = p.Partition, authorizationFailed
-				refused.Partitions = append(refused.Partitions, partition)
-			}
-			response.Topics = append(response.Topics, refused)
-		}
-		return response
-	}
-	return nil
-}
+// The names of topics.
+func (k *kafkaApp) tier(delay string) string { return k.name + "." + delay }
+func (k *kafkaApp) back() string             { return k.name + ".return.billing." + k.orders }
+func (k *kafkaApp) dead() string             { return k.name + ".dead.billing." + k.orders }
 
 // app connects an app.
-func (k *kafkaCluster) app(schedule ...time.Duration) *app { return k.connect(k.config(schedule...)) }
+func (k *kafkaApp) app(schedule ...time.Duration) *app { return k.connect(k.config(schedule...)) }
 
-func (k *kafkaCluster) connect(config kafkaretry.Config) *app {
+func (k *kafkaApp) connect(config kafkaretry.Config) *app {
 	k.t.Helper()
-	return connect(k.t, func(logger watermill.LoggerAdapter) (retry.Connection, error) {
+	a := connect(k.t, func(logger watermill.LoggerAdapter) (retry.Connection, error) {
 		return kafkaretry.Connect(config, logger)
 	})
+	a.topic = k.orders
+	return a
 }
 
-func (k *kafkaCluster) config(schedule ...time.Duration) kafkaretry.Config {
-	return kafkaretry.Config{Brokers: k.brokers, Group: "billing", Policy: retry.Policy{Schedule: schedule}}
+func (k *kafkaApp) config(schedule ...time.Duration) kafkaretry.Config {
+	return kafkaretry.Config{
+		Brokers: k.brokers, Group: "billing", Prefix: k.name, Policy: retry.Policy{Schedule: schedule},
+	}
+}
+
+func (k *kafkaApp) letters() letters.Store {
+	k.t.Helper()
+	store, err := kafkaretry.Letters(k.config(), nil)
+	require.NoError(k.t, err)
+	k.t.Cleanup(func() { require.NoError(k.t, store.Close()) })
+	return store
 }
 
 // stored returns how many messages are in a topic.
-func (k *kafkaCluster) stored(topic string) (n int64) {
+func (k *kafkaApp) stored(topic string) (n int64) {
 	k.t.Helper()
 	client, err := sarama.NewClient(k.brokers, sarama.NewConfig())
 	require.NoError(k.t, err)
@@ -175,62 +128,48 @@ func (k *kafkaCluster) stored(topic string) (n int64) {
 	return n
 }
 
-// make makes a topic.
-func (k *kafkaCluster) make(topic string, partitions int32, settings ...string) {
+// make makes a topic with the cluster's replicas.
+func (k *kafkaApp) make(topic string, partitions int32, settings ...string) {
 	k.t.Helper()
-	detail := &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: 1, ConfigEntries: map[string]*string{}}
+	detail := &sarama.TopicDetail{NumPartitions: partitions, ReplicationFactor: -1, ConfigEntries: map[string]*string{}}
 	for i := 0; i < len(settings); i += 2 {
 		detail.ConfigEntries[settings[i]] = &settings[i+1]
 	}
 	require.NoError(k.t, k.admin.CreateTopic(topic, detail, false))
+	await(k.t, func() bool { return len(k.describe(topic).Partitions) == int(partitions) }, "the topic is there")
 }
 
-func (k *kafkaCluster) partitions(topic string) int {
+func (k *kafkaApp) describe(topic string) *sarama.TopicMetadata {
 	k.t.Helper()
 	found, err := k.admin.DescribeTopics([]string{topic})
 	require.NoError(k.t, err)
 	require.Len(k.t, found, 1)
-	return len(found[0].Partitions)
+	return found[0]
 }
 
-// TestKafkaSurvivesALeader runs a retry on three brokers. A message that only its leader has is lost with the leader.
-// The topics are made once.
-func TestKafkaSurvivesALeader(t *testing.T) {
-	t.Parallel()
-	k := startKafka(t, 3)
-	for range 2 {
-		seen := newLedger()
-		app := k.app(100 * time.Millisecond).bills(seen.failing(1))
-		app.publish("1")
-		seen.await(t, 1, 1)
-		app.stop()
-	}
-	const everyInSyncReplica, clusterDefault = -1, -1
-	made := []string{orders, "retry.100ms", "retry.return.billing.orders", deadOrders, "retry.dead.unknown"}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	assert.Equal(t, len(made), k.creates)
-	for _, topic := range made {
-		assert.EqualValues(t, clusterDefault, k.replicas[topic], topic)
-	}
-	for _, topic := range made[:3] {
-		require.Contains(t, k.acks, topic)
-		assert.EqualValues(t, everyInSyncReplica, k.acks[topic], topic)
-	}
+// limit sets how large a message of a topic may be. 1: the topic takes none.
+func (k *kafkaApp) limit(topic string, bytes int) {
+	k.t.Helper()
+	size := strconv.Itoa(bytes)
+	require.NoError(k.t, k.admin.IncrementalAlterConfig(sarama.TopicResource, topic,
+		map[string]sarama.IncrementalAlterConfigsEntry{
+			"max.message.bytes": {Operation: sarama.IncrementalAlterConfigsOperationSet, Value: &size},
+		}, false))
 }
+
+func (k *kafkaApp) partitions(topic string) int { return len(k.describe(topic).Partitions) }
 
 // TestKafkaPartitions: as many messages are in flight as a topic has partitions, of first deliveries and of retries.
 func TestKafkaPartitions(t *testing.T) {
 	t.Parallel()
-	k := startKafka(t, 1)
-	k.make(orders, 4)
-	k.make("retry.1s", 3)
+	k := startKafka(t, 4)
+	k.make(k.tier("1s"), 3)
 	seen := newLedger()
 	var now, most atomic.Int32
 	together := make(chan struct{})
 	four := sync.OnceFunc(func() { close(together) })
 	app := k.app(time.Second)
-	app.handle("bill", orders, func(msg *message.Message) error {
+	app.handle("bill", k.orders, func(msg *message.Message) error {
 		defer now.Add(-1)
 		n := now.Add(1)
 		for before := most.Load(); n > before && !most.CompareAndSwap(before, n); before = most.Load() {
@@ -245,19 +184,19 @@ func TestKafkaPartitions(t *testing.T) {
 	assert.Empty(t, fewer())
 	app.run()
 	require.Len(t, fewer(), 1)
-	for field, want := range map[string]any{"topic": orders, "partitions": 4, "concurrency": 16} {
+	for field, want := range map[string]any{"topic": k.orders, "partitions": 4, "concurrency": 16} {
 		assert.Equal(t, want, fewer()[0].Fields[field], field)
 	}
-	assert.Equal(t, 4, k.partitions("retry.return.billing.orders"))
+	assert.Equal(t, 4, k.partitions(k.back()))
 	app.publish(ids(60)...)
 	seen.await(t, 60, 1)
 	assert.Zero(t, seen.duplicates())
 	assert.Zero(t, seen.early(time.Second))
 	assert.LessOrEqual(t, most.Load(), int32(8), "4 of each topic")
 	app.stop()
-	assert.EqualValues(t, 60, k.stored(orders))
-	assert.Zero(t, k.stored("retry.1s"), "what is settled is deleted")
-	assert.Zero(t, k.stored("retry.return.billing.orders"))
+	assert.EqualValues(t, 60, k.stored(k.orders))
+	assert.Zero(t, k.stored(k.tier("1s")), "what is settled is deleted")
+	assert.Zero(t, k.stored(k.back()))
 }
 
 // soon fails for an hour, but for a second where the message's ID begins with "soon", which is a requested delay.
@@ -280,18 +219,18 @@ func TestKafkaDeletesWhatIsSettled(t *testing.T) {
 	first := k.app(time.Hour).bills(soon(seen))
 	first.publish("soon 1", "soon 2", "soon 3")
 	seen.await(t, 3, 1)
-	await(t, func() bool { return k.stored("retry.1h") == 0 }, "what is settled is deleted")
+	await(t, func() bool { return k.stored(k.tier("1h")) == 0 }, "what is settled is deleted")
 	first.publish(ids(10)...)
 	first.publish("soon behind")
 	seen.await(t, 4, 1)
 	first.stop()
-	assert.EqualValues(t, 11, k.stored("retry.1h"), "what waits, and what is behind it")
-	assert.EqualValues(t, 14, k.stored(orders), "a topic of the app")
+	assert.EqualValues(t, 11, k.stored(k.tier("1h")), "what waits, and what is behind it")
+	assert.EqualValues(t, 14, k.stored(k.orders), "a topic of the app")
 
 	second := k.app(time.Hour).bills(soon(seen))
 	await(t, func() bool { return len(seen.of("soon behind")) == 3 }, "what is left is read")
 	second.stop()
-	assert.EqualValues(t, 11, k.stored("retry.1h"))
+	assert.EqualValues(t, 11, k.stored(k.tier("1h")))
 	assert.Equal(t, 1, seen.duplicates())
 	assert.Equal(t, 4, seen.reached(1), "the others wait")
 }
@@ -314,8 +253,7 @@ func TestKafkaRequestedDelayBehindManyMessages(t *testing.T) {
 // once.
 func TestKafkaRebalance(t *testing.T) {
 	t.Parallel()
-	k := startKafka(t, 1)
-	k.make(orders, 2)
+	k := startKafka(t, 2)
 	seen := newLedger()
 	proceed := make(chan struct{})
 	start := func() *app {
@@ -337,23 +275,45 @@ func TestKafkaRebalance(t *testing.T) {
 	close(proceed)
 	third.publish("next")
 	seen.await(t, 22, 0)
-	await(t, func() bool { return k.stored("retry.1h") == 22 }, "all wait")
+	await(t, func() bool { return k.stored(k.tier("1h")) == 22 }, "all wait")
 	for _, app := range []*app{first, second, third} {
 		app.stop()
 	}
-	assert.EqualValues(t, 22, k.stored("retry.1h"))
+	assert.EqualValues(t, 22, k.stored(k.tier("1h")))
 	assert.Zero(t, seen.reached(1))
 }
 
-// TestKafkaRebalanceWhileMessagesAreForwarded: processes join and leave while a tier is forwarded. Nothing is lost, and
+// cooperative makes a strategy of cooperative rebalances. The build tag is newest: the lowest sarama has none.
+var cooperative func() sarama.BalanceStrategy
+
+// TestConformanceWhileKafkaRebalances: processes join and leave while a tier is forwarded. Nothing is lost, and
 // few messages come twice.
-func TestKafkaRebalanceWhileMessagesAreForwarded(t *testing.T) {
+func TestConformanceWhileKafkaRebalances(t *testing.T) {
 	t.Parallel()
-	k := startKafka(t, 1)
-	k.make(orders, 4)
-	k.make("retry.1s", 2)
+	strategies := map[string]func() sarama.BalanceStrategy{
+		"range": sarama.NewBalanceStrategyRange, "sticky": sarama.NewBalanceStrategySticky, "cooperative": cooperative,
+	}
+	for name, strategy := range strategies {
+		if strategy != nil {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				kafkaRebalances(t, strategy)
+			})
+		}
+	}
+}
+
+func kafkaRebalances(t *testing.T, strategy func() sarama.BalanceStrategy) {
+	k := startKafka(t, 4)
+	k.make(k.tier("1s"), 2)
 	seen := newLedger()
-	start := func() *app { return k.app(time.Second).bills(seen.failing(1)) }
+	start := func() *app {
+		config := k.config(time.Second)
+		config.Sarama = sarama.NewConfig()
+		config.Sarama.Version = sarama.V2_4_0_0
+		config.Sarama.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{strategy()}
+		return k.connect(config).bills(seen.failing(1))
+	}
 	first := start()
 	var published sync.WaitGroup
 	var messages atomic.Int64
@@ -367,7 +327,7 @@ func TestKafkaRebalanceWhileMessagesAreForwarded(t *testing.T) {
 				case <-tick:
 				}
 				id := fmt.Sprint(messages.Add(1))
-				assert.NoError(t, first.Publisher().Publish(orders, message.NewMessage(id, nil)))
+				assert.NoError(t, first.Publisher().Publish(k.orders, message.NewMessage(id, nil)))
 			}
 		})
 	}
@@ -387,7 +347,7 @@ func TestKafkaRebalanceWhileMessagesAreForwarded(t *testing.T) {
 	assert.Zero(t, seen.early(time.Second))
 	first.stop()
 	third.stop()
-	assert.Zero(t, k.stored("retry.1s"), "what is settled is deleted")
+	assert.Zero(t, k.stored(k.tier("1s")), "what is settled is deleted")
 }
 
 // TestKafkaTopicThatCannotBeWritten: it does not stop a tier for the other topics, and its own messages wait until it
@@ -398,11 +358,11 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 	k := startKafka(t, 1)
 	billing, shipping := newLedger(), newLedger()
 	start := func() *app {
-		return k.app(time.Second).handle("bill", orders, billing.failing(1)).
-			handle("ship", orders, shipping.failing(1), retry.Options{Group: "shipping"}).run()
+		return k.app(time.Second).handle("bill", k.orders, billing.failing(1)).
+			handle("ship", k.orders, shipping.failing(1), retry.Options{Group: "shipping"}).run()
 	}
 	app := start()
-	k.setUnwritable("retry.return.billing.orders")
+	k.limit(k.back(), 1)
 	app.publish(ids(messages)...)
 	billing.await(t, messages, 0)
 	shipping.await(t, messages, 1)
@@ -411,17 +371,14 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 	app.publish("another")
 	shipping.await(t, messages+1, 1)
 	require.Zero(t, billing.reached(1))
-	k.setUnwritable("")
+	k.limit(k.back(), 1<<20)
 	billing.await(t, messages+1, 1)
 	for _, seen := range []*ledger{billing, shipping} {
 		t.Log(seen.duplicates(), "came twice, because of the stop")
 		assert.Zero(t, seen.early(time.Second))
 	}
 	app.stop()
-	assert.Zero(t, k.stored("retry.1s"), "what is settled is deleted")
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	assert.Positive(t, k.refused)
+	assert.Zero(t, k.stored(k.tier("1s")), "what is settled is deleted")
 }
 
 // TestKafkaShutdown: a call that runs at a shutdown ends, and its message does not come again.
@@ -458,20 +415,25 @@ func TestKafkaShutdown(t *testing.T) {
 // TestKafkaRetention: a topic that would lose messages is an error of Run.
 func TestKafkaRetention(t *testing.T) {
 	t.Parallel()
+	const tier, back = ".1h", ".return.billing."
 	for _, test := range []struct{ name, topic, setting, value, err string }{
-		{"short tier", "retry.1h", "retention.ms", "1800000", `topic "retry.1h": its retention.ms is 1800000`},
-		{"as long as the delay", "retry.1h", "retention.ms", "3600000", `retention.ms is 3600000`},
-		{"short return topic", "retry.return.billing.orders", "retention.ms", "60000", `(3600000 ms)`},
-		{"long enough", "retry.1h", "retention.ms", "3600001", ""},
-		{"unlimited", "retry.1h", "retention.ms", "-1", ""},
-		{"compacted", "retry.1h", "cleanup.policy", "compact", "cleanup.policy"},
-		{"bytes", "retry.1h", "retention.bytes", "1000000", ""},
+		{"short tier", tier, "retention.ms", "1800000", `.1h": its retention.ms is 1800000`},
+		{"as long as the delay", tier, "retention.ms", "3600000", `retention.ms is 3600000`},
+		{"short return topic", back, "retention.ms", "60000", `(3600000 ms)`},
+		{"long enough", tier, "retention.ms", "3600001", ""},
+		{"unlimited", tier, "retention.ms", "-1", ""},
+		{"compacted", tier, "cleanup.policy", "compact", "cleanup.policy"},
+		{"bytes", tier, "retention.bytes", "1000000", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			k := startKafka(t, 1)
-			k.make(test.topic, 1, test.setting, test.value)
-			app := k.app(time.Second, time.Hour).handle("bill", orders, nothing)
+			topic := k.name + test.topic
+			if test.topic == back {
+				topic = k.back()
+			}
+			k.make(topic, 1, test.setting, test.value)
+			app := k.app(time.Second, time.Hour).handle("bill", k.orders, nothing)
 			if test.err != "" {
 				require.ErrorContains(t, app.router.Run(t.Context()), test.err)
 				return
@@ -483,38 +445,10 @@ func TestKafkaRetention(t *testing.T) {
 	}
 }
 
-// TestKafkaWithFewPermissions: the cluster makes no topic by itself, and shows and deletes nothing. The app works, with
-// warnings.
-func TestKafkaWithFewPermissions(t *testing.T) {
+// TestKafkaRebalanceIsNoFault of Health.
+func TestKafkaRebalanceIsNoFault(t *testing.T) {
 	t.Parallel()
-	k := startKafka(t, 1)
-	k.refuses = true
-	config := k.config(100 * time.Millisecond)
-	config.Sarama = sarama.NewConfig()
-	config.Sarama.Version = sarama.V2_2_0_0 // kfake gives an older client no member ID
-	config.Sarama.Metadata.AllowAutoTopicCreation = false
-	seen := newLedger()
-	app := k.connect(config).bills(func(msg *message.Message) error {
-		if msg.UUID == "dead" {
-			return backoff.Permanent(errDown)
-		}
-		return seen.failing(1)(msg)
-	})
-	app.publish("1", "dead")
-	seen.await(t, 1, 1)
-	await(t, func() bool { return k.stored(deadOrders) == 1 }, "there is a dead letter")
-	app.stop()
-	unseen := app.logged(watermill.ErrorLogLevel, "does not show the settings")
-	assert.Len(t, unseen, 2, "of a tier and of a return topic")
-	assert.Len(t, app.logged(watermill.ErrorLogLevel, "does not delete the settled messages"), 1)
-	assert.EqualValues(t, 1, k.stored("retry.100ms"))
-}
-
-// TestKafkaHealth: while the cluster does not answer, every topic is named with the reason. A rebalance is no fault.
-func TestKafkaHealth(t *testing.T) {
-	t.Parallel()
-	k := startKafka(t, 1)
-	k.make(orders, 2)
+	k := startKafka(t, 2)
 	first := k.app(time.Second).bills(nothing)
 	faults, stop := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -537,22 +471,7 @@ func TestKafkaHealth(t *testing.T) {
 	other.stop()
 	first.publish("2")
 	close(stop)
-	require.NoError(t, <-faults, "a rebalance")
-
-	down := func(is bool) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.down = is
-	}
-	down(true)
-	await(t, func() bool {
-		err := first.Health().Ready()
-		return err != nil && strings.Contains(err.Error(), `cannot read "orders": `) &&
-			strings.Contains(err.Error(), `cannot read "retry.return.billing.orders": `) &&
-			strings.Contains(err.Error(), `handler "tier 1s" does not consume "retry.1s"`)
-	}, "each topic is named")
-	down(false)
-	await(t, func() bool { return first.Health().Ready() == nil }, "all is read")
+	require.NoError(t, <-faults)
 }
 
 // TestKafkaSubscriptionsEnd: what a subscription takes is free after its end, also before the connection is closed. It
@@ -566,7 +485,7 @@ func TestKafkaSubscriptionsEnd(t *testing.T) {
 	require.NoError(t, err)
 	cycle := func() {
 		ctx, cancel := context.WithCancel(t.Context())
-		in, err := s.Subscribe(ctx, orders)
+		in, err := s.Subscribe(ctx, k.orders)
 		require.NoError(t, err)
 		app.publish("1")
 		(<-in).Ack()
@@ -610,18 +529,16 @@ func TestKafkaSubscriptionsEnd(t *testing.T) {
 func TestKafkaLetters(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
-	k.make(deadOrders, 3)
+	k.make(k.dead(), 3)
 	k.app(time.Second).bills(func(*message.Message) error { return backoff.Permanent(errDown) }).publish(ids(30)...)
-	store, err := kafkaretry.Letters(kafkaretry.Config{Brokers: k.brokers}, nil)
-	require.NoError(t, err)
-	defer func() { require.NoError(t, store.Close()) }()
-	await(t, func() bool { return len(browse(t, store, deadOrders)) == 30 }, "all letters are shown")
-	summary, err := store.Redrive(t.Context(), deadOrders, letters.Redrive{DryRun: true})
+	store := k.letters()
+	await(t, func() bool { return len(browse(t, store, k.dead())) == 30 }, "all letters are shown")
+	summary, err := store.Redrive(t.Context(), k.dead(), letters.Redrive{DryRun: true})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 30, Done: 30}, summary)
-	_, err = store.Redrive(t.Context(), deadOrders, letters.Redrive{})
+	_, err = store.Redrive(t.Context(), k.dead(), letters.Redrive{})
 	require.ErrorIs(t, err, kafkaretry.ErrKept)
-	_, err = store.Discard(t.Context(), deadOrders, letters.Discard{})
+	_, err = store.Discard(t.Context(), k.dead(), letters.Discard{})
 	require.ErrorIs(t, err, kafkaretry.ErrKept)
-	assert.ElementsMatch(t, ids(30), lettersOf(browse(t, store, deadOrders)))
+	assert.ElementsMatch(t, ids(30), lettersOf(browse(t, store, k.dead())))
 }

@@ -28,15 +28,37 @@ const reportVariable = "CONFORMANCE_REPORT"
 var running struct {
 	sync.Mutex // also while one starts
 	servers    []*servers.Server
+	shared     map[string]string // addresses, by backend
 }
 
 // interrupted is done after the first signal.
 var interrupted, interrupt = context.WithCancel(context.Background())
 
+// sharedServer returns the address of a server that stays until the end, and is started once.
+func sharedServer(t *testing.T, e registry.Entry) string {
+	t.Helper()
+	running.Lock()
+	defer running.Unlock()
+	url, known := running.shared[e.Name]
+	if !known {
+		if running.shared == nil {
+			running.shared = map[string]string{}
+		}
+		url = startLocked(t, e).URL
+		running.shared[e.Name] = url
+	}
+	return url
+}
+
 func startServer(t *testing.T, e registry.Entry) *servers.Server {
 	t.Helper()
 	running.Lock()
 	defer running.Unlock()
+	return startLocked(t, e)
+}
+
+func startLocked(t *testing.T, e registry.Entry) *servers.Server {
+	t.Helper()
 	server, err := e.Server(interrupted)
 	require.NoError(t, err)
 	running.servers = append(running.servers, server)
@@ -84,7 +106,7 @@ func TestConformance(t *testing.T) {
 	for _, e := range registry.All() {
 		t.Run(e.Name, func(t *testing.T) {
 			s := scoreOf(t, e.Name)
-			url := startServer(t, e).URL
+			url := sharedServer(t, e)
 			run := func(name string, test func(*testing.T, *fixture), parallel bool) {
 				t.Run(name, func(t *testing.T) {
 					if parallel {

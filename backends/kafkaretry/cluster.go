@@ -117,7 +117,7 @@ func (c *cluster) partitions(topic string) (n int, err error) {
 }
 
 const (
-	createTimeout = 10 * time.Second
+	createTimeout = time.Minute // a busy cluster takes seconds for many topics
 	createPause   = 100 * time.Millisecond
 )
 

@@ -22,10 +22,11 @@ type Config struct {
 
 	// Sarama is the configuration of the client, for TLS, SASL and the version. It is copied and never modified. On the
 	// copies Connect sets what prevents losses: Producer.RequiredAcks to WaitForAll, Consumer.Offsets.Initial to
-	// OffsetOldest, and Consumer.Group.ResetInvalidOffsets. It also sets Producer.Return and Consumer.Return, and
-	// replaces these times where they have sarama's default: of Consumer.Group, Session.Timeout is 6 s,
-	// Heartbeat.Interval 1 s, Rebalance.Timeout 25 s and Rebalance.Retry.Backoff 250 ms;
-	// Consumer.Offsets.AutoCommit.Interval is 200 ms. Nil is watermill-kafka's configuration with version 2.2.
+	// OffsetOldest, and Consumer.Group.ResetInvalidOffsets. It also sets Consumer.IsolationLevel to ReadCommitted,
+	// Producer.Return and Consumer.Return, and replaces these times where they have sarama's default: of
+	// Consumer.Group, Session.Timeout is 6 s, Heartbeat.Interval 1 s, Rebalance.Timeout 25 s and
+	// Rebalance.Retry.Backoff 250 ms; Consumer.Offsets.AutoCommit.Interval is 200 ms. Nil is watermill-kafka's
+	// configuration with version 2.2.
 	Sarama *sarama.Config
 
 	// Group is the name of the service, and the consumer group of the handlers whose retry.Options have none. Required.
@@ -123,6 +124,7 @@ const (
 func (c Config) consumer() *sarama.Config {
 	own := c.client(kafka.DefaultSaramaSubscriberConfig)
 	own.Consumer.Return.Errors = true
+	own.Consumer.IsolationLevel = sarama.ReadCommitted // what another producer has aborted is no message
 	own.Consumer.Offsets.Initial = sarama.OffsetOldest // a new group also gets what was published before it subscribed
 	own.Consumer.Group.ResetInvalidOffsets = true      // what is settled may be deleted before its offset is stored
 	better := func(timeout *time.Duration, of, to time.Duration) {

@@ -9,8 +9,7 @@
 //	defer retries.Close() // after router.Run has returned
 //	retries.AddConsumerHandler(router, "billing", "orders", bill)
 //
-// It is experimental: tested on kfake, franz-go's fake of the protocol, and not on Kafka, and its due times are by the
-// clocks of the app's hosts.
+// It is for Kafka 4.x, and tested on 4.0 and 4.4. Its due times are by the clocks of the app's hosts.
 //
 // # Topics
 //
@@ -29,10 +28,11 @@
 //	return topic   as the app's topic, else 1     the same
 //	dead letters   1                              without limit
 //
-// That needs Kafka 2.4 or later, and permission to create topics. Otherwise make them beforehand, also
-// "<Prefix>.dead.unknown", for messages on a tier that are not of this library. A tier or return topic whose
-// retention.ms is not longer than the longest delay is an error of the router's Run. So is one that is compacted,
-// because copies have no key. Where the cluster refuses to show the settings, that is a warning in the log.
+// That needs permission to create topics. Otherwise make them beforehand, also "<Prefix>.dead.unknown", for messages on
+// a tier that are not of this library. docs/other-pubsubs.md has the rights that a user needs with ACLs.
+// A tier or return topic whose retention.ms is not longer than the longest delay is an error of the router's Run. So is
+// one that is compacted, because copies have no key. Where the cluster refuses to show the settings, that is a warning
+// in the log.
 //
 // Five seconds after messages of tiers and return topics are settled, they are deleted, in whole segments of Kafka's
 // files. So let no other consumer group depend on topics that begin with the Prefix. Without the permission to delete
@@ -69,6 +69,12 @@
 // replicas are in sync at least is min.insync.replicas: with Kafka's default of 1, the death of a leader can lose
 // messages. Set it to 2, with a replication factor of 3. Kafka does not wait for disks: a power cut of all replicas at
 // the same time can lose what they have not written.
+//
+// What another producer has aborted in a transaction is not delivered, and what is behind an open transaction waits
+// for its end. A message needs room for its failure record, about a kilobyte: let max.message.bytes of the topics, and
+// Producer.MaxMessageBytes of the client, be larger than the largest message by that. sarama reads new partitions of a
+// topic after Metadata.RefreshFrequency, 10 minutes by default. It has the classic protocol of consumer groups only,
+// not KIP-848. The cooperative strategy of sarama 1.61 is for the topics of handlers, tiers keep the range strategy.
 //
 // Delivery is at least once. Acknowledgements are sent every 200 ms: a SIGKILL causes duplicates of that time, and of
 // up to 256 messages of each partition of a tier while its first one cannot be forwarded. Kafka has no redelivery

@@ -72,7 +72,7 @@ func (p *process) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	port, err := freePort()
+	port, err := FreePort()
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,8 @@ func (p *process) open(ctx context.Context) (err error) {
 	return p.run(ctx)
 }
 
-func freePort() (int, error) {
+// FreePort returns a port on which nothing listens. Another process can take it before a server does.
+func FreePort() (int, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)

@@ -45,7 +45,7 @@ func createKafka(address string, topics ...string) error {
 
 func kafkaConsumer() *sarama.Config {
 	config := kafka.DefaultSaramaSubscriberConfig()
-	config.Version = sarama.V2_2_0_0 // the highest that this sarama and kfake have in common
+	config.Version = sarama.V2_2_0_0 // as the library has by default
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	return config
 }

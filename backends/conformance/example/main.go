@@ -98,7 +98,7 @@ func open(
 		return nil, err
 	}
 	stop := func() error { server.Stop(); return nil }
-	if e.AddressVariable != "" {
+	if e.Start == nil && e.AddressVariable != "" {
 		if server.URL, stop, err = virtualHost(ctx, server.URL); err != nil {
 			return nil, err
 		}

@@ -20,10 +20,10 @@ type Entry struct {
 	// Name is the backend's name in package pubsub, in the tests and in their report.
 	Name string
 
-	// Start starts a private server. It is nil where AddressVariable is set, and where the backend has no server.
+	// Start starts a private server. It is nil where AddressVariable is required, and where the backend has no server.
 	Start func(context.Context) (*servers.Server, error)
 
-	// AddressVariable is the environment variable that has the address of a running server.
+	// AddressVariable is the environment variable that has the address of a running server, which is used then.
 	AddressVariable string
 
 	// Demo is the backend in the example. The zero value: the example does not offer it.
@@ -118,8 +118,8 @@ var entries = []Entry{
 			Clock: serverClock, Keeps: validUTF8, LongestTopic: 45},
 	},
 	{
-		Name: "kafka", Start: servers.Kafka,
-		Demo: Demo{Name: "kafka", Title: "Kafka's protocol, on franz-go's kfake"},
+		Name: "kafka", Start: servers.Kafka, AddressVariable: "KAFKA_BROKERS",
+		Demo: Demo{Name: "kafka", Title: "Kafka"},
 		Expect: Expectation{Letters: BrowseLetters,
 			Clock: relayClock, Keeps: everything, Relayed: true},
 	},
@@ -157,14 +157,14 @@ func (e Entry) Open(address string, logger watermill.LoggerAdapter) pubsub.Backe
 // Server starts a private server, or returns the running one. Stop it after use; that has no effect on a server that
 // ran before.
 func (e Entry) Server(ctx context.Context) (*servers.Server, error) {
-	if e.Start != nil {
-		return e.Start(ctx)
-	}
 	server := &servers.Server{Stop: func() {}}
-	if e.AddressVariable == "" {
-		return server, nil
+	if e.AddressVariable != "" {
+		server.URL = os.Getenv(e.AddressVariable)
 	}
-	if server.URL = os.Getenv(e.AddressVariable); server.URL == "" {
+	switch {
+	case server.URL == "" && e.Start != nil:
+		return e.Start(ctx)
+	case server.URL == "" && e.AddressVariable != "":
 		return nil, fmt.Errorf("%s is not set: run `make test-backends`, or set it to the address of a server",
 			e.AddressVariable)
 	}

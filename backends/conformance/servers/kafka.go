@@ -1,145 +1,267 @@
+//go:build unix
+
 package servers
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
-	"math"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
-	"time"
+	"syscall"
 
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/IBM/sarama"
+
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
-// Kafka starts franz-go's kfake in this process: a broker that speaks Kafka's protocol and keeps its topics in
-// memory. It is not Kafka. New topics have 16 partitions by default, as many as a handler has messages in flight. URL
-// is host:port.
-func Kafka(ctx context.Context) (*Server, error) { return KafkaCluster(ctx, 1, 16, nil) }
+// The folder kafka has the checksums of each version that is tested.
+const (
+	kafkaVariable = "KAFKA_VERSION" // an environment variable
+	kafkaNewest   = "4.4.0"         // the default
+)
 
-// KafkaCluster starts several brokers of kfake. New topics have so many partitions by default, and up to three
-// replicas.
-// kfake calls answer, where it is not nil, with one request at a time. It handles the request itself where answer
-// returns nil, and closes the connection where it returns an error. URL is a list of host:port.
-func KafkaCluster(
-	_ context.Context, brokers, partitions int, answer func(kmsg.Request) (kmsg.Response, error),
-) (*Server, error) {
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.AllowAutoTopicCreation(),
-		kfake.DefaultNumPartitions(partitions))
+//go:embed kafka
+var kafkaFiles embed.FS
+
+// Kafka starts a node of Apache Kafka, which is broker and controller. URL is host:port.
+func Kafka(ctx context.Context) (*Server, error) {
+	all, err := KafkaCluster(ctx, 1, sarama.NewConfig())
 	if err != nil {
 		return nil, err
 	}
-	s := kfakeAdapter{cluster: cluster, ends: map[partition]int64{}, moved: make(chan struct{})}
-	const produce, fetch = 0, 1
-	cluster.ControlKey(produce, s.produce)
-	cluster.ControlKey(fetch, s.fetch)
-	if answer != nil {
-		cluster.Control(func(request kmsg.Request) (kmsg.Response, error, bool) {
-			cluster.KeepControl()
-			response, err := answer(request)
-			return response, err, response != nil || err != nil
-		})
+	return all[0], nil
+}
+
+// KafkaCluster starts the nodes of a cluster. The first is the controller, too: it must run while the others do. With
+// three nodes a topic has three replicas by default, of which two must be in sync. The settings are lines for each node
+// that replace others. The client is one that connects.
+func KafkaCluster(
+	ctx context.Context, nodes int, client *sarama.Config, settings ...string,
+) (all []*Server, err error) {
+	k, err := findKafka(ctx)
+	if err != nil {
+		return nil, err
 	}
-	return &Server{URL: strings.Join(cluster.ListenAddrs(), ","), Stop: sync.OnceFunc(cluster.Close)}, nil
-}
-
-// kfakeAdapter makes kfake accept what sarama sends, as Kafka does. kfake calls it with one request at a time.
-type kfakeAdapter struct {
-	cluster *kfake.Cluster
-
-	mu    sync.Mutex
-	ends  map[partition]int64
-	moved chan struct{} // closed and replaced when an end moves
-}
-
-type partition struct {
-	topic  string
-	number int32
-}
-
-// produce sets a batch's partition leader epoch to -1. sarama sends 0, which kfake refuses. The CRC does not cover
-// this field.
-func (s *kfakeAdapter) produce(request kmsg.Request) (kmsg.Response, error, bool) {
-	const epoch, count = 12, 57
-	s.cluster.KeepControl()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, topic := range request.(*kmsg.ProduceRequest).Topics {
-		for _, p := range topic.Partitions {
-			if len(p.Records) >= count+4 {
-				binary.BigEndian.PutUint32(p.Records[epoch:], math.MaxUint32)
-				s.ends[partition{topic.Topic, p.Partition}] += int64(binary.BigEndian.Uint32(p.Records[count:]))
+	defer func() {
+		if err != nil {
+			for _, node := range all {
+				node.Stop()
 			}
 		}
-	}
-	close(s.moved)
-	s.moved = make(chan struct{})
-	return nil, nil, false
-}
-
-// fetch answers a request that finds nothing with an empty list of records. kfake answers null, and sarama then
-// closes the connection. Partitions without a message are taken out of a request that finds others.
-func (s *kfakeAdapter) fetch(request kmsg.Request) (kmsg.Response, error, bool) {
-	s.cluster.KeepControl()
-	fetch := request.(*kmsg.FetchRequest)
-	if s.finds(fetch) {
-		return nil, nil, false
-	}
-	found := false
-	s.cluster.SleepControl(func() { found = s.await(fetch) })
-	if found {
-		return nil, nil, false
-	}
-	response := fetch.ResponseKind().(*kmsg.FetchResponse)
-	for _, topic := range fetch.Topics {
-		answer := kmsg.NewFetchResponseTopic()
-		answer.Topic = topic.Topic
-		for _, p := range topic.Partitions {
-			nothing := kmsg.NewFetchResponseTopicPartition()
-			nothing.Partition, nothing.RecordBatches = p.Partition, []byte{}
-			nothing.HighWatermark, nothing.LastStableOffset = p.FetchOffset, p.FetchOffset
-			answer.Partitions = append(answer.Partitions, nothing)
-		}
-		response.Topics = append(response.Topics, answer)
-	}
-	return response, nil, true
-}
-
-func (s *kfakeAdapter) finds(fetch *kmsg.FetchRequest) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	has := func(topic string, p kmsg.FetchRequestTopicPartition) bool {
-		return p.FetchOffset < s.ends[partition{topic, p.Partition}]
-	}
-	found := slices.ContainsFunc(fetch.Topics, func(topic kmsg.FetchRequestTopic) bool {
-		return slices.ContainsFunc(topic.Partitions, func(p kmsg.FetchRequestTopicPartition) bool {
-			return has(topic.Topic, p)
+	}()
+	controller := ""
+	for id := 1; id <= nodes; id++ {
+		node, err := server.Start(ctx, server.Plan{
+			Name: "Kafka", Ending: syscall.SIGKILL,
+			Command: func(folder string, port int) (string, []string, error) {
+				address, roles := net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), "broker"
+				lines := []string{"listeners=PLAINTEXT://" + address}
+				if id == 1 {
+					free, err := server.FreePort()
+					if err != nil {
+						return "", nil, err
+					}
+					controller = net.JoinHostPort("127.0.0.1", strconv.Itoa(free))
+					lines[0] += ",CONTROLLER://" + controller
+					roles = "broker,controller"
+				}
+				lines = append(lines, "process.roles="+roles, "node.id="+strconv.Itoa(id),
+					"controller.quorum.voters=1@"+controller, "log.dirs="+filepath.Join(folder, "data"))
+				lines = append(lines, kafkaSettings(nodes)...)
+				return address, k.program("kafka.Kafka", filepath.Join(folder, "server.properties")),
+					k.prepare(folder, id, append(lines, settings...))
+			},
+			Answers: func(_ context.Context, address string) error { return kafkaAnswers(address, *client) },
 		})
-	})
-	for i, topic := range fetch.Topics {
-		if found {
-			fetch.Topics[i].Partitions = slices.DeleteFunc(topic.Partitions, func(p kmsg.FetchRequestTopicPartition) bool {
-				return !has(topic.Topic, p)
-			})
+		if err != nil {
+			return all, err
 		}
+		all = append(all, node)
 	}
-	return found
+	return all, nil
 }
 
-func (s *kfakeAdapter) await(fetch *kmsg.FetchRequest) bool {
-	deadline := time.After(time.Duration(fetch.MaxWaitMillis) * time.Millisecond)
-	for {
-		s.mu.Lock()
-		moved := s.moved
-		s.mu.Unlock()
-		if s.finds(fetch) {
-			return true
-		}
-		select {
-		case <-moved:
-		case <-deadline:
-			return false
+// kafkaSettings are those of a node that must start fast on a small machine.
+func kafkaSettings(nodes int) []string {
+	replicas := min(nodes, 3)
+	lines := []string{
+		"controller.listener.names=CONTROLLER", "inter.broker.listener.name=PLAINTEXT",
+		"num.partitions=4", "offsets.topic.num.partitions=4", "transaction.state.log.num.partitions=4",
+		"group.initial.rebalance.delay.ms=0",
+		"log.index.size.max.bytes=1048576", "log.cleaner.dedupe.buffer.size=4194304",
+	}
+	for _, of := range []string{"default", "offsets.topic", "transaction.state.log"} {
+		lines = append(lines, fmt.Sprintf("%s.replication.factor=%d", of, replicas))
+	}
+	for _, of := range []string{"min.insync.replicas", "transaction.state.log.min.isr"} {
+		lines = append(lines, fmt.Sprintf("%s=%d", of, max(1, replicas-1)))
+	}
+	return lines
+}
+
+func kafkaAnswers(address string, config sarama.Config) error {
+	config.Metadata.Retry.Max = 0
+	client, err := sarama.NewClient([]string{address}, &config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	if !slices.ContainsFunc(client.Brokers(), func(b *sarama.Broker) bool { return b.Addr() == address }) {
+		return errors.New("the node is not in the cluster yet")
+	}
+	return nil
+}
+
+// kafka is an installed version: a folder with the jars, and what a new node begins with.
+type kafka struct{ java, folder string }
+
+func (k kafka) program(class string, args ...string) []string {
+	return append([]string{
+		k.java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:MaxJavaStackTraceDepth=1",
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+		"-cp", filepath.Join(k.folder, "*"), class,
+	}, args...)
+}
+
+// kafkaID is the ID of every private cluster.
+var kafkaID = base64.RawURLEncoding.EncodeToString(make([]byte, 15)) + "AQ"
+
+// formatted is the folder with the data that the first node of a cluster begins with.
+const formatted = "formatted"
+
+// prepare writes the configuration and the first data of a node. kafka-storage.sh would take seconds for each.
+func (k kafka) prepare(folder string, id int, lines []string) error {
+	data := filepath.Join(folder, "data")
+	if id == 1 {
+		if err := os.CopyFS(data, os.DirFS(filepath.Join(k.folder, formatted))); err != nil {
+			return err
 		}
 	}
+	meta := fmt.Appendf(nil, "version=1\ncluster.id=%s\nnode.id=%d\n", kafkaID, id)
+	return errors.Join(os.MkdirAll(data, 0o700),
+		os.WriteFile(filepath.Join(data, "meta.properties"), meta, 0o600),
+		os.WriteFile(filepath.Join(folder, "server.properties"), []byte(strings.Join(lines, "\n")), 0o600))
+}
+
+// findKafka returns the version that is to be tested. Where it is not in the folder .broker of the repository, Maven
+// brings it.
+func findKafka(ctx context.Context) (k kafka, err error) {
+	if k.java, err = server.Program(ctx, "java", "default-jre-headless", nil); err != nil {
+		return k, err
+	}
+	version := cmp.Or(os.Getenv(kafkaVariable), kafkaNewest)
+	sums, err := kafkaFiles.ReadFile("kafka/" + version + ".sha256")
+	if err != nil {
+		return k, fmt.Errorf("%s is %q: its jars are not pinned: %w", kafkaVariable, version, err)
+	}
+	broker, err := brokerFolder()
+	if err != nil {
+		return k, err
+	}
+	k.folder = filepath.Join(broker, "kafka-"+version)
+	if _, err := os.Stat(filepath.Join(k.folder, formatted)); err == nil {
+		return k, nil
+	}
+	maven, err := server.Program(ctx, "mvn", "maven", nil)
+	if err != nil {
+		return k, err
+	}
+	_, _ = fmt.Fprintf(os.Stderr, "Maven brings Kafka %s, once\n", version)
+	return k, k.install(ctx, broker, maven, version, string(sums))
+}
+
+// brokerFolder is the folder .broker of the repository, in which this process runs.
+func brokerFolder() (string, error) {
+	folder, err := os.Getwd()
+	for ; err == nil; folder = filepath.Dir(folder) {
+		if _, err := os.Stat(filepath.Join(folder, "backends", "conformance")); err == nil {
+			return filepath.Join(folder, ".broker"), os.MkdirAll(filepath.Join(folder, ".broker"), 0o755)
+		}
+		if folder == filepath.Dir(folder) {
+			err = errors.New("Kafka is started within the repository only")
+		}
+	}
+	return "", err
+}
+
+// install makes the folder of a version. Another process may make it at the same time: the first one counts.
+func (k kafka) install(ctx context.Context, broker, maven, version, sums string) error {
+	folder, err := os.MkdirTemp(broker, "kafka-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	pom, err := kafkaFiles.ReadFile("kafka/pom.xml")
+	file := filepath.Join(folder, "pom.xml")
+	if err := errors.Join(err, os.WriteFile(file, pom, 0o600)); err != nil {
+		return err
+	}
+	if err := output(ctx, maven, "-B", "-q", "-f", file, "-Dkafka.version="+version, "-DincludeScope=runtime",
+		"-DoutputDirectory="+folder, "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"); err != nil {
+		return err
+	}
+	if err := checkSums(folder, sums); err != nil {
+		return err
+	}
+	// kafka-storage.sh writes what a new node begins with.
+	properties := filepath.Join(folder, "server.properties")
+	lines := fmt.Appendf(nil, "process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:1\n"+
+		"listeners=PLAINTEXT://127.0.0.1:2,CONTROLLER://127.0.0.1:1\ncontroller.listener.names=CONTROLLER\nlog.dirs=%s\n",
+		filepath.Join(folder, formatted))
+	if err := os.WriteFile(properties, lines, 0o600); err != nil {
+		return err
+	}
+	format := kafka{k.java, folder}.program("kafka.tools.StorageTool", "format", "-t", kafkaID, "-c", properties)
+	if err := output(ctx, format...); err != nil {
+		return err
+	}
+	if err := os.Rename(folder, k.folder); err != nil {
+		_, err = os.Stat(filepath.Join(k.folder, formatted))
+		return err
+	}
+	return nil
+}
+
+func output(ctx context.Context, command ...string) error {
+	if words, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", filepath.Base(command[0]), err, strings.TrimSpace(string(words)))
+	}
+	return nil
+}
+
+// checkSums compares the jars in a folder with the lines of a file of sha256sum.
+func checkSums(folder, sums string) error {
+	jars, err := filepath.Glob(filepath.Join(folder, "*.jar"))
+	if err != nil {
+		return err
+	}
+	var found []string
+	for _, jar := range jars {
+		content, err := os.ReadFile(jar)
+		if err != nil {
+			return err
+		}
+		found = append(found, fmt.Sprintf("%x  %s", sha256.Sum256(content), filepath.Base(jar)))
+	}
+	want := strings.Split(strings.TrimSpace(sums), "\n")
+	isIn := func(lines []string) func(string) bool {
+		return func(line string) bool { return slices.Contains(lines, line) }
+	}
+	if other := slices.DeleteFunc(slices.Clone(found), isIn(want)); len(other) > 0 {
+		return fmt.Errorf("Maven has brought other jars than those of the pinned checksums: %q", other)
+	}
+	if missing := slices.DeleteFunc(want, isIn(found)); len(missing) > 0 {
+		return fmt.Errorf("Maven has not brought %q", missing)
+	}
+	return nil
 }

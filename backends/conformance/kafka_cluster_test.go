@@ -1,0 +1,242 @@
+package conformance
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+// leaders returns how many partitions of the topics each broker leads, -1 where none does, and whether all replicas are in
+// sync. A broker that was killed may be asked: then none leads.
+func (k *kafkaApp) leaders(topics ...string) (leaders map[int32]int, inSync bool) {
+	k.t.Helper()
+	config := sarama.NewConfig()
+	config.Version = sarama.V2_4_0_0
+	admin, err := sarama.NewClusterAdmin(k.brokers[:1], config)
+	require.NoError(k.t, err)
+	defer func() { _ = admin.Close() }()
+	found, err := admin.DescribeTopics(topics)
+	if err != nil {
+		return map[int32]int{-1: 1}, false
+	}
+	leaders, inSync = map[int32]int{}, true
+	for _, topic := range found {
+		for _, p := range topic.Partitions {
+			leaders[p.Leader]++
+			inSync = inSync && len(p.Isr) == 3
+		}
+	}
+	return leaders, inSync
+}
+
+// TestKafkaSurvivesItsBrokers: brokers that lead partitions are killed one after the other, while messages fail and come
+// back. Nothing is lost that a Publish has taken. While one replica is alone, a Publish takes nothing.
+func TestKafkaSurvivesItsBrokers(t *testing.T) {
+	t.Parallel()
+	brokers, nodes := startKafkaCluster(t, 3, sarama.NewConfig())
+	k := kafkaOn(t, brokers)
+	k.make(k.orders, 6)
+	seen := newLedger()
+	config := k.config(time.Second)
+	config.Policy.MaxHold = time.Minute
+	app := k.connect(config).bills(seen.failing(1))
+	app.publish("first")
+	seen.await(t, 1, 1)
+	for _, topic := range []string{k.orders, k.tier("1s"), k.back(), k.dead(), k.name + ".dead.unknown"} {
+		for _, p := range k.describe(topic).Partitions {
+			assert.Len(t, p.Replicas, 3, "%s is made with the replicas of the cluster", topic)
+		}
+	}
+	all := []string{k.orders, k.tier("1s"), k.back()}
+	whole := func() bool { _, inSync := k.leaders(all...); return inSync }
+	var taken atomic.Int64
+	taken.Store(1)
+	stop := make(chan struct{})
+	var publishers sync.WaitGroup
+	for n := range 4 {
+		publishers.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+				msg := message.NewMessage(fmt.Sprintf("%d-%d", n, i), []byte("order"))
+				for app.Publisher().Publish(k.orders, msg) != nil { // it may be there: then it comes twice
+					select {
+					case <-stop:
+						return
+					default:
+					}
+				}
+				taken.Add(1)
+			}
+		})
+	}
+	for i, node := range nodes[1:] {
+		before := int(taken.Load())
+		seen.await(t, before+100, 1)
+		leaders, _ := k.leaders(all...)
+		require.Positive(t, leaders[int32(i+2)], "the broker leads partitions")
+		node.Kill()
+		await(t, func() bool { leaders, _ := k.leaders(all...); return leaders[int32(i+2)] == 0 && leaders[-1] == 0 },
+			"others lead them")
+		seen.await(t, int(taken.Load())+100, 1)
+		require.NoError(t, node.Restart(t.Context()))
+		await(t, whole, "all replicas are in sync")
+	}
+	close(stop)
+	publishers.Wait()
+	seen.await(t, int(taken.Load()), 1)
+	t.Logf("%d messages, %d came twice", taken.Load(), seen.duplicates())
+	assert.Zero(t, seen.early(time.Second))
+
+	nodes[1].Kill()
+	nodes[2].Kill()
+	require.Error(t, app.Publisher().Publish(k.orders, message.NewMessage("alone", nil)))
+	for _, node := range nodes[1:] {
+		require.NoError(t, node.Restart(t.Context()))
+	}
+	await(t, whole, "all replicas are in sync")
+	app.publish("last but one", "last but two")
+	await(t, func() bool { return len(seen.of("last but one")) > 1 && len(seen.of("last but two")) > 1 }, "all goes on")
+}
+
+// TestKafkaPartitionsAreAdded to all topics while messages wait: nothing is lost, and the new partitions are read.
+func TestKafkaPartitionsAreAdded(t *testing.T) {
+	t.Parallel()
+	k := startKafka(t, 1)
+	seen := newLedger()
+	config := k.config(3*time.Second, time.Second)
+	config.Sarama = sarama.NewConfig()
+	config.Sarama.Version = sarama.V2_2_0_0
+	config.Sarama.Metadata.RefreshFrequency = time.Second // 10 minutes by default
+	app := k.connect(config).bills(seen.failing(2))
+	app.publish(ids(50)...)
+	seen.await(t, 50, 0)
+	for _, topic := range []string{k.orders, k.back(), k.tier("3s"), k.tier("1s")} {
+		require.NoError(t, k.admin.CreatePartitions(topic, 4, nil, false))
+	}
+	for i := range 40 {
+		k.send(&sarama.ProducerMessage{
+			Topic: k.orders, Partition: int32(i % 4), Value: sarama.StringEncoder("order"),
+			Headers: []sarama.RecordHeader{{Key: []byte("_watermill_message_uuid"), Value: fmt.Appendf(nil, "new %d", i)}},
+		})
+	}
+	seen.await(t, 90, 2)
+	assert.Zero(t, seen.early(3*time.Second))
+}
+
+// send publishes to the partition of the message.
+func (k *kafkaApp) send(msg *sarama.ProducerMessage) {
+	k.t.Helper()
+	config := sarama.NewConfig()
+	config.Producer.Return.Successes, config.Producer.RequiredAcks = true, sarama.WaitForAll
+	config.Producer.Partitioner = sarama.NewManualPartitioner
+	producer, err := sarama.NewSyncProducer(k.brokers, config)
+	require.NoError(k.t, err)
+	defer func() { require.NoError(k.t, producer.Close()) }()
+	_, _, err = producer.SendMessage(msg)
+	require.NoError(k.t, err)
+}
+
+func kafkaHeader(key, value string) sarama.RecordHeader {
+	return sarama.RecordHeader{Key: []byte(key), Value: []byte(value)}
+}
+
+// TestKafkaKeepsWhatIsOdd: a tombstone, headers with any bytes, and a message of 1 MB come back as they were, and are
+// dead letters as they were.
+func TestKafkaKeepsWhatIsOdd(t *testing.T) {
+	t.Parallel()
+	k := startKafka(t, 1)
+	seen := newLedger()
+	app := k.app(100 * time.Millisecond).bills(seen.failing(3))
+	binary := "\x00\xff\xfe\x80 binary"
+	payloads := map[string]sarama.Encoder{
+		"tombstone": nil,
+		"large":     sarama.StringEncoder(strings.Repeat("x", 1_000_000)),
+		"binary":    sarama.StringEncoder(binary),
+	}
+	for id, value := range payloads {
+		k.send(&sarama.ProducerMessage{Topic: k.orders, Value: value, Key: sarama.StringEncoder("key"),
+			Headers: []sarama.RecordHeader{
+				kafkaHeader("_watermill_message_uuid", id), kafkaHeader("trace", binary), kafkaHeader("empty", "")}})
+	}
+	seen.await(t, len(payloads), 1)
+	store := k.letters()
+	await(t, func() bool { return len(browse(t, store, k.dead())) == len(payloads) }, "all are dead letters")
+	for _, letter := range browse(t, store, k.dead()) {
+		want := ""
+		if value := payloads[letter.ID]; value != nil {
+			bytes, _ := value.Encode()
+			want = string(bytes)
+		}
+		assert.Equal(t, want, string(letter.Payload))
+		assert.Equal(t, binary, letter.Metadata.Get("trace"))
+		for _, one := range seen.of(letter.ID) {
+			assert.Equal(t, want, string(one.msg.Payload))
+			assert.Equal(t, binary, one.msg.Metadata.Get("trace"))
+		}
+	}
+	app.stop()
+}
+
+// TestKafkaTransactions: what another producer has aborted is not handled, and what it has committed is.
+func TestKafkaTransactions(t *testing.T) {
+	t.Parallel()
+	k := startKafka(t, 1)
+	config := sarama.NewConfig()
+	config.Producer.Idempotent, config.Producer.RequiredAcks, config.Net.MaxOpenRequests = true, sarama.WaitForAll, 1
+	config.Producer.Transaction.ID, config.Producer.Return.Successes = k.name, true
+	producer, err := sarama.NewSyncProducer(k.brokers, config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, producer.Close()) }()
+	for id, end := range map[string]func() error{"aborted": producer.AbortTxn, "committed": producer.CommitTxn} {
+		require.NoError(t, producer.BeginTxn())
+		for i := range 10 {
+			_, _, err := producer.SendMessage(&sarama.ProducerMessage{Topic: k.orders, Value: sarama.StringEncoder("order"),
+				Headers: []sarama.RecordHeader{kafkaHeader("_watermill_message_uuid", fmt.Sprint(id, i))}})
+			require.NoError(t, err)
+		}
+		require.NoError(t, end())
+	}
+	seen := newLedger()
+	app := k.app(100 * time.Millisecond).bills(seen.failing(1))
+	app.publish("behind")
+	seen.await(t, 11, 1)
+	for id := range seen.all() {
+		assert.False(t, strings.HasPrefix(id, "aborted"), id)
+	}
+}
+
+// TestKafkaLag: what the group of a topic has not committed is what is not settled, as kafka-consumer-groups.sh shows it.
+func TestKafkaLag(t *testing.T) {
+	t.Parallel()
+	k := startKafka(t, 1)
+	proceed := make(chan struct{})
+	app := k.app(time.Second).bills(func(msg *message.Message) error {
+		if msg.UUID == "slow" {
+			<-proceed
+		}
+		return backoff.Permanent(errDown)
+	})
+	lag := func() int64 {
+		offsets, err := k.admin.ListConsumerGroupOffsets("billing."+k.orders, map[string][]int32{k.orders: {0}})
+		require.NoError(t, err)
+		return k.stored(k.orders) - max(0, offsets.GetBlock(k.orders, 0).Offset)
+	}
+	app.publish("1", "2", "slow", "4")
+	await(t, func() bool { return lag() == 2 }, "the message in flight and the one behind it")
+	close(proceed)
+	await(t, func() bool { return lag() == 0 }, "no message")
+}

@@ -1,0 +1,7 @@
+//go:build newest
+
+package conformance
+
+import "github.com/IBM/sarama"
+
+func init() { cooperative = sarama.NewBalanceStrategyCooperativeSticky }
