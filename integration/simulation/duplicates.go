@@ -72,12 +72,18 @@ func (l *ledger) quiet(since time.Time) bool {
 }
 
 // double checks that a call is repeated only where a fault allows it. Each loss can double what is in flight.
-func (l *ledger) double(m *letter, v *visit) {
+func (l *ledger) double(m *letter, v *visit, record retry.Record) {
 	if l.plan.shape == keepsOrder {
 		l.rewound(m)
 		return
 	}
 	allowed := 1
+	switch copies := l.plan.copies(); {
+	case copies > 1 && l.plan.hops(m.id): // each tier can have two
+		return
+	case copies > 1:
+		allowed = max(1, copies*m.before(record))
+	}
 	if l.plan.fate(m.id).how == returns {
 		allowed++
 	}
@@ -90,6 +96,16 @@ func (l *ledger) double(m *letter, v *visit) {
 	if v.calls > allowed<<losses {
 		l.violate(m.id, "%s is called again, which no fault explains: %d times, %d losses", m.id, v.calls, losses)
 	}
+}
+
+// before is how many calls can have led to one with this record.
+func (m *letter) before(record retry.Record) (calls int) {
+	for _, s := range []state{{record.Failures - 1, record.Snoozes}, {record.Failures, record.Snoozes - 1}} {
+		if v := m.states[s]; v != nil {
+			calls += v.calls
+		}
+	}
+	return calls
 }
 
 // rewound checks that an ordered message does not come again after its end without a loss. docs/order.md has: "Another
@@ -186,7 +202,7 @@ func (o observer) Event(e retry.Event) {
 		m.flights = append(m.flights, &flight{process: o.process, from: time.Now().Add(-confirmTime), ended: time.Now()})
 	}
 	f, was := m.flights[of], m.flights[of].held
-	if lost := time.Unix(0, o.process.lostAt.Load()); l.plan.unordered() && f.from.Before(lost) &&
+	if lost := time.Unix(0, o.process.lostAt.Load()); f.called && l.plan.unordered() && f.from.Before(lost) &&
 		f.ended.Sub(lost) > pauses && copies(e.Outcome) {
 		l.violate(m.id, "%s is %s %v after its delivery was lost", m.id, e.Outcome, f.ended.Sub(lost))
 	}

@@ -41,7 +41,7 @@ func (f fault) whole() bool { return f.pick/4%2 == 0 }
 // deploys reports whether a process is stopped and started in the middle of a fault.
 func (f fault) deploys() bool {
 	switch f.kind {
-	case full, restart, noDeclare, alarm:
+	case full, restart, noDeclare, alarm, withheld:
 		return f.pick/8%2 == 0
 	}
 	return false
@@ -85,6 +85,7 @@ const (
 	partDeleted = "partition deleted" // while it is empty
 	purge       = "queue purged"      // of what no consumer has
 	slow        = "slow one way"
+	withheld    = "confirms withheld"
 )
 
 const (
@@ -100,7 +101,7 @@ const (
 var kinds = map[string]int{
 	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 2, alarm: 3, kill: 2, deploy: 2,
 	rolling: 1, readd: 2, hangs: 1, redrive: 2, looks: 1, noDead: 1, replace: 1, noDeclare: 1, pause: 2, full: 3,
-	purge: 1, slow: 2,
+	purge: 1, slow: 2, withheld: 3,
 }
 
 // own are the kinds of faults that only some shapes have, with their weights.
@@ -133,6 +134,11 @@ func (p plan) drawFault(number int) fault {
 		lasts: p.upTo(10*time.Second, name, "lasts"), pick: int(p.number(name, "pick") % 1000),
 	}
 	switch f.kind {
+	case withheld:
+		if p.number(name, "long")%2 == 0 { // beyond PublishTimeout
+			f.lasts = publishTimeout + p.upTo(longest-publishTimeout, name, "longer")
+		}
+		return f
 	case unbind, replace, noReturn, noExchange:
 		if p.shape == builder { // what is bound to the work queue is declared when it is consumed
 			f.kind = cutBoth
@@ -293,8 +299,14 @@ func (w *world) make(f fault) {
 		p.slow(f)
 	case redrive, looks:
 		w.operate(f.kind, queue)
+	case withheld:
+		w.withhold(f)
 	case pause:
-		if p.connection != nil && p.connection.Pause(handlerOf(queue)) == nil {
+		if p.connection == nil || p.pausing.Swap(true) {
+			return
+		}
+		defer p.pausing.Store(false)
+		if p.connection.Pause(handlerOf(queue)) == nil {
 			time.Sleep(f.lasts / 2) // what was handed to the handler goes on
 			p.setPaused(queue, true)
 			if f.whole() {
@@ -318,7 +330,8 @@ func (w *world) replace(p *process, f fault) {
 		p.kill()
 		time.Sleep(f.lasts)
 	} else {
-		if w.plan.shape == builder { // a shutdown ends its calls
+		switch { // a shutdown ends the calls of the builder, and holds
+		case w.plan.shape == builder, w.plan.shape == keepsOrder && w.plan.copies() > 1:
 			w.ledger.lost(time.Second)
 		}
 		p.stop()

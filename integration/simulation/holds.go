@@ -14,6 +14,19 @@ const (
 	lastTry = 10 * time.Second
 )
 
+// heldFor is how long a message is held at the most. Zero: for MaxHold, which is longer than a run.
+func (p plan) heldFor() time.Duration {
+	switch {
+	case p.maxHold > 0 && p.mayHave(withheld):
+		return p.maxHold + publishTimeout + lastTry
+	case p.maxHold > 0:
+		return p.maxHold + lastTry
+	case len(p.faults) == 1 && p.faults[0].kind == withheld && p.faults[0].one() && len(p.schedule) > 1:
+		return copiedAgain + lastTry // then another tier takes it
+	}
+	return 0
+}
+
 // holding notes that a message of a handler is held, or is not any more.
 func (p *process) holding(queue string, change int) {
 	p.mu.Lock()
@@ -41,7 +54,7 @@ func (p *process) holds(queue, id string) {
 // first message learns of the alarm.
 func (l *ledger) alarmedBefore(at time.Time) bool {
 	p := l.plan
-	return p.shape != builder && !p.mayHave(slow) && !l.alarm.IsZero() && at.Sub(l.alarm) > noted &&
+	return p.shape != builder && !p.mayHave(slow, withheld) && !l.alarm.IsZero() && at.Sub(l.alarm) > noted &&
 		l.quiet(l.alarm.Add(-standstill))
 }
 
@@ -50,10 +63,13 @@ func (w *world) known() {
 	if w.plan.mayHave(halfOpen, frozen) {
 		return
 	}
-	l := w.ledger
+	l, most := w.ledger, w.plan.heldFor()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.letters {
+		if w.plan.doubled(m) { // an event does not say which of them it is about
+			continue
+		}
 		for _, f := range m.flights {
 			if f.process == nil || f.process.dead.Load() || f.ended.IsZero() || !f.settled.IsZero() || f.missed {
 				continue
@@ -64,7 +80,7 @@ func (w *world) known() {
 				l.violate(m.id, "the outcome of %s is not known %v after its call", m.id, since)
 			case !f.held && since > noted && l.alarmedBefore(f.ended):
 				l.violate(m.id, "%s is not held in an alarm, %v after its call", m.id, since)
-			case f.held && w.plan.maxHold > 0 && since > w.plan.maxHold+lastTry:
+			case f.held && most > 0 && since > most:
 				l.violate(m.id, "%s is held for %v", m.id, since)
 			default:
 				continue

@@ -26,7 +26,7 @@ func (p plan) closes() time.Duration {
 	switch {
 	case p.shape == builder && p.mayHave(hangs): // watermill-amqp waits for its calls
 		return hangsFor + closes
-	case p.shape == builder || p.mayHave(halfOpen, frozen, hangs, slow) || p.mayHave(alarm) && len(p.faults) > 1:
+	case p.shape == builder || p.mayHave(halfOpen, frozen, hangs, slow, withheld) || p.mayHave(alarm) && len(p.faults) > 1:
 		return closes
 	}
 	return closesAtOnce

@@ -142,7 +142,7 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	l.inTime(m, v, record)
 	l.inOrder(m)
 	l.remembers(m, record)
-	l.double(m, v)
+	l.double(m, v, record)
 	return m.calls == 1, ended
 }
 

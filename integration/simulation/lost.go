@@ -94,7 +94,7 @@ func (l *ledger) mayDie(id string, m *letter, reason retry.DeadReason) bool {
 	case m == nil:
 		return false
 	case reason == retry.DeadReasonNoTier:
-		return p.mayHave(nackAt, full)
+		return p.mayHave(nackAt, full, withheld)
 	case p.breaker && reason == p.reason(id):
 		return true
 	}

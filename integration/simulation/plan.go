@@ -78,7 +78,7 @@ func planOf(seed uint64) plan {
 	for n := range draw(p, "faults", 0, 1, 11, 21, 2, 3) % 10 { // 11 and 21: one has a threefold weight
 		p.faults = append(p.faults, p.drawFault(n))
 	}
-	if len(p.faults) == 1 && p.maxHold == 0 && p.faults[0].deploys() {
+	if len(p.faults) == 1 && p.maxHold == 0 && p.faults[0].deploys() && p.faults[0].kind != withheld {
 		p.faults[0].lasts += time.Minute // what was on its way is given up before, and a process can end
 	}
 	p.fates = map[string]fate{}

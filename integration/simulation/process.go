@@ -36,6 +36,8 @@ type process struct {
 	ending atomic.Bool // a fault ends it, and starts another one in its place
 	dead   atomic.Bool // nothing that it does has an effect
 	lostAt atomic.Int64
+	// pausing: a fault pauses a handler, and resumes it.
+	pausing atomic.Bool
 
 	mu       sync.Mutex
 	cutOff   bool                 // it cannot dial

@@ -20,7 +20,7 @@ const (
 func (w *world) watch(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	idle, reported := map[string]time.Time{}, map[string]bool{}
+	idle, unready, reported := map[string]time.Time{}, map[string]time.Time{}, map[string]bool{}
 	for {
 		select {
 		case <-ctx.Done():
@@ -32,7 +32,10 @@ func (w *world) watch(ctx context.Context) {
 		w.late()
 		for _, queue := range w.plan.queues() {
 			waits := w.waits(queue)
-			ready := waits != nil && w.allReady(queue)
+			if waits != nil && !w.allReady(queue) {
+				unready[queue] = time.Now()
+			}
+			ready := time.Since(unready[queue]) > 2*time.Second // what has just ended may begin
 			calm := w.ledger.excused()
 			w.ledger.mu.Lock()
 			stands := time.Since(latest(idle[queue], w.ledger.lastCall[queue]))
@@ -85,7 +88,7 @@ func (p plan) backlog() time.Duration {
 // unnoticed is how long Health may be ready while a handler stands still.
 func (p plan) unnoticed() time.Duration {
 	switch {
-	case p.mayHave(hangs) && p.shape == keepsOrder: // the partition of the call waits for it
+	case p.mayHave(hangs, withheld) && p.shape == keepsOrder: // the partition of the call waits for it
 		return rest
 	case p.mayHave(halfOpen, frozen):
 		return notices + standstill
@@ -101,7 +104,7 @@ func (w *world) waits(queue string) *letter {
 	for _, id := range l.ids {
 		m := l.letters[queue+id]
 		called := func(other *letter) bool { return other.inCall > 0 }
-		busy := m.inCall > 0 || w.plan.shape == keepsOrder && slices.ContainsFunc(l.byKey[queue+m.key], called)
+		busy := m.inCall > 0 || w.plan.mayHave(withheld) && w.plan.awaits(m) || w.plan.shape == keepsOrder && slices.ContainsFunc(l.byKey[queue+m.key], called)
 		if there[id] && !m.finished && !busy && time.Since(m.due) > time.Second {
 			return m
 		}
@@ -126,7 +129,7 @@ func (w *world) inWork(queue string) map[string]bool {
 func (w *world) allReady(queue string) bool {
 	for number := range w.processes {
 		p := w.running(number)
-		if p.connection == nil {
+		if p.connection == nil || p.ending.Load() {
 			return false
 		}
 		health := p.connection.Health()
@@ -134,7 +137,7 @@ func (w *world) allReady(queue string) bool {
 			return false
 		}
 		of := func(s retry.SubscriptionHealth) bool {
-			return s.Queue == queue && len(s.Paused) == 0 && s.Holding == 0 && s.Calls < s.Concurrency
+			return s.Queue == queue && len(s.Paused) == 0 && s.Holding == 0 && s.Calls < s.Concurrency && s.InFlight < s.Prefetch
 		}
 		if !slices.ContainsFunc(health.Subscriptions, of) {
 			return false

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -66,6 +67,9 @@ type Broker struct {
 	down        bool
 	blocked     bool
 	refuse      func(queue string) uint16
+	withheld    *regexp.Regexp // of the queues whose confirms wait
+	takes       bool           // these take what is published
+	answers     []func()       // that wait
 	trace       strings.Builder
 }
 
@@ -231,3 +235,23 @@ func (b *Broker) Block(on bool) {
 
 // Refuse makes the declares of queues fail where code returns an AMQP error code, such as 541. Nil ends it.
 func (b *Broker) Refuse(code func(queue string) uint16) { b.locked(func() { b.refuse = code }) }
+
+// Withhold makes queues answer no publisher until Release. They take what is published, and confirm it then, or do not,
+// and nack it.
+func (b *Broker) Withhold(queues *regexp.Regexp, takes bool) {
+	b.locked(func() {
+		b.note("confirms of %v are withheld, taken: %v", queues, takes)
+		b.withheld, b.takes = queues, takes
+	})
+}
+
+// Release ends Withhold.
+func (b *Broker) Release() {
+	b.locked(func() {
+		b.note("%d confirms come", len(b.answers))
+		for _, answer := range b.answers {
+			answer()
+		}
+		b.withheld, b.answers = nil, nil
+	})
+}

@@ -222,7 +222,7 @@ func (ch *channel) publish(m *message, refused bool) {
 		ch.refuse(method, "invalid expiration '%s': no_integer", m.Expiration)
 		return
 	}
-	took := 0
+	took, held := 0, false
 	if !refused {
 		further, _ := m.Headers["CC"].([]any)
 		blind, _ := m.Headers["BCC"].([]any)
@@ -230,18 +230,25 @@ func (ch *channel) publish(m *message, refused bool) {
 		to := b.route(m)
 		for _, q := range to {
 			q.published++
+			held = held || b.withheld != nil && b.withheld.MatchString(q.name)
 		}
 		m.copies = further
 		delete(m.Headers, "BCC")
-		took, refused = m.give(to, ch)
+		if refused = held && !b.takes; !refused {
+			took, refused = m.give(to, ch)
+		}
 	}
 	b.note("connection %d publishes %s to %q with %q: %d queues", ch.connection.number, m.Body, m.exchange, m.key, took)
 	if took == 0 && !refused && ch.mandatory {
 		ch.send("basic.return", func(w *writer) { w.short(amqp091.NoRoute).text("NO_ROUTE").text(m.exchange).text(m.key) })
 		ch.content(nil, m, false)
 	}
-	if ch.confirms {
-		time.AfterFunc(b.upTo(b.config.Confirms), func() { b.locked(func() { ch.confirm(number, refused) }) })
+	switch confirm := func() { ch.confirm(number, refused) }; {
+	case !ch.confirms:
+	case held:
+		b.answers = append(b.answers, confirm)
+	default:
+		time.AfterFunc(b.upTo(b.config.Confirms), func() { b.locked(confirm) })
 	}
 }
 
