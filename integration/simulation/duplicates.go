@@ -1,9 +1,11 @@
 package simulation
 
 import (
+	"errors"
 	"slices"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -18,9 +20,11 @@ type flight struct {
 	process *process
 	from    time.Time
 	called  bool
+	state   state     // with which the message came
 	ended   time.Time // of the call; zero: it runs
 	settled time.Time // when its outcome was reported; zero: it was not
 	held    bool
+	silent  bool // because no confirm came
 	missed  bool // that its outcome is known soon
 }
 
@@ -90,8 +94,12 @@ func (l *ledger) double(m *letter, v *visit, record retry.Record) {
 	allowed = (allowed + m.givenBack) * (1 + m.redriven)
 	losses := min(l.lossesOf(m.flights), 8)
 	// The builder publishes the copy of a delivery that is lost, too. Slow acks leave a message in flight twice.
-	if l.plan.shape == builder || l.plan.mayHave(slow) {
+	// What is taken and not confirmed can be in flight after each failure.
+	switch {
+	case l.plan.shape == builder, l.plan.mayHave(slow):
 		losses *= 2
+	case l.plan.mayHave(withheld):
+		losses *= len(l.plan.schedule) + 1
 	}
 	if v.calls > allowed<<losses {
 		l.violate(m.id, "%s is called again, which no fault explains: %d times, %d losses", m.id, v.calls, losses)
@@ -114,7 +122,7 @@ func (m *letter) before(record retry.Record) (calls int) {
 // that is held after its call does not delay this." What was moved twice comes again behind all others.
 func (l *ledger) rewound(m *letter) {
 	ends := l.ends(m)
-	if ends == 0 || m.redriven > 0 {
+	if ends == 0 || m.redriven > 0 || l.plan.copies() > 1 && len(l.plan.faults) > 1 {
 		return
 	}
 	whole := &flight{from: m.published, settled: m.published}
@@ -194,18 +202,25 @@ func (o observer) Event(e retry.Event) {
 	if e.Outcome == retry.GivenBack && !o.process.dead.Load() {
 		m.givenBack++
 	}
+	record, _ := retry.ReadRecord(e.Metadata)
+	came := state{record.Failures, record.Snoozes}
 	of := slices.IndexFunc(m.flights, func(f *flight) bool {
-		return f.process == o.process && !f.ended.IsZero() && f.settled.IsZero()
+		return f.process == o.process && f.state == came && !f.ended.IsZero() && f.settled.IsZero()
 	})
 	if of < 0 { // there was no call
 		of = len(m.flights)
-		m.flights = append(m.flights, &flight{process: o.process, from: time.Now().Add(-confirmTime), ended: time.Now()})
+		from := time.Now().Add(-confirmTime)
+		m.flights = append(m.flights, &flight{process: o.process, state: came, from: from, ended: time.Now()})
 	}
 	f, was := m.flights[of], m.flights[of].held
 	if lost := time.Unix(0, o.process.lostAt.Load()); f.called && l.plan.unordered() && f.from.Before(lost) &&
 		f.ended.Sub(lost) > pauses && copies(e.Outcome) {
 		l.violate(m.id, "%s is %s %v after its delivery was lost", m.id, e.Outcome, f.ended.Sub(lost))
 	}
+	if was {
+		l.copiedAgain(m, f, e)
+	}
+	f.silent = f.silent || e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNotConfirmed)
 	if f.held = e.Outcome == retry.Held; !f.held {
 		f.settled = time.Now()
 	}

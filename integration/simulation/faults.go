@@ -101,7 +101,7 @@ const (
 var kinds = map[string]int{
 	cutAt: 4, resetAt: 4, nackAt: 2, cutBoth: 2, halfOpen: 1, frozen: 1, restart: 2, alarm: 3, kill: 2, deploy: 2,
 	rolling: 1, readd: 2, hangs: 1, redrive: 2, looks: 1, noDead: 1, replace: 1, noDeclare: 1, pause: 2, full: 3,
-	purge: 1, slow: 2, withheld: 3,
+	purge: 1, slow: 2, withheld: 7,
 }
 
 // own are the kinds of faults that only some shapes have, with their weights.
@@ -135,7 +135,7 @@ func (p plan) drawFault(number int) fault {
 	}
 	switch f.kind {
 	case withheld:
-		if p.number(name, "long")%2 == 0 { // beyond PublishTimeout
+		if p.number(name, "long")%4 > 0 { // beyond PublishTimeout
 			f.lasts = publishTimeout + p.upTo(longest-publishTimeout, name, "longer")
 		}
 		return f

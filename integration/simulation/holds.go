@@ -58,6 +58,28 @@ func (l *ledger) alarmedBefore(at time.Time) bool {
 		l.quiet(l.alarm.Add(-standstill))
 }
 
+// soon is how long after a lost connection what depends on it is decided.
+const soon = 5 * time.Second
+
+// isGivenBack checks that the outcome of a call whose delivery is lost is known soon, and that of one that awaits the
+// confirm of a lost connection.
+func (w *world) isGivenBack(m *letter) {
+	for _, f := range m.flights {
+		if f.process == nil || !f.called || f.process.dead.Load() || f.ended.IsZero() || !f.settled.IsZero() || f.missed {
+			continue
+		}
+		lost, unsent := time.Unix(0, f.process.lostAt.Load()), time.Unix(0, f.process.unsentAt.Load())
+		_, only := w.plan.only()
+		if w.plan.unordered() && f.ended.Before(lost) && time.Since(lost) > soon {
+			f.missed = true
+			w.ledger.violate(m.id, "the outcome of %s is not known %v after its delivery was lost", m.id, time.Since(lost))
+		} else if only && f.ended.Before(unsent) && time.Since(unsent) > 2*soon {
+			f.missed = true
+			w.ledger.violate(m.id, "%s is not published %v after the loss of the connection", m.id, time.Since(unsent))
+		}
+	}
+}
+
 // known checks that the outcome of each call is known soon, and that nothing is held for longer than MaxHold.
 func (w *world) known() {
 	if w.plan.mayHave(halfOpen, frozen) {
@@ -67,11 +89,10 @@ func (w *world) known() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, m := range l.letters {
-		if w.plan.doubled(m) { // an event does not say which of them it is about
-			continue
-		}
+		w.isGivenBack(m)
 		for _, f := range m.flights {
-			if f.process == nil || f.process.dead.Load() || f.ended.IsZero() || !f.settled.IsZero() || f.missed {
+			if f.process == nil || f.process.dead.Load() || f.ended.IsZero() || !f.settled.IsZero() || f.missed ||
+				l.doubled(m, f.state) {
 				continue
 			}
 			since := time.Since(f.ended)

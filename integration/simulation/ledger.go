@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -61,6 +62,7 @@ type ledger struct {
 	lastCall   map[string]time.Time // by the work queue
 	alarm      time.Time            // since when there is one; zero: there is none
 	redrives   map[string]int       // that run, by the work queue
+	silent     *regexp.Regexp       // the queues whose confirms are withheld
 	violations []violation
 }
 
@@ -128,7 +130,7 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 		return true, func() {}
 	}
 	m.inCall++
-	f := &flight{process: p, from: time.Now(), called: true}
+	f := &flight{process: p, from: time.Now(), called: true, state: state{record.Failures, record.Snoozes}}
 	m.flights = append(m.flights, f)
 	ended = func() { f.ended = time.Now() }
 	if p.dead.Load() {

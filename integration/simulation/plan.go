@@ -1,6 +1,6 @@
 // Package simulation runs the real code against a model of RabbitMQ in virtual time. A seed decides what the processes
 // do, which faults come when, and how long everything takes. What must hold has a file each: lost.go, early.go,
-// same.go, order.go, duplicates.go, standstill.go, limits.go, leaks.go.
+// same.go, order.go, duplicates.go, standstill.go, limits.go, leaks.go, memory.go.
 package simulation
 
 import (

@@ -36,6 +36,8 @@ type process struct {
 	ending atomic.Bool // a fault ends it, and starts another one in its place
 	dead   atomic.Bool // nothing that it does has an effect
 	lostAt atomic.Int64
+	// unsentAt is when its connection that publishes was lost.
+	unsentAt atomic.Int64
 	// pausing: a fault pauses a handler, and resumes it.
 	pausing atomic.Bool
 
@@ -164,6 +166,9 @@ func (p *process) connect() (err error) {
 		return err
 	}
 	p.close = p.connection.Close
+	p.world.ledger.mu.Lock()
+	p.world.connections = append(p.world.connections, weakly(p.connection))
+	p.world.ledger.mu.Unlock()
 	p.connection.Observe(observer{process: p})
 	for _, queue := range p.world.plan.queues() {
 		p.add(queue)

@@ -24,6 +24,7 @@ func (w *world) atRest() {
 		if p.connection == nil {
 			continue
 		}
+		w.small(number, p.connection, false)
 		health := p.connection.Health()
 		if err := health.Ready(); err != nil {
 			w.ledger.violated("", "process %d is not ready at the end: %v", number, err)
@@ -34,6 +35,7 @@ func (w *world) atRest() {
 			}
 		}
 	}
+	w.forgets()
 }
 
 // counted has the counts of all processes: how often consumers and connections have begun again, and what they got.

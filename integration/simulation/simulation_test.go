@@ -81,6 +81,7 @@ func simulate(t *testing.T, p plan) (got result) {
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) { got = run(t, p) })
+	got.collected(p.seed)
 	return got
 }
 

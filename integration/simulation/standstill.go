@@ -104,7 +104,8 @@ func (w *world) waits(queue string) *letter {
 	for _, id := range l.ids {
 		m := l.letters[queue+id]
 		called := func(other *letter) bool { return other.inCall > 0 }
-		busy := m.inCall > 0 || w.plan.mayHave(withheld) && w.plan.awaits(m) || w.plan.shape == keepsOrder && slices.ContainsFunc(l.byKey[queue+m.key], called)
+		busy := m.inCall > 0 || w.plan.mayHave(withheld) && w.plan.awaits(m) ||
+			w.plan.shape == keepsOrder && slices.ContainsFunc(l.byKey[queue+m.key], called)
 		if there[id] && !m.finished && !busy && time.Since(m.due) > time.Second {
 			return m
 		}

@@ -3,12 +3,15 @@ package simulation
 import (
 	"regexp"
 	"strings"
+	"weak"
 )
 
 // result is what a run has shown.
 type result struct {
 	violations []violation
 	trace      string
+
+	connections []weak.Pointer[byte] // that are closed
 }
 
 // violation is what must not be.

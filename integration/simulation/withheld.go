@@ -3,9 +3,11 @@ package simulation
 import (
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -32,8 +34,16 @@ func (f fault) one() bool { return f.pick/16%2 == 0 }
 // takes reports whether the queues that do not answer take what is published.
 func (f fault) takes() bool { return f.pick/32%2 == 0 }
 
-// ends reports whether all connections end, before the confirms come.
-func (f fault) loses() bool { return f.pick/64%3 == 0 }
+// Which connections are lost, all of them at the end, and those that consume in the middle.
+const (
+	everything = "" // the name of a connection begins with it
+	publishers = "watermill-retry publisher"
+	consumers  = "watermill-retry subscriber"
+	none       = "none"
+)
+
+// loses is which connections are lost.
+func (f fault) loses() string { return []string{everything, publishers, consumers, none}[f.pick/64%4] }
 
 // withhold makes queues answer late, or never.
 func (w *world) withhold(f fault) {
@@ -42,20 +52,67 @@ func (w *world) withhold(f fault) {
 			w.ledger.lost(f.lasts)
 		}
 	}
-	w.broker.Withhold(w.silent(f), f.takes())
-	time.Sleep(f.lasts)
+	silent := w.silent(f)
+	w.ledger.mu.Lock()
+	w.ledger.silent = silent
+	w.ledger.mu.Unlock()
+	w.broker.Withhold(silent, f.takes())
+	time.Sleep(f.lasts / 2)
+	if f.loses() == consumers {
+		w.lose(consumers)
+	}
+	time.Sleep(f.lasts / 2)
 	switch {
-	case f.loses():
-		w.ledger.lost(0)
-		for number := range w.processes {
-			p := w.running(number)
-			p.lostAt.Store(time.Now().UnixNano())
-			p.disturb(model.Reset)
-		}
+	case f.loses() == everything, f.loses() == publishers:
+		w.lose(f.loses())
 	case f.lasts > publishTimeout-confirmTime:
 		w.ledger.disturbed(copiedAgain)
 	}
 	w.broker.Release()
+}
+
+// lose ends the connections of all processes whose names begin so.
+func (w *world) lose(name string) {
+	w.ledger.lost(0)
+	for number := range w.processes {
+		if p := w.running(number); name == publishers {
+			p.unsentAt.Store(time.Now().UnixNano())
+		} else {
+			p.lostAt.Store(time.Now().UnixNano())
+		}
+	}
+	for number, is := range w.broker.Connections() {
+		if strings.HasPrefix(is, name) {
+			w.broker.Disturb(number, model.Reset)
+		}
+	}
+}
+
+// only returns the fault of a plan where confirms are withheld, if there is one, and no fault of tiers.
+func (p plan) only() (only fault, is bool) {
+	for _, f := range p.faults {
+		if f.kind == withheld {
+			only, is = f, !is
+		}
+	}
+	return only, is && p.shape != builder && !p.mayHave(full, nackAt, noTier)
+}
+
+// copiedAgain checks the copy of a message that was held for one that may have arrived: "the next longer tier, after a
+// minute at the earliest".
+func (l *ledger) copiedAgain(m *letter, held *flight, e retry.Event) {
+	f, only := l.plan.only()
+	alone := len(l.plan.faults) == 1 && f.loses() == none
+	if !only || !held.silent || !copies(e.Outcome) || l.plan.breaker || m.at(held.state).calls > 1 ||
+		!alone && !l.quiet(held.ended) {
+		return
+	}
+	if since := time.Since(held.ended); since < copiedAgain-confirmTime {
+		l.violate(m.id, "%s is %s %v after a copy that may have arrived", m.id, e.Outcome, since)
+	}
+	if f.one() && len(l.plan.schedule) > 1 && l.silent.MatchString(e.Destination) {
+		l.violate(m.id, "%s waits for %s, which does not confirm", m.id, e.Destination)
+	}
 }
 
 // awaits reports whether a call has ended and its outcome is not known, or whether that may be.
@@ -65,8 +122,10 @@ func (p plan) awaits(m *letter) bool {
 	})
 }
 
-// doubled reports whether there are two messages in place of one, or may be.
-func (p plan) doubled(m *letter) bool { return p.copies() > 1 && (p.hops(m.id) || m.calls > 1) }
+// doubled reports whether there are two messages in place of one, or may be: an event does not say which it is about.
+func (l *ledger) doubled(m *letter, s state) bool {
+	return l.plan.copies() > 1 && (l.plan.hops(m.id) || m.at(s).calls > 1)
+}
 
 // hops reports whether a message can go from tier to tier without a call.
 func (p plan) hops(id string) bool {

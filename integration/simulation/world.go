@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
@@ -34,7 +35,8 @@ type world struct {
 	slow      atomic.Value // the id of a message whose calls all hang
 	// replaceBound is a work queue that is replaced as soon as it is bound.
 	replaceBound atomic.Pointer[string]
-	goroutines   int // before the run
+	goroutines   int                  // before the run
+	connections  []weak.Pointer[byte] // of all processes
 }
 
 // run runs a plan in the bubble of the caller.
@@ -67,7 +69,7 @@ func run(_ testing.TB, p plan) result {
 	w.end()
 	w.ledger.mu.Lock()
 	defer w.ledger.mu.Unlock()
-	return result{w.ledger.violations, w.broker.Trace()}
+	return result{w.ledger.violations, w.broker.Trace(), w.connections}
 }
 
 // awaitRest waits until nothing is left to do, and a while longer for what must not come then.

@@ -1,0 +1,121 @@
+package simulation
+
+import (
+	"fmt"
+	"reflect"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+	"weak"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+const (
+	// fewElements is how many elements a list, a map or a channel of a process has at most, when all messages are handled.
+	// There are more messages, and more of their failures.
+	fewElements = 100
+	// remembered is how long a process that keeps an order remembers what went back: docs/order.md has: "For one hour the
+	// process remembers how often these messages failed."
+	remembered = time.Hour + 10*time.Minute
+	// collectEach is of how many seeds one shows that Close leaves nothing: the collector takes a while.
+	collectEach = 8
+	module      = "github.com/tieredretry/watermill-retry/"
+)
+
+// ring has a place for each of the last messages that were nacked, up to 1,024.
+const ring = "subscriber.nackCounts.order"
+
+// keptField has what a process that keeps an order remembers of messages that went back.
+const keptField = "subscriber.receiver.kept"
+
+// forgets checks that what went back is forgotten after a longer time. Few plans have it.
+func (w *world) forgets() {
+	if w.plan.shape != keepsOrder || w.plan.number("forgets")%16 > 0 {
+		return
+	}
+	time.Sleep(remembered)
+	for number := range w.processes { // when a partition goes back, what is old is forgotten
+		c := w.running(number).connection
+		_ = c.Pause(handlerName)
+		time.Sleep(standstill)
+		_ = c.Resume(handlerName)
+		w.small(number, c, true)
+	}
+}
+
+// small checks that a process has few elements.
+func (w *world) small(number int, c retry.Connection, forgotten bool) {
+	counts := map[string]int{}
+	sizes(reflect.ValueOf(c), "", map[any]bool{}, counts)
+	for field, n := range counts {
+		if n > fewElements && field != ring {
+			w.ledger.violated("", "process %d has %d elements in %s at rest", number, n, field)
+		}
+	}
+	if n, has := counts[keptField]; !has || forgotten && n > 0 {
+		w.ledger.violated("", "process %d has %d elements in %s after %v", number, n, keptField, remembered)
+	}
+}
+
+// sizes adds how many elements each list, map and channel has that can be reached from a value, by its type and field.
+// Elements without a size are none.
+func sizes(v reflect.Value, name string, seen map[any]bool, counts map[string]int) {
+	switch kind := v.Kind(); kind {
+	case reflect.Interface:
+		sizes(v.Elem(), name, seen, counts)
+	case reflect.Pointer:
+		at := [2]any{v.Type(), v.Pointer()}
+		if !v.IsNil() && !seen[at] && ours(v.Type().Elem()) {
+			seen[at] = true
+			sizes(v.Elem(), name, seen, counts)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			sizes(v.Field(i), fmt.Sprint(v.Type(), ".", v.Type().Field(i).Name), seen, counts)
+		}
+	case reflect.Map, reflect.Chan, reflect.Slice, reflect.Array:
+		if v.Type().Elem().Size() > 0 || kind == reflect.Map {
+			counts[name] += v.Len()
+		}
+	}
+	switch v.Kind() {
+	case reflect.Map:
+		for each := v.MapRange(); each.Next(); {
+			sizes(each.Value(), name, seen, counts)
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			sizes(v.Index(i), name, seen, counts)
+		}
+	}
+}
+
+// ours reports whether what a pointer leads to belongs to the library: not to the client, the app or the broker.
+func ours(t reflect.Type) bool {
+	path := t.PkgPath()
+	app := strings.HasPrefix(path, module+"integration/") || strings.HasSuffix(path, "/rabbitmq/model")
+	return strings.HasPrefix(path, module) && !app
+}
+
+// weakly returns a pointer to a connection that does not keep it in memory.
+func weakly(c retry.Connection) weak.Pointer[byte] {
+	return weak.Make((*byte)(reflect.ValueOf(c).UnsafePointer()))
+}
+
+func isGone(c weak.Pointer[byte]) bool { return c.Value() == nil }
+
+// collected checks that nothing is left of the connections of a run.
+func (r *result) collected(seed uint64) {
+	if seed%collectEach != 0 {
+		return
+	}
+	for range 5 { // a pool keeps what it has for two
+		runtime.GC()
+		if r.connections = slices.DeleteFunc(r.connections, isGone); len(r.connections) == 0 {
+			return
+		}
+	}
+	r.violations = append(r.violations, violation{text: "a connection is in memory after Close"})
+}
