@@ -1,6 +1,7 @@
 package channel
 
 import (
+	"cmp"
 	"context"
 	"runtime"
 	"slices"
@@ -50,7 +51,7 @@ type settler struct {
 func newSettler(channel acknowledger, socket corker, stopping context.Context) *settler {
 	s := &settler{
 		channel: channel, socket: socket, stopping: stopping,
-		wake: make(chan struct{}, 1), flushed: make(chan struct{}), sent: tags{low: 1},
+		wake: make(chan struct{}, 1), flushed: make(chan struct{}), sent: tags{{0, 0}},
 	}
 	s.Lost, s.lose = context.WithCancelCause(context.Background())
 	s.low.Store(1)
@@ -157,9 +158,9 @@ func (s *settler) send(acks, nacks []uint64) {
 	defer s.socket.Uncork()
 	slices.Sort(acks)
 	run, last := 0, uint64(0)
-	for len(acks) > 0 && acks[0] == s.sent.low {
+	for len(acks) > 0 && acks[0] == s.sent.low() {
 		last = acks[0]
-		s.sent.add(last)
+		s.sent = s.sent.add(last)
 		acks = acks[1:]
 		run++
 	}
@@ -167,52 +168,36 @@ func (s *settler) send(acks, nacks []uint64) {
 		_ = s.channel.Ack(last, run > 1)
 	}
 	for _, tag := range acks {
-		s.sent.add(tag)
+		s.sent = s.sent.add(tag)
 		_ = s.channel.Ack(tag, false)
 	}
 	for _, tag := range nacks {
-		s.sent.add(tag)
+		s.sent = s.sent.add(tag)
 		_ = s.channel.Nack(tag, false, true)
 	}
-	s.low.Store(s.sent.low)
+	s.low.Store(s.sent.low())
 }
 
-// tags is a set of delivery tags: all below low, and those of the spans. A channel's tags are 1, 2, 3 and so on, so
-// there are at most as many spans as there are outstanding deliveries.
-type tags struct {
-	low   uint64
-	spans []span // ascending, with a gap between each two of them and before the first one
-}
+// tags is a set of delivery tags: spans, ascending, with a gap between each two of them. The first one begins with 0. A
+// channel's tags are 1, 2, 3 and so on, so there are at most as many others as there are outstanding deliveries.
+type tags []span
 
 type span struct{ first, last uint64 }
 
-// add adds a tag that is not in the set.
-func (t *tags) add(tag uint64) {
-	if tag == t.low {
-		t.low++
-		if len(t.spans) > 0 && t.spans[0].first == t.low {
-			t.low = t.spans[0].last + 1
-			t.spans = slices.Delete(t.spans, 0, 1)
-		}
-		return
+// low returns the lowest tag that is not in the set.
+func (t tags) low() uint64 { return t[0].last + 1 }
+
+// add returns the set with a tag that is not in it.
+func (t tags) add(tag uint64) tags {
+	at, _ := slices.BinarySearchFunc(t, tag, func(s span, tag uint64) int { return cmp.Compare(s.first, tag) })
+	if at < len(t) && t[at].first == tag+1 {
+		t[at].first = tag
+	} else {
+		t = slices.Insert(t, at, span{tag, tag})
 	}
-	at, _ := slices.BinarySearchFunc(t.spans, tag, func(s span, tag uint64) int {
-		if s.first < tag {
-			return -1
-		}
-		return 1
-	})
-	joinsPrevious := at > 0 && t.spans[at-1].last+1 == tag
-	joinsNext := at < len(t.spans) && t.spans[at].first == tag+1
-	switch {
-	case joinsPrevious && joinsNext:
-		t.spans[at-1].last = t.spans[at].last
-		t.spans = slices.Delete(t.spans, at, at+1)
-	case joinsPrevious:
-		t.spans[at-1].last = tag
-	case joinsNext:
-		t.spans[at].first = tag
-	default:
-		t.spans = slices.Insert(t.spans, at, span{tag, tag})
+	if t[at-1].last+1 == tag {
+		t[at-1].last = t[at].last
+		t = slices.Delete(t, at, at+1)
 	}
+	return t
 }

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -49,13 +48,6 @@ var arrivals = sync.Pool{New: func() any { return new(Arrival) }}
 func (a *Arrival) Free() {
 	*a = Arrival{}
 	arrivals.Put(a)
-}
-
-// describe identifies a delivery in a log line.
-func (a *Arrival) describe() string {
-	d := a.Delivery
-	return fmt.Sprintf("message id %q, exchange %q, routing key %q, %d bytes", d.MessageId, d.Exchange, d.RoutingKey,
-		len(d.Body))
 }
 
 // A line is a queue of arrivals.

@@ -41,7 +41,6 @@ type Config struct {
 	Handler     Handler
 	Logger      watermill.LoggerAdapter
 	Places      *gate.Places // of calls, and of messages in flight
-	Calls       int          // at the same time, about
 	NackInitial time.Duration
 	NackMax     time.Duration
 }
@@ -53,7 +52,8 @@ type Dispatcher struct {
 	Out      chan *message.Message // closed when the subscription stops
 	Stopping context.Context       // ended: nothing more is handed out
 	Expired  chan struct{}         // closed: the contexts of messages in flight end
-	GivenUp  chan struct{}         // closed: messages in flight are not waited for any more
+	GivenUp  context.Context       // ended: messages in flight are not waited for any more
+	GiveUp   func()                // ends GivenUp
 	Over     chan struct{}         // closed when the dispatcher has ended
 	Workers  sync.WaitGroup        // messages in flight
 	InFlight atomic.Int64
@@ -81,23 +81,24 @@ type request struct {
 
 // New returns a dispatcher that does not run. From the end of stopping on, it hands nothing out.
 func New(stopping context.Context, c Config) *Dispatcher {
-	return &Dispatcher{
+	d := &Dispatcher{
 		Config: c, Stopping: stopping, nacks: newNackCounts(), Out: make(chan *message.Message),
-		Expired: make(chan struct{}), GivenUp: make(chan struct{}), Over: make(chan struct{}),
-		requests: make(chan request), handed: make(chan *Arrival, min(c.Calls, 64)),
+		Expired: make(chan struct{}), Over: make(chan struct{}), requests: make(chan request),
+		handed: make(chan *Arrival, 64),
 	}
+	d.GivenUp, d.GiveUp = context.WithCancel(context.Background())
+	return d
 }
 
 // Tell makes the dispatcher's goroutine call a function, and reports whether it does. It waits while a function of the
-// app is called there, until GivenUp is closed.
+// app is called there, until GivenUp ends.
 func (d *Dispatcher) Tell(call func(*Arrival), with *Arrival) bool {
 	select {
 	case d.requests <- request{call, with}:
 		return true
-	case <-d.GivenUp:
-	case <-d.Over:
+	case <-d.GivenUp.Done():
+		return false
 	}
-	return false
 }
 
 // Do makes the dispatcher's goroutine call a function, as Tell does, and waits until it has returned.
@@ -108,8 +109,7 @@ func (d *Dispatcher) Do(f func()) {
 	}
 	select {
 	case <-done:
-	case <-d.GivenUp:
-	case <-d.Over:
+	case <-d.GivenUp.Done():
 	}
 }
 
@@ -135,6 +135,7 @@ func (d *Dispatcher) Run() {
 		d.step(await)
 	}
 	d.close()
+	d.GiveUp() // it calls nothing more
 	finished = true
 	close(d.Over)
 }
@@ -214,10 +215,9 @@ func (d *Dispatcher) Arrive(
 // Unmarshal gives an arrival its message. Where a function of the app ends the goroutine, it has none.
 func (d *Dispatcher) Unmarshal(a *Arrival) {
 	a.Msg, a.Err = nil, ErrExited
-	var msg *message.Message
-	a.Err = panics.Error("Unmarshal", func() (err error) { msg, err = d.Handler.Unmarshal(a.Delivery); return err })
-	if a.Err == nil {
-		a.Msg = msg
+	a.Err = panics.Error("Unmarshal", func() (err error) { a.Msg, err = d.Handler.Unmarshal(a.Delivery); return err })
+	if a.Err != nil {
+		a.Msg = nil
 	}
 }
 

@@ -53,7 +53,7 @@ func (d *Dispatcher) ended(a *Arrival) (acked, ended bool) {
 		return true, true
 	case <-a.Msg.Nacked():
 		return false, true
-	case <-d.GivenUp:
+	case <-d.GivenUp.Done():
 		d.Logger.Error("Gave up a message: it was neither acked nor nacked before the close timeout", ErrNotSettled,
 			watermill.LogFields{"message_uuid": a.Msg.UUID})
 		return false, false
@@ -71,7 +71,9 @@ var (
 
 // refuse nacks a message that has no handler.
 func (d *Dispatcher) refuse(a *Arrival) {
-	d.Logger.Error("Cannot unmarshal a message", a.Err, watermill.LogFields{"delivery": a.describe()})
+	of := a.Delivery
+	d.Logger.Error("Cannot unmarshal a message", a.Err, watermill.LogFields{"delivery": fmt.Sprintf(
+		"message id %q, exchange %q, routing key %q, %d bytes", of.MessageId, of.Exchange, of.RoutingKey, len(of.Body))})
 	d.Pause(a)
 	a.Source.Settle(a, false)
 }

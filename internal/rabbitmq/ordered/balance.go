@@ -1,7 +1,6 @@
 package ordered
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
@@ -15,28 +14,25 @@ const balancePeriod = 5 * time.Second
 // partition from which nothing has come may be another process's.
 func (n *session) hasTooMany() bool {
 	s := n.of.of
-	if n.intake != nil || n.ages.arrived() == 0 {
-		return false
-	}
-	if !s.balancing.TryLock() {
+	if n.intake != nil || n.ages.arrived() == 0 || !s.balancing.TryLock() {
 		return false
 	}
 	defer s.balancing.Unlock()
 	if time.Since(s.balanced) < balancePeriod {
 		return false
 	}
-	var counted atomic.Int64
-	n.Within(channel.AnswerTimeout, func() {
-		channel, err := n.Connection.OpenChannel()
+	processes := 0
+	answered := n.Within(channel.AnswerTimeout, func() {
+		open, err := n.Connection.OpenChannel()
 		if err != nil {
 			return
 		}
-		defer channel.Close()
-		if state, err := channel.QueueDeclarePassive(s.members, true, false, false, false, nil); err == nil {
-			counted.Store(int64(state.Consumers))
+		defer open.Close()
+		if state, err := open.QueueDeclarePassive(s.members, true, false, false, false, nil); err == nil {
+			processes = state.Consumers
 		}
 	})
-	if !s.hasMoreThanItsShare(int(counted.Load())) {
+	if !answered || !s.hasMoreThanItsShare(processes) {
 		return false
 	}
 	s.balanced = time.Now()

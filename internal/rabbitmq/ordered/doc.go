@@ -2,13 +2,11 @@
 // subscriber.Subscriber, and adds loops to it: one for the work queue, the intake, whose messages are moved to the
 // partition of their key, and one for each partition.
 //
-//	connection.go  Connection: the one for consuming, and the one that moves messages; an operator's questions
-//	subscriber.go  Subscribe: a subscription with its loops
-//	partition.go   the kind of loop of a partition, and of the intake, and their sessions
-//	move.go        moves a message of the work queue to its partition
-//	balance.go     whether this process has more partitions than its share
-//	hold.go        messages that wait for their retry where they are, or for an operator
-//	ages.go        how long the oldest delivery has waited
+//	ordered.go    Connection, with that which moves messages, and an operator's questions; Subscribe: its loops
+//	partition.go  the kind of loop of a partition, and of the intake; their sessions, and how long these have waited
+//	move.go       moves a message of the work queue to its partition
+//	balance.go    whether this process has more partitions than its share
+//	hold.go       messages that wait for their retry where they are, or for an operator
 //
 // A message that waits for its retry stays unacknowledged, in memory, and those of its key behind it. The queues give
 // messages to one consumer at a time. Four rules keep their order there, and integration/order tests on the broker what

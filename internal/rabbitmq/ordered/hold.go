@@ -37,6 +37,9 @@ func keptOf(a *dispatch.Arrival) *keeping {
 	return kept
 }
 
+// waits reports whether a message is not to be handed out yet.
+func (k *keeping) waits() bool { return k.Blocked || time.Until(k.Due) > 0 }
+
 // isOld reports whether a message went back to its queue so long ago that it is forgotten: another process may have
 // handled it. The decision of an operator is not forgotten.
 func (k *keeping) isOld() bool { return k.at == nil && !k.skipped && time.Since(k.left) > keptFor }
@@ -124,15 +127,13 @@ func (p *partition) hold(a *dispatch.Arrival) {
 		p.block(a, true)
 		return
 	}
-	var timer *time.Timer
-	timer = time.AfterFunc(time.Until(kept.Due), func() {
-		p.Tell(func(*dispatch.Arrival) {
-			if p.waiting[a] && keptOf(a).timer == timer {
+	kept.timer = time.AfterFunc(time.Until(kept.Due), func() {
+		p.Tell(func(a *dispatch.Arrival) {
+			if p.waiting[a] && !keptOf(a).waits() {
 				p.again(a)
 			}
-		}, nil)
+		}, a)
 	})
-	kept.timer = timer
 }
 
 // unhold ends a hold.
@@ -142,7 +143,6 @@ func (p *partition) unhold(a *dispatch.Arrival) {
 	p.count(a, -1)
 	if kept.timer != nil {
 		kept.timer.Stop()
-		kept.timer = nil
 	}
 	if kept.Blocked {
 		p.block(a, false)
@@ -209,8 +209,7 @@ func (p *partition) block(a *dispatch.Arrival, blocked bool) {
 	if blocked {
 		if kept.since.IsZero() {
 			kept.since = time.Now()
-			p.Logger.Info("A key is blocked", watermill.LogFields{"key": a.Key, "message_uuid": a.Msg.UUID,
-				"partition": p.Queue})
+			p.Logger.Info("A key is blocked", watermill.LogFields{"key": a.Key, "message_uuid": a.Msg.UUID})
 		}
 		record, _ := retry.ReadRecord(kept.Metadata)
 		list = append(list, blockedArrival{a, command.Blocked{

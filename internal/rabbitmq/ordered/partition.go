@@ -3,6 +3,7 @@ package ordered
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,10 +18,13 @@ import (
 )
 
 // Why a session ends.
+const (
+	errNacked  subscriber.Planned = "a message was nacked"
+	errWaits   subscriber.Planned = "a message waits for half of the consumer timeout"
+	errBalance subscriber.Planned = "another process has fewer partitions"
+)
+
 var (
-	errNacked  = subscriber.Planned("a message was nacked")
-	errWaits   = subscriber.Planned("a message waits for half of the consumer timeout")
-	errBalance = subscriber.Planned("another process has fewer partitions")
 	errDeposed = errors.New("the broker has delivered a message again that is still here: it took this consumer for lost")
 	errAlarm   = errors.New("the broker reads nothing, because of an alarm")
 )
@@ -145,7 +149,7 @@ func (p *partition) first(a *dispatch.Arrival) {
 	switch {
 	case n.intake != nil && a.Err == nil && p.Stopping.Err() == nil && n.Gone().Err() == nil:
 		p.Workers.Go(func() { n.move(a) })
-	case kept != nil && (kept.Blocked || time.Until(kept.Due) > 0):
+	case kept != nil && kept.waits():
 		p.hold(a)
 	default:
 		p.Add(a)
@@ -160,7 +164,8 @@ func (n *session) GiveBack(a *dispatch.Arrival) {
 	if kept := keptOf(a); kept != nil {
 		kept.at, kept.left = nil, time.Now()
 	}
-	n.settled(a)
+	n.leave(a)
+	settled(a)
 }
 
 // Settle implements dispatch.Source. After a nack, all that is not settled goes back together, when the channel is
@@ -184,12 +189,12 @@ func (n *session) Settle(a *dispatch.Arrival, acked bool) {
 	case keptOf(a) != nil:
 		n.of.Tell(func(a *dispatch.Arrival) {
 			n.of.forget(a, acked)
-			n.settled(a)
-			a.Free()
+			n.leave(a)
+			settled(a)
 		}, a)
 	case a.Key != "":
 		n.leave(a)
-		n.of.Tell(released, a)
+		n.of.Tell(settled, a)
 	default:
 		n.leave(a)
 		a.Free()
@@ -202,23 +207,14 @@ func (n *session) leave(a *dispatch.Arrival) {
 	n.Users.Leave()
 }
 
-// settled is leave, and lets the next message of the key follow.
-func (n *session) settled(a *dispatch.Arrival) {
-	n.leave(a)
-	n.of.release(a)
-}
-
-// released is called when an arrival with a key was handed out and is settled.
-func released(a *dispatch.Arrival) {
-	sessionOf(a).of.release(a)
-	a.Free()
-}
-
-func (p *partition) release(a *dispatch.Arrival) {
+// settled lets the next message of the key follow.
+func settled(a *dispatch.Arrival) {
+	p := sessionOf(a).of
 	if next := p.keys.Release(a); next != nil {
 		p.take(next) // the call before it may have been with the same message
 		p.first(next)
 	}
+	a.Free()
 }
 
 // Keep implements subscriber.Session. In an alarm, a pause does not end the intake: the broker reads what was moved,
@@ -264,13 +260,9 @@ func (n *session) Retire(reason error) {
 	}
 	n.of.Do(func() { n.of.giveBack(n) })
 	empty := n.Users.Close()
-	if n.outlasts(empty) {
+	if n.outlasts(empty, n.patience()) {
 		n.leaveValues(msgctx.ErrOutlived)
-		select {
-		case <-empty:
-		case <-n.Lost.Done():
-		case <-time.After(subscriber.GiveUpAfter):
-		}
+		n.outlasts(empty, subscriber.GiveUpAfter)
 	}
 	n.Flush()
 	if n.intake != nil && n.blocked() { // it answers when the alarm is over
@@ -286,8 +278,8 @@ func (n *session) Retire(reason error) {
 // outlasts waits for what a session has handed out, or moves, and reports whether that lasts too long. When a pause is
 // over, what is held goes back: all keys of the partition stand until then. Where the handler pauses again and again,
 // what is held is handled at most once in balancePeriod.
-func (n *session) outlasts(empty <-chan struct{}) bool {
-	p, late := n.of, time.After(n.patience())
+func (n *session) outlasts(empty <-chan struct{}, patience time.Duration) bool {
+	p, late := n.of, time.After(patience)
 	var resumed <-chan time.Time
 	for {
 		select {
@@ -295,9 +287,7 @@ func (n *session) outlasts(empty <-chan struct{}) bool {
 			return false
 		case <-n.Lost.Done():
 			return false
-		case <-p.GivenUp:
-			return false
-		case <-p.Over:
+		case <-p.GivenUp.Done():
 			return false
 		case <-late:
 			return true
@@ -334,3 +324,44 @@ func (n *session) blocked() bool { return n.Connection.Blocked.Load() }
 
 // errLeft is the cause of the end of a message's context.
 var errLeft = errors.New("the channel of the message is closed: another process may handle it now")
+
+// ages has when deliveries arrived, at the precision of a second.
+type ages struct {
+	mu   sync.Mutex
+	list []age // ascending
+	last uint64
+}
+
+type age struct {
+	first uint64 // the delivery tag
+	at    time.Time
+}
+
+func (a *ages) add(tag uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = tag
+	if n := len(a.list); n == 0 || time.Since(a.list[n-1].at) > time.Second {
+		a.list = append(a.list, age{tag, time.Now()})
+	}
+}
+
+// arrived returns the delivery tag of the last delivery. 0: there was none.
+func (a *ages) arrived() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.last
+}
+
+// of returns how old a delivery is, or a second more, and forgets those before it. It is 0 where it has not arrived.
+func (a *ages) of(tag uint64) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.list) > 1 && a.list[1].first <= tag {
+		a.list = a.list[1:]
+	}
+	if tag > a.last {
+		return 0
+	}
+	return time.Since(a.list[0].at)
+}

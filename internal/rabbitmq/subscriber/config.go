@@ -83,10 +83,8 @@ func (c Config) Validate() error {
 	if err := c.Consumer.Arguments.Validate(); err != nil {
 		fault("Consumer.Arguments: %w", err)
 	}
-	faults = append(faults, wire.Durations([]wire.Field{
-		{Name: "CloseTimeout", Value: c.CloseTimeout}, {Name: "NackInitial", Value: c.NackInitial}, {Name: "NackMax",
-			Value: c.NackMax},
-	})...)
+	faults = append(faults, wire.Durations([]wire.Field{{Name: "CloseTimeout", Value: c.CloseTimeout},
+		{Name: "NackInitial", Value: c.NackInitial}, {Name: "NackMax", Value: c.NackMax}})...)
 	c.setDefaults()
 	if c.NackInitial > 0 && c.NackMax > 0 && c.NackInitial > c.NackMax {
 		fault("NackInitial: %s, at most NackMax, %s", c.NackInitial, c.NackMax)

@@ -61,11 +61,10 @@ func (c *Connection) Kinds(queue string) (all []Kind) {
 // end stops the subscriptions of a Subscriber, and waits for their ends. Nil: of all.
 func (c *Connection) end(of *Subscriber) {
 	c.mu.Lock()
-	open := slices.Clone(c.subscriptions)
+	open := slices.DeleteFunc(slices.Clone(c.subscriptions), func(s *Subscription) bool {
+		return of != nil && s.subscriber != of
+	})
 	c.mu.Unlock()
-	if of != nil {
-		open = slices.DeleteFunc(open, func(s *Subscription) bool { return s.subscriber != of })
-	}
 	for _, s := range open {
 		s.stop()
 	}

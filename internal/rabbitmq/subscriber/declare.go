@@ -45,14 +45,6 @@ func (s *Subscriber) declare(current *wire.Connection, topic string, lostAt time
 	return s.with(current, topic, lostAt, "Declare", s.handler.Declare)
 }
 
-// bind calls Handler.Bind for a topic that is consumed, and Handler.Declare where that fails.
-func (s *Subscriber) bind(current *wire.Connection, topic string, lostAt time.Time) error {
-	if s.with(current, topic, lostAt, "Bind", s.handler.Bind) == nil {
-		return nil
-	}
-	return s.declare(current, topic, time.Now())
-}
-
 func (s *Subscriber) with(
 	current *wire.Connection, topic string, lostAt time.Time, name string, call func(*Declaration, string) error,
 ) error {

@@ -21,12 +21,12 @@ import (
 type Loop struct {
 	*Subscription
 	Queue   string
+	Logger  watermill.LoggerAdapter
 	Changes chan struct{} // receives when the session is to look at the limit
 	Since   atomic.Int64  // since when there is a session, or none, in ns
 
 	kind      Kind
-	binds     bool                // the queue is bound when it is consumed
-	fields    watermill.LogFields // of its log lines
+	binds     bool // the queue is bound when it is consumed
 	consuming atomic.Bool
 	rests     atomic.Bool // there is no session, because of a pause only
 
@@ -72,28 +72,27 @@ type Session interface {
 
 // NewLoop adds a loop to a subscription that has not started.
 func (s *Subscription) NewLoop(queue string, kind Kind, binds bool, fields watermill.LogFields) *Loop {
-	l := &Loop{Subscription: s, Queue: queue, Changes: make(chan struct{}, 1), kind: kind, binds: binds, fields: fields}
+	l := &Loop{Subscription: s, Queue: queue, Logger: s.Logger.With(fields), Changes: make(chan struct{}, 1), kind: kind,
+		binds: binds}
 	l.Since.Store(time.Now().UnixNano())
 	s.loops = append(s.loops, l)
 	return l
 }
 
 // Why a session ends, and another one follows at once.
-var (
-	errLimit = planned("the limit has changed")
-	errAside = planned("messages are set aside")
+const (
+	errLimit Planned = "the limit has changed"
+	errAside Planned = "messages are set aside"
 )
 
-type planned string
+// Planned is the reason for the end of a session that another one can follow at once.
+type Planned string
 
-func (p planned) Error() string { return string(p) }
-
-// Planned returns a reason for the end of a session that another one can follow at once.
-func Planned(reason string) error { return planned(reason) }
+func (p Planned) Error() string { return string(p) }
 
 // IsPlanned reports whether a session can follow at once.
 func IsPlanned(reason error) bool {
-	_, is := reason.(planned)
+	_, is := reason.(Planned)
 	return is || reason == nil
 }
 
@@ -129,7 +128,7 @@ func (l *Loop) run(n Session) {
 				l.reconnects.Add(1)
 			}
 			l.adopt(n)
-			l.Logger.Info("Consuming again", l.fields.Add(watermill.LogFields{"prefetch": n.Fetches()}))
+			l.Logger.Info("Consuming again", watermill.LogFields{"prefetch": n.Fetches()})
 		}
 		began := time.Now()
 		reason := n.Keep()
@@ -148,13 +147,12 @@ func (l *Loop) run(n Session) {
 			l.rests.Store(true)
 			l.unconsumed = time.Now()
 			l.Logger.Info("Paused: the consumer is cancelled, and messages stay in the queue",
-				l.fields.Add(watermill.LogFields{"in_flight": l.InFlight.Load()}))
+				watermill.LogFields{"in_flight": l.InFlight.Load()})
 		case IsPlanned(reason):
-			l.Logger.Info("The consumer gives way to another one",
-				l.fields.Add(watermill.LogFields{"reason": reason.Error()}))
+			l.Logger.Info("The consumer gives way to another one", watermill.LogFields{"reason": reason.Error()})
 		default:
 			l.lost.connection, l.lost.at = l.declared, time.Now()
-			l.Logger.Error("The consumer has ended, consuming again", reason, l.fields)
+			l.Logger.Error("The consumer has ended, consuming again", reason, nil)
 			if time.Since(began) > pause.Max {
 				pause.Reset()
 			}
@@ -178,12 +176,6 @@ func (l *Loop) setConsuming(is bool) {
 	if l.consuming.Swap(is) != is {
 		l.Since.Store(time.Now().UnixNano())
 	}
-}
-
-// consumes reports whether there is a consumer. While a limit changes, and when a pause is over, there is none for a
-// moment.
-func (l *Loop) consumes() bool {
-	return l.consuming.Load() || l.rests.Load() && l.Places.Limit() > 0
 }
 
 func (l *Loop) sleepFor(d time.Duration) {
@@ -220,7 +212,7 @@ func (l *Loop) reopen() Session {
 		l.setConsuming(false)
 		l.fail(err)
 		l.Logger.Error("Cannot consume again", err,
-			l.fields.Add(watermill.LogFields{"next_attempt_within": l.failures.add().String()}))
+			watermill.LogFields{"next_attempt_within": l.failures.add().String()})
 	case opened == nil:
 		l.setConsuming(false)
 		l.rests.Store(true)
@@ -263,11 +255,10 @@ func (f *failures) wait() time.Duration {
 func (f *failures) add() time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	since := time.Since(f.over)
-	if since < 0 { // others have failed, too
+	switch since := time.Since(f.over); {
+	case since < 0: // others have failed, too
 		return f.pause.Bound()
-	}
-	if since > f.pause.Max {
+	case since > f.pause.Max:
 		f.pause.Reset()
 	}
 	f.over = time.Now().Add(f.pause.Next())
@@ -339,12 +330,13 @@ func (l *Loop) consume(
 
 // bind binds the queue of a consumer that has begun. Another client may have replaced the queue before, as one that
 // still deletes it, and then it has lost its bindings; a queue that is replaced from now on ends the consumer. After a
-// loss it is declared again.
+// loss, and where that fails, it is declared again.
 func (l *Loop) bind(current *wire.Connection, lostAt, unconsumed time.Time) error {
-	if !lostAt.IsZero() {
-		return l.subscriber.declare(current, l.Topic, time.Now())
+	s := l.subscriber
+	if lostAt.IsZero() && s.with(current, l.Topic, unconsumed, "Bind", s.handler.Bind) == nil {
+		return nil
 	}
-	return l.subscriber.bind(current, l.Topic, unconsumed)
+	return s.declare(current, l.Topic, time.Now())
 }
 
 // Open begins a consumer of the queue on a channel. Its tag has a number where there are several. moves: the broker may

@@ -78,7 +78,7 @@ func (n *session) add(a *dispatch.Arrival) {
 func (n *session) GiveBack(a *dispatch.Arrival) {
 	n.Nack(a.Delivery.DeliveryTag)
 	n.leave(a)
-	n.of.release(a)
+	settled(a)
 }
 
 // Settle implements dispatch.Source.
@@ -101,17 +101,13 @@ func (n *session) leave(a *dispatch.Arrival) {
 	n.Users.Leave()
 }
 
-// settled is called when an arrival with a key was handed out and is settled.
+// settled lets the next message of a key follow.
 func settled(a *dispatch.Arrival) {
-	a.Source.(*session).of.release(a)
-	a.Free()
-}
-
-// release lets the next message of a key follow.
-func (p *plain) release(a *dispatch.Arrival) {
+	p := a.Source.(*session).of
 	if next := p.keys.Release(a); next != nil {
 		p.Add(next)
 	}
+	a.Free()
 }
 
 // Keep implements Session. A session also ends when the limit changes, because its prefetch follows the limit.
@@ -143,7 +139,7 @@ func (n *session) asides() int { return n.of.Places.Aside() - n.aside }
 func (n *session) usedUp() bool { return 2*(n.Prefetch-n.asides()) <= n.bound }
 
 // Retire implements Session. It cancels the consumer. At a pause, and where the session is lost, it gives back what was
-// not handed out. The channel is closed when the other messages are settled, or when GivenUp is closed.
+// not handed out. The channel is closed when the other messages are settled, or when they are given up.
 func (n *session) Retire(reason error) {
 	patience := channel.CloseTimeout
 	if !IsPlanned(reason) {
@@ -156,15 +152,13 @@ func (n *session) Retire(reason error) {
 	end := func() {
 		select {
 		case <-empty:
-		case <-n.of.GivenUp:
-		case <-n.of.Over:
+		case <-n.of.GivenUp.Done():
 		case <-n.Lost.Done():
 		}
 		n.Abandon()
 		if !lost && n.LostChannel() {
 			n.of.fail(n.Reason())
-			n.of.Logger.Error("The channel of messages in flight has ended: the broker delivers them again", n.Reason(),
-				n.of.fields)
+			n.of.Logger.Error("The channel of messages in flight has ended: the broker delivers them again", n.Reason(), nil)
 		}
 	}
 	select {
@@ -179,11 +173,9 @@ func (n *session) Retire(reason error) {
 // still has of a consumer that has ended. The next session is not so far where only the limit has changed.
 func (n *session) rest(reason error) {
 	keep := reason == errLimit || reason == errAside
-	switch {
-	case keep:
-	case reason == nil:
+	if reason == nil {
 		n.of.GiveBack(nil, n.of.keys)
-	default:
+	} else if !keep {
 		n.of.GiveBack(n, n.of.keys)
 	}
 	for n.Lost.Err() == nil {

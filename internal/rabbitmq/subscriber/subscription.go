@@ -53,8 +53,8 @@ func (s *Subscriber) Begin(ctx context.Context, topic string) (*Subscription, er
 	return &Subscription{
 		Dispatcher: dispatch.New(stopping, dispatch.Config{
 			Handler: s.handler, Logger: s.logger.With(watermill.LogFields{"topic": topic, "queue": queue}),
-			Places: gate.NewPlaces(c.Concurrency, c.inFlight()), Calls: c.Concurrency,
-			NackInitial: c.NackInitial, NackMax: c.NackMax,
+			Places: gate.NewPlaces(c.Concurrency, c.inFlight()), NackInitial: c.NackInitial,
+			NackMax: c.NackMax,
 		}),
 		Config: c, Topic: topic, Queue: queue, Values: context.WithoutCancel(ctx), subscriber: s,
 		connection: s.connection, failures: failures{pause: s.connection.config.Pause()}, cancel: cancel,
@@ -84,11 +84,11 @@ func (s *Subscription) Start(valve gate.Valve) (<-chan *message.Message, error) 
 		}
 		s.running.Go(func() { l.run(first) })
 	}
-	if fields := (watermill.LogFields{"queues": len(s.loops)}); s.Places.Limit() == 0 {
-		s.Logger.Info("Paused: messages stay in the queue", fields)
-	} else {
-		s.Logger.Info("Consuming", fields)
+	state := "Consuming"
+	if s.Places.Limit() == 0 {
+		state = "Paused: messages stay in the queue"
 	}
+	s.Logger.Info(state, watermill.LogFields{"queues": len(s.loops)})
 	go func() {
 		defer s.finish(detach)
 		<-s.Stopping.Done()
@@ -113,7 +113,7 @@ func (s *Subscription) finish(detach func()) {
 func (s *Subscription) shutDown() {
 	contexts := time.AfterFunc(s.Config.CloseTimeout, func() { close(s.Expired) })
 	defer contexts.Stop()
-	waiting := time.AfterFunc(s.Config.CloseTimeout+GiveUpAfter, func() { close(s.GivenUp) })
+	waiting := time.AfterFunc(s.Config.CloseTimeout+GiveUpAfter, s.GiveUp)
 	defer waiting.Stop()
 	ended := make(chan struct{})
 	go func() {
@@ -156,7 +156,8 @@ func (s *Subscription) health() retry.SubscriptionHealth {
 		Reconnects: s.reconnects.Load(), Consuming: true,
 	}
 	for _, l := range s.loops {
-		h.Consuming = h.Consuming && l.consumes()
+		// While a limit changes, and when a pause is over, there is no consumer for a moment.
+		h.Consuming = h.Consuming && (l.consuming.Load() || l.rests.Load() && s.Places.Limit() > 0)
 		if since := time.Unix(0, l.Since.Load()); since.After(h.Since) {
 			h.Since = since
 		}
