@@ -14,7 +14,7 @@ type Filter struct {
 	IDs []string
 	// Reason matches a part of the record's reason.
 	Reason *regexp.Regexp
-	// ErrorType is the record's error type, such as "*net.OpError".
+	// ErrorType is the record's error type, such as "syscall.Errno" of a connection that was refused.
 	ErrorType string
 	// DeadReason is the record's dead reason, such as "exhausted".
 	DeadReason string

@@ -47,7 +47,7 @@ func ExampleLetters() {
 		fmt.Println(letter.ID, letter.Record.Reason)
 	}
 	summary, err := dead.Redrive(ctx, topic, letters.Redrive{
-		Filter: letters.Filter{ErrorType: "*net.OpError"}, Rate: 50, Canary: 10,
+		Filter: letters.Filter{ErrorType: "syscall.Errno"}, Rate: 50, Canary: 10,
 	})
 	fmt.Println(summary) // also with an error
 	check(err)

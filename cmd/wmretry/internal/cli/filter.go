@@ -33,7 +33,7 @@ func (f *filterFlags) add(c *cobra.Command) {
 	flags.Var((*commaIDs)(&f.ids), "ids", "only the letters with these ids, separated by commas; one with a comma or "+
 		"a double quote: --id")
 	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
-	flags.StringVar(&f.errorType, "error-type", "", "only with this Go type of the last error, such as *net.OpError")
+	flags.StringVar(&f.errorType, "error-type", "", "only with this Go type of the innermost error, such as syscall.Errno")
 	flags.StringVar(&f.deadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
 	flags.StringVar(&f.handler, "handler", "", "only of this handler")
 	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
