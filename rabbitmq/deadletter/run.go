@@ -8,6 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
@@ -129,10 +130,8 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 		if !errors.Is(err, errCareful) {
 			c.Wait(err)
 		}
-		select {
-		case <-ctx.Done():
-			return c.Finish(context.Cause(ctx), false)
-		case <-time.After(pause.Next()):
+		if err = pauses.Sleep(ctx, pause.Next()); err != nil {
+			return c.Finish(err, false)
 		}
 	}
 }
@@ -233,10 +232,8 @@ func (s *Store) lock(
 		default:
 			return nil, explain("lock", queue, err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(wire.ReconnectInitial):
+		if err := pauses.Sleep(ctx, wire.ReconnectInitial); err != nil {
+			return nil, err
 		}
 	}
 }

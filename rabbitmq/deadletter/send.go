@@ -9,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -63,10 +64,8 @@ func (s *sender) send(ctx context.Context, to destination, p amqp091.Publishing)
 			waited = true
 			s.run.Wait(err)
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-time.After(pause.Next()):
+		if ended := pauses.Sleep(ctx, pause.Next()); ended != nil {
+			return fmt.Errorf("%w: %w", ended, err)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -71,9 +72,7 @@ func (c *control) add(broker subscriber.Broker) {
 func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 	logged := false
 	for {
-		select {
-		case <-time.After(c.pause()):
-		case <-ctx.Done():
+		if pauses.Sleep(ctx, c.pause()) != nil {
 			return
 		}
 		channel, err := broker.OpenChannel()

@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -74,9 +75,7 @@ func (p *produced) begin(l *lookout, app appPublisher, logger watermill.LoggerAd
 // run asks for each topic until the broker has answered.
 func (p *produced) run(l *lookout, app appPublisher, logger watermill.LoggerAdapter) {
 	for {
-		select {
-		case <-time.After(producedAfter):
-		case <-l.closing.Done():
+		if pauses.Sleep(l.closing, producedAfter) != nil {
 			return
 		}
 		p.mu.Lock()

@@ -1,11 +1,10 @@
 package publisher
 
 import (
-	"time"
-
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -98,9 +97,7 @@ func (c *Connection) reopen() *session {
 			c.logger.Error("Cannot open a channel, reconnecting", err, nil)
 			current.Close()
 		}
-		select {
-		case <-time.After(pause.Next()):
-		case <-c.ctx.Done():
+		if pauses.Sleep(c.ctx, pause.Next()) != nil {
 			return nil
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/tasks"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -144,9 +145,7 @@ var errClosed = errors.New("the connection is closed")
 func (l *Link) reconnect() *Connection {
 	pause := l.config.Pause()
 	for {
-		select {
-		case <-time.After(pause.Next()):
-		case <-l.tasks.Context.Done():
+		if pauses.Sleep(l.tasks.Context, pause.Next()) != nil {
 			l.setState(&State{Cause: errClosed})
 			return nil
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -62,10 +63,8 @@ func AtStart(
 				watermill.LogFields{"for_at_most": startTimeout.String()})
 		}
 		failed(last)
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := pauses.Sleep(ctx, wait); err != nil {
+			return err
 		}
 	}
 }
