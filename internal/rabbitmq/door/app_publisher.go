@@ -1,10 +1,8 @@
 package door
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -95,20 +93,12 @@ func (p appPublisher) send(topic string, messages ...*message.Message) error {
 // ones.
 func (p appPublisher) again(all []publisher.Message, failures []error, began time.Time) {
 	for i, err := range failures {
-		if !publisher.NoExchange(err) {
-			continue
+		if publisher.NoExchange(err) {
+			m := all[i]
+			failures[i] = p.exchanges.Resend(m, m.Exchange, err, began, func(channel *amqp091.Channel) error {
+				return p.core.app.DeclareExchange(channel, m.Exchange)
+			})
 		}
-		m := all[i]
-		ctx, cancel := context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
-		m.Context, m.Suspect = ctx, &atomic.Bool{}
-		m.Suspect.Store(true)
-		failures[i] = p.exchanges.Again(&m, m.Exchange, err, func(channel *amqp091.Channel) error {
-			return p.core.app.DeclareExchange(channel, m.Exchange)
-		})
-		if failures[i] == nil {
-			failures[i] = p.connection.SendOne(m)
-		}
-		cancel()
 	}
 }
 

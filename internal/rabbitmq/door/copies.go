@@ -2,10 +2,8 @@ package door
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -113,19 +111,9 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	if p.queues == nil || !errors.Is(err, publish.ErrUnroutable) {
 		return err
 	}
-	var cancel context.CancelFunc
-	m.Context, cancel = context.WithDeadline(m.Context, began.Add(p.connection.ConfirmTimeout()))
-	defer cancel()
 	// Copies of all work queues of a group fail at the same moment: the first one declares their tier again for all.
 	t, _ := p.core.existing(to.work)
-	if err := p.queues.Again(&m, to.queue, err, t.Redeclare); err != nil {
-		return err
-	}
-	if m.Suspect == nil {
-		m.Suspect = &atomic.Bool{}
-	}
-	m.Suspect.Store(m.Suspect.Load() || publisher.NoExchange(err))
-	return p.connection.SendOne(m)
+	return p.queues.Resend(m, to.queue, err, began, t.Redeclare)
 }
 
 // join returns nil where no message has failed, and the error of a single one as it is.

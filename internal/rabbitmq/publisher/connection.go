@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -90,9 +89,6 @@ func (c *Connection) Close() error {
 	c.workers.Wait()
 	return nil
 }
-
-// ConfirmTimeout is how long Send waits at most.
-func (c *Connection) ConfirmTimeout() time.Duration { return c.config.ConfirmTimeout }
 
 // Health returns the state of the connection. It does not wait for the broker.
 func (c *Connection) Health() retry.LinkHealth { return c.link.Health("publishing") }

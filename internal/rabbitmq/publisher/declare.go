@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -30,8 +31,8 @@ func (c *Connection) NewDeclarations(name string) *Declarations {
 	return &Declarations{connection: c, name: name}
 }
 
-// Exchange declares the message's exchange once on each connection, and again after Again has failed. It returns a
-// *publish.Error. The default exchange always exists.
+// Exchange declares the message's exchange once on each connection, and again after Resend could not declare it. It
+// returns a *publish.Error. The default exchange always exists.
 func (d *Declarations) Exchange(m *Message, declare func(*amqp091.Channel, string) error) error {
 	exchange := m.Exchange
 	if exchange == "" {
@@ -59,9 +60,26 @@ func (d *Declarations) Exchange(m *Message, declare func(*amqp091.Channel, strin
 	return m.Failure(publish.ErrNotDeclared, err)
 }
 
-// Again declares what the message goes to, an exchange or a queue that does not exist. It returns nil when the message
-// should be sent again, and else the error of the message.
-func (d *Declarations) Again(m *Message, to string, unroutable error, declare func(*amqp091.Channel) error) error {
+// Resend declares what a message goes to, an exchange or a queue that does not exist, and sends the message again. It
+// returns at the latest at the end of the ConfirmTimeout that has begun with the first try.
+func (d *Declarations) Resend(
+	m Message, to string, unroutable error, began time.Time, declare func(*amqp091.Channel) error,
+) error {
+	var cancel context.CancelFunc
+	m.Context, cancel = context.WithDeadline(m.Context, began.Add(d.connection.config.ConfirmTimeout))
+	defer cancel()
+	if err := d.again(&m, to, unroutable, declare); err != nil {
+		return err
+	}
+	if m.Suspect == nil {
+		m.Suspect = &atomic.Bool{}
+	}
+	m.Suspect.Store(m.Suspect.Load() || NoExchange(unroutable))
+	return d.connection.SendOne(m)
+}
+
+// again returns nil when the message should be sent again, and else the error of the message.
+func (d *Declarations) again(m *Message, to string, unroutable error, declare func(*amqp091.Channel) error) error {
 	on, err := d.connection.link.Now()
 	if err == nil {
 		err = d.do(m.Context, on, to, time.Now(), declare)

@@ -292,7 +292,7 @@ func TestADeclarationThatFails(t *testing.T) {
 
 			unroutable := m.Failure(publish.ErrUnroutable, &amqp091.Error{Code: amqp091.NotFound, Reason: "NOT_FOUND"})
 			assert.True(t, NoExchange(unroutable))
-			err = d.Again(&m, "events", unroutable, func(*amqp091.Channel) error { return row.declare() })
+			err = d.again(&m, "events", unroutable, func(*amqp091.Channel) error { return row.declare() })
 			require.ErrorIs(t, err, publish.ErrUnroutable)
 			require.ErrorContains(t, err, "NOT_FOUND")
 			require.ErrorContains(t, err, row.cause)
@@ -307,8 +307,8 @@ func TestADeclarationThatFails(t *testing.T) {
 			publishers.Wait()
 			assert.Equal(t, 4, calls, "once, whoever publishes")
 
-			require.NoError(t, d.Again(&m, "queue", unroutable, func(*amqp091.Channel) error { return nil }))
-			err = d.Again(&m, "queue", unroutable, func(*amqp091.Channel) error { return row.declare() })
+			require.NoError(t, d.again(&m, "queue", unroutable, func(*amqp091.Channel) error { return nil }))
+			err = d.again(&m, "queue", unroutable, func(*amqp091.Channel) error { return row.declare() })
 			require.ErrorIs(t, err, publish.ErrUnroutable)
 			require.ErrorContains(t, err, row.cause)
 		})
