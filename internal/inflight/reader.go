@@ -14,14 +14,9 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 )
 
-const (
-	minPause = 100 * time.Millisecond
-	maxPause = 5 * time.Second
-
-	// aheadFor is how long the handler has work with the messages that are taken ahead. It is short: what one process
-	// has taken, another one that is idle does not get.
-	aheadFor = 50 * time.Millisecond
-)
+// aheadFor is how long the handler has work with the messages that are taken ahead. It is short: what one process has
+// taken, another one that is idle does not get.
+const aheadFor = 50 * time.Millisecond
 
 // Most returns how many messages are in flight at most.
 func Most(concurrency int) int {
