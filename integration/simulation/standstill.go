@@ -35,7 +35,6 @@ func (w *world) watch(ctx context.Context) {
 			if waits != nil && !w.allReady(queue) {
 				unready[queue] = time.Now()
 			}
-			ready := time.Since(unready[queue]) > 2*time.Second // what has just ended may begin
 			calm := w.ledger.excused()
 			w.ledger.mu.Lock()
 			stands := time.Since(latest(idle[queue], w.ledger.lastCall[queue]))
@@ -45,7 +44,7 @@ func (w *world) watch(ctx context.Context) {
 			case stands > standstill && time.Since(calm) > standstill:
 				w.ledger.violate(waits.id, "%s has no call for %v while %s is due", queue, stands, waits.id)
 				idle[queue] = time.Now()
-			case stands > w.plan.unnoticed() && ready && !reported[queue]:
+			case min(stands, time.Since(unready[queue])) > w.plan.unnoticed() && !reported[queue]:
 				reported[queue] = true
 				w.ledger.violate(waits.id, "Health is ready, and %s has no call for %v while %s is due", queue, stands,
 					waits.id)
