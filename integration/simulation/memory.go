@@ -24,11 +24,8 @@ const (
 	module      = "github.com/tieredretry/watermill-retry/"
 )
 
-// ring has a place for each of the last messages that were nacked, up to 1,024.
-const ring = "subscriber.nackCounts.order"
-
 // keptField has what a process that keeps an order remembers of messages that went back.
-const keptField = "subscriber.receiver.kept"
+const keptField = "ordered.partition.kept"
 
 // forgets checks that what went back is forgotten after a longer time. Few plans have it.
 func (w *world) forgets() {
@@ -50,11 +47,11 @@ func (w *world) small(number int, c retry.Connection, forgotten bool) {
 	counts := map[string]int{}
 	sizes(reflect.ValueOf(c), "", map[any]bool{}, counts)
 	for field, n := range counts {
-		if n > fewElements && field != ring {
+		if n > fewElements {
 			w.ledger.violated("", "process %d has %d elements in %s at rest", number, n, field)
 		}
 	}
-	if n, has := counts[keptField]; !has || forgotten && n > 0 {
+	if n, has := counts[keptField]; has != (w.plan.shape == keepsOrder) || forgotten && n > 0 {
 		w.ledger.violated("", "process %d has %d elements in %s after %v", number, n, keptField, remembered)
 	}
 }
