@@ -1,6 +1,7 @@
 package tasks
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,18 +12,18 @@ import (
 
 func TestCloseWaitsForAllTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		all, ended := New(t.Context()), 0
+		all, ended := New(t.Context()), atomic.Int32{}
 		for range 3 {
 			all.Go(func() {
 				<-all.Context.Done()
 				time.Sleep(time.Second)
-				ended++ // one at a time, because of the bubble's clock
+				ended.Add(1)
 			})
 		}
 		synctest.Wait()
 		require.NoError(t, all.Context.Err())
 		all.Close()
-		assert.Equal(t, 3, ended)
+		assert.EqualValues(t, 3, ended.Load())
 		all.Go(func() { t.Error("it is closed") })
 		all.Close()
 	})

@@ -230,10 +230,11 @@ func (r *returns) report(name string, err error) {
 	failing := errors.As(err, &refused) && refused.Server
 	switch fields := (watermill.LogFields{"queue": name}); {
 	case failing && !r.failing[name]:
+		r.failing[name] = true
 		r.logger.Error("Cannot bind the work queue to the return exchange: messages whose delay is over can become "+
 			"orphans", err, fields)
 	case err == nil && r.failing[name]:
+		delete(r.failing, name)
 		r.logger.Info("The work queue is bound to the return exchange again", fields)
 	}
-	r.failing[name] = failing
 }
