@@ -36,20 +36,23 @@ func delays(t *testing.T, f *fixture) {
 	}
 }
 
-// overtakes: the message with the long requested delay fails first, and comes back last.
+// overtakes: a message comes back while another one, which failed before it, waits for an hour.
 func overtakes(t *testing.T, f *fixture) {
-	const long = 10 * time.Second // a server under load takes seconds for the short one
-	topics := f.topics(1)
-	f.run(f.app(300*time.Millisecond, long), topics, func(msg *message.Message) error {
+	topics, config, counted := f.topics(1), f.app(300*time.Millisecond, time.Hour), &copies{}
+	a := f.connect(config, topics, nil)
+	a.Observe(counted)
+	a.handle("billing", topics[0], func(msg *message.Message) error {
 		err := f.ledger.failing(1)(msg)
 		if err != nil && msg.UUID == "long" {
-			return backoff.RetryAfter(err, long)
+			return backoff.RetryAfter(err, time.Hour)
 		}
 		return err
-	})
-	f.publish(topics, "long", "short")
-	f.await(2, 1)
-	assert.Equal(t, "long", slices.MaxFunc(f.ledger.first(1), byTime).id)
+	}).run()
+	f.publish(topics, "long")
+	f.eventually("it waits", func() bool { return counted.Load() > 0 })
+	f.publish(topics, "short")
+	f.await(1, 1)
+	assert.Len(t, f.ledger.of("long"), 1)
 	f.settle()
 }
 
