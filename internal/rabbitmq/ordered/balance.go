@@ -43,7 +43,8 @@ func (n *session) hasTooMany() bool {
 func (s *subscription) hasMoreThanItsShare(processes int) bool {
 	own := 0
 	for _, p := range s.partitions {
-		if session := p.current.Load(); p.number >= 0 && session != nil && session.ages.arrived() > 0 {
+		session := p.current.Load()
+		if p.number >= 0 && session != nil && session.ages.arrived() > 0 && session.Gone().Err() == nil {
 			own++
 		}
 	}

@@ -763,6 +763,9 @@ func TestAProcessHasAShareOfThePartitions(t *testing.T) {
 					"%d of 5, %d processes", own, processes)
 			}
 		}
+		sessions[4].Leave(errNacked)
+		sessions[5].Leave(errNacked)
+		assert.False(t, o.hasMoreThanItsShare(2), "what ends counts as none: 3 are left")
 		o.close()
 	})
 }
