@@ -4,6 +4,7 @@ import (
 	"embed"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -42,25 +43,50 @@ func promises() (all []promise, err error) {
 	return all, nil
 }
 
-// simulated returns the mutations that the simulation finds. They are named in simulation.txt, a line each.
-func simulated(all []mutation) (found []mutation, err error) {
+// simulated returns the mutations that the simulation finds, and why it does not find others, by their names.
+// simulation.txt has the names of the first ones, a line each, and then paragraphs of others, each below a reason that
+// begins with "# ".
+func simulated(all []mutation) (found []mutation, reasons map[string]string, err error) {
 	text, err := lists.ReadFile("simulation.txt")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	byName := map[string]mutation{}
 	for _, m := range all {
 		byName[m.name] = m
 	}
-	for name := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
-		m, known := byName[name]
-		if !known {
-			return nil, fmt.Errorf("simulation.txt: there is no mutation %q", name)
+	reason, listed := "", map[string]bool{}
+	reasons = map[string]string{}
+	for line := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n") {
+		if text, is := strings.CutPrefix(line, "# "); is || line == "" {
+			reason = text
+			continue
 		}
-		m.in, m.tests = simulation, "TestSeeds"
-		found = append(found, m)
+		m, known := byName[line]
+		switch {
+		case !known:
+			return nil, nil, fmt.Errorf("simulation.txt: there is no mutation %q", line)
+		case listed[line]:
+			return nil, nil, fmt.Errorf("simulation.txt has %q twice", line)
+		case reason != "":
+			reasons[line] = reason
+		default:
+			m.in, m.tests = simulation, "TestSeeds"
+			found = append(found, m)
+		}
+		listed[line] = true
 	}
-	return found, nil
+	return found, reasons, nil
+}
+
+// ofRabbitMQ are folders whose code the simulation runs.
+var ofRabbitMQ = []string{"internal/rabbitmq/", "middleware/", "rabbitmq/topology/", "rabbitmq/publish/",
+	"internal/gate/", "backoff/", "internal/options/", "internal/users/"}
+
+// isSimulated reports whether a mutation must be in simulation.txt.
+func (m mutation) isSimulated() bool {
+	in := func(folder string) bool { return strings.HasPrefix(m.file, folder) }
+	return slices.ContainsFunc(ofRabbitMQ, in) && !in("internal/rabbitmq/model/")
 }
 
 func parse(paragraph string) (m mutation, err error) {

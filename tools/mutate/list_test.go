@@ -41,8 +41,18 @@ func TestSimulatedMutationsAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := simulated(all); err != nil {
-		t.Error(err)
+	found, reasons, err := simulated(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range found {
+		reasons[m.name] = "it is found"
+	}
+	for _, m := range all {
+		if m.isSimulated() && reasons[m.name] == "" {
+			t.Errorf("simulation.txt must have %q, with those that the simulation finds (make mutate MUTATE_ARGS='-sim') or "+
+				"below a reason", m.name)
+		}
 	}
 }
 

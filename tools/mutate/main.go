@@ -62,7 +62,7 @@ func main() {
 		log.Fatal(err)
 	}
 	if *bySimulation {
-		if listed, err = simulated(listed); err != nil {
+		if listed, _, err = simulated(listed); err != nil {
 			log.Fatal(err)
 		}
 	}
