@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"testing/synctest"
 	"time"
 	"weak"
 
@@ -27,8 +28,12 @@ const (
 // keptField has what a process that keeps an order remembers of messages that went back.
 const keptField = "ordered.partition.kept"
 
-// forgets checks that what went back is forgotten after a longer time. Few plans have it.
+// forgets checks that what went back is forgotten after a longer time. Few plans have it, and with wazero, where the
+// hour takes 15 s, only those that are replayed.
 func (w *world) forgets() {
+	if runtime.GOOS == "wasip1" && number("SIM_SEED", 0) == 0 {
+		return
+	}
 	if w.plan.shape != keepsOrder || w.plan.number("forgets")%16 > 0 {
 		return
 	}
@@ -44,6 +49,7 @@ func (w *world) forgets() {
 
 // small checks that a process has few elements.
 func (w *world) small(number int, c retry.Connection, forgotten bool) {
+	synctest.Wait() // nothing runs while the fields are read
 	counts := map[string]int{}
 	sizes(reflect.ValueOf(c), "", map[any]bool{}, counts)
 	for field, n := range counts {
