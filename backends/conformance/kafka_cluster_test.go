@@ -16,8 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
-// leaders returns how many partitions of the topics each broker leads, -1 where none does, and whether all replicas are in
-// sync. A broker that was killed may be asked: then none leads.
+// leaders returns how many partitions of the topics each broker leads, -1 where none does, and whether all replicas are
+// in sync. A broker that was killed may be asked: then none leads.
 func (k *kafkaApp) leaders(topics ...string) (leaders map[int32]int, inSync bool) {
 	k.t.Helper()
 	config := sarama.NewConfig()
@@ -103,6 +103,7 @@ func TestKafkaSurvivesItsBrokers(t *testing.T) {
 
 	nodes[1].Kill()
 	nodes[2].Kill()
+	await(t, func() bool { leaders, _ := k.leaders(k.orders); return leaders[1] == 6 }, "one leads all partitions")
 	require.Error(t, app.Publisher().Publish(k.orders, message.NewMessage("alone", nil)))
 	for _, node := range nodes[1:] {
 		require.NoError(t, node.Restart(t.Context()))
