@@ -129,7 +129,7 @@ func (p *partition) hold(a *dispatch.Arrival) {
 	}
 	kept.timer = time.AfterFunc(time.Until(kept.Due), func() {
 		p.Tell(func(a *dispatch.Arrival) {
-			if p.waiting[a] && !keptOf(a).waits() {
+			if p.waiting[a] && keptOf(a) == kept { // not by the clock, which may have been set back
 				p.again(a)
 			}
 		}, a)

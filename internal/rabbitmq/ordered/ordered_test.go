@@ -740,6 +740,23 @@ func TestAMessageThatIsToWaitWhileItsSessionEnds(t *testing.T) {
 	})
 }
 
+// The due time of a message is that of a clock, which may be set back. The message would be held until the end of its
+// session.
+func TestAMessageDoesNotWaitLongerWhereTheClockIsSetBack(t *testing.T) {
+	ordered1(t, func(t *testing.T, o *orderedScene) {
+		n := o.open(0)
+		o.deliver(n, "a0-1")
+		keep(o.takeOne("a0-1"), msgctx.Again{Due: time.Now().Add(time.Minute)})
+		o.Do(func() {
+			for _, kept := range n.of.kept {
+				kept.Due = kept.Due.Add(time.Millisecond)
+			}
+		})
+		time.Sleep(time.Minute)
+		o.takeOne("a0-1").Ack()
+	})
+}
+
 // five has five partitions.
 type five struct{ partitioned }
 
