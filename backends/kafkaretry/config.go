@@ -141,6 +141,15 @@ func (c Config) consumer() *sarama.Config {
 	return own
 }
 
+// tier is consumer for a tier. A cooperative rebalance takes a partition without an end of the session: what waits
+// would hold it up.
+func (c Config) tier() *sarama.Config {
+	own := c.consumer()
+	own.Consumer.Group.Rebalance.Strategy = nil // deprecated; sarama prefers it
+	own.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
+	return own
+}
+
 // client returns a copy of the app's configuration, or that of watermill-kafka.
 func (c Config) client(watermills func() *sarama.Config) *sarama.Config {
 	if c.Sarama == nil {

@@ -67,6 +67,22 @@ func TestSettingsThatPreventLosses(t *testing.T) {
 	}
 }
 
+// TestTiersKeepTheRangeStrategy: the app's own may be cooperative, also in the older one of sarama's two fields.
+func TestTiersKeepTheRangeStrategy(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	c.Sarama = sarama.NewConfig()
+	sticky := sarama.NewBalanceStrategySticky()
+	own := &c.Sarama.Consumer.Group.Rebalance
+	own.GroupStrategies = []sarama.BalanceStrategy{sticky}
+	own.Strategy = sticky
+	older, tier := c.tier().Consumer.Group.Rebalance.Strategy, c.tier().Consumer.Group.Rebalance.GroupStrategies
+	assert.Nil(t, older)
+	require.Len(t, tier, 1)
+	assert.Equal(t, sarama.RangeBalanceStrategyName, tier[0].Name())
+	assert.Equal(t, sticky, own.GroupStrategies[0], "the app's own is not modified")
+}
+
 // TestNamesThatKafkaRefuses are refused when a handler is added, and by each publish.
 func TestNamesThatKafkaRefuses(t *testing.T) {
 	t.Parallel()

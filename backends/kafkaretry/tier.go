@@ -39,10 +39,7 @@ type tierReader struct {
 // readTier joins the consumer group of a tier until the context ends. The channel is closed then, and when Kafka ends
 // the membership.
 func (c *cluster) readTier(ctx context.Context, topic string, s *sweeper) (*tierReader, error) {
-	config := c.config.consumer()
-	// A cooperative rebalance takes a partition without an end of the session: what waits would hold it up.
-	config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
-	group, err := sarama.NewConsumerGroup(c.config.Brokers, relayGroup+"."+topic, config)
+	group, err := sarama.NewConsumerGroup(c.config.Brokers, relayGroup+"."+topic, c.config.tier())
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", c.config.Brokers, err)
 	}
