@@ -141,10 +141,11 @@ func (c Config) consumer() *sarama.Config {
 	return own
 }
 
-// tier is consumer for a tier. A cooperative rebalance takes a partition without an end of the session: what waits
-// would hold it up.
+// tier is consumer for a tier. Without AutoCommit, watermill-kafka commits each message of a handler, and nothing those
+// of a tier. A cooperative rebalance takes a partition without an end of the session: what waits would hold it up.
 func (c Config) tier() *sarama.Config {
 	own := c.consumer()
+	own.Consumer.Offsets.AutoCommit.Enable = true
 	own.Consumer.Group.Rebalance.Strategy = nil // deprecated; sarama prefers it
 	own.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
 	return own

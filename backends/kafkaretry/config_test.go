@@ -67,8 +67,8 @@ func TestSettingsThatPreventLosses(t *testing.T) {
 	}
 }
 
-// TestTiersKeepTheRangeStrategy: the app's own may be cooperative, also in the older one of sarama's two fields.
-func TestTiersKeepTheRangeStrategy(t *testing.T) {
+// TestSettingsOfTiers: the app's own strategy may be cooperative, also in the older one of sarama's two fields.
+func TestSettingsOfTiers(t *testing.T) {
 	t.Parallel()
 	c := valid()
 	c.Sarama = sarama.NewConfig()
@@ -76,8 +76,11 @@ func TestTiersKeepTheRangeStrategy(t *testing.T) {
 	own := &c.Sarama.Consumer.Group.Rebalance
 	own.GroupStrategies = []sarama.BalanceStrategy{sticky}
 	own.Strategy = sticky
+	c.Sarama.Consumer.Offsets.AutoCommit.Enable = false
 	older, tier := c.tier().Consumer.Group.Rebalance.Strategy, c.tier().Consumer.Group.Rebalance.GroupStrategies
 	assert.Nil(t, older)
+	assert.True(t, c.tier().Consumer.Offsets.AutoCommit.Enable, "else nothing commits")
+	assert.False(t, c.consumer().Consumer.Offsets.AutoCommit.Enable, "watermill-kafka commits")
 	require.Len(t, tier, 1)
 	assert.Equal(t, sarama.RangeBalanceStrategyName, tier[0].Name())
 	assert.Equal(t, sticky, own.GroupStrategies[0], "the app's own is not modified")
