@@ -178,17 +178,24 @@ func (n *session) rest(reason error) {
 	} else if !keep {
 		n.of.GiveBack(n, n.of.keys)
 	}
+	exited := true
+	defer func() {
+		if exited { // a function of the app has ended the goroutine
+			n.rest(reason)
+		}
+	}()
 	for n.Lost.Err() == nil {
 		delivery, open := <-n.Deliveries
-		switch {
-		case !open:
-			return
-		case keep:
+		if !open {
+			break
+		}
+		if keep {
 			n.receive(delivery)
-		default:
+		} else {
 			n.Nack(delivery.DeliveryTag)
 		}
 	}
+	exited = false
 }
 
 // Rest implements Kind. It gives back what sessions have left that have ended for another limit.

@@ -438,6 +438,45 @@ func TestAMessageThatCannotBeUnmarshalledTakesAPlaceWhileItsNackWaits(t *testing
 	})
 }
 
+// lateEnd is a channel whose consumer ends after the answer to its cancel.
+type lateEnd struct{ *channeltest.Channel }
+
+func (lateEnd) Cancel(string, bool) error { return nil }
+
+func TestASessionIsReceivedToItsEndAfterTheAppHasEndedTheGoroutine(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		exits := app{unmarshal: func(uuid string) error {
+			if uuid == "exits" {
+				runtime.Goexit()
+			}
+			return nil
+		}}
+		l := newLineOf(t, exits, Config{Concurrency: 4}, channeltest.New(8))
+		defer l.close()
+		account := channeltest.New(8)
+		n, err := l.on(newConnection(), lateEnd{account}, 4, 4)
+		require.NoError(t, err)
+		l.adopt(n)
+		go func() {
+			n.Retire(errLimit)
+			l.adopt(l.session)
+		}()
+		synctest.Wait()
+		for i, uuid := range []string{"exits", "a", "exits", "b"} {
+			account.Deliveries <- amqp091.Delivery{DeliveryTag: uint64(i) + 1, Body: []byte(uuid)}
+			synctest.Wait()
+		}
+		require.NoError(t, account.Cancel(n.Tag, false))
+		got, messages := l.take()
+		assert.Equal(t, []string{"a", "b"}, got)
+		for _, msg := range messages {
+			msg.Ack()
+		}
+		time.Sleep(time.Second)
+	})
+}
+
 func TestTheReceiverGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 	t.Parallel()
 	exit := func(uuid string) {
