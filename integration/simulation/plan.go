@@ -119,6 +119,10 @@ func (p plan) number(of ...any) uint64 {
 	return rand.NewPCG(h.Sum64(), 1).Uint64()
 }
 
+// raced: this is built with the race detector. The subscriber of watermill-amqp, which the builder serves, has a data
+// race when it reconnects.
+var raced bool
+
 // upTo is a random duration of the seed.
 func (p plan) upTo(most time.Duration, of ...any) time.Duration {
 	if most == 0 {

@@ -46,10 +46,6 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// raced: this is built with the race detector. The subscriber of watermill-amqp, which the builder serves, has a data
-// race when it reconnects.
-var raced bool
-
 // replay runs a seed until it fails, 20 times at most: each time the scheduler makes other choices. Then it leaves out
 // each fault without which the seed fails, too, and prints what is left.
 func replay(t *testing.T, seed uint64) {
