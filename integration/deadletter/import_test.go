@@ -19,8 +19,19 @@ import (
 // not 128 letters of any size.
 // The race detector makes it slow, so that it runs beside no other test of the package: the first line has 30 seconds.
 func TestImportBoundsBytesInFlight(t *testing.T) {
-	const lines, body = 100, 1 << 20
 	const most = 25 // of 1 MiB
+	total, enough := importInSilence(t, most)
+	for tries := 1; !enough && tries < 5; tries++ { // the broker has ended the connection before: this machine is slow
+		total, enough = importInSilence(t, most)
+	}
+	assert.Equal(t, most+1, total, "one more waits for its place")
+}
+
+// importInSilence imports lines of 1 MiB over a network that brings nothing to the broker. It returns how many were
+// read, and whether there were enough before the connection ended.
+func importInSilence(t *testing.T, most int) (total int, enough bool) {
+	t.Helper()
+	const lines, body = 100, 1 << 20
 	proxy, uri := broker.Proxy(t)
 	text := fmt.Sprintf(`{"queue":"q.dead","exchange":"","routing_key":"q.dead","properties":{},"headers":{},"body":%q}`+"\n",
 		base64.StdEncoding.EncodeToString(make([]byte, body)))
@@ -32,7 +43,8 @@ func TestImportBoundsBytesInFlight(t *testing.T) {
 				_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
 					`{"name":"silence","type":"timeout","stream":"upstream","attributes":{"timeout":0}}`))
 				assert.NoError(t, err)
-			case most: // without a bound, the import reads the other lines meanwhile
+			case most:
+				enough = true // without a bound, the import reads the other lines meanwhile
 				time.AfterFunc(time.Second, proxy.Stop)
 			}
 		}), strings.NewReader(text))
@@ -42,7 +54,7 @@ func TestImportBoundsBytesInFlight(t *testing.T) {
 	defer store.Close()
 	summary, err := store.Import(t.Context(), io.MultiReader(all...), deadletter.Import{})
 	require.Error(t, err)
-	assert.Equal(t, most+1, summary.Total, "one more waits for its place")
+	return summary.Total, enough
 }
 
 // before is an empty reader that calls a function.
