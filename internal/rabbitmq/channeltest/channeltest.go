@@ -20,6 +20,7 @@ type Channel struct {
 	next    uint64 // the lowest tag that was not delivered
 	settled map[uint64]string
 	frames  []string
+	fresh   []string // what the frames settled
 	calls   []string
 	tag     string // of the last consumer
 	ended   bool   // the consumer has
@@ -39,6 +40,16 @@ func (c *Channel) Frames() []string {
 	frames := c.frames
 	c.frames = nil
 	return frames
+}
+
+// Fresh returns how each delivery was settled since it was called before, in that order. How many frames it took depends
+// on which goroutine runs first.
+func (c *Channel) Fresh() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fresh := c.fresh
+	c.fresh = nil
+	return fresh
 }
 
 // Settled returns how each delivery was settled.
@@ -114,6 +125,7 @@ func (c *Channel) settle(how string, tag uint64, multiple bool) {
 	for i := first; i <= tag; i++ {
 		if c.settled[i] == "" {
 			c.settled[i] = how
+			c.fresh = append(c.fresh, fmt.Sprint(how, " ", i))
 			count++
 		}
 	}

@@ -55,7 +55,7 @@ func TestWhatASessionLeavesForTheNextOneGoesBackWhereThereIsNone(t *testing.T) {
 				began := time.Now()
 				end(l)
 				assert.Zero(t, time.Since(began))
-				assert.ElementsMatch(t, []string{"acks 2", "nack 3", "nack 4"}, l.settled())
+				assert.ElementsMatch(t, []string{"ack 1", "ack 2", "nack 3", "nack 4"}, l.settled())
 				<-l.session.Lost.Done()
 				if l.Stopping.Err() == nil {
 					l.close()
