@@ -34,8 +34,8 @@ func TestConnectRefuses(t *testing.T) {
 		"AMQP.Consume.Qos.PrefetchSize is 9":   func(c *amqp.Config) { c.Consume.Qos.PrefetchSize = 9 },
 		"AMQP.Consume.Qos.PrefetchCount is -1": func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 },
 		"PrefetchCount is 65536":               func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = 65_536 },
-		"Consumer.Tag: has 256 bytes":          func(c *amqp.Config) { c.Consume.Consumer = strings.Repeat("t", 256) },
-		"Consumer.Arguments":                   func(c *amqp.Config) { c.Consume.Arguments = amqp091.Table{"x": struct{}{}} },
+		"Consume.Consumer has 256 bytes":       func(c *amqp.Config) { c.Consume.Consumer = strings.Repeat("t", 256) },
+		"Consume.Arguments":                    func(c *amqp.Config) { c.Consume.Arguments = amqp091.Table{"x": struct{}{}} },
 		"AMQP.Connection: TLS: is set, but": func(c *amqp.Config) {
 			c.Connection.TLSConfig = &tls.Config{ServerName: "broker"}
 		},

@@ -18,7 +18,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 	t.Parallel()
 	connection := open(t, broker.URL(t))
 	refused := errors.New("no such topology")
-	s, err := newSubscriber(connection, config{
+	s := newSubscriber(connection, config{
 		QueueOf: func(topic string) string {
 			if topic == "long" {
 				return strings.Repeat("x", 256)
@@ -34,8 +34,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 			}
 			return nil
 		},
-	}, nil)
-	require.NoError(t, err)
+	})
 	missing := broker.Name(t, "missing")
 	for topic, text := range map[string]string{
 		"refused": `topic "refused": declare: no such topology`,
@@ -48,7 +47,7 @@ func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
 		require.ErrorContains(t, err, text)
 		assert.Nil(t, messages)
 	}
-	_, err = s.Subscribe(t.Context(), "refused")
+	_, err := s.Subscribe(t.Context(), "refused")
 	require.ErrorIs(t, err, refused)
 	var cause *amqp091.Error
 	_, err = s.Subscribe(t.Context(), missing)

@@ -30,7 +30,7 @@ func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
 		}
 		var starting sync.WaitGroup
 		for _, connection := range connections {
-			s, err := newSubscriber(connection, config{
+			s := newSubscriber(connection, config{
 				Declare: func(d *subscriber.Declaration, topic string) error {
 					for {
 						channel, err := d.Channel()
@@ -42,8 +42,7 @@ func TestInstancesThatStartAtTheSameTimeConsume(t *testing.T) {
 						}
 					}
 				},
-			}, nil)
-			require.NoError(t, err)
+			})
 			starting.Go(func() {
 				for i := range queues {
 					_, err := s.Subscribe(t.Context(), fmt.Sprintf("%s-%d", name, i))

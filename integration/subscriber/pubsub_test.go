@@ -44,12 +44,12 @@ func pubSub(t *testing.T, own amqp.Config, concurrency int) (message.Publisher, 
 	publisher, err := amqp.NewPublisher(own, watermill.NopLogger{})
 	require.NoError(t, err)
 	connection := open(t, broker.URL(t))
-	s, err := newSubscriber(connection, config{
+	s := newSubscriber(connection, config{
 		QueueOf:      own.Queue.GenerateName,
 		Unmarshal:    own.Marshaler.Unmarshal,
 		Concurrency:  concurrency,
 		CloseTimeout: time.Second,           // some tests never settle what they received
-		NackMax:      20 * time.Millisecond, // one of them nacks the first message of the queue 300 times
+		LongestNack:  20 * time.Millisecond, // one of them nacks the first message of the queue 300 times
 		Declare: func(d *subscriber.Declaration, topic string) error {
 			queue, exchange := own.Queue.GenerateName(topic), own.Exchange.GenerateName(topic)
 			channel, err := d.Channel()
@@ -58,8 +58,7 @@ func pubSub(t *testing.T, own amqp.Config, concurrency int) (message.Publisher, 
 			}
 			return own.TopologyBuilder.BuildTopology(channel, queue, exchange, own, watermill.NopLogger{})
 		},
-	}, nil)
-	require.NoError(t, err)
+	})
 	return publisher, owner{s, connection}
 }
 

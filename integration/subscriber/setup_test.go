@@ -128,8 +128,7 @@ func (q *queue) subscribe(t testing.TB, uri string, c config) (*subscriber.Conne
 	if c.CloseTimeout == 0 {
 		c.CloseTimeout = 5 * time.Second
 	}
-	s, err := newSubscriber(connection, c, nil)
-	require.NoError(t, err)
+	s := newSubscriber(connection, c)
 	messages, err := s.Subscribe(t.Context(), q.name)
 	require.NoError(t, err)
 	return connection, s, messages
@@ -206,20 +205,18 @@ type config struct {
 	Unmarshal func(delivery amqp091.Delivery) (*message.Message, error)
 	Nacked    func(msg *message.Message) bool
 
-	Concurrency, Prefetch              int
-	OrderKey                           func(msg *message.Message) string
-	Gate                               *gate.Gate
-	Consumer                           channel.Options
-	CloseTimeout, NackInitial, NackMax time.Duration
+	Concurrency, Prefetch     int
+	OrderKey                  func(msg *message.Message) string
+	Gate                      *gate.Gate
+	Consumer                  channel.Options
+	CloseTimeout, LongestNack time.Duration
 }
 
-func newSubscriber(
-	connection *subscriber.Connection, c config, logger watermill.LoggerAdapter,
-) (*subscriber.Subscriber, error) {
+func newSubscriber(connection *subscriber.Connection, c config) *subscriber.Subscriber {
 	return subscriber.NewSubscriber(connection, handler{c}, subscriber.Config{
 		Concurrency: c.Concurrency, Prefetch: c.Prefetch, OrderKey: c.OrderKey, Gate: c.Gate, Consumer: c.Consumer,
-		CloseTimeout: c.CloseTimeout, NackInitial: c.NackInitial, NackMax: c.NackMax,
-	}, logger)
+		CloseTimeout: c.CloseTimeout, LongestNack: c.LongestNack,
+	}, watermill.NopLogger{})
 }
 
 // A handler is that of a config.

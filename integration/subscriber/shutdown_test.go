@@ -32,8 +32,7 @@ func TestTheEndOfSubscribesContextEndsOneSubscription(t *testing.T) {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	connection := open(t, broker.URL(t))
-	s, err := newSubscriber(connection, config{}, nil)
-	require.NoError(t, err)
+	s := newSubscriber(connection, config{})
 	handled := newLedger()
 	entered, leave := make(chan struct{}), make(chan struct{})
 	stopped := router.AddConsumerHandler("first", first.name, s, func(msg *message.Message) error {

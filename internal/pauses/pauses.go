@@ -15,8 +15,11 @@ const (
 
 // After returns the pause after an attempt that has failed, and as many failures in a row before it. It doubles with
 // each of them, up to Longest. It is shortened at random by up to a half, so that others do not try at the same moment.
-func After(failures int) time.Duration {
-	return Jitter(min(First<<min(failures, 10), Longest))
+func After(failures int) time.Duration { return Jitter(Doubled(First, int64(failures), Longest)) }
+
+// Doubled returns a pause of at least a millisecond that has doubled so many times, up to the longest.
+func Doubled(pause time.Duration, times int64, longest time.Duration) time.Duration {
+	return min(pause<<min(times, 20), longest)
 }
 
 // Jitter shortens a pause at random by up to a half.

@@ -3,6 +3,7 @@ package pauses
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,15 @@ func TestThePauseGrowsUpToTheLongest(t *testing.T) {
 			assert.LessOrEqual(t, pause, most)
 			assert.GreaterOrEqual(t, pause, most/2)
 		}
+	}
+}
+
+func TestAPauseDoublesUpToTheLongest(t *testing.T) {
+	for times, want := range map[int64]time.Duration{
+		0: 10 * time.Millisecond, 1: 20 * time.Millisecond, 8: 2560 * time.Millisecond, 9: Longest, 10: Longest,
+		40: Longest, 63: Longest, 64: Longest, math.MaxInt64: Longest,
+	} {
+		assert.Equal(t, want, Doubled(10*time.Millisecond, times, Longest), times)
 	}
 }
 

@@ -42,8 +42,8 @@ func (c *Channel) Frames() []string {
 	return frames
 }
 
-// Fresh returns how each delivery was settled since it was called before, in that order. How many frames it took depends
-// on which goroutine runs first.
+// Fresh returns how each delivery was settled since it was called before, in that order. How many frames that takes
+// depends on which goroutine runs first.
 func (c *Channel) Fresh() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -25,7 +25,7 @@ var ErrExited = errors.New("a function of the app ended the goroutine")
 // A Handler is for whom messages are handed out.
 type Handler interface {
 	// Unmarshal converts a delivery to a message of message.NewMessage. When it returns an error, the error is logged
-	// and the delivery is nacked after the pause of NackInitial. One goroutine for each Subscribe call unmarshals its
+	// and the delivery is nacked after a pause. One goroutine for each Subscribe call unmarshals its
 	// messages.
 	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
 
@@ -40,9 +40,8 @@ type Handler interface {
 type Config struct {
 	Handler     Handler
 	Logger      watermill.LoggerAdapter
-	Places      *gate.Places // of calls, and of messages in flight
-	NackInitial time.Duration
-	NackMax     time.Duration
+	Places      *gate.Places  // of calls, and of messages in flight
+	LongestNack time.Duration // the bound of the pause before a message goes back
 }
 
 // A Dispatcher is the goroutine of a subscription that receives its deliveries and hands its messages out. It waits

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 )
 
 // await waits until the handler has acked or nacked a message, and settles its delivery.
@@ -93,7 +94,7 @@ func (d *Dispatcher) Pause(a *Arrival) {
 	if a.lost.Err() != nil { // the broker has given it out again
 		return
 	}
-	pause := time.NewTimer(pauseOf(d.nacks.count(a), d.NackInitial, d.NackMax))
+	pause := time.NewTimer(pauses.Doubled(shortestNack, d.nacks.count(a), d.LongestNack))
 	defer pause.Stop()
 	select {
 	case <-pause.C:

@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"hash/maphash"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -10,13 +9,8 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/redelivery"
 )
 
-// pauseOf is how long a nack waits: initial, doubled count times, at most longest.
-func pauseOf(count int64, initial, longest time.Duration) time.Duration {
-	if count >= int64(bits.LeadingZeros64(uint64(initial))) || initial<<count > longest {
-		return longest
-	}
-	return initial << count
-}
+// shortestNack is the pause before a message goes back that is nacked for the first time.
+const shortestNack = 10 * time.Millisecond
 
 // maxCounts is how many messages a nackCounts remembers for certain.
 const maxCounts = 1024

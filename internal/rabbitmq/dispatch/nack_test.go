@@ -2,26 +2,12 @@ package dispatch
 
 import (
 	"fmt"
-	"math"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 )
-
-func TestPauseOfANack(t *testing.T) {
-	t.Parallel()
-	for count, want := range map[int64]time.Duration{
-		0: 10 * time.Millisecond, 1: 20 * time.Millisecond, 8: 2560 * time.Millisecond, 9: 5 * time.Second, 10: 5 * time.Second,
-		40: 5 * time.Second, 63: 5 * time.Second, 64: 5 * time.Second, math.MaxInt64: 5 * time.Second,
-	} {
-		assert.Equal(t, want, pauseOf(count, 10*time.Millisecond, 5*time.Second), count)
-	}
-	assert.Equal(t, time.Duration(math.MaxInt64), pauseOf(63, 1, math.MaxInt64))
-	assert.Equal(t, time.Duration(1<<62), pauseOf(62, 1, math.MaxInt64))
-}
 
 func arrivalOf(uuid string, headers amqp091.Table) *Arrival {
 	return &Arrival{Msg: message.NewMessage(uuid, nil), Delivery: amqp091.Delivery{Headers: headers}}

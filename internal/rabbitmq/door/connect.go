@@ -13,7 +13,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -68,10 +67,11 @@ func validateConsumer(c app.Config) error {
 	if count := c.Consume.PrefetchCount; count < 0 || count > maxPrefetch {
 		fault("Consume.Qos.PrefetchCount is %d: it must be between 0 and %d", count, maxPrefetch)
 	}
-	consumer := subscriber.Config{Consumer: channel.Options{Tag: c.Consume.Tag,
-		Arguments: c.Consume.Arguments}}
-	if err := consumer.Validate(); err != nil {
-		fault("Consume: %w", err)
+	if n := len(c.Consume.Tag); n > channel.MaxShortString {
+		fault("Consume.Consumer has %d bytes: it must have at most %d", n, channel.MaxShortString)
+	}
+	if err := c.Consume.Arguments.Validate(); err != nil {
+		fault("Consume.Arguments: %w", err)
 	}
 	return errors.Join(faults...)
 }

@@ -110,13 +110,11 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	}
 	h.gate = c.gates.Add(name, o.Concurrency)
 	h.closing, h.close = context.WithCancel(c.stopping)
-	if h.subscriber, err = h.newSubscriber(); err != nil {
-		return nil, faults.OfHandler(name, err)
-	}
+	h.subscriber = h.newSubscriber()
 	return h, nil
 }
 
-func (h *handlerSubscriber) newSubscriber() (consumer, error) {
+func (h *handlerSubscriber) newSubscriber() consumer {
 	own, order, consuming := h.core.app, h.options.Order, h.connection.consuming
 	config := subscriber.Config{
 		Name:         h.name,

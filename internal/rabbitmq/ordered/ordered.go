@@ -154,14 +154,10 @@ type Subscriber struct {
 // NewSubscriber returns the Subscriber of a handler on a connection, as subscriber.NewSubscriber does.
 func NewSubscriber(
 	connection *Connection, handler subscriber.Handler, config Config, logger watermill.LoggerAdapter,
-) (*Subscriber, error) {
+) *Subscriber {
 	plain := config.Config
 	plain.Prefetch = 0
-	s, err := subscriber.NewSubscriber(connection.Connection, handler, plain, logger)
-	if err != nil {
-		return nil, err
-	}
-	return &Subscriber{s, connection, config}, nil
+	return &Subscriber{subscriber.NewSubscriber(connection.Connection, handler, plain, logger), connection, config}
 }
 
 // Subscribe consumes the topic's queue and its partitions, as Subscribe of a subscriber.Subscriber does.

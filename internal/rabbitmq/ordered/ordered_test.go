@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -63,8 +64,7 @@ func newOrderedOf(t *testing.T, handler subscriber.Handler, partitions Partition
 	t.Helper()
 	config := Config{Config: subscriber.Config{Concurrency: 4, Prefetch: 16, OrderKey: keyOf},
 		ConsumerTimeout: consumerTimeout, Partitions: partitions}
-	s, err := NewSubscriber(&Connection{Connection: &subscriber.Connection{}}, handler, config, nil)
-	require.NoError(t, err)
+	s := NewSubscriber(&Connection{Connection: &subscriber.Connection{}}, handler, config, watermill.NopLogger{})
 	ctx, stop := context.WithCancel(msgctx.NewContext(t.Context(), &msgctx.Subscription{}))
 	o, err := s.begin(ctx, "topic")
 	require.NoError(t, err)

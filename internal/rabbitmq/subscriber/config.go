@@ -2,25 +2,21 @@ package subscriber
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channel"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
 const (
 	defaultConcurrency  = 16
 	defaultCloseTimeout = 30 * time.Second // as message.RouterConfig.CloseTimeout
-	defaultNackInitial  = 10 * time.Millisecond
-	defaultNackMax      = 5 * time.Second
 )
 
-// Config is the configuration of a Subscriber. Every field has a default.
+// Config is the configuration of a Subscriber. Every field has a default. Package door checks what apps set.
 type Config struct {
 	// Name is the subscriber's name in Health, for example that of its handler. It may be empty.
 	Name string
@@ -56,43 +52,11 @@ type Config struct {
 	// is the default of Watermill's router.
 	CloseTimeout time.Duration
 
-	// NackInitial and NackMax are the bounds of the pause between a nack and the requeueing of the message. It starts
-	// at NackInitial and doubles with each delivery of the message up to NackMax. Deliveries are counted by the broker
-	// (x-delivery-count, x-acquired-count: quorum queues), or else by each Subscribe call, for the last 1024 messages
-	// that it nacked. The message keeps its place of Concurrency meanwhile, where its call has not ended. Defaults
-	// 10 ms and 5 s.
-	NackInitial, NackMax time.Duration
-}
-
-// Validate returns all faults at once, each with its field, value and bound.
-func (c Config) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
-	if c.Concurrency < 0 || c.Concurrency > channel.MaxPrefetch {
-		fault("Concurrency: %d, must be between 1 and %d (0 for the default)", c.Concurrency, channel.MaxPrefetch)
-	}
-	if least := cmp.Or(c.Concurrency, defaultConcurrency); c.Prefetch != 0 &&
-		(c.Prefetch < least || c.Prefetch > channel.MaxPrefetch) {
-		fault("Prefetch: %d, must be between Concurrency, %d, and %d (0 for the default)", c.Prefetch, least,
-			channel.MaxPrefetch)
-	}
-	if n := len(c.Consumer.Tag); n > channel.MaxShortString {
-		fault("Consumer.Tag: has %d bytes, at most %d", n, channel.MaxShortString)
-	}
-	if err := c.Consumer.Arguments.Validate(); err != nil {
-		fault("Consumer.Arguments: %w", err)
-	}
-	faults = append(faults, wire.Durations([]wire.Field{{Name: "CloseTimeout", Value: c.CloseTimeout},
-		{Name: "NackInitial", Value: c.NackInitial}, {Name: "NackMax", Value: c.NackMax}})...)
-	c.setDefaults()
-	if c.NackInitial > 0 && c.NackMax > 0 && c.NackInitial > c.NackMax {
-		fault("NackInitial: %s, at most NackMax, %s", c.NackInitial, c.NackMax)
-	}
-	if len(faults) == 0 {
-		return nil
-	}
-	return fmt.Errorf("subscriber config: %w", errors.Join(faults...))
+	// LongestNack is the bound of the pause between a nack and the requeueing of the message. The pause starts at 10 ms,
+	// and doubles with each delivery of the message. Deliveries are counted by the broker (x-delivery-count,
+	// x-acquired-count: quorum queues), or else by each Subscribe call, for the last 1024 messages that it nacked. The
+	// message keeps its place of Concurrency meanwhile, where its call has not ended. Default 5 s.
+	LongestNack time.Duration
 }
 
 func (c *Config) setDefaults() {
@@ -102,8 +66,7 @@ func (c *Config) setDefaults() {
 		c.Gate = gate.New(c.Concurrency)
 	}
 	c.CloseTimeout = cmp.Or(c.CloseTimeout, defaultCloseTimeout)
-	c.NackInitial = cmp.Or(c.NackInitial, defaultNackInitial)
-	c.NackMax = cmp.Or(c.NackMax, max(defaultNackMax, c.NackInitial))
+	c.LongestNack = cmp.Or(c.LongestNack, pauses.Longest)
 }
 
 // inFlight is how many messages may be handed out and not settled. Where there is an order, a message is not handed out

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -56,8 +57,8 @@ func subscribeModel(t *testing.T, handler Handler, config model.Config, f func(m
 		m.connection, err = Open(wire.Config{URI: "amqp://model", AMQP: &amqp091.Config{Dial: m.broker.Dial}}, nil)
 		require.NoError(t, err)
 		defer m.connection.Close()
-		s, err := NewSubscriber(m.connection, handler, Config{Concurrency: 4, Gate: m.gate, CloseTimeout: time.Second}, nil)
-		require.NoError(t, err)
+		config := Config{Concurrency: 4, Gate: m.gate, CloseTimeout: time.Second}
+		s := NewSubscriber(m.connection, handler, config, watermill.NopLogger{})
 		m.messages, err = s.Subscribe(t.Context(), "orders")
 		require.NoError(t, err)
 		f(m)

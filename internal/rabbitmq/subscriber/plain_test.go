@@ -67,9 +67,7 @@ func newLine(t testing.TB, config Config, account *channeltest.Channel) *scene {
 
 func newLineOf(t testing.TB, handler Handler, config Config, account *channeltest.Channel) *scene {
 	t.Helper()
-	require.NoError(t, config.Validate())
-	config.setDefaults()
-	owner := &Subscriber{handler: handler, config: config, connection: &Connection{}, logger: watermill.NopLogger{}}
+	owner := NewSubscriber(&Connection{}, handler, config, watermill.NopLogger{})
 	s, err := owner.Begin(msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic")
 	require.NoError(t, err)
 	l := &scene{Subscription: s, plain: newPlain(s), account: account}
@@ -427,7 +425,7 @@ func TestAMessageThatCannotBeUnmarshalledTakesAPlaceWhileItsNackWaits(t *testing
 				return errors.New(uuid)
 			}
 			return nil
-		}}, Config{Concurrency: 1, Prefetch: 4, NackInitial: time.Second}, channeltest.New(8))
+		}}, Config{Concurrency: 1, Prefetch: 4}, channeltest.New(8))
 		defer l.close()
 		l.deliver("unreadable", "a")
 		got, _ := l.take()
@@ -742,7 +740,7 @@ func TestTheBrokerCancelsAConsumer(t *testing.T) {
 func TestAMessageLearnsThatItsChannelIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, NackInitial: time.Minute}, channeltest.New(8))
+		l := newLine(t, Config{Concurrency: 2}, channeltest.New(8))
 		l.deliver("a", "b")
 		_, messages := l.take()
 		require.Len(t, messages, 2)

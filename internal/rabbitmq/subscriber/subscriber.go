@@ -31,24 +31,14 @@ type Subscriber struct {
 	close   context.CancelCauseFunc
 }
 
-// NewSubscriber returns the Subscriber of a handler on a connection, which stays open when the Subscriber is closed. It
-// returns an error when the config has faults. A nil logger means no logs.
+// NewSubscriber returns the Subscriber of a handler on a connection, which stays open when the Subscriber is closed.
 func NewSubscriber(
 	connection *Connection, handler Handler, config Config, logger watermill.LoggerAdapter,
-) (*Subscriber, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
-	if connection == nil {
-		return nil, errors.New("subscriber: the connection is nil; open one with subscriber.Open")
-	}
+) *Subscriber {
 	config.setDefaults()
-	if logger == nil {
-		logger = watermill.NopLogger{}
-	}
 	s := &Subscriber{connection: connection, handler: handler, config: config, logger: logger}
 	s.closing, s.close = context.WithCancelCause(context.Background())
-	return s, nil
+	return s
 }
 
 // Subscribe consumes the topic's queue until ctx ends, or until Close, and then closes the channel that it returns. It

@@ -53,8 +53,7 @@ func (s *Subscriber) Begin(ctx context.Context, topic string) (*Subscription, er
 	return &Subscription{
 		Dispatcher: dispatch.New(stopping, dispatch.Config{
 			Handler: s.handler, Logger: s.logger.With(watermill.LogFields{"topic": topic, "queue": queue}),
-			Places: gate.NewPlaces(c.Concurrency, c.inFlight()), NackInitial: c.NackInitial,
-			NackMax: c.NackMax,
+			Places: gate.NewPlaces(c.Concurrency, c.inFlight()), LongestNack: c.LongestNack,
 		}),
 		Config: c, Topic: topic, Queue: queue, Values: context.WithoutCancel(ctx), subscriber: s,
 		connection: s.connection, failures: failures{pause: s.connection.config.Pause()}, cancel: cancel,
