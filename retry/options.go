@@ -22,8 +22,8 @@ type Options struct {
 	Group string
 
 	// Concurrency is how many calls of the handler run at the same time, at most. The default is 16. 1 keeps the order
-	// of the queue, on gochannel excepted, and on RabbitMQ with a Prefetch of 1. On RabbitMQ 65,535 is the most. Kafka
-	// delivers one message of each partition at a time: a topic with fewer partitions is a line in the log.
+	// of the queue, on gochannel excepted, and on RabbitMQ with a Prefetch of 1. 65,535 is the most. Kafka delivers one
+	// message of each partition at a time: a topic with fewer partitions is a line in the log.
 	Concurrency int
 
 	// Prefetch is how many messages the broker sends ahead of their acks. It bounds the messages in flight: calls, and
@@ -46,17 +46,22 @@ type Options struct {
 	CloseTimeout time.Duration
 }
 
+const maxPrefetch = 1<<16 - 1 // RabbitMQ's basic.qos sends it in two bytes
+
 // Validate reports all faults, joined, that are faults on every backend.
 func (o Options) Validate() error {
 	var all []error
 	if o.Policy != nil {
 		all = append(all, faults.In("Policy", o.Policy.Validate()))
 	}
-	if o.Concurrency < 0 {
-		all = append(all, fmt.Errorf("Concurrency is %d: it must be 0 (the default) or more", o.Concurrency))
-	}
-	if o.Prefetch < 0 {
-		all = append(all, fmt.Errorf("Prefetch is %d: it must be 0 (the default) or more", o.Prefetch))
+	for _, field := range []struct {
+		name  string
+		value int
+	}{{"Concurrency", o.Concurrency}, {"Prefetch", o.Prefetch}} {
+		if field.value < 0 || field.value > maxPrefetch {
+			all = append(all, fmt.Errorf("%s is %d: it must be between 0 (the default) and %d", field.name, field.value,
+				maxPrefetch))
+		}
 	}
 	if err := o.Order.validate(); err != nil {
 		all = append(all, err)

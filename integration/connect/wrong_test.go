@@ -64,7 +64,7 @@ func TestWrongHandlers(t *testing.T) {
 		"below the default": {options: []retry.Options{{Prefetch: 15}},
 			want: []string{"Prefetch is 15: it must be between Concurrency, 16, and 65535, or 0 (the default)"}},
 		"far ahead": {options: []retry.Options{{Concurrency: 70_000, Prefetch: 65_536}},
-			want: []string{"Concurrency is 70000", "Prefetch is 65536: it must be between Concurrency"}},
+			want: []string{"Concurrency is 70000", "Prefetch is 65536: it must be between 0 (the default) and 65535"}},
 		"group of a queue": {options: []retry.Options{{Group: "mails"}}, want: []string{`Group is "mails", but AMQP.Exchange.GenerateName returns no exchange`, "NewDurablePubSubConfig"}},
 		"no group, no name": {change: testapp.FanOut,
 			want: []string{"AMQP.Queue.GenerateName is nil, and there is no Group"}},
@@ -108,7 +108,7 @@ func TestFaultsOfAllHandlers(t *testing.T) {
 	var want []string
 	for i := range handlers {
 		name := fmt.Sprintf("wrong%d", i)
-		want = append(want, fmt.Sprintf("handler %q: Concurrency is -1: it must be 0 (the default) or more", name),
+		want = append(want, fmt.Sprintf("handler %q: Concurrency is -1: it must be between 0 (the default) and 65535", name),
 			fmt.Sprintf("handler %q: CloseTimeout is -1s: it must be 0 (the default) or more", name))
 		s.AddConsumerHandler(s.Router, name, s.Queue("orders"), process,
 			retry.Options{Concurrency: -1, CloseTimeout: -time.Second})

@@ -71,18 +71,11 @@ func (c *Connection) newHandler(name string, given []retry.Options) (*handlerSub
 	if name == "" {
 		err = errors.Join(err, errors.New("its name is empty: logs and Health need it"))
 	}
-	if o.Concurrency > maxPrefetch {
-		err = errors.Join(err, fmt.Errorf("Concurrency is %d: it must be between 0 (the default) and %d", o.Concurrency,
-			maxPrefetch))
-	}
 	o.Concurrency = cmp.Or(o.Concurrency, defaultConcurrency)
 	least := min(o.Concurrency, maxPrefetch)
-	if o.Order.Partitions > 0 { // it is that of a partition
-		least = 1
-	}
-	if o.Prefetch > 0 && (o.Prefetch < least || o.Prefetch > maxPrefetch) {
+	if o.Order.Partitions == 0 && o.Prefetch > 0 && o.Prefetch < least { // else it is that of a partition
 		err = errors.Join(err, fmt.Errorf("Prefetch is %d: it must be between Concurrency, %d, and %d, or 0 (the "+
-			"default)", o.Prefetch, max(least, 1), maxPrefetch))
+			"default)", o.Prefetch, least, maxPrefetch))
 	}
 	if err = errors.Join(err, c.core.checkOrder(o)); err != nil {
 		return nil, faults.OfHandler(name, err)
