@@ -2,11 +2,10 @@ package letters
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/cause"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -20,10 +19,14 @@ type Cause struct {
 	Reason     string           `json:"reason,omitzero"` // normalised
 }
 
-// causeOf returns the cause of a letter.
-func causeOf(l *Letter) Cause {
-	return Cause{l.Record.DeadReason, l.Record.ErrorType, normalise(l.Record.Reason)}
+// Cause returns what the letter has in common with others.
+func (l *Letter) Cause() Cause {
+	return Cause{l.Record.DeadReason, l.Record.ErrorType, cause.Normalise(l.Record.Reason)}
 }
+
+// ID returns 8 hex digits of the error type and the reason. The log line of a dead letter has the same as its cause.
+// It is computed, and not stored: old letters have it too. Letters that differ only in their dead reason share it.
+func (c Cause) ID() string { return cause.ID(c.ErrorType, c.Reason) }
 
 // A Group is the letters of a queue with the same cause.
 type Group struct {
@@ -45,16 +48,16 @@ type Groups struct {
 
 // Add adds a letter.
 func (g *Groups) Add(l *Letter) {
-	cause := causeOf(l)
-	group := g.groups[cause]
+	of := l.Cause()
+	group := g.groups[of]
 	switch {
 	case group != nil:
 	case len(g.groups) < maxCauses:
 		if g.groups == nil {
 			g.groups = map[Cause]*Group{}
 		}
-		group = &Group{Cause: cause, Example: l.ID}
-		g.groups[cause] = group
+		group = &Group{Cause: of, Example: l.ID}
+		g.groups[of] = group
 	default:
 		if g.other == nil {
 			g.other = &Group{Example: l.ID, Other: true}
@@ -86,58 +89,4 @@ func (g *Groups) Sorted() []Group {
 		sorted = append(sorted, *g.other)
 	}
 	return sorted
-}
-
-// varying is what differs between two failures with the same cause, in the order in which normalise replaces it. A
-// pattern matches only a text with at least so many of the characters: to count them is faster than to match.
-var varying = []struct {
-	times       int
-	characters  string
-	pattern     *regexp.Regexp
-	replacement string
-}{
-	{2, "-/", regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}` +
-		`([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?` +
-		`(Z|( ?[+-]\d{2}:?\d{2})?( UTC)?( m=[+-]\d+\.\d+)?))?`), "<time>"},
-	{2, ":", regexp.MustCompile(`\b(\w{3}, )?\d{1,2}[ -]` +
-		`(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[ -]\d{2,4} \d{2}:\d{2}:\d{2}( [A-Z]{3}| [+-]\d{4})?`),
-		"<time>"},
-	{2, ":", regexp.MustCompile(`\b\d{1,2}:\d{2}:\d{2}([.,]\d+)?\b`), "<time>"},
-	{3, ".", regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}\b`), "<ip>"},
-	{1, "[", regexp.MustCompile(`\[[0-9a-fA-F]*:[0-9a-fA-F:.]*:[0-9a-fA-F:.]*(%\w+)?\]`), "<ip>"},
-	{4, "-", regexp.MustCompile(`\b[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b`), "<n>"},
-	{1, "smhd", regexp.MustCompile(`\b(\d+(\.\d+)?(ns|us|µs|μs|ms|s|m|h|d)){1,6}\b`), "<n>"},
-	{1, digits, regexp.MustCompile(`\b\d+(\.\d+)?([eE][+-]?\d+)?([kKMGT]i?)?(B|bytes)?\b`), "<n>"},
-	{1, digits, regexp.MustCompile(`\b\w*\d\w*\b`), "<n>"},
-}
-
-const digits = "0123456789"
-
-// recovererStack is where the text of Watermill's Recoverer goes on with a stack. A PoisonQueue records it.
-const recovererStack = ", stacktrace:"
-
-// normalise replaces what differs between failures with the same cause: numbers, sizes, durations and ids (UUIDs, and
-// words with digits) by <n>, times and dates by <time>, and IP addresses by <ip>. White space becomes one space.
-// Numbers and ids are not kept apart, because some ids of a cause have only digits. The stack in the text of
-// Watermill's Recoverer is left out.
-func normalise(reason string) string {
-	reason, _, _ = strings.Cut(reason, recovererStack)
-	for _, v := range varying {
-		if hasTimes(reason, v.characters, v.times) {
-			reason = v.pattern.ReplaceAllString(reason, v.replacement)
-		}
-	}
-	return strings.Join(strings.Fields(reason), " ")
-}
-
-// hasTimes reports whether a text has at least so many of the characters.
-func hasTimes(text, characters string, times int) bool {
-	for ; times > 0; times-- {
-		at := strings.IndexAny(text, characters)
-		if at < 0 {
-			return false
-		}
-		text = text[at+1:]
-	}
-	return true
 }

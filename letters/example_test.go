@@ -86,15 +86,15 @@ func ExampleFilter() {
 	// false
 }
 
-// A group's cause selects its letters.
+// The ID of a cause selects its letters.
 func ExampleFilter_cause() {
 	letter := failed("order-1", "order 17 is unknown")
 	var groups letters.Groups
 	groups.Add(failed("order-2", "order 18 is unknown"))
-	cause := groups.Sorted()[0].Cause
-	fmt.Println(letters.Filter{Cause: &cause}.Match(letter, time.Now()))
+	id := groups.Sorted()[0].ID()
+	fmt.Println(id, letters.Filter{Cause: id}.Match(letter, time.Now()))
 	// Output:
-	// true
+	// c48e678d true
 }
 
 func ExampleGroups() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,8 +21,8 @@ type Filter struct {
 	DeadReason string
 	// Handler is the handler that failed.
 	Handler string
-	// Cause is that of a Group.
-	Cause *Cause
+	// Cause is the ID of a Cause.
+	Cause string
 	// OlderThan and NewerThan select by the time since the letter was given up, by the clock of this host. A letter
 	// without such a time is neither: a discard of old letters must not remove one whose age is unknown.
 	OlderThan, NewerThan time.Duration
@@ -32,6 +33,9 @@ type Filter struct {
 // Validate reports all faults of the filter.
 func (f Filter) Validate() error {
 	var faults []error
+	if f.Cause != "" && (len(f.Cause) != 8 || strings.Trim(f.Cause, "0123456789abcdef") != "") {
+		faults = append(faults, fmt.Errorf("Filter.Cause is %q: it must be 8 hex digits, as Cause.ID returns them", f.Cause))
+	}
 	if f.OlderThan < 0 {
 		faults = append(faults, fmt.Errorf("Filter.OlderThan is %v: it must not be negative", f.OlderThan))
 	}
@@ -52,7 +56,7 @@ func (f Filter) Match(l *Letter, now time.Time) bool {
 		f.ErrorType != "" && f.ErrorType != l.Record.ErrorType ||
 		f.DeadReason != "" && f.DeadReason != string(l.Record.DeadReason) ||
 		f.Handler != "" && f.Handler != l.Record.Handler ||
-		f.Cause != nil && *f.Cause != causeOf(l) {
+		f.Cause != "" && f.Cause != l.Cause().ID() {
 		return false
 	}
 	dead := l.DeadAt()

@@ -26,8 +26,8 @@ func TestFilter(t *testing.T) {
 	}
 	var groups letters.Groups
 	groups.Add(letter)
-	cause := groups.Sorted()[0].Cause
-	another := letters.Cause{DeadReason: "permanent", ErrorType: "*orders.Error", Reason: "no money"}
+	cause := groups.Sorted()[0].ID()
+	another := letters.Cause{ErrorType: "*orders.Error", Reason: "no money"}.ID()
 	for name, c := range map[string]struct {
 		filter letters.Filter
 		want   bool
@@ -43,8 +43,8 @@ func TestFilter(t *testing.T) {
 		"another dead reason":  {letters.Filter{DeadReason: "exhausted"}, false},
 		"handler":              {letters.Filter{Handler: "billing"}, true},
 		"another handler":      {letters.Filter{Handler: "bill"}, false},
-		"cause":                {letters.Filter{Cause: &cause}, true},
-		"another cause":        {letters.Filter{Cause: &another}, false},
+		"cause":                {letters.Filter{Cause: cause}, true},
+		"another cause":        {letters.Filter{Cause: another}, false},
 		"older":                {letters.Filter{OlderThan: time.Hour}, true},
 		"not so old":           {letters.Filter{OlderThan: time.Hour + 1}, false},
 		"newer":                {letters.Filter{NewerThan: time.Hour}, true},
@@ -55,7 +55,7 @@ func TestFilter(t *testing.T) {
 		"a missing value":      {letters.Filter{Metadata: map[string]string{"region": ""}}, false},
 		"all": {letters.Filter{
 			IDs: []string{"order-1"}, Reason: regexp.MustCompile("order"), ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "billing",
-			Cause: &cause, OlderThan: time.Minute, NewerThan: 2 * time.Hour, Metadata: map[string]string{"tenant": "acme"},
+			Cause: cause, OlderThan: time.Minute, NewerThan: 2 * time.Hour, Metadata: map[string]string{"tenant": "acme"},
 		}, true},
 		"all but one": {letters.Filter{
 			IDs: []string{"order-1"}, Reason: regexp.MustCompile("order"), ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "payment",
@@ -85,6 +85,10 @@ func TestFilterReportsAllFaults(t *testing.T) {
 	err := letters.Filter{OlderThan: -time.Second, NewerThan: -time.Minute}.Validate()
 	require.ErrorContains(t, err, "Filter.OlderThan is -1s: it must not be negative")
 	require.ErrorContains(t, err, "Filter.NewerThan is -1m0s: it must not be negative")
+	for _, id := range []string{"1", "8801ED07", "8801ed0", "8801ed077", "8801ed0g"} {
+		require.ErrorContains(t, letters.Filter{Cause: id}.Validate(), "8 hex digits")
+	}
+	require.NoError(t, letters.Filter{Cause: "8801ed07"}.Validate())
 	require.ErrorContains(t, letters.Filter{OlderThan: time.Hour, NewerThan: time.Hour}.Validate(), "no letter is both")
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/cause"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -51,6 +52,7 @@ func (t *TieredRetry) log(in *delivery, d *decision, to backend.Destination, f *
 	switch d.outcome {
 	case retry.DeadLettered, retry.Blocked:
 		fields["dead_reason"] = d.record.DeadReason
+		fields["cause"] = cause.ID(d.record.ErrorType, cause.Normalise(d.record.Reason))
 		if d.record.LeftOff != "" {
 			fields["left_off"] = d.record.LeftOff
 		}

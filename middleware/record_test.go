@@ -4,8 +4,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
+	"os"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +23,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -375,5 +380,33 @@ func notCalled(t *testing.T) message.HandlerFunc {
 	return func(*message.Message) ([]*message.Message, error) {
 		t.Error("the handler is called")
 		return nil, nil
+	}
+}
+
+// A search in logs, a letter and a page speak of the same thing.
+func TestTheLogLineOfADeadLetterHasTheIDOfItsCause(t *testing.T) {
+	seen := map[string]string{}
+	for name, handler := range map[string]func(*message.Message) error{
+		"error":          func(msg *message.Message) error { return fmt.Errorf("order %s is unknown", msg.UUID) },
+		"another error":  func(*message.Message) error { return errors.New("no money") },
+		"a panic":        func(*message.Message) error { panic(1) },
+		"another's type": func(*message.Message) error { return &os.PathError{Op: "a", Path: "b", Err: syscall.ENOENT} },
+	} {
+		logs, sent := watermill.NewCaptureLogger(), &recorder{}
+		tiered, err := configOf(sent).Make(logs)
+		require.NoError(t, err)
+		last := messageOf(routed)
+		maps.Copy(last.Metadata, recorded(4))
+		_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, handler(msg) })(last)
+		require.NoError(t, err, name)
+		require.Len(t, sent.copies, 1, name)
+		record, _ := retry.ReadRecord(sent.copies[0].msg.Metadata)
+		lines := logs.Captured()[watermill.ErrorLogLevel]
+		require.NotEmpty(t, lines, name) // a panic has another one, before it
+		id := (&letters.Letter{Record: record}).Cause().ID()
+		assert.Equal(t, id, lines[len(lines)-1].Fields["cause"], name)
+		assert.Regexp(t, "^[0-9a-f]{8}$", id)
+		assert.Empty(t, seen[id], name)
+		seen[id] = name
 	}
 }

@@ -79,9 +79,13 @@ func TestList(t *testing.T) {
 
 	groups := lines[group](t, run(t, 0, "dead", "list", q.work, "--group", "--json").stdout)
 	require.Len(t, groups, 2)
-	assert.Equal(t, group{20, "dial <ip>: connection refused", groups[0].Example}, groups[0])
-	assert.Equal(t, group{10, "customer <n> does not exist", ids[0]}, groups[1])
-	assert.Regexp(t, `(?m)^ +20  exhausted +\*net\.OpError +dial <ip>`, run(t, 0, "dead", "list", q.work, "--group").stdout)
+	assert.Equal(t, group{20, "8a1adaa4", "dial <ip>: connection refused", groups[0].Example}, groups[0])
+	assert.Equal(t, group{10, groups[1].Cause, "customer <n> does not exist", ids[0]}, groups[1])
+	assert.Regexp(t, `(?m)^ +20  8a1adaa4  exhausted +\*net\.OpError +dial <ip>`, run(t, 0, "dead", "list", q.work, "--group").stdout)
+	assert.Len(t, lines[listed](t, run(t, 0, "dead", "list", q.work, "--json", "--cause", groups[1].Cause).stdout), 10)
+	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[0]).stdout, groups[1].Cause)
+	assert.Equal(t, 20, redriven(t, 0, "dead", "redrive", q.work, "--dry-run", "--cause", groups[0].Cause).Done)
+	assert.Contains(t, run(t, 64, "dead", "list", q.work, "--cause", "1").stderr, "8 hex digits")
 	// At last: the letters that it has taken can come back behind the others.
 	assert.Len(t, lines[listed](t, run(t, 0, "dead", "list", q.work, "--json", "--limit", "7").stdout), 7)
 }

@@ -401,6 +401,7 @@ type summary struct {
 
 type group struct {
 	Count   int
+	Cause   string
 	Reason  string
 	Example string
 }

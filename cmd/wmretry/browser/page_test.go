@@ -125,7 +125,7 @@ func hostileLetter(t *testing.T, b *browser, app *shop, address string) {
 func onPhone(t *testing.T, b *browser, address string) {
 	t.Helper()
 	b.window(360, 740, true)
-	b.open(address + "letters?queue=orders.dead&cause=1")
+	b.open(address + "letters?queue=orders.dead&cause=8801ed07")
 	hostile := "letter?queue=orders.dead&id=" + eval[string](b, "encodeURIComponent(`"+hostileID+"`)")
 	for _, view := range []string{
 		"", "letters?queue=orders.dead", "letter?queue=orders.dead&id=01926c5e-order-4711", hostile, "Redrive all…", "Discard all…", "nothing",

@@ -93,6 +93,9 @@ func (p *Page) causes(w http.ResponseWriter, r *http.Request) error {
 			shown.Hidden++
 			continue
 		}
+		if !group.Other {
+			p.known.add(group.Cause)
+		}
 		largest = max(largest, group.Count)
 		shown.Groups = append(shown.Groups, groupRow{Group: group})
 	}
@@ -143,6 +146,10 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 	shown.Seen, err = p.look(r.Context(), s.Queue, func(l *letters.Letter) {
 		if !filter.Match(l, now) {
 			return
+		}
+		if s.Cause != "" && shown.Known == nil {
+			cause := l.Cause()
+			shown.Known = &cause
 		}
 		if shown.Count >= before && len(shown.Rows) < pageSize {
 			shown.Rows = append(shown.Rows, newListRow(l))

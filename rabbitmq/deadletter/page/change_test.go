@@ -16,7 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
 )
 
-const declined = "redrive?queue=orders.dead&cause=1&dead_reason=exhausted&error_type=*errors.errorString&reason=card+%3Cn%3E+was+declined"
+const declined = "redrive?queue=orders.dead&cause=8801ed07&dead_reason=exhausted"
 
 func TestRedriveAsksWithTheNumber(t *testing.T) {
 	s := setup(t, some(), func(c *page.Config) { c.By = func(r *http.Request) string { return r.Header.Get("X-User") } })
@@ -40,7 +40,7 @@ func TestRedriveAsksWithTheNumber(t *testing.T) {
 	got := s.store.redrives[0]
 	got.Progress = nil
 	assert.Equal(t, letters.Redrive{
-		Filter: letters.Filter{Cause: &letters.Cause{DeadReason: "exhausted", ErrorType: "*errors.errorString", Reason: "card <n> was declined"}},
+		Filter: letters.Filter{Cause: "8801ed07", DeadReason: "exhausted"},
 		Limit:  5, Rate: 50, Canary: 10, MaxRedead: 0.05, By: "ada",
 	}, got, "the limit is the number that was confirmed")
 

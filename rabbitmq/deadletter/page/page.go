@@ -43,6 +43,7 @@ type Page struct {
 	origins   http.CrossOriginProtection
 	jobs      jobs
 	turns     turns
+	known     knownCauses
 	ask       command.Asker // nil where the Store has none
 
 	statusLock sync.Mutex

@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // maxText is how many bytes of a parameter of a selection are accepted: an id, or a normalised reason.
@@ -17,22 +17,19 @@ const maxText = 1 << 14
 // selection is the letters that a page is about. It is in the query of each address: there all bytes survive, in a
 // field of a form only valid UTF-8 does.
 type selection struct {
-	Queue string
-	Cause *letters.Cause
-	IDs   []string
-	All   bool // all letters of the queue: a change must not take an empty selection for that
+	Queue      string
+	Cause      string         // the ID of one
+	DeadReason string         // of the letters of the cause; empty: any
+	Known      *letters.Cause // the cause in words, where a view has shown it; its DeadReason has no meaning
+	IDs        []string
+	All        bool // all letters of the queue: a change must not take an empty selection for that
 }
 
 // selected reads a selection, and refuses a queue that the page does not show.
 func (p *Page) selected(r *http.Request) (selection, error) {
 	query := r.URL.Query()
-	s := selection{Queue: query.Get("queue"), IDs: query["id"], All: query.Get("all") != ""}
-	if query.Get("cause") != "" {
-		s.Cause = &letters.Cause{
-			DeadReason: retry.DeadReason(query.Get("dead_reason")), ErrorType: query.Get("error_type"),
-			Reason: query.Get("reason"),
-		}
-	}
+	s := selection{Queue: query.Get("queue"), Cause: query.Get("cause"), DeadReason: query.Get("dead_reason"),
+		IDs: query["id"], All: query.Get("all") != "", Known: p.known.find(query.Get("cause"))}
 	for _, pick := range r.PostForm["pick"] {
 		id, err := url.QueryUnescape(pick)
 		if err != nil {
@@ -44,6 +41,9 @@ func (p *Page) selected(r *http.Request) (selection, error) {
 		slices.ContainsFunc(s.IDs, func(id string) bool { return id == "" || len(id) > maxText }) {
 		return s,
 			failure{http.StatusBadRequest, "The address has too many letters, or an ID that no letter has.", nil}
+	}
+	if err := s.filter().Validate(); err != nil {
+		return s, failure{http.StatusBadRequest, "The address names no cause.", err}
 	}
 	status, err := p.current(r.Context())
 	if slices.Contains(p.config.Queues, s.Queue) || s.Queue != "" && shows(status, s.Queue) {
@@ -61,11 +61,40 @@ func shows(status deadletter.Status, queue string) bool {
 		slices.ContainsFunc(status.Queues, func(work deadletter.WorkQueue) bool { return work.Dead.Queue == queue })
 }
 
+// maxKnown is how many causes are kept in words.
+const maxKnown = 1000
+
+// knownCauses are those that views have shown: an address has only the ID.
+type knownCauses struct {
+	lock sync.Mutex
+	all  map[string]letters.Cause
+}
+
+func (k *knownCauses) add(cause letters.Cause) {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	if k.all == nil || len(k.all) == maxKnown {
+		k.all = map[string]letters.Cause{}
+	}
+	k.all[cause.ID()] = cause
+}
+
+func (k *knownCauses) find(id string) *letters.Cause {
+	k.lock.Lock()
+	defer k.lock.Unlock()
+	if cause, known := k.all[id]; known {
+		return &cause
+	}
+	return nil
+}
+
 // filter returns the filter of the selection.
-func (s selection) filter() letters.Filter { return letters.Filter{IDs: s.IDs, Cause: s.Cause} }
+func (s selection) filter() letters.Filter {
+	return letters.Filter{IDs: s.IDs, Cause: s.Cause, DeadReason: s.DeadReason}
+}
 
 // empty reports whether a change must refuse the selection.
-func (s selection) empty() bool { return s.Cause == nil && len(s.IDs) == 0 && !s.All }
+func (s selection) empty() bool { return s.Cause == "" && len(s.IDs) == 0 && !s.All }
 
 // QueueQuery returns the queue alone as a query.
 func (s selection) QueueQuery() template.URL {
@@ -75,15 +104,11 @@ func (s selection) QueueQuery() template.URL {
 // Query returns the selection as a query.
 func (s selection) Query() template.URL {
 	values := url.Values{"queue": {s.Queue}}
-	if s.Cause != nil {
-		values.Set("cause", "1")
-		for name, value := range map[string]string{
-			"dead_reason": string(s.Cause.DeadReason), "error_type": s.Cause.ErrorType, "reason": s.Cause.Reason,
-		} {
-			if value != "" {
-				values.Set(name, value)
-			}
-		}
+	if s.Cause != "" {
+		values.Set("cause", s.Cause)
+	}
+	if s.DeadReason != "" {
+		values.Set("dead_reason", s.DeadReason)
 	}
 	if len(s.IDs) > 0 {
 		values["id"] = s.IDs
@@ -101,7 +126,9 @@ func (s selection) One(id string) selection { return selection{Queue: s.Queue, I
 func (s selection) Whole() selection { return selection{Queue: s.Queue, All: true} }
 
 // Of returns the selection of a cause.
-func (s selection) Of(cause letters.Cause) selection { return selection{Queue: s.Queue, Cause: &cause} }
+func (s selection) Of(cause letters.Cause) selection {
+	return selection{Queue: s.Queue, Cause: cause.ID(), DeadReason: string(cause.DeadReason)}
+}
 
 // Pick is the value of an ID in a form.
 func (s selection) Pick(id string) string { return url.QueryEscape(id) }

@@ -34,7 +34,8 @@ Ctrl-C: then the letters that it has taken can come back behind the others.
 On a terminal handler and reason are cut to the width. Elsewhere nothing is cut, and times are in UTC.
 --json prints one object a line, with all that is known of the letter.`,
 		Example: `  wmretry dead list orders
-  wmretry dead list orders --group                         # one line for each cause, with counts
+  wmretry dead list orders --group                         # one line for each cause, with its id and counts
+  wmretry dead list orders --cause 8801ed07                # the letters of one cause
   wmretry dead list orders --reason 'timeout|refused' --newer-than 2h
   wmretry dead list orders --meta customer=42 --json | jq -r .id`,
 		Args:              needs("QUEUE"),
@@ -125,7 +126,7 @@ var columns = []string{"ID", "FAILURES", "FIRST FAILURE", "LAST FAILURE", "HANDL
 
 func (r *rows) print(l *letters.Letter) error {
 	if r.env.json {
-		return r.env.jsonLine(r.to, l)
+		return r.env.jsonLine(r.to, shown{Letter: l, Cause: l.Cause().ID()})
 	}
 	if !r.header {
 		r.header = true
@@ -190,7 +191,10 @@ func (e *env) time(t time.Time) string {
 func (l *letterCommand) printGroups(groups []letters.Group) error {
 	if l.json {
 		for _, group := range groups {
-			if err := l.printJSON(group); err != nil {
+			if err := l.printJSON(struct {
+				letters.Group
+				ID string `json:"cause,omitempty"`
+			}{group, idOf(group)}); err != nil {
 				return err
 			}
 		}
@@ -199,20 +203,28 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 	if len(groups) == 0 {
 		return nil
 	}
-	t := l.table("COUNT", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE")
+	t := l.table("COUNT", "CAUSE", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE")
 	for _, g := range groups {
 		reason := safe(g.Reason)
 		if g.Other {
 			reason = "(all other causes)"
 		}
 		t.AppendRow(table.Row{
-			thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason),
+			thousands(g.Count), orDash(idOf(g)), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason),
 			l.time(g.First), l.time(g.Last), safe(g.Example),
 		})
 	}
-	l.setCauseColumns(t, 4, 120)
+	l.setCauseColumns(t, 5, 130)
 	_, err := fmt.Fprintln(l.stdout, t.Render())
 	return err
+}
+
+// idOf returns the ID of a group's cause, or "" for the letters of many causes.
+func idOf(g letters.Group) string {
+	if g.Other {
+		return ""
+	}
+	return g.ID()
 }
 
 // setCauseColumns aligns counts, and on a terminal wraps the reason. others is the width of the other columns.

@@ -60,7 +60,7 @@ func (l *letterCommand) show(ctx context.Context, queue, id string) error {
 			_, _ = fmt.Fprintln(l.stdout, "\n"+l.paint(text.Faint, "another letter of the same message"))
 		}
 		if l.json {
-			err = l.printJSON(shown{letter, headerTypes(letter.Headers)})
+			err = l.printJSON(shown{letter, letter.Cause().ID(), headerTypes(letter.Headers)})
 		} else {
 			err = l.print(letter)
 		}
@@ -82,6 +82,7 @@ func (e *env) noLetter(queue, id string) error {
 // shown is a letter as JSON, which has fewer types than AMQP.
 type shown struct {
 	*letters.Letter
+	Cause       string            `json:"cause"` // the ID
 	HeaderTypes map[string]string `json:"header_types,omitempty"`
 }
 
@@ -108,6 +109,7 @@ func (l *letterCommand) print(letter *letters.Letter) error {
 		s.field("trace id", trace)
 		s.field("producer's span id", span)
 	}
+	s.field("cause", letter.Cause().ID())
 	l.printRecord(&s, letter)
 	l.printRedrives(&s, letter)
 	s.title("Properties")

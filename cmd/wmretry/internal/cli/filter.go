@@ -23,6 +23,7 @@ import (
 type filterFlags struct {
 	ids, one                               []string
 	reason, errorType, deadReason, handler string
+	cause                                  string
 	older, newer                           string
 	metadata                               []string
 }
@@ -34,6 +35,8 @@ func (f *filterFlags) add(c *cobra.Command) {
 		"a double quote: --id")
 	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
 	flags.StringVar(&f.errorType, "error-type", "", "only with this Go type of the innermost error, such as syscall.Errno")
+	flags.StringVar(&f.cause, "cause", "", "only of the cause with this id, which list --group and the app's log line "+
+		"have")
 	flags.StringVar(&f.deadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
 	flags.StringVar(&f.handler, "handler", "", "only of this handler")
 	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
@@ -52,12 +55,12 @@ func (f *filterFlags) add(c *cobra.Command) {
 // any reports whether the flags select at all.
 func (f *filterFlags) any() bool {
 	return len(f.ids)+len(f.one)+len(f.metadata) > 0 ||
-		cmp.Or(f.reason, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
+		cmp.Or(f.reason, f.cause, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
 	filter := letters.Filter{IDs: ids(slices.Concat(f.one, f.ids)), ErrorType: f.errorType, DeadReason: f.deadReason,
-		Handler: f.handler}
+		Handler: f.handler, Cause: f.cause}
 	var err error
 	if f.reason != "" {
 		if filter.Reason, err = regexp.Compile(f.reason); err != nil {
@@ -73,6 +76,9 @@ func (f *filterFlags) filter() (letters.Filter, error) {
 	if filter.NewerThan > 0 && filter.OlderThan >= filter.NewerThan {
 		return filter, usage("--older-than %s and --newer-than %s select no letter: --newer-than must be the "+
 			"longer one", f.older, f.newer)
+	}
+	if err := (letters.Filter{Cause: f.cause}).Validate(); err != nil {
+		return filter, usage("--cause %q is not the id of a cause, which is 8 hex digits, such as 8801ed07", f.cause)
 	}
 	for _, pair := range f.metadata {
 		key, value, found := strings.Cut(pair, "=")
