@@ -18,8 +18,8 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -56,10 +56,10 @@ func (q *queues) wait(tier string, n int) {
 func (q *queues) tier(word string) string { return q.work + "." + q.prefix + "." + word }
 
 // statusOf returns the status of the work queue in a line of JSON.
-func (q *queues) statusOf(t testing.TB, text string) (w deadletter.WorkQueue, found bool) {
+func (q *queues) statusOf(t testing.TB, text string) (w letters.WorkQueue, found bool) {
 	t.Helper()
-	for _, status := range lines[deadletter.Status](t, text) {
-		if at := slices.IndexFunc(status.Queues, func(w deadletter.WorkQueue) bool { return w.Name == q.work }); at >= 0 {
+	for _, status := range lines[letters.Status](t, text) {
+		if at := slices.IndexFunc(status.Queues, func(w letters.WorkQueue) bool { return w.Name == q.work }); at >= 0 {
 			return status.Queues[at], true
 		}
 	}
@@ -67,9 +67,9 @@ func (q *queues) statusOf(t testing.TB, text string) (w deadletter.WorkQueue, fo
 }
 
 // awaitStatus waits until the management API shows as many messages.
-func (q *queues) awaitStatus(dead int, tiers ...int) deadletter.WorkQueue {
+func (q *queues) awaitStatus(dead int, tiers ...int) letters.WorkQueue {
 	q.t.Helper()
-	var w deadletter.WorkQueue
+	var w letters.WorkQueue
 	require.Eventually(q.t, func() bool {
 		w, _ = q.statusOf(q.t, run(q.t, 0, "status", q.work, "--prefix", q.prefix, "--json").stdout)
 		have := []int{w.Dead.Messages}
@@ -163,7 +163,7 @@ func TestStatusCountsPartitions(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, q.channel.Publish("", work, true, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent}))
 
-	want := deadletter.Depth{Queue: work, Messages: 22, Ready: 21, Unacked: 1}
+	want := letters.Depth{Queue: work, Messages: 22, Ready: 21, Unacked: 1}
 	require.Eventually(t, func() bool {
 		w, found := q.statusOf(t, run(t, 0, "status", work, "--prefix", q.prefix, "--json").stdout)
 		return found && w.Depth == want

@@ -12,6 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -79,7 +80,7 @@ func (b board) wait(t topology.Topology, tier string, bodies ...string) {
 }
 
 // retired lists the tiers of a work queue without the names of the test, those that are retired with a "!".
-func (b board) retired(w deadletter.WorkQueue) (tiers []string) {
+func (b board) retired(w letters.WorkQueue) (tiers []string) {
 	for _, tier := range w.Tiers {
 		word := backoff.Tier(tier.Delay).String()
 		if tier.Retired {
@@ -93,9 +94,9 @@ func (b board) retired(w deadletter.WorkQueue) (tiers []string) {
 	return tiers
 }
 
-func find(t *testing.T, status deadletter.Status, name string) deadletter.WorkQueue {
+func find(t *testing.T, status letters.Status, name string) letters.WorkQueue {
 	t.Helper()
-	at := slices.IndexFunc(status.Queues, func(w deadletter.WorkQueue) bool { return w.Name == name })
+	at := slices.IndexFunc(status.Queues, func(w letters.WorkQueue) bool { return w.Name == name })
 	require.GreaterOrEqual(t, at, 0, "%s is not in the status", name)
 	return status.Queues[at]
 }
@@ -128,7 +129,7 @@ func TestStatus(t *testing.T) {
 	broker.Receive(t, deliveries, "a message of the consumer")
 
 	store := b.store(true)
-	var status deadletter.Status
+	var status letters.Status
 	broker.Eventually(t, 90*time.Second, func() bool {
 		status, err = store.Status(t.Context())
 		if err != nil {
@@ -161,7 +162,7 @@ func TestStatus(t *testing.T) {
 	}
 	assert.Equal(t, []string{b.tier("gone", "1h"), b.tier("left", "1h")}, stray)
 	assert.False(t, slices.ContainsFunc(status.Queues,
-		func(w deadletter.WorkQueue) bool { return w.Name == b.queue("gone") }))
+		func(w letters.WorkQueue) bool { return w.Name == b.queue("gone") }))
 
 	t.Run("names", func(t *testing.T) {
 		named, err := store.Status(t.Context(), b.queue("orders"), b.queue("absent"))

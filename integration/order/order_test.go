@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ask"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
@@ -88,7 +89,7 @@ func TestThePartitionsAreShared(t *testing.T) {
 		channel, err := connection.Channel()
 		require.NoError(t, err)
 		defer channel.Close()
-		answers, err := command.Ask(t.Context(), channel, naming.Prefix(w.config.Prefix).OrderControl(),
+		answers, err := ask.All(t.Context(), channel, naming.Prefix(w.config.Prefix).OrderControl(),
 			command.Request{Queue: w.queue, Do: command.Status}, 2, soon)
 		require.NoError(t, err)
 		for _, a := range answers {

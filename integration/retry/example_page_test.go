@@ -10,8 +10,9 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/page"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -28,7 +29,7 @@ func Example_page() {
 	defer store.Close()
 	board, err := page.New(page.Config{
 		Store:      store,
-		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, "orders", "mails") },
+		Status:     func(ctx context.Context) (letters.Status, error) { return store.Status(ctx, "orders", "mails") },
 		AllowWrite: true,
 		By:         func(r *http.Request) string { user, _, _ := r.BasicAuth(); return user },
 	})

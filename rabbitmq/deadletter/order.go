@@ -4,14 +4,12 @@ import (
 	"context"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ask"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 )
 
-// asker and partitions are for the page and the command wmretry.
-type (
-	asker      = command.Asker
-	partitions = command.Partitions
-)
+// asker is for the page and the command wmretry.
+type asker = command.Asker
 
 // ask asks the processes with handlers that have Order.Partitions.
 func (s *Store) ask(ctx context.Context, r command.Request, wait time.Duration) (command.Asked, error) {
@@ -32,7 +30,7 @@ func (s *Store) ask(ctx context.Context, r command.Request, wait time.Duration) 
 	defer stop()
 	channel, err := connection.OpenChannel()
 	if err == nil {
-		asked.Answers, err = command.Ask(ctx, channel, exchange, r, asked.Processes, wait)
+		asked.Answers, err = ask.All(ctx, channel, exchange, r, asked.Processes, wait)
 	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

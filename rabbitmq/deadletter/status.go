@@ -13,81 +13,28 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Status is the work queues of a virtual host, with their tiers and dead letters. Ready and Consumers of up to 200
-// queues are those of this moment: of orphans and dead letters first, then of work queues, then of partitions, then of
-// tiers. All other figures are those of the management API, which are up to ten seconds old. For three seconds at most
-// Status waits for the newer ones.
-type Status struct {
-	At      time.Time   `json:"at"`
-	Queues  []WorkQueue `json:"queues"`
-	Orphans Depth       `json:"orphans"`
-	// Stray are tiers of work queues that do not exist and have no dead-letter queue, and of groups without a work
-	// queue. What waits on them becomes an orphan.
-	Stray []Depth `json:"stray,omitempty"`
-}
-
-// WorkQueue is a work queue with everything that belongs to it.
-type WorkQueue struct {
-	Name string `json:"name"`
-	// Depth has the messages of the partitions too, where a handler has Order.Partitions. Its Consumers are those of the
-	// work queue alone.
-	Depth
-	// Tiers are sorted by their delay. Work queues of a group all have the tiers of the group.
-	Tiers []Tier `json:"tiers,omitempty"`
-	// Inbox is between the tiers of a group and the work queue. Its Queue is empty where the work queue needs none.
-	Inbox Depth `json:"inbox,omitzero"`
-	Dead  Depth `json:"dead"`
-	partitions
-	parts []Depth // those of the partitions, until they are added
-}
-
-// Depth is how many messages a queue has.
-type Depth struct {
-	Queue     string `json:"queue"`
-	Messages  int    `json:"messages"` // all of them
-	Ready     int    `json:"ready"`    // those that no consumer has
-	Unacked   int    `json:"unacked"`  // those that a consumer has
-	Consumers int    `json:"consumers"`
-	Missing   bool   `json:"missing,omitzero"` // the queue does not exist
-}
-
-// Tier is the queue of a tier.
-type Tier struct {
-	Depth
-	Delay time.Duration `json:"delay"` // in nanoseconds
-	// Group is the group of work queues that share the tier. Empty: it belongs to the work queue alone.
-	Group string `json:"group,omitzero"`
-	// Retired is true where no new message gets to the tier, or comes back from it by a key of its own.
-	Retired bool `json:"retired,omitzero"`
-	// NextDue is when the first of its messages is due at the latest. It is zero where the tier is empty. The broker
-	// does not show how long a message has waited, so this is a full delay after Status.At.
-	NextDue time.Time `json:"next_due,omitzero"`
-	// Overdue is how many of its messages have waited for their delay and are not yet in their work queue. A tier
-	// that forwards without a fault can have up to 32, which are on their way.
-	Overdue int `json:"overdue,omitzero"`
-}
-
-// IsOverdue reports whether more messages are overdue than a tier without a fault can have.
-func (t Tier) IsOverdue() bool { return t.Overdue > management.ForwardedAtOnce }
-
-// Status returns the state of work queues, without names that of all. It needs Config.Management.
-func (s *Store) Status(ctx context.Context, works ...string) (Status, error) {
+// Status returns the state of work queues, without names that of all. It needs Config.Management. Ready and Consumers
+// of up to 200 queues are those of this moment: of orphans and dead letters first, then of work queues, then of
+// partitions, then of tiers. All other figures are those of the management API, which are up to ten seconds old. For
+// three seconds at most Status waits for the newer ones. Stray has also the tiers of groups without a work queue.
+func (s *Store) Status(ctx context.Context, works ...string) (letters.Status, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
-		return Status{}, err
+		return letters.Status{}, err
 	}
 	defer end()
 	b, err := s.readBoard(ctx, nil)
 	if err != nil {
-		return Status{}, err
+		return letters.Status{}, err
 	}
 	status := b.status(works)
-	s.refreshStatus(ctx, &status)
+	s.refreshStatus(ctx, &status, b.parts)
 	if ctx.Err() != nil {
-		return Status{}, context.Cause(ctx)
+		return letters.Status{}, context.Cause(ctx)
 	}
 	return status, nil
 }
@@ -145,15 +92,17 @@ type board struct {
 	bindings map[management.Binding]bool
 	current  []topology.Topology // see Prune.Current
 
-	own    map[string][]Tier // of work queues
-	shared map[string][]Tier // of groups
-	groups map[string]string // of work queues
-	has    map[string]bool   // tiers of current
-	judged map[string]bool   // work queues and groups of current
+	own    map[string][]letters.Tier  // of work queues
+	shared map[string][]letters.Tier  // of groups
+	groups map[string]string          // of work queues
+	has    map[string]bool            // tiers of current
+	judged map[string]bool            // work queues and groups of current
+	parts  map[string][]letters.Depth // the partitions of work queues
 }
 
-func (b *board) status(works []string) Status {
-	status := Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
+func (b *board) status(works []string) letters.Status {
+	status := letters.Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
+	b.parts = map[string][]letters.Depth{}
 	b.readGroups()
 	b.readTiers(status.At)
 	all := len(works) == 0
@@ -173,7 +122,7 @@ func (b *board) status(works []string) Status {
 	}
 	for name, tiers := range b.own {
 		if !known[name] {
-			status.stray(tiers)
+			stray(&status, tiers)
 		}
 	}
 	members := map[string]bool{}
@@ -182,16 +131,16 @@ func (b *board) status(works []string) Status {
 	}
 	for group, tiers := range b.shared {
 		if !members[group] {
-			status.stray(tiers)
+			stray(&status, tiers)
 		}
 	}
-	slices.SortFunc(status.Stray, func(a, b Depth) int { return strings.Compare(a.Queue, b.Queue) })
+	slices.SortFunc(status.Stray, func(a, b letters.Depth) int { return strings.Compare(a.Queue, b.Queue) })
 	return status
 }
 
-func (s *Status) stray(tiers []Tier) {
+func stray(status *letters.Status, tiers []letters.Tier) {
 	for _, t := range tiers {
-		s.Stray = append(s.Stray, t.Depth)
+		status.Stray = append(status.Stray, t.Depth)
 	}
 }
 
@@ -216,13 +165,13 @@ func (b *board) readGroups() {
 
 // readTiers finds the tiers. A queue with the name of a tier is one if its messages go to a return exchange.
 func (b *board) readTiers(at time.Time) {
-	b.own, b.shared = map[string][]Tier{}, map[string][]Tier{}
+	b.own, b.shared = map[string][]letters.Tier{}, map[string][]letters.Tier{}
 	for name, q := range b.queues {
 		group, delay, isTier := b.prefix.TierOf(name)
 		if !isTier {
 			continue
 		}
-		tier := Tier{Depth: b.depth(name), Delay: time.Duration(delay), Overdue: q.Expired}
+		tier := letters.Tier{Depth: b.depth(name), Delay: time.Duration(delay), Overdue: q.Expired}
 		if tier.Messages > 0 {
 			tier.NextDue = at.Add(tier.Delay)
 		}
@@ -240,15 +189,15 @@ func (b *board) readTiers(at time.Time) {
 			b.shared[group] = append(b.shared[group], b.judge(group, tier))
 		}
 	}
-	for _, tiers := range []map[string][]Tier{b.own, b.shared} {
+	for _, tiers := range []map[string][]letters.Tier{b.own, b.shared} {
 		for _, of := range tiers {
-			slices.SortFunc(of, func(x, y Tier) int { return int(min(max(x.Delay-y.Delay, -1), 1)) })
+			slices.SortFunc(of, func(x, y letters.Tier) int { return int(min(max(x.Delay-y.Delay, -1), 1)) })
 		}
 	}
 }
 
 // judge sets Retired as current has it.
-func (b *board) judge(group string, tier Tier) Tier {
+func (b *board) judge(group string, tier letters.Tier) letters.Tier {
 	if b.judged[group] {
 		tier.Retired = !b.has[tier.Queue]
 	}
@@ -281,24 +230,24 @@ func (b *board) works() []string {
 	return slices.Compact(works)
 }
 
-func (b *board) work(name string) WorkQueue {
-	w := WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
+func (b *board) work(name string) letters.WorkQueue {
+	w := letters.WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
 	w.Tiers = append(slices.Clone(b.own[name]), b.shared[b.groups[name]]...)
 	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
 		w.Inbox = inbox
 	}
 	for {
-		part := b.depth(naming.PartitionQueue(name, int(w.partitions)))
+		part := b.depth(naming.PartitionQueue(name, w.Partitions))
 		if part.Missing {
 			return w
 		}
-		w.parts = append(w.parts, part)
-		w.partitions++
+		b.parts[name] = append(b.parts[name], part)
+		w.Partitions++
 	}
 }
 
-func (b *board) depth(queue string) Depth {
+func (b *board) depth(queue string) letters.Depth {
 	q, exists := b.queues[queue]
-	return Depth{Queue: queue, Messages: q.Messages, Ready: q.Ready, Unacked: q.Unacked, Consumers: q.Consumers,
+	return letters.Depth{Queue: queue, Messages: q.Messages, Ready: q.Ready, Unacked: q.Unacked, Consumers: q.Consumers,
 		Missing: !exists}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/letters"
 )
 
 const (
@@ -13,8 +14,8 @@ const (
 )
 
 // refreshStatus refreshes the queues of a status, and adds the messages of partitions to those of their work queue.
-func (s *Store) refreshStatus(ctx context.Context, status *Status) {
-	s.refresh(ctx, status.depths())
+func (s *Store) refreshStatus(ctx context.Context, status *letters.Status, parts map[string][]letters.Depth) {
+	s.refresh(ctx, depthsOf(status, parts))
 	for i := range status.Queues {
 		for j := range status.Queues[i].Tiers {
 			tier := &status.Queues[i].Tiers[j]
@@ -22,23 +23,19 @@ func (s *Store) refreshStatus(ctx context.Context, status *Status) {
 				tier.NextDue = status.At.Add(tier.Delay)
 			}
 		}
-		status.Queues[i].addPartitions()
+		w := &status.Queues[i]
+		for _, part := range parts[w.Name] {
+			w.Messages += part.Messages
+			w.Ready += part.Ready
+			w.Unacked += part.Unacked
+		}
 	}
-}
-
-func (w *WorkQueue) addPartitions() {
-	for _, part := range w.parts {
-		w.Messages += part.Messages
-		w.Ready += part.Ready
-		w.Unacked += part.Unacked
-	}
-	w.parts = nil
 }
 
 // refresh sets the numbers of ready messages and of consumers of the first queues to those of this moment. Messages
 // that are not ready are those of the management API. Queues keep all numbers of the API where the broker refuses, as
 // for an exclusive queue, or does not answer in time.
-func (s *Store) refresh(ctx context.Context, depths []*Depth) {
+func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 	ctx, cancel := context.WithTimeout(ctx, freshWithin)
 	defer cancel()
 	connection, err := s.connect(ctx)
@@ -49,7 +46,7 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
 	defer stop()
 	reopening := wire.Reopening{On: connection}
-	fresh, asked := map[string]Depth{}, map[string]bool{} // work queues of a group have the same tiers
+	fresh, asked := map[string]letters.Depth{}, map[string]bool{} // work queues of a group have the same tiers
 	for _, d := range depths {
 		if d.Missing || d.Queue == "" { // the API is not late about which queues exist
 			continue
@@ -61,7 +58,7 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 				return
 			}
 			if now, err := channel.QueueDeclarePassive(d.Queue, true, false, false, false, nil); err == nil {
-				fresh[d.Queue] = Depth{Ready: now.Messages, Consumers: now.Consumers}
+				fresh[d.Queue] = letters.Depth{Ready: now.Messages, Consumers: now.Consumers}
 			}
 		}
 		if now, is := fresh[d.Queue]; is {
@@ -71,9 +68,9 @@ func (s *Store) refresh(ctx context.Context, depths []*Depth) {
 	}
 }
 
-// depths returns all queues, the letters first and the tiers last.
-func (s *Status) depths() []*Depth {
-	all := []*Depth{&s.Orphans}
+// depthsOf returns all queues, the letters first and the tiers last.
+func depthsOf(s *letters.Status, parts map[string][]letters.Depth) []*letters.Depth {
+	all := []*letters.Depth{&s.Orphans}
 	for i := range s.Queues {
 		all = append(all, &s.Queues[i].Dead)
 	}
@@ -81,8 +78,9 @@ func (s *Status) depths() []*Depth {
 		all = append(all, &s.Queues[i].Depth, &s.Queues[i].Inbox)
 	}
 	for i := range s.Queues {
-		for j := range s.Queues[i].parts {
-			all = append(all, &s.Queues[i].parts[j])
+		of := parts[s.Queues[i].Name]
+		for j := range of {
+			all = append(all, &of[j])
 		}
 	}
 	for i := range s.Queues {

@@ -107,7 +107,7 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	b.status(nil)
 	var pruned Pruned
 	retired := b.retired()
-	var depths []*Depth
+	var depths []*letters.Depth
 	for i := range retired {
 		depths = append(depths, &retired[i].Depth)
 	}
@@ -124,7 +124,7 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	if len(pruned.Removed) == 0 || options.DryRun {
 		return pruned, nil
 	}
-	retired = slices.DeleteFunc(retired, func(t Tier) bool { return slices.Contains(pruned.Left, t.Queue) })
+	retired = slices.DeleteFunc(retired, func(t letters.Tier) bool { return slices.Contains(pruned.Left, t.Queue) })
 	left, err := s.retire(ctx, b, retired)
 	if err != nil {
 		return Pruned{Left: pruned.Left}, err
@@ -137,9 +137,9 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 }
 
 // retired returns the tiers that may be removed.
-func (b *board) retired() (retired []Tier) {
+func (b *board) retired() (retired []letters.Tier) {
 	members := slices.Collect(maps.Values(b.groups))
-	for _, tiers := range []map[string][]Tier{b.own, b.shared} {
+	for _, tiers := range []map[string][]letters.Tier{b.own, b.shared} {
 		for _, of := range tiers {
 			for _, t := range of {
 				stray := t.Group != "" && !b.judged[t.Group] && !slices.Contains(members, t.Group)
@@ -154,7 +154,7 @@ func (b *board) retired() (retired []Tier) {
 
 // retire removes tiers by topology.Retire. Its topologies have the tiers of one type of queue of one work queue or
 // group each.
-func (s *Store) retire(ctx context.Context, b *board, tiers []Tier) (left []string, err error) {
+func (s *Store) retire(ctx context.Context, b *board, tiers []letters.Tier) (left []string, err error) {
 	type of struct{ group, kind string }
 	delays := map[of][]backoff.Tier{}
 	shared := map[string]bool{}

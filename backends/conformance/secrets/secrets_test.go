@@ -31,11 +31,11 @@ import (
 	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/page"
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -47,28 +47,28 @@ import (
 // configs are all exported configurations: TestAllConfigurationsArePrinted of internal/layout compares the names with
 // the folder api.
 var configs = map[string]any{
-	"backends/kafkaretry.Config":      kafkaretry.Config{},
-	"backends/natsretry.Config":       natsretry.Config{},
-	"backends/postgresretry.Config":   postgresretry.Config{},
-	"backends/redisretry.Config":      redisretry.Config{},
-	"config.Config":                   config.Config{},
-	"config/amqp3.Config":             amqp3.Config{},
-	"inbox.Config":                    inbox.Config{},
-	"letters.GoTestConfig":            letters.GoTestConfig{},
-	"letters/relayletters.Config":     relayletters.Config{},
-	"observe.Config":                  observe.Config{},
-	"rabbitmq.Settings":               rabbitmq.Settings{},
-	"rabbitmq/deadletter.Config":      deadletter.Config{},
-	"rabbitmq/deadletter/page.Config": page.Config{},
-	"rabbitmq/drift.Config":           drift.Config{},
-	"rabbitmq/topology.Config":        topology.Config{},
-	"rabbitmq/topology.RetireConfig":  topology.RetireConfig{},
-	"relay.Config":                    relay.Config{},
-	"retry.Options":                   retry.Options{},
-	"retry.Policy":                    retry.Policy{},
-	"retrytest.Config":                retrytest.Config{},
-	"retrytest.SimulationConfig":      retrytest.SimulationConfig{},
-	"retrytest/rabbit.Config":         rabbit.Config{},
+	"backends/kafkaretry.Config":     kafkaretry.Config{},
+	"backends/natsretry.Config":      natsretry.Config{},
+	"backends/postgresretry.Config":  postgresretry.Config{},
+	"backends/redisretry.Config":     redisretry.Config{},
+	"config.Config":                  config.Config{},
+	"config/amqp3.Config":            amqp3.Config{},
+	"inbox.Config":                   inbox.Config{},
+	"letters.GoTestConfig":           letters.GoTestConfig{},
+	"letters/relayletters.Config":    relayletters.Config{},
+	"observe.Config":                 observe.Config{},
+	"rabbitmq.Settings":              rabbitmq.Settings{},
+	"rabbitmq/deadletter.Config":     deadletter.Config{},
+	"letters/page.Config":            page.Config{},
+	"rabbitmq/drift.Config":          drift.Config{},
+	"rabbitmq/topology.Config":       topology.Config{},
+	"rabbitmq/topology.RetireConfig": topology.RetireConfig{},
+	"relay.Config":                   relay.Config{},
+	"retry.Options":                  retry.Options{},
+	"retry.Policy":                   retry.Policy{},
+	"retrytest.Config":               retrytest.Config{},
+	"retrytest.SimulationConfig":     retrytest.SimulationConfig{},
+	"retrytest/rabbit.Config":        rabbit.Config{},
 }
 
 const secret = "S3cr3tPw"

@@ -9,12 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/shell"
@@ -29,7 +26,8 @@ const (
 )
 
 const (
-	replyQueue = "amq.rabbitmq.reply-to" // the broker gives the replies to it to the channel that has asked
+	// ReplyQueue is where answers go: the broker gives the replies to it to the channel that has asked.
+	ReplyQueue = "amq.rabbitmq.reply-to"
 
 	maxRequest = 64 << 10 // bytes
 	maxBlocked = 1000     // messages in an answer
@@ -99,14 +97,6 @@ func AskerOf(store any) Asker {
 	return nil
 }
 
-// Partitions is how many partitions a work queue has. The work queue of a Status embeds it, for PartitionsOf.
-type Partitions int
-
-func (p *Partitions) own() *Partitions { return p }
-
-// PartitionsOf returns those of a work queue of a Status.
-func PartitionsOf(work interface{ own() *Partitions }) *Partitions { return work.own() }
-
 // Line returns the command that sends a request, for a shell.
 func (r Request) Line(prefix string) string {
 	line := "wmretry order " + r.Do
@@ -142,7 +132,7 @@ func Parse(body []byte) (r Request, err error) {
 }
 
 // Replies reports whether replies to an address go to a channel that has asked, and to no queue.
-func Replies(to string) bool { return strings.HasPrefix(to, replyQueue) }
+func Replies(to string) bool { return strings.HasPrefix(to, ReplyQueue) }
 
 // Marshal writes an answer, with not more than it can have.
 func (a Answer) Marshal() []byte {
@@ -175,59 +165,3 @@ func short(s string) string {
 
 // ErrNoProcess is returned when no process has got a request.
 var ErrNoProcess = errors.New("no process with a handler that has Order.Partitions is connected")
-
-// Ask sends a request to all processes of an exchange, over a channel that is used for nothing else. It returns their
-// answers after so many, and at the end of the wait. 0: it is not known how many there are.
-func Ask(
-	ctx context.Context, channel *amqp091.Channel, exchange string, r Request, processes int, wait time.Duration,
-) (answers []Answer, err error) {
-	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
-	returned := channel.NotifyReturn(make(chan amqp091.Return, 1))
-	deliveries, err := channel.Consume(replyQueue, "", true, false, false, false, nil)
-	if err != nil {
-		return nil, err
-	}
-	body, err := json.Marshal(r)
-	if err != nil {
-		return nil, err
-	}
-	id := strconv.FormatInt(time.Now().UnixNano(), 36)
-	err = channel.PublishWithContext(ctx, exchange, "", true, false, amqp091.Publishing{
-		ContentType: "application/json", ReplyTo: replyQueue, CorrelationId: id, Body: body,
-		Expiration: strconv.FormatInt(max(1, wait.Milliseconds()), 10), // later it must not be carried out any more
-	})
-	if err != nil {
-		return nil, err
-	}
-	end := time.NewTimer(wait)
-	defer end.Stop()
-	for processes == 0 || len(answers) < processes {
-		select {
-		case <-ctx.Done():
-			return answers, context.Cause(ctx)
-		case <-end.C:
-			return answers, nil
-		case <-returned:
-			return nil, ErrNoProcess
-		case reason := <-closed:
-			if reason != nil && reason.Code == amqp091.NotFound {
-				return nil, fmt.Errorf("%w: there is no exchange %q", ErrNoProcess, exchange)
-			}
-			return nil, fmt.Errorf("the request could not be sent to exchange %q: %w", exchange, reason)
-		case d, open := <-deliveries:
-			if !open {
-				deliveries = nil // closed follows
-				continue
-			}
-			if d.CorrelationId != id {
-				continue
-			}
-			var a Answer
-			if err := json.Unmarshal(d.Body, &a); err != nil {
-				a = Answer{Error: "its answer cannot be read"}
-			}
-			answers = append(answers, a)
-		}
-	}
-	return answers, nil
-}

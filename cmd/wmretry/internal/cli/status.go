@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
@@ -49,7 +49,7 @@ more.`,
 }
 
 // statusLines returns the status as a table, and what to do about it.
-func (e *env) statusLines(status deadletter.Status, all bool) []string {
+func (e *env) statusLines(status letters.Status, all bool) []string {
 	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"),
 		all: all}
 	var columns []table.ColumnConfig
@@ -57,7 +57,7 @@ func (e *env) statusLines(status deadletter.Status, all bool) []string {
 		columns = append(columns, table.ColumnConfig{Number: number, Align: text.AlignRight})
 	}
 	b.SetColumnConfigs(columns)
-	groups := map[string][]deadletter.Tier{}
+	groups := map[string][]letters.Tier{}
 	for _, w := range status.Queues {
 		b.work(w)
 		for _, t := range w.Tiers {
@@ -105,7 +105,7 @@ type statusTable struct {
 	all bool // empty tiers, too
 }
 
-func (b *statusTable) work(w deadletter.WorkQueue) {
+func (b *statusTable) work(w letters.WorkQueue) {
 	var notes []string
 	switch {
 	case w.Missing:
@@ -113,11 +113,11 @@ func (b *statusTable) work(w deadletter.WorkQueue) {
 	case w.Consumers == 0:
 		notes = append(notes, "no consumer: paused, or its app is down")
 	}
-	if at := slices.IndexFunc(w.Tiers, func(t deadletter.Tier) bool { return t.Group != "" }); at >= 0 {
+	if at := slices.IndexFunc(w.Tiers, func(t letters.Tier) bool { return t.Group != "" }); at >= 0 {
 		notes = append(notes, "in group "+safe(w.Tiers[at].Group))
 	}
-	if n := *command.PartitionsOf(&w); n > 0 {
-		notes = append(notes, "with "+plural(int(n), "partition", "partitions"))
+	if n := w.Partitions; n > 0 {
+		notes = append(notes, "with "+plural(n, "partition", "partitions"))
 	}
 	b.row(w.Depth, 0, w.Name, "", strings.Join(notes, ", "), colourOf(w.Missing))
 	b.tiers("", w.Tiers)
@@ -133,7 +133,7 @@ func (b *statusTable) work(w deadletter.WorkQueue) {
 
 // tiers adds the tiers of a group, or those that a work queue has alone. A tier without messages has no row, unless
 // there is something to say about it.
-func (b *statusTable) tiers(group string, tiers []deadletter.Tier) {
+func (b *statusTable) tiers(group string, tiers []letters.Tier) {
 	titled := group == ""
 	for _, t := range tiers {
 		if t.Group != group || !b.all && t.Messages == 0 && !t.Retired && t.Overdue == 0 {
@@ -167,7 +167,7 @@ func colourOf(odd bool) text.Color {
 	return 0
 }
 
-func (b *statusTable) row(d deadletter.Depth, level int, name, due, note string, colour text.Color) {
+func (b *statusTable) row(d letters.Depth, level int, name, due, note string, colour text.Color) {
 	cells := []string{strings.Repeat("  ", level) + safe(name), thousands(d.Messages), thousands(d.Ready),
 		thousands(d.Unacked), thousands(d.Consumers), due, note}
 	if d.Missing && d.Messages == 0 { // partitions can have messages without their work queue

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/page"
 )
 
 // uiPatience is how long the server waits at its end for views that it still writes.
@@ -80,7 +80,7 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	}
 	defer store.Close()
 	shown, err := page.New(page.Config{
-		Store: store, Status: func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx, works...) },
+		Store: store, Status: func(ctx context.Context) (letters.Status, error) { return store.Status(ctx, works...) },
 		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: append(page.LoopbackHosts(), f.hosts...), Redact: rules,
 		Logger: e.logger(),
 	})

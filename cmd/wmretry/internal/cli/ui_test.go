@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 // TestUIRefusesOtherMachines: the page has no login.
@@ -140,8 +139,8 @@ func TestTheProgressCountsTheSelection(t *testing.T) {
 func TestWhatATierForwardsIsNotOverdue(t *testing.T) {
 	for expired, want := range map[int]string{2: "2 due", 32: "32 due", 33: "33 overdue"} {
 		e := &env{flags: flags{prefix: "retry"}}
-		status := deadletter.Status{Queues: []deadletter.WorkQueue{{
-			Name: "orders", Tiers: []deadletter.Tier{{Delay: 600e6, Overdue: expired}},
+		status := letters.Status{Queues: []letters.WorkQueue{{
+			Name: "orders", Tiers: []letters.Tier{{Delay: 600e6, Overdue: expired}},
 		}}}
 		assert.Contains(t, strings.Join(e.statusLines(status, false), "\n"), " "+want)
 	}

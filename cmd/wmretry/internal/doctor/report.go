@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/letters"
 )
 
 // Finding is something that is wrong, or that an app can come from.
@@ -19,10 +19,10 @@ type Finding struct {
 
 // Report is a snapshot for a reader, and what the rules have found in it. It has no secrets.
 type Report struct {
-	Vhost   string            `json:"vhost"`
-	Broker  management.About  `json:"broker"`
-	Support string            `json:"support"`
-	Status  deadletter.Status `json:"status"`
+	Vhost   string           `json:"vhost"`
+	Broker  management.About `json:"broker"`
+	Support string           `json:"support"`
+	Status  letters.Status   `json:"status"`
 	// Policies is what policies set on the queues of Status.
 	Policies map[string]management.Arguments `json:"policies"`
 

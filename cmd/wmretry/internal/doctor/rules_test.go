@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -43,9 +43,9 @@ func healthy() Snapshot {
 			Queues: queues, Exchanges: map[string]management.Exchange{},
 			Bindings: map[management.Binding]bool{{Exchange: "retry", Queue: "orders.dead", Key: "dead.orders"}: true},
 		},
-		Status: deadletter.Status{Queues: []deadletter.WorkQueue{{
-			Name: "orders", Depth: deadletter.Depth{Queue: "orders", Consumers: 1}, Dead: deadletter.Depth{Queue: "orders.dead"},
-			Tiers: []deadletter.Tier{{Depth: deadletter.Depth{Queue: "orders.retry.1s"}, Delay: time.Second}},
+		Status: letters.Status{Queues: []letters.WorkQueue{{
+			Name: "orders", Depth: letters.Depth{Queue: "orders", Consumers: 1}, Dead: letters.Depth{Queue: "orders.dead"},
+			Tiers: []letters.Tier{{Depth: letters.Depth{Queue: "orders.retry.1s"}, Delay: time.Second}},
 		}}},
 		Apps: []App{{URL: "http://shop/health", Health: &retry.Health{
 			Links:         []retry.LinkHealth{{Name: "publishing", Connected: true}},
@@ -85,7 +85,7 @@ func TestRules(t *testing.T) {
 			s.At, _ = time.Parse(time.RFC3339, day+"T23:59:59Z")
 		}
 	}
-	work := func(change func(*deadletter.WorkQueue)) func(*Snapshot) {
+	work := func(change func(*letters.WorkQueue)) func(*Snapshot) {
 		return func(s *Snapshot) { change(&s.Status.Queues[0]) }
 	}
 	app := func(change func(*retry.Health)) func(*Snapshot) {
@@ -123,7 +123,7 @@ func TestRules(t *testing.T) {
 		assert.Equal(t, []int{3, 5}, []int{wanted.Partitions, wanted.Prefetch})
 	}
 	const all = `^(orders(\.dead|\.retry\..*)?|retry(\.return(\.any)?|\.orphans)?)$`
-	noConsumer := work(func(w *deadletter.WorkQueue) { w.Consumers, w.Messages = 0, 3 })
+	noConsumer := work(func(w *letters.WorkQueue) { w.Consumers, w.Messages = 0, 3 })
 	paused := func(reasons ...string) func(*Snapshot) {
 		return app(func(h *retry.Health) {
 			h.Subscriptions[0].Consuming, h.Subscriptions[0].Paused, h.Subscriptions[0].PausedSince = false, reasons, now
@@ -178,19 +178,19 @@ func TestRules(t *testing.T) {
 		"default limit":          {[]func(*Snapshot){limit("4.3.6", nil)}, "limit|orders.dead|limit is 20|export"},
 		"no limit":               {[]func(*Snapshot){limit("4.3.6", int64(-1))}, ""},
 		"missing binding":        {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Create, Object: "binding", Name: "orders of retry.return"}, nil)}, "missing|binding orders of retry.return|is missing|start the app"},
-		"tier without a binding": {[]func(*Snapshot){work(func(w *deadletter.WorkQueue) { w.Tiers[0].Retired, w.Tiers[0].Messages = true, 1 })}, "tier|orders.retry.1s|it has 1 message|wmretry tiers prune --dry-run"},
-		"tier alone":             {[]func(*Snapshot){work(func(w *deadletter.WorkQueue) { w.Tiers[0].Retired = true }), func(s *Snapshot) { s.Inventory.Bindings = nil }}, "tier|orders.retry.1s|it has 0 messages|start the app"},
-		"overdue tier":           {[]func(*Snapshot){work(func(w *deadletter.WorkQueue) { w.Tiers[0].Overdue = 33 })}, "overdue|orders.retry.1s|33 messages due|wmretry status orders"},
-		"forwarding tier":        {[]func(*Snapshot){work(func(w *deadletter.WorkQueue) { w.Tiers[0].Overdue = 32 })}, ""},
+		"tier without a binding": {[]func(*Snapshot){work(func(w *letters.WorkQueue) { w.Tiers[0].Retired, w.Tiers[0].Messages = true, 1 })}, "tier|orders.retry.1s|it has 1 message|wmretry tiers prune --dry-run"},
+		"tier alone":             {[]func(*Snapshot){work(func(w *letters.WorkQueue) { w.Tiers[0].Retired = true }), func(s *Snapshot) { s.Inventory.Bindings = nil }}, "tier|orders.retry.1s|it has 0 messages|start the app"},
+		"overdue tier":           {[]func(*Snapshot){work(func(w *letters.WorkQueue) { w.Tiers[0].Overdue = 33 })}, "overdue|orders.retry.1s|33 messages due|wmretry status orders"},
+		"forwarding tier":        {[]func(*Snapshot){work(func(w *letters.WorkQueue) { w.Tiers[0].Overdue = 32 })}, ""},
 		"overdue by an app":      {[]func(*Snapshot){app(func(h *retry.Health) { h.Tiers = []retry.TierHealth{{Queue: "x.retry.1s", Overdue: 2}} })}, "overdue|x.retry.1s|2 messages due|wmretry status"},
 		"overdue inbox": {[]func(*Snapshot){
-			work(func(w *deadletter.WorkQueue) { w.Inbox.Queue = "orders.retry.inbox" }),
+			work(func(w *letters.WorkQueue) { w.Inbox.Queue = "orders.retry.inbox" }),
 			func(s *Snapshot) {
 				queue(s, "orders.retry.inbox", func(q *management.Queue) { q.Expired = 40 })
 			},
 		}, "overdue|orders.retry.inbox|40 messages due|wmretry status orders"},
-		"no work queue":          {[]func(*Snapshot){noConsumer, work(func(w *deadletter.WorkQueue) { w.Missing = true })}, "missing|orders|does not exist|start the app"},
-		"orphans":                {[]func(*Snapshot){func(s *Snapshot) { s.Status.Orphans = deadletter.Depth{Queue: "retry.orphans", Messages: 1} }}, "missing|retry.orphans|1 message came back|wmretry dead redrive retry.orphans"},
+		"no work queue":          {[]func(*Snapshot){noConsumer, work(func(w *letters.WorkQueue) { w.Missing = true })}, "missing|orders|does not exist|start the app"},
+		"orphans":                {[]func(*Snapshot){func(s *Snapshot) { s.Status.Orphans = letters.Depth{Queue: "retry.orphans", Messages: 1} }}, "missing|retry.orphans|1 message came back|wmretry dead redrive retry.orphans"},
 		"no consumer, another's": {[]func(*Snapshot){noConsumer, app(func(h *retry.Health) { h.Subscriptions[0].Queue = "mails" })}, "consumers|orders|its app is down, or is none|start the app"},
 		"no consumer, paused":    {[]func(*Snapshot){noConsumer, paused("paused")}, "consumers|orders|3 messages: its handler billing is paused since 2026-11-25T12:00:00Z|call Resume in http://shop/health"},
 		"no consumer, failing":   {[]func(*Snapshot){noConsumer, paused("failing")}, "consumers|orders|is failing since|goes on by itself"},
@@ -226,8 +226,8 @@ func TestRules(t *testing.T) {
 		"leads to letters":          {[]func(*Snapshot){hand("mails", management.Arguments{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mails.gone"}, 1)}, ""},
 		"dead-letter exchange":      {[]func(*Snapshot){hand("wait", management.Arguments{"x-dead-letter-exchange": "back"}, 1), func(s *Snapshot) { s.Inventory.Bindings[management.Binding{Exchange: "back", Queue: "orders"}] = true }}, "ttl-queue|wait|go to orders|list_queues"},
 		"poison queue":              {[]func(*Snapshot){hand("orders.Poison", nil, 1)}, "poison-queue|orders.Poison|with 1 message|wmretry dead redrive --as-is orders.Poison"},
-		"poison queue, other names": {[]func(*Snapshot){hand("poison $x", nil, 0), func(s *Snapshot) { s.Prefix = "own"; s.Status = deadletter.Status{}; s.Inventory.Bindings = nil }}, "poison-queue|poison $x|with 0 messages|wmretry dead list --as-is 'poison $x' --prefix own"},
-		"letters of another":        {[]func(*Snapshot){func(s *Snapshot) { s.Status.Queues = append(s.Status.Queues, deadletter.WorkQueue{Name: "other"}) }}, ""},
+		"poison queue, other names": {[]func(*Snapshot){hand("poison $x", nil, 0), func(s *Snapshot) { s.Prefix = "own"; s.Status = letters.Status{}; s.Inventory.Bindings = nil }}, "poison-queue|poison $x|with 0 messages|wmretry dead list --as-is 'poison $x' --prefix own"},
+		"letters of another":        {[]func(*Snapshot){func(s *Snapshot) { s.Status.Queues = append(s.Status.Queues, letters.WorkQueue{Name: "other"}) }}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := healthy()

@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/internal/shell"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -28,7 +29,7 @@ type Snapshot struct {
 
 	About     management.About
 	Inventory management.Inventory
-	Status    deadletter.Status
+	Status    letters.Status
 	// Drift is how the objects on the broker differ from those that apps with the same tiers declare.
 	Drift []drift.Difference
 	Apps  []App
@@ -83,7 +84,7 @@ func Read(
 }
 
 // works returns the work queues of this prefix. A queue with the name of a dead-letter queue can be another program's.
-func (s *Snapshot) works() (works []deadletter.WorkQueue) {
+func (s *Snapshot) works() (works []letters.WorkQueue) {
 	for _, w := range s.Status.Queues {
 		dead := management.Binding{Exchange: s.Prefix.RetryExchange(), Queue: w.Dead.Queue, Key: naming.DeadKey(w.Name)}
 		home := management.Binding{Exchange: s.Prefix.AnyReturnExchange(), Queue: w.Name,

@@ -21,8 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+	"github.com/tieredretry/watermill-retry/letters/page"
 )
 
 func TestBoardShowsDepths(t *testing.T) {
@@ -41,7 +40,7 @@ func TestBoardShowsDepths(t *testing.T) {
 func TestPollsShareAStatus(t *testing.T) {
 	asked := 0
 	s := setup(t, some(), func(c *page.Config) {
-		c.Status = func(context.Context) (deadletter.Status, error) { asked++; return status(), nil }
+		c.Status = func(context.Context) (letters.Status, error) { asked++; return status(), nil }
 	})
 	began := time.Now()
 	for range 50 {
@@ -52,8 +51,8 @@ func TestPollsShareAStatus(t *testing.T) {
 
 func TestBoardShowsWhyDepthsAreOld(t *testing.T) {
 	s := setup(t, some(), func(c *page.Config) {
-		c.Status = func(context.Context) (deadletter.Status, error) {
-			return deadletter.Status{}, errors.New("the broker is away")
+		c.Status = func(context.Context) (letters.Status, error) {
+			return letters.Status{}, errors.New("the broker is away")
 		}
 	})
 	assert.Contains(t, body(t, s.get(""), http.StatusOK), "the broker is away")

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/letters"
 )
 
 // maxQueues is how many work queues the board shows.
@@ -18,8 +18,8 @@ type boardView struct {
 	Total   totals
 	Queues  []workRow
 	Unseen  int // work queues that are not shown
-	Orphans deadletter.Depth
-	Stray   []deadletter.Depth
+	Orphans letters.Depth
+	Stray   []letters.Depth
 	Further []string
 	Jobs    []jobView
 }
@@ -27,14 +27,13 @@ type boardView struct {
 type totals struct{ Ready, Unacked, Waiting, Dead, Orphans int }
 
 type workRow struct {
-	deadletter.WorkQueue
+	letters.WorkQueue
 	Tiers      []tierRow
-	Waiting    int
-	Partitions int // whose blocked keys can be shown
+	Waiting int
 }
 
 type tierRow struct {
-	deadletter.Tier
+	letters.Tier
 	Share int // of the fullest tier of the board, from 0 to 100
 }
 
@@ -43,7 +42,7 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	status, err := p.current(r.Context())
 	shown := newBoard(status)
 	for i, row := range shown.Queues {
-		shown.Queues[i].Partitions = p.partitions(row.WorkQueue)
+		shown.Queues[i].WorkQueue.Partitions = p.partitions(row.WorkQueue)
 	}
 	shown.Further = p.config.Queues
 	shown.Jobs = p.jobs.views(time.Now())
@@ -58,7 +57,7 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func newBoard(status deadletter.Status) boardView {
+func newBoard(status letters.Status) boardView {
 	shown := boardView{At: status.At, Orphans: status.Orphans, Stray: status.Stray[:min(len(status.Stray), maxQueues)]}
 	shown.Total.Orphans = status.Orphans.Messages
 	fullest, counted := 1, map[string]bool{}

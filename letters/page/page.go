@@ -17,7 +17,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 //go:embed static templates
@@ -47,7 +46,7 @@ type Page struct {
 	ask       command.Asker // nil where the Store has none
 
 	statusLock sync.Mutex
-	status     deadletter.Status
+	status     letters.Status
 	statusErr  error
 	statusAt   time.Time
 }
@@ -255,7 +254,7 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 }
 
 // current returns the status of the last second. With an error it returns the last status that there was.
-func (p *Page) current(ctx context.Context) (deadletter.Status, error) {
+func (p *Page) current(ctx context.Context) (letters.Status, error) {
 	p.statusLock.Lock() // also lets one request ask at a time
 	defer p.statusLock.Unlock()
 	if !p.statusAt.IsZero() && time.Since(p.statusAt) < statusAge {

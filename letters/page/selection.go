@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 // maxText is how many bytes of a parameter of a selection are accepted: an id, or a normalised reason.
@@ -56,9 +55,9 @@ func (p *Page) selected(r *http.Request) (selection, error) {
 }
 
 // shows reports whether a status has the queue as one of letters.
-func shows(status deadletter.Status, queue string) bool {
+func shows(status letters.Status, queue string) bool {
 	return queue == status.Orphans.Queue ||
-		slices.ContainsFunc(status.Queues, func(work deadletter.WorkQueue) bool { return work.Dead.Queue == queue })
+		slices.ContainsFunc(status.Queues, func(work letters.WorkQueue) bool { return work.Dead.Queue == queue })
 }
 
 // maxKnown is how many causes are kept in words.

@@ -11,7 +11,7 @@ import (
 	"unicode"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -23,11 +23,11 @@ const (
 )
 
 // partitions returns how many partitions a work queue has, or 0 where the page cannot show their blocked keys.
-func (p *Page) partitions(work deadletter.WorkQueue) int {
+func (p *Page) partitions(work letters.WorkQueue) int {
 	if p.ask == nil {
 		return 0
 	}
-	return int(*command.PartitionsOf(&work))
+	return work.Partitions
 }
 
 type orderView struct {
@@ -50,7 +50,7 @@ type blockedRow struct {
 func (p *Page) order(w http.ResponseWriter, r *http.Request) error {
 	status, err := p.current(r.Context())
 	name := r.URL.Query().Get("queue")
-	if !slices.ContainsFunc(status.Queues, func(work deadletter.WorkQueue) bool {
+	if !slices.ContainsFunc(status.Queues, func(work letters.WorkQueue) bool {
 		return work.Name == name && p.partitions(work) > 0
 	}) {
 		if err != nil {

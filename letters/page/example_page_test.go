@@ -7,8 +7,8 @@ import (
 	"os"
 
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/page"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
 )
 
 // An app has the page in its admin server, behind its own login. The operator's name gets into the history of each letter.
@@ -19,7 +19,7 @@ func ExampleNew() {
 
 	dead, err := page.New(page.Config{
 		Store:      store,
-		Status:     func(ctx context.Context) (deadletter.Status, error) { return store.Status(ctx) },
+		Status:     func(ctx context.Context) (letters.Status, error) { return store.Status(ctx) },
 		AllowWrite: true,
 		By:         func(r *http.Request) string { return operator(r) },
 	})
@@ -51,4 +51,4 @@ func operator(r *http.Request) string { return r.Header.Get("X-Forwarded-User") 
 
 func letterStore() letters.Store { return &store{} }
 
-func depths(context.Context) (deadletter.Status, error) { return deadletter.Status{}, nil }
+func depths(context.Context) (letters.Status, error) { return letters.Status{}, nil }

@@ -18,8 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+	"github.com/tieredretry/watermill-retry/letters/page"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -148,12 +147,12 @@ type site struct {
 	store *store
 }
 
-func setup(t *testing.T, letters func(func(*letters.Letter) bool), change func(*page.Config)) site {
+func setup(t *testing.T, has func(func(*letters.Letter) bool), change func(*page.Config)) site {
 	t.Helper()
-	s := &store{letters: letters}
+	s := &store{letters: has}
 	config := page.Config{
 		Store: s, AllowWrite: true, Queues: []string{"poison"},
-		Status: func(context.Context) (deadletter.Status, error) { return status(), nil },
+		Status: func(context.Context) (letters.Status, error) { return status(), nil },
 	}
 	if change != nil {
 		change(&config)
@@ -164,15 +163,15 @@ func setup(t *testing.T, letters func(func(*letters.Letter) bool), change func(*
 	return site{t, shown, s}
 }
 
-func status() deadletter.Status {
-	return deadletter.Status{
+func status() letters.Status {
+	return letters.Status{
 		At: time.Now(),
-		Queues: []deadletter.WorkQueue{{
-			Name: "orders", Depth: deadletter.Depth{Queue: "orders", Messages: 12, Ready: 1234, Unacked: 8, Consumers: 2},
-			Tiers: []deadletter.Tier{{Depth: deadletter.Depth{Queue: "orders.retry.10s", Messages: 40}, Delay: 10 * time.Second, NextDue: time.Now().Add(4 * time.Second)}},
-			Dead:  deadletter.Depth{Queue: queue, Messages: 7},
+		Queues: []letters.WorkQueue{{
+			Name: "orders", Depth: letters.Depth{Queue: "orders", Messages: 12, Ready: 1234, Unacked: 8, Consumers: 2},
+			Tiers: []letters.Tier{{Depth: letters.Depth{Queue: "orders.retry.10s", Messages: 40}, Delay: 10 * time.Second, NextDue: time.Now().Add(4 * time.Second)}},
+			Dead:  letters.Depth{Queue: queue, Messages: 7},
 		}},
-		Orphans: deadletter.Depth{Queue: "retry.orphans", Messages: 3},
+		Orphans: letters.Depth{Queue: "retry.orphans", Messages: 3},
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter/page"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/page"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -36,11 +36,11 @@ func setupOrder(t *testing.T, name string, asked command.Asked, err error) (site
 			requests = append(requests, r)
 			return asked, err
 		}}
-		c.Status = func(context.Context) (deadletter.Status, error) {
+		c.Status = func(context.Context) (letters.Status, error) {
 			s := status()
 			with := s.Queues[0]
 			with.Name = name
-			*command.PartitionsOf(&with) = 4
+			with.Partitions = 4
 			s.Queues = append(s.Queues, with)
 			return s, nil
 		}
@@ -69,9 +69,9 @@ func TestBlockedKeysOnlyWithPartitions(t *testing.T) {
 	assert.Equal(t, []command.Request{{Queue: "sales", Do: command.Status}}, *requests, "a look changes nothing")
 
 	without := setup(t, some(), func(c *page.Config) {
-		c.Status = func(context.Context) (deadletter.Status, error) {
+		c.Status = func(context.Context) (letters.Status, error) {
 			s := status()
-			*command.PartitionsOf(&s.Queues[0]) = 4
+			s.Queues[0].Partitions = 4
 			return s, nil
 		}
 	})

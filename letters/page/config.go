@@ -15,7 +15,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 const (
@@ -23,17 +22,19 @@ const (
 	defaultTimeout    = 20 * time.Second
 )
 
-// Config configures New. Store and Status are required.
+// Config configures New. Store is required.
 type Config struct {
 	// Store has the letters. The page does not close it.
 	Store letters.Store
 
-	// Status returns the queues and their depths, as deadletter.Store.Status does. It is called at most once a
-	// second, whatever the number of browsers.
-	Status func(context.Context) (deadletter.Status, error)
+	// Status returns the queues and their depths. It is called at most once a second, whatever the number of browsers.
+	// The default is the method Status(context.Context, ...string) (letters.Status, error) of the Store, where it has
+	// one. Without any, the board has no depths, and only links to Queues.
+	Status func(context.Context) (letters.Status, error)
 
-	// Queues are further queues that have letters, such as that of Watermill's PoisonQueue. The page looks only at
-	// these, and at the dead letters and orphans of Status: no request can make it take messages of another queue.
+	// Queues are further queues or topics that have letters, such as that of Watermill's PoisonQueue. The page looks
+	// only at these, and at the dead letters and orphans of Status: no request can make it take messages of another
+	// queue.
 	Queues []string
 
 	// AllowWrite permits redrive and discard. The default is a page that only shows: other requests get status 403.
@@ -71,10 +72,7 @@ func (c Config) Validate() error {
 	var all []error
 	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	if c.Store == nil {
-		fault("Store is nil: set it to a *deadletter.Store")
-	}
-	if c.Status == nil {
-		fault("Status is nil: set it to a function that calls Status of the *deadletter.Store")
+		fault("Store is nil: set it to what has the letters, such as a *deadletter.Store of RabbitMQ")
 	}
 	for i, queue := range c.Queues {
 		if queue == "" {
@@ -99,6 +97,9 @@ func (c Config) Validate() error {
 func (c Config) withDefaults() Config {
 	c.MaxLetters = cmp.Or(c.MaxLetters, defaultMaxLetters)
 	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
+	if c.Status == nil {
+		c.Status = statusOf(c.Store)
+	}
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
@@ -106,6 +107,19 @@ func (c Config) withDefaults() Config {
 		c.By = func(*http.Request) string { return "" }
 	}
 	return c
+}
+
+// statusOf returns the Status of a Store.
+func statusOf(store letters.Store) func(context.Context) (letters.Status, error) {
+	of, has := store.(interface {
+		Status(ctx context.Context, works ...string) (letters.Status, error)
+	})
+	return func(ctx context.Context) (letters.Status, error) {
+		if !has {
+			return letters.Status{}, nil
+		}
+		return of.Status(ctx)
+	}
 }
 
 // answersTo reports whether a request may have a host name. No foreign page has an IP address of this host as its name.

@@ -21,11 +21,11 @@
 //
 // A browser asks for depths once in two seconds while its tab is visible. That calls Status and takes no letter. A
 // view of letters browses the queue once, when it is loaded, and looks at not more than Config.MaxLetters. What that
-// means for other readers of the queue is in the documentation of package deadletter. Where a quorum queue has more
-// letters, RabbitMQ up to 4.2 changes their order with each look, and so the pages of a list.
+// means for other readers of the queue is in the documentation of the Store. Where a quorum queue has more letters,
+// RabbitMQ up to 4.2 changes their order with each look, and so the pages of a list.
 //
 // The view of blocked keys asks the processes of a work queue with partitions (retry.Order), and waits two seconds for
-// their answers at most. It needs a *deadletter.Store, and shows the commands that decide about a key.
+// their answers at most. It needs the Store of RabbitMQ, and shows the commands that decide about a key.
 //
 // A redrive or discard runs in the process of the handler and goes on when the browser is closed. Page.Close stops
 // all of them. The page keeps the summaries of the last 20.
