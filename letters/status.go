@@ -58,4 +58,3 @@ type Tier struct {
 
 // IsOverdue reports whether more messages are overdue than a tier without a fault can have.
 func (t Tier) IsOverdue() bool { return t.Overdue > forwardedAtOnce }
-

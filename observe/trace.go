@@ -235,6 +235,7 @@ func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
 		semconv.MessagingDestinationName(e.Destination),
 		keyHandler.String(e.Handler), keyFailures.Int(e.Record.Failures),
 		keyDeadReason.String(string(e.Record.DeadReason)),
+		keyCause.String((&letters.Letter{Record: e.Record}).Cause().ID()),
 	}
 	if t.observed.System != "" {
 		attributes = append(attributes, semconv.MessagingSystemKey.String(t.observed.System))

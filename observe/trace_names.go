@@ -19,6 +19,7 @@ const (
 	keySnoozes        = attribute.Key("watermill.retry.snoozes")
 	keyOutcome        = attribute.Key("watermill.retry.outcome")
 	keyDeadReason     = attribute.Key("watermill.retry.dead_reason")
+	keyCause          = attribute.Key("watermill.retry.cause")
 	keyRule           = attribute.Key("watermill.retry.rule")
 	keyTier           = attribute.Key("watermill.retry.tier")
 	keyDelay          = attribute.Key("watermill.retry.delay_ms")

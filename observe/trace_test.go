@@ -117,6 +117,7 @@ func TestOneTrace(t *testing.T) {
 		assert.Equal(t, map[string]string{
 			"messaging.system": "rabbitmq", "messaging.operation.name": "dead-letter", "messaging.operation.type": "send", "messaging.message.id": "order-1",
 			"watermill.retry.handler": "billing", "watermill.retry.failures": "3", "watermill.retry.dead_reason": "exhausted",
+			"watermill.retry.cause": "e6931d4d",
 		}, attributes)
 	})
 }

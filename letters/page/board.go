@@ -28,7 +28,8 @@ type totals struct{ Ready, Unacked, Waiting, Dead, Orphans int }
 
 type workRow struct {
 	letters.WorkQueue
-	Tiers      []tierRow
+	Tiers   []tierRow // that have messages, or something to say
+	Empty   []tierRow // the others
 	Waiting int
 }
 
@@ -39,6 +40,9 @@ type tierRow struct {
 
 // board shows all queues. With the parameter part it is only what changes.
 func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
+	if p.stores != nil {
+		return p.storesBoard(w, r)
+	}
 	status, err := p.current(r.Context())
 	shown := newBoard(status)
 	for i, row := range shown.Queues {
@@ -66,7 +70,11 @@ func newBoard(status letters.Status) boardView {
 		shown.Total.Waiting += work.Inbox.Messages
 		for _, tier := range work.Tiers {
 			row.Waiting += tier.Messages
-			row.Tiers = append(row.Tiers, tierRow{Tier: tier})
+			if tier.Messages == 0 && tier.Overdue == 0 && !tier.Retired {
+				row.Empty = append(row.Empty, tierRow{Tier: tier})
+			} else {
+				row.Tiers = append(row.Tiers, tierRow{Tier: tier})
+			}
 			fullest = max(fullest, tier.Messages)
 			if !counted[tier.Queue] { // the work queues of a group have the same ones
 				counted[tier.Queue] = true

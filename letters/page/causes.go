@@ -66,44 +66,54 @@ const busy = "The queue is busy: another view of it, or a redrive or discard, ha
 type causesView struct {
 	selection
 	Seen   looked
+	Period period // when the letters died
+	Bars   []bar
 	Groups []groupRow
 	Hidden int // causes that are not shown
 }
 
 type groupRow struct {
 	letters.Group
-	Share int // of the largest group, from 0 to 100
+	Share              int // of the largest group, from 0 to 100
+	Bars               []bar
+	Redriven, Redrives int // letters that were redriven before, and how often together
 }
 
 // causes groups the letters of a queue.
 func (p *Page) causes(w http.ResponseWriter, r *http.Request) error {
+	if p.stores != nil {
+		return p.lookAtAll(w, r)
+	}
 	s, err := p.selected(r)
 	if err != nil {
 		return err
 	}
-	var groups letters.Groups
-	seen, err := p.look(r.Context(), s.Queue, groups.Add)
+	found, err := p.tallied(r.Context(), s.Queue)
 	if err != nil {
 		return err
 	}
-	shown := causesView{selection: s, Seen: seen}
-	largest := 1
-	for _, group := range groups.Sorted() {
-		if len(shown.Groups) == maxGroups {
-			shown.Hidden++
-			continue
-		}
-		if !group.Other {
-			p.known.add(group.Cause)
-		}
-		largest = max(largest, group.Count)
-		shown.Groups = append(shown.Groups, groupRow{Group: group})
-	}
-	for i := range shown.Groups {
-		shown.Groups[i].Share = (100*shown.Groups[i].Count + largest - 1) / largest
-	}
+	shown := causesView{selection: s, Seen: found.Seen, Period: periodOf(found.all.at)}
+	shown.Bars = found.all.bars(shown.Period)
+	shown.Groups, shown.Hidden = groupRows(found.groups.Sorted(), found.causes, shown.Period)
 	p.render(w, http.StatusOK, "causes.html", s.Queue, shown)
 	return nil
+}
+
+// groupRows returns the largest groups, and how many there are beyond maxGroups.
+func groupRows(groups []letters.Group, died map[letters.Cause]*deaths, of period) (rows []groupRow, hidden int) {
+	largest := 1
+	for _, group := range groups[:min(len(groups), maxGroups)] {
+		largest = max(largest, group.Count)
+		row := groupRow{Group: group}
+		if d := died[group.Cause]; d != nil && !group.Other {
+			row.Redriven, row.Redrives, row.Bars = d.redriven, d.redrives, d.bars(of)
+		}
+		rows = append(rows, row)
+	}
+	for i := range rows {
+		rows[i].Share = (100*rows[i].Count + largest - 1) / largest
+	}
+	return rows, len(groups) - len(rows)
 }
 
 type listView struct {

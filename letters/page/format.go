@@ -95,20 +95,41 @@ func cut(most int, text string) string {
 	return text[:most] + "…"
 }
 
-// visible makes a text harmless for the layout: control characters, and those that change the direction of the text
-// after them, become visible. html/template escapes the rest.
+// unseen are the names of characters that have no glyph, or change the direction of the text after them.
+var unseen = map[rune]string{
+	0xad: "soft hyphen", 0x61c: "arabic letter mark", 0x180e: "vowel separator", 0x200b: "zero width space",
+	0x200c: "zero width non-joiner", 0x200d: "zero width joiner", 0x200e: "left-to-right mark",
+	0x200f: "right-to-left mark", 0x2028: "line separator", 0x2029: "paragraph separator",
+	0x202a: "left-to-right embedding", 0x202b: "right-to-left embedding", 0x202c: "end of direction",
+	0x202d: "left-to-right override", 0x202e: "right-to-left override", 0x2060: "word joiner",
+	0x2066: "left-to-right isolate", 0x2067: "right-to-left isolate", 0x2068: "first strong isolate",
+	0x2069: "end of isolate", 0xfeff: "byte order mark",
+}
+
+// visible makes a text harmless for the layout: control characters, those without a glyph, and those that change the
+// direction of the text after them, become visible. html/template escapes the rest.
 func visible(text string) string {
-	return strings.Map(func(r rune) rune {
+	var shown strings.Builder
+	for _, r := range strings.ToValidUTF8(text, string(unicode.ReplacementChar)) {
+		name := unseen[r]
 		switch {
+		case name != "":
+			shown.WriteString("⟨" + name + "⟩")
+		case r > 0xe0020 && r < 0xe007f:
+			shown.WriteString("⟨tag " + string(r-0xe0000) + "⟩")
+		case r >= 0xe0000 && r <= 0xe007f:
+			shown.WriteString("⟨tag⟩")
 		case r == '\n' || r == '\t':
-			return r
+			shown.WriteRune(r)
 		case r < ' ':
-			return 0x2400 + r
+			shown.WriteRune(0x2400 + r)
 		case r == 0x7f:
-			return 0x2421
-		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r):
-			return unicode.ReplacementChar
+			shown.WriteRune(0x2421)
+		case unicode.IsControl(r):
+			shown.WriteRune(unicode.ReplacementChar)
+		default:
+			shown.WriteRune(r)
 		}
-		return r
-	}, strings.ToValidUTF8(text, string(unicode.ReplacementChar)))
+	}
+	return shown.String()
 }

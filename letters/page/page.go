@@ -6,9 +6,11 @@ import (
 	"embed"
 	"errors"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,10 +47,15 @@ type Page struct {
 	known     knownCauses
 	ask       command.Asker // nil where the Store has none
 
-	statusLock sync.Mutex
+	stores map[string]*Page // of a page over several
+	below  bool             // there is a page over this one
+
+	statusLock sync.Mutex // guards what follows, and lets one request ask for a status at a time
 	status     letters.Status
 	statusErr  error
 	statusAt   time.Time
+	arrivals   arrivals
+	tallies    map[string]*tally // of the last look at each queue
 }
 
 // New returns the page. It does not connect.
@@ -69,16 +76,33 @@ func New(config Config) (*Page, error) {
 // Close stops the redrives and discards that run, and waits until they have ended. Letters that were not sent or
 // removed stay. It can be called several times. The views go on.
 func (p *Page) Close() error {
-	p.jobs.close()
+	for _, one := range p.stores {
+		_ = one.Close() // it returns nil
+	}
+	if p.stores == nil {
+		p.jobs.close()
+	}
 	return nil
 }
 
 // Summaries returns one line for each redrive and discard that the page has started and still keeps, the oldest
 // first.
-func (p *Page) Summaries() []string { return p.jobs.summaries() }
+func (p *Page) Summaries() []string {
+	lines := p.jobs.summaries()
+	for _, name := range slices.Sorted(maps.Keys(p.stores)) {
+		for _, line := range p.stores[name].Summaries() {
+			lines = append(lines, name+": "+line)
+		}
+	}
+	return lines
+}
 
 // ServeHTTP implements http.Handler.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if one := p.storeOf(r.URL.Path); one != nil {
+		one.ServeHTTP(w, r)
+		return
+	}
 	header := w.Header()
 	header.Set("Content-Security-Policy", securityPolicy)
 	header.Set("X-Content-Type-Options", "nosniff")
@@ -125,6 +149,10 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 	handle, isView := views[name]
 	look, isLook := looks[name]
 	changing, isChange := changes[name]
+	if p.stores != nil { // the other views are those of single stores
+		isLook, isChange = name == "causes", false
+		isView = isView && name != "job"
+	}
 	isGet := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case !isView && !isLook && !isChange:
@@ -241,8 +269,9 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 	err := p.templates.ExecuteTemplate(&text, name, struct {
 		Title      string
 		AllowWrite bool
+		Below      bool // there is a page over this one
 		Data       any
-	}{title, p.config.AllowWrite, data})
+	}{title, p.config.AllowWrite, p.below, data})
 	if err != nil {
 		p.config.Logger.Error("The dead-letter page cannot be written", err, watermill.LogFields{"template": name})
 		http.Error(w, "The page cannot be written.", http.StatusInternalServerError)
@@ -255,7 +284,7 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 
 // current returns the status of the last second. With an error it returns the last status that there was.
 func (p *Page) current(ctx context.Context) (letters.Status, error) {
-	p.statusLock.Lock() // also lets one request ask at a time
+	p.statusLock.Lock()
 	defer p.statusLock.Unlock()
 	if !p.statusAt.IsZero() && time.Since(p.statusAt) < statusAge {
 		return p.status, p.statusErr
@@ -266,6 +295,7 @@ func (p *Page) current(ctx context.Context) (letters.Status, error) {
 	status, err := p.config.Status(ctx)
 	if err == nil {
 		p.status = status
+		p.arrivals.see(status)
 	}
 	p.statusErr, p.statusAt = err, time.Now()
 	return p.status, err

@@ -65,7 +65,7 @@ func TestCausesAreGroups(t *testing.T) {
 	assert.Contains(t, text, "All 7 letters of the queue were looked at.")
 	assert.Contains(t, text, "card &lt;n&gt; was declined")
 	assert.Contains(t, text, "dial tcp: connection refused")
-	link := regexp.MustCompile(`href="(letters\?[^"]*declined)"`).FindStringSubmatch(text)
+	link := regexp.MustCompile(`href="(letters\?[^"]*cause=8801ed07[^"]*)"`).FindStringSubmatch(text)
 	require.NotNil(t, link)
 	list := body(t, s.get(html.UnescapeString(link[1])), http.StatusOK)
 	assert.Contains(t, list, "Letters 1 to 5 of 5,")
@@ -255,7 +255,7 @@ func TestWorksUnderAnyPath(t *testing.T) {
 
 func TestConfigFaults(t *testing.T) {
 	_, err := page.New(page.Config{Queues: []string{""}, Hosts: []string{"localhost:8080"}, Redact: []string{""}, MaxLetters: -1, Timeout: -1})
-	for _, want := range []string{"Store is nil", "Status is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "Redact[0]", "MaxLetters is -1", "Timeout is -1ns"} {
+	for _, want := range []string{"Store is nil", "Queues[0]", `Hosts[0] is "localhost:8080"`, "Redact[0]", "MaxLetters is -1", "Timeout is -1ns"} {
 		assert.ErrorContains(t, err, want)
 	}
 }
@@ -368,4 +368,14 @@ func TestDownloadAsATest(t *testing.T) {
 func TestOneLetterIsNotAll(t *testing.T) {
 	text := body(t, setup(t, many(1), nil).get("causes?queue=orders.dead"), http.StatusOK)
 	assert.Contains(t, text, "The one letter of the queue was looked at.")
+}
+
+// A character without a glyph, or that changes the direction of a text, is shown by its name.
+func TestUnseenCharactersHaveNames(t *testing.T) {
+	s := setup(t, func(yield func(*letters.Letter) bool) {
+		yield(letter("a", "a\u00adb\u200bc\u200cd\u200de\u2028f\ufeffg\u202eh\u2066i\U000E0041j\u061ck"))
+	}, nil)
+	text := body(t, s.get("letter?queue=orders.dead&id=a"), http.StatusOK)
+	assert.Contains(t, text, "a⟨soft hyphen⟩b⟨zero width space⟩c⟨zero width non-joiner⟩d⟨zero width joiner⟩e⟨line separator⟩f"+
+		"⟨byte order mark⟩g⟨right-to-left override⟩h⟨left-to-right isolate⟩i⟨tag A⟩j⟨arabic letter mark⟩k")
 }

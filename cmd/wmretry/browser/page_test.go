@@ -102,7 +102,7 @@ func letters(t *testing.T, b *browser, address string) {
 // hostileLetter opens the letter of a sender that wants its script to run.
 func hostileLetter(t *testing.T, b *browser, app *shop, address string) {
 	t.Helper()
-	app.publish(orders, hostileID, message.Metadata{"fails": hostile, hostile: hostile}, hostile)
+	app.publish(orders, hostileID, message.Metadata{"fails": hostile + long, hostile: hostile + long}, hostile+long)
 	require.Eventually(t, func() bool {
 		b.open(address + "letters?queue=orders.dead")
 		return strings.Contains(b.text(), "hacked='id'")

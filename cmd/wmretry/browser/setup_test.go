@@ -49,6 +49,9 @@ const (
 // hostile runs a script in a page that does not escape it.
 const hostile = `"'></pre></title><script>window.hacked='text'</script><img src=x onerror="window.hacked='image'"><svg onload="window.hacked='svg'">` + "\u202e\x1b[31m"
 
+// long is a text without a place to break it.
+var long = strings.Repeat("m", 900)
+
 // shop is an app with a virtual host of its own.
 type shop struct {
 	t          *testing.T
