@@ -65,6 +65,11 @@ type SubscriptionHealth struct {
 	// them.
 	Deliveries, Redeliveries, Reconnects uint64
 
+	// Backlog is how many messages of the topic, and of the topic of its retries, are not settled, in the partitions that
+	// this process has: the consumer lag, as the last answer to a fetch shows it. Only Kafka counts it. While a process
+	// has fetched hundreds of messages ahead, it fetches no more, and what is published then does not count yet.
+	Backlog int
+
 	// OrderWaiting is of a handler with Order.Partitions: the messages that wait for their retry or are blocked, and
 	// those of their keys behind them, in the partition with most of them. When it is Prefetch, that partition stands.
 	OrderWaiting int `json:",omitzero"`

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
@@ -220,7 +222,8 @@ func TestKafkaTransactions(t *testing.T) {
 	}
 }
 
-// TestKafkaLag: what the group of a topic has not committed is what is not settled, as kafka-consumer-groups.sh shows it.
+// TestKafkaLag: what the group of a topic has not committed is what is not settled, as kafka-consumer-groups.sh and
+// Health show it.
 func TestKafkaLag(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 1)
@@ -236,8 +239,49 @@ func TestKafkaLag(t *testing.T) {
 		require.NoError(t, err)
 		return k.stored(k.orders) - max(0, offsets.GetBlock(k.orders, 0).Offset)
 	}
+	ofHealth := func() int { return app.Health().Subscriptions[0].Backlog }
 	app.publish("1", "2", "slow", "4")
-	await(t, func() bool { return lag() == 2 }, "the message in flight and the one behind it")
+	await(t, func() bool { return lag() == 2 && ofHealth() == 2 }, "the message in flight and the one behind it")
 	close(proceed)
-	await(t, func() bool { return lag() == 0 }, "no message")
+	await(t, func() bool { return lag() == 0 && ofHealth() == 0 }, "no message")
+}
+
+// TestKafkaFull: a broker whose disk is full while copies are published to a tier ends itself. Messages are held until it
+// has room and runs again, and none is lost.
+func TestKafkaFull(t *testing.T) {
+	t.Parallel()
+	const room, messages = 16, 24 // MiB, and messages of almost 1 MiB each
+	node, err := servers.FullKafka(interrupted, room)
+	require.NoError(t, err)
+	running.Lock()
+	running.servers = append(running.servers, node)
+	running.Unlock()
+	t.Cleanup(node.Stop)
+	k := kafkaOn(t, []string{node.URL})
+	k.make(k.orders, 4) // a tier has one partition
+	seen, proceed := newLedger(), make(chan struct{})
+	app := k.app(3 * time.Second).bills(func(msg *message.Message) error {
+		<-proceed
+		return seen.failing(1)(msg)
+	})
+	body := []byte(strings.Repeat("x", 1_000_000))
+	for _, id := range ids(messages) {
+		require.NoError(t, app.Publisher().Publish(k.orders, message.NewMessage(id, body)))
+	}
+	close(proceed)
+	await(t, func() bool {
+		connection, err := net.Dial("tcp", node.URL)
+		if err == nil {
+			_ = connection.Close()
+		}
+		return err != nil
+	}, "the broker ends itself")
+	require.Error(t, app.Publisher().Publish(k.orders, message.NewMessage("refused", body)))
+	await(t, func() bool { return app.Health().Ready() != nil }, "Health says it")
+	assert.Less(t, seen.reached(1), messages)
+	require.NoError(t, node.Restart(t.Context()))
+	seen.await(t, messages, 1)
+	assert.Zero(t, seen.early(3*time.Second))
+	t.Log(seen.duplicates(), "calls more than necessary")
+	await(t, func() bool { return app.Health().Ready() == nil }, "Health says that it is over")
 }

@@ -17,6 +17,7 @@ type claims struct {
 	sweeper *sweeper        // of a return topic; nil: the topic is the app's
 	stop    <-chan struct{} // closed when no further message is delivered
 	member  *membership
+	backlog backlog
 }
 
 var _ kafka.SaramaTracer = (*claims)(nil)
@@ -58,6 +59,8 @@ func (h claimHandler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sa
 	if h.claims.sweeper != nil {
 		session = sweptSession{session, h.claims.sweeper}
 	}
+	one := h.claims.backlog.begin(claim)
+	defer h.claims.backlog.end(one)
 	messages := make(chan *sarama.ConsumerMessage)
 	go func() {
 		defer close(messages)
@@ -73,6 +76,7 @@ func (h claimHandler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sa
 			if next == nil { // the channel is closed
 				return
 			}
+			one.read(next)
 			select {
 			case <-h.claims.stop:
 				return
@@ -82,7 +86,7 @@ func (h claimHandler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sa
 			}
 		}
 	}()
-	return h.ConsumerGroupHandler.ConsumeClaim(settlingSession{session}, endingClaim{claim, messages})
+	return h.ConsumerGroupHandler.ConsumeClaim(settlingSession{session, one}, endingClaim{claim, messages})
 }
 
 // sweptSession is one of a topic whose settled messages are deleted.
@@ -98,7 +102,15 @@ func (s sweptSession) MarkMessage(msg *sarama.ConsumerMessage, metadata string) 
 
 // settlingSession takes the acknowledgement of the message in flight after the session has ended: sarama sends the
 // offset with the last ones of the session, before it joins the group again.
-type settlingSession struct{ sarama.ConsumerGroupSession }
+type settlingSession struct {
+	sarama.ConsumerGroupSession
+	partition *partition
+}
+
+func (s settlingSession) MarkMessage(msg *sarama.ConsumerMessage, metadata string) {
+	s.ConsumerGroupSession.MarkMessage(msg, metadata)
+	s.partition.next.Store(msg.Offset + 1)
+}
 
 func (settlingSession) Context() context.Context { return context.Background() }
 

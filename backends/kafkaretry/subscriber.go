@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/relay"
 )
 
@@ -72,6 +73,7 @@ func (s *subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return r.out, nil
 	}
 	claims := &claims{sweeper: sweeper, stop: ctx.Done(), member: s.cluster.member(ctx, topic)}
+	subscriptions.Count(ctx, claims.backlog.count)
 	own, end := context.WithCancel(context.WithoutCancel(ctx))
 	in, stock, err := s.join(own, topic, claims)
 	if err != nil {

@@ -22,3 +22,13 @@ func Read(ctx context.Context, err error) {
 		r.of.Read(r.topic, err)
 	}
 }
+
+// Count lets the Health of a context of Report count what is not settled of its topic. The function must not wait. With
+// another context, Count does nothing.
+func Count(ctx context.Context, unsettled func() int) {
+	if r, found := ctx.Value(reportKey{}).(reader); found {
+		r.of.list.mu.Lock()
+		defer r.of.list.mu.Unlock()
+		r.of.unsettled = append(r.of.unsettled, unsettled)
+	}
+}

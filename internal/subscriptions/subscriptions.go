@@ -26,6 +26,8 @@ type Subscription struct {
 	health retry.SubscriptionHealth // Consuming: it has not ended
 	unread map[string]error         // by topic: why it cannot be read
 	since  time.Time                // when the first of them could not be read, or the last one could again
+
+	unsettled []func() int // by topic: how many messages
 }
 
 // Begin adds a subscription that consumes.
@@ -133,6 +135,9 @@ func (l *List) Health() []retry.SubscriptionHealth {
 		}
 		if len(s.unread) > 0 {
 			h.Consuming, h.LastError = false, s.why()
+		}
+		for _, count := range s.unsettled {
+			h.Backlog += count()
 		}
 		all = append(all, h)
 	}

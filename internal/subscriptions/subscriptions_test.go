@@ -60,10 +60,14 @@ func TestHealthOfTopicsThatCannotBeRead(t *testing.T) {
 		ended, end := context.WithCancel(billing.Report(t.Context(), "return"))
 		subscriptions.Read(t.Context(), errDown)
 		assert.Empty(t, list.Health())
+		subscriptions.Count(orders, func() int { return 3 })
+		subscriptions.Count(ended, func() int { return 4 })
+		subscriptions.Count(t.Context(), func() int { return 5 })
 		billing.Begin()
 		subscriptions.Read(orders, nil)
 		health := func() retry.SubscriptionHealth { return list.Health()[0] }
 		assert.True(t, health().Consuming)
+		assert.Equal(t, 7, health().Backlog, "of both topics")
 
 		time.Sleep(time.Minute)
 		subscriptions.Read(orders, errDown)

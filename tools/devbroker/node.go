@@ -26,6 +26,8 @@ type node struct {
 	process *os.Process // where this process has started it
 }
 
+type portSet struct{ AMQP, Management, Prometheus, Distribution, Epmd int }
+
 // errPortTaken: another process has taken a port. The next try uses other ports.
 var errPortTaken = errors.New("a port was taken meanwhile")
 
@@ -40,10 +42,11 @@ func startNode(ctx context.Context, rabbit installed) (broker, error) {
 }
 
 func tryNode(ctx context.Context, rabbit installed) (broker, error) {
-	ports, err := freePorts()
+	free, err := server.FreePorts(5)
 	if err != nil {
 		return broker{}, err
 	}
+	ports := portSet{free[0], free[1], free[2], free[3], free[4]}
 	folder, err := os.MkdirTemp("", "devbroker-")
 	if err != nil {
 		return broker{}, err
@@ -129,25 +132,17 @@ func (n *node) environ() []string {
 }
 
 func (n *node) start(ctx context.Context) error {
-	output, err := os.Create(n.file("output"))
-	if err != nil {
-		return err
-	}
-	defer output.Close()
 	process := exec.Command(n.Server.script("rabbitmq-server"))
-	process.Dir = n.Folder
-	process.Stdout, process.Stderr = output, output
 	process.Env = without(os.Environ(), "RABBITMQ_", "ERL_", "HOME=", "LC_ALL=", "NOTIFY_SOCKET=")
 	process.Env = append(append(process.Env, n.environ()...),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} "+n.marker())
 	// Ctrl-C reaches only this process, which then stops the node.
 	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := process.Start(); err != nil {
+	ended, err := server.Launch(process, n.Folder)
+	if err != nil {
 		return err
 	}
 	n.process = process.Process
-	ended := make(chan struct{})
-	go func() { _ = process.Wait(); close(ended) }()
 	return server.Await(ctx, ended, n.broker().ready)
 }
 

@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -72,44 +74,62 @@ func (p *process) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	port, err := FreePort()
+	ports, err := FreePorts(1)
 	if err != nil {
 		return err
 	}
-	if p.url, p.command, err = p.Command(p.folder, port); err != nil {
+	if p.url, p.command, err = p.Command(p.folder, ports[0]); err != nil {
 		return err
 	}
 	return p.run(ctx)
 }
 
-// FreePort returns a port on which nothing listens. Another process can take it before a server does.
-func FreePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)
+// These ports are below the range from which Linux and macOS take the ports of outgoing connections.
+const firstPort, lastPort = 26000, 32700
+
+// FreePorts returns different ports on which nothing listens. Another process can take one before a server does.
+func FreePorts(n int) (ports []int, err error) {
+	for range 1000 {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		listener, fault := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err = fault; err != nil {
+			continue
+		}
+		defer func() { _ = listener.Close() }() // after the last one is found: no port is returned twice
+		if ports = append(ports, port); len(ports) == n {
+			return ports, nil
+		}
 	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port, nil
+	return nil, fmt.Errorf("no free ports on 127.0.0.1: %w", err)
 }
 
 // run starts the process, and returns when it answers.
 func (p *process) run(ctx context.Context) error {
-	output, err := os.Create(filepath.Join(p.folder, "output"))
+	command := exec.Command(p.command[0], p.command[1:]...)
+	command.SysProcAttr = Attributes(p.User, p.Ending)
+	ended, err := Launch(command, p.folder)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = output.Close() }()
-	command := exec.Command(p.command[0], p.command[1:]...)
-	command.Dir = p.folder
-	command.Stdout, command.Stderr = output, output
-	command.SysProcAttr = Attributes(p.User, p.Ending)
-	if err := command.Start(); err != nil {
-		return fmt.Errorf("cannot start %s: %w", p.command[0], err)
-	}
-	ended := make(chan struct{})
-	go func() { _ = command.Wait(); close(ended) }()
 	p.started, p.ended = command, ended
-	return Await(ctx, ended, func(ctx context.Context) error { return p.Answers(ctx, p.url) })
+	return Await(ctx, p.ended, func(ctx context.Context) error { return p.Answers(ctx, p.url) })
+}
+
+// Launch starts a command in a folder, whose file "output" gets what it prints. The channel is closed when it has
+// ended.
+func Launch(command *exec.Cmd, folder string) (ended chan struct{}, err error) {
+	output, err := os.Create(filepath.Join(folder, "output"))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = output.Close() }()
+	command.Dir, command.Stdout, command.Stderr = folder, output, output
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("cannot start %s: %w", command.Path, err)
+	}
+	ended = make(chan struct{})
+	go func() { _ = command.Wait(); close(ended) }()
+	return ended, nil
 }
 
 // Attributes are those of a process in a process group of its own, of another user where credential is not nil. On

@@ -35,7 +35,13 @@ var kafkaFiles embed.FS
 
 // Kafka starts a node of Apache Kafka, which is broker and controller. URL is host:port.
 func Kafka(ctx context.Context) (*Server, error) {
-	all, err := KafkaCluster(ctx, 1, sarama.NewConfig())
+	return FullKafka(ctx, 0)
+}
+
+// FullKafka starts a node that can write no file beyond so many MiB, until it is restarted. Kafka takes that as a full
+// disk. 0: it has room.
+func FullKafka(ctx context.Context, room int) (*Server, error) {
+	all, err := startKafka(ctx, 1, room, sarama.NewConfig())
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +51,12 @@ func Kafka(ctx context.Context) (*Server, error) {
 // KafkaCluster starts the nodes of a cluster. The first is the controller, too: it must run while the others do. With
 // three nodes a topic has three replicas by default, of which two must be in sync. The settings are lines for each node
 // that replace others. The client is one that connects.
-func KafkaCluster(
-	ctx context.Context, nodes int, client *sarama.Config, settings ...string,
+func KafkaCluster(ctx context.Context, nodes int, client *sarama.Config, settings ...string) ([]*Server, error) {
+	return startKafka(ctx, nodes, 0, client, settings...)
+}
+
+func startKafka(
+	ctx context.Context, nodes, room int, client *sarama.Config, settings ...string,
 ) (all []*Server, err error) {
 	k, err := findKafka(ctx)
 	if err != nil {
@@ -67,19 +77,23 @@ func KafkaCluster(
 				address, roles := net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), "broker"
 				lines := []string{"listeners=PLAINTEXT://" + address}
 				if id == 1 {
-					free, err := server.FreePort()
+					free, err := server.FreePorts(1)
 					if err != nil {
 						return "", nil, err
 					}
-					controller = net.JoinHostPort("127.0.0.1", strconv.Itoa(free))
+					controller = net.JoinHostPort("127.0.0.1", strconv.Itoa(free[0]))
 					lines[0] += ",CONTROLLER://" + controller
 					roles = "broker,controller"
 				}
 				lines = append(lines, "process.roles="+roles, "node.id="+strconv.Itoa(id),
 					"controller.quorum.voters=1@"+controller, "log.dirs="+filepath.Join(folder, "data"))
 				lines = append(lines, kafkaSettings(nodes)...)
-				return address, k.program("kafka.Kafka", filepath.Join(folder, "server.properties")),
-					k.prepare(folder, id, append(lines, settings...))
+				command := k.program("kafka.Kafka", filepath.Join(folder, "server.properties"))
+				if room > 0 { // ulimit counts in 512 bytes
+					command = append([]string{"sh", "-c", `[ -e limited ] || ulimit -f $(($0 * 2048)); touch limited; exec "$@"`,
+						strconv.Itoa(room)}, command...)
+				}
+				return address, command, k.prepare(folder, id, append(lines, settings...))
 			},
 			Answers: func(_ context.Context, address string) error { return kafkaAnswers(address, *client) },
 		})
