@@ -69,7 +69,7 @@ func (f *fixture) startProgram(program string, behind time.Duration, l *ledger, 
 		for lines.Scan() {
 			one, failed := try{}, int64(0)
 			switch lines.Text() {
-			case process.Running:
+			case processes.Ready:
 				close(c.running)
 				continue
 			case process.Copied:

@@ -36,9 +36,9 @@ func TestLedgerCountsByIdentity(t *testing.T) {
 			assert.False(t, again)
 		}
 		l.call(idOf(0))
-		assert.Equal(t, 2, l.back())
-		require.EqualError(t, l.check(), "lost=1 of 3 messages")
-		assert.Equal(t, 1, l.twice)
+		assert.Equal(t, 2, l.Back())
+		require.EqualError(t, l.Check(), "lost=1 of 3 messages")
+		assert.Equal(t, 1, l.Twice)
 
 		l.call(idOf(2))
 		require.NoError(t, l.wait(0))
@@ -48,7 +48,7 @@ func TestLedgerCountsByIdentity(t *testing.T) {
 		l.fails(idOf(0))
 		time.Sleep(900 * time.Millisecond)
 		l.call(idOf(0))
-		require.EqualError(t, l.check(), "early=1 of 3 messages\nforeign=1 of 3 messages")
+		require.EqualError(t, l.Check(), "early=1 of 3 messages\nforeign=1 of 3 messages")
 	})
 }
 

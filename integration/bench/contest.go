@@ -131,9 +131,7 @@ func (c contest) measure(b *bench) error {
 		if r.processor {
 			figures = ownOf
 		}
-		all := claims.Ratios(figures[r.ours], figures[r.theirs])
-		b.note("%s: %s", r.claim, claims.Spread(all, "%.2f"))
-		b.claim(r.claim, claims.Median(all))
+		b.ratio(r.claim, figures[r.ours], figures[r.theirs])
 	}
 	return nil
 }
@@ -212,7 +210,7 @@ func (a *app) checkQueues(uri string) error {
 
 // drain takes messages from a queue until none of the identities is missing.
 func drain(channel *amqp091.Channel, queue string, missing map[string]bool) error {
-	for deadline := time.Now().Add(patience); len(missing) > 0; {
+	for deadline := time.Now().Add(claims.Patience); len(missing) > 0; {
 		d, found, err := channel.Get(queue, true)
 		switch {
 		case err != nil:

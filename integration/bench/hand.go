@@ -11,6 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const (
@@ -78,8 +79,8 @@ func (p *pipeline) send(exchange, key string, publishing amqp091.Publishing) (*a
 func (p *pipeline) settled(confirm *amqp091.DeferredConfirmation) error {
 	select {
 	case <-confirm.Done():
-	case <-time.After(patience):
-		return fmt.Errorf("a message was not confirmed within %v", patience)
+	case <-time.After(claims.Patience):
+		return fmt.Errorf("a message was not confirmed within %v", claims.Patience)
 	}
 	if !confirm.Acked() {
 		return errors.New("a message was nacked, or the channel is closed")

@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const (
-	patience = 2 * time.Minute // without progress for so long, messages are lost
 	idDigits = 12
 	idFormat = "00000000-0000-4000-8000-%0*d"
 )
@@ -21,34 +20,27 @@ func idOf(message int) string { return fmt.Sprintf(idFormat, idDigits, message) 
 // A ledger counts what becomes of each message, by its identity: when it has failed, when it is back, when it is
 // finished.
 type ledger struct {
+	*claims.Tally
 	delay func(message int) time.Duration // that a message has to wait after a failure
 	calls func(message int) int           // after which it is finished
 
-	mu      sync.Mutex
-	began   time.Time
-	failed  []int64 // when a message has failed, in ns after began; 0 while it does not wait
-	called  []int32
-	total   int
-	unseen  int // messages that were not called
-	left    int // messages that are not finished
-	early   int
-	twice   int
-	foreign int
+	began  time.Time
+	failed []int64 // when a message has failed, in ns after began; 0 while it does not wait
+	called []int32
+	unseen int // messages that were not called
 
 	first, last time.Duration   // when the first and the last message was finished
 	seen        time.Duration   // when each message was called once
 	collect     bool            // late
 	late        []time.Duration // of each return
-	done        chan struct{}
 }
 
 // newLedger is for messages that come back once after a delay.
 func newLedger(messages int, delay func(message int) time.Duration) *ledger {
 	l := &ledger{
-		delay: delay, calls: func(int) int { return 1 },
+		Tally: claims.NewTally(messages), delay: delay, calls: func(int) int { return 1 },
 		began:  time.Now().Add(-1), // so that 0 is the time of no failure
-		failed: make([]int64, messages), called: make([]int32, messages),
-		unseen: messages, left: messages, done: make(chan struct{}),
+		failed: make([]int64, messages), called: make([]int32, messages), unseen: messages,
 	}
 	for i := range messages { // the memory is in use from now on
 		l.failed[i], l.called[i] = 0, 0
@@ -71,7 +63,7 @@ func numberOf(id string) int {
 func (l *ledger) message(id string) int {
 	message := numberOf(id)
 	if message < 0 || message >= len(l.called) {
-		l.foreign++
+		l.Foreign++
 		return -1
 	}
 	return message
@@ -79,8 +71,8 @@ func (l *ledger) message(id string) int {
 
 // fails is called when a message begins to wait. It reports whether the message is one of the ledger's.
 func (l *ledger) fails(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Lock()
+	defer l.Unlock()
 	message := l.message(id)
 	if message >= 0 {
 		l.failed[message] = int64(time.Since(l.began))
@@ -90,14 +82,14 @@ func (l *ledger) fails(id string) bool {
 
 // call is called for each delivery. It reports whether the message has to fail now, and how long it then waits.
 func (l *ledger) call(id string) (delay time.Duration, again bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Lock()
+	defer l.Unlock()
 	now := time.Since(l.began)
 	message := l.message(id)
 	if message < 0 {
 		return 0, false
 	}
-	l.total++
+	l.Calls++
 	l.called[message]++
 	if l.called[message] == 1 {
 		if l.unseen--; l.unseen == 0 {
@@ -109,7 +101,7 @@ func (l *ledger) call(id string) (delay time.Duration, again bool) {
 		l.failed[message] = 0
 		waited := now - failed
 		if waited < broker.Least(delay) {
-			l.early++
+			l.Early++
 		}
 		if l.collect {
 			l.late = append(l.late, waited-delay)
@@ -120,60 +112,21 @@ func (l *ledger) call(id string) (delay time.Duration, again bool) {
 		l.failed[message] = int64(time.Since(l.began))
 		return delay, true
 	case int(l.called[message]) > calls:
-		l.twice++
+		l.Twice++
 	default:
-		l.finish(now)
+		if l.last = now; l.first == 0 {
+			l.first = now
+		}
+		l.Finish()
 	}
 	return 0, false
 }
 
-func (l *ledger) finish(now time.Duration) {
-	if l.first == 0 {
-		l.first = now
-	}
-	l.last = now
-	if l.left--; l.left == 0 {
-		close(l.done)
-	}
-}
-
-// back is how many messages are finished.
-func (l *ledger) back() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.called) - l.left
-}
-
 // wait waits until all messages are finished. idle is how long none may be called at first, while all wait.
 func (l *ledger) wait(idle time.Duration) error {
-	for called := -1; ; {
-		select {
-		case <-l.done:
-			return l.check()
-		case <-time.After(idle + patience):
-		}
-		l.mu.Lock()
-		progress := called != l.total
-		called = l.total
-		l.mu.Unlock()
-		if !progress {
-			return l.check()
-		}
+	err := errors.Join(l.Wait(idle, nil), l.Check())
+	if l.Twice > 0 {
+		fmt.Printf("%d deliveries more than necessary\n", l.Twice)
 	}
-}
-
-// check reports what must never happen. A duplicate is preferred to a loss, and only counted.
-func (l *ledger) check() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var faults []error
-	for i, name := range []string{"lost", "early", "foreign"} {
-		if count := []int{l.left, l.early, l.foreign}[i]; count != 0 {
-			faults = append(faults, fmt.Errorf("%s=%d of %d messages", name, count, len(l.called)))
-		}
-	}
-	if l.twice > 0 {
-		fmt.Printf("%d deliveries more than necessary\n", l.twice)
-	}
-	return errors.Join(faults...)
+	return err
 }

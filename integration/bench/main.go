@@ -68,6 +68,22 @@ func names() (all []string) {
 // claim adds a figure to the claim of a name.
 func (b *bench) claim(name string, value float64) { b.Claim(name, b.series(), value) }
 
+// ratio claims the ratio of two sides.
+func (b *bench) ratio(name string, ours, theirs []float64) { b.Ratio(name, b.series(), ours, theirs) }
+
+// turns measures sides in turns, each time in a new virtual host.
+func (b *bench) turns(
+	rounds, sides int, measure func(side int, uri string) (float64, error),
+) (figures [][]float64, err error) {
+	return claims.Alternate(b.Turns(rounds), sides, func(i int) (figure float64, err error) {
+		err = b.in(b.question, func(uri string) error {
+			figure, err = measure(i, uri)
+			return err
+		})
+		return figure, err
+	})
+}
+
 // note prints what was measured besides the claims.
 func (b *bench) note(format string, arguments ...any) { fmt.Printf(format+"\n", arguments...) }
 
@@ -81,26 +97,15 @@ func main() {
 		"addresses of brokers, separated by commas, each with an optional NAME=")
 	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster to restart, separated by commas")
 	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
-	b.Flags(names())
-	flag.Parse()
-	if b.Short {
-		b.Messages = min(b.Messages, 5_000)
-	}
-	if err := b.run(*brokers, *cluster, *tool); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	b.Main("..", "Claims", names(), func(chosen []string) error {
+		if *cluster != "" {
+			return measureRestart(&b, *cluster, *tool)
+		}
+		return b.run(*brokers, chosen)
+	})
 }
 
-func (b *bench) run(brokers, cluster, tool string) error {
-	chosen, err := b.Open("..", "Claims", names())
-	if err != nil || len(chosen) == 0 && cluster == "" {
-		return err
-	}
-	defer b.Print()
-	if cluster != "" {
-		return measureRestart(b, cluster, tool)
-	}
+func (b *bench) run(brokers string, chosen []string) (err error) {
 	if brokers == "" {
 		return errors.New("AMQP_URL is not set, and there is no -brokers")
 	}

@@ -27,12 +27,8 @@ type startingSide struct {
 func measureMany(b *bench) error {
 	handlers := b.Size(1_000, 20)
 	sides := []*startingSide{{name: "library", start: manyHandlers}, {name: "by hand", start: manyByHand}}
-	seconds, err := claims.Alternate(b.Turns(3), len(sides), func(i int) (seconds float64, err error) {
-		err = b.in("many", func(uri string) (err error) {
-			seconds, err = sides[i].measure(b, uri, handlers)
-			return err
-		})
-		return seconds, err
+	seconds, err := b.turns(3, len(sides), func(i int, uri string) (float64, error) {
+		return sides[i].measure(b, uri, handlers)
 	})
 	if err != nil {
 		return err
@@ -42,9 +38,7 @@ func measureMany(b *bench) error {
 			"this process, %s of the broker", s.name, handlers, claims.Spread(seconds[i], "%.2f"),
 			claims.Spread(s.memory, "%.1f"), claims.Spread(s.process, "%.0f"), claims.Spread(s.broker, "%.0f"))
 	}
-	all := claims.Ratios(seconds[0], seconds[1])
-	b.note("library to by hand: %s", claims.Spread(all, "%.2f"))
-	b.claim("start_handlers_1000", claims.Median(all))
+	b.ratio("start_handlers_1000", seconds[0], seconds[1])
 	b.claim("start_handlers_1000_memory", claims.Median(sides[0].memory))
 	return nil
 }
@@ -151,7 +145,7 @@ func fresh[T any](known map[string]bool, all []T) (rest []T) {
 
 // connected compares the broker's connections of a virtual host with those that were opened.
 func (s *server) connected(uri string, want int) error {
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(claims.Patience); ; time.Sleep(100 * time.Millisecond) {
 		all, err := s.management.ListConnections()
 		if err != nil {
 			return err

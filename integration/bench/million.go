@@ -133,7 +133,7 @@ func (side millionSide) measure(b *bench, uri string, plan millionPlan) (rate fl
 		claims.Digits(rate), claims.Digits(app), claims.Digits(ownTime), claims.Digits(brokerTime))
 	if side.reads {
 		b.claim("million_app_memory", app)
-		b.claim("million_twice", float64(l.twice))
+		b.claim("million_twice", float64(l.Twice))
 	}
 	return rate, err
 }

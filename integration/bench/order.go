@@ -35,36 +35,26 @@ func measureOrder(b *bench) error {
 		{name: "one process, no partitions"}, {"1 partition", "order_rate_1", 1}, {"8 partitions", "order_rate_8", 8},
 	}
 	messages := b.Size(40_000, 500)
-	rates, err := claims.Alternate(b.Turns(3), len(sides), func(i int) (rate float64, err error) {
-		err = b.in("order", func(uri string) error {
-			rate, err = sides[i].rate(uri, messages)
-			return err
-		})
-		return rate, err
-	})
+	rates, err := b.turns(3, len(sides), func(i int, uri string) (float64, error) { return sides[i].rate(uri, messages) })
 	if err != nil {
 		return err
 	}
 	for i, s := range sides {
 		b.note("%s: %s messages a second, which have succeeded", s.name, claims.Spread(rates[i], "%.0f"))
 		if s.claim != "" {
-			b.claim(s.claim, claims.Median(claims.Ratios(rates[i], rates[0])))
+			b.ratio(s.claim, rates[i], rates[0])
 		}
 	}
-	var takeovers []float64
-	for range b.Turns(5) {
-		err := b.in("order", func(uri string) error {
-			took, err := b.takeover(uri)
-			takeovers = append(takeovers, milliseconds(took))
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	takeovers, err := b.turns(5, 1, func(_ int, uri string) (float64, error) {
+		took, err := b.takeover(uri)
+		return milliseconds(took), err
+	})
+	if err != nil {
+		return err
 	}
 	b.note("a partition whose process has lost its connection: %s ms until the next one calls the handler",
-		claims.Spread(takeovers, "%.0f"))
-	b.claim("order_takeover", claims.Median(takeovers))
+		claims.Spread(takeovers[0], "%.0f"))
+	b.claim("order_takeover", claims.Median(takeovers[0]))
 	return nil
 }
 

@@ -25,17 +25,16 @@ import (
 // measureRedrive measures how many letters a second a redrive sends, and the most memory that wmretry needs.
 func measureRedrive(b *bench) error {
 	all := b.Size(100_000, 4_000)
-	rates, err := claims.Alternate(b.Turns(3), 1, func(int) (rate float64, err error) {
-		err = b.withLetters(all/2, func(uri string) error {
-			begun := time.Now()
-			done, err := redrive(uri, deadletter.QueueOf(work))
-			if err == nil && done != all/2 {
-				err = fmt.Errorf("%d of %d letters were redriven", done, all/2)
-			}
-			rate = float64(all/2) / time.Since(begun).Seconds()
-			return err
-		})
-		return rate, err
+	rates, err := b.turns(3, 1, func(_ int, uri string) (float64, error) {
+		if err := withLetters(uri, all/2); err != nil {
+			return 0, err
+		}
+		begun := time.Now()
+		done, err := redrive(uri, deadletter.QueueOf(work))
+		if err == nil && done != all/2 {
+			err = fmt.Errorf("%d of %d letters were redriven", done, all/2)
+		}
+		return float64(all/2) / time.Since(begun).Seconds(), err
 	})
 	if err != nil {
 		return err
@@ -46,23 +45,16 @@ func measureRedrive(b *bench) error {
 }
 
 // withLetters fills the dead letters of a work queue.
-func (b *bench) withLetters(n int, do func(uri string) error) error {
-	return b.in("redrive", func(uri string) error {
-		c := perQueue.config(uri, backoff.Constant(time.Minute, 1))
-		t, err := topologyOf(c, work)
-		if err != nil {
-			return err
-		}
-		body := bytes.Repeat([]byte("x"), 1024)
-		err = errors.Join(declare(uri, c, work), publishAll(uri, n, 0,
-			func(i int) (string, string, amqp091.Publishing) {
-				return t.Exchange(), "dead." + work, letter(i, body)
-			}))
-		if err != nil {
-			return err
-		}
-		return do(uri)
-	})
+func withLetters(uri string, n int) error {
+	c := perQueue.config(uri, backoff.Constant(time.Minute, 1))
+	t, err := topologyOf(c, work)
+	if err != nil {
+		return err
+	}
+	body := bytes.Repeat([]byte("x"), 1024)
+	return errors.Join(declare(uri, c, work), publishAll(uri, n, 0, func(i int) (string, string, amqp091.Publishing) {
+		return t.Exchange(), "dead." + work, letter(i, body)
+	}))
 }
 
 // letter is a dead letter, with a record as the middleware writes it.
@@ -104,7 +96,10 @@ func (b *bench) measureMemory(n int) error {
 	if output, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build wmretry: %w\n%s", err, output)
 	}
-	return b.withLetters(n, func(uri string) error {
+	return b.in("redrive", func(uri string) error {
+		if err := withLetters(uri, n); err != nil {
+			return err
+		}
 		highest := 0.0
 		for _, name := range []string{"list", "redrive"} {
 			command := exec.Command(program, "dead", name, work)

@@ -13,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
@@ -147,7 +147,7 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 // messages that it could not dead-letter again after six minutes.
 func (l *ledger) settled(published int) (lost int) {
 	for deadline := time.Now().Add(6*time.Minute + 30*time.Second); ; time.Sleep(time.Second) {
-		lost = published - l.back()
+		lost = published - l.Back()
 		if lost <= 0 || time.Now().After(deadline) {
 			return lost
 		}
@@ -184,13 +184,13 @@ func feed(ctx context.Context, apps []retry.Connection, queues []string) (publis
 
 // stop stops a node in order.
 func (c cluster) stop(node string) error {
-	_, err := broker.Run(c.tool, "ctl", node, "stop")
+	_, err := child.Shell(c.tool, "ctl", node, "stop")
 	return err
 }
 
 // drainAndStop calls what rabbitmq-upgrade drain calls: the tool has rabbitmqctl only.
 func (c cluster) drainAndStop(node string) error {
-	if _, err := broker.Run(c.tool, "ctl", node, "eval", "rabbit_maintenance:drain()."); err != nil {
+	if _, err := child.Shell(c.tool, "ctl", node, "eval", "rabbit_maintenance:drain()."); err != nil {
 		return err
 	}
 	return c.stop(node)
@@ -199,7 +199,7 @@ func (c cluster) drainAndStop(node string) error {
 // start starts a node that was stopped.
 func (c cluster) start(node, uri string) error {
 	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) {
-		_, err := broker.Run(c.tool, "start", node) // it does nothing as long as the process runs
+		_, err := child.Shell(c.tool, "start", node) // it does nothing as long as the process runs
 		if err == nil {
 			err = with(uri, func(*amqp091.Channel) error { return nil })
 		}

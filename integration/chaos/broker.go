@@ -11,6 +11,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // Broker is a RabbitMQ and the commands that disturb it. A shell runs the commands. An empty command is not available.
@@ -34,7 +35,7 @@ func (b Broker) management() (*rabbithole.Client, error) {
 }
 
 func run(command string, args ...string) error {
-	_, err := broker.Run(command, args...)
+	_, err := child.Shell(command, args...)
 	return err
 }
 

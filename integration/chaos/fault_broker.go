@@ -12,7 +12,7 @@ import (
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 
-	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 var brokerFaults = []Fault{
@@ -110,7 +110,7 @@ var (
 )
 
 func (a alarm) raise(ctx context.Context, l *Load) (err error) {
-	before, err := broker.Run(l.broker.Ctl, "eval", a.read)
+	before, err := child.Shell(l.broker.Ctl, "eval", a.read)
 	if err != nil {
 		return err
 	}

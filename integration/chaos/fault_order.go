@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 const (
@@ -105,7 +105,7 @@ const consumerTimeout = 10 * time.Second
 // timeOut makes a message wait for several times the consumer timeout.
 func timeOut(ctx context.Context, l *Load) (err error) {
 	const variable = "application:%s_env(rabbit, consumer_timeout%s)."
-	before, err := broker.Run(l.broker.Ctl, "eval", fmt.Sprintf(variable, "get", ""))
+	before, err := child.Shell(l.broker.Ctl, "eval", fmt.Sprintf(variable, "get", ""))
 	if err != nil {
 		return err
 	}

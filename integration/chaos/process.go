@@ -106,30 +106,20 @@ func (l *Load) startChild() (err error) {
 // startProcess starts a child, and returns when it runs.
 func startProcess(role string, task any, seen func(event)) (c *consumerProcess, err error) {
 	c = &consumerProcess{}
-	running := make(chan struct{})
-	c.Child, err = child.Start("", role, task, func(output io.Reader) {
+	c.Child, err = child.StartReady(role, task, func(line string) {
 		var e event
-		for lines := json.NewDecoder(output); lines.Decode(&e) == nil; e = (event{}) {
-			switch e.What {
-			case "running":
-				close(running)
-			case "end":
-				c.leaked = e.Is
-			default:
-				seen(e)
-			}
+		switch fault := json.Unmarshal([]byte(line), &e); {
+		case fault != nil: // of a process that was killed
+		case e.What == "end":
+			c.leaked = e.Is
+		default:
+			seen(e)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	select {
-	case <-running:
-		return c, nil
-	case <-time.After(30 * time.Second):
-		c.Kill()
-		return nil, errors.New("the child did not start within 30s")
-	}
+	return c, nil
 }
 
 // writes is the report of a child.
@@ -165,7 +155,7 @@ func untilTheEnd(ctx context.Context, start func() (end func() error, err error)
 	if err != nil {
 		return err
 	}
-	event{What: "running"}.write()
+	child.Write(child.Ready)
 	select {
 	case <-ended:
 	case <-ctx.Done():

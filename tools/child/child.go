@@ -5,6 +5,7 @@
 package child
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"syscall"
+	"time"
 )
 
 // variable is the environment variable with the task of a process, as JSON.
@@ -71,6 +73,12 @@ func EndWithParent() {
 // Write writes a line to the parent in one call: a process that is killed has written it whole, or not at all.
 func Write(line string) { _, _ = os.Stdout.WriteString(line + "\n") }
 
+// Ready is the line that a process writes when StartReady may return.
+const Ready = "ready"
+
+// readyTimeout leaves time for a server that starts meanwhile.
+const readyTimeout = 90 * time.Second
+
 // A Child is a process in a role. It gets no Ctrl-C. Its stdin ends with its parent.
 type Child struct {
 	*exec.Cmd
@@ -114,6 +122,32 @@ func Start(program, role string, settings any, read func(io.Reader)) (*Child, er
 		c.Err = c.Wait()
 	}()
 	return c, nil
+}
+
+// StartReady starts this program in a role, and returns when the process is ready. line gets each other line that it
+// writes.
+func StartReady(role string, settings any, line func(string)) (*Child, error) {
+	ready := make(chan struct{})
+	c, err := Start("", role, settings, func(output io.Reader) {
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			if lines.Text() == Ready {
+				close(ready)
+			} else {
+				line(lines.Text())
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ready:
+		return c, nil
+	case <-c.Ended:
+	case <-time.After(readyTimeout):
+		c.Kill()
+	}
+	return nil, fmt.Errorf("the process %q was not ready within %v: %v", role, readyTimeout, c.Err)
 }
 
 // Kill sends SIGKILL, and waits for the end.

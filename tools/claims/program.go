@@ -24,27 +24,36 @@ type Program struct {
 	claiming sync.Mutex
 }
 
-// Flags adds the flags that both programs have. The names are those of the questions.
-func (p *Program) Flags(names []string) {
-	flag.StringVar(&p.only, "only", "", "regular expression of the questions; all if empty: "+strings.Join(names, ", "))
+// Main reads the flags, asks the questions that they choose, and prints the claims below a heading of the page. It ends
+// the process with status 1 after an error. The program runs in a folder of its module, from which the root of the
+// repository has this path.
+func (p *Program) Main(root, heading string, questions []string, ask func(chosen []string) error) {
+	all := strings.Join(questions, ", ")
+	flag.StringVar(&p.only, "only", "", "regular expression of the questions; all if empty: "+all)
 	flag.BoolVar(&p.Short, "short", false, "everything small, within minutes: only lost and early messages count")
 	flag.IntVar(&p.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
 	flag.IntVar(&p.Messages, "messages", 1_000_000, "messages that wait at the same time, in the question million")
 	flag.StringVar(&p.Profiles, "profile", "", "folder for a CPU profile of each side of a contest, of its last round")
+	flag.Parse()
+	p.Messages = p.Size(p.Messages, min(p.Messages, 5_000))
+	chosen, err := Chosen(p.only, questions)
+	if err == nil && len(chosen) > 0 {
+		err = p.ask(filepath.Join(root, Page), heading, chosen, ask)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
 }
 
-// Open reads the claims below a heading of the page, and returns the questions to measure. The program runs in a folder
-// of its module, from which the root of the repository has this path.
-func (p *Program) Open(root, heading string, names []string) (chosen []string, err error) {
-	if chosen, err = Chosen(p.only, names); err != nil {
-		return nil, err
-	}
-	page, err := os.ReadFile(filepath.Join(root, Page))
+func (p *Program) ask(path, heading string, chosen []string, ask func([]string) error) error {
+	page, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("cannot read the claims (run bench in the folder of its go.mod): %w", err)
+		return fmt.Errorf("cannot read the claims (run bench in the folder of its go.mod): %w", err)
 	}
 	p.Report = &Report{Claims: Of(page, heading)}
-	return chosen, nil
+	defer p.Print()
+	return ask(chosen)
 }
 
 // Turns is how many rounds a question has.
@@ -63,6 +72,13 @@ func (p *Program) Claim(name, series string, value float64, beside ...string) {
 	p.claiming.Lock()
 	defer p.claiming.Unlock()
 	fmt.Println(p.Add(name, series, value, beside...))
+}
+
+// Ratio prints the figures of two sides by rounds, each divided by that of the other side, and claims their median.
+func (p *Program) Ratio(name, series string, ours, theirs []float64) {
+	all := Ratios(ours, theirs)
+	fmt.Printf("%s, by rounds: %s\n", name, Spread(all, "%.2f"))
+	p.Claim(name, series, Median(all))
 }
 
 // Ask measures the question of a name, and prints how long that took.

@@ -43,7 +43,7 @@ func TestLedgerCountsByIdentity(t *testing.T) {
 	l.add(fails(3, 1199*ms)) // another copy is delivered
 	r, err := l.result(began)
 	require.EqualError(t, err, "lost=1 of 4 messages\nearly=1 of 4 messages")
-	assert.Equal(t, 2, r.twice)
+	assert.Equal(t, 2, l.Twice)
 	assert.Equal(t, 1200*time.Millisecond, r.took)
 	assert.Equal(t, []time.Duration{5 * time.Millisecond, 100 * time.Millisecond, -2 * time.Millisecond}, r.late)
 
@@ -52,7 +52,7 @@ func TestLedgerCountsByIdentity(t *testing.T) {
 	l.add(call{Message: 2, Failures: 2})
 	_, err = l.result(began)
 	require.EqualError(t, err, "early=1 of 4 messages\nforeign=2 of 4 messages")
-	require.NoError(t, l.wait(0, nil), "all are back")
+	require.NoError(t, l.Wait(0, nil), "all are back")
 
 	l = newLedger(1)
 	l.add(returns(0, 1300*ms)) // the call that fails is on the way from another process

@@ -1,17 +1,13 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"sync"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
-const (
-	patience = 2 * time.Minute // without progress for so long, messages are lost
-	// tick is how early a message may be: servers count in milliseconds.
-	tick = time.Millisecond
-)
+// tick is how early a message may be: servers count in milliseconds.
+const tick = time.Millisecond
 
 // soonest is when a message comes back that fails after the time at which all are due.
 const soonest = time.Millisecond
@@ -19,31 +15,26 @@ const soonest = time.Millisecond
 // A ledger counts what becomes of each message, by its identity. Times are in ns since 1970: the processes of a session
 // are on the same machine.
 type ledger struct {
-	mu      sync.Mutex
-	failed  []int64 // when the first call has failed; 0: none has
-	due     []int64 // when the message may come back
-	back    []int64 // when the call began that has succeeded; 0: none has
-	first   int     // messages that have failed
-	left    int     // messages that are not back
-	calls   int
-	twice   int // calls more than necessary
-	foreign int
-	done    chan struct{}
-	copied  map[int64]bool // messages whose copies are stored, after the call that failed was reported; of the library
-	stored  chan struct{}  // closed when all are
+	*claims.Tally
+	failed []int64        // when the first call has failed; 0: none has
+	due    []int64        // when the message may come back
+	back   []int64        // when the call began that has succeeded; 0: none has
+	copied map[int64]bool // messages whose copies are stored, after the call that failed was reported; of the library
+	stored chan struct{}  // closed when all are
 }
 
 func newLedger(messages int) *ledger {
 	return &ledger{
+		Tally:  claims.NewTally(messages),
 		failed: make([]int64, messages), due: make([]int64, messages), back: make([]int64, messages),
-		left: messages, done: make(chan struct{}), copied: map[int64]bool{}, stored: make(chan struct{}),
+		copied: map[int64]bool{}, stored: make(chan struct{}),
 	}
 }
 
 // copy notes that a copy of a message is stored. There can be several: a backend may deliver the message twice.
 func (l *ledger) copy(message int64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.Lock()
+	defer l.Unlock()
 	if l.copied[message] {
 		return
 	}
@@ -55,63 +46,40 @@ func (l *ledger) copy(message int64) {
 
 // add adds a call. Calls of two processes are not in order.
 func (l *ledger) add(c call) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.calls++
+	l.Lock()
+	defer l.Unlock()
+	l.Calls++
 	i := c.Message
 	switch {
 	case i < 0 || i >= int64(len(l.back)) || c.Failures < 0 || c.Failures > 1:
-		l.foreign++
+		l.Foreign++
 	case c.Failures == 0 && l.failed[i] == 0:
 		l.failed[i], l.due[i] = c.At, c.At+c.Delay
-		l.first++
 	case c.Failures == 0: // a duplicate: its copy may come back when the first one is due
-		l.twice++
+		l.Twice++
 		if due := c.At + c.Delay; due < l.due[i] {
 			l.failed[i], l.due[i] = c.At, due
 		}
 	case l.back[i] == 0:
 		l.back[i] = c.At
-		if l.left--; l.left == 0 {
-			close(l.done)
-		}
+		l.Finish()
 	default:
-		l.twice++
-	}
-}
-
-// wait waits until all messages are back, or until there is no progress. A session that ends meanwhile ends the wait.
-func (l *ledger) wait(idle time.Duration, ended <-chan error) error {
-	for calls := 0; ; {
-		select {
-		case <-l.done:
-			return nil
-		case err := <-ended:
-			return fmt.Errorf("a process of the app has ended: %w", err)
-		case <-time.After(idle + patience):
-		}
-		l.mu.Lock()
-		progress := calls != l.calls
-		calls = l.calls
-		l.mu.Unlock()
-		if !progress {
-			return nil
-		}
+		l.Twice++
 	}
 }
 
 // A result is what a session has shown.
 type result struct {
-	took                        time.Duration // until the last message was back
-	late                        []time.Duration
-	lost, early, twice, foreign int
-	behind                      int // messages that failed when they were due already
-	left                        int // what the server still stores for the library's retries
+	took   time.Duration // until the last message was back
+	late   []time.Duration
+	behind int // messages that failed when they were due already
+	left   int // what the server still stores for the library's retries
 }
 
 // result counts, when no process adds calls any more. The session began at the given time.
 func (l *ledger) result(began time.Time) (*result, error) {
-	r := &result{lost: l.left, twice: l.twice, foreign: l.foreign}
+	r := &result{}
+	l.Early = 0
 	for i, back := range l.back {
 		if back == 0 {
 			continue
@@ -122,15 +90,9 @@ func (l *ledger) result(began time.Time) (*result, error) {
 		}
 		late := time.Duration(back - l.due[i])
 		if l.failed[i] == 0 || late < -tick {
-			r.early++
+			l.Early++
 		}
 		r.late = append(r.late, late)
 	}
-	var faults []error
-	for i, name := range []string{"lost", "early", "foreign"} {
-		if count := []int{r.lost, r.early, r.foreign}[i]; count != 0 {
-			faults = append(faults, fmt.Errorf("%s=%d of %d messages", name, count, len(l.back)))
-		}
-	}
-	return r, errors.Join(faults...)
+	return r, l.Check()
 }

@@ -12,9 +12,7 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 
@@ -73,6 +71,9 @@ func (r *run) claim(name string, value float64, beside ...string) {
 	r.Claim(name, r.name, value, beside...)
 }
 
+// ratio claims the ratio of two sides.
+func (r *run) ratio(name string, ours, theirs []float64) { r.Ratio(name, r.name, ours, theirs) }
+
 // note prints what was measured besides the claims.
 func (r *run) note(format string, arguments ...any) {
 	fmt.Println(r.question + ": " + fmt.Sprintf(format, arguments...))
@@ -81,32 +82,19 @@ func (r *run) note(format string, arguments ...any) {
 func main() {
 	child.Main(roles)
 	var b bench
-	b.Flags(names())
-	flag.Parse()
-	if err := b.run(); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	b.Main("../..", heading, names(), b.measureAll)
 }
 
-func (b *bench) run() error {
-	chosen, err := b.Open("../..", heading, names())
-	if err != nil || len(chosen) == 0 {
-		return err
-	}
-	defer b.Print()
-	if !b.Short {
-		for _, backend := range backends {
-			if err := b.measure(backend, chosen); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+func (b *bench) measureAll(chosen []string) error {
 	faults := make([]error, len(backends))
 	var group sync.WaitGroup
 	for i, backend := range backends {
 		group.Go(func() { faults[i] = b.measure(backend, chosen) })
+		if !b.Short {
+			if group.Wait(); faults[i] != nil {
+				break
+			}
+		}
 	}
 	group.Wait()
 	return errors.Join(faults...)

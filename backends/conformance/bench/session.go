@@ -19,6 +19,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/tools/child"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // A sideName is who retries.
@@ -162,7 +163,7 @@ func (r *run) work(w worker, s session, l *ledger, began *time.Time) error {
 			return err
 		}
 	}
-	if err := l.wait(s.together, g.ended); err != nil {
+	if err := l.Wait(s.together, g.ended); err != nil {
 		return err
 	}
 	g.stop()
@@ -229,7 +230,7 @@ func (g *processes) die() error {
 	case <-g.ledger.stored:
 	case err := <-g.ended:
 		return fmt.Errorf("a process of the app has ended: %w", err)
-	case <-time.After(patience):
+	case <-time.After(claims.Patience):
 		return errors.New("the copies are not stored")
 	}
 	if g.death == stopped {
@@ -251,7 +252,7 @@ func (r *run) await(processes int, ready <-chan int64, ended <-chan error) error
 	if r.partitions > 1 {
 		missing[waits] = processes
 	}
-	for limit := time.After(patience); missing[running] > 0 || missing[waits] > 0; {
+	for limit := time.After(claims.Patience); missing[running] > 0 || missing[waits] > 0; {
 		select {
 		case what := <-ready:
 			missing[what]--

@@ -13,11 +13,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/tools/child"
@@ -69,9 +67,9 @@ func (b broker) server() (*servers.Server, error) {
 	}
 	s := &servers.Server{URL: url, Stop: func() {}}
 	if b.tool != "" {
-		s.Restart = func(ctx context.Context) error {
+		s.Restart = func(context.Context) error {
 			for _, verb := range []string{"kill", "start"} {
-				if err := shell(ctx, b.tool+` "$@"`, verb, name); err != nil {
+				if _, err := child.Shell(b.tool, verb, name); err != nil {
 					return err
 				}
 			}
@@ -79,15 +77,4 @@ func (b broker) server() (*servers.Server, error) {
 		}
 	}
 	return s, nil
-}
-
-// shell runs a command of a shell with these arguments.
-func shell(ctx context.Context, command string, args ...string) error {
-	process := exec.CommandContext(ctx, "sh", append([]string{"-c", command, "sh"}, args...)...)
-	process.WaitDelay = time.Second // a broker that it starts may keep the pipe open
-	words, err := process.CombinedOutput()
-	if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
-		return fmt.Errorf("%s %s: %w: %s", command, strings.Join(args, " "), err, words)
-	}
-	return nil
 }

@@ -1,14 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	mathrand "math/rand/v2"
 	"os"
 	"strconv"
@@ -122,7 +120,7 @@ func (r *run) open(ctx context.Context) (err error) {
 		return err
 	}
 	for i := range r.children {
-		if r.children[i], err = r.start(ctx); err != nil {
+		if r.children[i], err = r.start(); err != nil {
 			return err
 		}
 	}
@@ -165,33 +163,12 @@ func (r *run) account(ctx context.Context) (err error) {
 }
 
 // start starts a worker, and waits until it has subscribed.
-func (r *run) start(ctx context.Context) (*child.Child, error) {
-	running := make(chan struct{})
-	c, err := child.Start("", "worker", r.worker, func(output io.Reader) {
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			switch lines.Text() {
-			case subscribed:
-				close(running)
-			case duplicated:
-				r.repeats.Add(1)
-			}
+func (r *run) start() (*child.Child, error) {
+	return child.StartReady("worker", r.worker, func(line string) {
+		if line == duplicated {
+			r.repeats.Add(1)
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-running:
-		return c, nil
-	case <-c.Ended:
-		return nil, errors.New("a worker has ended before it has subscribed")
-	case <-time.After(stalled):
-		c.Kill()
-		return nil, errors.New("a worker has not subscribed")
-	case <-ctx.Done():
-		c.Kill()
-		return nil, ctx.Err()
-	}
 }
 
 // disturb publishes the orders in parts, and kills a process at a random moment after each.
@@ -218,7 +195,7 @@ func (r *run) disturb(ctx context.Context) error {
 		(*victim).Kill()
 		r.counts.kills++
 		var err error
-		if *victim, err = r.start(ctx); err != nil {
+		if *victim, err = r.start(); err != nil {
 			return err
 		}
 		if round%5 == 4 {
@@ -258,7 +235,7 @@ func (r *run) restartBroker(ctx context.Context) error {
 		}
 	case kill != "" && start != "":
 		for _, command := range []string{kill, start} {
-			if err := shell(ctx, command); err != nil {
+			if _, err := child.Shell(command); err != nil {
 				return err
 			}
 		}

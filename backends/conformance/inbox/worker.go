@@ -21,11 +21,8 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
-// The lines that a worker writes to stdout.
-const (
-	subscribed = "subscribed"
-	duplicated = "duplicated"
-)
+// duplicated is a line that a worker writes to stdout.
+const duplicated = "duplicated"
 
 // worker is a process with the handler: it bills orders, and produces an invoice for each.
 type worker struct {
@@ -101,7 +98,7 @@ func (w worker) run(ctx context.Context) error {
 	retries.AddHandler(router, "billing", w.orders(), w.invoices(), bill).AddMiddleware(box.Middleware)
 	go func() {
 		<-router.Running()
-		child.Write(subscribed)
+		child.Write(child.Ready)
 	}()
 	return errors.Join(router.Run(ctx), retries.Close())
 }

@@ -24,10 +24,9 @@ import (
 
 // The lines that a process writes to stdout.
 const (
-	Running = "running"      // the handlers have subscribed
-	Try     = "try %d %d %q" // a call: failures before it, its time in Unix nanoseconds, and the UUID of the message
-	Copied  = "copied"       // a copy is safe
-	Ended   = "ended"        // the backend has ended the context of a message, and its call goes on
+	Try    = "try %d %d %q" // a call: failures before it, its time in Unix nanoseconds, and the UUID of the message
+	Copied = "copied"       // a copy is safe
+	Ended  = "ended"        // the backend has ended the context of a message, and its call goes on
 )
 
 // Role is what a process does. It goes on until SIGTERM, or until its stdin ends.
@@ -100,7 +99,7 @@ func play(ctx context.Context, r Role) error {
 	}
 	go func() {
 		<-router.Running()
-		child.Write(Running)
+		child.Write(child.Ready)
 	}()
 	return errors.Join(router.Run(ctx), retries.Close())
 }
@@ -143,7 +142,7 @@ func redrive(ctx context.Context, backend pubsub.Backend, app pubsub.App, topic 
 	if err != nil {
 		return err
 	}
-	child.Write(Running)
+	child.Write(child.Ready)
 	for {
 		_, err := store.Redrive(ctx, topic, letters.Redrive{Rate: 50})
 		if !errors.Is(err, letters.ErrBusy) {
