@@ -78,8 +78,7 @@ type Discard struct {
 	DryRun bool
 	// Export gets each letter as a line of JSON before it is removed, as deadletter.Store.Export writes it. If it has
 	// a method Sync() error, as *os.File has, that is called before letters are removed. An error ends the discard.
-	// After a lost connection, letters can be there twice. The default is none. Those of package
-	// relayletters refuse it.
+	// After a lost connection, letters can be there twice. The default is none.
 	Export io.Writer
 	// Progress is as in Redrive.
 	Progress func(Progress)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -43,7 +44,7 @@ func Letters(config Config, _ watermill.LoggerAdapter) (letters.Store, error) {
 		return nil, fmt.Errorf("cannot connect to Kafka at %q: %w", config.Brokers, err)
 	}
 	store, err := relayletters.Open(relayletters.Config{
-		Publisher: noPublisher{}, Reader: reader{client}, Prefix: config.Prefix,
+		Publisher: &importer{config: config}, Reader: reader{client, config}, Prefix: config.Prefix,
 	})
 	if err != nil {
 		return nil, errors.Join(err, client.Close())
@@ -51,15 +52,46 @@ func Letters(config Config, _ watermill.LoggerAdapter) (letters.Store, error) {
 	return store, nil
 }
 
-// noPublisher is never called: reader refuses each change before its first message.
-type noPublisher struct{}
+// importer publishes imported letters. It connects with the first one: reader refuses redrives before their first
+// message.
+type importer struct {
+	config Config
 
-func (noPublisher) Publish(string, ...*message.Message) error { return ErrKept }
-func (noPublisher) Close() error                              { return nil }
+	mu    sync.Mutex
+	stock *kafka.Publisher
+}
+
+// Publish implements message.Publisher.
+func (i *importer) Publish(topic string, messages ...*message.Message) (err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.stock == nil {
+		i.stock, err = kafka.NewPublisher(kafka.PublisherConfig{
+			Brokers: i.config.Brokers, OverwriteSaramaConfig: i.config.producer(),
+		}, watermill.NopLogger{})
+		if err != nil {
+			return fmt.Errorf("cannot connect to Kafka at %q: %w", i.config.Brokers, err)
+		}
+	}
+	return i.stock.Publish(topic, messages...)
+}
+
+// Close implements message.Publisher.
+func (i *importer) Close() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.stock == nil {
+		return nil
+	}
+	return i.stock.Close()
+}
 
 // reader reads the topics of dead letters without a consumer group. A position is the next offset of each partition,
 // separated by commas.
-type reader struct{ client sarama.Client }
+type reader struct {
+	client sarama.Client
+	config Config
+}
 
 // idleTimeout is how long Read waits for a message that is below the end of its partition. Compaction and transactions
 // leave offsets without a message.

@@ -60,14 +60,9 @@ func (s *server) eviction() (policies []string, err error) {
 
 // policyOf returns what a server does when its memory is full, or "" where that has no limit.
 func policyOf(ctx context.Context, client redis.UniversalClient) (string, error) {
-	info, err := client.Info(ctx, "memory").Result()
+	fields, err := infoOf(ctx, client, "memory")
 	if err != nil {
 		return "", err
-	}
-	fields := map[string]string{}
-	for line := range strings.Lines(info) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		fields[name] = value
 	}
 	if fields["maxmemory"] == "0" {
 		return "", nil

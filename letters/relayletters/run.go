@@ -3,7 +3,6 @@ package relayletters
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,9 +14,6 @@ import (
 // changeTimeout is how long a publish or a removal may take. Both go on after the end of the call's context.
 const changeTimeout = 10 * time.Second
 
-var errNoExport = errors.New("Discard.Export is set, and the dead letters of a relay have no export: remove it, " +
-	"and write down what Browse returns")
-
 // Redrive implements letters.Store.
 func (s *Store) Redrive(ctx context.Context, topic string, options letters.Redrive) (letters.Summary, error) {
 	if err := options.Validate(); err != nil {
@@ -26,13 +22,10 @@ func (s *Store) Redrive(ctx context.Context, topic string, options letters.Redri
 	return s.run(ctx, topic, redrive.New(options, 1))
 }
 
-// Discard implements letters.Store. It refuses Discard.Export.
+// Discard implements letters.Store.
 func (s *Store) Discard(ctx context.Context, topic string, options letters.Discard) (letters.Summary, error) {
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
-	}
-	if options.Export != nil {
-		return letters.Summary{}, errNoExport
 	}
 	return s.run(ctx, topic, redrive.NewDiscard(options))
 }
@@ -129,10 +122,11 @@ type item struct {
 	letter *letters.Letter
 }
 
-func (i *item) Letter() *letters.Letter             { return i.letter }
-func (i *item) Keep(context.Context) error          { return nil }
-func (i *item) Target() string                      { return cmp.Or(i.run.Options.To, i.letter.Target) }
-func (i *item) AppendLine(b []byte) ([]byte, error) { return b, errNoExport }
+func (i *item) Letter() *letters.Letter    { return i.letter }
+func (i *item) Keep(context.Context) error { return nil }
+func (i *item) Target() string             { return cmp.Or(i.run.Options.To, i.letter.Target) }
+
+func (i *item) AppendLine(b []byte) ([]byte, error) { return appendLine(b, i.Message, i.letter) }
 
 func (i *item) Find(ctx context.Context) error {
 	target := i.Target()

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/users"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -94,9 +95,9 @@ type Stored struct {
 // it. One letter is in flight: a process that dies can cause one duplicate, and loses nothing. The letters that are
 // not selected stay as they are, in their order. A letter whose return topic has no handler stays, and the error is
 // letters.ErrNoTarget. If the publisher or the backend returns an error, Redrive ends with that error.
-//
-// Discard refuses Discard.Export.
 type Store struct {
+	part
+
 	config Config
 	closed context.Context
 	end    context.CancelFunc
@@ -113,6 +114,7 @@ func Open(config Config) (*Store, error) {
 		return nil, faults.Of("invalid relayletters.Config", err)
 	}
 	s := &Store{config: config}
+	s.part = operate.PartOf(operator{s})
 	s.closed, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -132,38 +134,45 @@ const batch = 100
 // Browse implements letters.Store. The letters stay where they are, for other readers too.
 func (s *Store) Browse(ctx context.Context, topic string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
 	return func(yield func(*letters.Letter, error) bool) {
-		ctx, release := s.use(ctx)
-		defer release()
-		if err := errors.Join(filter.Validate(), s.isClosed()); err != nil {
-			yield(nil, err)
+		s.browse(ctx, topic, filter, func(_ Stored, letter *letters.Letter, err error) bool { return yield(letter, err) })
+	}
+}
+
+// browse calls visit for each letter that the filter selects until it returns false, and for an error at the end.
+func (s *Store) browse(
+	ctx context.Context, topic string, filter letters.Filter, visit func(Stored, *letters.Letter, error) bool,
+) {
+	ctx, release := s.use(ctx)
+	defer release()
+	if err := errors.Join(filter.Validate(), s.isClosed()); err != nil {
+		visit(Stored{}, nil, err)
+		return
+	}
+	end, err := s.config.Reader.End(ctx, topic)
+	for after := ""; ; {
+		var found []Stored
+		if err == nil {
+			found, err = s.config.Reader.Read(ctx, topic, after, end.Position, batch)
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			visit(Stored{}, nil, s.cause(ctx, err))
 			return
 		}
-		end, err := s.config.Reader.End(ctx, topic)
-		for after := ""; ; {
-			var found []Stored
-			if err == nil {
-				found, err = s.config.Reader.Read(ctx, topic, after, end.Position, batch)
+		for _, stored := range found {
+			if ctx.Err() != nil {
+				break
 			}
-			if err == nil {
-				err = ctx.Err()
-			}
-			if err != nil {
-				yield(nil, s.cause(ctx, err))
+			letter := s.letter(topic, stored.Message)
+			if filter.Match(letter, time.Now()) && !visit(stored, letter, nil) {
 				return
 			}
-			for _, stored := range found {
-				if ctx.Err() != nil {
-					break
-				}
-				letter := s.letter(topic, stored.Message)
-				if filter.Match(letter, time.Now()) && !yield(letter, nil) {
-					return
-				}
-				after = stored.Position
-			}
-			if len(found) == 0 {
-				return
-			}
+			after = stored.Position
+		}
+		if len(found) == 0 {
+			return
 		}
 	}
 }

@@ -1,21 +1,16 @@
 package deadletter
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
-
-// maxLine bounds a line of an import in bytes. RabbitMQ's bodies have at most 512 MiB, and base64 adds a third.
-const maxLine = 1 << 30
 
 // Import configures Store.Import.
 type Import struct {
@@ -43,70 +38,20 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (let
 	defer sender.close()
 	run := redrive.New(letters.Redrive{DryRun: options.DryRun, Progress: options.Progress}, mostInFlight)
 	sender.run = run
-	i := &importing{Run: run, sender: sender, prefix: s.prefix, options: options}
-	return run.Finish(i.lines(ctx, bufio.NewReaderSize(from, 1<<16)), false)
-}
-
-// importing is one call of Import.
-type importing struct {
-	*redrive.Run
-	sender  *sender
-	prefix  naming.Prefix
-	options Import
-}
-
-// lines imports lines until the first one that fails.
-func (i *importing) lines(ctx context.Context, from *bufio.Reader) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	flights := redrive.NewFlights(mostInFlight)
-	for number := 1; ; number++ {
-		text, err := readText(from)
-		if errors.Is(err, io.EOF) {
-			break
+	err = run.Lines(ctx, from, func(text []byte) (redrive.Line, error) {
+		l, err := parseLine(text)
+		if to := options.Queue; to != "" && to != l.Queue {
+			l.Queue, l.Exchange, l.RoutingKey = to, "", to
 		}
-		if err == nil && len(strings.TrimSpace(string(text))) == 0 {
-			continue
-		}
-		var l line
-		if err == nil {
-			l, err = parseLine(text)
-		}
-		if err == nil {
-			i.Change(func(s *letters.Summary) { s.Total++ })
-			err = flights.Run(ctx, len(l.Publishing.Body), func() {
-				if err := i.line(ctx, l); err != nil {
-					cancel(fmt.Errorf("line %d: %w", number, err))
-				}
-			})
-		}
-		if err != nil {
-			cancel(fmt.Errorf("line %d: %w", number, err)) // after a line that failed, it has no effect
-			break
-		}
-	}
-	flights.Wait()
-	return context.Cause(ctx)
-}
-
-// line imports a letter, and counts what became of it.
-func (i *importing) line(ctx context.Context, l line) error {
-	if to := i.options.Queue; to != "" && to != l.Queue {
-		l.Queue, l.Exchange, l.RoutingKey = to, "", to
-	}
-	var err error
-	if !i.options.DryRun {
-		err = i.sender.put(ctx, i.prefix, l)
-	}
-	i.Change(func(s *letters.Summary) {
-		switch {
-		case err == nil:
-			s.Done++
-		case isDoubtful(err):
-			s.Doubtful++
-		}
+		return redrive.Line{Size: len(l.Publishing.Body), Put: func(ctx context.Context) error {
+			err := sender.put(ctx, s.prefix, l)
+			if isDoubtful(err) {
+				run.Change(func(s *letters.Summary) { s.Doubtful++ })
+			}
+			return err
+		}}, err
 	})
-	return err
+	return run.Finish(err, false)
 }
 
 // put publishes a letter to its queue.
@@ -134,21 +79,4 @@ func (l line) destination(prefix naming.Prefix) destination {
 		return destination{l.Exchange, l.RoutingKey}
 	}
 	return destination{key: l.Queue}
-}
-
-// readText returns the next line. The last one may have no end.
-func readText(from *bufio.Reader) (text []byte, err error) {
-	for {
-		part, err := from.ReadSlice('\n')
-		text = append(text, part...)
-		switch {
-		case len(text) > maxLine:
-			return nil, fmt.Errorf("it has more than %d bytes", maxLine)
-		case errors.Is(err, bufio.ErrBufferFull):
-			continue
-		case errors.Is(err, io.EOF) && len(text) > 0:
-			return text, nil
-		}
-		return text, err
-	}
 }

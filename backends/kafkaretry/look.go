@@ -1,0 +1,255 @@
+package kafkaretry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+var _ operate.Looker = reader{}
+
+// own returns the topics of the prefix, sorted.
+func (r reader) own() ([]string, error) {
+	if err := r.client.RefreshMetadata(); err != nil {
+		return nil, err
+	}
+	topics, err := r.client.Topics()
+	topics = slices.DeleteFunc(topics, func(topic string) bool { return !r.config.names().IsOwn(topic) })
+	slices.Sort(topics)
+	return topics, err
+}
+
+// Keys implements operate.Looker. The first subscription of a group makes its dead-letter topic.
+func (r reader) Keys(context.Context) (keys []string, err error) {
+	topics, err := r.own()
+	for _, topic := range topics {
+		if key, is := strings.CutPrefix(topic, r.config.names().Dead("")); is {
+			keys = append(keys, key)
+		}
+	}
+	return keys, err
+}
+
+// Waiting implements operate.Looker. What waits for a delay is on the tiers, of all groups together.
+func (r reader) Waiting(ctx context.Context) (all []operate.Waiting, err error) {
+	admin, err := sarama.NewClusterAdminFromClient(r.client)
+	if err != nil {
+		return nil, err
+	}
+	topics, err := r.own()
+	if err != nil {
+		return nil, err
+	}
+	names := r.config.names()
+	for _, topic := range topics {
+		key, dead := strings.CutPrefix(topic, names.Dead(""))
+		tier, is := r.tierOf(topic)
+		switch {
+		case is:
+			w := operate.Waiting{Name: "tier " + tier.String()}
+			if err := r.onTier(ctx, admin, topic, &w); err != nil {
+				return nil, err
+			}
+			all = append(all, w)
+		case dead:
+			w := operate.Waiting{Name: key}
+			end, err := r.End(ctx, topic)
+			if err != nil {
+				return nil, err
+			}
+			w.Dead = end.Count
+			group, _, _ := strings.Cut(key, ".")
+			if w.Retries, err = r.lag(admin, group+"."+names.Return(key), names.Return(key)); err != nil {
+				return nil, err
+			}
+			if w.Consumers, err = members(admin, key); err != nil {
+				return nil, err
+			}
+			all = append(all, w)
+		}
+	}
+	return all, nil
+}
+
+func (r reader) tierOf(topic string) (backoff.Tier, bool) {
+	tier, err := backoff.ParseTier(strings.TrimPrefix(topic, strings.TrimSuffix(r.config.names().Dead(""), "dead.")))
+	return tier, err == nil
+}
+
+// onTier adds what waits on a tier. The first message is the first that is due: a tier has one delay.
+func (r reader) onTier(
+	ctx context.Context, admin sarama.ClusterAdmin, topic string, w *operate.Waiting,
+) (err error) {
+	if w.Retries, err = r.lag(admin, relayGroup+"."+topic, topic); err != nil || w.Retries == 0 {
+		return err
+	}
+	if w.Consumers, err = members(admin, relayGroup+"."+topic); err != nil {
+		return err
+	}
+	first, err := r.Read(ctx, topic, "", "", 1)
+	if err != nil || len(first) == 0 {
+		return err
+	}
+	record, _ := retry.ReadRecord(first[0].Message.Metadata)
+	if w.NextDue = record.DueAt; !w.NextDue.IsZero() && time.Since(w.NextDue) > operate.OverdueAfter {
+		w.Overdue = 1 // and perhaps those behind it
+	}
+	return nil
+}
+
+// lag returns how many messages of a topic a consumer group has not committed.
+func (r reader) lag(admin sarama.ClusterAdmin, group, topic string) (lag int, err error) {
+	oldest, err := r.offsets(topic, sarama.OffsetOldest)
+	if errors.Is(err, letters.ErrNoQueue) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	next, err := r.offsets(topic, sarama.OffsetNewest)
+	if err != nil {
+		return 0, err
+	}
+	partitions := make([]int32, len(oldest))
+	for i := range partitions {
+		partitions[i] = int32(i)
+	}
+	committed, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: partitions})
+	if err != nil {
+		return 0, err
+	}
+	for i := range min(len(oldest), len(next)) {
+		from := oldest[i]
+		if block := committed.GetBlock(topic, int32(i)); block != nil {
+			from = max(from, block.Offset)
+		}
+		lag += int(max(0, next[i]-from))
+	}
+	return lag, nil
+}
+
+// members returns how many members a consumer group has.
+func members(admin sarama.ClusterAdmin, group string) (*int, error) {
+	found, err := admin.DescribeConsumerGroups([]string{group})
+	if err != nil || len(found) != 1 {
+		return nil, err
+	}
+	count := len(found[0].Members)
+	return &count, nil
+}
+
+// Check implements operate.Looker.
+func (r reader) Check(ctx context.Context) (checked operate.Checked, err error) {
+	checked.Server = fmt.Sprintf("Kafka with %d brokers", len(r.client.Brokers()))
+	admin, err := sarama.NewClusterAdminFromClient(r.client)
+	if err != nil {
+		return checked, err
+	}
+	topics, err := r.own()
+	if err != nil {
+		return checked, err
+	}
+	longest := time.Duration(0)
+	for _, topic := range topics {
+		if tier, is := r.tierOf(topic); is {
+			longest = max(longest, time.Duration(tier))
+		}
+	}
+	described, err := admin.DescribeTopics(topics)
+	if err != nil {
+		return checked, err
+	}
+	for _, topic := range described {
+		if topic.Err != sarama.ErrNoError {
+			checked.Found("acls", "topic "+topic.Name, topic.Err.Error(), "docs/other-pubsubs.md#rights-on-kafka")
+			continue
+		}
+		replicas := 0
+		for _, partition := range topic.Partitions {
+			replicas = max(replicas, len(partition.Replicas))
+			if partition.Leader < 0 {
+				checked.Found("leader", "topic "+topic.Name, fmt.Sprintf("partition %d has no leader: what waits there stops",
+					partition.ID), "look at the brokers, and at those that are down")
+			}
+		}
+		if err := r.checkTopic(admin, &checked, topic.Name, replicas, longest); err != nil {
+			return checked, err
+		}
+	}
+	return checked, r.checkConsumers(ctx, &checked)
+}
+
+// checkTopic compares the settings of a topic with what the retries need.
+func (r reader) checkTopic(
+	admin sarama.ClusterAdmin, checked *operate.Checked, topic string, replicas int, longest time.Duration,
+) error {
+	entries, err := admin.DescribeConfig(sarama.ConfigResource{
+		Type: sarama.TopicResource, Name: topic,
+		ConfigNames: []string{"retention.ms", "retention.bytes", "cleanup.policy", "min.insync.replicas"},
+	})
+	if err != nil && answered(err) {
+		checked.Unseen = append(checked.Unseen, "the settings of topic "+topic+": "+err.Error()+
+			" (docs/other-pubsubs.md#rights-on-kafka)")
+		return nil
+	}
+	settings := map[string]string{}
+	for _, entry := range entries {
+		settings[entry.Name] = entry.Value
+	}
+	found := func(rule, what, name, value string) {
+		checked.Found(rule, "topic "+topic, what,
+			"kafka-configs.sh --alter --topic "+topic+" --add-config "+name+"="+value)
+	}
+	dead := r.config.names().IsDead(topic)
+	milliseconds, _ := strconv.ParseInt(settings["retention.ms"], 10, 64)
+	switch retention := time.Duration(milliseconds) * time.Millisecond; {
+	case dead && milliseconds > 0:
+		found("retention", fmt.Sprintf("Kafka deletes its dead letters after %v", retention), "retention.ms", "-1")
+	case !dead && milliseconds > 0 && retention <= longest:
+		found("retention", fmt.Sprintf("Kafka deletes its messages after %v, and they wait for up to %v", retention, longest),
+			"retention.ms", strconv.FormatInt((longest+spare).Milliseconds(), 10))
+	}
+	if limit := settings["retention.bytes"]; limit != "" && limit != "-1" {
+		found("retention", "Kafka deletes its oldest messages at "+limit+" bytes of a partition", "retention.bytes", "-1")
+	}
+	if strings.Contains(settings["cleanup.policy"], "compact") {
+		found("retention", "it is compacted, and Kafka refuses copies there, because they have no key", "cleanup.policy",
+			"delete")
+	}
+	least, _ := strconv.Atoi(settings["min.insync.replicas"])
+	switch {
+	case replicas > 1 && least >= replicas:
+		found("insync", fmt.Sprintf("min.insync.replicas is %d of %d replicas: without one broker nothing can be published",
+			least, replicas), "min.insync.replicas", strconv.Itoa(replicas-1))
+	case replicas > 2 && least == 1:
+		found("insync", "min.insync.replicas is 1: the failure of one broker can lose what was published",
+			"min.insync.replicas", "2")
+	case replicas == 1 && len(r.client.Brokers()) > 1:
+		checked.Found("insync", "topic "+topic, "it has one replica: what waits stops, or is lost, with its broker",
+			"kafka-reassign-partitions.sh, or default.replication.factor before the app makes its topics")
+	}
+	return err
+}
+
+// checkConsumers looks for what waits and has no reader.
+func (r reader) checkConsumers(ctx context.Context, checked *operate.Checked) error {
+	waiting, err := r.Waiting(ctx)
+	for _, w := range waiting {
+		if w.Retries > 0 && w.Consumers != nil && *w.Consumers == 0 {
+			checked.Found("lag", w.Name, fmt.Sprintf("%d messages wait, and its consumer group has no member", w.Retries),
+				"start an app of this prefix")
+		}
+	}
+	return err
+}

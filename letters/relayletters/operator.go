@@ -1,0 +1,139 @@
+package relayletters
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/internal/redrive"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+// part is for the command wmretry.
+type part = operate.Part
+
+// operator is a Store for the command wmretry.
+type operator struct{ store *Store }
+
+var errNoLook = errors.New("the Reader of this Pub/Sub cannot look at what waits")
+
+func (o operator) looker() (operate.Looker, error) {
+	if looker, can := o.store.config.Reader.(operate.Looker); can {
+		return looker, nil
+	}
+	return nil, errNoLook
+}
+
+// Keys implements operate.Operator.
+func (o operator) Keys(ctx context.Context) ([]string, error) {
+	looker, err := o.looker()
+	if err != nil {
+		return nil, err
+	}
+	return looker.Keys(ctx)
+}
+
+// Waiting implements operate.Operator. It also reads the first dead letter of each topic, for its time.
+func (o operator) Waiting(ctx context.Context) ([]operate.Waiting, error) {
+	looker, err := o.looker()
+	if err != nil {
+		return nil, err
+	}
+	all, err := looker.Waiting(ctx)
+	if all == nil {
+		all = []operate.Waiting{}
+	}
+	for i := range all {
+		w := &all[i]
+		if relaytopic.IsKey(w.Name) {
+			w.Topic = o.store.topics().Dead(w.Name)
+		}
+		if w.Dead == 0 || err != nil {
+			continue
+		}
+		var first []Stored
+		if first, err = o.store.config.Reader.Read(ctx, w.Topic, "", "", 1); len(first) > 0 {
+			w.OldestDead = o.store.letter(w.Topic, first[0].Message).DeadAt()
+		}
+	}
+	return all, err
+}
+
+// Check implements operate.Operator. What every backend can have is found here.
+func (o operator) Check(ctx context.Context) (operate.Checked, error) {
+	looker, err := o.looker()
+	if err != nil {
+		return operate.Checked{}, err
+	}
+	checked, err := looker.Check(ctx)
+	if err != nil {
+		return checked, err
+	}
+	waiting, err := looker.Waiting(ctx)
+	for _, w := range waiting {
+		if w.Overdue > 0 {
+			checked.Found("overdue", w.Name, fmt.Sprintf("%d messages are due for more than %v, the first since %s",
+				w.Overdue, operate.OverdueAfter, w.NextDue.UTC().Format(time.RFC3339)),
+				"start the app of this group, or look at its Health: docs/other-pubsubs.md#what-waits")
+		}
+		if w.Name == relaytopic.Unknown && w.Dead > 0 {
+			checked.Found("unknown", o.store.topics().Dead(w.Name), fmt.Sprintf("%d dead letters name no handler", w.Dead),
+				"look at them with wmretry dead list, and send them to a topic with redrive --to")
+		}
+	}
+	return checked, err
+}
+
+// Export implements operate.Operator.
+func (o operator) Export(ctx context.Context, topic string, filter letters.Filter, to io.Writer) (n int, err error) {
+	var text []byte
+	o.store.browse(ctx, topic, filter, func(stored Stored, letter *letters.Letter, failed error) bool {
+		if err = failed; err == nil {
+			text, err = appendLine(text[:0], stored.Message, letter)
+		}
+		if err == nil {
+			_, err = to.Write(text)
+		}
+		if err != nil {
+			return false
+		}
+		n++
+		return true
+	})
+	return n, err
+}
+
+// Import implements operate.Operator.
+func (o operator) Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error) {
+	s := o.store
+	if !s.calls.Enter() {
+		return letters.Summary{}, letters.ErrClosed
+	}
+	defer s.calls.Leave()
+	ctx, release := s.use(ctx)
+	defer release()
+	run := redrive.New(options, 1)
+	err := run.Lines(ctx, from, func(text []byte) (redrive.Line, error) {
+		topic, msg, err := parseLine(text)
+		topic = cmp.Or(options.To, topic)
+		if err == nil && !s.topics().IsDead(topic) {
+			err = fmt.Errorf("the letter was in %q, which is no dead-letter topic with the prefix %q: name one with "+
+				"--queue, or set --prefix", topic, s.topics().Dead(""))
+		}
+		return redrive.Line{Size: len(text), Put: func(ctx context.Context) error {
+			return change(ctx, func(ctx context.Context) error {
+				msg.SetContext(ctx)
+				return s.config.Publisher.Publish(topic, msg)
+			})
+		}}, err
+	})
+	if err != nil && ctx.Err() != nil {
+		err = s.cause(ctx, err)
+	}
+	return run.Finish(err, false)
+}
