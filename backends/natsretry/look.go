@@ -236,8 +236,8 @@ func (r *reader) checkStreams(ctx context.Context, checked *operate.Checked) err
 		}
 		for _, subject := range other.Config.Subjects {
 			if first, _, _ := strings.Cut(subject, "."); first == ">" || first == "*" {
-				checked.Found("overlap", "stream "+other.Config.Name, "its subject "+subject+" is wider than the topics of an app: no "+
-					"stream can be made beside it", "give it subjects that begin with a word of their own")
+				checked.Found("overlap", "stream "+other.Config.Name, "its subject "+subject+" is wider than the topics of an "+
+					"app: no stream can be made beside it", "give it subjects that begin with a word of their own")
 			}
 		}
 	}

@@ -52,7 +52,12 @@ func TestWrongUse(t *testing.T) {
 		{"test without a name", []string{"dead", "show", "orders", "order-1", "--go-test", ""}, `GoTestConfig.Name is ""`},
 		{"no rules", []string{"dead", "show", "orders", "order-1", "--go-test", "a", "--redact-rules", os.DevNull}, "has no rule"},
 		{"rules of the page", []string{"ui", "--redact-rules", "absent"}, "--redact-rules: open absent"},
-		{"address", []string{"dead", "list", "orders", "--uri", "localhost:5672"}, "it must be like amqp://"},
+		{"address", []string{"dead", "list", "orders", "--url", "localhost:5672"}, "it must be like amqp://"},
+		{"address of Redis", []string{"dead", "list", "orders", "--url", "redis://"}, "--url is not an address of Redis: it must be like redis://user@host:6379"},
+		{"no command of RabbitMQ", []string{"topology", "plan", "--url", "redis://127.0.0.1:1"}, `has no command "topology"`},
+		{"no flag of RabbitMQ", []string{"dead", "list", "orders", "--url", "nats://127.0.0.1:1", "--any-limit"}, "unknown flag: --any-limit"},
+		{"no flag of groups", []string{"dead", "list", "orders", "--consumer-group", "billing"}, "unknown flag: --consumer-group"},
+		{"no topic", []string{"dead", "list", "--url", "kafka://127.0.0.1:1,127.0.0.1:2"}, "needs TOPIC, and has 0 arguments"},
 		{"no tier", []string{"tiers", "drain", "orders"}, "needs QUEUE and TIER"},
 		{"tier", []string{"tiers", "drain", "orders", "60s"}, "want the spelling"},
 		{"subcommand of tiers", []string{"tiers", "drian"}, "did you mean drain?"},
@@ -94,13 +99,13 @@ func TestPasswords(t *testing.T) {
 		args    []string
 		want    string
 	}{
-		{"in --uri", 64, nil, []string{"dead", "list", "orders", "--uri", "amqp://shop:" + secret + "@127.0.0.1:1/"}, "use --password-file"},
+		{"in --url", 64, nil, []string{"dead", "list", "orders", "--url", "amqp://shop:" + secret + "@127.0.0.1:1/"}, "use --password-file"},
 		{"in --management", 64, nil, []string{"dead", "list", "orders", "--management", "http://shop:" + secret + "@127.0.0.1:1"}, "AMQP_MANAGEMENT_URL"},
 		{"as an argument", 64, nil, []string{"amqp://shop:" + secret + "@127.0.0.1:1/"}, "has no command"},
-		{"none", 64, nil, []string{"dead", "list", "orders", "--uri", "amqp://shop@127.0.0.1:1/"}, "names the user shop and no password"},
+		{"none", 64, nil, []string{"dead", "list", "orders", "--url", "amqp://shop@127.0.0.1:1/"}, "names the user shop and no password"},
 		{"unescaped", 64, []string{"AMQP_URL=amqp://shop:" + secret + "/x@127.0.0.1:1/"}, []string{"dead", "list", "orders"}, ""},
-		{"unreachable", 1, []string{"AMQP_URL=amqp://shop:" + secret + "@127.0.0.1:1/"}, []string{"dead", "list", "orders"}, "cannot connect to 127.0.0.1:1"},
-		{"from a file", 1, nil, []string{"dead", "list", "orders", "--uri", "amqp://shop@127.0.0.1:1/", "--password-file", file}, "cannot connect to 127.0.0.1:1"},
+		{"unreachable", 1, []string{"AMQP_URL=amqp://shop:" + secret + "@127.0.0.1:1/"}, []string{"dead", "list", "orders"}, "cannot connect to RabbitMQ at 127.0.0.1:1"},
+		{"from a file", 1, nil, []string{"dead", "list", "orders", "--url", "amqp://shop@127.0.0.1:1/", "--password-file", file}, "cannot connect to RabbitMQ at 127.0.0.1:1"},
 		{"verbose", 1, []string{"AMQP_URL=amqp://shop:" + secret + "@127.0.0.1:1/"}, []string{"dead", "redrive", "orders", "-v"}, "is RabbitMQ running there"},
 		{"help", 0, []string{"AMQP_URL=amqp://shop:" + secret + "@127.0.0.1:1/"}, []string{"dead", "list", "--help"}, ""},
 	} {
@@ -130,6 +135,34 @@ func TestAPortThatHangsUp(t *testing.T) {
 	}()
 	r := runWith(t, 1, []string{"AMQP_URL=amqp://guest:guest@" + listener.Addr().String()}, "dead", "list", "orders")
 	assert.Contains(t, r.stderr, "is RabbitMQ running there")
+}
+
+// TestUnreachable: the error names the backend that the address was taken for, and has no password.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	const secret = "correct-horse"
+	for backend, address := range map[string]string{
+		"RabbitMQ at 127.0.0.1:1":          "amqp://shop:" + secret + "@127.0.0.1:1/",
+		"Redis at 127.0.0.1:1":             "redis://shop:" + secret + "@127.0.0.1:1/2",
+		"Redis at 127.0.0.1:1,127.0.0.1:2": "redis://shop:" + secret + "@127.0.0.1:1,127.0.0.1:2",
+		"NATS at 127.0.0.1:1":              "nats://shop:" + secret + "@127.0.0.1:1",
+		"PostgreSQL at 127.0.0.1:1":        "postgres://shop:" + secret + "@127.0.0.1:1/shop?sslmode=disable",
+		"Kafka at 127.0.0.1:1,127.0.0.1:2": "kafka://shop:" + secret + "@127.0.0.1:1,127.0.0.1:2",
+	} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			r := runWith(t, 1, []string{"WMRETRY_URL=" + address}, "dead", "list", "orders", "-v")
+			assert.Contains(t, r.stderr, "cannot connect to "+backend+": ")
+			assert.Regexp(t, `is `+strings.Fields(backend)[0]+` running there, and is the port that of `, r.stderr)
+			assert.NotContains(t, r.stderr, secret)
+			r = runWith(t, 64, nil, "dead", "list", "orders", "--url", address)
+			assert.Contains(t, r.stderr, "--url has a password")
+			assert.NotContains(t, r.stderr, secret)
+		})
+	}
+	r := runWith(t, 64, nil, "dead", "list", "orders", "--url", "postgres://127.0.0.1/shop?password="+secret)
+	assert.Contains(t, r.stderr, "has a password in its parameters")
+	assert.NotContains(t, r.stderr, secret)
 }
 
 func TestDeadReasonsAreCompleted(t *testing.T) {

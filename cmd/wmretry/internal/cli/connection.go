@@ -2,92 +2,137 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
-	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// connectTimeout is how long a command tries to connect at the start.
-const connectTimeout = 10 * time.Second
+// The variables with the address.
+const (
+	urlVariable    = "WMRETRY_URL"
+	rabbitVariable = "AMQP_URL" // of RabbitMQ, where the other one is not set
+)
 
-// config is the configuration of the Store, from flags and environment. It asks once for a password where one is
-// missing.
-func (e *env) config() (deadletter.Config, error) {
+// kindOf returns the backend that the arguments or the environment name, before the arguments are read: commands and
+// their help depend on it. It is RabbitMQ where none is named.
+func kindOf(args []string) *backend.Kind {
+	early := pflag.NewFlagSet("", pflag.ContinueOnError)
+	early.ParseErrorsWhitelist.UnknownFlags = true
+	early.BoolP("help", "h", false, "")
+	address := early.String("url", "", "")
+	_ = early.Parse(args)
+	return cmp.Or(backend.KindOf(cmp.Or(*address, os.Getenv(urlVariable))), backend.RabbitMQ)
+}
+
+// open connects once, and returns the Store.
+func (e *env) open(ctx context.Context) (*backend.Store, error) {
+	config, err := e.config()
+	if err != nil {
+		return nil, err
+	}
+	return backend.Open(ctx, config)
+}
+
+// withStore calls a function with the Store, and closes it.
+func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) error {
+	store, err := e.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = store.Close() }()
+	return use(store)
+}
+
+// withRabbitMQ is withStore for commands that only RabbitMQ has.
+func (e *env) withRabbitMQ(ctx context.Context, use func(*deadletter.Store) error) error {
+	return e.withStore(ctx, func(store *backend.Store) error { return use(store.Rabbit) })
+}
+
+// config is what flags and environment name. It asks once for a password where one is missing.
+func (e *env) config() (backend.Config, error) {
 	if e.configured != nil {
 		return *e.configured, nil
 	}
-	address, err := e.address()
-	if err != nil {
-		return deadletter.Config{}, err
+	text, of := e.flags.url, "--url"
+	for _, variable := range []string{urlVariable, rabbitVariable} {
+		if text == "" {
+			text, of = os.Getenv(variable), variable
+		}
 	}
-	if e.tls, err = e.tlsConfig(); err != nil {
-		return deadletter.Config{}, err
+	if text == "" {
+		return backend.Config{}, usage("no backend is named: set %s to an address with user and password, or use "+
+			"--url: %s", urlVariable, backend.Examples())
 	}
-	management, err := e.managementAddress(address)
-	if err != nil {
-		return deadletter.Config{}, err
+	config, err := e.configOf(text, of)
+	if err == nil {
+		e.configured = &config
 	}
-	config := deadletter.Config{URI: address, TLS: e.tls, Prefix: e.prefix(), Management: management,
-		AnyLimit: e.flags.anyLimit}
-	if err := config.Validate(); err != nil {
-		return deadletter.Config{}, exit(codeUsage, err)
+	return config, err
+}
+
+// configOf returns the configuration for an address of a flag or variable.
+func (e *env) configOf(text, of string) (backend.Config, error) {
+	config := backend.Config{Prefix: e.prefix(), Group: e.flags.group, Table: e.flags.table, AnyLimit: e.flags.anyLimit,
+		Logger: e.logger()}
+	var err error
+	if config.Address, err = e.address(text, of); err != nil {
+		return config, err
 	}
-	e.configured = &config
+	if config.TLS, err = e.tlsConfig(); err != nil {
+		return config, err
+	}
+	if config.Address.Kind == backend.RabbitMQ {
+		if config.Management, err = e.managementAddress(config.Address); err != nil {
+			return config, err
+		}
+		if err := config.Rabbit().Validate(); err != nil {
+			return config, exit(codeUsage, err)
+		}
+	}
 	return config, nil
 }
 
 var errPasswordInArgs = "%s has a password: other users of this machine can read the arguments of a process. " +
 	"Put the whole address into %s, or leave the password out and use --password-file, or type it when asked"
 
-// address is the address of the broker with its password.
-func (e *env) address() (string, error) {
-	address, of := e.flags.uri, "--uri"
-	if address == "" {
-		if address, of = os.Getenv("AMQP_URL"), "AMQP_URL"; address == "" {
-			return "", usage("no broker is named: set AMQP_URL to an address with user and password, or use --uri " +
-				"amqp://user@host:5672/")
-		}
+// address is an address with its password.
+func (e *env) address(text, of string) (backend.Address, error) {
+	address, err := backend.Parse(text)
+	if err != nil {
+		return address, usage("%s %w", of, err)
 	}
-	u, err := url.Parse(address)
-	if err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" || u.Host == "" {
-		// The text may have a password.
-		return "", usage("%s is not an address of a broker: it must be like amqp://user@host:5672/ (or amqps://), "+
-			"with reserved characters percent-encoded", of)
-	}
-	password, has := u.User.Password()
+	user, password, has := address.User()
 	switch {
-	case has && of == "--uri":
-		return "", usage(errPasswordInArgs, "--uri", "AMQP_URL")
+	case has && of == "--url":
+		return address, usage(errPasswordInArgs, "--url", urlVariable)
 	case e.flags.passwordFile != "":
-		if u.User == nil || u.User.Username() == "" {
-			return "", usage("--password-file is set, and %s names no user: use amqp://user@host:5672/", of)
+		if user == "" {
+			return address, usage("--password-file is set, and %s names no user: use %s", of, address.Kind.Example)
 		}
 		if password, err = readPassword(e.flags.passwordFile); err != nil {
-			return "", err
+			return address, err
 		}
-		u.User = url.UserPassword(u.User.Username(), password)
-	case !has && u.User != nil && u.User.Username() != "":
-		if password, err = e.askPassword(u); err != nil {
-			return "", err
+		address = address.With(password)
+	case address.NeedsPassword():
+		if password, err = e.askPassword(user, address.Place()); err != nil {
+			return address, err
 		}
-		u.User = url.UserPassword(u.User.Username(), password)
+		address = address.With(password)
 	}
-	e.password = password
-	return u.String(), nil
+	e.passwords = append(e.passwords, password)
+	return address, nil
 }
 
 func readPassword(file string) (string, error) {
@@ -102,12 +147,12 @@ func readPassword(file string) (string, error) {
 	return password, nil
 }
 
-func (e *env) askPassword(u *url.URL) (string, error) {
+func (e *env) askPassword(user, place string) (string, error) {
 	if !e.inTerminal || !e.errTerminal {
 		return "", usage("the address names the user %s and no password, and there is no terminal to ask on: use "+
-			"--password-file, or AMQP_URL with the password", safe(u.User.Username()))
+			"--password-file, or %s with the password", safe(user), urlVariable)
 	}
-	_, _ = fmt.Fprintf(e.stderr, "Password of %s at %s: ", safe(u.User.Username()), safe(u.Host))
+	_, _ = fmt.Fprintf(e.stderr, "Password of %s at %s: ", safe(user), safe(place))
 	password, err := term.ReadPassword(int(e.stdin.Fd()))
 	_, _ = fmt.Fprintln(e.stderr)
 	if err != nil {
@@ -147,7 +192,7 @@ func (e *env) tlsConfig() (*tls.Config, error) {
 }
 
 // managementAddress is the address of the management API. Where none is named it is guessed; it may not answer.
-func (e *env) managementAddress(broker string) (string, error) {
+func (e *env) managementAddress(broker backend.Address) (string, error) {
 	if address := e.flags.management; address != "" {
 		if u, err := url.Parse(address); err == nil && u.User != nil {
 			if _, has := u.User.Password(); has {
@@ -159,78 +204,11 @@ func (e *env) managementAddress(broker string) (string, error) {
 	if address := os.Getenv("AMQP_MANAGEMENT_URL"); address != "" {
 		return address, nil
 	}
-	uri, err := amqp091.ParseURI(broker)
+	address, err := backend.ManagementOf(broker)
 	if err != nil {
-		return "", usage("the address of the broker has a port or parameter that is not a number, or reserved " +
-			"characters that are not percent-encoded")
+		return "", exit(codeUsage, err)
 	}
-	scheme := map[string]string{"amqp": "http", "amqps": "https"}[uri.Scheme]
-	return scheme + "://" + net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port+10_000)), nil
-}
-
-// reach connects once and closes the connection.
-func (e *env) reach(ctx context.Context, config deadletter.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	result := make(chan error, 1)
-	go func() {
-		connection, err := amqp091.DialConfig(config.URI, amqp091.Config{
-			TLSClientConfig: config.TLS, Dial: func(network, address string) (net.Conn, error) {
-				connection, err := (&net.Dialer{}).DialContext(ctx, network, address)
-				if err == nil {
-					deadline, _ := ctx.Deadline()
-					err = connection.SetDeadline(deadline) // of the handshake
-				}
-				return connection, err
-			},
-		})
-		if err == nil {
-			_ = connection.CloseDeadline(time.Now().Add(time.Second))
-		}
-		result <- err
-	}()
-	var err error
-	select {
-	case err = <-result:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
-	if err == nil {
-		return nil
-	}
-	return e.unreachable(config.URI, err)
-}
-
-// unreachable says what to do about a connection that cannot be made.
-func (e *env) unreachable(address string, err error) error {
-	uri, _ := amqp091.ParseURI(address)
-	place := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
-	var (
-		refused *amqp091.Error
-		host    *net.DNSError
-		timeout net.Error
-	)
-	advice := "is RabbitMQ running there, and is the port that of AMQP (5672, or 5671 with TLS)?"
-	switch {
-	case errors.Is(err, context.Canceled):
-		return err
-	case errors.As(err, &refused) && (refused.Code == amqp091.AccessRefused ||
-		errors.Is(err, amqp091.ErrCredentials) || errors.Is(err, amqp091.ErrSASL)):
-		advice = fmt.Sprintf("check the password of %q (AMQP_URL or --password-file). The user guest may log in "+
-			"only from the broker's own host, unless the broker permits more", uri.Username)
-	case errors.As(err, &refused) && refused.Code != amqp091.FrameError: // that is a connection which breaks
-		advice = fmt.Sprintf("check the virtual host %q, and that the user %q has permissions for it: rabbitmqctl "+
-			"list_permissions -p %q", uri.Vhost, uri.Username, uri.Vhost)
-	case errors.As(err, &host):
-		advice = "check the name of the host"
-	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
-		err = fmt.Errorf("no answer within %v", connectTimeout)
-	case strings.Contains(err.Error(), "first record does not look like a TLS handshake"):
-		advice = "the port has no TLS: use that of TLS (usually 5671), or amqp:// in place of amqps://"
-	case strings.Contains(err.Error(), "tls:") || strings.Contains(err.Error(), "x509:"):
-		advice = "check --ca-file, --cert-file, --key-file and --server-name"
-	}
-	return fmt.Errorf("cannot connect to %s: %v; %s", place, err, advice) // err is explained
+	return address, nil
 }
 
 var userinfo = regexp.MustCompile(`://([^/@\s:]*):[^\s]*@`)
@@ -241,10 +219,12 @@ func (e *env) printable(s string) string { return safeLines(e.scrub(s)) }
 // scrub removes passwords from a text.
 func (e *env) scrub(s string) string {
 	s = userinfo.ReplaceAllString(s, "://$1:***@")
-	// A short password is a part of many words.
-	if len(e.password) >= 4 && e.password != "guest" {
-		s = strings.ReplaceAll(s, e.password, "***")
-		s = strings.ReplaceAll(s, url.QueryEscape(e.password), "***")
+	for _, password := range e.passwords {
+		// A short password is a part of many words.
+		if len(password) >= 4 && password != "guest" {
+			s = strings.ReplaceAll(s, password, "***")
+			s = strings.ReplaceAll(s, url.QueryEscape(password), "***")
+		}
 	}
 	return s
 }

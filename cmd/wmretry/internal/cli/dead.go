@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
@@ -27,14 +28,19 @@ func newDeadCommand(e *env) *cobra.Command {
 	l := &letterCommand{env: e}
 	c := &cobra.Command{
 		Use:   "dead",
-		Short: "Dead letters and orphans: list, show, redrive, discard, export, import",
+		Short: "Dead letters: list, show, redrive, discard, export, import",
 		Long: `Commands on letters. QUEUE is the work queue: "orders" reads the dead letters in orders.dead. The name
 orders.dead is taken as it is, and so is that of the orphans, retry.orphans: messages whose work queue was gone when
 their delay was over. With --prefix shop it is shop.orphans. With --as-is every name is taken as it is, for example
 that of Watermill's poison queue.`,
 		SuggestFor: []string{"list", "show", "redrive", "discard", "export", "import", "orphans"},
 	}
-	c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, "QUEUE itself has the letters, whatever its name")
+	if e.kind.Groups {
+		c.Long = `Commands on letters. TOPIC is the topic of the app: "orders" reads the dead letters of the only consumer
+group that has this topic, or of --consumer-group. The whole name, such as retry.dead.billing.orders, is taken as it is,
+and with --as-is every name, for example that of Watermill's poison queue.`
+	}
+	c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, l.of()+" itself has the letters, whatever its name")
 	c.AddCommand(newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l), newExportCommand(l),
 		newImportCommand(l))
 	return group(c)
@@ -51,8 +57,34 @@ func needs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// queue returns the queue in which the letters are.
-func (l *letterCommand) queue(name string) string {
+// of is what the commands on letters name.
+func (e *env) of() string {
+	if e.kind.Groups {
+		return "TOPIC"
+	}
+	return "QUEUE"
+}
+
+// on calls a function with the Store and the queue or topic in which the letters are.
+func (l *letterCommand) on(ctx context.Context, name string, use func(*backend.Store, string) error) error {
+	return l.withStore(ctx, func(store *backend.Store) error {
+		queue, err := l.queue(ctx, store, name)
+		if err != nil {
+			return err
+		}
+		return use(store, queue)
+	})
+}
+
+// queue returns the queue or topic in which the letters are.
+func (l *letterCommand) queue(ctx context.Context, store *backend.Store, name string) (string, error) {
+	if store.Rabbit == nil && !l.asIs {
+		return store.Topic(ctx, name)
+	}
+	return l.onRabbitMQ(name), nil
+}
+
+func (l *letterCommand) onRabbitMQ(name string) string {
 	if l.asIs || l.ofLetters(name) {
 		return name
 	}
@@ -69,6 +101,10 @@ func (e *env) listCommand(queue string) string {
 	command := "wmretry dead list "
 	work, dead := strings.CutSuffix(queue, deadletter.QueueOf(""))
 	switch {
+	case e.kind.Groups:
+		if !strings.HasPrefix(queue, e.prefix()+".dead.") {
+			command += "--as-is "
+		}
 	case dead && work != "" && !e.ofLetters(work):
 		queue = work
 	case !e.ofLetters(queue):
@@ -85,24 +121,29 @@ func (e *env) completeFirst(c *cobra.Command, given []string, word string) ([]st
 	return e.completeQueue(c, given, word)
 }
 
-// completeQueue lists the work queues that have a dead-letter queue, or all queues with --as-is. It lists none where
-// the broker does not answer.
+// completeQueue lists the work queues or topics that have dead letters, or all queues with --as-is. It lists none where
+// the backend does not answer.
 func (e *env) completeQueue(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
+	defer cancel()
 	var completed []string
-	names, _ := e.queueNames()
 	asIs := c.Flag("as-is")
-	for _, name := range names {
-		if !completable(name) {
-			continue
+	_ = e.withStore(ctx, func(store *backend.Store) error {
+		names, err := namesOf(ctx, store)
+		for _, name := range names {
+			if !completable(name) {
+				continue
+			}
+			work, dead := strings.CutSuffix(name, deadletter.QueueOf(""))
+			switch {
+			case store.Rabbit == nil, asIs != nil && asIs.Changed:
+				completed = append(completed, name)
+			case dead && work != "":
+				completed = append(completed, work)
+			}
 		}
-		work, dead := strings.CutSuffix(name, deadletter.QueueOf(""))
-		switch {
-		case asIs != nil && asIs.Changed:
-			completed = append(completed, name)
-		case dead && work != "":
-			completed = append(completed, work)
-		}
-	}
+		return err
+	})
 	return completed, cobra.ShellCompDirectiveNoFileComp
 }
 
@@ -112,42 +153,19 @@ func completable(name string) bool {
 	return safe(name) == name && !strings.HasPrefix(name, "_activeHelp_")
 }
 
-// queueNames lists the queues of the virtual host, sorted.
-func (e *env) queueNames() ([]string, error) {
-	config, err := e.config()
-	if err != nil {
-		return nil, err
+// namesOf lists the queues of a virtual host, or the topics of groups.
+func namesOf(ctx context.Context, store *backend.Store) ([]string, error) {
+	if store.Rabbit != nil {
+		return store.Rabbit.Queues(ctx)
 	}
-	store, err := deadletter.Open(config, e.logger())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = store.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
-	defer cancel()
-	return store.Queues(ctx)
-}
-
-// browse goes through the letters of a queue.
-func (l *letterCommand) browse(
-	ctx context.Context, queue string, filter letters.Filter,
-) iter.Seq2[*letters.Letter, error] {
-	return func(yield func(*letters.Letter, error) bool) {
-		err := l.withStore(ctx, func(store *deadletter.Store) error {
-			for letter, err := range store.Browse(ctx, queue, filter) {
-				if err != nil {
-					return explain(err)
-				}
-				if !yield(letter, nil) {
-					break
-				}
-			}
-			return nil
-		})
-		if err != nil {
-			yield(nil, err)
+	keys, err := store.Looker.Keys(ctx)
+	for i, key := range keys {
+		if _, topic, found := strings.Cut(key, "."); found {
+			keys[i] = topic
 		}
 	}
+	slices.Sort(keys)
+	return slices.Compact(keys), err
 }
 
 // explain adds what to do to the error of a call on a queue.
@@ -156,7 +174,7 @@ func explain(err error) error {
 	case errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To"):
 		return fmt.Errorf("%w (here: --to QUEUE)", err)
 	case errors.Is(err, letters.ErrNoQueue):
-		return fmt.Errorf("%w; `wmretry status --all` lists the queues. Where QUEUE itself has the letters, use --as-is",
+		return fmt.Errorf("%w; `wmretry status --all` lists the names. Where the name itself has the letters, use --as-is",
 			err)
 	}
 	return err

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 type discardFlags struct {
@@ -24,18 +24,19 @@ type discardFlags struct {
 func newDiscardCommand(l *letterCommand) *cobra.Command {
 	var f discardFlags
 	c := &cobra.Command{
-		Use:   "discard QUEUE",
-		Short: "Remove letters for good, after a question",
+		Use:    "discard " + l.of(),
+		Short:  "Remove letters for good, after a question",
+		Hidden: l.kind.Keeps,
 		Long: `Removes letters. It counts them first and asks; --yes answers. With --export each letter is in the
 file, and the file is on the disk, before the letter is removed: killed at any moment, each letter is in the file, in
 the queue, or in both.`,
 		Example: `  wmretry dead discard orders --older-than 30d --export old-orders.jsonl
   wmretry dead discard orders --dead-reason unmarshal --yes
   wmretry dead discard orders --dry-run`,
-		Args:              needs("QUEUE"),
+		Args:              needs(l.of()),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
-			return l.discard(c.Context(), l.queue(args[0]), &f)
+			return l.discard(c.Context(), args[0], &f)
 		},
 	}
 	f.add(c)
@@ -48,7 +49,7 @@ the queue, or in both.`,
 	return c
 }
 
-func (l *letterCommand) discard(ctx context.Context, queue string, f *discardFlags) error {
+func (l *letterCommand) discard(ctx context.Context, name string, f *discardFlags) error {
 	filter, err := f.filter()
 	if err != nil {
 		return err
@@ -65,12 +66,13 @@ func (l *letterCommand) discard(ctx context.Context, queue string, f *discardFla
 			use)
 	}
 	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
-	return l.withStore(ctx,
-		func(store *deadletter.Store) error { return l.discardFrom(ctx, store, queue, options, f) })
+	return l.on(ctx, name, func(store *backend.Store, queue string) error {
+		return l.discardFrom(ctx, store, queue, options, f)
+	})
 }
 
 func (l *letterCommand) discardFrom(
-	ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags,
+	ctx context.Context, store *backend.Store, queue string, options letters.Discard, f *discardFlags,
 ) error {
 	report := newReport("discard", queue, f.dryRun, f.limit)
 	report.some = f.any()
@@ -110,7 +112,7 @@ func newFile(name string) (*os.File, error) {
 
 // askDiscard counts the letters and asks. It returns how many may be removed.
 func (l *letterCommand) askDiscard(
-	ctx context.Context, store *deadletter.Store, queue string, options letters.Discard, f *discardFlags,
+	ctx context.Context, store *backend.Store, queue string, options letters.Discard, f *discardFlags,
 ) (int, error) {
 	options.DryRun = true
 	meter := l.meter("count letters in "+safe(queue), "selected")

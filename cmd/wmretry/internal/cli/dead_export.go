@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 // standard is the name of stdin or stdout as a file.
@@ -23,14 +23,14 @@ func newExportCommand(l *letterCommand) *cobra.Command {
 		to string
 	)
 	c := &cobra.Command{
-		Use:   "export QUEUE",
+		Use:   "export " + l.of(),
 		Short: "Write letters to a file, with every byte, property and typed header",
 		Long: `Writes letters to a new file, one line of JSON each, and removes none. Import puts them back: every byte,
 property and header is as before. The file is on the disk when the command ends, and is removed where it fails. It is
 readable only by you: letters may have personal data.`,
 		Example: `  wmretry dead export orders -o orders.jsonl
   wmretry dead export orders --reason timeout -o - | gzip > orders.jsonl.gz`,
-		Args:              needs("QUEUE"),
+		Args:              needs(l.of()),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			filter, err := f.filter()
@@ -40,7 +40,9 @@ readable only by you: letters may have personal data.`,
 			if to == "" {
 				return usage("export needs -o FILE, or -o - for stdout")
 			}
-			return l.export(c.Context(), l.queue(args[0]), filter, &f, to)
+			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
+				return l.export(c.Context(), store, queue, filter, &f, to)
+			})
 		},
 	}
 	f.add(c)
@@ -50,44 +52,40 @@ readable only by you: letters may have personal data.`,
 }
 
 func (l *letterCommand) export(
-	ctx context.Context, queue string, filter letters.Filter, f *filterFlags, to string,
+	ctx context.Context, store *backend.Store, queue string, filter letters.Filter, f *filterFlags, to string,
 ) error {
 	start := time.Now()
-	n := 0
-	err := l.withStore(ctx, func(store *deadletter.Store) error {
-		out, summary := io.Writer(jsonLines{l.stdout}), l.stderr
-		if to != standard {
-			file, err := newFile(to)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = file.Close() }()
-			out, summary = file, l.stdout
+	out, summary := io.Writer(jsonLines{l.stdout}), l.stderr
+	if to != standard {
+		file, err := newFile(to)
+		if err != nil {
+			return err
 		}
-		meter := l.meter("export of "+safe(queue), "written")
-		defer meter.stop()
-		var err error
-		n, err = store.Export(ctx, queue, filter, out)
-		if file, is := out.(*os.File); is && to != standard {
-			err = errors.Join(err, file.Sync())
-		}
-		switch {
-		case err != nil && to != standard:
-			return errors.Join(explain(err), os.Remove(to))
-		case err != nil && n > 0:
-			return fmt.Errorf("the output ends after %s: %w", plural(n, "letter", "letters"), err)
-		case err != nil:
-			return explain(err)
-		}
-		meter.stop()
-		if l.json {
-			return l.jsonLine(summary, map[string]any{
-				"command": "export", "queue": queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),
-			})
-		}
+		defer func() { _ = file.Close() }()
+		out, summary = file, l.stdout
+	}
+	meter := l.meter("export of "+safe(queue), "written")
+	defer meter.stop()
+	n, err := store.Export(ctx, queue, filter, out)
+	if file, is := out.(*os.File); is && to != standard {
+		err = errors.Join(err, file.Sync())
+	}
+	switch {
+	case err != nil && to != standard:
+		return errors.Join(explain(err), os.Remove(to))
+	case err != nil && n > 0:
+		return fmt.Errorf("the output ends after %s: %w", plural(n, "letter", "letters"), err)
+	case err != nil:
+		return explain(err)
+	}
+	meter.stop()
+	if l.json {
+		err = l.jsonLine(summary, map[string]any{
+			"command": "export", "queue": queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),
+		})
+	} else {
 		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(queue), safe(to))
-		return err
-	})
+	}
 	if err == nil && n == 0 {
 		return l.nothing(queue, f)
 	}
@@ -105,7 +103,7 @@ func (w jsonLines) Write(lines []byte) (int, error) {
 }
 
 func newImportCommand(l *letterCommand) *cobra.Command {
-	var options deadletter.Import
+	var options letters.Redrive
 	c := &cobra.Command{
 		Use:   "import FILE",
 		Short: "Put exported letters back into their queues",
@@ -118,14 +116,14 @@ already: two imports of a file make two letters of each line.`,
 		Args: needs("FILE"),
 		RunE: func(c *cobra.Command, args []string) error { return l.importFile(c.Context(), args[0], options) },
 	}
-	c.Flags().StringVar(&options.Queue, "queue", "", "work queue whose dead letters they become (default: the "+
-		"queue that each letter was in)")
+	c.Flags().StringVar(&options.To, "queue", "", "work queue or topic whose dead letters they become (default: where "+
+		"each letter was)")
 	_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
 	c.Flags().BoolVar(&options.DryRun, "dry-run", false, "read all lines, and put nothing back")
 	return c
 }
 
-func (l *letterCommand) importFile(ctx context.Context, name string, options deadletter.Import) error {
+func (l *letterCommand) importFile(ctx context.Context, name string, options letters.Redrive) error {
 	from := io.Reader(l.stdin)
 	if name != standard {
 		file, err := os.Open(name)
@@ -135,12 +133,14 @@ func (l *letterCommand) importFile(ctx context.Context, name string, options dea
 		defer func() { _ = file.Close() }()
 		from = file
 	}
-	if options.Queue != "" {
-		options.Queue = l.queue(options.Queue)
-	}
-	report := newReport("import", options.Queue, options.DryRun, 0)
-	return l.withStore(ctx, func(store *deadletter.Store) error {
-		err := report.run(ctx, l.env, name, func(show func(letters.Progress)) (letters.Summary, error) {
+	return l.withStore(ctx, func(store *backend.Store) (err error) {
+		if options.To != "" {
+			if options.To, err = l.queue(ctx, store, options.To); err != nil {
+				return err
+			}
+		}
+		report := newReport("import", options.To, options.DryRun, 0)
+		err = report.run(ctx, l.env, name, func(show func(letters.Progress)) (letters.Summary, error) {
 			options.Progress = show
 			return store.Import(ctx, from, options)
 		})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -90,16 +91,14 @@ func packageHere() string {
 }
 
 // goTest writes a test of the newest letter with an ID.
-func (l *letterCommand) goTest(ctx context.Context, queue, id string, f *testFlags) error {
-	config, err := f.config()
-	if err != nil {
-		return err
-	}
+func (l *letterCommand) goTest(
+	ctx context.Context, store *backend.Store, queue, id string, f *testFlags, config letters.GoTestConfig,
+) error {
 	var newest *letters.Letter
 	n := 0
-	for letter, err := range l.browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
+	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
-			return err
+			return explain(err)
 		}
 		if n++; newest == nil || !letter.DeadAt().Before(newest.DeadAt()) {
 			newest = letter

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -25,11 +27,11 @@ type listFlags struct {
 func newListCommand(l *letterCommand) *cobra.Command {
 	var f listFlags
 	c := &cobra.Command{
-		Use:   "list QUEUE",
+		Use:   "list " + l.of(),
 		Short: "List letters, or their causes with --group",
-		Long: `Lists letters, the oldest first, while it reads them. It removes none. While it reads, other readers of
-the queue do not get the letters. Their order stays, unless the list ends before the last letter, by --limit or
-Ctrl-C: then the letters that it has taken can come back behind the others.
+		Long: `Lists letters, the oldest first, while it reads them. It removes none. ` + l.ofRabbitMQ(`While it reads, other
+readers of the queue do not get the letters. Their order stays, unless the list ends before the last letter, by --limit
+or Ctrl-C: then the letters that it has taken can come back behind the others.`) + `
 
 On a terminal handler and reason are cut to the width. Elsewhere nothing is cut, and times are in UTC.
 --json prints one object a line, with all that is known of the letter.`,
@@ -38,9 +40,20 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
   wmretry dead list orders --cause 8801ed07                # the letters of one cause
   wmretry dead list orders --reason 'timeout|refused' --newer-than 2h
   wmretry dead list orders --meta customer=42 --json | jq -r .id`,
-		Args:              needs("QUEUE"),
+		Args:              needs(l.of()),
 		ValidArgsFunction: l.completeFirst,
-		RunE:              func(c *cobra.Command, args []string) error { return l.list(c, args, &f) },
+		RunE: func(c *cobra.Command, args []string) error {
+			filter, err := f.filter()
+			if err != nil {
+				return err
+			}
+			if err := limit("--limit", f.limit); err != nil {
+				return err
+			}
+			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
+				return l.list(c.Context(), store, queue, filter, &f)
+			})
+		},
 	}
 	f.add(c)
 	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+
@@ -49,23 +62,16 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
 	return c
 }
 
-func (l *letterCommand) list(c *cobra.Command, args []string, f *listFlags) error {
-	filter, err := f.filter()
-	if err != nil {
-		return err
-	}
-	if err := limit("--limit", f.limit); err != nil {
-		return err
-	}
-	ctx := c.Context()
-	queue := l.queue(args[0])
+func (l *letterCommand) list(
+	ctx context.Context, store *backend.Store, queue string, filter letters.Filter, f *listFlags,
+) error {
 	out := &lineWriter{Writer: bufio.NewWriterSize(l.stdout, 64<<10)}
 	var groups letters.Groups
 	rows := l.rows(out)
 	n, cut := 0, false
-	for letter, err := range l.browse(ctx, queue, filter) {
+	for letter, err := range store.Browse(ctx, queue, filter) {
 		if err != nil {
-			return errors.Join(out.Flush(), l.printGroups(groups.Sorted()), err)
+			return errors.Join(out.Flush(), l.printGroups(groups.Sorted()), explain(err))
 		}
 		if f.limit > 0 && n == f.limit {
 			cut = true

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
@@ -26,33 +27,37 @@ type redriveFlags struct {
 func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
 	c := &cobra.Command{
-		Use:   "redrive QUEUE",
-		Short: "Send letters back to their work queue",
-		Long: `Sends letters back to their work queue itself, and removes each one after the broker has confirmed it.
+		Use:    "redrive " + l.of(),
+		Short:  "Send letters back to their work queue",
+		Hidden: l.kind.Keeps,
+		Long: `Sends letters back to ` + l.home() + `, and removes each one after ` + l.kind.Name + ` has stored it.
 It sends only what was there when the command began. The message is the same as before. The failures of a dead letter
-are counted from the start, and its history notes the redrive. Those of an orphan are counted on. A letter whose work
-queue is gone stays where it is.
+are counted from the start, and its history notes the redrive. ` + l.ofRabbitMQ("Those of an orphan are counted on. ") +
+			`A letter
+that has no place to go to stays where it is.
 
 --canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5%
 stops when more than that share of the sent letters has died again.
 
-Killed at any moment it loses nothing. What was in flight then, at most 256 letters, may be handled twice. Ctrl-C
-stops after the letters in flight and prints the summary; a second Ctrl-C ends the command at once. Only one redrive
-or discard at a time changes a queue.`,
+Killed at any moment it loses nothing. What was in flight then, at most ` + l.inFlight() + `, may be handled twice.
+Ctrl-C stops after the letters in flight and prints the summary; a second Ctrl-C ends the command at once. Only one
+redrive or discard at a time changes a queue.`,
 		Example: `  wmretry dead redrive orders --dry-run                        # counts what would be sent
   wmretry dead redrive orders --canary 10 --rate 50/s
   wmretry dead redrive orders --reason 'connection refused' --newer-than 2h
   wmretry dead redrive orders --max-redead 5%
-  wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note 'after the fix of INC-42'
-  wmretry dead redrive retry.orphans`,
-		Args:              needs("QUEUE"),
+  wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note 'after the fix of INC-42'` +
+			l.ofRabbitMQ("\n  wmretry dead redrive retry.orphans"),
+		Args:              needs(l.of()),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			options, err := f.options()
 			if err != nil {
 				return err
 			}
-			return l.redrive(c.Context(), l.queue(args[0]), options, &f.filterFlags)
+			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
+				return l.redrive(c.Context(), store, queue, options, &f.filterFlags)
+			})
 		},
 	}
 	f.add(c)
@@ -66,7 +71,7 @@ or discard at a time changes a queue.`,
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	flags.StringVar(&f.to, "to", "", "work queue to send all selected letters to, in "+
+	flags.StringVar(&f.to, "to", "", "work queue or topic to send all selected letters to, in "+
 		"place of their own; failures begin at 0")
 	flags.BoolVar(&f.again, "again", false, "also handle messages that the app's inbox has handled before; without "+
 		"effect on orphans")
@@ -103,26 +108,48 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 	return options, nil
 }
 
+// home is where letters go back to.
+func (e *env) home() string {
+	if e.kind.Groups {
+		return "the handlers of their consumer group, and no other"
+	}
+	return "their work queue itself"
+}
+
+// inFlight is how many letters a redrive sends at the same time.
+func (e *env) inFlight() string {
+	if e.kind.Groups {
+		return "one letter"
+	}
+	return "256 letters"
+}
+
+// ofRabbitMQ returns a text of RabbitMQ only.
+func (e *env) ofRabbitMQ(text string) string {
+	if e.kind == backend.RabbitMQ {
+		return text
+	}
+	return ""
+}
+
 // redrive runs a redrive, and prints its summary in any case.
 func (l *letterCommand) redrive(
-	ctx context.Context, queue string, options letters.Redrive, selected *filterFlags,
+	ctx context.Context, store *backend.Store, queue string, options letters.Redrive, selected *filterFlags,
 ) error {
-	return l.withStore(ctx, func(store *deadletter.Store) error {
-		if options.Canary > 0 && !options.DryRun {
-			l.warnNoConsumer(ctx, store, queue, options.To)
-		}
-		start := time.Now()
-		report := newReport("redrive", queue, options.DryRun, options.Limit)
-		report.some = selected.any()
-		err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
-			options.Progress = show
-			return store.Redrive(ctx, queue, options)
-		})
-		if errors.Is(err, letters.ErrRedead) {
-			report.Causes = l.deaths(ctx, store, queue, start)
-		}
-		return report.finish(l.env, err, selected)
+	if options.Canary > 0 && !options.DryRun && store.Rabbit != nil {
+		l.warnNoConsumer(ctx, store.Rabbit, queue, options.To)
+	}
+	start := time.Now()
+	report := newReport("redrive", queue, options.DryRun, options.Limit)
+	report.some = selected.any()
+	err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
+		options.Progress = show
+		return store.Redrive(ctx, queue, options)
 	})
+	if errors.Is(err, letters.ErrRedead) {
+		report.Causes = l.deaths(ctx, store, queue, start)
+	}
+	return report.finish(l.env, err, selected)
 }
 
 // warnNoConsumer warns of a canary that cannot die, as far as the management API shows it. The work queue of an orphan,
@@ -145,7 +172,7 @@ const deathsWithin = 30 * time.Second
 
 // deaths returns why letters that were redriven since a time have died again.
 func (l *letterCommand) deaths(
-	ctx context.Context, store *deadletter.Store, queue string, since time.Time,
+	ctx context.Context, store *backend.Store, queue string, since time.Time,
 ) []letters.Group {
 	ctx, cancel := context.WithTimeout(ctx, deathsWithin)
 	defer cancel()

@@ -12,13 +12,14 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
 func newShowCommand(l *letterCommand) *cobra.Command {
 	var f testFlags
 	c := &cobra.Command{
-		Use:   "show QUEUE ID",
+		Use:   "show " + l.of() + " ID",
 		Short: "Show one letter: failure record, redrives, properties, headers, body",
 		Long: `Shows all that is known of a letter. The letter stays where it is. The body is printed as indented
 JSON, as text or as bytes in hexadecimal, whichever fits. Control characters are escaped. --json has the bytes of the
@@ -33,28 +34,36 @@ refused, unless --drop-payload leaves it out.`,
 		Example: `  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30
   wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --json | jq -r .payload | base64 -d > body.bin
   wmretry dead show orders order-10 --go-test billing --redact email,customer.name`,
-		Args:              needs("QUEUE", "ID"),
+		Args:              needs(l.of(), "ID"),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			switch given := c.Flags().Changed; {
 			case given("go-test"):
-				return l.goTest(c.Context(), l.queue(args[0]), args[1], &f)
+				config, err := f.config()
+				if err != nil {
+					return err
+				}
+				return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
+					return l.goTest(c.Context(), store, queue, args[1], &f, config)
+				})
 			case given("redact"), given("redact-rules"), given("drop-payload"), given("overwrite"):
 				return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
 					"not redacted")
 			}
-			return l.show(c.Context(), l.queue(args[0]), args[1])
+			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
+				return l.show(c.Context(), store, queue, args[1])
+			})
 		},
 	}
 	f.add(c)
 	return c
 }
 
-func (l *letterCommand) show(ctx context.Context, queue, id string) error {
+func (l *letterCommand) show(ctx context.Context, store *backend.Store, queue, id string) error {
 	n := 0
-	for letter, err := range l.browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
+	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
-			return err
+			return explain(err)
 		}
 		if n++; n > 1 && !l.json {
 			_, _ = fmt.Fprintln(l.stdout, "\n"+l.paint(text.Faint, "another letter of the same message"))
@@ -112,7 +121,9 @@ func (l *letterCommand) print(letter *letters.Letter) error {
 	s.field("cause", letter.Cause().ID())
 	l.printRecord(&s, letter)
 	l.printRedrives(&s, letter)
-	s.title("Properties")
+	if len(letter.Properties) > 0 {
+		s.title("Properties")
+	}
 	for _, key := range slices.Sorted(maps.Keys(letter.Properties)) {
 		s.field(key, letter.Properties[key])
 	}

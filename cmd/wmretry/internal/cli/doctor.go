@@ -15,8 +15,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/doctor"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 func newDoctorCommand(e *env) *cobra.Command {
@@ -24,15 +24,15 @@ func newDoctorCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what is wrong, and say what to do; exit code 1 with findings",
-		Long: `Looks at the virtual host by the management API, and at the health of apps, and prints what is wrong and
-what to do. It also sees what an app can come from, such as queues with a TTL, and names the steps. It changes nothing
-and reads no letter. The output has no password and no letter: it can be a part of an issue.
+		Long: `Looks at ` + e.looksAt() + `, and at the health of apps, and prints what is wrong and what to do.
+` + e.ofRabbitMQ(`It also sees what an app can come from, such as queues with a TTL, and names the steps.
+`) + `It changes nothing. The output has no password and no letter: it can be a part of an issue.
 
 --health is the URL of an endpoint with the JSON of retry.Health (docs/operations.md). With it, a handler that is
 paused and an app that is down are told apart.
 
 The exit code is 0 without findings, 1 with findings, and 2 where it cannot look. The rules are
-` + strings.Join(doctor.Names(), ", ") + `.`,
+` + strings.Join(doctor.NamesOn(e.kind.Name), ", ") + `.`,
 		Example: `  wmretry doctor
   wmretry doctor --health http://shop-1:8080/health --health http://shop-2:8080/health
   wmretry doctor --ignore support,permissions --json`,
@@ -48,18 +48,37 @@ The exit code is 0 without findings, 1 with findings, and 2 where it cannot look
 	flags := c.Flags()
 	flags.StringArrayVar(&endpoints, "health", nil, "URL of an app's health, without a login; may be repeated")
 	flags.StringSliceVar(&ignored, "ignore", nil, "rule to leave out; may be repeated")
-	_ = c.RegisterFlagCompletionFunc("ignore", cobra.FixedCompletions(doctor.Names(),
+	_ = c.RegisterFlagCompletionFunc("ignore", cobra.FixedCompletions(doctor.NamesOn(e.kind.Name),
 		cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
-// examined is the report of the command.
-type examined struct {
+// looksAt is what the doctor looks at, apart from apps.
+func (e *env) looksAt() string {
+	if e.kind == backend.RabbitMQ {
+		return "the virtual host by the management API"
+	}
+	return e.kind.Name
+}
+
+// versioned has the versions of the command.
+type versioned struct {
 	WMRetry string `json:"wmretry"`
 	Library string `json:"library"`
 	Go      string `json:"go"`
-	doctor.Report
 }
+
+// A report has one of these.
+type (
+	examined struct {
+		versioned
+		doctor.Report
+	}
+	looked struct {
+		versioned
+		doctor.Others
+	}
+)
 
 func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 	for _, address := range endpoints {
@@ -68,73 +87,98 @@ func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 		}
 	}
 	for _, rule := range ignored {
-		if !slices.Contains(doctor.Names(), rule) {
-			return usage("--ignore: there is no rule %q; the rules are %s", rule, strings.Join(doctor.Names(), ", "))
+		if all := doctor.NamesOn(e.kind.Name); !slices.Contains(all, rule) {
+			return usage("--ignore: there is no rule %q; the rules are %s", rule, strings.Join(all, ", "))
 		}
 	}
-	return e.withStore(ctx, func(store *deadletter.Store) error {
-		config, err := e.config()
-		if err != nil {
-			return err
-		}
-		snapshot, err := doctor.Read(ctx, config, store, endpoints)
-		if err != nil {
-			return err
-		}
-		of := examined{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version(),
-			doctor.Examine(snapshot, ignored...)}
+	return e.withStore(ctx, func(store *backend.Store) error {
+		with := versioned{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version()}
 		var shown bytes.Buffer
-		if e.json {
-			err = e.jsonLine(&shown, of)
-		} else {
+		var report any
+		var findings int
+		if store.Rabbit != nil {
+			snapshot, err := doctor.Read(ctx, store.Config.Rabbit(), store.Rabbit, endpoints)
+			if err != nil {
+				return err
+			}
+			of := examined{with, doctor.Examine(snapshot, ignored...)}
+			report, findings = of, len(of.Findings)
 			e.printExamined(&shown, of)
+		} else {
+			others, err := doctor.Look(ctx, store.Looker, endpoints, ignored)
+			if err != nil {
+				return err
+			}
+			of := looked{with, others}
+			report, findings = of, len(of.Findings)
+			e.printLooked(&shown, of)
 		}
-		if _, also := io.WriteString(e.stdout, e.scrub(shown.String())); err == nil {
-			err = also
+		if e.json {
+			shown.Reset()
+			if err := e.jsonLine(&shown, report); err != nil {
+				return err
+			}
 		}
-		if err == nil && len(of.Findings) > 0 {
+		_, err := io.WriteString(e.stdout, e.scrub(shown.String()))
+		if err == nil && findings > 0 {
 			return exit(codeFailed, nil)
 		}
 		return err
 	})
 }
 
+func line(to *bytes.Buffer, format string, args ...any) { _, _ = fmt.Fprintf(to, format+"\n", args...) }
+
 func (e *env) printExamined(to *bytes.Buffer, of examined) {
-	line := func(format string, args ...any) { _, _ = fmt.Fprintf(to, format+"\n", args...) }
-	line("versions: wmretry %s, library %s, %s", safe(of.WMRetry), safe(of.Library), of.Go)
+	of.print(to)
 	b := of.Broker
-	line("RabbitMQ %s (%s), Erlang %s", safe(b.Version), of.Support, safe(b.Erlang))
-	line("virtual host %s, user %s (%s)", shellWord(of.Vhost), shellWord(b.User), safe(strings.Join(b.Tags, ", ")))
+	line(to, "RabbitMQ %s (%s), Erlang %s", safe(b.Version), of.Support, safe(b.Erlang))
+	line(to, "virtual host %s, user %s (%s)", shellWord(of.Vhost), shellWord(b.User), safe(strings.Join(b.Tags, ", ")))
 	for _, l := range e.statusLines(of.Status, true) {
-		line("%s", l)
+		line(to, "%s", l)
 	}
 	for _, queue := range slices.Sorted(maps.Keys(of.Policies)) {
 		definition, _ := json.Marshal(of.Policies[queue])
-		line("policies of %s: %s", safe(queue), safe(string(definition)))
+		line(to, "policies of %s: %s", safe(queue), safe(string(definition)))
 	}
-	for _, app := range of.Apps {
+	e.printFindings(to, of.Apps, of.Unseen, of.Findings, of.WaysIn)
+}
+
+func (e *env) printLooked(to *bytes.Buffer, of looked) {
+	of.print(to)
+	line(to, "%s", safe(of.Server))
+	line(to, "%s", e.waitingTable(of.Waiting))
+	e.printFindings(to, of.Apps, of.Unseen, of.Findings, nil)
+}
+
+func (v versioned) print(to *bytes.Buffer) {
+	line(to, "versions: wmretry %s, library %s, %s", safe(v.WMRetry), safe(v.Library), v.Go)
+}
+
+func (e *env) printFindings(to *bytes.Buffer, apps []doctor.App, unseen []string, findings, ways []doctor.Finding) {
+	for _, app := range apps {
 		if app.Health != nil {
 			health, _ := json.Marshal(app.Health)
-			line("health of %s: %s", safe(app.URL), safe(string(health)))
+			line(to, "health of %s: %s", safe(app.URL), safe(string(health)))
 		}
 	}
-	for _, unseen := range of.Unseen {
-		line("not looked at: %s", safe(unseen))
+	for _, unseen := range unseen {
+		line(to, "not looked at: %s", safe(unseen))
 	}
 	print := func(colour text.Color, title string, all []doctor.Finding) {
 		if len(all) > 0 {
-			line("\n%s", e.paint(text.Bold, title))
+			line(to, "\n%s", e.paint(text.Bold, title))
 		}
 		for _, f := range all {
-			line("%s %s\n    %s", e.paint(colour, f.Rule), safe(f.Subject), safe(f.What))
+			line(to, "%s %s\n    %s", e.paint(colour, f.Rule), safe(f.Subject), safe(f.What))
 			for _, do := range f.Do {
-				line("    - %s", safe(do))
+				line(to, "    - %s", safe(do))
 			}
 		}
 	}
-	print(text.FgRed, plural(len(of.Findings), "finding", "findings"), of.Findings)
-	print(text.FgYellow, "Ways in: these are no faults", of.WaysIn)
-	if len(of.Findings) == 0 {
-		line("\nNothing is wrong.")
+	print(text.FgRed, plural(len(findings), "finding", "findings"), findings)
+	print(text.FgYellow, "Ways in: these are no faults", ways)
+	if len(findings) == 0 {
+		line(to, "\nNothing is wrong.")
 	}
 }

@@ -3,8 +3,6 @@ package cli
 import (
 	"bytes"
 	"cmp"
-	"context"
-	"crypto/tls"
 	"encoding/json"
 	"io"
 	"os"
@@ -16,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 )
 
 // env is what a command gets from its process: the standard streams, the environment and the global flags.
@@ -29,24 +27,25 @@ type env struct {
 	width          int  // of stdout, in columns; 0 where it is no terminal
 	colours        bool // stdout may have colours
 
-	flags    flags
-	json     bool // --json
-	tls      *tls.Config
-	password string // of the broker, for scrub
+	kind      *backend.Kind // that the flags name
+	flags     flags
+	json      bool     // --json
+	passwords []string // for scrub
 
-	configured *deadletter.Config // what config has returned
+	configured *backend.Config // what config has returned
 }
 
 const defaultPrefix = "retry"
 
 type flags struct {
-	uri, passwordFile, management, prefix string
+	url, passwordFile, management, prefix string
+	group, table                          string
 	caFile, certFile, keyFile, serverName string
 	insecure, verbose, anyLimit           bool
 }
 
 func newEnv() *env {
-	e := &env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	e := &env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, kind: backend.RabbitMQ}
 	e.inTerminal = term.IsTerminal(int(os.Stdin.Fd()))
 	e.outTerminal = term.IsTerminal(int(os.Stdout.Fd()))
 	e.errTerminal = term.IsTerminal(int(os.Stderr.Fd()))
@@ -61,22 +60,28 @@ func newEnv() *env {
 
 func (e *env) globalFlags(root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&e.flags.uri, "uri", "", "address of the broker, without a password (default: AMQP_URL, which may "+
-		"have one)")
-	f.StringVar(&e.flags.passwordFile, "password-file", "", "file with the password of the user in --uri or AMQP_URL")
-	f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
-		"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
-	f.StringVar(&e.flags.prefix, "prefix", defaultPrefix, "prefix of the apps: it names tiers and orphans")
-	f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues in which a look can lose letters: see "+
-		"docs/limits.md")
-	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of an amqps:// broker "+
-		"(default: those of the system)")
+	f.StringVar(&e.flags.url, "url", "", "address of the backend, without a password (default: "+urlVariable+
+		", which may have one, or AMQP_URL)")
+	f.StringVar(&e.flags.passwordFile, "password-file", "", "file with the password of the user in the address")
+	f.StringVar(&e.flags.prefix, "prefix", defaultPrefix, "prefix of the apps")
+	if e.kind.Groups {
+		f.StringVar(&e.flags.group, "consumer-group", "", "consumer group of TOPIC, the Group of its app (default: the "+
+			"only one that has this topic)")
+		f.StringVar(&e.flags.table, "table", "", "on PostgreSQL: the Table of the apps (default: retry_messages)")
+	} else {
+		f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
+			"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
+		f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues in which a look can lose letters: see "+
+			"docs/limits.md")
+	}
+	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of the server: it is reached "+
+		"with TLS (default: those of the system, where the address states TLS)")
 	f.StringVar(&e.flags.certFile, "cert-file", "", "PEM file with the client's certificate")
 	f.StringVar(&e.flags.keyFile, "key-file", "", "PEM file with the key of the client's certificate")
-	f.StringVar(&e.flags.serverName, "server-name", "", "name in the broker's certificate (default: the host of "+
+	f.StringVar(&e.flags.serverName, "server-name", "", "name in the server's certificate (default: the host of "+
 		"the address)")
 	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false,
-		"accept any certificate of the broker: only for tests")
+		"accept any certificate of the server: only for tests")
 	f.BoolVar(&e.json, "json", false, "print JSON: one line for each letter, one object for a summary")
 	f.BoolVarP(&e.flags.verbose, "verbose", "v", false, "print log lines of the connection on stderr")
 	for _, file := range []string{"ca-file", "cert-file", "key-file"} {
@@ -94,29 +99,6 @@ func (e *env) prepare(*cobra.Command) error {
 		os.Getenv("TERM") != "dumb"
 	enableColours() // paint decides
 	return nil
-}
-
-// open returns the Store of the broker, after it has connected once: errors of the address, the password, TLS and the
-// virtual host come from here.
-func (e *env) open(ctx context.Context) (*deadletter.Store, error) {
-	config, err := e.config()
-	if err != nil {
-		return nil, err
-	}
-	if err := e.reach(ctx, config); err != nil {
-		return nil, err
-	}
-	return deadletter.Open(config, e.logger())
-}
-
-// withStore calls a function with the Store of the broker, and closes it.
-func (e *env) withStore(ctx context.Context, use func(*deadletter.Store) error) error {
-	store, err := e.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
-	return use(store)
 }
 
 func (e *env) logger() watermill.LoggerAdapter {

@@ -19,7 +19,7 @@ const (
 	codeInterrupted = 130
 )
 
-func exitCodes() string {
+func (e *env) exitCodes() string {
 	var text strings.Builder
 	for _, c := range []struct {
 		code    int
@@ -27,7 +27,7 @@ func exitCodes() string {
 	}{
 		{codeDone, "done"},
 		{codeFailed, "failed; the message says what to do. doctor: findings"},
-		{codeDrift, "the topology differs (topology plan, topology apply). doctor: it cannot look"},
+		{codeDrift, e.ofRabbitMQ("the topology differs (topology plan, topology apply). ") + "doctor: it cannot look"},
 		{codeRedead, "stopped, because redriven letters died again"},
 		{codeNothing, "no letter matches the filters or ids"},
 		{codeUsage, "wrong command, argument or flag"},

@@ -85,7 +85,7 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 		return err
 	}
 	defer store.Close()
-	asked, err := command.AskerOf(store)(ctx, r, wait)
+	asked, err := command.AskerOf(store.Rabbit)(ctx, r, wait)
 	if errors.Is(err, command.ErrNoProcess) {
 		return fmt.Errorf("%w. If the apps have another prefix than %s, give it with --prefix", err, safe(e.prefix()))
 	}

@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 )
 
 // Main runs the command of this process and returns its exit code.
@@ -27,6 +29,7 @@ func Commands() *cobra.Command { return newRoot(newEnv()) }
 
 // run runs a command. The end of the context is an interruption by the user.
 func run(interrupted context.Context, e *env, args []string) int {
+	e.kind = kindOf(args)
 	root := newRoot(e)
 	root.SetArgs(args)
 	root.SetIn(e.stdin)
@@ -70,18 +73,19 @@ func onRun(c *cobra.Command, call func()) {
 func newRoot(e *env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wmretry",
-		Short: "See dead letters of RabbitMQ, understand them, and bring them back",
-		Long: `wmretry looks at the dead letters and orphans of watermill-retry on RabbitMQ, brings them back, and
-removes them. It also reads letters of the broker and of Watermill's PoisonQueue. It needs no database. Only "topology
-apply" declares queues that stay.
+		Short: "See dead letters, understand them, and bring them back",
+		Long: `wmretry looks at the dead letters of watermill-retry, brings them back, and removes them: on RabbitMQ, Redis,
+NATS, PostgreSQL and Kafka. It needs no database of its own, and looking changes nothing.
 
-The broker is that of AMQP_URL. A password never belongs into the arguments, where other users of the machine can read
-it: use AMQP_URL, --password-file, or an --uri with a user and without a password, which is asked for on a terminal.
+The address names the backend: amqp://, redis://, nats://, postgres:// or kafka://, with amqps:// and rediss:// for TLS.
+It is that of --url, or else of WMRETRY_URL, or else of AMQP_URL. A password never belongs into the arguments, where
+other users of the machine can read it: use WMRETRY_URL, --password-file, or an address with a user and without a
+password, which is asked for on a terminal. These are the commands on ` + e.kind.Name + `.
 
 Exit codes:
-` + exitCodes(),
-		Example: `  export AMQP_URL=amqp://guest:guest@localhost:5672/
-  wmretry status                                 # every work queue with its tiers and dead letters
+` + e.exitCodes(),
+		Example: `  export WMRETRY_URL=` + e.kind.Example + `
+  wmretry status                                 # what waits, and the dead letters
   wmretry dead list orders --group               # why messages died
   wmretry dead redrive orders --canary 10        # brings them back, ten first`,
 		SilenceErrors:     true,
@@ -91,8 +95,10 @@ Exit codes:
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
-	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newOrderCommand(e), newDoctorCommand(e),
-		newTiersCommand(e), newTopologyCommand(e), newUICommand(e), newVersionCommand(e))
+	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e), newVersionCommand(e))
+	if e.kind == backend.RabbitMQ {
+		root.AddCommand(newOrderCommand(e), newTiersCommand(e), newTopologyCommand(e), newUICommand(e))
+	}
 	group(root)
 	root.InitDefaultCompletionCmd()
 	return root

@@ -1,24 +1,27 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 func newStatusCommand(e *env) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use:   "status [QUEUE...]",
+		Use:   "status [" + e.of() + "...]",
 		Short: "Every work queue with its tiers, dead letters and orphans",
 		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. It needs the management
 API: its figures are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200
@@ -29,9 +32,12 @@ messages that are due can be on their way back; more are overdue. A tier is reti
 more.`,
 		Example: `  wmretry status
   wmretry status orders billing --json`,
-		RunE: func(c *cobra.Command, works []string) error {
-			return e.withStore(c.Context(), func(store *deadletter.Store) error {
-				status, err := store.Status(c.Context(), works...)
+		RunE: func(c *cobra.Command, names []string) error {
+			return e.withStore(c.Context(), func(store *backend.Store) error {
+				if store.Rabbit == nil {
+					return e.waiting(c.Context(), store, names)
+				}
+				status, err := store.Rabbit.Status(c.Context(), names...)
 				switch {
 				case err != nil:
 					return err
@@ -44,8 +50,62 @@ more.`,
 		},
 		ValidArgsFunction: e.completeQueue,
 	}
+	if e.kind.Groups {
+		c.Short = "What waits for each consumer group and topic, and its dead letters"
+		c.Long = `Shows for each consumer group and its topic, as GROUP.TOPIC: the messages that wait for a retry, those of
+them that are overdue by more than ` + operate.OverdueAfter.String() + `, when the first is due, those that processes
+have in flight, how many processes wait for messages, as far as ` + e.kind.Name + ` shows them, and the dead letters
+with the time of the oldest. It changes nothing.`
+		return c
+	}
 	c.Flags().BoolVar(&all, "all", false, "show empty tiers, too")
 	return c
+}
+
+// waiting prints what waits on a backend that is not RabbitMQ.
+func (e *env) waiting(ctx context.Context, store *backend.Store, names []string) error {
+	all, err := store.Looker.Waiting(ctx)
+	if err != nil {
+		return err
+	}
+	shown := slices.DeleteFunc(all, func(w operate.Waiting) bool {
+		_, topic, _ := strings.Cut(w.Name, ".")
+		return len(names) > 0 && !slices.Contains(names, w.Name) && !slices.Contains(names, topic)
+	})
+	if e.json {
+		return e.printJSON(map[string]any{"backend": e.kind.Name, "at": time.Now().UTC(), "waiting": shown})
+	}
+	_, err = fmt.Fprintln(e.stdout, e.waitingTable(shown))
+	return err
+}
+
+// waitingTable returns a row for each consumer group and topic.
+func (e *env) waitingTable(all []operate.Waiting) string {
+	if len(all) == 0 {
+		return "No consumer group with the prefix " + safe(e.prefix()) + " has subscribed, or has dead letters. Another " +
+			"prefix: --prefix"
+	}
+	t := e.table("GROUP.TOPIC", "WAITING", "OVERDUE", "NEXT DUE", "IN FLIGHT", "CONSUMERS", "DEAD", "OLDEST DEAD")
+	var columns []table.ColumnConfig
+	for _, number := range []int{2, 3, 5, 6, 7} {
+		columns = append(columns, table.ColumnConfig{Number: number, Align: text.AlignRight})
+	}
+	t.SetColumnConfigs(columns)
+	for _, w := range all {
+		consumers := "-"
+		if w.Consumers != nil {
+			consumers = thousands(*w.Consumers)
+		}
+		paint := func(colour text.Color, n int) string {
+			if n == 0 {
+				return thousands(n)
+			}
+			return e.paint(colour, thousands(n))
+		}
+		t.AppendRow(table.Row{safe(w.Name), thousands(w.Retries), paint(text.FgYellow, w.Overdue), e.time(w.NextDue),
+			thousands(w.InFlight), consumers, paint(text.FgRed, w.Dead), e.time(w.OldestDead)})
+	}
+	return t.Render()
 }
 
 // statusLines returns the status as a table, and what to do about it.

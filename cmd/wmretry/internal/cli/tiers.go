@@ -65,7 +65,7 @@ to the tier.`,
 }
 
 func (e *env) drain(ctx context.Context, tier string, options letters.Redrive) error {
-	return e.withStore(ctx, func(store *deadletter.Store) error {
+	return e.withRabbitMQ(ctx, func(store *deadletter.Store) error {
 		report := newReport("drain", tier, options.DryRun, options.Limit)
 		err := report.run(ctx, e, tier, func(show func(letters.Progress)) (letters.Summary, error) {
 			options.Progress = show
@@ -110,7 +110,7 @@ func (e *env) prune(ctx context.Context, f *wantedFlags, dryRun bool) error {
 		}
 		options.Current = topologiesOf(wanted)
 	}
-	return e.withStore(ctx, func(store *deadletter.Store) error {
+	return e.withRabbitMQ(ctx, func(store *deadletter.Store) error {
 		pruned, err := store.Prune(ctx, options)
 		switch {
 		case err != nil:

@@ -99,13 +99,12 @@ func (e *env) report(
 	if err != nil {
 		return drift.Report{}, err
 	}
-	of, err := e.config()
+	store, err := e.open(ctx)
 	if err != nil {
 		return drift.Report{}, err
 	}
-	if err := e.reach(ctx, of); err != nil {
-		return drift.Report{}, err
-	}
+	defer func() { _ = store.Close() }()
+	of := store.Config.Rabbit()
 	config := drift.Config{URI: of.URI, TLS: of.TLS, Management: of.Management,
 		AllowUnprotectedQuorum: f.allowUnprotected}
 	return compare(ctx, config, wanted...)

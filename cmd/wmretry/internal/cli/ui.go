@@ -80,7 +80,8 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	}
 	defer store.Close()
 	shown, err := page.New(page.Config{
-		Store: store, Status: func(ctx context.Context) (letters.Status, error) { return store.Status(ctx, works...) },
+		Store:  store.Rabbit,
+		Status: func(ctx context.Context) (letters.Status, error) { return store.Rabbit.Status(ctx, works...) },
 		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: append(page.LoopbackHosts(), f.hosts...), Redact: rules,
 		Logger: e.logger(),
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -49,7 +50,7 @@ func TestErrorsAreEscaped(t *testing.T) {
 		assert.NotContains(t, stderr.String(), "\x1b", args)
 	}
 	var stderr bytes.Buffer
-	e := &env{stderr: &stderr, flags: flags{verbose: true}, password: "correct-horse"}
+	e := &env{stderr: &stderr, flags: flags{verbose: true}, passwords: []string{"correct-horse"}}
 	e.logger().Error("lost", errors.New("\u009b2J\u202e"), watermill.LogFields{"queue": "\x1b[2J", "uri": "amqp://shop:correct-horse@host/"})
 	assert.NotRegexp(t, "[\x1b\u009b\u202e]|correct-horse", stderr.String())
 	assert.Contains(t, stderr.String(), "lost")
@@ -96,10 +97,10 @@ func TestListCommand(t *testing.T) {
 		{true, "orders.poison", "", "wmretry dead list --as-is orders.poison"},
 		{true, "orders.dead", "", "wmretry dead list orders"},
 	} {
-		l := &letterCommand{env: &env{flags: flags{prefix: row.prefix}}, asIs: row.asIs}
-		assert.Equal(t, row.want, l.listCommand(l.queue(row.given)))
+		l := &letterCommand{env: &env{kind: backend.RabbitMQ, flags: flags{prefix: row.prefix}}, asIs: row.asIs}
+		assert.Equal(t, row.want, l.listCommand(l.onRabbitMQ(row.given)))
 	}
-	l := &letterCommand{env: &env{}}
+	l := &letterCommand{env: &env{kind: backend.RabbitMQ}}
 	assert.ErrorContains(t, l.noLetter("orders.dead", "a"), "the id a; `wmretry dead list orders` prints the ids")
 	err := l.nothing("orders.dead", &filterFlags{reason: "x"})
 	assert.ErrorContains(t, err, "`wmretry dead list orders` shows all of them")

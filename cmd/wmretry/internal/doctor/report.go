@@ -5,17 +5,13 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
 // Finding is something that is wrong, or that an app can come from.
-type Finding struct {
-	Rule    string   `json:"rule"`
-	Subject string   `json:"subject"` // a queue, an exchange, a user, an address
-	What    string   `json:"what"`
-	Do      []string `json:"do"` // sentences and commands
-}
+type Finding = operate.Finding
 
 // Report is a snapshot for a reader, and what the rules have found in it. It has no secrets.
 type Report struct {
@@ -76,7 +72,7 @@ func find(s *Snapshot, rules []rule, ignored []string) []Finding {
 			continue
 		}
 		r.find(s, func(subject, what string, do ...string) {
-			f := Finding{r.name, subject, what, do}
+			f := Finding{Rule: r.name, Subject: subject, What: what, Do: do}
 			same := func(other Finding) bool { return reflect.DeepEqual(f, other) } // of a group's tier
 			if !slices.ContainsFunc(all, same) {
 				all = append(all, f)

@@ -1,0 +1,2 @@
+// Package command tests the command wmretry on every backend, on real servers.
+package command

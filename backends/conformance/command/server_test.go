@@ -1,0 +1,222 @@
+package command
+
+import (
+	"bytes"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backoff"
+)
+
+// escape matches what changes a terminal. Line feeds and tabs do not.
+var escape = regexp.MustCompile("[\x00-\x08\x0b-\x1f\x7f\u0080-\u009f\u202e]")
+
+// hostile: nothing in a letter can change the terminal, also in one that another program has put there.
+func (o *operator) hostile(_, _ []string) {
+	const evil = "\x1b]0;owned\a\x9b2J\u202e\u0085\r\nline"
+	id := "order-\x1b[2J\u202e"
+	switch o.entry.Name {
+	case "redis":
+		client := o.redis()
+		require.NoError(o.t, client.XAdd(o.t.Context(), &redis.XAddArgs{Stream: o.dead, Values: []any{"foo" + evil, evil}}).Err())
+	case "postgres":
+		_, err := o.postgres().Exec(`INSERT INTO retry_messages (topic, due, uuid, payload, metadata)
+			VALUES ($1, 'infinity', $2, $3, '{"a\u001b[2J": 1, "b": ["\u202e"]}')`, o.dead, id, []byte(evil))
+		require.NoError(o.t, err)
+	default:
+		return
+	}
+	failure := backoff.Permanent(errors.New("refused " + evil))
+	o.failure.Store(&failure)
+	msg := message.NewMessage(id, []byte(evil))
+	msg.Metadata["key\x1b[2J"] = strings.ToValidUTF8(evil, "?")
+	o.publish(msg)
+	o.eventually("it is dead", func() bool { return len(o.ids()) == 2 })
+	o.failure.Store(nil)
+	shown := o.letters(0, "list").stdout + o.letters(0, "list", "--json").stdout + o.letters(0, "list", "--group").stdout +
+		o.letters(0, "show", id).stdout + o.letters(0, "show", id, "--json").stdout + o.letters(0, "export", "-o", "-").stdout
+	assert.NotRegexp(o.t, escape, shown)
+	assert.Contains(o.t, shown, `\x1b]0;owned\a`)
+	file := filepath.Join(o.t.TempDir(), "hostile.jsonl")
+	assert.Equal(o.t, 2, o.change(0, "discard", "--yes", "--export", file).Done)
+	assert.Equal(o.t, 2, o.summary(0, "dead", "import", file).Done)
+	o.letters(0, "export", "-o", file+".again")
+	assert.Equal(o.t, sortedLines(o.t, file), sortedLines(o.t, file+".again"))
+	assert.Equal(o.t, 2, o.change(0, "discard", "--yes").Done)
+}
+
+// many: the memory of the command does not depend on the number of letters.
+func (o *operator) many(_, _ []string) {
+	if o.entry.Expect.Tiers || o.entry.Expect.Letters == registry.BrowseLetters { // the tests of wmretry have RabbitMQ
+		return
+	}
+	const n, few = 10_000, 50
+	if o.entry.Name == "postgres" { // the disk would take minutes
+		db := o.postgres()
+		_, err := db.Exec(`ALTER ROLE postgres SET synchronous_commit = off`)
+		require.NoError(o.t, err)
+		defer func() { _, _ = db.Exec(`ALTER ROLE postgres RESET synchronous_commit`) }()
+	}
+	failure := backoff.Permanent(errDown)
+	o.failure.Store(&failure)
+	var first []*message.Message
+	for i := range few {
+		first = append(first, message.NewMessage(fmt.Sprintf("many-%05d", i), bytes.Repeat([]byte("x"), 4096)))
+	}
+	o.publish(first...)
+	o.eventually("they are dead", func() bool { return len(o.ids()) == few })
+	o.failure.Store(nil)
+	file := filepath.Join(o.t.TempDir(), "letters.jsonl")
+	small := o.letters(0, "export", "-o", file)
+	content, err := os.ReadFile(file)
+	require.NoError(o.t, err)
+	began := time.Now()
+	all := &bytes.Buffer{}
+	for i := range n / few {
+		all.Write(bytes.ReplaceAll(content, []byte("many-"), fmt.Appendf(nil, "many-%04d-", i)))
+	}
+	require.NoError(o.t, os.WriteFile(file, all.Bytes(), 0o600))
+	assert.Equal(o.t, few, o.change(0, "discard", "--yes").Done)
+	imported := o.wmretry(0, "dead", "import", file)
+	listed := o.letters(0, "list")
+	assert.Equal(o.t, n+1, strings.Count(listed.stdout, "\n"))
+	redriven := o.letters(0, "redrive")
+	assert.Regexp(o.t, `(?m)^ +10,000  sent back, confirmed and removed$`, redriven.stdout)
+	o.eventually("all are handled", func() bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return len(o.handled) >= n
+	})
+	assert.Empty(o.t, o.ids())
+	for verb, r := range map[string]result{"import": imported, "list": listed, "redrive": redriven} {
+		assert.Less(o.t, r.memory, max(small.memory, 30<<10)+40<<10, "%s of %d letters of 4 KiB; %d KiB for %d", verb, n, small.memory, few)
+		o.t.Logf("%s: %d KiB, an export of %d letters %d KiB", verb, r.memory, few, small.memory)
+	}
+	o.t.Logf("10,000 letters were imported, listed and redriven in %v", time.Since(began).Round(time.Millisecond))
+}
+
+// waits: the status shows what waits, and the doctor what is overdue, while no app runs.
+func (o *operator) waits(stop func()) {
+	if o.entry.Expect.Tiers {
+		return
+	}
+	o.failure.Store(&errDown)
+	calls := o.called()
+	for i := range 3 {
+		o.publish(message.NewMessage(fmt.Sprintf("late-%d", i), []byte("{}")))
+	}
+	o.eventually("they have failed", func() bool { return o.called() >= calls+3 })
+	stop()
+	row := `(?m)^` + o.app.Group + `\.` + o.topic + ` +3 +3  \d{4}-\S+Z +0 `
+	if o.entry.Expect.Relayed {
+		row = `(?m)^tier 3s +3 +1  \d{4}-\S+Z +0 +0 `
+	}
+	var last string
+	o.eventually("the status has them", func() bool {
+		last = o.wmretry(0, "status").stdout
+		return regexp.MustCompile(row).MatchString(last)
+	})
+	r := o.wmretry(1, "doctor")
+	assert.Regexp(o.t, `(?m)^overdue `, r.stdout)
+	assert.Equal(o.t, last, o.wmretry(0, "status").stdout, "looking changes nothing")
+	o.failure.Store(nil)
+	o.healthy.Store(true)
+	again := o.run()
+	o.awaitHandled("late-0", "late-1", "late-2")
+	again()
+}
+
+func (o *operator) called() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.calls
+}
+
+// faults: the doctor finds what is wrong with the server.
+func (o *operator) faults(_, _ []string) {
+	found := func(rules ...string) {
+		o.t.Helper()
+		r := o.wmretry(1, "doctor", "--ignore", "overdue")
+		for _, rule := range rules {
+			assert.Regexp(o.t, `(?m)^`+rule, r.stdout)
+			name, _, _ := strings.Cut(rule, " ")
+			ignored := o.wmretry(-1, "doctor", "--ignore", "overdue,"+name)
+			assert.NotRegexp(o.t, `(?m)^`+rule, ignored.stdout)
+		}
+	}
+	ctx := o.t.Context()
+	switch o.entry.Name {
+	case "redis":
+		client := o.redis()
+		for _, setting := range [][2]string{{"maxmemory", "100mb"}, {"maxmemory-policy", "allkeys-lru"}, {"appendonly", "no"}} {
+			require.NoError(o.t, client.ConfigSet(ctx, setting[0], setting[1]).Err())
+		}
+		found("eviction Redis", "persistence Redis", "consumers "+o.app.Group)
+	case "nats":
+		conn, err := nats.Connect(o.url)
+		require.NoError(o.t, err)
+		defer conn.Close()
+		js, err := jetstream.New(conn)
+		require.NoError(o.t, err)
+		name, err := js.StreamNameBySubject(ctx, o.app.Prefix+".return.x")
+		require.NoError(o.t, err)
+		_, err = js.CreateStream(ctx, jetstream.StreamConfig{Name: "copy", Sources: []*jetstream.StreamSource{{Name: name}}})
+		require.NoError(o.t, err)
+		stream, err := js.Stream(ctx, name)
+		require.NoError(o.t, err)
+		config := stream.CachedInfo().Config
+		config.MaxAge = time.Hour
+		_, err = js.UpdateStream(ctx, config)
+		require.NoError(o.t, err)
+		found("overlap stream copy", "limits stream "+name)
+	case "postgres":
+		db := o.postgres()
+		for _, statement := range []string{
+			`ALTER ROLE postgres SET statement_timeout = '10s'`, `ALTER ROLE postgres SET synchronous_commit = off`,
+			`UPDATE "watermill_offsets_` + o.topic + `" SET last_processed_transaction_id = '4000000000'`,
+		} {
+			_, err := db.Exec(statement)
+			require.NoError(o.t, err, statement)
+		}
+		found("timeouts PostgreSQL", "persistence PostgreSQL", "transaction-id topic "+o.topic)
+		_, err := db.Exec(`DROP FUNCTION retry_messages_ack`)
+		require.NoError(o.t, err)
+		found("functions ")
+	case "kafka":
+		admin, err := sarama.NewClusterAdmin([]string{strings.TrimPrefix(o.url, "kafka://")}, sarama.NewConfig())
+		require.NoError(o.t, err)
+		defer func() { _ = admin.Close() }()
+		short := "60000"
+		require.NoError(o.t, admin.AlterConfig(sarama.TopicResource, o.dead, map[string]*string{"retention.ms": &short}, false))
+		require.NoError(o.t, admin.AlterConfig(sarama.TopicResource, o.app.Prefix+".3s", map[string]*string{"retention.bytes": &short}, false))
+		found("retention topic "+regexp.QuoteMeta(o.dead), "retention topic "+o.app.Prefix+`\.3s`)
+	}
+}
+
+func (o *operator) redis() *redis.Client {
+	client := redis.NewClient(&redis.Options{Addr: strings.TrimPrefix(o.url, "redis://")})
+	o.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func (o *operator) postgres() *sql.DB {
+	db, err := sql.Open("pgx", o.url)
+	require.NoError(o.t, err)
+	o.t.Cleanup(func() { _ = db.Close() })
+	return db
+}

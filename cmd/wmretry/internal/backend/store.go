@@ -1,0 +1,167 @@
+package backend
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// Config is what the flags and the environment name.
+type Config struct {
+	Address    Address
+	TLS        *tls.Config // nil: as the address states
+	Prefix     string
+	Group      string // of TOPIC; empty: the only one that the topic has
+	Table      string // of PostgreSQL
+	Management string // of RabbitMQ
+	AnyLimit   bool   // of RabbitMQ
+	Logger     watermill.LoggerAdapter
+}
+
+// A Store is the letters of a backend, and what an operator does with them.
+type Store struct {
+	letters.Store
+	files
+
+	Config Config
+	Looker operate.Looker    // nil: RabbitMQ
+	Rabbit *deadletter.Store // nil: another backend
+
+	end func() // closes the client
+}
+
+// files are the letters in files.
+type files interface {
+	Export(ctx context.Context, queue string, filter letters.Filter, to io.Writer) (int, error)
+	// Import uses To, DryRun and Progress of the options.
+	Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error)
+}
+
+// opening is a call of Open.
+type opening struct {
+	Config
+	ctx context.Context
+}
+
+// connectTimeout is how long a command tries to connect at the start.
+const connectTimeout = 10 * time.Second
+
+// Open connects once, and returns the Store. An error names the backend, and what to do.
+func Open(ctx context.Context, config Config) (*Store, error) {
+	within, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	store, err := config.Address.Kind.open(&opening{config, within})
+	if err == nil {
+		store.Config = config
+		return store, nil
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return nil, config.unreachable(err)
+}
+
+// relayed returns the Store of a backend that is not RabbitMQ.
+func relayed(store letters.Store, err error, end func()) (*Store, error) {
+	if err != nil {
+		end()
+		return nil, err
+	}
+	of := operate.Of(store)
+	return &Store{Store: store, files: of, Looker: of, end: end}, nil
+}
+
+// Close implements letters.Store. It closes the client, too.
+func (s *Store) Close() error {
+	err := s.Store.Close()
+	if s.end != nil {
+		s.end()
+	}
+	return err
+}
+
+// advised is an error that has its advice already.
+type advised struct{ error }
+
+// unreachable returns the error of a connection that cannot be made, with what to do.
+func (c Config) unreachable(err error) error {
+	var known advised
+	if errors.As(err, &known) {
+		return known.error
+	}
+	var (
+		host    *net.DNSError
+		timeout net.Error
+		kind    = c.Address.Kind
+		text    = err.Error()
+	)
+	advice := fmt.Sprintf("is %s running there, and is the port that of %[1]s (%s)?", kind.Name, kind.port)
+	has := func(parts ...string) bool {
+		for _, part := range parts {
+			if strings.Contains(text, part) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case errors.As(err, &host):
+		advice = "check the name of the host"
+	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
+		text = fmt.Sprintf("no answer within %v", connectTimeout)
+	case has("first record does not look like a TLS handshake"):
+		advice = "the port has no TLS: use that of TLS, or an address without TLS"
+	case has("tls:", "x509:"):
+		advice = "check --ca-file, --cert-file, --key-file and --server-name"
+	case has("WRONGPASS", "NOAUTH", "SQLSTATE 28", "Authorization Violation", "SASL"):
+		advice = "check the user and the password (WMRETRY_URL or --password-file)"
+	}
+	return fmt.Errorf("cannot connect to %s at %s: %s; %s", kind.Name, c.Address.Place(), text, advice)
+}
+
+func (c Config) topics() relaytopic.Names { return relaytopic.Names{Prefix: c.Prefix} }
+
+// Topic returns the dead-letter topic of an app's topic. The group is that of the Config, or else the only one that has
+// this topic.
+func (s *Store) Topic(ctx context.Context, topic string) (string, error) {
+	names := s.Config.topics()
+	if names.IsDead(topic) {
+		return topic, nil
+	}
+	if group := s.Config.Group; group != "" {
+		return names.Dead(relaytopic.Key(group, topic)), nil
+	}
+	keys, err := s.Looker.Keys(ctx)
+	if err != nil {
+		return "", err
+	}
+	var groups, found []string
+	for _, key := range keys {
+		group, of, _ := strings.Cut(key, ".")
+		if key == topic || of == topic {
+			groups, found = append(groups, group), append(found, key)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return names.Dead(found[0]), nil
+	case 0:
+		return "", fmt.Errorf("%w: no consumer group has the topic %q with the prefix %q. `wmretry status` lists them. A "+
+			"name that is long, or has other characters than letters, digits, dots, underscores and hyphens, needs "+
+			"--consumer-group, too", letters.ErrNoQueue, topic, strings.TrimSuffix(names.Dead(""), ".dead."))
+	}
+	return "", fmt.Errorf("several consumer groups have the topic %q: choose one with --consumer-group: %s", topic,
+		strings.Join(groups, ", "))
+}
