@@ -63,7 +63,7 @@ func (m *events) event(e retry.Event) {
 
 // reasonOf never returns the text of an error.
 func reasonOf(e *retry.Event) string {
-	if e.Outcome == retry.DeadLettered || e.Outcome == retry.Blocked {
+	if e.Outcome.GivenUp() {
 		return labelText(string(e.Record.DeadReason), maxReason)
 	}
 	return labelText(e.Rule, maxReason)

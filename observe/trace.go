@@ -207,7 +207,7 @@ func (t *traces) end(a *attempt, e *retry.Event) {
 	if e.Record.Snoozes > 0 {
 		attributes = append(attributes, keySnoozes.Int(e.Record.Snoozes))
 	}
-	if e.Outcome == retry.DeadLettered || e.Outcome == retry.Blocked {
+	if e.Outcome.GivenUp() {
 		attributes = append(attributes, keyDeadReason.String(string(e.Record.DeadReason)))
 	}
 	if e.Err == nil {
@@ -312,20 +312,18 @@ type failure struct{ errorType, message, description string }
 // failureOf reads the failure of an event. The record of a message that is given back, or was settled by its handler,
 // is not that of this failure.
 func failureOf(e *retry.Event) failure {
-	switch e.Outcome {
-	case retry.Retried, retry.Snoozed, retry.DeadLettered, retry.Blocked, retry.Discarded:
-		f := failure{errorType: e.Record.ErrorType, message: e.Record.Reason, description: e.Record.Reason}
-		if f.errorType == "" {
-			f.errorType = typeOf(e.Err)
-		}
-		if f.description == "" {
-			f.description = f.errorType
-		}
-		return f
-	default:
+	if !e.Outcome.Waits() && !e.Outcome.GivenUp() && e.Outcome != retry.Discarded {
 		name := typeOf(e.Err)
 		return failure{errorType: name, description: string(e.Outcome) + ": " + name}
 	}
+	f := failure{errorType: e.Record.ErrorType, message: e.Record.Reason, description: e.Record.Reason}
+	if f.errorType == "" {
+		f.errorType = typeOf(e.Err)
+	}
+	if f.description == "" {
+		f.description = f.errorType
+	}
+	return f
 }
 
 // report writes the failure into a span.

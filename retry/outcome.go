@@ -37,6 +37,12 @@ const (
 	Settled Outcome = "settled"
 )
 
+// Waits reports whether a copy of the message waits on a tier.
+func (o Outcome) Waits() bool { return o == Retried || o == Snoozed || o == Parked }
+
+// GivenUp reports whether the message is given up, with a DeadReason: it is a dead letter, or blocks its key.
+func (o Outcome) GivenUp() bool { return o == DeadLettered || o == Blocked }
+
 // DeadReason is why a message was dead-lettered: the value of retry_dead_reason. A dead letter that the broker or
 // package relay made has a reason of theirs, and the action DeadLetter of a rule has one of the app's own.
 type DeadReason string

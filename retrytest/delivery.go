@@ -105,10 +105,10 @@ func (l *ledger) setOutcome(d *delivery) {
 		d.Outcome, d.nacked = d.nackedOutcome(), true
 		return
 	}
-	switch d.Outcome {
-	case retry.Retried, retry.Snoozed, retry.Parked:
+	if d.Outcome.Waits() {
 		return
-	case "":
+	}
+	if d.Outcome == "" {
 		d.Outcome = d.ackedOutcome()
 	}
 	d.progress.unfinished--
@@ -203,6 +203,5 @@ func (a *Attempt) report(e retry.Event) {
 	if e.Record.Failures > a.Record.Failures {
 		a.Failures = e.Record.Failures
 	}
-	a.uncalled = e.Outcome == retry.Parked ||
-		(e.Outcome == retry.DeadLettered || e.Outcome == retry.Blocked) && e.Err == nil
+	a.uncalled = e.Outcome == retry.Parked || e.Outcome.GivenUp() && e.Err == nil
 }

@@ -36,12 +36,12 @@ type Attempt struct {
 
 // again reports whether the handler is called again because it failed.
 func (a *Attempt) again() bool {
-	return a.Outcome == retry.Retried || a.Outcome == retry.Snoozed
+	return a.Outcome.Waits() && a.Outcome != retry.Parked
 }
 
 // comesBack reports whether another attempt follows.
 func (a *Attempt) comesBack() bool {
-	return a.again() || a.nacked || a.Outcome == retry.Parked
+	return a.Outcome.Waits() || a.nacked
 }
 
 // Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test

@@ -163,12 +163,12 @@ func (a Attempt) failureText() string {
 }
 
 func (a Attempt) outcomeText() string {
-	switch a.Outcome {
-	case retry.Retried, retry.Snoozed, retry.Parked:
+	switch {
+	case a.Outcome.Waits():
 		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, a.delayText(), a.Tier)
-	case retry.DeadLettered, retry.Blocked:
+	case a.Outcome.GivenUp():
 		return givenUpText(a.Outcome, a.DeadReason)
-	case "":
+	case a.Outcome == "":
 		return "running"
 	}
 	return string(a.Outcome)
