@@ -171,7 +171,7 @@ mutate: devbroker ## break the code on purpose, one line at a time, and see that
 
 sim: ## the real code against a model of RabbitMQ, by seeds (SEEDS=300, or SEED=7 with its trace)
 	@mkdir -p .broker && $(GO) build -C integration -o $(CURDIR)/.broker/replay ./simulation/replay
-	@SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(if $(SEED)$(WASM),GOOS=wasip1 GOARCH=wasm) $(GO) test -C integration -count=1 \
+	@SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(if $(SEED)$(WASM),GOOS=wasip1 GOARCH=wasm,SIM_PARTS=$(PROCESSORS)) $(GO) test -C integration -count=1 \
 		$(if $(SEED)$(WASM),-vet=off -timeout=0 -exec=$(CURDIR)/.broker/replay -ldflags='-s -w',-timeout=60m) $(if $(SEED),-run=TestSeeds) -v ./simulation
 
 lint: lint-format lint-code ## gofmt, vet, staticcheck, tidy

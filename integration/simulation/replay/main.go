@@ -13,6 +13,7 @@ import (
 	"log"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -31,12 +32,14 @@ func main() {
 		log.Fatal(err)
 	}
 	ctx := experimental.WithCompilationWorkers(context.Background(), runtime.NumCPU())
-	machine := wazero.NewRuntime(ctx)
+	cache, settle := compiled()
+	machine := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().WithCompilationCache(cache))
 	wasi_snapshot_preview1.MustInstantiate(ctx, machine)
 	module, err := machine.CompileModule(ctx, code)
 	if err != nil {
 		log.Fatal(err)
 	}
+	settle()
 	var outputs [2]bytes.Buffer
 	var codes [2]uint32
 	var running sync.WaitGroup
@@ -59,6 +62,27 @@ func main() {
 		log.Fatal("the same run had two outputs: something in it is random that is not from the seed")
 	}
 	os.Exit(int(codes[0]))
+}
+
+// compiled has the machine code of the last program, which takes long to make, in a folder beside this one. settle is
+// called when the program is compiled, and removes that of another one. Where there is no folder, it is in memory.
+func compiled() (cache wazero.CompilationCache, settle func()) {
+	own, err := os.Executable()
+	folder := filepath.Join(filepath.Dir(own), "compiled")
+	if err == nil {
+		cache, err = wazero.NewCompilationCacheWithDir(folder)
+	}
+	if err != nil {
+		return wazero.NewCompilationCache(), func() {}
+	}
+	had, _ := filepath.Glob(filepath.Join(folder, "*", "*"))
+	return cache, func() {
+		if has, _ := filepath.Glob(filepath.Join(folder, "*", "*")); len(has) > len(had) {
+			for _, old := range had {
+				_ = os.Remove(old)
+			}
+		}
+	}
 }
 
 func config(output *bytes.Buffer) wazero.ModuleConfig {

@@ -61,9 +61,12 @@ type connection struct {
 	interval  time.Duration // of heartbeats; 0: none
 }
 
+// readSize is how much of what the client writes is read at once.
+const readSize = 16 << 10
+
 // serve reads what the client writes, until the connection ends.
 func (c *connection) serve() {
-	in := bufio.NewReaderSize(c.end, frameMax)
+	in := bufio.NewReaderSize(c.end, readSize)
 	var head [8]byte
 	if _, err := io.ReadFull(in, head[:]); err == nil {
 		c.broker.locked(c.start)
@@ -193,8 +196,9 @@ func (c *connection) frame(kind byte, id uint16, payload []byte) {
 		return
 	}
 	var w writer
-	w.octet(kind).short(id).longText(string(payload)).octet(frameEnd)
-	_, _ = c.end.Write(w.Bytes())
+	w.Grow(len(payload) + 8)
+	w.octet(kind).short(id).long(uint32(len(payload))).Write(payload)
+	_, _ = c.end.Write(w.octet(frameEnd).Bytes())
 }
 
 func (c *connection) send(id uint16, m method, fields func(w *writer)) {
