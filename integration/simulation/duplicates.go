@@ -26,6 +26,8 @@ type flight struct {
 	held    bool
 	silent  bool // because no confirm came
 	missed  bool // that its outcome is known soon
+	probe   bool // it was to show whether an outage lasts
+	down    bool // it has failed because of that
 }
 
 const (
@@ -177,6 +179,14 @@ func (l *ledger) redriving(queue string) (over func()) {
 // unordered reports whether a message is published again after its failure, and the handler has a subscriber of ours.
 func (p plan) unordered() bool { return p.shape != keepsOrder && p.shape != builder }
 
+// planned are what an app or an operator does. A handler has the time to end its calls.
+var planned = []string{deploy, rolling, readd, pause, looks, redrive, purge}
+
+// only reports whether a plan has no other faults.
+func (p plan) only(kinds ...string) bool {
+	return !slices.ContainsFunc(p.faults, func(f fault) bool { return !slices.Contains(kinds, f.kind) })
+}
+
 func copies(o retry.Outcome) bool {
 	return o == retry.Retried || o == retry.Snoozed || o == retry.DeadLettered
 }
@@ -216,6 +226,13 @@ func (o observer) Event(e retry.Event) {
 	if lost := time.Unix(0, o.process.lostAt.Load()); f.called && l.plan.unordered() && f.from.Before(lost) &&
 		f.ended.Sub(lost) > pauses && copies(e.Outcome) {
 		l.violate(m.id, "%s is %s %v after its delivery was lost", m.id, e.Outcome, f.ended.Sub(lost))
+	}
+	l.countsNot(m, f, e)
+	switch {
+	case e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNacked) && e.Record.DeadReason == "":
+		l.violate(m.id, "%s is held although another tier can have room: %v", m.id, e.Err)
+	case e.Outcome == retry.GivenBack && f.called && !was && l.plan.fate(m.id).how != returns && l.plan.only(planned...):
+		l.violate(m.id, "%s goes back after its call, which no fault explains", m.id)
 	}
 	if was {
 		l.copiedAgain(m, f, e)

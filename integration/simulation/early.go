@@ -25,7 +25,7 @@ func (l *ledger) sent(m *letter, record retry.Record, err error) {
 		return
 	case err == nil && !l.plan.produces: // what cannot be published is a failure, too
 		return
-	case err != nil && l.plan.fate(m.id).how == requests:
+	case err != nil && err != errDown && l.plan.fate(m.id).how == requests:
 		delay = l.plan.requested(m.id)
 	}
 	m.due = time.Now().Add(delay)

@@ -31,15 +31,17 @@ const (
 )
 
 var (
-	errFailed  = errors.New("the handler fails: " + strings.Repeat("long ", 300))
+	errFailed  = errors.New(failsText + ": " + strings.Repeat("long ", 300))
 	errOther   = errors.New("and something else")
 	errBusy    = errors.New("busy")
 	errNotHere = errors.New("not here")
 	errInvalid = errors.New("invalid")
 	errStale   = errors.New("stale")
+	errDown    = errors.New(failsText + ": what it needs is down")
 )
 
 const (
+	failsText  = "the handler fails"
 	snooze     = 2 * time.Second
 	givenBack  = time.Second // how long GiveBack waits, as documented
 	deadReason = "invalid"
@@ -84,6 +86,8 @@ func (p plan) lasts(id string, record retry.Record) time.Duration {
 func (p plan) outcome(id string, record retry.Record, first bool, since time.Duration) error {
 	f := p.fate(id)
 	switch {
+	case p.isDown(since):
+		return errDown
 	case p.breaker && since > activity: // while only messages are left that fail, a breaker would stay open
 		return nil
 	case f.how == permanent:

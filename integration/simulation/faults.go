@@ -28,7 +28,7 @@ type fault struct {
 	pick   int // chooses the connection, process or queue
 }
 
-// fills returns the pattern of the queues that are full.
+// fills returns the pattern of the queues that are full, or do not answer.
 func (f fault) fills() string {
 	return []string{tiersFull, `\.order\.\d|^` + produced, deadFull}[f.pick%3]
 }
@@ -368,7 +368,11 @@ func (w *world) change(f fault, queue string) {
 	case partDeleted:
 		w.broker.DeleteQueue(w.partition(f.pick), true)
 	case full:
-		w.broker.SetPolicy("full", model.Policy{Pattern: regexp.MustCompile(f.fills()),
+		pattern := regexp.MustCompile(f.fills())
+		if f.fills() == tiersFull && f.one() && w.tier(f.pick) != "" {
+			pattern = regexp.MustCompile("^" + regexp.QuoteMeta(w.tier(f.pick)) + "$")
+		}
+		w.broker.SetPolicy("full", model.Policy{Pattern: pattern,
 			Definition: map[string]any{"max-length": int64(f.pick % 2), "overflow": "reject-publish"}})
 		time.Sleep(f.lasts)
 		w.broker.SetPolicy("full", model.Policy{})

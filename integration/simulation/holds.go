@@ -69,7 +69,7 @@ func (w *world) isGivenBack(m *letter) {
 			continue
 		}
 		lost, unsent := time.Unix(0, f.process.lostAt.Load()), time.Unix(0, f.process.unsentAt.Load())
-		_, only := w.plan.only()
+		_, only := w.plan.silence()
 		if w.plan.unordered() && f.ended.Before(lost) && time.Since(lost) > soon {
 			f.missed = true
 			w.ledger.violate(m.id, "the outcome of %s is not known %v after its delivery was lost", m.id, time.Since(lost))

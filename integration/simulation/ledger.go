@@ -32,8 +32,10 @@ type letter struct {
 	seen      time.Time // when it was not in its work queue for the last time, or called
 	redriven  int
 	purged    bool // by an operator
-	furthest  int  // its failures and snoozes
-	finished  bool // handled, or given up
+	// failedDown is how often it has failed because of an outage.
+	failedDown int
+	furthest   int  // its failures and snoozes
+	finished   bool // handled, or given up
 }
 
 // state is with which record a message comes to its handler.
@@ -62,13 +64,15 @@ type ledger struct {
 	lastCall   map[string]time.Time // by the work queue
 	alarm      time.Time            // since when there is one; zero: there is none
 	redrives   map[string]int       // that run, by the work queue
-	silent     *regexp.Regexp       // the queues whose confirms are withheld
+	outages    map[handlerIn]*outage
+	silent     *regexp.Regexp // the queues whose confirms are withheld
 	violations []violation
 }
 
 func newLedger(p plan, broker *model.Broker) *ledger {
 	return &ledger{plan: p, began: time.Now(), broker: broker, letters: map[string]*letter{},
-		byKey: map[string][]*letter{}, lastCall: map[string]time.Time{}, redrives: map[string]int{}}
+		byKey: map[string][]*letter{}, lastCall: map[string]time.Time{}, redrives: map[string]int{},
+		outages: map[handlerIn]*outage{}}
 }
 
 // violated notes a violation, about a message or about none.
@@ -114,10 +118,10 @@ func (m *letter) at(s state) *visit {
 	return m.states[s]
 }
 
-// called notes a call, and reports whether it is the first one of the message. ended is called with its end, before the
-// function ended of the ledger.
-func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record) (
-	first bool, ended func(),
+// called notes a call, which may be a probe of its breaker, and reports whether it is the first one of the message.
+// ended is called with its end, before the function ended of the ledger.
+func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record, probe bool) (
+	first bool, ended func(error),
 ) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,12 +131,12 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	m := l.letters[queue+id]
 	if m == nil {
 		l.violate(id, "a stranger in %s: %q", queue, id)
-		return true, func() {}
+		return true, func(error) {}
 	}
 	m.inCall++
-	f := &flight{process: p, from: time.Now(), called: true, state: state{record.Failures, record.Snoozes}}
+	f := &flight{process: p, from: time.Now(), called: true, state: state{record.Failures, record.Snoozes}, probe: probe}
 	m.flights = append(m.flights, f)
-	ended = func() { f.ended = time.Now() }
+	ended = func(err error) { f.ended, f.down = time.Now(), err == errDown }
 	if p.dead.Load() {
 		return m.calls == 0, ended
 	}
@@ -145,20 +149,22 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	l.inOrder(m)
 	l.remembers(m, record)
 	l.double(m, v, record)
+	l.isProbe(p, m)
 	return m.calls == 1, ended
 }
 
 // ended notes the end of a call.
-func (l *ledger) ended(p *process, queue, id string, record retry.Record, err error, ended func()) {
+func (l *ledger) ended(p *process, queue, id string, record retry.Record, err error, ended func(error)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ended()
+	ended(err)
 	m := l.letters[queue+id]
 	if m == nil {
 		return
 	}
 	m.inCall--
 	l.sent(m, record, err)
+	l.decides(p, m, err)
 	if p.dead.Load() {
 		return
 	}
@@ -169,7 +175,7 @@ func (l *ledger) ended(p *process, queue, id string, record retry.Record, err er
 	case err == errStale:
 		m.discarded++
 		m.finished = true
-	case l.plan.fate(id).how == permanent, err == errInvalid, err != errBusy && err != errNotHere &&
+	case err != errDown && l.plan.fate(id).how == permanent, err == errInvalid, err != errBusy && err != errNotHere &&
 		record.Failures == len(l.plan.schedule):
 		m.finished = true
 	}

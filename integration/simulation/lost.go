@@ -95,11 +95,26 @@ func (l *ledger) mayDie(id string, m *letter, reason retry.DeadReason) bool {
 		return false
 	case reason == retry.DeadReasonNoTier:
 		return p.mayHave(nackAt, full, withheld)
-	case p.breaker && reason == p.reason(id):
+	case p.breaker && reason == p.reason(id), m.failedDown > 0 && reason == retry.DeadReasonExhausted:
 		return true
 	}
 	fails := m.outlasted && p.shape == keepsOrder || p.produces && len(p.faults) > 0
 	return fails && reason == retry.DeadReasonExhausted
+}
+
+// saysWhy reports whether the text of a dead letter is that of its last failure. A call that hangs has another one, and
+// so has what cannot be published. What no tier takes may have been snoozed.
+func (l *ledger) saysWhy(m *letter, text string) bool {
+	want := failsText
+	switch {
+	case m == nil, m.outlasted, l.plan.produces, l.plan.breaker, l.plan.fate(m.id).how == snoozes:
+		return true
+	case l.plan.fate(m.id).how == invalid:
+		want = errInvalid.Error()
+	case l.plan.fate(m.id).how == goexits:
+		want = retry.ErrGoexit.Error()
+	}
+	return strings.Contains(text, want)
 }
 
 // mayBeOrphan reports whether the bindings were away at that time, in whole seconds, or a moment before: a message that
@@ -155,7 +170,9 @@ func (w *world) checkLetters(queue string) map[string]retry.DeadReason {
 		case record.Handler != handlerOf(queue) || record.Topic != topic || record.Reason == "" ||
 			len(record.Reason) > longestReason || record.LastFailedAt.IsZero():
 			l.violate(id, "the record of the dead letter %s is not whole: %v", id, record)
-		case l.mayDie(id, l.letters[queue+id], reason) && reason != want:
+		case !l.saysWhy(l.letters[queue+id], record.Reason):
+			l.violate(id, "the reason of the dead letter %s is not that of its failure: %.80q", id, record.Reason)
+		case l.mayDie(id, l.letters[queue+id], reason) && (reason != want || l.letters[queue+id].failedDown > 0):
 		case reason != want || record.Failures != failures:
 			l.violate(id, "the dead letter %s is %s after %d failures, and must be %s after %d", id, reason, record.Failures,
 				want, failures)

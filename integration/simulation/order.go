@@ -8,12 +8,29 @@ import (
 
 // inOrder checks that those before a message with its key are finished when it is called.
 func (l *ledger) inOrder(m *letter) {
+	if l.plan.shape != keepsOrder && m.calls == 1 {
+		l.inTurn(m)
+	}
 	if l.plan.shape != keepsOrder || m.key == "" {
 		return
 	}
 	for _, before := range l.byKey[m.queue+m.key][:m.number] {
 		if !before.finished {
 			l.violate(m.id, "%s is called before the end of %s of the same key", m.id, before.id)
+		}
+	}
+}
+
+// inTurn checks that messages come in their order to the only handler of a queue where it takes one at a time, also
+// through pauses.
+func (l *ledger) inTurn(m *letter) {
+	if l.plan.processes > 1 || l.plan.concurrency > 1 || !l.plan.only(pause, looks, redrive, purge) {
+		return
+	}
+	for _, id := range l.ids[:slices.Index(l.ids, m.id)] {
+		if before := l.letters[m.queue+id]; before.calls == 0 && before.key != "" && !before.purged {
+			l.violate(m.id, "%s is called before %s, which was published before", m.id, id)
+			return
 		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package simulation runs the real code against a model of RabbitMQ in virtual time. A seed decides what the processes
 // do, which faults come when, and how long everything takes. What must hold has a file each: lost.go, early.go,
-// same.go, order.go, duplicates.go, standstill.go, limits.go, leaks.go, memory.go.
+// same.go, order.go, duplicates.go, standstill.go, limits.go, leaks.go, memory.go, breaker.go.
 package simulation
 
 import (
@@ -43,6 +43,8 @@ type plan struct {
 	messages    int
 	produces    bool // the handler produces a message for another one
 	breaker     bool
+	downAt      time.Duration // when all calls begin to fail, with a breaker
+	down        time.Duration
 	takes       time.Duration // of a call, at most
 	latency     time.Duration
 	confirms    time.Duration
@@ -66,6 +68,9 @@ func planOf(seed uint64) plan {
 	p.confirms = draw(p, "confirms", 0, 5*time.Millisecond, 50*time.Millisecond, 300*time.Millisecond)
 	p.produces = p.shape == plain && draw(p, "produces", 1, 2, 3, 4) == 1
 	p.breaker = p.shape != builder && draw(p, "breaker", 1, 2, 3, 4, 5, 6) == 1
+	if p.breaker {
+		p.downAt, p.down = 10*time.Second+p.upTo(10*time.Second, "down at"), 25*time.Second+p.upTo(10*time.Second, "down")
+	}
 	p.maxHold = draw(p, "MaxHold", 0, 5*time.Second)
 	switch p.shape {
 	case keepsOrder:
@@ -77,6 +82,9 @@ func planOf(seed uint64) plan {
 	}
 	for n := range draw(p, "faults", 0, 1, 11, 21, 2, 3) % 10 { // 11 and 21: one has a threefold weight
 		p.faults = append(p.faults, p.drawFault(n))
+	}
+	if p.mayHave(withheld) && p.number("longer than PublishTimeout")%4 > 0 {
+		p.maxHold = 0 // else what is not confirmed goes back before it is held
 	}
 	if len(p.faults) == 1 && p.maxHold == 0 && p.faults[0].deploys() && p.faults[0].kind != withheld {
 		p.faults[0].lasts += time.Minute // what was on its way is given up before, and a process can end
@@ -148,7 +156,7 @@ func (p plan) String() string {
 		text += ", produces"
 	}
 	if p.breaker {
-		text += ", breaker"
+		text += fmt.Sprintf(", breaker, down at %v for %v", p.downAt.Round(time.Millisecond), p.down.Round(time.Millisecond))
 	}
 	return fmt.Sprintf("%s, faults %v", text, p.faults)
 }

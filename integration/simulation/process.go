@@ -3,6 +3,7 @@ package simulation
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -108,7 +109,7 @@ func (p *process) config() config.Config {
 		BackoffMultiplier: 2, BackoffMaxInterval: 5 * time.Second}
 	policy := retry.Policy{Schedule: plan.schedule, Rules: rules, MaxHold: plan.maxHold}
 	if plan.breaker {
-		policy.Breaker = &retry.Breaker{Least: 5, MaxPause: 4 * time.Second}
+		policy.Breaker = &retry.Breaker{Least: leastFailures, MaxPause: longestPause}
 	}
 	if plan.shape == tierGroup {
 		policy.TierGroup, policy.ExtraTiers = "shared", plan.schedule[:1]
@@ -233,7 +234,7 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	l, plan := p.world.ledger, p.world.plan
 	record, _ := retry.ReadRecord(msg.Metadata)
 	id := string(msg.Payload)
-	first, ended := l.called(p, queue, msg, record)
+	first, ended := l.called(p, queue, msg, record, p.probes(queue))
 	msg.Metadata, msg.Payload = message.Metadata{"scratch": id}, nil // what a handler replaces is not in the copy
 	p.limited(queue, id)
 	p.holds(queue, id)
@@ -256,11 +257,14 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	return plan.fate(id).end(err)
 }
 
+// produce is a handler that passes the metadata of its message on.
 func (p *process) produce(msg *message.Message) ([]*message.Message, error) {
+	of := message.NewMessage("of-"+msg.UUID, []byte(msg.UUID))
+	of.Metadata = maps.Clone(msg.Metadata)
 	if err := p.handle(topic, msg); err != nil {
 		return nil, err
 	}
-	return []*message.Message{message.NewMessage("of-"+msg.UUID, []byte(msg.UUID))}, nil
+	return []*message.Message{of}, nil
 }
 
 // kill ends a process at once.

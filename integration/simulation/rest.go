@@ -30,6 +30,7 @@ func (w *world) atRest() {
 			w.ledger.violated("", "process %d is not ready at the end: %v", number, err)
 		}
 		for _, s := range health.Subscriptions {
+			w.goesOn(p, s)
 			if s.Calls+s.InFlight+s.Holding+s.OrderWaiting+len(s.Blocked) > 0 {
 				w.ledger.violated("", "process %d keeps messages at the end: %+v", number, s)
 			}

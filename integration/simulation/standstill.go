@@ -29,9 +29,11 @@ func (w *world) watch(ctx context.Context) {
 		}
 		w.bounded()
 		w.known()
-		w.late()
+		w.overdue()
 		for _, queue := range w.plan.queues() {
-			waits := w.waits(queue)
+			there := w.inWork(queue)
+			w.late(queue, there)
+			waits := w.waits(queue, there)
 			if waits != nil && !w.allReady(queue) {
 				unready[queue] = time.Now()
 			}
@@ -54,28 +56,43 @@ func (w *world) watch(ctx context.Context) {
 	}
 }
 
-// late checks that no message waits for longer than its handler is busy.
-func (w *world) late() {
+// late checks that none of the messages that are in a work queue waits for longer than its handler is busy.
+func (w *world) late(queue string, there map[string]bool) {
 	calm := w.ledger.excused()
 	if w.plan.shape == keepsOrder || w.plan.breaker || time.Since(calm) < standstill {
 		return
 	}
 	l, most := w.ledger, standstill+w.plan.backlog()
-	for _, queue := range w.plan.queues() {
-		there := w.inWork(queue)
-		l.mu.Lock()
-		for _, id := range l.ids {
-			m := l.letters[queue+id]
-			if !there[id] || m.inCall > 0 {
-				m.seen = time.Now()
-			}
-			since := time.Since(latest(m.due, m.seen, calm))
-			if there[id] && !m.finished && !m.late && m.inCall == 0 && since > most {
-				m.late = true
-				l.violate(id, "%s has no call for %v", id, since)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range l.ids {
+		m := l.letters[queue+id]
+		if !there[id] || m.inCall > 0 {
+			m.seen = time.Now()
+			continue
+		}
+		if since := time.Since(latest(m.due, m.seen, calm)); !m.finished && !m.late && since > most {
+			m.late = true
+			l.violate(id, "%s has no call for %v", id, since)
+		}
+	}
+}
+
+// overdue checks that no message stays on a tier when its delay is over: what no work queue gets is an orphan. Without
+// the exchange of a tier the broker tries again after minutes.
+func (w *world) overdue() {
+	if time.Now().Second()%5 > 0 || w.plan.mayHave(noReturn, noExchange) || time.Since(w.ledger.excused()) < standstill {
+		return
+	}
+	for _, name := range w.broker.Queues() {
+		if !strings.Contains(name, ".retry.") {
+			continue
+		}
+		for _, m := range w.broker.Messages(name) {
+			if since := time.Since(m.Expires); !m.Expires.IsZero() && since > standstill {
+				w.ledger.violated(string(m.Body), "%s is on %s, %v after its delay", m.Body, name, since)
 			}
 		}
-		l.mu.Unlock()
 	}
 }
 
@@ -95,17 +112,22 @@ func (p plan) unnoticed() time.Duration {
 	return standstill
 }
 
-// waits returns a message of a work queue that is not called, though its call is due. Nil: none.
-func (w *world) waits(queue string) *letter {
-	there, l := w.inWork(queue), w.ledger
+// waits returns one of the messages that are in a work queue that is not called, though its call is due. Nil: none.
+func (w *world) waits(queue string, there map[string]bool) *letter {
+	l := w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(there) == 0 {
+		return nil
+	}
+	called := func(other *letter) bool { return other.inCall > 0 }
 	for _, id := range l.ids {
 		m := l.letters[queue+id]
-		called := func(other *letter) bool { return other.inCall > 0 }
-		busy := m.inCall > 0 || w.plan.mayHave(withheld) && w.plan.awaits(m) ||
-			w.plan.shape == keepsOrder && slices.ContainsFunc(l.byKey[queue+m.key], called)
-		if there[id] && !m.finished && !busy && time.Since(m.due) > time.Second {
+		if !there[id] || m.finished || time.Since(m.due) <= time.Second {
+			continue
+		}
+		if busy := m.inCall > 0 || w.plan.mayHave(withheld) && w.plan.awaits(m) ||
+			w.plan.shape == keepsOrder && slices.ContainsFunc(l.byKey[queue+m.key], called); !busy {
 			return m
 		}
 	}

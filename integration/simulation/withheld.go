@@ -34,7 +34,7 @@ func (f fault) one() bool { return f.pick/16%2 == 0 }
 // takes reports whether the queues that do not answer take what is published.
 func (f fault) takes() bool { return f.pick/32%2 == 0 }
 
-// Which connections are lost, all of them at the end, and those that consume in the middle.
+// Which connections are lost: all of them at the end, and those that consume before it.
 const (
 	everything = "" // the name of a connection begins with it
 	publishers = "watermill-retry publisher"
@@ -57,11 +57,11 @@ func (w *world) withhold(f fault) {
 	w.ledger.silent = silent
 	w.ledger.mu.Unlock()
 	w.broker.Withhold(silent, f.takes())
-	time.Sleep(f.lasts / 2)
-	if f.loses() == consumers {
+	time.Sleep(f.lasts * 3 / 4)
+	if f.loses() == consumers { // where it lasts long, messages are held then
 		w.lose(consumers)
 	}
-	time.Sleep(f.lasts / 2)
+	time.Sleep(f.lasts / 4)
 	switch {
 	case f.loses() == everything, f.loses() == publishers:
 		w.lose(f.loses())
@@ -88,8 +88,8 @@ func (w *world) lose(name string) {
 	}
 }
 
-// only returns the fault of a plan where confirms are withheld, if there is one, and no fault of tiers.
-func (p plan) only() (only fault, is bool) {
+// silence returns the fault of a plan where confirms are withheld, if there is one, and no fault of tiers.
+func (p plan) silence() (only fault, is bool) {
 	for _, f := range p.faults {
 		if f.kind == withheld {
 			only, is = f, !is
@@ -101,7 +101,7 @@ func (p plan) only() (only fault, is bool) {
 // copiedAgain checks the copy of a message that was held for one that may have arrived: "the next longer tier, after a
 // minute at the earliest".
 func (l *ledger) copiedAgain(m *letter, held *flight, e retry.Event) {
-	f, only := l.plan.only()
+	f, only := l.plan.silence()
 	alone := len(l.plan.faults) == 1 && f.loses() == none
 	if !only || !held.silent || !copies(e.Outcome) || l.plan.breaker || m.at(held.state).calls > 1 ||
 		!alone && !l.quiet(held.ended) {

@@ -1,0 +1,125 @@
+package simulation
+
+import (
+	"slices"
+	"time"
+
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// An app whose handlers pause when too many messages fail has an outage: each call fails. docs/outages.md has what
+// follows: the handler pauses, then one message after the other shows whether it still lasts, after pauses that double,
+// and these failures do not count. Then it goes on.
+
+const (
+	leastFailures = 5
+	longestPause  = 4 * time.Second
+	breakerWindow = 10 * time.Second // the default
+	// opensAt is the number of failures in breakerWindow with which a breaker is open, whatever was before: the window has
+	// five times the least outcomes, and half of them is enough.
+	opensAt = 5*leastFailures/2 + 1
+	// soonest is how long a pause lasts at the least: a second, shortened at random by up to a quarter.
+	soonest = time.Second * 3 / 4
+)
+
+// outage is what a handler of a process does in it.
+type outage struct {
+	failed []time.Time // the last opensAt failures
+	opened time.Time   // when its breaker was open at the latest; zero: not yet
+	calls  int         // after that
+	last   time.Time   // the last one of these
+	streak int         // successes since the last failure
+}
+
+// isDown reports whether each call fails.
+func (p plan) isDown(since time.Duration) bool {
+	return p.breaker && since >= p.downAt && since < p.downAt+p.down
+}
+
+// outageOf returns what is known of a handler.
+func (l *ledger) outageOf(p *process, queue string) *outage {
+	of := handlerIn{p, queue}
+	if l.outages[of] == nil {
+		l.outages[of] = &outage{}
+	}
+	return l.outages[of]
+}
+
+type handlerIn struct {
+	process *process
+	queue   string
+}
+
+// probes reports whether one message decides whether the handler goes on.
+func (p *process) probes(queue string) bool {
+	if !p.world.plan.isDown(time.Since(p.world.ledger.began)) {
+		return false
+	}
+	of := func(s retry.SubscriptionHealth) bool { return s.Queue == queue && s.PausedLimit == 1 }
+	return slices.ContainsFunc(p.connection.Health().Subscriptions, of)
+}
+
+// undisturbed reports whether the breaker knows the outcome of each call, and has a message in its pauses.
+func (l *ledger) undisturbed() bool {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return len(l.losses) == 0 && !l.plan.mayHave(hangs) && !l.plan.replaces()
+}
+
+// isProbe checks that a handler whose breaker is open has one call at a time, after pauses that double.
+func (l *ledger) isProbe(p *process, m *letter) {
+	o := l.outageOf(p, m.queue)
+	if o.opened.IsZero() || time.Since(o.opened) < noted/10 || !l.plan.isDown(time.Since(l.began)) || !l.undisturbed() {
+		return
+	}
+	o.calls++
+	switch since := time.Since(o.last); {
+	case o.calls > 1 && since < soonest:
+		l.violate(m.id, "process %d calls for %s %v after another call, while its breaker is open", p.number, m.id, since)
+	case o.calls > 3+int(time.Since(o.opened)/(longestPause*3/4)):
+		l.violate(m.id, "process %d calls for %s, the %dth message in %v while its breaker is open", p.number, m.id, o.calls,
+			time.Since(o.opened))
+	}
+	o.last = time.Now()
+}
+
+// decides notes what a call says about others.
+func (l *ledger) decides(p *process, m *letter, err error) {
+	o := l.outageOf(p, m.queue)
+	if err == nil {
+		o.streak++
+		return
+	}
+	o.streak = 0
+	if err != errDown {
+		return
+	}
+	m.failedDown++
+	if o.failed = append(o.failed, time.Now()); len(o.failed) > opensAt {
+		o.failed = o.failed[1:]
+	}
+	if len(o.failed) == opensAt && time.Since(o.failed[0]) < breakerWindow && o.opened.IsZero() {
+		o.opened = time.Now()
+	}
+}
+
+// countsNot checks the outcome of a call that has shown that the outage lasts.
+func (l *ledger) countsNot(m *letter, f *flight, e retry.Event) {
+	counted := e.Outcome == retry.Retried || e.Outcome == retry.DeadLettered &&
+		e.Record.DeadReason == retry.DeadReasonExhausted
+	if f.probe && f.down && counted && l.undisturbed() {
+		l.violate(m.id, "%s is %s because of an outage that its call was to show", m.id, e.Outcome)
+	}
+}
+
+// goesOn checks that a handler is not limited any more when many messages have succeeded.
+func (w *world) goesOn(p *process, s retry.SubscriptionHealth) {
+	l := w.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if streak := l.outageOf(p, s.Queue).streak; streak > 3*w.plan.concurrency && slices.Contains(s.Paused, "failing") &&
+		!w.plan.produces && l.undisturbed() {
+		l.violate("", "process %d is limited to %d messages of %s after %d successes", p.number, s.PausedLimit, s.Queue,
+			streak)
+	}
+}
