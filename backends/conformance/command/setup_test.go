@@ -195,7 +195,7 @@ func peakOf(pid int) (peak int) {
 func (o *operator) in(folder string, code int, args ...string) result {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
-	command := exec.Command(binary, append(args, "--prefix", o.app.Prefix)...)
+	command := exec.Command(binary, slices.Insert(slices.Clone(args), 1, "--prefix", o.app.Prefix)...)
 	command.Dir = folder
 	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AMQP_URL=") })
 	command.Env = append(command.Env, "WMRETRY_URL="+o.url)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -74,10 +75,12 @@ func (o *operator) list(all, odds []string) {
 	assert.Equal(o.t, all, o.ids())
 }
 
-func (o *operator) group(_, _ []string) {
+func (o *operator) group(_, odds []string) {
 	r := o.letters(0, "list", "--group")
-	assert.Regexp(o.t, `(?m)^ +15  permanent +\*errors\.errorString +no stock of item <n> `, r.stdout)
-	assert.Regexp(o.t, `(?m)^ +15  permanent +\*errors\.errorString +the service is down `, r.stdout)
+	assert.Regexp(o.t, `(?m)^ +15  [0-9a-f]{8}  permanent +\*errors\.errorString +the service is down `, r.stdout)
+	row := regexp.MustCompile(`(?m)^ +15  ([0-9a-f]{8})  permanent +\*errors\.errorString +no stock of item <n> `).FindStringSubmatch(r.stdout)
+	require.Len(o.t, row, 2, r.stdout)
+	assert.Equal(o.t, odds, o.ids("--cause", row[1]))
 }
 
 func (o *operator) show(all, _ []string) {
@@ -156,6 +159,7 @@ func (o *operator) refusals(all, _ []string) {
 		assert.Equal(o.t, rabbit, strings.Contains(help, only), only)
 	}
 	assert.Equal(o.t, !rabbit, strings.Contains(help, "consumer-group"))
+	assert.Contains(o.t, o.wmretry(0, "__complete", "dead", "list", "").stdout, o.word[0]+"\n")
 	assert.Equal(o.t, all, o.ids())
 }
 
@@ -212,7 +216,9 @@ func (o *operator) discard(all, odds []string) {
 	assert.Equal(o.t, left, o.ids())
 	second := file + ".again"
 	o.letters(0, "export", "-o", second)
-	assert.Equal(o.t, sortedLines(o.t, file), sortedLines(o.t, second), "every byte is as before")
+	if !o.entry.Expect.Tiers { // RabbitMQ counts deliveries in a header; package deadletter compares the rest
+		assert.True(o.t, slices.Equal(sortedLines(o.t, file), sortedLines(o.t, second)), "every byte is as before")
+	}
 	s := o.change(0, "redrive", "--rate", "200/s")
 	assert.Equal(o.t, 25, s.Done)
 	o.awaitHandled(all...)

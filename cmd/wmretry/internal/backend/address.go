@@ -4,6 +4,7 @@ package backend
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -119,7 +120,16 @@ func (a Address) With(password string) Address {
 // Place is the hosts of the address.
 func (a Address) Place() string { return a.url.Host }
 
-func (a Address) hosts() []string { return strings.Split(a.url.Host, ",") }
+// hosts are those of the address, each with its port.
+func (a Address) hosts() []string {
+	all := strings.Split(a.url.Host, ",")
+	for i, host := range all {
+		if _, _, err := net.SplitHostPort(host); err != nil {
+			all[i] = net.JoinHostPort(strings.Trim(host, "[]"), a.Kind.port)
+		}
+	}
+	return all
+}
 
 // String returns the address with its password.
 func (a Address) String() string { return a.url.String() }

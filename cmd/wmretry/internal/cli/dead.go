@@ -168,11 +168,11 @@ func namesOf(ctx context.Context, store *backend.Store) ([]string, error) {
 	return slices.Compact(keys), err
 }
 
-// explain adds what to do to the error of a call on a queue.
-func explain(err error) error {
+// explain adds what to do to the error of a call on a queue or topic.
+func (e *env) explain(err error) error {
 	switch {
 	case errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To"):
-		return fmt.Errorf("%w (here: --to QUEUE)", err)
+		return fmt.Errorf("%w (here: --to %s)", err, e.of())
 	case errors.Is(err, letters.ErrNoQueue):
 		return fmt.Errorf("%w; `wmretry status --all` lists the names. Where the name itself has the letters, use --as-is",
 			err)

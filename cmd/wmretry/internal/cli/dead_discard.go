@@ -121,7 +121,7 @@ func (l *letterCommand) askDiscard(
 	counted, err := store.Discard(ctx, queue, options)
 	meter.stop()
 	if err != nil {
-		return 0, explain(err)
+		return 0, l.explain(err)
 	}
 	if counted.Done == 0 {
 		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(queue))

@@ -72,11 +72,11 @@ func (l *letterCommand) export(
 	}
 	switch {
 	case err != nil && to != standard:
-		return errors.Join(explain(err), os.Remove(to))
+		return errors.Join(l.explain(err), os.Remove(to))
 	case err != nil && n > 0:
 		return fmt.Errorf("the output ends after %s: %w", plural(n, "letter", "letters"), err)
 	case err != nil:
-		return explain(err)
+		return l.explain(err)
 	}
 	meter.stop()
 	if l.json {

@@ -98,7 +98,7 @@ func (l *letterCommand) goTest(
 	n := 0
 	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
-			return explain(err)
+			return l.explain(err)
 		}
 		if n++; newest == nil || !letter.DeadAt().Before(newest.DeadAt()) {
 			newest = letter

@@ -71,7 +71,7 @@ func (l *letterCommand) list(
 	n, cut := 0, false
 	for letter, err := range store.Browse(ctx, queue, filter) {
 		if err != nil {
-			return errors.Join(out.Flush(), l.printGroups(groups.Sorted()), explain(err))
+			return errors.Join(out.Flush(), l.printGroups(groups.Sorted()), l.explain(err))
 		}
 		if f.limit > 0 && n == f.limit {
 			cut = true

@@ -136,8 +136,11 @@ func (e *env) ofRabbitMQ(text string) string {
 func (l *letterCommand) redrive(
 	ctx context.Context, store *backend.Store, queue string, options letters.Redrive, selected *filterFlags,
 ) error {
-	if options.Canary > 0 && !options.DryRun && store.Rabbit != nil {
-		l.warnNoConsumer(ctx, store.Rabbit, queue, options.To)
+	if options.Canary > 0 && !options.DryRun {
+		if name := noConsumer(ctx, store, queue, options.To); name != "" {
+			_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: %s has no consumer: a canary that no app handles cannot die\n",
+				safe(name))
+		}
 	}
 	start := time.Now()
 	report := newReport("redrive", queue, options.DryRun, options.Limit)
@@ -152,19 +155,28 @@ func (l *letterCommand) redrive(
 	return report.finish(l.env, err, selected)
 }
 
-// warnNoConsumer warns of a canary that cannot die, as far as the management API shows it. The work queue of an orphan,
-// or of a letter in another queue, is not known before.
-func (l *letterCommand) warnNoConsumer(ctx context.Context, store *deadletter.Store, queue, to string) {
+// noConsumer returns what a canary goes to, where the backend shows that no process consumes it. The work queue of an
+// orphan, or of a letter in another queue, is not known before.
+func noConsumer(ctx context.Context, store *backend.Store, queue, to string) string {
+	if store.Rabbit == nil {
+		all, _ := store.Looker.Waiting(ctx)
+		for _, w := range all {
+			if to == "" && w.Topic == queue && w.Consumers != nil && *w.Consumers == 0 {
+				return w.Name
+			}
+		}
+		return ""
+	}
 	work, dead := strings.CutSuffix(queue, deadletter.QueueOf(""))
 	if !dead && to == "" {
-		return
+		return ""
 	}
 	work = cmp.Or(to, work)
-	status, err := store.Status(ctx, work)
+	status, err := store.Rabbit.Status(ctx, work)
 	if err == nil && len(status.Queues) == 1 && !status.Queues[0].Missing && status.Queues[0].Consumers == 0 {
-		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the queue %s has no consumer: a canary that no app "+
-			"handles cannot die\n", safe(work))
+		return "the queue " + work
 	}
+	return ""
 }
 
 // deathsWithin bounds the search for the causes of deaths.

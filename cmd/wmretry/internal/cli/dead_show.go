@@ -63,7 +63,7 @@ func (l *letterCommand) show(ctx context.Context, store *backend.Store, queue, i
 	n := 0
 	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
-			return explain(err)
+			return l.explain(err)
 		}
 		if n++; n > 1 && !l.json {
 			_, _ = fmt.Fprintln(l.stdout, "\n"+l.paint(text.Faint, "another letter of the same message"))

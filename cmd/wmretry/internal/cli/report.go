@@ -80,14 +80,14 @@ func (r *report) run(
 // finish prints the report, unless the command did not begin, and returns the error that it ends with.
 func (r *report) finish(e *env, err error, selected *filterFlags) error {
 	if err != nil && r.Summary == (letters.Summary{}) {
-		return explain(err)
+		return e.explain(err)
 	}
 	if err != nil {
 		r.Error = e.scrub(err.Error())
 		if r.Interrupted && errors.Is(err, context.Canceled) {
 			r.Error = "interrupted"
 		}
-		err = explain(err)
+		err = e.explain(err)
 	}
 	printed := r.print(e)
 	if err == nil && r.Done == 0 && r.Kept == 0 {
