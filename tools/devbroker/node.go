@@ -20,7 +20,7 @@ import (
 // node is a private RabbitMQ: its data, ports, cookie and epmd are its own. It is stored as JSON in its folder.
 type node struct {
 	Folder, Name string
-	Server       installed
+	Server       string // the path of rabbitmq-server
 	Ports        portSet
 
 	process *os.Process // where this process has started it
@@ -31,8 +31,8 @@ type portSet struct{ AMQP, Management, Prometheus, Distribution, Epmd int }
 // errPortTaken: another process has taken a port. The next try uses other ports.
 var errPortTaken = errors.New("a port was taken meanwhile")
 
-func startNode(ctx context.Context, rabbit installed) (broker, error) {
-	say("starting a private RabbitMQ (%s)", rabbit.script("rabbitmq-server"))
+func startNode(ctx context.Context, rabbit string) (broker, error) {
+	say("starting a private RabbitMQ (%s)", rabbit)
 	for try := 1; ; try++ {
 		b, err := tryNode(ctx, rabbit)
 		if !errors.Is(err, errPortTaken) || try == 3 {
@@ -41,7 +41,7 @@ func startNode(ctx context.Context, rabbit installed) (broker, error) {
 	}
 }
 
-func tryNode(ctx context.Context, rabbit installed) (broker, error) {
+func tryNode(ctx context.Context, rabbit string) (broker, error) {
 	free, err := server.FreePorts(5)
 	if err != nil {
 		return broker{}, err
@@ -89,7 +89,7 @@ func (n *node) furnish() error {
 		key, value, _ := strings.Cut(entry, "=")
 		ctl += "export " + key + "=" + quote(value) + "\n"
 	}
-	ctl += "exec " + quote(n.Server.script("rabbitmqctl")) + " -q -n " + quote(n.Name) + " \"$@\"\n"
+	ctl += "exec " + quote(filepath.Join(filepath.Dir(n.Server), "rabbitmqctl")) + " -q -n " + quote(n.Name) + " \"$@\"\n"
 	files := []struct {
 		name, text string
 		mode       os.FileMode
@@ -132,7 +132,7 @@ func (n *node) environ() []string {
 }
 
 func (n *node) start(ctx context.Context) error {
-	process := exec.Command(n.Server.script("rabbitmq-server"))
+	process := exec.Command(n.Server)
 	process.Env = without(os.Environ(), "RABBITMQ_", "ERL_", "HOME=", "LC_ALL=", "NOTIFY_SOCKET=")
 	process.Env = append(append(process.Env, n.environ()...),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} "+n.marker())

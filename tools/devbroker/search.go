@@ -20,10 +20,20 @@ type way struct {
 	take func(context.Context) (broker, error)
 }
 
+// places have rabbitmq-server and rabbitmqctl. What Debian has on the PATH are wrappers, which run only as root or as
+// the user rabbitmq, and ignore the environment.
+var places = []string{
+	"/usr/lib/rabbitmq/bin", // Debian, Ubuntu, Fedora
+	"/opt/homebrew/sbin",
+	"/opt/homebrew/opt/rabbitmq/sbin",
+	"/usr/local/sbin",
+	"/usr/local/opt/rabbitmq/sbin",
+}
+
 // searchOrder lists the ways in their order: the developer's choice, a running broker, an installed RabbitMQ, a
 // container, and last an installation, which changes the machine.
 func searchOrder() []way {
-	var rabbit installed
+	var rabbit string
 	return []way{
 		{
 			name: "AMQP_URL",
@@ -39,7 +49,7 @@ func searchOrder() []way {
 			name: "installed RabbitMQ",
 			open: func(context.Context) string {
 				var found bool
-				rabbit, found = findServer(serverPlaces(), os.Getenv("PATH"))
+				rabbit, found = server.Find("rabbitmq-server", places...)
 				return unless(found, "none found")
 			},
 			take: func(ctx context.Context) (broker, error) { return startNode(ctx, rabbit) },
@@ -49,9 +59,10 @@ func searchOrder() []way {
 			name: "apt-get",
 			open: server.Usable,
 			take: func(ctx context.Context) (broker, error) {
-				rabbit, err := aptInstall(ctx)
+				rabbit, err := server.Program(ctx, "rabbitmq-server", "rabbitmq-server",
+					[]string{"rabbitmq-server", "epmd.socket", "epmd.service"}, places...)
 				if err != nil {
-					return broker{}, err
+					return broker{}, fmt.Errorf("%w, start Docker, or set AMQP_URL", err)
 				}
 				return startNode(ctx, rabbit)
 			},

@@ -20,11 +20,11 @@ func Program(ctx context.Context, name, pack string, services []string, patterns
 		for _, pattern := range append(patterns, "/usr/bin") {
 			there = append(there, filepath.Join(root, pattern))
 		}
-		if path, found := find(name, there); found && strings.HasPrefix(path, root) {
+		if path, found := Find(name, there...); found && strings.HasPrefix(path, root) {
 			return path, nil
 		}
 	}
-	path, found := find(name, patterns)
+	path, found := Find(name, patterns...)
 	if found {
 		return path, nil
 	}
@@ -33,7 +33,7 @@ func Program(ctx context.Context, name, pack string, services []string, patterns
 			whyNot, pack)
 	}
 	_, _ = fmt.Fprintf(os.Stderr, "installing %s with apt-get, once\n", pack)
-	there := func() bool { path, found = find(name, patterns); return found }
+	there := func() bool { path, found = Find(name, patterns...); return found }
 	if err := Install(ctx, there, []string{pack}, services...); err != nil {
 		return "", fmt.Errorf("cannot install %s: %w; install it yourself", pack, err)
 	}
@@ -44,7 +44,8 @@ func Program(ctx context.Context, name, pack string, services []string, patterns
 	return path, nil
 }
 
-func find(name string, patterns []string) (string, bool) {
+// Find finds a program in folders that match the patterns, the highest version first, or on the PATH.
+func Find(name string, patterns ...string) (path string, found bool) {
 	var all []string
 	for _, pattern := range patterns {
 		matches, _ := filepath.Glob(filepath.Join(pattern, name))
