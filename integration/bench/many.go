@@ -63,7 +63,8 @@ func (s *startingSide) measure(b *bench, uri string, handlers int) (seconds floa
 	process, broker := spent(handlers)
 	s.process, s.broker = append(s.process, process), append(s.broker, broker)
 	s.memory = append(s.memory, mebibytes(ownMemory()-before))
-	return seconds, errors.Join(b.connected(uri, 2), allConsume(uri, 1, handlers))
+	_, err = b.connected(uri, 2)
+	return seconds, errors.Join(err, allConsume(uri, 1, handlers))
 }
 
 func manyHandlers(uri string, queues []topology.Topology) (stop func(), err error) {
@@ -143,26 +144,22 @@ func fresh[T any](known map[string]bool, all []T) (rest []T) {
 	return rest
 }
 
-// connected compares the broker's connections of a virtual host with those that were opened.
-func (s *server) connected(uri string, want int) error {
-	for deadline := time.Now().Add(claims.Patience); ; time.Sleep(100 * time.Millisecond) {
-		all, err := s.management.ListConnections()
+// connected waits until a virtual host has as many connections as its apps open, and returns their names.
+func (s *server) connected(uri string, want int) (names []string, err error) {
+	for deadline := time.Now().Add(claims.Patience); len(names) != want; time.Sleep(100 * time.Millisecond) {
+		all, err := s.management.ListVhostConnections(path.Base(uri))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		have := 0
+		names = nil
 		for _, c := range all {
-			if c.Vhost == path.Base(uri) {
-				have++
-			}
+			names = append(names, c.Name)
 		}
-		if have == want {
-			return nil
-		}
-		if have > want || time.Now().After(deadline) {
-			return fmt.Errorf("%d connections are open, %d were expected", have, want)
+		if len(names) > want || time.Now().After(deadline) {
+			return nil, fmt.Errorf("%d connections are open, %d were expected", len(names), want)
 		}
 	}
+	return names, nil
 }
 
 // ownMemory is what the heap and the stacks of this process use after a collection.

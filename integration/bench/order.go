@@ -2,10 +2,7 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"strconv"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -100,23 +97,16 @@ func (s orderingSide) rate(uri string, messages int) (float64, error) {
 
 // publishKeyed publishes messages of all keys in turn.
 func publishKeyed(rabbit retry.Connection, messages int) error {
-	var publishers sync.WaitGroup
-	failures := make(chan error, workers)
-	for worker := range workers {
-		publishers.Go(func() {
-			for n := worker; n < messages; n += workers {
-				msg := message.NewMessage(watermill.NewUUID(), make([]byte, 512))
-				msg.Metadata.Set("key", strconv.Itoa(n%orderKeys))
-				if err := rabbit.Publisher().Publish(work, msg); err != nil {
-					failures <- err
-					return
-				}
+	return claims.Together(workers, func(worker int) error {
+		for n := worker; n < messages; n += workers {
+			msg := message.NewMessage(watermill.NewUUID(), make([]byte, 512))
+			msg.Metadata.Set("key", strconv.Itoa(n%orderKeys))
+			if err := rabbit.Publisher().Publish(work, msg); err != nil {
+				return err
 			}
-		})
-	}
-	publishers.Wait()
-	close(failures)
-	return <-failures
+		}
+		return nil
+	})
 }
 
 // takeover is the time from the loss of a process's connection until another process is called.
@@ -135,7 +125,7 @@ func (b *bench) takeover(uri string) (time.Duration, error) {
 		return 0, err
 	}
 	<-called
-	before, err := b.connections(uri)
+	before, err := b.connected(uri, 3)
 	if err != nil {
 		return 0, err
 	}
@@ -168,23 +158,4 @@ func (b *bench) takeover(uri string) (time.Duration, error) {
 			return time.Since(began), nil
 		}
 	}
-}
-
-// connections returns the names of the connections that consume in a virtual host.
-func (b *bench) connections(uri string) (names []string, err error) {
-	vhost := uri[strings.LastIndex(uri, "/")+1:]
-	for deadline := time.Now().Add(4 * statisticsInterval); len(names) < 2; time.Sleep(100 * time.Millisecond) {
-		all, err := b.management.ListVhostConnections(vhost)
-		if err != nil {
-			return nil, err
-		}
-		names = nil
-		for _, c := range all {
-			names = append(names, c.Name)
-		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("the management API shows %d connections of 2", len(names))
-		}
-	}
-	return names, nil
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -70,24 +68,16 @@ func (c contender) measure(uri string, callers int, duration time.Duration) (rat
 }
 
 func publishFor(publish func() error, callers int, duration time.Duration) (published int64, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), duration)
-	defer cancel()
 	var total atomic.Int64
-	var once sync.Once
-	var group sync.WaitGroup
-	for range callers {
-		group.Go(func() {
-			for ctx.Err() == nil {
-				if e := publish(); e != nil {
-					once.Do(func() { err = e })
-					cancel()
-					return
-				}
-				total.Add(1)
+	began := time.Now()
+	err = claims.Together(callers, func(int) error {
+		for ; time.Since(began) < duration; total.Add(1) {
+			if err := publish(); err != nil {
+				return err
 			}
-		})
-	}
-	group.Wait()
+		}
+		return nil
+	})
 	return total.Load(), err
 }
 

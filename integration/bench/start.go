@@ -1,10 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -24,25 +22,20 @@ func startAll(l layout, uri string, instances, topics int) (seconds float64, sto
 	for n := range topics {
 		names = append(names, topicOf(n))
 	}
-	stops, faults := make([]func(), instances), make([]error, instances)
-	var group sync.WaitGroup
-	stop = func() {
-		for i := range stops {
-			if faults[i] == nil {
-				group.Go(stops[i])
+	stops, began := make([]func(), instances), time.Now()
+	err = claims.Together(instances, func(i int) (err error) {
+		_, stops[i], err = handling{handlers: 1, concurrency: workers}.consume(l.config(uri, startTiers),
+			func(*message.Message) error { return nil }, names...)
+		return err
+	})
+	return time.Since(began).Seconds(), func() {
+		_ = claims.Together(instances, func(i int) error {
+			if stops[i] != nil {
+				stops[i]()
 			}
-		}
-		group.Wait()
-	}
-	began := time.Now()
-	for i := range instances {
-		group.Go(func() {
-			_, stops[i], faults[i] = handling{handlers: 1, concurrency: workers}.consume(l.config(uri, startTiers),
-				func(*message.Message) error { return nil }, names...)
+			return nil
 		})
-	}
-	group.Wait()
-	return time.Since(began).Seconds(), stop, errors.Join(faults...)
+	}, err
 }
 
 // measureStart starts 100 instances of one app.

@@ -3,12 +3,14 @@
 package claims
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -178,6 +180,17 @@ func Ratios(ours, theirs []float64) []float64 {
 		all[round] = ours[round] / theirs[round]
 	}
 	return all
+}
+
+// Together calls a function n times at the same time, and returns all errors.
+func Together(n int, do func(i int) error) error {
+	faults := make([]error, n)
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() { faults[i] = do(i) })
+	}
+	group.Wait()
+	return errors.Join(faults...)
 }
 
 // Alternate measures sides in turns, so that the load of a shared machine affects all of them alike. Another side is

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -122,24 +121,14 @@ func (b bill) measure(server string, messages int, tracer pgx.QueryTracer) (seco
 // handleAll handles messages whose numbers begin at first.
 func handleAll(handle message.HandlerFunc, first, messages int) error {
 	var next atomic.Int64
-	var all sync.WaitGroup
-	faults := make([]error, inboxCalls)
-	for i := range faults {
-		all.Go(func() {
-			for faults[i] == nil {
-				n := int(next.Add(1)) - 1
-				if n >= messages {
-					return
-				}
-				ctx, cancel := context.WithCancel(context.Background()) // as subscribers have it
-				msg := message.NewMessageWithContext(ctx, strconv.Itoa(first+n), make([]byte, 512))
-				_, faults[i] = handle(msg)
-				cancel()
-			}
-		})
-	}
-	all.Wait()
-	return errors.Join(faults...)
+	return claims.Together(inboxCalls, func(int) (err error) {
+		for n := int(next.Add(1)) - 1; n < messages && err == nil; n = int(next.Add(1)) - 1 {
+			ctx, cancel := context.WithCancel(context.Background()) // as subscribers have it
+			_, err = handle(message.NewMessageWithContext(ctx, strconv.Itoa(first+n), make([]byte, 512)))
+			cancel()
+		}
+		return err
+	})
 }
 
 // execute executes a statement in a transaction.

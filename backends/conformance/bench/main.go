@@ -11,10 +11,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/tools/child"
@@ -86,18 +84,15 @@ func main() {
 }
 
 func (b *bench) measureAll(chosen []string) error {
-	faults := make([]error, len(backends))
-	var group sync.WaitGroup
-	for i, backend := range backends {
-		group.Go(func() { faults[i] = b.measure(backend, chosen) })
-		if !b.Short {
-			if group.Wait(); faults[i] != nil {
-				break
-			}
+	if b.Short {
+		return claims.Together(len(backends), func(i int) error { return b.measure(backends[i], chosen) })
+	}
+	for _, backend := range backends {
+		if err := b.measure(backend, chosen); err != nil {
+			return err
 		}
 	}
-	group.Wait()
-	return errors.Join(faults...)
+	return nil
 }
 
 // measure measures the chosen questions on a backend, which has one server for them.

@@ -113,21 +113,19 @@ func (r *run) fill(address, topic string, messages int) error {
 	if err != nil {
 		return err
 	}
-	faults := make([]error, publishers)
-	var group sync.WaitGroup
-	for p := range publishers {
-		group.Go(func() {
-			for from := p * batch; from < messages && faults[p] == nil; from += publishers * batch {
-				var all []*message.Message
-				for i := from; i < min(from+batch, messages); i++ {
-					all = append(all, message.NewMessage(strconv.Itoa(i), payload))
-				}
-				faults[p] = publisher.Publish(topic, all...)
+	err = claims.Together(publishers, func(p int) error {
+		for from := p * batch; from < messages; from += publishers * batch {
+			var all []*message.Message
+			for i := from; i < min(from+batch, messages); i++ {
+				all = append(all, message.NewMessage(strconv.Itoa(i), payload))
 			}
-		})
-	}
-	group.Wait()
-	return errors.Join(append(faults, publisher.Close())...)
+			if err := publisher.Publish(topic, all...); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return errors.Join(err, publisher.Close())
 }
 
 // work runs the processes of a session until all messages are back, and ends them in order.
