@@ -43,32 +43,20 @@ func (s onRabbitMQ) Import(ctx context.Context, from io.Reader, options letters.
 // openRabbitMQ connects once and closes the connection: errors of the address, the password, TLS and the virtual host
 // come from here.
 func openRabbitMQ(o *opening) (*Store, error) {
-	result := make(chan error, 1)
-	go func() {
-		connection, err := amqp091.DialConfig(o.Address.String(), amqp091.Config{
-			TLSClientConfig: o.TLS, Dial: func(network, address string) (net.Conn, error) {
-				connection, err := (&net.Dialer{}).DialContext(o.ctx, network, address)
-				if err == nil {
-					deadline, _ := o.ctx.Deadline()
-					err = connection.SetDeadline(deadline) // of the handshake
-				}
-				return connection, err
-			},
-		})
-		if err == nil {
-			_ = connection.CloseDeadline(time.Now().Add(time.Second))
-		}
-		result <- err
-	}()
-	var err error
-	select {
-	case err = <-result:
-	case <-o.ctx.Done():
-		err = context.Cause(o.ctx)
-	}
+	connection, err := amqp091.DialConfig(o.Address.String(), amqp091.Config{
+		TLSClientConfig: o.TLS, Dial: func(network, address string) (net.Conn, error) {
+			connection, err := (&net.Dialer{}).DialContext(o.ctx, network, address)
+			if err == nil {
+				deadline, _ := o.ctx.Deadline()
+				err = connection.SetDeadline(deadline) // of the handshake
+			}
+			return connection, err
+		},
+	})
 	if err != nil {
 		return nil, o.refused(err)
 	}
+	_ = connection.CloseDeadline(time.Now().Add(time.Second))
 	store, err := deadletter.Open(o.Config.Rabbit(), o.Logger)
 	if err != nil {
 		return nil, advised{err}

@@ -58,19 +58,40 @@ type opening struct {
 // connectTimeout is how long a command tries to connect at the start.
 const connectTimeout = 10 * time.Second
 
-// Open connects once, and returns the Store. An error names the backend, and what to do.
+// Open connects once, and returns the Store. An error names the backend, and what to do. Not every client ends with a
+// context: a connection that is made too late is closed.
 func Open(ctx context.Context, config Config) (*Store, error) {
 	within, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	store, err := config.Address.Kind.open(&opening{config, within})
-	if err == nil {
-		store.Config = config
-		return store, nil
+	type result struct {
+		store *Store
+		err   error
 	}
-	if ctx.Err() != nil {
+	opened := make(chan result)
+	go func() {
+		store, err := config.Address.Kind.open(&opening{config, within})
+		select {
+		case opened <- result{store, err}:
+		case <-within.Done():
+			if err == nil {
+				_ = store.Close()
+			}
+		}
+	}()
+	var r result
+	select {
+	case r = <-opened:
+	case <-within.Done():
+		r.err = within.Err()
+	}
+	switch {
+	case r.err == nil:
+		r.store.Config = config
+		return r.store, nil
+	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	}
-	return nil, config.unreachable(err)
+	return nil, config.unreachable(r.err)
 }
 
 // relayed returns the Store of a backend that is not RabbitMQ.

@@ -1,0 +1,54 @@
+package backend
+
+import (
+	"context"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/letters"
+)
+
+// closing is a store that notes its end.
+type closing struct {
+	letters.Store
+	closed chan struct{}
+}
+
+func (c closing) Close() error { close(c.closed); return nil }
+
+// TestASilentServer: the clients of NATS and Kafka do not end with a context. The command does, and leaves no
+// connection open.
+func TestASilentServer(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		after time.Duration
+		want  string
+	}{
+		"no answer": {time.Hour, "cannot connect to Slow at host:1: no answer within 10s; is Slow running there"},
+		"Ctrl-C":    {3 * time.Second, "context canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				answers, store := make(chan struct{}), closing{closed: make(chan struct{})}
+				slow := &Kind{Name: "Slow", open: func(*opening) (*Store, error) {
+					<-answers
+					return &Store{Store: store}, nil
+				}}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer time.AfterFunc(row.after, cancel).Stop()
+				defer cancel()
+				began := time.Now()
+				_, err := Open(ctx, Config{Address: Address{slow, &url.URL{Host: "host:1"}}})
+				require.ErrorContains(t, err, row.want)
+				assert.Equal(t, min(row.after, connectTimeout), time.Since(began))
+				close(answers)
+				<-store.closed
+			})
+		})
+	}
+}
