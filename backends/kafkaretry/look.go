@@ -1,6 +1,7 @@
 package kafkaretry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -69,12 +71,16 @@ func (r reader) Waiting(ctx context.Context) (all []operate.Waiting, err error) 
 				return nil, err
 			}
 			w.Dead = end.Count
-			group, _, _ := strings.Cut(key, ".")
-			if w.Retries, err = r.lag(admin, group+"."+names.Return(key), names.Return(key)); err != nil {
+			group, of, _ := strings.Cut(key, ".")
+			from, next, err := r.unsettled(admin, group+"."+names.Return(key), names.Return(key))
+			if err != nil {
 				return nil, err
 			}
-			if w.Consumers, err = members(admin, key); err != nil {
-				return nil, err
+			w.Retries = messagesBetween(from, next)
+			if relaytopic.Key(group, of) == key { // it has no hash
+				if w.Consumers, err = members(admin, key); err != nil {
+					return nil, err
+				}
 			}
 			all = append(all, w)
 		}
@@ -87,62 +93,90 @@ func (r reader) tierOf(topic string) (backoff.Tier, bool) {
 	return tier, err == nil
 }
 
-// onTier adds what waits on a tier. The first message is the first that is due: a tier has one delay.
-func (r reader) onTier(
-	ctx context.Context, admin sarama.ClusterAdmin, topic string, w *operate.Waiting,
-) (err error) {
-	if w.Retries, err = r.lag(admin, relayGroup+"."+topic, topic); err != nil || w.Retries == 0 {
+// onTier adds what waits on a tier. The first message of a partition is the first that is due: a tier has one delay.
+// Settled messages are before it until they are deleted.
+func (r reader) onTier(ctx context.Context, admin sarama.ClusterAdmin, topic string, w *operate.Waiting) error {
+	from, next, err := r.unsettled(admin, relayGroup+"."+topic, topic)
+	if err != nil {
 		return err
+	}
+	if w.Retries = messagesBetween(from, next); w.Retries == 0 {
+		return nil
 	}
 	if w.Consumers, err = members(admin, relayGroup+"."+topic); err != nil {
 		return err
 	}
-	first, err := r.Read(ctx, topic, "", "", 1)
-	if err != nil || len(first) == 0 {
-		return err
-	}
-	record, _ := retry.ReadRecord(first[0].Message.Metadata)
-	if w.NextDue = record.DueAt; !w.NextDue.IsZero() && time.Since(w.NextDue) > operate.OverdueAfter {
-		w.Overdue = 1 // and perhaps those behind it
+	for i := range from {
+		after := slices.Clone(next)
+		after[i] = from[i]
+		first, err := r.Read(ctx, topic, joinOffsets(after), joinOffsets(next), 1)
+		if err != nil {
+			return err
+		}
+		if len(first) == 0 {
+			continue
+		}
+		record, _ := retry.ReadRecord(first[0].Message.Metadata)
+		at := record.DueAt
+		if at.IsZero() {
+			continue
+		}
+		if w.NextDue.IsZero() || at.Before(w.NextDue) {
+			w.NextDue = at
+		}
+		if time.Since(at) > operate.OverdueAfter {
+			w.Overdue++ // and perhaps those behind it
+		}
 	}
 	return nil
 }
 
-// lag returns how many messages of a topic a consumer group has not committed.
-func (r reader) lag(admin sarama.ClusterAdmin, group, topic string) (lag int, err error) {
-	oldest, err := r.offsets(topic, sarama.OffsetOldest)
+// unsettled returns the offsets of each partition between which a consumer group has not committed the messages.
+func (r reader) unsettled(admin sarama.ClusterAdmin, group, topic string) (from, next []int64, err error) {
+	from, err = r.offsets(topic, sarama.OffsetOldest)
 	if errors.Is(err, letters.ErrNoQueue) {
-		return 0, nil
+		return nil, nil, nil
+	}
+	if err == nil {
+		next, err = r.offsets(topic, sarama.OffsetNewest)
 	}
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
-	next, err := r.offsets(topic, sarama.OffsetNewest)
-	if err != nil {
-		return 0, err
-	}
-	partitions := make([]int32, len(oldest))
+	from = from[:min(len(from), len(next))]
+	partitions := make([]int32, len(from))
 	for i := range partitions {
 		partitions[i] = int32(i)
 	}
 	committed, err := admin.ListConsumerGroupOffsets(group, map[string][]int32{topic: partitions})
 	if err != nil {
-		return 0, err
+		return nil, nil, err
 	}
-	for i := range min(len(oldest), len(next)) {
-		from := oldest[i]
+	refused := committed.Err
+	for i := range from {
 		if block := committed.GetBlock(topic, int32(i)); block != nil {
-			from = max(from, block.Offset)
+			from[i] = min(max(from[i], block.Offset), next[i])
+			refused = cmp.Or(refused, block.Err)
 		}
-		lag += int(max(0, next[i]-from))
 	}
-	return lag, nil
+	if refused != sarama.ErrNoError {
+		return nil, nil, fmt.Errorf("cannot read the offsets of the consumer group %q: %w "+
+			"(docs/other-pubsubs.md#rights-on-kafka)", group, refused)
+	}
+	return from, next[:len(from)], nil
 }
 
-// members returns how many members a consumer group has.
+func messagesBetween(from, next []int64) (messages int) {
+	for i := range from {
+		messages += int(next[i] - from[i])
+	}
+	return messages
+}
+
+// members returns how many members a consumer group has, or nil where the user may not see them.
 func members(admin sarama.ClusterAdmin, group string) (*int, error) {
 	found, err := admin.DescribeConsumerGroups([]string{group})
-	if err != nil || len(found) != 1 {
+	if err != nil || len(found) != 1 || found[0].Err != sarama.ErrNoError {
 		return nil, err
 	}
 	count := len(found[0].Members)
