@@ -26,17 +26,19 @@ type WorkQueue struct {
 	// Inbox is between the tiers of a group and the work queue. Its Queue is empty where the work queue needs none.
 	Inbox Depth `json:"inbox,omitzero"`
 	Dead  Depth `json:"dead"`
+	// OldestDead is when the first of the dead letters was given up. It is zero where that is not known, as on RabbitMQ.
+	OldestDead time.Time `json:"oldest_dead,omitzero"`
 	// Partitions is how many queues a handler with Order.Partitions has beside the work queue.
 	Partitions int `json:"partitions,omitzero"`
 }
 
 // Depth is how many messages a queue has.
 type Depth struct {
-	Queue     string `json:"queue"`    // empty: it is not known what the queue has
-	Messages  int    `json:"messages"` // all of them
-	Ready     int    `json:"ready"`    // those that no consumer has
-	Unacked   int    `json:"unacked"`  // those that a consumer has
-	Consumers int    `json:"consumers"`
+	Queue     string `json:"queue"`            // empty: it is not known what the queue has
+	Messages  int    `json:"messages"`         // all of them
+	Ready     int    `json:"ready"`            // those that no consumer has; -1: not known
+	Unacked   int    `json:"unacked"`          // those that a consumer has
+	Consumers int    `json:"consumers"`        // -1: not known
 	Missing   bool   `json:"missing,omitzero"` // the queue does not exist
 }
 
@@ -57,4 +59,4 @@ type Tier struct {
 }
 
 // IsOverdue reports whether more messages are overdue than a tier without a fault can have.
-func (t Tier) IsOverdue() bool { return t.Overdue > forwardedAtOnce }
+func (t Tier) IsOverdue() bool { return t.Overdue > forwardedAtOnce || t.Delay == 0 && t.Overdue > 0 }

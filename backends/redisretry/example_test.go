@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net/http"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -13,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/redisretry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/page"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -53,6 +55,23 @@ func ExampleLetters() {
 	check(err)
 	check(dead.Close())
 	check(client.Close())
+}
+
+// The page for operators, in an admin server behind a login, with what another broker has.
+func ExampleLetters_page() {
+	login := func(h http.Handler) http.Handler { return h }
+	another := func() *page.Page { return nil } // in the same way
+
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	dead, err := redisretry.Letters(redisretry.Config{Client: client}, nil)
+	check(err)
+	orders, err := page.New(page.Config{Store: dead, AllowWrite: true})
+	check(err)
+	all, err := page.Over(map[string]*page.Page{"orders": orders, "mails": another()})
+	check(err)
+	defer all.Close() // before the stores
+	http.Handle("/admin/dead/", login(all))
+	check(http.ListenAndServe("127.0.0.1:8081", nil))
 }
 
 func ExampleConfig_Validate() {

@@ -92,7 +92,7 @@ var rules = []rule{
 		never: "amqpPubSub config middleware", why: "it compares a broker with a topology, and needs no app"},
 	{folder: "rabbitmq/deadletter", may: "internal/pauses internal/faults watermill amqp091 backoff letters middleware internal/unpublished retry rabbitmq/publish rabbitmq/topology internal/letterline internal/recordkey internal/redrive internal/users internal/warning internal/rabbitmq",
 		never: "amqpPubSub config internal/rabbitmq/subscriber", why: "it works beside any app, and on letters that no app of this library wrote: it needs neither schedule nor handlers"},
-	{folder: "letters/page", may: "internal/faults watermill backoff letters middleware retry internal/rabbitmq/command",
+	{folder: "letters/page", may: "internal/faults internal/operate watermill backoff letters middleware retry internal/rabbitmq/command",
 		never: "amqp091 amqpPubSub config rabbitmq/deadletter", why: "it is HTTP over any letters.Store: what AMQP does belongs in the Store"},
 	{folder: "internal/cause",
 		why: "it is text: the middleware logs what letters are found by"},

@@ -38,7 +38,7 @@ type tierRow struct {
 	Share int // of the fullest tier of the board, from 0 to 100
 }
 
-// board shows all queues. With the parameter part it is only what changes.
+// board shows all queues.
 func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	if p.stores != nil {
 		return p.storesBoard(w, r)
@@ -53,11 +53,7 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		shown.Err = explain(err)
 	}
-	name := "board.html"
-	if r.URL.Query().Get("part") != "" {
-		name = "board-part"
-	}
-	p.render(w, http.StatusOK, name, "Board", shown)
+	p.renderLive(w, r, "board", "Board", shown)
 	return nil
 }
 
@@ -76,12 +72,12 @@ func newBoard(status letters.Status) boardView {
 				row.Tiers = append(row.Tiers, tierRow{Tier: tier})
 			}
 			fullest = max(fullest, tier.Messages)
-			if !counted[tier.Queue] { // the work queues of a group have the same ones
+			if tier.Queue == "" || !counted[tier.Queue] { // the work queues of a group have the same ones
 				counted[tier.Queue] = true
 				shown.Total.Waiting += tier.Messages
 			}
 		}
-		shown.Total.Ready += work.Ready
+		shown.Total.Ready += max(0, work.Ready)
 		shown.Total.Unacked += work.Unacked
 		shown.Total.Dead += work.Dead.Messages
 		shown.Queues = append(shown.Queues, row)

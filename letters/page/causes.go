@@ -157,10 +157,6 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 		if !filter.Match(l, now) {
 			return
 		}
-		if s.Cause != "" && shown.Known == nil {
-			cause := l.Cause()
-			shown.Known = &cause
-		}
 		if shown.Count >= before && len(shown.Rows) < pageSize {
 			shown.Rows = append(shown.Rows, newListRow(l))
 		}

@@ -154,18 +154,14 @@ func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error 
 	return nil
 }
 
-// job shows a redrive or discard that runs, or its summary. With the parameter part it is only what changes.
+// job shows a redrive or discard that runs, or its summary.
 func (p *Page) job(w http.ResponseWriter, r *http.Request) error {
 	found := p.jobs.find(r.URL.Query().Get("id"))
 	if found == nil {
 		return failure{http.StatusNotFound, "This page has no such redrive or discard. It keeps the last 20 until " +
 			"the process ends.", nil}
 	}
-	name := "job.html"
-	if r.URL.Query().Get("part") != "" {
-		name = "job-part"
-	}
-	p.render(w, http.StatusOK, name, found.Verb, found.view(time.Now()))
+	p.renderLive(w, r, "job", found.Verb, found.view(time.Now()))
 	return nil
 }
 

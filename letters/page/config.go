@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -28,8 +29,8 @@ type Config struct {
 	Store letters.Store
 
 	// Status returns the queues and their depths. It is called at most once a second, whatever the number of browsers.
-	// The default is the method Status(context.Context, ...string) (letters.Status, error) of the Store, where it has
-	// one. Without any, the board has no depths, and only links to Queues.
+	// The default asks a Store of this library: what RabbitMQ and the backends show. Without any, the board has no
+	// depths, and only links to Queues.
 	Status func(context.Context) (letters.Status, error)
 
 	// Queues are further queues or topics that have letters, such as that of Watermill's PoisonQueue. The page looks
@@ -111,14 +112,30 @@ func (c Config) withDefaults() Config {
 
 // statusOf returns the Status of a Store.
 func statusOf(store letters.Store) func(context.Context) (letters.Status, error) {
-	of, has := store.(interface {
+	if of, has := store.(interface {
 		Status(ctx context.Context, works ...string) (letters.Status, error)
-	})
-	return func(ctx context.Context) (letters.Status, error) {
-		if !has {
-			return letters.Status{}, nil
+	}); has {
+		return func(ctx context.Context) (letters.Status, error) { return of.Status(ctx) }
+	}
+	of := operate.Of(store)
+	return func(ctx context.Context) (status letters.Status, err error) {
+		if of == nil {
+			return status, nil
 		}
-		return of.Status(ctx)
+		status.At = time.Now()
+		waiting, err := of.Waiting(ctx)
+		for _, w := range waiting {
+			work := letters.WorkQueue{
+				Name: w.Name, Depth: letters.Depth{Queue: w.Name, Ready: -1, Unacked: w.InFlight, Consumers: -1},
+				Tiers: []letters.Tier{{Depth: letters.Depth{Messages: w.Retries}, NextDue: w.NextDue, Overdue: w.Overdue}},
+				Dead:  letters.Depth{Queue: w.Topic, Messages: w.Dead}, OldestDead: w.OldestDead,
+			}
+			if w.Consumers != nil {
+				work.Consumers = *w.Consumers
+			}
+			status.Queues = append(status.Queues, work)
+		}
+		return status, err
 	}
 }
 

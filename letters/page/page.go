@@ -44,7 +44,6 @@ type Page struct {
 	origins   http.CrossOriginProtection
 	jobs      jobs
 	turns     turns
-	known     knownCauses
 	ask       command.Asker // nil where the Store has none
 
 	stores map[string]*Page // of a page over several
@@ -280,6 +279,16 @@ func (p *Page) render(w http.ResponseWriter, status int, name, title string, dat
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write(text.Bytes()) // the browser may be gone
+}
+
+// renderLive writes a page that follows. With the parameter part it is only what changes.
+func (p *Page) renderLive(w http.ResponseWriter, r *http.Request, name, title string, data any) {
+	if r.URL.Query().Get("part") != "" {
+		name += "-part"
+	} else {
+		name += ".html"
+	}
+	p.render(w, http.StatusOK, name, title, data)
 }
 
 // current returns the status of the last second. With an error it returns the last status that there was.

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sync"
 
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -17,9 +16,9 @@ const maxText = 1 << 14
 // field of a form only valid UTF-8 does.
 type selection struct {
 	Queue      string
-	Cause      string         // the ID of one
-	DeadReason string         // of the letters of the cause; empty: any
-	Known      *letters.Cause // the cause in words, where a view has shown it; its DeadReason has no meaning
+	Cause      string // the ID of one
+	DeadReason string // of the letters of the cause; empty: any
+	Reason     string // of the cause, to be shown: it selects nothing
 	IDs        []string
 	All        bool // all letters of the queue: a change must not take an empty selection for that
 }
@@ -28,7 +27,7 @@ type selection struct {
 func (p *Page) selected(r *http.Request) (selection, error) {
 	query := r.URL.Query()
 	s := selection{Queue: query.Get("queue"), Cause: query.Get("cause"), DeadReason: query.Get("dead_reason"),
-		IDs: query["id"], All: query.Get("all") != "", Known: p.known.find(query.Get("cause"))}
+		IDs: query["id"], All: query.Get("all") != "", Reason: query.Get("reason")}
 	for _, pick := range r.PostForm["pick"] {
 		id, err := url.QueryUnescape(pick)
 		if err != nil {
@@ -60,33 +59,6 @@ func shows(status letters.Status, queue string) bool {
 		slices.ContainsFunc(status.Queues, func(work letters.WorkQueue) bool { return work.Dead.Queue == queue })
 }
 
-// maxKnown is how many causes are kept in words.
-const maxKnown = 1000
-
-// knownCauses are those that views have shown: an address has only the ID.
-type knownCauses struct {
-	lock sync.Mutex
-	all  map[string]letters.Cause
-}
-
-func (k *knownCauses) add(cause letters.Cause) {
-	k.lock.Lock()
-	defer k.lock.Unlock()
-	if k.all == nil || len(k.all) == maxKnown {
-		k.all = map[string]letters.Cause{}
-	}
-	k.all[cause.ID()] = cause
-}
-
-func (k *knownCauses) find(id string) *letters.Cause {
-	k.lock.Lock()
-	defer k.lock.Unlock()
-	if cause, known := k.all[id]; known {
-		return &cause
-	}
-	return nil
-}
-
 // filter returns the filter of the selection.
 func (s selection) filter() letters.Filter {
 	return letters.Filter{IDs: s.IDs, Cause: s.Cause, DeadReason: s.DeadReason}
@@ -103,11 +75,10 @@ func (s selection) QueueQuery() template.URL {
 // Query returns the selection as a query.
 func (s selection) Query() template.URL {
 	values := url.Values{"queue": {s.Queue}}
-	if s.Cause != "" {
-		values.Set("cause", s.Cause)
-	}
-	if s.DeadReason != "" {
-		values.Set("dead_reason", s.DeadReason)
+	for name, value := range map[string]string{"cause": s.Cause, "dead_reason": s.DeadReason, "reason": s.Reason} {
+		if value != "" {
+			values.Set(name, value)
+		}
 	}
 	if len(s.IDs) > 0 {
 		values["id"] = s.IDs
@@ -126,7 +97,8 @@ func (s selection) Whole() selection { return selection{Queue: s.Queue, All: tru
 
 // Of returns the selection of a cause.
 func (s selection) Of(cause letters.Cause) selection {
-	return selection{Queue: s.Queue, Cause: cause.ID(), DeadReason: string(cause.DeadReason)}
+	return selection{Queue: s.Queue, Cause: cause.ID(), DeadReason: string(cause.DeadReason),
+		Reason: cut(maxReason/10, cause.Reason)}
 }
 
 // Pick is the value of an ID in a form.

@@ -28,20 +28,13 @@ func Over(pages map[string]*Page) (*Page, error) {
 	}
 	names := slices.Sorted(maps.Keys(pages))
 	for _, name := range names {
-		switch {
-		case name == "" || strings.Contains(name, "/"):
-			return nil, fmt.Errorf("page.Over: the name %q must not be empty or have a slash: it is a part of an address",
-				name)
-		case pages[name] == nil:
-			return nil, fmt.Errorf("page.Over: the page %q is nil", name)
+		if name == "" || strings.Contains(name, "/") || pages[name] == nil {
+			return nil, fmt.Errorf("page.Over: pages[%q] cannot be shown: the name is a part of an address, so it must not be "+
+				"empty or have a slash, and the page must not be nil", name)
 		}
+		pages[name].below = true
 	}
-	config := pages[names[0]].config
-	over := &Page{config: config, templates: pages[names[0]].templates, stores: pages}
-	for _, one := range pages {
-		one.below = true
-	}
-	return over, nil
+	return &Page{config: pages[names[0]].config, templates: pages[names[0]].templates, stores: pages}, nil
 }
 
 // storeOf returns the page of one store that a path is below, or nil.
@@ -55,50 +48,43 @@ func (p *Page) storeOf(of string) *Page {
 
 // arrivals counts dead letters that were not there before, as far as the status was read.
 type arrivals struct {
-	since time.Time
-	last  map[string]int
-	came  []arrival
+	dead map[string]int // of each queue
+	seen []arrival      // the oldest first
 }
 
+// arrival is how many letters had come until a time.
 type arrival struct {
 	at time.Time
 	n  int
 }
 
 func (a *arrivals) see(status letters.Status) {
-	now, n, first := time.Now(), 0, a.last == nil
-	last := make(map[string]int, len(status.Queues))
+	now, dead := arrival{at: time.Now()}, map[string]int{}
+	if len(a.seen) > 0 {
+		now.n = a.seen[len(a.seen)-1].n
+	}
 	for _, work := range status.Queues {
-		last[work.Dead.Queue] = work.Dead.Messages
-		if before, known := a.last[work.Dead.Queue]; known || !first {
-			n += max(0, work.Dead.Messages-before)
+		dead[work.Dead.Queue] = work.Dead.Messages
+		if a.dead != nil {
+			now.n += max(0, work.Dead.Messages-a.dead[work.Dead.Queue])
 		}
 	}
-	if a.last = last; first {
-		a.since = now
+	a.dead, a.seen = dead, append(a.seen, now)
+	for len(a.seen) > 1 && now.at.Sub(a.seen[1].at) >= arrivalsIn {
+		a.seen = a.seen[1:]
 	}
-	a.since = later(a.since, now.Add(-arrivalsIn))
-	a.came = slices.DeleteFunc(append(a.came, arrival{now, n}),
-		func(c arrival) bool { return c.n == 0 || c.at.Before(a.since) })
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // text returns how many are new, and in what time.
 func (a *arrivals) text() string {
-	n := 0
-	for _, c := range a.came {
-		n += c.n
-	}
-	if n == 0 {
+	if len(a.seen) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s new in %s", number(n), span(time.Since(a.since)))
+	first, last := a.seen[0], a.seen[len(a.seen)-1]
+	if first.n == last.n {
+		return ""
+	}
+	return fmt.Sprintf("%s new in %s", number(last.n-first.n), span(last.at.Sub(first.at)))
 }
 
 type storesView struct {
@@ -108,7 +94,7 @@ type storesView struct {
 	Looked bool
 }
 
-// storeRow is one store. Its oldest letter is known after a look.
+// storeRow is one store. Its oldest letter is that of the status, or else of the last looks.
 type storeRow struct {
 	Name, Err, New string
 	Total          totals
@@ -128,7 +114,7 @@ type causeIn struct {
 	Count int
 }
 
-// storesBoard shows all stores. With the parameter part it is only what changes.
+// storesBoard shows all stores.
 func (p *Page) storesBoard(w http.ResponseWriter, r *http.Request) error {
 	names := slices.Sorted(maps.Keys(p.stores))
 	shown := storesView{Rows: make([]storeRow, len(names))}
@@ -138,11 +124,7 @@ func (p *Page) storesBoard(w http.ResponseWriter, r *http.Request) error {
 	}
 	asked.Wait()
 	p.shareCauses(&shown)
-	name := "stores.html"
-	if r.URL.Query().Get("part") != "" {
-		name = "stores-part"
-	}
-	p.render(w, http.StatusOK, name, "All stores", shown)
+	p.renderLive(w, r, "stores", "All stores", shown)
 	return nil
 }
 
@@ -153,14 +135,22 @@ func (p *Page) row(ctx context.Context, name string) storeRow {
 	if err != nil {
 		row.Err = explain(err)
 	}
+	oldest := func(at time.Time) {
+		if !at.IsZero() && (row.Oldest.IsZero() || at.Before(row.Oldest)) {
+			row.Oldest = at
+		}
+	}
+	for _, work := range status.Queues {
+		oldest(work.OldestDead)
+	}
 	p.statusLock.Lock()
 	defer p.statusLock.Unlock()
 	row.New = p.arrivals.text()
 	for _, t := range p.tallies {
-		row.Looked = later(row.Looked, t.At)
-		if from := periodOf(t.all.at).From; !from.IsZero() && (row.Oldest.IsZero() || from.Before(row.Oldest)) {
-			row.Oldest = from
+		if t.At.After(row.Looked) {
+			row.Looked = t.At
 		}
+		oldest(periodOf(t.all.at).From)
 	}
 	return row
 }

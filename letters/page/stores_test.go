@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/page"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -112,7 +114,7 @@ func TestFirstViewShowsWhatIsNew(t *testing.T) {
 func TestOverRefuses(t *testing.T) {
 	one := setup(t, some(), nil).page
 	for name, pages := range map[string]map[string]*page.Page{
-		"no pages": {}, "must not be empty": {"": one}, "have a slash": {"a/b": one}, "is nil": {"a": nil},
+		"no pages": {}, `pages[""]`: {"": one}, `pages["a/b"]`: {"a/b": one}, `pages["nil"]`: {"nil": nil},
 	} {
 		_, err := page.Over(pages)
 		require.ErrorContains(t, err, name)
@@ -143,4 +145,49 @@ func TestCausesShowWhenTheirLettersDied(t *testing.T) {
 		assert.Contains(t, text, want)
 	}
 	assert.NotContains(t, text, "60 letters were redriven")
+}
+
+// lookingStore is one of a backend that is not RabbitMQ.
+type lookingStore struct {
+	*store
+	operate.Part
+}
+
+type looker struct {
+	operate.Operator
+	waiting []operate.Waiting
+}
+
+func (l looker) Waiting(context.Context) ([]operate.Waiting, error) { return l.waiting, nil }
+
+// TestBoardOfOtherBackends: what waits is there without a Status of the app, and the letters can be looked at.
+func TestBoardOfOtherBackends(t *testing.T) {
+	none := 0
+	s := setup(t, some(), func(c *page.Config) {
+		c.Status, c.Queues = nil, nil
+		c.Store = lookingStore{c.Store.(*store), operate.PartOf(looker{waiting: []operate.Waiting{
+			{Name: "billing.orders", Topic: queue, Retries: 40, InFlight: 3, Dead: 7, NextDue: time.Now().Add(90 * time.Second), OldestDead: time.Now().Add(-3 * time.Hour)},
+			{Name: "printing.orders", Topic: "retry.dead.printing.orders", Retries: 5, Overdue: 2, Consumers: &none},
+			{Name: "10s", Retries: 6},
+		}})}
+	})
+	text := body(t, s.get("?part=1"), http.StatusOK)
+	for _, want := range []string{
+		"billing.orders", "<dt>Handled</dt><dd>3</dd>", "<dt>Waiting</dt><dd>40</dd>", `href="causes?queue=orders.dead"`, "Oldest dead letter",
+		"3 h ago", "2 overdue", "due within 1 min", `<span class="big">51</span> waiting`,
+	} {
+		assert.Contains(t, text, want)
+	}
+	assert.NotContains(t, text, "<dt>Ready</dt>")
+	assert.Equal(t, 1, strings.Count(text, "no consumer"), "where it is known")
+	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "card &lt;n&gt; was declined")
+	assert.Equal(t, http.StatusNotFound, s.get("causes?queue=").Code)
+	assert.Equal(t, http.StatusNotFound, s.get("causes?queue=other").Code)
+}
+
+// TestStoreOfAnAppHasNoDepths: the queues that the app names can be looked at.
+func TestStoreOfAnAppHasNoDepths(t *testing.T) {
+	s := setup(t, some(), func(c *page.Config) { c.Status, c.Queues = nil, []string{queue} })
+	assert.Contains(t, body(t, s.get(""), http.StatusOK), `href="causes?queue=orders.dead"`)
+	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "All 7 letters")
 }

@@ -63,11 +63,6 @@ func (p *Page) tallied(ctx context.Context, queue string) (*tally, error) {
 	if t.Seen, err = p.look(ctx, queue, t.add); err != nil {
 		return nil, err
 	}
-	for _, group := range t.groups.Sorted() {
-		if !group.Other {
-			p.known.add(group.Cause)
-		}
-	}
 	p.statusLock.Lock()
 	defer p.statusLock.Unlock()
 	if p.tallies == nil || len(p.tallies) == maxQueues {

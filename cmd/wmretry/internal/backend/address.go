@@ -117,6 +117,11 @@ func (a Address) With(password string) Address {
 	return a
 }
 
+// Name is the backend, its hosts, and its virtual host or database, without a slash.
+func (a Address) Name() string {
+	return strings.TrimRight(strings.ReplaceAll(a.Kind.Name+"-"+a.url.Host+a.url.Path, "/", "-"), "-")
+}
+
 // Place is the hosts of the address.
 func (a Address) Place() string { return a.url.Host }
 

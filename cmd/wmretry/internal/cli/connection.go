@@ -31,9 +31,9 @@ func kindOf(args []string) *backend.Kind {
 	early := pflag.NewFlagSet("", pflag.ContinueOnError)
 	early.ParseErrorsWhitelist.UnknownFlags = true
 	early.BoolP("help", "h", false, "")
-	address := early.String("url", "", "")
+	addresses := early.StringArray("url", nil, "")
 	_ = early.Parse(args)
-	return cmp.Or(backend.KindOf(cmp.Or(*address, os.Getenv(urlVariable))), backend.RabbitMQ)
+	return cmp.Or(backend.KindOf(append(*addresses, os.Getenv(urlVariable))[0]), backend.RabbitMQ)
 }
 
 // open connects once, and returns the Store.
@@ -65,21 +65,33 @@ func (e *env) config() (backend.Config, error) {
 	if e.configured != nil {
 		return *e.configured, nil
 	}
-	text, of := e.flags.url, "--url"
-	for _, variable := range []string{urlVariable, rabbitVariable} {
-		if text == "" {
-			text, of = os.Getenv(variable), variable
-		}
+	addresses, of, err := e.addresses()
+	if err != nil {
+		return backend.Config{}, err
 	}
-	if text == "" {
-		return backend.Config{}, usage("no backend is named: set %s to an address with user and password, or use "+
-			"--url: %s", urlVariable, backend.Examples())
+	if len(addresses) > 1 {
+		return backend.Config{}, usage("%s names %d backends: only `wmretry ui` takes several", of, len(addresses))
 	}
-	config, err := e.configOf(text, of)
+	config, err := e.configOf(addresses[0], of)
 	if err == nil {
 		e.configured = &config
 	}
 	return config, err
+}
+
+// addresses returns those that are named, and by what.
+func (e *env) addresses() (all []string, of string, err error) {
+	all, of = e.flags.urls, "--url"
+	for _, variable := range []string{urlVariable, rabbitVariable} {
+		if len(all) == 0 {
+			all, of = strings.Fields(os.Getenv(variable)), variable
+		}
+	}
+	if len(all) == 0 {
+		err = usage("no backend is named: set %s to an address with user and password, or use --url: %s", urlVariable,
+			backend.Examples())
+	}
+	return all, of, err
 }
 
 // configOf returns the configuration for an address of a flag or variable.

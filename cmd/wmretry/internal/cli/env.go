@@ -38,7 +38,8 @@ type env struct {
 const defaultPrefix = "retry"
 
 type flags struct {
-	url, passwordFile, management, prefix string
+	urls                                  []string
+	passwordFile, management, prefix      string
 	group, table                          string
 	caFile, certFile, keyFile, serverName string
 	insecure, verbose, anyLimit           bool
@@ -60,8 +61,8 @@ func newEnv() *env {
 
 func (e *env) globalFlags(root *cobra.Command) {
 	f := root.PersistentFlags()
-	f.StringVar(&e.flags.url, "url", "", "address of the backend, without a password (default: "+urlVariable+
-		", which may have one, or AMQP_URL)")
+	f.StringArrayVar(&e.flags.urls, "url", nil, "address of the backend, without a password; ui takes several (default: "+
+		urlVariable+", which may have passwords, or AMQP_URL)")
 	f.StringVar(&e.flags.passwordFile, "password-file", "", "file with the password of the user in the address")
 	f.StringVar(&e.flags.prefix, "prefix", defaultPrefix, "prefix of the apps")
 	if e.kind.Groups {

@@ -77,7 +77,7 @@ func pattern(parts ...string) string {
 // user.
 func (e *env) printPermissions(wanted []drift.Wanted) error {
 	vhost := "/"
-	for _, address := range []string{e.flags.url, os.Getenv(urlVariable), os.Getenv(rabbitVariable)} {
+	for _, address := range append(e.flags.urls, os.Getenv(urlVariable), os.Getenv(rabbitVariable)) {
 		if uri, err := amqp091.ParseURI(address); err == nil {
 			vhost = uri.Vhost
 			break

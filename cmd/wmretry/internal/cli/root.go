@@ -95,9 +95,9 @@ Exit codes:
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
-	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e), newVersionCommand(e))
+	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e), newUICommand(e), newVersionCommand(e))
 	if e.kind == backend.RabbitMQ {
-		root.AddCommand(newOrderCommand(e), newTiersCommand(e), newTopologyCommand(e), newUICommand(e))
+		root.AddCommand(newOrderCommand(e), newTiersCommand(e), newTopologyCommand(e))
 	}
 	group(root)
 	root.InitDefaultCompletionCmd()

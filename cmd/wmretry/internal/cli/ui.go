@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/page"
 )
@@ -29,10 +30,13 @@ func newUICommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ui [QUEUE...]",
 		Short: "Serve a page: the board, causes, letters, blocked keys, redrive and discard",
-		Long: `Serves a page that shows every work queue with its tiers and dead letters, groups dead letters by
-cause, and shows the failure record of each letter, and the blocked keys of handlers with Order.Block. With
---allow-write it redrives and discards letters, too. QUEUE limits the page to these work queues. The page needs the
+		Long: `Serves a page that shows what waits and the dead letters, groups them by cause, and shows the failure
+record of each letter. With --allow-write it redrives and discards letters, too. On RabbitMQ it shows every work queue
+with its tiers, and the blocked keys of handlers with Order.Block; QUEUE limits it to these work queues; it needs the
 management API.
+
+Several addresses make a page over all of them, with the causes that they share: --url more than once, or several in
+WMRETRY_URL, separated by spaces. All other flags are for all of them.
 
 The page has no login. It listens on a loopback address, which only this machine can reach, with all of its users and
 programs. For another machine use a tunnel, such as ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and
@@ -42,7 +46,8 @@ Ctrl-C stops the server. It also stops redrives and discards, after the letters 
 summaries.`,
 		Example: `  wmretry ui
   wmretry ui --listen 127.0.0.1:9000 --allow-write
-  wmretry ui orders billing --letters poison`,
+  wmretry ui orders billing --letters poison
+  wmretry ui --url redis://127.0.0.1:6379 --url nats://127.0.0.1:4222`,
 		Args:              cobra.ArbitraryArgs,
 		RunE:              func(c *cobra.Command, works []string) error { return e.serve(c.Context(), f, works) },
 		ValidArgsFunction: e.completeQueue,
@@ -74,19 +79,13 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	if err != nil {
 		return err
 	}
-	store, err := e.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	shown, err := page.New(page.Config{
-		Store:  store.Rabbit,
-		Status: func(ctx context.Context) (letters.Status, error) { return store.Rabbit.Status(ctx, works...) },
+	shown, end, err := e.pageOver(ctx, page.Config{
 		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: append(page.LoopbackHosts(), f.hosts...), Redact: rules,
 		Logger: e.logger(),
-	})
+	}, works)
+	defer end()
 	if err != nil {
-		return exit(codeUsage, err)
+		return err
 	}
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", f.listen)
 	if err != nil {
@@ -103,6 +102,54 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 	}
 	_, _ = fmt.Fprintf(e.stdout, "The page is at http://%s/\n%s. Ctrl-C stops it.\n", listener.Addr(), mode)
 	return e.serveOn(ctx, listener, shown)
+}
+
+// pageOver returns the page of the backend, or over several, and a function that closes them.
+func (e *env) pageOver(
+	ctx context.Context, config page.Config, works []string,
+) (shown *page.Page, end func(), err error) {
+	var stores []*backend.Store
+	end = func() {
+		for _, store := range stores {
+			_ = store.Close()
+		}
+	}
+	addresses, of, err := e.addresses()
+	if err != nil {
+		return nil, end, err
+	}
+	pages := map[string]*page.Page{}
+	for _, address := range addresses {
+		from, err := e.configOf(address, of)
+		if err != nil {
+			return nil, end, err
+		}
+		name := from.Address.Name()
+		if len(works) > 0 && (len(addresses) > 1 || from.Address.Kind != backend.RabbitMQ) {
+			return nil, end, usage("QUEUE is for a page of one RabbitMQ: leave it out")
+		}
+		if pages[name] != nil {
+			return nil, end, usage("%s names %s twice", of, safe(name))
+		}
+		store, err := backend.Open(ctx, from)
+		if err != nil {
+			return nil, end, err
+		}
+		stores, config.Store = append(stores, store), store.Store
+		if len(works) > 0 {
+			config.Status = func(ctx context.Context) (letters.Status, error) { return store.Rabbit.Status(ctx, works...) }
+		}
+		one := config
+		one.AllowWrite = config.AllowWrite && !from.Address.Kind.Keeps
+		if pages[name], err = page.New(one); err != nil {
+			return nil, end, exit(codeUsage, err)
+		}
+		shown = pages[name]
+	}
+	if len(pages) > 1 {
+		shown, err = page.Over(pages)
+	}
+	return shown, end, err
 }
 
 func (e *env) serveOn(ctx context.Context, listener net.Listener, shown *page.Page) error {
