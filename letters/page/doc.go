@@ -1,6 +1,7 @@
-// Package page is a page for operators: an http.Handler that shows work queues with their tiers, groups dead letters
-// by cause, shows the failure record of a letter as a timeline, and redrives and discards letters. The command
-// "wmretry ui" serves it, and an app can mount it in its own admin server, under any path that ends with a slash.
+// Package page is a page for operators: an http.Handler that shows what waits, groups dead letters by cause, shows the
+// failure record of a letter as a timeline, and redrives and discards letters. It works with the letters.Store of each
+// backend, and Over makes one page of several. The command "wmretry ui" serves it, and an app can mount it in its own
+// admin server, under any path that ends with a slash.
 //
 // # Safety
 //

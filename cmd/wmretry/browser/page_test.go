@@ -42,6 +42,8 @@ func TestPage(t *testing.T) {
 	hostileLetter(t, b, app, address)
 	onPhone(t, b, address)
 
+	overStores(t, b, app, command)
+
 	app.repaired.Store(true)
 	redrive(t, b, app, address)
 	discard(t, b, address)
@@ -119,6 +121,34 @@ func hostileLetter(t *testing.T, b *browser, app *shop, address string) {
 	assert.Contains(t, b.text(), "hacked='id'")
 	assert.Equal(t, "undefined", eval[string](b, `typeof window.hacked`))
 	b.clean()
+}
+
+// overStores looks at the same broker under two names, on a wide and a narrow screen.
+func overStores(t *testing.T, b *browser, app *shop, command string) {
+	t.Helper()
+	app.second = app.address + " " + strings.Replace(app.address, "127.0.0.1", "localhost", 1)
+	address, end := app.serve(command)
+	app.second = ""
+	b.open(address)
+	assert.Contains(t, b.text(), "No letters were looked at yet.")
+	names := eval[[]string](b, `[...document.querySelectorAll(".card h2 a")].map(e => e.getAttribute("href"))`)
+	require.Len(t, names, 2)
+	for _, name := range names {
+		b.open(address + name + "causes?queue=orders.dead")
+	}
+	b.follow("All stores")
+	b.until(fmt.Sprintf(`document.body.innerText.includes("%d letters")`, 2*refused))
+	b.labelled()
+	b.picture("stores")
+	b.window(360, 740, true)
+	b.open(address)
+	assert.LessOrEqual(t, eval[int](b, `document.documentElement.scrollWidth`), 360, "the first view scrolls to the side")
+	b.window(1100, 700, false)
+	b.follow(fmt.Sprintf("%d in ", refused))
+	assert.Contains(t, b.text(), fmt.Sprintf("Letters 1 to %d of %d", refused, refused))
+	b.clean()
+	b.open("about:blank")
+	end()
 }
 
 // onPhone looks at every kind of page on a small screen.

@@ -57,6 +57,7 @@ type shop struct {
 	t          *testing.T
 	address    string
 	management string
+	second     string // further addresses
 
 	rabbit   retry.Connection
 	repaired atomic.Bool
@@ -202,7 +203,7 @@ func build(t *testing.T) string {
 func (s *shop) serve(command string, flags ...string) (address string, end func() string) {
 	s.t.Helper()
 	process := exec.Command(command, append([]string{"ui", "--listen", "127.0.0.1:0"}, flags...)...)
-	process.Env = append(os.Environ(), "AMQP_URL="+s.address, "AMQP_MANAGEMENT_URL="+s.management)
+	process.Env = append(os.Environ(), "AMQP_URL="+s.address, "AMQP_MANAGEMENT_URL="+s.management, "WMRETRY_URL="+s.second)
 	var printed strings.Builder
 	process.Stderr = &printed
 	stdout, err := process.StdoutPipe()
