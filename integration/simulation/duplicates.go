@@ -217,6 +217,9 @@ func (o observer) Event(e retry.Event) {
 	of := slices.IndexFunc(m.flights, func(f *flight) bool {
 		return f.process == o.process && f.state == came && !f.ended.IsZero() && f.settled.IsZero()
 	})
+	if of < 0 && (e.Outcome == retry.Processed || e.Outcome == retry.Recovered) {
+		l.violate(m.id, "%s is %s without a call, or once more", m.id, e.Outcome)
+	}
 	if of < 0 { // there was no call
 		of = len(m.flights)
 		from := time.Now().Add(-confirmTime)

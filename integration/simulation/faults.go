@@ -310,6 +310,7 @@ func (w *world) make(f fault) {
 			time.Sleep(f.lasts / 2) // what was handed to the handler goes on
 			p.setPaused(queue, true)
 			if f.whole() {
+				w.purge(queue, queue) // only an empty queue is replaced
 				w.broker.ReplaceQueue(queue, true)
 			}
 			time.Sleep(f.lasts / 2)
