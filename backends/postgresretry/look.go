@@ -12,17 +12,34 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/pooler"
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 )
 
 var _ operate.Looker = (*reader)(nil)
 
-// Keys implements operate.Looker.
-func (r *reader) Keys(ctx context.Context) ([]string, error) {
-	all, err := r.Waiting(ctx)
-	keys := make([]string, len(all))
-	for i, w := range all {
-		keys[i] = w.Name
+// Keys implements operate.Looker. It does not read the table of the messages, which may be large.
+func (r *reader) Keys(ctx context.Context) (keys []string, err error) {
+	if err := r.check(ctx); err != nil {
+		return nil, err
 	}
+	there, err := exists(ctx, r.db, r.table.handlers())
+	if err != nil || !there {
+		return nil, err
+	}
+	unknown := r.names.Dead(relaytopic.Unknown)
+	rows, err := r.db.QueryContext(ctx, `SELECT topic FROM `+r.table.handlers()+` UNION ALL
+		SELECT $1::text WHERE EXISTS (SELECT FROM `+r.table.name+` WHERE topic = $1::text AND due = `+never+`)`, unknown)
+	err = each(rows, err, func(rows *sql.Rows) error {
+		var topic string
+		err := rows.Scan(&topic)
+		if key, is := strings.CutPrefix(topic, r.names.Return("")); is {
+			keys = append(keys, key)
+		} else if topic == unknown {
+			keys = append(keys, relaytopic.Unknown)
+		}
+		return err
+	})
+	slices.Sort(keys)
 	return keys, err
 }
 
