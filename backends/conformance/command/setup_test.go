@@ -52,8 +52,8 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-// waits is the only delay. An app that is stopped at once has not begun with the retry.
-const waits = 3 * time.Second
+// waits is the only delay. An app that is stopped at once has not begun with the retry, on a busy machine either.
+const waits, tier = 15 * time.Second, "15s"
 
 // names are those of the backends in errors and reports.
 var names = map[string]string{

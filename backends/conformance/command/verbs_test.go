@@ -137,10 +137,18 @@ func (o *operator) doctor(_, _ []string) {
 	if o.entry.Expect.Tiers {
 		args = append(args, "--ignore", "support,permissions,consumers") // the user of the tests is an administrator
 	}
-	r := o.wmretry(0, args...)
-	assert.Contains(o.t, r.stdout, "\n"+names[o.entry.Name]+" ")
-	assert.Contains(o.t, r.stdout, "Nothing is wrong.")
-	assert.Contains(o.t, o.wmretry(0, append(args, "--json")...).stdout, `"findings":[]`)
+	// On a machine that stands still for a while the app has no consumer for that time.
+	for _, want := range [][]string{{"Nothing is wrong."}, {`"findings":[]`, "--json"}} {
+		var r result
+		o.eventually("nothing is wrong", func() bool {
+			r = o.wmretry(-1, append(args, want[1:]...)...)
+			return r.code == 0
+		})
+		assert.Contains(o.t, r.stdout, want[0])
+		if len(want) == 1 {
+			assert.Contains(o.t, r.stdout, "\n"+names[o.entry.Name]+" ")
+		}
+	}
 	assert.Contains(o.t, o.wmretry(64, "doctor", "--ignore", "absent").stderr, `there is no rule "absent"`)
 	assert.Contains(o.t, o.wmretry(1, append(args, "--health", "http://127.0.0.1:1/health")...).stdout, "health http://127.0.0.1:1/health\n")
 }
@@ -171,13 +179,21 @@ func (o *operator) redrive(all, odds []string) {
 		return
 	}
 	assert.Equal(o.t, summary{Total: 30, Done: 15, Other: 15}, o.change(0, "redrive", "--dry-run", "--reason", "stock"))
-	calls := o.calls
-	s := o.change(3, "redrive", "--canary", "2", "--canary-wait", "60s")
+	calls := o.called()
+	s := o.change(3, "redrive", "--canary", "2", "--canary-wait", "10m") // until the first one has died again
 	assert.Equal(o.t, 2, s.Done)
 	require.NotEmpty(o.t, s.Causes)
-	assert.GreaterOrEqual(o.t, o.calls, calls+2)
+	assert.Greater(o.t, o.called(), calls)
 	o.awaitLetters(all...)
-	s = o.change(3, "redrive", "--max-redead", "5%", "--rate", "20/s")
+	// At the first rates all may be gone before an app on a busy machine has handled two of them.
+	for _, rate := range []string{"20/s", "5/s", "1/s", "6/m"} {
+		s = o.change(-1, "redrive", "--max-redead", "5%", "--rate", rate)
+		if s.Error != "" {
+			break
+		}
+		o.awaitLetters(all...)
+	}
+	assert.Contains(o.t, s.Error, "died again")
 	assert.GreaterOrEqual(o.t, s.Done, 20)
 	assert.NotZero(o.t, s.Redead)
 	o.awaitLetters(all...)
