@@ -59,7 +59,10 @@ func openNATS(o *opening) (*Store, error) {
 	if o.TLS != nil {
 		options = append(options, nats.Secure(o.TLS))
 	}
-	if name, password, has := o.Address.User(); has {
+	switch name, password, has := o.Address.User(); {
+	case has && name == "":
+		options = append(options, nats.Token(password))
+	case has:
 		options = append(options, nats.UserInfo(name, password))
 	}
 	conn, err := nats.Connect("nats://"+strings.Join(o.Address.hosts(), ",nats://"), options...)

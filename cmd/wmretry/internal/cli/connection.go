@@ -161,8 +161,9 @@ func readPassword(file string) (string, error) {
 
 func (e *env) askPassword(user, place string) (string, error) {
 	if !e.inTerminal || !e.errTerminal {
-		return "", usage("the address names the user %s and no password, and there is no terminal to ask on: use "+
-			"--password-file, or %s with the password", safe(user), urlVariable)
+		// the name is not shown: other programs of NATS have a token in its place
+		return "", usage("the address names a user and no password, and there is no terminal to ask on: use "+
+			"--password-file, or %s with the password", urlVariable)
 	}
 	_, _ = fmt.Fprintf(e.stderr, "Password of %s at %s: ", safe(user), safe(place))
 	password, err := term.ReadPassword(int(e.stdin.Fd()))
