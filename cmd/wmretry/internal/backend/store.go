@@ -179,9 +179,9 @@ func (s *Store) Topic(ctx context.Context, topic string) (string, error) {
 	case 1:
 		return names.Dead(found[0]), nil
 	case 0:
-		return "", fmt.Errorf("%w: no consumer group has the topic %q with the prefix %q. `wmretry status` lists them. A "+
-			"name that is long, or has other characters than letters, digits, dots, underscores and hyphens, needs "+
-			"--consumer-group, too", letters.ErrNoQueue, topic, strings.TrimSuffix(names.Dead(""), ".dead."))
+		return "", fmt.Errorf("%w: no consumer group has the topic %q with the prefix %q, and a name that is long, or has "+
+			"other characters than letters, digits, dots, underscores and hyphens, needs --consumer-group, too",
+			letters.ErrNoQueue, topic, strings.TrimSuffix(names.Dead(""), ".dead."))
 	}
 	return "", fmt.Errorf("several consumer groups have the topic %q: choose one with --consumer-group: %s", topic,
 		strings.Join(groups, ", "))

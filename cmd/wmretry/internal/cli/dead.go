@@ -79,7 +79,8 @@ func (l *letterCommand) on(ctx context.Context, name string, use func(*backend.S
 // queue returns the queue or topic in which the letters are.
 func (l *letterCommand) queue(ctx context.Context, store *backend.Store, name string) (string, error) {
 	if store.Rabbit == nil && !l.asIs {
-		return store.Topic(ctx, name)
+		topic, err := store.Topic(ctx, name)
+		return topic, l.explain(err)
 	}
 	return l.onRabbitMQ(name), nil
 }
@@ -174,8 +175,8 @@ func (e *env) explain(err error) error {
 	case errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To"):
 		return fmt.Errorf("%w (here: --to %s)", err, e.of())
 	case errors.Is(err, letters.ErrNoQueue):
-		return fmt.Errorf("%w; `wmretry status --all` lists the names. Where the name itself has the letters, use --as-is",
-			err)
+		return fmt.Errorf("%w; `%s` lists the names. Where the name itself has the letters, use --as-is", err,
+			e.advised("wmretry status"+e.ofRabbitMQ(" --all")))
 	}
 	return err
 }

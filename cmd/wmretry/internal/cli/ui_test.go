@@ -100,6 +100,12 @@ func TestListCommand(t *testing.T) {
 		l := &letterCommand{env: &env{kind: backend.RabbitMQ, flags: flags{prefix: row.prefix}}, asIs: row.asIs}
 		assert.Equal(t, row.want, l.listCommand(l.onRabbitMQ(row.given)))
 	}
+	for address, want := range map[string]string{
+		"amqp://": "`wmretry status --all --prefix shop` lists", "redis://": "`wmretry status --prefix shop` lists",
+	} {
+		e := &env{kind: backend.KindOf(address), flags: flags{prefix: "shop"}}
+		assert.ErrorContains(t, e.explain(letters.ErrNoQueue), want)
+	}
 	l := &letterCommand{env: &env{kind: backend.RabbitMQ}}
 	assert.ErrorContains(t, l.noLetter("orders.dead", "a"), "the id a; `wmretry dead list orders` prints the ids")
 	err := l.nothing("orders.dead", &filterFlags{reason: "x"})
