@@ -18,7 +18,8 @@ var functions = template.FuncMap{
 	"span":   span,
 	"plural": plural, "size": size, "visible": visible,
 	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
-	"left": func(at time.Time) string { return span(max(time.Until(at), 0)) },
+	"left":   func(at time.Time) string { return span(max(time.Until(at), 0)) },
+	"folder": folderOf,
 }
 
 // number writes a number with commas between thousands.

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"maps"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -45,6 +47,9 @@ func (p *Page) storeOf(of string) *Page {
 	}
 	return nil
 }
+
+// folderOf is the address of the page of a store, from the first view.
+func folderOf(name string) template.URL { return template.URL("@" + url.PathEscape(name) + "/") }
 
 // arrivals counts dead letters that were not there before, as far as the status was read.
 type arrivals struct {
@@ -181,7 +186,13 @@ func (p *Page) shareCauses(shown *storesView) {
 				if of := t.causes[group.Cause]; of != nil {
 					died[id].at = append(died[id].at, of.at...)
 				}
-				cause.In = append(cause.In, causeIn{store, selection{Queue: t.Queue, Cause: id}, group.Count})
+				// the letters of several dead reasons are behind one link
+				at := slices.IndexFunc(cause.In, func(in causeIn) bool { return in.Store == store && in.Queue == t.Queue })
+				if at < 0 {
+					at = len(cause.In)
+					cause.In = append(cause.In, causeIn{Store: store, selection: selection{Queue: t.Queue, Cause: id}})
+				}
+				cause.In[at].Count += group.Count
 			}
 		}
 	}

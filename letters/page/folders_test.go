@@ -1,0 +1,47 @@
+package page_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/letters/page"
+)
+
+// TestAnyNameOfAStoreIsAnAddress: a virtual host, or a database, can have such a name.
+func TestAnyNameOfAStoreIsAnAddress(t *testing.T) {
+	odd, plain := setup(t, many(5), nil), setup(t, some(), nil)
+	shown, err := page.Over(map[string]*page.Page{"a?b#c%2f \\": odd.page, "a": plain.page})
+	require.NoError(t, err)
+	all := site{t, shown, nil}
+	text := body(t, all.get(""), http.StatusOK)
+	assert.Contains(t, text, `href="@a%3Fb%23c%252f%20%5C/"`)
+	assert.Contains(t, body(t, all.get("@a%3Fb%23c%252f%20%5C/causes?queue=orders.dead"), http.StatusOK), "All 5 letters")
+	assert.Contains(t, body(t, all.get("@a/causes?queue=orders.dead"), http.StatusOK), "All 7 letters")
+	assert.Contains(t, body(t, all.get(""), http.StatusOK), `href="@a%3Fb%23c%252f%20%5C/letters?cause=`)
+}
+
+// TestASharedCauseHasOneLinkToAQueue: its letters can have several dead reasons, and the link shows all of them.
+func TestASharedCauseHasOneLinkToAQueue(t *testing.T) {
+	s := setup(t, func(yield func(*letters.Letter) bool) {
+		for i := range 7 {
+			l := letter("order", "card 1 was declined")
+			if i > 3 {
+				l.Record.DeadReason = "expired"
+			}
+			if !yield(l) {
+				return
+			}
+		}
+	}, nil)
+	shown, err := page.Over(map[string]*page.Page{"redis": s.page})
+	require.NoError(t, err)
+	all := site{t, shown, nil}
+	body(t, all.get("@redis/causes?queue=orders.dead"), http.StatusOK)
+	text := body(t, all.get(""), http.StatusOK)
+	assert.Contains(t, text, ">7 in <bdi>redis</bdi>")
+	assert.NotContains(t, text, ">4 in ")
+}
