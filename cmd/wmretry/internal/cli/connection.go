@@ -31,9 +31,13 @@ func kindOf(args []string) *backend.Kind {
 	early := pflag.NewFlagSet("", pflag.ContinueOnError)
 	early.ParseErrorsWhitelist.UnknownFlags = true
 	early.BoolP("help", "h", false, "")
-	addresses := early.StringArray("url", nil, "")
+	e := &env{}
+	early.StringArrayVar(&e.flags.urls, "url", nil, "")
 	_ = early.Parse(args)
-	return cmp.Or(backend.KindOf(append(*addresses, os.Getenv(urlVariable))[0]), backend.RabbitMQ)
+	if addresses, _, err := e.addresses(); err == nil {
+		return cmp.Or(backend.KindOf(addresses[0]), backend.RabbitMQ)
+	}
+	return backend.RabbitMQ
 }
 
 // open connects once, and returns the Store.
