@@ -1,8 +1,11 @@
 package page_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -44,4 +47,29 @@ func TestASharedCauseHasOneLinkToAQueue(t *testing.T) {
 	text := body(t, all.get(""), http.StatusOK)
 	assert.Contains(t, text, ">7 in <bdi>redis</bdi>")
 	assert.NotContains(t, text, ">4 in ")
+}
+
+// TestASilentStoreKeepsNoOtherBack: its own page waits for it, the first view does not.
+func TestASilentStoreKeepsNoOtherBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := true
+		all, _, _ := over(t, func(rabbit, _ *page.Config) {
+			rabbit.Status = func(ctx context.Context) (letters.Status, error) {
+				if silent {
+					<-ctx.Done()
+				}
+				return status(), ctx.Err()
+			}
+		})
+		body(t, all.get("@redis/causes?queue=orders.dead"), http.StatusOK)
+		began := time.Now()
+		text := body(t, all.get(""), http.StatusOK)
+		assert.Less(t, time.Since(began), 5*time.Second)
+		assert.Contains(t, text, "The store has not answered yet.")
+		assert.Contains(t, text, "<dt>Dead</dt><dd>7</dd>")
+		assert.Contains(t, text, ">5 in <bdi>redis</bdi>")
+		time.Sleep(time.Minute)
+		silent = false
+		assert.NotContains(t, body(t, all.get(""), http.StatusOK), "has not answered")
+	})
 }

@@ -54,7 +54,9 @@ type Page struct {
 	statusErr  error
 	statusAt   time.Time
 	arrivals   arrivals
-	tallies    map[string]*tally // of the last look at each queue
+
+	tallyLock sync.Mutex
+	tallies   map[string]*tally // of the last look at each queue
 }
 
 // New returns the page. It does not connect.

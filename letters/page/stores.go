@@ -18,6 +18,9 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
+// rowTimeout is how long the first view waits for a store: one that does not answer must not keep the others back.
+const rowTimeout = 2 * time.Second
+
 // arrivalsIn is how far back dead letters count as new.
 const arrivalsIn = 10 * time.Minute
 
@@ -123,11 +126,24 @@ type causeIn struct {
 func (p *Page) storesBoard(w http.ResponseWriter, r *http.Request) error {
 	names := slices.Sorted(maps.Keys(p.stores))
 	shown := storesView{Rows: make([]storeRow, len(names))}
-	var asked sync.WaitGroup
+	ctx, cancel := context.WithTimeout(r.Context(), rowTimeout)
+	defer cancel()
+	rows := make([]chan storeRow, len(names))
 	for i, name := range names {
-		asked.Go(func() { shown.Rows[i] = p.stores[name].row(r.Context(), name) })
+		rows[i] = make(chan storeRow, 1)
+		go func() { rows[i] <- p.stores[name].row(r.Context(), name) }()
 	}
-	asked.Wait()
+	for i, name := range names {
+		select {
+		case shown.Rows[i] = <-rows[i]:
+		case <-ctx.Done():
+			select {
+			case shown.Rows[i] = <-rows[i]: // it was behind one that is late
+			default:
+				shown.Rows[i] = storeRow{Name: name, Err: "The store has not answered yet."}
+			}
+		}
+	}
 	p.shareCauses(&shown)
 	p.renderLive(w, r, "stores", "All stores", shown)
 	return nil
@@ -149,8 +165,10 @@ func (p *Page) row(ctx context.Context, name string) storeRow {
 		oldest(work.OldestDead)
 	}
 	p.statusLock.Lock()
-	defer p.statusLock.Unlock()
 	row.New = p.arrivals.text()
+	p.statusLock.Unlock()
+	p.tallyLock.Lock()
+	defer p.tallyLock.Unlock()
 	for _, t := range p.tallies {
 		if t.At.After(row.Looked) {
 			row.Looked = t.At
@@ -165,9 +183,9 @@ func (p *Page) shareCauses(shown *storesView) {
 	all, died := map[string]*sharedCause{}, map[string]*deaths{}
 	var times []int64
 	for store, one := range p.stores {
-		one.statusLock.Lock()
+		one.tallyLock.Lock()
 		tallies := slices.Collect(maps.Values(one.tallies))
-		one.statusLock.Unlock()
+		one.tallyLock.Unlock()
 		for _, t := range tallies {
 			shown.Looked = true
 			times = append(times, t.all.at...)

@@ -63,8 +63,8 @@ func (p *Page) tallied(ctx context.Context, queue string) (*tally, error) {
 	if t.Seen, err = p.look(ctx, queue, t.add); err != nil {
 		return nil, err
 	}
-	p.statusLock.Lock()
-	defer p.statusLock.Unlock()
+	p.tallyLock.Lock()
+	defer p.tallyLock.Unlock()
 	if p.tallies == nil || len(p.tallies) == maxQueues {
 		p.tallies = map[string]*tally{}
 	}
