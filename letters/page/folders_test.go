@@ -27,28 +27,6 @@ func TestAnyNameOfAStoreIsAnAddress(t *testing.T) {
 	assert.Contains(t, body(t, all.get(""), http.StatusOK), `href="@a%3Fb%23c%252f%20%5C/letters?cause=`)
 }
 
-// TestASharedCauseHasOneLinkToAQueue: its letters can have several dead reasons, and the link shows all of them.
-func TestASharedCauseHasOneLinkToAQueue(t *testing.T) {
-	s := setup(t, func(yield func(*letters.Letter) bool) {
-		for i := range 7 {
-			l := letter("order", "card 1 was declined")
-			if i > 3 {
-				l.Record.DeadReason = "expired"
-			}
-			if !yield(l) {
-				return
-			}
-		}
-	}, nil)
-	shown, err := page.Over(map[string]*page.Page{"redis": s.page})
-	require.NoError(t, err)
-	all := site{t, shown, nil}
-	body(t, all.get("@redis/causes?queue=orders.dead"), http.StatusOK)
-	text := body(t, all.get(""), http.StatusOK)
-	assert.Contains(t, text, ">7 in <bdi>redis</bdi>")
-	assert.NotContains(t, text, ">4 in ")
-}
-
 // TestASilentStoreKeepsNoOtherBack: its own page waits for it, the first view does not.
 func TestASilentStoreKeepsNoOtherBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -36,6 +36,26 @@ func TestBoardShowsDepths(t *testing.T) {
 	assert.Zero(t, s.store.browses, "the board takes no letters")
 }
 
+// TestEmptyTiersTakeOneLine: what has messages, is overdue, or is retired stays a row.
+func TestEmptyTiersTakeOneLine(t *testing.T) {
+	s := setup(t, some(), func(c *page.Config) {
+		c.Status = func(context.Context) (letters.Status, error) {
+			now := status()
+			tier := func(delay time.Duration, messages, overdue int, retired bool) letters.Tier {
+				return letters.Tier{Depth: letters.Depth{Queue: delay.String(), Messages: messages}, Delay: delay, Overdue: overdue, Retired: retired}
+			}
+			now.Queues[0].Tiers = []letters.Tier{
+				tier(time.Second, 0, 0, false), tier(5*time.Second, 3, 0, false), tier(25*time.Second, 0, 40, false), tier(time.Minute, 0, 0, true),
+				tier(time.Hour, 0, 0, false),
+			}
+			return now, nil
+		}
+	})
+	text := body(t, s.get("?part=1"), http.StatusOK)
+	assert.Contains(t, text, "2 empty tiers: 1s, 1h")
+	assert.Equal(t, 4, strings.Count(text, `<th scope="row">`)+strings.Count(text, `empty tiers`))
+}
+
 // TestPollsShareAStatus: the broker gets one question a second, whatever the number of browsers.
 func TestPollsShareAStatus(t *testing.T) {
 	asked := 0

@@ -204,13 +204,7 @@ func (p *Page) shareCauses(shown *storesView) {
 				if of := t.causes[group.Cause]; of != nil {
 					died[id].at = append(died[id].at, of.at...)
 				}
-				// the letters of several dead reasons are behind one link
-				at := slices.IndexFunc(cause.In, func(in causeIn) bool { return in.Store == store && in.Queue == t.Queue })
-				if at < 0 {
-					at = len(cause.In)
-					cause.In = append(cause.In, causeIn{Store: store, selection: selection{Queue: t.Queue, Cause: id}})
-				}
-				cause.In[at].Count += group.Count
+				cause.In = append(cause.In, causeIn{store, selection{Queue: t.Queue}.Of(group.Cause), group.Count})
 			}
 		}
 	}
@@ -241,6 +235,9 @@ func (p *Page) lookAtAll(w http.ResponseWriter, r *http.Request) error {
 			ctx, cancel := context.WithTimeout(r.Context(), one.config.Timeout)
 			defer cancel()
 			status, _ := one.current(ctx) // the first view shows the error
+			one.tallyLock.Lock()
+			one.tallies = nil // of queues that have no letters any more, too
+			one.tallyLock.Unlock()
 			for _, queue := range one.lettersOf(status) {
 				if ctx.Err() == nil {
 					_, _ = one.tallied(ctx, queue)

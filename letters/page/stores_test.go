@@ -59,7 +59,7 @@ func TestFirstViewOverStores(t *testing.T) {
 	for _, address := range []string{"", "?part=1"} {
 		text = body(t, all.get(address), http.StatusOK)
 		for _, want := range []string{
-			"card &lt;n&gt; was declined", "8801ed07", "10 letters", `href="@rabbit/letters?cause=8801ed07&amp;queue=orders.dead"`,
+			"card &lt;n&gt; was declined", "8801ed07", "10 letters", `href="@rabbit/letters?cause=8801ed07&amp;dead_reason=exhausted&amp;queue=orders.dead&amp;reason=card`,
 			">5 in <bdi>redis</bdi>", "Oldest letter", `<svg class="hist"`,
 		} {
 			assert.Contains(t, text, want, address)
@@ -80,6 +80,25 @@ func TestFirstViewOverStores(t *testing.T) {
 	assert.Equal(t, http.StatusSeeOther, all.post("@redis/redrive", map[string][]string{"step": {"start"}, "run": {id}}).Code)
 	redis.ended(id)
 	assert.Equal(t, []string{`redis: Redrive "orders.dead": total=5 done=5 other=0 kept=0 unseen=0 redead=0 doubtful=0`}, all.page.Summaries())
+}
+
+// TestFirstViewForgetsWhatIsGone: the causes of letters that were redriven meanwhile end with the next look.
+func TestFirstViewForgetsWhatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		now := status()
+		all, _, _ := over(t, func(rabbit, redis *page.Config) {
+			rabbit.Status = func(context.Context) (letters.Status, error) { return now, nil }
+			redis.Status = func(context.Context) (letters.Status, error) { return letters.Status{}, nil }
+		})
+		all.get("causes")
+		assert.Contains(t, all.get("").Body.String(), "8801ed07")
+		now = letters.Status{}
+		time.Sleep(2 * time.Second)
+		all.get("causes")
+		text := all.get("").Body.String()
+		assert.NotContains(t, text, "8801ed07")
+		assert.Contains(t, text, "No letters were looked at yet.")
+	})
 }
 
 func TestFirstViewShowsWhatIsNew(t *testing.T) {
