@@ -100,7 +100,23 @@ func (r reader) consumers(ctx context.Context, key string) (*int, error) {
 			count++
 		}
 	}
+	if count == 0 && err == nil {
+		if info, err := infoOf(ctx, r.client, "server"); err != nil || !seesReads(info) {
+			return nil, nil
+		}
+	}
 	return &count, err
+}
+
+// seesReads reports whether a server counts a read that finds nothing as a sign of life of a consumer. Before 7.2, the
+// process of an empty topic looks as one that is gone.
+func seesReads(info map[string]string) bool { return isAtLeast(info, 7, 2) }
+
+// isAtLeast reports whether a server has a version or a later one, also where its version cannot be read.
+func isAtLeast(info map[string]string, wantMajor, wantMinor int) bool {
+	var major, minor int
+	_, err := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor)
+	return err != nil || major > wantMajor || major == wantMajor && minor >= wantMinor
 }
 
 // nodes calls look for each server that has keys, one after the other.
@@ -143,8 +159,8 @@ func (r reader) Check(ctx context.Context) (checked operate.Checked, err error) 
 	waiting, err := r.Waiting(ctx)
 	for _, w := range waiting {
 		if w.Consumers != nil && *w.Consumers == 0 {
-			checked.Found("consumers", w.Name, "no process has read its topic within a lease",
-				"start the app of this group; if it is gone for good, bring home what waits first")
+			checked.Found("consumers", w.Name, "no process has read its topic within a lease ("+r.lease.String()+")",
+				"start the app of this group, or remove the group if it is gone for good")
 		}
 	}
 	return checked, err
@@ -164,9 +180,7 @@ func infoOf(ctx context.Context, client redis.UniversalClient, sections ...strin
 // checkInfo applies the rules to the fields of INFO.
 func checkInfo(checked *operate.Checked, name string, info map[string]string) {
 	found := func(rule, what string, do ...string) { checked.Found(rule, name, what, do...) }
-	var major, minor int
-	if _, err := fmt.Sscanf(info["redis_version"], "%d.%d", &major, &minor); err == nil &&
-		(major < 6 || major == 6 && minor < 2) {
+	if !isAtLeast(info, 6, 2) {
 		found("version", "its version is "+info["redis_version"], "upgrade to 6.2 or later")
 	}
 	used, err1 := strconv.ParseFloat(info["used_memory"], 64)

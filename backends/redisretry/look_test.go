@@ -57,3 +57,12 @@ func rulesOf(checked operate.Checked) (rules string) {
 	}
 	return rules
 }
+
+// Before 7.2 a read that finds nothing leaves no trace: a process that waits is not told from one that is gone.
+func TestWhichServersSeeAReadThatFindsNothing(t *testing.T) {
+	for version, want := range map[string]bool{
+		"6.2.14": false, "7.0.15": false, "7.2.0": true, "7.10.1": true, "8.0.2": true, "": true,
+	} {
+		assert.Equal(t, want, seesReads(map[string]string{"redis_version": version}), version)
+	}
+}

@@ -72,9 +72,15 @@ func Parse(text string) (Address, error) {
 	if kind == nil {
 		return Address{}, fmt.Errorf("is not an address of a backend: it must be like %s", Examples())
 	}
+	_, rest, _ := strings.Cut(text, "://")
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 && strings.Contains(rest[end:], "@") {
+		// net/url would take the rest of the password for a path, a parameter or a fragment, and clients print these
+		return Address{}, fmt.Errorf("has an @ after its host: the reserved characters / ? # @ of a user, a password, a "+
+			"database and a parameter must be percent-encoded (an @ is %%40), as in %s", kind.Example)
+	}
 	hosts := strings.LastIndexByte(text, '@') + 1
 	first, more, several := strings.Cut(text[hosts:], ",") // net/url refuses a host with several ports
-	rest := ""
+	rest = ""
 	if several {
 		if end := strings.IndexAny(more, "/?"); end >= 0 {
 			more, rest = more[:end], more[end:]

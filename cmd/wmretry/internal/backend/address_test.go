@@ -47,7 +47,12 @@ func TestAddresses(t *testing.T) {
 		"localhost:5672":                "is not an address of a backend",
 		"redis://":                      "is not an address of Redis: it must be like redis://user@host:6379",
 		"nats://shop:se%cret@a:4222":    "is not an address of NATS",
-		"kafka://shop:secret/x@a:1,b:2": "is not an address of Kafka",
+		"kafka://shop:secret/x@a:1,b:2": "has an @ after its host",
+		"redis://shop:12/secret@a:1":    "has an @ after its host",
+		"rediss://shop:/secret@a:1":     "has an @ after its host",
+		"nats://shop:12#secret@a:1":     "has an @ after its host",
+		"postgres://shop:1?secret@a/b":  "must be percent-encoded (an @ is %40), as in postgres://user@host/database",
+		"amqp://shop:12/secret@a/":      "has an @ after its host",
 		"postgres://db?password=secret": "has a password in its parameters",
 	} {
 		_, err := Parse(text)

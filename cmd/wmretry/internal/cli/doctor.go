@@ -35,7 +35,7 @@ The exit code is 0 without findings, 1 with findings, and 2 where it cannot look
 ` + strings.Join(doctor.NamesOn(e.kind.Name), ", ") + `.`,
 		Example: `  wmretry doctor
   wmretry doctor --health http://shop-1:8080/health --health http://shop-2:8080/health
-  wmretry doctor --ignore support,permissions --json`,
+  wmretry doctor --ignore ` + doctor.NamesOn(e.kind.Name)[0] + ` --json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			err := e.doctor(c.Context(), endpoints, ignored)
