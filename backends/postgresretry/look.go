@@ -112,6 +112,7 @@ func (r *reader) Check(ctx context.Context) (checked operate.Checked, err error)
 	var version, fsync, commit string
 	var number int
 	var statement, idle, now int64
+	begun := time.Now()
 	if err := r.db.QueryRowContext(ctx, settingsQuery).Scan(&version, &number, &fsync, &commit, &statement, &idle,
 		&now); err != nil {
 		return checked, err
@@ -133,10 +134,7 @@ func (r *reader) Check(ctx context.Context) (checked operate.Checked, err error)
 				timeout), "raise it for the app's role: ALTER ROLE app SET "+name+" = '5min'")
 		}
 	}
-	if ahead := time.Until(time.UnixMilli(now)).Round(time.Second); max(ahead, -ahead) > operate.OverdueAfter {
-		found("clock", fmt.Sprintf("its clock is %v from that of this host", ahead),
-			"synchronise both. Delays are kept by the server's clock")
-	}
+	checked.Clock("PostgreSQL", begun, time.UnixMilli(now))
 	if err := pooler.CheckDB(ctx, r.db); errors.Is(err, pooler.ErrUnfit) {
 		found("pooler", err.Error(), "docs/other-pubsubs.md#pgbouncer")
 		return checked, nil

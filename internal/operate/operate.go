@@ -4,6 +4,7 @@ package operate
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -71,6 +72,21 @@ type Finding struct {
 // Found adds a finding.
 func (c *Checked) Found(rule, subject, what string, do ...string) {
 	c.Findings = append(c.Findings, Finding{rule, subject, what, do})
+}
+
+// Clock compares the clock of a server with that of this host. It was read after begun, and the answer can be late.
+func (c *Checked) Clock(subject string, begun, server time.Time) {
+	var ahead time.Duration
+	switch now := time.Now(); {
+	case server.After(now):
+		ahead = server.Sub(now)
+	case server.Before(begun):
+		ahead = server.Sub(begun)
+	}
+	if max(ahead, -ahead) > OverdueAfter {
+		c.Found("clock", subject, fmt.Sprintf("its clock is %v from that of this host", ahead.Round(time.Second)),
+			"synchronise both. Delays are kept by the server's clock")
+	}
 }
 
 // A Part makes a Store one that Of returns. The method of a Part is not exported, so that a Store has none for apps.
