@@ -3,6 +3,7 @@ package page_test
 import (
 	"context"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,10 +31,10 @@ func TestAnyNameOfAStoreIsAnAddress(t *testing.T) {
 // TestASilentStoreKeepsNoOtherBack: its own page waits for it, the first view does not.
 func TestASilentStoreKeepsNoOtherBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		silent := true
+		var answers atomic.Bool
 		all, _, _ := over(t, func(rabbit, _ *page.Config) {
 			rabbit.Status = func(ctx context.Context) (letters.Status, error) {
-				if silent {
+				if !answers.Load() {
 					<-ctx.Done()
 				}
 				return status(), ctx.Err()
@@ -47,7 +48,7 @@ func TestASilentStoreKeepsNoOtherBack(t *testing.T) {
 		assert.Contains(t, text, "<dt>Dead</dt><dd>7</dd>")
 		assert.Contains(t, text, ">5 in <bdi>redis</bdi>")
 		time.Sleep(time.Minute)
-		silent = false
+		answers.Store(true)
 		assert.NotContains(t, body(t, all.get(""), http.StatusOK), "has not answered")
 	})
 }
