@@ -108,6 +108,7 @@ func TestStatusWithoutManagement(t *testing.T) {
 	t.Parallel()
 	r := runWith(t, 1, []string{"AMQP_MANAGEMENT_URL=http://127.0.0.1:1"}, "status", "orders")
 	assert.Contains(t, r.stderr, "the management API at 127.0.0.1:1 does not answer")
+	assert.NotContains(t, r.stderr, "--management", "the user has named it")
 }
 
 type drained struct {

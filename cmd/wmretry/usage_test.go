@@ -53,7 +53,7 @@ func TestWrongUse(t *testing.T) {
 		{"no rules", []string{"dead", "show", "orders", "order-1", "--go-test", "a", "--redact-rules", os.DevNull}, "has no rule"},
 		{"rules of the page", []string{"ui", "--redact-rules", "absent"}, "--redact-rules: open absent"},
 		{"address", []string{"dead", "list", "orders", "--url", "localhost:5672"}, "it must be like amqp://"},
-		{"address of Redis", []string{"dead", "list", "orders", "--url", "redis://"}, "--url is not an address of Redis: it must be like redis://user@host:6379"},
+		{"address of Redis", []string{"dead", "list", "orders", "--url", "redis://"}, "--url is not an address of Redis: it must be like redis://default@host:6379"},
 		{"no command of RabbitMQ", []string{"topology", "plan", "--url", "redis://127.0.0.1:1"}, `has no command "topology"`},
 		{"no flag of RabbitMQ", []string{"dead", "list", "orders", "--url", "nats://127.0.0.1:1", "--any-limit"}, "unknown flag: --any-limit"},
 		{"no flag of groups", []string{"dead", "list", "orders", "--consumer-group", "billing"}, "unknown flag: --consumer-group"},

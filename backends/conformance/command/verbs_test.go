@@ -130,6 +130,9 @@ func (o *operator) status(_, _ []string) {
 		return assert.Regexp(new(testing.T), row, o.wmretry(0, slices.Concat([]string{"status"}, o.word)...).stdout)
 	})
 	assert.Contains(o.t, o.wmretry(0, "status", "--json").stdout, `30`)
+	if !o.entry.Expect.Tiers {
+		assert.Contains(o.t, o.wmretry(0, "status", "absent").stdout, "None has the name absent. There are: ")
+	}
 }
 
 func (o *operator) doctor(_, _ []string) {

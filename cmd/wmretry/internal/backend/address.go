@@ -31,7 +31,7 @@ var RabbitMQ = &Kind{Name: "RabbitMQ", Example: "amqp://user@host:5672/", scheme
 
 var kinds = []*Kind{
 	RabbitMQ,
-	{Name: "Redis", Example: "redis://user@host:6379", Groups: true, schemes: []string{"redis", "rediss"}, port: "6379",
+	{Name: "Redis", Example: "redis://default@host:6379", Groups: true, schemes: []string{"redis", "rediss"}, port: "6379",
 		asks: true, open: openRedis},
 	{Name: "NATS", Example: "nats://user@host:4222", Groups: true, schemes: []string{"nats"}, port: "4222", asks: true,
 		open: openNATS},

@@ -45,7 +45,7 @@ func TestAddresses(t *testing.T) {
 		"":                              "is not an address of a backend: it must be like amqp://user@host:5672/, redis://",
 		"mysql://shop:secret@db":        "is not an address of a backend",
 		"localhost:5672":                "is not an address of a backend",
-		"redis://":                      "is not an address of Redis: it must be like redis://user@host:6379",
+		"redis://":                      "is not an address of Redis: it must be like redis://default@host:6379",
 		"nats://shop:se%cret@a:4222":    "is not an address of NATS",
 		"kafka://shop:secret/x@a:1,b:2": "has an @ after its host",
 		"redis://shop:12/secret@a:1":    "has an @ after its host",

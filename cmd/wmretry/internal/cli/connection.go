@@ -221,6 +221,7 @@ func (e *env) managementAddress(broker backend.Address) (string, error) {
 	if address := os.Getenv("AMQP_MANAGEMENT_URL"); address != "" {
 		return address, nil
 	}
+	e.guesses = true
 	address, err := backend.ManagementOf(broker)
 	if err != nil {
 		return "", exit(codeUsage, err)

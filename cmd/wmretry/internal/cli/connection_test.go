@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 )
 
 // TestTheCommandsAreThoseOfTheAddress: they are made before the flags are read, and must not be those of another backend
@@ -25,4 +29,19 @@ func TestTheCommandsAreThoseOfTheAddress(t *testing.T) {
 		}
 		assert.Equal(t, row.want, kindOf(args).Name, row)
 	}
+}
+
+// TestAnAddressThatWasDerivedIsExplained: the user has never written its port.
+func TestAnAddressThatWasDerivedIsExplained(t *testing.T) {
+	silent := errors.New("the management API at broker:15672 does not answer")
+	assert.Equal(t, silent.Error(), (&env{}).failure(silent))
+	e := &env{}
+	address, err := backend.Parse("amqp://broker:5673/")
+	require.NoError(t, err)
+	t.Setenv("AMQP_MANAGEMENT_URL", "")
+	derived, err := e.managementAddress(address)
+	require.NoError(t, err)
+	assert.Equal(t, "http://broker:15673", derived)
+	assert.Contains(t, e.failure(silent), "its port plus 10,000: name another one with --management")
+	assert.NotContains(t, e.failure(errors.New("refused")), "--management")
 }

@@ -33,6 +33,7 @@ type env struct {
 	passwords []string // for scrub
 
 	configured *backend.Config // what config has returned
+	guesses    bool            // the address of the management API is derived from that of the broker
 }
 
 const defaultPrefix = "retry"

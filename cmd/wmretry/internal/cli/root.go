@@ -50,11 +50,21 @@ func run(interrupted context.Context, e *env, args []string) int {
 		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has "+
 			"--help with examples.\n", e.printable(err.Error()))
 	default:
-		if text := err.Error(); text != "" {
+		if text := e.failure(err); text != "" {
 			_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n", e.printable(text))
 		}
 	}
 	return code
+}
+
+// failure is the text of an error. A user who has named no management API learns which one was asked.
+func (e *env) failure(err error) string {
+	text := err.Error()
+	if e.guesses && strings.HasPrefix(text, "the management API at ") {
+		text += "; this address is that of the broker with its port plus 10,000: name another one with --management or " +
+			"AMQP_MANAGEMENT_URL"
+	}
+	return text
 }
 
 // onRun calls a function before each command's own.

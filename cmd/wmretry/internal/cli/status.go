@@ -68,12 +68,21 @@ func (e *env) waiting(ctx context.Context, store *backend.Store, names []string)
 	if err != nil {
 		return err
 	}
-	shown := slices.DeleteFunc(all, func(w operate.Waiting) bool {
+	shown := slices.DeleteFunc(slices.Clone(all), func(w operate.Waiting) bool {
 		_, topic, _ := strings.Cut(w.Name, ".")
 		return len(names) > 0 && !slices.Contains(names, w.Name) && !slices.Contains(names, topic)
 	})
 	if e.json {
 		return e.printJSON(map[string]any{"backend": e.kind.Name, "at": time.Now().UTC(), "waiting": shown})
+	}
+	if len(shown) == 0 && len(all) > 0 {
+		var known []string
+		for _, w := range all {
+			known = append(known, safe(w.Name))
+		}
+		_, err = fmt.Fprintf(e.stdout, "None has the name %s. There are: %s\n", safe(strings.Join(names, ", ")),
+			strings.Join(known, ", "))
+		return err
 	}
 	_, err = fmt.Fprintln(e.stdout, e.waitingTable(shown))
 	return err
