@@ -15,9 +15,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// declares are the methods that declare.
-// declares has no passive declaration of exchanges: the checks of bindings send them, at times of their own.
-var declares = []string{"queue.declare", "exchange.declare", "queue.declare passive"}
+// declares are the methods that declare. Passive ones are left out: the checks of bindings and of queues send them, at
+// times of their own.
+var declares = []string{"queue.declare", "exchange.declare"}
 
 func counts(r *recorder) map[string]int {
 	all := map[string]int{}
