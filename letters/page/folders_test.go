@@ -17,15 +17,17 @@ import (
 
 // TestAnyNameOfAStoreIsAnAddress: a virtual host, or a database, can have such a name.
 func TestAnyNameOfAStoreIsAnAddress(t *testing.T) {
-	odd, plain := setup(t, many(5), nil), setup(t, some(), nil)
-	shown, err := page.Over(map[string]*page.Page{"a?b#c%2f \\": odd.page, "a": plain.page})
-	require.NoError(t, err)
-	all := site{t, shown, nil}
-	text := body(t, all.get(""), http.StatusOK)
-	assert.Contains(t, text, `href="@a%3Fb%23c%252f%20%5C/"`)
-	assert.Contains(t, body(t, all.get("@a%3Fb%23c%252f%20%5C/causes?queue=orders.dead"), http.StatusOK), "All 5 letters")
-	assert.Contains(t, body(t, all.get("@a/causes?queue=orders.dead"), http.StatusOK), "All 7 letters")
-	assert.Contains(t, body(t, all.get(""), http.StatusOK), `href="@a%3Fb%23c%252f%20%5C/letters?cause=`)
+	synctest.Test(t, func(t *testing.T) {
+		odd, plain := setup(t, many(5), nil), setup(t, some(), nil)
+		shown, err := page.Over(map[string]*page.Page{"a?b#c%2f \\": odd.page, "a": plain.page})
+		require.NoError(t, err)
+		all := site{t, shown, nil}
+		text := body(t, all.get(""), http.StatusOK)
+		assert.Contains(t, text, `href="@a%3Fb%23c%252f%20%5C/"`)
+		assert.Contains(t, body(t, all.get("@a%3Fb%23c%252f%20%5C/causes?queue=orders.dead"), http.StatusOK), "All 5 letters")
+		assert.Contains(t, body(t, all.get("@a/causes?queue=orders.dead"), http.StatusOK), "All 7 letters")
+		assert.Contains(t, body(t, all.get(""), http.StatusOK), `href="@a%3Fb%23c%252f%20%5C/letters?cause=`)
+	})
 }
 
 // TestASilentStoreKeepsNoOtherBack: its own page waits for it, the first view does not.

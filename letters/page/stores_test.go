@@ -44,42 +44,44 @@ func over(t *testing.T, change func(rabbit, redis *page.Config)) (all, rabbit, r
 }
 
 func TestFirstViewOverStores(t *testing.T) {
-	all, rabbit, redis := over(t, nil)
-	text := body(t, all.get(""), http.StatusOK)
-	for _, want := range []string{`href="@rabbit/"`, `href="@redis/"`, "<dt>Dead</dt><dd>7</dd>", "No letters were looked at yet"} {
-		assert.Contains(t, text, want)
-	}
-	assert.Zero(t, rabbit.store.browses+redis.store.browses, "the first view takes no letter")
-
-	answer := all.get("causes")
-	assert.Equal(t, http.StatusSeeOther, answer.Code)
-	assert.Equal(t, "./", answer.Header().Get("Location"))
-	assert.Equal(t, 2, rabbit.store.browses)
-	assert.Equal(t, 2, redis.store.browses, "the queue of the orphans fails, which hides nothing")
-	for _, address := range []string{"", "?part=1"} {
-		text = body(t, all.get(address), http.StatusOK)
-		for _, want := range []string{
-			"card &lt;n&gt; was declined", "8801ed07", "10 letters", `href="@rabbit/letters?cause=8801ed07&amp;dead_reason=exhausted&amp;queue=orders.dead&amp;reason=card`,
-			">5 in <bdi>redis</bdi>", "Oldest letter", `<svg class="hist"`,
-		} {
-			assert.Contains(t, text, want, address)
+	synctest.Test(t, func(t *testing.T) {
+		all, rabbit, redis := over(t, nil)
+		text := body(t, all.get(""), http.StatusOK)
+		for _, want := range []string{`href="@rabbit/"`, `href="@redis/"`, "<dt>Dead</dt><dd>7</dd>", "No letters were looked at yet"} {
+			assert.Contains(t, text, want)
 		}
-	}
-	assert.Contains(t, body(t, all.get("@rabbit/letters?cause=8801ed07&queue=orders.dead"), http.StatusOK), "Letters 1 to 5 of 5")
-	assert.Contains(t, body(t, all.get("@redis/"), http.StatusOK), `<a href="../">All stores</a>`)
-	assert.Equal(t, http.StatusOK, all.get("@redis/style.css").Code)
-	assert.Equal(t, http.StatusOK, all.get("style.css").Code)
-	for _, address := range []string{"letters?queue=orders.dead", "job?id=1", "@none/letters?queue=orders.dead"} {
-		assert.Equal(t, http.StatusNotFound, all.get(address).Code, address)
-	}
-	assert.Equal(t, http.StatusNotFound, all.post("redrive?queue=orders.dead&all=1", nil).Code)
-	assert.Equal(t, http.StatusForbidden, all.do(request("causes", "Sec-Fetch-Site", "cross-site")).Code)
-	assert.Equal(t, http.StatusForbidden, all.do(request("@redis/causes?queue=orders.dead", "Sec-Fetch-Site", "cross-site")).Code)
+		assert.Zero(t, rabbit.store.browses+redis.store.browses, "the first view takes no letter")
 
-	id := all.confirmed(all.post("@redis/redrive?queue=orders.dead&all=1", nil))
-	assert.Equal(t, http.StatusSeeOther, all.post("@redis/redrive", map[string][]string{"step": {"start"}, "run": {id}}).Code)
-	redis.ended(id)
-	assert.Equal(t, []string{`redis: Redrive "orders.dead": total=5 done=5 other=0 kept=0 unseen=0 redead=0 doubtful=0`}, all.page.Summaries())
+		answer := all.get("causes")
+		assert.Equal(t, http.StatusSeeOther, answer.Code)
+		assert.Equal(t, "./", answer.Header().Get("Location"))
+		assert.Equal(t, 2, rabbit.store.browses)
+		assert.Equal(t, 2, redis.store.browses, "the queue of the orphans fails, which hides nothing")
+		for _, address := range []string{"", "?part=1"} {
+			text = body(t, all.get(address), http.StatusOK)
+			for _, want := range []string{
+				"card &lt;n&gt; was declined", "8801ed07", "10 letters", `href="@rabbit/letters?cause=8801ed07&amp;dead_reason=exhausted&amp;queue=orders.dead&amp;reason=card`,
+				">5 in <bdi>redis</bdi>", "Oldest letter", `<svg class="hist"`,
+			} {
+				assert.Contains(t, text, want, address)
+			}
+		}
+		assert.Contains(t, body(t, all.get("@rabbit/letters?cause=8801ed07&queue=orders.dead"), http.StatusOK), "Letters 1 to 5 of 5")
+		assert.Contains(t, body(t, all.get("@redis/"), http.StatusOK), `<a href="../">All stores</a>`)
+		assert.Equal(t, http.StatusOK, all.get("@redis/style.css").Code)
+		assert.Equal(t, http.StatusOK, all.get("style.css").Code)
+		for _, address := range []string{"letters?queue=orders.dead", "job?id=1", "@none/letters?queue=orders.dead"} {
+			assert.Equal(t, http.StatusNotFound, all.get(address).Code, address)
+		}
+		assert.Equal(t, http.StatusNotFound, all.post("redrive?queue=orders.dead&all=1", nil).Code)
+		assert.Equal(t, http.StatusForbidden, all.do(request("causes", "Sec-Fetch-Site", "cross-site")).Code)
+		assert.Equal(t, http.StatusForbidden, all.do(request("@redis/causes?queue=orders.dead", "Sec-Fetch-Site", "cross-site")).Code)
+
+		id := all.confirmed(all.post("@redis/redrive?queue=orders.dead&all=1", nil))
+		assert.Equal(t, http.StatusSeeOther, all.post("@redis/redrive", map[string][]string{"step": {"start"}, "run": {id}}).Code)
+		redis.ended(id)
+		assert.Equal(t, []string{`redis: Redrive "orders.dead": total=5 done=5 other=0 kept=0 unseen=0 redead=0 doubtful=0`}, all.page.Summaries())
+	})
 }
 
 // TestFirstViewForgetsWhatIsGone: the causes of letters that were redriven meanwhile end with the next look.
@@ -181,27 +183,29 @@ func (l looker) Waiting(context.Context) ([]operate.Waiting, error) { return l.w
 
 // TestBoardOfOtherBackends: what waits is there without a Status of the app, and the letters can be looked at.
 func TestBoardOfOtherBackends(t *testing.T) {
-	none := 0
-	s := setup(t, some(), func(c *page.Config) {
-		c.Status, c.Queues = nil, nil
-		c.Store = lookingStore{c.Store.(*store), operate.PartOf(looker{waiting: []operate.Waiting{
-			{Name: "billing.orders", Topic: queue, Retries: 40, InFlight: 3, Dead: 7, NextDue: time.Now().Add(90 * time.Second), OldestDead: time.Now().Add(-3 * time.Hour)},
-			{Name: "printing.orders", Topic: "retry.dead.printing.orders", Retries: 5, Overdue: 2, Consumers: &none},
-			{Name: "10s", Retries: 6},
-		}})}
+	synctest.Test(t, func(t *testing.T) {
+		none := 0
+		s := setup(t, some(), func(c *page.Config) {
+			c.Status, c.Queues = nil, nil
+			c.Store = lookingStore{c.Store.(*store), operate.PartOf(looker{waiting: []operate.Waiting{
+				{Name: "billing.orders", Topic: queue, Retries: 40, InFlight: 3, Dead: 7, NextDue: time.Now().Add(90 * time.Second), OldestDead: time.Now().Add(-3 * time.Hour)},
+				{Name: "printing.orders", Topic: "retry.dead.printing.orders", Retries: 5, Overdue: 2, Consumers: &none},
+				{Name: "10s", Retries: 6},
+			}})}
+		})
+		text := body(t, s.get("?part=1"), http.StatusOK)
+		for _, want := range []string{
+			"billing.orders", "<dt>Handled</dt><dd>3</dd>", "<dt>Waiting</dt><dd>40</dd>", `href="causes?queue=orders.dead"`, "Oldest dead letter",
+			"3 h ago", "2 overdue", "due within 1 min", `<span class="big">51</span> waiting`,
+		} {
+			assert.Contains(t, text, want)
+		}
+		assert.NotContains(t, text, "<dt>Ready</dt>")
+		assert.Equal(t, 1, strings.Count(text, "no consumer"), "where it is known")
+		assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "card &lt;n&gt; was declined")
+		assert.Equal(t, http.StatusNotFound, s.get("causes?queue=").Code)
+		assert.Equal(t, http.StatusNotFound, s.get("causes?queue=other").Code)
 	})
-	text := body(t, s.get("?part=1"), http.StatusOK)
-	for _, want := range []string{
-		"billing.orders", "<dt>Handled</dt><dd>3</dd>", "<dt>Waiting</dt><dd>40</dd>", `href="causes?queue=orders.dead"`, "Oldest dead letter",
-		"3 h ago", "2 overdue", "due within 1 min", `<span class="big">51</span> waiting`,
-	} {
-		assert.Contains(t, text, want)
-	}
-	assert.NotContains(t, text, "<dt>Ready</dt>")
-	assert.Equal(t, 1, strings.Count(text, "no consumer"), "where it is known")
-	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), "card &lt;n&gt; was declined")
-	assert.Equal(t, http.StatusNotFound, s.get("causes?queue=").Code)
-	assert.Equal(t, http.StatusNotFound, s.get("causes?queue=other").Code)
 }
 
 // TestStoreOfAnAppHasNoDepths: the queues that the app names can be looked at.
