@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -27,6 +26,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // patience is how long a test waits for an event. A busy machine takes minutes.
@@ -35,21 +35,8 @@ const patience = 3 * time.Minute
 // binary is the command, built once.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(testMain(m)) }
-
-func testMain(m *testing.M) int {
-	folder, err := os.MkdirTemp("", "wmretry-test-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(folder) }()
-	binary = filepath.Join(folder, "wmretry")
-	if output, err := exec.Command("go", "build", "-C", "../../../cmd/wmretry", "-o", binary, ".").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%v\n%s", err, output)
-		return 1
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(child.WithProgram("../../../cmd/wmretry", func(program string) int { binary = program; return m.Run() }))
 }
 
 // waits is the only delay. An app that is stopped at once has not begun with the retry, on a busy machine either.
