@@ -1,4 +1,4 @@
-// Command bench measures the claims of docs/benchmarks.md about RabbitMQ on each broker, one question after the other.
+// Command bench measures the claims about RabbitMQ, of tools/claims, on each broker, one question after the other.
 // It prints a line for each figure, and the table of the claims.
 //
 //	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n] [-profile folder]
@@ -97,7 +97,7 @@ func main() {
 		"addresses of brokers, separated by commas, each with an optional NAME=")
 	cluster := flag.String("cluster", "", "NODE=address of the nodes of a cluster to restart, separated by commas")
 	tool := flag.String("tool", "", "the command that restarts the nodes of the cluster")
-	b.Main("..", "Claims", names(), func(chosen []string) error {
+	b.Main("Claims", names(), func(chosen []string) error {
 		if *cluster != "" {
 			return measureRestart(&b, *cluster, *tool)
 		}

@@ -1,8 +1,9 @@
-// Package claims is what the programs of `make bench` have in common: the claims of docs/benchmarks.md, their figures,
-// and what figures are computed with.
+// Package claims is what the programs of `make bench` have in common: their claims, the figures, and what figures are
+// computed with.
 package claims
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"regexp"
@@ -14,10 +15,12 @@ import (
 	"time"
 )
 
-// Page is the path of the claims, from the root of the repository.
-const Page = "docs/benchmarks.md"
+// List is claims.txt: all claims. docs/benchmarks.md has those that help a decision, with figures.
+//
+//go:embed claims.txt
+var List []byte
 
-// A Claim compares a figure with its target. Name, What and Bound are texts of the page.
+// A Claim compares a figure with its target. Name, What and Bound are texts of the list.
 type Claim struct {
 	Name, What, Bound string
 	least             bool // the target is a lower bound, else an upper one
@@ -27,9 +30,9 @@ type Claim struct {
 
 var row = regexp.MustCompile("(?m)^\\| `([a-z0-9_]+)` \\| (.*?) \\| ((?:at (least|most) )?([0-9.]+)(?: ([^ |]+))?) \\|")
 
-// Of returns the claims of a page below a heading of the second level, in their order.
-func Of(page []byte, heading string) (all []Claim) {
-	for _, match := range row.FindAllStringSubmatch(Section(page, heading), -1) {
+// Of returns the claims of a list below a heading of the second level, in their order.
+func Of(list []byte, heading string) (all []Claim) {
+	for _, match := range row.FindAllStringSubmatch(Section(list, heading), -1) {
 		target, _ := strconv.ParseFloat(match[5], 64)
 		all = append(all, Claim{match[1], match[2], match[3], match[4] == "least", target, match[6]})
 	}
@@ -37,8 +40,8 @@ func Of(page []byte, heading string) (all []Claim) {
 }
 
 // Section returns the text below a heading of the second level.
-func Section(page []byte, heading string) string {
-	_, text, _ := strings.Cut(string(page), "\n## "+heading+"\n")
+func Section(list []byte, heading string) string {
+	_, text, _ := strings.Cut(string(list), "\n## "+heading+"\n")
 	text, _, _ = strings.Cut(text, "\n## ")
 	return text
 }
@@ -57,11 +60,11 @@ type Figure struct {
 	Beside string // what is printed beside the value
 }
 
-// Add adds a figure to the claim of a name, which must be on the page.
+// Add adds a figure to the claim of a name, which must be in the list.
 func (r *Report) Add(name, series string, value float64, beside ...string) Figure {
 	i := slices.IndexFunc(r.Claims, func(c Claim) bool { return c.Name == name })
 	if i < 0 {
-		panic(Page + " has no claim " + name)
+		panic("tools/claims/claims.txt has no claim " + name)
 	}
 	f := Figure{r.Claims[i], series, value, strings.Join(beside, ", ")}
 	r.Figures = append(r.Figures, f)

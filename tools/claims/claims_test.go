@@ -1,6 +1,8 @@
 package claims
 
 import (
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -23,6 +25,18 @@ func TestReportHasAColumnForEachSeries(t *testing.T) {
 		"| `late` | how late | at most 50 ms | 1234 ms: missed | 1234 ms: missed |\n"+
 		"| `rate` | how many | at least 20 | 47.2, 0.5 of by hand | 47.2, 0.5 of by hand |\n\nnot measured: lost\n")
 	assert.Panics(t, func() { r.Add("early", "4.0", 0) }, "of another program")
+}
+
+// TestClaimsOfThePage: each claim of docs/benchmarks.md is in the list, with the same text and target.
+func TestClaimsOfThePage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/benchmarks.md")
+	require.NoError(t, err)
+	for _, heading := range []string{"Claims", "Other Pub/Subs"} {
+		shown := Of(page, heading)
+		assert.NotEmpty(t, shown, heading)
+		assert.Len(t, shown, strings.Count(Section(page, heading), "\n| `"))
+		assert.Subset(t, Of(List, heading), shown)
+	}
 }
 
 func TestOneOfTwoProgramsIsChosen(t *testing.T) {

@@ -24,10 +24,9 @@ type Program struct {
 	claiming sync.Mutex
 }
 
-// Main reads the flags, asks the questions that they choose, and prints the claims below a heading of the page. It ends
-// the process with status 1 after an error. The program runs in a folder of its module, from which the root of the
-// repository has this path.
-func (p *Program) Main(root, heading string, questions []string, ask func(chosen []string) error) {
+// Main reads the flags, asks the questions that they choose, and prints the claims below a heading of the list. It ends
+// the process with status 1 after an error.
+func (p *Program) Main(heading string, questions []string, ask func(chosen []string) error) {
 	all := strings.Join(questions, ", ")
 	flag.StringVar(&p.only, "only", "", "regular expression of the questions; all if empty: "+all)
 	flag.BoolVar(&p.Short, "short", false, "everything small, within minutes: only lost and early messages count")
@@ -38,7 +37,7 @@ func (p *Program) Main(root, heading string, questions []string, ask func(chosen
 	p.Messages = p.Size(p.Messages, min(p.Messages, 5_000))
 	chosen, err := Chosen(p.only, questions)
 	if err == nil && len(chosen) > 0 {
-		err = p.ask(filepath.Join(root, Page), heading, chosen, ask)
+		err = p.ask(heading, chosen, ask)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -46,12 +45,8 @@ func (p *Program) Main(root, heading string, questions []string, ask func(chosen
 	}
 }
 
-func (p *Program) ask(path, heading string, chosen []string, ask func([]string) error) error {
-	page, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("cannot read the claims (run bench in the folder of its go.mod): %w", err)
-	}
-	p.Report = &Report{Claims: Of(page, heading)}
+func (p *Program) ask(heading string, chosen []string, ask func([]string) error) error {
+	p.Report = &Report{Claims: Of(List, heading)}
 	defer p.Print()
 	return ask(chosen)
 }

@@ -1,4 +1,4 @@
-// Command bench measures the claims of docs/benchmarks.md about other Pub/Subs than RabbitMQ: the library, and code by
+// Command bench measures the claims about other Pub/Subs than RabbitMQ, of tools/claims: the library, and code by
 // hand with Watermill's own Pub/Sub, on the same server in the same run. It starts the servers.
 //
 //	bench [-only regexp] [-short] [-rounds n] [-profile folder]
@@ -80,7 +80,7 @@ func (r *run) note(format string, arguments ...any) {
 func main() {
 	child.Main(roles)
 	var b bench
-	b.Main("../..", heading, names(), b.measureAll)
+	b.Main(heading, names(), b.measureAll)
 }
 
 func (b *bench) measureAll(chosen []string) error {
