@@ -21,7 +21,7 @@ import (
 )
 
 // permitted has what a user needs for the queue orders and the prefix retry, and for the group shop in addition.
-// docs/operations.md states it: internal/layout compares them.
+// docs/operations.md states those of an app that only verifies: internal/layout compares them.
 var permitted = map[string]string{
 	"declares":            `^(orders(\.dead|\.retry\..*)?|retry(\.return(\.any)?|\.orphans)?)$`,
 	"declares in a group": `^shop\.retry(\..*)?$`,

@@ -149,3 +149,86 @@ func TestAlertsHaveWhatAReaderNeeds(t *testing.T) {
 			a.Annotations["runbook_url"], a.Alert)
 	}
 }
+
+// TestRouteToAChat: observability/alertmanager.yml has a receiver for each route, and a route for each severity. amtool
+// is not installed everywhere.
+func TestRouteToAChat(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../observability/alertmanager.yml")
+	require.NoError(t, err)
+	type route struct {
+		Receiver string
+		Matchers []string
+		Routes   []route
+	}
+	var file struct {
+		Route   route
+		Inhibit []struct {
+			Target []string `yaml:"target_matchers"`
+		} `yaml:"inhibit_rules"`
+		Receivers []struct {
+			Name  string
+			Slack []struct {
+				Channel, Text string
+				URL           string `yaml:"api_url_file"`
+			} `yaml:"slack_configs"`
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	channels := map[string]string{}
+	for _, r := range file.Receivers {
+		require.Len(t, r.Slack, 1, r.Name)
+		require.NotEmpty(t, r.Slack[0].URL, r.Name)
+		require.Contains(t, r.Slack[0].Text, ".CommonAnnotations.runbook_url", r.Name)
+		channels[r.Name] = r.Slack[0].Channel
+	}
+	names := map[string]bool{}
+	for _, a := range readAlerts(t) {
+		names[a.Alert] = true
+		receiver := file.Route.Receiver
+		for _, r := range file.Route.Routes {
+			if slices.Equal(r.Matchers, []string{`severity="` + a.Labels["severity"] + `"`}) {
+				receiver = r.Receiver
+			}
+		}
+		want := map[string]string{"critical": "chat-now", "warning": "chat"}[a.Labels["severity"]]
+		require.Equal(t, want, receiver, a.Alert)
+		require.NotEmpty(t, channels[receiver], receiver)
+	}
+	for _, rule := range file.Inhibit {
+		require.Len(t, rule.Target, 1)
+		_, targets, _ := strings.Cut(strings.Trim(rule.Target[0], `"`), `=~"`)
+		for name := range strings.SplitSeq(targets, "|") {
+			require.True(t, names[name], name)
+		}
+	}
+}
+
+// TestProbesOnKubernetes: the grace period of docs/kubernetes.md is longer than a shutdown, and the two probes differ.
+func TestProbesOnKubernetes(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/kubernetes.md")
+	require.NoError(t, err)
+	_, block, _ := strings.Cut(string(page), "```yaml\n")
+	block, _, _ = strings.Cut(block, "```")
+	type probe struct {
+		HTTPGet struct {
+			Path string
+			Port int
+		} `yaml:"httpGet"`
+	}
+	var pod struct {
+		Spec struct {
+			Grace      int `yaml:"terminationGracePeriodSeconds"`
+			Containers []struct {
+				Readiness probe `yaml:"readinessProbe"`
+				Liveness  probe `yaml:"livenessProbe"`
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal([]byte(block), &pod))
+	require.Greater(t, pod.Spec.Grace, 31, "what docs/operations.md has of shutdowns")
+	require.Len(t, pod.Spec.Containers, 1)
+	require.Equal(t, "/ready", pod.Spec.Containers[0].Readiness.HTTPGet.Path)
+	require.NotEqual(t, pod.Spec.Containers[0].Readiness, pod.Spec.Containers[0].Liveness)
+}

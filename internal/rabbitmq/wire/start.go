@@ -83,6 +83,10 @@ func isOfBroker(err error) bool {
 	return IsLost(err) || errors.As(err, &timed) && timed.Timeout()
 }
 
+// remedyOf returns what an operator can do about the fault of rabbitmq-server #16652. Measured in 2026-11 on one node,
+// 3.10.8 and 4.3.6: two clients that declare and delete the same queue cause it within 16 and 24 s, one that deletes
+// it every 100 ms after 22 and some 180 deletions, eight clients with a queue each within 2 s and never in 20 s. One
+// client never does.
 func remedyOf(err error) string {
 	var broker *amqp091.Error
 	if !errors.As(err, &broker) || broker.Code != amqp091.InternalError {
