@@ -1,7 +1,6 @@
 package adopt
 
 import (
-	"context"
 	"hash/crc32"
 	"maps"
 	"slices"
@@ -15,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -117,14 +117,13 @@ func TestMoveToAnotherLayout(t *testing.T) {
 			a[0].waitUntilEmpty(retired...)
 
 			// Step 3: the old tiers go, and nothing declares them again.
-			left, err := topology.Retire(t.Context(), broker.Connect(t), topology.RetireConfig{
-				Old: a.topologies(row.from), Current: a.topologies(row.to), WholeGroups: true,
-				Messages: func(context.Context) (map[string]int, error) {
-					return a[0].ready(slices.Collect(maps.Keys(a[0].list()))...), nil
-				},
-			})
+			store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: a[0].prefix,
+				Management: broker.ManagementURL(t)}, nil)
 			require.NoError(t, err)
-			assert.Empty(t, left)
+			pruned, err := store.Prune(t.Context(), deadletter.Prune{Current: a.topologies(row.to)})
+			require.NoError(t, err)
+			assert.Empty(t, pruned.Left)
+			require.NoError(t, store.Close())
 			for _, f := range traffics {
 				f.more(60)
 			}

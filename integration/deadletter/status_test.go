@@ -50,11 +50,19 @@ func (b board) store(management bool) *deadletter.Store {
 
 // of returns the topology of a work queue, with tiers of its own where the group is empty.
 func (b board) of(queue, group string, tiers ...time.Duration) topology.Topology {
+	return b.existing(queue, group, nil, tiers...)
+}
+
+// existing is of for a work queue that exists with these arguments. Nil: it does not exist.
+func (b board) existing(queue, group string, arguments amqp091.Table, tiers ...time.Duration) topology.Topology {
 	config := topology.Config{Prefix: b.name, Tiers: backoff.Schedule(tiers).Tiers()}
 	if group != "" {
 		config.TierGroup = b.queue(group)
 	}
-	return topology.New(config, topology.Queue{Name: b.queue(queue), Durable: true})
+	if arguments != nil {
+		config.WorkQueueMode = topology.Leave
+	}
+	return topology.New(config, topology.Queue{Name: b.queue(queue), Durable: true, Arguments: arguments})
 }
 
 func (b board) declare(topologies ...topology.Topology) {

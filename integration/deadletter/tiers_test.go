@@ -1,6 +1,7 @@
 package deadletter_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
@@ -108,6 +111,7 @@ func TestPrune(t *testing.T) {
 		status, err := store.Status(t.Context(), b.queue("orders"))
 		return err == nil && len(status.Queues[0].Tiers) == 3 && status.Queues[0].Tiers[2].Messages == 2
 	}, "the figures of the management API")
+	b.known(b.tier("orders", "3h"))
 	dry := now
 	dry.DryRun = true
 	planned, err := store.Prune(t.Context(), dry)
@@ -139,4 +143,98 @@ func TestPrune(t *testing.T) {
 		planned, err := store.Prune(t.Context(), dry)
 		return err == nil && slices.Contains(planned.Removed, b.tier("orders", "3h"))
 	}, "the drained tier is empty")
+}
+
+// known waits until the broker states how many messages are on a queue.
+func (b board) known(queue string) {
+	b.t.Helper()
+	client, err := management.New(broker.ManagementURL(b.t), management.Broker{Vhost: "/"})
+	require.NoError(b.t, err)
+	broker.Eventually(b.t, soon, func() bool {
+		queues, err := client.Queues(b.t.Context(), management.Depths)
+		return err == nil && queues[queue].Stated
+	}, "the number of messages is known")
+}
+
+// TestPruneLeavesMessages: those that wait, and those that no work queue takes, which AMQP does not show.
+func TestPruneLeavesMessages(t *testing.T) {
+	t.Parallel()
+	full := amqp091.Table{"x-queue-type": "quorum", "x-max-length": int64(1), "x-overflow": "reject-publish"}
+	b := newBoard(t)
+	var now deadletter.Prune
+	for queue, group := range map[string]string{"orders": "", "mails": "shop"} {
+		old := b.of(queue, group, 100*time.Millisecond, time.Second, time.Hour)
+		if group != "" { // without an inbox, which would take them
+			old = b.existing(queue, group, amqp091.Table{"x-queue-type": "quorum"}, 100*time.Millisecond, time.Second, time.Hour)
+		}
+		old.WorkQueue.Arguments = full
+		b.declare(old, b.existing(queue, "other", full, time.Second))
+		now.Current = append(now.Current, b.existing(queue, "other", full, time.Second))
+		testapp.Saturate(t, old.WorkQueue.Name)
+		testapp.Send(t, old.Exchange(), "100ms."+old.WorkQueue.Name, make([]amqp091.Publishing, 20)...)
+		testapp.Send(t, old.Exchange(), "1h."+old.WorkQueue.Name, amqp091.Publishing{})
+	}
+	wait := func() {
+		t.Helper()
+		for _, group := range []string{"orders", "shop"} {
+			broker.Eventually(t, 60*time.Second, func() bool {
+				queues, err := broker.Management(t).ListQueues()
+				messages := map[string]int{}
+				for _, q := range queues {
+					messages[q.Name] = q.Messages
+				}
+				return err == nil && messages[b.tier(group, "1h")] == 1 && messages[b.tier(group, "100ms")] > 0 &&
+					testapp.Depth(t, b.tier(group, "100ms")) == 0
+			}, "messages wait, and the delay of others is over")
+		}
+	}
+	wait()
+	pruned, err := b.store(true).Prune(t.Context(), now)
+	require.NoError(t, err)
+	assert.ElementsMatch(t, []string{b.tier("orders", "100ms"), b.tier("orders", "1h"), b.tier("shop", "100ms"),
+		b.tier("shop", "1s"), b.tier("shop", "1h")}, pruned.Left, "the tiers of a group are removed together")
+	assert.Equal(t, []string{b.tier("orders", "1s")}, pruned.Removed)
+	wait()
+}
+
+// TestPruneLeavesTheTiersOfAGroupInUse, by a work queue that it was not told of.
+func TestPruneLeavesTheTiersOfAGroupInUse(t *testing.T) {
+	t.Parallel()
+	b := newBoard(t)
+	second := []time.Duration{time.Second}
+	classic := amqp091.Table{"x-queue-type": "classic"}
+	b.declare(b.of("orders", "shop", second...), b.existing("mails", "shop", classic, second...))
+	orders := b.of("orders", "", second...)
+	b.declare(orders)
+	store := b.store(true)
+	b.known(b.tier("orders", "1s"))
+	pruned, err := store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{orders}})
+	require.NoError(t, err)
+	assert.Empty(t, pruned, "mails is bound to the group")
+	testapp.Send(t, b.of("mails", "shop", second...).Exchange(), "1s."+b.queue("mails"), amqp091.Publishing{})
+	testapp.Take(t, b.queue("mails"), 1)
+
+	mails := b.existing("mails", "", classic, second...)
+	b.declare(mails)
+	inbox := b.queue("mails") + "." + b.name + ".inbox"
+	pruned, err = store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{orders, mails}})
+	require.NoError(t, err)
+	assert.ElementsMatch(t, []string{b.tier("shop", "1s"), inbox}, pruned.Removed)
+	assert.Empty(t, pruned.Left)
+	exchanges, err := broker.Management(t).ListExchanges()
+	require.NoError(t, err)
+	for _, e := range exchanges {
+		assert.False(t, strings.HasPrefix(e.Name, b.queue("shop")), e.Name)
+	}
+	for _, of := range []topology.Topology{orders, mails} {
+		testapp.Send(t, of.Exchange(), "1s."+of.WorkQueue.Name, amqp091.Publishing{}) // mandatory and confirmed
+		testapp.Take(t, of.WorkQueue.Name, 1)
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = store.Prune(ctx, deadletter.Prune{})
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{b.of("orders", "")}})
+	require.ErrorContains(t, err, "Tiers")
 }

@@ -153,10 +153,11 @@ func (b *board) readGroups() {
 		}
 	}
 	for _, t := range b.current {
-		if group := t.Group(); group != t.WorkQueue.Name {
-			b.groups[t.WorkQueue.Name] = group
+		work, group := t.WorkQueue.Name, t.Group()
+		if delete(b.groups, work); group != work {
+			b.groups[work] = group
 		}
-		b.judged[t.Group()] = true
+		b.judged[work], b.judged[group] = true, true
 		for _, q := range t.Queues {
 			b.has[q.Name] = true
 		}

@@ -128,8 +128,8 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 		if others[other] {
 			c.add(Difference{
 				Kind: Note, Object: "queue", Name: work, Reason: "it also " + other,
-				Advice: "use the earlier TierGroup, or remove the earlier tiers with topology.Retire when no " +
-					"instance has them any more",
+				Advice: "use the earlier TierGroup, or remove the earlier tiers with wmretry tiers prune when " +
+					"no instance has them any more",
 			})
 		}
 	}

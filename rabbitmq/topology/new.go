@@ -96,7 +96,7 @@ func (t *Topology) addTiers(n naming.Prefix) {
 // addGroup adds the tiers of a group. Its exchanges make every routing key lead to one tier queue only, also while work
 // queues move to another group or to tiers of their own, and a further work queue needs no binding to the tiers.
 // Messages come back through the inbox if it is bound, else through the alternate exchange, and never both ways. The
-// binding of a member keeps the group: see Retire.
+// binding of a member keeps the group: see Store.Prune of rabbitmq/deadletter.
 func (t *Topology) addGroup(n naming.Prefix) {
 	work, group := t.WorkQueue.Name, t.config.TierGroup
 	in, out := n.GroupExchange(group), n.GroupReturnExchange(group)

@@ -87,7 +87,8 @@ func newPruneCommand(e *env) *cobra.Command {
 		Use:   "prune",
 		Short: "Remove empty tiers that no schedule has",
 		Long: `Removes empty tiers without a consumer. With --queue and --schedule, or --file: the tiers of these work
-queues and their groups that the schedule does not have. The delays of rules are "extra_tiers" of --file. Without
+queues and their groups that the schedule does not have, the groups that these work queues have left, where no other
+belongs to them, and the inboxes there. The delays of rules are "extra_tiers" of --file. Without
 them: the tiers that no binding leads to any more, and those whose work queue is gone. It takes 15 seconds or more: the
 broker's numbers of messages are that old. It needs the management API. A tier with messages stays: "tiers drain" sends
 them back to their work queues.`,

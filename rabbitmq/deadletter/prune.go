@@ -1,0 +1,372 @@
+package deadletter
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+)
+
+const (
+	// quiet is how long a quorum queue must be empty. A number of messages can be older than ten seconds: such a queue
+	// reports its number every five seconds, and the management plugin collects it every five seconds.
+	quiet = 15 * time.Second
+	asked = 3 * time.Second // the pause between two looks at the numbers in that time
+)
+
+// Prune is the options of Store.Prune.
+type Prune struct {
+	// Current has the topologies that apps use now. What their work queues and groups have besides is removed: tiers,
+	// the inboxes of work queues that have left their group, and the groups that no work queue belongs to any more.
+	// Without topologies, only tiers are removed that no key leads to any more.
+	Current []topology.Topology
+	// DryRun removes nothing.
+	DryRun bool
+}
+
+// Pruned is what Store.Prune has done. The lists have names of queues, sorted.
+type Pruned struct {
+	Removed []string `json:"removed"` // with DryRun, those that are empty
+	// they have messages or consumers, or a number of messages that the broker does not state yet
+	Left []string `json:"left"`
+}
+
+// Prune removes the queues of tiers that no schedule has any more, and the bindings to them, where they are empty:
+// see Tier.Retired and Status.Stray. The tiers of a group without a work queue are removed together, with its
+// exchanges. Call it when no app runs that has another topology than Current: a removed tier that an app still needs is
+// declared again when the app publishes to it. Prune never removes a work queue, a dead-letter queue or the orphans.
+//
+// It needs Config.Management. The broker removes a classic queue only if it is empty and has no consumer. It refuses
+// these conditions for a quorum queue, with error 540 NOT_IMPLEMENTED on RabbitMQ 3.10 to 4.3: Prune unbinds such a
+// queue, and removes it when the management API has stated 0 messages for 15 seconds.
+func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
+	for _, t := range options.Current {
+		if err := t.Validate(); err != nil {
+			return Pruned{}, err
+		}
+	}
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return Pruned{}, err
+	}
+	defer end()
+	b, err := s.readBoard(ctx, options.Current)
+	if err != nil {
+		return Pruned{}, err
+	}
+	b.status(nil)
+	p := pruning{board: b, store: s, queues: b.retired(), left: map[string]bool{}}
+	var depths []*letters.Depth
+	for i := range p.queues {
+		depths = append(depths, &p.queues[i].Depth)
+	}
+	s.refresh(ctx, depths)
+	for _, q := range p.queues {
+		p.left[q.Queue] = q.Messages > 0 || q.Consumers > 0
+	}
+	for _, tiers := range p.together() {
+		p.leaveTogether(tiers)
+	}
+	if !options.DryRun && slices.ContainsFunc(p.queues, func(q retired) bool { return !p.left[q.Queue] }) {
+		err = p.run(ctx)
+	}
+	var pruned Pruned
+	for _, q := range p.queues {
+		if p.left[q.Queue] {
+			pruned.Left = append(pruned.Left, q.Queue)
+		} else if err == nil {
+			pruned.Removed = append(pruned.Removed, q.Queue)
+		}
+	}
+	slices.Sort(pruned.Removed)
+	slices.Sort(pruned.Left)
+	return pruned, err
+}
+
+// A retired queue may be removed.
+type retired struct {
+	letters.Depth
+	quorum bool
+	group  string             // the group whose tiers are removed together; empty: the queue is removed by itself
+	back   management.Binding // brings its messages to the work queue; removed after the queue
+}
+
+// retired returns the queues that may be removed.
+func (b *board) retired() (all []retired) {
+	add := func(q retired) {
+		q.quorum = b.queues[q.Queue].Arguments[queuearg.QueueType] == string(topology.Quorum)
+		all = append(all, q)
+	}
+	for work, tiers := range b.own {
+		for _, t := range tiers {
+			if t.Retired {
+				key := naming.RetryKey(work, backoff.Tier(t.Delay))
+				add(retired{Depth: t.Depth, back: management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: work,
+					Key: key}})
+			}
+		}
+	}
+	members := slices.Collect(maps.Values(b.groups))
+	for group, tiers := range b.shared {
+		for _, t := range tiers {
+			if !b.judged[group] && !slices.Contains(members, group) {
+				add(retired{Depth: t.Depth, group: group})
+			} else if t.Retired {
+				add(retired{Depth: t.Depth})
+			}
+		}
+	}
+	for _, t := range b.current {
+		work := t.WorkQueue.Name
+		// a work queue that exists with other arguments than its topology can have an inbox
+		if inbox := b.depth(b.prefix.InboxQueue(work)); !inbox.Missing && b.groups[work] == "" {
+			add(retired{Depth: inbox, back: management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: work,
+				Key: naming.InboxKey(work)}})
+		}
+	}
+	return all
+}
+
+// A pruning is one call of Prune.
+type pruning struct {
+	*board
+	store   *Store
+	queues  []retired
+	left    map[string]bool
+	channel wire.Reopening
+}
+
+func (p *pruning) together() map[string][]retired {
+	groups := map[string][]retired{}
+	for _, q := range p.queues {
+		if q.group != "" {
+			groups[q.group] = append(groups[q.group], q)
+		}
+	}
+	return groups
+}
+
+// leaveTogether leaves all tiers of a group where one is left, and reports whether it does.
+func (p *pruning) leaveTogether(tiers []retired) bool {
+	if !slices.ContainsFunc(tiers, func(q retired) bool { return p.left[q.Queue] }) {
+		return false
+	}
+	p.leave(tiers)
+	return true
+}
+
+func (p *pruning) leave(queues []retired) {
+	for _, q := range queues {
+		p.left[q.Queue] = true
+	}
+}
+
+func (p *pruning) run(ctx context.Context) error {
+	connection, err := p.store.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	p.channel = wire.Reopening{On: connection}
+	if err := p.unbind(); err != nil {
+		return err
+	}
+	if err := p.wait(ctx); err != nil {
+		return err
+	}
+	for _, q := range p.queues {
+		if q.group != "" || p.left[q.Queue] {
+			continue
+		}
+		if err := p.remove(q); err != nil {
+			return err
+		}
+		if !p.left[q.Queue] && p.bindings[q.back] {
+			if err := p.unbindOne(q.back); err != nil {
+				return err
+			}
+		}
+	}
+	for group, tiers := range p.together() {
+		if err := p.removeGroup(group, tiers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unbind removes the bindings through which messages come to the queues, except those of groups: other work queues may
+// use these. It removes the work queues that have left a group from its return exchange: what waits comes back through
+// the alternate exchange.
+func (p *pruning) unbind() error {
+	goes := map[string]bool{}
+	for _, q := range p.queues {
+		goes[q.Queue] = q.group == "" && !p.left[q.Queue]
+	}
+	left := map[management.Binding]bool{}
+	for at := range p.bindings {
+		work := at.Queue
+		group, isGroup := p.prefix.GroupOfReturn(at.Exchange)
+		if isGroup && at.Key == naming.MemberKey(work) && p.judged[work] && p.groups[work] != group {
+			left[at] = true
+			left[management.Binding{Exchange: at.Exchange, Queue: p.prefix.InboxQueue(work),
+				Key: naming.AnyReturnKey(work)}] = true
+		}
+	}
+	for at := range p.bindings {
+		if goes[at.Queue] || left[at] {
+			if err := p.unbindOne(at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *pruning) unbindOne(at management.Binding) error {
+	what := fmt.Sprintf("unbind from exchange %q with key %q the queue", at.Exchange, at.Key)
+	return p.over(what, at.Queue, func(channel *amqp091.Channel) error {
+		return channel.QueueUnbind(at.Queue, at.Key, at.Exchange, nil)
+	})
+}
+
+// wait leaves the quorum queues that are not empty for a while.
+func (p *pruning) wait(ctx context.Context) error {
+	client, err := p.store.managementClient()
+	if err != nil {
+		return err
+	}
+	begin, empty := time.Now(), map[string]time.Time{}
+	tick := time.NewTicker(asked)
+	defer tick.Stop()
+	for {
+		now, err := client.Queues(ctx, management.Depths)
+		if err != nil {
+			return err
+		}
+		waits := false
+		for _, q := range p.queues {
+			if !q.quorum || p.left[q.Queue] {
+				continue
+			}
+			since, was := empty[q.Queue]
+			switch n := now[q.Queue]; {
+			case !n.Stated || n.Messages > 0: // or it was so up to ten seconds ago
+				delete(empty, q.Queue)
+				p.left[q.Queue] = time.Since(begin) > quiet
+				waits = waits || !p.left[q.Queue]
+			case !was:
+				empty[q.Queue] = time.Now()
+				waits = true
+			default:
+				waits = waits || time.Since(since) <= quiet
+			}
+		}
+		if !waits {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// removeGroup removes the tiers and the exchanges of a group that has no work queue. The broker removes the return
+// exchange only if no work queue is bound to it.
+func (p *pruning) removeGroup(group string, tiers []retired) error {
+	for _, q := range tiers {
+		if used, err := p.used(q); err != nil {
+			return err
+		} else if used {
+			p.left[q.Queue] = true
+		}
+	}
+	if p.leaveTogether(tiers) {
+		return nil
+	}
+	out := p.prefix.GroupReturnExchange(group)
+	for _, exchange := range []string{out, p.prefix.GroupExchange(group)} {
+		err := p.over("delete exchange", exchange, func(channel *amqp091.Channel) error {
+			return channel.ExchangeDelete(exchange, exchange == out, false)
+		})
+		if refusal.IsCode(err, amqp091.PreconditionFailed) {
+			p.leave(tiers)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, q := range tiers {
+		if err := p.remove(q); err != nil {
+			return err
+		}
+		if p.left[q.Queue] { // a message has come meanwhile, and needs the return exchange
+			if err := p.over("declare exchange", out, func(channel *amqp091.Channel) error {
+				return channel.ExchangeDeclare(out, amqp091.ExchangeTopic, true, false, false, false,
+					amqp091.Table{queuearg.AlternateExchange: p.prefix.AnyReturnExchange()})
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// remove removes a queue if it is empty and has no consumer, or leaves it.
+func (p *pruning) remove(q retired) error {
+	if q.quorum {
+		if used, err := p.used(q); err != nil || used {
+			p.left[q.Queue] = true
+			return err
+		}
+	}
+	err := p.over("delete queue", q.Queue, func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDelete(q.Queue, !q.quorum, !q.quorum, false)
+		return err
+	})
+	if refusal.IsCode(err, amqp091.PreconditionFailed) {
+		p.left[q.Queue] = true
+		return nil
+	}
+	return err
+}
+
+// used reports whether a queue has consumers, or messages whose delay is not over.
+func (p *pruning) used(q retired) (used bool, err error) {
+	err = p.over("look at queue", q.Queue, func(channel *amqp091.Channel) error {
+		now, err := channel.QueueDeclarePassive(q.Queue, true, false, false, false, nil)
+		used = now.Messages+now.Consumers > 0
+		return err
+	})
+	if refusal.IsCode(err, amqp091.NotFound) {
+		return false, nil
+	}
+	return used, err
+}
+
+// over calls use with a channel. The broker closes it with each refusal.
+func (p *pruning) over(what, name string, use func(*amqp091.Channel) error) error {
+	channel, err := p.channel.Channel()
+	if err == nil {
+		err = use(channel)
+	}
+	if err != nil {
+		return refusal.Explain(what, name, err)
+	}
+	return nil
+}
