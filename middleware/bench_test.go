@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
@@ -46,7 +47,7 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 		"Breaker":                {func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }, own},
 		"a subscriber's message": {func(c *settings) { c.Source = sourceOf("email") }, routed},
 		"no observer":            {observedBy(nil), routed},
-		"an observer":            {observedBy(nil, retry.NopObserver{}), routed},
+		"an observer":            {observedBy(nil, backend.NopObserver{}), routed},
 		"an observer of outcomes": {
 			observedBy(nil, eventtest.OnEvent(func(e retry.Event) { _ = e.Outcome })), routed,
 		},

@@ -31,7 +31,7 @@ type beginKey struct{ witness string }
 
 // A witness is an Observer that keeps what it gets.
 type witness struct {
-	retry.NopObserver
+	backend.NopObserver
 	name   string
 	traces string // what Traceparent returns
 
@@ -39,7 +39,7 @@ type witness struct {
 	arrivals  []retry.Event
 	events    []retry.Event
 	produced  []string
-	published []retry.Published
+	published []backend.Published
 }
 
 func (w *witness) Begin(a retry.Event) context.Context {
@@ -75,7 +75,7 @@ func (w *witness) LogFields(ctx context.Context) watermill.LogFields {
 	return watermill.LogFields{"call_" + w.name: ctx.Value(beginKey{w.name})}
 }
 
-func (w *witness) Published(p retry.Published) {
+func (w *witness) Published(p backend.Published) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.published = append(w.published, p)
@@ -93,18 +93,18 @@ func (b breaks) in(method string) {
 	}
 }
 
-func (b breaks) Attach(retry.Observed) (retry.Observer, error) { b.in("Attach"); return nil, nil }
-func (b breaks) Begin(retry.Event) context.Context             { b.in("Begin"); return nil }
-func (b breaks) Event(retry.Event)                             { b.in("Event") }
-func (b breaks) Produced(context.Context, []*message.Message)  { b.in("Produced") }
-func (b breaks) Traceparent(context.Context) string            { b.in("Traceparent"); return "" }
-func (b breaks) LogFields(context.Context) watermill.LogFields { b.in("LogFields"); return nil }
-func (b breaks) Published(retry.Published)                     { b.in("Published") }
+func (b breaks) Attach(backend.Observed) (backend.Observer, error) { b.in("Attach"); return nil, nil }
+func (b breaks) Begin(retry.Event) context.Context                 { b.in("Begin"); return nil }
+func (b breaks) Event(retry.Event)                                 { b.in("Event") }
+func (b breaks) Produced(context.Context, []*message.Message)      { b.in("Produced") }
+func (b breaks) Traceparent(context.Context) string                { b.in("Traceparent"); return "" }
+func (b breaks) LogFields(context.Context) watermill.LogFields     { b.in("LogFields"); return nil }
+func (b breaks) Published(backend.Published)                       { b.in("Published") }
 
 // refuses is an Observer that cannot be attached.
-type refuses struct{ retry.NopObserver }
+type refuses struct{ backend.NopObserver }
 
-func (refuses) Attach(retry.Observed) (retry.Observer, error) {
+func (refuses) Attach(backend.Observed) (backend.Observer, error) {
 	return nil, errors.New("the registry has one")
 }
 
@@ -115,7 +115,7 @@ func observedBy(logger watermill.LoggerAdapter, all ...retry.Observer) func(*set
 			c.Observers = &backend.Observers{}
 		}
 		for _, o := range all {
-			c.Observers.Attach(o, retry.Observed{System: "test", Logger: logger})
+			c.Observers.Attach(o, backend.Observed{System: "test", Logger: logger})
 		}
 	}
 }
@@ -346,7 +346,7 @@ func TestPanicOfAnObserverChangesNothing(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, produced, 1)
 				handles(t, tiered.Middleware(failing(errDown)), messageOf(s.bind(routed)))
-				observers.Published(retry.Published{Topic: "1s.orders", Messages: 1})
+				observers.Published(backend.Published{Topic: "1s.orders", Messages: 1})
 			}
 			assert.Len(t, sent.copies, 3)
 			assert.Equal(t, 1, logs.lines("The method "+method+" of an observer panicked"), logs.String())
@@ -385,7 +385,7 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 	}
 	var none *backend.Observers
 	assert.False(t, none.Observes())
-	none.Published(retry.Published{})
+	none.Published(backend.Published{})
 	assert.False(t, (&backend.Observers{}).Observes())
 }
 
@@ -404,7 +404,7 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 		})(messageOf(routed))
 	})
 	<-begun
-	observers.Attach(early, retry.Observed{})
+	observers.Attach(early, backend.Observed{})
 	close(goOn)
 	before.Wait()
 	assert.Empty(t, early.arrivals)
@@ -426,7 +426,7 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	}
 	for i := range all {
 		all[i] = &witness{name: fmt.Sprint(i)}
-		working.Go(func() { observers.Attach(all[i], retry.Observed{}) })
+		working.Go(func() { observers.Attach(all[i], backend.Observed{}) })
 	}
 	working.Wait()
 	assert.Len(t, early.events, workers*each)

@@ -169,7 +169,7 @@ func observing(c *settings) {
 		sent.mu.Lock()
 		defer sent.mu.Unlock()
 		sent.events = append(sent.events, e)
-	}), retry.Observed{})
+	}), backend.Observed{})
 }
 
 // bubble is a subtest in virtual time.

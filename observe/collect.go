@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -49,7 +50,7 @@ func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 }
 
 // attach returns the observer of a Connection. traces is that of its spans.
-func (m *metrics) attach(observed retry.Observed, traces retry.Observer) retry.Observer {
+func (m *metrics) attach(observed backend.Observed, traces backend.Observer) backend.Observer {
 	if observed.Logger == nil {
 		observed.Logger = watermill.NopLogger{}
 	}
@@ -76,12 +77,12 @@ func (m *metrics) attach(observed retry.Observed, traces retry.Observer) retry.O
 // measured counts what a Connection reports. The Observer that makes the spans is around it: it begins first, and its
 // Event comes last.
 type measured struct {
-	retry.Observer
+	backend.Observer
 	metrics *metrics
 	flights *flights // nil: the backend counts what is in flight
 }
 
-// Begin implements retry.Observer.
+// Begin implements backend.Observer.
 func (m *measured) Begin(e retry.Event) context.Context {
 	ctx := m.Observer.Begin(e)
 	if m.flights == nil {
@@ -102,8 +103,8 @@ func (m *measured) Event(e retry.Event) {
 	}
 }
 
-// Published implements retry.Observer.
-func (m *measured) Published(p retry.Published) { m.metrics.published(p) }
+// Published implements backend.Observer.
+func (m *measured) Published(p backend.Published) { m.metrics.published(p) }
 
 // detach removes a Connection that is closed. Its counters stay.
 func (m *metrics) detach(c *connection) {
@@ -165,7 +166,7 @@ var pauseReasons = []string{"paused", "failing", "holding"}
 
 // connection is a Connection that is measured.
 type connection struct {
-	retry.Observed
+	backend.Observed
 	config  Config
 	counts  bool // Health counts deliveries and messages in flight
 	totals  totals
@@ -238,7 +239,7 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 func one(yes bool) float64 { return either[float64](yes, 1, 0) }
 
 // addWaiting adds what waits.
-func addWaiting(to figures, all []retry.Waiting, now time.Time) {
+func addWaiting(to figures, all []backend.Waiting, now time.Time) {
 	for _, w := range all {
 		tier := ""
 		if w.Tier != 0 {

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -102,8 +103,8 @@ func TestSeveralConnectionsShareAnObserver(t *testing.T) {
 					},
 				}
 			}
-			a.waiting = func(context.Context) ([]retry.Waiting, error) {
-				return []retry.Waiting{{Kind: retry.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
+			a.waiting = func(context.Context) ([]backend.Waiting, error) {
+				return []backend.Waiting{{Kind: backend.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
 			}
 			apps = append(apps, a)
 		}
@@ -180,8 +181,8 @@ func TestWhatRelaysKeepIsAdded(t *testing.T) {
 		apps := []*app{newApp(t), newApp(t)}
 		for i, a := range apps {
 			a.system = "nats"
-			a.waiting = func(context.Context) ([]retry.Waiting, error) {
-				return []retry.Waiting{{Kind: retry.WaitingTier, Queue: "retry.tier.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
+			a.waiting = func(context.Context) ([]backend.Waiting, error) {
+				return []backend.Waiting{{Kind: backend.WaitingTier, Queue: "retry.tier.1s", Tier: backoff.Tier(time.Second), Messages: 5 + i}}, nil
 			}
 		}
 		registry := register(t, observe.Config{}, apps...)

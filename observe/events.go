@@ -6,6 +6,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -70,7 +71,7 @@ func reasonOf(e *retry.Event) string {
 }
 
 // published is the hook Published.
-func (m *events) published(p retry.Published) {
+func (m *events) published(p backend.Published) {
 	ctx := orBackground(p.Context)
 	kind := either(p.Copy, "copy", "app")
 	m.publishes.Add(ctx, int64(p.Messages), m.ofResult.get(labels{kind, string(p.Result)}).add...)

@@ -16,6 +16,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -148,9 +149,9 @@ func TestPublishesAreCounted(t *testing.T) {
 	t.Parallel()
 	a := newApp(t)
 	registry := register(t, observe.Config{}, a)
-	a.observers.Published(retry.Published{Topic: topic, Messages: 3, Result: retry.PublishConfirmed, Took: time.Second})
-	a.observers.Published(retry.Published{Topic: topic, Messages: 1, Result: retry.PublishReturned, Took: time.Second})
-	a.observers.Published(retry.Published{Context: t.Context(), Copy: true, Messages: 1, Result: retry.PublishNacked, Took: 2 * time.Second})
+	a.observers.Published(backend.Published{Topic: topic, Messages: 3, Result: backend.PublishConfirmed, Took: time.Second})
+	a.observers.Published(backend.Published{Topic: topic, Messages: 1, Result: backend.PublishReturned, Took: time.Second})
+	a.observers.Published(backend.Published{Context: t.Context(), Copy: true, Messages: 1, Result: backend.PublishNacked, Took: 2 * time.Second})
 	assert.Equal(t, []string{`{kind="app",result="confirmed"} 3.0`, `{kind="app",result="returned"} 1.0`, `{kind="copy",result="nacked"} 1.0`},
 		samples(t, registry, "watermill_retry_publishes_total"))
 	assert.Equal(t, []string{`{kind="app"} 2.0`, `{kind="copy"} 2.0`}, samples(t, registry, "watermill_retry_publish_duration_seconds_sum"))
@@ -169,7 +170,7 @@ func TestExemplarsHaveTheTraceID(t *testing.T) {
 		})
 		ctx := trace.ContextWithSpanContext(from(topic, handler), span)
 		a.deliver(newMessage(ctx), errDown, nil)
-		a.observers.Published(retry.Published{Context: ctx, Messages: 1, Result: retry.PublishConfirmed, Took: time.Second})
+		a.observers.Published(backend.Published{Context: ctx, Messages: 1, Result: backend.PublishConfirmed, Took: time.Second})
 		text := scrape(t, registry)
 		for _, name := range []string{
 			`watermill_retry_outcomes_total{handler="billing",outcome="retried"`, "watermill_retry_handler_duration_seconds_bucket",

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -17,7 +18,7 @@ type bothKey struct{}
 
 // spansOf is an observer that keeps which methods are called.
 type spansOf struct {
-	retry.NopObserver
+	backend.NopObserver
 	calls []string
 }
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 )
 
 // pauseFactor is how many times as long as a look the pause after it is at least.
@@ -14,7 +14,7 @@ const pauseFactor = 20
 
 // looks asks a Connection what waits, in the background, and keeps the last answer.
 type looks struct {
-	retry.Observed
+	backend.Observed
 	config Config
 	ctx    context.Context
 	stop   context.CancelFunc
@@ -22,12 +22,12 @@ type looks struct {
 	mu      sync.Mutex
 	running bool
 	next    time.Time // when the next look may begin; zero: now
-	figures []retry.Waiting
+	figures []backend.Waiting
 	at      time.Time // of figures; until there are any, when the Connection was attached
 	failed  bool      // since the last answer
 }
 
-func newLooks(observed retry.Observed, config Config) *looks {
+func newLooks(observed backend.Observed, config Config) *looks {
 	l := &looks{Observed: observed, config: config, at: time.Now()}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l
@@ -72,7 +72,7 @@ func (l *looks) look() {
 	l.figures, l.at, l.failed = figures, now, false
 }
 
-func (l *looks) ask(ctx context.Context) (figures []retry.Waiting, err error) {
+func (l *looks) ask(ctx context.Context) (figures []backend.Waiting, err error) {
 	defer func() {
 		if recovered := recover(); recovered != nil {
 			err = fmt.Errorf("panic: %v", recovered)

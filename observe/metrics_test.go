@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -22,10 +23,10 @@ import (
 func everything(t *testing.T, o retry.Observer, collect func()) {
 	t.Helper()
 	a := newApp(t)
-	a.waiting = func(context.Context) ([]retry.Waiting, error) {
-		return []retry.Waiting{
-			{Kind: retry.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: time.Now().Add(time.Hour)},
-			{Kind: retry.WaitingDead, Queue: "dead", Messages: 2},
+	a.waiting = func(context.Context) ([]backend.Waiting, error) {
+		return []backend.Waiting{
+			{Kind: backend.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: time.Now().Add(time.Hour)},
+			{Kind: backend.WaitingDead, Queue: "dead", Messages: 2},
 		}, nil
 	}
 	a.health = func() retry.Health {
@@ -41,7 +42,7 @@ func everything(t *testing.T, o retry.Observer, collect func()) {
 	a.observe(o)
 	a.deliver(newMessage(from(topic, handler)), errDown, nil)
 	a.deliver(newMessage(from(topic, handler)), backoff.Permanent(errDown))
-	a.observers.Published(retry.Published{Topic: topic, Messages: 3, Result: retry.PublishConfirmed, Took: time.Second})
+	a.observers.Published(backend.Published{Topic: topic, Messages: 3, Result: backend.PublishConfirmed, Took: time.Second})
 	collect() // asks what waits
 	synctest.Wait()
 	require.Empty(t, a.logged.errors())

@@ -25,6 +25,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -50,7 +51,7 @@ func OpenTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider, co
 }
 
 type observer struct {
-	retry.NopObserver
+	backend.NopObserver
 	config     Config
 	err        error // what is wrong with the configuration
 	prometheus bool  // the metrics go to the registerer, else to meters
@@ -74,8 +75,8 @@ func newObserver(o *observer, given []Config) *observer {
 	return o
 }
 
-// Attach implements retry.Observer.
-func (o *observer) Attach(observed retry.Observed) (retry.Observer, error) {
+// Attach implements backend.Observer.
+func (o *observer) Attach(observed backend.Observed) (backend.Observer, error) {
 	if o.err != nil {
 		return nil, faults.Of("invalid observe.Config", o.err)
 	}
@@ -83,7 +84,7 @@ func (o *observer) Attach(observed retry.Observed) (retry.Observer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var traces retry.Observer = retry.NopObserver{}
+	var traces backend.Observer = backend.NopObserver{}
 	if o.tracers != nil {
 		traces = traceObserver(o.tracers, o.config, observed)
 	}

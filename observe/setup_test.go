@@ -46,7 +46,7 @@ type app struct {
 	closed    chan struct{}
 	logged    *lines
 	system    string
-	waiting   retry.Waiter
+	waiting   backend.Waiter
 
 	mu     sync.Mutex
 	health func() retry.Health
@@ -82,7 +82,7 @@ func (a *app) end() {
 
 // observe attaches an observer.
 func (a *app) observe(o retry.Observer) *app {
-	a.observers.Attach(o, retry.Observed{
+	a.observers.Attach(o, backend.Observed{
 		System: a.system, Health: a.Health, Waiting: a.waiting, Logger: a.logged, Closed: a.closed,
 	})
 	return a

@@ -13,6 +13,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -20,10 +21,10 @@ import (
 // traces makes the spans of one Connection. It is the key of its attempts in their contexts: each observer finds its
 // own.
 type traces struct {
-	retry.NopObserver
+	backend.NopObserver
 	tracer      trace.Tracer
 	propagators *propagators
-	observed    retry.Observed
+	observed    backend.Observed
 
 	mu       sync.RWMutex
 	handlers map[spanKey]*handlerSpans
@@ -47,7 +48,7 @@ func (a *attempt) Value(key any) any {
 }
 
 // traceObserver returns the observer that makes the spans of a Connection.
-func traceObserver(tracers trace.TracerProvider, config Config, observed retry.Observed) *traces {
+func traceObserver(tracers trace.TracerProvider, config Config, observed backend.Observed) *traces {
 	return &traces{
 		tracer: newTracer(tracers), propagators: &propagators{configured: config.Propagator}, observed: observed,
 		handlers: map[spanKey]*handlerSpans{},

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -43,7 +44,7 @@ func TestPropagators(t *testing.T) {
 			t.Parallel()
 			r := newRecorder(t)
 			config := Config{Propagator: test.propagator}
-			hooks := traceObserver(r, config, retry.Observed{})
+			hooks := traceObserver(r, config, backend.Observed{})
 			ctx, producer := r.start("checkout")
 			producer.End()
 			msg := order(baggage.ContextWithBaggage(ctx, member(t, "tenant=7")), config)
@@ -81,7 +82,7 @@ func attemptMetadata(ctx context.Context) message.Metadata {
 func TestProducedMessagesKeepTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	hooks := traceObserver(r, Config{}, retry.Observed{})
+	hooks := traceObserver(r, Config{}, backend.Observed{})
 	ctx, producer := r.start("checkout")
 	producer.End()
 	msg := order(baggage.ContextWithBaggage(ctx, member(t, "tenant=7")))
@@ -110,7 +111,7 @@ func TestProducedMessagesHaveOneContext(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
 	several := Config{Propagator: propagation.NewCompositeTextMapPropagator(b3{"b3"}, propagation.TraceContext{})}
-	hooks := traceObserver(r, several, retry.Observed{})
+	hooks := traceObserver(r, several, backend.Observed{})
 	attempt := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", MessageUUID: "1"})
 	ctx, other := r.start("another trace")
 	other.End()

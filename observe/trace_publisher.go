@@ -11,7 +11,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 )
 
 // Publisher returns a publisher that makes a span of kind producer, "send <topic>", for each message, and publishes a
@@ -31,7 +31,7 @@ func Publisher(publisher message.Publisher, tracers trace.TracerProvider, config
 		return publisher
 	}
 	t := &traces{tracer: newTracer(tracers), propagators: &propagators{},
-		observed: retry.Observed{System: systemOf(publisher)}}
+		observed: backend.Observed{System: systemOf(publisher)}}
 	if len(config) > 0 {
 		t.propagators.configured = config[0].Propagator
 	}

@@ -17,7 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 )
 
 // recorder keeps the spans of a tracer provider. A span that never ends is a fault of the test that made it.
@@ -82,12 +82,12 @@ func (r *recorder) start(name string) (context.Context, trace.Span) {
 
 // tracing is the observer that the tests attach. OpenTelemetry returns the same observer.
 type tracing struct {
-	retry.NopObserver
+	backend.NopObserver
 	tracers trace.TracerProvider
 	config  Config
 }
 
-func (o tracing) Attach(observed retry.Observed) (retry.Observer, error) {
+func (o tracing) Attach(observed backend.Observed) (backend.Observer, error) {
 	observed.System = "rabbitmq"
 	return traceObserver(o.tracers, o.config, observed), nil
 }

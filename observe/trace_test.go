@@ -322,7 +322,7 @@ func TestEverySpanEnds(t *testing.T) {
 		"observe panics": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
 			change: func(c *eventtest.Settings) {
-				c.Observers.Attach(eventtest.OnEvent(func(retry.Event) { panic("no") }), retry.Observed{})
+				c.Observers.Attach(eventtest.OnEvent(func(retry.Event) { panic("no") }), backend.Observed{})
 			},
 		},
 		"rule ends the goroutine": {
@@ -367,7 +367,7 @@ func (exiting) Close() error                              { return nil }
 func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*eventtest.Settings)) *middleware.TieredRetry {
 	t.Helper()
 	var observers backend.Observers
-	observers.Attach(tracing{tracers: tracers}, retry.Observed{})
+	observers.Attach(tracing{tracers: tracers}, backend.Observed{})
 	config := eventtest.Settings{
 		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 		Traits: backend.Traits{Observers: &observers},
@@ -519,7 +519,7 @@ func TestOuterSpanIsTheParent(t *testing.T) {
 func TestLogFields(t *testing.T) {
 	t.Parallel()
 	r := newRecorder(t)
-	hooks := traceObserver(r, Config{}, retry.Observed{})
+	hooks := traceObserver(r, Config{}, backend.Observed{})
 	ctx := hooks.Begin(retry.Event{Context: t.Context(), MessageUUID: "1"})
 	span := trace.SpanContextFromContext(ctx)
 	assert.Equal(t, map[string]any{"trace_id": span.TraceID().String(), "span_id": span.SpanID().String()}, map[string]any(hooks.LogFields(ctx)))
@@ -537,7 +537,7 @@ func TestConsumerGroup(t *testing.T) {
 	}}
 	for handler, want := range map[string]string{"billing": "eu", "stock": "", "other": ""} {
 		r := newRecorder(t)
-		hooks := traceObserver(r, Config{}, retry.Observed{System: "rabbitmq", Health: func() retry.Health { return health }})
+		hooks := traceObserver(r, Config{}, backend.Observed{System: "rabbitmq", Health: func() retry.Health { return health }})
 		ctx := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Handler: handler, MessageUUID: "1"})
 		hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})
 		assert.Equal(t, want, attributesOf(r.only("process orders").Attributes)["messaging.consumer.group.name"], handler)
@@ -571,7 +571,7 @@ func TestUnsampledAttemptsAreCheap(t *testing.T) {
 		"without a producer": {never, plain, 7},
 		"with a producer":    {never, ofProducer, 10},
 	} {
-		hooks := traceObserver(test.tracers, Config{}, retry.Observed{System: "rabbitmq"})
+		hooks := traceObserver(test.tracers, Config{}, backend.Observed{System: "rabbitmq"})
 		allocations := testing.AllocsPerRun(100, func() {
 			ctx := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Handler: "billing", Metadata: test.msg.Metadata, MessageUUID: test.msg.UUID})
 			hooks.Event(retry.Event{Context: ctx, Outcome: retry.Processed})

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/observe"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // asked is an app whose Waiting counts its calls.
@@ -23,16 +23,16 @@ type asked struct {
 	*app
 	registry *prometheus.Registry
 	calls    atomic.Int64
-	answer   func(context.Context) ([]retry.Waiting, error)
+	answer   func(context.Context) ([]backend.Waiting, error)
 }
 
 func ask(t *testing.T, config observe.Config) *asked {
 	t.Helper()
 	a := &asked{app: newApp(t)}
-	a.answer = func(context.Context) ([]retry.Waiting, error) {
-		return []retry.Waiting{{Kind: retry.WaitingDead, Queue: "dead", Messages: int(a.calls.Load())}}, nil
+	a.answer = func(context.Context) ([]backend.Waiting, error) {
+		return []backend.Waiting{{Kind: backend.WaitingDead, Queue: "dead", Messages: int(a.calls.Load())}}, nil
 	}
-	a.waiting = func(ctx context.Context) ([]retry.Waiting, error) {
+	a.waiting = func(ctx context.Context) ([]backend.Waiting, error) {
 		a.calls.Add(1)
 		return a.answer(ctx)
 	}
@@ -67,14 +67,14 @@ func (a *asked) check(waiting, age string, calls int) {
 func TestWhatWaitsIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := ask(t, observe.Config{})
-		a.answer = func(context.Context) ([]retry.Waiting, error) {
+		a.answer = func(context.Context) ([]backend.Waiting, error) {
 			now := time.Now()
-			return []retry.Waiting{
-				{Kind: retry.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: now.Add(time.Second)},
-				{Kind: retry.WaitingInbox, Queue: "retry.inbox"},
-				{Kind: retry.WaitingWork, Queue: topic, Messages: 3},
-				{Kind: retry.WaitingDead, Queue: "dead", Messages: 2},
-				{Kind: retry.WaitingOrphans, Queue: "orphans", Messages: 1},
+			return []backend.Waiting{
+				{Kind: backend.WaitingTier, Queue: "retry.1s", Tier: backoff.Tier(time.Second), Messages: 7, NextDue: now.Add(time.Second)},
+				{Kind: backend.WaitingInbox, Queue: "retry.inbox"},
+				{Kind: backend.WaitingWork, Queue: topic, Messages: 3},
+				{Kind: backend.WaitingDead, Queue: "dead", Messages: 2},
+				{Kind: backend.WaitingOrphans, Queue: "orphans", Messages: 1},
 			}, nil
 		}
 		a.scrape()
@@ -115,7 +115,7 @@ func TestASlowLookIsFollowedByAPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := ask(t, observe.Config{WaitingEvery: time.Second, WaitingTimeout: time.Minute})
 		answer := a.answer
-		a.answer = func(ctx context.Context) ([]retry.Waiting, error) {
+		a.answer = func(ctx context.Context) ([]backend.Waiting, error) {
 			time.Sleep(5 * time.Second)
 			return answer(ctx)
 		}
@@ -138,13 +138,13 @@ func TestAFailedLookIsLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := ask(t, observe.Config{})
 		answer := a.answer
-		next := func(answer func(context.Context) ([]retry.Waiting, error)) {
+		next := func(answer func(context.Context) ([]backend.Waiting, error)) {
 			a.answer = answer
 			a.scrape()
 			time.Sleep(time.Minute)
 		}
-		fails := func(context.Context) ([]retry.Waiting, error) { return nil, errors.New("the broker is away") }
-		panics := func(context.Context) ([]retry.Waiting, error) { panic("of Waiting") }
+		fails := func(context.Context) ([]backend.Waiting, error) { return nil, errors.New("the broker is away") }
+		panics := func(context.Context) ([]backend.Waiting, error) { panic("of Waiting") }
 		next(answer)
 		next(fails)
 		next(panics)
@@ -167,7 +167,7 @@ func TestALookThatHangsIsTheOnlyOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := ask(t, observe.Config{})
 		answer, returns := a.answer, make(chan struct{})
-		a.answer = func(ctx context.Context) ([]retry.Waiting, error) {
+		a.answer = func(ctx context.Context) ([]backend.Waiting, error) {
 			deadline, _ := ctx.Deadline()
 			assert.Equal(t, 10*time.Second, time.Until(deadline))
 			<-returns
@@ -188,7 +188,7 @@ func TestALookThatHangsIsTheOnlyOne(t *testing.T) {
 func TestALookHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := ask(t, observe.Config{WaitingTimeout: 2 * time.Second})
-		a.answer = func(ctx context.Context) ([]retry.Waiting, error) {
+		a.answer = func(ctx context.Context) ([]backend.Waiting, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
@@ -209,7 +209,7 @@ func TestTheEndOfAConnectionEndsItsLook(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := ask(t, observe.Config{})
 		ended := false
-		a.answer = func(ctx context.Context) ([]retry.Waiting, error) {
+		a.answer = func(ctx context.Context) ([]backend.Waiting, error) {
 			<-ctx.Done()
 			ended = true
 			return nil, ctx.Err()

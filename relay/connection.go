@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/options"
@@ -200,7 +201,7 @@ func (c *connection) Resume(handler string) error { return c.gates.Resume(handle
 // Observe implements retry.Connection.
 func (c *connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
-		c.relay.observers.Attach(o, retry.Observed{
+		c.relay.observers.Attach(o, backend.Observed{
 			System: structName(c.relay.config.Publisher), Health: c.Health, Waiting: c.relay.waiting,
 			Logger: c.relay.logger, Closed: c.closing,
 		})

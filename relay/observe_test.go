@@ -11,19 +11,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A watcher is an Observer that keeps what it gets.
 type watcher struct {
-	retry.NopObserver
+	backend.NopObserver
 	mu        sync.Mutex
-	observed  retry.Observed
+	observed  backend.Observed
 	events    []retry.Event
-	published []retry.Published
+	published []backend.Published
 }
 
-func (w *watcher) Attach(o retry.Observed) (retry.Observer, error) {
+func (w *watcher) Attach(o backend.Observed) (backend.Observer, error) {
 	w.observed = o
 	return nil, nil
 }
@@ -34,7 +35,7 @@ func (w *watcher) Event(e retry.Event) {
 	w.events = append(w.events, e)
 }
 
-func (w *watcher) Published(p retry.Published) {
+func (w *watcher) Published(p backend.Published) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.published = append(w.published, p)
@@ -48,7 +49,7 @@ func TestWaitingOfARelay(t *testing.T) {
 		w := &watcher{}
 		c.Observe(w)
 		c.handle("billing", func(*message.Message) error { return errDown })
-		waiting := func() []retry.Waiting {
+		waiting := func() []backend.Waiting {
 			t.Helper()
 			all, err := w.observed.Waiting(t.Context())
 			require.NoError(t, err)
@@ -60,11 +61,11 @@ func TestWaitingOfARelay(t *testing.T) {
 		due := func(after time.Duration) time.Time { // a record has whole milliseconds, and a message is never early
 			return began.Add(after).Truncate(time.Millisecond).Add(time.Millisecond).UTC()
 		}
-		tier := func(of backoff.Tier, messages int, next time.Time) retry.Waiting {
-			return retry.Waiting{Kind: retry.WaitingTier, Queue: "retry." + of.String(), Tier: of, Messages: messages, NextDue: next}
+		tier := func(of backoff.Tier, messages int, next time.Time) backend.Waiting {
+			return backend.Waiting{Kind: backend.WaitingTier, Queue: "retry." + of.String(), Tier: of, Messages: messages, NextDue: next}
 		}
 		none := time.Time{}
-		assert.Equal(t, []retry.Waiting{tier(second, 0, none), tier(hour, 0, none)}, waiting())
+		assert.Equal(t, []backend.Waiting{tier(second, 0, none), tier(hour, 0, none)}, waiting())
 
 		c.publish("1")
 		synctest.Wait()
@@ -72,7 +73,7 @@ func TestWaitingOfARelay(t *testing.T) {
 		c.publish("2")
 		c.publish("3")
 		synctest.Wait()
-		assert.Equal(t, []retry.Waiting{tier(second, 3, due(time.Second)), tier(hour, 0, none)}, waiting())
+		assert.Equal(t, []backend.Waiting{tier(second, 3, due(time.Second)), tier(hour, 0, none)}, waiting())
 
 		time.Sleep(800 * time.Millisecond) // the first one has come back, and has failed again
 		synctest.Wait()
@@ -85,7 +86,7 @@ func TestWaitingOfARelay(t *testing.T) {
 		time.Sleep(time.Minute) // what it waits on does not change when it is due
 		synctest.Wait()
 		later := waiting()
-		assert.Equal(t, []retry.Waiting{tier(second, 0, none), tier(hour, 3, all[1].NextDue)}, later)
+		assert.Equal(t, []backend.Waiting{tier(second, 0, none), tier(hour, 3, all[1].NextDue)}, later)
 		c.close()
 		assert.Empty(t, waiting(), "nothing runs any more")
 		select {
@@ -93,11 +94,11 @@ func TestWaitingOfARelay(t *testing.T) {
 		default:
 			t.Error("Closed is not closed")
 		}
-		assert.ElementsMatch(t, [][]any{{false, retry.PublishConfirmed, 1}, {true, retry.PublishConfirmed, 1}},
+		assert.ElementsMatch(t, [][]any{{false, backend.PublishConfirmed, 1}, {true, backend.PublishConfirmed, 1}},
 			[][]any{resultOf(w.published[0]), resultOf(w.published[1])}, "a message can fail before its publish returns")
 		require.Error(t, c.Publisher().Publish("orders", orderOf("4")))
-		assert.Equal(t, []any{false, retry.PublishFailed, 1}, resultOf(w.published[len(w.published)-1]))
+		assert.Equal(t, []any{false, backend.PublishFailed, 1}, resultOf(w.published[len(w.published)-1]))
 	})
 }
 
-func resultOf(p retry.Published) []any { return []any{p.Copy, p.Result, p.Messages} }
+func resultOf(p backend.Published) []any { return []any{p.Copy, p.Result, p.Messages} }

@@ -79,14 +79,14 @@ func (p observed) Publish(topic string, messages ...*message.Message) error {
 	}
 	began := time.Now()
 	err := p.Publisher.Publish(topic, messages...)
-	report := retry.Published{
-		Topic: topic, Copy: p.copies, Messages: len(messages), Result: retry.PublishConfirmed, Took: time.Since(began),
+	report := backend.Published{
+		Topic: topic, Copy: p.copies, Messages: len(messages), Result: backend.PublishConfirmed, Took: time.Since(began),
 	}
 	if messages[0] != nil {
 		report.Context = messages[0].Context()
 	}
 	if err != nil {
-		report.Result = retry.PublishFailed
+		report.Result = backend.PublishFailed
 	}
 	p.observers.Published(report)
 	return err

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
@@ -329,8 +330,8 @@ func (p *pump) forget(w *waiter) {
 }
 
 // shown returns what the pump keeps.
-func (p *pump) shown() retry.Waiting {
-	w := retry.Waiting{Kind: retry.WaitingTier, Queue: p.topic, Tier: p.tier}
+func (p *pump) shown() backend.Waiting {
+	w := backend.Waiting{Kind: backend.WaitingTier, Queue: p.topic, Tier: p.tier}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for kept := range p.kept {

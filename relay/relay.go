@@ -136,12 +136,12 @@ func (r *relay) subscriber(tier tierTopic) (message.Subscriber, error) {
 
 // waiting returns the messages that this process keeps until they are due, for each tier that is subscribed. Messages
 // that the backend has not delivered yet, and dead letters, are not shown: no Pub/Sub of Watermill counts them.
-func (r *relay) waiting(context.Context) (all []retry.Waiting, err error) {
+func (r *relay) waiting(context.Context) (all []backend.Waiting, err error) {
 	r.running.Range(func(p, _ any) bool {
 		all = append(all, p.(*pump).shown())
 		return true
 	})
-	slices.SortFunc(all, func(a, b retry.Waiting) int { return cmp.Compare(a.Tier, b.Tier) })
+	slices.SortFunc(all, func(a, b backend.Waiting) int { return cmp.Compare(a.Tier, b.Tier) })
 	return all, nil
 }
 

@@ -36,7 +36,6 @@ func ExampleConnection() {
 
 // deadLetters is an observer that counts dead letters by their reason. Package observe has those for Prometheus and OpenTelemetry.
 type deadLetters struct {
-	retry.NopObserver
 	counts map[retry.DeadReason]int
 }
 

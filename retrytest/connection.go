@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
@@ -115,7 +116,7 @@ func (a connection) Resume(handler string) error { return a.gates.Resume(handler
 // Observe implements retry.Connection.
 func (a connection) Observe(observers ...retry.Observer) {
 	for _, o := range observers {
-		a.observers.Attach(o, retry.Observed{System: "retrytest", Health: a.Health, Logger: a.config.Logger,
+		a.observers.Attach(o, backend.Observed{System: "retrytest", Health: a.Health, Logger: a.config.Logger,
 			Closed: a.ctx.Done()})
 	}
 }

@@ -178,7 +178,6 @@ func (l *ledger) copyPublished(d *delivery, c backend.Copy) {
 
 // recorder gives the ledger what the middleware reports.
 type recorder struct {
-	retry.NopObserver
 	ledger *ledger
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 )
 
 // many is how many messages are due together.
@@ -110,11 +110,11 @@ func dueTogether(t *testing.T, f *fixture) {
 
 // copies counts the copies that a Connection has published.
 type copies struct {
-	retry.NopObserver
+	backend.NopObserver
 	atomic.Int64
 }
 
-func (c *copies) Published(p retry.Published) {
+func (c *copies) Published(p backend.Published) {
 	if p.Copy {
 		c.Add(int64(p.Messages))
 	}

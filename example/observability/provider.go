@@ -54,7 +54,6 @@ func (p *provider) charge(o order) error {
 
 // journal counts the outcomes, outside of the metrics: at the end both must be equal.
 type journal struct {
-	retry.NopObserver
 	mu        sync.Mutex
 	sent      int // orders, and letters that were redriven
 	outcomes  map[retry.Outcome]int

@@ -13,7 +13,6 @@ import (
 
 // journal records, outside of the handler, what became of each order. It prints a row for each failure.
 type journal struct {
-	retry.NopObserver
 	out     io.Writer
 	changed chan struct{} // has an element after an order was billed
 

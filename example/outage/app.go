@@ -53,7 +53,6 @@ func bill(provider string) message.NoPublishHandlerFunc {
 
 // counter is an observer that sends each outcome.
 type counter struct {
-	retry.NopObserver
 	outcomes chan<- retry.Outcome
 	end      <-chan struct{}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -116,14 +117,14 @@ func (c appConfig) rabbit() config.Config {
 
 // moves reports the copies that the broker has confirmed, and counts those that it has not.
 type moves struct {
-	retry.NopObserver
+	backend.NopObserver
 	app     appConfig
 	to      report
 	refused *atomic.Int64
 }
 
-func (m moves) Published(p retry.Published) {
-	if p.Copy && p.Result != retry.PublishConfirmed {
+func (m moves) Published(p backend.Published) {
+	if p.Copy && p.Result != backend.PublishConfirmed {
 		m.refused.Add(1)
 	}
 }

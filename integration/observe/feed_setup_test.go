@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -25,18 +26,18 @@ var errFeed = errors.New("the bank is down")
 
 // A feed is an app with an Observer that keeps what it gets.
 type feed struct {
-	retry.NopObserver
+	backend.NopObserver
 	*testapp.App
 	t testing.TB
 
 	mu        sync.Mutex
-	observed  retry.Observed
+	observed  backend.Observed
 	events    map[string][]retry.Event // by the UUID of their message
-	published []retry.Published
+	published []backend.Published
 }
 
-// Attach implements retry.Observer.
-func (f *feed) Attach(o retry.Observed) (retry.Observer, error) {
+// Attach implements backend.Observer.
+func (f *feed) Attach(o backend.Observed) (backend.Observer, error) {
 	f.observed = o
 	return nil, nil
 }
@@ -48,8 +49,8 @@ func (f *feed) Event(e retry.Event) {
 	f.events[e.MessageUUID] = append(f.events[e.MessageUUID], e)
 }
 
-// Published implements retry.Observer.
-func (f *feed) Published(p retry.Published) {
+// Published implements backend.Observer.
+func (f *feed) Published(p backend.Published) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.published = append(f.published, p)
@@ -113,11 +114,11 @@ func (f *feed) link(name string) retry.LinkHealth {
 }
 
 // waiting asks what waits, within a time that is no limit of the test.
-func (f *feed) waiting() (map[string]retry.Waiting, error) {
+func (f *feed) waiting() (map[string]backend.Waiting, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), feedSoon)
 	defer cancel()
 	all, err := f.observed.Waiting(ctx)
-	byQueue := map[string]retry.Waiting{}
+	byQueue := map[string]backend.Waiting{}
 	for _, w := range all {
 		if _, twice := byQueue[w.Queue]; twice {
 			err = errors.Join(err, fmt.Errorf("queue %q is there twice", w.Queue))
@@ -128,9 +129,9 @@ func (f *feed) waiting() (map[string]retry.Waiting, error) {
 }
 
 // awaitWaiting waits until the queues have these numbers of messages, and no others are there.
-func (f *feed) awaitWaiting(want map[string]int) map[string]retry.Waiting {
+func (f *feed) awaitWaiting(want map[string]int) map[string]backend.Waiting {
 	f.t.Helper()
-	var last map[string]retry.Waiting
+	var last map[string]backend.Waiting
 	var failed error
 	got := map[string]int{}
 	broker.Eventually(f.t, feedSoon, func() bool {
@@ -146,7 +147,7 @@ func (f *feed) awaitWaiting(want map[string]int) map[string]retry.Waiting {
 	return last
 }
 
-func feedKindOf(w retry.Waiting) string {
+func feedKindOf(w backend.Waiting) string {
 	if w.Tier > 0 {
 		return string(w.Kind) + " " + w.Tier.String()
 	}

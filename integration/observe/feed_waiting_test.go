@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -86,7 +87,7 @@ func TestFeedOfWhatWaits(t *testing.T) {
 			before := time.Now()
 			all := f.awaitWaiting(want)
 			for queue, w := range all {
-				if w.Kind != retry.WaitingTier || w.Messages == 0 {
+				if w.Kind != backend.WaitingTier || w.Messages == 0 {
 					assert.Zero(t, w.NextDue, queue)
 					continue
 				}
@@ -149,7 +150,7 @@ func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		}
 		require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
-		var all map[string]retry.Waiting
+		var all map[string]backend.Waiting
 		testapp.Eventually(t, func() bool { // the answers are lost, so the heartbeat has to end the connection
 			all, err = f.waiting()
 			return err == nil
@@ -188,20 +189,20 @@ func TestFeedOfACrowd(t *testing.T) {
 		last := testapp.ID(works - 1)
 		require.NoError(t, connection.Publisher().Publish(last, message.NewMessage("1", nil)))
 		time.Sleep(time.Second) // there is a dead letter
-		count := func() map[retry.WaitingKind]int {
+		count := func() map[backend.WaitingKind]int {
 			t.Helper()
 			all, err := f.observed.Waiting(t.Context())
 			require.NoError(t, err)
-			kinds := map[retry.WaitingKind]int{}
+			kinds := map[backend.WaitingKind]int{}
 			for _, w := range all {
 				kinds[w.Kind]++
 				assert.Equal(t, w.Queue == last+".dead", w.Messages == 1, w.Queue)
 			}
 			return kinds
 		}
-		want := map[retry.WaitingKind]int{retry.WaitingOrphans: 1, retry.WaitingDead: works, retry.WaitingWork: works}
+		want := map[backend.WaitingKind]int{backend.WaitingOrphans: 1, backend.WaitingDead: works, backend.WaitingWork: works}
 		for _, tiers := range []int{most - 1 - 2*works, 2 * works, 2 * works} {
-			want[retry.WaitingTier] = tiers
+			want[backend.WaitingTier] = tiers
 			assert.Equal(t, want, count())
 		}
 		stop()

@@ -193,7 +193,6 @@ func copies(o retry.Outcome) bool {
 
 // observer sees the outcomes of the calls of a process.
 type observer struct {
-	retry.NopObserver
 	process *process
 }
 

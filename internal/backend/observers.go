@@ -23,13 +23,13 @@ type Observers struct {
 
 // Attached are the observers that were attached when a delivery began.
 type Attached struct {
-	all    []retry.Observer
+	all    []Observer
 	logger watermill.LoggerAdapter
 	failed *sync.Map // the names of methods that have panicked
 }
 
 // Attach attaches an observer. An error of it, or a panic, is logged, and nothing else happens.
-func (o *Observers) Attach(observer retry.Observer, observed retry.Observed) {
+func (o *Observers) Attach(observer retry.Observer, observed Observed) {
 	if observed.Logger == nil {
 		observed.Logger = watermill.NopLogger{}
 	}
@@ -50,21 +50,25 @@ func (o *Observers) Attach(observer retry.Observer, observed retry.Observed) {
 	o.all.Store(next)
 }
 
-func attach(observer retry.Observer, observed retry.Observed) (own retry.Observer, err error) {
+func attach(observer retry.Observer, observed Observed) (own Observer, err error) {
 	if observer == nil {
 		return nil, fmt.Errorf("the observer is nil: give that of package observe")
 	}
-	if panicked := panics.Call(func() { own, err = observer.Attach(observed) }); panicked != nil {
+	full, ok := observer.(Observer)
+	if !ok {
+		return outcomes{own: observer}, nil
+	}
+	if panicked := panics.Call(func() { own, err = full.Attach(observed) }); panicked != nil {
 		return nil, panicked
 	}
 	if own == nil {
-		own = observer
+		own = full
 	}
 	return own, err
 }
 
 // Published reports the result of a publisher.
-func (o *Observers) Published(p retry.Published) {
+func (o *Observers) Published(p Published) {
 	all := o.Load()
 	if all == nil {
 		return

@@ -10,7 +10,6 @@ import (
 func OnEvent(f func(retry.Event)) retry.Observer { return onEvent{call: f} }
 
 type onEvent struct {
-	retry.NopObserver
 	call func(retry.Event)
 }
 
@@ -19,6 +18,6 @@ func (o onEvent) Event(e retry.Event) { o.call(e) }
 // Observers returns observers of which one calls a function for each outcome.
 func Observers(f func(retry.Event)) *backend.Observers {
 	observers := &backend.Observers{}
-	observers.Attach(OnEvent(f), retry.Observed{})
+	observers.Attach(OnEvent(f), backend.Observed{})
 	return observers
 }

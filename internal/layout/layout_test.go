@@ -290,7 +290,7 @@ func TestObserveNeedsNoBackend(t *testing.T) {
 	t.Parallel()
 	for _, dependency := range strings.Fields(goTool(t, "list", "-C", "../../observe", "-deps", "./...")) {
 		if within(dependency, []string{amqp091, amqpPubSub, module + "/rabbitmq", module + "/relay", module + "/retrytest"}) {
-			t.Errorf("module observe depends on %s: it works with any backend through retry.Observed", dependency)
+			t.Errorf("module observe depends on %s: it works with any backend through backend.Observed", dependency)
 		}
 	}
 }

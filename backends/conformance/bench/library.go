@@ -47,7 +47,6 @@ func (w worker) own(router *message.Router, c *calls) (io.Closer, error) {
 
 // observer reports the copies.
 type observer struct {
-	retry.NopObserver
 	calls *calls
 }
 

@@ -12,7 +12,6 @@ import (
 // deadLetters delivers the dead letters of the app to the demo, as an observer sees them. On a server, Letters of each
 // module reads them.
 type deadLetters struct {
-	retry.NopObserver
 	out chan *message.Message
 }
 

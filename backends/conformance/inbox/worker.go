@@ -103,7 +103,7 @@ func (w worker) run(ctx context.Context) error {
 	return errors.Join(router.Run(ctx), retries.Close())
 }
 
-type observer struct{ retry.NopObserver }
+type observer struct{}
 
 func (observer) Event(e retry.Event) {
 	if e.Outcome == retry.Duplicate {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/tools/child"
@@ -154,7 +155,7 @@ func redrive(ctx context.Context, backend pubsub.Backend, app pubsub.App, topic 
 
 // killer is an observer that ends the process.
 type killer struct {
-	retry.NopObserver
+	backend.NopObserver
 	die Death
 	nth int32
 	had atomic.Int32

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -81,19 +82,19 @@ func (g gochannelServer) Left(ctx context.Context, app App, _ []string) (left in
 // waiters are what shows the waiting messages of each Connection, by their prefix.
 type waiters struct {
 	mu  sync.Mutex
-	all map[string][]retry.Waiter
+	all map[string][]backend.Waiter
 }
 
-func (w *waiters) add(prefix string, waiter retry.Waiter) {
+func (w *waiters) add(prefix string, waiter backend.Waiter) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.all == nil {
-		w.all = map[string][]retry.Waiter{}
+		w.all = map[string][]backend.Waiter{}
 	}
 	w.all[prefix] = append(w.all[prefix], waiter)
 }
 
-func (w *waiters) of(prefix string) []retry.Waiter {
+func (w *waiters) of(prefix string) []backend.Waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all[prefix]
@@ -101,12 +102,12 @@ func (w *waiters) of(prefix string) []retry.Waiter {
 
 // waiterOf is the observer of a Connection that remembers its Waiter.
 type waiterOf struct {
-	retry.NopObserver
+	backend.NopObserver
 	all    *waiters
 	prefix string
 }
 
-func (w waiterOf) Attach(o retry.Observed) (retry.Observer, error) {
+func (w waiterOf) Attach(o backend.Observed) (backend.Observer, error) {
 	if o.Waiting != nil {
 		w.all.add(w.prefix, o.Waiting)
 	}

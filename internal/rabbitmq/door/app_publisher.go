@@ -8,10 +8,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // appPublisher publishes the app's own messages, and explains what no queue got. It declares their exchanges.
@@ -116,7 +116,7 @@ func (p appPublisher) Publish(topic string, messages ...*message.Message) error 
 	began := time.Now()
 	err := p.send(topic, messages...)
 	if len(messages) > 0 {
-		report := retry.Published{Topic: topic, Messages: len(messages), Took: time.Since(began)}
+		report := backend.Published{Topic: topic, Messages: len(messages), Took: time.Since(began)}
 		if messages[0] != nil {
 			report.Context = messages[0].Context()
 		}

@@ -119,7 +119,7 @@ func (b *Builder) attach() {
 		return
 	}
 	for _, o := range observers {
-		b.core.observers.Attach(o, retry.Observed{
+		b.core.observers.Attach(o, backend.Observed{
 			System: "rabbitmq", Health: b.health, Logger: logger, Closed: b.core.closed.Done(),
 		})
 	}

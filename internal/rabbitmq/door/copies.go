@@ -51,7 +51,7 @@ func (b handlerBackend) Publish(c backend.Copy) (backend.Destination, error) {
 	to := b.core.placeOf(c, b.group)
 	began := time.Now()
 	err := b.publish(to, c, began)
-	reportPublished(b.core.observers, retry.Published{
+	reportPublished(b.core.observers, backend.Published{
 		Context: c.Message.Context(), Topic: to.key, Copy: true, Messages: 1, Took: time.Since(began),
 	}, err)
 	return backend.Destination{Topic: to.key, Queue: to.queue}, err

@@ -13,12 +13,12 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -57,7 +57,7 @@ type channels interface {
 
 // A watchedQueue is a queue of the connection.
 type watchedQueue struct {
-	kind retry.WaitingKind
+	kind backend.WaitingKind
 	name string
 	tier backoff.Tier
 }
@@ -69,9 +69,9 @@ func newLookout(closing context.Context, core *core, api api, channels channels)
 	}
 }
 
-// waiting is a retry.Waiter. It runs a look in a goroutine: the calls of a channel do not end with a context. Where the
-// broker does not answer, the goroutine ends with the connection, and there is only one of them.
-func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
+// waiting is a backend.Waiter. It runs a look in a goroutine: the calls of a channel do not end with a context. Where
+// the broker does not answer, the goroutine ends with the connection, and there is only one of them.
+func (l *lookout) waiting(ctx context.Context) ([]backend.Waiting, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, lookTimeout)
@@ -84,7 +84,7 @@ func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
 			context.Cause(ctx))
 	}
 	type result struct {
-		waiting []retry.Waiting
+		waiting []backend.Waiting
 		err     error
 	}
 	done := make(chan result, 1)
@@ -106,7 +106,7 @@ func (l *lookout) waiting(ctx context.Context) ([]retry.Waiting, error) {
 }
 
 // look looks once.
-func (l *lookout) look(ctx context.Context) ([]retry.Waiting, error) {
+func (l *lookout) look(ctx context.Context) ([]backend.Waiting, error) {
 	queues := l.queues()
 	listed, refused := l.list(ctx)
 	if listed != nil {
@@ -153,12 +153,12 @@ func (l *lookout) queues() (all []watchedQueue) {
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(works))
-	all = append(all, watchedQueue{kind: retry.WaitingOrphans, name: prefix.Orphans()})
+	all = append(all, watchedQueue{kind: backend.WaitingOrphans, name: prefix.Orphans()})
 	for _, work := range names {
-		all = append(all, watchedQueue{kind: retry.WaitingDead, name: naming.DeadQueue(work)})
+		all = append(all, watchedQueue{kind: backend.WaitingDead, name: naming.DeadQueue(work)})
 	}
 	for _, work := range names {
-		all = append(all, watchedQueue{kind: retry.WaitingWork, name: work})
+		all = append(all, watchedQueue{kind: backend.WaitingWork, name: work})
 	}
 	seen := map[string]bool{} // the tiers of a group belong to several work queues
 	for _, work := range names {
@@ -168,9 +168,9 @@ func (l *lookout) queues() (all []watchedQueue) {
 			switch {
 			case seen[name]:
 			case isTier:
-				all = append(all, watchedQueue{retry.WaitingTier, name, tier})
+				all = append(all, watchedQueue{backend.WaitingTier, name, tier})
 			case name == prefix.InboxQueue(work):
-				all = append(all, watchedQueue{kind: retry.WaitingInbox, name: name})
+				all = append(all, watchedQueue{kind: backend.WaitingInbox, name: name})
 			}
 			seen[name] = true
 		}
@@ -183,7 +183,7 @@ func (l *lookout) retired(queues []watchedQueue, listed map[string]management.Qu
 	known, groups := map[string]bool{}, map[string]bool{}
 	for _, q := range queues {
 		known[q.name] = true
-		if q.kind == retry.WaitingWork {
+		if q.kind == backend.WaitingWork {
 			groups[q.name] = true
 		}
 		if group, _, isTier := l.core.prefix.TierOf(q.name); isTier {
@@ -193,7 +193,7 @@ func (l *lookout) retired(queues []watchedQueue, listed map[string]management.Qu
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
 		group, tier, isTier := l.core.prefix.TierOf(name)
 		if isTier && groups[group] && !known[name] && listed[name].Messages > 0 {
-			queues = append(queues, watchedQueue{retry.WaitingTier, name, tier})
+			queues = append(queues, watchedQueue{backend.WaitingTier, name, tier})
 		}
 	}
 	return queues
@@ -244,19 +244,19 @@ func (l *lookout) count(b *bounded, name string) error {
 }
 
 // waitings returns the figures of the queues that exist.
-func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []retry.Waiting) {
+func (l *lookout) waitings(queues []watchedQueue, now time.Time) (all []backend.Waiting) {
 	for _, q := range queues {
 		depth, exists := l.depths[q.name]
 		if !exists {
 			continue
 		}
-		w := retry.Waiting{Kind: q.kind, Queue: q.name, Tier: q.tier, Messages: depth.Messages}
+		w := backend.Waiting{Kind: q.kind, Queue: q.name, Tier: q.tier, Messages: depth.Messages}
 		if q.tier > 0 && w.Messages > 0 {
 			w.NextDue = now.Add(time.Duration(q.tier)) // the broker does not show how long the first one has waited
 		}
 		all = append(all, w)
 	}
-	slices.SortStableFunc(all, func(a, b retry.Waiting) int {
+	slices.SortStableFunc(all, func(a, b backend.Waiting) int {
 		return cmp.Or(strings.Compare(string(a.Kind), string(b.Kind)), strings.Compare(a.Queue, b.Queue))
 	})
 	return all

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var twoWorks = map[string]topology.Topology{
@@ -71,13 +71,13 @@ func lookoutOf(t *testing.T, works map[string]topology.Topology, api api) *looko
 
 func TestQueuesOfALook(t *testing.T) {
 	l := lookoutOf(t, twoWorks, nil)
-	const work, dead, tier = retry.WaitingWork, retry.WaitingDead, retry.WaitingTier
+	const work, dead, tier = backend.WaitingWork, backend.WaitingDead, backend.WaitingTier
 	second := backoff.Tier(time.Second)
 	want := []watchedQueue{
-		{retry.WaitingOrphans, "retry.orphans", 0},
+		{backend.WaitingOrphans, "retry.orphans", 0},
 		{dead, "bills.dead", 0}, {dead, "mails.dead", 0}, {dead, "orders.dead", 0},
 		{work, "bills", 0}, {work, "mails", 0}, {work, "orders", 0},
-		{tier, "shop.retry.5s", 5 * second}, {retry.WaitingInbox, "mails.retry.inbox", 0},
+		{tier, "shop.retry.5s", 5 * second}, {backend.WaitingInbox, "mails.retry.inbox", 0},
 		{tier, "orders.retry.1s", second}, {tier, "orders.retry.1h", 3600 * second},
 	}
 	assert.Equal(t, want, l.queues())
@@ -102,8 +102,8 @@ func TestLookWithoutAConnection(t *testing.T) {
 	l := lookoutOf(t, twoWorks, listed)
 	all, err := l.waiting(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, []retry.Waiting{
-		{Kind: retry.WaitingDead, Queue: "orders.dead", Messages: 3}, {Kind: retry.WaitingWork, Queue: "orders", Messages: 2},
+	assert.Equal(t, []backend.Waiting{
+		{Kind: backend.WaitingDead, Queue: "orders.dead", Messages: 3}, {Kind: backend.WaitingWork, Queue: "orders", Messages: 2},
 	}, all)
 
 	listed.depths, listed.err = nil, errors.New("refused")
