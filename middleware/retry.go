@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/options"
+
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -56,7 +58,7 @@ func New(own retry.Policy, by backend.Backend, logger watermill.LoggerAdapter) (
 	if err != nil {
 		return nil, faults.Of("invalid Policy", err)
 	}
-	own = own.WithDefaults()
+	own = options.WithDefaults(own)
 	traits, err := by.Use(own)
 	if err != nil {
 		return nil, err

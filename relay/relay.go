@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/tieredretry/watermill-retry/internal/options"
+
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -46,7 +48,7 @@ type relay struct {
 }
 
 func newRelay(config Config, logger watermill.LoggerAdapter) *relay {
-	config.Policy = config.Policy.Clone()
+	config.Policy = options.Clone(config.Policy)
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}

@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -62,20 +60,4 @@ func TestAnOrderIsValidated(t *testing.T) {
 	err = retry.Options{Order: retry.Order{Key: key, Partitions: 257, ConsumerTimeout: time.Millisecond}}.Validate()
 	require.ErrorContains(t, err, "Order.Partitions is 257: it must be between 0 (one process) and 256")
 	require.ErrorContains(t, err, "Order.ConsumerTimeout is 1ms: it must be at least 1s")
-}
-
-// An app may change its lists, or use them for another policy.
-func TestAPolicySharesNothingWithItsCopies(t *testing.T) {
-	schedule, other, extra := backoff.Schedule{time.Second}, backoff.Schedule{time.Minute}, []time.Duration{time.Hour}
-	rules := []retry.Rule{{Name: "busy", If: retry.Is(io.EOF), Then: retry.RetryWith(other)}}
-	app := retry.Policy{Schedule: schedule, ExtraTiers: extra, Rules: rules, Breaker: &retry.Breaker{MaxPause: time.Minute}}
-	copies := []retry.Policy{app.Clone(), app.WithDefaults()}
-	schedule[0], other[0], extra[0], rules[0].Name, app.Breaker.MaxPause = 0, 0, 0, "", 0
-	for _, own := range copies {
-		assert.Equal(t, backoff.Schedule{time.Second}, own.Schedule)
-		assert.Equal(t, []time.Duration{time.Hour}, own.ExtraTiers)
-		assert.Equal(t, "busy", own.Rules[0].Name)
-		assert.Equal(t, backoff.Schedule{time.Minute}, own.Rules[0].Then.Schedule)
-		assert.Equal(t, time.Minute, own.Breaker.MaxPause)
-	}
 }

@@ -3,19 +3,12 @@ package retry
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/faults"
-)
-
-const (
-	defaultPublishTimeout = 30 * time.Second
-	defaultMaxHold        = 10 * time.Minute
-	defaultMaxDelay       = 30 * 24 * time.Hour
 )
 
 // Policy is everything that decides about the failures of a handler. A connection has one, and a handler uses it as a
@@ -91,32 +84,6 @@ type Policy struct {
 	// DeepCopy gives the handler copies of payload and metadata, for handlers that write into the payload's bytes or
 	// the metadata's map. Handlers that replace them need no copy. It costs two allocations for every message.
 	DeepCopy bool
-}
-
-// WithDefaults returns a policy with the defaults of PublishTimeout, MaxHold and MaxDelay. It shares no list and no
-// breaker with p.
-func (p Policy) WithDefaults() Policy {
-	p = p.Clone()
-	if p.PublishTimeout == 0 {
-		p.PublishTimeout = defaultPublishTimeout
-	}
-	if p.MaxHold == 0 {
-		p.MaxHold = defaultMaxHold
-	}
-	if p.MaxDelay == 0 {
-		p.MaxDelay = slices.Max(append(slices.Clone(p.ExtraTiers), p.longestDelay(), defaultMaxDelay))
-	}
-	return p
-}
-
-// Clone returns a copy that shares no list and no Breaker with p: what is changed in one does not change the other.
-func (p Policy) Clone() Policy {
-	p.Schedule, p.Rules, p.ExtraTiers = slices.Clone(p.Schedule), slices.Clone(p.Rules), slices.Clone(p.ExtraTiers)
-	if p.Breaker != nil {
-		own := *p.Breaker
-		p.Breaker = &own
-	}
-	return p
 }
 
 // longestDelay is the longest delay of Schedule and Rules.

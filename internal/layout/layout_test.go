@@ -52,7 +52,7 @@ var rules = []rule{
 		why: "all call the app's functions in one way"},
 	{folder: "internal/backend", may: "watermill backoff internal/panics retry", never: "amqp091 amqpPubSub",
 		why: "it is what the middleware and the backends share: a user does not name it"},
-	{folder: "middleware", may: "internal/cause internal/pauses internal/faults watermill gobreaker backoff internal/msgctx internal/gate internal/recordkey internal/warning internal/backend internal/panics internal/unpublished retry",
+	{folder: "middleware", may: "internal/cause internal/options internal/pauses internal/faults watermill gobreaker backoff internal/msgctx internal/gate internal/recordkey internal/warning internal/backend internal/panics internal/unpublished retry",
 		never: "amqp091 amqpPubSub", why: "what to do after a failure does not depend on AMQP, so that an app can change its Pub/Sub"},
 	{folder: "letters", may: "internal/cause internal/faults watermill internal/letterline internal/recordkey middleware retry",
 		never: "amqp091 amqpPubSub", alone: true, why: "the dead letters of all backends share it: code that gets a Store works on each of them"},

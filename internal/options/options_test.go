@@ -1,6 +1,7 @@
 package options_test
 
 import (
+	"io"
 	"testing"
 	"time"
 
@@ -36,4 +37,20 @@ func TestOneOptions(t *testing.T) {
 	_, err = options.One([]retry.Options{{}, wrong}, connection)
 	require.ErrorContains(t, err, "2 Options were given: give at most one")
 	require.ErrorContains(t, err, "Options 2: ")
+}
+
+// An app may change its lists, or use them for another policy.
+func TestAPolicySharesNothingWithItsCopies(t *testing.T) {
+	schedule, other, extra := backoff.Schedule{time.Second}, backoff.Schedule{time.Minute}, []time.Duration{time.Hour}
+	rules := []retry.Rule{{Name: "busy", If: retry.Is(io.EOF), Then: retry.RetryWith(other)}}
+	app := retry.Policy{Schedule: schedule, ExtraTiers: extra, Rules: rules, Breaker: &retry.Breaker{MaxPause: time.Minute}}
+	copies := []retry.Policy{options.Clone(app), options.WithDefaults(app)}
+	schedule[0], other[0], extra[0], rules[0].Name, app.Breaker.MaxPause = 0, 0, 0, "", 0
+	for _, own := range copies {
+		assert.Equal(t, backoff.Schedule{time.Second}, own.Schedule)
+		assert.Equal(t, []time.Duration{time.Hour}, own.ExtraTiers)
+		assert.Equal(t, "busy", own.Rules[0].Name)
+		assert.Equal(t, backoff.Schedule{time.Minute}, own.Rules[0].Then.Schedule)
+		assert.Equal(t, time.Minute, own.Breaker.MaxPause)
+	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"sync"
 
+	"github.com/tieredretry/watermill-retry/internal/options"
+
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
@@ -52,7 +54,7 @@ func newCore(config Config) *core {
 	}
 	c := &core{
 		app: config.App, topology: config.topology(), prefix: naming.Prefix(config.Prefix),
-		verifyOnly: config.VerifyOnly, policy: config.Policy.Clone(),
+		verifyOnly: config.VerifyOnly, policy: options.Clone(config.Policy),
 		observers: &backend.Observers{},
 	}
 	c.inspector = workqueue.New(workqueue.Config{
