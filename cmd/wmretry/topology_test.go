@@ -20,13 +20,13 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 type plan struct {
 	Drift       bool
-	Differences []drift.Difference
+	Differences []deadletter.Difference
 }
 
 func planOf(t testing.TB, code int, args ...string) plan {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -35,8 +35,8 @@ func newShop(t *testing.T) shop {
 
 func (s shop) queue(base string) string { return base + "_" + s.name }
 
-func (s shop) wanted(base, group string, change func(*drift.Wanted)) drift.Wanted {
-	w := drift.Wanted{
+func (s shop) wanted(base, group string, change func(*deadletter.Wanted)) deadletter.Wanted {
+	w := deadletter.Wanted{
 		Topology: topology.Config{Prefix: s.name, Tiers: backoff.Schedule{time.Second, time.Minute}.Tiers()},
 		Queue:    topology.Queue{Name: s.queue(base), Durable: true},
 	}
@@ -49,13 +49,17 @@ func (s shop) wanted(base, group string, change func(*drift.Wanted)) drift.Wante
 	return w
 }
 
-func (s shop) config() drift.Config {
-	return drift.Config{URI: broker.URL(s.t), Management: broker.ManagementURL(s.t)}
+func (s shop) store() *deadletter.Store {
+	s.t.Helper()
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(s.t), Management: broker.ManagementURL(s.t)}, nil)
+	require.NoError(s.t, err)
+	s.t.Cleanup(func() { require.NoError(s.t, store.Close()) })
+	return store
 }
 
-func (s shop) compare(config drift.Config, wanted ...drift.Wanted) drift.Report {
+func (s shop) compare(wanted ...deadletter.Wanted) deadletter.Report {
 	s.t.Helper()
-	report, err := drift.Compare(s.t.Context(), config, wanted...)
+	report, err := s.store().Compare(s.t.Context(), wanted...)
 	require.NoError(s.t, err)
 	return report
 }
@@ -63,21 +67,20 @@ func (s shop) compare(config drift.Config, wanted ...drift.Wanted) drift.Report 
 func TestApplyLeavesNoDrift(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	config := s.config()
-	classic := s.wanted("classic", "group", func(w *drift.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
-	wanted := []drift.Wanted{s.wanted("orders", "", nil), s.wanted("quiet", "group", nil), classic}
-	report := s.compare(config, wanted...)
+	classic := s.wanted("classic", "group", func(w *deadletter.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
+	wanted := []deadletter.Wanted{s.wanted("orders", "", nil), s.wanted("quiet", "group", nil), classic}
+	report := s.compare(wanted...)
 	assert.True(t, report.Drifted())
-	assert.Empty(t, report.Of(drift.Conflict))
+	assert.Empty(t, report.Of(deadletter.Conflict))
 	missing := 3 + 3 + 1 + 2 + 2 + 1 + 4 + 2 // work queues, dead-letter queues, orphans, tiers, tiers of the group, inbox, exchanges
 	missing += 1 + 1 + 2*2 + 1 + 2 + 2*3 + 2 // bindings of the orphans, and of each work queue
-	assert.Len(t, report.Of(drift.Create), missing, "%v", report)
-	applied, err := drift.Apply(t.Context(), config, wanted...)
+	assert.Len(t, report.Of(deadletter.Create), missing, "%v", report)
+	applied, err := s.store().Apply(t.Context(), wanted...)
 	require.NoError(t, err)
 	assert.Equal(t, report, applied)
-	after := s.compare(config, wanted...)
+	after := s.compare(wanted...)
 	assert.False(t, after.Drifted(), "%v", after)
-	again, err := drift.Apply(t.Context(), config, wanted...)
+	again, err := s.store().Apply(t.Context(), wanted...)
 	require.NoError(t, err)
 	assert.Equal(t, after, again, "it may be repeated")
 }
@@ -86,19 +89,19 @@ func TestConflictsAreExplained(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	channel := broker.Channel(t)
-	before := s.wanted("orders", "", func(w *drift.Wanted) { w.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} })
+	before := s.wanted("orders", "", func(w *deadletter.Wanted) { w.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"} })
 	require.NoError(t, topology.New(before.Topology, before.Queue).Declare(channel))
 	require.NoError(t, channel.ExchangeDelete(s.name+".orphans", false, false))
 	require.NoError(t, channel.ExchangeDeclare(s.name+".orphans", "topic", true, false, false, false, nil))
-	now := s.wanted("orders", "", func(w *drift.Wanted) {
+	now := s.wanted("orders", "", func(w *deadletter.Wanted) {
 		w.Queue.Arguments = amqp091.Table{"x-max-priority": int64(3)}
 		w.Topology.DeadLetters.MaxLength = 1000
 		w.Topology.TierArguments = amqp091.Table{"x-max-length": 10}
 	})
-	report := s.compare(s.config(), now)
+	report := s.compare(now)
 	assert.True(t, report.Drifted())
 	have := map[string]string{}
-	for _, d := range report.Of(drift.Conflict) {
+	for _, d := range report.Of(deadletter.Conflict) {
 		have[d.Name+" "+d.Argument] = d.Have + " " + d.Want
 		assert.Contains(t, d.Reason, "RabbitMQ cannot change the arguments")
 		assert.NotEmpty(t, d.Advice)
@@ -112,9 +115,9 @@ func TestConflictsAreExplained(t *testing.T) {
 		tier + ".1m x-max-length":                "none 10",
 		s.name + ".orphans type":                 "topic fanout",
 	}, have)
-	_, err := drift.Apply(t.Context(), s.config(), now)
-	require.ErrorIs(t, err, drift.ErrConflict)
-	for _, d := range report.Of(drift.Conflict) {
+	_, err := s.store().Apply(t.Context(), now)
+	require.ErrorIs(t, err, deadletter.ErrConflict)
+	for _, d := range report.Of(deadletter.Conflict) {
 		if d.Name == s.queue("orders")+".dead" && d.Argument == "x-max-length" {
 			assert.Contains(t, d.String(), `rabbitmqctl set_policy -p '/' --apply-to queues`)
 			assert.Contains(t, d.String(), `{"max-length":1000}`)
@@ -132,7 +135,7 @@ func TestDriftAfterDeletions(t *testing.T) {
 	require.NoError(t, channel.QueueUnbind(s.queue("orders"), "1s."+s.queue("orders"), s.name+".return", nil))
 	_, err := channel.QueueDelete(s.queue("orders")+"."+s.name+".1m", false, false, false)
 	require.NoError(t, err)
-	names := func(differences []drift.Difference) (names []string) {
+	names := func(differences []deadletter.Difference) (names []string) {
 		for _, d := range differences {
 			names = append(names, d.Object+" "+d.Name)
 		}
@@ -142,31 +145,31 @@ func TestDriftAfterDeletions(t *testing.T) {
 	assert.Equal(t, []string{
 		"queue " + tier, "binding " + tier + " of " + s.name + ` with key "1m.` + s.queue("orders") + `"`,
 		"binding " + s.queue("orders") + " of " + s.name + `.return with key "1s.` + s.queue("orders") + `"`,
-	}, names(s.compare(s.config(), w).Of(drift.Create)))
-	_, err = drift.Apply(t.Context(), s.config(), w)
+	}, names(s.compare(w).Of(deadletter.Create)))
+	_, err = s.store().Apply(t.Context(), w)
 	require.NoError(t, err)
-	assert.False(t, s.compare(s.config(), w).Drifted())
+	assert.False(t, s.compare(w).Drifted())
 
-	shorter := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.Tiers = w.Topology.Tiers[:1] })
-	report := s.compare(s.config(), shorter)
+	shorter := s.wanted("orders", "", func(w *deadletter.Wanted) { w.Topology.Tiers = w.Topology.Tiers[:1] })
+	report := s.compare(shorter)
 	assert.False(t, report.Drifted(), "the tier of an earlier schedule is no drift")
-	assert.Equal(t, []string{"queue " + tier}, names(report.Of(drift.Note)))
+	assert.Equal(t, []string{"queue " + tier}, names(report.Of(deadletter.Note)))
 }
 
 func TestPolicies(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	client := broker.Management(t)
-	w := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
+	w := s.wanted("orders", "", func(w *deadletter.Wanted) { w.Topology.WorkQueueMode = topology.Leave })
 	existing := w.Queue
 	existing.Arguments = amqp091.Table{"x-queue-type": "classic"}
 	broker.Declare(t, topology.New(w.Topology, existing).Declare)
 	protects := w
 	protects.Topology.WorkQueueMode = topology.Protect
-	report := s.compare(s.config(), protects)
+	report := s.compare(protects)
 	assert.False(t, report.Drifted())
-	require.Len(t, report.Of(drift.Note), 1)
-	assert.Contains(t, report.Of(drift.Note)[0].Advice, "rabbitmqctl set_policy")
+	require.Len(t, report.Of(deadletter.Note), 1)
+	assert.Contains(t, report.Of(deadletter.Note)[0].Advice, "rabbitmqctl set_policy")
 
 	put := func(name, pattern string, definition rabbithole.PolicyDefinition) {
 		_, err := client.PutPolicy("/", s.queue(name), rabbithole.Policy{Pattern: pattern, ApplyTo: "queues", Priority: 9, Definition: definition})
@@ -176,10 +179,10 @@ func TestPolicies(t *testing.T) {
 	put("work", "^"+regexp.QuoteMeta(s.queue("orders"))+"$", rabbithole.PolicyDefinition{"dead-letter-exchange": s.name, "dead-letter-routing-key": "dead." + s.queue("orders")})
 	put("short", "^"+regexp.QuoteMeta(s.queue("orders"))+".*(1m|1s)$", rabbithole.PolicyDefinition{"message-ttl": 30_000, "dead-letter-routing-key": "elsewhere"})
 	put("few", "^"+regexp.QuoteMeta(s.queue("orders")+".dead")+"$", rabbithole.PolicyDefinition{"max-length": 5, "expires": 3_600_000})
-	var notes, policies []drift.Difference
+	var notes, policies []deadletter.Difference
 	broker.Eventually(t, 60*time.Second, func() bool {
-		report = s.compare(s.config(), protects)
-		notes, policies = report.Of(drift.Note), report.Of(drift.Policy)
+		report = s.compare(protects)
+		notes, policies = report.Of(deadletter.Note), report.Of(deadletter.Policy)
 		return len(notes) == 1 && len(policies) == 4
 	}, "the policies work")
 	assert.True(t, report.Drifted())
@@ -205,22 +208,21 @@ func TestUnprotectedQuorum(t *testing.T) {
 	w := s.wanted("orders", "", nil)
 	version, _ := broker.Connect(t).Properties["version"].(string)
 	drops := regexp.MustCompile(`^4\.[012]\.`).MatchString(version)
-	config := s.config()
-	assert.Equal(t, drops, len(s.compare(config, w).Of(drift.Conflict)) == 1)
-	config.AllowUnprotectedQuorum = true
-	assert.Empty(t, s.compare(config, w).Of(drift.Conflict))
+	assert.Equal(t, drops, len(s.compare(w).Of(deadletter.Conflict)) == 1)
+	w.AllowUnprotectedQuorum = true
+	assert.Empty(t, s.compare(w).Of(deadletter.Conflict))
 }
 
 // TestImportedDefinitionsHaveNoDrift: the JSON of a merged topology is what the management API imports.
 func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	limited := s.wanted("orders", "", func(w *drift.Wanted) {
+	limited := s.wanted("orders", "", func(w *deadletter.Wanted) {
 		w.Topology.DeadLetters = topology.Retention{MaxLength: 10, MaxAge: time.Hour}
 		w.Topology.TierArguments = amqp091.Table{"x-max-length": 100}
 		w.Topology.DeadLetterArguments = amqp091.Table{"x-quorum-target-group-size": 3}
 	})
-	wanted := []drift.Wanted{limited, s.wanted("quiet", "group", nil), s.wanted("loud", "group", nil)}
+	wanted := []deadletter.Wanted{limited, s.wanted("quiet", "group", nil), s.wanted("loud", "group", nil)}
 	var topologies []topology.Topology
 	for _, w := range wanted {
 		topologies = append(topologies, topology.New(w.Topology, w.Queue))
@@ -238,7 +240,7 @@ func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = response.Body.Close() }()
 	require.Equal(t, http.StatusNoContent, response.StatusCode)
-	report := s.compare(s.config(), wanted...)
+	report := s.compare(wanted...)
 	assert.False(t, report.Drifted(), "%v", report)
 }
 
@@ -250,12 +252,12 @@ func TestExistingWorkQueueDecides(t *testing.T) {
 	_, err := channel.QueueDeclare(s.queue("orders"), true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
 	require.NoError(t, err)
 	w := s.wanted("orders", "group", nil)
-	_, err = drift.Apply(t.Context(), s.config(), w)
+	_, err = s.store().Apply(t.Context(), w)
 	require.NoError(t, err)
 	inbox := s.queue("orders") + "." + s.name + ".inbox"
 	_, err = channel.QueueDelete(inbox, false, false, false)
 	require.NoError(t, err, "the inbox is declared")
-	created := s.compare(s.config(), w).Of(drift.Create)
+	created := s.compare(w).Of(deadletter.Create)
 	require.NotEmpty(t, created)
 	assert.Equal(t, inbox, created[0].Name)
 }
@@ -264,9 +266,8 @@ func TestExistingWorkQueueDecides(t *testing.T) {
 func TestOtherLayoutsAreNoted(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	config := s.config()
-	notes := func(w drift.Wanted) (texts []string) {
-		for _, d := range s.compare(config, w).Of(drift.Note) {
+	notes := func(w deadletter.Wanted) (texts []string) {
+		for _, d := range s.compare(w).Of(deadletter.Note) {
 			if d.Object == "queue" && d.Name == s.queue("orders") {
 				texts = append(texts, d.String())
 			}
@@ -274,14 +275,14 @@ func TestOtherLayoutsAreNoted(t *testing.T) {
 		return texts
 	}
 	own := s.wanted("orders", "", nil)
-	_, err := drift.Apply(t.Context(), config, own)
+	_, err := s.store().Apply(t.Context(), own)
 	require.NoError(t, err)
 	assert.Empty(t, notes(own))
 	grouped := s.wanted("orders", "group", nil)
-	_, err = drift.Apply(t.Context(), config, grouped)
+	_, err = s.store().Apply(t.Context(), grouped)
 	require.NoError(t, err)
 	assert.Contains(t, strings.Join(notes(grouped), "\n"), "it also has tiers of its own: use the earlier TierGroup")
 	assert.Contains(t, strings.Join(notes(own), "\n"), "it also is in the tier group "+s.queue("group"))
-	renamed := s.wanted("orders", "", func(w *drift.Wanted) { w.Topology.Prefix = s.name + "_new" })
+	renamed := s.wanted("orders", "", func(w *deadletter.Wanted) { w.Topology.Prefix = s.name + "_new" })
 	assert.Contains(t, strings.Join(notes(renamed), "\n"), "set Prefix to \""+s.name+"\", or keep the new one: `wmretry status --prefix "+s.name+"`")
 }

@@ -26,4 +26,9 @@
 //
 // One redrive or discard at a time removes letters from a queue: it holds the exclusive queue "<queue>.lock", which
 // the broker removes with its connection. An import needs no lock.
+//
+// # Drift
+//
+// Compare shows how the broker, or a policy on it, differs from what apps declare, Apply declares what is missing, and
+// Prune removes what no app declares any more.
 package deadletter

@@ -199,11 +199,14 @@ func (e *env) tlsConfig() (*tls.Config, error) {
 		return nil, usage("--cert-file and --key-file belong together: set both")
 	}
 	if f.certFile != "" {
-		pair, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
-		if err != nil {
+		read := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
+			return &pair, err
+		}
+		if _, err := read(nil); err != nil {
 			return nil, usage("--cert-file, --key-file: %w", err)
 		}
-		config.Certificates = []tls.Certificate{pair}
+		config.GetClientCertificate = read // for each connection: the page outlives a certificate
 	}
 	return config, nil
 }

@@ -1,7 +1,15 @@
 package cli
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
+	"math/big"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -44,4 +52,36 @@ func TestAnAddressThatWasDerivedIsExplained(t *testing.T) {
 	assert.Equal(t, "http://broker:15673", derived)
 	assert.Contains(t, e.failure(silent), "its port plus 10,000: name another one with --management")
 	assert.NotContains(t, e.failure(errors.New("refused")), "--management")
+}
+
+// TestAClientCertificateIsReadAgain: the page runs longer than a certificate is valid.
+func TestAClientCertificateIsReadAgain(t *testing.T) {
+	folder := t.TempDir()
+	e := &env{}
+	e.flags.certFile, e.flags.keyFile = filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	write := func(serial int64) {
+		t.Helper()
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		require.NoError(t, err)
+		template := &x509.Certificate{SerialNumber: big.NewInt(serial)}
+		certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		require.NoError(t, err)
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		require.NoError(t, err)
+		for file, block := range map[string]*pem.Block{e.flags.certFile: {Type: "CERTIFICATE", Bytes: certificate},
+			e.flags.keyFile: {Type: "PRIVATE KEY", Bytes: private}} {
+			require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
+		}
+	}
+	_, err := e.tlsConfig()
+	require.ErrorContains(t, err, "--cert-file, --key-file")
+	write(1)
+	config, err := e.tlsConfig()
+	require.NoError(t, err)
+	for _, serial := range []int64{1, 2} {
+		write(serial)
+		pair, err := config.GetClientCertificate(nil)
+		require.NoError(t, err)
+		assert.Equal(t, serial, pair.Leaf.SerialNumber.Int64())
+	}
 }

@@ -12,14 +12,13 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 )
 
 // role is the permissions of one kind of user: regular expressions, as rabbitmqctl set_permissions gets them.
 type role struct{ name, about, tag, configure, write, read string }
 
 // rolesOf returns the least permissions of each kind of user.
-func rolesOf(wanted []drift.Wanted) []role {
+func rolesOf(wanted []deadletter.Wanted) []role {
 	var works, groups, prefixes []string
 	order, answers := "", []string(nil) // of handlers that keep an order
 	for _, w := range wanted {
@@ -75,7 +74,7 @@ func pattern(parts ...string) string {
 
 // printPermissions prints commands that give the roles their permissions. The name of each role stands for that of a
 // user.
-func (e *env) printPermissions(wanted []drift.Wanted) error {
+func (e *env) printPermissions(wanted []deadletter.Wanted) error {
 	vhost := "/"
 	for _, address := range append(e.flags.urls, os.Getenv(urlVariable), os.Getenv(rabbitVariable)) {
 		if uri, err := amqp091.ParseURI(address); err == nil {

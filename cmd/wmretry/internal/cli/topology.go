@@ -11,7 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -90,28 +90,27 @@ func (f *topologyFlags) add(c *cobra.Command) {
 		"accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
 }
 
-// report calls compare with the configuration of the flags.
+// report calls compare with what the flags describe.
 func (e *env) report(
-	ctx context.Context, f *topologyFlags, compare func(context.Context, drift.Config, ...drift.Wanted) (drift.Report,
-		error),
-) (drift.Report, error) {
+	ctx context.Context, f *topologyFlags,
+	compare func(*deadletter.Store, context.Context, ...deadletter.Wanted) (deadletter.Report, error),
+) (report deadletter.Report, err error) {
 	wanted, err := f.wanted(e.prefix())
 	if err != nil {
-		return drift.Report{}, err
+		return report, err
 	}
-	store, err := e.open(ctx)
-	if err != nil {
-		return drift.Report{}, err
+	for i := range wanted {
+		wanted[i].AllowUnprotectedQuorum = f.allowUnprotected
 	}
-	defer func() { _ = store.Close() }()
-	of := store.Config.Rabbit()
-	config := drift.Config{URI: of.URI, TLS: of.TLS, Management: of.Management,
-		AllowUnprotectedQuorum: f.allowUnprotected}
-	return compare(ctx, config, wanted...)
+	err = e.withRabbitMQ(ctx, func(store *deadletter.Store) (err error) {
+		report, err = compare(store, ctx, wanted...)
+		return err
+	})
+	return report, err
 }
 
 func (e *env) plan(ctx context.Context, f *topologyFlags) error {
-	report, err := e.report(ctx, f, drift.Compare)
+	report, err := e.report(ctx, f, (*deadletter.Store).Compare)
 	if err != nil {
 		return err
 	}
@@ -125,8 +124,8 @@ func (e *env) plan(ctx context.Context, f *topologyFlags) error {
 }
 
 func (e *env) apply(ctx context.Context, f *topologyFlags) error {
-	report, err := e.report(ctx, f, drift.Apply)
-	if err != nil && !errors.Is(err, drift.ErrConflict) {
+	report, err := e.report(ctx, f, (*deadletter.Store).Apply)
+	if err != nil && !errors.Is(err, deadletter.ErrConflict) {
 		return err
 	}
 	if err := e.printPlan(report, map[bool]string{true: "to create", false: "created"}[err != nil]); err != nil {
@@ -135,24 +134,24 @@ func (e *env) apply(ctx context.Context, f *topologyFlags) error {
 	switch {
 	case err != nil:
 		return exit(codeDrift, err)
-	case len(report.Of(drift.Policy)) > 0:
+	case len(report.Of(deadletter.Policy)) > 0:
 		return exit(codeDrift, errors.New("everything is declared, and a policy is in the way: change it as the "+
 			"plan shows"))
 	}
 	return nil
 }
 
-var signs = map[drift.Kind]struct {
+var signs = map[deadletter.Kind]struct {
 	sign   string
 	colour text.Color
-}{drift.Create: {"+", text.FgGreen}, drift.Conflict: {"!", text.FgRed}, drift.Policy: {"~",
-	text.FgYellow}, drift.Note: {"i", text.FgCyan}}
+}{deadletter.Create: {"+", text.FgGreen}, deadletter.Conflict: {"!", text.FgRed}, deadletter.Policy: {"~",
+	text.FgYellow}, deadletter.Note: {"i", text.FgCyan}}
 
 // printPlan prints the differences.
-func (e *env) printPlan(report drift.Report, created string) error {
+func (e *env) printPlan(report deadletter.Report, created string) error {
 	if e.json {
 		return e.printJSON(struct {
-			drift.Report
+			deadletter.Report
 			Drift bool `json:"drift"`
 		}{report, report.Drifted()})
 	}
@@ -167,12 +166,12 @@ func (e *env) printPlan(report drift.Report, created string) error {
 			}
 		}
 	}
-	count := func(kind drift.Kind) int { return len(report.Of(kind)) }
+	count := func(kind deadletter.Kind) int { return len(report.Of(kind)) }
 	switch {
 	case report.Drifted():
-		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(drift.Create)), created,
-			plural(count(drift.Conflict), "conflict", "conflicts"),
-			plural(count(drift.Policy), "policy in the way", "policies in the way"))
+		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(deadletter.Create)), created,
+			plural(count(deadletter.Conflict), "conflict", "conflicts"),
+			plural(count(deadletter.Policy), "policy in the way", "policies in the way"))
 	default:
 		s.WriteString("No drift: everything is there.\n")
 	}

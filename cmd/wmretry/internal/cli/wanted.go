@@ -17,7 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/middleware"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -49,7 +49,7 @@ type retention struct {
 }
 
 // wanted returns what each work queue needs.
-func (d declaration) wanted(prefix string) []drift.Wanted {
+func (d declaration) wanted(prefix string) []deadletter.Wanted {
 	config := topology.Config{
 		Prefix: d.Prefix, TierGroup: d.TierGroup, QueueType: d.QueueType, Partitions: d.Partitions, Prefetch: d.Prefetch,
 		WorkQueueMode: d.WorkQueueMode,
@@ -73,9 +73,9 @@ func (d declaration) wanted(prefix string) []drift.Wanted {
 		}
 		own["x-single-active-consumer"] = true // as the app declares it
 	}
-	var all []drift.Wanted
+	var all []deadletter.Wanted
 	for _, queue := range d.Queues {
-		all = append(all, drift.Wanted{Topology: config,
+		all = append(all, deadletter.Wanted{Topology: config,
 			Queue: topology.Queue{Name: queue, Durable: true, Arguments: own}})
 	}
 	return all
@@ -163,12 +163,12 @@ func (f *wantedFlags) described() bool {
 }
 
 // wanted returns what the flags or the file describe.
-func (f *wantedFlags) wanted(prefix string) ([]drift.Wanted, error) {
+func (f *wantedFlags) wanted(prefix string) ([]deadletter.Wanted, error) {
 	declarations, err := f.declarations()
 	if err != nil {
 		return nil, err
 	}
-	var all []drift.Wanted
+	var all []deadletter.Wanted
 	for _, d := range declarations {
 		all = append(all, d.wanted(prefix)...)
 	}
@@ -185,7 +185,7 @@ func (f *wantedFlags) wanted(prefix string) ([]drift.Wanted, error) {
 	return all, nil
 }
 
-func topologiesOf(wanted []drift.Wanted) (all []topology.Topology) {
+func topologiesOf(wanted []deadletter.Wanted) (all []topology.Topology) {
 	for _, w := range wanted {
 		all = append(all, topology.New(w.Topology, w.Queue))
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/internal/shell"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -60,7 +60,7 @@ func permissions(s *Snapshot, found sink) {
 		compiled, err := regexp.Compile(pattern) // RabbitMQ's patterns can have more
 		return err != nil && name != stranger || err == nil && compiled.MatchString(name)
 	}
-	add := func(what string, wanted []drift.Wanted) {
+	add := func(what string, wanted []deadletter.Wanted) {
 		do := []string{"docs/operations.md#permissions"}
 		for _, w := range wanted[:min(len(wanted), 1)] {
 			described := []string{"--schedule", strings.Trim(fmt.Sprint(w.Topology.Tiers), "[]")}
@@ -105,7 +105,7 @@ func permissions(s *Snapshot, found sink) {
 		}
 		if n := len(lacks); n > 0 {
 			add(fmt.Sprintf("for the work queue %s it lacks %s (%d in all)", w.Queue.Name,
-				strings.Join(lacks[:min(n, 3)], ", "), n), []drift.Wanted{w})
+				strings.Join(lacks[:min(n, 3)], ", "), n), []deadletter.Wanted{w})
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/shell"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -30,7 +30,7 @@ func missing(s *Snapshot, found sink) {
 			s.command("dead", "redrive", orphans.Queue), "docs/operations.md#orphansabovezero")
 	}
 	for _, d := range s.Drift {
-		if d.Kind == drift.Create {
+		if d.Kind == deadletter.Create {
 			found(d.Object+" "+d.Name, "is missing", "start the app, which declares it. One that runs does so within "+
 				"30 s, or later: docs/operations.md#lost-bindings")
 		}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -91,9 +91,9 @@ func TestRules(t *testing.T) {
 	app := func(change func(*retry.Health)) func(*Snapshot) {
 		return func(s *Snapshot) { change(s.Apps[0].Health) }
 	}
-	difference := func(d drift.Difference, effective management.Arguments) func(*Snapshot) {
+	difference := func(d deadletter.Difference, effective management.Arguments) func(*Snapshot) {
 		return func(s *Snapshot) {
-			s.Drift = []drift.Difference{d}
+			s.Drift = []deadletter.Difference{d}
 			queue(s, d.Name, func(q *management.Queue) { q.Effective = effective })
 		}
 	}
@@ -155,15 +155,15 @@ func TestRules(t *testing.T) {
 		"publishes no copies":    {[]func(*Snapshot){may("^$", `^(orders(\.dead|\.retry\..*)?|retry\.(return(\.any)?|orphans))$`)}, "permissions|ops|lacks write on retry (1 in all)|--permissions"},
 		"no members":             {[]func(*Snapshot){partitions, may(`^(orders(\.dead|\.retry\.inbox|\.order(\.\d)?)?|retry(\.return(\.any)?|\.orphans|\.order)?)$`, `^(orders|retry)\b`)}, "permissions|ops|lacks configure on orders.order.members, write on orders.order.members (2 in all)|--queue orders --partitions 3 --permissions"},
 		"another's letters":      {[]func(*Snapshot){may("^$", `^mails\.dead$`)}, "permissions|ops|lacks read on orders.dead (1 in all)|--permissions"},
-		"unprotected":            {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders", Argument: "x-dead-letter-exchange", Have: "none", Reason: "dropped", Advice: "set_policy"}, nil)}, "unprotected|orders|dropped|set_policy"},
-		"unprotected, classic":   {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "mails", Argument: "x-dead-letter-exchange", Have: "none"}, nil)}, ""},
-		"policy":                 {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: `1 by the policy "p"`, Reason: "early", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)})}, "policy|orders.retry.1s|message-ttl is 1|narrow\nrabbitmqctl list_policies -p /shop"},
-		"operator policy":        {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: "1", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)}), operator("orders.retry.1s")}, "policy|orders.retry.1s|message-ttl is 1|list_policies -p /shop\nrabbitmqctl list_operator_policies -p /shop"},
+		"unprotected":            {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Note, Object: "queue", Name: "orders", Argument: "x-dead-letter-exchange", Have: "none", Reason: "dropped", Advice: "set_policy"}, nil)}, "unprotected|orders|dropped|set_policy"},
+		"unprotected, classic":   {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Note, Object: "queue", Name: "mails", Argument: "x-dead-letter-exchange", Have: "none"}, nil)}, ""},
+		"policy":                 {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: `1 by the policy "p"`, Reason: "early", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)})}, "policy|orders.retry.1s|message-ttl is 1|narrow\nrabbitmqctl list_policies -p /shop"},
+		"operator policy":        {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Policy, Object: "queue", Name: "orders.retry.1s", Argument: "message-ttl", Have: "1", Advice: "narrow"}, management.Arguments{"message-ttl": int64(1)}), operator("orders.retry.1s")}, "policy|orders.retry.1s|message-ttl is 1|list_policies -p /shop\nrabbitmqctl list_operator_policies -p /shop"},
 		"loop, operator policy":  {[]func(*Snapshot){delays("4.3.6", nil), operator("orders")}, "loop|orders|loops|list_policies -p /shop\nrabbitmqctl list_operator_policies -p /shop"},
-		"policy of all letters":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "p"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, "policy|orders.dead|lost|where this is not wanted"},
-		"policy of a retention":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "dead letters of orders"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, ""},
-		"conflict of arguments":  {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9", Want: "none"}, nil)}, ""},
-		"conflict with a policy": {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9"}, management.Arguments{"max-length": int64(9)})}, ""},
+		"policy of all letters":  {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "p"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, "policy|orders.dead|lost|where this is not wanted"},
+		"policy of a retention":  {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Note, Object: "queue", Name: "orders.dead", Argument: "max-length", Have: `9 by the policy "dead letters of orders"`, Reason: "lost"}, management.Arguments{"max-length": int64(9)})}, ""},
+		"conflict of arguments":  {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9", Want: "none"}, nil)}, ""},
+		"conflict with a policy": {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Conflict, Object: "queue", Name: "orders.dead", Argument: "x-max-length", Have: "9"}, management.Arguments{"max-length": int64(9)})}, ""},
 		"delays and a limit":     {[]func(*Snapshot){delays("4.3.6", nil)}, "loop|orders|(0 now): with more delayed ones|remove the limit"},
 		"the same, by a policy":  {[]func(*Snapshot){delays("4.3.6", management.Arguments{"max-length-bytes": int64(9), "overflow": "drop-head"}), func(s *Snapshot) { delete(s.Inventory.Queues["orders"].Arguments, "x-max-length") }}, "loop|orders|loops without an end|docs/brokers.md#delayed"},
 		"limit that refuses":     {[]func(*Snapshot){delays("4.3.6", management.Arguments{"overflow": "reject-publish"})}, ""},
@@ -177,7 +177,7 @@ func TestRules(t *testing.T) {
 		"low limit":              {[]func(*Snapshot){limit("4.3.6", int64(6))}, "limit|orders.dead|limit is 6|wmretry dead discard orders --export letters.jsonl"},
 		"default limit":          {[]func(*Snapshot){limit("4.3.6", nil)}, "limit|orders.dead|limit is 20|export"},
 		"no limit":               {[]func(*Snapshot){limit("4.3.6", int64(-1))}, ""},
-		"missing binding":        {[]func(*Snapshot){difference(drift.Difference{Kind: drift.Create, Object: "binding", Name: "orders of retry.return"}, nil)}, "missing|binding orders of retry.return|is missing|start the app"},
+		"missing binding":        {[]func(*Snapshot){difference(deadletter.Difference{Kind: deadletter.Create, Object: "binding", Name: "orders of retry.return"}, nil)}, "missing|binding orders of retry.return|is missing|start the app"},
 		"tier without a binding": {[]func(*Snapshot){work(func(w *letters.WorkQueue) { w.Tiers[0].Retired, w.Tiers[0].Messages = true, 1 })}, "tier|orders.retry.1s|it has 1 message|wmretry tiers prune --dry-run"},
 		"tier alone":             {[]func(*Snapshot){work(func(w *letters.WorkQueue) { w.Tiers[0].Retired = true }), func(s *Snapshot) { s.Inventory.Bindings = nil }}, "tier|orders.retry.1s|it has 0 messages|start the app"},
 		"overdue tier":           {[]func(*Snapshot){work(func(w *letters.WorkQueue) { w.Tiers[0].Overdue = 33 })}, "overdue|orders.retry.1s|33 messages due|wmretry status orders"},

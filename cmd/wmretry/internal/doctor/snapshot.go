@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/drift"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -31,7 +30,7 @@ type Snapshot struct {
 	Inventory management.Inventory
 	Status    letters.Status
 	// Drift is how the objects on the broker differ from those that apps with the same tiers declare.
-	Drift []drift.Difference
+	Drift []deadletter.Difference
 	Apps  []App
 	// Unseen is what could not be looked at.
 	Unseen []string
@@ -63,8 +62,7 @@ func Read(
 		return Snapshot{}, err
 	}
 	if wanted := s.wanted(); len(wanted) > 0 {
-		report, err := drift.Compare(ctx, drift.Config{URI: config.URI, TLS: config.TLS, Management: config.Management,
-			AllowUnprotectedQuorum: true}, wanted...)
+		report, err := store.Compare(ctx, wanted...)
 		if err != nil {
 			s.Unseen = append(s.Unseen, "the topology cannot be compared: "+err.Error())
 		}
@@ -97,7 +95,7 @@ func (s *Snapshot) works() (works []letters.WorkQueue) {
 }
 
 // wanted returns what apps with the same tiers declare. What the tiers lack is a rule of its own.
-func (s *Snapshot) wanted() (all []drift.Wanted) {
+func (s *Snapshot) wanted() (all []deadletter.Wanted) {
 	for _, w := range s.works() {
 		queue, exists := s.Inventory.Queues[w.Name]
 		config := topology.Config{Prefix: string(s.Prefix),
@@ -115,9 +113,9 @@ func (s *Snapshot) wanted() (all []drift.Wanted) {
 		if limit, _ := first.Arguments[queuearg.DeliveryLimit].(int64); limit > 0 { // it has both, as topology sets it
 			config.Partitions, config.Prefetch = int(limit/1_000_000), int(limit%1_000_000)
 		}
-		one := drift.Wanted{Topology: config, Queue: topology.Queue{
+		one := deadletter.Wanted{Topology: config, Queue: topology.Queue{
 			Name: w.Name, Durable: queue.Durable, Arguments: amqp091.Table(queue.Arguments),
-		}}
+		}, AllowUnprotectedQuorum: true}
 		if exists && topology.New(one.Topology, one.Queue).Validate() == nil {
 			all = append(all, one)
 		}

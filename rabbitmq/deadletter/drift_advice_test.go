@@ -1,4 +1,4 @@
-package drift
+package deadletter
 
 import (
 	"os/exec"

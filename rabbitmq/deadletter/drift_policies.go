@@ -1,4 +1,4 @@
-package drift
+package deadletter
 
 import (
 	"fmt"
@@ -75,7 +75,7 @@ func (c *comparison) deadLetterPolicy(w Wanted, have management.Queue) {
 	const key = "dead-letter-routing-key"
 	need := naming.DeadKey(w.Queue.Name)
 	if have.Arguments[queuearg.DeadLetterExchange] == nil && have.Effective[key] != need &&
-		have.Effective["dead-letter-exchange"] == prefixOf(w).RetryExchange() {
+		have.Effective["dead-letter-exchange"] == w.prefix().RetryExchange() {
 		policies{c, topology.Queue{Name: w.Queue.Name}, have}.drift(key, fmt.Sprintf("a message that the broker "+
 			"itself gives up does not get to its dead letters: these need the key %q", need))
 	}

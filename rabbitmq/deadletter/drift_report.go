@@ -1,13 +1,17 @@
-package drift
+package deadletter
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
+
+// ErrConflict is returned by Apply when an object exists with other arguments.
+var ErrConflict = errors.New("the topology conflicts with existing objects")
 
 // Kind is what a Difference is.
 type Kind string

@@ -1,6 +1,7 @@
-package drift
+package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
@@ -15,24 +17,36 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// ErrConflict is returned by Apply when an object exists with other arguments.
-var ErrConflict = errors.New("the topology conflicts with existing objects")
+// Wanted is what one work queue needs: see topology.New.
+type Wanted struct {
+	Topology topology.Config
+	Queue    topology.Queue // as the app itself would declare it
 
-// Compare compares what apps declare with what is there. It changes nothing.
-func Compare(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
-	return config.compare(ctx, wanted, func(workqueue.Broker, Report) error { return nil })
+	// AllowUnprotectedQuorum is that of rabbitmq.Settings: it accepts, on RabbitMQ 4.0 to 4.2, a work queue that is a
+	// quorum queue without a dead-letter exchange. A policy that has the exchange is enough, too.
+	AllowUnprotectedQuorum bool
+}
+
+func (w Wanted) prefix() naming.Prefix {
+	return naming.Prefix(cmp.Or(w.Topology.Prefix, string(naming.Default)))
+}
+
+// Compare compares what apps declare with what is there. It changes nothing. It needs Config.Management: AMQP 0-9-1 has
+// no method to read arguments, bindings and policies.
+func (s *Store) Compare(ctx context.Context, wanted ...Wanted) (Report, error) {
+	return s.compare(ctx, wanted, func(workqueue.Broker, Report) error { return nil })
 }
 
 // Apply declares what is missing, as an app does at its start, and returns the differences that there were. If there
 // is a conflict it declares nothing, and returns ErrConflict. It does not change policies.
-func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error) {
-	return config.compare(ctx, wanted, func(b workqueue.Broker, report Report) error {
+func (s *Store) Apply(ctx context.Context, wanted ...Wanted) (Report, error) {
+	return s.compare(ctx, wanted, func(b workqueue.Broker, report Report) error {
 		if n := len(report.Of(Conflict)); n > 0 {
 			return fmt.Errorf("%w: %d of them; nothing is declared", ErrConflict, n)
 		}
 		for _, w := range wanted {
 			inspector := workqueue.New(workqueue.Config{
-				Prefix: prefixOf(w), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true,
+				Prefix: w.prefix(), QueueType: w.Topology.QueueType, AllowUnprotectedQuorum: true,
 				DeadLetters: w.Topology.DeadLetters,
 			})
 			t, err := inspector.Inspect(b, w.Topology, w.Queue, watermill.NopLogger{})
@@ -48,43 +62,58 @@ func Apply(ctx context.Context, config Config, wanted ...Wanted) (Report, error)
 }
 
 // compare compares, and calls then with the result.
-func (c Config) compare(
+func (s *Store) compare(
 	ctx context.Context, wanted []Wanted, then func(workqueue.Broker, Report) error,
 ) (report Report, err error) {
-	if err := c.validate(wanted); err != nil {
+	if len(wanted) == 0 {
+		return Report{}, errors.New("no work queue is named: name at least one")
+	}
+	var all []error
+	for i, w := range wanted {
+		all = append(all, faults.In(fmt.Sprintf("wanted[%d].Topology", i), topology.New(w.Topology, w.Queue).Validate()))
+	}
+	if err := errors.Join(all...); err != nil {
 		return Report{}, err
 	}
-	err = c.connect(ctx, func(b workqueue.Broker, vhost string) error {
-		if report, err = compare(ctx, c, b, vhost, wanted); err != nil {
+	client, err := s.managementClient()
+	if err != nil {
+		return Report{}, err
+	}
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return Report{}, err
+	}
+	defer end()
+	connection, err := s.connect(ctx)
+	if err != nil {
+		return Report{}, fmt.Errorf("cannot %w", err)
+	}
+	err = workqueue.Use(ctx, connection, func(b workqueue.Broker) error {
+		there, err := client.Inventory(ctx)
+		if err != nil {
 			return err
 		}
+		c := comparison{version: b.Version(), vhost: connection.Client.Config.Vhost, there: there}
+		if err := c.compare(wanted); err != nil {
+			return err
+		}
+		report = c.Report
 		return then(b, report)
 	})
-	return report, err
-}
-
-func prefixOf(w Wanted) naming.Prefix {
-	if w.Topology.Prefix == "" {
-		return naming.Default
+	if ctx.Err() != nil {
+		return report, context.Cause(ctx)
 	}
-	return naming.Prefix(w.Topology.Prefix)
+	return report, err
 }
 
 // A comparison is one call of Compare.
 type comparison struct {
 	Report
-	config Config
-	broker workqueue.Broker
-	vhost  string
-	there  management.Inventory
+	version, vhost string
+	there          management.Inventory
 }
 
-func compare(ctx context.Context, config Config, b workqueue.Broker, vhost string, wanted []Wanted) (Report, error) {
-	there, err := read(ctx, config, vhost)
-	if err != nil {
-		return Report{}, err
-	}
-	c := comparison{config: config, broker: b, vhost: vhost, there: there}
+func (c *comparison) compare(wanted []Wanted) error {
 	var topologies []topology.Topology
 	works := map[string]bool{}
 	for _, w := range wanted {
@@ -93,7 +122,7 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 	}
 	all, err := topology.Merge(topologies...)
 	if err != nil {
-		return Report{}, err
+		return err
 	}
 	for _, e := range all.Exchanges {
 		c.exchange(e)
@@ -104,13 +133,13 @@ func compare(ctx context.Context, config Config, b workqueue.Broker, vhost strin
 		}
 	}
 	for _, b := range all.Bindings {
-		if !there.Bindings[management.Binding{Exchange: b.Exchange, Queue: b.Queue, Key: b.Key}] {
+		if !c.there.Bindings[management.Binding{Exchange: b.Exchange, Queue: b.Queue, Key: b.Key}] {
 			c.missing("binding", fmt.Sprintf("%s of %s with key %q", b.Queue, b.Exchange, b.Key))
 		}
 	}
 	c.retired(wanted, all)
 	c.sort()
-	return c.Report, nil
+	return nil
 }
 
 // workQueue compares a work queue. The topology that it returns is that of the queue as it exists: an app leaves an
@@ -153,12 +182,12 @@ func (c *comparison) protection(w Wanted, have amqp091.Table) {
 	d := Difference{
 		Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: queuearg.DeadLetterExchange, Have: "none",
 		Reason: "a message that the broker itself gives up is dropped",
-		Advice: "a policy protects it: " + workqueue.PolicyCommand(c.vhost, w.Queue.Name, prefixOf(w), quorum),
+		Advice: "a policy protects it: " + workqueue.PolicyCommand(c.vhost, w.Queue.Name, w.prefix(), quorum),
 	}
-	if quorum && workqueue.DropsUnprotected(c.broker.Version()) && !c.config.AllowUnprotectedQuorum {
+	if quorum && workqueue.DropsUnprotected(c.version) && !w.AllowUnprotectedQuorum {
 		d.Kind = Conflict
 		d.Reason = fmt.Sprintf("RabbitMQ %s drops a message of it that is requeued 20 times, so an app refuses it",
-			c.broker.Version())
+			c.version)
 	}
 	c.add(d)
 }

@@ -1,8 +1,9 @@
-package drift
+package deadletter
 
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -88,9 +89,9 @@ func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
 	for _, w := range wanted {
 		groups[topology.New(w.Topology, w.Queue).Group()] = w
 	}
-	for _, name := range sorted(c.there.Queues) {
+	for _, name := range slices.Sorted(maps.Keys(c.there.Queues)) {
 		for group, w := range groups {
-			of, _, isTier := prefixOf(w).TierOf(name)
+			of, _, isTier := w.prefix().TierOf(name)
 			if isTier && of == group && !has[name] {
 				c.add(Difference{
 					Kind: Note, Object: "queue", Name: name, Reason: "no schedule has this tier any more",
@@ -103,14 +104,14 @@ func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
 
 // otherLayout notes that a work queue also has the tiers of another prefix or group.
 func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
-	if other, differs := workqueue.OtherPrefix(w.Queue, have, prefixOf(w)); differs {
+	if other, differs := workqueue.OtherPrefix(w.Queue, have, w.prefix()); differs {
 		c.add(Difference{
 			Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: queuearg.DeadLetterExchange, Have: other,
-			Want:   prefixOf(w).RetryExchange(),
+			Want:   w.prefix().RetryExchange(),
 			Reason: workqueue.OtherPrefixReason, Advice: workqueue.OtherPrefixAdvice(other),
 		})
 	}
-	work, prefix := w.Queue.Name, prefixOf(w)
+	work, prefix := w.Queue.Name, w.prefix()
 	group := topology.New(w.Topology, w.Queue).Group()
 	others := map[string]bool{}
 	for b := range c.there.Bindings {
@@ -124,7 +125,7 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 			others["has tiers of its own"] = work != group
 		}
 	}
-	for _, other := range sorted(others) {
+	for _, other := range slices.Sorted(maps.Keys(others)) {
 		if others[other] {
 			c.add(Difference{
 				Kind: Note, Object: "queue", Name: work, Reason: "it also " + other,
