@@ -35,7 +35,7 @@ func TestAPI(t *testing.T) {
 		}
 		if changed := changes(string(got), want); len(changed) > 0 {
 			t.Errorf("the API of module %s is not that of %s. If the change is wanted, run `make api`, and write a line "+
-				"in CHANGELOG.md:\n%s", m.Path, file("", m), strings.Join(changed, "\n"))
+				"in CHANGELOG.md:\n%s", m.Path(), file("", m), strings.Join(changed, "\n"))
 		}
 	}
 	entries, err := os.ReadDir(filepath.Join(root, "api"))

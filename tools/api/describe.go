@@ -31,7 +31,7 @@ func file(root string, m modules.Module) string {
 // returns "" for a module without packages that an app can import. A type of an internal package is described
 // where it has an exported alias. Names of parameters are left out: a call does not depend on them.
 func describe(root string, m modules.Module) (string, error) {
-	paths, exports, err := list(filepath.Join(root, filepath.FromSlash(m.Dir)), m.Path)
+	paths, exports, err := list(filepath.Join(root, filepath.FromSlash(m.Dir)), m.Path())
 	if err != nil || len(paths) == 0 {
 		return "", err
 	}

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,44 +11,23 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/modules"
 )
 
-// others returns where modules of others come from: the download folder of the module cache, then the usual proxy.
-func others() string {
-	return "file://" + filepath.ToSlash(goEnv("GOMODCACHE")) + "/cache/download," + goEnv("GOPROXY")
-}
-
-// ownGo sets the environment for the go command that makes the modules. It takes the modules of the repository from the
-// clone, by the names of their tags, as a module proxy does. Its module cache is a new one: the versions are not final.
+// ownGo sets the environment of the go command. It takes the modules of the repository from the clone, by the names of
+// their tags, and those of others from the usual module cache and proxy. Its module cache is a new one: the versions
+// are not final.
 func (r *release) ownGo() {
 	r.own = append(os.Environ(),
 		"GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOMODCACHE="+filepath.Join(r.temp, "mod"),
-		"GOPROXY="+others(), "GOPRIVATE="+modules.Root,
+		"GOPROXY=file://"+filepath.ToSlash(goEnv("GOMODCACHE"))+"/cache/download,"+goEnv("GOPROXY"),
+		"GOPRIVATE="+modules.Root, "GOBIN="+filepath.Join(r.temp, "bin"),
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://"+filepath.ToSlash(r.clone)+".insteadOf",
 		"GIT_CONFIG_VALUE_0=https://"+modules.Root,
 	)
-}
-
-// proxy writes the modules as a module proxy has them, in a folder.
-func (r *release) proxy() error {
-	args := []string{"mod", "download"}
-	for _, m := range r.modules {
-		args = append(args, m.Path+"@"+r.version)
-	}
-	if err := command(r.temp, r.own, "go", args...); err != nil {
-		return err
-	}
-	folder := path.Dir(modules.Root)
-	return os.CopyFS(filepath.Join(r.dist, "proxy", filepath.FromSlash(folder)),
-		os.DirFS(filepath.Join(r.temp, "mod", "cache", "download", filepath.FromSlash(folder))))
 }
 
 var program = regexp.MustCompile("(?s)```go\n(package main\n.*?)```")
 
 // outside does what users do, in modules of their own: the program of the documents, every module, the command.
 func (r *release) outside() error {
-	environment := append(os.Environ(),
-		"GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOSUMDB=off", "GOMODCACHE="+filepath.Join(r.temp, "outside"),
-		"GOPROXY=file://"+filepath.ToSlash(r.dist)+"/proxy,"+others(), "GOBIN="+filepath.Join(r.temp, "bin"),
-	)
 	page, err := os.ReadFile(filepath.Join(r.clone, "docs", "getting-started.md"))
 	if err != nil {
 		return err
@@ -66,14 +44,10 @@ func (r *release) outside() error {
 		return err
 	}
 	get, packages := []string{"get"}, []string{"list", "-deps"}
-	commands := []string{"install"}
 	for _, m := range r.modules {
-		if strings.HasPrefix(m.Dir, "cmd/") {
-			commands = append(commands, m.Path+"@"+r.version)
-			continue
+		if m.Dir != wmretry {
+			get, packages = append(get, m.Path()+"/...@"+r.version), append(packages, m.Path()+"/...")
 		}
-		get = append(get, m.Path+"/...@"+r.version)
-		packages = append(packages, m.Path+"/...")
 	}
 	for _, step := range [][]string{
 		{"mod", "init", "example.com/billing"},
@@ -82,13 +56,13 @@ func (r *release) outside() error {
 		{"build", "-o", os.DevNull, "."},
 		get,
 		packages,
-		commands,
+		{"install", modules.Module{Dir: wmretry}.Path() + "@" + r.version},
 	} {
-		if err := command(app, environment, "go", step...); err != nil {
+		if err := command(app, r.own, "go", step...); err != nil {
 			return err
 		}
 	}
-	printed, err := output(app, environment, filepath.Join(r.temp, "bin", "wmretry"), "version")
+	printed, err := output(app, r.own, filepath.Join(r.temp, "bin", "wmretry"), "version")
 	if err != nil {
 		return err
 	}

@@ -13,57 +13,62 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/modules"
 )
 
-// commit makes the commits and tags. The first commit is that of the root module, which main gets, too. The go.mod of a
-// nested module requires the root by its version, so its commit comes later, and stays beside main.
+// The versions of the repository's own modules in a go.mod.
+var ownVersion = regexp.MustCompile(`(\s` + regexp.QuoteMeta(modules.Root) + `(?:/\S+)?) v\S+`)
+
+// commit makes the commits and tags. The first commit is for main, and has the tags of all modules but the command: who
+// imports a module does not see its replace lines. `go install` refuses them, so the commit of the command stays beside
+// main.
 func (r *release) commit() error {
 	if err := r.writeDocuments(); err != nil {
 		return err
 	}
+	err := r.rewrite("go.mod", func(text string) string { return ownVersion.ReplaceAllString(text, "$1 "+r.version) })
+	if err != nil {
+		return err
+	}
+	libraries := slices.DeleteFunc(slices.Clone(r.modules), func(m modules.Module) bool { return m.Dir == wmretry })
+	if err := r.tag("release: "+r.version, libraries...); err != nil {
+		return err
+	}
+	edit := []string{"mod", "edit"}
+	for _, m := range libraries {
+		edit = append(edit, "-dropreplace="+m.Path())
+	}
 	r.ownGo()
-	pending := r.modules[:1]
-	for _, m := range r.modules[1:] {
-		if slices.ContainsFunc(pending, func(p modules.Module) bool { return slices.Contains(m.Requires, p.Path) }) {
-			if err := r.tag(pending); err != nil {
-				return err
-			}
-			pending = nil
-		}
-		if err := r.requireVersions(m); err != nil {
+	dir := filepath.Join(r.clone, filepath.FromSlash(wmretry))
+	for _, step := range [][]string{edit, {"mod", "tidy"}} {
+		if err := command(dir, r.own, "go", step...); err != nil {
 			return err
 		}
-		pending = append(pending, m)
 	}
-	return r.tag(pending)
+	return r.tag("release: wmretry "+r.version, modules.Module{Dir: wmretry})
 }
 
-func (r *release) tag(released []modules.Module) error {
-	what := "the nested modules, "
-	if released[0].Dir == "." {
-		what = ""
-	}
-	subject := "release: " + what + r.version
-	if _, err := git(r.clone, "commit", "--quiet", "--all", "--allow-empty", "-m", subject); err != nil {
+func (r *release) tag(subject string, released ...modules.Module) error {
+	if _, err := git(r.clone, "commit", "--quiet", "--all", "-m", subject); err != nil {
 		return err
 	}
 	for _, m := range released {
-		if _, err := git(r.clone, "tag", "--annotate", m.Tag(r.version), "-m", m.Path+" "+r.version); err != nil {
+		if _, err := git(r.clone, "tag", "--annotate", m.Tag(r.version), "-m", m.Path()+" "+r.version); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// requireVersions replaces the replace lines of a module by versions.
-func (r *release) requireVersions(m modules.Module) error {
-	edit := []string{"mod", "edit"}
-	for _, path := range m.Requires {
-		edit = append(edit, "-dropreplace="+path, "-require="+path+"@"+r.version)
-	}
-	dir := filepath.Join(r.clone, filepath.FromSlash(m.Dir))
-	if err := command(dir, r.own, "go", edit...); err != nil {
-		return err
-	}
-	return command(dir, r.own, "go", "mod", "tidy")
+// rewrite rewrites the files of the clone whose name ends so.
+func (r *release) rewrite(ending string, rewritten func(text string) string) error {
+	return filepath.WalkDir(r.clone, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ending) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(path, []byte(rewritten(string(text))), 0o644)
+	})
 }
 
 const unreleased = "## Unreleased\n"
@@ -84,21 +89,7 @@ func withoutUntil(text string) string {
 
 // writeDocuments gives the changes their version, and removes what the documents have only until the first release.
 func (r *release) writeDocuments() error {
-	err := filepath.WalkDir(r.clone, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".md" {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		short := withoutUntil(string(text))
-		if short == string(text) {
-			return nil
-		}
-		return os.WriteFile(path, []byte(short), 0o644)
-	})
-	if err != nil {
+	if err := r.rewrite(".md", withoutUntil); err != nil {
 		return err
 	}
 	path := filepath.Join(r.clone, "CHANGELOG.md")

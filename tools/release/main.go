@@ -1,6 +1,6 @@
-// Command release prepares a release of all modules: a branch release/VERSION with a commit and a tag for each of them,
-// and the archives of wmretry. It checks them as a user outside of the repository would, and pushes nothing. It works
-// in a temporary clone: a release that fails leaves no branch and no tag. Run it by `make release VERSION=v1.2.3`.
+// Command release prepares a release of all modules: two commits, a tag for each module, and the archives of wmretry.
+// It checks them as a user outside of the repository would, and pushes nothing. It works in a temporary clone: a
+// release that fails leaves no tag. Run it by `make release VERSION=v1.2.3`.
 package main
 
 import (
@@ -71,7 +71,6 @@ func run(version string, platforms []string) error {
 	}{
 		{"clone", r.cloneCheckout},
 		{"commits and tags", r.commit},
-		{"module proxy", r.proxy},
 		{"outside", r.outside},
 		{"archives", r.archives},
 		{"result", r.publish},
@@ -85,17 +84,13 @@ func run(version string, platforms []string) error {
 	return nil
 }
 
-func (r *release) branch() string { return "release/" + r.version }
-
 // cloneCheckout clones the commit that is checked out.
 func (r *release) cloneCheckout() error {
 	if changed, err := git(r.checkout, "status", "--porcelain"); err != nil || changed != "" {
 		return errors.Join(err, fmt.Errorf("a release is made from a commit: commit or remove\n%s", changed))
 	}
-	for _, name := range []string{"refs/tags/" + r.version, "refs/heads/" + r.branch()} {
-		if _, err := git(r.checkout, "rev-parse", "--verify", "--quiet", name); err == nil {
-			return fmt.Errorf("%s exists: choose another version, or delete it where it was not pushed", name)
-		}
+	if _, err := git(r.checkout, "rev-parse", "--verify", "--quiet", "refs/tags/"+r.version); err == nil {
+		return fmt.Errorf("the tag %s exists: choose another version, or delete it where it was not pushed", r.version)
 	}
 	head, err := git(r.checkout, "rev-parse", "HEAD")
 	if err != nil {
@@ -112,38 +107,40 @@ func (r *release) cloneCheckout() error {
 			}
 		}
 	}
-	if _, err := git(r.clone, "switch", "--quiet", "-c", r.branch(), head); err != nil {
+	if _, err := git(r.clone, "switch", "--quiet", "--detach", head); err != nil {
 		return err
 	}
 	r.modules, err = modules.Released(r.clone)
 	return err
 }
 
-// publish moves the branch and the tags into the checkout.
+// publish moves the tags into the checkout.
 func (r *release) publish() error {
-	refs := []string{r.branch() + ":" + r.branch()}
-	for _, m := range r.modules {
-		tag := "refs/tags/" + m.Tag(r.version)
-		refs = append(refs, tag+":"+tag)
+	fetch := []string{"fetch", "--quiet", "--atomic", "--no-tags", r.clone}
+	for _, tag := range r.tags() {
+		fetch = append(fetch, "refs/tags/"+tag+":refs/tags/"+tag)
 	}
-	_, err := git(r.checkout, append([]string{"fetch", "--quiet", "--atomic", "--no-tags", r.clone}, refs...)...)
+	_, err := git(r.checkout, fetch...)
 	return err
 }
 
-func (r *release) printNext() {
-	tags := make([]string, len(r.modules))
-	for i, m := range r.modules {
-		tags[i] = m.Tag(r.version)
+func (r *release) tags() (all []string) {
+	for _, m := range r.modules {
+		all = append(all, m.Tag(r.version))
 	}
+	return all
+}
+
+func (r *release) printNext() {
 	dist, _ := filepath.Rel(r.checkout, r.dist)
 	fmt.Printf(`
-Nothing is pushed. Look at it: git log --stat main..%[1]s, and %[3]s. Then:
+Nothing is pushed. Look at it: git log --stat main..%[4]s, and %[2]s. Then:
 
-  git push --atomic origin %[1]s %[2]s
-  git push origin %[4]s^{}:refs/heads/changelog-%[4]s   # for a pull request to main: it changes documents only
-  gh release create %[4]s --verify-tag --notes-file %[3]s/notes.md %[3]s/wmretry_* %[3]s/checksums.txt
-  docker buildx build --platform linux/amd64,linux/arm64 -f cmd/wmretry/Dockerfile -t IMAGE:%[4]s --push %[3]s
+  git push --atomic origin %[1]s
+  git push origin %[3]s^{}:refs/heads/release-%[3]s   # for a pull request to main: documents, and versions in go.mod
+  gh release create %[3]s --verify-tag --notes-file %[2]s/notes.md %[2]s/wmretry_* %[2]s/checksums.txt
+  docker buildx build --platform linux/amd64,linux/arm64 -f cmd/wmretry/Dockerfile -t IMAGE:%[3]s --push %[2]s
 
-To drop it: git branch -D %[1]s && git tag -d %[2]s && rm -r %[3]s
-`, r.branch(), strings.Join(tags, " "), dist, r.version)
+To drop it: git tag -d %[1]s && rm -r %[2]s
+`, strings.Join(r.tags(), " "), dist, r.version, modules.Module{Dir: wmretry}.Tag(r.version))
 }
