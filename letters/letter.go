@@ -1,14 +1,7 @@
 package letters
 
 import (
-	"bytes"
-	"encoding/hex"
-	"encoding/json"
-	"fmt"
-	"reflect"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -30,17 +23,6 @@ const (
 	// Unknown is a message without any record of a failure.
 	Unknown Kind = "unknown"
 )
-
-// Text returns the kind in words.
-func (k Kind) Text() string {
-	return map[Kind]string{
-		Library: "given up by the retry middleware",
-		Broker:  "dead-lettered by the broker",
-		Poison:  "given up by Watermill's PoisonQueue",
-		Orphan:  "orphan: its work queue was gone when its delay was over",
-		Unknown: "unknown: it has no record of a failure",
-	}[k]
-}
 
 // A Letter is a dead letter or an orphan. Its JSON leaves out what is empty.
 type Letter struct {
@@ -68,75 +50,6 @@ type Letter struct {
 
 // DeadAt is when the message was given up: the time of its last failure. It is zero where that is unknown.
 func (l *Letter) DeadAt() time.Time { return l.Record.LastFailedAt }
-
-// HeaderText returns the type of a header's value in words of AMQP, and the value as text.
-func HeaderText(value any) (kind, text string) {
-	switch v := value.(type) {
-	case nil:
-		return "void", ""
-	case []byte:
-		return "bytes", hex.EncodeToString(v)
-	case time.Time:
-		return "timestamp", v.UTC().Format(time.RFC3339)
-	case byte:
-		return "byte", fmt.Sprint(v)
-	}
-	kind = map[reflect.Kind]string{
-		reflect.Map: "table", reflect.Slice: "array", reflect.Struct: "decimal",
-	}[reflect.TypeOf(value).Kind()]
-	if kind == "" {
-		return fmt.Sprintf("%T", value), fmt.Sprint(value)
-	}
-	encoded, err := json.Marshal(value)
-	if err != nil {
-		return kind, fmt.Sprint(value)
-	}
-	return kind, string(encoded)
-}
-
-// BodyText returns a body as text, and which form that is: JSON with indents, text as it is, or hex where the body is
-// bytes. The text is not escaped.
-func BodyText(body []byte) (form, text string) {
-	var indented bytes.Buffer
-	trimmed := bytes.TrimSpace(body)
-	switch {
-	case len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') && depth(body) <= maxDepth &&
-		json.Indent(&indented, body, "", "  ") == nil:
-		return "JSON", indented.String()
-	case isText(body):
-		return "text", string(body)
-	}
-	return "hex", hex.Dump(body)
-}
-
-// maxDepth is how deep JSON is indented: each level adds spaces to each line.
-const maxDepth = 64
-
-// depth returns how deep arrays and objects are at most. It counts the brackets in texts too.
-func depth(body []byte) (deepest int) {
-	now := 0
-	for _, b := range body {
-		switch b {
-		case '[', '{':
-			now++
-			deepest = max(deepest, now)
-		case ']', '}':
-			now--
-		}
-	}
-	return deepest
-}
-
-// isText reports whether at most a tenth of a body are characters without a glyph.
-func isText(body []byte) bool {
-	odd := 0
-	for _, r := range string(body) {
-		if !unicode.IsPrint(r) && r != '\n' && r != '\t' && r != '\r' {
-			odd++
-		}
-	}
-	return utf8.Valid(body) && odd*10 <= len(body)
-}
 
 // Fresh returns a copy of a dead letter without its failure record, for handlers that forward a letter themselves:
 // with the record its retries are still used up. The app's own metadata, the AMQP properties and the history of

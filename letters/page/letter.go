@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -239,7 +240,7 @@ func headers(l *letters.Letter) (fields []field, hidden int) {
 		fields = append(fields, field{cut(maxValue, name), "string", cut(maxValue, value)})
 	}
 	for name, value := range l.Headers {
-		typ, text := letters.HeaderText(value)
+		typ, text := lettertext.Header(value)
 		fields = append(fields, field{cut(maxValue, name), typ, cut(maxValue, text)})
 	}
 	slices.SortFunc(fields, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
@@ -259,7 +260,7 @@ func bodyOf(payload []byte) (form, text string, shown int) {
 		}
 		payload = payload[:shown]
 	}
-	form, text = letters.BodyText(payload)
+	form, text = lettertext.Body(payload)
 	return form, text, shown
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -98,7 +99,7 @@ type shown struct {
 func headerTypes(headers map[string]any) map[string]string {
 	types := map[string]string{}
 	for key, value := range headers {
-		types[key], _ = letters.HeaderText(value)
+		types[key], _ = lettertext.Header(value)
 	}
 	return types
 }
@@ -110,7 +111,7 @@ func (l *letterCommand) print(letter *letters.Letter) error {
 	s.field("id", letter.ID)
 	s.field("queue", letter.Queue)
 	s.field("goes back to", orUnknown(letter.Target))
-	s.field("kind", letter.Kind.Text())
+	s.field("kind", kindTexts[letter.Kind])
 	if trace, span, found := parseTrace(letter.Record.Traceparent); found {
 		s.field("trace id", trace)
 		s.field("span id", span)
@@ -132,10 +133,10 @@ func (l *letterCommand) print(letter *letters.Letter) error {
 		s.typed(key, "string", letter.Metadata[key])
 	}
 	for _, key := range slices.Sorted(maps.Keys(letter.Headers)) {
-		kind, value := letters.HeaderText(letter.Headers[key])
+		kind, value := lettertext.Header(letter.Headers[key])
 		s.typed(key, kind, value)
 	}
-	form, content := letters.BodyText(letter.Payload)
+	form, content := lettertext.Body(letter.Payload)
 	s.title(fmt.Sprintf("Body (%s, %s)", plural(len(letter.Payload), "byte", "bytes"), form))
 	s.text.WriteString(safeLines(content))
 	if content != "" && !strings.HasSuffix(content, "\n") {
@@ -239,4 +240,13 @@ func parseTrace(traceparent string) (trace, span string, found bool) {
 		return "", "", false
 	}
 	return parts[1], parts[2], true
+}
+
+// kindTexts are the kinds in words.
+var kindTexts = map[letters.Kind]string{
+	letters.Library: "given up by the retry middleware",
+	letters.Broker:  "dead-lettered by the broker",
+	letters.Poison:  "given up by Watermill's PoisonQueue",
+	letters.Orphan:  "orphan: its work queue was gone when its delay was over",
+	letters.Unknown: "unknown: it has no record of a failure",
 }

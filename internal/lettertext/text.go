@@ -1,0 +1,82 @@
+// Package lettertext shows the contents of a letter as text: the command and the page show the same.
+package lettertext
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Header returns the type of a header's value in words of AMQP, and the value as text.
+func Header(value any) (kind, text string) {
+	switch v := value.(type) {
+	case nil:
+		return "void", ""
+	case []byte:
+		return "bytes", hex.EncodeToString(v)
+	case time.Time:
+		return "timestamp", v.UTC().Format(time.RFC3339)
+	case byte:
+		return "byte", fmt.Sprint(v)
+	}
+	kind = map[reflect.Kind]string{
+		reflect.Map: "table", reflect.Slice: "array", reflect.Struct: "decimal",
+	}[reflect.TypeOf(value).Kind()]
+	if kind == "" {
+		return fmt.Sprintf("%T", value), fmt.Sprint(value)
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return kind, fmt.Sprint(value)
+	}
+	return kind, string(encoded)
+}
+
+// Body returns a body as text, and which form that is: JSON with indents, text as it is, or hex where the body is
+// bytes. The text is not escaped.
+func Body(body []byte) (form, text string) {
+	var indented bytes.Buffer
+	trimmed := bytes.TrimSpace(body)
+	switch {
+	case len(trimmed) > 0 && (trimmed[0] == '{' || trimmed[0] == '[') && depth(body) <= maxDepth &&
+		json.Indent(&indented, body, "", "  ") == nil:
+		return "JSON", indented.String()
+	case isText(body):
+		return "text", string(body)
+	}
+	return "hex", hex.Dump(body)
+}
+
+// maxDepth is how deep JSON is indented: each level adds spaces to each line.
+const maxDepth = 64
+
+// depth returns how deep arrays and objects are at most. It counts the brackets in texts too.
+func depth(body []byte) (deepest int) {
+	now := 0
+	for _, b := range body {
+		switch b {
+		case '[', '{':
+			now++
+			deepest = max(deepest, now)
+		case ']', '}':
+			now--
+		}
+	}
+	return deepest
+}
+
+// isText reports whether at most a tenth of a body are characters without a glyph.
+func isText(body []byte) bool {
+	odd := 0
+	for _, r := range string(body) {
+		if !unicode.IsPrint(r) && r != '\n' && r != '\t' && r != '\r' {
+			odd++
+		}
+	}
+	return utf8.Valid(body) && odd*10 <= len(body)
+}
