@@ -22,6 +22,12 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// bill is the handler of the examples.
+func bill(msg *message.Message) error {
+	slog.Info("Billed", "order", msg.UUID)
+	return nil
+}
+
 // connection is that of the examples below.
 func connection() retry.Connection {
 	rabbit, err := config.Connect(options(), nil)

@@ -40,6 +40,8 @@ type rule struct {
 }
 
 var rules = []rule{
+	{folder: ".", alone: true,
+		why: "it is a list of packages, and no second door to them"},
 	{folder: "backoff", never: "watermill amqp091",
 		why: "it computes delays: an app that needs only a schedule gets no dependency"},
 	{folder: "retry", may: "watermill backoff internal/recordkey internal/faults", never: "amqp091 amqpPubSub",
@@ -374,7 +376,7 @@ func TestRequirements(t *testing.T) {
 }
 
 func (r rule) covers(p listed) bool {
-	folder := module + "/" + r.folder
+	folder := path.Join(module, r.folder)
 	return p.ImportPath == folder || !r.alone && within(p.ImportPath, []string{folder})
 }
 

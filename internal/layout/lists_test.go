@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -255,5 +257,38 @@ func TestLockHasNoRegistry(t *testing.T) {
 	t.Parallel()
 	if strings.Contains(read(t, "site/package-lock.json").text, `"resolved"`) {
 		t.Error("site/package-lock.json has addresses of a registry: run npm in site, where .npmrc leaves them out")
+	}
+}
+
+// TestThePackageListIsComplete: doc.go of the root names each package that an app can import, and no other.
+func TestThePackageListIsComplete(t *testing.T) {
+	t.Parallel()
+	named := map[string]bool{}
+	for _, word := range regexp.MustCompile(`[a-z0-9]+(/[a-z0-9]+)*`).FindAllString(read(t, "doc.go").text, -1) {
+		named[word] = true
+	}
+	var folders []string
+	for _, p := range packages(t) {
+		folders = append(folders, strings.TrimPrefix(p.ImportPath, module+"/"))
+	}
+	for _, pattern := range []string{"*/go.mod", "*/*/go.mod"} {
+		modules, err := filepath.Glob(filepath.Join(root, pattern))
+		require.NoError(t, err)
+		for _, file := range modules {
+			folders = append(folders, strings.TrimPrefix(filepath.ToSlash(filepath.Dir(file)), root+"/"))
+		}
+	}
+	hidden := regexp.MustCompile(`(^|/)(internal|example|tools|integration|conformance)(/|$)`)
+	for _, folder := range folders {
+		if folder != module && !hidden.MatchString(folder) && !named[folder] {
+			t.Errorf("doc.go does not name %s: an app can import it", folder)
+		}
+	}
+	for word := range named {
+		if strings.Contains(word, "/") {
+			if entry, err := os.Stat(filepath.Join(root, word)); err != nil || !entry.IsDir() {
+				t.Errorf("doc.go names %s, which is no folder", word)
+			}
+		}
 	}
 }

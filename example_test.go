@@ -1,4 +1,4 @@
-package config_test
+package watermillretry_test
 
 import (
 	"cmp"
