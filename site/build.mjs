@@ -1,6 +1,6 @@
 // Builds the pages of main, and of the newest releases, as a website: node build.mjs REPOSITORY OUTPUT
 import { execFileSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, renameSync, rmSync } from 'node:fs'
+import { cpSync, existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { check } from './check.mjs'
@@ -33,6 +33,8 @@ for (const { name, path } of versions) {
       renameSync(join(source, folder, 'README.md'), join(source, folder, 'index.md'))
     }
   }
+  const home = join(source, 'index.md') // without its badges: no page loads anything from another host
+  writeFileSync(home, readFileSync(home, 'utf8').replace(/^\[!\[.*\n/gm, ''))
   mkdirSync(join(source, 'public'), { recursive: true })
   cpSync(join(here, 'node_modules/@mermaid-js/tiny/dist/mermaid.tiny.js'), join(source, 'public/mermaid.js'))
   const site = { name, url: url.href, repository: name === 'main' ? repository : '', versions }
