@@ -81,7 +81,7 @@ func TestClaimsOfTheList(t *testing.T) {
 	t.Parallel()
 	all := claims.Of(claims.List, "Claims")
 	require.Len(t, all, strings.Count(claims.Section(claims.List, "Claims"), "\n| `"))
-	require.Greater(t, len(all), 40)
+	require.Greater(t, len(all), 20)
 	sources, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	var code string
@@ -91,8 +91,7 @@ func TestClaimsOfTheList(t *testing.T) {
 		code += string(text)
 	}
 	for _, c := range all {
-		name := strings.TrimSuffix(strings.TrimSuffix(c.Name, perQueue.name), grouped.name) // start_... has both
-		assert.Contains(t, code, "\""+name, c.Name)
+		assert.Contains(t, code, "\""+c.Name+"\"")
 	}
 }
 

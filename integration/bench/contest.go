@@ -22,7 +22,6 @@ const (
 	tries      = 3           // deliveries of a message that is dead-lettered
 	dieEvery   = 100         // of this many messages of a storm, one is dead-lettered
 	deadSuffix = ".dead"     // of the queue with the dead letters of a work queue, on every side
-	produced   = "produced"  // the queue of the messages that calls publish
 )
 
 // A load is what the sides of a contest have to handle.
@@ -30,11 +29,8 @@ type load struct {
 	messages  int
 	failEvery int           // of this many messages, one fails once; 0: none
 	die       bool          // one of dieEvery fails until it is dead-lettered
-	firstOnly bool          // the rate is that of the first calls
 	work      time.Duration // how long a call takes
-	waits     time.Duration // of a failed message, at least; 0: tier
 	latency   time.Duration // that all data of the broker needs until it arrives
-	produces  bool          // a call that succeeds publishes a message to the queue produced
 }
 
 // An app is the handler that all sides of a contest run.
@@ -46,7 +42,7 @@ type app struct {
 }
 
 func newApp(l load) *app {
-	a := &app{load: l, ledger: newLedger(l.messages, always(cmp.Or(l.waits, tier))), gate: make(chan struct{})}
+	a := &app{load: l, ledger: newLedger(l.messages, always(tier)), gate: make(chan struct{})}
 	a.calls = func(i int) int {
 		switch {
 		case a.dies(i):
@@ -85,7 +81,6 @@ func (a *app) deliveries() (all int) {
 // A side is one way to consume a work queue and to retry what fails.
 type side struct {
 	name    string
-	part    int // of the messages, where a side is slow; 0: all
 	declare func(uri string) error
 	consume func(uri string, a *app) (stop func(), err error) // returns when it consumes with all of its concurrency
 }
@@ -110,9 +105,7 @@ type contest struct {
 func (c contest) measure(b *bench) error {
 	own, ofBroker := make([][]float64, len(c.sides)), make([][]float64, len(c.sides))
 	rates, err := claims.Alternate(b.Turns(cmp.Or(c.rounds, 5)), len(c.sides), func(i int) (float64, error) {
-		given := c.load
-		given.messages /= max(c.sides[i].part, 1)
-		rate, spent, brokerSpent, err := c.sides[i].measure(b, newApp(given))
+		rate, spent, brokerSpent, err := c.sides[i].measure(b, newApp(c.load))
 		own[i], ofBroker[i] = append(own[i], spent), append(ofBroker[i], brokerSpent)
 		return rate, err
 	})
@@ -141,7 +134,7 @@ var notInName = regexp.MustCompile("[^a-zA-Z0-9]+")
 // measure returns deliveries a second, and the processor time of this process and of the broker's for each, in µs.
 func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error) {
 	err = b.in("contest", func(uri string) error {
-		if err := errors.Join(s.declare(uri), a.fill(uri)); err != nil {
+		if err := errors.Join(s.declare(uri), fill(uri, work, a.messages)); err != nil {
 			return err
 		}
 		address, endProxy, err := slowed(uri, a.latency)
@@ -170,13 +163,9 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		}
 		deliveries := a.deliveries()
 		own, ofBroker = spent(deliveries)
-		took := a.last - a.opened
-		if a.firstOnly {
-			took = a.seen - a.opened
-		}
-		rate = float64(deliveries) / took.Seconds()
+		rate = float64(deliveries) / (a.last - a.opened).Seconds()
 		stop()
-		return a.checkQueues(uri)
+		return a.checkDead(uri)
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", s.name, err)
@@ -184,28 +173,16 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 	return rate, own, ofBroker, err
 }
 
-// fill publishes the messages, and declares the queue for those that they produce.
-func (a *app) fill(uri string) error {
-	return errors.Join(fill(uri, work, len(a.called)), with(uri, func(channel *amqp091.Channel) error {
-		return declareQuorum(channel, produced, nil)
-	}))
-}
-
-// checkQueues compares the dead letters and the produced messages with those of the app, by identity. Where the broker
-// dead-letters by itself, they come late.
-func (a *app) checkQueues(uri string) error {
-	dead, results := map[string]bool{}, map[string]bool{}
+// checkDead compares the dead letters with those of the app, by identity. Where the broker dead-letters by itself, they
+// come late.
+func (a *app) checkDead(uri string) error {
+	dead := map[string]bool{}
 	for i := range a.called {
-		switch {
-		case a.dies(i):
+		if a.dies(i) {
 			dead[idOf(i)] = true
-		case a.produces:
-			results[idOf(i)] = true
 		}
 	}
-	return with(uri, func(channel *amqp091.Channel) error {
-		return errors.Join(drain(channel, work+deadSuffix, dead), drain(channel, produced, results))
-	})
+	return with(uri, func(channel *amqp091.Channel) error { return drain(channel, work+deadSuffix, dead) })
 }
 
 // drain takes messages from a queue until none of the identities is missing.
@@ -232,41 +209,9 @@ func library(name string, h handling, options func(uri string) config.Config) si
 		name:    name,
 		declare: func(uri string) error { return declare(uri, options(uri), work) },
 		consume: func(uri string, a *app) (func(), error) {
-			h.produces = a.produces
 			_, stop, err := h.consume(options(uri), func(msg *message.Message) error { return a.handle(msg.UUID) },
 				work)
 			return stop, err
-		},
-	}
-}
-
-// handSide is code by hand. Each delivery is handled by one of the workers. start returns what is called for one that
-// has failed.
-func handSide(
-	name string, workers, prefetch int, queue amqp091.Table,
-	start func(uri string) (fail func(amqp091.Delivery), stop func(), err error),
-) side {
-	return side{
-		name: name,
-		declare: func(uri string) error {
-			return with(uri, func(channel *amqp091.Channel) error {
-				return errors.Join(declareQuorum(channel, work, queue), declareQuorum(channel, work+deadSuffix, nil),
-					declareQuorum(channel, work+".waiting", tierByHand(tier, work)))
-			})
-		},
-		consume: func(uri string, a *app) (func(), error) {
-			fail, stop, err := start(uri)
-			if err != nil {
-				return nil, err
-			}
-			stopConsumer, err := consumeByHand(uri, work, workers, prefetch, func(d amqp091.Delivery) {
-				if a.handle(identity(d)) == nil {
-					_ = d.Ack(false)
-				} else {
-					fail(d)
-				}
-			})
-			return func() { stopConsumer(); stop() }, err
 		},
 	}
 }
@@ -300,11 +245,18 @@ func (p *pipeline) ack(f failure) {
 
 // handPipelined never waits for a single confirm: a second goroutine acks what is confirmed. It is the limit of this
 // client.
-var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
-	func(uri string) (fail func(amqp091.Delivery), stop func(), err error) {
+var handPipelined = side{
+	name: "amqp091-go, pipelined",
+	declare: func(uri string) error {
+		return with(uri, func(channel *amqp091.Channel) error {
+			return errors.Join(declareQuorum(channel, work, nil), declareQuorum(channel, work+deadSuffix, nil),
+				declareQuorum(channel, work+".waiting", tierByHand(tier, work)))
+		})
+	},
+	consume: func(uri string, a *app) (func(), error) {
 		p, err := newPipeline(uri)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		published := make(chan failure, inFlight)
 		var group sync.WaitGroup
@@ -313,16 +265,13 @@ var handPipelined = handSide("amqp091-go, pipelined", 1, inFlight, nil,
 				p.ack(f)
 			}
 		})
-		return func(d amqp091.Delivery) {
-			if f, err := p.fail(d); err == nil {
+		stop, err := consumeByHand(uri, work, 1, inFlight, func(d amqp091.Delivery) {
+			if a.handle(identity(d)) == nil {
+				_ = d.Ack(false)
+			} else if f, err := p.fail(d); err == nil {
 				published <- f
 			}
-		}, func() { close(published); group.Wait(); p.close() }, nil
-	})
-
-// handConsumer only consumes and acks. Each message in flight has a goroutine, as a handler that takes time needs.
-var handConsumer = handSide("amqp091-go, 256 in flight", inFlight, inFlight, nil, rejects)
-
-func rejects(string) (fail func(amqp091.Delivery), stop func(), err error) {
-	return func(d amqp091.Delivery) { _ = d.Reject(true) }, func() {}, nil
+		})
+		return func() { stop(); close(published); group.Wait(); p.close() }, err
+	},
 }

@@ -27,10 +27,8 @@ type ledger struct {
 	began  time.Time
 	failed []int64 // when a message has failed, in ns after began; 0 while it does not wait
 	called []int32
-	unseen int // messages that were not called
 
 	first, last time.Duration   // when the first and the last message was finished
-	seen        time.Duration   // when each message was called once
 	collect     bool            // late
 	late        []time.Duration // of each return
 }
@@ -40,7 +38,7 @@ func newLedger(messages int, delay func(message int) time.Duration) *ledger {
 	l := &ledger{
 		Tally: claims.NewTally(messages), delay: delay, calls: func(int) int { return 1 },
 		began:  time.Now().Add(-1), // so that 0 is the time of no failure
-		failed: make([]int64, messages), called: make([]int32, messages), unseen: messages,
+		failed: make([]int64, messages), called: make([]int32, messages),
 	}
 	for i := range messages { // the memory is in use from now on
 		l.failed[i], l.called[i] = 0, 0
@@ -91,11 +89,6 @@ func (l *ledger) call(id string) (delay time.Duration, again bool) {
 	}
 	l.Calls++
 	l.called[message]++
-	if l.called[message] == 1 {
-		if l.unseen--; l.unseen == 0 {
-			l.seen = now
-		}
-	}
 	delay = l.delay(message)
 	if failed := time.Duration(l.failed[message]); failed > 0 {
 		l.failed[message] = 0

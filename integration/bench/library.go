@@ -36,8 +36,6 @@ var (
 	grouped  = layout{name: "grouped", configure: func(c *config.Config) {
 		c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", c.Policy.Schedule // without the ladder
 	}}
-	// the default of a group
-	ladder = layout{name: "ladder", configure: func(c *config.Config) { c.Policy.TierGroup = "shop" }}
 
 	// byHandOnly is none of the library's.
 	byHandOnly = layout{name: "by hand"}
@@ -78,9 +76,7 @@ func declare(uri string, c config.Config, queues ...string) error {
 type handling struct {
 	handlers    int
 	concurrency int // of each handler; 0: the parts around watermill-amqp's own subscriber
-	produces    bool
 	options     retry.Options
-	observers   []retry.Observer
 }
 
 // consume handles the messages of queues until stop. It returns when all handlers consume.
@@ -95,15 +91,10 @@ func (h handling) consume(
 		h.options.Concurrency = h.concurrency
 		if rabbit, err = config.Connect(c, nil); err == nil {
 			closeAll = rabbit.Close
-			rabbit.Observe(h.observers...)
 			for i := range h.handlers {
 				for _, queue := range queues {
 					name := fmt.Sprint(queue, i)
-					if h.produces {
-						rabbit.AddHandler(router, name, queue, produced, producing(handle), h.options)
-					} else {
-						rabbit.AddConsumerHandler(router, name, queue, handle, h.options)
-					}
+					rabbit.AddConsumerHandler(router, name, queue, handle, h.options)
 				}
 			}
 		}
@@ -116,13 +107,6 @@ func (h handling) consume(
 		return nil, nil, errors.Join(err, closeAll())
 	}
 	return rabbit, func() { stopRouter(); _ = closeAll() }, nil
-}
-
-// producing is a handler that produces a message with the same identity where it succeeds.
-func producing(handle message.NoPublishHandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage(msg.UUID, payload)}, handle(msg)
-	}
 }
 
 // parts are the library around watermill-amqp's own subscriber, which has one message of each handler in flight.

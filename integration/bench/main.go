@@ -38,22 +38,14 @@ type question struct {
 
 var questions = []question{
 	{"success", measureSuccess},
-	{"publish", measurePublish},
 	{"lateness", measureLateness},
 	{"storm", measureStorm},
 	{"slow-confirm", measureSlowConfirm},
-	{"slow-produce", measureSlowProduce},
-	{"fair", measureFair},
-	{"observed", measureObserved},
-	{"handlers", measureHandlers},
-	{"tier-full", measureTierFull},
 	{"outage", measureOutage},
 	{"redrive", measureRedrive},
 	{"neighbours", measureNeighbours},
 	{"worker", measureWorker},
 	{"million", measureMillion},
-	{"start", measureStart},
-	{"many", measureMany},
 	{"cost", measureCost},
 	{"order", measureOrder},
 }

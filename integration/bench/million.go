@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"runtime/debug"
 	"time"
@@ -36,49 +35,26 @@ func (p millionPlan) tierOf(message int) time.Duration {
 	return p.tiers[millionTiers-1-message*millionTiers/p.messages]
 }
 
-// A millionSide publishes the messages to tiers and consumes them again.
-type millionSide struct {
-	name   string
-	layout layout // of the copies
-	reads  bool   // with the library's own subscriber, else by hand
-}
-
-// measureMillion compares the library with the same copies and a consumer by hand, and with code by hand alone. The
-// library comes first: what the measurement by hand has left in memory must not count.
+// measureMillion measures the memory of an app to whose queue a million messages come back.
 func measureMillion(b *bench) error {
-	var drained []float64
-	for _, side := range []millionSide{
-		{"library", perQueue, true}, {"library's copies, consumer by hand", perQueue, false},
-		{"by hand", byHandOnly, false},
-	} {
-		const hours = time.Hour
-		plan := millionPlan{max(b.Messages/20, 1_000), backoff.Schedule{hours, 2 * hours, 3 * hours, 4 * hours}}
-		var rate float64
-		err := b.in("million", func(uri string) error { // warm up
-			copies, err := b.copies(uri, side.layout, plan.tiers...)
-			if err != nil {
-				return err
-			}
-			began := time.Now()
-			err = plan.publish(uri, copies, newLedger(plan.messages, plan.tierOf))
-			rate = float64(plan.messages) / time.Since(began).Seconds()
-			return err
-		})
-		if err == nil {
-			plan = newMillionPlan(b.Messages, rate*0.8, time.Duration(b.Size(15, 2))*time.Second)
-			err = b.in("million", func(uri string) error {
-				rate, err = side.measure(b, uri, plan)
-				return err
-			})
-		}
+	plan := millionPlan{max(b.Messages/20, 1_000),
+		backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour, 4 * time.Hour}}
+	var rate float64
+	err := b.in("million", func(uri string) error { // warm up
+		copies, err := b.copies(uri, perQueue, plan.tiers...)
 		if err != nil {
-			return fmt.Errorf("%s: %w", side.name, err)
+			return err
 		}
-		drained = append(drained, rate)
+		began := time.Now()
+		err = plan.publish(uri, copies, newLedger(plan.messages, plan.tierOf))
+		rate = float64(plan.messages) / time.Since(began).Seconds()
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	b.claim("million_drain", drained[0]/drained[1])
-	b.claim("million_drain_all_by_hand", drained[0]/drained[2])
-	return nil
+	plan = newMillionPlan(b.Messages, rate*0.8, time.Duration(b.Size(15, 2))*time.Second)
+	return b.in("million", func(uri string) error { return plan.measure(b, uri) })
 }
 
 // publish publishes the messages to their tiers.
@@ -89,51 +65,37 @@ func (p millionPlan) publish(uri string, copies copies, l *ledger) error {
 	})
 }
 
-// consume consumes the messages that have come back.
-func (side millionSide) consume(uri string, plan millionPlan, l *ledger) (stop func(), err error) {
-	if side.reads {
-		_, stop, err = many.consume(perQueue.config(uri, plan.tiers), l.retry, work)
-		return stop, err
-	}
-	return consumeByHand(uri, work, 1, inFlight, func(d amqp091.Delivery) {
-		l.call(identity(d))
-		_ = d.Ack(false)
-	})
-}
-
-// measure returns how many messages a second come back.
-func (side millionSide) measure(b *bench, uri string, plan millionPlan) (rate float64, err error) {
-	copies, err := b.copies(uri, side.layout, plan.tiers...)
+// measure publishes the copies, and consumes them when they come back.
+func (p millionPlan) measure(b *bench, uri string) error {
+	copies, err := b.copies(uri, perQueue, p.tiers...)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	l := newLedger(plan.messages, plan.tierOf)
+	l := newLedger(p.messages, p.tierOf)
 	debug.FreeOSMemory()
 	own := func() int64 { _, memory := used(os.Getpid()); return memory }
-	ownIdle, began := own(), time.Now()
-	if err := plan.publish(uri, copies, l); err != nil {
-		return 0, err
+	idle, began := own(), time.Now()
+	if err := p.publish(uri, copies, l); err != nil {
+		return err
 	}
 	published := time.Since(began)
 	debug.FreeOSMemory()
-	ownIdle = min(ownIdle, own())
-	ownPeak := peak(50*time.Millisecond, own)
+	idle = min(idle, own())
+	largest := peak(50*time.Millisecond, own)
 	spent := b.spentBy()
-	stop, err := side.consume(uri, plan, l)
+	_, stop, err := many.consume(perQueue.config(uri, p.tiers), l.retry, work)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer stop()
-	err = l.wait(plan.tiers[millionTiers-1])
-	ownTime, brokerTime := spent(plan.messages)
-	app := mebibytes(ownPeak() - ownIdle)
-	rate = float64(plan.messages-1) / (l.last - l.first).Seconds()
-	b.note("%s: %d messages, published a second %s, drained %s; this process: %s MiB above idle, %s µs for each, and %s "+
-		"of the broker", side.name, plan.messages, claims.Digits(float64(plan.messages)/published.Seconds()),
-		claims.Digits(rate), claims.Digits(app), claims.Digits(ownTime), claims.Digits(brokerTime))
-	if side.reads {
-		b.claim("million_app_memory", app)
-		b.claim("million_twice", float64(l.Twice))
-	}
-	return rate, err
+	err = l.wait(p.tiers[millionTiers-1])
+	ownTime, brokerTime := spent(p.messages)
+	app := mebibytes(largest() - idle)
+	b.note("%d messages, published a second %s, drained %s; this process: %s MiB above idle, %s µs for each, and %s of "+
+		"the broker", p.messages, claims.Digits(float64(p.messages)/published.Seconds()),
+		claims.Digits(float64(p.messages-1)/(l.last-l.first).Seconds()), claims.Digits(app), claims.Digits(ownTime),
+		claims.Digits(brokerTime))
+	b.claim("million_app_memory", app)
+	b.claim("million_twice", float64(l.Twice))
+	return err
 }

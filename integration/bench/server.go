@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/prometheus/procfs"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 // A server is a broker that is measured.
@@ -153,4 +155,22 @@ func (s *server) spentBy() (each func(messages int) (own, broker float64)) {
 		return float64((ownNow - ownBefore).Microseconds()) / float64(messages),
 			float64((brokerNow - brokerBefore).Microseconds()) / float64(messages)
 	}
+}
+
+// connected waits until a virtual host has as many connections as its apps open, and returns their names.
+func (s *server) connected(uri string, want int) (names []string, err error) {
+	for deadline := time.Now().Add(claims.Patience); len(names) != want; time.Sleep(100 * time.Millisecond) {
+		all, err := s.management.ListVhostConnections(path.Base(uri))
+		if err != nil {
+			return nil, err
+		}
+		names = nil
+		for _, c := range all {
+			names = append(names, c.Name)
+		}
+		if len(names) > want || time.Now().After(deadline) {
+			return nil, fmt.Errorf("%d connections are open, %d were expected", len(names), want)
+		}
+	}
+	return names, nil
 }

@@ -15,7 +15,7 @@ import (
 
 // watermillByHand is watermill-amqp's subscriber and publisher on one connection, with a counter in the metadata. Each
 // of its handlers has one message in flight, and fetches so many.
-func watermillByHand(name string, pool, prefetch int) side {
+func watermillByHand(name string, prefetch int) side {
 	s := handPipelined // its queues
 	s.name = name
 	s.consume = func(uri string, a *app) (func(), error) {
@@ -23,7 +23,7 @@ func watermillByHand(name string, pool, prefetch int) side {
 		config.Marshaler = ownHeaders{}
 		config.TopologyBuilder = nothing{} // the queues exist, with arguments that watermill-amqp does not declare
 		config.Publish.ConfirmDelivery = true
-		config.Publish.ChannelPoolSize = pool
+		config.Publish.ChannelPoolSize = workers
 		config.Consume.Qos.PrefetchCount = prefetch
 		connection, err := amqp.NewConnection(config.Connection, watermill.NopLogger{})
 		if err != nil {
@@ -49,11 +49,7 @@ func watermillByHand(name string, pool, prefetch int) side {
 			return publisher.Publish(queue, again)
 		}
 		for i := range workers {
-			if a.produces {
-				router.AddHandler(fmt.Sprint(i), work, subscriber, produced, publisher, producing(handle))
-			} else {
-				router.AddConsumerHandler(fmt.Sprint(i), work, subscriber, handle)
-			}
+			router.AddConsumerHandler(fmt.Sprint(i), work, subscriber, handle)
 		}
 		stop, err := runRouter(router)
 		return func() { stop(); _ = errors.Join(publisher.Close(), connection.Close()) }, err
