@@ -44,7 +44,10 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 			snoozeLater(c)
 			c.Policy.MaxAge, c.DelayArrivals, c.TiersWait = time.Hour, true, true
 		}, own},
-		"Breaker":                {func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }, own},
+		"Breaker": {func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }, own},
+		"Breaker by key": {func(c *settings) {
+			c.Policy.Breaker = &retry.Breaker{Key: func(msg *message.Message) string { return msg.Metadata["trace"] }}
+		}, own},
 		"a subscriber's message": {func(c *settings) { c.Source = sourceOf("email") }, routed},
 		"no observer":            {observedBy(nil), routed},
 		"an observer":            {observedBy(nil, backend.NopObserver{}), routed},

@@ -33,6 +33,7 @@ import (
 // A rule that pauses begins or prolongs a pause in every stage. An outcome counts in the stages for which its ticket
 // was given.
 type machine struct {
+	subject     string // of its lines
 	config      retry.Breaker
 	counts      bool // a Breaker is configured; otherwise only rules pause the handler
 	concurrency int  // places without a limit; 0: not known
@@ -97,27 +98,50 @@ const (
 	defaultWindow   = 10 * time.Second
 	defaultPause    = time.Second
 	defaultMaxPause = 30 * time.Second
+	defaultShare    = 0.5
+
+	// a key has a small part of the messages
+	defaultLeastOfKey  = 5
+	defaultWindowOfKey = time.Minute
+)
+
+// The subjects of the lines of a machine.
+const (
+	handlerSubject = "Handler"
+	keySubject     = "Key"
 )
 
 // withDefaults keeps Pause at most MaxPause where only one of them is set.
 func withDefaults(b retry.Breaker) retry.Breaker {
-	b.Ratio, b.Least, b.Window = cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.Least, defaultLeast), cmp.Or(b.Window,
-		defaultWindow)
+	least, window := defaultLeast, defaultWindow
+	if b.Key != nil {
+		least, window = defaultLeastOfKey, defaultWindowOfKey
+	}
+	b.Ratio, b.Least, b.Window = cmp.Or(b.Ratio, defaultRatio), cmp.Or(b.Least, least), cmp.Or(b.Window, window)
 	if b.MaxPause == 0 {
 		b.MaxPause = max(b.Pause, defaultMaxPause)
 	}
 	b.Pause = cmp.Or(b.Pause, min(b.MaxPause, defaultPause))
+	b.Share = cmp.Or(b.Share, defaultShare)
 	return b
 }
 
 func newMachine(config *retry.Breaker, concurrency int, now time.Time) *machine {
-	m := &machine{counts: config != nil, concurrency: concurrency, begun: now}
+	m := &machine{subject: handlerSubject, counts: config != nil, concurrency: concurrency, begun: now}
 	if config != nil {
 		m.config = *config
 	}
 	m.config = withDefaults(m.config)
-	m.window = newWindow(m.config.Least, m.config.Window)
+	m.window = newWindow(m.config.Least, m.config.Window, preparedOutcomes)
 	return m
+}
+
+// newMachineOfKey makes the machine of one key of a breaker, which has its defaults.
+func newMachineOfKey(config retry.Breaker, concurrency int, now time.Time) *machine {
+	return &machine{
+		subject: keySubject, config: config, counts: true, concurrency: concurrency, begun: now,
+		window: newWindow(config.Least, config.Window, preparedOutcomesOfKey),
+	}
 }
 
 // limit is how many places the handler has.
@@ -207,7 +231,7 @@ func (m *machine) outcome(of ticket, v verdict, now time.Time) (probe bool, l li
 		}
 		m.stage = ramping
 		l = line{
-			text:   "Handler goes on, a message has succeeded after the pause",
+			text:   m.subject + " goes on, a message has succeeded after the pause",
 			fields: watermill.LogFields{"paused_for": now.Sub(m.since)},
 		}
 		m.grow(now)
@@ -279,6 +303,15 @@ func (m *machine) grow(now time.Time) {
 	}
 }
 
+// together pauses the handler because most of its keys are paused.
+func (m *machine) together(now time.Time, failing, seen int) line {
+	if m.stage != going {
+		return line{}
+	}
+	m.pause = m.config.Pause
+	return m.begins(now, m.shortened(0), watermill.LogFields{"keys_failing": failing, "keys": seen})
+}
+
 // begins begins a pause.
 func (m *machine) begins(now time.Time, wait time.Duration, fields watermill.LogFields) line {
 	again := m.stage != going
@@ -286,10 +319,14 @@ func (m *machine) begins(now time.Time, wait time.Duration, fields watermill.Log
 	m.until = now.Add(wait)
 	fields["pause"] = wait
 	if again {
-		return line{text: "Handler pauses again", fields: fields}
+		return line{text: m.subject + " pauses again", fields: fields}
 	}
 	m.since = now
-	return line{warn: true, text: "Handler pauses, new messages stay in the queue", fields: fields}
+	where := "stay in the queue"
+	if m.subject == keySubject {
+		where = "wait on a tier"
+	}
+	return line{warn: true, text: m.subject + " pauses, new messages " + where, fields: fields}
 }
 
 // next begins a stage in which older tickets count no more.

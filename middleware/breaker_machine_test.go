@@ -143,7 +143,7 @@ func TestWindowCountsTheLastOutcomes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for _, least := range []int{1, 3, 20, 100} {
 		t.Run(fmt.Sprint(least), func(t *testing.T) {
-			w := newWindow(least, time.Second)
+			w := newWindow(least, time.Second, 1+random.IntN(200))
 			var all []timed
 			for range 5000 {
 				now := timed{failed: random.IntN(2) == 0}

@@ -18,6 +18,7 @@ type breaker struct {
 	logger  watermill.LoggerAdapter
 	fields  watermill.LogFields
 	counts  bool          // of the machine
+	keys    *keys         // nil: the breaker has no Key
 	present atomic.Uint64 // the machine's ticket
 
 	mu      sync.Mutex // not held while functions of the app run, its logger's among them
@@ -31,7 +32,26 @@ func newBreaker(
 	config *retry.Breaker, g *gate.Gate, logger watermill.LoggerAdapter, fields watermill.LogFields,
 ) *breaker {
 	m := newMachine(config, g.Concurrency(), time.Now())
-	return &breaker{gate: g, logger: logger, fields: fields, counts: m.counts, machine: m, limit: gate.None}
+	b := &breaker{gate: g, logger: logger, fields: fields, counts: m.counts, machine: m, limit: gate.None}
+	if config != nil && config.Key != nil {
+		b.keys = newKeys(m.config, g)
+	}
+	return b
+}
+
+// A pass is what a message has from its breaker: the zero value has no key, and a ticket that is not limited.
+type pass struct {
+	of    ticket
+	key   *keyed // nil: it has no key
+	ofKey ticket
+	began time.Time // when a message with a key was let in
+}
+
+// admit lets a message with a key in, or returns how long it is to wait. With force it does not wait.
+func (b *breaker) admit(p *pass, key string, force bool) (wait time.Duration) {
+	p.began = time.Now()
+	p.key, p.ofKey, wait = b.keys.admit(key, p.of.limited(), force, p.began)
+	return wait
 }
 
 // begin is called before the handler is, and leave after the message is settled.
@@ -48,13 +68,16 @@ func (b *breaker) begin() ticket {
 	return b.machine.ticket
 }
 
-func (b *breaker) leave(of ticket) {
-	if !of.limited() {
+func (b *breaker) leave(p *pass) {
+	if p.key != nil {
+		b.keys.left(p.key, p.ofKey, p.began, time.Now())
+	}
+	if !p.of.limited() {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.machine.returned(of, time.Now())
+	b.machine.returned(p.of, time.Now())
 	b.apply()
 }
 
@@ -62,18 +85,61 @@ func (b *breaker) leave(of ticket) {
 func (b *breaker) wants(of ticket, v verdict) bool { return v != noSign && (b.counts || of.limited()) }
 
 // report gets the outcome of a message, and reports whether it was a failed probe.
-func (b *breaker) report(of ticket, v verdict) (probe bool) {
-	if !b.wants(of, v) {
+func (b *breaker) report(p *pass, v verdict) (probe bool) {
+	if !b.wants(p.of, v) {
 		return false
 	}
+	repeated := false
+	if p.key != nil {
+		if probe, repeated = b.reportKey(p, v); !p.of.limited() {
+			return probe
+		}
+	}
 	b.mu.Lock()
-	probe, l := b.machine.outcome(of, v, time.Now())
-	if of.limited() || b.machine.stage != going {
+	var ofHandler bool
+	var l line
+	if !repeated || b.machine.stage != ramping {
+		ofHandler, l = b.machine.outcome(p.of, v, time.Now())
+	}
+	if p.of.limited() || b.machine.stage != going {
 		b.apply()
 	}
 	b.mu.Unlock()
 	b.log(l)
-	return probe
+	return probe || ofHandler
+}
+
+// reportKey counts an outcome for its key. It reports whether it was a failed probe of the key, and whether the key has
+// failed before while the handler was limited: in the ramp, more failures of one key say nothing about the others.
+func (b *breaker) reportKey(p *pass, v verdict) (probe, repeated bool) {
+	now := time.Now()
+	probe, pauses, l := b.keys.outcome(p.key, p.ofKey, v, now)
+	b.log(l)
+	switch {
+	case p.of.limited() && v == bad:
+		repeated = !b.keys.failed(p.key)
+	case pauses && !p.of.limited():
+		b.pauseTogether(now)
+	}
+	return probe, repeated
+}
+
+// pauseTogether pauses the handler where most of its keys are paused.
+func (b *breaker) pauseTogether(now time.Time) {
+	failing, seen, together := b.keys.most(now)
+	if !together {
+		return
+	}
+	b.mu.Lock()
+	l := b.machine.together(now, failing, seen)
+	b.apply()
+	b.mu.Unlock()
+	b.log(l)
+}
+
+// holdKey pauses the key of a message because its error says how long.
+func (b *breaker) holdKey(p *pass, wait time.Duration) {
+	b.log(b.keys.hold(p.key, p.ofKey, wait, time.Now()))
 }
 
 // pauseFor pauses the handler because of a rule or an error.
@@ -92,11 +158,22 @@ func (b *breaker) Changed() {
 	b.apply()
 }
 
+// Keys implements gate.Watcher.
+func (b *breaker) Keys() []gate.Key {
+	if b.keys == nil {
+		return nil
+	}
+	return b.keys.health(time.Now())
+}
+
 // apply makes known what the machine has decided.
 func (b *breaker) apply() {
 	b.present.Store(uint64(b.machine.ticket))
 	if limit := b.machine.limit(); limit != b.limit {
 		b.limit = limit
+		if b.keys != nil {
+			b.keys.again()
+		}
 		b.gate.Set(gate.Failing, limit)
 	}
 	due := b.machine.due()

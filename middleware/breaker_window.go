@@ -25,12 +25,16 @@ type timed struct {
 	failed bool
 }
 
-// preparedOutcomes is up to which size a window has its memory from the start. A larger one gets it when it needs it.
-const preparedOutcomes = 128
+// A window has memory for so many outcomes at first, and gets more when it needs it: that of a handler does not, with
+// the defaults, and a key may never come again.
+const (
+	preparedOutcomes      = 128
+	preparedOutcomesOfKey = 8
+)
 
-func newWindow(least int, age time.Duration) window {
+func newWindow(least int, age time.Duration, prepared int) window {
 	size := windowOfLeast * min(least, math.MaxInt/windowOfLeast)
-	return window{size: size, age: age, outcomes: make([]timed, min(size, preparedOutcomes))}
+	return window{size: size, age: age, outcomes: make([]timed, min(size, prepared))}
 }
 
 // add adds an outcome. It costs no allocation, except where a window outgrows its memory.

@@ -19,6 +19,8 @@ type situation struct {
 	settled bool          // the handler has acked or nacked the message itself
 	ended   bool          // the subscription has ended, or the backend has taken the message back
 	paused  bool          // the handler was not called, because it is paused
+	key     string        // of the breaker; empty: there is none
+	keyWait time.Duration // how long the key may not pass; 0: it does
 	probe   bool          // the handler was called to see whether messages still fail
 	delayed time.Duration // requested in the metadata of a message that has no record
 	sentAt  time.Time     // by MaxAgeFrom; zero: not known
@@ -99,7 +101,7 @@ func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
 		d.deadLetter(cmp.Or(d.record.DeadReason, retry.DeadReasonExhausted), &s.origin)
 	case expired:
 		d.deadLetter(retry.DeadReasonExpired, &s.origin)
-	case wait <= 0:
+	case wait <= 0 && s.keyWait <= 0:
 		*d = decision{}
 	default:
 		if d.record.Topic == "" {
@@ -108,8 +110,27 @@ func (p *policy) decideArrival(d *decision, s *situation, now time.Time) {
 		if first := d.record.FirstFailedAt; first.IsZero() || first.After(now) {
 			notAfter(&d.record.FirstArrivedAt, now)
 		}
+		if s.keyWait > 0 {
+			p.park(d, s, now)
+			return
+		}
 		p.wait(d, s, retry.Parked, p.requested(d, wait, 0), now)
 	}
+}
+
+// park makes a copy that waits on one tier, and then asks again: the longest one that is not above the wait, where the
+// tiers do the waiting.
+func (p *policy) park(d *decision, s *situation, now time.Time) {
+	d.record.Key = s.key
+	wait := min(s.keyWait, p.maxDelay).Truncate(time.Millisecond)
+	tier, _, found := p.place(wait, s.avoid)
+	if !found {
+		tier = 0
+	}
+	if p.tiersWait {
+		wait = time.Duration(tier)
+	}
+	p.waitOn(d, s, retry.Parked, tier, 0, wait, now)
 }
 
 // decideFailure decides by the first rule that matches, then by what the error requests, then by the schedule.
@@ -119,7 +140,7 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	notAfter(&record.FirstFailedAt, now)
 	record.LastFailedAt = now
 	record.Reason, record.ErrorType = f.reason, f.errorType
-	record.Topic, record.Handler = s.origin.topic, s.origin.handler
+	record.Topic, record.Handler, record.Key = s.origin.topic, s.origin.handler, s.key
 	record.DeadReason, record.DueAt, record.Remaining = "", time.Time{}, 0
 
 	d.pause = f.action.Pause

@@ -48,7 +48,8 @@ type delivery struct {
 	call *outlivedCall // nil: its failure is not kept
 
 	breaker *breaker // nil: the handler never pauses
-	ticket  ticket
+	pass    pass
+	key     string      // of the breaker; empty: there is none
 	place   *gate.Place // under the limit of a gate; nil: none is needed
 }
 
@@ -150,6 +151,7 @@ func (d *delivery) lost() bool {
 func (t *TieredRetry) describe(in *delivery, s *situation, called bool, err error, now time.Time) {
 	s.called, s.settled, s.origin = called, called && settled(in.msg), originOf(in.ctx)
 	s.ended = in.lost() || in.takenBack() || in.shuttingDown() && (!called || in.ctx.Err() != nil || isCanceled(err))
+	s.key = in.key
 	s.record, s.skipped = in.record, in.own != nil && in.own.GivenUp
 	if _, counted := in.metadata[recordkey.Failures]; !counted && t.traits.DelayArrivals {
 		s.delayed, _ = delayIn(in.metadata)

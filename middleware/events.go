@@ -61,7 +61,12 @@ func (t *TieredRetry) log(in *delivery, d *decision, to backend.Destination, f *
 		fields["due_at"] = d.record.DueAt.UTC().Format(time.RFC3339Nano)
 	}
 	if d.outcome == retry.Parked {
-		t.logger.Debug("Message came back before its delay was over, parked again", fields)
+		text := "Message came back before its delay was over, parked again"
+		if f.rule == keyRule {
+			text = "The key of the message is limited, the message waits"
+			fields["key"] = d.record.Key
+		}
+		t.logger.Debug(text, fields)
 		return
 	}
 	fields["reason"], fields["error_type"] = d.record.Reason, d.record.ErrorType

@@ -66,9 +66,39 @@ func (t *TieredRetry) enter(in *delivery) bool {
 		}
 	}
 	if in.breaker != nil {
-		in.ticket = in.breaker.begin()
+		in.pass.of = in.breaker.begin()
 	}
 	return true
+}
+
+// admit asks the breaker about the key of the message. It returns how long the message is to wait; 0: it passes. With
+// force it passes in any case.
+func (t *TieredRetry) admit(in *delivery, force bool) time.Duration {
+	if in.breaker == nil || in.breaker.keys == nil {
+		return 0
+	}
+	if !force {
+		if panicked := panics.Call(func() { in.key = shortKey(t.config.Breaker.Key(in.msg)) }); panicked != nil {
+			t.logger.Error("Breaker.Key panicked, the message has no key", panicked, t.fields(in))
+		}
+	}
+	if in.key == "" {
+		return 0
+	}
+	return in.breaker.admit(&in.pass, in.key, force || settled(in.msg))
+}
+
+// errNotParked is why the handler is called all the same: to wait, the message would have to be a dead letter.
+var errNotParked = errors.New("no tier takes the message")
+
+// park makes a message wait whose key is paused, or has its places. It reports false where no tier takes the message.
+func (t *TieredRetry) park(in *delivery, wait time.Duration) (done bool, err error) {
+	now := time.Now()
+	var s situation
+	t.describe(in, &s, false, nil, now)
+	s.keyWait = wait
+	err = t.settle(in, &s, &failure{rule: keyRule}, now)
+	return err != errNotParked, err
 }
 
 // wait waits as long as the message may stay unacknowledged.
@@ -81,7 +111,7 @@ func (t *TieredRetry) wait(in *delivery, limited *gate.Gate) *gate.Place {
 // leave ends what enter has begun.
 func (in *delivery) leave() {
 	if in.breaker != nil {
-		in.breaker.leave(in.ticket)
+		in.breaker.leave(&in.pass)
 	}
 	if in.place != nil {
 		in.place.Leave()
@@ -104,21 +134,21 @@ func (t *TieredRetry) giveBackPaused(in *delivery) error {
 // has published them, and acks it.
 func (t *TieredRetry) observeSuccess(in *delivery, produced []*message.Message) {
 	if len(produced) == 0 || settled(in.msg) {
-		in.breaker.report(in.ticket, good)
-	} else if in.breaker.wants(in.ticket, good) {
-		go t.observeAck(in.breaker, in.ticket, in.msg, in.bound != nil && in.bound.Renacked)
+		in.breaker.report(&in.pass, good)
+	} else if in.breaker.wants(in.pass.of, good) {
+		go t.observeAck(in.breaker, in.pass, in.msg, in.bound != nil && in.bound.Renacked)
 	}
 }
 
 // observeAck waits for the router. A message that comes once more, as a failure, is counted then.
-func (t *TieredRetry) observeAck(to *breaker, of ticket, msg *message.Message, renacked bool) {
+func (t *TieredRetry) observeAck(to *breaker, of pass, msg *message.Message, renacked bool) {
 	select {
 	case <-msg.Acked():
-		to.report(of, good)
+		to.report(&of, good)
 	case <-msg.Nacked():
 		if !renacked && (t.config.Breaker == nil || t.config.Breaker.Failed == nil ||
 			t.isSign(nil, retry.ErrNotPublished)) {
-			to.report(of, bad)
+			to.report(&of, bad)
 		}
 	}
 }
@@ -135,10 +165,13 @@ func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
 		in.breaker = t.breakerOf(in)
 	}
 	if pause > 0 {
-		in.breaker.pauseFor(in.ticket, pause, f.rule)
+		in.breaker.pauseFor(in.pass.of, pause, f.rule)
 		return
 	}
-	s.probe = in.breaker.report(in.ticket, t.verdictOf(in, f))
+	s.probe = in.breaker.report(&in.pass, t.verdictOf(in, f))
+	if in.pass.key != nil && f.requested > 0 {
+		in.breaker.holdKey(&in.pass, min(f.requested, t.policy.maxDelay))
+	}
 }
 
 func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {

@@ -202,6 +202,12 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	if !t.enter(in) {
 		return nil, t.giveBackPaused(in)
 	}
+	if wait := t.admit(in, false); wait > 0 {
+		if done, err := t.park(in, wait); done {
+			return nil, err
+		}
+		t.admit(in, true)
+	}
 	if in.observers != nil {
 		in.began = time.Now()
 		t.begin(in)
@@ -275,7 +281,7 @@ func (t *TieredRetry) succeed(in *delivery, produced []*message.Message) {
 	if in.recorded || repeat {
 		removeRecord(produced, in.metadata)
 	}
-	if len(produced) > 0 && (in.breaker == nil || repeat || !in.breaker.wants(in.ticket, good)) {
+	if len(produced) > 0 && (in.breaker == nil || repeat || !in.breaker.wants(in.pass.of, good)) {
 		in.endCall()
 	}
 }

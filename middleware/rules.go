@@ -11,6 +11,9 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// keyRule is the rule of events of messages that wait because of their key.
+const keyRule = "key"
+
 // actionFor returns the action of the first rule that matches, and the rule's name. Another delivery of the message
 // that is being handled is a rule before all others, and a circuit breaker of Watermill inside, which is open, one
 // after them.

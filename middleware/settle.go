@@ -55,10 +55,13 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 			t.report(in, &d, backend.Destination{}, f, cause)
 			return nil
 		}
+		if s.keyWait > 0 && d.outcome.GivenUp() && d.record.DeadReason != retry.DeadReasonExpired {
+			return errNotParked
+		}
 		if d.cut > 0 && !t.cut.Swap(true) {
 			t.logCut(in, &d)
 		}
-		if s.called {
+		if s.called || s.keyWait > 0 {
 			in.endCall()
 		}
 		to, next, err := held.publish(&d, f, suspect)

@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/options"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -213,8 +214,7 @@ func (c *connection) Health() retry.Health {
 	h := retry.Health{Subscriptions: c.relay.health.Health()}
 	for i, s := range h.Subscriptions {
 		if s.Consuming { // one that has ended is a fault, also during a pause
-			at := &h.Subscriptions[i]
-			at.Paused, at.PausedSince, at.PausedLimit, at.Holding = c.gates.State(s.Name)
+			subscriptions.Describe(&h.Subscriptions[i], &c.gates)
 		}
 	}
 	return h

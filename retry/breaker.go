@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // Breaker configures when a handler pauses: it takes no new messages while most of them fail, because what it depends
@@ -29,13 +31,14 @@ type Breaker struct {
 	// Ratio is the share of failures from which on the handler pauses. The default is 0.5. More than 0 and at most 1.
 	Ratio float64
 
-	// Least is how many outcomes there must be before Ratio counts. The default is 20. With fewer, the handler does not
-	// pause. The last five times Least outcomes are counted. So a handler without outcomes pauses after Least failures
-	// in a row, and one that had only successes after Ratio of five times Least: 50 with the defaults.
+	// Least is how many outcomes there must be before Ratio counts. The default is 20, or 5 with a Key. With fewer, the
+	// handler does not pause. The last five times Least outcomes are counted. So a handler without outcomes pauses
+	// after Least failures in a row, and one that had only successes after Ratio of five times Least: 50 with the
+	// defaults.
 	Least int
 
-	// Window is how old the outcomes may be that are counted. The default is 10 seconds. Set it so that Least messages
-	// can fail within it: with 16 calls and a timeout of 30 seconds, to a minute.
+	// Window is how old the outcomes may be that are counted. The default is 10 seconds, or a minute with a Key. Set it
+	// so that Least messages can fail within it: with 16 calls and a timeout of 30 seconds, to a minute.
 	Window time.Duration
 
 	// Pause is the first pause. It doubles with each probe that fails, up to MaxPause, and is shortened at random by up
@@ -48,6 +51,23 @@ type Breaker struct {
 	// dead-letters, discards or gives back. A panic in Failed counts as a sign. It must be safe for concurrent use.
 	// Optional.
 	Failed func(error) bool
+
+	// Key returns the key of a message, such as its tenant: then the breaker is one by key. Ratio, Least, Window and
+	// Pause are those of each key, and a key whose messages fail pauses alone. While it does, its messages wait on a
+	// tier, uncounted, a second or more for each copy; where no tier takes one, its handler is called. An error with
+	// backoff.RetryAfter pauses its key for that time. When more than half of the keys that were seen within Window are
+	// paused because they fail, and they are two at least, the handler pauses in their place.
+	//
+	// A message without a key ("") counts for the handler, as without Key. A key has at most 255 bytes: a longer one is
+	// cut, with its hash. The last 10,000 keys are remembered. Key is called for each message before its handler. A
+	// panic in it is logged, and the message has no key. It must be safe for concurrent use. Optional.
+	Key func(*message.Message) string
+	// Share is how much of Concurrency the calls of one key may hold if they are slow: where they have held more than
+	// this share for longer than Pause, others were called meanwhile, and they take more than twice as long as the
+	// calls of others, the key gets a place less than that until it is as fast as others again. What is over waits as
+	// that of a paused key. A key that is alone has all places. The default is 0.5. More than 0 and at most 1. It needs
+	// Key, and a Concurrency of two at least.
+	Share float64
 }
 
 // Validate reports all faults, joined. Zero fields are valid: they have defaults.
@@ -56,6 +76,12 @@ func (b Breaker) Validate() error {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if b.Ratio < 0 || b.Ratio > 1 || b.Ratio != b.Ratio {
 		fault("Ratio is %v: it must be more than 0 and at most 1, or 0 for the default", b.Ratio)
+	}
+	if b.Share < 0 || b.Share > 1 || b.Share != b.Share {
+		fault("Share is %v: it must be more than 0 and at most 1, or 0 for the default", b.Share)
+	}
+	if b.Share != 0 && b.Key == nil {
+		fault("Share is %v, but Key is nil: set both", b.Share)
 	}
 	if b.Least < 0 {
 		fault("Least is %d: it must be 0 (the default) or more", b.Least)

@@ -97,6 +97,19 @@ func ExampleBreaker() {
 	_ = start
 }
 
+// The endpoint of one customer that is down, or slow, does not slow the others.
+func ExampleBreaker_key() {
+	var rabbit retry.Connection // or another backend
+	start := func(router *message.Router, deliver message.NoPublishHandlerFunc) {
+		rabbit.AddConsumerHandler(router, "deliver", "webhooks", deliver, retry.Options{
+			Policy: &retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 5), Breaker: &retry.Breaker{
+				Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") },
+			}},
+		})
+	}
+	_ = start
+}
+
 func ExampleBreaker_Validate() {
 	fmt.Println(retry.Breaker{Ratio: 1.5, Pause: time.Minute, MaxPause: time.Second}.Validate())
 	// Output:

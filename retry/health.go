@@ -86,6 +86,9 @@ type SubscriptionHealth struct {
 	// PausedLimit is how many messages the handler has in flight at most, while those decide whether a handler that has
 	// failed goes on. 0: it takes none. Consuming is then false on RabbitMQ, where the consumer is cancelled.
 	PausedLimit int
+	// Keys are, of a handler with Breaker.Key, those that are limited, and then those whose messages had to wait most
+	// often: 20 at most.
+	Keys []KeyHealth `json:",omitzero"`
 	// Holding is how many messages are held, because their copies cannot be published. Those that are refused for good
 	// are among them, and pause nothing.
 	Holding int
@@ -93,6 +96,17 @@ type SubscriptionHealth struct {
 	// LastError is why the subscription ended, or why it could not begin again, the last time. Empty: never.
 	LastError   string    `json:",omitzero"`
 	LastErrorAt time.Time `json:",omitzero"`
+}
+
+// KeyHealth is the state of one key of a handler, in this process.
+type KeyHealth struct {
+	Key string
+	// Paused is why the key is limited: "paused" (an operator), "failing", "slow", or "retry after" (an error of
+	// backoff.RetryAfter). Empty: it is not.
+	Paused string    `json:",omitzero"`
+	Until  time.Time `json:",omitzero"` // until when; zero: not known
+	Limit  int       // calls at the same time, at most, while it is limited. 0: none
+	Parked uint64    // how often a message of the key had to wait
 }
 
 // Ready returns nil if every link is connected and every subscription is consuming or paused. Otherwise the error names

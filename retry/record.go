@@ -40,6 +40,7 @@ type Record struct {
 	Traceparent    string        `json:"traceparent,omitzero"`      // of the last failed attempt with a trace
 	Topic          string        `json:"topic,omitzero"`            // the topic it failed on
 	Handler        string        `json:"handler,omitzero"`          // the handler that failed
+	Key            string        `json:"key,omitzero"`              // of Breaker.Key; at most 255 bytes
 	Subscriber     string        `json:"subscriber,omitzero"`       // its subscriber's type; in dead letters only
 	DeadReason     DeadReason    `json:"dead_reason,omitzero"`      // empty while the message is being retried
 	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole. On other backends than
@@ -53,7 +54,7 @@ type Record struct {
 // from here.
 //
 // Dead letters also carry the keys of Watermill's poison queue, for readers of poison queues.
-func (r *Record) rows() [20]row {
+func (r *Record) rows() [21]row {
 	return [...]row{
 		{key: recordkey.DeadReason, value: &r.DeadReason},
 		{key: recordkey.Failures, value: &r.Failures, most: maxFailures},
@@ -67,6 +68,7 @@ func (r *Record) rows() [20]row {
 		{key: recordkey.FirstArrivedAt, value: &r.FirstArrivedAt},
 		{key: recordkey.Handler, value: &r.Handler},
 		{key: recordkey.ErrorType, value: &r.ErrorType},
+		{key: recordkey.Key, value: &r.Key},
 		{key: recordkey.Traceparent, value: &r.Traceparent},
 		{key: poison.PoisonedTopicKey, value: &r.Topic, poison: true, repeats: true},
 		{key: poison.PoisonedHandlerKey, value: &r.Handler, poison: true, repeats: true},

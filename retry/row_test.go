@@ -44,6 +44,6 @@ func TestTheLettersOfTheRecordStay(t *testing.T) {
 		"n": "retry_failures", "t": "retry_topic", "m": "retry_remaining", "s": "retry_snoozes", "d": "retry_due_at",
 		"l": "retry_last_failed_at", "f": "retry_first_failed_at", "a": "retry_first_arrived_at", "h": "retry_handler",
 		"e": "retry_error_type", "p": "retry_traceparent", "r": "retry_reason", "u": "_watermill_delayed_until",
-		"w": "_watermill_delayed_for",
+		"w": "_watermill_delayed_for", "k": "retry_key",
 	}, letters)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -124,9 +125,8 @@ func (a connection) Observe(observers ...retry.Observer) {
 // Health implements retry.Connection.
 func (a connection) Health() retry.Health {
 	h := retry.Health{Subscriptions: a.health.Health()}
-	for i, s := range h.Subscriptions {
-		at := &h.Subscriptions[i]
-		at.Paused, at.PausedSince, at.PausedLimit, at.Holding = a.gates.State(s.Name)
+	for i := range h.Subscriptions {
+		subscriptions.Describe(&h.Subscriptions[i], &a.gates)
 	}
 	return h
 }

@@ -42,6 +42,7 @@ type Gate struct {
 	limit       atomic.Int64 // the effective limit
 
 	watcher atomic.Pointer[Watcher]
+	decided atomic.Pointer[map[string]Decision] // replaced, never changed; nil: none
 
 	places *Places // of messages of Enter
 
@@ -58,6 +59,8 @@ type Gate struct {
 type Watcher interface {
 	// Changed is called after a subscription has begun or ended.
 	Changed()
+	// Keys are those of the handler that are limited, and those whose messages had to wait.
+	Keys() []Key
 }
 
 // attached makes equal valves different.

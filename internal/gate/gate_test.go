@@ -123,9 +123,14 @@ func TestEnterEndsWithoutAPlace(t *testing.T) {
 }
 
 // A watcher counts its calls.
-type watcher struct{ changes int }
+type watcher struct {
+	changes int
+	keys    []gate.Key
+}
 
 func (w *watcher) Changed() { w.changes++ }
+
+func (w *watcher) Keys() []gate.Key { return w.keys }
 
 func TestTheWatcherSeesSubscriptionsBeginAndEnd(t *testing.T) {
 	g := gate.New(16)
@@ -232,22 +237,18 @@ func TestHandlersAreFoundByName(t *testing.T) {
 	billing.Hold()
 	assert.Equal(t, 0, billing.Limit())
 	assert.Equal(t, gate.None, other.Limit())
-	paused, since, limit, held := h.State("billing")
-	assert.Equal(t, []string{"failing", "paused"}, paused)
+	assert.Same(t, billing, h.Find("billing"))
+	since := billing.Since()
+	assert.Equal(t, []gate.Reason{gate.Failing, gate.Operator}, billing.Paused())
 	assert.False(t, since.IsZero())
-	assert.Zero(t, limit)
-	assert.Equal(t, 1, held)
+	assert.Equal(t, 1, billing.Held())
 	require.NoError(t, h.Resume("billing"))
 	billing.Set(gate.Failing, 2)
-	paused, still, limit, _ := h.State("billing")
-	assert.Equal(t, []string{"failing"}, paused, "the other reason stays")
-	assert.Equal(t, since, still, "since the first reason")
-	assert.Equal(t, 2, limit)
+	assert.Equal(t, []gate.Reason{gate.Failing}, billing.Paused(), "the other reason stays")
+	assert.Equal(t, since, billing.Since(), "since the first reason")
+	assert.Equal(t, 2, billing.Limit())
 	billing.Set(gate.Failing, gate.None)
-	for _, name := range []string{"billing", "unknown"} {
-		paused, since, limit, _ = h.State(name)
-		assert.Nil(t, paused)
-		assert.Zero(t, since)
-		assert.Zero(t, limit)
-	}
+	assert.Nil(t, billing.Paused())
+	assert.Zero(t, billing.Since())
+	assert.Nil(t, h.Find("unknown"))
 }

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Handlers has the gates of the handlers of one connection. The zero value is ready for use. It is safe for concurrent
@@ -19,7 +18,7 @@ type Handlers struct {
 }
 
 // Add returns the gate of a handler. Handlers of one name share the first one's gate. One that is added again, after
-// its subscriptions have ended, has another one, which is paused if an operator has paused the handler.
+// its subscriptions have ended, has another one, which has what an operator has decided.
 func (h *Handlers) Add(name string, concurrency int) *Gate {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -31,8 +30,11 @@ func (h *Handlers) Add(name string, concurrency int) *Gate {
 		return before
 	}
 	h.gates[name] = New(concurrency)
-	if before != nil && slices.Contains(before.Paused(), Operator) {
-		h.gates[name].Set(Operator, 0)
+	if before != nil {
+		h.gates[name].decided.Store(before.decided.Load())
+		if slices.Contains(before.Paused(), Operator) {
+			h.gates[name].Set(Operator, 0)
+		}
 	}
 	return h.gates[name]
 }
@@ -65,16 +67,9 @@ func (h *Handlers) unknown(name string) error {
 	return errors.New("no handler is named " + strconv.Quote(name) + ": the handlers are " + strings.Join(names, ", "))
 }
 
-// State is what limits a handler, for Health.
-func (h *Handlers) State(name string) (paused []string, since time.Time, limit, held int) {
+// Find returns the gate of a handler; nil: there is none.
+func (h *Handlers) Find(name string) *Gate {
 	h.mu.Lock()
-	g := h.gates[name]
-	h.mu.Unlock()
-	if g == nil {
-		return nil, time.Time{}, 0, 0
-	}
-	for _, reason := range g.Paused() {
-		paused = append(paused, string(reason))
-	}
-	return paused, g.Since(), max(g.Limit(), 0), g.Held()
+	defer h.mu.Unlock()
+	return h.gates[name]
 }

@@ -20,6 +20,7 @@ const (
 	LeftOff   = "retry_left_off" // what a dead letter in its last form lacks, and why; at most 1 KiB
 	// the trace of the last failed attempt that an Observer has traced: W3C Trace Context
 	Traceparent = "retry_traceparent"
+	Key         = "retry_key" // of Breaker.Key
 )
 
 // The keys of Watermill's components/delay.
@@ -37,6 +38,7 @@ var Letters = [...]struct {
 	{'n', Failures}, {'t', Topic}, {'m', Remaining}, {'d', DueAt}, {'l', LastFailedAt}, {'f', FirstFailedAt},
 	{'a', FirstArrivedAt}, {'h', Handler}, {'e', ErrorType}, {'r', Reason}, {'u', delayedUntil},
 	{'w', delayedFor}, {'s', Snoozes}, {'p', Traceparent},
+	{'k', Key},
 }
 
 // What a relay writes on a message for the time on a tier. It is removed when the message leaves its tier.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -145,4 +146,19 @@ func (l *List) Health() []retry.SubscriptionHealth {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Topic, b.Topic))
 	})
 	return all
+}
+
+// Describe adds to the health of a subscription what limits its handler.
+func Describe(s *retry.SubscriptionHealth, handlers *gate.Handlers) {
+	g := handlers.Find(s.Name)
+	if g == nil {
+		return
+	}
+	for _, reason := range g.Paused() {
+		s.Paused = append(s.Paused, string(reason))
+	}
+	s.PausedSince, s.PausedLimit, s.Holding = g.Since(), max(g.Limit(), 0), g.Held()
+	for _, key := range g.Keys() {
+		s.Keys = append(s.Keys, retry.KeyHealth(key))
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -174,8 +175,7 @@ func (c *Connection) Health() retry.Health {
 		}
 	}
 	for i := range h.Subscriptions {
-		s := &h.Subscriptions[i]
-		s.Paused, s.PausedSince, s.PausedLimit, s.Holding = c.gates.State(s.Name)
+		subscriptions.Describe(&h.Subscriptions[i], &c.gates)
 	}
 	h.Tiers, h.TiersError = c.overdue.health()
 	return h

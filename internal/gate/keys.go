@@ -1,0 +1,97 @@
+package gate
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// mostKeys is how many keys of a handler are described.
+const mostKeys = 20
+
+// mostDecisions is how many keys an operator can limit at the same time.
+const mostDecisions = 1000
+
+// Key is the state of one key of a handler.
+type Key struct {
+	Key    string
+	Paused string    // why it is limited; empty: it is not
+	Until  time.Time // zero: not known
+	Limit  int       // while it is limited
+	Parked uint64    // how often a message of it had to wait
+}
+
+// A Decision is what an operator has decided about a key of a handler. It ends by itself.
+type Decision struct {
+	Limit int       // calls at the same time; 0: the key is paused
+	Until time.Time // when it ends
+}
+
+// Decide limits a key until a time. One that is over removes the decision about the key.
+func (g *Gate) Decide(key string, d Decision) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	next := g.decisions(now)
+	delete(next, key)
+	if now.Before(d.Until) {
+		if len(next) >= mostDecisions {
+			return fmt.Errorf("%d keys are limited: resume one of them first", mostDecisions)
+		}
+		next[key] = d
+	}
+	if len(next) == 0 {
+		g.decided.Store(nil)
+		return nil
+	}
+	g.decided.Store(&next)
+	return nil
+}
+
+// Decisions returns those that have not ended.
+func (g *Gate) Decisions() map[string]Decision { return g.decisions(time.Now()) }
+
+func (g *Gate) decisions(now time.Time) map[string]Decision {
+	all := map[string]Decision{}
+	if present := g.decided.Load(); present != nil {
+		maps.Copy(all, *present)
+	}
+	maps.DeleteFunc(all, func(_ string, d Decision) bool { return !now.Before(d.Until) })
+	return all
+}
+
+// Decided returns the decision about a key that has not ended. Where there is none, it costs one atomic load.
+func (g *Gate) Decided(key string, now time.Time) (d Decision, found bool) {
+	present := g.decided.Load()
+	if present == nil {
+		return Decision{}, false
+	}
+	d, found = (*present)[key]
+	return d, found && now.Before(d.Until)
+}
+
+// Keys are the keys of the handler that are limited, then those whose messages had to wait most often.
+func (g *Gate) Keys() (all []Key) {
+	decided := g.Decisions()
+	if w := g.Watcher(); w != nil {
+		all = w.Keys()
+	}
+	for i := range all {
+		if d, found := decided[all[i].Key]; found {
+			all[i].Paused, all[i].Until, all[i].Limit = string(Operator), d.Until, d.Limit
+			delete(decided, all[i].Key)
+		}
+	}
+	for key, d := range decided { // no message of it has come
+		all = append(all, Key{Key: key, Paused: string(Operator), Until: d.Until, Limit: d.Limit})
+	}
+	slices.SortFunc(all, func(a, b Key) int {
+		if a.Paused == "" != (b.Paused == "") {
+			return cmp.Compare(b.Paused, a.Paused)
+		}
+		return cmp.Or(cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
+	})
+	return all[:min(len(all), mostKeys)]
+}

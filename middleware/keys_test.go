@@ -1,0 +1,308 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/unpublished"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+func tenantOf(msg *message.Message) string { return msg.Metadata.Get("tenant") }
+
+// byTenant makes the breaker one by key, which pauses after five failures.
+func byTenant(c *settings) {
+	c.Policy.Breaker = &retry.Breaker{Key: tenantOf, Least: 5, MaxPause: 8 * time.Second}
+}
+
+// send handles a message of a tenant, and reports whether its handler was called.
+func (b *breakered) send(tenant string, result error) (called bool) {
+	b.t.Helper()
+	require.NoError(b.t, b.sendTo(tenant, func(*message.Message) ([]*message.Message, error) {
+		called = true
+		return nil, result
+	}))
+	return called
+}
+
+func (b *breakered) sendTo(tenant string, h message.HandlerFunc) error {
+	if b.valve != nil {
+		defer b.valve.take()()
+	}
+	msg := messageOf(each(b.ctx))
+	msg.Metadata.Set("tenant", tenant)
+	_, err := b.retry.Dispatch(h)(msg)
+	return err
+}
+
+// call begins a call of a tenant that takes its time.
+func (b *breakered) call(tenant string, takes time.Duration) {
+	b.t.Helper()
+	go func() {
+		_ = b.sendTo(tenant, func(*message.Message) ([]*message.Message, error) { time.Sleep(takes); return nil, nil })
+	}()
+	synctest.Wait()
+}
+
+// sicken makes a tenant pause.
+func (b *breakered) sicken(tenant string) {
+	b.t.Helper()
+	for range 5 {
+		require.True(b.t, b.send(tenant, errDown))
+	}
+}
+
+// keys are the limited ones, as "7 failing 0".
+func (b *breakered) keys() (all []string) {
+	for _, key := range b.gate.Keys() {
+		if key.Paused != "" {
+			all = append(all, fmt.Sprint(key.Key, " ", key.Paused, " ", key.Limit))
+		}
+	}
+	return all
+}
+
+func TestAKeyPausesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant, observing)
+		b.send("1", nil)
+		b.send("2", nil)
+		b.sicken("7")
+		assert.Equal(t, []string{"7 failing 0"}, b.keys())
+		assert.Equal(t, 1, strings.Count(b.sent.logs.String(), "Key pauses, new messages wait on a tier"))
+		copies := len(b.sent.copies)
+
+		assert.False(t, b.send("7", nil), "it waits")
+		record := b.sent.record(t)
+		assert.Equal(t, retry.Parked, b.sent.outcomes()[len(b.sent.outcomes())-1])
+		assert.Zero(t, record.Failures, "it counts no failure")
+		assert.Equal(t, "7", record.Key)
+		assert.Equal(t, "1s.orders", b.sent.last().topic)
+		assert.True(t, b.send("1", nil), "others go on")
+		assert.True(t, b.send("", nil), "and those without a key")
+		assert.Len(t, b.sent.copies, copies+1)
+		assert.Empty(t, b.gate.Paused())
+
+		time.Sleep(time.Second)
+		assert.True(t, b.send("7", errDown), "the probe")
+		assert.Equal(t, retry.Snoozed, b.sent.outcomes()[len(b.sent.outcomes())-1], "its failure does not count")
+		assert.False(t, b.send("7", nil))
+		time.Sleep(2 * time.Second)
+		b.call("7", time.Second)
+		assert.False(t, b.send("7", nil), "one message decides")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, []string{"7 failing 2"}, b.keys())
+		for range 2 + 4 + 8 {
+			assert.True(t, b.send("7", nil))
+		}
+		assert.Empty(t, b.keys())
+	})
+}
+
+// docs/tenants.md has the rule.
+func TestTheHandlerPausesWhereMostKeysFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		for _, healthy := range []string{"1", "2"} {
+			b.send(healthy, nil)
+		}
+		b.sicken("7")
+		b.sicken("8")
+		assert.Empty(t, b.gate.Paused(), "two of four")
+		b.sicken("9")
+		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused(), "three of five")
+		assert.Empty(t, b.keys(), "the handler pauses in their place")
+		assert.Contains(t, b.sent.logs.String(), "keys:5")
+
+		b.paused()
+		assert.True(t, b.send("7", errDown), "the probe")
+		b.paused()
+		for range 100 {
+			assert.False(t, b.send("7", nil), "another key is to be the next probe")
+		}
+		assert.True(t, b.send("8", nil), "it is what all depend on, and it is back")
+		assert.False(t, b.send("7", nil))
+		assert.Equal(t, 2, b.gate.Limit())
+		b.send("1", nil)
+		b.send("7", errDown)
+		b.send("2", nil)
+		for range 4 + 8 {
+			b.send("1", nil)
+		}
+		assert.Empty(t, b.gate.Paused(), "one key that still fails does not keep the handler paused")
+		assert.True(t, b.send("7", nil))
+	})
+}
+
+func TestOneKeyAloneDoesNotPauseTheHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		b.sicken("7")
+		assert.Empty(t, b.gate.Paused())
+		assert.True(t, b.send("8", nil))
+		time.Sleep(2 * time.Minute)
+		assert.True(t, b.send("7", nil))
+	})
+}
+
+// A handler whose messages are of one tenant only is let through in the end.
+func TestAKeyThatHasFailedIsPassedOverOnlySoOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		b.sicken("7")
+		b.sicken("8")
+		b.paused()
+		require.True(t, b.send("7", errDown))
+		for range 3 {
+			b.paused()
+			for range 100 {
+				assert.False(t, b.send("7", errDown))
+			}
+			assert.True(t, b.send("7", errDown))
+		}
+	})
+}
+
+func TestRetryAfterPausesTheKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		for _, tenant := range []string{"5", "6", "7"} {
+			b.send(tenant, backoff.RetryAfter(errDown, time.Minute))
+		}
+		assert.Equal(t, []string{"5 retry after 0", "6 retry after 0", "7 retry after 0"}, b.keys())
+		assert.Equal(t, "1m.orders", b.sent.last().topic)
+		for _, healthy := range []string{"1", "2", "3"} {
+			b.send(healthy, nil)
+		}
+		b.sicken("8")
+		b.sicken("9")
+		assert.Empty(t, b.gate.Paused(), "two of eight: what a tenant asks for says nothing about others")
+		time.Sleep(30 * time.Second)
+		assert.False(t, b.send("7", nil))
+		assert.Equal(t, "5s.orders", b.sent.last().topic, "the longest tier that ends before")
+		assert.True(t, b.send("1", nil))
+		time.Sleep(30 * time.Second)
+		assert.True(t, b.send("7", nil))
+	})
+}
+
+func TestASlowKeyGivesPlacesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		for range 20 {
+			b.call("1", 100*time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
+		}
+		for range 9 {
+			b.call("7", time.Minute)
+		}
+		time.Sleep(2 * time.Second)
+		assert.Equal(t, 0, len(b.keys()))
+		b.call("7", time.Minute)
+		assert.Empty(t, b.keys(), "no message of others has come meanwhile")
+		b.call("1", 100*time.Millisecond)
+		assert.False(t, b.send("7", nil), "it has more than half of the places")
+		assert.Equal(t, []string{"7 slow 7"}, b.keys())
+		assert.Equal(t, "1s.orders", b.sent.last().topic)
+		assert.True(t, b.send("1", nil))
+
+		time.Sleep(time.Minute)
+		for range 7 {
+			b.call("7", 100*time.Millisecond)
+		}
+		assert.False(t, b.send("7", nil), "seven places")
+		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
+		assert.Empty(t, b.keys(), "it is as fast as others")
+	})
+}
+
+// A tenant with many messages and fast calls is a matter of queues.
+func TestAKeyThatIsFastHasAllPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		for i := range 600 {
+			b.call("7", 100*time.Millisecond) // so twelve of its calls run
+			if i%10 == 0 {
+				b.call("1", 100*time.Millisecond)
+			}
+			time.Sleep(8 * time.Millisecond)
+		}
+		assert.Empty(t, b.sent.copies)
+		time.Sleep(time.Second)
+	})
+}
+
+func TestWhereNoTierTakesAMessageItsHandlerIsCalled(t *testing.T) {
+	for name, err := range map[string]error{
+		"full":      &unpublished.Error{Kind: unpublished.Rejected, Err: errors.New("full")},
+		"too large": &unpublished.Error{Kind: unpublished.TooLarge, Err: errors.New("too large")},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b := withBreaker(t, 16, byTenant)
+			b.sicken("7")
+			b.sent.fail = always(err)
+			assert.True(t, b.send("7", nil))
+		})
+	}
+}
+
+func TestAKeyThatPanicsIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant, func(c *settings) {
+			c.Policy.Breaker.Key = func(*message.Message) string { panic("bug") }
+		})
+		for range 4 {
+			b.send("7", errDown)
+		}
+		assert.Empty(t, b.gate.Paused())
+		b.send("7", errDown)
+		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused(), "as without a key")
+		assert.Contains(t, b.sent.logs.String(), "Breaker.Key panicked")
+	})
+}
+
+func TestForgedKeysCostNoMore(t *testing.T) {
+	b := withBreaker(t, 16, byTenant)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	long := strings.Repeat("x", 10_000)
+	const forged = 100_000
+	for i := range forged {
+		b.send(fmt.Sprint(long[:i%len(long)], i), nil)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	assert.Less(t, int(after.HeapAlloc)-int(before.HeapAlloc), 16<<20, "10,000 keys of 255 bytes, with their outcomes")
+	assert.Empty(t, b.gate.Keys())
+}
+
+func TestAnOperatorLimitsAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		require.NoError(t, b.gate.Decide("7", gate.Decision{Until: time.Now().Add(time.Hour)}))
+		assert.False(t, b.send("7", nil))
+		assert.Equal(t, []string{"7 paused 0"}, b.keys())
+		assert.Equal(t, "1m.orders", b.sent.last().topic)
+		require.NoError(t, b.gate.Decide("7", gate.Decision{Limit: 1, Until: time.Now().Add(time.Hour)}))
+		b.call("7", time.Minute)
+		assert.False(t, b.send("7", nil))
+		assert.True(t, b.send("8", nil))
+		time.Sleep(time.Hour)
+		assert.Empty(t, b.keys(), "it ends by itself")
+		assert.True(t, b.send("7", nil))
+	})
+}

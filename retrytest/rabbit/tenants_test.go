@@ -1,0 +1,181 @@
+package rabbit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/retrytest/rabbit"
+)
+
+// A saas is an app with 20 tenants. A call takes 100 ms, but for the tenant that is sick.
+type saas struct {
+	t      *testing.T
+	broker *rabbit.Broker
+	conn   retry.Connection
+	sick   func() error // what tenant 7 does; nil: it is healthy
+
+	mu      sync.Mutex
+	calls   map[string]int           // by tenant
+	done    map[string]int           // by tenant
+	late    []time.Duration          // of the others: from publish to the end of the call
+	waiting map[string]time.Time     // since when, by UUID
+	at      map[string]time.Duration // the last message of a tenant that was handled, since the start
+	began   time.Time
+}
+
+const (
+	tenants    = 20
+	sickTenant = "7" // it sends four messages a second, and each other one a message
+)
+
+func startSaas(t *testing.T, breaker retry.Breaker) *saas {
+	s := &saas{
+		t: t, broker: rabbit.New(t), calls: map[string]int{}, done: map[string]int{}, waiting: map[string]time.Time{},
+		at: map[string]time.Duration{}, began: time.Now(),
+	}
+	own := amqp.NewDurableQueueConfig(rabbit.URI)
+	own.Connection.AmqpConfig = s.broker.AmqpConfig()
+	var err error
+	s.conn, err = config.Connect(config.Config{AMQP: own, Policy: retry.Policy{
+		Schedule: backoff.Exponential(time.Second, 5, 5), Breaker: &breaker,
+	}}, nil)
+	require.NoError(t, err)
+	router := message.NewDefaultRouter(watermill.NopLogger{})
+	s.conn.AddConsumerHandler(router, "deliver", "webhooks", s.deliver)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	<-router.Running()
+	t.Cleanup(func() {
+		cancel()
+		assert.NoError(t, errors.Join(<-ended, s.conn.Close()))
+	})
+	return s
+}
+
+func tenantOf(msg *message.Message) string { return msg.Metadata.Get("tenant") }
+
+func (s *saas) deliver(msg *message.Message) error {
+	tenant := tenantOf(msg)
+	s.mu.Lock()
+	s.calls[tenant]++
+	sick := s.sick
+	s.mu.Unlock()
+	if tenant == sickTenant && sick != nil {
+		if err := sick(); err != nil {
+			return err
+		}
+	} else {
+		time.Sleep(100 * time.Millisecond)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done[tenant]++
+	s.at[tenant] = time.Since(s.began)
+	if tenant != sickTenant {
+		s.late = append(s.late, time.Since(s.waiting[msg.UUID]))
+	}
+	return nil
+}
+
+// send sends for some time.
+func (s *saas) send(over time.Duration) {
+	const rounds = 4 // a second
+	for round := range rounds * int(over/time.Second) {
+		for tenant := range tenants {
+			if name := fmt.Sprint(tenant); name == sickTenant || tenant%rounds == round%rounds {
+				msg := message.NewMessage(fmt.Sprintf("%v-%d", time.Since(s.began), tenant), nil)
+				msg.Metadata.Set("tenant", name)
+				s.mu.Lock()
+				s.waiting[msg.UUID] = time.Now()
+				s.mu.Unlock()
+				require.NoError(s.t, s.conn.Publisher().Publish("webhooks", msg))
+			}
+			time.Sleep(time.Second / rounds / tenants)
+		}
+	}
+}
+
+// begin makes tenant 7 sick, or healthy again.
+func (s *saas) begin(sick func() error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sick, s.late = sick, nil
+}
+
+func (s *saas) tries() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[sickTenant]
+}
+
+func (s *saas) p99() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slices.Sort(s.late)
+	return s.late[len(s.late)*99/100]
+}
+
+func byTenant() retry.Breaker { return retry.Breaker{Key: tenantOf} }
+
+// sickFor makes tenant 7 sick for five minutes, and returns how often it was tried after the first one.
+func (s *saas) sickFor(t *testing.T, how func() error) (tried int) {
+	s.send(time.Minute)
+	control := s.p99()
+	s.begin(how)
+	s.send(time.Minute)
+	before := s.tries()
+	s.send(4 * time.Minute)
+	tried = s.tries() - before
+	assert.LessOrEqual(t, s.p99(), control*11/10, "the others, from the first moment on")
+	return tried
+}
+
+// recovers checks that all messages of tenant 7 are handled once it is healthy again.
+func (s *saas) recovers(t *testing.T) {
+	s.begin(nil)
+	healthy := time.Since(s.began)
+	time.Sleep(10 * time.Minute)
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	assert.Equal(t, 4*6*60, s.done[sickTenant])
+	assert.Empty(t, s.broker.Messages("webhooks.dead"))
+	const (
+		pause = 35 * time.Second // at most, with its probe
+		share = 4 * 5 * 60 * 100 * time.Millisecond / 8
+	)
+	assert.LessOrEqual(t, s.at[sickTenant]-healthy, pause+share*12/10)
+}
+
+func TestATenantThatFailsDoesNotSlowTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSaas(t, retry.Breaker{Key: tenantOf})
+		tried := s.sickFor(t, func() error { time.Sleep(5 * time.Second); return errors.New("no answer") })
+		assert.LessOrEqual(t, tried, 4*4*60/100, "one of a hundred")
+		s.recovers(t)
+	})
+}
+
+func TestATenantThatHangsDoesNotSlowTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := startSaas(t, retry.Breaker{Key: tenantOf})
+		s.sickFor(t, func() error { time.Sleep(30 * time.Second); return nil })
+		s.recovers(t)
+	})
+}
