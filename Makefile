@@ -61,7 +61,8 @@ CONFORMANCE ?=
 # starts the lowest one, with the newest clients.
 KAFKA_LOWEST = 4.0.0
 BACKENDS    = $(filter-out backends/conformance,$(patsubst %/go.mod,%,$(wildcard backends/*/go.mod)))
-MODULES     = . integration cmd/wmretry config/amqp3 inbox/pgxinbox observe $(BACKENDS) backends/conformance example/observability
+RELEASED    = . cmd/wmretry config/amqp3 inbox/pgxinbox observe $(BACKENDS)
+MODULES     = $(RELEASED) integration backends/conformance example/observability
 STATICCHECK = $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod staticcheck -checks $(CHECKS)
 
 # TIDY compares go.mod only: go.sum also depends on the newest versions of modules that no package is built from.
@@ -84,7 +85,7 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help sim wmretry api release release-check demo demo-rabbitmq demo-observability $(DEMOS) demo-all test test-newest test-long test-v3 test-backends inbox test-observe test-short race bench bench-cluster chaos lint vuln fuzz cover site screenshots broker-up broker-down
-.PHONY: devbroker test-root test-observers test-broker test-integration test-version test-alone test-patient test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format vet lint-code
+.PHONY: devbroker test-root test-observers test-broker test-integration test-version test-alone test-patient test-pubsub test-wmretry test-reconnect test-chaos test-integration-v3 test-reconnect-v3 bench-versions bench-one chaos-versions chaos-one inbox-versions inbox-one fuzz-root fuzz-integration lint-format vet lint-code lint-api
 
 help:
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
@@ -174,16 +175,11 @@ sim: ## the real code against a model of RabbitMQ, by seeds (SEEDS=300, or SEED=
 	@SIM_SEEDS=$(SEEDS) SIM_SEED=$(SEED) $(if $(SEED)$(WASM),GOOS=wasip1 GOARCH=wasm,SIM_PARTS=$(PROCESSORS)) $(GO) test -C integration -count=1 \
 		$(if $(SEED)$(WASM),-vet=off -timeout=0 -exec=$(CURDIR)/.broker/replay -ldflags='-s -w',-timeout=60m) $(if $(SEED),-run=TestSeeds) -v ./simulation
 
-lint: lint-format lint-code ## gofmt, vet, staticcheck, tidy
+lint: lint-format lint-code lint-api ## gofmt, vet, staticcheck, tidy, and that the folder api is the exported API
 
 vuln: ## known vulnerabilities of the dependencies (needs the vulnerability database)
-	$(GO) tool -modfile=tools/lint/go.mod govulncheck ./...
-	cd cmd/wmretry && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...
-	cd observe && $(GO) tool -modfile=../tools/lint/go.mod govulncheck ./...
-	cd config/amqp3 && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...
-	cd inbox/pgxinbox && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...
-	@for module in $(BACKENDS); do echo "govulncheck $$module"; \
-		(cd $$module && $(GO) tool -modfile=../../tools/lint/go.mod govulncheck ./...) || exit 1; done
+	@for module in $(RELEASED); do echo "govulncheck $$module"; \
+		(cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/lint/go.mod govulncheck ./...) || exit 1; done
 
 fuzz: fuzz-root ## every fuzz target for FUZZTIME
 	@if grep -rlq '^func Fuzz' --include='*_test.go' integration; then \
@@ -208,7 +204,7 @@ screenshots: devbroker ## the pictures of the page in docs/images, from a real b
 	@SCREENSHOTS=$(CURDIR)/docs/images $(WITH_BROKER) $(GO) test -C cmd/wmretry -count=1 -timeout=$(TIMEOUT) ./browser
 
 api: ## write the exported API of the released modules into the folder api
-	@$(GO) run ./tools/api
+	@rm -rf api && mkdir api && $(call write_api,api)
 
 release: ## make a release with VERSION=v1.2.3: commits, tags, archives. It pushes nothing (CONTRIBUTING.md)
 	@$(GO) run ./tools/release $(RELEASE_ARGS) "$(VERSION)"
@@ -322,6 +318,27 @@ lint-code:
 	done; exit $$failed
 	cd integration && $(GO) vet $(V3) ./... && $(STATICCHECK) $(V3) ./...
 	@cd tools/lint && $(TIDY)
+
+# The declarations that go doc shows of each package that an app can import, without comments. Package refusal has a type with
+# an exported alias.
+define write_api
+for module in $(filter-out cmd/%,$(RELEASED)); do \
+	for package in $$($(GO) list -C $$module -f '{{if ne .Name "main"}}{{.ImportPath}}{{end}}' ./... | \
+		awk '!/\/(internal|tools|example)(\/|$$)/ || /\/refusal$$/'); do \
+		echo "== $${package#github.com/tieredretry/}"; \
+		$(GO) doc -C $$module -all $$package | awk '/^(CONSTANTS|VARIABLES|FUNCTIONS|TYPES)$$/ { on = 1; next } \
+			/^    / { next } { sub(/[ \t]*\/\/ .*/, ""); gsub(/[ \t]+/, " ") } on && NF'; \
+	done >$(1)/$$(echo $${module#.} | sed 's,^$$,watermill-retry,;s,/,-,g').txt || exit 1; \
+done
+endef
+
+# What has changed since the last release, or since the branch left main, is also in CHANGELOG.md.
+lint-api:
+	@now=$$(mktemp -d) && trap 'rm -rf "$$now"' EXIT && $(call write_api,$$now) && diff -ruN api "$$now" || { \
+		echo 'the API is not that of the folder api. If the change is wanted: make api, and a line in CHANGELOG.md' >&2; exit 1; }
+	@base=$$(git describe --tags --abbrev=0 --match='v[0-9]*' 2>/dev/null || git merge-base HEAD origin/main 2>/dev/null) || exit 0; \
+		git diff --quiet "$$base" -- api || git diff --unified=0 "$$base" -- CHANGELOG.md | grep -q '^+[^+]' || { \
+		git diff --unified=0 "$$base" -- api; echo "the API has changed since $$base, and CHANGELOG.md has no new line" >&2; exit 1; }
 
 # go test -list prints the names of a package's targets, and then a line with the package.
 define fuzz

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-
-	"github.com/tieredretry/watermill-retry/tools/modules"
 )
 
 // ownGo sets the environment of the go command. It takes the modules of the repository from the clone, by the names of
@@ -18,9 +16,9 @@ func (r *release) ownGo() {
 	r.own = append(os.Environ(),
 		"GOWORK=off", "GOFLAGS=-modcacherw -trimpath", "GOMODCACHE="+filepath.Join(r.temp, "mod"),
 		"GOPROXY=file://"+filepath.ToSlash(goEnv("GOMODCACHE"))+"/cache/download,"+goEnv("GOPROXY"),
-		"GOPRIVATE="+modules.Root, "GOBIN="+filepath.Join(r.temp, "bin"),
+		"GOPRIVATE="+root, "GOBIN="+filepath.Join(r.temp, "bin"),
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://"+filepath.ToSlash(r.clone)+".insteadOf",
-		"GIT_CONFIG_VALUE_0=https://"+modules.Root,
+		"GIT_CONFIG_VALUE_0=https://"+root,
 	)
 }
 
@@ -45,18 +43,18 @@ func (r *release) outside() error {
 	}
 	get, packages := []string{"get"}, []string{"list", "-deps"}
 	for _, m := range r.modules {
-		if m.Dir != wmretry {
-			get, packages = append(get, m.Path()+"/...@"+r.version), append(packages, m.Path()+"/...")
+		if m.dir != wmretry {
+			get, packages = append(get, m.importPath()+"/...@"+r.version), append(packages, m.importPath()+"/...")
 		}
 	}
 	for _, step := range [][]string{
 		{"mod", "init", "example.com/billing"},
-		{"get", modules.Root + "@" + r.version},
+		{"get", root + "@" + r.version},
 		{"mod", "tidy"},
 		{"build", "-o", os.DevNull, "."},
 		get,
 		packages,
-		{"install", modules.Module{Dir: wmretry}.Path() + "@" + r.version},
+		{"install", module{wmretry}.importPath() + "@" + r.version},
 	} {
 		if err := command(app, r.own, "go", step...); err != nil {
 			return err

@@ -9,12 +9,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/tieredretry/watermill-retry/tools/modules"
 )
 
 // The versions of the repository's own modules in a go.mod.
-var ownVersion = regexp.MustCompile(`(\s` + regexp.QuoteMeta(modules.Root) + `(?:/\S+)?) v\S+`)
+var ownVersion = regexp.MustCompile(`(\s` + regexp.QuoteMeta(root) + `(?:/\S+)?) v\S+`)
 
 // commit makes the commits and tags. The first commit is for main, and has the tags of all modules but the command: who
 // imports a module does not see its replace lines. `go install` refuses them, so the commit of the command stays beside
@@ -27,13 +25,13 @@ func (r *release) commit() error {
 	if err != nil {
 		return err
 	}
-	libraries := slices.DeleteFunc(slices.Clone(r.modules), func(m modules.Module) bool { return m.Dir == wmretry })
+	libraries := slices.DeleteFunc(slices.Clone(r.modules), func(m module) bool { return m.dir == wmretry })
 	if err := r.tag("release: "+r.version, libraries...); err != nil {
 		return err
 	}
 	edit := []string{"mod", "edit"}
 	for _, m := range libraries {
-		edit = append(edit, "-dropreplace="+m.Path())
+		edit = append(edit, "-dropreplace="+m.importPath())
 	}
 	r.ownGo()
 	dir := filepath.Join(r.clone, filepath.FromSlash(wmretry))
@@ -42,15 +40,15 @@ func (r *release) commit() error {
 			return err
 		}
 	}
-	return r.tag("release: wmretry "+r.version, modules.Module{Dir: wmretry})
+	return r.tag("release: wmretry "+r.version, module{wmretry})
 }
 
-func (r *release) tag(subject string, released ...modules.Module) error {
+func (r *release) tag(subject string, released ...module) error {
 	if _, err := git(r.clone, "commit", "--quiet", "--all", "-m", subject); err != nil {
 		return err
 	}
 	for _, m := range released {
-		if _, err := git(r.clone, "tag", "--annotate", m.Tag(r.version), "-m", m.Path()+" "+r.version); err != nil {
+		if _, err := git(r.clone, "tag", "--annotate", m.tag(r.version), "-m", m.importPath()+" "+r.version); err != nil {
 			return err
 		}
 	}

@@ -12,8 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"time"
-
-	"github.com/tieredretry/watermill-retry/tools/modules"
 )
 
 func main() {
@@ -40,7 +38,7 @@ type release struct {
 	clone    string // of it, in a temporary folder
 	temp     string
 	dist     string // what is published besides the modules
-	modules  []modules.Module
+	modules  []module
 	own      []string // environment of the go command that makes the modules
 	start    time.Time
 
@@ -110,7 +108,7 @@ func (r *release) cloneCheckout() error {
 	if _, err := git(r.clone, "switch", "--quiet", "--detach", head); err != nil {
 		return err
 	}
-	r.modules, err = modules.Released(r.clone)
+	r.modules, err = released(r.clone)
 	return err
 }
 
@@ -126,7 +124,7 @@ func (r *release) publish() error {
 
 func (r *release) tags() (all []string) {
 	for _, m := range r.modules {
-		all = append(all, m.Tag(r.version))
+		all = append(all, m.tag(r.version))
 	}
 	return all
 }
@@ -142,5 +140,5 @@ Nothing is pushed. Look at it: git log --stat main..%[4]s, and %[2]s. Then:
   docker buildx build --platform linux/amd64,linux/arm64 -f cmd/wmretry/Dockerfile -t IMAGE:%[3]s --push %[2]s
 
 To drop it: git tag -d %[1]s && rm -r %[2]s
-`, strings.Join(r.tags(), " "), dist, r.version, modules.Module{Dir: wmretry}.Tag(r.version))
+`, strings.Join(r.tags(), " "), dist, r.version, module{wmretry}.tag(r.version))
 }
