@@ -114,7 +114,7 @@ var (
 		"Messages of a tier or inbox whose delay is over and which the broker cannot forward.").read(largest)
 )
 
-// Metrics returns all metrics, in the order of the table in docs/observability.md.
+// Metrics returns all metrics, in the order of the list in docs/observability.md.
 func Metrics() []Metric {
 	return []Metric{
 		outcomes, handlerDuration, failuresBeforeSuccess, ageAtSuccess, ageAtDeath,
