@@ -327,7 +327,7 @@ for module in $(filter-out cmd/%,$(RELEASED)); do \
 		awk '!/\/(internal|tools|example)(\/|$$)/ || /\/refusal$$/'); do \
 		echo "== $${package#github.com/tieredretry/}"; \
 		$(GO) doc -C $$module -all $$package | awk '/^(CONSTANTS|VARIABLES|FUNCTIONS|TYPES)$$/ { on = 1; next } \
-			/^    / { next } { sub(/[ \t]*\/\/ .*/, ""); gsub(/[ \t]+/, " ") } on && NF'; \
+			/^    / { next } { sub(/(^|[ \t]+)\/\/( .*)?$$/, ""); gsub(/[ \t]+/, " ") } on && NF'; \
 	done >$(1)/$$(echo $${module#.} | sed 's,^$$,watermill-retry,;s,/,-,g').txt || exit 1; \
 done
 endef
