@@ -54,7 +54,8 @@ func TestWrongUse(t *testing.T) {
 		{"rules of the page", []string{"ui", "--redact-rules", "absent"}, "--redact-rules: open absent"},
 		{"address", []string{"dead", "list", "orders", "--url", "localhost:5672"}, "it must be like amqp://"},
 		{"address of Redis", []string{"dead", "list", "orders", "--url", "redis://"}, "--url is not an address of Redis: it must be like redis://default@host:6379"},
-		{"no command of RabbitMQ", []string{"topology", "plan", "--url", "redis://127.0.0.1:1"}, `has no command "topology"`},
+		{"no command of RabbitMQ", []string{"topology", "plan", "--url", "redis://127.0.0.1:1"}, "topology is a command for RabbitMQ, and the address is of Redis"},
+		{"no command of RabbitMQ, with its flags", []string{"tiers", "prune", "--queue", "a", "--url", "redis://127.0.0.1:1"}, "tiers is a command for RabbitMQ"},
 		{"no flag of RabbitMQ", []string{"dead", "list", "orders", "--url", "nats://127.0.0.1:1", "--any-limit"}, "unknown flag: --any-limit"},
 		{"no flag of groups", []string{"dead", "list", "orders", "--consumer-group", "billing"}, "unknown flag: --consumer-group"},
 		{"no topic", []string{"dead", "list", "--url", "kafka://127.0.0.1:1,127.0.0.1:2"}, "needs TOPIC, and has 0 arguments"},
@@ -84,6 +85,18 @@ func TestHelp(t *testing.T) {
 		assert.Contains(t, r.stdout, "Examples:\n  ", command)
 		assert.NotContains(t, r.stdout, "guest:guest", command)
 	}
+}
+
+// TestHelpOfABackend has no words that only another backend has.
+func TestHelpOfABackend(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"list", "show", "redrive", "discard", "export", "import"} {
+		r := run(t, 0, "dead", command, "--help", "--url", "redis://127.0.0.1:1")
+		for _, foreign := range []string{"work queue", "orphan", "on PostgreSQL", "QUEUE"} {
+			assert.NotContains(t, r.stdout, foreign, command)
+		}
+	}
+	assert.Contains(t, run(t, 0, "dead", "list", "--help", "--url", "postgres://127.0.0.1:1/a").stdout, "--table")
 }
 
 // TestPasswords: a password is in no argument, no error and no help.

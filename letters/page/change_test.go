@@ -20,7 +20,7 @@ const declined = "redrive?queue=orders.dead&cause=8801ed07&dead_reason=exhausted
 
 func TestRedriveAsksWithTheNumber(t *testing.T) {
 	s := setup(t, some(), func(c *page.Config) { c.By = func(r *http.Request) string { return r.Header.Get("X-User") } })
-	check := form(declined, nil)
+	check := form(declined+"&reason=not+what+they+died+of", nil)
 	check.Header.Set("X-User", "ada")
 	answer := s.do(check)
 	text := answer.Body.String()
@@ -28,6 +28,7 @@ func TestRedriveAsksWithTheNumber(t *testing.T) {
 	assert.Contains(t, text, "Redrive <span id=\"count\">5 letters</span>?")
 	assert.Contains(t, text, "10 letters are sent first and watched")
 	assert.Contains(t, text, "when more than 5% die again")
+	assert.NotContains(t, text, "died of", "the confirmation has nothing of a link that selects nothing")
 	assert.Empty(t, s.store.redrives, "nothing is sent before the confirmation")
 
 	answer = s.post("redrive", url.Values{"step": {"start"}, "run": {id}})

@@ -9,7 +9,7 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// maxText is how many bytes of a parameter of a selection are accepted: an id, or a normalised reason.
+// maxText is how many bytes of an id are accepted.
 const maxText = 1 << 14
 
 // selection is the letters that a page is about. It is in the query of each address: there all bytes survive, in a
@@ -18,7 +18,6 @@ type selection struct {
 	Queue      string
 	Cause      string // the ID of one
 	DeadReason string // of the letters of the cause; empty: any
-	Reason     string // of the cause, to be shown: it selects nothing
 	IDs        []string
 	All        bool // all letters of the queue: a change must not take an empty selection for that
 }
@@ -27,7 +26,7 @@ type selection struct {
 func (p *Page) selected(r *http.Request) (selection, error) {
 	query := r.URL.Query()
 	s := selection{Queue: query.Get("queue"), Cause: query.Get("cause"), DeadReason: query.Get("dead_reason"),
-		IDs: query["id"], All: query.Get("all") != "", Reason: query.Get("reason")}
+		IDs: query["id"], All: query.Get("all") != ""}
 	for _, pick := range r.PostForm["pick"] {
 		id, err := url.QueryUnescape(pick)
 		if err != nil {
@@ -75,7 +74,7 @@ func (s selection) QueueQuery() template.URL {
 // Query returns the selection as a query.
 func (s selection) Query() template.URL {
 	values := url.Values{"queue": {s.Queue}}
-	for name, value := range map[string]string{"cause": s.Cause, "dead_reason": s.DeadReason, "reason": s.Reason} {
+	for name, value := range map[string]string{"cause": s.Cause, "dead_reason": s.DeadReason} {
 		if value != "" {
 			values.Set(name, value)
 		}
@@ -97,8 +96,7 @@ func (s selection) Whole() selection { return selection{Queue: s.Queue, All: tru
 
 // Of returns the selection of a cause.
 func (s selection) Of(cause letters.Cause) selection {
-	return selection{Queue: s.Queue, Cause: cause.ID(), DeadReason: string(cause.DeadReason),
-		Reason: cut(maxReason/10, cause.Reason)}
+	return selection{Queue: s.Queue, Cause: cause.ID(), DeadReason: string(cause.DeadReason)}
 }
 
 // Pick is the value of an ID in a form.

@@ -60,7 +60,7 @@ func TestFirstViewOverStores(t *testing.T) {
 		for _, address := range []string{"", "?part=1"} {
 			text = body(t, all.get(address), http.StatusOK)
 			for _, want := range []string{
-				"card &lt;n&gt; was declined", "8801ed07", "10 letters", `href="@rabbit/letters?cause=8801ed07&amp;dead_reason=exhausted&amp;queue=orders.dead&amp;reason=card`,
+				"card &lt;n&gt; was declined", "8801ed07", "10 letters", `href="@rabbit/letters?cause=8801ed07&amp;dead_reason=exhausted&amp;queue=orders.dead`,
 				">5 in <bdi>redis</bdi>", "Oldest letter", `<svg class="hist"`,
 			} {
 				assert.Contains(t, text, want, address)

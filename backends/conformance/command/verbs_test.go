@@ -60,7 +60,7 @@ func TestEachVerbOnEachBackend(t *testing.T) {
 
 func (o *operator) list(all, odds []string) {
 	r := o.letters(0, "list")
-	assert.Regexp(o.t, `(?m)^ID +FAILURES  FIRST FAILURE +LAST FAILURE +HANDLER +REASON$`, r.stdout)
+	assert.Regexp(o.t, `(?m)^ID +FAILURES  LAST FAILURE +CAUSE +DEAD REASON +HANDLER +REASON$`, r.stdout)
 	assert.Equal(o.t, len(all)+1, strings.Count(r.stdout, "\n"))
 	assert.NotContains(o.t, r.stdout, "\x1b")
 	assert.Equal(o.t, all, o.ids())

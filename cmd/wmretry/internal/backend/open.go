@@ -99,7 +99,8 @@ func openPostgreSQL(o *opening) (*Store, error) {
 func openKafka(o *opening) (*Store, error) {
 	config := sarama.NewConfig()
 	config.ClientID, config.Version = program, sarama.V2_2_0_0
-	config.Net.DialTimeout, config.Metadata.Retry.Max = connectTimeout, 0
+	net := &config.Net
+	net.DialTimeout, net.ReadTimeout, net.WriteTimeout = connectTimeout, connectTimeout, connectTimeout
 	if o.TLS != nil {
 		config.Net.TLS.Enable, config.Net.TLS.Config = true, o.TLS
 	}

@@ -126,7 +126,7 @@ func (c Config) unreachable(err error) error {
 		host    *net.DNSError
 		timeout net.Error
 		kind    = c.Address.Kind
-		text    = err.Error()
+		text    = strings.TrimSuffix(err.Error(), ".")
 	)
 	advice := fmt.Sprintf("is %s running there, and is the port that of %[1]s (%s)?", kind.Name, kind.port)
 	has := func(parts ...string) bool {
@@ -142,6 +142,9 @@ func (c Config) unreachable(err error) error {
 		advice = "check the name of the host"
 	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout():
 		text = fmt.Sprintf("no answer within %v", connectTimeout)
+		if c.TLS != nil || strings.HasPrefix(c.Address.String(), "rediss:") {
+			advice += " A server without TLS does not answer a client that has TLS: leave TLS out for it"
+		}
 	case has("first record does not look like a TLS handshake"):
 		advice = "the port has no TLS: use that of TLS, or an address without TLS"
 	case has("tls:", "x509:"):

@@ -2,6 +2,7 @@ package backend
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"testing"
 	"testing/synctest"
@@ -49,6 +50,25 @@ func TestASilentServer(t *testing.T) {
 				close(answers)
 				<-store.closed
 			})
+		})
+	}
+}
+
+// TestUnreachable: what a client's error and the address say, is advised, with one mark between two clauses.
+func TestUnreachable(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		address string
+		err     error
+		want    string
+	}{
+		"a stop at the end":     {"redis://a", errors.New("LOADING Redis is loading the dataset in memory."), "in memory; is Redis running there"},
+		"TLS to a plain server": {"rediss://a", context.DeadlineExceeded, "A server without TLS does not answer a client that has TLS"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, err := Parse(row.address)
+			require.NoError(t, err)
+			assert.ErrorContains(t, Config{Address: address}.unreachable(row.err), row.want)
 		})
 	}
 }

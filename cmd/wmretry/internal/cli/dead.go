@@ -65,6 +65,14 @@ func (e *env) of() string {
 	return "QUEUE"
 }
 
+// place is what of stands for.
+func (e *env) place() string {
+	if e.kind.Groups {
+		return "topic"
+	}
+	return "work queue"
+}
+
 // on calls a function with the Store and the queue or topic in which the letters are.
 func (l *letterCommand) on(ctx context.Context, name string, use func(*backend.Store, string) error) error {
 	return l.withStore(ctx, func(store *backend.Store) error {

@@ -116,8 +116,8 @@ already: two imports of a file make two letters of each line.`,
 		Args: needs("FILE"),
 		RunE: func(c *cobra.Command, args []string) error { return l.importFile(c.Context(), args[0], options) },
 	}
-	c.Flags().StringVar(&options.To, "queue", "", "work queue or topic whose dead letters they become (default: where "+
-		"each letter was)")
+	c.Flags().StringVar(&options.To, "queue", "", l.place()+" whose dead letters they become (default: where each "+
+		"letter was)")
 	_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
 	c.Flags().BoolVar(&options.DryRun, "dry-run", false, "read all lines, and put nothing back")
 	return c

@@ -124,11 +124,13 @@ func (l *letterCommand) rows(to io.Writer) *rows { return &rows{env: l.env, to: 
 const (
 	idWidth      = 36
 	timeWidth    = 20 // of RFC 3339 in UTC
-	handlerWidth = 16
+	causeWidth   = 8
+	deadWidth    = 11
+	handlerWidth = 14
 	leastReason  = 20
 )
 
-var columns = []string{"ID", "FAILURES", "FIRST FAILURE", "LAST FAILURE", "HANDLER", "REASON"}
+var columns = []string{"ID", "FAILURES", "LAST FAILURE", "CAUSE", "DEAD REASON", "HANDLER", "REASON"}
 
 func (r *rows) print(l *letters.Letter) error {
 	if r.env.json {
@@ -141,16 +143,15 @@ func (r *rows) print(l *letters.Letter) error {
 		}
 	}
 	return r.line([]string{
-		safe(l.ID), strconv.Itoa(l.Record.Failures), r.env.time(l.Record.FirstFailedAt),
-		r.env.time(l.Record.LastFailedAt),
-		orDash(safe(l.Record.Handler)), safe(reasonOf(l)),
+		safe(l.ID), strconv.Itoa(l.Record.Failures), r.env.time(l.Record.LastFailedAt), l.Cause().ID(),
+		orDash(safe(string(l.Record.DeadReason))), orDash(safe(l.Record.Handler)), safe(reasonOf(l)),
 	}, 0)
 }
 
 // line prints the columns, with a fixed width: the first letters are printed before the last ones are read.
 func (r *rows) line(cells []string, colour text.Color) error {
 	line := ""
-	for i, width := range []int{idWidth, len(columns[1]), timeWidth, timeWidth, handlerWidth} {
+	for i, width := range []int{idWidth, len(columns[1]), timeWidth, causeWidth, deadWidth, handlerWidth} {
 		cell := cells[i]
 		if i > 0 && r.env.outTerminal { // an id that is cut cannot be used
 			cell = text.Snip(cell, width, "…")

@@ -28,7 +28,7 @@ func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
 	c := &cobra.Command{
 		Use:    "redrive " + l.of(),
-		Short:  "Send letters back to their work queue",
+		Short:  "Send letters back to " + l.home(),
 		Hidden: l.kind.Keeps,
 		Long: `Sends letters back to ` + l.home() + `, and removes each one after ` + l.kind.Name + ` has stored it.
 It sends only what was there when the command began. The message is the same as before. The failures of a dead letter
@@ -71,12 +71,12 @@ redrive or discard at a time changes a queue.`,
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	flags.StringVar(&f.to, "to", "", "work queue or topic to send all selected letters to, in "+
-		"place of their own; failures begin at 0")
-	flags.BoolVar(&f.again, "again", false, "also handle messages that the app's inbox has handled before; without "+
-		"effect on orphans")
+	flags.StringVar(&f.to, "to", "", l.place()+" to send all selected letters to, in place of "+
+		"their own; failures begin at 0")
+	flags.BoolVar(&f.again, "again", false, "also handle messages that the app's inbox has handled before"+
+		l.ofRabbitMQ("; without effect on orphans"))
 	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&f.note, "note", "", "a note for the history; orphans have none")
+	flags.StringVar(&f.note, "note", "", "a note for the history"+l.ofRabbitMQ("; orphans have none"))
 	return c
 }
 

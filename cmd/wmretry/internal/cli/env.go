@@ -70,6 +70,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 		f.StringVar(&e.flags.group, "consumer-group", "", "consumer group of TOPIC, the Group of its app (default: the "+
 			"only one that has this topic)")
 		f.StringVar(&e.flags.table, "table", "", "on PostgreSQL: the Table of the apps (default: retry_messages)")
+		f.Lookup("table").Hidden = e.kind.Name != "PostgreSQL" // ui can have PostgreSQL as another backend than the first
 	} else {
 		f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
 			"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
