@@ -43,7 +43,7 @@ type GoTestConfig struct {
 	// and all others "redacted". Replaced texts of at least 3 bytes, and numbers of at least 5, are replaced where
 	// they occur in all else of the letter, too: in its texts, bytes, numbers and names, such as its ID, the reason, the
 	// queue and the name of a header, and in Name. They are found in upper and lower case, escaped for a URL, JSON or
-	// Go, and in base64, but not in other forms, such as a hash, hex or parts: docs/limits.md has the list. JSON within
+	// Go, and in base64, but not in other forms, such as a hash, hex or parts: SECURITY.md has the list. JSON within
 	// a text is a text. A payload that is not a JSON object or array is an error, unless DropPayload is set. The
 	// default is none.
 	Redact []string
