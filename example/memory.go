@@ -27,7 +27,6 @@ func memory(_ context.Context, opts orders.Options, logger watermill.LoggerAdapt
 	}
 	return &orders.Backend{
 		Name: "Watermill's gochannel, in this process", Topic: "orders", Retries: retries,
-		DeadLetters: pubSub, DeadLetterTopic: "retry.dead." + orders.Handler,
 		Closers: []func() error{retries.Close},
 	}, nil
 }

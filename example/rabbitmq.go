@@ -36,24 +36,14 @@ func rabbitMQ(_ context.Context, opts orders.Options, logger watermill.LoggerAda
 	if err != nil {
 		return nil, err
 	}
-	// The builder has the names of the queues. The subscriber of the dead letters is Watermill's own.
+	// The builder has the names of the queues.
 	rabbit, err := config.NewBuilder(settings)
-	if err != nil {
-		return nil, errors.Join(err, retries.Close())
-	}
-	reader, err := config.DeadLetterSubscriberConfig(settings.AMQP, "")
-	if err != nil {
-		return nil, errors.Join(err, retries.Close())
-	}
-	letters, err := amqp.NewSubscriber(reader, logger)
 	if err != nil {
 		return nil, errors.Join(err, retries.Close())
 	}
 	return &orders.Backend{
 		Name: "RabbitMQ", Topic: topic, Retries: retries,
-		DeadLetters: letters, DeadLetterTopic: topic, // its subscriber reads <topic>.dead
-		Closers: []func() error{retries.Close, letters.Close,
-			func() error { return remove(uri, rabbit.Topology(topic)) }},
+		Closers: []func() error{retries.Close, func() error { return remove(uri, rabbit.Topology(topic)) }},
 	}, nil
 }
 

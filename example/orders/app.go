@@ -23,9 +23,6 @@ type Backend struct {
 	// Retries is what Connect of package config or relay returns. Its publisher publishes the orders.
 	Retries retry.Connection
 
-	DeadLetters     message.Subscriber
-	DeadLetterTopic string
-
 	// Closers are called in this order after the router has closed: until then its handlers can publish copies.
 	Closers []func() error
 }
@@ -35,8 +32,8 @@ func newApp(backend *Backend, bill message.NoPublishHandlerFunc, j *journal,
 	logger watermill.LoggerAdapter) *message.Router {
 	router := message.NewDefaultRouter(logger)
 
-	// The handler is added to the connection instead of the router. The observer is optional: here it prints
-	// the dead letters.
+	// The handler is added to the connection instead of the router. The observer is optional: here it keeps
+	// and prints the dead letters, which are on the server by then.
 	backend.Retries.Observe(j)
 	backend.Retries.AddConsumerHandler(router, Handler, backend.Topic, j.watch(bill))
 	return router

@@ -10,8 +10,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -57,12 +55,8 @@ func demo(ctx context.Context, opts Options, backend *Backend, out io.Writer, lo
 	return errors.Join(runErr, closeErr, j.report(backend.Topic))
 }
 
-// billed publishes the orders, as another service would, and returns when each is billed or read as a dead letter.
+// billed publishes the orders, as another service would, and returns when each is billed or a dead letter.
 func billed(ctx context.Context, backend *Backend, orders []*message.Message, j *journal) error {
-	letters, err := backend.DeadLetters.Subscribe(ctx, backend.DeadLetterTopic)
-	if err != nil {
-		return fmt.Errorf("cannot read the dead letters: %w", err)
-	}
 	published := make(chan error, 1)
 	go func() { published <- backend.Retries.Publisher().Publish(backend.Topic, orders...) }()
 	progress := time.NewTicker(tick)
@@ -77,12 +71,6 @@ func billed(ctx context.Context, backend *Backend, orders []*message.Message, j 
 		case <-j.changed:
 		case <-progress.C:
 			j.progress()
-		case letter, open := <-letters:
-			if !open {
-				return errors.New("the subscription to the dead letters has ended")
-			}
-			j.died(letter)
-			letter.Ack()
 		case <-ctx.Done():
 			return fmt.Errorf("%d orders are neither billed nor dead-lettered: %w", j.open(), ctx.Err())
 		}
@@ -96,9 +84,9 @@ func (j *journal) report(topic string) error {
 	defer j.mu.Unlock()
 	_, _ = fmt.Fprintf(j.out, "\nDead letters of %s: %d\n", topic, len(j.letters))
 	for _, l := range j.letters {
-		record, _ := retry.ReadRecord(l.Metadata)
+		record := l.Record
 		table := tabwriter.NewWriter(j.out, 0, 0, 2, ' ', 0)
-		_, _ = fmt.Fprintf(table, "\n  order\t%d\n", j.numbers[l.UUID])
+		_, _ = fmt.Fprintf(table, "\n  order\t%d\n", j.numbers[l.MessageUUID])
 		for _, field := range []struct {
 			name  string
 			value any

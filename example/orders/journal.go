@@ -14,13 +14,13 @@ import (
 // journal records, outside of the handler, what became of each order. It prints a row for each failure.
 type journal struct {
 	out     io.Writer
-	changed chan struct{} // has an element after an order was billed
+	changed chan struct{} // has an element after an order was billed or died
 
 	mu      sync.Mutex
 	numbers map[string]int // order numbers by message UUID
 	billed  map[string]int // how often, by message UUID
-	dead    map[string]int // how often its letter was read
-	letters []*message.Message
+	dead    map[string]int // how often it was dead-lettered
+	letters []retry.Event
 	late    time.Duration // the largest lateness
 }
 
@@ -46,10 +46,7 @@ func (j *journal) watch(h message.NoPublishHandlerFunc) message.NoPublishHandler
 			j.mu.Lock()
 			j.billed[msg.UUID]++
 			j.mu.Unlock()
-			select {
-			case j.changed <- struct{}{}:
-			default:
-			}
+			j.change()
 		}
 		return err
 	}
@@ -63,6 +60,13 @@ func (j *journal) back(uuid string, record retry.Record, now time.Time) {
 	j.row(j.numbers[uuid], record.Failures, wanted, measured.Round(time.Millisecond), record.Reason)
 }
 
+func (j *journal) change() {
+	select {
+	case j.changed <- struct{}{}:
+	default:
+	}
+}
+
 // Event is the middleware's Observe.
 func (j *journal) Event(e retry.Event) {
 	if e.Outcome != retry.DeadLettered {
@@ -70,15 +74,11 @@ func (j *journal) Event(e retry.Event) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.dead[e.MessageUUID]++
+	j.letters = append(j.letters, e)
+	j.change()
 	why := fmt.Sprintf("dead-lettered, %s: %s", e.Record.DeadReason, e.Record.Reason)
 	j.row(j.numbers[e.MessageUUID], e.Record.Failures, "-", "-", why)
-}
-
-func (j *journal) died(letter *message.Message) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.dead[letter.UUID]++
-	j.letters = append(j.letters, letter)
 }
 
 func (j *journal) row(order, failure, wanted, measured, why any) {
@@ -91,7 +91,7 @@ func (j *journal) progress() {
 	_, _ = fmt.Fprintf(j.out, "... %d of %d orders billed, %d dead\n", len(j.billed), len(j.numbers), len(j.dead))
 }
 
-// open returns how many orders are neither billed nor read as a dead letter.
+// open returns how many orders are neither billed nor a dead letter.
 func (j *journal) open() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -107,10 +107,8 @@ func open(
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
-	dead := newDeadLetters()
-	retries.Observe(dead)
 	return &orders.Backend{
-		Name: cmp.Or(e.Demo.Title, e.Name), Topic: "orders", Retries: retries, DeadLetters: dead,
+		Name: cmp.Or(e.Demo.Title, e.Name), Topic: "orders", Retries: retries,
 		Closers: []func() error{retries.Close, stop},
 	}, nil
 }
