@@ -5,9 +5,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -50,7 +50,7 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 // the copies of failed messages: a copy counts as published when the broker has routed and confirmed it. A tier or a
 // dead-letter queue that was deleted is declared again, unless VerifyOnly is set. Close the builder
 // after the router has closed. A nil logger logs nothing.
-func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.TieredRetry, error) {
+func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	return b.plain.NewTieredRetry(logger)
 }
 

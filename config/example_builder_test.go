@@ -98,7 +98,7 @@ func ExampleBuilder_NewTieredRetry() {
 		log.Fatal(err)
 	}
 	defer func() { _ = builder.Close() }() // after the router has closed: messages in flight still need it
-	_ = tiered.Middleware                  // for a handler's AddMiddleware
+	_ = tiered                             // for a handler's AddMiddleware
 }
 
 func ExampleBuilder_Topology() {

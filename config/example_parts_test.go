@@ -33,7 +33,7 @@ func Example_parts() {
 
 	router := message.NewDefaultRouter(logger)
 	router.AddConsumerHandler("billing", "orders", subscriber, bill).
-		AddMiddleware(tiered.Middleware, middleware.Timeout(time.Minute))
+		AddMiddleware(tiered, middleware.Timeout(time.Minute))
 	check(router.Run(context.Background()))
 	check(builder.Close()) // after the router has closed
 }
@@ -57,7 +57,7 @@ func Example_partsGroups() {
 		tiered, err := builder.NewTieredRetry(logger)
 		check(err)
 		builders = append(builders, builder)
-		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(tiered.Middleware)
+		router.AddConsumerHandler(group, "orders", subscriber, handler).AddMiddleware(tiered)
 	}
 	check(router.Run(context.Background()))
 	for _, builder := range builders {

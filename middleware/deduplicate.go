@@ -1,11 +1,13 @@
+// Package middleware has what an app gives to Watermill's own middlewares beside that of a Connection.
 package middleware
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 )
 
 // DeduplicationKey returns a KeyFactory for Watermill's Deduplicator, which must be inside of the retry middleware.
@@ -34,8 +36,6 @@ func DeduplicationKey(key watermillmw.MessageHasher) watermillmw.MessageHasher {
 		if err != nil {
 			return "", err
 		}
-		from := originOf(msg.Context())
-		record := recordOn(from.topic, msg.Metadata)
-		return fmt.Sprintf("%d %d %q %q %s", record.Failures, record.Snoozes, from.topic, from.handler, own), nil
+		return middleware.TryOf(msg) + " " + own, nil
 	}
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 

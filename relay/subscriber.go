@@ -17,12 +17,12 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/internal/warning"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // subscriber subscribes to a topic and to the return topic of its handler, and delivers the messages of both on one

@@ -9,10 +9,10 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/subscriptions"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 

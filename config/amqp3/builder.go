@@ -5,9 +5,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -39,7 +39,7 @@ func (b *Builder) SubscriberConfig() amqp.Config {
 }
 
 // NewTieredRetry is that of config.Builder.
-func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.TieredRetry, error) {
+func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	return b.plain.NewTieredRetry(logger)
 }
 

@@ -222,7 +222,7 @@ func (i *instance) addParts(router *message.Router) (closeRest func() error) {
 		b.Observe(eventtest.OnEvent(i.event))
 		tiered, err := b.NewTieredRetry(i.log)
 		require.NoError(t, err)
-		router.AddMiddleware(tiered.Middleware)
+		router.AddMiddleware(tiered)
 	}
 	for n := range i.handlers {
 		router.AddConsumerHandler(i.name(n), i.queue, subscriber, i.handle)

@@ -126,7 +126,7 @@ func (h handling) parts(
 		return nil, err
 	}
 	for i := range h.handlers {
-		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(tiered.Middleware)
+		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(tiered)
 	}
 	return builder.Close, nil
 }

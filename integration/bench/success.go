@@ -8,7 +8,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
-	"github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )

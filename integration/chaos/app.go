@@ -192,7 +192,7 @@ func (a *app) connectStock(
 	}
 	for i := range concurrency {
 		name := fmt.Sprintf("bill/%d", i)
-		a.router.AddConsumerHandler(name, c.queue(stock), subscriber, handler).AddMiddleware(tiered.Middleware)
+		a.router.AddConsumerHandler(name, c.queue(stock), subscriber, handler).AddMiddleware(tiered)
 	}
 	return nil
 }

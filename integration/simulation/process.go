@@ -225,7 +225,7 @@ func (p *process) build() error {
 	p.close = func() error { return errors.Join(subscriber.Close(), made.Close()) }
 	handle := func(msg *message.Message) error { return p.handle(topic, msg) }
 	p.handlers[topic] = p.router.AddConsumerHandler(handlerName, topic, subscriber, handle)
-	p.handlers[topic].AddMiddleware(retries.Middleware)
+	p.handlers[topic].AddMiddleware(retries)
 	return nil
 }
 

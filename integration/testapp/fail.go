@@ -6,7 +6,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // An Unmarshaler is the marshaler of a builder.
@@ -16,14 +15,14 @@ type Unmarshaler interface {
 
 // Fail publishes the copy of a message that has not come from the broker: a handler of the topic fails with this error.
 // The middleware and the marshaler are those of one builder.
-func Fail(of *middleware.TieredRetry, by Unmarshaler, topic string, msg *message.Message, failure error) error {
+func Fail(of message.HandlerMiddleware, by Unmarshaler, topic string, msg *message.Message, failure error) error {
 	marked, err := by.Unmarshal(configtest.Foreign())
 	if err != nil {
 		return err
 	}
 	msg.Metadata[msgctx.BuilderKey] = marked.Metadata[msgctx.BuilderKey]
 	msg.SetContext(msgctx.WithOrigin(msg.Context(), topic, "failing"))
-	_, err = of.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, failure })(msg)
+	_, err = of(func(*message.Message) ([]*message.Message, error) { return nil, failure })(msg)
 	return err
 }
 

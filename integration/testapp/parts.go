@@ -10,14 +10,13 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/middleware"
 )
 
 // Parts is an app that keeps watermill-amqp's subscriber.
 type Parts struct {
 	Base
 	Builder *config.Builder
-	Retry   *middleware.TieredRetry
+	Retry   message.HandlerMiddleware
 }
 
 // NewParts returns an app that does not run yet.
@@ -48,6 +47,6 @@ func (a *Parts) Handle(queue string, handlers int, h message.NoPublishHandlerFun
 	a.t.Helper()
 	s := a.Subscriber()
 	for i := range handlers {
-		a.Router.AddConsumerHandler(fmt.Sprintf("%s/%d", queue, i), queue, s, h).AddMiddleware(a.Retry.Middleware)
+		a.Router.AddConsumerHandler(fmt.Sprintf("%s/%d", queue, i), queue, s, h).AddMiddleware(a.Retry)
 	}
 }

@@ -215,7 +215,7 @@ func TestPasswordOfAnAppInTrouble(t *testing.T) {
 	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
 		calls.Add(string(msg.Payload))
 		return errDown
-	}).AddMiddleware(tiered.Middleware)
+	}).AddMiddleware(tiered)
 	done := make(chan error, 1)
 	go func() { done <- router.Run(t.Context()) }()
 	<-router.Running()

@@ -72,7 +72,7 @@ func boardTitles(t *testing.T) (all []string) {
 			all = append(all, title[1])
 		}
 	}
-	log := read(t, "middleware/events.go").text
+	log := read(t, "internal/middleware/events.go").text
 	for _, line := range []string{"Message dead-lettered", "Handler failed"} {
 		if strings.Contains(log, `"`+line) {
 			all = append(all, line)

@@ -80,7 +80,7 @@ func simulated(all []mutation) (found []mutation, reasons map[string]string, err
 }
 
 // ofRabbitMQ are folders whose code the simulation runs.
-var ofRabbitMQ = []string{"internal/rabbitmq/", "middleware/", "rabbitmq/topology/", "rabbitmq/publish/",
+var ofRabbitMQ = []string{"internal/rabbitmq/", "internal/middleware/", "rabbitmq/topology/", "rabbitmq/publish/",
 	"internal/gate/", "backoff/", "internal/options/", "internal/users/"}
 
 // isSimulated reports whether a mutation must be in simulation.txt.

@@ -55,7 +55,7 @@ func TestBuildersShareATable(t *testing.T) {
 		a.router.AddConsumerHandler("billing", topic, subscriber, func(msg *message.Message) error {
 			_, err := inbox.Tx(msg.Context()).Exec("INSERT INTO app_builders_effects VALUES ($1)", msg.UUID)
 			return err
-		}).AddMiddleware(tiered.Middleware, observe, a.box.Middleware)
+		}).AddMiddleware(tiered, observe, a.box.Middleware)
 		a.run()
 	}
 	publisher, err := amqp.NewPublisher(amqp.NewDurablePubSubConfig(uri, nil), last.logs)

@@ -11,15 +11,16 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/options"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -77,7 +78,7 @@ func (b *Builder) Subscriber() Subscriber {
 }
 
 // NewTieredRetry returns a retry middleware, with a connection of its own for the copies.
-func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.TieredRetry, error) {
+func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	connection, err := publisher.Open(publisher.Config{Wire: b.core.wire()}, logger)
 	if err != nil {
 		return nil, err
@@ -91,7 +92,11 @@ func (b *Builder) NewTieredRetry(logger watermill.LoggerAdapter) (*middleware.Ti
 	b.mu.Unlock()
 	b.attach()
 	own := handlerBackend{newCopies(b.core, connection), b.core.policy.TierGroup, b.source()}
-	return middleware.New(b.core.policy, own, logger)
+	tiered, err := middleware.New(b.core.policy, own, logger)
+	if err != nil {
+		return nil, err
+	}
+	return tiered.Middleware, nil
 }
 
 // source is where the messages of the builder's middlewares come from.

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/options"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
@@ -25,7 +26,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/warning"
-	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )

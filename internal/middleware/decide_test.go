@@ -183,7 +183,7 @@ var Outcomes = []retry.Outcome{
 // The table of docs/outcomes.md lists the outcomes in the order of Outcomes.
 func TestDocumentsHaveTheOutcomes(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/outcomes.md")
+	text, err := os.ReadFile("../../docs/outcomes.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "\n## Outcomes\n")
 	require.True(t, found)
@@ -198,7 +198,7 @@ func TestDocumentsHaveTheOutcomes(t *testing.T) {
 // The table of dead reasons in docs/outcomes.md begins with those of the middleware.
 func TestDocumentsHaveTheDeadReasons(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/outcomes.md")
+	text, err := os.ReadFile("../../docs/outcomes.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "\n## Dead reasons\n")
 	require.True(t, found)

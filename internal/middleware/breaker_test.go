@@ -19,9 +19,9 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	retrymw "github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
+	"github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -144,7 +144,7 @@ func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
 	tiered, sent := setup(t, tiersWait, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{{If: retry.Is(tooMany), Then: retry.Snooze(time.Second)}}
 	})
-	deduplicate := deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware
+	deduplicate := deduplicator(t, middleware.DeduplicationKey(nil)).Middleware
 	failures, calls := []error{tooMany, errDown, tooMany, errDown}, 0
 	h := tiered.Middleware(deduplicate(func(*message.Message) ([]*message.Message, error) {
 		calls++
@@ -174,7 +174,7 @@ func TestDeduplicationKey(t *testing.T) {
 	keyOf := func(hasher wmmiddleware.MessageHasher, change func(*message.Message)) string {
 		msg := messageOf(context.Background())
 		change(msg)
-		key, err := retrymw.DeduplicationKey(hasher)(msg)
+		key, err := middleware.DeduplicationKey(hasher)(msg)
 		require.NoError(t, err)
 		return key
 	}
@@ -188,7 +188,7 @@ func TestDeduplicationKey(t *testing.T) {
 	assert.Equal(t, first, keyOf(nil, func(m *message.Message) {
 		retry.Record{Failures: 1, Topic: "another topic"}.Write(m.Metadata)
 	}), "the record of another topic does not count")
-	_, err := retrymw.DeduplicationKey(func(*message.Message) (string, error) { return "", errDown })(messageOf(context.Background()))
+	_, err := middleware.DeduplicationKey(func(*message.Message) (string, error) { return "", errDown })(messageOf(context.Background()))
 	require.ErrorIs(t, err, errDown)
 }
 
@@ -198,7 +198,7 @@ func TestOrderDeduplicatorLosesWhatIsGivenBack(t *testing.T) {
 		tiered, sent := setup(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		calls := 0
-		handler := tiered.Middleware(deduplicator(t, retrymw.DeduplicationKey(nil)).Middleware(func(*message.Message) ([]*message.Message, error) {
+		handler := tiered.Middleware(deduplicator(t, middleware.DeduplicationKey(nil)).Middleware(func(*message.Message) ([]*message.Message, error) {
 			calls++
 			cancel()
 			return nil, errDown

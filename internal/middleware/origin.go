@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -27,4 +28,12 @@ func handlerOf(ctx context.Context) string {
 		return from.Handler
 	}
 	return message.HandlerNameFromCtx(ctx)
+}
+
+// TryOf names the try of a message by its topic and its handler: each further one has another name. Tries are counted
+// as failures and snoozes are.
+func TryOf(msg *message.Message) string {
+	from := originOf(msg.Context())
+	record := recordOn(from.topic, msg.Metadata)
+	return fmt.Sprintf("%d %d %q %q", record.Failures, record.Snoozes, from.topic, from.handler)
 }

@@ -11,14 +11,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	retrymw "github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
-	retrymw "github.com/tieredretry/watermill-retry/middleware"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -177,12 +176,4 @@ func ExampleTieredRetry_Dispatch() {
 	var tiered *retrymw.TieredRetry // of New
 	router := message.NewDefaultRouter(nil)
 	router.AddMiddleware(tiered.Dispatch)
-}
-
-// The Deduplicator of Watermill is added after the retry middleware.
-func ExampleDeduplicationKey() {
-	var tiered *retrymw.TieredRetry // of New
-	deduplicator := &middleware.Deduplicator{KeyFactory: retrymw.DeduplicationKey(nil)}
-	router := message.NewDefaultRouter(nil)
-	router.AddMiddleware(tiered.Middleware, deduplicator.Middleware)
 }
