@@ -240,6 +240,57 @@ func TestExportedPermissionsSufficeForPartitions(t *testing.T) {
 	assert.Contains(t, other.stdout, "x-delivery-limit is 2000512, wanted is 3000512")
 }
 
+// TestKeys limits a key in two processes, of which the second one starts later.
+func TestKeys(t *testing.T) {
+	t.Parallel()
+	name := unique(t, "wmretry_keys")
+	t.Cleanup(func() { removeAll(t, name) })
+	work := "webhooks_" + name
+	var handled atomic.Int32
+	process := func() {
+		runApp(t, config.Config{
+			AMQP: amqp.NewDurableQueueConfig(brokerURL(t)), Settings: rabbitmq.Settings{Prefix: name},
+			Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, Breaker: &retry.Breaker{
+				Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") },
+			}},
+		}, func(rabbit retry.Connection, router *message.Router) {
+			rabbit.AddConsumerHandler(router, "deliver", work, func(*message.Message) error { handled.Add(1); return nil })
+		})
+	}
+	key := func(code int, args ...string) result {
+		t.Helper()
+		return run(t, code, append([]string{"key", "--prefix", name}, args...)...)
+	}
+	assert.Contains(t, key(1, "list").stderr, "no process with a handler that has Order.Partitions or Breaker.Key is connected")
+	process()
+	lists := func(want string) {
+		t.Helper()
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			assert.Contains(c, start(t, nil, "key", "list", "--prefix", name).wait().stdout, want)
+		}, patience, 100*time.Millisecond)
+	}
+	lists("no key is limited, and none had to wait")
+	assert.Regexp(t, `^7 is paused until .*, in 1 handler of 1 process\n$`, key(0, "pause", "7", "--for", "1h").stdout)
+	msg := message.NewMessage(watermill.NewUUID(), nil)
+	msg.Metadata.Set("tenant", "7")
+	published, err := amqp.DefaultMarshaler{}.Marshal(msg)
+	require.NoError(t, err)
+	require.NoError(t, channelOf(t).Publish("", work, true, false, published))
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Regexp(c, `(?m)^7 +paused +.* 0 +[1-9][0-9]* +deliver `, start(t, nil, "key", "list", "--prefix", name).wait().stdout)
+	}, patience, 100*time.Millisecond, "the message waits")
+	process()
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		r := start(t, nil, "key", "list", "--prefix", name, "--queue", work).wait()
+		assert.Equal(c, 2, strings.Count(r.stdout, "paused"), r.stdout)
+	}, patience, 100*time.Millisecond, "a process that starts takes it over")
+	assert.Contains(t, key(0, "limit", "8", "2", "--for", "168h").stdout, "8 has 2 calls at the same time until ")
+	assert.Contains(t, key(1, "list", "--queue", "other").stderr, "no process that has answered has such a handler with Breaker.Key")
+	assert.Zero(t, handled.Load())
+	assert.Equal(t, "7 is resumed\n", key(0, "resume", "7").stdout)
+	require.Eventually(t, func() bool { return handled.Load() == 1 }, patience, 10*time.Millisecond)
+}
+
 // TestCanaryWithoutConsumer: a canary that no app handles proves nothing.
 func TestCanaryWithoutConsumer(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
-// Package command has the commands of wmretry order, and what the processes with handlers that have Order.Partitions
-// answer.
+// Package command has the commands of wmretry order and wmretry key, and what the processes with handlers that have
+// Order.Partitions or Breaker.Key answer.
 package command
 
 import (
@@ -23,6 +23,8 @@ const (
 	Status = "status" // what the process does
 	Skip   = "skip"   // and make the blocked messages of the key dead letters
 	Retry  = "retry"  // and handle the blocked messages of the key again
+	Keys   = "keys"   // the keys of handlers with Breaker.Key
+	Limit  = "limit"  // and limit the key of these handlers
 )
 
 const (
@@ -36,9 +38,13 @@ const (
 
 // A Request is a command for all processes. Its messages are JSON.
 type Request struct {
-	Queue string `json:"queue"` // the work queue
+	Queue string `json:"queue"` // the work queue; of Keys and Limit, empty: all
 	Do    string `json:"do"`
 	Key   string `json:"key,omitempty"` // empty: the messages without a key
+	// Calls is how many calls of the key a process has at the same time until Until, of Limit. 0: it is paused. Without
+	// Until the limit ends.
+	Calls int       `json:"calls,omitempty"`
+	Until time.Time `json:"until,omitzero"`
 }
 
 // An Answer is that of one process.
@@ -46,7 +52,8 @@ type Answer struct {
 	Host     string
 	PID      int
 	Handlers []Handler `json:",omitempty"` // of the work queue
-	Decided  int       // blocked messages that are skipped, or handled again
+	Keyed    []Keyed   `json:",omitempty"` // handlers with Breaker.Key, of Keys and Limit
+	Decided  int       // blocked messages that are skipped, or handled again; handlers whose key is limited
 	Unlisted int       // blocked messages that are not in Handlers, because there are too many
 	Error    string    `json:",omitempty"`
 }
@@ -55,6 +62,12 @@ type Answer struct {
 type Handler struct {
 	Name       string
 	Partitions []Partition // the work queue first, whose messages are moved to the others
+}
+
+// Keyed is a handler with Breaker.Key.
+type Keyed struct {
+	Name, Queue string
+	Keys        []retry.KeyHealth
 }
 
 // A Partition is what a process does with a queue of a handler.
@@ -113,6 +126,9 @@ func (r Request) Line(prefix string) string {
 	return line + " " + shell.Word(r.Key)
 }
 
+// OfKeys reports whether the request is for handlers with Breaker.Key, and not for those with Order.Partitions.
+func (r Request) OfKeys() bool { return r.Do == Keys || r.Do == Limit }
+
 // Parse reads a request.
 func Parse(body []byte) (r Request, err error) {
 	if len(body) > maxRequest {
@@ -122,11 +138,13 @@ func Parse(body []byte) (r Request, err error) {
 		return r, fmt.Errorf("the request is not JSON: %w", err)
 	}
 	switch {
-	case r.Queue == "":
+	case !slices.Contains([]string{Status, Skip, Retry, Keys, Limit}, r.Do):
+		return r, fmt.Errorf("the request has do %q: it must be %s, %s, %s, %s or %s", r.Do[:min(len(r.Do), 20)], Status,
+			Skip, Retry, Keys, Limit)
+	case r.Queue == "" && !r.OfKeys():
 		return r, errors.New("the request names no queue")
-	case !slices.Contains([]string{Status, Skip, Retry}, r.Do):
-		return r, fmt.Errorf("the request has do %q: it must be %s, %s or %s", r.Do[:min(len(r.Do), 20)], Status, Skip,
-			Retry)
+	case r.Do == Limit && (r.Key == "" || r.Calls < 0):
+		return r, fmt.Errorf("the request limits key %q to %d calls: it must name a key, and 0 calls or more", r.Key, r.Calls)
 	}
 	return r, nil
 }
@@ -164,4 +182,4 @@ func short(s string) string {
 }
 
 // ErrNoProcess is returned when no process has got a request.
-var ErrNoProcess = errors.New("no process with a handler that has Order.Partitions is connected")
+var ErrNoProcess = errors.New("no process with a handler that has Order.Partitions or Breaker.Key is connected")

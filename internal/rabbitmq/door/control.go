@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/pauses"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ask"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/ordered"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -19,18 +22,20 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/tasks"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
 	controlPause  = 5 * time.Second // before the commands are consumed again
 	replyTimeout  = 5 * time.Second
+	adoptTimeout  = 2 * time.Second
 	mostCommands  = 100 // that wait
 	commandWindow = 16  // that are fetched
 )
 
-// control carries out the commands of wmretry order, from the first handler with Order.Partitions on. Its queue ends
-// with each connection. It answers over the connection for publishing: under an alarm, the broker reads nothing more
-// from a connection that publishes.
+// control carries out the commands of wmretry order and wmretry key, from the first handler with Order.Partitions or
+// Breaker.Key on. Its queue ends with each connection. It answers over the connection for publishing: under an alarm,
+// the broker reads nothing more from a connection that publishes.
 type control struct {
 	exchange   string
 	consuming  *ordered.Connection
@@ -39,6 +44,8 @@ type control struct {
 	*tasks.Tasks
 
 	mu     sync.Mutex
+	keyed  []keyed
+	asked  bool   // the other processes, for limits of keys
 	number uint64 // of the connection
 	end    context.CancelFunc
 	again  time.Time // not before it, the queue is declared again
@@ -49,6 +56,32 @@ func newControl(
 ) *control {
 	return &control{exchange: c.prefix.OrderControl(), consuming: consuming, publishing: publishing, logger: logger,
 		Tasks: tasks.New(context.Background())}
+}
+
+// keyed is a handler with Breaker.Key, on one of its queues.
+type keyed struct {
+	name, queue string
+	gate        *gate.Gate
+}
+
+// addKeyed lets commands limit the keys of a handler.
+func (c *control) addKeyed(k keyed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.keyed = slices.DeleteFunc(c.keyed, func(other keyed) bool { return other.gate.Ended() || other == k })
+	c.keyed = append(c.keyed, k)
+}
+
+// keyedOf returns the handlers with Breaker.Key on a queue, or on all where it is empty.
+func (c *control) keyedOf(queue string) (all []keyed) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.keyed {
+		if queue == "" || k.queue == queue {
+			all = append(all, k)
+		}
+	}
+	return all
 }
 
 // add begins to consume commands over a connection.
@@ -64,7 +97,42 @@ func (c *control) add(broker subscriber.Broker) {
 	c.number = broker.Number()
 	var ctx context.Context
 	ctx, c.end = context.WithCancel(c.Context)
+	first := !c.asked && len(c.keyed) > 0
+	c.asked = c.asked || first
+	c.Go(func() {
+		if first {
+			c.adopt(ctx)
+		}
+	})
 	c.Go(func() { c.run(ctx, broker) })
+}
+
+// adopt limits the keys that an operator has limited in the other processes, so that a limit outlasts a rolling
+// deployment. Nothing of it is needed to handle messages.
+func (c *control) adopt(ctx context.Context) {
+	channel, err := c.publishing.Channel(ctx)
+	if err != nil {
+		return
+	}
+	defer channel.Close()
+	answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 0, adoptTimeout)
+	if err != nil && !errors.Is(err, command.ErrNoProcess) {
+		c.logger.Info("Cannot ask the other processes for limits of keys", watermill.LogFields{"err": err.Error()})
+	}
+	for _, a := range answers {
+		for _, other := range a.Keyed {
+			for _, key := range other.Keys {
+				if key.Paused != string(gate.Operator) {
+					continue
+				}
+				for _, own := range c.keyedOf(other.Queue) {
+					if _, found := own.gate.Decided(key.Key, time.Now()); !found && own.name == other.Name {
+						_ = own.gate.Decide(key.Key, gate.Decision{Limit: key.Limit, Until: key.Until})
+					}
+				}
+			}
+		}
+	}
 }
 
 // run consumes until the connection is lost, or the broker refuses for a reason that stays. It pauses between two
@@ -86,7 +154,7 @@ func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 		}
 		if !logged && !wire.IsLost(err) {
 			logged = true
-			c.logger.Error("Cannot consume the commands of wmretry order. Messages are handled all the same", err,
+			c.logger.Error("Cannot consume the commands of wmretry order and key. Messages are handled all the same", err,
 				watermill.LogFields{"exchange": c.exchange})
 		}
 		if refusal.IsCode(err, amqp091.AccessRefused) {
@@ -109,6 +177,12 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 	defer channel.Close()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
+	if len(c.keyedOf("")) > 0 {
+		// no topology has the exchange where no handler has Order.Partitions
+		if err := channel.ExchangeDeclare(c.exchange, amqp091.ExchangeFanout, true, false, false, false, nil); err != nil {
+			return refusal.Explain("declare the exchange of the commands", c.exchange, err)
+		}
+	}
 	queue := c.exchange + "." + watermill.NewUUID()
 	_, err := channel.QueueDeclare(queue, false, true, true, false, amqp091.Table{
 		queuearg.QueueType: amqp091.QueueTypeClassic, queuearg.MaxLength: int64(mostCommands),
@@ -168,6 +242,12 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 	switch {
 	case err != nil:
 		a.Error = err.Error()
+	case request.Do == command.Keys:
+	case request.Do == command.Limit:
+		a.Decided, err = c.limit(request)
+		if err != nil {
+			a.Error = err.Error()
+		}
 	case request.Do != command.Status:
 		if a.Decided = c.consuming.Decide(request.Queue, request.Key, request.Do == command.Skip); a.Decided > 0 {
 			c.logger.Info("An operator has decided about blocked messages", watermill.LogFields{
@@ -177,12 +257,36 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 	if !command.Replies(d.ReplyTo) {
 		return
 	}
-	if err == nil {
+	switch {
+	case request.OfKeys():
+		for _, k := range c.keyedOf(request.Queue) {
+			one := command.Keyed{Name: k.name, Queue: k.queue}
+			for _, key := range k.gate.Keys() {
+				one.Keys = append(one.Keys, retry.KeyHealth(key))
+			}
+			a.Keyed = append(a.Keyed, one)
+		}
+	case err == nil:
 		a.Handlers = c.consuming.Handlers(request.Queue)
 	}
 	if err := c.reply(ctx, d, a.Marshal()); err != nil && ctx.Err() == nil {
-		c.logger.Error("Cannot answer a command of wmretry order", err, nil)
+		c.logger.Error("Cannot answer a command of wmretry order or wmretry key", err, nil)
 	}
+}
+
+// limit limits a key, and returns of how many handlers.
+func (c *control) limit(r command.Request) (handlers int, err error) {
+	for _, k := range c.keyedOf(r.Queue) {
+		failed := k.gate.Decide(r.Key, gate.Decision{Limit: r.Calls, Until: r.Until})
+		if err = errors.Join(err, failed); failed == nil {
+			handlers++
+		}
+	}
+	if handlers > 0 {
+		c.logger.Info("An operator has decided about a key", watermill.LogFields{
+			"queue": r.Queue, "key": r.Key, "calls": r.Calls, "until": r.Until})
+	}
+	return handlers, err
 }
 
 func (c *control) reply(ctx context.Context, to amqp091.Delivery, body []byte) error {

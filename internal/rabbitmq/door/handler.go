@@ -278,7 +278,15 @@ func (h *handlerSubscriber) Declare(d *subscriber.Declaration, topic string) err
 	if err != nil {
 		return err
 	}
-	return h.connection.declarer.declare(d, s)
+	if err = h.connection.declarer.declare(d, s); err != nil {
+		return err
+	}
+	if breaker := h.options.Policy.Breaker; breaker != nil && breaker.Key != nil {
+		control := h.connection.declarer.control
+		control.addKeyed(keyed{h.name, s.Queue, h.gate})
+		control.add(d.Broker)
+	}
+	return nil
 }
 
 // Bind implements subscriber.Handler.

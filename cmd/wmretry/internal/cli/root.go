@@ -106,7 +106,7 @@ Exit codes:
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
 	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e), newUICommand(e), newVersionCommand(e))
-	for _, of := range []*cobra.Command{newOrderCommand(e), newTiersCommand(e), newTopologyCommand(e)} {
+	for _, of := range []*cobra.Command{newOrderCommand(e), newKeyCommand(e), newTiersCommand(e), newTopologyCommand(e)} {
 		if e.kind != backend.RabbitMQ {
 			of = &cobra.Command{Use: of.Name(), Hidden: true, DisableFlagParsing: true,
 				RunE: func(c *cobra.Command, _ []string) error {

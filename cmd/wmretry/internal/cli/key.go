@@ -1,0 +1,197 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
+	"github.com/tieredretry/watermill-retry/retry"
+)
+
+// longestLimit is the longest time for which a key can be limited.
+const longestLimit = 30 * 24 * time.Hour
+
+// keyFlags are the flags of the commands of keys.
+type keyFlags struct {
+	wait, limit time.Duration
+	queue       string
+}
+
+func newKeyCommand(e *env) *cobra.Command {
+	f := &keyFlags{}
+	c := &cobra.Command{
+		Use:   "key",
+		Short: "Keys of handlers with Breaker.Key, such as tenants: list, pause, limit",
+		Long: `A handler with Breaker.Key pauses a key whose messages fail, and limits one whose calls are slow. These
+commands ask the processes with such handlers. A pause or a limit of yours is one of each process. It ends by itself. A
+process that starts takes it over from the others: it ends when all processes are stopped together.`,
+	}
+	c.PersistentFlags().DurationVar(&f.wait, "wait", 2*time.Second, "wait so long for the answers of the processes. With "+
+		"the management API it ends with the last answer")
+	c.PersistentFlags().StringVar(&f.queue, "queue", "", "only handlers of this work queue (default: all)")
+	pause := &cobra.Command{
+		Use:   "pause KEY --for DURATION",
+		Short: "Let no message of a key pass for a time",
+		Long: `The messages of the key wait on a tier, uncounted. Those whose handler runs go on. Exit code 1: no process has
+a handler with Breaker.Key.`,
+		Example: "  wmretry key pause customer-7 --for 1h",
+		Args:    needs("KEY"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return e.limitKey(c.Context(), f, args[0], 0)
+		},
+	}
+	limit := &cobra.Command{
+		Use:   "limit KEY CALLS --for DURATION",
+		Short: "Limit how many calls a key has at the same time, in each process",
+		Long: `What is over waits on a tier, uncounted. CALLS is 1 or more. Exit code 1: no process has a handler with
+Breaker.Key.`,
+		Example: "  wmretry key limit customer-7 2 --for 168h",
+		Args:    needs("KEY", "CALLS"),
+		RunE: func(c *cobra.Command, args []string) error {
+			calls, err := strconv.Atoi(args[1])
+			if err != nil || calls < 1 {
+				return usage("CALLS is %s: it must be a number of 1 or more", safe(strconv.Quote(args[1])))
+			}
+			return e.limitKey(c.Context(), f, args[0], calls)
+		},
+	}
+	for _, own := range []*cobra.Command{pause, limit} {
+		own.Flags().DurationVar(&f.limit, "for", 0, "how long, such as 1h; at most 720h. Required")
+	}
+	c.AddCommand(
+		&cobra.Command{
+			Use:     "list",
+			Short:   "The keys that are limited, and those whose messages had to wait most often",
+			Long:    `Shows 20 keys of each handler and process at most: those that are limited, then those that had to wait.`,
+			Example: "  wmretry key list\n  wmretry key list --queue webhooks --json",
+			Args:    cobra.NoArgs,
+			RunE: func(c *cobra.Command, _ []string) error {
+				return e.listKeys(c.Context(), f)
+			},
+		},
+		pause, limit,
+		&cobra.Command{
+			Use:     "resume KEY",
+			Short:   "End a pause or a limit of yours",
+			Long:    `A pause because the key fails or is slow stays: it ends by itself.`,
+			Example: "  wmretry key resume customer-7",
+			Args:    needs("KEY"),
+			RunE: func(c *cobra.Command, args []string) error {
+				_, err := e.askKeys(c.Context(), f, command.Request{Do: command.Limit, Key: args[0]})
+				if err == nil && !e.json {
+					_, err = fmt.Fprintf(e.stdout, "%s is resumed\n", safe(args[0]))
+				}
+				return err
+			},
+		},
+	)
+	return group(c)
+}
+
+func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) error {
+	if f.limit <= 0 || f.limit > longestLimit {
+		return usage("--for is %v: it must be above 0 and at most %v", f.limit, longestLimit)
+	}
+	until := time.Now().Add(f.limit)
+	all, err := e.askKeys(ctx, f, command.Request{Do: command.Limit, Key: key, Calls: calls, Until: until})
+	if err != nil || e.json {
+		return err
+	}
+	what := "is paused"
+	if calls > 0 {
+		what = "has " + plural(calls, "call", "calls") + " at the same time"
+	}
+	decided := 0
+	for _, a := range all.Answers {
+		decided += a.Decided
+	}
+	_, err = fmt.Fprintf(e.stdout, "%s %s until %s, in %s of %s\n", safe(key), what, e.time(until),
+		plural(decided, "handler", "handlers"), plural(len(all.Answers), "process", "processes"))
+	return err
+}
+
+// askKeys asks the processes with handlers that have Breaker.Key. It fails where there is none.
+func (e *env) askKeys(ctx context.Context, f *keyFlags, r command.Request) (all orderAnswers, err error) {
+	if r.Do == command.Limit && r.Key == "" {
+		return all, usage("KEY is empty: messages without a key have no breaker of their own")
+	}
+	if r.Queue = f.queue; f.wait <= 0 {
+		return all, usage("--wait is %v: it must be above 0", f.wait)
+	}
+	store, err := e.open(ctx)
+	if err != nil {
+		return all, err
+	}
+	defer store.Close()
+	asked, err := command.AskerOf(store.Rabbit)(ctx, r, f.wait)
+	if errors.Is(err, command.ErrNoProcess) {
+		return all, fmt.Errorf("%w. If the apps have another prefix than %s, give it with --prefix", err, safe(e.prefix()))
+	}
+	if err != nil {
+		return all, err
+	}
+	all = orderAnswers{Queue: r.Queue, Processes: asked.Processes, Answers: asked.Answers}
+	for _, a := range all.Answers {
+		all.Decided += a.Decided
+	}
+	if e.json {
+		if err := e.printJSON(all); err != nil {
+			return all, err
+		}
+	}
+	e.warnOf(all)
+	if !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return len(a.Keyed) > 0 }) {
+		return all, errors.New("no process that has answered has such a handler with Breaker.Key")
+	}
+	return all, nil
+}
+
+func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
+	all, err := e.askKeys(ctx, f, command.Request{Do: command.Keys})
+	if err != nil || e.json {
+		return err
+	}
+	type row struct {
+		retry.KeyHealth
+		handler, process string
+	}
+	var rows []row
+	for _, a := range all.Answers {
+		for _, h := range a.Keyed {
+			for _, key := range h.Keys {
+				rows = append(rows, row{key, h.Name, processOf(a)})
+			}
+		}
+	}
+	if len(rows) == 0 {
+		_, err = fmt.Fprintln(e.stdout, "no key is limited, and none had to wait")
+		return err
+	}
+	slices.SortStableFunc(rows, func(a, b row) int {
+		if (a.Paused == "") != (b.Paused == "") {
+			return cmp.Compare(b.Paused, a.Paused) // those that are limited first
+		}
+		return cmp.Compare(a.Key, b.Key)
+	})
+	table := e.table("KEY", "STATE", "UNTIL", "CALLS", "WAITED", "HANDLER", "PROCESS")
+	for _, r := range rows {
+		until, calls := "", "all"
+		if r.Paused != "" {
+			calls = thousands(r.Limit)
+		}
+		if !r.Until.IsZero() {
+			until = e.time(r.Until)
+		}
+		table.AppendRow([]any{keyWord(r.Key), r.Paused, until, calls, thousands(int(r.Parked)), safe(r.handler),
+			safe(r.process)})
+	}
+	_, err = fmt.Fprintln(e.stdout, table.Render())
+	return err
+}
