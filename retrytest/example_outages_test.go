@@ -20,7 +20,7 @@ import (
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
 
-// The tests of this file are the recipes of docs/outages.md.
+// The tests of this file show the breaker and the rules of docs/outages.md.
 
 var errRateLimit = errors.New("the provider limits the rate")
 
