@@ -12,8 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/api"
-	promapi "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 
@@ -29,7 +27,6 @@ const (
 
 // watcher is a Prometheus that scrapes the app each second and evaluates the alert rules.
 type watcher struct {
-	promapi.API
 	url  string
 	stop func()
 }
@@ -52,12 +49,7 @@ func startWatcher(ctx context.Context, metrics string) (_ *watcher, err error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := api.NewClient(api.Config{Address: server.URL})
-	if err != nil {
-		server.Stop()
-		return nil, err
-	}
-	return &watcher{API: promapi.NewAPI(client), url: server.URL, stop: func() {
+	return &watcher{url: server.URL, stop: func() {
 		server.Stop()
 		_ = os.RemoveAll(folder)
 	}}, nil
@@ -125,7 +117,7 @@ func hurried(rules []byte) ([]byte, error) {
 
 // follow reports each alert that begins or ends, until the context ends.
 func (w *watcher) follow(ctx context.Context, tell func(string, ...any)) {
-	states := map[string]promapi.AlertState{}
+	states := map[string]string{}
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -134,17 +126,17 @@ func (w *watcher) follow(ctx context.Context, tell func(string, ...any)) {
 			return
 		case <-tick.C:
 		}
-		answer, err := w.Alerts(ctx)
-		if err != nil {
+		var alerts model.Vector
+		if err := prometheus.Query(ctx, w.url, "ALERTS", &alerts); err != nil {
 			continue // the checks at the end report it
 		}
-		now := map[string]promapi.AlertState{}
+		now := map[string]string{}
 		for name := range states {
 			now[name] = "over"
 		}
-		for _, a := range answer.Alerts {
-			if name := string(a.Labels[model.AlertNameLabel]); now[name] != promapi.AlertStateFiring {
-				now[name] = a.State
+		for _, a := range alerts {
+			if name := string(a.Metric[model.AlertNameLabel]); now[name] != "firing" {
+				now[name] = string(a.Metric["alertstate"])
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(now)) {

@@ -101,31 +101,23 @@ func (s *server) vhost(name string) (uri string, remove func(), err error) {
 // statisticsInterval is how old the figures of the management API can be.
 const statisticsInterval = 5 * time.Second
 
-// sampled calls a function every now and then until stop, which waits for the last call.
-func sampled(every time.Duration, do func()) (stop func()) {
-	ending, ended := make(chan struct{}), make(chan struct{})
+// peak samples a figure until stop, which returns the largest one.
+func peak(every time.Duration, sample func() int64) (stop func() int64) {
+	largest, ending, ended := sample(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(every)
-		defer tick.Stop()
 		for {
 			select {
-			case <-tick.C:
-				do()
+			case <-time.After(every):
+				largest = max(largest, sample())
 			case <-ending:
 				return
 			}
 		}
 	}()
-	return func() { close(ending); <-ended }
-}
-
-// peak samples a figure until stop, which returns the largest one.
-func peak(every time.Duration, sample func() int64) (stop func() int64) {
-	largest := sample()
-	end := sampled(every, func() { largest = max(largest, sample()) })
 	return func() int64 {
-		end()
+		close(ending)
+		<-ended
 		return max(largest, sample())
 	}
 }

@@ -26,8 +26,7 @@ type Options struct {
 	Messages int
 	Short    bool // shorter faults
 
-	Keys, Each int  // how many messages of how many keys the rows of an order have, in place of Messages
-	Log        bool // the processes of an order write what they log
+	Keys, Each int // how many messages of how many keys the rows of an order have, in place of Messages
 }
 
 // Load is one running row: an app that consumes, a feed that publishes, and what a fault needs to disturb them.

@@ -41,10 +41,9 @@ func main() {
 	short := flag.Bool("short", false, "shorter faults")
 	keys := flag.Int("keys", 1000, "keys per row of an order")
 	each := flag.Int("each", 100, "messages of each key")
-	log := flag.Bool("log", false, "write what the processes of an order log")
 	flag.Parse()
 
-	s := suite{options: Options{Messages: *messages, Short: *short, Keys: *keys, Each: *each, Log: *log}, tool: *tool}
+	s := suite{options: Options{Messages: *messages, Short: *short, Keys: *keys, Each: *each}, tool: *tool}
 	var err error
 	if s.faults, err = choose(*only, *except); err == nil {
 		err = s.all(ctx, *brokers, *cluster)

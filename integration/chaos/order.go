@@ -40,7 +40,7 @@ func (o *orders) start(_ context.Context, fault Fault) (err error) {
 	if o.proxy != nil && fault.Needs&needsCluster == 0 { // only the network of the first process is disturbed
 		direct.URL = o.direct
 	}
-	o.task = orderTask{App: o.config, Queue: o.queue(), Sink: o.sink.listener.Addr().String(), Log: o.Log}
+	o.task = orderTask{App: o.config, Queue: o.queue(), Sink: o.sink.listener.Addr().String()}
 	if fault.Needs&needsTimeout != 0 {
 		o.task.ConsumerTimeout = consumerTimeout
 	}

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -26,7 +24,6 @@ type orderTask struct {
 	Queue, Sink     string
 	Number          int
 	ConsumerTimeout time.Duration
-	Log             bool
 }
 
 // The metadata of its messages.
@@ -68,15 +65,11 @@ func (w *worker) start() (end func() error, err error) {
 		}
 		w.sinks <- &sinkClient{connection, json.NewEncoder(connection), json.NewDecoder(connection)}
 	}
-	var logger watermill.LoggerAdapter = quiet
-	if w.task.Log {
-		logger = watermill.NewStdLoggerWithOut(os.Stderr, false, false).With(watermill.LogFields{"process": w.task.Number})
-	}
-	rabbit, err := config.Connect(w.task.App.rabbit(), logger)
+	rabbit, err := config.Connect(w.task.App.rabbit(), quiet)
 	if err != nil {
 		return nil, err
 	}
-	router := message.NewDefaultRouter(logger)
+	router := message.NewDefaultRouter(quiet)
 	rabbit.AddConsumerHandler(router, "bill", w.task.Queue, w.bill, retry.Options{
 		Concurrency: orderConcurrency,
 		Order: retry.Order{
