@@ -208,12 +208,18 @@ func (c *connection) gather(to figures, now time.Time, look bool) {
 	}
 }
 
-// subscription adds the values of one. Those of a handler have the same holding and pauses.
+// subscription adds the values of one. Those of a handler have the same holding, pauses and keys.
 func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 	handler, both := labels{s.Name}, labels{s.Topic, s.Name}
 	to.add(holding, largest, float64(s.Holding), handler)
 	for _, reason := range pauseReasons {
 		to.add(paused, largest, one(s.PausedLimit == 0 && slices.Contains(s.Paused, reason)), labels{s.Name, reason})
+	}
+	for _, key := range s.Keys {
+		if key.Paused != "" {
+			to.add(keyLimit, smallest, float64(key.Limit), labels{s.Name, key.Key, key.Paused})
+		}
+		to.add(keyParked, largest, float64(key.Parked), labels{s.Name, key.Key})
 	}
 	to.add(consuming, smallest, one(s.Consuming), both)
 	if s.Concurrency > 0 {

@@ -23,12 +23,15 @@ import (
 func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 	t.Parallel()
 	a := newApp(t)
-	a.subscriptions( // the holding and the pauses are those of the handler
+	keys := []retry.KeyHealth{{Key: "7", Paused: "slow", Limit: 7, Parked: 30}, {Key: "8", Paused: "failing"}, {Key: "9", Parked: 1}}
+	a.subscriptions( // the holding, the pauses and the keys are those of the handler
 		retry.SubscriptionHealth{
 			Name: handler, Topic: "orders", Consuming: true, InFlight: 3, Calls: 2, Concurrency: 16, Prefetch: 32, Holding: 2, Paused: []string{"failing", "paused"},
+			Keys: keys,
 		},
 		retry.SubscriptionHealth{
 			Name: handler, Topic: "returns", InFlight: 4, Calls: 3, Concurrency: 16, Prefetch: 20, Holding: 2, Paused: []string{"failing", "paused"},
+			Keys: keys,
 		},
 		retry.SubscriptionHealth{Name: "mail", Topic: "orders", Consuming: true, Queue: "mails", OrderWaiting: 7, Blocked: make([]string, 3)},
 		retry.SubscriptionHealth{Name: "mail", Topic: "letters", Consuming: true},
@@ -44,6 +47,8 @@ func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 		"holding":       {`{handler="billing"} 2.0`, `{handler="mail"} 0.0`},
 		"order_waiting": {`{handler="mail",queue="mails"} 7.0`},
 		"order_blocked": {`{handler="mail",queue="mails"} 3.0`},
+		"key_limit":     {`{handler="billing",key="7",reason="slow"} 7.0`, `{handler="billing",key="8",reason="failing"} 0.0`},
+		"key_parked":    {`{handler="billing",key="7"} 30.0`, `{handler="billing",key="8"} 0.0`, `{handler="billing",key="9"} 1.0`},
 		"consuming": {
 			`{handler="billing",topic="orders"} 1.0`, `{handler="billing",topic="returns"} 0.0`,
 			`{handler="mail",topic="letters"} 0.0`, `{handler="mail",topic="orders"} 1.0`,

@@ -18,6 +18,9 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/subscriptions"
 	"github.com/tieredretry/watermill-retry/observe"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -240,6 +243,48 @@ func TestNoTextOfAMessageIsALabel(t *testing.T) {
 	assert.NotContains(t, scrape(t, registry), "failure ")
 }
 
+// TestForgedKeysMakeFewLabels: keys come with messages, and each of these is limited. At any time 20 of them are labels at most.
+func TestForgedKeysMakeFewLabels(t *testing.T) {
+	t.Parallel()
+	const forged, most = 100_000, 20
+	a := newApp(t, func(s *eventtest.Settings) {
+		s.Publisher = discard{}
+		s.Policy.Breaker = &retry.Breaker{Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") }}
+	})
+	var handlers gate.Handlers
+	limits := handlers.Add(handler, 16)
+	a.health = func() retry.Health {
+		s := retry.SubscriptionHealth{Name: handler, Topic: topic}
+		subscriptions.Describe(&s, &handlers)
+		return retry.Health{Subscriptions: []retry.SubscriptionHealth{s, s}}
+	}
+	registry := register(t, observe.Config{}, a)
+	ctx := msgctx.NewContext(from(topic, handler), &msgctx.Subscription{Gate: limits})
+	for i := range forged {
+		handle := func() {
+			msg := newMessage(ctx)
+			msg.Metadata.Set("tenant", fmt.Sprint("forged ", i))
+			a.handle(msg, func() error { return backoff.RetryAfter(errDown, time.Hour) })
+		}
+		if handle(); i%10_000 != 9_999 {
+			continue
+		}
+		handle() // this one has to wait
+		text := scrape(t, registry)
+		limited, parked := samplesOf(text, "watermill_retry_key_limit"), samplesOf(text, "watermill_retry_key_parked")
+		assert.Len(t, limited, most)
+		assert.Len(t, parked, most)
+		assert.Contains(t, parked, fmt.Sprintf(`{handler="billing",key="forged %d"} 1.0`, i))
+		assert.Equal(t, 2*most, strings.Count(text, "forged "), "no other metric has them")
+	}
+}
+
+// discard is a publisher that keeps nothing.
+type discard struct{}
+
+func (discard) Publish(string, ...*message.Message) error { return nil }
+func (discard) Close() error                              { return nil }
+
 func TestLabelsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, rules)
@@ -276,6 +321,21 @@ func TestLabelsAreBounded(t *testing.T) {
 	})
 }
 
+func TestKeysAreBoundedByTheConfig(t *testing.T) {
+	t.Parallel()
+	a := newApp(t)
+	registry := register(t, observe.Config{MaxSeries: 10}, a)
+	var keys []retry.KeyHealth
+	for i := range 20 {
+		keys = append(keys, retry.KeyHealth{Key: fmt.Sprint("tenant ", i), Paused: "slow", Limit: i, Parked: 3})
+	}
+	a.subscriptions(retry.SubscriptionHealth{Name: handler, Keys: keys})
+	limited := samples(t, registry, "watermill_retry_key_limit")
+	assert.Len(t, limited, 10+1)
+	assert.Contains(t, limited, `{handler="other",key="other",reason="slow"} 10.0`, "the lowest limit")
+	assert.Len(t, samples(t, registry, "watermill_retry_key_parked"), 10+1)
+}
+
 // TestTheBoundIsThatOfTheConfig: that of the SDK, 2,000, makes a series that has other labels.
 func TestTheBoundIsThatOfTheConfig(t *testing.T) {
 	t.Parallel()
@@ -306,6 +366,10 @@ func TestStrangeTextsAreLabels(t *testing.T) {
 	a.deliver(newMessage(from("bad\xffname", long)), errGone)
 	assert.Equal(t, []string{fmt.Sprintf(`{handler="%s",outcome="discarded",reason="x%s",topic="bad`+"\uFFFD"+`name"} 1.0`,
 		strings.Repeat("é", 127), strings.Repeat("é", 31))}, samples(t, registry, "watermill_retry_outcomes_total"))
+
+	a.subscriptions(retry.SubscriptionHealth{Name: handler, Keys: []retry.KeyHealth{{Key: "bad\xff\n" + long, Paused: "paused", Limit: 2}}})
+	key := `key="bad` + "\uFFFD" + `\n` + strings.Repeat("é", 125) + `"`
+	assert.Equal(t, []string{`{handler="billing",` + key + `,reason="paused"} 2.0`}, samples(t, registry, "watermill_retry_key_limit"))
 }
 
 // TestMessagesInFlightAreCountedWhereHealthDoesNot: on all paths, also on those without an event.

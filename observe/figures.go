@@ -82,7 +82,7 @@ func beyond(m Metric, of labels) labels {
 	for i, name := range m.Labels {
 		switch {
 		case of[i] == "":
-		case name == labelTopic, name == labelHandler, name == labelQueue, name == labelTier,
+		case name == labelTopic, name == labelHandler, name == labelQueue, name == labelTier, name == labelKey,
 			name == labelReason && m.across == nil: // it has names of rules
 			of[i] = other
 		}

@@ -37,6 +37,7 @@ const (
 	labelKind       = "kind"
 	labelResult     = "result"
 	labelConnection = "connection"
+	labelKey        = "key"
 )
 
 var (
@@ -84,6 +85,11 @@ var (
 		"blocked, and those behind them: in the partition with most.").read(largest)
 	orderBlocked = metricOf(gauge, "order.blocked", "{message}", byQueue, "Messages that wait for an operator: the "+
 		"handler has Order.Block.").read(sum)
+	keyLimit = metricOf(gauge, "key.limit", "{call}", []string{labelHandler, labelKey, labelReason}, "How many calls of "+
+		"a limited key run at most: 0 while it pauses. The reason is failing, slow, retry after or paused. A key that is "+
+		"not limited has none.").read(smallest)
+	keyParked = metricOf(gauge, "key.parked", "{message}", []string{labelHandler, labelKey}, "How often messages of a "+
+		"key had to wait, since the process has seen it first. Only the 20 keys of Health have it.").read(sum)
 	lateness = metricOf(histogram, "lateness", "s", []string{labelTopic, labelTier}, "How long after its due time a "+
 		"retry began, by the clocks of two hosts. It includes the time in the work queue. A due time that lies more "+
 		"than MaxDelay back does not count: it is forged.").within(seconds)
@@ -118,7 +124,8 @@ var (
 func Metrics() []Metric {
 	return []Metric{
 		outcomes, handlerDuration, failuresBeforeSuccess, ageAtSuccess, ageAtDeath,
-		calls, inFlight, holding, paused, concurrency, prefetch, consuming, orderWaiting, orderBlocked, lateness,
+		calls, inFlight, holding, paused, concurrency, prefetch, consuming, orderWaiting, orderBlocked,
+		keyLimit, keyParked, lateness,
 		publishes, publishDuration, connected, blocked, reconnects, deliveries, redeliveries, consumerRestarts,
 		waiting, waitingDue, waitingAge, overdue,
 	}

@@ -142,7 +142,7 @@ func (a *app) deliver(msg *message.Message, results ...error) {
 }
 
 func (a *app) handle(msg *message.Message, h func() error) {
-	if _, err := a.retry.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, h() })(msg); err == nil {
+	if _, err := a.retry.Dispatch(func(*message.Message) ([]*message.Message, error) { return nil, h() })(msg); err == nil {
 		msg.Ack()
 	} else {
 		msg.Nack()
