@@ -125,7 +125,7 @@ type Summary struct {
 	Kept   int `json:"kept"`   // selected and not sent: they stay
 	Unseen int `json:"unseen"` // not looked at, because of Limit or because the call ended early: they stay
 
-	Redead int `json:"redead"` // of Done: died again until the end of the call, as far as it looked
+	Redead int `json:"redead"` // how many of Done died again until the end of the call, as far as it looked
 	// Doubtful is how many sends had no confirm. Those letters stay and may be sent again, so each may be a
 	// duplicate.
 	Doubtful int `json:"doubtful"`

@@ -44,9 +44,9 @@ type PastRedrive struct {
 	Note       string           `json:"note,omitzero"`        // at most 128 bytes
 	Again      bool             `json:"again,omitzero"`       // it had Redrive.Again
 	FailedAt   time.Time        `json:"failed_at,omitzero"`   // when it failed first, of the record before; in UTC
-	Failures   int              `json:"failures,omitzero"`    // of the record before
-	DeadReason retry.DeadReason `json:"dead_reason,omitzero"` // of the record before
-	Reason     string           `json:"reason,omitzero"`      // of the record before; at most 128 bytes
+	Failures   int              `json:"failures,omitzero"`    // the number that the record had before
+	DeadReason retry.DeadReason `json:"dead_reason,omitzero"` // the reason that the record had before
+	Reason     string           `json:"reason,omitzero"`      // the text that the record had before; at most 128 bytes
 }
 
 // ReadRedriven reads the history of a message. It returns false where the message was never redriven, or the history is

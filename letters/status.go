@@ -36,8 +36,8 @@ type WorkQueue struct {
 type Depth struct {
 	Queue     string `json:"queue"`            // empty: it is not known what the queue has
 	Messages  int    `json:"messages"`         // all of them
-	Ready     int    `json:"ready"`            // those that no consumer has; -1: not known
-	Unacked   int    `json:"unacked"`          // those that a consumer has
+	Ready     int    `json:"ready"`            // the messages that no consumer has; -1: not known
+	Unacked   int    `json:"unacked"`          // the messages that a consumer has
 	Consumers int    `json:"consumers"`        // -1: not known
 	Missing   bool   `json:"missing,omitzero"` // the queue does not exist
 }

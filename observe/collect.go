@@ -19,7 +19,7 @@ type metrics struct {
 	events
 	config   Config
 	readings []Metric
-	read     map[string]observable // by name
+	read     map[string]observable // what is read, by name
 
 	mu       sync.Mutex
 	attached []*connection

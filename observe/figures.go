@@ -95,7 +95,7 @@ type totals struct{ series[total] }
 
 type total struct {
 	value float64
-	last  []float64 // of those that have not ended
+	last  []float64 // the last values of the Connections that have not ended
 	next  []float64
 }
 

@@ -13,7 +13,7 @@ type flights struct {
 
 	mu       sync.Mutex
 	open     map[*flight]bool
-	handlers map[string]bool // that have had a message
+	handlers map[string]bool // the handlers that have had a message
 }
 
 // A flight is a message that a handler has. It is the context of the message.

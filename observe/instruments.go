@@ -118,9 +118,9 @@ type table struct {
 	read atomic.Pointer[map[labels]options]
 
 	mu     sync.Mutex
-	all    map[labels]options // those of read, and later ones
-	misses int                // of read, since it was made
-	extra  map[labels]options // of those beyond most
+	all    map[labels]options // the options of read, and later ones
+	misses int                // the number of misses since read was made
+	extra  map[labels]options // the options of the labels beyond most
 }
 
 // options are the labels of one series, as a counter and as a histogram takes them.

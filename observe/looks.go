@@ -23,7 +23,7 @@ type looks struct {
 	running bool
 	next    time.Time // when the next look may begin; zero: now
 	figures []backend.Waiting
-	at      time.Time // of figures; until there are any, when the Connection was attached
+	at      time.Time // the time of figures; until there are any, when the Connection was attached
 	failed  bool      // since the last answer
 }
 

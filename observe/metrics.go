@@ -10,9 +10,9 @@ type Metric struct {
 	Name        string    // in OpenTelemetry
 	Prometheus  string    // in Prometheus
 	Kind        string    // counter, gauge or histogram
-	Unit        string    // of UCUM: "s", or what is counted in braces
-	Labels      []string  // of each series; all are bounded: see Config.MaxSeries
-	Buckets     []float64 // of a histogram, in Unit
+	Unit        string    // the unit in UCUM: "s", or what is counted in braces
+	Labels      []string  // the labels of each series; all are bounded: see Config.MaxSeries
+	Buckets     []float64 // the buckets of a histogram, in Unit
 	Description string
 
 	across merge // values of several Connections, of a metric that is read at a collection

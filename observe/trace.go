@@ -35,8 +35,8 @@ type attempt struct {
 	context.Context
 	of       *traces
 	span     trace.Span
-	producer trace.SpanContext // of the message's metadata, as it arrived
-	metadata message.Metadata  // of the message, as it arrived
+	producer trace.SpanContext // the span in the message's metadata, as it arrived
+	metadata message.Metadata  // the metadata of the message, as it arrived
 }
 
 // Value implements context.Context.

@@ -19,7 +19,7 @@ var w3c = propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, 
 // propagators finds the propagator.
 type propagators struct {
 	configured propagation.TextMapPropagator                 // nil: the one of the process
-	global     atomic.Pointer[propagation.TextMapPropagator] // that of the process, once the app has set one
+	global     atomic.Pointer[propagation.TextMapPropagator] // the propagator of the process, once the app has set one
 }
 
 // current is the configured one, else the one that the app has set for the process, else that of W3C.
@@ -40,11 +40,11 @@ func (p *propagators) current() propagation.TextMapPropagator {
 
 // origin is what led to an attempt.
 type origin struct {
-	parent   context.Context   // of the span of the attempt
-	beside   context.Context   // of the spans beside it
-	producer trace.SpanContext // of the message's metadata; not valid: it has none
-	text     string            // of the attempt before
-	previous trace.SpanContext // of text
+	parent   context.Context   // the parent of the span of the attempt
+	beside   context.Context   // the parent of the spans beside it
+	producer trace.SpanContext // the span in the message's metadata; not valid: it has none
+	text     string            // the trace context of the attempt before
+	previous trace.SpanContext // the span in text
 	parsed   bool
 }
 

@@ -28,7 +28,7 @@ type outgoing struct {
 	*waiter
 	topic    string
 	metadata message.Metadata
-	err      error // of its publish
+	err      error // the error of its publish
 }
 
 // lane is what is due and goes to one topic. It has one batch at a time, so a topic that takes no messages delays none

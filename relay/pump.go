@@ -89,11 +89,11 @@ type pump struct {
 	in       <-chan *message.Message
 	cancel   context.CancelFunc
 	waiting  queue
-	lanes    map[string]*lane // by topic: what is due and goes there
+	lanes    map[string]*lane // what is due and goes to a topic
 	done     chan batch       // has been published
-	batches  int              // that are being published
+	batches  int              // the batches that are being published
 	taken    chan struct{}    // the backend has taken messages back
-	acked    context.Context  // of the message that was acknowledged last
+	acked    context.Context  // the context of the message that was acknowledged last
 	ackedAt  time.Time
 	failures int // failed attempts to subscribe, in a row
 

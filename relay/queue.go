@@ -15,7 +15,7 @@ type waiter struct {
 	msg        *message.Message
 	record     retry.Record
 	known      bool   // the record names a handler
-	key        string // of its return topic
+	key        string // the key of its return topic
 	receivedAt time.Time
 	until      time.Time // when to settle it
 	number     int       // breaks ties: messages that are due together keep their order

@@ -41,7 +41,7 @@ type relay struct {
 	// lock is a channel, because start and Close wait for pumps under it: in testing/synctest a blocked mutex stops the
 	// clock.
 	lock        chan struct{}
-	subscribers map[string]message.Subscriber // by topic; kept until Close
+	subscribers map[string]message.Subscriber // the subscribers, by topic; kept until Close
 	users       int                           // subscriptions of handlers that have not ended
 	pumps       *pumps                        // nil before the first user
 	closed      bool

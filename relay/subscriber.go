@@ -100,7 +100,7 @@ func (s *subscriber) String() string { return structName(s.stock) }
 
 // refused is the subscriber of a handler with faults.
 type refused struct {
-	faults *faults.Handlers // of the connection
+	faults *faults.Handlers // the faults of the connection
 	why    error            // where there is none
 }
 
@@ -124,11 +124,11 @@ type merged struct {
 	ended          context.Context // ends where the app ends the subscription
 	stopping       context.Context // ends before subscribed: a handler that then fails counts no failure
 	stop           context.CancelFunc
-	subscribed     context.Context // of both subscriptions, and of their messages
+	subscribed     context.Context // the context of both subscriptions, and of their messages
 	cancel         context.CancelCauseFunc
 	out            chan *message.Message
 	topic, handler string
-	key            string        // of its return topic
+	key            string        // the key of its return topic
 	calls          chan struct{} // has one for each
 	binding        *msgctx.Subscription
 	health         *subscriptions.Subscription
@@ -283,7 +283,7 @@ type registry struct {
 	mu      sync.RWMutex
 	ready   map[string]bool
 	current map[string]*merged
-	first   map[string]*merged // of those that have not ended
+	first   map[string]*merged // the subscriptions that came first and have not ended
 }
 
 // add adds a return topic that is going to be subscribed.

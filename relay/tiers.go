@@ -23,8 +23,8 @@ type tierTopic struct {
 
 // tierSet contains the tiers of a relay. It does not change: addTiers makes a new one.
 type tierSet struct {
-	declared []backoff.Tier // of all policies: new messages can go there
-	all      []tierTopic    // those of RetiredSchedule too; empty with DelayedReturns
+	declared []backoff.Tier // the tiers of all policies: new messages can go there
+	all      []tierTopic    // the topics, with those of RetiredSchedule; empty with DelayedReturns
 	byTier   map[backoff.Tier]tierTopic
 }
 

@@ -19,9 +19,9 @@ type unproduced struct {
 	calls int // at the same time, at most
 
 	mu      sync.Mutex
-	running map[string]*call // by UUID: the last delivery
+	running map[string]*call // the last delivery, by UUID
 	row     int              // failures since the last success
-	by      map[string]waits // by UUID
+	by      map[string]waits // what waits, by UUID
 }
 
 // call is a delivery to the handler.

@@ -12,7 +12,7 @@ import (
 // Event is one delivery of a message, for Observer.Begin before the handler is called, and for Observer.Event with the
 // outcome. Fields may be added.
 type Event struct {
-	Context     context.Context // of the message, for its values, such as a trace id. It may have ended
+	Context     context.Context // the context of the message, for its values, such as a trace id. It may have ended
 	Outcome     Outcome         // empty in Begin
 	Topic       string          // the topic the handler subscribes to
 	Handler     string          // the handler's name in the router
@@ -23,7 +23,7 @@ type Event struct {
 	Record Record
 
 	Age         time.Duration // since the first failure; 0 where there is none, or its time is forged
-	Duration    time.Duration // of the handler's call; 0 where it was not called
+	Duration    time.Duration // how long the handler's call took; 0 where it was not called
 	Delay       time.Duration // how long the copy is to wait
 	Spread      time.Duration // how much longer Jitter can make the shortest Delay; 0: the delay has no jitter
 	Tier        backoff.Tier  // the tier that it waits on first

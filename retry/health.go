@@ -47,7 +47,7 @@ type LinkHealth struct {
 
 // SubscriptionHealth is the state of one subscription.
 type SubscriptionHealth struct {
-	Name      string // of the handler, or what Connection.Subscriber was called with
+	Name      string // the name of the handler, or what Connection.Subscriber was called with
 	Topic     string
 	Queue     string    // the queue, or the topic
 	Consuming bool      // messages are delivered
@@ -104,7 +104,7 @@ type KeyHealth struct {
 	// Paused is why the key is limited: "paused" (an operator), "failing", "slow", or "retry after" (an error of
 	// backoff.RetryAfter). Empty: it is not.
 	Paused string    `json:",omitzero"`
-	Until  time.Time `json:",omitzero"` // until when; zero: not known
+	Until  time.Time `json:",omitzero"` // when that ends; zero: not known
 	Limit  int       // calls at the same time, at most, while it is limited. 0: none
 	Parked uint64    // how often a message of the key had to wait
 }

@@ -34,13 +34,13 @@ type Record struct {
 	FirstFailedAt  time.Time     `json:"first_failed_at,omitzero"`  // in UTC
 	LastFailedAt   time.Time     `json:"last_failed_at,omitzero"`   // in UTC
 	DueAt          time.Time     `json:"due_at,omitzero"`           // zero in dead letters; by the clock of its host
-	Remaining      time.Duration `json:"remaining,omitzero"`        // of a requested delay; JSON: in ns
+	Remaining      time.Duration `json:"remaining,omitzero"`        // what remains of a requested delay; JSON: in ns
 	Reason         string        `json:"reason,omitzero"`           // the text of the last error
 	ErrorType      string        `json:"error_type,omitzero"`       // the Go type of the last error's root
-	Traceparent    string        `json:"traceparent,omitzero"`      // of the last failed attempt with a trace
+	Traceparent    string        `json:"traceparent,omitzero"`      // the trace of the last failed attempt that has one
 	Topic          string        `json:"topic,omitzero"`            // the topic it failed on
 	Handler        string        `json:"handler,omitzero"`          // the handler that failed
-	Key            string        `json:"key,omitzero"`              // of Breaker.Key; at most 255 bytes
+	Key            string        `json:"key,omitzero"`              // what Breaker.Key returned; at most 255 bytes
 	Subscriber     string        `json:"subscriber,omitzero"`       // its subscriber's type; in dead letters only
 	DeadReason     DeadReason    `json:"dead_reason,omitzero"`      // empty while the message is being retried
 	// LeftOff is what a dead letter in its last form lacks, and why. Empty: it is whole. On other backends than

@@ -16,7 +16,7 @@ type row struct {
 	value   any
 	most    int  // the highest count that is believed
 	dead    bool // read in dead letters only
-	poison  bool // of Watermill's poison queue: written in dead letters only, and never removed
+	poison  bool // whether Watermill's poison queue has it: written in dead letters only, and never removed
 	repeats bool // written for readers of other libraries, and not read
 }
 

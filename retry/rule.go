@@ -45,10 +45,10 @@ func As[E error]() func(Record, error) bool {
 // GiveBack or Pause. The zero value is none.
 type Action struct {
 	Outcome    Outcome          // Retried, Snoozed, DeadLettered, Discarded or GivenBack
-	Schedule   backoff.Schedule // of RetryWith, else nil
-	Delay      time.Duration    // of RetryAfter, Snooze and Pause
-	DeadReason DeadReason       // of DeadLetter
-	Pause      time.Duration    // of Pause
+	Schedule   backoff.Schedule // the schedule of RetryWith, else nil
+	Delay      time.Duration    // the delay of RetryAfter, Snooze and Pause
+	DeadReason DeadReason       // the reason of DeadLetter
+	Pause      time.Duration    // the pause of Pause
 }
 
 // RetryWith retries by another schedule. The count of failures is the same for all rules: after the second failure of a

@@ -93,8 +93,8 @@ type App struct {
 	gates     gate.Handlers
 	source    *backend.Source
 	observers backend.Observers
-	retry     *middleware.TieredRetry // of Config.Policy
-	ctx       context.Context         // of all subscriptions
+	retry     *middleware.TieredRetry // the middleware with Config.Policy
+	ctx       context.Context         // the context of all subscriptions
 	stop      context.CancelFunc
 	closed    chan struct{}
 	started   bool

@@ -19,7 +19,7 @@ type delivery struct {
 	Attempt
 	progress         *progress
 	delivered        time.Time
-	copied           retry.Record // of its copy
+	copied           retry.Record // the record of its copy
 	called, returned bool         // the handler
 	settled, acked   bool         // the message
 	byHandler        bool         // the message was settled before its handler returned

@@ -13,10 +13,10 @@ import (
 type ledger struct {
 	mu       sync.Mutex
 	queues   []*queue
-	handlers map[string]*queue // by handler name: the queue that the handler consumes
+	handlers map[string]*queue // the queue that a handler consumes, by handler name
 	entries  []*entry
 	latest   map[progressKey]*progress
-	produced map[string][]*message.Message // by topic
+	produced map[string][]*message.Message // what was produced, by topic
 	open     map[*delivery]bool            // deliveries that are not settled, or whose handler runs
 	changed  chan struct{}                 // closed at the next change
 }

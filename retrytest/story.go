@@ -27,10 +27,10 @@ type Attempt struct {
 	DeadReason retry.DeadReason // why the message was dead-lettered
 	Rule       string           // the name of the rule that has decided
 
-	nacked   bool // by its handler or by the router
+	nacked   bool // whether its handler or the router has nacked it
 	uncalled bool // the middleware has not called the handler
 
-	simulated bool          // by Simulate
+	simulated bool          // whether Simulate has made it
 	later     time.Duration // how much later it can be than At, where it is simulated with jitter
 }
 

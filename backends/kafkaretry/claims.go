@@ -14,7 +14,7 @@ import (
 // watermill-kafka gives one up when the message in flight is settled. Its acknowledgement still counts: watermill-kafka
 // alone would drop it, and each rebalance would cause a duplicate for each partition.
 type claims struct {
-	sweeper *sweeper        // of a return topic; nil: the topic is the app's
+	sweeper *sweeper        // the sweeper of a return topic; nil: the topic is the app's
 	stop    <-chan struct{} // closed when no further message is delivered
 	member  *membership
 	backlog backlog

@@ -24,7 +24,7 @@ type cluster struct {
 	longest time.Duration // delay of a tier of the connection's policy
 	joining time.Duration // how long a rebalance may take
 
-	unswept atomic.Bool // that Kafka deletes no settled messages was logged
+	unswept atomic.Bool // whether it was logged that Kafka deletes no settled messages
 
 	looking  sync.Mutex
 	silence  error // why the cluster did not answer the last look; nil: it did

@@ -35,7 +35,7 @@ var errNoMember = errors.New("the process cannot join the consumer group; the lo
 type membership struct {
 	cluster *cluster
 	topic   string
-	ctx     context.Context // of the subscription
+	ctx     context.Context // the context of the subscription
 
 	mu    sync.Mutex
 	since time.Time   // without a session

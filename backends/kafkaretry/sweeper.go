@@ -24,7 +24,7 @@ type sweeper struct {
 	sweeping sync.Mutex // held while Kafka deletes
 
 	mu      sync.Mutex
-	settled map[int32]int64 // by partition: the offset after that of the last message
+	settled map[int32]int64 // the offset after that of the last settled message, for each partition
 }
 
 // add adds a message that is settled, and so are those before it. An idle topic costs nothing.

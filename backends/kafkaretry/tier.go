@@ -110,7 +110,7 @@ func (r *tierReader) ConsumeClaim(session sarama.ConsumerGroupSession, claim sar
 type unsettled struct {
 	raw    *sarama.ConsumerMessage
 	msg    *message.Message
-	cancel context.CancelFunc // of the delivery
+	cancel context.CancelFunc // ends the context of the delivery
 }
 
 // renew makes a delivery.

@@ -34,10 +34,10 @@ type clock struct {
 	read func(context.Context) (time.Time, error)
 
 	mu      sync.Mutex
-	at      time.Time // of this host, before the server was asked
+	at      time.Time // the time of this host before the server was asked
 	server  time.Time
 	reading chan struct{} // closed when the reading that runs has ended; nil: none runs
-	err     error         // of the last reading
+	err     error         // why the last reading failed
 }
 
 func newClock(stream func(context.Context) (*jetstream.StreamInfo, error)) *clock {

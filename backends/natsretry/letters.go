@@ -38,7 +38,7 @@ func Letters(config Config, logger watermill.LoggerAdapter) (letters.Store, erro
 // stream.
 type reader struct {
 	*server
-	streams sync.Map // by topic
+	streams sync.Map // the streams that were found, by topic
 }
 
 // streamWith returns the stream of a topic.

@@ -24,7 +24,7 @@ const (
 type server struct {
 	Config
 	js     jetstream.JetStream
-	stream string // of the retries
+	stream string // the stream of the retries
 	clock  *clock
 }
 

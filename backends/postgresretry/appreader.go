@@ -46,7 +46,7 @@ type appTopic struct {
 	sequence                  string // quoted name of the sequence of the messages; empty: there is none
 	moveQuery, aheadQuery     string
 
-	value int64       // of the sequence; of Look only
+	value int64       // the present value of the sequence; only Look reads it
 	blind atomic.Bool // the sequence must not be read
 
 	// Of the reader only.
@@ -188,8 +188,8 @@ type source struct {
 	dues    time.Time     // when Look has last read due times; of Look only
 
 	mu      sync.Mutex
-	topics  map[string]*appTopic // by name
-	unmoved error                // of the statement that has moved last; nil: it did not fail
+	topics  map[string]*appTopic // the topics by their name
+	unmoved error                // the error of the statement that has moved last; nil: it did not fail
 }
 
 func newSource(w *waiting, logger watermill.LoggerAdapter) *source {

@@ -15,7 +15,7 @@ type publisher struct {
 	topics  *appTopics
 	stock   *wmsql.Publisher
 	names   relaytopic.Names
-	source  *source // of a connection; nil: there is none
+	source  *source // the source of a connection; nil: there is none
 }
 
 // Publish implements message.Publisher. It stops at the first message that cannot be published.

@@ -30,7 +30,7 @@ type waiting struct {
 
 	settings, putQuery, putAllQuery, takeQuery, dueQuery, ackQuery, renewQuery, giveBackQuery string
 
-	floors floors // of takes only
+	floors floors // the floors that only takes use
 	puts   combiner[row]
 	takes  combiner[*ask]
 	acks   combiner[[]held]
@@ -219,7 +219,7 @@ type ask struct {
 	n     int
 
 	taken []*inflight.Taken
-	next  time.Duration // until the next message is due, where taken is empty; negative: none is known
+	next  time.Duration // the time until the next message is due, where taken is empty; negative: none is known
 }
 
 // take leases at most n messages of a return topic, and returns the time until the next one is due: negative, if none

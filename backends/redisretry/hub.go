@@ -36,7 +36,7 @@ type hub struct {
 	server *server
 	group  string
 	polled bool
-	id     atomic.Int64 // of its connection; 0: unknown
+	id     atomic.Int64 // the id of its connection; 0: unknown
 	denied atomic.Bool  // the server does not let a command be ended
 	failed atomic.Bool  // the last command has, perhaps because of one stream: each reader then asks for its own
 

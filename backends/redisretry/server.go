@@ -28,16 +28,16 @@ type server struct {
 	names    relaytopic.Names
 	lease    time.Duration
 	logger   watermill.LoggerAdapter
-	consumer string       // of this process, in all groups
+	consumer string       // the name of this process, in all groups
 	leases   atomic.Int64 // numbers their tokens
 
 	ctx    context.Context // ends with close
 	cancel context.CancelFunc
-	ended  sync.WaitGroup // of the hubs and watchEviction
+	ended  sync.WaitGroup // done when the hubs and watchEviction have ended
 
 	mu      sync.Mutex
 	hubs    map[hubKey]*hub
-	watches map[string]*inflight.Watch // by tag on Redis Cluster, else one
+	watches map[string]*inflight.Watch // the watches, by tag on Redis Cluster, else one
 }
 
 // A hubKey is a consumer group, and a stream where a command cannot have several streams.

@@ -51,7 +51,7 @@ type app struct {
 	queue    string
 	rabbit   retry.Connection
 	router   *message.Router
-	orders   message.Publisher // of another service, in a real system
+	orders   message.Publisher // the publisher of another service, in a real system
 	tracer   trace.Tracer
 	provider *provider
 }

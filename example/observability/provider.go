@@ -28,7 +28,7 @@ func (o order) id() string { return fmt.Sprintf("order-%d", o.Number) }
 type provider struct {
 	away     atomic.Bool
 	repaired atomic.Bool // the locked accounts
-	calls    sync.Map    // by order number
+	calls    sync.Map    // the number of calls, by order number
 }
 
 func (p *provider) charge(o order) error {

@@ -29,11 +29,11 @@ func (p *provider) bill(msg *message.Message) error {
 
 // provider simulates a payment provider.
 type provider struct {
-	troubles map[int]trouble // by order number
+	troubles map[int]trouble // the troubles, by order number
 	delay    time.Duration   // the requested delay of a busy provider
 
 	mu    sync.Mutex
-	calls map[int]int // by order number
+	calls map[int]int // the number of calls, by order number
 }
 
 // newProvider requests a delay that is longer than any tier: the message waits on tiers several times until it is due.

@@ -27,10 +27,10 @@ const (
 // A load is what the sides of a contest have to handle.
 type load struct {
 	messages  int
-	failEvery int           // of this many messages, one fails once; 0: none
+	failEvery int           // one of this many messages fails once; 0: none fails
 	die       bool          // one of dieEvery fails until it is dead-lettered
 	work      time.Duration // how long a call takes
-	latency   time.Duration // that all data of the broker needs until it arrives
+	latency   time.Duration // how long all data of the broker needs until it arrives
 }
 
 // An app is the handler that all sides of a contest run.

@@ -21,7 +21,7 @@ func idOf(message int) string { return fmt.Sprintf(idFormat, idDigits, message) 
 // finished.
 type ledger struct {
 	*claims.Tally
-	delay func(message int) time.Duration // that a message has to wait after a failure
+	delay func(message int) time.Duration // how long a message has to wait after a failure
 	calls func(message int) int           // after which it is finished
 
 	began  time.Time
@@ -30,7 +30,7 @@ type ledger struct {
 
 	first, last time.Duration   // when the first and the last message was finished
 	collect     bool            // late
-	late        []time.Duration // of each return
+	late        []time.Duration // the lateness of each return
 }
 
 // newLedger is for messages that come back once after a delay.

@@ -75,7 +75,7 @@ func declare(uri string, c config.Config, queues ...string) error {
 // A handling is how a work queue is consumed.
 type handling struct {
 	handlers    int
-	concurrency int // of each handler; 0: the parts around watermill-amqp's own subscriber
+	concurrency int // the concurrency of each handler; 0: the parts around watermill-amqp's own subscriber
 	options     retry.Options
 }
 

@@ -27,7 +27,7 @@ import (
 type bench struct {
 	*server
 	claims.Program
-	question string // that is measured
+	question string // what is measured, as a question
 }
 
 // A question is measured on one broker. It adds its claims to the report.

@@ -85,9 +85,9 @@ type report interface {
 // app is a complete consumer, built like a user's.
 type app struct {
 	router  *message.Router
-	closers []func() error           // of what is used until the router is closed
+	closers []func() error           // what closes the parts that are used until the router is closed
 	refused [workQueues]atomic.Int64 // attempts to publish a copy that failed
-	health  func() retry.Health      // of Connect
+	health  func() retry.Health      // the health of the connection
 	ended   chan error
 }
 

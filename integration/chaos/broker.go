@@ -18,7 +18,7 @@ import (
 type Broker struct {
 	Name       string
 	URL        string
-	Management string // by default the AMQP port plus 10,000
+	Management string // the management API; by default on the AMQP port plus 10,000
 	Ctl        string // runs rabbitmqctl with the arguments that follow
 	Kill       string // sends SIGKILL to the broker
 	Start      string // starts the broker with its old data and returns when it is ready

@@ -42,7 +42,7 @@ type worker struct {
 	task     orderTask
 	sinks    chan *sinkClient
 	mu       sync.Mutex
-	sessions map[context.Context]int // of the partitions
+	sessions map[context.Context]int // the number of sessions of the partitions
 }
 
 // sinkClient is a connection to the sink, for one question at a time.

@@ -29,10 +29,10 @@ import (
 
 // Seen is what the library declares, says and does.
 type Seen struct {
-	Declared Definitions         `json:"declared"`  // by the apps, in an empty virtual host
-	Letters  map[string][]Letter `json:"letters"`   // of each queue
-	Causes   map[string][]Cause  `json:"causes"`    // of each queue
-	Calls    []Call              `json:"calls"`     // of the handlers
+	Declared Definitions         `json:"declared"`  // what the apps declare in an empty virtual host
+	Letters  map[string][]Letter `json:"letters"`   // the letters of each queue
+	Causes   map[string][]Cause  `json:"causes"`    // the causes of each queue
+	Calls    []Call              `json:"calls"`     // the calls of the handlers
 	Died     map[string][]Letter `json:"died"`      // again, of each queue
 	LeftOver map[string]int      `json:"left_over"` // the number of messages of each other queue
 	Exported []byte              `json:"-"`         // the letters, as a file
@@ -75,7 +75,7 @@ type replay struct {
 	seen    Seen
 
 	mu    sync.Mutex
-	ended map[string]bool // by identity
+	ended map[string]bool // whether it has ended, by identity
 }
 
 // Replay puts the messages of a file into an empty virtual host, starts apps, drains the long tiers and redrives all

@@ -21,11 +21,11 @@ type flight struct {
 	from    time.Time
 	called  bool
 	state   state     // with which the message came
-	ended   time.Time // of the call; zero: it runs
+	ended   time.Time // the end of the call; zero: it runs
 	settled time.Time // when its outcome was reported; zero: it was not
 	held    bool
 	silent  bool // because no confirm came
-	missed  bool // that its outcome is known soon
+	missed  bool // its outcome was to be known soon, and was not
 	probe   bool // it was to show whether an outage lasts
 	down    bool // it has failed because of that
 }

@@ -14,7 +14,7 @@ import (
 // fate is what the handler does with a message, whatever happens to the message.
 type fate struct {
 	how      string
-	failures int // that count, before it succeeds. Can be more than there are retries
+	failures int // how many failures count before it succeeds. There can be more than there are retries
 }
 
 // How a handler fails.

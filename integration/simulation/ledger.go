@@ -31,7 +31,7 @@ type letter struct {
 	late      bool
 	seen      time.Time // when it was not in its work queue for the last time, or called
 	redriven  int
-	purged    bool // by an operator
+	purged    bool // whether an operator has purged it
 	// failedDown is how often it has failed because of an outage.
 	failedDown int
 	furthest   int  // its failures and snoozes
@@ -58,12 +58,12 @@ type ledger struct {
 	again  []time.Time // when work queues were replaced once more
 
 	mu         sync.Mutex
-	letters    map[string]*letter // by work queue and id
+	letters    map[string]*letter // the letters, by work queue and id
 	ids        []string           // in the order in which they were published
 	byKey      map[string][]*letter
-	lastCall   map[string]time.Time // by the work queue
+	lastCall   map[string]time.Time // the time of the last call, by work queue
 	alarm      time.Time            // since when there is one; zero: there is none
-	redrives   map[string]int       // that run, by the work queue
+	redrives   map[string]int       // the number of redrives that run, by work queue
 	outages    map[handlerIn]*outage
 	silent     *regexp.Regexp // the queues whose confirms are withheld
 	violations []violation

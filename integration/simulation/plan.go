@@ -38,19 +38,19 @@ type plan struct {
 	schedule    backoff.Schedule
 	processes   int
 	concurrency int
-	partitions  int // of the order
+	partitions  int // the partitions of the order
 	keys        int
 	messages    int
 	produces    bool // the handler produces a message for another one
 	breaker     bool
 	downAt      time.Duration // when all calls begin to fail, with a breaker
 	down        time.Duration
-	takes       time.Duration // of a call, at most
+	takes       time.Duration // the duration of a call, at most
 	latency     time.Duration
 	confirms    time.Duration
 	maxHold     time.Duration // 0: 10 min
 	faults      []fault
-	fates       map[string]fate // of the messages, by their ids
+	fates       map[string]fate // the fates of the messages, by their ids
 }
 
 // planOf draws the plan of a seed. A choice that is added later changes the plans of few seeds.

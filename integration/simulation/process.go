@@ -44,12 +44,12 @@ type process struct {
 
 	mu       sync.Mutex
 	cutOff   bool                 // it cannot dial
-	calls    map[string]int       // that run, by the work queue
+	calls    map[string]int       // the number of calls that run, by work queue
 	paused   map[string]bool      // handlers that take no messages, by the work queue
 	held     map[string]int       // messages that are held, by the work queue
 	half     map[string]time.Time // since when these are half of the places
 	open     map[string]int       // calls whose outcome is not known, by the work queue
-	conns    []int                // of the broker
+	conns    []int                // the connections, as the broker numbers them
 	handlers map[string]*message.Handler
 }
 

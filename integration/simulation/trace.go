@@ -11,7 +11,7 @@ type result struct {
 	violations []violation
 	trace      string
 
-	connections []weak.Pointer[byte] // that are closed
+	connections []weak.Pointer[byte] // the connections that are closed
 }
 
 // violation is what must not be.

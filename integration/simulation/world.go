@@ -29,14 +29,14 @@ type world struct {
 	broker    *model.Broker
 	processes []*process
 	ledger    *ledger
-	counts    []atomic.Int64 // of the events that fit each fault
+	counts    []atomic.Int64 // the number of the events that fit each fault
 	started   atomic.Bool
 	hanging   atomic.Bool  // the next call hangs
 	slow      atomic.Value // the id of a message whose calls all hang
 	// replaceBound is a work queue that is replaced as soon as it is bound.
 	replaceBound atomic.Pointer[string]
 	goroutines   int                  // before the run
-	connections  []weak.Pointer[byte] // of all processes
+	connections  []weak.Pointer[byte] // the connections of all processes
 }
 
 // run runs a plan in the bubble of the caller.

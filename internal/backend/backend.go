@@ -42,7 +42,7 @@ type Copy struct {
 
 // Destination is where a copy is published.
 type Destination struct {
-	Topic string // that the copy is published to; on RabbitMQ the routing key
+	Topic string // the topic that the copy is published to; on RabbitMQ the routing key
 	Queue string // the queue or topic on which the copy then is, for logs and events; empty: Topic
 }
 

@@ -82,7 +82,7 @@ const (
 type Waiting struct {
 	Kind     WaitingKind
 	Queue    string
-	Tier     backoff.Tier // of a tier
+	Tier     backoff.Tier // the delay, where Kind is WaitingTier
 	Messages int
 	NextDue  time.Time // when the first message of a tier is due at the latest; zero: not known, or there is none
 }
@@ -104,8 +104,8 @@ const (
 
 // Published is the result of one call of a publisher.
 type Published struct {
-	Context  context.Context // of the first message
-	Topic    string          // that the publisher got: of a copy on RabbitMQ its routing key
+	Context  context.Context // the context of the first message
+	Topic    string          // the topic that the publisher got: of a copy on RabbitMQ its routing key
 	Copy     bool            // copies of messages that failed; false: messages of the app
 	Result   PublishResult
 	Messages int           // how many messages have this result

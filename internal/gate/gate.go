@@ -44,11 +44,11 @@ type Gate struct {
 	watcher atomic.Pointer[Watcher]
 	decided atomic.Pointer[map[string]Decision] // replaced, never changed; nil: none
 
-	places *Places // of messages of Enter
+	places *Places // the places that messages of Enter take
 
 	mu     sync.Mutex
 	limits map[Reason]int
-	since  time.Time // of the first of limits
+	since  time.Time // the beginning of the first of limits
 	valves []*attached
 	begun  bool // a valve has been attached
 	held   int

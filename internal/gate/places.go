@@ -10,7 +10,7 @@ type Places struct {
 	mostCalls, most int // calls, and messages in flight, whatever the limit is; 0: no bound
 
 	mu      sync.Mutex
-	limit   int           // of the calls; less than 0: none
+	limit   int           // how many calls may run; less than 0: any number
 	calls   int           // places that are taken
 	all     int           // messages in flight, without those that were set aside
 	round   *round        // from one pause to the next

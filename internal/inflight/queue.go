@@ -35,7 +35,7 @@ type Taken struct {
 	// The lock of the Reader guards these.
 	lease   time.Time // its end
 	ended   bool      // its end was seen
-	settled bool      // by the handler
+	settled bool      // whether the handler has settled it
 }
 
 // lost reports whether the lease has ended: another reader may have the message. It stays so.
@@ -47,7 +47,7 @@ func (t *Taken) lost() bool {
 // Config configures a Reader.
 type Config struct {
 	Queue Queue
-	Name  string // of the topic, for logs
+	Name  string // the name of the topic, for logs
 
 	// Concurrency is how many messages a handler has at a time. As many more are taken ahead, or up to 7 times as many
 	// where its calls are short. With 1 there are none.

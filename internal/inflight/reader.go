@@ -38,8 +38,8 @@ type Reader struct {
 	ended  sync.WaitGroup
 
 	mu       sync.Mutex
-	inFlight map[*Taken]context.CancelFunc // of its message's context
-	acked    []*Taken                      // by the handler, and not yet on the server
+	inFlight map[*Taken]context.CancelFunc // each with what ends the context of its message
+	acked    []*Taken                      // what the handler has acked, and is not yet on the server
 	nacked   []*Taken
 	ahead    int           // messages that the handler has not got yet
 	call     time.Duration // mean of the last calls of the handler

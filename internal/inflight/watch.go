@@ -31,11 +31,11 @@ type Watch struct {
 	interval time.Duration
 	logger   watermill.LoggerAdapter
 	tasks    *tasks.Tasks
-	began    time.Time     // of the grid
+	began    time.Time     // the beginning of the grid
 	waits    chan struct{} // a reader waits; has room for one
 
 	mu      sync.Mutex
-	alarms  map[string][]*Alarm // by topic
+	alarms  map[string][]*Alarm // the alarms, by topic
 	running bool
 }
 
@@ -135,7 +135,7 @@ type Alarm struct {
 	changed chan struct{} // when is earlier; has room for one
 
 	// The lock of the watch guards these.
-	when    time.Time // of the next take; zero: it is not known
+	when    time.Time // the time of the next take; zero: it is not known
 	looked  bool      // Look has returned the topic since the last take
 	waiting bool
 }

@@ -2,11 +2,13 @@ package layout
 
 import (
 	"fmt"
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -55,13 +57,25 @@ func longLines(path, text string) (faults []string) {
 	return faults
 }
 
-// commentFaults returns the forbidden words in the comments of a Go file, each with its position.
+// fragment is how the comment of a field begins that has no noun of its own.
+var fragment = regexp.MustCompile(`^(of|that|those|by|until) `)
+
+// commentFaults returns the forbidden words in the comments of a Go file, and the comments of fields that are
+// fragments, each with its position.
 func commentFaults(path string, source any) (faults []string, err error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, source, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
+	ast.Inspect(file, func(node ast.Node) bool {
+		field, ok := node.(*ast.Field)
+		if ok && field.Comment != nil && fragment.MatchString(field.Comment.Text()) && !strings.HasSuffix(path, "_test.go") {
+			faults = append(faults, fmt.Sprintf("%s: %q has no noun: begin with what the field is", files.Position(field.Pos()),
+				strings.TrimSpace(field.Comment.Text())))
+		}
+		return true
+	})
 	for _, comment := range file.Comments {
 		for _, fault := range wordFaults(comment.Text(), forbidden) {
 			faults = append(faults, files.Position(comment.Pos()).String()+": "+fault)

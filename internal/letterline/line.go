@@ -31,7 +31,7 @@ type Line struct {
 	Exchange   string         `json:"exchange"`
 	RoutingKey string         `json:"routing_key"`
 	Properties map[string]any `json:"properties"`
-	Headers    map[string]any `json:"headers"` // of Table
+	Headers    map[string]any `json:"headers"` // the headers of Table
 	Body       []byte         `json:"body"`
 	Text       string         `json:"text,omitzero"`
 }

@@ -33,7 +33,7 @@ import (
 // A rule that pauses begins or prolongs a pause in every stage. An outcome counts in the stages for which its ticket
 // was given.
 type machine struct {
-	subject     string // of its lines
+	subject     string // the subject of its log lines
 	config      retry.Breaker
 	counts      bool // a Breaker is configured; otherwise only rules pause the handler
 	concurrency int  // places without a limit; 0: not known
@@ -47,7 +47,7 @@ type machine struct {
 	since time.Time     // when the first pause began
 	until time.Time     // when the present pause ends
 
-	places  int // of the stage
+	places  int // the number of places of the stage
 	step    step
 	extra   int
 	flight  int       // handlers that were called with the present ticket and have not returned

@@ -17,13 +17,13 @@ type breaker struct {
 	gate    *gate.Gate
 	logger  watermill.LoggerAdapter
 	fields  watermill.LogFields
-	counts  bool          // of the machine
+	counts  bool          // whether the machine counts: a Breaker is configured
 	keys    *keys         // nil: the breaker has no Key
 	present atomic.Uint64 // the machine's ticket
 
 	mu      sync.Mutex // not held while functions of the app run, its logger's among them
 	machine *machine
-	limit   int // that the gate has
+	limit   int // the limit that the gate has
 	timer   *time.Timer
 	armed   time.Time // when the timer ends
 }

@@ -19,11 +19,11 @@ type situation struct {
 	settled bool          // the handler has acked or nacked the message itself
 	ended   bool          // the subscription has ended, or the backend has taken the message back
 	paused  bool          // the handler was not called, because it is paused
-	key     string        // of the breaker; empty: there is none
+	key     string        // the key of the breaker; empty: there is none
 	keyWait time.Duration // how long the key may not pass; 0: it does
 	probe   bool          // the handler was called to see whether messages still fail
 	delayed time.Duration // requested in the metadata of a message that has no record
-	sentAt  time.Time     // by MaxAgeFrom; zero: not known
+	sentAt  time.Time     // the time that MaxAgeFrom returns; zero: not known
 	chance  float64       // a random number from 0 up to, but not including, 1: which delay Jitter chooses
 	// the copy of an earlier decision could not be published until MaxHold or shutdown, or the publisher is closed
 	unpublished bool
@@ -36,7 +36,7 @@ type situation struct {
 // decision is the outcome of a delivery, and the copy that it needs.
 type decision struct {
 	outcome retry.Outcome // empty: the handler is to be called
-	record  retry.Record  // of the copy
+	record  retry.Record  // the record of the copy
 	tier    backoff.Tier
 	delay   time.Duration // from now until the handler is to be called again
 	spread  time.Duration // how much longer Jitter can make the shortest delay
@@ -57,7 +57,7 @@ type policy struct {
 	jitter    float64        // Policy.Jitter
 	tiersWait bool           // Traits.TiersWait
 	maxAge    time.Duration  // 0: none
-	maxDelay  time.Duration  // of a requested delay
+	maxDelay  time.Duration  // the longest delay that can be requested
 	blocks    bool           // Traits.Blocks
 }
 

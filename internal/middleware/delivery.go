@@ -28,15 +28,15 @@ type delivery struct {
 	ctx       context.Context
 	bound     *msgctx.Subscription // nil: the subscriber is not one of this library
 	own       *msgctx.Delivery
-	deadlines *deadlines   // of its handler
-	token     string       // of the builder, which the metadata had
+	deadlines *deadlines   // the deadlines of its handler
+	token     string       // the token of the builder, which the metadata had
 	recorded  bool         // the metadata hold a record, or marks of the marshaler
 	record    retry.Record // on its topic; zero before readRecord, and where there is none
 	began     time.Time    // when the handler was called; zero where it is not measured
 	took      time.Duration
 
 	observers *backend.Attached // nil: there are none
-	observed  context.Context   // of the observers; nil: they have not changed it
+	observed  context.Context   // the context that the observers have made; nil: they have not changed it
 	arrived   backoff.Tier      // on which the message waited first; 0: on none, or nothing observes
 	lateness  time.Duration
 	reported  bool // its outcome, to the observers
@@ -49,7 +49,7 @@ type delivery struct {
 
 	breaker *breaker // nil: the handler never pauses
 	pass    pass
-	key     string      // of the breaker; empty: there is none
+	key     string      // the key of the breaker; empty: there is none
 	place   *gate.Place // under the limit of a gate; nil: none is needed
 }
 

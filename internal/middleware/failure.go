@@ -27,7 +27,7 @@ type failure struct {
 	unreadable bool          // the app's marshaler could not read the message
 	permanent  bool          // backoff.IsPermanent
 	requested  time.Duration // requested delay; 0: none
-	action     retry.Action  // of the rule that matches
+	action     retry.Action  // the action of the rule that matches
 	rule       string        // its name
 }
 

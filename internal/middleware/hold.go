@@ -47,8 +47,8 @@ type holder struct {
 	t      *TieredRetry
 	in     *delivery
 	until  time.Time      // the end of the hold
-	silent []backoff.Tier // those that did not confirm
-	tries  int            // that have failed
+	silent []backoff.Tier // the tiers that did not confirm
+	tries  int            // the number of tries that have failed
 	held   bool           // reported
 	counts bool           // at the gate
 	aside  bool           // counted there as refused for good

@@ -28,8 +28,8 @@ type keys struct {
 
 	mu      sync.Mutex
 	all     map[string]*list.Element
-	recent  list.List     // of *keyed, the last one that was seen first
-	calls   uint64        // of the handler, so far
+	recent  list.List     // the *keyed, the last one that was seen first
+	calls   uint64        // the number of calls of the handler, so far
 	usual   time.Duration // a moving average of how long calls of keys within their share take
 	episode int           // pauses of the handler because of most keys, so far
 	passed  int           // messages that were passed over since the handler is limited
@@ -42,15 +42,15 @@ type keyed struct {
 	machine *machine
 	seen    time.Time // when its last message came
 	parked  uint64    // messages that had to wait, so far
-	stage   ticket    // of the machine when a message had to wait the last time
+	stage   ticket    // the ticket of the machine when a message had to wait the last time
 	prompt  int       // messages that had to wait since then
-	asked   time.Time // until then an error has requested that the key waits
+	asked   time.Time // the end of the time for which an error has requested that the key waits
 	tried   int       // the last episode in which it has failed while the handler was limited
 
 	// calls are those that run, and started is the sum of the times when they began.
 	calls   int
 	started time.Duration
-	total   uint64        // of its calls, so far
+	total   uint64        // the number of its calls, so far
 	took    time.Duration // a moving average of its calls
 	// over is since when calls hold more than the share, others how many of other keys had begun then. Zero: they do not.
 	over   time.Time

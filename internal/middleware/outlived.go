@@ -19,7 +19,7 @@ const maxKept = 1024
 // delivery. Without it, a message whose handler always takes too long would be called again for ever.
 type outlived struct {
 	mu    sync.Mutex
-	calls map[callKey]*outlivedCall // that run, or whose failures are kept
+	calls map[callKey]*outlivedCall // the calls that run, or whose failures are kept
 	kept  []callKey                 // the oldest first
 }
 

@@ -36,7 +36,7 @@ type TieredRetry struct {
 	backend backend.Backend
 	traits  backend.Traits
 	logger  watermill.LoggerAdapter
-	warned  atomic.Bool // of a deadline that was set outside
+	warned  atomic.Bool // whether the warning of a deadline that was set outside was logged
 	taken   atomic.Bool // a failure, by a PoisonQueue inside, and that was logged
 	cut     atomic.Bool // a requested delay, and that was logged
 

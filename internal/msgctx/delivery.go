@@ -79,7 +79,7 @@ type Delivery struct {
 	context.Context
 	Subscription *Subscription
 	state        atomic.Int32
-	produced     []*message.Message // by the handler that has returned; it is not read before the state
+	produced     []*message.Message // what the handler that has returned has produced; it is not read before the state
 
 	// Place is that of the message, where the subscription counts its calls. A message that is set aside, or that waits
 	// for confirms after its call, gives it back early. Nil: the subscription does not count.

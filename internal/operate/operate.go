@@ -43,10 +43,10 @@ const OverdueAfter = 5 * time.Second
 // Waiting is what waits for the handlers of a group on a topic.
 type Waiting struct {
 	Name     string `json:"name"`           // the key, or a tier
-	Topic    string `json:"topic,omitzero"` // of the dead letters; empty: a tier
+	Topic    string `json:"topic,omitzero"` // the topic of the dead letters; empty: a tier
 	Retries  int    `json:"retries"`        // wait for their delay, or for a free handler
 	InFlight int    `json:"in_flight"`      // leased to processes
-	Overdue  int    `json:"overdue"`        // of Retries: due for longer than OverdueAfter
+	Overdue  int    `json:"overdue"`        // how many of Retries are due for longer than OverdueAfter
 	Dead     int    `json:"dead"`
 
 	NextDue    time.Time `json:"next_due,omitzero"`    // when the first of Retries is due

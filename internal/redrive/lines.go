@@ -16,7 +16,7 @@ const maxLine = 1 << 30
 
 // A Line is a letter of a file.
 type Line struct {
-	Size int // of its body, in bytes
+	Size int // the size of its body, in bytes
 	// Put publishes the letter.
 	Put func(ctx context.Context) error
 }

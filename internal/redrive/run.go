@@ -57,8 +57,8 @@ const progressPause = 100 * time.Millisecond
 
 // A Run is one redrive, discard or import. After a lost connection it goes on with another pass.
 type Run struct {
-	ID      string          // of the run, in the history of what it sends
-	Options letters.Redrive // of a discard: what both have
+	ID      string          // the id of the run, in the history of what it sends
+	Options letters.Redrive // the options; of a discard, those that it has in common with a redrive
 	discard *letters.Discard
 	begun   time.Time
 	flights *Flights
@@ -70,12 +70,12 @@ type Run struct {
 	until    time.Time
 	away     error
 	reported time.Time
-	unsure   int // of summary.Done: removed since the last Settle
+	unsure   int // how many of summary.Done were removed since the last Settle
 	maybe    int // not of summary.Done: removed on lost connections, and the broker may not have read that
 
 	failed chan error        // the first error that ends the run
 	next   time.Time         // when the next letter may be sent, with a Rate
-	gone   map[string]error  // by target: nil for those that are there
+	gone   map[string]error  // the error of each target: nil for one that is there
 	stays  error             // the first error of a letter that stays, while the run goes on
 	canary []*letters.Letter // letters that were sent
 	lives  time.Time         // when the canary has lived, if none of it dies before

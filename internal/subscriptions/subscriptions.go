@@ -25,10 +25,10 @@ type List struct {
 type Subscription struct {
 	list   *List
 	health retry.SubscriptionHealth // Consuming: it has not ended
-	unread map[string]error         // by topic: why it cannot be read
+	unread map[string]error         // why a topic cannot be read, by topic
 	since  time.Time                // when the first of them could not be read, or the last one could again
 
-	unsettled []func() int // by topic: how many messages
+	unsettled []func() int // how many messages are unsettled, by topic
 }
 
 // Begin adds a subscription that consumes.

@@ -7,7 +7,7 @@ import "errors"
 type Error struct {
 	Kind Kind
 	Err  error // never nil
-	Lost Lost  // of Unconfirmed
+	Lost Lost  // what Unconfirmed has lost
 }
 
 // Lost is when no confirm can come any more. The zero value: it is not known.

@@ -28,14 +28,14 @@ type totals struct{ Ready, Unacked, Waiting, Dead, Orphans int }
 
 type workRow struct {
 	letters.WorkQueue
-	Tiers   []tierRow // that have messages, or something to say
+	Tiers   []tierRow // the tiers that have messages, or something to say
 	Empty   []tierRow // the others
 	Waiting int
 }
 
 type tierRow struct {
 	letters.Tier
-	Share int // of the fullest tier of the board, from 0 to 100
+	Share int // how full the fullest tier of the board is, from 0 to 100
 }
 
 // board shows all queues.

@@ -74,7 +74,7 @@ type causesView struct {
 
 type groupRow struct {
 	letters.Group
-	Share              int // of the largest group, from 0 to 100
+	Share              int // the share of the largest group, from 0 to 100
 	Bars               []bar
 	Redriven, Redrives int // letters that were redriven before, and how often together
 }

@@ -34,7 +34,7 @@ type orderView struct {
 	Queue    string
 	Status   string   // the command that has all
 	None     string   // why it is not known which keys are blocked; empty: it is
-	Faults   []string // of single processes
+	Faults   []string // what went wrong in single processes
 	Answered int
 	Rows     []blockedRow
 	Hidden   int // blocked messages that are not shown

@@ -46,7 +46,7 @@ type Page struct {
 	turns     turns
 	ask       command.Asker // nil where the Store has none
 
-	stores map[string]*Page // of a page over several
+	stores map[string]*Page // the pages of the stores, where the page has several
 	below  bool             // there is a page over this one
 
 	statusLock sync.Mutex // guards what follows, and lets one request ask for a status at a time
@@ -56,7 +56,7 @@ type Page struct {
 	arrivals   arrivals
 
 	tallyLock sync.Mutex
-	tallies   map[string]*tally // of the last look at each queue
+	tallies   map[string]*tally // the last look at each queue
 }
 
 // New returns the page. It does not connect.

@@ -17,7 +17,7 @@ const maxText = 1 << 14
 type selection struct {
 	Queue      string
 	Cause      string // the ID of one
-	DeadReason string // of the letters of the cause; empty: any
+	DeadReason string // the reason of the letters of the cause; empty: any
 	IDs        []string
 	All        bool // all letters of the queue: a change must not take an empty selection for that
 }

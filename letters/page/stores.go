@@ -56,7 +56,7 @@ func folderOf(name string) template.URL { return template.URL("@" + url.PathEsca
 
 // arrivals counts dead letters that were not there before, as far as the status was read.
 type arrivals struct {
-	dead map[string]int // of each queue
+	dead map[string]int // the number of dead letters, by queue
 	seen []arrival      // the oldest first
 }
 

@@ -74,7 +74,7 @@ type Reader interface {
 
 // End is the end of a topic.
 type End struct {
-	Position string // of the last message, or one after it. What is published later has a higher position
+	Position string // the position of the last message, or one after it. What is published later has a higher position
 	Count    int    // number of messages
 }
 

@@ -32,7 +32,7 @@ const (
 type Difference struct {
 	Kind     Kind   `json:"kind"`
 	Object   string `json:"object"` // exchange, queue, binding, or broker
-	Name     string `json:"name"`   // of the exchange or queue
+	Name     string `json:"name"`   // the name of the exchange or queue
 	Argument string `json:"argument,omitzero"`
 	Want     string `json:"want,omitzero"`   // the value asked for, "none" without one
 	Have     string `json:"have,omitzero"`   // the value that is there, "none" without one

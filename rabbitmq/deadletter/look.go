@@ -43,29 +43,29 @@ type look struct {
 	channel    *amqp091.Channel
 	queue      string
 	total      int // letters to look at
-	left       int // of these, not yet looked at
-	least      int // of these, certainly there
-	missing    int // of these, not there
+	left       int // how many of these are not yet looked at
+	least      int // how many of these are certainly there
+	missing    int // how many of these are not there
 
-	arguments  amqp091.Table // of the consumers
+	arguments  amqp091.Table // the arguments of the consumers
 	consumers  []uint64      // the last delivery tag of each consumer, the present one's at the end
 	gets       []getTag      // letters from basic.get
 	settled    bits          // the delivery tags that are acknowledged
 	deliveries <-chan amqp091.Delivery
-	fetched    []amqp091.Delivery // of a consumer that is cancelled, and not yet looked at
-	received   int                // by all consumers
+	fetched    []amqp091.Delivery // what a consumer that is cancelled has fetched, and that is not yet looked at
+	received   int                // how many all consumers have received
 	window     int                // the largest prefetch of the next consumer
-	prefetch   int                // of the present consumer
+	prefetch   int                // the prefetch of the present consumer
 	widest     int                // the largest that window may become
 	doubt      atomic.Int64       // acknowledgements that the queue may not have yet
 	size       int                // bytes of the letters looked at
 	limit      limit              // the delivery limit of the queue
-	mu         sync.Mutex         // of near
+	mu         sync.Mutex         // guards near
 	// letters to replace by copies that were looked at, and not yet kept or removed
 	near map[uint64]*amqp091.Delivery
 	// the letters are to keep their order; not where a look reads its own copies
 	ordered  bool
-	kept     []*amqp091.Delivery // those that are kept, and have no copy yet
+	kept     []*amqp091.Delivery // what is kept, and has no copy yet
 	keptSize int                 // bytes of their bodies
 	copies   *sender             // for letters near the limit; made when the first ones are copied
 	stays    error               // the first error of a letter that cannot be replaced by a copy

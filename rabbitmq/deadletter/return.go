@@ -96,7 +96,7 @@ type batch struct {
 // before, and can have a lower tag than the last of these.
 type getTag struct {
 	tag   uint64
-	after int // that many consumers
+	after int // how many consumers were before it
 }
 
 // returns goes through what is unacknowledged, in batches of one consumer.

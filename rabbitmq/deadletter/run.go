@@ -81,7 +81,7 @@ type call struct {
 	queue string
 	// the exchange that messages go to with their own routing key; empty: letters go to their work queue
 	through string
-	user    string  // of the connection
+	user    string  // the user of the connection
 	sender  *sender // nil for a discard or a dry run
 	barren  int     // how often in a row a connection may be lost on which no letter was removed
 	caution caution

@@ -92,9 +92,9 @@ type board struct {
 	bindings map[management.Binding]bool
 	current  []topology.Topology // see Prune.Current
 
-	own    map[string][]letters.Tier  // of work queues
-	shared map[string][]letters.Tier  // of groups
-	groups map[string]string          // of work queues
+	own    map[string][]letters.Tier  // the tiers of work queues
+	shared map[string][]letters.Tier  // the tiers of groups
+	groups map[string]string          // the group of each work queue
 	has    map[string]bool            // tiers of current
 	judged map[string]bool            // work queues and groups of current
 	parts  map[string][]letters.Depth // the partitions of work queues

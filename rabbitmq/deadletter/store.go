@@ -129,7 +129,7 @@ type browsing struct {
 
 	seed   maphash.Seed
 	seen   []uint64       // hashes of the IDs of the letters of this look
-	before map[uint64]int // of those of the look before, which come in another order
+	before map[uint64]int // the letters of the look before, by hash: they come in another order
 }
 
 // once looks at the letters that were not seen before.

@@ -32,7 +32,7 @@ type Death struct {
 	Reason          string // "expired", "rejected", "maxlen" or "delivery_limit"
 	RoutingKeys     []string
 	Count           int64
-	Time            time.Time // of the first time, in whole seconds
+	Time            time.Time // the time of the first death, in whole seconds
 }
 
 // Messages returns the messages of a queue: first those that wait, the next one first, then those that consumers have.

@@ -16,7 +16,7 @@ import (
 // A Program is one of those that `make bench` runs: their flags, and the claims that they measure.
 type Program struct {
 	*Report
-	Messages int    // that wait at the same time
+	Messages int    // how many messages wait at the same time
 	Profiles string // the folder of the CPU profiles; empty: none
 	Short    bool   // everything small: the figures mean nothing
 	rounds   int

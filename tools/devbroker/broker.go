@@ -15,7 +15,7 @@ import (
 
 // broker is a RabbitMQ to work with, and what stop must remove.
 type broker struct {
-	Variables map[string]string // of the environment of a command that uses it, by names
+	Variables map[string]string // the environment of a command that uses it, by names
 	Node      *node             `json:",omitempty"` // the node that this program started
 	Container string            `json:",omitempty"` // the container that this program started
 }

@@ -27,9 +27,9 @@ const (
 type result struct {
 	verdict verdict
 	name    string
-	took    time.Duration // of the tests, without their build
+	took    time.Duration // how long the tests took, without their build
 	why     string
-	passed  map[string]time.Duration // by the name of a test
+	passed  map[string]time.Duration // how long a test took that has passed, by its name
 }
 
 type runner struct {

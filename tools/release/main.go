@@ -35,14 +35,14 @@ var versionForm = regexp.MustCompile(`^v[01]\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-
 type release struct {
 	version  string
 	checkout string // the repository that gets the result
-	clone    string // of it, in a temporary folder
+	clone    string // the clone of the repository, in a temporary folder
 	temp     string
 	dist     string // what is published besides the modules
 	modules  []module
 	own      []string // environment of the go command that makes the modules
 	start    time.Time
 
-	platforms []string // that get an archive
+	platforms []string // the platforms that get an archive
 }
 
 func run(version string, platforms []string) error {

@@ -24,7 +24,7 @@ const startDeadline = 2 * time.Minute
 
 // A Plan is how a server is started.
 type Plan struct {
-	Name   string              // of the product
+	Name   string              // the name of the product
 	User   *syscall.Credential // whose process it is; nil: that of this process
 	Ending syscall.Signal      // ends the server, with its child processes, at once
 

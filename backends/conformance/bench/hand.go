@@ -32,7 +32,7 @@ type backend struct {
 	// open is the app by hand.
 	open func(address, topic string) (app, error)
 
-	partitions    int           // of the topic, each of which belongs to one process; 0: it has none
+	partitions    int           // the partitions of the topic, each of which belongs to one process; 0: it has none
 	lead          time.Duration // in which 5,000 messages fail, on both sides
 	shortMessages int           // 0: as for the others
 }

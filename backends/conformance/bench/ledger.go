@@ -70,7 +70,7 @@ func (l *ledger) add(c call) {
 
 // A result is what a session has shown.
 type result struct {
-	took   time.Duration // until the last message was back
+	took   time.Duration // the time until the last message was back
 	late   []time.Duration
 	behind int // messages that failed when they were due already
 	left   int // what the server still stores for the library's retries

@@ -27,7 +27,7 @@ const duplicated = "duplicated"
 // worker is a process with the handler: it bills orders, and produces an invoice for each.
 type worker struct {
 	Backend, URL, Database string
-	Name                   string // of the run: a part of all names
+	Name                   string // the name of the run: a part of all names
 }
 
 // roles are those of the processes of a run.

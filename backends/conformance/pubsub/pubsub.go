@@ -52,7 +52,7 @@ var ErrNoLetters = errors.New("this backend has no store of dead letters")
 // App configures an app's retries.
 type App struct {
 	Group  string // its name, and the consumer group of handlers without one
-	Prefix string // of the topics of the retries
+	Prefix string // the prefix of the topics of the retries
 	Policy retry.Policy
 
 	// Lease is how long a process that has died keeps its messages, and the lock of a redrive. 0: the default of the

@@ -35,7 +35,7 @@ type Entry struct {
 // Demo is a backend of the example. The Makefile reads Name and Title from the source of this package: keep each Demo
 // on one line.
 type Demo struct {
-	Name  string // of the flag -backend and of the command `make demo-NAME`
+	Name  string // the name of the flag -backend and of the command `make demo-NAME`
 	Title string
 }
 

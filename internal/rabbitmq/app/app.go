@@ -24,7 +24,7 @@ type Config struct {
 	Queue     Queue
 	Consume   Consume
 
-	Transactional, Immediate bool // of Publish
+	Transactional, Immediate bool // the flags of Publish
 
 	// QueueName, ExchangeName and RoutingKey are the app's names for a topic. RoutingKey is that of Publish, and may be
 	// nil.

@@ -41,7 +41,7 @@ type settler struct {
 	ended  bool     // the consumer has ended
 	closed bool     // nothing more is taken
 
-	low atomic.Uint64 // of Lowest
+	low atomic.Uint64 // what Lowest returns
 
 	// Of the goroutine in run.
 	sent  tags

@@ -22,7 +22,7 @@ type Channel struct {
 	frames  []string
 	fresh   []string // what the frames settled
 	calls   []string
-	tag     string // of the last consumer
+	tag     string // the tag of the last consumer
 	ended   bool   // the consumer has
 	closed  bool
 	closes  chan *amqp091.Error

@@ -51,7 +51,7 @@ type Request struct {
 type Answer struct {
 	Host     string
 	PID      int
-	Handlers []Handler `json:",omitempty"` // of the work queue
+	Handlers []Handler `json:",omitempty"` // the handlers of the work queue
 	Keyed    []Keyed   `json:",omitempty"` // handlers with Breaker.Key, of Keys and Limit
 	Decided  int       // blocked messages that are skipped, or handled again; handlers whose key is limited
 	Unlisted int       // blocked messages that are not in Handlers, because there are too many
@@ -91,8 +91,8 @@ type Blocked struct {
 
 // Asked is what the processes have answered.
 type Asked struct {
-	Prefix    string // of the broker's exchanges
-	Processes int    // that were asked; 0: not known
+	Prefix    string // the prefix of the broker's exchanges
+	Processes int    // how many processes were asked; 0: not known
 	Answers   []Answer
 }
 

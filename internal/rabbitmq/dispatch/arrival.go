@@ -29,15 +29,15 @@ type Arrival struct {
 	Source   Source
 	Delivery amqp091.Delivery
 	Msg      *message.Message
-	Err      error            // of Handler.Unmarshal
+	Err      error            // the error of Handler.Unmarshal
 	Key      string           // empty: there is none
 	Of       *msgctx.Delivery // the context of the message; nil: it has another one
-	Mark     any              // of the source
+	Mark     any              // what the source has marked it with
 
 	lost   context.Context         // ends when nothing can settle it
 	place  *gate.Place             // taken before the message is handed out
 	waits  bool                    // has no place yet
-	end    context.CancelCauseFunc // of the context of the message; nil: there is no message
+	end    context.CancelCauseFunc // ends the context of the message; nil: there is no message
 	behind *Arrival                // in a line
 }
 

@@ -40,7 +40,7 @@ type Handler interface {
 type Config struct {
 	Handler     Handler
 	Logger      watermill.LoggerAdapter
-	Places      *gate.Places  // of calls, and of messages in flight
+	Places      *gate.Places  // the places of calls, and of messages in flight
 	LongestNack time.Duration // the bound of the pause before a message goes back
 }
 

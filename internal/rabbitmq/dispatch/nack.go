@@ -18,7 +18,7 @@ const maxCounts = 1024
 // nackCounts counts the nacks of each message, for queues that do not count deliveries.
 type nackCounts struct {
 	seed maphash.Seed
-	size atomic.Int64 // of both maps, read without the lock
+	size atomic.Int64 // the size of both maps, read without the lock
 
 	mu      sync.Mutex
 	by, old map[uint64]int64 // old is by, when it was full

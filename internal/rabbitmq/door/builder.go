@@ -33,9 +33,9 @@ type Builder struct {
 	close context.CancelCauseFunc // ends core.closed
 
 	mu          sync.Mutex
-	connections []*publisher.Connection // of the middlewares
-	logger      watermill.LoggerAdapter // of the last middleware; nil: there is none
-	unattached  []retry.Observer        // until there is a middleware
+	connections []*publisher.Connection // the connections of the middlewares
+	logger      watermill.LoggerAdapter // the logger of the last middleware; nil: there is none
+	unattached  []retry.Observer        // the observers that wait until there is a middleware
 }
 
 // NewBuilder returns an error that joins all faults of the configuration. It does not connect.

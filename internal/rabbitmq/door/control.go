@@ -46,7 +46,7 @@ type control struct {
 	mu     sync.Mutex
 	keyed  []keyed
 	asked  bool   // the other processes, for limits of keys
-	number uint64 // of the connection
+	number uint64 // the number of the connection
 	end    context.CancelFunc
 	again  time.Time // not before it, the queue is declared again
 }

@@ -35,7 +35,7 @@ func newCopies(c *core, connection *publisher.Connection) copies {
 // handlerBackend is the backend.Backend of handlers with one group of tiers.
 type handlerBackend struct {
 	copies
-	group  string // of the policy; empty: each work queue has tiers of its own
+	group  string // the tier group of the policy; empty: each work queue has tiers of its own
 	source *backend.Source
 }
 
@@ -60,7 +60,7 @@ func (b handlerBackend) Publish(c backend.Copy) (backend.Destination, error) {
 // place is where a copy goes: to a tier of a work queue, or to its dead letters.
 type place struct {
 	work          string       // the work queue
-	group         string       // of its tiers; the work queue itself where it has tiers of its own
+	group         string       // the group of its tiers; the work queue itself where it has tiers of its own
 	tier          backoff.Tier // 0: its dead letters
 	exchange, key string
 	queue         string // on which the copy then is

@@ -34,13 +34,13 @@ type core struct {
 	verifyOnly bool
 	inspector  *workqueue.Inspector
 	queues     *queues         // nil for a Builder: every work queue has the tiers of the schedule
-	closed     context.Context // of a Builder: ends with its Close
+	closed     context.Context // ends with the Close of a Builder
 	observers  *backend.Observers
 
 	once wire.Once[deed] // what was declared on a connection
 
 	mu    sync.Mutex
-	works map[string]topology.Topology // of each work queue as it was declared or verified last, on any connection
+	works map[string]topology.Topology // each work queue as it was declared or verified last, on any connection
 }
 
 // A deed is what a core does once on a connection.

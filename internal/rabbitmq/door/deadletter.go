@@ -20,7 +20,7 @@ type DeadLetterReader struct {
 	app.Marshaler
 	app    app.Config
 	group  string
-	topics sync.Map // of each queue, for errors: watermill-amqp v2 gives its topology builder no topic
+	topics sync.Map // the topic of each queue, for errors: watermill-amqp v2 gives its topology builder no topic
 }
 
 // NewDeadLetterReader returns an error that joins all faults of the app's configuration.

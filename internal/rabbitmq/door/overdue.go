@@ -40,7 +40,7 @@ type overdue struct {
 
 	mu    sync.Mutex // not held while the app's logger runs
 	tiers []retry.TierHealth
-	err   error // of the last look
+	err   error // why the last look failed
 }
 
 // api is the management API.

@@ -49,7 +49,7 @@ const producedAfter = 10 * time.Second
 // produced logs the topics to which handlers produce and that no queue gets.
 type produced struct {
 	mu      sync.Mutex
-	topics  map[string]string // that the broker has not been asked for, with the name of a handler
+	topics  map[string]string // the topics that the broker has not been asked for, with the name of a handler
 	looking bool
 }
 

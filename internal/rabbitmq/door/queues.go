@@ -16,12 +16,12 @@ type queues struct {
 
 type workQueue struct {
 	topic string
-	group string         // of tiers; empty: it has tiers of its own
-	tiers []backoff.Tier // of all its handlers, ascending
+	group string         // the group of tiers; empty: it has tiers of its own
+	tiers []backoff.Tier // the tiers of all its handlers, ascending
 	order order
 
 	first    string           // the handler that was added first
-	schedule backoff.Schedule // of its policy
+	schedule backoff.Schedule // the schedule of its policy
 }
 
 // add adds the tiers of a handler. A work queue has one topic: with two, each handler would also get the messages of

@@ -35,7 +35,7 @@ type returns struct {
 	*tasks.Tasks
 
 	mu     sync.Mutex
-	broker subscriber.Broker // of the connection that consumes now; nil: there was none
+	broker subscriber.Broker // the broker of the connection that consumes now; nil: there was none
 
 	// Only the goroutine of the turns uses these.
 	channel   wire.Reopening

@@ -23,7 +23,7 @@ type turns struct {
 	names   []string // the next one first
 	changed chan struct{}
 
-	begin time.Time // of the present pause. Only next uses it
+	begin time.Time // the beginning of the present pause. Only next uses it
 }
 
 func newTurns() *turns {

@@ -46,7 +46,7 @@ type lookout struct {
 	turn chan struct{} // has an element while a look runs
 
 	// Only the look whose turn it is uses these.
-	depths map[string]management.Queue // of the queues that exist
+	depths map[string]management.Queue // the depths of the queues that exist
 	asked  map[string]bool             // the queues of this round over all of them
 }
 

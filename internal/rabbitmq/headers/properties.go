@@ -14,7 +14,7 @@ type properties struct {
 	texts     [numTexts]string
 	Priority  uint8
 	Timestamp time.Time
-	Headers   amqp091.Table // those that are not strings, and strings that the app's marshaler left out
+	Headers   amqp091.Table // the headers that are not strings, and strings that the app's marshaler left out
 	Raw       bool          // the app's marshaler could not read the message
 }
 

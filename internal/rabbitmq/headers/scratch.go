@@ -11,7 +11,7 @@ import (
 // A scratch is what one call of Unmarshal needs for itself. It is used again, because a copy of the headers and a
 // growing encoding would be most of what Unmarshal allocates.
 type scratch struct {
-	headers  []header // of the delivery: the app's marshaler may write into the delivery's map
+	headers  []header // the headers of the delivery: the app's marshaler may write into the delivery's map
 	typed    bool     // one of them is not a string
 	encoding []byte
 }

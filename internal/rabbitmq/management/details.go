@@ -18,14 +18,14 @@ type Queue struct {
 	Arguments  Arguments `json:"arguments"`
 	Policy     string    `json:"policy"`
 	Operator   string    `json:"operator_policy"`
-	Effective  Arguments `json:"effective_policy_definition"` // of both policies; nil: not stated
+	Effective  Arguments `json:"effective_policy_definition"` // the definition of both policies; nil: not stated
 	Messages   int       `json:"messages"`                    // all of them
 	Stated     bool      `json:"-"`                           // Messages is known: it is not in a queue's first seconds
 	Ready      int       `json:"messages_ready"`
 	Unacked    int       `json:"messages_unacknowledged"`
-	Expired    int       `json:"messages_dlx"`     // those that wait for the queue that they go to
-	Delayed    int       `json:"messages_delayed"` // those that a queue of RabbitMQ 4.3 or later delays itself
-	Published  int       `json:"-"`                // by clients, since the queue or the node began
+	Expired    int       `json:"messages_dlx"`     // the messages that wait for the queue that they go to
+	Delayed    int       `json:"messages_delayed"` // the messages that a queue of RabbitMQ 4.3 or later delays itself
+	Published  int       `json:"-"`                // messages of clients since the queue or the node began
 	Counted    bool      `json:"-"`                // Published is known: the broker does not count what it forwards itself
 	Consumers  int       `json:"consumers"`
 	AutoDelete bool      `json:"auto_delete"`

@@ -14,7 +14,7 @@ import (
 // Config is how a Broker behaves.
 type Config struct {
 	Rules           Rules         // the last of Versions where it is zero
-	Seed            uint64        // of all random choices
+	Seed            uint64        // the seed of all random choices
 	Latency         time.Duration // the longest of each way of a connection
 	Confirms        time.Duration // the longest until a publish is confirmed
 	ConsumerTimeout time.Duration // 30 min where it is 0
@@ -27,7 +27,7 @@ type Config struct {
 // Event is a method of a client.
 type Event struct {
 	Connection int    // from 1 on, in the order of the dials
-	Name       string // of the client, as its property connection_name states it
+	Name       string // the client's name, as its property connection_name states it
 	Method     string // for example "basic.publish"
 	After      bool   // the broker has handled the method, and its answer is on its way
 }
@@ -63,13 +63,13 @@ type Broker struct {
 	connections map[int]*connection
 	dials       int
 	arrivals    uint64 // messages that queues have got
-	names       int    // of queues and consumers that the broker has given
+	names       int    // the number of names of queues and consumers that the broker has given
 	down        bool
 	blocked     bool
 	refuse      func(queue string) uint16
-	withheld    *regexp.Regexp // of the queues whose confirms wait
+	withheld    *regexp.Regexp // the queues whose confirms wait
 	takes       bool           // these take what is published
-	answers     []func()       // that wait
+	answers     []func()       // the answers that wait
 	trace       strings.Builder
 }
 

@@ -13,11 +13,11 @@ import (
 type channel struct {
 	connection *connection
 	id         uint16
-	deliveries map[uint64]delivery // by their tags: what is not settled
+	deliveries map[uint64]delivery // the deliveries that are not settled, by their tags
 	consumers  map[string]*consumer
 	tags       uint64
-	prefetch   int // of consumers that come
-	limit      int // of the whole channel; 0: none
+	prefetch   int // the prefetch of consumers that come
+	limit      int // the limit of the whole channel; 0: none
 	timeout    *time.Timer
 	closed     bool
 

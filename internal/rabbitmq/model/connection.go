@@ -53,12 +53,12 @@ type connection struct {
 	channels  map[uint16]*channel
 	closed    bool
 	silent    bool
-	closing   bool // by the broker: only connection.close-ok is handled
+	closing   bool // whether the broker closes it: only connection.close-ok is handled
 	publishes bool
 	resume    chan struct{} // not nil: an alarm has stopped it
 	beats     *time.Timer
 	heard     time.Time
-	interval  time.Duration // of heartbeats; 0: none
+	interval  time.Duration // the interval of heartbeats; 0: none
 }
 
 // readSize is how much of what the client writes is read at once.

@@ -10,7 +10,7 @@ import (
 
 // pipe is one way of a connection. Writing never blocks.
 type pipe struct {
-	latency func() time.Duration // of what is read
+	latency func() time.Duration // the delay of what is read
 
 	mu       sync.Mutex
 	slow     time.Duration // as well

@@ -33,11 +33,11 @@ type queue struct {
 	broker                         *Broker
 	name                           string
 	durable, exclusive, autoDelete bool
-	owner                          *connection // of an exclusive queue
+	owner                          *connection // the connection that has an exclusive queue for itself
 	arguments                      amqp091.Table
 	consumers                      []*consumer
-	turns                          []*consumer  // those that may take the next message, in their order
-	refuses                        map[any]bool // by who publishes to a quorum queue with a limit
+	turns                          []*consumer  // the consumers that may take the next message, in their order
+	refuses                        map[any]bool // the publishers whose messages a quorum queue with a limit refuses
 	ready                          []*message   // in their order
 	leaving                        []*message   // dead, until a queue has taken them: at-least-once
 	head                           *time.Timer

@@ -22,12 +22,12 @@ const keptFor = time.Hour
 // back to this process goes on with its failures and its due time.
 type keeping struct {
 	msgctx.Again                   // its Metadata is nil where the message has that of its delivery
-	id           uint64            // of the message
+	id           uint64            // the id of the message
 	at           *dispatch.Arrival // nil: it has gone back to its queue
 	left         time.Time
 	timer        *time.Timer // while it is held until it is due
 	since        time.Time   // since when it is blocked; zero: it never was
-	skipped      bool        // by an operator, until it is a dead letter
+	skipped      bool        // whether an operator has skipped it. It stays until it is a dead letter
 	outlived     error       // the failure of a call that has outlived its delivery; nil: there is none
 }
 

@@ -20,7 +20,7 @@ import (
 type Connection struct {
 	*subscriber.Connection
 	config wire.Config
-	logger watermill.LoggerAdapter // of moving
+	logger watermill.LoggerAdapter // the logger for moving
 
 	// moving is apart from what consumes: the broker blocks a connection that publishes, acks included, in an alarm. Nil:
 	// nothing has been moved.

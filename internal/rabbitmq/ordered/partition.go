@@ -62,7 +62,7 @@ type session struct {
 	*channel.Session
 	of          *partition
 	intake      *intake         // nil: this is another partition
-	values      context.Context // of its messages
+	values      context.Context // the values of the contexts of its messages
 	leaveValues context.CancelCauseFunc
 	holds       context.Context    // ended: what is held after its call goes back
 	endHolds    context.CancelFunc // ends holds

@@ -21,7 +21,7 @@ const declareTimeout = 10 * time.Second
 // way. A call that hangs stays, so that later messages join it and do not start another one.
 type Declarations struct {
 	connection *Connection
-	name       string // of what declares, for errors
+	name       string // the name of what declares, for errors
 	once       wire.Once[string]
 }
 

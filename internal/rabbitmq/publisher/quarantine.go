@@ -16,7 +16,7 @@ type quarantine struct {
 	connection *Connection
 	queue      chan *request
 
-	session *session // of the last message; nil: there is none
+	session *session // the session of the last message; nil: there is none
 }
 
 func (q *quarantine) run() {

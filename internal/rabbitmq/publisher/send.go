@@ -36,7 +36,7 @@ type Message struct {
 // dead-letters. With a larger frame or more headers than it can read, a consumer loses its connection.
 type Room struct {
 	Headers int // a message that leaves fewer of them is refused
-	Bytes   int // of the frame with the headers; a message that leaves fewer is refused
+	Bytes   int // the size of the frame with the headers; a message that leaves fewer is refused
 
 	// Spare is how many bytes more to leave if possible, such as for the broker's counts of deliveries in a queue whose
 	// messages are read more than once. A message that is too large only because of them is not refused.

@@ -33,7 +33,7 @@ type session struct {
 
 	returns  chan amqp091.Return // never full: at most maxInFlight messages can be returned
 	mu       sync.Mutex
-	returned map[string]*amqp091.Return // by id, not claimed yet
+	returned map[string]*amqp091.Return // the messages that came back and are not claimed yet, by id
 }
 
 func newSession(c *wire.Connection, channel *amqp091.Channel, maxInFlight int) *session {

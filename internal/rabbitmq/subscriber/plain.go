@@ -30,7 +30,7 @@ func newPlain(s *Subscription) *plain {
 type session struct {
 	*channel.Session
 	of    *plain
-	bound int // of the calls
+	bound int // the number of the calls
 	aside int // messages that were set aside before it
 }
 

@@ -30,7 +30,7 @@ type Subscription struct {
 	subscriber *Subscriber
 	connection *Connection
 	loops      []*Loop        // one for each queue
-	failures   failures       // of sessions that could not be opened
+	failures   failures       // the failures of sessions that could not be opened
 	running    sync.WaitGroup // loops
 	retiring   sync.WaitGroup // sessions that are not the current one any more
 	reconnects atomic.Uint64

@@ -23,10 +23,10 @@ type Config struct {
 	Address    Address
 	TLS        *tls.Config // nil: as the address states
 	Prefix     string
-	Group      string // of TOPIC; empty: the only one that the topic has
-	Table      string // of PostgreSQL
-	Management string // of RabbitMQ
-	AnyLimit   bool   // of RabbitMQ
+	Group      string // the consumer group of TOPIC; empty: the only one that the topic has
+	Table      string // the table on PostgreSQL
+	Management string // the management API of RabbitMQ
+	AnyLimit   bool   // as deadletter.Config.AnyLimit
 	Logger     watermill.LoggerAdapter
 }
 

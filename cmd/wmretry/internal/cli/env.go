@@ -24,10 +24,10 @@ type env struct {
 	inTerminal     bool // stdin is a terminal
 	outTerminal    bool // stdout is a terminal
 	errTerminal    bool // stderr is a terminal
-	width          int  // of stdout, in columns; 0 where it is no terminal
+	width          int  // the width of stdout, in columns; 0 where it is no terminal
 	colours        bool // stdout may have colours
 
-	kind      *backend.Kind // that the flags name
+	kind      *backend.Kind // the backend that the flags name
 	flags     flags
 	json      bool     // --json
 	passwords []string // for scrub

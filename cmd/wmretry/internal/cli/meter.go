@@ -24,7 +24,7 @@ type meter struct {
 	limit int    // at most so many are; 0: all that are selected
 
 	mu      sync.Mutex
-	last    time.Time // of the last line
+	last    time.Time // the time of the last line
 	phase   letters.Phase
 	stopped bool
 }

@@ -68,7 +68,7 @@ blocked messages without a key. With exit code 1 no such message was blocked.`,
 // orderAnswers is what the processes answer.
 type orderAnswers struct {
 	Queue     string
-	Processes int `json:",omitempty"` // that were asked; 0: not known
+	Processes int `json:",omitempty"` // how many processes were asked; 0: not known
 	Decided   int
 	Answers   []command.Answer
 }
