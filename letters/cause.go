@@ -9,8 +9,14 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// maxCauses bounds the causes that Groups keeps apart. Letters with further ones count as other.
-const maxCauses = 1000
+const (
+	// maxCauses bounds the causes that Groups keeps apart. Letters with further ones count as other.
+	maxCauses = 1000
+	// maxKeys bounds the keys that Groups counts for each of them, and shownKeys those that it returns.
+	maxKeys, shownKeys = 100, 20
+	// maxKey is how many bytes a key of the record has.
+	maxKey = 255
+)
 
 // Cause is what letters of one group have in common.
 type Cause struct {
@@ -35,15 +41,33 @@ type Group struct {
 	First   time.Time `json:"first_dead_at,omitzero"` // when the first of them was given up
 	Last    time.Time `json:"last_dead_at,omitzero"`  // and the last
 	Example string    `json:"example"`                // the ID of one letter
+	// Keys are how many of the letters have which key of retry.Breaker.Key, the largest first, 20 at most. They are
+	// exact for up to 100 keys. With more, a key has so many letters at least, and at most 1% of all letters more.
+	Keys []KeyCount `json:"keys,omitempty"`
+	// OtherKeys is how many letters have a key that Keys do not count.
+	OtherKeys int `json:"other_keys,omitzero"`
 	// Other is true for the letters of all causes beyond the first 1,000.
 	Other bool `json:"other,omitzero"`
+}
+
+// KeyCount is how many letters of a Group have a key.
+type KeyCount struct {
+	Key   string `json:"key"`
+	Count int    `json:"count"`
 }
 
 // Groups groups letters by their cause. Its memory does not depend on the number of letters. The zero value is ready.
 // It is not safe for concurrent use.
 type Groups struct {
-	groups map[Cause]*Group
-	other  *Group
+	groups map[Cause]*counted
+	other  *counted
+}
+
+// counted is a group with the counts of its keys.
+type counted struct {
+	Group
+	keyed int // letters with a key
+	keys  map[string]int
 }
 
 // Add adds a letter.
@@ -54,13 +78,13 @@ func (g *Groups) Add(l *Letter) {
 	case group != nil:
 	case len(g.groups) < maxCauses:
 		if g.groups == nil {
-			g.groups = map[Cause]*Group{}
+			g.groups = map[Cause]*counted{}
 		}
-		group = &Group{Cause: of, Example: l.ID}
+		group = &counted{Group: Group{Cause: of, Example: l.ID}}
 		g.groups[of] = group
 	default:
 		if g.other == nil {
-			g.other = &Group{Example: l.ID, Other: true}
+			g.other = &counted{Group: Group{Example: l.ID, Other: true}}
 		}
 		group = g.other
 	}
@@ -73,20 +97,61 @@ func (g *Groups) Add(l *Letter) {
 			group.Last = at
 		}
 	}
+	group.addKey(l.Record.Key)
+}
+
+// addKey counts a key. Where it has no place, each of maxKeys keys loses one letter (the algorithm of Misra and Gries):
+// so each loses fewer than 1 of maxKeys letters, whichever keys come, and in whichever order.
+func (g *counted) addKey(key string) {
+	if key == "" {
+		return
+	}
+	g.keyed++
+	if g.keys == nil {
+		g.keys = map[string]int{}
+	}
+	switch _, found := g.keys[key]; {
+	case len(key) > maxKey: // no key of the library
+	case found, len(g.keys) < maxKeys:
+		g.keys[key]++
+	default:
+		for other := range g.keys {
+			if g.keys[other]--; g.keys[other] == 0 {
+				delete(g.keys, other)
+			}
+		}
+	}
+}
+
+// sorted returns the group, with its largest keys.
+func (g *counted) sorted() Group {
+	group := g.Group
+	group.OtherKeys = g.keyed
+	for key, count := range g.keys {
+		group.Keys = append(group.Keys, KeyCount{key, count})
+	}
+	slices.SortFunc(group.Keys, func(a, b KeyCount) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Key, b.Key))
+	})
+	group.Keys = group.Keys[:min(len(group.Keys), shownKeys)]
+	for _, key := range group.Keys {
+		group.OtherKeys -= key.Count
+	}
+	return group
 }
 
 // Sorted returns the groups, the largest first. The other letters are the last.
 func (g *Groups) Sorted() []Group {
 	sorted := make([]Group, 0, len(g.groups)+1)
 	for _, group := range g.groups {
-		sorted = append(sorted, *group)
+		sorted = append(sorted, group.sorted())
 	}
 	slices.SortFunc(sorted, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.DeadReason, b.DeadReason),
 			cmp.Compare(a.ErrorType, b.ErrorType), cmp.Compare(a.Reason, b.Reason))
 	})
 	if g.other != nil {
-		sorted = append(sorted, *g.other)
+		sorted = append(sorted, g.other.sorted())
 	}
 	return sorted
 }

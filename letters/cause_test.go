@@ -69,3 +69,69 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 	assert.Equal(t, 3001, total)
 }
+
+func keyed(key string) *Letter {
+	l := letterOf("a", "the endpoint is down", time.Time{})
+	l.Record.Key = key
+	return l
+}
+
+func TestGroupsCountKeys(t *testing.T) {
+	t.Parallel()
+	var groups Groups
+	for i := range 30 {
+		for range i + 1 {
+			groups.Add(keyed(fmt.Sprintf("tenant %02d", i)))
+		}
+	}
+	groups.Add(keyed("tenant 28"))
+	groups.Add(keyed(""))
+	other := letterOf("b", "no money", time.Time{})
+	other.Record.Key = "tenant 29"
+	groups.Add(other)
+	sorted := groups.Sorted()
+	require.Len(t, sorted, 2)
+	assert.Equal(t, 30*31/2+2, sorted[0].Count)
+	require.Len(t, sorted[0].Keys, 20)
+	assert.Equal(t, []KeyCount{{"tenant 28", 30}, {"tenant 29", 30}, {"tenant 27", 28}}, sorted[0].Keys[:3], "the largest first")
+	assert.Equal(t, KeyCount{"tenant 10", 11}, sorted[0].Keys[19])
+	assert.Equal(t, 10*11/2, sorted[0].OtherKeys)
+	assert.Equal(t, []KeyCount{{"tenant 29", 1}}, sorted[1].Keys)
+	assert.Zero(t, sorted[1].OtherKeys)
+}
+
+// Forged keys, in any order, hide no tenant with many letters.
+func TestForgedKeysHideNoTenant(t *testing.T) {
+	t.Parallel()
+	const forged, sick = 100_000, 3_000
+	for name, isSick := range map[string]func(i int) bool{
+		"first": func(i int) bool { return i < sick },
+		"last":  func(i int) bool { return i >= forged },
+		"mixed": func(i int) bool { return i%(forged/sick) == 0 && i/(forged/sick) < sick },
+	} {
+		var groups Groups
+		had := 0
+		for i := range forged + sick {
+			key := fmt.Sprint("forged ", i)
+			if isSick(i) {
+				key = "7"
+				had++
+			}
+			groups.Add(keyed(key))
+		}
+		groups.Add(keyed(strings.Repeat("x", 256)))
+		require.Equal(t, sick, had, name)
+		group := groups.groups[keyed("").Cause()]
+		assert.LessOrEqual(t, len(group.keys), 100, name)
+		assert.NotContains(t, group.keys, strings.Repeat("x", 256), "%s: its memory has no bound", name)
+		sorted := groups.Sorted()[0]
+		require.NotEmpty(t, sorted.Keys, name)
+		assert.Equal(t, "7", sorted.Keys[0].Key, name)
+		assert.LessOrEqual(t, sorted.Keys[0].Count, sick, name)
+		assert.GreaterOrEqual(t, sorted.Keys[0].Count, sick-sorted.Count/100, name)
+		for _, key := range sorted.Keys[1:] {
+			assert.Equal(t, 1, key.Count, name)
+		}
+		assert.Equal(t, sorted.Count, sorted.Keys[0].Count+len(sorted.Keys)-1+sorted.OtherKeys, name)
+	}
+}

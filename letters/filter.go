@@ -21,6 +21,8 @@ type Filter struct {
 	DeadReason string
 	// Handler is the handler that failed.
 	Handler string
+	// Key is the record's key, such as a tenant: see retry.Breaker.Key.
+	Key string
 	// Cause is the ID of a Cause.
 	Cause string
 	// OlderThan and NewerThan select by the time since the letter was given up, by the clock of this host. A letter
@@ -56,6 +58,7 @@ func (f Filter) Match(l *Letter, now time.Time) bool {
 		f.ErrorType != "" && f.ErrorType != l.Record.ErrorType ||
 		f.DeadReason != "" && f.DeadReason != string(l.Record.DeadReason) ||
 		f.Handler != "" && f.Handler != l.Record.Handler ||
+		f.Key != "" && f.Key != l.Record.Key ||
 		f.Cause != "" && f.Cause != l.Cause().ID() {
 		return false
 	}

@@ -21,7 +21,7 @@ func TestFilter(t *testing.T) {
 	letter := &letters.Letter{
 		ID: "order-1", Metadata: message.Metadata{"tenant": "acme", "empty": ""},
 		Record: retry.Record{
-			Reason: "no such order: 17", ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "billing", LastFailedAt: now.Add(-time.Hour),
+			Reason: "no such order: 17", ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "billing", Key: "7", LastFailedAt: now.Add(-time.Hour),
 		},
 	}
 	var groups letters.Groups
@@ -43,6 +43,8 @@ func TestFilter(t *testing.T) {
 		"another dead reason":  {letters.Filter{DeadReason: "exhausted"}, false},
 		"handler":              {letters.Filter{Handler: "billing"}, true},
 		"another handler":      {letters.Filter{Handler: "bill"}, false},
+		"key":                  {letters.Filter{Key: "7"}, true},
+		"another key":          {letters.Filter{Key: "77"}, false},
 		"cause":                {letters.Filter{Cause: cause}, true},
 		"another cause":        {letters.Filter{Cause: another}, false},
 		"older":                {letters.Filter{OlderThan: time.Hour}, true},
@@ -55,7 +57,7 @@ func TestFilter(t *testing.T) {
 		"a missing value":      {letters.Filter{Metadata: map[string]string{"region": ""}}, false},
 		"all": {letters.Filter{
 			IDs: []string{"order-1"}, Reason: regexp.MustCompile("order"), ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "billing",
-			Cause: cause, OlderThan: time.Minute, NewerThan: 2 * time.Hour, Metadata: map[string]string{"tenant": "acme"},
+			Key: "7", Cause: cause, OlderThan: time.Minute, NewerThan: 2 * time.Hour, Metadata: map[string]string{"tenant": "acme"},
 		}, true},
 		"all but one": {letters.Filter{
 			IDs: []string{"order-1"}, Reason: regexp.MustCompile("order"), ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "payment",

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -32,6 +33,8 @@ func TestList(t *testing.T) {
 		if i%3 == 0 {
 			record.Reason, record.ErrorType, record.Handler = fmt.Sprintf("customer %d does not exist", i), "*errors.errorString", "bill"
 			record.DeadReason = retry.DeadReasonPermanent
+		} else if record.Key = "7"; i%4 == 0 {
+			record.Key = "8"
 		}
 		if i%10 == 0 {
 			record.LastFailedAt = record.LastFailedAt.Add(-48 * time.Hour)
@@ -65,6 +68,7 @@ func TestList(t *testing.T) {
 		{20, []string{"--error-type", "*net.OpError"}},
 		{10, []string{"--dead-reason", "permanent"}},
 		{10, []string{"--handler", "bill"}},
+		{15, []string{"--key", "7"}},
 		{3, []string{"--older-than", "1d"}},
 		{27, []string{"--newer-than", "1h"}},
 		{6, []string{"--meta", "customer=3"}},
@@ -79,9 +83,13 @@ func TestList(t *testing.T) {
 
 	groups := lines[group](t, run(t, 0, "dead", "list", q.work, "--group", "--json").stdout)
 	require.Len(t, groups, 2)
-	assert.Equal(t, group{20, "8a1adaa4", "dial <ip>: connection refused", groups[0].Example}, groups[0])
-	assert.Equal(t, group{10, groups[1].Cause, "customer <n> does not exist", ids[0]}, groups[1])
-	assert.Regexp(t, `(?m)^ +20  8a1adaa4  exhausted +\*net\.OpError +dial <ip>`, run(t, 0, "dead", "list", q.work, "--group").stdout)
+	assert.Equal(t, group{20, "8a1adaa4", "dial <ip>: connection refused", groups[0].Example, []letters.KeyCount{{Key: "7", Count: 15}, {Key: "8", Count: 5}}}, groups[0])
+	assert.Equal(t, group{10, groups[1].Cause, "customer <n> does not exist", ids[0], nil}, groups[1])
+	text := run(t, 0, "dead", "list", q.work, "--group").stdout
+	assert.Regexp(t, `(?m)^ +20  8a1adaa4  exhausted +\*net\.OpError +dial <ip>.*  7 \(15\), 8 \(5\) *$`, text)
+	assert.Regexp(t, `(?m)^COUNT .* EXAMPLE +KEYS *$`, text)
+	assert.NotContains(t, run(t, 0, "dead", "list", q.work, "--group", "--handler", "bill").stdout, "KEYS")
+	assert.Regexp(t, `(?m)^ *key +8$`, run(t, 0, "dead", "show", q.work, ids[4]).stdout)
 	assert.Len(t, lines[listed](t, run(t, 0, "dead", "list", q.work, "--json", "--cause", groups[1].Cause).stdout), 10)
 	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[0]).stdout, groups[1].Cause)
 	assert.Equal(t, 20, redriven(t, 0, "dead", "redrive", q.work, "--dry-run", "--cause", groups[0].Cause).Done)
@@ -147,6 +155,7 @@ func TestHostileLetters(t *testing.T) {
 	q.fill(1, func(_ int, id string) amqp091.Publishing {
 		record := timeout(0)
 		record.Reason, record.Handler, record.ErrorType, record.Topic = hostile, hostile, hostile, hostile
+		record.Key = hostile
 		p := letter("id"+hostile, record, []byte(`{"text":"`+"\u009b31m\x7f"+`"}`))
 		p.Headers["text"], p.Headers["key"+hostile] = hostile, amqp091.Table{"a" + hostile: "b" + hostile}
 		p.AppId, p.CorrelationId = "app", "\x1b[31m"

@@ -30,6 +30,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -391,6 +392,7 @@ type group struct {
 	Cause   string
 	Reason  string
 	Example string
+	Keys    []letters.KeyCount
 }
 
 // redriven runs a command with --json and returns its summary, which must add up.

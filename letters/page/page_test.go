@@ -93,6 +93,34 @@ func TestCausesAreGroups(t *testing.T) {
 	assert.NotContains(t, list, "order-5")
 }
 
+// TestCausesShowTheirKeys: one tenant has most of a cause's letters, and its own are a click away.
+func TestCausesShowTheirKeys(t *testing.T) {
+	s := setup(t, func(yield func(*letters.Letter) bool) {
+		for i := range 40 {
+			l := letter(fmt.Sprintf("order-%d", i), "the endpoint is down")
+			if l.Record.Key = "acme"; i%20 == 7 {
+				l.Record.Key = fmt.Sprintf("tenant %d", i)
+			}
+			if !yield(l) {
+				return
+			}
+		}
+		yield(letter("order-40", "the endpoint is down"))
+	}, nil)
+	text := body(t, s.get("causes?queue=orders.dead"), http.StatusOK)
+	assert.Regexp(t, `Keys: 38 of <a href="[^"]*"><bdi class="mono">acme</bdi></a> · 1 of <a href="[^"]*"><bdi class="mono">tenant 27</bdi></a> · `, text)
+	assert.NotContains(t, text, "of others")
+	link := regexp.MustCompile(`href="(letters\?[^"]*key=tenant[^"]*27[^"]*)"`).FindStringSubmatch(text)
+	require.NotNil(t, link)
+	selected := strings.TrimPrefix(html.UnescapeString(link[1]), "letters?")
+	list := body(t, s.get("letters?"+selected), http.StatusOK)
+	assert.Contains(t, list, "Letters 1 to 1 of 1,")
+	assert.Contains(t, list, "order-27")
+	assert.Contains(t, list, `, key <bdi class="mono">tenant 27</bdi>`)
+	assert.Contains(t, body(t, s.post("discard?"+selected, nil), http.StatusOK), `Discard <span id="count">1 letter</span>?`)
+	assert.Contains(t, body(t, s.get("letter?queue=orders.dead&id=order-27"), http.StatusOK), "<dt>Key</dt>")
+}
+
 // TestLooksAreBounded: a view of a long queue looks at MaxLetters, and says so.
 func TestLooksAreBounded(t *testing.T) {
 	s := setup(t, many(100_000), func(c *page.Config) { c.MaxLetters = 500 })
@@ -193,7 +221,7 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 	const hostile = "\"'><script>alert(1)</script>\x00\x1b[31m\u202e</title></pre>{{.}}\xff"
 	l := letter(hostile, hostile)
 	l.Record.ErrorType, l.Record.Handler, l.Record.Topic, l.Record.DeadReason = hostile, hostile, hostile, hostile
-	l.Record.Traceparent = hostile
+	l.Record.Traceparent, l.Record.Key = hostile, hostile
 	l.Target, l.Payload = hostile, []byte(hostile)
 	l.Metadata = message.Metadata{hostile: hostile}
 	l.Headers = map[string]any{hostile: map[string]any{hostile: hostile}}
@@ -219,6 +247,9 @@ func TestHostileLettersAreEscaped(t *testing.T) {
 	link := regexp.MustCompile(`href="(letter\?[^"]*)"`).FindStringSubmatch(s.get("letters?queue=orders.dead").Body.String())
 	require.NotNil(t, link)
 	body(t, s.get(html.UnescapeString(link[1])), http.StatusOK)
+	link = regexp.MustCompile(`href="(letters\?[^"]*key=[^"]*)"`).FindStringSubmatch(s.get("causes?queue=orders.dead").Body.String())
+	require.NotNil(t, link)
+	assert.Contains(t, body(t, s.get(html.UnescapeString(link[1])), http.StatusOK), "Letters 1 to 1 of 1,")
 	pick := regexp.MustCompile(`name="pick" value="([^"]*)"`).FindStringSubmatch(s.get("letters?queue=orders.dead").Body.String())
 	require.NotNil(t, pick)
 	text := body(t, s.post("discard?queue=orders.dead", url.Values{"pick": {html.UnescapeString(pick[1])}}), http.StatusOK)

@@ -18,6 +18,7 @@ type selection struct {
 	Queue      string
 	Cause      string // the ID of one
 	DeadReason string // the reason of the letters of the cause; empty: any
+	Key        string // the key of the letters of the cause; empty: any
 	IDs        []string
 	All        bool // all letters of the queue: a change must not take an empty selection for that
 }
@@ -26,7 +27,7 @@ type selection struct {
 func (p *Page) selected(r *http.Request) (selection, error) {
 	query := r.URL.Query()
 	s := selection{Queue: query.Get("queue"), Cause: query.Get("cause"), DeadReason: query.Get("dead_reason"),
-		IDs: query["id"], All: query.Get("all") != ""}
+		Key: query.Get("key"), IDs: query["id"], All: query.Get("all") != ""}
 	for _, pick := range r.PostForm["pick"] {
 		id, err := url.QueryUnescape(pick)
 		if err != nil {
@@ -60,7 +61,7 @@ func shows(status letters.Status, queue string) bool {
 
 // filter returns the filter of the selection.
 func (s selection) filter() letters.Filter {
-	return letters.Filter{IDs: s.IDs, Cause: s.Cause, DeadReason: s.DeadReason}
+	return letters.Filter{IDs: s.IDs, Cause: s.Cause, DeadReason: s.DeadReason, Key: s.Key}
 }
 
 // empty reports whether a change must refuse the selection.
@@ -74,7 +75,7 @@ func (s selection) QueueQuery() template.URL {
 // Query returns the selection as a query.
 func (s selection) Query() template.URL {
 	values := url.Values{"queue": {s.Queue}}
-	for name, value := range map[string]string{"cause": s.Cause, "dead_reason": s.DeadReason} {
+	for name, value := range map[string]string{"cause": s.Cause, "dead_reason": s.DeadReason, "key": s.Key} {
 		if value != "" {
 			values.Set(name, value)
 		}
@@ -97,6 +98,13 @@ func (s selection) Whole() selection { return selection{Queue: s.Queue, All: tru
 // Of returns the selection of a cause.
 func (s selection) Of(cause letters.Cause) selection {
 	return selection{Queue: s.Queue, Cause: cause.ID(), DeadReason: string(cause.DeadReason)}
+}
+
+// OfKey returns the selection of the letters of a cause with a key.
+func (s selection) OfKey(cause letters.Cause, key string) selection {
+	of := s.Of(cause)
+	of.Key = key
+	return of
 }
 
 // Pick is the value of an ID in a form.

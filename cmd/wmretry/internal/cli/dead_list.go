@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -37,7 +38,7 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
 --json prints one object a line, with all that is known of the letter.`,
 		Example: `  wmretry dead list orders
   wmretry dead list orders --group                         # one line for each cause, with its id and counts
-  wmretry dead list orders --cause 8801ed07                # the letters of one cause
+  wmretry dead list orders --cause 8801ed07 --key 7        # the letters of one cause, and of one tenant
   wmretry dead list orders --reason 'timeout|refused' --newer-than 2h
   wmretry dead list orders --meta customer=42 --json | jq -r .id`,
 		Args:              needs(l.of()),
@@ -128,6 +129,7 @@ const (
 	deadWidth    = 11
 	handlerWidth = 14
 	leastReason  = 20
+	keysWidth    = 40
 )
 
 var columns = []string{"ID", "FAILURES", "LAST FAILURE", "CAUSE", "DEAD REASON", "HANDLER", "REASON"}
@@ -210,7 +212,11 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 	if len(groups) == 0 {
 		return nil
 	}
-	t := l.table("COUNT", "CAUSE", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE")
+	columns := []string{"COUNT", "CAUSE", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE"}
+	if slices.ContainsFunc(groups, func(g letters.Group) bool { return len(g.Keys) > 0 }) {
+		columns = append(columns, "KEYS")
+	}
+	t := l.table(columns...)
 	for _, g := range groups {
 		reason := safe(g.Reason)
 		if g.Other {
@@ -218,12 +224,28 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 		}
 		t.AppendRow(table.Row{
 			thousands(g.Count), orDash(idOf(g)), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason),
-			l.time(g.First), l.time(g.Last), safe(g.Example),
-		})
+			l.time(g.First), l.time(g.Last), safe(g.Example), l.keys(g),
+		}[:len(columns)])
 	}
 	l.setCauseColumns(t, 5, 130)
 	_, err := fmt.Fprintln(l.stdout, t.Render())
 	return err
+}
+
+// keys is how many letters of a group have which key, the largest first.
+func (e *env) keys(g letters.Group) string {
+	var all []string
+	for _, key := range g.Keys {
+		all = append(all, fmt.Sprintf("%s (%s)", safe(key.Key), thousands(key.Count)))
+	}
+	if g.OtherKeys > 0 {
+		all = append(all, fmt.Sprintf("others (%s)", thousands(g.OtherKeys)))
+	}
+	shown := strings.Join(all, ", ")
+	if e.outTerminal {
+		shown = text.WrapSoft(shown, keysWidth)
+	}
+	return orDash(shown)
 }
 
 // idOf returns the ID of a group's cause, or "" for the letters of many causes.

@@ -166,6 +166,7 @@ func (l *letterCommand) printRecord(s *section, letter *letters.Letter) {
 	s.optional("reason", r.Reason != "", r.Reason)
 	s.optional("topic", r.Topic != "", r.Topic)
 	s.optional("handler", r.Handler != "", r.Handler)
+	s.optional("key", r.Key != "", r.Key)
 	s.optional("traceparent", r.Traceparent != "", r.Traceparent)
 	s.optional("subscriber", r.Subscriber != "", r.Subscriber)
 }

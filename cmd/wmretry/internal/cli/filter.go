@@ -23,7 +23,7 @@ import (
 type filterFlags struct {
 	ids, one                               []string
 	reason, errorType, deadReason, handler string
-	cause                                  string
+	cause, key                             string
 	older, newer                           string
 	metadata                               []string
 }
@@ -39,6 +39,7 @@ func (f *filterFlags) add(c *cobra.Command) {
 		"have")
 	flags.StringVar(&f.deadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
 	flags.StringVar(&f.handler, "handler", "", "only of this handler")
+	flags.StringVar(&f.key, "key", "", "only with this key of Breaker.Key, such as a tenant")
 	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
 	flags.StringVar(&f.newer, "newer-than", "", "only letters that died since then, such as 10m")
 	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
@@ -55,12 +56,12 @@ func (f *filterFlags) add(c *cobra.Command) {
 // any reports whether the flags select at all.
 func (f *filterFlags) any() bool {
 	return len(f.ids)+len(f.one)+len(f.metadata) > 0 ||
-		cmp.Or(f.reason, f.cause, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
+		cmp.Or(f.reason, f.cause, f.key, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
 	filter := letters.Filter{IDs: ids(slices.Concat(f.one, f.ids)), ErrorType: f.errorType, DeadReason: f.deadReason,
-		Handler: f.handler, Cause: f.cause}
+		Handler: f.handler, Cause: f.cause, Key: f.key}
 	var err error
 	if f.reason != "" {
 		if filter.Reason, err = regexp.Compile(f.reason); err != nil {
