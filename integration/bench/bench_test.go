@@ -1,13 +1,8 @@
 package main
 
 import (
-	"bufio"
-	"fmt"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -93,44 +88,4 @@ func TestClaimsOfTheList(t *testing.T) {
 	for _, c := range all {
 		assert.Contains(t, code, "\""+c.Name+"\"")
 	}
-}
-
-// TestSlowedDelaysWithoutALimit: each line arrives later, in order, while others are on the way.
-func TestSlowedDelaysWithoutALimit(t *testing.T) {
-	t.Parallel()
-	const lines, late = 300, 100 * time.Millisecond
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	sent := make(chan time.Time, lines)
-	go func() {
-		connection, err := listener.Accept()
-		if !assert.NoError(t, err) {
-			return
-		}
-		defer connection.Close()
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for i := range lines {
-			<-tick.C
-			sent <- time.Now()
-			_, err := fmt.Fprintln(connection, i)
-			assert.NoError(t, err)
-		}
-	}()
-	address, end, err := slowed("amqp://"+listener.Addr().String()+"/bench", late)
-	require.NoError(t, err)
-	defer end()
-	parsed, err := url.Parse(address)
-	require.NoError(t, err)
-	connection, err := net.Dial("tcp", parsed.Host)
-	require.NoError(t, err)
-	defer connection.Close()
-	arrived, began := bufio.NewScanner(connection), time.Now()
-	for i := range lines {
-		require.True(t, arrived.Scan())
-		require.Equal(t, strconv.Itoa(i), arrived.Text())
-		require.GreaterOrEqual(t, time.Since(<-sent), late)
-	}
-	require.Less(t, time.Since(began), lines*late/2, "no line waits for the one before it")
 }

@@ -30,7 +30,6 @@ type load struct {
 	failEvery int           // one of this many messages fails once; 0: none fails
 	die       bool          // one of dieEvery fails until it is dead-lettered
 	work      time.Duration // how long a call takes
-	latency   time.Duration // how long all data of the broker needs until it arrives
 }
 
 // An app is the handler that all sides of a contest run.
@@ -137,12 +136,7 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		if err := errors.Join(s.declare(uri), fill(uri, work, a.messages)); err != nil {
 			return err
 		}
-		address, endProxy, err := slowed(uri, a.latency)
-		if err != nil {
-			return err
-		}
-		defer endProxy()
-		stop, err := s.consume(address, a)
+		stop, err := s.consume(uri, a)
 		if err != nil {
 			return err
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -102,11 +102,11 @@ func (h handling) consume(
 	if err != nil {
 		return nil, nil, err
 	}
-	stopRouter, err := runRouter(router)
+	stopRouter, err := broker.Run(router)
 	if err != nil {
 		return nil, nil, errors.Join(err, closeAll())
 	}
-	return rabbit, func() { stopRouter(); _ = closeAll() }, nil
+	return rabbit, func() { _ = errors.Join(stopRouter(), closeAll()) }, nil
 }
 
 // parts are the library around watermill-amqp's own subscriber, which has one message of each handler in flight.
@@ -129,18 +129,6 @@ func (h handling) parts(
 		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(tiered)
 	}
 	return builder.Close, nil
-}
-
-// runRouter runs a router until stop. It returns when all handlers consume.
-func runRouter(router *message.Router) (stop func(), err error) {
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(context.Background()) }()
-	select {
-	case <-router.Running():
-		return func() { _ = router.Close(); <-stopped }, nil
-	case err := <-stopped:
-		return nil, fmt.Errorf("the router has stopped: %w", err)
-	}
 }
 
 // nothing declares nothing: queues exist with arguments that watermill-amqp does not declare.

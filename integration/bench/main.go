@@ -40,7 +40,6 @@ var questions = []question{
 	{"success", measureSuccess},
 	{"lateness", measureLateness},
 	{"storm", measureStorm},
-	{"slow-confirm", measureSlowConfirm},
 	{"outage", measureOutage},
 	{"redrive", measureRedrive},
 	{"neighbours", measureNeighbours},

@@ -19,7 +19,7 @@ var (
 	ownSubscriber = library("library, own subscriber, 1 handler of 256", many, stormOptions)
 	ownDefault    = library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
 		stormOptions)
-	handPool16 = watermillByHand("Watermill by hand, 16 handlers, prefetch 16", workers)
+	handPool16 = watermillByHand()
 )
 
 func measureStorm(b *bench) error {

@@ -11,20 +11,22 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 // watermillByHand is watermill-amqp's subscriber and publisher on one connection, with a counter in the metadata. Each
 // of its handlers has one message in flight, and fetches so many.
-func watermillByHand(name string, prefetch int) side {
+func watermillByHand() side {
 	s := handPipelined // its queues
-	s.name = name
+	s.name = "Watermill by hand, 16 handlers, prefetch 16"
 	s.consume = func(uri string, a *app) (func(), error) {
 		config := amqp.NewDurableQueueConfig(uri)
 		config.Marshaler = ownHeaders{}
 		config.TopologyBuilder = nothing{} // the queues exist, with arguments that watermill-amqp does not declare
 		config.Publish.ConfirmDelivery = true
 		config.Publish.ChannelPoolSize = workers
-		config.Consume.Qos.PrefetchCount = prefetch
+		config.Consume.Qos.PrefetchCount = workers
 		connection, err := amqp.NewConnection(config.Connection, watermill.NopLogger{})
 		if err != nil {
 			return nil, err
@@ -51,8 +53,8 @@ func watermillByHand(name string, prefetch int) side {
 		for i := range workers {
 			router.AddConsumerHandler(fmt.Sprint(i), work, subscriber, handle)
 		}
-		stop, err := runRouter(router)
-		return func() { stop(); _ = errors.Join(publisher.Close(), connection.Close()) }, err
+		stop, err := broker.Run(router)
+		return func() { _ = errors.Join(stop(), publisher.Close(), connection.Close()) }, err
 	}
 	return s
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 // measureWorker measures one handler of which 5% of the messages fail once. The queue is filled first.
@@ -45,6 +46,7 @@ var waitingInHandler = side{
 		retry := watermillmw.Retry{MaxRetries: 3, InitialInterval: tier, Multiplier: 1}
 		handle := func(msg *message.Message) error { return a.handle(msg.UUID) }
 		router.AddConsumerHandler("billing", work, subscriber, handle).AddMiddleware(retry.Middleware)
-		return runRouter(router)
+		stop, err := broker.Run(router)
+		return func() { _ = stop() }, err
 	},
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -88,7 +88,7 @@ type app struct {
 	closers []func() error           // what closes the parts that are used until the router is closed
 	refused [workQueues]atomic.Int64 // attempts to publish a copy that failed
 	health  func() retry.Health      // the health of the connection
-	ended   chan error
+	stop    func() error             // stops the router
 }
 
 func (c appConfig) rabbit() config.Config {
@@ -139,23 +139,20 @@ func (m moves) Event(e retry.Event) {
 	}
 }
 
-func startApp(ctx context.Context, c appConfig, to report) (*app, error) {
-	a := &app{router: message.NewDefaultRouter(quiet), ended: make(chan error, 1)}
+func startApp(c appConfig, to report) (*app, error) {
+	a := &app{router: message.NewDefaultRouter(quiet)}
 	handler := func(msg *message.Message) error { return bill(msg, to) }
 	err := a.connect(c, handler, moves{app: c, to: to, refused: &a.refused[connected]})
 	if err == nil {
 		err = a.connectStock(c, handler, moves{app: c, to: to, refused: &a.refused[stock]})
 	}
+	if err == nil {
+		a.stop, err = broker.Run(a.router)
+	}
 	if err != nil {
 		return nil, errors.Join(err, a.rest())
 	}
-	go func() { a.ended <- a.router.Run(context.WithoutCancel(ctx)) }()
-	select {
-	case <-a.router.Running():
-		return a, nil
-	case err := <-a.ended:
-		return nil, errors.Join(fmt.Errorf("the router ended: %w", err), a.rest())
-	}
+	return a, nil
 }
 
 func (a *app) connect(
@@ -225,8 +222,7 @@ func bill(msg *message.Message, to report) error {
 }
 
 func (a *app) close() error {
-	err := a.router.Close()
-	return errors.Join(err, <-a.ended, a.rest())
+	return errors.Join(a.stop(), a.rest())
 }
 
 func (a *app) rest() (err error) {

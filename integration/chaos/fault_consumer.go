@@ -31,7 +31,7 @@ func killConsumer(ctx context.Context, l *Load) error {
 // restartConsumer shuts an app down while its handlers run and the next app has already started.
 func restartConsumer(ctx context.Context, l *Load) error {
 	for range l.rounds(5, 2) {
-		next, err := startApp(ctx, l.config, l.ledger)
+		next, err := startApp(l.config, l.ledger)
 		if err != nil {
 			return err
 		}

@@ -154,11 +154,11 @@ func (l *Load) prepare(fault Fault) error {
 	return nil
 }
 
-func (l *Load) start(ctx context.Context, fault Fault) (err error) {
+func (l *Load) start(_ context.Context, fault Fault) (err error) {
 	if fault.Needs&needsChild != 0 {
 		return l.startChild()
 	}
-	l.app, err = startApp(ctx, l.config, l.ledger)
+	l.app, err = startApp(l.config, l.ledger)
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -77,15 +77,12 @@ func (w *worker) start() (end func() error, err error) {
 			Partitions: partitions, ConsumerTimeout: w.task.ConsumerTimeout,
 		},
 	})
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		return nil, errors.Join(fmt.Errorf("the router ended: %w", err), rabbit.Close())
+	stop, err := broker.Run(router)
+	if err != nil {
+		return nil, errors.Join(err, rabbit.Close())
 	}
 	return func() error {
-		err := errors.Join(router.Close(), <-ended, rabbit.Close())
+		err := errors.Join(stop(), rabbit.Close())
 		for range orderConcurrency {
 			_ = (<-w.sinks).Close()
 		}

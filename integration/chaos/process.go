@@ -138,7 +138,7 @@ func (writes) moved(identity, queue string, wait time.Duration, dead bool) {
 // consumer runs a consumer in this process.
 func consumer(ctx context.Context, c appConfig) error {
 	return untilTheEnd(ctx, func() (func() error, error) {
-		a, err := startApp(ctx, c, writes{})
+		a, err := startApp(c, writes{})
 		if err != nil {
 			return nil, err
 		}

@@ -1,7 +1,6 @@
 package kept
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	configamqp3 "github.com/tieredretry/watermill-retry/config/amqp3"
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -56,17 +56,14 @@ func start(uri string, apps apps, handle handler) (stop func() error, err error)
 	case gone:
 		err = errors.Join(classic(uri, "left"), p.gone(uri))
 	}
+	var end func() error
+	if err == nil {
+		end, err = broker.Run(p.router)
+	}
 	if err != nil {
 		return nil, errors.Join(err, p.close())
 	}
-	done := make(chan error, 1)
-	go func() { done <- p.router.Run(context.Background()) }()
-	select {
-	case err = <-done:
-		return nil, errors.Join(err, p.close())
-	case <-p.router.Running():
-	}
-	return func() error { return errors.Join(p.router.Close(), <-done, p.close()) }, nil
+	return func() error { return errors.Join(end(), p.close()) }, nil
 }
 
 func (p *process) close() (err error) {

@@ -40,7 +40,7 @@ func TestClaimsOfThePage(t *testing.T) {
 }
 
 func TestOneOfTwoProgramsIsChosen(t *testing.T) {
-	rabbit, others := []string{"storm", "slow-confirm"}, []string{"backend-redis-rate", "backend-nats-rate"}
+	rabbit, others := []string{"storm", "worker"}, []string{"backend-redis-rate", "backend-nats-rate"}
 	for only, want := range map[string][2]int{
 		"": {2, 2}, "storm": {1, 0}, "backend-redis": {0, 1}, "storm|backend-": {1, 2},
 	} {
@@ -51,7 +51,7 @@ func TestOneOfTwoProgramsIsChosen(t *testing.T) {
 		}
 	}
 	_, err := Chosen("strom", rabbit)
-	require.ErrorContains(t, err, `"strom": the questions are storm, slow-confirm`)
+	require.ErrorContains(t, err, `"strom": the questions are storm, worker`)
 	_, err = Chosen("backend-rdeis", others)
 	require.ErrorContains(t, err, "backend-redis-rate")
 	_, err = Chosen("(", rabbit)
