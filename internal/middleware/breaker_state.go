@@ -172,7 +172,7 @@ func (b *breaker) apply() {
 	if limit := b.machine.limit(); limit != b.limit {
 		b.limit = limit
 		if b.keys != nil {
-			b.keys.again()
+			b.keys.again(b.machine.pause, time.Now())
 		}
 		b.gate.Set(gate.Failing, limit)
 	}

@@ -32,7 +32,8 @@ type keys struct {
 	calls   uint64        // the number of calls of the handler, so far
 	usual   time.Duration // a moving average of how long calls of keys within their share take
 	episode int           // pauses of the handler because of most keys, so far
-	passed  int           // messages that were passed over since the handler is limited
+	passed  int           // messages that were passed over since the limit of the handler changed
+	passing time.Time     // the time until which messages are passed over at most
 	logged  time.Time     // when a line about a key was logged
 }
 
@@ -46,6 +47,7 @@ type keyed struct {
 	prompt  int       // messages that had to wait since then
 	asked   time.Time // the end of the time for which an error has requested that the key waits
 	tried   int       // the last episode in which it has failed while the handler was limited
+	probed  ticket    // the ticket of a probe that ran when the handler paused in place of its keys
 
 	// calls are those that run, and started is the sum of the times when they began.
 	calls   int
@@ -65,7 +67,7 @@ const (
 	// longestKey is how many bytes of a key are remembered. A longer one is cut, and its hash makes it another one.
 	longestKey = 255
 	// mostPassed is how many messages of keys that have failed are passed over while the handler is limited, until one
-	// of them is let through.
+	// of them is let through. Where few messages come, it is let through after a quarter of the last pause.
 	mostPassed = 100
 	// mostPrompt is how many messages of a key ask as soon as they may pass, in each of its stages.
 	mostPrompt = 32
@@ -151,7 +153,7 @@ func (k *keys) wait(one *keyed, limited bool, now time.Time) time.Duration {
 		}
 		return max(one.turn(now), leastWait)
 	}
-	if limited && one.tried == k.episode && k.passed < mostPassed {
+	if limited && one.tried == k.episode && k.passed < mostPassed && now.Before(k.passing) {
 		k.passed++
 		return leastWait
 	}
@@ -254,6 +256,7 @@ func (k *keys) outcome(one *keyed, of ticket, v verdict, now time.Time) (probe, 
 	defer k.mu.Unlock()
 	before := one.machine.ticket
 	probe, l = one.machine.outcome(of, v, now)
+	probe = probe || v == bad && of.limited() && of == one.probed
 	pauses = one.machine.stage == paused && one.machine.ticket != before
 	return probe, pauses, k.about(one, l, now)
 }
@@ -300,6 +303,9 @@ func (k *keys) most(now time.Time) (failing, seen int, together bool) {
 	}
 	for at := k.recent.Front(); at != nil; at = at.Next() {
 		one := at.Value.(*keyed)
+		if one.machine.stage == probing {
+			one.probed = one.machine.ticket
+		}
 		if one.machine.stage != going && !now.Before(one.asked) {
 			one.machine.next(going)
 		}
@@ -310,11 +316,11 @@ func (k *keys) most(now time.Time) (failing, seen int, together bool) {
 	return failing, seen, true
 }
 
-// again is called when the handler's limit changes.
-func (k *keys) again() {
+// again is called when the handler's limit changes, with its last pause.
+func (k *keys) again(pause time.Duration, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.passed = 0
+	k.passed, k.passing = 0, now.Add(max(k.config.Pause, min(pause, k.config.MaxPause)/4))
 }
 
 // about adds the key to a line, of which there is one a second at most: thousands of keys can fail together.

@@ -175,6 +175,44 @@ func TestAKeyThatHasFailedIsPassedOverOnlySoOften(t *testing.T) {
 	})
 }
 
+// Where few messages wait, all of them of keys that have failed, one is the probe all the same.
+func TestAKeyThatHasFailedIsPassedOverOnlySoLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		b.sicken("7")
+		b.sicken("8")
+		b.paused()
+		require.True(t, b.send("7", errDown))
+		for _, passed := range []time.Duration{time.Second, time.Second, 2 * time.Second, 2 * time.Second} {
+			b.paused()
+			assert.False(t, b.send("7", nil))
+			time.Sleep(passed)
+			assert.True(t, b.send("7", errDown), "after a quarter of the pause")
+		}
+	})
+}
+
+// The failure of a key's probe does not count, also where the handler pauses while its call runs.
+func TestTheProbeOfAKeyCountsNoFailureWhereTheHandlerPauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant, observing)
+		b.sicken("7")
+		time.Sleep(time.Second)
+		go func() {
+			_ = b.sendTo("7", func(*message.Message) ([]*message.Message, error) {
+				time.Sleep(time.Millisecond)
+				return nil, errDown
+			})
+		}()
+		synctest.Wait()
+		b.sicken("8")
+		require.Zero(t, b.gate.Limit(), "the handler pauses")
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		assert.Equal(t, retry.Snoozed, b.sent.outcomes()[len(b.sent.outcomes())-1])
+	})
+}
+
 func TestRetryAfterPausesTheKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16, byTenant)
