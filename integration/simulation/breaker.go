@@ -18,6 +18,8 @@ const (
 	// opensAt is the number of failures in breakerWindow with which a breaker is open, whatever was before: the window has
 	// five times the least outcomes, and half of them is enough.
 	opensAt = 5*leastFailures/2 + 1
+	// opensKeyAt is the same for a key.
+	opensKeyAt = 5*leastOfTenant/2 + 1
 	// soonest is how long a pause lasts at the least: a second, shortened at random by up to a quarter.
 	soonest = time.Second * 3 / 4
 )
@@ -36,9 +38,9 @@ func (p plan) isDown(since time.Duration) bool {
 	return p.breaker && since >= p.downAt && since < p.downAt+p.down
 }
 
-// outageOf returns what is known of a handler.
-func (l *ledger) outageOf(p *process, queue string) *outage {
-	of := handlerIn{p, queue}
+// outageOf returns what is known of a handler, or of a key of it.
+func (l *ledger) outageOf(p *process, queue, key string) *outage {
+	of := handlerIn{p, queue, key}
 	if l.outages[of] == nil {
 		l.outages[of] = &outage{}
 	}
@@ -48,27 +50,53 @@ func (l *ledger) outageOf(p *process, queue string) *outage {
 type handlerIn struct {
 	process *process
 	queue   string
+	key     string // empty: its breaker is not by key
 }
 
-// probes reports whether one message decides whether the handler goes on.
-func (p *process) probes(queue string) bool {
-	if !p.world.plan.isDown(time.Since(p.world.ledger.began)) {
-		return false
+// limits are those of a call when it begins.
+type limits struct {
+	handler bool // is limited
+	probe   bool // the call decides whether the handler goes on, or its key
+	share   int  // the places of a slow key; 0: it is not slow
+}
+
+// limits returns those of a message that a handler gets now.
+func (p *process) limits(queue, key string) (is limits) {
+	if !p.world.plan.breaker || p.connection == nil {
+		return limits{}
 	}
-	of := func(s retry.SubscriptionHealth) bool { return s.Queue == queue && s.PausedLimit == 1 }
-	return slices.ContainsFunc(p.connection.Health().Subscriptions, of)
+	for _, s := range p.connection.Health().Subscriptions {
+		if s.Queue != queue {
+			continue
+		}
+		is.handler = is.handler || slices.Contains(s.Paused, "failing")
+		is.probe = is.probe || s.PausedLimit == 1
+		for _, k := range s.Keys {
+			switch {
+			case k.Key != key:
+			case k.Paused == "failing":
+				is.probe = is.probe || k.Limit == 1 && len(s.Paused) == 0
+			case k.Paused == "slow":
+				is.share = k.Limit
+			}
+		}
+	}
+	is.probe = is.probe && p.world.plan.isDown(time.Since(p.world.ledger.began))
+	return is
 }
 
-// undisturbed reports whether the breaker knows the outcome of each call, and has a message in its pauses.
+// undisturbed reports whether the breaker knows the outcome of each call, and has a message in its pauses. A message of
+// a key that no tier takes is called in its pauses, too.
 func (l *ledger) undisturbed() bool {
 	l.faults.Lock()
 	defer l.faults.Unlock()
-	return len(l.losses) == 0 && !l.plan.mayHave(hangs) && !l.plan.replaces()
+	waits := l.plan.tenants == nil || !l.plan.mayHave(full, nackAt, noTier, noExchange, withheld)
+	return waits && len(l.losses) == 0 && !l.plan.mayHave(hangs) && !l.plan.replaces()
 }
 
-// isProbe checks that a handler whose breaker is open has one call at a time, after pauses that double.
+// isProbe checks that a handler whose breaker is open, or its key, has one call at a time, after pauses that double.
 func (l *ledger) isProbe(p *process, m *letter) {
-	o := l.outageOf(p, m.queue)
+	o := l.outageOf(p, m.queue, l.plan.tenant(m.key))
 	if o.opened.IsZero() || time.Since(o.opened) < noted/10 || !l.plan.isDown(time.Since(l.began)) || !l.undisturbed() {
 		return
 	}
@@ -85,13 +113,16 @@ func (l *ledger) isProbe(p *process, m *letter) {
 
 // decides notes what a call says about others.
 func (l *ledger) decides(p *process, m *letter, err error) {
-	o := l.outageOf(p, m.queue)
+	o, opensAt := l.outageOf(p, m.queue, l.plan.tenant(m.key)), opensAt
+	if l.plan.tenants != nil {
+		opensAt = opensKeyAt
+	}
 	if err == nil {
 		o.streak++
 		return
 	}
 	o.streak = 0
-	if err != errDown {
+	if !isDownErr(err) {
 		return
 	}
 	m.failedDown++
@@ -117,8 +148,14 @@ func (w *world) goesOn(p *process, s retry.SubscriptionHealth) {
 	l := w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if streak := l.outageOf(p, s.Queue).streak; streak > 3*w.plan.concurrency && slices.Contains(s.Paused, "failing") &&
-		!w.plan.produces && l.undisturbed() {
+	for _, k := range s.Keys {
+		if streak := l.outageOf(p, s.Queue, k.Key).streak; streak > 3*w.plan.concurrency && k.Paused == "failing" &&
+			!w.plan.produces && l.undisturbed() {
+			l.violate("", "process %d limits %s to %d messages after %d successes", p.number, k.Key, k.Limit, streak)
+		}
+	}
+	if streak := l.outageOf(p, s.Queue, "").streak; streak > 3*w.plan.concurrency &&
+		slices.Contains(s.Paused, "failing") && !w.plan.produces && l.undisturbed() {
 		l.violate("", "process %d is limited to %d messages of %s after %d successes", p.number, s.PausedLimit, s.Queue,
 			streak)
 	}

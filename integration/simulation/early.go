@@ -25,6 +25,8 @@ func (l *ledger) sent(m *letter, record retry.Record, err error) {
 		return
 	case err == nil && !l.plan.produces: // what cannot be published is a failure, too
 		return
+	case err == errAsks:
+		delay = tenantAsks
 	case err != nil && err != errDown && l.plan.fate(m.id).how == requests:
 		delay = l.plan.requested(m.id)
 	}

@@ -69,6 +69,9 @@ func (p plan) fate(id string) fate { return p.fates[id] }
 func (p plan) drawFate(id string) fate {
 	how := drawWeighted(p, "how "+id, map[string]int{fails: 10, requests: 2, panics: 1, goexits: 1, snoozes: 1, returns: 1,
 		permanent: 1, invalid: 1, stale: 1})
+	if p.tenants != nil && p.number("healthy", id)%4 > 0 { // else most keys fail, and the handler pauses
+		return fate{fails, 0}
+	}
 	return fate{how, int(p.number("failures", id) % uint64(len(p.schedule)+2))}
 }
 
@@ -78,7 +81,10 @@ func (p plan) requested(id string) time.Duration {
 }
 
 // lasts is how long a call takes.
-func (p plan) lasts(id string, record retry.Record) time.Duration {
+func (p plan) lasts(id string, record retry.Record, since time.Duration) time.Duration {
+	if p.isDown(since) && p.tenants[p.keyOf(id)] == tenantSlow {
+		return tenantHangs
+	}
 	return p.upTo(p.takes, "lasts", id, record.Failures)
 }
 
@@ -86,8 +92,8 @@ func (p plan) lasts(id string, record retry.Record) time.Duration {
 func (p plan) outcome(id string, record retry.Record, first bool, since time.Duration) error {
 	f := p.fate(id)
 	switch {
-	case p.isDown(since):
-		return errDown
+	case p.isDown(since) && p.fails(id) != nil:
+		return p.fails(id)
 	case p.breaker && since > activity: // while only messages are left that fail, a breaker would stay open
 		return nil
 	case f.how == permanent:

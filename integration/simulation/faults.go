@@ -382,6 +382,11 @@ func (w *world) change(f fault, queue string) {
 		}
 	case noDeclare:
 		w.broker.Refuse(func(string) uint16 { return 541 })
+		if w.plan.tenants != nil { // a call that hangs loses its delivery each time that one is refused
+			for range f.lasts / tenantHangs {
+				w.ledger.lost(f.lasts)
+			}
+		}
 		w.running(f.pick).disturb(model.Cut)
 		time.Sleep(f.lasts)
 		w.broker.Refuse(nil)

@@ -63,6 +63,8 @@ type ledger struct {
 	byKey      map[string][]*letter
 	lastCall   map[string]time.Time // the time of the last call, by work queue
 	alarm      time.Time            // since when there is one; zero: there is none
+	stood      map[string]time.Time // the time until which nothing was due, by work queue, or by that and the key
+	lastOf     map[string]time.Time // the time of the last call of a key, by work queue and key
 	redrives   map[string]int       // the number of redrives that run, by work queue
 	outages    map[handlerIn]*outage
 	silent     *regexp.Regexp // the queues whose confirms are withheld
@@ -72,7 +74,8 @@ type ledger struct {
 func newLedger(p plan, broker *model.Broker) *ledger {
 	return &ledger{plan: p, began: time.Now(), broker: broker, letters: map[string]*letter{},
 		byKey: map[string][]*letter{}, lastCall: map[string]time.Time{}, redrives: map[string]int{},
-		outages: map[handlerIn]*outage{}}
+		outages: map[handlerIn]*outage{}, stood: map[string]time.Time{},
+		lastOf: map[string]time.Time{}}
 }
 
 // violated notes a violation, about a message or about none.
@@ -118,9 +121,9 @@ func (m *letter) at(s state) *visit {
 	return m.states[s]
 }
 
-// called notes a call, which may be a probe of its breaker, and reports whether it is the first one of the message.
-// ended is called with its end, before the function ended of the ledger.
-func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record, probe bool) (
+// called notes a call, with the limits that it has from its breaker, and reports whether it is the first one of the
+// message. ended is called with its end, before the function ended of the ledger.
+func (l *ledger) called(p *process, queue string, msg *message.Message, record retry.Record, is limits) (
 	first bool, ended func(error),
 ) {
 	l.mu.Lock()
@@ -134,13 +137,15 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 		return true, func(error) {}
 	}
 	m.inCall++
-	f := &flight{process: p, from: time.Now(), called: true, state: state{record.Failures, record.Snoozes}, probe: probe}
+	f := &flight{process: p, from: time.Now(), called: true, state: state{record.Failures, record.Snoozes},
+		probe: is.probe}
 	m.flights = append(m.flights, f)
-	ended = func(err error) { f.ended, f.down = time.Now(), err == errDown }
+	ended = func(err error) { f.ended, f.down = time.Now(), isDownErr(err) }
 	if p.dead.Load() {
 		return m.calls == 0, ended
 	}
 	l.lastCall[queue] = time.Now()
+	l.lastOf[queue+m.key] = time.Now()
 	m.calls++
 	l.same(m, msg)
 	v := m.at(state{record.Failures, record.Snoozes})
@@ -149,6 +154,9 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	l.inOrder(m)
 	l.remembers(m, record)
 	l.double(m, v, record)
+	if is.handler { // its keys are as new
+		l.forgetOutages(p, queue)
+	}
 	l.isProbe(p, m)
 	return m.calls == 1, ended
 }
@@ -175,7 +183,7 @@ func (l *ledger) ended(p *process, queue, id string, record retry.Record, err er
 	case err == errStale:
 		m.discarded++
 		m.finished = true
-	case err != errDown && l.plan.fate(id).how == permanent, err == errInvalid, err != errBusy && err != errNotHere &&
+	case !isDownErr(err) && l.plan.fate(id).how == permanent, err == errInvalid, err != errBusy && err != errNotHere &&
 		record.Failures == len(l.plan.schedule):
 		m.finished = true
 	}

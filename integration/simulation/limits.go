@@ -27,10 +27,11 @@ func (p *process) settled(queue string) {
 	p.open[queue]--
 }
 
-func (p *process) leaves(queue string) {
+func (p *process) leaves(queue, id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls[queue]--
+	p.callsOf[queue+p.world.plan.keyOf(id)]--
 }
 
 func (p *process) setPaused(queue string, paused bool) {

@@ -22,9 +22,10 @@ func (l *ledger) inOrder(m *letter) {
 }
 
 // inTurn checks that messages come in their order to the only handler of a queue where it takes one at a time, also
-// through pauses.
+// through pauses. Where a key pauses, its messages wait on a tier.
 func (l *ledger) inTurn(m *letter) {
-	if l.plan.processes > 1 || l.plan.concurrency > 1 || !l.plan.only(pause, looks, redrive, purge) {
+	p := l.plan
+	if p.tenants != nil || p.processes > 1 || p.concurrency > 1 || !p.only(pause, looks, redrive, purge) {
 		return
 	}
 	for _, id := range l.ids[:slices.Index(l.ids, m.id)] {

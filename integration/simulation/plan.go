@@ -1,6 +1,6 @@
 // Package simulation runs the real code against a model of RabbitMQ in virtual time. A seed decides what the processes
 // do, which faults come when, and how long everything takes. What must hold has a file each: lost.go, early.go,
-// same.go, order.go, duplicates.go, standstill.go, limits.go, leaks.go, memory.go, breaker.go.
+// same.go, order.go, duplicates.go, standstill.go, limits.go, leaks.go, memory.go, breaker.go, tenants.go.
 package simulation
 
 import (
@@ -43,7 +43,9 @@ type plan struct {
 	messages    int
 	produces    bool // the handler produces a message for another one
 	breaker     bool
-	downAt      time.Duration // when all calls begin to fail, with a breaker
+	tenants     map[string]string // what is wrong with each key in an outage, with a breaker by key; nil: there is none
+	share       float64           // the Share of that
+	downAt      time.Duration     // when all calls begin to fail, with a breaker, or those of tenants
 	down        time.Duration
 	takes       time.Duration // the duration of a call, at most
 	latency     time.Duration
@@ -68,6 +70,10 @@ func planOf(seed uint64) plan {
 	p.confirms = draw(p, "confirms", 0, 5*time.Millisecond, 50*time.Millisecond, 300*time.Millisecond)
 	p.produces = p.shape == plain && draw(p, "produces", 1, 2, 3, 4) == 1
 	p.breaker = p.shape != builder && draw(p, "breaker", 1, 2, 3, 4, 5, 6) == 1
+	if !p.breaker && p.shape != builder && draw(p, "breaker by key", 1, 2, 3, 4, 5, 6) == 1 {
+		p.breaker = true
+		p.drawTenants()
+	}
 	if p.breaker {
 		p.downAt, p.down = 10*time.Second+p.upTo(10*time.Second, "down at"), 25*time.Second+p.upTo(10*time.Second, "down")
 	}
@@ -157,6 +163,9 @@ func (p plan) String() string {
 	}
 	if p.breaker {
 		text += fmt.Sprintf(", breaker, down at %v for %v", p.downAt.Round(time.Millisecond), p.down.Round(time.Millisecond))
+	}
+	if p.tenants != nil {
+		text += fmt.Sprintf(", share %v, tenants %v", p.share, p.tenants)
 	}
 	return fmt.Sprintf("%s, faults %v", text, p.faults)
 }

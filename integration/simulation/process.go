@@ -45,6 +45,8 @@ type process struct {
 	mu       sync.Mutex
 	cutOff   bool                 // it cannot dial
 	calls    map[string]int       // the number of calls that run, by work queue
+	callsOf  map[string]int       // the number of calls that run, by work queue and key
+	slowKeys map[string]bool      // the keys that were slow a second ago at the most, by work queue and key
 	paused   map[string]bool      // handlers that take no messages, by the work queue
 	held     map[string]int       // messages that are held, by the work queue
 	half     map[string]time.Time // since when these are half of the places
@@ -58,8 +60,8 @@ func (w *world) start(number int) {
 	for { // as a supervisor does
 		p := &process{number: number, world: w, closing: make(chan struct{}), closed: make(chan struct{}),
 			done: make(chan struct{}), handlers: map[string]*message.Handler{}, calls: map[string]int{},
-			paused: map[string]bool{}, held: map[string]int{}, half: map[string]time.Time{},
-			open: map[string]int{}}
+			callsOf: map[string]int{}, paused: map[string]bool{}, held: map[string]int{},
+			half: map[string]time.Time{}, open: map[string]int{}}
 		p.logger = newLog(p)
 		err := p.run()
 		if err == nil {
@@ -107,10 +109,7 @@ func (p *process) config() config.Config {
 	own.Connection.AmqpConfig = &amqp091.Config{Dial: p.dial}
 	own.Connection.Reconnect = &amqp.ReconnectConfig{BackoffInitialInterval: 100 * time.Millisecond,
 		BackoffMultiplier: 2, BackoffMaxInterval: 5 * time.Second}
-	policy := retry.Policy{Schedule: plan.schedule, Rules: rules, MaxHold: plan.maxHold}
-	if plan.breaker {
-		policy.Breaker = &retry.Breaker{Least: leastFailures, MaxPause: longestPause}
-	}
+	policy := retry.Policy{Schedule: plan.schedule, Rules: rules, MaxHold: plan.maxHold, Breaker: plan.breakerOf()}
 	if plan.shape == tierGroup {
 		policy.TierGroup, policy.ExtraTiers = "shared", plan.schedule[:1]
 	}
@@ -234,11 +233,13 @@ func (p *process) handle(queue string, msg *message.Message) error {
 	l, plan := p.world.ledger, p.world.plan
 	record, _ := retry.ReadRecord(msg.Metadata)
 	id := string(msg.Payload)
-	first, ended := l.called(p, queue, msg, record, p.probes(queue))
+	is := p.limits(queue, plan.keyOf(id))
+	first, ended := l.called(p, queue, msg, record, is)
 	msg.Metadata, msg.Payload = message.Metadata{"scratch": id}, nil // what a handler replaces is not in the copy
 	p.limited(queue, id)
+	p.keepsShare(queue, id, is)
 	p.holds(queue, id)
-	defer p.leaves(queue)
+	defer p.leaves(queue, id)
 	if p.world.hangs(id) {
 		l.outlasts(queue, id, record)
 		l.lost(hangsFor + time.Minute)
@@ -251,7 +252,7 @@ func (p *process) handle(queue string, msg *message.Message) error {
 		case <-time.After(hangsFor):
 		}
 	}
-	time.Sleep(plan.lasts(id, record))
+	time.Sleep(plan.lasts(id, record, time.Since(l.began)))
 	err := plan.outcome(id, record, first, time.Since(l.began))
 	l.ended(p, queue, id, record, err, ended)
 	return plan.fate(id).end(err)

@@ -31,9 +31,10 @@ func (w *world) watch(ctx context.Context) {
 		w.known()
 		w.overdue()
 		for _, queue := range w.plan.queues() {
-			there := w.inWork(queue)
-			w.late(queue, there)
-			waits := w.waits(queue, there)
+			there, limited := w.inWork(queue), w.limitedKeys(queue)
+			w.late(queue, there, limited)
+			w.tenantsGoOn(queue, limited)
+			waits := w.waits(queue, there, limited)
 			if waits != nil && !w.allReady(queue) {
 				unready[queue] = time.Now()
 			}
@@ -57,17 +58,18 @@ func (w *world) watch(ctx context.Context) {
 }
 
 // late checks that none of the messages that are in a work queue waits for longer than its handler is busy.
-func (w *world) late(queue string, there map[string]bool) {
-	calm := w.ledger.excused()
-	if w.plan.shape == keepsOrder || w.plan.breaker || time.Since(calm) < standstill {
+func (w *world) late(queue string, there, limited map[string]bool) {
+	calm, byKey := w.ledger.excused(), w.plan.tenants != nil
+	if w.plan.shape == keepsOrder || w.plan.breaker && !byKey || time.Since(calm) < standstill {
 		return
 	}
+	limits := byKey && w.limitsHandler(queue)
 	l, most := w.ledger, standstill+w.plan.backlog()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range l.ids {
 		m := l.letters[queue+id]
-		if !there[id] || m.inCall > 0 {
+		if !there[id] || m.inCall > 0 || limits || limited[m.key] {
 			m.seen = time.Now()
 			continue
 		}
@@ -98,7 +100,11 @@ func (w *world) overdue() {
 
 // backlog is how long a handler takes for everything that can wait for it.
 func (p plan) backlog() time.Duration {
-	return time.Duration(p.messages*(len(p.schedule)+2)) * (p.takes + p.confirms) / time.Duration(p.concurrency)
+	takes := p.takes
+	if p.tenants != nil {
+		takes = max(takes, tenantHangs)
+	}
+	return time.Duration(p.messages*(len(p.schedule)+2)) * (takes + p.confirms) / time.Duration(p.concurrency)
 }
 
 // unnoticed is how long Health may be ready while a handler stands still.
@@ -113,7 +119,7 @@ func (p plan) unnoticed() time.Duration {
 }
 
 // waits returns one of the messages that are in a work queue that is not called, though its call is due. Nil: none.
-func (w *world) waits(queue string, there map[string]bool) *letter {
+func (w *world) waits(queue string, there, limited map[string]bool) *letter {
 	l := w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +129,7 @@ func (w *world) waits(queue string, there map[string]bool) *letter {
 	called := func(other *letter) bool { return other.inCall > 0 }
 	for _, id := range l.ids {
 		m := l.letters[queue+id]
-		if !there[id] || m.finished || time.Since(m.due) <= time.Second {
+		if !there[id] || m.finished || limited[m.key] || time.Since(m.due) <= time.Second {
 			continue
 		}
 		if busy := m.inCall > 0 || w.plan.mayHave(withheld) && w.plan.awaits(m) ||

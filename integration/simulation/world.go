@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"strings"
 	"sync"
@@ -130,7 +129,7 @@ func (w *world) publish() {
 	}
 	for i := range w.plan.messages {
 		id := idOf(i)
-		key := fmt.Sprint("k", w.plan.number("key", id)%uint64(w.plan.keys))
+		key := w.plan.keyOf(id)
 		headers := amqp091.Table{uuidHeader: id, "key": key, "count": int64(i)}
 		w.ledger.published(id, key, func() int {
 			return w.broker.Publish(exchange, topic, amqp091.Publishing{Headers: headers, Body: []byte(id),
