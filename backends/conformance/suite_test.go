@@ -131,6 +131,7 @@ func TestConformance(t *testing.T) {
 			run("dead letters come back", redrive, true)
 			run("a shorter wait overtakes a longer one", overtakes, true)
 			run("a paused handler", paused, true)
+			run("a tenant that fails", tenants, true)
 			run("long names", longNames, true)
 			run("a call that outlives the lease", outlived, true)
 			if e.Expect.InMemory {
