@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// MaxLanes is how many lanes a tier has with jitter.
-const MaxLanes = 8
+// maxLanes is how many lanes a tier has with jitter.
+const maxLanes = 8
 
 // Lanes returns the lanes of a tier: delays over which messages that fail together are spread, so that they do not come
-// back together. Lane i of the eight ([MaxLanes]), counted from 0, is the tier's delay and i eighths of delay*jitter,
-// rounded to whole milliseconds. The first lane is the tier itself, and the others are longer.
+// back together. Lane i of the eight, counted from 0, is the tier's delay and i eighths of delay*jitter, rounded to
+// whole milliseconds. The first lane is the tier itself, and the others are longer.
 //
 //	backoff.Lanes(5*time.Second, 0.2) // 5s 5.125s 5.25s 5.375s 5.5s 5.625s 5.75s 5.875s
 //
@@ -24,8 +24,8 @@ func Lanes(delay time.Duration, jitter float64) []time.Duration {
 		return lanes
 	}
 	width := float64(delay/time.Millisecond) * jitter // a float64 has every whole millisecond up to MaxDelay
-	for i := 1; i < MaxLanes; i++ {
-		lane := delay + time.Duration(math.Round(width*float64(i)/MaxLanes))*time.Millisecond
+	for i := 1; i < maxLanes; i++ {
+		lane := delay + time.Duration(math.Round(width*float64(i)/maxLanes))*time.Millisecond
 		if lane <= MaxDelay {
 			lanes = append(lanes, lane)
 		}

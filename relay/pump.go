@@ -89,11 +89,11 @@ type pump struct {
 	in       <-chan *message.Message
 	cancel   context.CancelFunc
 	waiting  queue
-	lanes    map[string]*lane // what is due and goes to a topic
-	done     chan batch       // has been published
-	batches  int              // the batches that are being published
-	taken    chan struct{}    // the backend has taken messages back
-	acked    context.Context  // the context of the message that was acknowledged last
+	outlets  map[string]*outlet // what is due and goes to a topic
+	done     chan batch         // has been published
+	batches  int                // the batches that are being published
+	taken    chan struct{}      // the backend has taken messages back
+	acked    context.Context    // the context of the message that was acknowledged last
 	ackedAt  time.Time
 	failures int // failed attempts to subscribe, in a row
 
@@ -103,7 +103,7 @@ type pump struct {
 
 func newPump(r *relay, tier tierTopic, subscriber message.Subscriber) *pump {
 	return &pump{
-		tierTopic: tier, relay: r, subscriber: subscriber, lanes: map[string]*lane{}, done: make(chan batch),
+		tierTopic: tier, relay: r, subscriber: subscriber, outlets: map[string]*outlet{}, done: make(chan batch),
 		taken: make(chan struct{}, 1), kept: map[*waiter]struct{}{},
 		health: r.health.New("tier "+tier.tier.String(), tier.topic),
 	}
@@ -196,7 +196,7 @@ func (p *pump) forwardDue() {
 	for p.waiting.Len() > 0 && !p.waiting.all[0].until.After(now) {
 		p.settle(p.waiting.take(), now)
 	}
-	for _, l := range p.lanes {
+	for _, l := range p.outlets {
 		p.start(l, now)
 	}
 }
@@ -222,7 +222,7 @@ func (p *pump) receive(msg *message.Message) *waiter {
 	return w
 }
 
-// settle adds a message whose time has come to the lane of its next topic.
+// settle adds a message whose time has come to the outlet of its next topic.
 func (p *pump) settle(w *waiter, now time.Time) {
 	if w.gone() {
 		p.drop(w, now)
@@ -235,7 +235,7 @@ func (p *pump) settle(w *waiter, now time.Time) {
 	}
 	c := outgoing{waiter: w}
 	c.topic, c.metadata = p.next(w, now)
-	p.lane(c.topic).add(c)
+	p.outlet(c.topic).add(c)
 }
 
 // drop does not publish a delivery whose context the backend has cancelled: the backend redelivers the message, and a
@@ -283,7 +283,7 @@ func (p *pump) later(w *waiter, now, next time.Time, err error) {
 
 // nackAll gives all messages that wait back to the backend. What is being published is finished before.
 func (p *pump) nackAll() {
-	for _, l := range p.lanes {
+	for _, l := range p.outlets {
 		l.due = nil
 	}
 	for p.batches > 0 {
@@ -293,7 +293,7 @@ func (p *pump) nackAll() {
 		p.nack(w)
 	}
 	p.waiting.all = nil
-	clear(p.lanes)
+	clear(p.outlets)
 }
 
 // keep adds a message that was delivered.

@@ -8,6 +8,14 @@
 //	balance.go    whether this process has more partitions than its share
 //	hold.go       messages that wait for their retry where they are, or for an operator
 //
+// Its words:
+//
+//	intake   the work queue of the handler: what arrives there is moved to a partition
+//	mover    the AMQP connection that moves: the broker blocks one that publishes, acks included, in an alarm
+//	members  the queue on which each process has a consumer, which counts the processes
+//	keep     let a message wait in its partition, unacknowledged, until it is due or an operator decides
+//	behind   of a kept message: those of its key that came after it
+//
 // A message that waits for its retry stays unacknowledged, in memory, and those of its key behind it. The queues give
 // messages to one consumer at a time. Four rules keep their order there, and integration/order tests on the broker what
 // they rely on: a consumer with messages is never cancelled, no part of its messages is nacked, its prefetch never

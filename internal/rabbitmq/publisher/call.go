@@ -74,14 +74,14 @@ func (c *call) start(r *request, wait bool) bool {
 			return true
 		}
 	}
-	c.send(r, c.lane(r), queued)
+	c.send(r, c.first(r), queued)
 	return true
 }
 
-// lane returns the lane of the first attempt. A message because of which the broker has closed a channel before, in an
+// first returns where the first attempt goes. A message because of which the broker has closed a channel before, in an
 // earlier call, goes to the quarantine. So does a message without a mark: it is the only message of its channel there,
 // so its return needs no mark.
-func (c *call) lane(r *request) chan *request {
+func (c *call) first(r *request) chan *request {
 	if r.id != "" && (r.suspect == nil || !r.suspect.Load()) {
 		return c.c.toWriter
 	}
@@ -89,10 +89,10 @@ func (c *call) lane(r *request) chan *request {
 	return c.c.toQuarantine
 }
 
-// send never blocks: a lane's channel has room for as many requests as there are slots.
-func (c *call) send(r *request, lane chan<- *request, state int32) {
+// send never blocks: the channel has room for as many requests as there are slots.
+func (c *call) send(r *request, to chan<- *request, state int32) {
 	r.state.Store(state)
-	lane <- r
+	to <- r
 }
 
 // settle waits for the outcome of a message that was started. It sends the message again when the channel was closed
@@ -101,23 +101,23 @@ func (c *call) settle(r *request) error {
 	if r.failed != nil {
 		return r.failed
 	}
-	lane := c.c.toWriter
+	to := c.c.toWriter
 	if r.quit != nil {
-		lane = c.c.toQuarantine
+		to = c.c.toQuarantine
 	}
 	for {
-		err := c.outcome(r, lane == c.c.toQuarantine)
+		err := c.outcome(r, to == c.c.toQuarantine)
 		switch err {
 		case errChannelClosed:
-			lane = c.c.toQuarantine
-		case errGivenUp: // no message caused it: again in the same lane
+			to = c.c.toQuarantine
+		case errGivenUp: // no message caused it: again in the same way
 		default:
 			return err
 		}
-		if lane == c.c.toQuarantine {
+		if to == c.c.toQuarantine {
 			r.quit = make(chan struct{})
 		}
-		c.send(r, lane, queuedAgain)
+		c.send(r, to, queuedAgain)
 	}
 }
 

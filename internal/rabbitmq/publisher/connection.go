@@ -16,8 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A Connection is one AMQP connection for publishing, with a session on it, and the lanes and slots of all messages. It
-// reconnects by itself. All its methods are safe for concurrent use.
+// A Connection is one AMQP connection for publishing, with a session on it, the writer, the quarantine and the slots
+// of all messages. It reconnects by itself. All its methods are safe for concurrent use.
 type Connection struct {
 	config  Config
 	link    *wire.Link

@@ -32,9 +32,9 @@
 // leave in one write. The way of a message through the files:
 //
 //	send.go        Send: refuses messages that would close the channel (inspect.go), makes requests (request.go)
-//	call.go        takes a slot, sends the request to a lane, waits for confirm, return or deadline, decides
-//	writer.go      the first lane: publishes on the shared channel, through a socket that gathers writes
-//	quarantine.go  the second lane, after the channel was closed: publishes alone, so that only what caused it fails
+//	call.go        takes a slot, sends the request on, waits for confirm, return or deadline, decides
+//	writer.go      publishes on the shared channel, through a socket that gathers writes
+//	quarantine.go  after the channel was closed: publishes alone, so that only what caused it fails
 //	sessions.go    keeps a session (session.go) on the connection, which wire.Link keeps open (connection.go)
 //	declare.go     Declarations, for the layers above
 //

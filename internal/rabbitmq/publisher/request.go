@@ -11,8 +11,8 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// A request is one message on its way. Its caller owns it, except between send and the token in done: then a lane (the
-// writer or the quarantine) owns it. The state is always the caller's.
+// A request is one message on its way. Its caller owns it, except between send and the token in done: then the writer
+// or the quarantine owns it. The state is always the caller's.
 type request struct {
 	ctx        context.Context
 	exchange   string
@@ -23,12 +23,13 @@ type request struct {
 	// also in the header IDHeader; empty: the frame has no room for it, so the quarantine publishes the message
 	id string
 
-	state  atomic.Int32 // one of the states below; only the caller sets it, and a lane may read it at any time
-	failed error        // why the message was never sent to a lane
+	// one of the states below; only the caller sets it, and the writer and the quarantine may read it at any time
+	state  atomic.Int32
+	failed error // why the message was never sent
 
 	quit    chan struct{} // closed when the caller leaves; nil outside of the quarantine
 	gone    chan struct{} // closed when no confirm can come any more; nil: the caller has not left before the write
-	done    chan struct{} // one token per attempt: the lane has set either session and confirm, or err
+	done    chan struct{} // one token per attempt: either session and confirm are set, or err
 	session *session
 	confirm *amqp091.DeferredConfirmation
 	err     *publish.Error // the message was not written
@@ -38,15 +39,15 @@ type request struct {
 //
 //	unsent ──► queued ──► written ──► settled ──► recycled
 //	             │           └───────────┴──► queuedAgain ──► written
-//	             └──► settled, when the lane could not write it; likewise from queuedAgain
+//	             └──► settled, when it could not be written; likewise from queuedAgain
 //	queued, queuedAgain, written ──► abandoned
 const (
 	unsent      int32 = iota
-	queued            // sent to a lane for the first time
-	queuedAgain       // sent to a lane for another attempt: an earlier one may have been delivered
-	written           // the lane has written it, the outcome is not known
+	queued            // sent for the first time
+	queuedAgain       // sent for another attempt: an earlier one may have been delivered
+	written           // it is written, the outcome is not known
 	settled           // the outcome of the last attempt is known
-	abandoned         // the caller has left before it was settled: a lane does not have to write it
+	abandoned         // the caller has left before it was settled: it does not have to be written
 )
 
 // recycle keeps a request for another message.
@@ -55,10 +56,10 @@ func (c *Connection) recycle(r *request) {
 	c.requests.Put(r)
 }
 
-// reportWritten ends an attempt for the lane: session and confirm are set.
+// reportWritten ends an attempt: session and confirm are set.
 func (r *request) reportWritten() { r.done <- struct{}{} }
 
-// report ends an attempt for the lane: the message was not written. unsent: not even a part of it.
+// report ends an attempt: the message was not written. unsent: not even a part of it.
 func (r *request) report(kind, cause error, unsent bool) {
 	r.err = &publish.Error{Err: kind, Cause: cause, Unsent: unsent}
 	r.done <- struct{}{}

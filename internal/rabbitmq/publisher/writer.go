@@ -110,11 +110,11 @@ func (w *writer) flush() {
 	w.batch = w.batch[:0]
 }
 
-// drain fails the requests that are left in a lane. It is called when no more are sent.
-func drain(lane chan *request) {
+// drain fails the requests that are left in a channel. It is called when no more are sent.
+func drain(from chan *request) {
 	for {
 		select {
-		case r := <-lane:
+		case r := <-from:
 			r.report(retry.ErrClosed, nil, true)
 		default:
 			return

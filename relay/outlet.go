@@ -31,9 +31,9 @@ type outgoing struct {
 	err      error // the error of its publish
 }
 
-// lane is what is due and goes to one topic. It has one batch at a time, so a topic that takes no messages delays none
-// of another topic.
-type lane struct {
+// outlet is what is due and goes to one topic. It has one batch at a time, so a topic that takes no messages delays
+// none of another topic.
+type outlet struct {
 	topic string
 	due   []outgoing
 	busy  bool      // a batch is being published
@@ -43,31 +43,31 @@ type lane struct {
 }
 
 // stuck reports whether the topic has taken nothing for long.
-func (l *lane) stuck(now time.Time) bool {
+func (l *outlet) stuck(now time.Time) bool {
 	return (l.busy || l.tries > 0) && now.Sub(l.since) > postponeAfter
 }
 
-func (l *lane) add(c outgoing) { l.due = append(l.due, c) }
+func (l *outlet) add(c outgoing) { l.due = append(l.due, c) }
 
-func (p *pump) lane(topic string) *lane {
-	l := p.lanes[topic]
+func (p *pump) outlet(topic string) *outlet {
+	l := p.outlets[topic]
 	if l == nil {
-		l = &lane{topic: topic}
-		p.lanes[topic] = l
+		l = &outlet{topic: topic}
+		p.outlets[topic] = l
 	}
 	return l
 }
 
 // batch is copies that are published to a topic at the same time.
 type batch struct {
-	lane *lane
-	all  []outgoing
+	outlet *outlet
+	all    []outgoing
 }
 
-// start publishes what is due in a lane, unless its last batch is still being published or has failed lately. It also
-// publishes what the backend has taken back meanwhile: a message after it may have been published, and the backend may
-// wait for both.
-func (p *pump) start(l *lane, now time.Time) {
+// start publishes what is due in an outlet, unless its last batch is still being published or has failed lately. It
+// also publishes what the backend has taken back meanwhile: a message after it may have been published, and the backend
+// may wait for both.
+func (p *pump) start(l *outlet, now time.Time) {
 	if len(l.due) == 0 {
 		return
 	}
@@ -102,9 +102,9 @@ func (p *pump) start(l *lane, now time.Time) {
 	}()
 }
 
-// finish acknowledges what was published, and starts the next batch of the lane.
+// finish acknowledges what was published, and starts the next batch of the outlet.
 func (p *pump) finish(b batch) {
-	now, l := time.Now(), b.lane
+	now, l := time.Now(), b.outlet
 	l.busy = false
 	p.batches--
 	var failed []outgoing
@@ -138,13 +138,13 @@ func (p *pump) finish(b batch) {
 	}
 	p.start(l, now)
 	if !l.busy && l.tries == 0 {
-		delete(p.lanes, l.topic)
+		delete(p.outlets, l.topic)
 	}
 }
 
-// hold keeps what is due in a lane until its topic is tried again. Where the topic has taken nothing for long, it is
+// hold keeps what is due in an outlet until its topic is tried again. Where the topic has taken nothing for long, it is
 // postponed at once.
-func (p *pump) hold(l *lane, now time.Time) {
+func (p *pump) hold(l *outlet, now time.Time) {
 	held := l.due
 	l.due = nil
 	for _, c := range held {
@@ -165,7 +165,7 @@ func (p *pump) wait(w *waiter, now, next time.Time, stuck bool) {
 // canPostpone reports whether the tier of postponed messages takes some. Where it does not, as in an outage of the
 // backend, it is tried less often than the other topics, so that they get their messages at its end.
 func (p *pump) canPostpone(now time.Time) bool {
-	l := p.lanes[p.relay.tiers.Load().postponed().topic]
+	l := p.outlets[p.relay.tiers.Load().postponed().topic]
 	return l == nil || !l.stuck(now) && l.tries == 0 || !l.busy && now.After(l.next.Add(2*pauses.Longest))
 }
 
