@@ -22,6 +22,7 @@ type boardView struct {
 	Stray   []letters.Depth
 	Further []string
 	Jobs    []jobView
+	Asks    bool // processes can be asked for the keys of their handlers
 }
 
 type totals struct{ Ready, Unacked, Waiting, Dead, Orphans int }
@@ -49,7 +50,7 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 		shown.Queues[i].WorkQueue.Partitions = p.partitions(row.WorkQueue)
 	}
 	shown.Further = p.config.Queues
-	shown.Jobs = p.jobs.views(time.Now())
+	shown.Jobs, shown.Asks = p.jobs.views(time.Now()), p.ask != nil
 	if err != nil {
 		shown.Err = explain(err)
 	}

@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"html/template"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -20,6 +21,7 @@ var functions = template.FuncMap{
 	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
 	"left":   func(at time.Time) string { return span(max(time.Until(at), 0)) },
 	"folder": folderOf,
+	"waits":  func(n uint64) int { return int(min(n, math.MaxInt)) },
 }
 
 // number writes a number with commas between thousands.

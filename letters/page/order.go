@@ -70,20 +70,17 @@ func (p *Page) order(w http.ResponseWriter, r *http.Request) error {
 
 func newOrder(queue string, asked command.Asked) orderView {
 	all := command.Request{Queue: queue, Do: command.Status}
-	shown := orderView{Queue: queue, Answered: len(asked.Answers), Status: all.Line(asked.Prefix) + " --json"}
+	shown := orderView{Queue: queue, Answered: len(asked.Answers), Faults: faultsOf(asked),
+		Status: all.Line(asked.Prefix) + " --json"}
 	known := false
 	for _, a := range asked.Answers {
-		process := cut(maxReason, fmt.Sprintf("%s/%d", a.Host, a.PID))
-		if a.Error != "" {
-			shown.Faults = append(shown.Faults, process+": "+cut(maxReason, a.Error))
-		}
 		shown.Hidden += a.Unlisted
 		for _, h := range a.Handlers {
 			known = true
 			for _, part := range h.Partitions {
 				for _, b := range part.Blocked {
 					shown.Rows = append(shown.Rows, blockedRow{Blocked: b, Partition: part.Queue,
-						Process: cut(maxReason, h.Name) + " " + process})
+						Process: cut(maxReason, h.Name) + " " + processOf(a)})
 				}
 			}
 		}
@@ -93,9 +90,6 @@ func newOrder(queue string, asked command.Asked) orderView {
 		shown.None = "No process with a handler that has Order.Partitions has answered."
 	case !known:
 		shown.None = "No process that has answered has a handler with Order.Partitions on this work queue."
-	}
-	if missing := asked.Processes - len(asked.Answers); missing > 0 && len(asked.Answers) > 0 {
-		shown.Faults = append(shown.Faults, plural(missing, "process has", "processes have")+" not answered.")
 	}
 	slices.SortStableFunc(shown.Rows, func(a, b blockedRow) int { return a.Since.Compare(b.Since) })
 	if more := len(shown.Rows) - maxBlocked; more > 0 {
@@ -115,6 +109,21 @@ func newOrder(queue string, asked command.Asked) orderView {
 		row.Partition = cut(maxReason, row.Partition)
 	}
 	return shown
+}
+
+func processOf(a command.Answer) string { return cut(maxReason, fmt.Sprintf("%s/%d", a.Host, a.PID)) }
+
+// faultsOf returns what went wrong in single processes.
+func faultsOf(asked command.Asked) (all []string) {
+	for _, a := range asked.Answers {
+		if a.Error != "" {
+			all = append(all, processOf(a)+": "+cut(maxReason, a.Error))
+		}
+	}
+	if missing := asked.Processes - len(asked.Answers); missing > 0 && len(asked.Answers) > 0 {
+		all = append(all, plural(missing, "process has", "processes have")+" not answered.")
+	}
+	return all
 }
 
 // isPlain reports whether a browser shows and copies a text as it is. An answer has U+FFFD for bytes that are no UTF-8.

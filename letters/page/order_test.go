@@ -161,3 +161,42 @@ func TestCommandsOfBlockedKeys(t *testing.T) {
 		assert.Equal(t, key == "", strings.Contains(text, "all blocked messages without a key"))
 	}
 }
+
+// TestKeysAreListed: the limited ones first. A look changes nothing.
+func TestKeysAreListed(t *testing.T) {
+	keys := func(all ...retry.KeyHealth) command.Answer {
+		return command.Answer{Host: "shop-1", PID: 7, Keyed: []command.Keyed{{Name: "deliver", Queue: "webhooks", Keys: all}}}
+	}
+	many := make([]retry.KeyHealth, 250)
+	for i := range many {
+		many[i] = retry.KeyHealth{Key: "fast", Parked: 1}
+	}
+	hostile := "<script>\u202e\x1b" + strings.Repeat("k", 1<<18)
+	s, requests := setupOrder(t, "sales", command.Asked{Processes: 3, Answers: []command.Answer{
+		keys(append(many, retry.KeyHealth{Key: "acme", Parked: 1234}, retry.KeyHealth{Key: "7", Paused: "slow", Limit: 7, Parked: 30})...),
+		keys(retry.KeyHealth{Key: hostile, Paused: "paused", Until: time.Now().Add(time.Hour + time.Second)}),
+	}}, nil)
+	assert.Contains(t, body(t, s.get(""), http.StatusOK), `href="keys"`)
+	assert.Empty(t, *requests, "no view of the board waits for processes")
+	text := body(t, s.get("keys"), http.StatusOK)
+	assert.Equal(t, []command.Request{{Do: command.Keys}}, *requests)
+	at := 0
+	for _, want := range []string{
+		"2 processes have answered.", "1 process has not answered.", ">7<", "slow", "7 calls at most · had to wait 30 times", "webhooks", "deliver shop-1/7",
+		"&lt;script&gt;", "0 calls at most, 1 h", "acme", "had to wait 1,234 times", "fast", "53 further keys are not shown.",
+	} {
+		found := strings.Index(text, want)
+		assert.Greater(t, found, at, want)
+		at = found
+	}
+	assert.NotRegexp(t, "<script>|\u202e|\x1b", text)
+	assert.Less(t, len(text), 1<<17)
+
+	s, _ = setupOrder(t, "sales", command.Asked{}, command.ErrNoProcess)
+	assert.Contains(t, body(t, s.get("keys"), http.StatusOK), "No process with a handler that has Breaker.Key has answered.")
+	s, _ = setupOrder(t, "sales", command.Asked{Answers: []command.Answer{keys()}}, nil)
+	assert.Contains(t, body(t, s.get("keys"), http.StatusOK), "No key is limited, and none had to wait.")
+	without := setup(t, some(), nil)
+	assert.NotContains(t, body(t, without.get(""), http.StatusOK), `href="keys"`)
+	body(t, without.get("keys"), http.StatusNotFound)
+}

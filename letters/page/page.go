@@ -136,7 +136,7 @@ var (
 	// looks are the views that take letters, or ask the processes.
 	looks = map[string]view{
 		"causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter, "test": (*Page).goTest,
-		"order": (*Page).order,
+		"order": (*Page).order, "keys": (*Page).keys,
 	}
 	changes = map[string]change{
 		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop,

@@ -62,7 +62,7 @@ func TestAForeignPageCausesNoLook(t *testing.T) {
 	own := s.confirmed(s.post("redrive?queue=orders.dead&all=1", nil))
 	dry := s.store.dry
 	looks := []string{"causes?queue=orders.dead", "letters?queue=orders.dead&all=1", "letter?queue=orders.dead&id=order-1",
-		"test?queue=orders.dead&id=order-1", "order?queue=sales"}
+		"test?queue=orders.dead&id=order-1", "order?queue=sales", "keys"}
 	counts := []string{"redrive?queue=orders.dead&all=1", "discard?queue=orders.dead&all=1"}
 	for name, headers := range map[string][]string{
 		"cross-site":        {"Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors", "Sec-Fetch-Dest", "image"},
