@@ -205,27 +205,35 @@ func (r reader) Check(ctx context.Context) (checked operate.Checked, err error) 
 		return checked, err
 	}
 	for _, topic := range described {
-		if topic.Err != sarama.ErrNoError {
-			checked.Found("acls", "topic "+topic.Name, topic.Err.Error(), "docs/other-pubsubs.md#rights-on-kafka")
-			continue
-		}
-		replicas := 0
-		for _, partition := range topic.Partitions {
-			replicas = max(replicas, len(partition.Replicas))
-			if partition.Leader < 0 {
-				checked.Found("leader", "topic "+topic.Name, fmt.Sprintf("partition %d has no leader: what waits there stops",
-					partition.ID), "look at the brokers, and at those that are down")
+		if replicas := checkShown(&checked, topic); replicas > 0 {
+			if err := r.readSettings(admin, &checked, topic.Name, replicas, longest); err != nil {
+				return checked, err
 			}
 		}
-		if err := r.checkTopic(admin, &checked, topic.Name, replicas, longest); err != nil {
-			return checked, err
-		}
 	}
-	return checked, r.checkConsumers(ctx, &checked)
+	waiting, err := r.Waiting(ctx)
+	checkConsumers(&checked, waiting)
+	return checked, err
 }
 
-// checkTopic compares the settings of a topic with what the retries need.
-func (r reader) checkTopic(
+// checkShown returns how many replicas a topic has, or 0 where it is not shown.
+func checkShown(checked *operate.Checked, topic *sarama.TopicMetadata) (replicas int) {
+	if topic.Err != sarama.ErrNoError {
+		checked.Found("acls", "topic "+topic.Name, topic.Err.Error(), "docs/other-pubsubs.md#rights-on-kafka")
+		return 0
+	}
+	for _, partition := range topic.Partitions {
+		replicas = max(replicas, len(partition.Replicas))
+		if partition.Leader < 0 {
+			checked.Found("leader", "topic "+topic.Name, fmt.Sprintf("partition %d has no leader: what waits there stops",
+				partition.ID), "look at the brokers, and at those that are down")
+		}
+	}
+	return replicas
+}
+
+// readSettings compares the settings of a topic with what the retries need.
+func (r reader) readSettings(
 	admin sarama.ClusterAdmin, checked *operate.Checked, topic string, replicas int, longest time.Duration,
 ) error {
 	entries, err := admin.DescribeConfig(sarama.ConfigResource{
@@ -241,11 +249,28 @@ func (r reader) checkTopic(
 	for _, entry := range entries {
 		settings[entry.Name] = entry.Value
 	}
-	found := func(rule, what, name, value string) {
-		checked.Found(rule, "topic "+topic, what,
-			"kafka-configs.sh --alter --topic "+topic+" --add-config "+name+"="+value)
+	if err == nil {
+		t := topicSettings{topic, r.config.names().IsDead(topic), replicas, len(r.client.Brokers()), settings}
+		t.check(checked, longest)
 	}
-	dead := r.config.names().IsDead(topic)
+	return err
+}
+
+// topicSettings are what the rules look at.
+type topicSettings struct {
+	topic             string
+	dead              bool // it has dead letters
+	replicas, brokers int
+	settings          map[string]string
+}
+
+// check applies the rules. longest is the longest delay.
+func (t topicSettings) check(checked *operate.Checked, longest time.Duration) {
+	dead, replicas, settings := t.dead, t.replicas, t.settings
+	found := func(rule, what, name, value string) {
+		checked.Found(rule, "topic "+t.topic, what,
+			"kafka-configs.sh --alter --topic "+t.topic+" --add-config "+name+"="+value)
+	}
 	milliseconds, _ := strconv.ParseInt(settings["retention.ms"], 10, 64)
 	switch retention := time.Duration(milliseconds) * time.Millisecond; {
 	case dead && milliseconds > 0:
@@ -269,21 +294,18 @@ func (r reader) checkTopic(
 	case replicas > 2 && least == 1:
 		found("insync", "min.insync.replicas is 1: the failure of one broker can lose what was published",
 			"min.insync.replicas", "2")
-	case replicas == 1 && len(r.client.Brokers()) > 1:
-		checked.Found("insync", "topic "+topic, "it has one replica: what waits stops, or is lost, with its broker",
+	case replicas == 1 && t.brokers > 1:
+		checked.Found("insync", "topic "+t.topic, "it has one replica: what waits stops, or is lost, with its broker",
 			"kafka-reassign-partitions.sh, or default.replication.factor before the app makes its topics")
 	}
-	return err
 }
 
 // checkConsumers looks for what waits and has no reader.
-func (r reader) checkConsumers(ctx context.Context, checked *operate.Checked) error {
-	waiting, err := r.Waiting(ctx)
+func checkConsumers(checked *operate.Checked, waiting []operate.Waiting) {
 	for _, w := range waiting {
 		if w.Retries > 0 && w.Consumers != nil && *w.Consumers == 0 {
 			checked.Found("lag", w.Name, fmt.Sprintf("%d messages wait, and its consumer group has no member", w.Retries),
 				"start an app of this prefix")
 		}
 	}
-	return err
 }

@@ -179,29 +179,32 @@ func (r *reader) Check(ctx context.Context) (checked operate.Checked, err error)
 		checked.Unseen = append(checked.Unseen, "the stream "+r.stream+": it does not exist before an app has connected")
 		return checked, nil
 	}
-	info := stream.CachedInfo()
-	if err := scheduled(info.Config); err != nil {
-		checked.Found("version", "stream "+r.stream, err.Error(), "docs/other-pubsubs.md")
-	}
-	if err := r.check(info.Config); err != nil {
-		checked.Found("limits", "stream "+r.stream, err.Error(), "nats stream edit "+r.stream)
-	}
-	if cluster := r.Conn.ConnectedClusterName(); cluster != "" && info.Config.Replicas < 3 {
-		checked.Found("replicas", "stream "+r.stream, fmt.Sprintf("it is on %d servers of the cluster %s: what waits stops, "+
-			"or is lost, with one of them", info.Config.Replicas, cluster), "nats stream edit "+r.stream+" --replicas 3")
-	}
-	if err := r.checkAccount(ctx, &checked); err != nil {
+	r.checkStream(&checked, stream.CachedInfo().Config, r.Conn.ConnectedClusterName())
+	account, err := r.js.AccountInfo(ctx)
+	if err != nil {
 		return checked, err
 	}
+	checkAccount(&checked, account)
 	return checked, r.checkStreams(ctx, &checked)
 }
 
-// checkAccount looks for a limit that is nearly reached.
-func (r *reader) checkAccount(ctx context.Context, checked *operate.Checked) error {
-	account, err := r.js.AccountInfo(ctx)
-	if err != nil {
-		return err
+// checkStream applies the rules to the stream of the retries. cluster is the name of the cluster; empty: there is none.
+func (r *reader) checkStream(checked *operate.Checked, config jetstream.StreamConfig, cluster string) {
+	found := func(rule, what, do string) { checked.Found(rule, "stream "+r.stream, what, do) }
+	if err := scheduled(config); err != nil {
+		found("version", err.Error(), "docs/other-pubsubs.md")
 	}
+	if err := r.check(config); err != nil {
+		found("limits", err.Error(), "nats stream edit "+r.stream)
+	}
+	if cluster != "" && config.Replicas < 3 {
+		found("replicas", fmt.Sprintf("it is on %d servers of the cluster %s: what waits stops, or is lost, with one of them",
+			config.Replicas, cluster), "nats stream edit "+r.stream+" --replicas 3")
+	}
+}
+
+// checkAccount looks for a limit that is nearly reached.
+func checkAccount(checked *operate.Checked, account *jetstream.AccountInfo) {
 	limits := map[string]jetstream.Tier{"": account.Tier}
 	for name, tier := range account.Tiers {
 		limits[name] = tier
@@ -213,7 +216,6 @@ func (r *reader) checkAccount(ctx context.Context, checked *operate.Checked) err
 				"docs/other-pubsubs.md#a-full-store-on-nats")
 		}
 	}
-	return nil
 }
 
 // checkStreams looks for streams that take or copy what is for the stream of the retries.

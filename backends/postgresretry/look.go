@@ -107,36 +107,46 @@ const (
 	shortTimeout    = time.Minute // an inbox keeps a transaction while a handler runs
 )
 
-// Check implements operate.Looker.
-func (r *reader) Check(ctx context.Context) (checked operate.Checked, err error) {
-	var version, fsync, commit string
-	var number int
-	var statement, idle, now int64
-	begun := time.Now()
-	if err := r.db.QueryRowContext(ctx, settingsQuery).Scan(&version, &number, &fsync, &commit, &statement, &idle,
-		&now); err != nil {
-		return checked, err
-	}
-	checked.Server = "PostgreSQL " + version
+// serverSettings are what settingsQuery reads.
+type serverSettings struct {
+	version, fsync, commit string
+	number                 int
+	statement, idle, now   int64
+}
+
+// check applies the rules to settings that were read after begun.
+func (s serverSettings) check(checked *operate.Checked, begun time.Time) {
+	checked.Server = "PostgreSQL " + s.version
 	found := func(rule, what string, do ...string) { checked.Found(rule, "PostgreSQL", what, do...) }
-	if number < 130000 {
-		found("version", "its version is "+version, "upgrade to 13 or later")
+	if s.number < 130000 {
+		found("version", "its version is "+s.version, "upgrade to 13 or later")
 	}
-	if fsync == "off" || commit == "off" {
+	if s.fsync == "off" || s.commit == "off" {
 		found("persistence", fmt.Sprintf("fsync is %s and synchronous_commit is %s: a power cut loses what was published "+
-			"last", fsync, commit), "set both to on, for the app's role at least")
+			"last", s.fsync, s.commit), "set both to on, for the app's role at least")
 	}
 	for name, milliseconds := range map[string]int64{
-		"statement_timeout": statement, "idle_in_transaction_session_timeout": idle,
+		"statement_timeout": s.statement, "idle_in_transaction_session_timeout": s.idle,
 	} {
 		if timeout := time.Duration(milliseconds) * time.Millisecond; timeout > 0 && timeout < shortTimeout {
 			found("timeouts", fmt.Sprintf("%s is %v: it ends transactions of an inbox whose handler takes longer", name,
 				timeout), "raise it for the app's role: ALTER ROLE app SET "+name+" = '5min'")
 		}
 	}
-	checked.Clock("PostgreSQL", begun, time.UnixMilli(now))
+	checked.Clock("PostgreSQL", begun, time.UnixMilli(s.now))
+}
+
+// Check implements operate.Looker.
+func (r *reader) Check(ctx context.Context) (checked operate.Checked, err error) {
+	var s serverSettings
+	begun := time.Now()
+	if err := r.db.QueryRowContext(ctx, settingsQuery).Scan(&s.version, &s.number, &s.fsync, &s.commit, &s.statement,
+		&s.idle, &s.now); err != nil {
+		return checked, err
+	}
+	s.check(&checked, begun)
 	if err := pooler.CheckDB(ctx, r.db); errors.Is(err, pooler.ErrUnfit) {
-		found("pooler", err.Error(), "docs/other-pubsubs.md#pgbouncer")
+		checked.Found("pooler", "PostgreSQL", err.Error(), "docs/other-pubsubs.md#pgbouncer")
 		return checked, nil
 	}
 	missing, err := r.table.missing(ctx, r.db)
@@ -161,11 +171,15 @@ func (r *reader) checkTable(ctx context.Context, checked *operate.Checked) error
 	var live, dead int64
 	err := r.db.QueryRowContext(ctx, `SELECT n_live_tup, n_dead_tup FROM pg_stat_all_tables
 		WHERE relid = to_regclass($1::text)`, r.table.name).Scan(&live, &dead)
-	if err == nil && dead > 10_000+live {
-		checked.Found("dead-rows", r.table.name, fmt.Sprintf("it has %d dead rows beside %d live ones, which each read skips",
-			dead, live), "end long transactions, then VACUUM "+r.table.name+"; see that autovacuum is on")
-	}
+	deadRows(checked, r.table.name, live, dead)
 	return err
+}
+
+func deadRows(checked *operate.Checked, table string, live, dead int64) {
+	if dead > 10_000+live {
+		checked.Found("dead-rows", table, fmt.Sprintf("it has %d dead rows beside %d live ones, which each read skips",
+			dead, live), "end long transactions, then VACUUM "+table+"; see that autovacuum is on")
+	}
 }
 
 // checkTransactions looks for transactions that keep rows and the app's topics back. Those of other roles are shown
@@ -174,19 +188,23 @@ func (r *reader) checkTransactions(ctx context.Context, checked *operate.Checked
 	rows, err := r.db.QueryContext(ctx, `SELECT pid, COALESCE(state, ''),
 			extract(epoch FROM clock_timestamp() - xact_start)::bigint
 		FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'
-			AND pid <> pg_backend_pid() AND clock_timestamp() - xact_start > $1::bigint * interval '1 second'
-		ORDER BY xact_start LIMIT 5`, int64(longTransaction.Seconds()))
+			AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
+		ORDER BY xact_start LIMIT 5`)
 	return each(rows, err, func(rows *sql.Rows) error {
 		var pid, seconds int64
 		var state string
 		err := rows.Scan(&pid, &state, &seconds)
-		if err == nil {
-			checked.Found("long-transaction", fmt.Sprintf("pid %d", pid), fmt.Sprintf("its transaction is open for %v (%s): "+
-				"messages of the app's topics that were published since may wait for it, and no vacuum removes rows",
-				time.Duration(seconds)*time.Second, state), fmt.Sprintf("end it: SELECT pg_terminate_backend(%d)", pid))
-		}
+		openTransaction(checked, pid, state, time.Duration(seconds)*time.Second)
 		return err
 	})
+}
+
+func openTransaction(checked *operate.Checked, pid int64, state string, age time.Duration) {
+	if age > longTransaction {
+		checked.Found("long-transaction", fmt.Sprintf("pid %d", pid), fmt.Sprintf("its transaction is open for %v (%s): "+
+			"messages of the app's topics that were published since may wait for it, and no vacuum removes rows", age, state),
+			fmt.Sprintf("end it: SELECT pg_terminate_backend(%d)", pid))
+	}
 }
 
 var offsetsTable = regexp.MustCompile(`^watermill_offsets_(.+)$`)

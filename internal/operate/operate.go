@@ -59,6 +59,7 @@ type Checked struct {
 	Server   string    `json:"server"` // its name and version
 	Findings []Finding `json:"findings"`
 	Unseen   []string  `json:"unseen"` // what was not looked at
+	Waiting  []Waiting `json:"-"`      // what waits for each key; only Operator.Check sets it
 }
 
 // Finding is something that is wrong, or that an app can come from.

@@ -74,8 +74,10 @@ func (o operator) Check(ctx context.Context) (operate.Checked, error) {
 	if err != nil {
 		return checked, err
 	}
-	waiting, err := looker.Waiting(ctx)
-	for _, w := range waiting {
+	if checked.Waiting, err = o.Waiting(ctx); err != nil && len(checked.Findings) > 0 { // one of them can be why
+		checked.Unseen, err = append(checked.Unseen, "what waits: "+err.Error()), nil
+	}
+	for _, w := range checked.Waiting {
 		if w.Overdue > 0 {
 			checked.Found("overdue", w.Name, fmt.Sprintf("%d messages are due for more than %v, the first since %s",
 				w.Overdue, operate.OverdueAfter, w.NextDue.UTC().Format(time.RFC3339)),

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
@@ -207,7 +208,20 @@ func (o *operator) faults(_, _ []string) {
 			require.NoError(o.t, err, statement)
 		}
 		found("timeouts PostgreSQL", "persistence PostgreSQL", "transaction-id topic "+o.topic)
-		_, err := db.Exec(`DROP FUNCTION retry_messages_ack`)
+		bouncer, err := servers.PgBouncer(ctx, o.url, "transaction", 4)
+		require.NoError(o.t, err)
+		defer bouncer.Stop()
+		_, err = db.Exec(`CREATE ROLE viewer LOGIN`)
+		require.NoError(o.t, err)
+		itself := o.url
+		for rule, address := range map[string]string{
+			"pooler PostgreSQL": bouncer.URL, `grants "?retry_messages`: strings.Replace(itself, "postgres@", "viewer@", 1),
+		} {
+			o.url = address
+			found(rule)
+		}
+		o.url = itself
+		_, err = db.Exec(`DROP FUNCTION retry_messages_ack`)
 		require.NoError(o.t, err)
 		found("functions ")
 	case "kafka":

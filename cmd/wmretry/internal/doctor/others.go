@@ -51,12 +51,11 @@ func Look(ctx context.Context, operator operate.Looker, endpoints, ignored []str
 		checked.Unseen = append(checked.Unseen, "the health of apps: --health URL")
 	}
 	o = Others{Server: checked.Server, Apps: s.Apps, Unseen: append([]string{}, checked.Unseen...),
-		Findings: find(&s, ofApps, ignored)}
+		Waiting: checked.Waiting, Findings: find(&s, ofApps, ignored)}
 	for _, f := range checked.Findings {
 		if !slices.Contains(ignored, f.Rule) {
 			o.Findings = append(o.Findings, f)
 		}
 	}
-	o.Waiting, err = operator.Waiting(ctx)
-	return o, err
+	return o, nil
 }
