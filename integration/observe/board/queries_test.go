@@ -42,7 +42,7 @@ func TestQueries(t *testing.T) {
 
 	a := startApp(t)
 	s := startPrometheus(t, a.metrics)
-	values := strings.NewReplacer("${datasource}", "", "$__rate_interval", "10s", "$job", job, "$topic", ".*", "$handler", billing,
+	values := strings.NewReplacer("${datasource}", "", "$__rate_interval", "10s", "$__interval", "10s", "$job", job, "$topic", ".*", "$handler", billing,
 		"$instance", ".*", "$vhost", ".*", "$prefix", a.prefix)
 	poll(t, func() error {
 		var open []question
