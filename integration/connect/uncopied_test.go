@@ -105,7 +105,7 @@ func TestRequestsOfAMQP10AreRetriedAsOthers(t *testing.T) {
 	require.NoError(t, err)
 	_, err = store.Discard(t.Context(), orders+".dead", letters.Discard{})
 	require.NoError(t, err)
-	_, err = store.Import(t.Context(), strings.NewReader(exported.String()), deadletter.Import{})
+	_, err = store.Import(t.Context(), strings.NewReader(exported.String()), letters.Redrive{})
 	require.NoError(t, err)
 	_, err = store.Redrive(t.Context(), orders+".dead", letters.Redrive{})
 	require.NoError(t, err)

@@ -157,7 +157,7 @@ func TestHostileImports(t *testing.T) {
 		"no exchange":  strings.ReplaceAll(with(`"exchange":"`+a.Name+`"`, `"exchange":"missing"`), `"queue":"`, `"queue":"missing_`),
 		"not a letter": "{}\n",
 	} {
-		summary, err := store.Import(t.Context(), strings.NewReader(good+line), deadletter.Import{})
+		summary, err := store.Import(t.Context(), strings.NewReader(good+line), letters.Redrive{})
 		require.ErrorContains(t, err, "line 2", name)
 		assert.Equal(t, 1, summary.Done, name)
 		assert.Equal(t, 1, testapp.Depth(t, letterQueue), name)
@@ -169,7 +169,7 @@ func TestHostileImports(t *testing.T) {
 		"copies":            with(`"headers":{`, `"headers":{"CC":{"A":[{"S":"`+queue+`"}]},"BCC":{"S":"x"},`),
 		"a count":           with(`"headers":{`, `"headers":{"x-delivery-count":{"l":"2000000"},`),
 	} {
-		_, err := store.Import(t.Context(), strings.NewReader(line), deadletter.Import{})
+		_, err := store.Import(t.Context(), strings.NewReader(line), letters.Redrive{})
 		require.NoError(t, err, name)
 		l := list(t, store, letterQueue)
 		require.Len(t, l, 1, name)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
@@ -52,7 +53,7 @@ func importInSilence(t *testing.T, most int) (total int, enough bool) {
 	store, err := deadletter.Open(deadletter.Config{URI: uri}, nil)
 	require.NoError(t, err)
 	defer store.Close()
-	summary, err := store.Import(t.Context(), io.MultiReader(all...), deadletter.Import{})
+	summary, err := store.Import(t.Context(), io.MultiReader(all...), letters.Redrive{})
 	require.Error(t, err)
 	return summary.Total, enough
 }

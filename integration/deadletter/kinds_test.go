@@ -47,7 +47,7 @@ func TestALetterOfTheBroker(t *testing.T) {
 
 	file, err := exported(t, store, letterQueue)
 	require.NoError(t, err)
-	_, err = store.Import(t.Context(), file, deadletter.Import{})
+	_, err = store.Import(t.Context(), file, letters.Redrive{})
 	require.NoError(t, err)
 	assert.Equal(t, []*letters.Letter{l}, list(t, store, letterQueue))
 

@@ -116,7 +116,7 @@ func TestALetterIsTheSameMessage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)
 	assert.Empty(t, list(t, store, letterQueue))
-	summary, err = store.Import(t.Context(), &file, deadletter.Import{})
+	summary, err = store.Import(t.Context(), &file, letters.Redrive{})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: 1, Done: 1}, summary)
 	assert.Equal(t, second, died(2), "the imported letter is the exported one")
@@ -155,7 +155,7 @@ func TestExportsOfManyLetters(t *testing.T) {
 	assert.Zero(t, testapp.Depth(t, letterQueue))
 
 	lines := bytes.Clone(file.Bytes())
-	summary, err = store.Import(t.Context(), bytes.NewReader(lines), deadletter.Import{})
+	summary, err = store.Import(t.Context(), bytes.NewReader(lines), letters.Redrive{})
 	require.NoError(t, err)
 	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
 	after := map[string]*letters.Letter{}
@@ -168,7 +168,7 @@ func TestExportsOfManyLetters(t *testing.T) {
 		require.Equal(t, l, after[l.ID])
 	}
 
-	_, err = store.Import(t.Context(), bytes.NewReader(append(lines, `{"queue":"`...)), deadletter.Import{DryRun: true})
+	_, err = store.Import(t.Context(), bytes.NewReader(append(lines, `{"queue":"`...)), letters.Redrive{DryRun: true})
 	require.ErrorContains(t, err, "line 701: ")
 	assert.Equal(t, count, testapp.Depth(t, letterQueue))
 }

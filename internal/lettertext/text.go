@@ -1,4 +1,5 @@
-// Package lettertext shows the contents of a letter as text: the command and the page show the same.
+// Package lettertext shows the contents of a letter, and numbers of letters, as text: the command and the page show the
+// same.
 package lettertext
 
 import (
@@ -7,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strconv"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -79,4 +81,21 @@ func isText(body []byte) bool {
 		}
 	}
 	return utf8.Valid(body) && odd*10 <= len(body)
+}
+
+// Number writes a number with commas between thousands: 12,345.
+func Number(n int) string {
+	digits := strconv.Itoa(n)
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// Plural writes a number with its noun.
+func Plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Number(n) + " " + many
 }

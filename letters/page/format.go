@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 )
 
 // functions are those of the templates.
@@ -24,21 +25,7 @@ var functions = template.FuncMap{
 	"waits":  func(n uint64) int { return int(min(n, math.MaxInt)) },
 }
 
-// number writes a number with commas between thousands.
-func number(n int) string {
-	text := strconv.Itoa(n)
-	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
-}
-
-func plural(n int, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return number(n) + " " + more
-}
+var number, plural = lettertext.Number, lettertext.Plural
 
 func stamp(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 

@@ -126,7 +126,7 @@ func ExampleStore_Import() {
 	file, err := os.Open("orders.jsonl")
 	check(err)
 	defer file.Close()
-	summary, err := store.Import(ctx, file, deadletter.Import{})
+	summary, err := store.Import(ctx, file, letters.Redrive{})
 	log.Println(summary, err)
 }
 

@@ -12,20 +12,12 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
-// Import configures Store.Import.
-type Import struct {
-	// Queue gets the letters. The default is, for each letter, the queue that it was exported from.
-	Queue string
-	// DryRun reads all lines and publishes none.
-	DryRun bool
-	// Progress is as in letters.Redrive. The total is not known before the end.
-	Progress func(letters.Progress)
-}
-
 // Import puts the letters that Export wrote back into their queues, each confirmed: every byte, property and header
-// is as before. The queues must exist. At a line that it cannot read, or a letter that it cannot publish, it ends
-// with an error that has the number of the line: the letters of the lines before are imported.
-func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (letters.Summary, error) {
+// is as before. The queues must exist. Of the options it uses To, the queue that gets the letters in place of those
+// that they were exported from, DryRun and Progress, whose total is not known before the end. At a line that it cannot
+// read, or a letter that it cannot publish, it ends with an error that has the number of the line: the letters of the
+// lines before are imported.
+func (s *Store) Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error) {
 	ctx, end, err := s.begin(ctx)
 	if err != nil {
 		return letters.Summary{}, err
@@ -40,7 +32,7 @@ func (s *Store) Import(ctx context.Context, from io.Reader, options Import) (let
 	sender.run = run
 	err = run.Lines(ctx, from, func(text []byte) (redrive.Line, error) {
 		l, err := parseLine(text)
-		if to := options.Queue; to != "" && to != l.Queue {
+		if to := options.To; to != "" && to != l.Queue {
 			l.Queue, l.Exchange, l.RoutingKey = to, "", to
 		}
 		return redrive.Line{Size: len(l.Publishing.Body), Put: func(ctx context.Context) error {

@@ -1,17 +1,14 @@
 package backend
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strconv"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
@@ -30,14 +27,6 @@ func ManagementOf(address Address) (string, error) {
 	}
 	scheme := map[string]string{"amqp": "http", "amqps": "https"}[uri.Scheme]
 	return scheme + "://" + net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port+10_000)), nil
-}
-
-// onRabbitMQ is the files of a store on RabbitMQ.
-type onRabbitMQ struct{ *deadletter.Store }
-
-func (s onRabbitMQ) Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error) {
-	return s.Store.Import(ctx, from, deadletter.Import{Queue: options.To, DryRun: options.DryRun,
-		Progress: options.Progress})
 }
 
 // openRabbitMQ connects once and closes the connection: errors of the address, the password, TLS and the virtual host
@@ -61,7 +50,7 @@ func openRabbitMQ(o *opening) (*Store, error) {
 	if err != nil {
 		return nil, advised{err}
 	}
-	return &Store{Store: store, files: onRabbitMQ{store}, Rabbit: store}, nil
+	return &Store{Store: store, files: store, Rabbit: store}, nil
 }
 
 // refused adds what to do about what the broker has answered.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,14 +135,7 @@ func (l *letterCommand) goTest(
 	}
 	_, err = fmt.Fprintf(l.stdout, "%s and %s written; put the handler into %s\n", files[0], files[1], test.Name)
 	if err == nil && len(config.Redact) > 0 {
-		_, err = fmt.Fprintf(l.stdout, "redacted: %s\n", safe(orNone(strings.Join(test.Redacted, ", "))))
+		_, err = fmt.Fprintf(l.stdout, "redacted: %s\n", safe(cmp.Or(strings.Join(test.Redacted, ", "), "nothing")))
 	}
 	return err
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "nothing"
-	}
-	return s
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,7 +147,7 @@ func (r *rows) print(l *letters.Letter) error {
 	}
 	return r.line([]string{
 		safe(l.ID), strconv.Itoa(l.Record.Failures), r.env.time(l.Record.LastFailedAt), l.Cause().ID(),
-		orDash(safe(string(l.Record.DeadReason))), orDash(safe(l.Record.Handler)), safe(reasonOf(l)),
+		cmp.Or(safe(string(l.Record.DeadReason)), "-"), cmp.Or(safe(l.Record.Handler), "-"), safe(reasonOf(l)),
 	}, 0)
 }
 
@@ -223,7 +224,8 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 			reason = "(all other causes)"
 		}
 		t.AppendRow(table.Row{
-			thousands(g.Count), orDash(idOf(g)), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)), orDash(reason),
+			thousands(g.Count), cmp.Or(idOf(g), "-"), cmp.Or(safe(string(g.DeadReason)), "-"),
+			cmp.Or(safe(g.ErrorType), "-"), cmp.Or(reason, "-"),
 			l.time(g.First), l.time(g.Last), safe(g.Example), l.keys(g),
 		}[:len(columns)])
 	}
@@ -245,7 +247,7 @@ func (e *env) keys(g letters.Group) string {
 	if e.outTerminal {
 		shown = text.WrapSoft(shown, keysWidth)
 	}
-	return orDash(shown)
+	return cmp.Or(shown, "-")
 }
 
 // idOf returns the ID of a group's cause, or "" for the letters of many causes.
@@ -264,13 +266,6 @@ func (e *env) setCauseColumns(t table.Writer, reason, others int) {
 			table.ColumnConfig{Number: reason, WidthMax: max(e.width-others, 40), WidthMaxEnforcer: text.WrapSoft})
 	}
 	t.SetColumnConfigs(columns)
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 // lineWriter buffers lines, and writes them when some time has passed: a list prints while it reads.

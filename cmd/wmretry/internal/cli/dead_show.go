@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -110,7 +111,7 @@ func (l *letterCommand) print(letter *letters.Letter) error {
 	s.title("Letter")
 	s.field("id", letter.ID)
 	s.field("queue", letter.Queue)
-	s.field("goes back to", orUnknown(letter.Target))
+	s.field("goes back to", cmp.Or(letter.Target, "(unknown)"))
 	s.field("kind", kindTexts[letter.Kind])
 	if trace, span, found := parseTrace(letter.Record.Traceparent); found {
 		s.field("trace id", trace)
@@ -177,7 +178,7 @@ func (l *letterCommand) printRedrives(s *section, letter *letters.Letter) {
 	}
 	s.title("Redrives (" + plural(letter.Redriven.Times, "time", "times") + ")")
 	for _, r := range letter.Redriven.Redrives {
-		line := "by " + orUnknown(r.By)
+		line := "by " + cmp.Or(r.By, "(unknown)")
 		if r.Note != "" {
 			line += ", " + strconv.Quote(r.Note)
 		}
@@ -224,13 +225,6 @@ func (s *section) optional(name string, is bool, value string) {
 func (s *section) typed(name, kind, value string) {
 	_, _ = fmt.Fprintf(&s.text, "  %s %s %s\n", s.env.paint(text.FgCyan, text.Pad(safe(name), labelWidth, ' ')),
 		s.env.paint(text.Faint, text.Pad(kind, 9, ' ')), safe(value))
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "(unknown)"
-	}
-	return s
 }
 
 // parseTrace reads W3C Trace Context.

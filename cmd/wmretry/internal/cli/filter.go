@@ -191,19 +191,3 @@ func limit(flag string, n int) error {
 	}
 	return nil
 }
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return fmt.Sprintf("1 %s", one)
-	}
-	return fmt.Sprintf("%s %s", thousands(n), many)
-}
-
-// thousands formats a number as 12,345.
-func thousands(n int) string {
-	digits := strconv.Itoa(n)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}

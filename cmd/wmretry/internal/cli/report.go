@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,8 +136,8 @@ func (r *report) print(e *env) error {
 		t := e.table("DIED AGAIN", "DEAD REASON", "ERROR TYPE", "REASON", "EXAMPLE")
 		for _, g := range r.Causes {
 			t.AppendRow(table.Row{
-				thousands(g.Count), orDash(safe(string(g.DeadReason))), orDash(safe(g.ErrorType)),
-				orDash(safe(g.Reason)), safe(g.Example),
+				thousands(g.Count), cmp.Or(safe(string(g.DeadReason)), "-"), cmp.Or(safe(g.ErrorType), "-"),
+				cmp.Or(safe(g.Reason), "-"), safe(g.Example),
 			})
 		}
 		e.setCauseColumns(t, 4, 90)

@@ -8,8 +8,11 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 )
+
+var plural, thousands = lettertext.Plural, lettertext.Number
 
 // safe escapes what could change the terminal: control characters, characters without a glyph, and bytes that are not
 // UTF-8. Letters come from elsewhere.

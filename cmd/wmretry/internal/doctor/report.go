@@ -1,10 +1,10 @@
 package doctor
 
 import (
-	"fmt"
 	"reflect"
 	"slices"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -83,9 +83,4 @@ func find(s *Snapshot, rules []rule, ignored []string) []Finding {
 }
 
 // messages is "1 message" or "2 messages".
-func messages(n int) string {
-	if n == 1 {
-		return "1 message"
-	}
-	return fmt.Sprintf("%d messages", n)
-}
+func messages(n int) string { return lettertext.Plural(n, "message", "messages") }
