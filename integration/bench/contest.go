@@ -197,7 +197,7 @@ func drain(channel *amqp091.Channel, queue string, missing map[string]bool) erro
 	return nil
 }
 
-// library is this library, with a number of handlers of one work queue.
+// library is this library, with one handler of one work queue.
 func library(name string, h handling, options func(uri string) config.Config) side {
 	return side{
 		name:    name,

@@ -68,7 +68,7 @@ func consumeLate(l layout, tiers []time.Duration) func(uri string, l *ledger) (f
 	return func(uri string, ledger *ledger) (func(), error) {
 		c := l.config(uri, backoff.Constant(time.Second, 1))
 		c.Policy.ExtraTiers = tiers
-		_, stop, err := handling{handlers: 1, concurrency: workers}.consume(c, func(msg *message.Message) error {
+		_, stop, err := handling{Concurrency: workers}.consume(c, func(msg *message.Message) error {
 			if delay, again := ledger.call(msg.UUID); again {
 				return backoff.RetryAfter(errMeasured, delay)
 			}

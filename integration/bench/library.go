@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -72,12 +71,9 @@ func declare(uri string, c config.Config, queues ...string) error {
 	})
 }
 
-// A handling is how a work queue is consumed.
-type handling struct {
-	handlers    int
-	concurrency int // the concurrency of each handler; 0: the parts around watermill-amqp's own subscriber
-	options     retry.Options
-}
+// A handling is how a work queue is consumed. Without Concurrency that is by the parts around watermill-amqp's own
+// subscriber.
+type handling retry.Options
 
 // consume handles the messages of queues until stop. It returns when all handlers consume.
 func (h handling) consume(
@@ -85,18 +81,12 @@ func (h handling) consume(
 ) (rabbit retry.Connection, stop func(), err error) {
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	closeAll := func() error { return nil }
-	if h.concurrency == 0 {
-		closeAll, err = h.parts(router, c, handle, queues[0])
-	} else {
-		h.options.Concurrency = h.concurrency
-		if rabbit, err = config.Connect(c, nil); err == nil {
-			closeAll = rabbit.Close
-			for i := range h.handlers {
-				for _, queue := range queues {
-					name := fmt.Sprint(queue, i)
-					rabbit.AddConsumerHandler(router, name, queue, handle, h.options)
-				}
-			}
+	if h.Concurrency == 0 {
+		closeAll, err = parts(router, c, handle, queues[0])
+	} else if rabbit, err = config.Connect(c, nil); err == nil {
+		closeAll = rabbit.Close
+		for _, queue := range queues {
+			rabbit.AddConsumerHandler(router, queue, queue, handle, retry.Options(h))
 		}
 	}
 	if err != nil {
@@ -109,8 +99,8 @@ func (h handling) consume(
 	return rabbit, func() { _ = errors.Join(stopRouter(), closeAll()) }, nil
 }
 
-// parts are the library around watermill-amqp's own subscriber, which has one message of each handler in flight.
-func (h handling) parts(
+// parts are the library around watermill-amqp's own subscriber, which has one message in flight.
+func parts(
 	router *message.Router, c config.Config, handle message.NoPublishHandlerFunc, queue string,
 ) (closeAll func() error, err error) {
 	builder, err := config.NewBuilder(c)
@@ -125,9 +115,7 @@ func (h handling) parts(
 	if err != nil {
 		return nil, err
 	}
-	for i := range h.handlers {
-		router.AddConsumerHandler(fmt.Sprint(i), queue, stock, handle).AddMiddleware(tiered)
-	}
+	router.AddConsumerHandler(queue, queue, stock, handle).AddMiddleware(tiered)
 	return builder.Close, nil
 }
 
@@ -156,7 +144,7 @@ func (s *server) copyOf(l layout, queue string) (copied amqp091.Publishing, err 
 		}
 		ledger := newLedger(1, always(tier))
 		ledger.calls = func(int) int { return 2 }
-		_, stop, err := handling{handlers: 1, concurrency: 1}.consume(c, ledger.retry, queue)
+		_, stop, err := handling{Concurrency: 1}.consume(c, ledger.retry, queue)
 		if err != nil {
 			return err
 		}

@@ -55,7 +55,7 @@ func measureNeighbours(b *bench) error {
 			good = append(good, fmt.Sprintf("good-%d", i))
 		}
 		for i, arguments := range []amqp091.Table{nil, {"x-queue-type": amqp091.QueueTypeClassic}} {
-			_, stop, err := handling{handlers: 1, concurrency: workers}.consume(neighbourConfig(uri, arguments),
+			_, stop, err := handling{Concurrency: workers}.consume(neighbourConfig(uri, arguments),
 				l.onceFailed, good[i*queues/2:(i+1)*queues/2]...)
 			if err != nil {
 				return err

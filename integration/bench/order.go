@@ -63,9 +63,9 @@ func (s orderingSide) config(uri string) (config.Config, retry.Options) {
 // start starts a handler, which is paused.
 func (s orderingSide) start(uri string, handle func(*message.Message) error) (retry.Connection, func(), error) {
 	c, options := s.config(uri)
-	rabbit, stop, err := handling{handlers: 1, concurrency: workers, options: options}.consume(c, handle, work)
+	rabbit, stop, err := handling(options).consume(c, handle, work)
 	if err == nil {
-		err = rabbit.Pause(work + "0")
+		err = rabbit.Pause(work)
 	}
 	return rabbit, stop, err
 }
@@ -88,7 +88,7 @@ func (s orderingSide) rate(uri string, messages int) (float64, error) {
 		return 0, err
 	}
 	began := time.Now()
-	if err := rabbit.Resume(work + "0"); err != nil {
+	if err := rabbit.Resume(work); err != nil {
 		return 0, err
 	}
 	<-done
@@ -121,7 +121,7 @@ func (b *bench) takeover(uri string) (time.Duration, error) {
 		return 0, err
 	}
 	defer stopFirst()
-	if err := errors.Join(first.Resume(work+"0"), publishKeyed(first, 1)); err != nil {
+	if err := errors.Join(first.Resume(work), publishKeyed(first, 1)); err != nil {
 		return 0, err
 	}
 	<-called
@@ -134,7 +134,7 @@ func (b *bench) takeover(uri string) (time.Duration, error) {
 		return 0, err
 	}
 	defer stopSecond()
-	if err := second.Resume(work + "0"); err != nil {
+	if err := second.Resume(work); err != nil {
 		return 0, err
 	}
 	for !second.Health().Subscriptions[0].Consuming {

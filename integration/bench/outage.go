@@ -25,7 +25,7 @@ func outageOptions(uri string) config.Config {
 // many messages without an outage. A dead letter is lost for the ledger.
 func measureOutage(b *bench) error {
 	messages, lasts := b.Size(10_000, 1_000), time.Duration(b.Size(120, 10))*time.Second
-	h := handling{handlers: 1, concurrency: workers}
+	h := handling{Concurrency: workers}
 	without := newApp(load{messages: messages, work: outageWork})
 	rate, _, _, err := library("no outage", h, outageOptions).measure(b, without)
 	if err != nil {

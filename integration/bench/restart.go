@@ -96,8 +96,8 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 	}
 	var apps []retry.Connection
 	for _, uri := range uris {
-		h := handling{handlers: 1, concurrency: workers}
-		h.options.CloseTimeout = 5 * time.Second
+		h := handling{Concurrency: workers}
+		h.CloseTimeout = 5 * time.Second
 		for _, kind := range []struct {
 			ledger    *ledger
 			arguments amqp091.Table

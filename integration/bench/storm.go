@@ -5,7 +5,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func stormOptions(uri string) config.Config {
@@ -13,13 +12,12 @@ func stormOptions(uri string) config.Config {
 }
 
 // many has as many messages in flight as the sides by hand that wait for no single confirm.
-var many = handling{handlers: 1, concurrency: inFlight, options: retry.Options{Prefetch: inFlight}}
+var many = handling{Concurrency: inFlight, Prefetch: inFlight}
 
 var (
 	ownSubscriber = library("library, own subscriber, 1 handler of 256", many, stormOptions)
-	ownDefault    = library("library, own subscriber, 1 handler of 16", handling{handlers: 1, concurrency: workers},
-		stormOptions)
-	handPool16 = watermillByHand()
+	ownDefault    = library("library, own subscriber, 1 handler of 16", handling{Concurrency: workers}, stormOptions)
+	handPool16    = watermillByHand()
 )
 
 func measureStorm(b *bench) error {

@@ -15,8 +15,8 @@ import (
 // measureWorker measures one handler of which 5% of the messages fail once. The queue is filled first.
 func measureWorker(b *bench) error {
 	options := func(uri string) config.Config { return perQueue.config(uri, backoff.Constant(tier, 3)) }
-	stock := library("library, watermill-amqp's subscriber", handling{handlers: 1}, options)
-	own := library("library, its own subscriber", handling{handlers: 1, concurrency: workers}, options)
+	stock := library("library, watermill-amqp's subscriber", handling{}, options)
+	own := library("library, its own subscriber", handling{Concurrency: workers}, options)
 	return contest{
 		title:  "One handler, 5% of the messages fail once",
 		rounds: 1,
