@@ -30,6 +30,9 @@ const (
 // values of each of these.
 const keptField, metadataField = "ordered.partition.kept", "msgctx.Again.Metadata"
 
+// keysField has what a breaker knows of its keys.
+const keysField = "middleware.keys.all"
+
 // forgets checks that what went back is forgotten after a longer time. Few plans have it, and with wazero, where the
 // hour takes 15 s, only those that are replayed.
 func (w *world) forgets() {
@@ -62,6 +65,11 @@ func (w *world) small(number int, c retry.Connection, forgotten bool) {
 			w.ledger.violated("", "process %d has %d elements in %s at rest", number, n, field)
 		}
 	}
+	most := len(w.plan.tenants) * len(w.plan.queues())
+	shown := func(s retry.SubscriptionHealth) bool { return len(s.Keys) > 0 }
+	if n := counts[keysField]; n > most || n == 0 && slices.ContainsFunc(c.Health().Subscriptions, shown) {
+		w.ledger.violated("", "process %d has %d elements in %s, and the plan has %d keys", number, n, keysField, most)
+	}
 	if n, has := counts[keptField]; has != (w.plan.shape == keepsOrder) || forgotten && n > 0 {
 		w.ledger.violated("", "process %d has %d elements in %s after %v", number, n, keptField, remembered)
 	}
@@ -80,6 +88,10 @@ func sizes(v reflect.Value, name string, seen map[any]bool, counts map[string]in
 			sizes(v.Elem(), name, seen, counts)
 		}
 	case reflect.Struct:
+		if t := v.Type(); t.PkgPath() == "sync/atomic" && strings.HasPrefix(t.Name(), "Pointer[") {
+			to := t.Field(0).Type.Elem() // it has an array without elements of this type
+			sizes(reflect.NewAt(to.Elem(), v.FieldByName("v").UnsafePointer()), name, seen, counts)
+		}
 		for i := range v.NumField() {
 			sizes(v.Field(i), fmt.Sprint(v.Type(), ".", v.Type().Field(i).Name), seen, counts)
 		}
