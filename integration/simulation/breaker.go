@@ -31,6 +31,8 @@ type outage struct {
 	calls  int         // after that
 	last   time.Time   // the last one of these
 	streak int         // successes since the last failure
+	// asked is when a call of a key has requested a delay, and until its end.
+	asked, until time.Time
 }
 
 // isDown reports whether each call fails.
@@ -97,6 +99,10 @@ func (l *ledger) undisturbed() bool {
 // isProbe checks that a handler whose breaker is open, or its key, has one call at a time, after pauses that double.
 func (l *ledger) isProbe(p *process, m *letter) {
 	o := l.outageOf(p, m.queue, l.plan.tenant(m.key))
+	if now := time.Now(); now.After(o.asked) && now.Before(o.until.Add(-tick)) && l.undisturbed() {
+		l.violate(m.id, "process %d calls for %s, and its key has requested a delay that ends in %v", p.number, m.id,
+			time.Until(o.until))
+	}
 	if o.opened.IsZero() || time.Since(o.opened) < noted/10 || !l.plan.isDown(time.Since(l.began)) || !l.undisturbed() {
 		return
 	}
@@ -122,6 +128,9 @@ func (l *ledger) decides(p *process, m *letter, err error) {
 		return
 	}
 	o.streak = 0
+	if delay := l.plan.asks(m, err); delay > 0 {
+		o.asked, o.until = time.Now(), latest(o.until, time.Now().Add(delay))
+	}
 	if !isDownErr(err) {
 		return
 	}

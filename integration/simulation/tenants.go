@@ -86,10 +86,23 @@ func (p plan) fails(id string) error {
 	return errDown
 }
 
+// asks is the delay that a failure requests for its key; 0: none.
+func (p plan) asks(m *letter, err error) time.Duration {
+	switch {
+	case p.tenants == nil:
+	case err == errAsks:
+		return tenantAsks
+	case !isDownErr(err) && err != errBusy && err != errNotHere && p.fate(m.id).how == requests:
+		return p.requested(m.id)
+	}
+	return 0
+}
+
 // forgetOutages forgets what is known of the keys of a handler.
 func (l *ledger) forgetOutages(p *process, queue string) {
 	for key := range l.plan.tenants {
-		delete(l.outages, handlerIn{p, queue, key})
+		o := l.outageOf(p, queue, key)
+		*o = outage{streak: o.streak, asked: o.asked, until: o.until}
 	}
 }
 
