@@ -279,6 +279,7 @@ func TestKeys(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Regexp(c, `(?m)^7 +paused +.* 0 +[1-9][0-9]* +deliver `, start(t, nil, "key", "list", "--prefix", name).wait().stdout)
 	}, patience, 100*time.Millisecond, "the message waits")
+	assert.Regexp(t, `(?m)^7 +paused `, run(t, 0, "status", work, "--prefix", name).stdout)
 	process()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		r := start(t, nil, "key", "list", "--prefix", name, "--queue", work).wait()

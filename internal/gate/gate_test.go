@@ -252,3 +252,28 @@ func TestHandlersAreFoundByName(t *testing.T) {
 	assert.Zero(t, billing.Since())
 	assert.Nil(t, h.Find("unknown"))
 }
+
+func TestKeysOfAnOperatorAreFirst(t *testing.T) {
+	g := gate.New(16)
+	w := &watcher{}
+	g.Watch(w)
+	for i := range 30 {
+		w.keys = append(w.keys, gate.Key{Key: string(rune('a' + i)), Paused: "failing", Parked: uint64(100 + i)})
+	}
+	w.keys = append(w.keys, gate.Key{Key: "waited", Parked: 1000})
+	for i := range 20 {
+		require.NoError(t, g.Decide(string(rune('A'+i)), gate.Decision{Limit: 1, Until: time.Now().Add(time.Hour)}))
+	}
+	require.EqualError(t, g.Decide("Z", gate.Decision{Until: time.Now().Add(time.Hour)}),
+		"20 keys are limited by an operator, and no more can be: resume one of them first")
+	keys := g.Keys()
+	require.Len(t, keys, 20)
+	for i, key := range keys {
+		assert.Equal(t, gate.Key{Key: string(rune('A' + i)), Paused: "paused", Until: key.Until, Limit: 1}, key)
+	}
+	for i := range 20 {
+		require.NoError(t, g.Decide(string(rune('A'+i)), gate.Decision{}))
+	}
+	assert.Equal(t, uint64(129), g.Keys()[0].Parked, "then the limited ones")
+	assert.Empty(t, g.Decisions())
+}

@@ -8,11 +8,9 @@ import (
 	"time"
 )
 
-// mostKeys is how many keys of a handler are described.
+// mostKeys is how many keys of a handler are described, and how many an operator can limit at the same time: a process
+// that starts takes over what others describe.
 const mostKeys = 20
-
-// mostDecisions is how many keys an operator can limit at the same time.
-const mostDecisions = 1000
 
 // Key is the state of one key of a handler.
 type Key struct {
@@ -37,8 +35,8 @@ func (g *Gate) Decide(key string, d Decision) error {
 	next := g.decisions(now)
 	delete(next, key)
 	if now.Before(d.Until) {
-		if len(next) >= mostDecisions {
-			return fmt.Errorf("%d keys are limited: resume one of them first", mostDecisions)
+		if len(next) >= mostKeys {
+			return fmt.Errorf("%d keys are limited by an operator, and no more can be: resume one of them first", mostKeys)
 		}
 		next[key] = d
 	}
@@ -87,11 +85,18 @@ func (g *Gate) Keys() (all []Key) {
 	for key, d := range decided { // no message of it has come
 		all = append(all, Key{Key: key, Paused: string(Operator), Until: d.Until, Limit: d.Limit})
 	}
-	slices.SortFunc(all, func(a, b Key) int {
-		if a.Paused == "" != (b.Paused == "") {
-			return cmp.Compare(b.Paused, a.Paused)
+	rank := func(k Key) int { // decisions of an operator first: no flood of keys may hide them
+		switch k.Paused {
+		case string(Operator):
+			return 0
+		case "":
+			return 2
+		default:
+			return 1
 		}
-		return cmp.Or(cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
+	}
+	slices.SortFunc(all, func(a, b Key) int {
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
 	})
 	return all[:min(len(all), mostKeys)]
 }

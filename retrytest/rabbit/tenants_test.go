@@ -131,8 +131,6 @@ func (s *saas) p99() time.Duration {
 	return s.late[len(s.late)*99/100]
 }
 
-func byTenant() retry.Breaker { return retry.Breaker{Key: tenantOf} }
-
 // sickFor makes tenant 7 sick for five minutes, and returns how often it was tried after the first one.
 func (s *saas) sickFor(t *testing.T, how func() error) (tried int) {
 	s.send(time.Minute)

@@ -28,7 +28,7 @@ import (
 const (
 	controlPause  = 5 * time.Second // before the commands are consumed again
 	replyTimeout  = 5 * time.Second
-	adoptTimeout  = 2 * time.Second
+	askTimeout    = 2 * time.Second
 	mostCommands  = 100 // that wait
 	commandWindow = 16  // that are fetched
 )
@@ -43,10 +43,12 @@ type control struct {
 	logger     watermill.LoggerAdapter
 	*tasks.Tasks
 
+	asked sync.Once
+
 	mu     sync.Mutex
 	keyed  []keyed
-	asked  bool   // the other processes, for limits of keys
-	number uint64 // the number of the connection
+	others []command.Keyed // the handlers of another process when the first one here began; nil after a command
+	number uint64          // the number of the connection
 	end    context.CancelFunc
 	again  time.Time // not before it, the queue is declared again
 }
@@ -64,12 +66,50 @@ type keyed struct {
 	gate        *gate.Gate
 }
 
-// addKeyed lets commands limit the keys of a handler.
+// addKeyed lets commands limit the keys of a handler. What an operator has limited in another process is limited here,
+// too, so that a limit outlasts a rolling deployment.
 func (c *control) addKeyed(k keyed) {
 	c.mu.Lock()
+	known := slices.Contains(c.keyed, k)
+	if !known {
+		c.keyed = slices.DeleteFunc(c.keyed, func(other keyed) bool { return other.gate.Ended() })
+		c.keyed = append(c.keyed, k)
+	}
+	c.mu.Unlock()
+	if known {
+		return
+	}
+	c.asked.Do(c.ask)
+	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keyed = slices.DeleteFunc(c.keyed, func(other keyed) bool { return other.gate.Ended() || other == k })
-	c.keyed = append(c.keyed, k)
+	for _, other := range c.others {
+		for _, key := range other.Keys {
+			if key.Paused == string(gate.Operator) && other.Name == k.name && other.Queue == k.queue {
+				_ = k.gate.Decide(key.Key, gate.Decision{Limit: key.Limit, Until: key.Until})
+			}
+		}
+	}
+}
+
+// ask waits for an answer of another process, before the first handler with Breaker.Key consumes. All processes have
+// the same limits, so the first answer is enough. Without one the handler begins all the same.
+func (c *control) ask() {
+	ctx, cancel := context.WithTimeout(c.Context, askTimeout)
+	defer cancel()
+	channel, err := c.publishing.Channel(ctx)
+	if err != nil {
+		return
+	}
+	defer channel.Close()
+	answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 1, askTimeout)
+	if err != nil && !errors.Is(err, command.ErrNoProcess) {
+		c.logger.Info("Cannot ask the other processes for limits of keys", watermill.LogFields{"err": err.Error()})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, a := range answers {
+		c.others = append(c.others, a.Keyed...)
+	}
 }
 
 // keyedOf returns the handlers with Breaker.Key on a queue, or on all where it is empty.
@@ -97,42 +137,7 @@ func (c *control) add(broker subscriber.Broker) {
 	c.number = broker.Number()
 	var ctx context.Context
 	ctx, c.end = context.WithCancel(c.Context)
-	first := !c.asked && len(c.keyed) > 0
-	c.asked = c.asked || first
-	c.Go(func() {
-		if first {
-			c.adopt(ctx)
-		}
-	})
 	c.Go(func() { c.run(ctx, broker) })
-}
-
-// adopt limits the keys that an operator has limited in the other processes, so that a limit outlasts a rolling
-// deployment. Nothing of it is needed to handle messages.
-func (c *control) adopt(ctx context.Context) {
-	channel, err := c.publishing.Channel(ctx)
-	if err != nil {
-		return
-	}
-	defer channel.Close()
-	answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 0, adoptTimeout)
-	if err != nil && !errors.Is(err, command.ErrNoProcess) {
-		c.logger.Info("Cannot ask the other processes for limits of keys", watermill.LogFields{"err": err.Error()})
-	}
-	for _, a := range answers {
-		for _, other := range a.Keyed {
-			for _, key := range other.Keys {
-				if key.Paused != string(gate.Operator) {
-					continue
-				}
-				for _, own := range c.keyedOf(other.Queue) {
-					if _, found := own.gate.Decided(key.Key, time.Now()); !found && own.name == other.Name {
-						_ = own.gate.Decide(key.Key, gate.Decision{Limit: key.Limit, Until: key.Until})
-					}
-				}
-			}
-		}
-	}
 }
 
 // run consumes until the connection is lost, or the broker refuses for a reason that stays. It pauses between two
@@ -276,6 +281,9 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 
 // limit limits a key, and returns of how many handlers.
 func (c *control) limit(r command.Request) (handlers int, err error) {
+	c.mu.Lock()
+	c.others = nil
+	c.mu.Unlock()
 	for _, k := range c.keyedOf(r.Queue) {
 		failed := k.gate.Decide(r.Key, gate.Decision{Limit: r.Calls, Until: r.Until})
 		if err = errors.Join(err, failed); failed == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -112,6 +113,9 @@ func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) 
 	for _, a := range all.Answers {
 		decided += a.Decided
 	}
+	if decided == 0 {
+		return errors.New("no handler has taken the limit")
+	}
 	_, err = fmt.Fprintf(e.stdout, "%s %s until %s, in %s of %s\n", safe(key), what, e.time(until),
 		plural(decided, "handler", "handlers"), plural(len(all.Answers), "process", "processes"))
 	return err
@@ -158,21 +162,39 @@ func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
 	if err != nil || e.json {
 		return err
 	}
+	text := e.keyTable(all.Answers, false)
+	if text == "" {
+		text = "no key is limited, and none had to wait"
+	}
+	_, err = fmt.Fprintln(e.stdout, text)
+	return err
+}
+
+// limitedKeys returns a table of the keys that are limited, for the status of a broker. It is empty where no process
+// answers, or the user may not ask.
+func (e *env) limitedKeys(ctx context.Context, store *backend.Store) string {
+	asked, _ := command.AskerOf(store.Rabbit)(ctx, command.Request{Do: command.Keys}, time.Second)
+	return e.keyTable(asked.Answers, true)
+}
+
+// keyTable returns a row for each key of a handler and process, or only those that are limited. Empty: there is none.
+func (e *env) keyTable(answers []command.Answer, limited bool) string {
 	type row struct {
 		retry.KeyHealth
 		handler, process string
 	}
 	var rows []row
-	for _, a := range all.Answers {
+	for _, a := range answers {
 		for _, h := range a.Keyed {
 			for _, key := range h.Keys {
-				rows = append(rows, row{key, h.Name, processOf(a)})
+				if !limited || key.Paused != "" {
+					rows = append(rows, row{key, h.Name, processOf(a)})
+				}
 			}
 		}
 	}
 	if len(rows) == 0 {
-		_, err = fmt.Fprintln(e.stdout, "no key is limited, and none had to wait")
-		return err
+		return ""
 	}
 	slices.SortStableFunc(rows, func(a, b row) int {
 		if (a.Paused == "") != (b.Paused == "") {
@@ -192,6 +214,5 @@ func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
 		table.AppendRow([]any{keyWord(r.Key), r.Paused, until, calls, thousands(int(r.Parked)), safe(r.handler),
 			safe(r.process)})
 	}
-	_, err = fmt.Fprintln(e.stdout, table.Render())
-	return err
+	return table.Render()
 }

@@ -29,7 +29,7 @@ queues. The row of a work queue with partitions (Order.Partitions) has their mes
 
 A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. Up to 32
 messages that are due can be on their way back; more are overdue. A tier is retired when no binding leads to it any
-more.`,
+more. Keys that are limited (Breaker.Key) follow, as "key list" shows them.`,
 		Example: `  wmretry status
   wmretry status orders billing --json`,
 		RunE: func(c *cobra.Command, names []string) error {
@@ -44,7 +44,11 @@ more.`,
 				case e.json:
 					return e.printJSON(status)
 				}
-				_, err = fmt.Fprintln(e.stdout, strings.Join(e.statusLines(status, all), "\n"))
+				lines := e.statusLines(status, all)
+				if keys := e.limitedKeys(c.Context(), store); keys != "" {
+					lines = append(lines, "", keys)
+				}
+				_, err = fmt.Fprintln(e.stdout, strings.Join(lines, "\n"))
 				return err
 			})
 		},
