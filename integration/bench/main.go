@@ -41,6 +41,7 @@ var questions = []question{
 	{"lateness", measureLateness},
 	{"storm", measureStorm},
 	{"outage", measureOutage},
+	{"tenants", measureTenants},
 	{"redrive", measureRedrive},
 	{"neighbours", measureNeighbours},
 	{"worker", measureWorker},
