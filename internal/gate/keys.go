@@ -3,9 +3,12 @@ package gate
 import (
 	"cmp"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // mostKeys is how many keys of a handler are described, and how many an operator can limit at the same time: a process
@@ -21,6 +24,20 @@ type Key struct {
 	Parked uint64    // how often a message of it had to wait
 }
 
+// longestKey is how many bytes of a key are remembered. A longer one is cut, and its hash makes it another one.
+const longestKey = 255
+
+// ShortKey returns a key as it is remembered and recorded: one that is too long, or no valid text, has its hash.
+func ShortKey(key string) string {
+	if len(key) <= longestKey && utf8.ValidString(key) && !strings.Contains(key, "\x00") {
+		return key
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(key))
+	start := strings.ReplaceAll(strings.ToValidUTF8(key[:min(len(key), longestKey-17)], ""), "\x00", "")
+	return fmt.Sprintf("%s~%016x", start, hash.Sum64())
+}
+
 // A Decision is what an operator has decided about a key of a handler. It ends by itself.
 type Decision struct {
 	Limit int       // calls at the same time; 0: the key is paused
@@ -31,7 +48,7 @@ type Decision struct {
 func (g *Gate) Decide(key string, d Decision) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
+	key, now := ShortKey(key), time.Now()
 	next := g.decisions(now)
 	delete(next, key)
 	if now.Before(d.Until) {

@@ -283,6 +283,9 @@ func (m *machine) rule(of ticket, wait time.Duration, name string, now time.Time
 	return m.begins(now, m.shortened(least), watermill.LogFields{"rule": name})
 }
 
+// lasting is the pause, without what an error has requested beyond MaxPause.
+func (m *machine) lasting() time.Duration { return min(m.pause, m.config.MaxPause) }
+
 func (m *machine) lengthen() { m.pause = min(2*m.pause, m.config.MaxPause) }
 
 // shortened returns the pause, shortened at random, but not below the least.

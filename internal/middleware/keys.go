@@ -2,13 +2,10 @@ package middleware
 
 import (
 	"container/list"
-	"fmt"
-	"hash/fnv"
 	"math"
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -59,13 +56,13 @@ type keyed struct {
 	others uint64
 	slow   bool
 	fast   int // calls in a row that were fast, of a slow key
+	// alone is since when no call of another key has begun, of a slow key.
+	alone time.Time
 }
 
 const (
 	// mostKeys is how many keys a handler remembers. The one that was not seen for the longest time is forgotten first.
 	mostKeys = 10_000
-	// longestKey is how many bytes of a key are remembered. A longer one is cut, and its hash makes it another one.
-	longestKey = 255
 	// mostPassed is how many messages of keys that have failed are passed over while the handler is limited, until one
 	// of them is let through. Where few messages come, it is let through after a quarter of the last pause.
 	mostPassed = 100
@@ -73,6 +70,9 @@ const (
 	mostPrompt = 32
 	// leastWait is how long a message of a key waits at least until it asks again: a copy is a publish.
 	leastWait = time.Second
+	// longestWait is how long a message of a key that an operator has paused waits until it asks again: the operator may
+	// resume the key.
+	longestWait = 10 * time.Minute
 	// muchSlower is how many times longer than those of others the calls of a slow key take.
 	muchSlower = 2
 )
@@ -81,16 +81,6 @@ func newKeys(config retry.Breaker, g *gate.Gate) *keys {
 	return &keys{
 		config: config, concurrency: g.Concurrency(), gate: g, all: map[string]*list.Element{}, episode: 1,
 	}
-}
-
-// shortKey returns a key as it is remembered and recorded: one that is too long, or no valid text, has its hash.
-func shortKey(key string) string {
-	if len(key) <= longestKey && utf8.ValidString(key) && !strings.Contains(key, "\x00") {
-		return key
-	}
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(key))
-	return cut(key, longestKey-17) + fmt.Sprintf("~%016x", hash.Sum64())
 }
 
 // of returns the key, and remembers it.
@@ -121,6 +111,7 @@ func (k *keys) admit(name string, limited, force bool, now time.Time) (one *keye
 			return nil, 0, one.park(wait)
 		}
 	}
+	one.prompt = 0
 	k.calls++
 	one.total++
 	one.calls++
@@ -139,8 +130,12 @@ func (one *keyed) park(wait time.Duration) time.Duration {
 	if one.stage != one.machine.ticket {
 		one.stage, one.prompt = one.machine.ticket, 0
 	}
-	if one.prompt++; one.prompt > mostPrompt && one.machine.stage != going {
-		wait = max(wait, one.machine.pause)
+	if one.prompt++; one.prompt > mostPrompt {
+		longer := one.machine.lasting()
+		if one.machine.stage == going { // it is slow, or an operator limits it
+			longer = one.machine.config.MaxPause
+		}
+		wait = max(wait, longer)
 	}
 	return wait
 }
@@ -149,16 +144,16 @@ func (one *keyed) park(wait time.Duration) time.Duration {
 func (k *keys) wait(one *keyed, limited bool, now time.Time) time.Duration {
 	if d, found := k.gate.Decided(one.name, now); found && one.calls >= d.Limit {
 		if d.Limit == 0 {
-			return d.Until.Sub(now)
+			return min(d.Until.Sub(now), longestWait)
 		}
-		return max(one.turn(now), leastWait)
+		return max(min(one.turn(now), k.config.MaxPause), leastWait)
 	}
 	if limited && one.tried == k.episode && k.passed < mostPassed && now.Before(k.passing) {
 		k.passed++
 		return leastWait
 	}
 	if k.watch(one, now); one.slow && one.calls >= k.slowLimit() {
-		return max(one.turn(now), leastWait)
+		return max(min(one.turn(now), k.config.MaxPause), leastWait)
 	}
 	m := one.machine
 	m.tick(now, m.flight)
@@ -168,7 +163,7 @@ func (k *keys) wait(one *keyed, limited bool, now time.Time) time.Duration {
 	case m.stage == paused:
 		return max(m.until.Sub(now), leastWait)
 	case m.flight >= m.limit():
-		return max(m.pause/4, leastWait) // the longer the outage, the fewer copies
+		return max(m.lasting()/4, leastWait) // the longer the outage, the fewer copies
 	default:
 		return 0
 	}
@@ -187,11 +182,16 @@ func (k *keys) slowLimit() int {
 // watch finds out whether a key is slow: for longer than Pause its calls have held more than its share, and have taken
 // much longer than those of others, of which some were called meanwhile.
 func (k *keys) watch(one *keyed, now time.Time) {
+	others := k.calls - one.total
+	if one.slow && (others != one.others || one.alone.IsZero()) {
+		one.others, one.alone = others, now
+	} else if one.slow && now.Sub(one.alone) > k.config.Window {
+		one.slow = false
+	}
 	if !k.exceeds(one.calls) {
 		one.over = time.Time{}
 		return
 	}
-	others := k.calls - one.total
 	if one.over.IsZero() {
 		one.over, one.others = now, others
 	}
@@ -199,7 +199,7 @@ func (k *keys) watch(one *keyed, now time.Time) {
 		return
 	}
 	if one.turn(now) > muchSlower*k.usual {
-		one.slow, one.fast = true, 0
+		one.slow, one.fast, one.alone = true, 0, time.Time{}
 	}
 }
 
@@ -287,14 +287,16 @@ func (k *keys) most(now time.Time) (failing, seen int, together bool) {
 	defer k.mu.Unlock()
 	for at := k.recent.Front(); at != nil; at = at.Next() {
 		one := at.Value.(*keyed)
-		if now.Sub(one.seen) > k.config.Window {
-			break
+		last := one.seen
+		if one.machine.stage == paused && one.machine.until.After(last) {
+			last = one.machine.until // its messages wait on tiers until then
+		}
+		if now.Sub(last) > k.config.Window {
+			continue
 		}
 		seen++
-		if now.Before(one.asked) {
-			continue // it waits because its error says so, which is no sign about others
-		}
-		if one.machine.stage == paused || one.machine.stage == probing {
+		fails := one.machine.stage == paused || one.machine.stage == probing
+		if fails && !now.Before(one.asked) { // until then it waits because its error says so: no sign about others
 			failing++
 		}
 	}

@@ -5,16 +5,20 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	watermillmw "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -342,5 +346,158 @@ func TestAnOperatorLimitsAKey(t *testing.T) {
 		time.Sleep(time.Hour)
 		assert.Empty(t, b.keys(), "it ends by itself")
 		assert.True(t, b.send("7", nil))
+	})
+}
+
+func longTiers(c *settings) {
+	c.Policy.Schedule = backoff.Schedule{time.Second, 5 * time.Second, time.Minute, 10 * time.Minute, time.Hour}
+}
+
+func TestALongRetryAfterIsWaitedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant, longTiers, func(c *settings) { c.Policy.MaxAge = 30 * time.Minute })
+		b.send("7", backoff.RetryAfter(errDown, time.Hour))
+		for range 40 {
+			b.send("7", nil)
+		}
+		time.Sleep(time.Hour - 2*time.Second)
+		require.False(t, b.send("7", nil))
+		assert.Equal(t, "5s.orders", b.sent.last().topic, "as the pauses of a key that fails, and no dead letter")
+		time.Sleep(2 * time.Second)
+		b.call("7", time.Millisecond) // the probe
+		require.False(t, b.send("7", nil))
+		assert.Equal(t, "1s.orders", b.sent.last().topic)
+		time.Sleep(2 * time.Millisecond)
+	})
+}
+
+func TestASlowKeyThatIsAloneHasAllPlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		for range 20 {
+			b.call("1", 100*time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
+		}
+		for range 9 {
+			b.call("7", 5*time.Second)
+		}
+		time.Sleep(2 * time.Second)
+		b.call("1", 100*time.Millisecond)
+		require.False(t, b.send("7", nil))
+		require.Equal(t, []string{"7 slow 7"}, b.keys())
+		for range 10 {
+			time.Sleep(10 * time.Second)
+			b.call("7", 5*time.Second)
+		}
+		assert.Empty(t, b.keys(), "nobody else has come for longer than Window")
+		time.Sleep(5 * time.Second)
+	})
+}
+
+func TestAKeptFailureCountsWhereItsKeyIsPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRedelivering(t, byTenant)
+		of := func(uuid string) *message.Message {
+			msg := message.NewMessage(uuid, []byte("order"))
+			msg.Metadata.Set("tenant", "7")
+			return msg
+		}
+		msg := of("1")
+		require.ErrorIs(t, r.deliver(msg, tooLong, errDown), errDown)
+		for i := range 5 {
+			require.NoError(t, r.deliver(of(fmt.Sprint(2+i)), 0, errDown))
+		}
+		require.NoError(t, r.deliver(msg, 0, nil))
+		assert.EqualValues(t, 6, r.calls.Load(), "it is not called again")
+		assert.Equal(t, "1", r.sent.last().msg.Metadata[recordkey.Failures], "its failure counts")
+	})
+}
+
+func TestAMessageThatNoTierTakesKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const concurrency = 2
+		b := withBreaker(t, concurrency, byTenant)
+		b.sicken("7")
+		b.sent.fail = always(&unpublished.Error{Kind: unpublished.Rejected, Err: errors.New("full")})
+		places := gate.NewPlaces(concurrency, 64)
+		var running atomic.Int32
+		for range 10 {
+			place := &gate.Place{}
+			if !places.Take(place) {
+				break
+			}
+			msg := messageOf(each(b.ctx))
+			msg.Metadata.Set("tenant", "7")
+			msgctx.Lookup(msg).Place = place
+			go func() {
+				defer place.Leave()
+				_, _ = b.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
+					running.Add(1)
+					time.Sleep(time.Minute)
+					return nil, nil
+				})(msg)
+			}()
+			synctest.Wait()
+		}
+		assert.EqualValues(t, concurrency, running.Load())
+		time.Sleep(2 * time.Minute)
+	})
+}
+
+// A delay that a middleware requests by metadata is one of the message.
+func TestDelayOnErrorHoldsItsMessageOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		delays := &watermillmw.DelayOnError{InitialInterval: time.Minute, MaxInterval: time.Hour, Multiplier: 3}
+		_ = b.sendTo("7", delays.Middleware(failing(errDown)))
+		assert.Equal(t, "1m.orders", b.sent.last().topic)
+		assert.Empty(t, b.keys())
+	})
+}
+
+func TestTheHandlerPausesWhereKeysFailOneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant, func(c *settings) { c.Policy.Breaker.Window = time.Second })
+		b.sicken("1")
+		time.Sleep(1500 * time.Millisecond)
+		b.sicken("2")
+		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		b.sicken("1")
+		time.Sleep(time.Hour)
+		b.sicken("2")
+		assert.Empty(t, b.gate.Paused(), "a tenant of an hour ago is not seen")
+	})
+}
+
+func TestACrowdOfALimitedKeyAsksSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		require.NoError(t, b.gate.Decide("7", gate.Decision{Limit: 1, Until: time.Now().Add(time.Hour)}))
+		b.call("7", 500*time.Millisecond)
+		for range 2000 {
+			require.False(t, b.send("7", nil))
+		}
+		soon := 0
+		for _, c := range b.sent.copies {
+			if c.topic == "1s.orders" {
+				soon++
+			}
+		}
+		assert.Equal(t, 32, soon, "the others wait for MaxPause")
+		assert.Equal(t, "5s.orders", b.sent.last().topic)
+		time.Sleep(time.Second)
+	})
+}
+
+func TestAPauseOfAnOperatorIsAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := "tenant " + strings.Repeat("x", 300) + "\x00"
+		b := withBreaker(t, 16, byTenant, longTiers)
+		require.NoError(t, b.gate.Decide(long, gate.Decision{Until: time.Now().Add(30 * 24 * time.Hour)}))
+		require.False(t, b.send(long, nil))
+		assert.Equal(t, "10m.orders", b.sent.last().topic, "an operator may resume it")
 	})
 }

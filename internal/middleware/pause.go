@@ -78,8 +78,10 @@ func (t *TieredRetry) admit(in *delivery, force bool) time.Duration {
 		return 0
 	}
 	if !force {
-		if panicked := panics.Call(func() { in.key = shortKey(t.config.Breaker.Key(in.msg)) }); panicked != nil {
-			t.logger.Error("Breaker.Key panicked, the message has no key", panicked, t.fields(in))
+		if panicked := panics.Call(func() { in.key = gate.ShortKey(t.config.Breaker.Key(in.msg)) }); panicked != nil &&
+			!t.keyPanicked.Swap(true) {
+			t.logger.Error("Breaker.Key panicked, the message has no key; further panics are not logged", panicked,
+				t.fields(in))
 		}
 	}
 	if in.key == "" {

@@ -45,6 +45,7 @@ type TieredRetry struct {
 	pauses         atomic.Bool // handlers may pause, so that they have breakers
 	breakers       atomic.Pointer[breakers]
 	failedPanicked atomic.Bool
+	keyPanicked    atomic.Bool
 }
 
 // New makes the middleware for handlers with a policy. Apps do not call it: a Connection, or NewTieredRetry of a
@@ -203,8 +204,10 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		return nil, t.giveBackPaused(in)
 	}
 	if wait := t.admit(in, false); wait > 0 {
-		if done, err := t.park(in, wait); done {
-			return nil, err
+		if outlived == nil { // else its failure would be lost
+			if done, err := t.park(in, wait); done {
+				return nil, err
+			}
 		}
 		t.admit(in, true)
 	}
@@ -304,13 +307,13 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 	if !s.ended {
 		f.action, f.rule = t.actionFor(&s.record, err)
 	}
-	if f.requested == 0 && in.msg.Metadata[delay.DelayedUntilKey] != in.delayed {
-		f.requested, _ = delayIn(in.msg.Metadata) // as Watermill's DelayOnError sets it
-	}
 	if t.policy.jitter > 0 {
 		s.chance = rand.Float64()
 	}
 	t.observeFailure(in, &s, &f)
+	if f.requested == 0 && in.msg.Metadata[delay.DelayedUntilKey] != in.delayed {
+		f.requested, _ = delayIn(in.msg.Metadata) // as Watermill's DelayOnError sets it
+	}
 	if in.observers != nil {
 		if traceparent := in.observers.Traceparent(in.seen()); traceparent != "" {
 			s.record.Traceparent = traceparent

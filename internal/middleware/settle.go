@@ -61,7 +61,7 @@ func (t *TieredRetry) settle(in *delivery, s *situation, f *failure, now time.Ti
 		if d.cut > 0 && !t.cut.Swap(true) {
 			t.logCut(in, &d)
 		}
-		if s.called || s.keyWait > 0 {
+		if s.called { // one that waits for its key keeps its place: where no tier takes it, its handler is called
 			in.endCall()
 		}
 		to, next, err := held.publish(&d, f, suspect)

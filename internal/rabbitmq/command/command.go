@@ -31,6 +31,9 @@ const (
 	// ReplyQueue is where answers go: the broker gives the replies to it to the channel that has asked.
 	ReplyQueue = "amq.rabbitmq.reply-to"
 
+	// LongestLimit is the longest time for which a key can be limited.
+	LongestLimit = 30 * 24 * time.Hour
+
 	maxRequest = 64 << 10 // bytes
 	maxBlocked = 1000     // messages in an answer
 	maxReason  = 200      // bytes of the reason of each
@@ -143,6 +146,9 @@ func Parse(body []byte) (r Request, err error) {
 			Skip, Retry, Keys, Limit)
 	case r.Queue == "" && !r.OfKeys():
 		return r, errors.New("the request names no queue")
+	case time.Until(r.Until) > LongestLimit+time.Hour: // the clocks differ
+		return r, fmt.Errorf("the request limits key %q until %s: at most for %v", r.Key, r.Until.Format(time.RFC3339),
+			LongestLimit)
 	case r.Do == Limit && (r.Key == "" || r.Calls < 0):
 		return r, fmt.Errorf("the request limits key %q to %d calls: it must name a key, and 0 calls or more", r.Key, r.Calls)
 	}

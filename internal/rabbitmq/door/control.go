@@ -28,7 +28,7 @@ import (
 const (
 	controlPause  = 5 * time.Second // before the commands are consumed again
 	replyTimeout  = 5 * time.Second
-	askTimeout    = 2 * time.Second
+	askTimeout    = time.Second
 	mostCommands  = 100 // that wait
 	commandWindow = 16  // that are fetched
 )
@@ -91,24 +91,34 @@ func (c *control) addKeyed(k keyed) {
 	}
 }
 
-// ask waits for an answer of another process, before the first handler with Breaker.Key consumes. All processes have
-// the same limits, so the first answer is enough. Without one the handler begins all the same.
+// ask waits for the answers of other processes, before the first handler with Breaker.Key consumes. How many there are
+// is not known, and each app of the prefix answers: so it waits for its whole time where one is connected. Without an
+// answer the handler begins all the same. Under an alarm the broker reads nothing more from a connection that
+// publishes, and nothing waits for what then goes on.
 func (c *control) ask() {
 	ctx, cancel := context.WithTimeout(c.Context, askTimeout)
-	defer cancel()
-	channel, err := c.publishing.Channel(ctx)
-	if err != nil {
-		return
-	}
-	defer channel.Close()
-	answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 1, askTimeout)
-	if err != nil && !errors.Is(err, command.ErrNoProcess) {
-		c.logger.Info("Cannot ask the other processes for limits of keys", watermill.LogFields{"err": err.Error()})
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, a := range answers {
-		c.others = append(c.others, a.Keyed...)
+	asked := make(chan struct{})
+	c.Go(func() {
+		defer close(asked)
+		defer cancel()
+		channel, err := c.publishing.Channel(ctx)
+		if err != nil {
+			return
+		}
+		defer channel.Close()
+		answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 0, askTimeout)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, command.ErrNoProcess) {
+			c.logger.Info("Cannot ask other processes for limits of keys", watermill.LogFields{"err": err.Error()})
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, a := range answers {
+			c.others = append(c.others, a.Keyed...)
+		}
+	})
+	select {
+	case <-asked:
+	case <-ctx.Done():
 	}
 }
 

@@ -16,9 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// longestLimit is the longest time for which a key can be limited.
-const longestLimit = 30 * 24 * time.Hour
-
 // keyFlags are the flags of the commands of keys.
 type keyFlags struct {
 	wait, limit time.Duration
@@ -79,9 +76,10 @@ Breaker.Key.`,
 		},
 		pause, limit,
 		&cobra.Command{
-			Use:     "resume KEY",
-			Short:   "End a pause or a limit of yours",
-			Long:    `A pause because the key fails or is slow stays: it ends by itself.`,
+			Use:   "resume KEY",
+			Short: "End a pause or a limit of yours",
+			Long: `A pause because the key fails or is slow stays: it ends by itself. What waits comes back within ten
+minutes, or when its tier ends.`,
 			Example: "  wmretry key resume customer-7",
 			Args:    needs("KEY"),
 			RunE: func(c *cobra.Command, args []string) error {
@@ -97,8 +95,8 @@ Breaker.Key.`,
 }
 
 func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) error {
-	if f.limit <= 0 || f.limit > longestLimit {
-		return usage("--for is %v: it must be above 0 and at most %v", f.limit, longestLimit)
+	if f.limit <= 0 || f.limit > command.LongestLimit {
+		return usage("--for is %v: it must be above 0 and at most %v", f.limit, command.LongestLimit)
 	}
 	until := time.Now().Add(f.limit)
 	all, err := e.askKeys(ctx, f, command.Request{Do: command.Limit, Key: key, Calls: calls, Until: until})
