@@ -55,8 +55,9 @@ type Breaker struct {
 	// Key returns the key of a message, such as its tenant: then the breaker is one by key. Ratio, Least, Window and
 	// Pause are those of each key, and a key whose messages fail pauses alone. While it does, its messages wait on a
 	// tier, uncounted, a second or more for each copy; where no tier takes one, its handler is called. An error with
-	// backoff.RetryAfter pauses its key for that time. When more than half of the keys that were seen within Window are
-	// paused because they fail, and they are two at least, the handler pauses in their place.
+	// backoff.RetryAfter pauses its key for that time. When more than half of the keys that were seen within Window have
+	// paused because they fail, two at least, and no message with a key has succeeded since, the handler pauses in their
+	// place.
 	//
 	// A message without a key ("") counts for the handler, as without Key. A key has at most 255 bytes: a longer one is
 	// cut, with its hash. The last 10,000 keys are remembered. Key is called for each message before its handler. A

@@ -31,6 +31,7 @@ type keys struct {
 	episode int           // pauses of the handler because of most keys, so far
 	passed  int           // messages that were passed over since the limit of the handler changed
 	passing time.Time     // the time until which messages are passed over at most
+	good    time.Time     // when a message with a key has succeeded the last time
 	logged  time.Time     // when a line about a key was logged
 }
 
@@ -258,6 +259,9 @@ func (k *keys) outcome(one *keyed, of ticket, v verdict, now time.Time) (probe, 
 	probe, l = one.machine.outcome(of, v, now)
 	probe = probe || v == bad && of.limited() && of == one.probed
 	pauses = one.machine.stage == paused && one.machine.ticket != before
+	if v == good {
+		k.good = now
+	}
 	return probe, pauses, k.about(one, l, now)
 }
 
@@ -280,8 +284,9 @@ func (k *keys) hold(one *keyed, of ticket, wait time.Duration, now time.Time) li
 	return k.about(one, one.machine.rule(of, wait, "retry after", now), now)
 }
 
-// most reports whether more than half of the keys that were seen within Window are paused, and they are two at least.
-// Then it is what all depend on: the keys are as new, and the handler pauses in their place.
+// most reports whether more than half of the keys that were seen within Window have paused, two at least, and no
+// message with a key has succeeded since. Then it is what all depend on: the keys are as new, and the handler pauses in
+// their place.
 func (k *keys) most(now time.Time) (failing, seen int, together bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -296,7 +301,8 @@ func (k *keys) most(now time.Time) (failing, seen int, together bool) {
 		}
 		seen++
 		fails := one.machine.stage == paused || one.machine.stage == probing
-		if fails && !now.Before(one.asked) { // until then it waits because its error says so: no sign about others
+		// one that waits because its error says so is no sign about others, nor is one that fails while others succeed
+		if fails && !now.Before(one.asked) && !one.machine.since.Before(k.good) {
 			failing++
 		}
 	}

@@ -472,6 +472,23 @@ func TestTheHandlerPausesWhereKeysFailOneAfterTheOther(t *testing.T) {
 	})
 }
 
+func TestTheHandlerGoesOnWhileAnotherKeySucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		b.sicken("7")
+		time.Sleep(time.Millisecond)
+		b.send("1", nil)
+		b.sicken("8")
+		assert.Empty(t, b.gate.Paused(), "two of three fail, and the third one does not")
+		assert.Equal(t, []string{"7 failing 0", "8 failing 0"}, b.keys())
+		time.Sleep(time.Millisecond)
+		b.sicken("9")
+		assert.Empty(t, b.gate.Paused(), "two of four have paused since")
+		b.sicken("1")
+		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused(), "three of four")
+	})
+}
+
 func TestACrowdOfALimitedKeyAsksSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16, byTenant)

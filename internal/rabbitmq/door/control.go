@@ -26,11 +26,13 @@ import (
 )
 
 const (
-	controlPause  = 5 * time.Second // before the commands are consumed again
-	replyTimeout  = 5 * time.Second
-	askTimeout    = time.Second
-	mostCommands  = 100 // that wait
-	commandWindow = 16  // that are fetched
+	controlPause = 5 * time.Second // before the commands are consumed again
+	replyTimeout = 5 * time.Second
+	askTimeout   = time.Second
+	// askTimeoutAgain is for processes that are too busy to answer at once.
+	askTimeoutAgain = 30 * time.Second
+	mostCommands    = 100 // that wait
+	commandWindow   = 16  // that are fetched
 )
 
 // control carries out the commands of wmretry order and wmretry key, from the first handler with Order.Partitions or
@@ -45,12 +47,13 @@ type control struct {
 
 	asked sync.Once
 
-	mu     sync.Mutex
-	keyed  []keyed
-	others []command.Keyed // the handlers of another process when the first one here began; nil after a command
-	number uint64          // the number of the connection
-	end    context.CancelFunc
-	again  time.Time // not before it, the queue is declared again
+	mu       sync.Mutex
+	keyed    []keyed
+	others   []command.Keyed // the handlers of another process when the first one here began; nil after a command
+	commands int             // so far, that have limited a key
+	number   uint64          // the number of the connection
+	end      context.CancelFunc
+	again    time.Time // not before it, the queue is declared again
 }
 
 func newControl(
@@ -82,7 +85,12 @@ func (c *control) addKeyed(k keyed) {
 	c.asked.Do(c.ask)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, other := range c.others {
+	k.adopt(c.others)
+}
+
+// adopt limits the keys that an operator has limited in other processes.
+func (k keyed) adopt(others []command.Keyed) {
+	for _, other := range others {
 		for _, key := range other.Keys {
 			if key.Paused == string(gate.Operator) && other.Name == k.name && other.Queue == k.queue {
 				_ = k.gate.Decide(key.Key, gate.Decision{Limit: key.Limit, Until: key.Until})
@@ -93,32 +101,47 @@ func (c *control) addKeyed(k keyed) {
 
 // ask waits for the answers of other processes, before the first handler with Breaker.Key consumes. How many there are
 // is not known, and each app of the prefix answers: so it waits for its whole time where one is connected. Without an
-// answer the handler begins all the same. Under an alarm the broker reads nothing more from a connection that
-// publishes, and nothing waits for what then goes on.
+// answer the handler begins all the same, and a second question takes what a busy process has answered too late. Under
+// an alarm the broker reads nothing more from a connection that publishes, and nothing waits for what then goes on.
 func (c *control) ask() {
-	ctx, cancel := context.WithTimeout(c.Context, askTimeout)
 	asked := make(chan struct{})
 	c.Go(func() {
-		defer close(asked)
-		defer cancel()
-		channel, err := c.publishing.Channel(ctx)
-		if err != nil {
-			return
-		}
-		defer channel.Close()
-		answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 0, askTimeout)
-		if err != nil && ctx.Err() == nil && !errors.Is(err, command.ErrNoProcess) {
-			c.logger.Info("Cannot ask other processes for limits of keys", watermill.LogFields{"err": err.Error()})
-		}
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for _, a := range answers {
-			c.others = append(c.others, a.Keyed...)
-		}
+		c.askOnce(askTimeout)
+		close(asked)
+		c.askOnce(askTimeoutAgain)
 	})
 	select {
 	case <-asked:
-	case <-ctx.Done():
+	case <-time.After(askTimeout):
+	case <-c.Context.Done():
+	}
+}
+
+func (c *control) askOnce(wait time.Duration) {
+	ctx, cancel := context.WithTimeout(c.Context, wait)
+	defer cancel()
+	c.mu.Lock()
+	commands := c.commands
+	c.mu.Unlock()
+	channel, err := c.publishing.Channel(ctx)
+	if err != nil {
+		return
+	}
+	defer channel.Close()
+	answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 0, wait)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, command.ErrNoProcess) {
+		c.logger.Info("Cannot ask other processes for limits of keys", watermill.LogFields{"err": err.Error()})
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if commands != c.commands {
+		return // an answer may be older than what an operator has decided meanwhile
+	}
+	for _, a := range answers {
+		c.others = append(c.others, a.Keyed...)
+	}
+	for _, k := range c.keyed {
+		k.adopt(c.others)
 	}
 }
 
@@ -293,6 +316,7 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 func (c *control) limit(r command.Request) (handlers int, err error) {
 	c.mu.Lock()
 	c.others = nil
+	c.commands++
 	c.mu.Unlock()
 	for _, k := range c.keyedOf(r.Queue) {
 		failed := k.gate.Decide(r.Key, gate.Decision{Limit: r.Calls, Until: r.Until})

@@ -83,6 +83,9 @@ func (a *App) read(ctx context.Context, address string) error {
 	a.Health.Subscriptions = *answer.Subscriptions
 	for _, sub := range a.Health.Subscriptions {
 		clear(sub.Blocked) // keys can be personal data
+		for i := range sub.Keys {
+			sub.Keys[i].Key = ""
+		}
 	}
 	return nil
 }
