@@ -277,6 +277,7 @@ func TestKeys(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, channelOf(t).Publish("", work, true, false, published))
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Zero(c, handled.Load())
 		assert.Regexp(c, `(?m)^7 +paused +.* 0 +[1-9][0-9]* +deliver `, start(t, nil, "key", "list", "--prefix", name).wait().stdout)
 	}, patience, 100*time.Millisecond, "the message waits")
 	assert.Regexp(t, `(?m)^7 +paused `, run(t, 0, "status", work, "--prefix", name).stdout)
@@ -287,7 +288,6 @@ func TestKeys(t *testing.T) {
 	}, patience, 100*time.Millisecond, "a process that starts takes it over")
 	assert.Contains(t, key(0, "limit", "8", "2", "--for", "168h").stdout, "8 has 2 calls at the same time until ")
 	assert.Contains(t, key(1, "list", "--queue", "other").stderr, "no process that has answered has such a handler with Breaker.Key")
-	assert.Zero(t, handled.Load())
 	assert.Equal(t, "7 is resumed\n", key(0, "resume", "7").stdout)
 	require.Eventually(t, func() bool { return handled.Load() == 1 }, patience, 10*time.Millisecond)
 }
