@@ -127,7 +127,7 @@ func (a *app) removeTiers(work string) {
 	}
 }
 
-// handleOrders adds a handler that does what the payload names, and one whose breaker pauses it.
+// handleOrders adds a handler that does what the payload names, one whose breaker pauses it, and one whose key pauses.
 func (a *app) handleOrders(connection retry.Connection) {
 	var seen sync.Map
 	connection.AddConsumerHandler(a.router, billing, a.queue("orders"), func(msg *message.Message) error {
@@ -153,6 +153,10 @@ func (a *app) handleOrders(connection retry.Connection) {
 	payment.Breaker = &retry.Breaker{Least: 1, Pause: 10 * time.Second}
 	connection.AddConsumerHandler(a.router, "payment", a.queue("payments"), func(*message.Message) error { return errDown },
 		retry.Options{Policy: &payment})
+	byKey := a.settings().Policy
+	byKey.Breaker = &retry.Breaker{Key: func(*message.Message) string { return "customer-7" }, Least: 1, Pause: time.Hour, MaxPause: time.Hour}
+	connection.AddConsumerHandler(a.router, "hooks", a.queue("hooks"), func(*message.Message) error { return errDown },
+		retry.Options{Policy: &byKey})
 	ordered := retry.Order{Key: func(*message.Message) string { return "customer-7" }, Partitions: 1, Block: true}
 	connection.AddConsumerHandler(a.router, "ledger", a.queue("entries"), func(*message.Message) error { return backoff.Permanent(errDown) },
 		retry.Options{Order: ordered})
@@ -217,6 +221,7 @@ func (a *app) goOn(connection retry.Connection) {
 	}()
 	a.publish(connection, "payments", "fails")
 	a.publish(connection, "entries", "fails")
+	a.publish(connection, "hooks", "fails")
 	a.t.Cleanup(func() {
 		cancel()
 		require.NoError(a.t, <-done)
