@@ -389,7 +389,7 @@ func TestASlowKeyThatIsAloneHasAllPlaces(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			b.call("7", 5*time.Second)
 		}
-		assert.Empty(t, b.keys(), "nobody else has come for longer than Window")
+		assert.Empty(t, b.keys(), "no message of another key has come for longer than Window")
 		time.Sleep(5 * time.Second)
 	})
 }
