@@ -286,7 +286,7 @@ func TestKeys(t *testing.T) {
 		r := start(t, nil, "key", "list", "--prefix", name, "--queue", work).wait()
 		assert.Equal(c, 2, strings.Count(r.stdout, "paused"), r.stdout)
 	}, patience, 100*time.Millisecond, "a process that starts takes it over")
-	assert.Contains(t, key(0, "limit", "8", "2", "--for", "168h").stdout, "8 has 2 calls at the same time until ")
+	assert.Contains(t, key(0, "limit", "8", "2", "--for", "7d").stdout, "8 has 2 calls at the same time until ")
 	assert.Contains(t, key(1, "list", "--queue", "other").stderr, "no process that has answered has such a handler with Breaker.Key")
 	assert.Equal(t, "7 is resumed\n", key(0, "resume", "7").stdout)
 	require.Eventually(t, func() bool { return handled.Load() == 1 }, patience, 10*time.Millisecond)

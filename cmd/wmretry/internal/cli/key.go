@@ -18,8 +18,8 @@ import (
 
 // keyFlags are the flags of the commands of keys.
 type keyFlags struct {
-	wait, limit time.Duration
-	queue       string
+	wait         time.Duration
+	limit, queue string
 }
 
 func newKeyCommand(e *env) *cobra.Command {
@@ -50,7 +50,7 @@ a handler with Breaker.Key.`,
 		Short: "Limit how many calls a key has at the same time, in each process",
 		Long: `What is over waits on a tier, uncounted. CALLS is 1 or more. Exit code 1: no process has a handler with
 Breaker.Key.`,
-		Example: "  wmretry key limit customer-7 2 --for 168h",
+		Example: "  wmretry key limit customer-7 2 --for 7d",
 		Args:    needs("KEY", "CALLS"),
 		RunE: func(c *cobra.Command, args []string) error {
 			calls, err := strconv.Atoi(args[1])
@@ -61,7 +61,7 @@ Breaker.Key.`,
 		},
 	}
 	for _, own := range []*cobra.Command{pause, limit} {
-		own.Flags().DurationVar(&f.limit, "for", 0, "how long, such as 1h; at most 720h. Required")
+		own.Flags().StringVar(&f.limit, "for", "", "how long, such as 1h or 7d; at most 30d. Required")
 	}
 	c.AddCommand(
 		&cobra.Command{
@@ -95,10 +95,14 @@ minutes, or when its tier ends.`,
 }
 
 func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) error {
-	if f.limit <= 0 || f.limit > command.LongestLimit {
-		return usage("--for is %v: it must be above 0 and at most %v", f.limit, command.LongestLimit)
+	lasts, err := age("--for", f.limit)
+	if err != nil {
+		return err
 	}
-	until := time.Now().Add(f.limit)
+	if lasts <= 0 || lasts > command.LongestLimit {
+		return usage("--for is %q: it must be above 0 and at most 30d", f.limit)
+	}
+	until := time.Now().Add(lasts)
 	all, err := e.askKeys(ctx, f, command.Request{Do: command.Limit, Key: key, Calls: calls, Until: until})
 	if err != nil || e.json {
 		return err
