@@ -381,12 +381,10 @@ func (w *world) change(f fault, queue string) {
 			w.ledger.disturbed(refused)
 		}
 	case noDeclare:
-		w.broker.Refuse(func(string) uint16 { return 541 })
-		if w.plan.tenants != nil { // a call that hangs loses its delivery each time that one is refused
-			for range f.lasts / tenantHangs {
-				w.ledger.lost(f.lasts)
-			}
-		}
+		w.broker.Refuse(func(string) uint16 { // each ends its connection
+			w.ledger.lost(0)
+			return 541
+		})
 		w.running(f.pick).disturb(model.Cut)
 		time.Sleep(f.lasts)
 		w.broker.Refuse(nil)

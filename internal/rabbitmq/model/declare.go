@@ -211,13 +211,17 @@ func (ch *channel) declare(name string, r reader) {
 			invalid = "non-durable"
 		}
 	}
+	var refused uint16
+	if q == nil && !passive && b.refuse != nil {
+		refused = b.refuse(name)
+	}
 	switch {
 	case q.lockedFor(ch) || q != nil && !passive && q.exclusive != exclusive:
 		ch.locked(name, m)
 	case q == nil && passive:
 		ch.notFound("queue", name, m)
-	case q == nil && b.refuse != nil && b.refuse(name) != 0:
-		ch.connection.fail(b.refuse(name), "INTERNAL_ERROR - the queue cannot be declared", m)
+	case refused != 0:
+		ch.connection.fail(refused, "INTERNAL_ERROR - the queue cannot be declared", m)
 	case q == nil && invalid != "":
 		ch.refuse(m, "invalid property '%s' for queue '%s' in vhost '/'", invalid, name)
 	case q == nil:
