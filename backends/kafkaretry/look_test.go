@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/internal/operatetest"
 )
 
 // TestRulesOfKafka: each rule finds its fault in what a cluster answers, and none in one that is well.
@@ -63,18 +64,6 @@ func TestRulesOfKafka(t *testing.T) {
 		"nothing waits":             {waiting(0, &none), "", ""},
 		"readers are not known":     {waiting(3, nil), "", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var checked operate.Checked
-			row.look(&checked)
-			if row.rule == "" {
-				assert.Empty(t, checked.Findings)
-				return
-			}
-			if assert.Len(t, checked.Findings, 1) {
-				assert.Equal(t, row.rule, checked.Findings[0].Rule)
-				assert.Contains(t, checked.Findings[0].What, row.what)
-				assert.NotEmpty(t, checked.Findings[0].Do)
-			}
-		})
+		t.Run(name, func(t *testing.T) { operatetest.Finds(t, row.look, row.rule, "", row.what) })
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/internal/operatetest"
 )
 
 // TestRulesOfNATS: each rule finds its fault in what a server answers, and none in one that is well.
@@ -54,19 +54,6 @@ func TestRulesOfNATS(t *testing.T) {
 		"nearly full":           {account(91, 100), "storage", "account ", "91 of 100 bytes"},
 		"a tier is nearly full": {tiers, "storage", "account R3", "91 of 100 bytes"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var checked operate.Checked
-			row.look(&checked)
-			if row.rule == "" {
-				assert.Empty(t, checked.Findings)
-				return
-			}
-			if assert.Len(t, checked.Findings, 1) {
-				assert.Equal(t, row.rule, checked.Findings[0].Rule)
-				assert.Equal(t, row.subject, checked.Findings[0].Subject)
-				assert.Contains(t, checked.Findings[0].What, row.what)
-				assert.NotEmpty(t, checked.Findings[0].Do)
-			}
-		})
+		t.Run(name, func(t *testing.T) { operatetest.Finds(t, row.look, row.rule, row.subject, row.what) })
 	}
 }

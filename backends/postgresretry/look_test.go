@@ -4,9 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-
 	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/internal/operatetest"
 )
 
 // TestRulesOfPostgreSQL: each rule finds its fault in what a server answers, and none in one that is well.
@@ -42,18 +41,6 @@ func TestRulesOfPostgreSQL(t *testing.T) {
 		"transaction":       {open(longTransaction + time.Second), "long-transaction", "is open for 5m1s (idle in transaction)"},
 		"short transaction": {open(longTransaction), "", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			var checked operate.Checked
-			row.look(&checked)
-			if row.rule == "" {
-				assert.Empty(t, checked.Findings)
-				return
-			}
-			if assert.Len(t, checked.Findings, 1) {
-				assert.Equal(t, row.rule, checked.Findings[0].Rule)
-				assert.Contains(t, checked.Findings[0].What, row.what)
-				assert.NotEmpty(t, checked.Findings[0].Do)
-			}
-		})
+		t.Run(name, func(t *testing.T) { operatetest.Finds(t, row.look, row.rule, "", row.what) })
 	}
 }

@@ -50,6 +50,8 @@ var rules = []rule{
 		why: "the connection of every backend reads a handler's options in the same way"},
 	{folder: "internal/eventtest", may: "watermill backoff internal/middleware internal/backend retry", never: "amqp091 amqpPubSub",
 		why: "the tests of all modules share it"},
+	{folder: "internal/operatetest", may: "internal/operate testify", never: "amqp091",
+		why: "the tests of the backends share it"},
 	{folder: "internal/panics", may: "retry", never: "amqp091",
 		why: "all call the app's functions in one way"},
 	{folder: "internal/backend", may: "watermill backoff internal/panics retry", never: "amqp091 amqpPubSub",
@@ -195,7 +197,7 @@ var rules = []rule{
 // testOnly are modules for tests. A program that imports the library must not contain them.
 var testOnly = []string{
 	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole",
-	module + "/internal/configtest", module + "/internal/rabbitmq/model", module + "/internal/rabbitmq/channeltest", module + "/retrytest",
+	module + "/internal/configtest", module + "/internal/operatetest", module + "/internal/rabbitmq/model", module + "/internal/rabbitmq/channeltest", module + "/retrytest",
 }
 
 // TestMajorsAreApart: an app gets its own major of watermill-amqp and no other.
