@@ -1,7 +1,6 @@
 package subscriber_test
 
 import (
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -12,7 +11,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/gate"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 )
 
 // A tap limits the one subscription of a subscriber.
@@ -83,78 +81,4 @@ func TestTheOrderIsKeptAcrossPauses(t *testing.T) {
 			assert.Equal(t, uuids, handled.inOrder(), "none is handled twice")
 		})
 	}
-}
-
-func TestAPauseOutlastsTheConnection(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, quorum)
-	q.publish(t, names("message", 40)...)
-	proxy, uri := broker.Proxy(t)
-	var declared atomic.Int32
-	p := newTap(0)
-	connection, _, messages := q.subscribe(t, uri, config{
-		Gate: p.Gate,
-		Declare: func(d *subscriber.Declaration, topic string) error {
-			declared.Add(1)
-			return q.declare(d, topic)
-		},
-	})
-	handled := newLedger()
-	var blocked sync.WaitGroup
-	blocked.Add(1)
-	release := sync.OnceFunc(blocked.Done)
-	defer release()
-	handle(messages, func(msg *message.Message) {
-		handled.add(msg.UUID)
-		blocked.Wait()
-		msg.Ack()
-	})
-	reconnect := func(meanwhile func()) {
-		t.Helper()
-		before := declared.Load()
-		proxy.Stop()
-		broker.Eventually(t, soon, func() bool { return !connection.Health().Links[0].Connected }, "it notices")
-		meanwhile()
-		require.NoError(t, proxy.Start())
-		broker.Eventually(t, soon, func() bool { return declared.Load() > before && connection.Health().Links[0].Connected }, "declared again")
-	}
-	reconnect(func() {})
-	q.waitPaused(t, 40)
-	assert.Zero(t, handled.distinct(), "paused before and after")
-
-	reconnect(func() { p.limit(-1) })
-	broker.Eventually(t, soon, func() bool { return handled.distinct() == 16 }, "resumed while there was no connection")
-
-	reconnect(func() { p.limit(0) })
-	q.waitPaused(t, 40)
-	release()
-	broker.Eventually(t, soon, func() bool { return connection.Health().Subscriptions[0].InFlight == 0 }, "the messages in flight end")
-	assert.Equal(t, 16, handled.distinct(), "paused while there was no connection")
-	p.limit(2)
-	broker.Eventually(t, soon, func() bool { return handled.distinct() == 40 && q.ready(t) == 0 }, "resumed")
-}
-
-// The queue of a paused subscription has no consumer that the broker could cancel.
-func TestTheQueueIsDeletedDuringAPause(t *testing.T) {
-	t.Parallel()
-	q := newQueue(t, quorum)
-	p := newTap(-1)
-	_, _, messages := q.subscribe(t, broker.URL(t), config{Gate: p.Gate})
-	p.limit(0)
-	q.waitPaused(t, 0)
-	_, err := q.channel.QueueDelete(q.name, false, false, false)
-	require.NoError(t, err)
-	p.limit(-1)
-	var passive *amqp091.Channel
-	broker.Eventually(t, soon, func() bool {
-		if passive == nil || passive.IsClosed() {
-			passive = broker.Channel(t)
-		}
-		state, err := passive.QueueDeclarePassive(q.name, true, false, false, false, nil)
-		return err == nil && state.Consumers == 1
-	}, "declared and consumed again")
-	q.publish(t, "after")
-	msg := receive(t, messages)
-	assert.Equal(t, "after", msg.UUID)
-	msg.Ack()
 }

@@ -157,12 +157,6 @@ func (l *ledger) distinct() int {
 	return len(l.count)
 }
 
-func (l *ledger) of(uuid string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.count[uuid]
-}
-
 func (l *ledger) inOrder() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

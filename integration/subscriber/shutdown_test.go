@@ -1,13 +1,11 @@
 package subscriber_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -24,43 +22,6 @@ func countsNacks(t *testing.T) bool {
 	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
 	require.NoError(t, err, version)
 	return major < 4 || major == 4 && minor < 3
-}
-
-func TestTheEndOfSubscribesContextEndsOneSubscription(t *testing.T) {
-	t.Parallel()
-	first, second := newQueue(t, classic), newQueue(t, classic)
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	require.NoError(t, err)
-	connection := open(t, broker.URL(t))
-	s := newSubscriber(connection, config{})
-	handled := newLedger()
-	entered, leave := make(chan struct{}), make(chan struct{})
-	stopped := router.AddConsumerHandler("first", first.name, s, func(msg *message.Message) error {
-		close(entered)
-		<-leave
-		handled.add(msg.UUID)
-		return msg.Context().Err()
-	})
-	router.AddConsumerHandler("second", second.name, s, func(msg *message.Message) error {
-		handled.add(msg.UUID)
-		return nil
-	})
-	go func() { _ = router.Run(context.Background()) }()
-	broker.Receive(t, router.Running(), "the router runs")
-	first.publish(t, "in flight")
-	broker.Receive(t, entered, "the handler is called")
-	stopped.Stop()
-	expect(t, stopped.Stopped(), "the handler stops")
-	first.publish(t, "left in the queue")
-	second.publish(t, "message")
-	broker.Eventually(t, soon, func() bool { return handled.of("message") == 1 }, "the other handler goes on")
-	close(leave)
-	broker.Eventually(t, soon, func() bool { return len(connection.Health().Subscriptions) == 1 }, "the subscription is over")
-	require.NoError(t, router.Close())
-	assert.Equal(t, 1, handled.of("in flight"))
-	content := first.content(t)
-	assert.Len(t, content, 1, "what was in flight is acked")
-	assert.Contains(t, content, "left in the queue")
 }
 
 // TestCloseWhileTheBrokerDoesNotAnswer: a shutdown ends all the same.

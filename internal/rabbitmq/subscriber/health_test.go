@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -152,5 +153,58 @@ func TestAChannelThatEndsAfterItsConsumerShows(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		assert.Contains(t, m.health().LastError, "delivery acknowledgement on channel timed out")
 		msg.Ack()
+	})
+}
+
+// A brittle handler declares its queue once for each loss, and cannot while it is broken.
+type brittle struct {
+	simple
+	broken   atomic.Bool
+	declared time.Time
+}
+
+func (b *brittle) Declare(d *Declaration, queue string) error {
+	if b.declared.After(d.LostAt) {
+		return nil
+	}
+	if b.broken.Load() {
+		return errors.New("the exchange is gone")
+	}
+	b.declared = time.Now()
+	return b.simple.Declare(d, queue)
+}
+
+// The client that deletes a queue may be deleting others, so the next declaration waits. Where it fails, the queue is not
+// consumed: a consumer counts deliveries of what is on it.
+func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
+	t.Parallel()
+	handler := &brittle{}
+	var consumed atomic.Int32
+	counts := func(e model.Event) model.Fault {
+		if e.Method == "basic.consume" && e.After {
+			consumed.Add(1)
+		}
+		return model.None
+	}
+	subscribeModel(t, handler, model.Config{Fault: counts}, func(m *modelled) {
+		assert.NotNil(t, <-m.messages) // it stays in flight
+		handler.broken.Store(true)
+		m.broker.DeleteQueue("orders", false)
+		m.broker.DeclareQueue("orders", amqp091.Table{"x-queue-type": "quorum"}) // another client does
+		time.Sleep(900 * time.Millisecond)
+		assert.Contains(t, m.health().LastError, "the broker cancelled the consumer")
+		time.Sleep(time.Minute)
+		assert.EqualValues(t, 1, consumed.Load())
+		assert.False(t, m.health().Consuming)
+		assert.Contains(t, m.health().LastError, "the exchange is gone")
+		handler.broken.Store(false)
+		m.broker.Publish("", "orders", amqp091.Publishing{Body: []byte("after")})
+		select {
+		case msg := <-m.messages:
+			assert.Equal(t, "after", msg.UUID)
+		case <-time.After(time.Minute):
+			assert.Fail(t, "it is not consumed")
+		}
+		assert.True(t, m.health().Consuming)
 	})
 }
