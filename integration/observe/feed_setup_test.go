@@ -79,19 +79,6 @@ func (f *feed) handle(name string, h message.NoPublishHandlerFunc, options ...re
 	f.AddConsumerHandler(f.Router, name, f.Queue(name), h, options...)
 }
 
-// outcomes returns the outcomes of each message, in their order.
-func (f *feed) outcomes() map[string][]retry.Outcome {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	all := map[string][]retry.Outcome{}
-	for uuid, events := range f.events {
-		for _, e := range events {
-			all[uuid] = append(all[uuid], e.Outcome)
-		}
-	}
-	return all
-}
-
 // results counts the messages that were published, by kind and result.
 func (f *feed) results() map[string]int {
 	f.mu.Lock()

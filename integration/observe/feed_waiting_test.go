@@ -11,7 +11,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
@@ -126,42 +125,6 @@ func TestFeedLeavesOutAQueueThatIsGone(t *testing.T) {
 			assert.Zero(t, f.link("publishing").Reconnects)
 		})
 	}
-}
-
-// The broker does not answer: each look ends with its deadline, only one of them waits for the broker, and it ends with
-// the connection.
-func TestFeedOfABrokerThatDoesNotAnswer(t *testing.T) {
-	leaks := goleak.IgnoreCurrent()
-	t.Run("app", func(t *testing.T) {
-		proxy, uri := broker.Proxy(t)
-		f := openFeed(t, func(b *config.Config) { b.AMQP.Connection.AmqpURI = uri })
-		f.handle("billing", func(*message.Message) error { return nil })
-		f.Run()
-		f.Publish(f.Queue("billing"), "1")
-		_, err := f.waiting()
-		require.NoError(t, err)
-		_, err = proxy.Toxics.AddToxicJson(strings.NewReader(
-			`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
-		require.NoError(t, err)
-		for range 3 {
-			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-			_, err := f.observed.Waiting(ctx)
-			cancel()
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-		}
-		require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
-		var all map[string]backend.Waiting
-		testapp.Eventually(t, func() bool { // the answers are lost, so the heartbeat has to end the connection
-			all, err = f.waiting()
-			return err == nil
-		}, "it answers again")
-		assert.Len(t, all, 5)
-		proxy.Stop()
-		testapp.Eventually(t, func() bool { return !f.link("publishing").Connected }, "there is no connection")
-		_, err = f.waiting()
-		require.Error(t, err)
-	})
-	goleak.VerifyNone(t, append(broker.LeaksOfProxies(), leaks)...)
 }
 
 // One look asks for at most 500 queues, the dead letters first. The next one goes on with the rest, and the figures of

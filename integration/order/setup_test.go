@@ -15,7 +15,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -26,8 +25,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-const soon = 60 * time.Second // much longer than any of it takes
 
 var errDown = errors.New("the bank is down")
 
@@ -233,11 +230,4 @@ func (w *world) refused(options retry.Options) error {
 	require.NoError(w.t, err)
 	_, err = subscriber.Subscribe(w.t.Context(), w.queue)
 	return err
-}
-
-// published is a message as another publisher sends it.
-func published(msg *message.Message) amqp091.Publishing {
-	return amqp091.Publishing{
-		Body: msg.Payload, Headers: amqp091.Table{"_watermill_message_uuid": msg.UUID, "customer": keyOf(msg)},
-	}
 }
