@@ -1,7 +1,6 @@
 package connect_test
 
 import (
-	"sync"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
-	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -43,34 +41,6 @@ func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
 		assert.True(t, testapp.Exists(t, tier), tier)
 	}
 	assert.Empty(t, s.Log.Lines("holding"))
-}
-
-// TestConcurrency: as many calls as configured run at the same time, and not one more.
-func TestConcurrency(t *testing.T) {
-	t.Parallel()
-	const want = 5
-	s := testapp.New(t, func(b *config.Config) { b.AMQP.Consume.Qos.PrefetchCount = 35 })
-	leave := make(chan struct{})
-	release := sync.OnceFunc(func() { close(leave) })
-	t.Cleanup(release)
-	entered := testapp.NewLedger()
-	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
-		entered.Add(msg.UUID)
-		<-leave
-		return nil
-	}, retry.Options{Concurrency: want})
-	s.Run()
-	s.Publish(s.Queue("orders"), testapp.IDs(40)...)
-	entered.Wait(t, want, soon)
-	// The broker has sent all of the prefetch.
-	testapp.Eventually(t, func() bool { return testapp.Depth(t, s.Queue("orders")) == 5 }, "35 messages are fetched")
-	assert.Equal(t, want, entered.Len())
-	testapp.Eventually(t, func() bool { return s.Health().Subscriptions[0].InFlight == want }, "they are in flight")
-	health := s.Health().Subscriptions[0]
-	assert.Equal(t, []int{want, want, 35}, []int{health.Calls, health.Concurrency, health.Prefetch})
-	release()
-	entered.Wait(t, 40, soon)
-	assert.Empty(t, entered.Twice())
 }
 
 // TestRedeliveredMark: an app on v3 sees which messages the broker delivers again, as with its own subscriber.

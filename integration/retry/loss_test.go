@@ -6,57 +6,10 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// TestTopologyDeletedWhileTheAppRuns: the next failure declares it again.
-func TestTopologyDeletedWhileTheAppRuns(t *testing.T) {
-	t.Parallel()
-	const failing = 200
-	for _, row := range []struct {
-		name   string
-		remove func(t *testing.T, a *testapp.App, queue string)
-	}{
-		{"exchange", func(t *testing.T, a *testapp.App, _ string) {
-			require.NoError(t, broker.Channel(t).ExchangeDelete(a.Name, false, false))
-		}},
-		{"dead-letter queue", func(t *testing.T, _ *testapp.App, queue string) {
-			testapp.Delete(t, queue+".dead")
-		}},
-	} {
-		t.Run(row.name, func(t *testing.T) {
-			t.Parallel()
-			a := testapp.New(t, testapp.Schedule(300*time.Millisecond))
-			queue := a.Queue("orders")
-			processed := testapp.NewLedger()
-			a.Handle(queue, 8, func(msg *message.Message) error {
-				if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-					return errDown
-				}
-				if processed.Len()%2 == 0 {
-					processed.Add(msg.UUID)
-					return nil
-				}
-				processed.Add(msg.UUID)
-				return errDown // dead-lettered
-			})
-			a.Run()
-			row.remove(t, a, queue)
-			testapp.Send(t, "", queue, testapp.Orders(failing)...)
-			processed.Wait(t, failing, 60*time.Second)
-			broker.Eventually(t, 60*time.Second, func() bool {
-				return len(a.Events(retry.DeadLettered)) > 0 && testapp.Depth(t, queue+".dead") == len(a.Events(retry.DeadLettered))
-			}, "every dead letter is in the dead-letter queue")
-			a.Settle(queue)
-			assert.Empty(t, processed.Twice())
-			assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
-		})
-	}
-}
 
 // TestOrphansDoNotBlockOtherMessages: messages come back to a work queue that was deleted.
 func TestOrphansDoNotBlockOtherMessages(t *testing.T) {

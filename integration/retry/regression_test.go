@@ -67,15 +67,3 @@ func TestNilBindingKeyIsRefused(t *testing.T) {
 	}
 	assert.ErrorContains(t, err, "GenerateRoutingKey is nil")
 }
-
-// TestAloneSubscribeInAnAlarm: consuming works although the broker reads nothing from publishers.
-func TestAloneSubscribeInAnAlarm(t *testing.T) {
-	a := testapp.NewParts(t)
-	queue := a.Queue("orders")
-	restore := broker.Alarm(t)
-	done := make(chan error, 1)
-	go func() { done <- subscribe(t, a, queue) }()
-	require.NoError(t, broker.Receive(t, done, "Subscribe returns during the alarm"))
-	restore()
-	require.NoError(t, subscribe(t, a, queue))
-}

@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"errors"
 	"regexp"
 	"testing"
 	"time"
@@ -16,6 +17,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
+
+var errDown = errors.New("the bank is down")
 
 // subscribe declares what a subscription declares, and consumes nothing.
 func subscribe(t *testing.T, a *testapp.Parts, queue string) error {
@@ -186,27 +189,6 @@ func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
 		assert.Equal(t, a.Name, conflict.Object)
 		assert.Equal(t, "type", conflict.Argument)
 	})
-}
-
-// TestWorkQueueDeletedUnderItsConsumer: watermill-amqp subscribes again, and no handler is called with an empty message.
-func TestWorkQueueDeletedUnderItsConsumer(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	queue := a.Queue("orders")
-	handled := make(chan string, 100)
-	a.Handle(queue, 1, func(msg *message.Message) error {
-		handled <- msg.UUID
-		return nil
-	})
-	a.Run()
-	testapp.Delete(t, queue)
-	broker.Eventually(t, 60*time.Second, func() bool {
-		info, err := broker.Management(t).GetQueue("/", queue)
-		return err == nil && info.Arguments["x-queue-type"] == "quorum" && a.Log.Count("Starting consuming") > 1
-	}, "the queue is declared and consumed again")
-	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	identity := broker.Receive(t, handled, "the handler is called")
-	assert.Equal(t, testapp.ID(0), identity, "the handler must not be called with an empty message")
 }
 
 // TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed: names and arguments of the app's watermill-amqp configuration.

@@ -121,7 +121,12 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.route(w, r)
 }
 
-type view = func(*Page, http.ResponseWriter, *http.Request) error
+// view is a request that only reads. change is one that changes something, or asks for a change: it counts the letters
+// and keeps a confirmation.
+type (
+	view   = func(*Page, http.ResponseWriter, *http.Request) error
+	change = view
+)
 
 var (
 	views = map[string]view{
@@ -133,8 +138,7 @@ var (
 		"causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter, "test": (*Page).goTest,
 		"order": (*Page).order, "keys": (*Page).keys,
 	}
-	// changes change something, or ask for a change: they count the letters and keep a confirmation.
-	changes = map[string]view{
+	changes = map[string]change{
 		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop,
 	}
 )

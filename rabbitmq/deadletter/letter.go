@@ -108,7 +108,8 @@ func properties(
 		exchange, key = published(d, l, death, prefix)
 	}
 	named := map[string]string{"exchange": exchange, "routing_key": key}
-	for name, property := range texts(was) {
+	p := headers.Publishing(was)
+	for name, property := range texts(&p) {
 		named[name] = *property
 	}
 	maps.DeleteFunc(named, func(_, value string) bool { return value == "" })

@@ -40,13 +40,18 @@ func kindOf(args []string) *backend.Kind {
 	return backend.RabbitMQ
 }
 
-// withStore connects once, calls a function with the Store, and closes it.
-func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) error {
+// open connects once, and returns the Store.
+func (e *env) open(ctx context.Context) (*backend.Store, error) {
 	config, err := e.config()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	store, err := backend.Open(ctx, config)
+	return backend.Open(ctx, config)
+}
+
+// withStore calls a function with the Store, and closes it.
+func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) error {
+	store, err := e.open(ctx)
 	if err != nil {
 		return err
 	}

@@ -205,10 +205,15 @@ permissions of an app, a viewer, a redriver and an operator.`,
 			if err != nil {
 				return err
 			}
-			encoder := json.NewEncoder(jsonLines{e.stdout})
+			var definitions strings.Builder
+			encoder := json.NewEncoder(&definitions)
 			encoder.SetIndent("", "  ")
 			encoder.SetEscapeHTML(false)
-			return encoder.Encode(all)
+			if err := encoder.Encode(all); err != nil {
+				return err
+			}
+			_, err = io.WriteString(e.stdout, escapeJSON(definitions.String()))
+			return err
 		},
 	}
 	f.add(c)
