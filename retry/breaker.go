@@ -60,8 +60,9 @@ type Breaker struct {
 	// place.
 	//
 	// A message without a key ("") counts for the handler, as without Key. A key has at most 255 bytes: a longer one is
-	// cut, with its hash. The last 10,000 keys are remembered. Key is called for each message before its handler. A
-	// panic in it is logged, and the message has no key. It must be safe for concurrent use. Optional.
+	// cut, with its hash. 10,000 keys are remembered, and those that are limited are forgotten last. Key is called for
+	// each message before its handler. A panic in it is logged, and the message has no key. It must be safe for
+	// concurrent use. Optional.
 	Key func(*message.Message) string
 	// Share is how much of Concurrency the calls of one key may hold if they are slow: where they have held more than
 	// this share for longer than Pause, others were called meanwhile, and they take more than twice as long as the

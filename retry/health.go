@@ -101,8 +101,8 @@ type SubscriptionHealth struct {
 // KeyHealth is the state of one key of a handler, in this process.
 type KeyHealth struct {
 	Key string
-	// Paused is why the key is limited: "paused" (an operator), "failing", "slow", or "retry after" (an error of
-	// backoff.RetryAfter). Empty: it is not.
+	// Paused is why the key is limited: "paused" or "limited" (an operator), "failing", "slow", or "retry after" (an
+	// error of backoff.RetryAfter). Empty: it is not.
 	Paused string    `json:",omitzero"`
 	Until  time.Time `json:",omitzero"` // when that ends; zero: not known
 	Limit  int       // calls at the same time, at most, while it is limited. 0: none

@@ -270,7 +270,10 @@ func TestKeys(t *testing.T) {
 		}, patience, 100*time.Millisecond)
 	}
 	lists("no key is limited, and none had to wait")
-	assert.Regexp(t, `^7 is paused until .*, in 1 handler of 1 process\n$`, key(0, "pause", "7", "--for", "1h").stdout)
+	paused := key(0, "pause", "7", "--for", "1h")
+	assert.Regexp(t, `^7 is paused until .*, in 1 handler of 1 process\n$`, paused.stdout)
+	const unseen = "warning: no process has seen a message of the key "
+	assert.Equal(t, unseen+"\"7\"\n", paused.stderr, "perhaps the operator has mistyped it")
 	msg := message.NewMessage(watermill.NewUUID(), nil)
 	msg.Metadata.Set("tenant", "7")
 	published, err := amqp.DefaultMarshaler{}.Marshal(msg)
@@ -286,9 +289,12 @@ func TestKeys(t *testing.T) {
 		r := start(t, nil, "key", "list", "--prefix", name, "--queue", work).wait()
 		assert.Equal(c, 2, strings.Count(r.stdout, "paused"), r.stdout)
 	}, patience, 100*time.Millisecond, "a process that starts takes it over")
+	assert.NotContains(t, key(0, "pause", "7", "--for", "2h").stderr, unseen)
 	assert.Contains(t, key(0, "limit", "8", "2", "--for", "7d").stdout, "8 has 2 calls at the same time until ")
+	assert.Regexp(t, `(?m)^8 +limited +.* 2 +0 +deliver `, key(0, "list").stdout)
 	assert.Contains(t, key(1, "list", "--queue", "other").stderr, "no process that has answered has such a handler with Breaker.Key")
-	assert.Equal(t, "7 is resumed\n", key(0, "resume", "7").stdout)
+	assert.Contains(t, key(1, "resume", "9").stderr, `no process has a pause or a limit of yours for the key "9"`)
+	assert.Equal(t, "7 is resumed, in 2 handlers of 2 processes\n", key(0, "resume", "7").stdout)
 	require.Eventually(t, func() bool { return handled.Load() == 1 }, patience, 10*time.Millisecond)
 }
 

@@ -61,6 +61,8 @@ type Watcher interface {
 	Changed()
 	// Keys are those of the handler that are limited, and those whose messages had to wait.
 	Keys() []Key
+	// Seen reports whether a message of a key is remembered.
+	Seen(key string) bool
 }
 
 // attached makes equal valves different.

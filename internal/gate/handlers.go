@@ -18,7 +18,7 @@ type Handlers struct {
 }
 
 // Add returns the gate of a handler. Handlers of one name share the first one's gate. One that is added again, after
-// its subscriptions have ended, has another one, which has what an operator has decided.
+// its subscriptions have ended, has another one, which is paused if an operator has paused the handler.
 func (h *Handlers) Add(name string, concurrency int) *Gate {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -30,11 +30,8 @@ func (h *Handlers) Add(name string, concurrency int) *Gate {
 		return before
 	}
 	h.gates[name] = New(concurrency)
-	if before != nil {
-		h.gates[name].decided.Store(before.decided.Load())
-		if slices.Contains(before.Paused(), Operator) {
-			h.gates[name].Set(Operator, 0)
-		}
+	if before != nil && slices.Contains(before.Paused(), Operator) {
+		h.gates[name].Set(Operator, 0)
 	}
 	return h.gates[name]
 }

@@ -4,16 +4,18 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 )
 
-// mostKeys is how many keys of a handler are described, and how many an operator can limit at the same time: a process
-// that starts takes over what others describe.
-const mostKeys = 20
+// MostKeys is how many keys of a handler are described, and how many an operator can limit at the same time: no other
+// ones hide them.
+const MostKeys = 20
+
+// Limited is why an operator's key is limited that is not paused.
+const Limited Reason = "limited"
 
 // Key is the state of one key of a handler.
 type Key struct {
@@ -40,71 +42,51 @@ func ShortKey(key string) string {
 
 // A Decision is what an operator has decided about a key of a handler. It ends by itself.
 type Decision struct {
-	Limit int       // calls at the same time; 0: the key is paused
+	Limit int       // calls at the same time; 0: the key is paused; less than 0: no limit
 	Until time.Time // when it ends
 }
 
-// Decide limits a key until a time. One that is over removes the decision about the key.
-func (g *Gate) Decide(key string, d Decision) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	key, now := ShortKey(key), time.Now()
-	next := g.decisions(now)
-	delete(next, key)
-	if now.Before(d.Until) {
-		if len(next) >= mostKeys {
-			return fmt.Errorf("%d keys are limited by an operator, and no more can be: resume one of them first", mostKeys)
-		}
-		next[key] = d
-	}
-	if len(next) == 0 {
-		g.decided.Store(nil)
-		return nil
-	}
-	g.decided.Store(&next)
-	return nil
-}
+// Decide replaces what an operator has decided about keys of the handler.
+func (g *Gate) Decide(all map[string]Decision) { g.decided.Store(&all) }
 
-// Decisions returns those that have not ended.
-func (g *Gate) Decisions() map[string]Decision { return g.decisions(time.Now()) }
-
-func (g *Gate) decisions(now time.Time) map[string]Decision {
-	all := map[string]Decision{}
-	if present := g.decided.Load(); present != nil {
-		maps.Copy(all, *present)
-	}
-	maps.DeleteFunc(all, func(_ string, d Decision) bool { return !now.Before(d.Until) })
-	return all
-}
-
-// Decided returns the decision about a key that has not ended. Where there is none, it costs one atomic load.
+// Decided returns the decision about a key that has not ended.
 func (g *Gate) Decided(key string, now time.Time) (d Decision, found bool) {
-	present := g.decided.Load()
-	if present == nil {
-		return Decision{}, false
+	if present := g.decided.Load(); present != nil {
+		d, found = (*present)[key]
 	}
-	d, found = (*present)[key]
-	return d, found && now.Before(d.Until)
+	return d, found && d.Limit >= 0 && now.Before(d.Until)
+}
+
+// Seen reports whether the handler remembers a message of a key.
+func (g *Gate) Seen(key string) bool {
+	w := g.Watcher()
+	return w != nil && w.Seen(key)
 }
 
 // Keys are the keys of the handler that are limited, then those whose messages had to wait most often.
 func (g *Gate) Keys() (all []Key) {
-	decided := g.Decisions()
 	if w := g.Watcher(); w != nil {
 		all = w.Keys()
 	}
-	for i := range all {
-		if d, found := decided[all[i].Key]; found {
-			all[i].Paused, all[i].Until, all[i].Limit = string(Operator), d.Until, d.Limit
-			delete(decided, all[i].Key)
+	if present := g.decided.Load(); present != nil {
+		for key := range *present {
+			d, found := g.Decided(key, time.Now())
+			if !found {
+				continue
+			}
+			at := slices.IndexFunc(all, func(k Key) bool { return k.Key == key })
+			if at < 0 { // no message of it had to wait
+				at, all = len(all), append(all, Key{Key: key})
+			}
+			all[at].Paused, all[at].Until, all[at].Limit = string(Operator), d.Until, d.Limit
+			if d.Limit > 0 {
+				all[at].Paused = string(Limited)
+			}
 		}
-	}
-	for key, d := range decided { // no message of it has come
-		all = append(all, Key{Key: key, Paused: string(Operator), Until: d.Until, Limit: d.Limit})
 	}
 	rank := func(k Key) int { // decisions of an operator first: no flood of keys may hide them
 		switch k.Paused {
-		case string(Operator):
+		case string(Operator), string(Limited):
 			return 0
 		case "":
 			return 2
@@ -115,5 +97,5 @@ func (g *Gate) Keys() (all []Key) {
 	slices.SortFunc(all, func(a, b Key) int {
 		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
 	})
-	return all[:min(len(all), mostKeys)]
+	return all[:min(len(all), MostKeys)]
 }

@@ -166,6 +166,9 @@ func (b *breaker) Keys() []gate.Key {
 	return b.keys.health(time.Now())
 }
 
+// Seen implements gate.Watcher.
+func (b *breaker) Seen(key string) bool { return b.keys != nil && b.keys.seen(key) }
+
 // apply makes known what the machine has decided.
 func (b *breaker) apply() {
 	b.present.Store(uint64(b.machine.ticket))

@@ -25,7 +25,7 @@ type keys struct {
 
 	mu      sync.Mutex
 	all     map[string]*list.Element
-	recent  list.List     // the *keyed, the last one that was seen first
+	recent  list.List     // the *keyed, the last one that was seen first; forget moves those that are limited
 	calls   uint64        // the number of calls of the handler, so far
 	usual   time.Duration // a moving average of how long calls of keys within their share take
 	episode int           // pauses of the handler because of most keys, so far
@@ -62,8 +62,10 @@ type keyed struct {
 }
 
 const (
-	// mostKeys is how many keys a handler remembers. The one that was not seen for the longest time is forgotten first.
+	// mostKeys is how many keys a handler remembers.
 	mostKeys = 10_000
+	// mostLooked is how many keys that are limited are passed over to forget another one.
+	mostLooked = 100
 	// mostPassed is how many messages of keys that have failed are passed over while the handler is limited, until one
 	// of them is let through. Where few messages come, it is let through after a quarter of the last pause.
 	mostPassed = 100
@@ -93,12 +95,40 @@ func (k *keys) of(name string, now time.Time) *keyed {
 		return one
 	}
 	if k.recent.Len() >= mostKeys {
-		oldest := k.recent.Back()
-		delete(k.all, k.recent.Remove(oldest).(*keyed).name)
+		k.forget(now)
 	}
 	one := &keyed{name: strings.Clone(name), seen: now, machine: newMachineOfKey(k.config, k.concurrency, now)}
 	k.all[one.name] = k.recent.PushFront(one)
 	return one
+}
+
+// forget forgets a key: of those that are not limited, the one that was not seen for the longest time.
+func (k *keys) forget(now time.Time) {
+	for range mostLooked {
+		one := k.recent.Back().Value.(*keyed)
+		_, decided := k.gate.Decided(one.name, now)
+		limited := decided || one.slow || one.machine.stage != going
+		if !limited || now.Sub(one.last()) > max(k.config.Window, k.config.MaxPause) {
+			break
+		}
+		k.recent.MoveToFront(k.recent.Back()) // the next look begins behind it
+	}
+	delete(k.all, k.recent.Remove(k.recent.Back()).(*keyed).name)
+}
+
+// last is when a message of the key came the last time, or was to wait until.
+func (one *keyed) last() time.Time {
+	if one.machine.stage == paused && one.machine.until.After(one.seen) {
+		return one.machine.until
+	}
+	return one.seen
+}
+
+// seen reports whether a key is remembered.
+func (k *keys) seen(name string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.all[name] != nil
 }
 
 // admit lets a message of a key pass, or returns how long it is to wait until it asks again. limited states that the
@@ -292,11 +322,7 @@ func (k *keys) most(now time.Time) (failing, seen int, together bool) {
 	defer k.mu.Unlock()
 	for at := k.recent.Front(); at != nil; at = at.Next() {
 		one := at.Value.(*keyed)
-		last := one.seen
-		if one.machine.stage == paused && one.machine.until.After(last) {
-			last = one.machine.until // its messages wait on tiers until then
-		}
-		if now.Sub(last) > k.config.Window {
+		if now.Sub(one.last()) > k.config.Window {
 			continue
 		}
 		seen++

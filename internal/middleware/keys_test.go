@@ -332,14 +332,59 @@ func TestForgedKeysCostNoMore(t *testing.T) {
 	assert.Empty(t, b.gate.Keys())
 }
 
+// A key that is limited is forgotten after all that are not: messages with forged keys do not let it through.
+func TestForgedKeysDoNotReleaseAKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		forge := func(from, to int) {
+			for i := from; i < to; i++ {
+				require.True(t, b.send(fmt.Sprint("forged ", i), nil))
+			}
+		}
+		b.send("1", nil)
+		for i := range 100 {
+			b.sicken(fmt.Sprint("sick ", i))
+			forge(10*i, 10*i+1)
+		}
+		forge(1000, 21_000)
+		for i := range 100 {
+			assert.False(t, b.send(fmt.Sprint("sick ", i), nil))
+		}
+		assert.False(t, b.gate.Seen("1"), "one that is healthy and was not seen for long is forgotten")
+		assert.True(t, b.gate.Seen("forged 20999"))
+
+		time.Sleep(10 * time.Minute)
+		forge(0, 20_000)
+		assert.False(t, b.gate.Seen("sick 7"), "one of which nothing comes any more is as others")
+	})
+}
+
+func TestAFloodOfLimitedKeysIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		const sent = 12_000
+		seen := 0
+		for i := range sent {
+			b.send(fmt.Sprint("asks ", i), backoff.RetryAfter(errDown, time.Minute))
+		}
+		for i := range sent {
+			if b.gate.Seen(fmt.Sprint("asks ", i)) {
+				seen++
+			}
+		}
+		assert.Equal(t, 10_000, seen)
+		assert.True(t, b.gate.Seen(fmt.Sprint("asks ", sent-1)), "a new one is remembered")
+	})
+}
+
 func TestAnOperatorLimitsAKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16, byTenant)
-		require.NoError(t, b.gate.Decide("7", gate.Decision{Until: time.Now().Add(time.Hour)}))
+		b.gate.Decide(map[string]gate.Decision{"7": {Until: time.Now().Add(time.Hour)}})
 		assert.False(t, b.send("7", nil))
 		assert.Equal(t, []string{"7 paused 0"}, b.keys())
 		assert.Equal(t, "1m.orders", b.sent.last().topic)
-		require.NoError(t, b.gate.Decide("7", gate.Decision{Limit: 1, Until: time.Now().Add(time.Hour)}))
+		b.gate.Decide(map[string]gate.Decision{"7": {Limit: 1, Until: time.Now().Add(time.Hour)}})
 		b.call("7", time.Minute)
 		assert.False(t, b.send("7", nil))
 		assert.True(t, b.send("8", nil))
@@ -492,7 +537,7 @@ func TestTheHandlerGoesOnWhileAnotherKeySucceeds(t *testing.T) {
 func TestACrowdOfALimitedKeyAsksSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16, byTenant)
-		require.NoError(t, b.gate.Decide("7", gate.Decision{Limit: 1, Until: time.Now().Add(time.Hour)}))
+		b.gate.Decide(map[string]gate.Decision{"7": {Limit: 1, Until: time.Now().Add(time.Hour)}})
 		b.call("7", 500*time.Millisecond)
 		for range 2000 {
 			require.False(t, b.send("7", nil))
@@ -513,7 +558,7 @@ func TestAPauseOfAnOperatorIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := "tenant " + strings.Repeat("x", 300) + "\x00"
 		b := withBreaker(t, 16, byTenant, longTiers)
-		require.NoError(t, b.gate.Decide(long, gate.Decision{Until: time.Now().Add(30 * 24 * time.Hour)}))
+		b.gate.Decide(map[string]gate.Decision{gate.ShortKey(long): {Until: time.Now().Add(30 * 24 * time.Hour)}})
 		require.False(t, b.send(long, nil))
 		assert.Equal(t, "10m.orders", b.sent.last().topic, "an operator may resume it")
 	})

@@ -30,7 +30,9 @@ func (s *Store) ask(ctx context.Context, r command.Request, wait time.Duration) 
 	defer stop()
 	channel, err := connection.OpenChannel()
 	if err == nil {
-		asked.Answers, err = ask.All(ctx, channel, exchange, r, asked.Processes, wait)
+		err = ask.All(ctx, channel, exchange, r, asked.Processes, wait, func(a command.Answer) {
+			asked.Answers = append(asked.Answers, a)
+		})
 	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

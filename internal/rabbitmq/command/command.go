@@ -25,6 +25,7 @@ const (
 	Retry  = "retry"  // and handle the blocked messages of the key again
 	Keys   = "keys"   // the keys of handlers with Breaker.Key
 	Limit  = "limit"  // and limit the key of these handlers
+	Tell   = "tell"   // what the process knows of limits: so processes ask each other
 )
 
 const (
@@ -33,10 +34,12 @@ const (
 
 	// LongestLimit is the longest time for which a key can be limited.
 	LongestLimit = 30 * 24 * time.Hour
+	// NoLimit are the calls of a request that ends a limit.
+	NoLimit = -1
 
-	maxRequest = 64 << 10 // bytes
-	maxBlocked = 1000     // messages in an answer
-	maxReason  = 200      // bytes of the reason of each
+	maxRequest = 1 << 18 // bytes
+	maxBlocked = 1000    // messages in an answer
+	maxReason  = 200     // bytes of the reason of each
 )
 
 // A Request is a command for all processes. Its messages are JSON.
@@ -44,10 +47,15 @@ type Request struct {
 	Queue string `json:"queue"` // the work queue; of Keys and Limit, empty: all
 	Do    string `json:"do"`
 	Key   string `json:"key,omitempty"` // empty: the messages without a key
-	// Calls is how many calls of the key a process has at the same time until Until, of Limit. 0: it is paused. Without
-	// Until the limit ends.
-	Calls int       `json:"calls,omitempty"`
-	Until time.Time `json:"until,omitzero"`
+	// Calls is how many calls of the key a process has at the same time, of Limit. 0: it is paused.
+	Calls int `json:"calls,omitempty"`
+	// Lasts is for how long, from when a process gets the request: the clocks of machines differ. Of NoLimit, it is for
+	// how long a process tells others.
+	Lasts time.Duration `json:"lasts,omitempty"`
+	// At is when the operator has decided, in ns. It is compared with that of other decisions about the key, and with
+	// no clock.
+	At   int64     `json:"at,omitempty"`
+	Told []Request `json:"told,omitempty"` // what the process that asks knows of limits, of Tell
 }
 
 // An Answer is that of one process.
@@ -56,7 +64,9 @@ type Answer struct {
 	PID      int
 	Handlers []Handler `json:",omitempty"` // the handlers of the work queue
 	Keyed    []Keyed   `json:",omitempty"` // handlers with Breaker.Key, of Keys and Limit
-	Decided  int       // blocked messages that are skipped, or handled again; handlers whose key is limited
+	Told     []Request `json:",omitempty"` // what the process knows of limits, of Tell
+	Decided  int       // blocked messages that are skipped, or handled again; handlers whose key is limited, or was
+	Seen     int       `json:",omitempty"` // handlers that have got a message of the key, of Limit
 	Unlisted int       // blocked messages that are not in Handlers, because there are too many
 	Error    string    `json:",omitempty"`
 }
@@ -141,16 +151,14 @@ func Parse(body []byte) (r Request, err error) {
 		return r, fmt.Errorf("the request is not JSON: %w", err)
 	}
 	switch {
-	case !slices.Contains([]string{Status, Skip, Retry, Keys, Limit}, r.Do):
-		return r, fmt.Errorf("the request has do %q: it must be %s, %s, %s, %s or %s", r.Do[:min(len(r.Do), 20)], Status,
-			Skip, Retry, Keys, Limit)
-	case r.Queue == "" && !r.OfKeys():
+	case !slices.Contains([]string{Status, Skip, Retry, Keys, Limit, Tell}, r.Do):
+		return r, fmt.Errorf("the request has do %q: it must be %s, %s, %s, %s, %s or %s", r.Do[:min(len(r.Do), 20)],
+			Status, Skip, Retry, Keys, Limit, Tell)
+	case r.Queue == "" && !r.OfKeys() && r.Do != Tell:
 		return r, errors.New("the request names no queue")
-	case time.Until(r.Until) > LongestLimit+time.Hour: // the clocks differ
-		return r, fmt.Errorf("the request limits key %q until %s: at most for %v", r.Key, r.Until.Format(time.RFC3339),
-			LongestLimit)
-	case r.Do == Limit && (r.Key == "" || r.Calls < 0):
-		return r, fmt.Errorf("the request limits key %q to %d calls: it must name a key, and 0 calls or more", r.Key, r.Calls)
+	case r.Do == Limit && (r.Key == "" || r.Calls < NoLimit || r.Lasts <= 0 || r.Lasts > LongestLimit):
+		return r, fmt.Errorf("the request limits key %q to %d calls for %v: it must name a key, 0 calls or more, and a "+
+			"time of at most %v", r.Key, r.Calls, r.Lasts, LongestLimit)
 	}
 	return r, nil
 }

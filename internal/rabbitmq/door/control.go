@@ -28,11 +28,11 @@ import (
 const (
 	controlPause = 5 * time.Second // before the commands are consumed again
 	replyTimeout = 5 * time.Second
-	askTimeout   = time.Second
-	// askTimeoutAgain is for processes that are too busy to answer at once.
-	askTimeoutAgain = 30 * time.Second
-	mostCommands    = 100 // that wait
-	commandWindow   = 16  // that are fetched
+	askTimeout   = time.Second // before a handler begins
+	// tellTimeout is for processes that are too busy to answer at once.
+	tellTimeout   = 30 * time.Second
+	mostCommands  = 100 // that wait
+	commandWindow = 16  // that are fetched
 )
 
 // control carries out the commands of wmretry order and wmretry key, from the first handler with Order.Partitions or
@@ -47,13 +47,12 @@ type control struct {
 
 	asked sync.Once
 
-	mu       sync.Mutex
-	keyed    []keyed
-	others   []command.Keyed // the handlers of another process when the first one here began; nil after a command
-	commands int             // so far, that have limited a key
-	number   uint64          // the number of the connection
-	end      context.CancelFunc
-	again    time.Time // not before it, the queue is declared again
+	mu     sync.Mutex
+	keyed  []keyed
+	limits limits
+	number uint64 // the number of the connection
+	end    context.CancelFunc
+	again  time.Time // not before it, the queue is declared again
 }
 
 func newControl(
@@ -73,43 +72,24 @@ type keyed struct {
 // too, so that a limit outlasts a rolling deployment.
 func (c *control) addKeyed(k keyed) {
 	c.mu.Lock()
-	known := slices.Contains(c.keyed, k)
-	if !known {
+	if !slices.Contains(c.keyed, k) {
 		c.keyed = slices.DeleteFunc(c.keyed, func(other keyed) bool { return other.gate.Ended() })
 		c.keyed = append(c.keyed, k)
 	}
 	c.mu.Unlock()
-	if known {
-		return
-	}
 	c.asked.Do(c.ask)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k.adopt(c.others)
-}
-
-// adopt limits the keys that an operator has limited in other processes.
-func (k keyed) adopt(others []command.Keyed) {
-	for _, other := range others {
-		for _, key := range other.Keys {
-			if key.Paused == string(gate.Operator) && other.Name == k.name && other.Queue == k.queue {
-				_ = k.gate.Decide(key.Key, gate.Decision{Limit: key.Limit, Until: key.Until})
-			}
-		}
-	}
+	c.limits.apply(c.keyed)
 }
 
 // ask waits for the answers of other processes, before the first handler with Breaker.Key consumes. How many there are
 // is not known, and each app of the prefix answers: so it waits for its whole time where one is connected. Without an
-// answer the handler begins all the same, and a second question takes what a busy process has answered too late. Under
-// an alarm the broker reads nothing more from a connection that publishes, and nothing waits for what then goes on.
+// answer the handler begins all the same. Under an alarm the broker reads nothing more from a connection that
+// publishes, and nothing waits for what then goes on.
 func (c *control) ask() {
 	asked := make(chan struct{})
-	c.Go(func() {
-		c.askOnce(askTimeout)
-		close(asked)
-		c.askOnce(askTimeoutAgain)
-	})
+	c.Go(func() { defer close(asked); c.tell(c.Context) })
 	select {
 	case <-asked:
 	case <-time.After(askTimeout):
@@ -117,31 +97,22 @@ func (c *control) ask() {
 	}
 }
 
-func (c *control) askOnce(wait time.Duration) {
-	ctx, cancel := context.WithTimeout(c.Context, wait)
-	defer cancel()
-	c.mu.Lock()
-	commands := c.commands
-	c.mu.Unlock()
+// tell tells the other processes what this one knows of limits, and takes over what they answer: commands were for all
+// of them, and each may have been away.
+func (c *control) tell(ctx context.Context) {
 	channel, err := c.publishing.Channel(ctx)
-	if err != nil {
-		return
+	for ; err != nil; channel, err = c.publishing.Channel(ctx) { // it is lost, or the broker blocks it
+		if pauses.Sleep(ctx, controlPause) != nil {
+			return
+		}
 	}
 	defer channel.Close()
-	answers, err := ask.All(ctx, channel, c.exchange, command.Request{Do: command.Keys}, 0, wait)
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	request := command.Request{Do: command.Tell, Told: c.told()}
+	err = ask.All(ctx, channel, c.exchange, request, 0, tellTimeout, func(a command.Answer) { c.hear(a.Told) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, command.ErrNoProcess) {
 		c.logger.Info("Cannot ask other processes for limits of keys", watermill.LogFields{"err": err.Error()})
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if commands != c.commands {
-		return // an answer may be older than what an operator has decided meanwhile
-	}
-	for _, a := range answers {
-		c.others = append(c.others, a.Keyed...)
-	}
-	for _, k := range c.keyed {
-		k.adopt(c.others)
 	}
 }
 
@@ -238,6 +209,9 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 	if err != nil {
 		return refusal.Explain("consume", queue, err)
 	}
+	if len(c.keyedOf("")) > 0 { // a command before now has not come here
+		c.Go(func() { c.tell(ctx) })
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -281,9 +255,11 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 	case err != nil:
 		a.Error = err.Error()
 	case request.Do == command.Keys:
+	case request.Do == command.Tell:
+		c.hear(request.Told)
+		a.Told = c.told()
 	case request.Do == command.Limit:
-		a.Decided, err = c.limit(request)
-		if err != nil {
+		if a.Decided, a.Seen, err = c.limit(request, false); err != nil {
 			a.Error = err.Error()
 		}
 	case request.Do != command.Status:
@@ -310,25 +286,6 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 	if err := c.reply(ctx, d, a.Marshal()); err != nil && ctx.Err() == nil {
 		c.logger.Error("Cannot answer a command of wmretry order or wmretry key", err, nil)
 	}
-}
-
-// limit limits a key, and returns of how many handlers.
-func (c *control) limit(r command.Request) (handlers int, err error) {
-	c.mu.Lock()
-	c.others = nil
-	c.commands++
-	c.mu.Unlock()
-	for _, k := range c.keyedOf(r.Queue) {
-		failed := k.gate.Decide(r.Key, gate.Decision{Limit: r.Calls, Until: r.Until})
-		if err = errors.Join(err, failed); failed == nil {
-			handlers++
-		}
-	}
-	if handlers > 0 {
-		c.logger.Info("An operator has decided about a key", watermill.LogFields{
-			"queue": r.Queue, "key": r.Key, "calls": r.Calls, "until": r.Until})
-	}
-	return handlers, err
 }
 
 func (c *control) reply(ctx context.Context, to amqp091.Delivery, body []byte) error {

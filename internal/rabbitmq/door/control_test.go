@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/tasks"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // askedBroker is a broker that opens channels, takes one question, and then does what the test says: the model of RabbitMQ
@@ -146,13 +145,14 @@ func TestAHandlerWithAKeyBeginsUnderAnAlarm(t *testing.T) {
 // this process itself: it knows no limit.
 func TestLimitsAreThoseOfAnyAnswer(t *testing.T) {
 	address := askedBroker(t, func(conn net.Conn, channel uint16, tag, correlation string) bool {
-		deliver(conn, channel, tag, correlation, command.Answer{Host: "invoices", Keyed: []command.Keyed{{Name: "bill", Queue: "invoices"}}})
-		deliver(conn, channel, tag, correlation, command.Answer{Host: "webhooks", Keyed: []command.Keyed{{Name: "deliver",
-			Queue: "webhooks", Keys: []retry.KeyHealth{{Key: "7", Paused: "paused", Until: time.Now().Add(time.Hour)}}}}})
+		deliver(conn, channel, tag, correlation, command.Answer{Host: "invoices"})
+		deliver(conn, channel, tag, correlation, command.Answer{Host: "webhooks", Told: []command.Request{
+			{Queue: "webhooks", Do: command.Limit, Key: "7", Lasts: time.Hour},
+		}})
 		return true
 	})
 	c := controlOf(t, address)
 	g := gate.New(16)
 	c.addKeyed(keyed{"deliver", "webhooks", g})
-	assert.Len(t, g.Decisions(), 1)
+	assert.Len(t, g.Keys(), 1)
 }

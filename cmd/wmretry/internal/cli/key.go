@@ -79,15 +79,13 @@ Breaker.Key.`,
 			Use:   "resume KEY",
 			Short: "End a pause or a limit of yours",
 			Long: `A pause because the key fails or is slow stays: it ends by itself. What waits comes back within ten
-minutes, or when its tier ends.`,
+minutes, or when its tier ends. With exit code 1 no process had a pause or a limit of yours.`,
 			Example: "  wmretry key resume customer-7",
 			Args:    needs("KEY"),
 			RunE: func(c *cobra.Command, args []string) error {
-				_, err := e.askKeys(c.Context(), f, command.Request{Do: command.Limit, Key: args[0]})
-				if err == nil && !e.json {
-					_, err = fmt.Fprintf(e.stdout, "%s is resumed\n", safe(args[0]))
-				}
-				return err
+				return e.decide(c.Context(), f, command.Request{
+					Key: args[0], Calls: command.NoLimit, Lasts: command.LongestLimit,
+				}, "is resumed", "no process has a pause or a limit of yours for the key "+safe(strconv.Quote(args[0])))
 			},
 		},
 	)
@@ -102,24 +100,36 @@ func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) 
 	if lasts <= 0 || lasts > command.LongestLimit {
 		return usage("--for is %q: it must be above 0 and at most 30d", f.limit)
 	}
-	until := time.Now().Add(lasts)
-	all, err := e.askKeys(ctx, f, command.Request{Do: command.Limit, Key: key, Calls: calls, Until: until})
-	if err != nil || e.json {
-		return err
-	}
 	what := "is paused"
 	if calls > 0 {
 		what = "has " + plural(calls, "call", "calls") + " at the same time"
 	}
-	decided := 0
+	what += " until " + e.time(time.Now().Add(lasts))
+	return e.decide(ctx, f, command.Request{Key: key, Calls: calls, Lasts: lasts}, what, "no handler has taken the limit")
+}
+
+// decide sends a decision about a key, and prints what it has done, or returns what none means.
+func (e *env) decide(ctx context.Context, f *keyFlags, r command.Request, did, none string) error {
+	r.Do, r.At = command.Limit, time.Now().UnixNano()
+	all, err := e.askKeys(ctx, f, r)
+	if err != nil {
+		return err
+	}
+	seen := 0
 	for _, a := range all.Answers {
-		decided += a.Decided
+		seen += a.Seen
 	}
-	if decided == 0 {
-		return errors.New("no handler has taken the limit")
+	switch {
+	case all.Decided == 0:
+		return errors.New(none)
+	case seen == 0 && r.Calls >= 0:
+		_, _ = fmt.Fprintf(e.stderr, "warning: no process has seen a message of the key %s\n", safe(strconv.Quote(r.Key)))
 	}
-	_, err = fmt.Fprintf(e.stdout, "%s %s until %s, in %s of %s\n", safe(key), what, e.time(until),
-		plural(decided, "handler", "handlers"), plural(len(all.Answers), "process", "processes"))
+	if e.json {
+		return nil
+	}
+	_, err = fmt.Fprintf(e.stdout, "%s %s, in %s of %s\n", safe(r.Key), did,
+		plural(all.Decided, "handler", "handlers"), plural(len(all.Answers), "process", "processes"))
 	return err
 }
 
