@@ -310,3 +310,38 @@ func waitingFor(ctx context.Context, wait time.Duration) *message.Message {
 	}
 	return msg
 }
+
+// greedy takes the messages from gochannel at once: gochannel holds a mutex until a message is taken, and a blocked mutex stops the clock
+// of a bubble.
+type greedy struct{ message.Subscriber }
+
+func greedily(s message.Subscriber) (message.Subscriber, error) { return greedy{s}, nil }
+
+func (o greedy) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	in, err := o.Subscriber.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	out := make(chan *message.Message)
+	go func() {
+		defer close(out)
+		var waiting []*message.Message
+		for {
+			var deliver chan<- *message.Message
+			var next *message.Message
+			if len(waiting) > 0 {
+				deliver, next = out, waiting[0]
+			}
+			select {
+			case msg, open := <-in:
+				if !open {
+					return
+				}
+				waiting = append(waiting, msg)
+			case deliver <- next:
+				waiting = waiting[1:]
+			}
+		}
+	}()
+	return out, nil
+}
