@@ -3,7 +3,6 @@ package command
 import (
 	"bytes"
 	"database/sql"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,43 +22,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backoff"
 )
-
-// escape matches what changes a terminal. Line feeds and tabs do not.
-var escape = regexp.MustCompile("[\x00-\x08\x0b-\x1f\x7f\u0080-\u009f\u202e]")
-
-// hostile: nothing in a letter can change the terminal, also in one that another program has put there.
-func (o *operator) hostile(_, _ []string) {
-	const evil = "\x1b]0;owned\a\x9b2J\u202e\u0085\r\nline"
-	id := "order-\x1b[2J\u202e"
-	switch o.entry.Name {
-	case "redis":
-		client := o.redis()
-		require.NoError(o.t, client.XAdd(o.t.Context(), &redis.XAddArgs{Stream: o.dead, Values: []any{"foo" + evil, evil}}).Err())
-	case "postgres":
-		_, err := o.postgres().Exec(`INSERT INTO retry_messages (topic, due, uuid, payload, metadata)
-			VALUES ($1, 'infinity', $2, $3, '{"a\u001b[2J": 1, "b": ["\u202e"]}')`, o.dead, id, []byte(evil))
-		require.NoError(o.t, err)
-	default:
-		return
-	}
-	failure := backoff.Permanent(errors.New("refused " + evil))
-	o.failure.Store(&failure)
-	msg := message.NewMessage(id, []byte(evil))
-	msg.Metadata["key\x1b[2J"] = strings.ToValidUTF8(evil, "?")
-	o.publish(msg)
-	o.eventually("it is dead", func() bool { return len(o.ids()) == 2 })
-	o.failure.Store(nil)
-	shown := o.letters(0, "list").stdout + o.letters(0, "list", "--json").stdout + o.letters(0, "list", "--group").stdout +
-		o.letters(0, "show", id).stdout + o.letters(0, "show", id, "--json").stdout + o.letters(0, "export", "-o", "-").stdout
-	assert.NotRegexp(o.t, escape, shown)
-	assert.Contains(o.t, shown, `\x1b]0;owned\a`)
-	file := filepath.Join(o.t.TempDir(), "hostile.jsonl")
-	assert.Equal(o.t, 2, o.change(0, "discard", "--yes", "--export", file).Done)
-	assert.Equal(o.t, 2, o.summary(0, "dead", "import", file).Done)
-	o.letters(0, "export", "-o", file+".again")
-	assert.Equal(o.t, sortedLines(o.t, file), sortedLines(o.t, file+".again"))
-	assert.Equal(o.t, 2, o.change(0, "discard", "--yes").Done)
-}
 
 // many: the memory of the command does not depend on the number of letters.
 func (o *operator) many(_, _ []string) {

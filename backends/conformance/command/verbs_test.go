@@ -42,8 +42,8 @@ func TestEachVerbOnEachBackend(t *testing.T) {
 			test func(all, odds []string)
 		}{
 			{"list", o.list}, {"group", o.group}, {"show", o.show}, {"go-test", o.goTest}, {"export", o.export},
-			{"status", o.status}, {"doctor", o.doctor}, {"page", o.page}, {"refusals", o.refusals}, {"redrive", o.redrive}, {"discard", o.discard},
-			{"hostile", o.hostile}, {"many", o.many}, {"waits", func(_, _ []string) { o.waits(stop) }}, {"faults", o.faults},
+			{"status", o.status}, {"doctor", o.doctor}, {"refusals", o.refusals}, {"redrive", o.redrive}, {"discard", o.discard},
+			{"many", o.many}, {"waits", func(_, _ []string) { o.waits(stop) }}, {"faults", o.faults},
 		} {
 			if !o.t.Run(verb.name, func(t *testing.T) {
 				outer := o.t
