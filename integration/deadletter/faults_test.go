@@ -6,13 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
@@ -178,39 +174,6 @@ func TestHostileImports(t *testing.T) {
 		_, err = store.Discard(t.Context(), letterQueue, letters.Discard{})
 		require.NoError(t, err, name)
 	}
-}
-
-// TestAStoreLeavesNothingBehind: no goroutine, connection, queue or lock. It is not parallel, because it compares
-// goroutines.
-func TestAStoreLeavesNothingBehind(t *testing.T) {
-	queue := broker.Name(t, "left")
-	broker.Clean(t, queue)
-	declare(t, deadletter.QueueOf(queue), amqp091.Table{"x-queue-type": "quorum"})
-	declare(t, queue, amqp091.Table{"x-queue-type": "quorum"})
-	testapp.Send(t, "", deadletter.QueueOf(queue), dead(queue, 300)...)
-	client := broker.Management(t)
-	before := goleak.IgnoreCurrent()
-	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t)}, nil)
-	require.NoError(t, err)
-	for l, err := range store.Browse(t.Context(), deadletter.QueueOf(queue), letters.Filter{}) {
-		require.NoError(t, err)
-		require.NotNil(t, l)
-		break
-	}
-	_, err = store.Redrive(t.Context(), deadletter.QueueOf(queue),
-		letters.Redrive{Limit: 100, Canary: 1, CanaryWait: time.Millisecond})
-	require.NoError(t, err)
-	_, err = store.Discard(t.Context(), deadletter.QueueOf(queue), letters.Discard{Limit: 100})
-	require.NoError(t, err)
-	require.NoError(t, store.Close())
-	goleak.VerifyNone(t, before)
-	assert.Equal(t, 100, testapp.Depth(t, deadletter.QueueOf(queue)))
-	broker.Eventually(t, time.Minute, func() bool { // the management API is late
-		queues, err := client.ListQueues()
-		return err == nil && !slices.ContainsFunc(queues, func(q rabbithole.QueueInfo) bool {
-			return strings.Contains(q.Name, queue) && q.Name != queue && q.Name != deadletter.QueueOf(queue)
-		})
-	}, "no other queue stays")
 }
 
 // TestARedriveBesideAReader: what another reader has is not sent, and the error states that.

@@ -1,11 +1,8 @@
 package declare_test
 
 import (
-	"bytes"
-	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,58 +97,6 @@ func TestTheWorkQueueIsReplacedWhileItIsConsumed(t *testing.T) {
 	// A handler that comes late declares while the queue is deleted again: RabbitMQ 4.3 can answer 541 to that.
 	assert.Equal(t, 2+a.Log.Count("Connection lost, reconnecting Exception (541)"), a.wire.dialled())
 	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "all consume")
-}
-
-// TestTheWorkQueueIsReplacedBeforeItIsConsumedAgain: an app has declared it and bound it, and another client replaces it
-// before the app consumes it. The broker cancels no consumer then. The new queue is bound again.
-func TestTheWorkQueueIsReplacedBeforeItIsConsumedAgain(t *testing.T) {
-	t.Parallel()
-	var before beforeConsume
-	a := &app{App: testapp.New(t, func(b *config.Config) {
-		b.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: before.dial}
-	}), t: t}
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
-	a.handle(queue, 1, processed)
-	a.Run()
-	channel := broker.Channel(t)
-	replace := func() error {
-		_, err := channel.QueueDelete(queue, false, false, false)
-		if err == nil {
-			_, err = channel.QueueDeclare(queue, true, false, false, false, a.Topology(queue).WorkQueue.Arguments)
-		}
-		return err
-	}
-	again := make(chan error, 1)
-	call := func() { again <- replace() }
-	before.Store(&call)
-	require.NoError(t, replace())
-	require.NoError(t, <-again)
-	broker.Eventually(t, soon, func() bool { return a.Health().Ready() == nil }, "it is consumed again")
-	send(t, queue, 0)
-	a.onceEach(queue, processed, batch)
-}
-
-// beforeConsume is called once, before the next basic.consume is sent.
-type beforeConsume struct{ atomic.Pointer[func()] }
-
-func (b *beforeConsume) dial(network, address string) (net.Conn, error) {
-	conn, err := amqp091.DefaultDial(30*time.Second)(network, address)
-	return beforeConsumeConn{conn, b}, err
-}
-
-type beforeConsumeConn struct {
-	net.Conn
-	before *beforeConsume
-}
-
-func (c beforeConsumeConn) Write(frames []byte) (int, error) {
-	if bytes.Contains(frames, []byte{0, 60, 0, 20}) { // class and method
-		if call := c.before.Swap(nil); call != nil {
-			(*call)()
-		}
-	}
-	return c.Conn.Write(frames)
 }
 
 // returns are the bindings through which messages come back to a work queue: keys by exchange.

@@ -106,24 +106,3 @@ func TestASharedQueueOfSeveralSchedules(t *testing.T) {
 	assert.Equal(t, inspected, a.wire.consuming().count("queue.declare "+queue))
 	assert.Equal(t, 2, a.wire.dialled())
 }
-
-// TestVerifyOnlyDeclaresNothing, and binds nothing while it consumes.
-func TestVerifyOnlyDeclaresNothing(t *testing.T) {
-	t.Parallel()
-	declared := connect(t, allClassic)
-	queue := declared.Queue("orders")
-	declared.handle(queue, 1, testapp.NewLedger())
-	declared.Run()
-
-	a := connect(t, allClassic, func(b *config.Config) { b.Prefix, b.VerifyOnly = declared.Name, true })
-	processed := testapp.NewLedger()
-	a.handle(queue, 4, processed)
-	a.Run()
-	r := a.wire.consuming()
-	assert.Equal(t, 4, r.count("basic.consume"))
-	assert.Equal(t, 1, r.count("queue.declare passive "+queue), "checked once")
-	for _, method := range []string{"queue.declare", "exchange.declare", "queue.bind"} {
-		assert.Zero(t, r.count(method), method)
-	}
-	assert.Equal(t, 2, a.wire.dialled())
-}

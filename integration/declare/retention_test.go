@@ -3,13 +3,11 @@ package declare_test
 import (
 	"fmt"
 	"regexp"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -144,55 +141,6 @@ func TestTheBrokerItselfWritesDeadLettersAtTheLimit(t *testing.T) {
 	broker.Eventually(t, soon, counted(0), "the broker has forwarded them")
 	assert.Equal(t, kept, testapp.Depth(t, orders.DeadLetterQueue()))
 	assert.Equal(t, newest(messages), take(t, orders.DeadLetterQueue(), kept))
-}
-
-// TestATierAtItsLimit refuses messages. The next tier takes them, and where all are full, they become dead letters.
-// None is lost.
-func TestATierAtItsLimit(t *testing.T) {
-	t.Parallel()
-	const messages, limit = 40, 5
-	for name, change := range map[string]func(*config.Config){
-		"quorum":  func(*config.Config) {},
-		"classic": func(b *config.Config) { b.QueueType = topology.Classic },
-		"group": func(b *config.Config) {
-			b.Policy.TierGroup, b.Policy.ExtraTiers = b.Prefix+"_group", b.Policy.Schedule
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := connect(t, func(b *config.Config) {
-				b.Policy.Schedule = backoff.Schedule{time.Hour, 2 * time.Hour}
-				b.TierArguments = amqp091.Table{"x-max-length": limit}
-			}, change)
-			queue := a.Queue("orders")
-			tiers := queue
-			if name == "group" {
-				tiers = a.Name + "_group"
-			}
-			settled := testapp.NewLedger()
-			a.Observe(eventtest.OnEvent(func(e retry.Event) { settled.Add(e.MessageUUID) }))
-			a.AddConsumerHandler(a.Router, "billing", queue, func(*message.Message) error { return errDown }, retry.Options{
-				Concurrency: 1,
-			})
-			a.Run()
-			testapp.Send(t, "", queue, testapp.Orders(messages)...)
-			settled.Wait(t, messages, soon)
-			var all []string
-			for _, of := range []string{tiers + "." + a.Name + ".1h", tiers + "." + a.Name + ".2h", queue + ".dead"} {
-				waiting := testapp.Depth(t, of)
-				assert.GreaterOrEqual(t, waiting, limit, of)
-				for _, d := range testapp.Take(t, of, waiting) {
-					all = append(all, d.Headers["_watermill_message_uuid"].(string))
-					if of == queue+".dead" {
-						assert.Equal(t, string(retry.DeadReasonNoTier), d.Headers[recordkey.DeadReason])
-					}
-				}
-			}
-			slices.Sort(all)
-			assert.Len(t, slices.Compact(all), messages, "none is lost, by identity")
-			assert.Empty(t, settled.Twice())
-		})
-	}
 }
 
 // TestTheLimitsOfAnExistingQueue cannot be changed: the error has the command of the policy that does it.

@@ -1,10 +1,7 @@
 package hostile_test
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"math"
-	"strconv"
 	"testing"
 	"time"
 
@@ -16,55 +13,8 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-// everyType returns headers of every AMQP type, nested as well. Some keys and values are not UTF-8.
-func everyType() amqp091.Table {
-	flat := amqp091.Table{
-		"nil": nil, "true": true, "false": false, "byte": byte(255), "int8": int8(-128), "int16": int16(math.MinInt16),
-		"int32": int32(math.MinInt32), "int64": int64(math.MinInt64), "float32": float32(0.1), "float64": math.MaxFloat64,
-		"decimal": amqp091.Decimal{Scale: 2, Value: 12345}, "text": "väl\x00", "not UTF-8": "\xff\xfe", "empty": "",
-		"bytes": []byte{0, 255, 1}, "no bytes": []byte{}, "timestamp": time.Unix(1_700_000_000, 0), "epoch": time.Unix(0, 0),
-		"\xff key": "not UTF-8 either", "no table": amqp091.Table{}, "no array": []any(nil),
-	}
-	all := amqp091.Table{"table": flat, "array": []any{flat, []any{nil, []any(nil), "deep"}, int32(1)}}
-	for key, value := range flat {
-		all[key] = value
-	}
-	return all
-}
-
-// TestHeadersOfEveryTypeSurviveEveryRetry: a message of a foreign publisher, without a UUID, is the same at every call
-// and in the dead letter.
-func TestHeadersOfEveryTypeSurviveEveryRetry(t *testing.T) {
-	t.Parallel()
-	for _, tiers := range []topology.QueueType{topology.Quorum, topology.Classic} {
-		t.Run(string(tiers), func(t *testing.T) {
-			t.Parallel()
-			delays := testapp.Schedule(50*time.Millisecond, 100*time.Millisecond, 150*time.Millisecond, 200*time.Millisecond)
-			a := testapp.New(t, delays, func(c *config.Config) { c.QueueType = tiers })
-			queue := a.Queue("orders")
-			calls := testapp.NewLedger()
-			a.Handle(queue, 1, func(msg *message.Message) error {
-				calls.Add(string(msg.Payload))
-				for key, want := range map[string]string{"text": "väl\x00", "not UTF-8": "\xff\xfe", "\xff key": "not UTF-8 either"} {
-					assert.Equal(t, want, msg.Metadata[key])
-				}
-				assert.Empty(t, msg.UUID)
-				return errDown
-			})
-			a.Run()
-			testapp.Send(t, "", queue, amqp091.Publishing{Body: []byte("every type"), Headers: everyType()})
-			letter := letters(t, queue, 1)["every type"]
-			assert.Equal(t, everyType(), own(letter))
-			exhausted(t, letter, "5")
-			same(t, 5, calls.Counts(), "every type")
-			empty(t, queue)
-		})
-	}
-}
 
 // TestPropertiesOfForeignMessages: each property survives every retry and is in the dead letter.
 func TestPropertiesOfForeignMessages(t *testing.T) {
@@ -145,36 +95,4 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 			assert.Zero(t, a.Log.Count("sending nack"))
 		})
 	}
-}
-
-// TestBodiesOfEverySize: bodies survive every retry unchanged, from empty to 16 MiB, and around the frame size.
-func TestBodiesOfEverySize(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	sums := map[string][sha256.Size]byte{}
-	var sent []amqp091.Publishing
-	for _, size := range []int{0, 1, 131_063, 131_064, 131_065, 1 << 20, 16 << 20} {
-		body := bytes.Repeat([]byte("watermill\xff\x00"), size/11+1)[:size]
-		identity := strconv.Itoa(size)
-		sums[identity] = sha256.Sum256(body)
-		sent = append(sent, amqp091.Publishing{Body: body, Headers: amqp091.Table{"size": identity}})
-	}
-	calls := testapp.NewLedger()
-	a.Handle(queue, 2, func(msg *message.Message) error {
-		identity := msg.Metadata["size"]
-		assert.Equal(t, sums[identity], sha256.Sum256(msg.Payload), identity)
-		calls.Add(identity)
-		return errDown
-	})
-	a.Run()
-	testapp.Send(t, "", queue, sent...)
-	got := map[string][sha256.Size]byte{}
-	for _, letter := range testapp.Take(t, queue+".dead", len(sent)) {
-		exhausted(t, letter, "3")
-		got[letter.Headers["size"].(string)] = sha256.Sum256(letter.Body)
-	}
-	assert.Equal(t, sums, got)
-	same(t, 3, calls.Counts(), keys(sums)...)
-	empty(t, queue)
 }
