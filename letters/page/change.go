@@ -16,93 +16,70 @@ const (
 	carefulMaxRedead = 0.05
 )
 
-// chosen reads the selection of a change. It never takes a selection without letters for all of them.
-func (p *Page) chosen(r *http.Request) (selection, error) {
+func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
+	return p.change(w, r, verbRedrive)
+}
+func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
+	return p.change(w, r, verbDiscard)
+}
+
+// change is the POST request of a list with picked letters, and of the confirmation. It never takes a selection without
+// letters for all of them.
+func (p *Page) change(w http.ResponseWriter, r *http.Request, verb string) error {
+	if r.PostForm.Get("step") == "start" {
+		if verb == verbDiscard && r.PostForm.Get("sure") == "" {
+			return failure{http.StatusUnprocessableEntity, "Discarded letters cannot be brought back. Go back, and " +
+				"select the box that confirms it.", nil}
+		}
+		return p.start(w, r, verb)
+	}
 	s, err := p.selected(r)
 	if err == nil && s.empty() {
 		err = failure{http.StatusBadRequest, "No letter is selected. Go back, and select at least one.", nil}
 	}
-	return s, err
-}
-
-// askRedrive counts the letters and shows the confirmation.
-func (p *Page) askRedrive(w http.ResponseWriter, r *http.Request) error {
-	s, err := p.chosen(r)
 	if err != nil {
 		return err
 	}
-	options := letters.Redrive{Filter: s.filter(), By: p.config.By(r), Rate: carefulRate, MaxRedead: carefulMaxRedead}
+	made := plan{selection: s, Verb: verb, By: p.config.By(r)}
+	made.Redrive = letters.Redrive{Filter: s.filter(), By: made.By, Rate: carefulRate, MaxRedead: carefulMaxRedead}
 	if n := len(s.IDs); n == 0 || n > carefulCanary {
-		options.Canary = carefulCanary
+		made.Redrive.Canary = carefulCanary
 	}
-	return p.confirm(w, r, plan{selection: s, Verb: verbRedrive, Redrive: options, By: options.By},
-		func(ctx context.Context, limit int, dry bool, progress func(letters.Progress)) (letters.Summary, error) {
-			options := options
-			if options.Limit, options.Progress = limit, progress; dry {
-				options = letters.Redrive{Filter: options.Filter, DryRun: true}
-			}
-			return p.config.Store.Redrive(ctx, s.Queue, options)
-		})
+	return p.confirm(w, r, made)
 }
 
-// redrive is the POST request of a list with picked letters, and of the confirmation.
-func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
-	if r.PostForm.Get("step") != "start" {
-		return p.askRedrive(w, r)
+// run runs the redrive or discard of a plan for at most so many letters, or only counts them.
+func (p *Page) run(
+	ctx context.Context, made plan, limit int, dry bool, progress func(letters.Progress),
+) (letters.Summary, error) {
+	options := made.Redrive
+	if made.Verb == verbDiscard {
+		return p.config.Store.Discard(ctx, made.Queue,
+			letters.Discard{Filter: options.Filter, Limit: limit, DryRun: dry, Progress: progress})
 	}
-	return p.start(w, r, verbRedrive)
+	if dry {
+		options = letters.Redrive{Filter: options.Filter, DryRun: true}
+	}
+	options.Limit, options.Progress = limit, progress
+	return p.config.Store.Redrive(ctx, made.Queue, options)
 }
-
-// askDiscard counts the letters and shows the confirmation.
-func (p *Page) askDiscard(w http.ResponseWriter, r *http.Request) error {
-	s, err := p.chosen(r)
-	if err != nil {
-		return err
-	}
-	return p.confirm(w, r, plan{selection: s, Verb: verbDiscard, By: p.config.By(r)},
-		func(ctx context.Context, limit int, dry bool, progress func(letters.Progress)) (letters.Summary, error) {
-			return p.config.Store.Discard(ctx, s.Queue,
-				letters.Discard{Filter: s.filter(), Limit: limit, DryRun: dry, Progress: progress})
-		})
-}
-
-func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
-	if r.PostForm.Get("step") != "start" {
-		return p.askDiscard(w, r)
-	}
-	if r.PostForm.Get("sure") == "" {
-		return failure{http.StatusUnprocessableEntity, "Discarded letters cannot be brought back. Go back, and " +
-			"select the box that confirms it.", nil}
-	}
-	return p.start(w, r, verbDiscard)
-}
-
-// A changeFunc runs a redrive or discard of at most so many letters, or only counts them.
-type changeFunc = func(
-	ctx context.Context, limit int, dry bool, progress func(letters.Progress),
-) (letters.Summary, error)
 
 // confirm counts the letters of a plan, shows their number and asks. What then runs has this number as its limit.
-func (p *Page) confirm(w http.ResponseWriter, r *http.Request, made plan, change changeFunc) error {
-	if err := p.count(r.Context(), &made, change); err != nil {
+func (p *Page) confirm(w http.ResponseWriter, r *http.Request, made plan) error {
+	if err := p.count(r.Context(), &made); err != nil {
 		return err
 	}
 	if made.Count == 0 && !made.AtLeast {
 		return failure{http.StatusNotFound, "No letter of the queue is selected. They may have been redriven or " +
 			"discarded meanwhile.", nil}
 	}
-	limit := made.Count
-	if made.AtLeast {
-		limit = 0
-	}
-	made.run = p.inTurn(made.Queue, limit, change)
 	p.jobs.prepare(&made)
 	p.render(w, http.StatusOK, "confirm.html", made.Verb, made)
 	return nil
 }
 
 // count sets the number of letters of a plan, with a run that changes nothing.
-func (p *Page) count(ctx context.Context, made *plan, change changeFunc) error {
+func (p *Page) count(ctx context.Context, made *plan) error {
 	ctx, cancel := context.WithTimeout(ctx, p.config.Timeout)
 	defer cancel()
 	done, err := p.turns.take(ctx, made.Queue)
@@ -111,7 +88,7 @@ func (p *Page) count(ctx context.Context, made *plan, change changeFunc) error {
 		return nil
 	}
 	defer done()
-	summary, err := change(ctx, 0, true, func(letters.Progress) {})
+	summary, err := p.run(ctx, *made, 0, true, func(letters.Progress) {})
 	late, some := errors.Is(err, context.DeadlineExceeded), errors.Is(err, letters.ErrNoTarget) && summary.Done > 0
 	if err != nil && !late && !some { // letters whose work queue is gone stay, the others can be sent
 		return err
@@ -120,27 +97,31 @@ func (p *Page) count(ctx context.Context, made *plan, change changeFunc) error {
 	return nil
 }
 
-// inTurn returns a run that begins when no view looks at the queue, so that it counts all letters. Then views may
-// look again: what they take comes back.
-func (p *Page) inTurn(queue string, limit int, change changeFunc) runFunc {
-	return func(ctx context.Context, progress func(letters.Progress)) (letters.Summary, error) {
-		done, err := p.turns.take(ctx, queue)
-		if err != nil {
-			return letters.Summary{}, err
-		}
-		defer done()
-		return change(ctx, limit, false, func(now letters.Progress) {
-			if now.Total > 0 || now.Phase == letters.Waiting {
-				done()
-			}
-			progress(now)
-		})
+// inTurn runs a plan when no view looks at the queue, so that it counts all letters. Then views may look again: what
+// they take comes back.
+func (p *Page) inTurn(
+	ctx context.Context, made plan, progress func(letters.Progress),
+) (letters.Summary, error) {
+	done, err := p.turns.take(ctx, made.Queue)
+	if err != nil {
+		return letters.Summary{}, err
 	}
+	defer done()
+	limit := made.Count
+	if made.AtLeast {
+		limit = 0
+	}
+	return p.run(ctx, made, limit, false, func(now letters.Progress) {
+		if now.Total > 0 || now.Phase == letters.Waiting {
+			done()
+		}
+		progress(now)
+	})
 }
 
 func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error {
 	id := r.PostForm.Get("run")
-	switch err := p.jobs.start(verb, id); {
+	switch err := p.jobs.start(verb, id, p.inTurn); {
 	case errors.Is(err, errExpired):
 		return failure{http.StatusConflict, "This confirmation is unknown or older than 15 minutes. Count the " +
 			"letters again.", nil}

@@ -40,12 +40,11 @@ type plan struct {
 	Total    int  // letters that the count has looked at
 	Redrive  letters.Redrive
 	By       string
-	run      runFunc
 	prepared time.Time
 }
 
-// runFunc runs a redrive or discard, and reports its progress.
-type runFunc = func(context.Context, func(letters.Progress)) (letters.Summary, error)
+// runFunc runs the redrive or discard of a plan, and reports its progress.
+type runFunc = func(context.Context, plan, func(letters.Progress)) (letters.Summary, error)
 
 // job is a plan that was confirmed.
 type job struct {
@@ -85,7 +84,7 @@ func (j *jobs) prepare(p *plan) {
 }
 
 // start runs the plan with this ID. A plan that runs already, or did, is no error: a form can be sent twice.
-func (j *jobs) start(verb, id string) error {
+func (j *jobs) start(verb, id string, run runFunc) error {
 	j.lock.Lock()
 	defer j.lock.Unlock()
 	if j.closed {
@@ -118,7 +117,7 @@ func (j *jobs) start(verb, id string) error {
 		watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.By})
 	j.wait.Go(func() {
 		defer begun.cancel()
-		begun.work(ctx)
+		begun.work(ctx, run)
 		j.logger.Info(begun.Verb+" of the dead-letter page has ended",
 			watermill.LogFields{"queue": begun.Queue, "summary": begun.line()})
 	})
@@ -136,8 +135,8 @@ func (j *jobs) forget() {
 	}
 }
 
-func (b *job) work(ctx context.Context) {
-	summary, err := b.run(ctx, func(p letters.Progress) {
+func (b *job) work(ctx context.Context, run runFunc) {
+	summary, err := run(ctx, b.plan, func(p letters.Progress) {
 		b.lock.Lock()
 		defer b.lock.Unlock()
 		b.progress = p
@@ -162,9 +161,7 @@ func (j *jobs) stop(id string) bool {
 }
 
 func (j *jobs) find(id string) *job {
-	j.lock.Lock()
-	defer j.lock.Unlock()
-	for _, one := range j.all {
+	for _, one := range j.begun() {
 		if one.ID == id {
 			return one
 		}
@@ -186,25 +183,25 @@ func (j *jobs) close() {
 }
 
 func (j *jobs) views(now time.Time) []jobView {
-	j.lock.Lock()
-	all := slices.Clone(j.all)
-	j.lock.Unlock()
-	slices.Reverse(all)
 	var views []jobView
-	for _, one := range all {
+	for _, one := range slices.Backward(j.begun()) {
 		views = append(views, one.view(now))
 	}
 	return views
 }
 
 func (j *jobs) summaries() (lines []string) {
-	j.lock.Lock()
-	all := slices.Clone(j.all)
-	j.lock.Unlock()
-	for _, one := range all {
+	for _, one := range j.begun() {
 		lines = append(lines, one.line())
 	}
 	return lines
+}
+
+// begun returns the jobs, the oldest first.
+func (j *jobs) begun() []*job {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	return slices.Clone(j.all)
 }
 
 // line returns what became of a job.

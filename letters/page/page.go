@@ -121,12 +121,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.route(w, r)
 }
 
-// view is a request that only reads. change is one that changes something, or asks for a change: it counts the letters
-// and keeps a confirmation.
-type (
-	view   = func(*Page, http.ResponseWriter, *http.Request) error
-	change = view
-)
+type view = func(*Page, http.ResponseWriter, *http.Request) error
 
 var (
 	views = map[string]view{
@@ -138,7 +133,8 @@ var (
 		"causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter, "test": (*Page).goTest,
 		"order": (*Page).order, "keys": (*Page).keys,
 	}
-	changes = map[string]change{
+	// changes change something, or ask for a change: they count the letters and keep a confirmation.
+	changes = map[string]view{
 		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop,
 	}
 )

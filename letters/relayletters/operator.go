@@ -17,34 +17,24 @@ import (
 // part is for the command wmretry.
 type part = operate.Part
 
-// operator is a Store for the command wmretry.
-type operator struct{ store *Store }
+// operator is a Store for the command wmretry. It looks as its Reader does.
+type operator struct {
+	operate.Looker
+	store *Store
+}
+
+// blind is a Reader that cannot look.
+type blind struct{}
 
 var errNoLook = errors.New("the Reader of this Pub/Sub cannot look at what waits")
 
-func (o operator) looker() (operate.Looker, error) {
-	if looker, can := o.store.config.Reader.(operate.Looker); can {
-		return looker, nil
-	}
-	return nil, errNoLook
-}
-
-// Keys implements operate.Operator.
-func (o operator) Keys(ctx context.Context) ([]string, error) {
-	looker, err := o.looker()
-	if err != nil {
-		return nil, err
-	}
-	return looker.Keys(ctx)
-}
+func (blind) Keys(context.Context) ([]string, error)             { return nil, errNoLook }
+func (blind) Waiting(context.Context) ([]operate.Waiting, error) { return nil, errNoLook }
+func (blind) Check(context.Context) (operate.Checked, error)     { return operate.Checked{}, errNoLook }
 
 // Waiting implements operate.Operator. It also reads the first dead letter of each topic, for its time.
 func (o operator) Waiting(ctx context.Context) ([]operate.Waiting, error) {
-	looker, err := o.looker()
-	if err != nil {
-		return nil, err
-	}
-	all, err := looker.Waiting(ctx)
+	all, err := o.Looker.Waiting(ctx)
 	if all == nil {
 		all = []operate.Waiting{}
 	}
@@ -66,11 +56,7 @@ func (o operator) Waiting(ctx context.Context) ([]operate.Waiting, error) {
 
 // Check implements operate.Operator. What every backend can have is found here.
 func (o operator) Check(ctx context.Context) (operate.Checked, error) {
-	looker, err := o.looker()
-	if err != nil {
-		return operate.Checked{}, err
-	}
-	checked, err := looker.Check(ctx)
+	checked, err := o.Looker.Check(ctx)
 	if err != nil {
 		return checked, err
 	}

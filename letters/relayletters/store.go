@@ -114,7 +114,11 @@ func Open(config Config) (*Store, error) {
 		return nil, faults.Of("invalid relayletters.Config", err)
 	}
 	s := &Store{config: config}
-	s.part = operate.PartOf(operator{s})
+	looker, can := config.Reader.(operate.Looker)
+	if !can {
+		looker = blind{}
+	}
+	s.part = operate.PartOf(operator{looker, s})
 	s.closed, s.end = context.WithCancel(context.Background())
 	return s, nil
 }

@@ -108,8 +108,7 @@ func properties(
 		exchange, key = published(d, l, death, prefix)
 	}
 	named := map[string]string{"exchange": exchange, "routing_key": key}
-	p := headers.Publishing(was)
-	for name, property := range texts(&p) {
+	for name, property := range texts(was) {
 		named[name] = *property
 	}
 	maps.DeleteFunc(named, func(_, value string) bool { return value == "" })

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 	"unicode/utf8"
@@ -12,7 +13,6 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/letterline"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -27,20 +27,19 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
 	}
 	properties := map[string]any{}
-	p := headers.Publishing(d)
-	for name, property := range texts(&p) {
+	for name, property := range texts(d) {
 		if *property != "" {
 			properties[name] = letterline.EncodeText(*property)
 		}
 	}
-	if p.Priority != 0 {
-		properties["priority"] = p.Priority
+	if d.Priority != 0 {
+		properties["priority"] = d.Priority
 	}
-	if p.DeliveryMode != 0 {
-		properties["delivery_mode"] = p.DeliveryMode
+	if d.DeliveryMode != 0 {
+		properties["delivery_mode"] = d.DeliveryMode
 	}
-	if !p.Timestamp.IsZero() {
-		properties["timestamp"] = p.Timestamp.Unix()
+	if !d.Timestamp.IsZero() {
+		properties["timestamp"] = d.Timestamp.Unix()
 	}
 	line := letterline.Line{
 		ID: l.ID, Queue: letterline.EncodeText(l.Queue), Target: l.Target, Kind: string(l.Kind), Record: l.Record,
@@ -54,11 +53,11 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 }
 
 // texts returns the properties that are texts, by their names.
-func texts(p *amqp091.Publishing) map[string]*string {
+func texts(d *amqp091.Delivery) map[string]*string {
 	return map[string]*string{
-		"content_type": &p.ContentType, "content_encoding": &p.ContentEncoding, "correlation_id": &p.CorrelationId,
-		"reply_to": &p.ReplyTo, "expiration": &p.Expiration, "message_id": &p.MessageId, "type": &p.Type,
-		"user_id": &p.UserId, "app_id": &p.AppId,
+		"content_type": &d.ContentType, "content_encoding": &d.ContentEncoding, "correlation_id": &d.CorrelationId,
+		"reply_to": &d.ReplyTo, "expiration": &d.Expiration, "message_id": &d.MessageId, "type": &d.Type,
+		"user_id": &d.UserId, "app_id": &d.AppId,
 	}
 }
 
@@ -74,88 +73,64 @@ func parseLine(b []byte) (line, error) {
 	if !utf8.Valid(b) {
 		return line{}, errors.New("the line is not valid UTF-8")
 	}
-	fields, err := object("", b)
-	if err != nil {
-		return line{}, err
-	}
-	d := amqp091.Delivery{}
-	l := line{}
-	read := map[string]func(at string, raw json.RawMessage) error{
-		"queue":       shortText(&l.Queue),
-		"exchange":    shortText(&l.Exchange),
-		"routing_key": shortText(&l.RoutingKey),
-		"body": func(at string, raw json.RawMessage) (err error) {
-			d.Body, err = parseBytes(at, raw)
-			return err
-		},
-		"properties": func(at string, raw json.RawMessage) error { return parseProperties(at, raw, &d) },
-		"headers": func(at string, raw json.RawMessage) (err error) {
-			d.Headers, err = parseTable(at, raw, 0)
-			return err
-		},
-	}
-	for name := range read {
+	r, d, l := &reader{}, amqp091.Delivery{}, line{}
+	fields := r.object("", b)
+	for _, name := range []string{"body", "exchange", "headers", "properties", "queue", "routing_key"} {
 		if _, found := fields[name]; !found {
-			return line{}, fmt.Errorf("the field %q is missing", name)
+			r.fail("the field %q is missing", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch name {
+		switch raw := fields[name]; name {
 		case "id", "target", "kind", "record", "text":
-			continue
-		}
-		parse, known := read[name]
-		if !known {
-			return line{}, fmt.Errorf("the field %q is unknown", name)
-		}
-		if err := parse(name, fields[name]); err != nil {
-			return line{}, err
+		case "queue":
+			l.Queue = r.shortText(name, raw)
+		case "exchange":
+			l.Exchange = r.shortText(name, raw)
+		case "routing_key":
+			l.RoutingKey = r.shortText(name, raw)
+		case "body":
+			d.Body = r.bytes(name, raw)
+		case "properties":
+			r.properties(name, raw, &d)
+		case "headers":
+			d.Headers = r.table(name, raw, 0)
+		default:
+			r.fail("the field %q is unknown", name)
 		}
 	}
 	if l.Queue == "" {
-		return line{}, errors.New("queue is empty: it must be the name of a queue")
+		r.fail("queue is empty: it must be the name of a queue")
+	}
+	if r.err != nil {
+		return line{}, r.err
 	}
 	d.Exchange, d.RoutingKey = l.Exchange, l.RoutingKey
 	l.Publishing = same(&d)
 	return l, nil
 }
 
-func parseProperties(at string, raw json.RawMessage, d *amqp091.Delivery) error {
-	fields, err := object(at, raw)
-	if err != nil {
-		return err
-	}
-	var p amqp091.Publishing
-	properties := texts(&p)
+func (r *reader) properties(at string, raw json.RawMessage, d *amqp091.Delivery) {
+	named := texts(d)
+	fields := r.object(at, raw)
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		at, raw := at+"."+name, fields[name]
-		var number int64
 		switch name {
 		case "priority":
-			number, err = parseNumber(at, raw, 0, 255)
-			d.Priority = uint8(number)
+			d.Priority = uint8(r.integer(at, raw, 0, math.MaxUint8))
 		case "delivery_mode":
-			number, err = parseNumber(at, raw, 1, 2)
-			d.DeliveryMode = uint8(number)
+			d.DeliveryMode = uint8(r.integer(at, raw, 1, 2))
 		case "timestamp":
-			number, err = parseNumber(at, raw, minInt64, maxInt64)
-			d.Timestamp = time.Unix(number, 0)
+			d.Timestamp = time.Unix(r.integer(at, raw, math.MinInt64, math.MaxInt64), 0)
 		default:
-			property, known := properties[name]
-			if !known {
-				return fmt.Errorf("%s is unknown", at)
+			if named[name] == nil {
+				r.fail("%s is unknown", at)
+				return
 			}
-			err = shortText(property)(at, raw)
-		}
-		if err != nil {
-			return err
+			*named[name] = r.shortText(at, raw)
 		}
 	}
-	if err := unfit.CheckExpiration(p.Expiration); err != nil { // an import without DryRun would find it only later
-		return fmt.Errorf("%s.%w", at, err)
+	if err := unfit.CheckExpiration(d.Expiration); err != nil { // an import without DryRun would find it only later
+		r.fail("%s.%w", at, err)
 	}
-	d.ContentType, d.ContentEncoding, d.CorrelationId = p.ContentType, p.ContentEncoding, p.CorrelationId
-	d.ReplyTo, d.Expiration, d.MessageId = p.ReplyTo, p.Expiration, p.MessageId
-	d.Type, d.UserId, d.AppId = p.Type, p.UserId, p.AppId
-	return nil
 }

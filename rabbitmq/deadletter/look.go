@@ -88,11 +88,11 @@ func (s *Store) look(
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return l, err
 	}
 	if l.total == 0 {
 		if err := l.first(); err != nil {
-			return nil, err
+			return l, err
 		}
 	}
 	switch {
@@ -101,7 +101,7 @@ func (s *Store) look(
 	case l.total > 0:
 		if err := l.findLimit(ctx); err != nil {
 			_ = l.channel.Close()
-			return nil, err
+			return l, err
 		}
 	}
 	if most >= 0 {
@@ -112,7 +112,7 @@ func (s *Store) look(
 		return l, nil
 	}
 	if err = l.consumeLong(); err != nil {
-		return nil, errors.Join(err, l.close(ctx))
+		return l, errors.Join(err, l.close(ctx))
 	}
 	return l, nil
 }

@@ -114,7 +114,8 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 				continue
 			}
 		}
-		if err == nil || !c.Counted() || !errors.Is(err, errLost) {
+		careful := errors.Is(err, errCareful)
+		if err == nil || !careful && !c.Counted() || !errors.Is(err, errLost) {
 			return c.Finish(err, false)
 		}
 		switch {
@@ -127,7 +128,7 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 					barren, err), false)
 			}
 		}
-		if !errors.Is(err, errCareful) {
+		if !careful {
 			c.Wait(err)
 		}
 		if err = pauses.Sleep(ctx, pause.Next()); err != nil {
@@ -154,11 +155,11 @@ func (c *call) once(ctx context.Context) (err error) {
 	}
 	least, most := c.Rest() // the newer letters are behind
 	look, err := c.store.look(ctx, connection, c.queue, least, most, c.caution, nil)
+	c.barren = look.limit.barren()
 	if err != nil {
-		return err
+		return c.caution.after(look, err)
 	}
 	defer func() { err = errors.Join(err, look.close(ctx)) }()
-	c.barren = look.limit.barren()
 	if c.sender != nil {
 		look.widest = 2 * mostInFlight // what a process that dies can send twice
 	}

@@ -67,7 +67,7 @@ func (s *source) search(ctx context.Context) (err error) {
 	behind, err := s.store.look(ctx, s.look.connection, s.queue, 0, -1,
 		caution{careful: s.look.caution.careful}, s.look)
 	if err != nil {
-		return err
+		return s.caution.after(behind, err)
 	}
 	defer func() { err = errors.Join(s.caution.after(behind, err), behind.close(ctx)) }()
 	newer, redead := -max(s.look.total-s.look.received, 0), 0 // those that are to be looked at come, too

@@ -141,7 +141,7 @@ func (b *browsing) once(ctx context.Context) (err error) {
 	defer connection.Close()
 	look, err := b.look(ctx, connection, b.queue, max(b.most, 0), b.most, b.caution, nil)
 	if err != nil {
-		return err
+		return b.caution.after(look, err)
 	}
 	look.ordered = true
 	defer func() { err = errors.Join(err, look.close(ctx)) }()

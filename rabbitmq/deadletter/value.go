@@ -16,245 +16,198 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/letterline"
 )
 
-const (
-	minInt64 = math.MinInt64
-	maxInt64 = math.MaxInt64
-)
+// reader reads the values of a line. It keeps its first error, and what it returns after that has no meaning.
+type reader struct{ err error }
+
+func (r *reader) fail(format string, args ...any) { r.check(fmt.Errorf(format, args...)) }
+
+func (r *reader) check(err error) {
+	if r.err == nil {
+		r.err = err
+	}
+}
 
 // object reads an object of JSON. encoding/json alone would take the last of two fields with the same name.
-func object(at string, raw []byte) (map[string]json.RawMessage, error) {
-	fail := func(err error) error { return fmt.Errorf("%s is no JSON object: %w", name(at), err) }
+func (r *reader) object(at string, raw []byte) map[string]json.RawMessage {
+	if at == "" {
+		at = "the line"
+	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
-	if start, err := decoder.Token(); err != nil {
-		return nil, fail(err)
-	} else if start != json.Delim('{') {
-		return nil, fmt.Errorf("%s must be a JSON object, and begins with %v", name(at), start)
+	start, err := decoder.Token()
+	if err == nil && start != json.Delim('{') {
+		r.fail("%s must be a JSON object, and begins with %v", at, start)
+		return nil
 	}
 	fields := map[string]json.RawMessage{}
-	for decoder.More() {
-		key, err := decoder.Token()
-		if err != nil {
-			return nil, fail(err)
+	for err == nil && decoder.More() {
+		var key json.Token
+		if key, err = decoder.Token(); err != nil {
+			break
 		}
 		text, _ := key.(string) // JSON has no other keys
 		if _, twice := fields[text]; twice {
-			return nil, fmt.Errorf("%s has the field %q twice", name(at), text)
+			r.fail("%s has the field %q twice", at, text)
 		}
 		var value json.RawMessage
-		if err := decoder.Decode(&value); err != nil {
-			return nil, fail(err)
-		}
+		err = decoder.Decode(&value)
 		fields[text] = value
 	}
-	if _, err := decoder.Token(); err != nil {
-		return nil, fail(err)
+	if err == nil {
+		_, err = decoder.Token()
+	}
+	if err != nil {
+		r.fail("%s is no JSON object: %w", at, err)
+		return nil
 	}
 	if rest := bytes.TrimSpace(raw[decoder.InputOffset():]); len(rest) > 0 {
-		return nil, fmt.Errorf("%s has %d bytes after its end", name(at), len(rest))
+		r.fail("%s has %d bytes after its end", at, len(rest))
 	}
-	return fields, nil
+	return fields
 }
 
-func name(at string) string {
-	if at == "" {
-		return "the line"
-	}
-	return at
-}
-
-func parseTable(at string, raw json.RawMessage, depth int) (amqp091.Table, error) {
+func (r *reader) table(at string, raw json.RawMessage, depth int) amqp091.Table {
 	if err := letterline.CheckDepth(at, depth); err != nil {
-		return nil, err
+		r.check(err)
+		return nil
 	}
-	fields, err := object(at, raw)
-	if err != nil {
-		return nil, err
-	}
+	fields := r.object(at, raw)
 	table := make(amqp091.Table, len(fields))
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		at := at + "." + key
 		name, err := letterline.DecodeText(at, key)
-		if err != nil {
-			return nil, err
-		}
+		r.check(err)
 		if len(name) > maxShortString {
-			return nil, fmt.Errorf("%s: the name has %d bytes, and AMQP allows %d", at, len(name), maxShortString)
+			r.fail("%s: the name has %d bytes, and AMQP allows %d", at, len(name), maxShortString)
 		}
 		if _, twice := table[name]; twice {
-			return nil, fmt.Errorf("%s is there twice", at)
+			r.fail("%s is there twice", at)
 		}
-		if table[name], err = parseValue(at, fields[key], depth); err != nil {
-			return nil, err
-		}
+		table[name] = r.value(at, fields[key], depth)
 	}
-	return table, nil
+	return table
 }
 
-func parseValue(at string, raw json.RawMessage, depth int) (any, error) {
-	fields, err := object(at, raw)
-	if err != nil {
-		return nil, err
-	}
+func (r *reader) value(at string, raw json.RawMessage, depth int) any {
+	fields := r.object(at, raw)
 	if len(fields) != 1 {
-		return nil, fmt.Errorf(`%s has %d fields: it must have one, the letter of its type, such as {"S":"text"}`, at,
-			len(fields))
+		r.fail(`%s has %d fields: it must have one, the letter of its type, such as {"S":"text"}`, at, len(fields))
 	}
 	for tag, raw := range fields {
-		return parseTagged(at+"."+tag, tag, raw, depth)
+		return r.tagged(at+"."+tag, tag, raw, depth)
 	}
-	panic("unreachable: it has one field")
+	return nil
 }
 
-// parseInteger reads a number of JSON.
-func parseInteger[N int8 | uint8 | int16 | uint16 | int32 | uint32](
-	at string, raw json.RawMessage, least, most int64,
-) (any, error) {
-	number, err := parseNumber(at, raw, least, most)
-	return N(number), err
-}
-
-func parseTagged(at, tag string, raw json.RawMessage, depth int) (any, error) {
+func (r *reader) tagged(at, tag string, raw json.RawMessage, depth int) any {
 	switch tag {
 	case "b":
-		return parseInteger[int8](at, raw, math.MinInt8, math.MaxInt8)
+		return int8(r.integer(at, raw, math.MinInt8, math.MaxInt8))
 	case "B":
-		return parseInteger[uint8](at, raw, 0, math.MaxUint8)
+		return uint8(r.integer(at, raw, 0, math.MaxUint8))
 	case "s":
-		return parseInteger[int16](at, raw, math.MinInt16, math.MaxInt16)
+		return int16(r.integer(at, raw, math.MinInt16, math.MaxInt16))
 	case "u":
-		return parseInteger[uint16](at, raw, 0, math.MaxUint16)
+		return uint16(r.integer(at, raw, 0, math.MaxUint16))
 	case "I":
-		return parseInteger[int32](at, raw, math.MinInt32, math.MaxInt32)
+		return int32(r.integer(at, raw, math.MinInt32, math.MaxInt32))
 	case "i":
-		return parseInteger[uint32](at, raw, 0, math.MaxUint32)
+		return uint32(r.integer(at, raw, 0, math.MaxUint32))
 	case "T":
-		seconds, err := parseNumber(at, raw, minInt64, maxInt64)
-		return time.Unix(seconds, 0), err
+		return time.Unix(r.integer(at, raw, math.MinInt64, math.MaxInt64), 0)
+	case "l":
+		return r.integer(at, json.RawMessage(parse[string](r, at, raw)), math.MinInt64, math.MaxInt64)
+	case "f":
+		return float32(r.float(at, raw, 32))
+	case "d":
+		return r.float(at, raw, 64)
+	case "D":
+		parts := parse[[]json.RawMessage](r, at, raw)
+		if len(parts) != 2 {
+			r.fail("%s has %d elements: it must have two, scale and value", at, len(parts))
+			return nil
+		}
+		return amqp091.Decimal{Scale: uint8(r.integer(at+"[0]", parts[0], 0, math.MaxUint8)),
+			Value: int32(r.integer(at+"[1]", parts[1], math.MinInt32, math.MaxInt32))}
+	case "t":
+		return parse[bool](r, at, raw)
+	case "S":
+		return r.text(at, raw)
+	case "x":
+		return r.bytes(at, raw)
+	case "A":
+		return r.array(at, raw, depth+1)
+	case "F":
+		return r.table(at, raw, depth+1)
 	case "V":
 		if string(raw) != "null" {
-			return nil, fmt.Errorf("%s is %s: it must be null", at, raw)
-		}
-		return nil, nil
-	case "t":
-		value, err := parseJSON[bool](at, raw)
-		return value, err
-	case "l":
-		text, err := parseJSON[string](at, raw)
-		if err != nil {
-			return nil, err
-		}
-		return parseNumber(at, json.RawMessage(text), minInt64, maxInt64)
-	case "f":
-		number, err := parseFloat(at, raw, 32)
-		return float32(number), err
-	case "d":
-		return parseFloat(at, raw, 64)
-	case "D":
-		parts, err := parseJSON[[]json.RawMessage](at, raw)
-		if err != nil {
-			return nil, err
-		}
-		if len(parts) != 2 {
-			return nil, fmt.Errorf("%s has %d elements: it must have two, scale and value", at, len(parts))
-		}
-		scale, err := parseNumber(at+"[0]", parts[0], 0, math.MaxUint8)
-		if err != nil {
-			return nil, err
-		}
-		value, err := parseNumber(at+"[1]", parts[1], math.MinInt32, math.MaxInt32)
-		return amqp091.Decimal{Scale: uint8(scale), Value: int32(value)}, err
-	case "S":
-		text, err := parseJSON[string](at, raw)
-		if err != nil {
-			return nil, err
-		}
-		return letterline.DecodeText(at, text)
-	case "x":
-		return parseBytes(at, raw)
-	case "A":
-		return parseArray(at, raw, depth)
-	case "F":
-		return parseTable(at, raw, depth+1)
-	}
-	return nil, fmt.Errorf("%s: %q is no letter of an AMQP field type", at, tag)
-}
-
-func parseArray(at string, raw json.RawMessage, depth int) (any, error) {
-	if err := letterline.CheckDepth(at, depth+1); err != nil {
-		return nil, err
-	}
-	elements, err := parseJSON[[]json.RawMessage](at, raw)
-	if err != nil {
-		return nil, err
-	}
-	array := make([]any, len(elements))
-	for i, element := range elements {
-		if array[i], err = parseValue(at+"["+strconv.Itoa(i)+"]", element, depth+1); err != nil {
-			return nil, err
-		}
-	}
-	return array, nil
-}
-
-// parseNumber reads an integer. It does not accept a fraction, an exponent or a number out of the range.
-func parseNumber(at string, raw json.RawMessage, least, most int64) (int64, error) {
-	number, err := strconv.ParseInt(string(raw), 10, 64)
-	if err != nil || number < least || number > most {
-		return 0, fmt.Errorf("%s is %.40q: it must be an integer from %d to %d", at, raw, least, most)
-	}
-	return number, nil
-}
-
-// parseFloat reads a text, because JSON has no NaN. RabbitMQ closes the connection for a number that is not finite.
-func parseFloat(at string, raw json.RawMessage, bits int) (float64, error) {
-	text, err := parseJSON[string](at, raw)
-	if err != nil {
-		return 0, err
-	}
-	number, err := strconv.ParseFloat(text, bits)
-	if err != nil || math.IsNaN(number) || math.IsInf(number, 0) {
-		return 0, fmt.Errorf("%s is %.40q: it must be a finite number of %d bits, because RabbitMQ refuses any other",
-			at, text, bits)
-	}
-	return number, nil
-}
-
-func parseBytes(at string, raw json.RawMessage) ([]byte, error) {
-	text, err := parseJSON[string](at, raw)
-	if err != nil {
-		return nil, err
-	}
-	decoded, err := base64.StdEncoding.Strict().DecodeString(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s is not base64: %w", at, err)
-	}
-	return decoded, nil
-}
-
-func shortText(to *string) func(at string, raw json.RawMessage) error {
-	return func(at string, raw json.RawMessage) error {
-		text, err := parseJSON[string](at, raw)
-		if err != nil {
-			return err
-		}
-		if *to, err = letterline.DecodeText(at, text); err != nil {
-			return err
-		}
-		if len(*to) > maxShortString {
-			return fmt.Errorf("%s has %d bytes: AMQP allows %d", at, len(*to), maxShortString)
+			r.fail("%s is %s: it must be null", at, raw)
 		}
 		return nil
 	}
+	r.fail("%s: %q is no letter of an AMQP field type", at, tag)
+	return nil
 }
 
-// parseJSON reads a value that must not be null, which encoding/json takes for any type.
-func parseJSON[T any](at string, raw json.RawMessage) (T, error) {
-	var value T
+func (r *reader) array(at string, raw json.RawMessage, depth int) any {
+	if err := letterline.CheckDepth(at, depth); err != nil {
+		r.check(err)
+		return nil
+	}
+	elements := parse[[]json.RawMessage](r, at, raw)
+	array := make([]any, len(elements))
+	for i, element := range elements {
+		array[i] = r.value(at+"["+strconv.Itoa(i)+"]", element, depth)
+	}
+	return array
+}
+
+// integer reads an integer. It does not accept a fraction, an exponent or a number out of the range.
+func (r *reader) integer(at string, raw json.RawMessage, least, most int64) int64 {
+	number, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || number < least || number > most {
+		r.fail("%s is %.40q: it must be an integer from %d to %d", at, raw, least, most)
+	}
+	return number
+}
+
+// float reads a text, because JSON has no NaN. RabbitMQ closes the connection for a number that is not finite.
+func (r *reader) float(at string, raw json.RawMessage, bits int) float64 {
+	text := parse[string](r, at, raw)
+	number, err := strconv.ParseFloat(text, bits)
+	if err != nil || math.IsNaN(number) || math.IsInf(number, 0) {
+		r.fail("%s is %.40q: it must be a finite number of %d bits, because RabbitMQ refuses any other", at, text, bits)
+	}
+	return number
+}
+
+func (r *reader) bytes(at string, raw json.RawMessage) []byte {
+	decoded, err := base64.StdEncoding.Strict().DecodeString(parse[string](r, at, raw))
+	if err != nil {
+		r.fail("%s is not base64: %w", at, err)
+	}
+	return decoded
+}
+
+func (r *reader) text(at string, raw json.RawMessage) string {
+	text, err := letterline.DecodeText(at, parse[string](r, at, raw))
+	r.check(err)
+	return text
+}
+
+func (r *reader) shortText(at string, raw json.RawMessage) string {
+	text := r.text(at, raw)
+	if len(text) > maxShortString {
+		r.fail("%s has %d bytes: AMQP allows %d", at, len(text), maxShortString)
+	}
+	return text
+}
+
+// parse reads a value that must not be null, which encoding/json takes for any type.
+func parse[T any](r *reader, at string, raw json.RawMessage) (value T) {
 	if string(raw) == "null" {
-		return value, fmt.Errorf("%s is null: it must be a %T", at, value)
+		r.fail("%s is null: it must be a %T", at, value)
+	} else if err := json.Unmarshal(raw, &value); err != nil {
+		r.fail("%s must be a %T: %w", at, value, err)
 	}
-	if err := json.Unmarshal(raw, &value); err != nil {
-		return value, fmt.Errorf("%s must be a %T: %w", at, value, err)
-	}
-	return value, nil
+	return value
 }

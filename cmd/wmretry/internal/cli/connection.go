@@ -40,18 +40,13 @@ func kindOf(args []string) *backend.Kind {
 	return backend.RabbitMQ
 }
 
-// open connects once, and returns the Store.
-func (e *env) open(ctx context.Context) (*backend.Store, error) {
+// withStore connects once, calls a function with the Store, and closes it.
+func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) error {
 	config, err := e.config()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return backend.Open(ctx, config)
-}
-
-// withStore calls a function with the Store, and closes it.
-func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) error {
-	store, err := e.open(ctx)
+	store, err := backend.Open(ctx, config)
 	if err != nil {
 		return err
 	}

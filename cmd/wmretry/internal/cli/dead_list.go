@@ -165,11 +165,7 @@ func (r *rows) line(cells []string, colour text.Color) error {
 	if r.env.outTerminal {
 		reason = text.Snip(reason, max(r.env.width-text.StringWidth(line), leastReason), "…")
 	}
-	line += reason
-	if colour != 0 {
-		line = r.env.paint(colour, line)
-	}
-	_, err := io.WriteString(r.to, line+"\n")
+	_, err := io.WriteString(r.to, r.env.paint(colour, line+reason)+"\n")
 	return err
 }
 

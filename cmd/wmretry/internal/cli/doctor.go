@@ -68,17 +68,10 @@ type versioned struct {
 	Go      string `json:"go"`
 }
 
-// A report has one of these.
-type (
-	examined struct {
-		versioned
-		doctor.Report
-	}
-	looked struct {
-		versioned
-		doctor.Others
-	}
-)
+type examined struct {
+	versioned
+	doctor.Report
+}
 
 func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 	for _, address := range endpoints {
@@ -92,35 +85,27 @@ func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 		}
 	}
 	return e.withStore(ctx, func(store *backend.Store) error {
-		with := versioned{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version()}
-		var shown bytes.Buffer
-		var report any
-		var findings int
+		of := examined{versioned: versioned{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version()}}
+		var err error
 		if store.Rabbit != nil {
-			snapshot, err := doctor.Read(ctx, store.Config.Rabbit(), store.Rabbit, endpoints)
-			if err != nil {
-				return err
+			var snapshot doctor.Snapshot
+			if snapshot, err = doctor.Read(ctx, store.Config.Rabbit(), store.Rabbit, endpoints); err == nil {
+				of.Report = doctor.Examine(snapshot, ignored...)
 			}
-			of := examined{with, doctor.Examine(snapshot, ignored...)}
-			report, findings = of, len(of.Findings)
-			e.printExamined(&shown, of)
 		} else {
-			others, err := doctor.Look(ctx, store.Looker, endpoints, ignored)
-			if err != nil {
-				return err
-			}
-			of := looked{with, others}
-			report, findings = of, len(of.Findings)
-			e.printLooked(&shown, of)
+			of.Report, err = doctor.Look(ctx, store.Looker, endpoints, ignored)
 		}
-		if e.json {
-			shown.Reset()
-			if err := e.jsonLine(&shown, report); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
-		_, err := io.WriteString(e.stdout, e.scrub(shown.String()))
-		if err == nil && findings > 0 {
+		var shown bytes.Buffer
+		if !e.json {
+			e.printExamined(&shown, of)
+		} else if err := e.jsonLine(&shown, of); err != nil {
+			return err
+		}
+		_, err = io.WriteString(e.stdout, e.scrub(shown.String()))
+		if err == nil && len(of.Findings) > 0 {
 			return exit(codeFailed, nil)
 		}
 		return err
@@ -130,39 +115,30 @@ func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 func line(to *bytes.Buffer, format string, args ...any) { _, _ = fmt.Fprintf(to, format+"\n", args...) }
 
 func (e *env) printExamined(to *bytes.Buffer, of examined) {
-	of.print(to)
-	b := of.Broker
-	line(to, "RabbitMQ %s (%s), Erlang %s", safe(b.Version), of.Support, safe(b.Erlang))
-	line(to, "virtual host %s, user %s (%s)", shellWord(of.Vhost), shellWord(b.User), safe(strings.Join(b.Tags, ", ")))
-	for _, l := range e.statusLines(of.Status, true) {
-		line(to, "%s", l)
+	line(to, "versions: wmretry %s, library %s, %s", safe(of.WMRetry), safe(of.Library), of.Go)
+	var ways []doctor.Finding
+	if of.Other != nil {
+		line(to, "%s\n%s", safe(of.Server), e.waitingTable(of.Waiting))
+	} else {
+		ways = of.WaysIn
+		b := of.Broker
+		line(to, "RabbitMQ %s (%s), Erlang %s", safe(b.Version), of.Support, safe(b.Erlang))
+		line(to, "virtual host %s, user %s (%s)", shellWord(of.Vhost), shellWord(b.User), safe(strings.Join(b.Tags, ", ")))
+		for _, l := range e.statusLines(of.Status, true) {
+			line(to, "%s", l)
+		}
+		for _, queue := range slices.Sorted(maps.Keys(of.Policies)) {
+			definition, _ := json.Marshal(of.Policies[queue])
+			line(to, "policies of %s: %s", safe(queue), safe(string(definition)))
+		}
 	}
-	for _, queue := range slices.Sorted(maps.Keys(of.Policies)) {
-		definition, _ := json.Marshal(of.Policies[queue])
-		line(to, "policies of %s: %s", safe(queue), safe(string(definition)))
-	}
-	e.printFindings(to, of.Apps, of.Unseen, of.Findings, of.WaysIn)
-}
-
-func (e *env) printLooked(to *bytes.Buffer, of looked) {
-	of.print(to)
-	line(to, "%s", safe(of.Server))
-	line(to, "%s", e.waitingTable(of.Waiting))
-	e.printFindings(to, of.Apps, of.Unseen, of.Findings, nil)
-}
-
-func (v versioned) print(to *bytes.Buffer) {
-	line(to, "versions: wmretry %s, library %s, %s", safe(v.WMRetry), safe(v.Library), v.Go)
-}
-
-func (e *env) printFindings(to *bytes.Buffer, apps []doctor.App, unseen []string, findings, ways []doctor.Finding) {
-	for _, app := range apps {
+	for _, app := range of.Apps {
 		if app.Health != nil {
 			health, _ := json.Marshal(app.Health)
 			line(to, "health of %s: %s", safe(app.URL), safe(string(health)))
 		}
 	}
-	for _, unseen := range unseen {
+	for _, unseen := range of.Unseen {
 		line(to, "not looked at: %s", safe(unseen))
 	}
 	print := func(colour text.Color, title string, all []doctor.Finding) {
@@ -176,9 +152,9 @@ func (e *env) printFindings(to *bytes.Buffer, apps []doctor.App, unseen []string
 			}
 		}
 	}
-	print(text.FgRed, plural(len(findings), "finding", "findings"), findings)
+	print(text.FgRed, plural(len(of.Findings), "finding", "findings"), of.Findings)
 	print(text.FgYellow, "Ways in: these are no faults", ways)
-	if len(findings) == 0 {
+	if len(of.Findings) == 0 {
 		line(to, "\nNothing is wrong.")
 	}
 }

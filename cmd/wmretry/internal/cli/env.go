@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
 	"io"
@@ -122,9 +121,9 @@ func (s scrubbed) Write(line []byte) (int, error) {
 // prefix is that of the apps.
 func (e *env) prefix() string { return cmp.Or(e.flags.prefix, defaultPrefix) }
 
-// paint colours a text where colours are on.
+// paint colours a text where colours are on. No colour is 0.
 func (e *env) paint(colour text.Color, s string) string {
-	if !e.colours {
+	if !e.colours || colour == 0 || s == "" {
 		return s
 	}
 	return colour.Sprint(s)
@@ -138,14 +137,18 @@ func (e *env) printJSON(value any) error {
 // jsonLine writes a value as one line of JSON. What could change a terminal is escaped, which JSON reads as the same
 // text.
 func (e *env) jsonLine(to io.Writer, value any) error {
-	var line bytes.Buffer
-	encoder := json.NewEncoder(&line)
+	encoder := json.NewEncoder(jsonLines{to})
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(value); err != nil {
-		return err
+	return encoder.Encode(value)
+}
+
+// alignRight aligns columns of a table, by their numbers.
+func alignRight(t table.Writer, columns ...int) {
+	var all []table.ColumnConfig
+	for _, number := range columns {
+		all = append(all, table.ColumnConfig{Number: number, Align: text.AlignRight})
 	}
-	_, err := io.WriteString(to, escapeJSON(line.String()))
-	return err
+	t.SetColumnConfigs(all)
 }
 
 // table returns a table with these columns: Render returns its text.

@@ -31,8 +31,7 @@ func newKeyCommand(e *env) *cobra.Command {
 commands ask the processes with such handlers. A pause or a limit of yours is one of each process. It ends by itself. A
 process that starts takes it over from the others: it ends when all processes are stopped together.`,
 	}
-	c.PersistentFlags().DurationVar(&f.wait, "wait", 2*time.Second, "wait so long for the answers of the processes. With "+
-		"the management API it ends with the last answer")
+	waitFlag(c, &f.wait)
 	c.PersistentFlags().StringVar(&f.queue, "queue", "", "only handlers of this work queue (default: all)")
 	pause := &cobra.Command{
 		Use:   "pause KEY --for DURATION",
@@ -138,35 +137,12 @@ func (e *env) askKeys(ctx context.Context, f *keyFlags, r command.Request) (all 
 	if r.Do == command.Limit && r.Key == "" {
 		return all, usage("KEY is empty: messages without a key have no breaker of their own")
 	}
-	if r.Queue = f.queue; f.wait <= 0 {
-		return all, usage("--wait is %v: it must be above 0", f.wait)
+	r.Queue = f.queue
+	all, err = e.askProcesses(ctx, r, f.wait)
+	if err == nil && !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return len(a.Keyed) > 0 }) {
+		err = errors.New("no process that has answered has such a handler with Breaker.Key")
 	}
-	store, err := e.open(ctx)
-	if err != nil {
-		return all, err
-	}
-	defer store.Close()
-	asked, err := command.AskerOf(store.Rabbit)(ctx, r, f.wait)
-	if errors.Is(err, command.ErrNoProcess) {
-		return all, fmt.Errorf("%w. If the apps have another prefix than %s, give it with --prefix", err, safe(e.prefix()))
-	}
-	if err != nil {
-		return all, err
-	}
-	all = orderAnswers{Queue: r.Queue, Processes: asked.Processes, Answers: asked.Answers}
-	for _, a := range all.Answers {
-		all.Decided += a.Decided
-	}
-	if e.json {
-		if err := e.printJSON(all); err != nil {
-			return all, err
-		}
-	}
-	e.warnOf(all)
-	if !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return len(a.Keyed) > 0 }) {
-		return all, errors.New("no process that has answered has such a handler with Breaker.Key")
-	}
-	return all, nil
+	return all, err
 }
 
 func (e *env) listKeys(ctx context.Context, f *keyFlags) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/shell"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
 func newOrderCommand(e *env) *cobra.Command {
@@ -25,8 +26,7 @@ These commands ask the processes that consume QUEUE, the work queue. "skip" make
 and "retry" handles it again, as if it had not failed: then those behind it follow in their order.`,
 	}
 	var wait time.Duration
-	c.PersistentFlags().DurationVar(&wait, "wait", 2*time.Second, "wait so long for the answers of the processes. With "+
-		"the management API it ends with the last answer")
+	waitFlag(c, &wait)
 	c.AddCommand(
 		&cobra.Command{
 			Use:   "status QUEUE",
@@ -77,35 +77,11 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 	if r.Queue == "" {
 		return usage("QUEUE is empty: name the work queue")
 	}
-	if wait <= 0 {
-		return usage("--wait is %v: it must be above 0", wait)
-	}
-	store, err := e.open(ctx)
-	if err != nil {
-		return err
-	}
-	defer store.Close()
-	asked, err := command.AskerOf(store.Rabbit)(ctx, r, wait)
-	if errors.Is(err, command.ErrNoProcess) {
-		return fmt.Errorf("%w. If the apps have another prefix than %s, give it with --prefix", err, safe(e.prefix()))
-	}
-	if err != nil {
-		return err
-	}
-	all := orderAnswers{Queue: r.Queue, Processes: asked.Processes, Answers: asked.Answers}
-	known := false
-	for _, a := range all.Answers {
-		all.Decided += a.Decided
-		known = known || len(a.Handlers) > 0
-	}
-	if e.json {
-		if err := e.printJSON(all); err != nil {
-			return err
-		}
-	}
-	e.warnOf(all)
+	all, err := e.askProcesses(ctx, r, wait)
 	switch {
-	case !known:
+	case err != nil:
+		return err
+	case !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return len(a.Handlers) > 0 }):
 		return fmt.Errorf("no process that has answered has a handler with Order.Partitions on the work queue %s",
 			safe(r.Queue))
 	case r.Do != command.Status && all.Decided == 0:
@@ -124,8 +100,36 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 	return err
 }
 
-// warnOf prints what is missing in the answers.
-func (e *env) warnOf(all orderAnswers) {
+func waitFlag(c *cobra.Command, wait *time.Duration) {
+	c.PersistentFlags().DurationVar(wait, "wait", 2*time.Second, "wait so long for the answers of the processes. With "+
+		"the management API it ends with the last answer")
+}
+
+// askProcesses asks, prints the answers as JSON with --json, and warns of what is missing in them.
+func (e *env) askProcesses(
+	ctx context.Context, r command.Request, wait time.Duration,
+) (all orderAnswers, err error) {
+	if wait <= 0 {
+		return all, usage("--wait is %v: it must be above 0", wait)
+	}
+	var asked command.Asked
+	err = e.withRabbitMQ(ctx, func(store *deadletter.Store) (err error) {
+		asked, err = command.AskerOf(store)(ctx, r, wait)
+		return err
+	})
+	if errors.Is(err, command.ErrNoProcess) {
+		err = fmt.Errorf("%w. If the apps have another prefix than %s, give it with --prefix", err, safe(e.prefix()))
+	}
+	if err != nil {
+		return all, err
+	}
+	all = orderAnswers{Queue: r.Queue, Processes: asked.Processes, Answers: asked.Answers}
+	for _, a := range all.Answers {
+		all.Decided += a.Decided
+	}
+	if e.json {
+		err = e.printJSON(all)
+	}
 	if missing := all.Processes - len(all.Answers); missing > 0 {
 		_, _ = fmt.Fprintf(e.stderr, "warning: %s not answered: give them more time with --wait\n",
 			plural(missing, "process has", "processes have"))
@@ -135,6 +139,7 @@ func (e *env) warnOf(all orderAnswers) {
 			_, _ = fmt.Fprintf(e.stderr, "warning: %s: %s\n", safe(processOf(a)), safe(a.Error))
 		}
 	}
+	return all, err
 }
 
 func processOf(a command.Answer) string { return fmt.Sprintf("%s/%d", a.Host, a.PID) }

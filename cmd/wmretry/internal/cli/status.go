@@ -99,22 +99,13 @@ func (e *env) waitingTable(all []operate.Waiting) string {
 			"prefix: --prefix"
 	}
 	t := e.table("GROUP.TOPIC", "WAITING", "OVERDUE", "NEXT DUE", "IN FLIGHT", "CONSUMERS", "DEAD", "OLDEST DEAD")
-	var columns []table.ColumnConfig
-	for _, number := range []int{2, 3, 5, 6, 7} {
-		columns = append(columns, table.ColumnConfig{Number: number, Align: text.AlignRight})
-	}
-	t.SetColumnConfigs(columns)
+	alignRight(t, 2, 3, 5, 6, 7)
 	for _, w := range all {
 		consumers := "-"
 		if w.Consumers != nil {
 			consumers = thousands(*w.Consumers)
 		}
-		paint := func(colour text.Color, n int) string {
-			if n == 0 {
-				return thousands(n)
-			}
-			return e.paint(colour, thousands(n))
-		}
+		paint := func(colour text.Color, n int) string { return e.paint(only(n > 0, colour), thousands(n)) }
 		t.AppendRow(table.Row{safe(w.Name), thousands(w.Retries), paint(text.FgYellow, w.Overdue), e.time(w.NextDue),
 			thousands(w.InFlight), consumers, paint(text.FgRed, w.Dead), e.time(w.OldestDead)})
 	}
@@ -125,11 +116,7 @@ func (e *env) waitingTable(all []operate.Waiting) string {
 func (e *env) statusLines(status letters.Status, all bool) []string {
 	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"),
 		all: all}
-	var columns []table.ColumnConfig
-	for number := 2; number <= 5; number++ {
-		columns = append(columns, table.ColumnConfig{Number: number, Align: text.AlignRight})
-	}
-	b.SetColumnConfigs(columns)
+	alignRight(b, 2, 3, 4, 5)
 	groups := map[string][]letters.Tier{}
 	for _, w := range status.Queues {
 		b.work(w)
@@ -143,7 +130,7 @@ func (e *env) statusLines(status letters.Status, all bool) []string {
 		b.tiers(group, groups[group])
 	}
 	b.row(status.Orphans, 0, status.Orphans.Queue, "",
-		noteOf(status.Orphans.Messages > 0, e.advised("wmretry dead redrive "+shellWord(status.Orphans.Queue))),
+		only(status.Orphans.Messages > 0, e.advised("wmretry dead redrive "+shellWord(status.Orphans.Queue))),
 		text.FgYellow)
 	for _, d := range status.Stray {
 		b.row(d, 0, d.Queue, "", "stray: its work queue is gone, and what waits here becomes an orphan", text.FgYellow)
@@ -164,11 +151,12 @@ func (e *env) advised(command string) string {
 	return command + " --prefix " + shellWord(e.prefix())
 }
 
-func noteOf(is bool, note string) string {
-	if !is {
-		return ""
+// only returns a value, or the zero value where that does not hold.
+func only[T any](is bool, value T) (none T) {
+	if is {
+		return value
 	}
-	return note
+	return none
 }
 
 // A statusTable adds rows of queues.
@@ -192,16 +180,13 @@ func (b *statusTable) work(w letters.WorkQueue) {
 	if n := w.Partitions; n > 0 {
 		notes = append(notes, "with "+plural(n, "partition", "partitions"))
 	}
-	b.row(w.Depth, 0, w.Name, "", strings.Join(notes, ", "), colourOf(w.Missing))
+	b.row(w.Depth, 0, w.Name, "", strings.Join(notes, ", "), only(w.Missing, text.FgYellow))
 	b.tiers("", w.Tiers)
 	if w.Inbox.Queue != "" && (b.all || w.Inbox.Messages > 0) {
-		b.row(w.Inbox, 1, "inbox", "", noteOf(w.Inbox.Messages > 0, "waits for room in the work queue"), 0)
+		b.row(w.Inbox, 1, "inbox", "", only(w.Inbox.Messages > 0, "waits for room in the work queue"), 0)
 	}
-	colour := text.Color(0)
-	if w.Dead.Messages > 0 {
-		colour = text.FgRed
-	}
-	b.row(w.Dead, 1, "dead letters", "", noteOf(w.Dead.Missing, "no dead-letter queue"), colour)
+	b.row(w.Dead, 1, "dead letters", "", only(w.Dead.Missing, "no dead-letter queue"),
+		only(w.Dead.Messages > 0, text.FgRed))
 }
 
 // tiers adds the tiers of a group, or those that a work queue has alone. A tier without messages has no row, unless
@@ -228,16 +213,9 @@ func (b *statusTable) tiers(group string, tiers []letters.Tier) {
 			notes = append(notes, thousands(t.Overdue)+" due")
 		}
 		delay := backoff.Tier(t.Delay).String()
-		b.row(t.Depth, 1, "tier "+delay, noteOf(!t.NextDue.IsZero(), "within "+delay), strings.Join(notes, ", "),
-			colourOf(odd))
+		b.row(t.Depth, 1, "tier "+delay, only(!t.NextDue.IsZero(), "within "+delay), strings.Join(notes, ", "),
+			only(odd, text.FgYellow))
 	}
-}
-
-func colourOf(odd bool) text.Color {
-	if odd {
-		return text.FgYellow
-	}
-	return 0
 }
 
 func (b *statusTable) row(d letters.Depth, level int, name, due, note string, colour text.Color) {
@@ -248,10 +226,7 @@ func (b *statusTable) row(d letters.Depth, level int, name, due, note string, co
 	}
 	row := table.Row{}
 	for _, cell := range cells {
-		if colour != 0 && cell != "" {
-			cell = b.paint(colour, cell)
-		}
-		row = append(row, cell)
+		row = append(row, b.paint(colour, cell))
 	}
 	b.AppendRow(row)
 }

@@ -205,15 +205,10 @@ permissions of an app, a viewer, a redriver and an operator.`,
 			if err != nil {
 				return err
 			}
-			var definitions strings.Builder
-			encoder := json.NewEncoder(&definitions)
+			encoder := json.NewEncoder(jsonLines{e.stdout})
 			encoder.SetIndent("", "  ")
 			encoder.SetEscapeHTML(false)
-			if err := encoder.Encode(all); err != nil {
-				return err
-			}
-			_, err = io.WriteString(e.stdout, escapeJSON(definitions.String()))
-			return err
+			return encoder.Encode(all)
 		},
 	}
 	f.add(c)

@@ -7,13 +7,10 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/operate"
 )
 
-// Others is a report on a backend that is not RabbitMQ. It has no secrets.
-type Others struct {
-	Server   string            `json:"server"`
-	Waiting  []operate.Waiting `json:"waiting"`
-	Apps     []App             `json:"apps"`
-	Findings []Finding         `json:"findings"`
-	Unseen   []string          `json:"unseen"`
+// Other is a backend that is not RabbitMQ.
+type Other struct {
+	Server  string            `json:"server"`
+	Waiting []operate.Waiting `json:"waiting"`
 }
 
 // ofApps are the rules that look at apps only.
@@ -38,24 +35,19 @@ func NamesOn(backend string) []string {
 }
 
 // Look looks at a backend that is not RabbitMQ, and at the health of apps.
-func Look(ctx context.Context, operator operate.Looker, endpoints, ignored []string) (o Others, err error) {
+func Look(ctx context.Context, operator operate.Looker, endpoints, ignored []string) (Report, error) {
 	checked, err := operator.Check(ctx)
 	if err != nil {
-		return o, err
+		return Report{}, err
 	}
-	s := Snapshot{Apps: []App{}}
-	for _, endpoint := range endpoints {
-		s.Apps = append(s.Apps, ask(ctx, endpoint))
-	}
-	if len(endpoints) == 0 {
-		checked.Unseen = append(checked.Unseen, "the health of apps: --health URL")
-	}
-	o = Others{Server: checked.Server, Apps: s.Apps, Unseen: append([]string{}, checked.Unseen...),
-		Waiting: checked.Waiting, Findings: find(&s, ofApps, ignored)}
+	s := Snapshot{Unseen: append([]string{}, checked.Unseen...)}
+	s.askApps(ctx, endpoints)
+	report := Report{Other: &Other{checked.Server, checked.Waiting}, Apps: s.Apps, Unseen: s.Unseen,
+		Findings: find(&s, ofApps, ignored)}
 	for _, f := range checked.Findings {
 		if !slices.Contains(ignored, f.Rule) {
-			o.Findings = append(o.Findings, f)
+			report.Findings = append(report.Findings, f)
 		}
 	}
-	return o, nil
+	return report, nil
 }

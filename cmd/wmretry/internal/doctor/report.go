@@ -13,19 +13,25 @@ import (
 // Finding is something that is wrong, or that an app can come from.
 type Finding = operate.Finding
 
-// Report is a snapshot for a reader, and what the rules have found in it. It has no secrets.
+// Report is what the rules have found, and what they have looked at. It has no secrets.
 type Report struct {
+	*RabbitMQ // nil: another backend
+	*Other    // nil: RabbitMQ
+
+	Apps     []App     `json:"apps"`
+	Findings []Finding `json:"findings"`
+	Unseen   []string  `json:"unseen"` // what was not looked at
+}
+
+// RabbitMQ is a snapshot for a reader.
+type RabbitMQ struct {
 	Vhost   string           `json:"vhost"`
 	Broker  management.About `json:"broker"`
 	Support string           `json:"support"`
 	Status  letters.Status   `json:"status"`
 	// Policies is what policies set on the queues of Status.
 	Policies map[string]management.Arguments `json:"policies"`
-
-	Apps     []App     `json:"apps"`
-	Findings []Finding `json:"findings"`
-	WaysIn   []Finding `json:"ways_in"` // docs/adopting.md has all steps
-	Unseen   []string  `json:"unseen"`  // what was not looked at
+	WaysIn   []Finding                       `json:"ways_in"` // docs/adopting.md has all steps
 }
 
 // sink takes a finding of a rule.
@@ -53,9 +59,9 @@ func Names() (names []string) {
 
 // Examine applies the rules, without those that are ignored.
 func Examine(s Snapshot, ignored ...string) Report {
-	report := Report{Vhost: s.Vhost, Broker: s.About, Status: s.Status, Apps: s.Apps,
-		Policies: map[string]management.Arguments{},
-		Findings: find(&s, rules, ignored), WaysIn: find(&s, waysIn, nil), Unseen: s.Unseen}
+	report := Report{Apps: s.Apps, Findings: find(&s, rules, ignored), Unseen: s.Unseen, RabbitMQ: &RabbitMQ{
+		Vhost: s.Vhost, Broker: s.About, Status: s.Status, Policies: map[string]management.Arguments{},
+		WaysIn: find(&s, waysIn, nil)}}
 	_, report.Support = supportOf(s.About.Version, s.At)
 	for _, name := range s.own() {
 		if policy := s.Inventory.Queues[name].Effective; len(policy) > 0 {

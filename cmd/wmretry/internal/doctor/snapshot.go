@@ -50,8 +50,7 @@ func Read(
 	if err != nil {
 		return Snapshot{}, err
 	}
-	s = Snapshot{At: time.Now().UTC(), Prefix: naming.Prefix(config.Prefix), Vhost: uri.Vhost,
-		Apps: []App{}, Unseen: []string{}}
+	s = Snapshot{At: time.Now().UTC(), Prefix: naming.Prefix(config.Prefix), Vhost: uri.Vhost, Unseen: []string{}}
 	if s.About, err = client.About(ctx); err != nil {
 		return Snapshot{}, err
 	}
@@ -68,17 +67,23 @@ func Read(
 		}
 		s.Drift = report.Differences
 	}
+	s.askApps(ctx, endpoints)
+	if s.About.Permissions == nil {
+		s.Unseen = append(s.Unseen, "permissions, which only an administrator sees: rabbitmqctl list_user_permissions "+
+			shell.Word(s.About.User))
+	}
+	return s, nil
+}
+
+// askApps reads the health of apps.
+func (s *Snapshot) askApps(ctx context.Context, endpoints []string) {
+	s.Apps = []App{}
 	for _, endpoint := range endpoints {
 		s.Apps = append(s.Apps, ask(ctx, endpoint))
 	}
 	if len(endpoints) == 0 {
 		s.Unseen = append(s.Unseen, "the health of apps: --health URL")
 	}
-	if s.About.Permissions == nil {
-		s.Unseen = append(s.Unseen, "permissions, which only an administrator sees: rabbitmqctl list_user_permissions "+
-			shell.Word(s.About.User))
-	}
-	return s, nil
 }
 
 // works returns the work queues of this prefix. A queue with the name of a dead-letter queue can be another program's.
