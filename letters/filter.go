@@ -36,7 +36,8 @@ type Filter struct {
 func (f Filter) Validate() error {
 	var faults []error
 	if f.Cause != "" && (len(f.Cause) != 8 || strings.Trim(f.Cause, "0123456789abcdef") != "") {
-		faults = append(faults, fmt.Errorf("Filter.Cause is %q: it must be 8 hex digits, as Cause.ID returns them", f.Cause))
+		faults = append(faults, fmt.Errorf("Filter.Cause is %q: it must be the ID of a cause, which is 8 hex "+
+			"digits, such as 8801ed07", f.Cause))
 	}
 	if f.OlderThan < 0 {
 		faults = append(faults, fmt.Errorf("Filter.OlderThan is %v: it must not be negative", f.OlderThan))
@@ -46,7 +47,8 @@ func (f Filter) Validate() error {
 	}
 	if f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
 		faults = append(faults,
-			fmt.Errorf("Filter.OlderThan is %v and NewerThan is %v: no letter is both", f.OlderThan, f.NewerThan))
+			fmt.Errorf("Filter.OlderThan is %v and Filter.NewerThan is %v: they select no letter, because "+
+				"Filter.NewerThan must be the longer one", f.OlderThan, f.NewerThan))
 	}
 	return errors.Join(faults...)
 }

@@ -91,7 +91,7 @@ func TestFilterReportsAllFaults(t *testing.T) {
 		require.ErrorContains(t, letters.Filter{Cause: id}.Validate(), "8 hex digits")
 	}
 	require.NoError(t, letters.Filter{Cause: "8801ed07"}.Validate())
-	require.ErrorContains(t, letters.Filter{OlderThan: time.Hour, NewerThan: time.Hour}.Validate(), "no letter is both")
+	require.ErrorContains(t, letters.Filter{OlderThan: time.Hour, NewerThan: time.Hour}.Validate(), "they select no letter, because Filter.NewerThan must be the longer one")
 }
 
 func TestFresh(t *testing.T) {

@@ -60,7 +60,7 @@ func (r Redrive) Validate() error {
 		fault("CanaryWait is %v: it must not be negative", r.CanaryWait)
 	}
 	if r.CanaryWait > 0 && r.Canary == 0 {
-		fault("CanaryWait is %v, and Canary is 0: set Canary, the number of letters to watch", r.CanaryWait)
+		fault("CanaryWait is %v: it needs Redrive.Canary, the number of letters to watch", r.CanaryWait)
 	}
 	if r.MaxRedead < 0 || r.MaxRedead > 1 || math.IsNaN(r.MaxRedead) {
 		fault("MaxRedead is %v: it must be a share between 0 and 1", r.MaxRedead)

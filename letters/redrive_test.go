@@ -32,7 +32,7 @@ func TestRedriveReportsAllFaults(t *testing.T) {
 	for _, share := range []float64{math.NaN(), -0.1, math.Inf(1)} {
 		require.ErrorContains(t, letters.Redrive{MaxRedead: share}.Validate(), "Redrive.MaxRedead is")
 	}
-	require.ErrorContains(t, letters.Redrive{CanaryWait: time.Second}.Validate(), "CanaryWait is 1s, and Canary is 0: set Canary")
+	require.ErrorContains(t, letters.Redrive{CanaryWait: time.Second}.Validate(), "Redrive.CanaryWait is 1s: it needs Redrive.Canary")
 }
 
 func TestDiscardReportsAllFaults(t *testing.T) {

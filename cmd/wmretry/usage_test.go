@@ -42,7 +42,7 @@ func TestWrongUse(t *testing.T) {
 		{"no rate", []string{"dead", "redrive", "orders", "--rate", "0/s"}, `"0/s" is not a number of letters in a time`},
 		{"share", []string{"dead", "redrive", "orders", "--max-redead", "120%"}, "such as 5% or 0.05"},
 		{"not a number", []string{"dead", "redrive", "orders", "--canary", "ten"}, `invalid argument "ten" for "--canary"`},
-		{"negative", []string{"dead", "redrive", "orders", "--limit", "-1"}, "must not be negative"},
+		{"negative", []string{"dead", "redrive", "orders", "--limit", "-1"}, "--limit is -1: it must not be negative"},
 		{"wait without canary", []string{"dead", "redrive", "orders", "--canary-wait", "5s"}, "needs --canary"},
 		{"export to nowhere", []string{"dead", "export", "orders"}, "needs -o FILE"},
 		{"discard without a terminal", []string{"dead", "discard", "orders"}, "use --yes, and --export FILE to keep a copy. --dry-run"},

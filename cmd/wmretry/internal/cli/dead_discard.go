@@ -54,7 +54,8 @@ func (l *letterCommand) discard(ctx context.Context, name string, f *discardFlag
 	if err != nil {
 		return err
 	}
-	if err := limit("--limit", f.limit); err != nil {
+	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
+	if err := ofFlags(options.Validate()); err != nil {
 		return err
 	}
 	if !f.yes && !f.dryRun && (!l.inTerminal || !l.errTerminal) {
@@ -65,7 +66,6 @@ func (l *letterCommand) discard(ctx context.Context, name string, f *discardFlag
 		return usage("discard removes letters for good, and there is no terminal to ask on: use %s. --dry-run counts them",
 			use)
 	}
-	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
 	return l.on(ctx, name, func(store *backend.Store, queue string) error {
 		return l.discardFrom(ctx, store, queue, options, f)
 	})

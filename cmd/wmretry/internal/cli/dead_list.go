@@ -49,7 +49,7 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
 			if err != nil {
 				return err
 			}
-			if err := limit("--limit", f.limit); err != nil {
+			if err := ofFlags(letters.Discard{Limit: f.limit}.Validate()); err != nil {
 				return err
 			}
 			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {

@@ -95,17 +95,7 @@ func (f *redriveFlags) options() (letters.Redrive, error) {
 	if options.MaxRedead, err = share(f.maxRedead); err != nil {
 		return options, err
 	}
-	if err := errors.Join(limit("--limit", f.limit), limit("--canary", f.canary)); err != nil {
-		return options, exit(codeUsage, err)
-	}
-	if f.canaryWait < 0 || f.canaryWait > 0 && f.canary == 0 {
-		return options, usage("--canary-wait %v: it must be above 0, and needs --canary, the number of letters to "+
-			"watch", f.canaryWait)
-	}
-	if err := options.Validate(); err != nil {
-		return options, exit(codeUsage, err)
-	}
-	return options, nil
+	return options, ofFlags(options.Validate())
 }
 
 // home is where letters go back to.

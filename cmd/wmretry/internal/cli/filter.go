@@ -74,13 +74,6 @@ func (f *filterFlags) filter() (letters.Filter, error) {
 	if filter.NewerThan, err = age("--newer-than", f.newer); err != nil {
 		return filter, err
 	}
-	if filter.NewerThan > 0 && filter.OlderThan >= filter.NewerThan {
-		return filter, usage("--older-than %s and --newer-than %s select no letter: --newer-than must be the "+
-			"longer one", f.older, f.newer)
-	}
-	if err := (letters.Filter{Cause: f.cause}).Validate(); err != nil {
-		return filter, usage("--cause %q is not the id of a cause, which is 8 hex digits, such as 8801ed07", f.cause)
-	}
 	for _, pair := range f.metadata {
 		key, value, found := strings.Cut(pair, "=")
 		if !found || key == "" {
@@ -94,10 +87,23 @@ func (f *filterFlags) filter() (letters.Filter, error) {
 		}
 		filter.Metadata[key] = value
 	}
-	if err := filter.Validate(); err != nil {
-		return filter, exit(codeUsage, err)
+	return filter, ofFlags(filter.Validate())
+}
+
+var (
+	field = regexp.MustCompile(`\b(Redrive|Discard|Filter)\.(\w+)`)
+	camel = regexp.MustCompile(`([a-z])([A-Z])`)
+)
+
+// ofFlags returns the error of options with the names of their flags in place of their fields.
+func ofFlags(err error) error {
+	if err == nil {
+		return nil
 	}
-	return filter, nil
+	return usage("%s", field.ReplaceAllStringFunc(err.Error(), func(name string) string {
+		_, name, _ = strings.Cut(name, ".")
+		return "--" + strings.ToLower(camel.ReplaceAllString(name, "$1-$2"))
+	}))
 }
 
 // commaIDs is a flag with ids of one line of CSV.
@@ -182,12 +188,4 @@ func share(given string) (float64, error) {
 		return 0, usage("--max-redead %q is not a share of the letters, such as 5%% or 0.05", given)
 	}
 	return n, nil
-}
-
-// limit checks a number that must not be negative.
-func limit(flag string, n int) error {
-	if n < 0 {
-		return usage("%s is %d: it must not be negative (0 is no limit)", flag, n)
-	}
-	return nil
 }

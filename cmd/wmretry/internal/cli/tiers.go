@@ -50,7 +50,7 @@ to the tier.`,
 			if options.Rate, err = rate(perTime); err != nil {
 				return err
 			}
-			if err := limit("--limit", options.Limit); err != nil {
+			if err := ofFlags(options.Validate()); err != nil {
 				return err
 			}
 			return e.drain(c.Context(), fmt.Sprintf("%s.%s.%v", args[0], e.prefix(), delay), options)
