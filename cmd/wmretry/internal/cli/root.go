@@ -1,18 +1,22 @@
-// Package cli has the commands of wmretry, one file for each.
+// Package cli has the commands of wmretry.
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/letters"
 )
 
 // Main runs the command of this process and returns its exit code.
@@ -136,4 +140,117 @@ func group(c *cobra.Command) *cobra.Command {
 	c.SuggestionsMinimumDistance = 2
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 	return c
+}
+
+const (
+	codeDone        = 0
+	codeFailed      = 1
+	codeDrift       = 2
+	codeBlind       = 2 // of doctor
+	codeRedead      = 3
+	codeNothing     = 4
+	codeUsage       = 64
+	codeInterrupted = 130
+)
+
+func (e *env) exitCodes() string {
+	var text strings.Builder
+	for _, c := range []struct {
+		code    int
+		meaning string
+	}{
+		{codeDone, "done"},
+		{codeFailed, "failed; the message says what to do. doctor: findings"},
+		{codeDrift, e.ofRabbitMQ("the topology differs (topology plan, topology apply). ") + "doctor: it cannot look"},
+		{codeRedead, "stopped, because redriven letters died again"},
+		{codeNothing, "no letter matches the filters or ids"},
+		{codeUsage, "wrong command, argument or flag"},
+		{codeInterrupted, "interrupted by Ctrl-C; a summary is printed"},
+	} {
+		_, _ = fmt.Fprintf(&text, "  %3d  %s\n", c.code, c.meaning)
+	}
+	return strings.TrimSuffix(text.String(), "\n")
+}
+
+// exitError ends the command with a code. Where err is nil, everything is printed already.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// exit returns an error that ends the command with a code.
+func exit(code int, err error) error { return &exitError{code, err} }
+
+// usage returns an error about an argument or flag.
+func usage(format string, args ...any) error { return exit(codeUsage, fmt.Errorf(format, args...)) }
+
+func exitCode(err error) int {
+	var e *exitError
+	switch {
+	case err == nil:
+		return codeDone
+	case errors.As(err, &e):
+		return e.code
+	case errors.Is(err, letters.ErrRedead):
+		return codeRedead
+	}
+	return codeFailed
+}
+
+func newVersionCommand(e *env) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Show the versions of the command, of the library in it, and of Go",
+		Example: `  wmretry version`,
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprint(e.stdout, versions(buildInfo()))
+			return err
+		},
+	}
+}
+
+func buildInfo() *debug.BuildInfo {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return &debug.BuildInfo{}
+	}
+	return info
+}
+
+func version(info *debug.BuildInfo) string { return cmp.Or(info.Main.Version, "(devel)") }
+
+// library is the module whose dead letters the command reads.
+const library = "github.com/tieredretry/watermill-retry"
+
+func libraryVersion(info *debug.BuildInfo) string {
+	for _, m := range info.Deps {
+		if m.Path == library && m.Replace == nil {
+			return m.Version
+		}
+	}
+	return "(devel)"
+}
+
+// versions returns a line for each version.
+func versions(info *debug.BuildInfo) string {
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
+	}
+	commit := cmp.Or(settings["vcs.revision"], "unknown: built outside of a clone, or with -buildvcs=false")
+	if settings["vcs.modified"] == "true" {
+		commit += ", with changes"
+	}
+	return fmt.Sprintf("wmretry %s\ncommit  %s\nlibrary %s\ngo      %s %s/%s\n",
+		version(info), commit, libraryVersion(info), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
