@@ -1,20 +1,27 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
@@ -97,3 +104,136 @@ func isDoubtful(err error) bool {
 
 // isUnconfirmed reports whether the broker has read a letter and has not confirmed it in time.
 func isUnconfirmed(err error) bool { return errors.Is(err, publish.ErrNotConfirmed) }
+
+// fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the
+// first time, and the history of its redrives, with the trace of its last attempt. The user is that of the
+// connection: RabbitMQ closes the channel for another user-id.
+//
+// The body of a raw dead letter is the payload, and its headers are the metadata: marshal makes the message of it.
+func fresh(
+	d *amqp091.Delivery, l *letters.Letter, prefix naming.Prefix, entry letters.PastRedrive, user string,
+) amqp091.Publishing {
+	was := original(d, prefix)
+	p := headers.Publishing(&was)
+	p.Headers = was.Headers
+	p.Headers[recordkey.Redriven] = l.Redriven.Add(entry).String()
+	if traceparent := redrive.Traceparent(l.Record); traceparent != "" {
+		p.Headers[recordkey.Traceparent] = traceparent
+	}
+	if exchange := l.Properties["exchange"]; exchange != "" &&
+		(l.Kind == letters.Library || l.Kind == letters.Broker) {
+		headers.SetOrigin(p.Headers, exchange, l.Properties["routing_key"])
+	}
+	p.DeliveryMode = amqp091.Persistent
+	unfit.Move(&p, unfit.Redriven, user)
+	return p
+}
+
+// marshal makes of a raw dead letter what the app's marshaler makes of its message, with the properties of the
+// letter.
+func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) (amqp091.Publishing, error) {
+	if s.config.Marshal == nil {
+		return p, fmt.Errorf("letter %q is raw, because the app's marshaler could not marshal it (%s), so it stays: "+
+			"redrive it with a Store that has Config.Marshal", l.ID, reason)
+	}
+	msg := message.NewMessage(l.ID, l.Payload)
+	for key, value := range l.Metadata {
+		msg.Metadata[key] = value
+	}
+	marshaled, err := s.config.Marshal(msg)
+	if err != nil {
+		return p, fmt.Errorf("letter %q is raw, and Config.Marshal cannot marshal it, so it stays: %w", l.ID, err)
+	}
+	p.Body = marshaled.Body
+	for key := range l.Metadata {
+		delete(p.Headers, key)
+	}
+	delete(p.Headers, publisher.UUIDHeader)
+	for key, value := range marshaled.Headers {
+		p.Headers[key] = value
+	}
+	p.ContentType = cmp.Or(p.ContentType, marshaled.ContentType)
+	p.Type = cmp.Or(p.Type, marshaled.Type)
+	unfit.Move(&p, unfit.Redriven, p.UserId)
+	return p, nil
+}
+
+// same returns an exact copy of a dead letter or orphan, for the same queue, for an import, and for an orphan on its
+// way back through the exchange <prefix>.return. The target of an orphan is in its routing key: publish the copy with
+// that key, to the exchange <prefix>.orphans if it is to stay an orphan.
+//
+// It has what package unfit leaves it. x-death stays in a dead letter that the broker dead-lettered, because it is
+// the only record: RabbitMQ 3.10 to 4.3 keep the x-death of a client as it is. It does not stay in an orphan:
+// RabbitMQ 3.10 drops a message whose x-death has the queue that it is dead-lettered to.
+func same(d *amqp091.Delivery) amqp091.Publishing {
+	p := headers.Publishing(d)
+	p.Headers = make(amqp091.Table, len(d.Headers)+1)
+	maps.Copy(p.Headers, d.Headers)
+	as := unfit.Exact
+	if naming.IsBack(d.Exchange, d.RoutingKey) {
+		as = unfit.Returned
+	}
+	unfit.Move(&p, as, "")
+	return p
+}
+
+// Import puts the letters that Export wrote back into their queues, each confirmed: every byte, property and header
+// is as before. The queues must exist. Of the options it uses To, the queue that gets the letters in place of those
+// that they were exported from, DryRun and Progress, whose total is not known before the end. At a line that it cannot
+// read, or a letter that it cannot publish, it ends with an error that has the number of the line: the letters of the
+// lines before are imported.
+func (s *Store) Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error) {
+	ctx, end, err := s.begin(ctx)
+	if err != nil {
+		return letters.Summary{}, err
+	}
+	defer end()
+	sender, err := s.newSender()
+	if err != nil {
+		return letters.Summary{}, err
+	}
+	defer sender.close()
+	run := redrive.New(letters.Redrive{DryRun: options.DryRun, Progress: options.Progress}, mostInFlight)
+	sender.run = run
+	err = run.Lines(ctx, from, func(text []byte) (redrive.Line, error) {
+		l, err := parseLine(text)
+		if to := options.To; to != "" && to != l.Queue {
+			l.Queue, l.Exchange, l.RoutingKey = to, "", to
+		}
+		return redrive.Line{Size: len(l.Publishing.Body), Put: func(ctx context.Context) error {
+			err := sender.put(ctx, s.prefix, l)
+			if isDoubtful(err) {
+				run.Change(func(s *letters.Summary) { s.Doubtful++ })
+			}
+			return err
+		}}, err
+	})
+	return run.Finish(err, false)
+}
+
+// put publishes a letter to its queue.
+func (s *sender) put(ctx context.Context, prefix naming.Prefix, l line) error {
+	to := l.destination(prefix)
+	err := s.send(ctx, to, l.Publishing)
+	itself := destination{key: l.Queue}
+	if to != itself && l.Queue != prefix.Orphans() && errors.Is(err, publish.ErrUnroutable) {
+		err = s.send(ctx, itself, l.Publishing)
+	}
+	if errors.Is(err, publish.ErrUnroutable) {
+		return fmt.Errorf("%w: %q, start its app, or name another queue: %w", letters.ErrNoQueue, l.Queue, err)
+	}
+	return err
+}
+
+// destination returns where a letter goes: through the exchange that it came from, because the library's reader of
+// dead letters restores the properties of those only. The key of an orphan says where it goes back to.
+func (l line) destination(prefix naming.Prefix) destination {
+	work := naming.WorkQueueOf(l.Queue)
+	switch {
+	case l.Queue == prefix.Orphans() && l.RoutingKey != l.Queue:
+		return destination{prefix.Orphans(), l.RoutingKey}
+	case l.Exchange != "" && l.RoutingKey == naming.DeadKey(work) && l.Queue != work:
+		return destination{l.Exchange, l.RoutingKey}
+	}
+	return destination{key: l.Queue}
+}
