@@ -40,7 +40,7 @@ that of Watermill's poison queue.`,
 group that has this topic, or of --consumer-group. The whole name, such as retry.dead.billing.orders, is taken as it is,
 and with --as-is every name, for example that of Watermill's poison queue.`
 	}
-	c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, l.of()+" itself has the letters, whatever its name")
+	c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, l.terms().of+" itself has the letters, whatever its name")
 	c.AddCommand(newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l), newExportCommand(l),
 		newImportCommand(l))
 	return group(c)
@@ -57,20 +57,24 @@ func needs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// of is what the commands on letters name.
-func (e *env) of() string {
-	if e.kind.Groups {
-		return "TOPIC"
-	}
-	return "QUEUE"
+// terms are what the commands say of the letters of a backend.
+type terms struct {
+	of       string // what the commands on letters name
+	place    string // what of stands for
+	home     string // where letters go back to
+	inFlight string // how many letters a redrive sends at the same time
 }
 
-// place is what of stands for.
-func (e *env) place() string {
+var (
+	ofQueues = terms{"QUEUE", "work queue", "their work queue itself", "256 letters"}
+	ofTopics = terms{"TOPIC", "topic", "the handlers of their consumer group, and no other", "one letter"}
+)
+
+func (e *env) terms() terms {
 	if e.kind.Groups {
-		return "topic"
+		return ofTopics
 	}
-	return "work queue"
+	return ofQueues
 }
 
 // on calls a function with the Store and the queue or topic in which the letters are.
@@ -181,7 +185,7 @@ func namesOf(ctx context.Context, store *backend.Store) ([]string, error) {
 func (e *env) explain(err error) error {
 	switch {
 	case errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To"):
-		return fmt.Errorf("%w (here: --to %s)", err, e.of())
+		return fmt.Errorf("%w (here: --to %s)", err, e.terms().of)
 	case errors.Is(err, letters.ErrNoQueue):
 		return fmt.Errorf("%w; `%s` lists the names. Where the name itself has the letters, use --as-is", err,
 			e.advised("wmretry status"+e.ofRabbitMQ(" --all")))

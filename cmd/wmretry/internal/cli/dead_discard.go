@@ -24,7 +24,7 @@ type discardFlags struct {
 func newDiscardCommand(l *letterCommand) *cobra.Command {
 	var f discardFlags
 	c := &cobra.Command{
-		Use:    "discard " + l.of(),
+		Use:    "discard " + l.terms().of,
 		Short:  "Remove letters for good, after a question",
 		Hidden: l.kind.Keeps,
 		Long: `Removes letters. It counts them first and asks; --yes answers. With --export each letter is in the
@@ -33,7 +33,7 @@ the queue, or in both.`,
 		Example: `  wmretry dead discard orders --older-than 30d --export old-orders.jsonl
   wmretry dead discard orders --dead-reason unmarshal --yes
   wmretry dead discard orders --dry-run`,
-		Args:              needs(l.of()),
+		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			return l.discard(c.Context(), args[0], &f)

@@ -23,14 +23,14 @@ func newExportCommand(l *letterCommand) *cobra.Command {
 		to string
 	)
 	c := &cobra.Command{
-		Use:   "export " + l.of(),
+		Use:   "export " + l.terms().of,
 		Short: "Write letters to a file, with every byte, property and typed header",
 		Long: `Writes letters to a new file, one line of JSON each, and removes none. Import puts them back: every byte,
 property and header is as before. The file is on the disk when the command ends, and is removed where it fails. It is
 readable only by you: letters may have personal data.`,
 		Example: `  wmretry dead export orders -o orders.jsonl
   wmretry dead export orders --reason timeout -o - | gzip > orders.jsonl.gz`,
-		Args:              needs(l.of()),
+		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			filter, err := f.filter()
@@ -116,7 +116,7 @@ already: two imports of a file make two letters of each line.`,
 		Args: needs("FILE"),
 		RunE: func(c *cobra.Command, args []string) error { return l.importFile(c.Context(), args[0], options) },
 	}
-	c.Flags().StringVar(&options.To, "queue", "", l.place()+" whose dead letters they become (default: where each "+
+	c.Flags().StringVar(&options.To, "queue", "", l.terms().place+" whose dead letters they become (default: where each "+
 		"letter was)")
 	_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
 	c.Flags().BoolVar(&options.DryRun, "dry-run", false, "read all lines, and put nothing back")

@@ -1,12 +1,10 @@
 package cli
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +27,7 @@ type listFlags struct {
 func newListCommand(l *letterCommand) *cobra.Command {
 	var f listFlags
 	c := &cobra.Command{
-		Use:   "list " + l.of(),
+		Use:   "list " + l.terms().of,
 		Short: "List letters, or their causes with --group",
 		Long: `Lists letters, the oldest first, while it reads them. It removes none. ` + l.ofRabbitMQ(`While it reads, other
 readers of the queue do not get the letters. Their order stays, unless the list ends before the last letter, by --limit
@@ -42,7 +40,7 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
   wmretry dead list orders --cause 8801ed07 --key 7        # the letters of one cause, and of one tenant
   wmretry dead list orders --reason 'timeout|refused' --newer-than 2h
   wmretry dead list orders --meta customer=42 --json | jq -r .id`,
-		Args:              needs(l.of()),
+		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			filter, err := f.filter()
@@ -67,13 +65,12 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
 func (l *letterCommand) list(
 	ctx context.Context, store *backend.Store, queue string, filter letters.Filter, f *listFlags,
 ) error {
-	out := &lineWriter{Writer: bufio.NewWriterSize(l.stdout, 64<<10)}
 	var groups letters.Groups
-	rows := l.rows(out)
+	rows := rows{env: l.env}
 	n, cut := 0, false
 	for letter, err := range store.Browse(ctx, queue, filter) {
 		if err != nil {
-			return errors.Join(out.Flush(), l.printGroups(groups.Sorted()), l.explain(err))
+			return errors.Join(l.printGroups(groups.Sorted()), l.explain(err))
 		}
 		if f.limit > 0 && n == f.limit {
 			cut = true
@@ -85,9 +82,6 @@ func (l *letterCommand) list(
 		} else if err := rows.print(letter); err != nil {
 			return err
 		}
-	}
-	if err := out.Flush(); err != nil {
-		return err
 	}
 	if f.group {
 		if err := l.printGroups(groups.Sorted()); err != nil {
@@ -117,11 +111,8 @@ func (l *letterCommand) list(
 // rows prints letters as lines of a table.
 type rows struct {
 	env    *env
-	to     io.Writer
 	header bool
 }
-
-func (l *letterCommand) rows(to io.Writer) *rows { return &rows{env: l.env, to: to} }
 
 const (
 	idWidth      = 36
@@ -137,7 +128,7 @@ var columns = []string{"ID", "FAILURES", "LAST FAILURE", "CAUSE", "DEAD REASON",
 
 func (r *rows) print(l *letters.Letter) error {
 	if r.env.json {
-		return r.env.jsonLine(r.to, shown{Letter: l, Cause: l.Cause().ID()})
+		return r.env.printJSON(shown{Letter: l, Cause: l.Cause().ID()})
 	}
 	if !r.header {
 		r.header = true
@@ -165,7 +156,7 @@ func (r *rows) line(cells []string, colour text.Color) error {
 	if r.env.outTerminal {
 		reason = text.Snip(reason, max(r.env.width-text.StringWidth(line), leastReason), "…")
 	}
-	_, err := io.WriteString(r.to, r.env.paint(colour, line+reason)+"\n")
+	_, err := fmt.Fprintln(r.env.stdout, r.env.paint(colour, line+reason))
 	return err
 }
 
@@ -262,21 +253,4 @@ func (e *env) setCauseColumns(t table.Writer, reason, others int) {
 			table.ColumnConfig{Number: reason, WidthMax: max(e.width-others, 40), WidthMaxEnforcer: text.WrapSoft})
 	}
 	t.SetColumnConfigs(columns)
-}
-
-// lineWriter buffers lines, and writes them when some time has passed: a list prints while it reads.
-type lineWriter struct {
-	*bufio.Writer
-	flushed time.Time
-}
-
-const lineDelay = 100 * time.Millisecond
-
-func (w *lineWriter) Write(line []byte) (int, error) {
-	n, err := w.Writer.Write(line)
-	if now := time.Now(); err == nil && now.Sub(w.flushed) >= lineDelay {
-		w.flushed = now
-		err = w.Flush()
-	}
-	return n, err
 }

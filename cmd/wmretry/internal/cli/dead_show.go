@@ -26,7 +26,7 @@ import (
 func newShowCommand(l *letterCommand) *cobra.Command {
 	var f testFlags
 	c := &cobra.Command{
-		Use:   "show " + l.of() + " ID",
+		Use:   "show " + l.terms().of + " ID",
 		Short: "Show one letter: failure record, redrives, properties, headers, body",
 		Long: `Shows all that is known of a letter. The letter stays where it is. The body is printed as indented
 JSON, as text or as bytes in hexadecimal, whichever fits. Control characters are escaped. --json has the bytes of the
@@ -41,7 +41,7 @@ refused, unless --drop-payload leaves it out.`,
 		Example: `  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30
   wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --json | jq -r .payload | base64 -d > body.bin
   wmretry dead show orders order-10 --go-test billing --redact email,customer.name`,
-		Args:              needs(l.of(), "ID"),
+		Args:              needs(l.terms().of, "ID"),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
 			switch given := c.Flags().Changed; {

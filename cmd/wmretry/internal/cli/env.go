@@ -34,6 +34,7 @@ type env struct {
 	width          int  // the width of stdout, in columns; 0 where it is no terminal
 	colours        bool // stdout may have colours
 
+	prepared  bool          // a command was found, and its flags and arguments were read
 	kind      *backend.Kind // the backend that the flags name
 	flags     flags
 	json      bool     // --json
@@ -103,12 +104,12 @@ func (e *env) globalFlags(root *cobra.Command) {
 var enableColours = sync.OnceFunc(text.EnableColors)
 
 // prepare runs before each command, after the flags are parsed.
-func (e *env) prepare(*cobra.Command) error {
+func (e *env) prepare() {
+	e.prepared = true
 	// https://no-color.org
 	e.colours = e.outTerminal && !e.json && os.Getenv("NO_COLOR") == "" &&
 		os.Getenv("TERM") != "dumb"
 	enableColours() // paint decides
-	return nil
 }
 
 func (e *env) logger() watermill.LoggerAdapter {

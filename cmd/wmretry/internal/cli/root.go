@@ -39,8 +39,6 @@ func run(interrupted context.Context, e *env, args []string) int {
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
-	started := false
-	onRun(root, func() { started = true })
 	err := root.ExecuteContext(interrupted)
 	code := exitCode(err)
 	switch {
@@ -49,7 +47,7 @@ func run(interrupted context.Context, e *env, args []string) int {
 		// A summary is printed already.
 		code = codeInterrupted
 		_, _ = fmt.Fprintln(e.stderr, "wmretry: interrupted")
-	case !started:
+	case !e.prepared:
 		code = codeUsage
 		_, _ = fmt.Fprintf(e.stderr, "wmretry: %s\n`wmretry --help` lists the commands, and each command has "+
 			"--help with examples.\n", e.printable(err.Error()))
@@ -71,19 +69,6 @@ func (e *env) failure(err error) string {
 	return text
 }
 
-// onRun calls a function before each command's own.
-func onRun(c *cobra.Command, call func()) {
-	if inner := c.RunE; inner != nil {
-		c.RunE = func(c *cobra.Command, args []string) error {
-			call()
-			return inner(c, args)
-		}
-	}
-	for _, below := range c.Commands() {
-		onRun(below, call)
-	}
-}
-
 func newRoot(e *env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "wmretry",
@@ -102,10 +87,10 @@ Exit codes:
   wmretry status                                 # what waits, and the dead letters
   wmretry dead list orders --group               # why messages died
   wmretry dead redrive orders --canary 10        # brings them back, ten first`,
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		PersistentPreRunE: func(c *cobra.Command, _ []string) error { return e.prepare(c) },
-		Version:           version(buildInfo()),
+		SilenceErrors:    true,
+		SilenceUsage:     true,
+		PersistentPreRun: func(*cobra.Command, []string) { e.prepare() },
+		Version:          version(buildInfo()),
 	}
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)

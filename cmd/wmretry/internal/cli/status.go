@@ -21,7 +21,7 @@ import (
 func newStatusCommand(e *env) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use:   "status [" + e.of() + "...]",
+		Use:   "status [" + e.terms().of + "...]",
 		Short: "Every work queue with its tiers, dead letters and orphans",
 		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. It needs the management
 API: its figures are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200
