@@ -77,15 +77,28 @@ func (e *env) terms() terms {
 	return ofQueues
 }
 
-// on calls a function with the Store and the queue or topic in which the letters are.
-func (l *letterCommand) on(ctx context.Context, name string, use func(*backend.Store, string) error) error {
-	return l.withStore(ctx, func(store *backend.Store) error {
-		queue, err := l.queue(ctx, store, name)
-		if err != nil {
+// place is the queue or topic of a Store in which the letters are.
+type place struct {
+	*backend.Store
+	queue string
+}
+
+// on returns the RunE of a command on letters. check looks at its flags before the backend is reached.
+func (l *letterCommand) on(
+	check func() error, use func(ctx context.Context, at place, args []string) error,
+) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		if err := check(); err != nil {
 			return err
 		}
-		return use(store, queue)
-	})
+		return l.withStore(c.Context(), func(store *backend.Store) error {
+			queue, err := l.queue(c.Context(), store, args[0])
+			if err != nil {
+				return err
+			}
+			return use(c.Context(), place{store, queue}, args)
+		})
+	}
 }
 
 // queue returns the queue or topic in which the letters are.

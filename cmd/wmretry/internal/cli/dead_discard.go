@@ -10,15 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
 type discardFlags struct {
 	filterFlags
-	limit       int
-	dryRun, yes bool
-	export      string
+	options letters.Discard
+	yes     bool
+	export  string
 }
 
 func newDiscardCommand(l *letterCommand) *cobra.Command {
@@ -35,30 +34,28 @@ the queue, or in both.`,
   wmretry dead discard orders --dry-run`,
 		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
-		RunE: func(c *cobra.Command, args []string) error {
-			return l.discard(c.Context(), args[0], &f)
-		},
+		RunE: l.on(func() error { return f.check(l.env) }, func(ctx context.Context, at place, _ []string) error {
+			return l.discard(ctx, at, &f)
+		}),
 	}
 	f.add(c)
 	flags := c.Flags()
-	flags.IntVar(&f.limit, "limit", 0, "remove at most so many letters (default: all)")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "count what would be removed, and remove nothing")
+	flags.IntVar(&f.options.Limit, "limit", 0, "remove at most so many letters (default: all)")
+	flags.BoolVar(&f.options.DryRun, "dry-run", false, "count what would be removed, and remove nothing")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
 	flags.StringVar(&f.export, "export", "", "write the letters to this new file before they are removed")
 	_ = c.MarkFlagFilename("export", "jsonl")
 	return c
 }
 
-func (l *letterCommand) discard(ctx context.Context, name string, f *discardFlags) error {
-	filter, err := f.filter()
-	if err != nil {
+func (f *discardFlags) check(e *env) (err error) {
+	if f.options.Filter, err = f.filter(); err != nil {
 		return err
 	}
-	options := letters.Discard{Filter: filter, Limit: f.limit, DryRun: f.dryRun}
-	if err := ofFlags(options.Validate()); err != nil {
+	if err := ofFlags(f.options.Validate()); err != nil {
 		return err
 	}
-	if !f.yes && !f.dryRun && (!l.inTerminal || !l.errTerminal) {
+	if !f.yes && !f.options.DryRun && (!e.inTerminal || !e.errTerminal) {
 		use := "--yes, and --export FILE to keep a copy"
 		if f.export != "" {
 			use = "--yes"
@@ -66,26 +63,23 @@ func (l *letterCommand) discard(ctx context.Context, name string, f *discardFlag
 		return usage("discard removes letters for good, and there is no terminal to ask on: use %s. --dry-run counts them",
 			use)
 	}
-	return l.on(ctx, name, func(store *backend.Store, queue string) error {
-		return l.discardFrom(ctx, store, queue, options, f)
-	})
+	return nil
 }
 
-func (l *letterCommand) discardFrom(
-	ctx context.Context, store *backend.Store, queue string, options letters.Discard, f *discardFlags,
-) error {
-	report := newReport("discard", queue, f.dryRun, f.limit)
+func (l *letterCommand) discard(ctx context.Context, at place, f *discardFlags) error {
+	options := f.options
+	report := newReport("discard", at.queue, options.DryRun, options.Limit)
 	report.some = f.any()
-	if !f.yes && !f.dryRun {
-		confirmed, err := l.askDiscard(ctx, store, queue, options, f)
+	if !f.yes && !options.DryRun {
+		confirmed, err := l.askDiscard(ctx, at, f)
 		if err != nil || confirmed == 0 {
 			return err
 		}
-		if options.Limit = confirmed; confirmed != f.limit { // not those that have died meanwhile
+		if options.Limit = confirmed; confirmed != f.options.Limit { // not those that have died meanwhile
 			report.limit, report.beyond = confirmed, "the number that you confirmed"
 		}
 	}
-	if f.export != "" && !f.dryRun {
+	if f.export != "" && !options.DryRun {
 		file, err := newFile(f.export)
 		if err != nil {
 			return err
@@ -93,9 +87,9 @@ func (l *letterCommand) discardFrom(
 		defer func() { _ = file.Close() }()
 		options.Export, report.Export = file, f.export
 	}
-	err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
+	err := report.run(ctx, l.env, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
 		options.Progress = show
-		return store.Discard(ctx, queue, options)
+		return at.Discard(ctx, at.queue, options)
 	})
 	return report.finish(l.env, err, &f.filterFlags)
 }
@@ -111,28 +105,27 @@ func newFile(name string) (*os.File, error) {
 }
 
 // askDiscard counts the letters and asks. It returns how many may be removed.
-func (l *letterCommand) askDiscard(
-	ctx context.Context, store *backend.Store, queue string, options letters.Discard, f *discardFlags,
-) (int, error) {
+func (l *letterCommand) askDiscard(ctx context.Context, at place, f *discardFlags) (int, error) {
+	options := f.options
 	options.DryRun = true
-	meter := l.meter("count letters in "+safe(queue), "selected")
+	meter := l.meter("count letters in "+safe(at.queue), "selected")
 	meter.some = f.any()
 	options.Progress = meter.show
-	counted, err := store.Discard(ctx, queue, options)
+	counted, err := at.Discard(ctx, at.queue, options)
 	meter.stop()
 	if err != nil {
 		return 0, l.explain(err)
 	}
 	if counted.Done == 0 {
-		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(queue))
-		return 0, l.nothing(queue, &f.filterFlags)
+		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(at.queue))
+		return 0, l.nothing(at.queue, &f.filterFlags)
 	}
 	copied := "without a copy"
 	if f.export != "" {
 		copied = "with a copy in " + safe(f.export)
 	}
 	answer, err := l.ask(ctx, fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o: ", thousands(counted.Done),
-		plural(counted.Total, "letter", "letters"), safe(queue), copied))
+		plural(counted.Total, "letter", "letters"), safe(at.queue), copied))
 	if err != nil {
 		return 0, err
 	}

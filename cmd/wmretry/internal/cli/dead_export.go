@@ -22,6 +22,12 @@ func newExportCommand(l *letterCommand) *cobra.Command {
 		f  filterFlags
 		to string
 	)
+	check := func() (err error) {
+		if f.selected, err = f.filter(); err == nil && to == "" {
+			err = usage("export needs -o FILE, or -o - for stdout")
+		}
+		return err
+	}
 	c := &cobra.Command{
 		Use:   "export " + l.terms().of,
 		Short: "Write letters to a file, with every byte, property and typed header",
@@ -32,18 +38,7 @@ readable only by you: letters may have personal data.`,
   wmretry dead export orders --reason timeout -o - | gzip > orders.jsonl.gz`,
 		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
-		RunE: func(c *cobra.Command, args []string) error {
-			filter, err := f.filter()
-			if err != nil {
-				return err
-			}
-			if to == "" {
-				return usage("export needs -o FILE, or -o - for stdout")
-			}
-			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
-				return l.export(c.Context(), store, queue, filter, &f, to)
-			})
-		},
+		RunE:              l.on(check, func(ctx context.Context, at place, _ []string) error { return l.export(ctx, at, &f, to) }),
 	}
 	f.add(c)
 	c.Flags().StringVarP(&to, "output", "o", "", "the new file, or - for stdout (required)")
@@ -51,9 +46,7 @@ readable only by you: letters may have personal data.`,
 	return c
 }
 
-func (l *letterCommand) export(
-	ctx context.Context, store *backend.Store, queue string, filter letters.Filter, f *filterFlags, to string,
-) error {
+func (l *letterCommand) export(ctx context.Context, at place, f *filterFlags, to string) error {
 	start := time.Now()
 	out, summary := io.Writer(jsonLines{l.stdout}), l.stderr
 	if to != standard {
@@ -64,9 +57,9 @@ func (l *letterCommand) export(
 		defer func() { _ = file.Close() }()
 		out, summary = file, l.stdout
 	}
-	meter := l.meter("export of "+safe(queue), "written")
+	meter := l.meter("export of "+safe(at.queue), "written")
 	defer meter.stop()
-	n, err := store.Export(ctx, queue, filter, out)
+	n, err := at.Export(ctx, at.queue, f.selected, out)
 	if file, is := out.(*os.File); is && to != standard {
 		err = errors.Join(err, file.Sync())
 	}
@@ -81,13 +74,13 @@ func (l *letterCommand) export(
 	meter.stop()
 	if l.json {
 		err = l.jsonLine(summary, map[string]any{
-			"command": "export", "queue": queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),
+			"command": "export", "queue": at.queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),
 		})
 	} else {
-		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(queue), safe(to))
+		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(at.queue), safe(to))
 	}
 	if err == nil && n == 0 {
-		return l.nothing(queue, f)
+		return l.nothing(at.queue, f)
 	}
 	return err
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -42,18 +41,7 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
   wmretry dead list orders --meta customer=42 --json | jq -r .id`,
 		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
-		RunE: func(c *cobra.Command, args []string) error {
-			filter, err := f.filter()
-			if err != nil {
-				return err
-			}
-			if err := ofFlags(letters.Discard{Limit: f.limit}.Validate()); err != nil {
-				return err
-			}
-			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
-				return l.list(c.Context(), store, queue, filter, &f)
-			})
-		},
+		RunE:              l.on(f.check, func(ctx context.Context, at place, _ []string) error { return l.list(ctx, at, &f) }),
 	}
 	f.add(c)
 	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+
@@ -62,13 +50,18 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
 	return c
 }
 
-func (l *letterCommand) list(
-	ctx context.Context, store *backend.Store, queue string, filter letters.Filter, f *listFlags,
-) error {
+func (f *listFlags) check() (err error) {
+	if f.selected, err = f.filter(); err != nil {
+		return err
+	}
+	return ofFlags(letters.Discard{Limit: f.limit}.Validate())
+}
+
+func (l *letterCommand) list(ctx context.Context, at place, f *listFlags) error {
 	var groups letters.Groups
 	rows := rows{env: l.env}
 	n, cut := 0, false
-	for letter, err := range store.Browse(ctx, queue, filter) {
+	for letter, err := range at.Browse(ctx, at.queue, f.selected) {
 		if err != nil {
 			return errors.Join(l.printGroups(groups.Sorted()), l.explain(err))
 		}
@@ -89,15 +82,15 @@ func (l *letterCommand) list(
 		}
 	}
 	if n == 0 {
-		if err := l.nothing(queue, &f.filterFlags); err != nil {
+		if err := l.nothing(at.queue, &f.filterFlags); err != nil {
 			return err
 		}
 		if !l.outTerminal || l.json {
-			_, _ = fmt.Fprintf(l.stderr, "no letters in %s\n", safe(queue))
+			_, _ = fmt.Fprintf(l.stderr, "no letters in %s\n", safe(at.queue))
 		}
 	}
 	if l.outTerminal && !l.json {
-		end := plural(n, "letter", "letters") + " in " + safe(queue)
+		end := plural(n, "letter", "letters") + " in " + safe(at.queue)
 		if cut {
 			end = "the first " + end + "; there are more (--limit)"
 		} else if f.any() {

@@ -17,11 +17,8 @@ import (
 
 type redriveFlags struct {
 	filterFlags
-	dryRun, again   bool
-	limit, canary   int
+	options         letters.Redrive
 	rate, maxRedead string
-	canaryWait      time.Duration
-	to, by, note    string
 }
 
 func newRedriveCommand(l *letterCommand) *cobra.Command {
@@ -50,52 +47,41 @@ command at once. Only one redrive or discard at a time changes a queue.`,
 			l.ofRabbitMQ("\n  wmretry dead redrive retry.orphans"),
 		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
-		RunE: func(c *cobra.Command, args []string) error {
-			options, err := f.options()
-			if err != nil {
-				return err
-			}
-			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
-				return l.redrive(c.Context(), store, queue, options, &f.filterFlags)
-			})
-		},
+		RunE: l.on(f.check, func(ctx context.Context, at place, _ []string) error {
+			return l.redrive(ctx, at, f.options, &f.filterFlags)
+		}),
 	}
 	f.add(c)
 	flags := c.Flags()
-	flags.BoolVar(&f.dryRun, "dry-run", false, "count what would be sent, and send nothing")
-	flags.IntVar(&f.limit, "limit", 0, "send at most so many letters (default: all)")
+	flags.BoolVar(&f.options.DryRun, "dry-run", false, "count what would be sent, and send nothing")
+	flags.IntVar(&f.options.Limit, "limit", 0, "send at most so many letters (default: all)")
 	flags.StringVar(&f.rate, "rate", "", "send at most so many, such as 50/s or 3000/m (default: as fast as the "+
 		"broker takes them)")
-	flags.IntVar(&f.canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
-	flags.DurationVar(&f.canaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to "+
+	flags.IntVar(&f.options.Canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
+	flags.DurationVar(&f.options.CanaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to "+
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	flags.StringVar(&f.to, "to", "", l.terms().place+" to send all selected letters to, in place of "+
+	flags.StringVar(&f.options.To, "to", "", l.terms().place+" to send all selected letters to, in place of "+
 		"their own; failures begin at 0")
-	flags.BoolVar(&f.again, "again", false, "also handle messages that the app's inbox has handled before"+
+	flags.BoolVar(&f.options.Again, "again", false, "also handle messages that the app's inbox has handled before"+
 		l.ofRabbitMQ("; without effect on orphans"))
-	flags.StringVar(&f.by, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&f.note, "note", "", "a note for the history"+l.ofRabbitMQ("; orphans have none"))
+	flags.StringVar(&f.options.By, "by", "", "who redrives, for the history (default: user@host)")
+	flags.StringVar(&f.options.Note, "note", "", "a note for the history"+l.ofRabbitMQ("; orphans have none"))
 	return c
 }
 
-func (f *redriveFlags) options() (letters.Redrive, error) {
-	filter, err := f.filter()
-	if err != nil {
-		return letters.Redrive{}, err
+func (f *redriveFlags) check() (err error) {
+	if f.options.Filter, err = f.filter(); err != nil {
+		return err
 	}
-	options := letters.Redrive{
-		Filter: filter, Limit: f.limit, Canary: f.canary, CanaryWait: f.canaryWait, DryRun: f.dryRun, To: f.to,
-		By: f.by, Note: f.note, Again: f.again,
+	if f.options.Rate, err = rate(f.rate); err != nil {
+		return err
 	}
-	if options.Rate, err = rate(f.rate); err != nil {
-		return options, err
+	if f.options.MaxRedead, err = share(f.maxRedead); err != nil {
+		return err
 	}
-	if options.MaxRedead, err = share(f.maxRedead); err != nil {
-		return options, err
-	}
-	return options, ofFlags(options.Validate())
+	return ofFlags(f.options.Validate())
 }
 
 // ofRabbitMQ returns a text of RabbitMQ only.
@@ -108,45 +94,45 @@ func (e *env) ofRabbitMQ(text string) string {
 
 // redrive runs a redrive, and prints its summary in any case.
 func (l *letterCommand) redrive(
-	ctx context.Context, store *backend.Store, queue string, options letters.Redrive, selected *filterFlags,
+	ctx context.Context, at place, options letters.Redrive, selected *filterFlags,
 ) error {
 	if options.Canary > 0 && !options.DryRun {
-		if name := noConsumer(ctx, store, queue, options.To); name != "" {
+		if name := noConsumer(ctx, at, options.To); name != "" {
 			_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: %s has no consumer: a canary that no app handles cannot die\n",
 				safe(name))
 		}
 	}
 	start := time.Now()
-	report := newReport("redrive", queue, options.DryRun, options.Limit)
+	report := newReport("redrive", at.queue, options.DryRun, options.Limit)
 	report.some = selected.any()
-	err := report.run(ctx, l.env, queue, func(show func(letters.Progress)) (letters.Summary, error) {
+	err := report.run(ctx, l.env, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
 		options.Progress = show
-		return store.Redrive(ctx, queue, options)
+		return at.Redrive(ctx, at.queue, options)
 	})
 	if errors.Is(err, letters.ErrRedead) {
-		report.Causes = l.deaths(ctx, store, queue, start)
+		report.Causes = deaths(ctx, at, start)
 	}
 	return report.finish(l.env, err, selected)
 }
 
 // noConsumer returns what a canary goes to, where the backend shows that no process consumes it. The work queue of an
 // orphan, or of a letter in another queue, is not known before.
-func noConsumer(ctx context.Context, store *backend.Store, queue, to string) string {
-	if store.Rabbit == nil {
-		all, _ := store.Looker.Waiting(ctx)
+func noConsumer(ctx context.Context, at place, to string) string {
+	if at.Rabbit == nil {
+		all, _ := at.Looker.Waiting(ctx)
 		for _, w := range all {
-			if to == "" && w.Topic == queue && w.Consumers != nil && *w.Consumers == 0 {
+			if to == "" && w.Topic == at.queue && w.Consumers != nil && *w.Consumers == 0 {
 				return w.Name
 			}
 		}
 		return ""
 	}
-	work, dead := strings.CutSuffix(queue, deadletter.QueueOf(""))
+	work, dead := strings.CutSuffix(at.queue, deadletter.QueueOf(""))
 	if !dead && to == "" {
 		return ""
 	}
 	work = cmp.Or(to, work)
-	status, err := store.Rabbit.Status(ctx, work)
+	status, err := at.Rabbit.Status(ctx, work)
 	if err == nil && len(status.Queues) == 1 && !status.Queues[0].Missing && status.Queues[0].Consumers == 0 {
 		return "the queue " + work
 	}
@@ -157,14 +143,12 @@ func noConsumer(ctx context.Context, store *backend.Store, queue, to string) str
 const deathsWithin = 30 * time.Second
 
 // deaths returns why letters that were redriven since a time have died again.
-func (l *letterCommand) deaths(
-	ctx context.Context, store *backend.Store, queue string, since time.Time,
-) []letters.Group {
+func deaths(ctx context.Context, at place, since time.Time) []letters.Group {
 	ctx, cancel := context.WithTimeout(ctx, deathsWithin)
 	defer cancel()
 	since = since.Add(-time.Millisecond) // the history has milliseconds
 	var groups letters.Groups
-	for letter, err := range store.Browse(ctx, queue, letters.Filter{}) {
+	for letter, err := range at.Browse(ctx, at.queue, letters.Filter{}) {
 		if err != nil {
 			break
 		}

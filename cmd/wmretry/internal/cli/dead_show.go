@@ -17,7 +17,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/faults"
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -44,31 +43,28 @@ refused, unless --drop-payload leaves it out.`,
 		Args:              needs(l.terms().of, "ID"),
 		ValidArgsFunction: l.completeFirst,
 		RunE: func(c *cobra.Command, args []string) error {
-			switch given := c.Flags().Changed; {
-			case given("go-test"):
-				config, err := f.config()
-				if err != nil {
-					return err
+			given, use := c.Flags().Changed, l.show
+			check := func() error {
+				if given("redact") || given("redact-rules") || given("drop-payload") || given("overwrite") {
+					return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
+						"not redacted")
 				}
-				return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
-					return l.goTest(c.Context(), store, queue, args[1], &f, config)
-				})
-			case given("redact"), given("redact-rules"), given("drop-payload"), given("overwrite"):
-				return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
-					"not redacted")
+				return nil
 			}
-			return l.on(c.Context(), args[0], func(store *backend.Store, queue string) error {
-				return l.show(c.Context(), store, queue, args[1])
-			})
+			if given("go-test") {
+				check = f.check
+				use = func(ctx context.Context, at place, args []string) error { return l.goTest(ctx, at, args[1], &f) }
+			}
+			return l.on(check, use)(c, args)
 		},
 	}
 	f.add(c)
 	return c
 }
 
-func (l *letterCommand) show(ctx context.Context, store *backend.Store, queue, id string) error {
+func (l *letterCommand) show(ctx context.Context, at place, args []string) error {
 	n := 0
-	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
+	for letter, err := range at.Browse(ctx, at.queue, letters.Filter{IDs: ids(args[1:])}) {
 		if err != nil {
 			return l.explain(err)
 		}
@@ -85,7 +81,7 @@ func (l *letterCommand) show(ctx context.Context, store *backend.Store, queue, i
 		}
 	}
 	if n == 0 {
-		return l.noLetter(queue, id)
+		return l.noLetter(at.queue, args[1])
 	}
 	return nil
 }
@@ -254,16 +250,16 @@ var kindTexts = map[letters.Kind]string{
 // testFlags make a test of a letter.
 type testFlags struct {
 	redactFlags
-	name                   string
-	dropPayload, overwrite bool
+	config    letters.GoTestConfig
+	overwrite bool
 }
 
 func (f *testFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.name, "go-test", "", "write a Go test of this name, and the letter into testdata, in place of "+
+	flags.StringVar(&f.config.Name, "go-test", "", "write a Go test of this name, and the letter into testdata, in place of "+
 		"showing it")
 	f.redactFlags.add(c)
-	flags.BoolVar(&f.dropPayload, "drop-payload", false, "with --go-test: leave the payload out")
+	flags.BoolVar(&f.config.DropPayload, "drop-payload", false, "with --go-test: leave the payload out")
 	flags.BoolVar(&f.overwrite, "overwrite", false, "with --go-test: replace files that are there")
 }
 
@@ -304,32 +300,24 @@ func (f *redactFlags) rules() ([]string, error) {
 	return rules, nil
 }
 
-// config returns the configuration of the test, in the package of this folder.
-func (f *testFlags) config() (letters.GoTestConfig, error) {
-	rules, err := f.rules()
-	if err != nil {
-		return letters.GoTestConfig{}, err
+// check completes the configuration of the test: its package is that of the Go files in this folder that are built here.
+func (f *testFlags) check() (err error) {
+	if f.config.Redact, err = f.rules(); err != nil {
+		return err
 	}
-	config := letters.GoTestConfig{Name: f.name, Package: packageHere(), Redact: rules, DropPayload: f.dropPayload}
-	if err := config.Validate(); err != nil {
-		return config, exit(codeUsage, faults.In("GoTestConfig", err))
-	}
-	return config, nil
-}
-
-// packageHere returns the package of the Go files in this folder that are built here, or "".
-func packageHere() string {
 	found, _ := build.ImportDir(".", 0) // with an error it has what the other files state
-	return found.Name
+	f.config.Package = found.Name
+	if err = f.config.Validate(); err != nil {
+		err = exit(codeUsage, faults.In("GoTestConfig", err))
+	}
+	return err
 }
 
 // goTest writes a test of the newest letter with an ID.
-func (l *letterCommand) goTest(
-	ctx context.Context, store *backend.Store, queue, id string, f *testFlags, config letters.GoTestConfig,
-) error {
+func (l *letterCommand) goTest(ctx context.Context, at place, id string, f *testFlags) error {
 	var newest *letters.Letter
 	n := 0
-	for letter, err := range store.Browse(ctx, queue, letters.Filter{IDs: ids([]string{id})}) {
+	for letter, err := range at.Browse(ctx, at.queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
 			return l.explain(err)
 		}
@@ -338,9 +326,9 @@ func (l *letterCommand) goTest(
 		}
 	}
 	if n == 0 {
-		return l.noLetter(queue, id)
+		return l.noLetter(at.queue, id)
 	}
-	test, err := newest.GoTest(config)
+	test, err := newest.GoTest(f.config)
 	if err != nil {
 		return err
 	}
@@ -355,7 +343,7 @@ func (l *letterCommand) goTest(
 	})
 	if l.json {
 		return l.printJSON(map[string]any{
-			"command": "show", "queue": queue, "test": test.Name, "files": files, "redacted": test.Redacted, "letters": n,
+			"command": "show", "queue": at.queue, "test": test.Name, "files": files, "redacted": test.Redacted, "letters": n,
 		})
 	}
 	if n > 1 {
@@ -366,7 +354,7 @@ func (l *letterCommand) goTest(
 			safe(strings.Join(unused, ", ")))
 	}
 	_, err = fmt.Fprintf(l.stdout, "%s and %s written; put the handler into %s\n", files[0], files[1], test.Name)
-	if err == nil && len(config.Redact) > 0 {
+	if err == nil && len(f.config.Redact) > 0 {
 		_, err = fmt.Fprintf(l.stdout, "redacted: %s\n", safe(cmp.Or(strings.Join(test.Redacted, ", "), "nothing")))
 	}
 	return err

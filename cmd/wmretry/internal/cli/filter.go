@@ -26,6 +26,8 @@ type filterFlags struct {
 	cause, key                             string
 	older, newer                           string
 	metadata                               []string
+
+	selected letters.Filter // by the flags
 }
 
 func (f *filterFlags) add(c *cobra.Command) {
