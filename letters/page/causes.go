@@ -133,11 +133,8 @@ func (v listView) After() int  { return v.Page + 1 }
 
 // listRow is a letter without its body, of which a page has many.
 type listRow struct {
-	ID, Reason, ErrorType, Handler string
-	DeadReason                     string
-	Kind                           letters.Kind
-	Failures, Redriven, Bytes      int
-	DeadAt                         time.Time
+	letters.Letter
+	Bytes int
 }
 
 // list shows the letters of a cause, or of a queue, page by page.
@@ -160,7 +157,9 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 			return
 		}
 		if shown.Count >= before && len(shown.Rows) < pageSize {
-			shown.Rows = append(shown.Rows, newListRow(l))
+			row := listRow{*l, len(l.Payload)}
+			row.Payload = nil
+			shown.Rows = append(shown.Rows, row)
 		}
 		shown.Count++
 	})
@@ -171,15 +170,6 @@ func (p *Page) list(w http.ResponseWriter, r *http.Request) error {
 	shown.Next = shown.To < shown.Count
 	p.render(w, http.StatusOK, "letters.html", s.Queue, shown)
 	return nil
-}
-
-func newListRow(l *letters.Letter) listRow {
-	return listRow{
-		ID: l.ID, Reason: cut(maxReason, l.Record.Reason), ErrorType: cut(maxReason, l.Record.ErrorType),
-		Handler: cut(maxReason, l.Record.Handler), DeadReason: cut(maxReason, string(l.Record.DeadReason)),
-		Kind: l.Kind, Failures: l.Record.Failures, Redriven: l.Redriven.Times, Bytes: len(l.Payload),
-		DeadAt: l.DeadAt(),
-	}
 }
 
 const (

@@ -27,7 +27,6 @@ type letterView struct {
 	Letter     *letters.Letter
 	Seen       looked
 	Timeline   []event
-	Properties []field
 	Headers    []field
 	Hidden     int // headers that are not shown
 	Form, Body string
@@ -55,7 +54,6 @@ func (p *Page) letter(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	shown.Timeline = timeline(shown.Letter)
-	shown.Properties = properties(shown.Letter)
 	shown.Headers, shown.Hidden = headers(shown.Letter)
 	shown.Form, shown.Body, shown.Cut = bodyOf(shown.Letter.Payload)
 	if test, err := p.testOf(shown.Letter); err == nil { // the download shows the error
@@ -185,7 +183,7 @@ func timeline(l *letters.Letter) []event {
 			title = "Failure"
 		}
 		events = append(events, event{Kind: "failed", At: record.LastFailedAt, Title: title,
-			Text: cut(maxReason, record.Reason), By: cut(maxReason, record.Handler)})
+			Text: record.Reason, By: record.Handler})
 	}
 	end := event{Kind: "dead", Title: given(l)}
 	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it
@@ -227,21 +225,14 @@ func given(l *letters.Letter) string {
 	return "Given up" + in(string(l.Record.DeadReason))
 }
 
-func properties(l *letters.Letter) (fields []field) {
-	for _, name := range slices.Sorted(maps.Keys(l.Properties)) {
-		fields = append(fields, field{Name: name, Value: cut(maxValue, l.Properties[name])})
-	}
-	return fields
-}
-
 // headers returns the headers of the app with their types, and how many there are beyond maxHeaders.
 func headers(l *letters.Letter) (fields []field, hidden int) {
 	for name, value := range l.Metadata {
-		fields = append(fields, field{cut(maxValue, name), "string", cut(maxValue, value)})
+		fields = append(fields, field{name, "string", value})
 	}
 	for name, value := range l.Headers {
 		typ, text := lettertext.Header(value)
-		fields = append(fields, field{cut(maxValue, name), typ, cut(maxValue, text)})
+		fields = append(fields, field{name, typ, text})
 	}
 	slices.SortFunc(fields, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
 	if len(fields) > maxHeaders {

@@ -81,7 +81,7 @@ func newOrder(queue string, asked command.Asked) orderView {
 			for _, part := range h.Partitions {
 				for _, b := range part.Blocked {
 					shown.Rows = append(shown.Rows, blockedRow{Blocked: b, Partition: part.Queue,
-						Process: cut(maxReason, h.Name) + " " + processOf(a)})
+						Process: h.Name + " " + processOf(a)})
 				}
 			}
 		}
@@ -105,20 +105,17 @@ func newOrder(queue string, asked command.Asked) orderView {
 			request.Do = command.Skip
 			row.Skip = request.Line(asked.Prefix)
 		}
-		row.Key, row.MessageUUID = cut(maxReason, row.Key), cut(maxReason, row.MessageUUID)
-		row.Reason, row.DeadReason = cut(maxReason, row.Reason), retry.DeadReason(cut(maxReason, string(row.DeadReason)))
-		row.Partition = cut(maxReason, row.Partition)
 	}
 	return shown
 }
 
-func processOf(a command.Answer) string { return cut(maxReason, fmt.Sprintf("%s/%d", a.Host, a.PID)) }
+func processOf(a command.Answer) string { return fmt.Sprintf("%s/%d", a.Host, a.PID) }
 
 // faultsOf returns what went wrong in single processes.
 func faultsOf(asked command.Asked) (all []string) {
 	for _, a := range asked.Answers {
 		if a.Error != "" {
-			all = append(all, processOf(a)+": "+cut(maxReason, a.Error))
+			all = append(all, processOf(a)+": "+a.Error)
 		}
 	}
 	if missing := asked.Processes - len(asked.Answers); missing > 0 && len(asked.Answers) > 0 {
@@ -169,8 +166,7 @@ func newKeys(asked command.Asked) keysView {
 		for _, h := range a.Keyed {
 			shown.None = ""
 			for _, key := range h.Keys {
-				key.Key, key.Paused = cut(maxReason, key.Key), cut(maxReason, key.Paused)
-				shown.Rows = append(shown.Rows, keyRow{key, cut(maxReason, h.Queue), cut(maxReason, h.Name) + " " + processOf(a)})
+				shown.Rows = append(shown.Rows, keyRow{key, h.Queue, h.Name + " " + processOf(a)})
 			}
 		}
 	}
