@@ -139,9 +139,20 @@ var (
 	}
 )
 
-// route looks only at the last element of the path: all pages are beside each other, so that their relative links
-// work under any path, with and without http.StripPrefix.
+// route answers with what viewOf returns.
 func (p *Page) route(w http.ResponseWriter, r *http.Request) {
+	handle, err := p.viewOf(w, r)
+	if err == nil {
+		err = handle(p, w, r)
+	}
+	if err != nil {
+		p.fail(w, r, err)
+	}
+}
+
+// viewOf looks only at the last element of the path: all pages are beside each other, so that their relative links
+// work under any path, with and without http.StripPrefix.
+func (p *Page) viewOf(w http.ResponseWriter, r *http.Request) (view, error) {
 	_, name := path.Split(r.URL.Path)
 	handle, isView := views[name]
 	look, isLook := looks[name]
@@ -153,8 +164,7 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 	isGet := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
 	case !isView && !isLook && !isChange:
-		p.fail(w, r, failure{http.StatusNotFound, "There is no such page.", nil})
-		return
+		return nil, failure{http.StatusNotFound, "There is no such page.", nil}
 	case p.isForeign(r) || !isView && !isOwn(r):
 		shown := errorView{Status: http.StatusForbidden, Text: "This request does not come from this page: another site " +
 			"may have made it. Nothing was done."}
@@ -162,34 +172,22 @@ func (p *Page) route(w http.ResponseWriter, r *http.Request) {
 			shown.Open = "./" + name + "?" + r.URL.RawQuery
 		}
 		p.render(w, shown.Status, "error.html", http.StatusText(shown.Status), shown)
-		return
+		return func(*Page, http.ResponseWriter, *http.Request) error { return nil }, nil
 	case isChange && !p.config.AllowWrite:
-		p.fail(w, r,
-			failure{http.StatusForbidden, "This page only shows. Redrive and discard are off.", nil})
-		return
+		return nil, failure{http.StatusForbidden, "This page only shows. Redrive and discard are off.", nil}
 	case r.Method == http.MethodPost && isChange:
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {
-			p.fail(w, r, failure{http.StatusBadRequest, "The form cannot be read.", err})
-			return
+			return nil, failure{http.StatusBadRequest, "The form cannot be read.", err}
 		}
-		handle = changing
+		return changing, nil
 	case isGet && isLook:
-		handle = look
+		return look, nil
 	case isGet && isView:
-	default:
-		allow := "GET, HEAD"
-		if isChange {
-			allow = "POST"
-		}
-		w.Header().Set("Allow", allow)
-		p.fail(w, r,
-			failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil})
-		return
+		return handle, nil
 	}
-	if err := handle(p, w, r); err != nil {
-		p.fail(w, r, err)
-	}
+	w.Header().Set("Allow", map[bool]string{true: "POST", false: "GET, HEAD"}[isChange])
+	return nil, failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil}
 }
 
 // isForeign reports whether another site has made the request, as a browser tells. GET is no exception: an image of a
