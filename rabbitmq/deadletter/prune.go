@@ -67,24 +67,24 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 		return Pruned{}, err
 	}
 	b.status(nil)
-	p := pruning{board: b, store: s, queues: b.retired(), left: map[string]bool{}}
+	p := pruning{board: b, store: s, queues: b.retired()}
 	var depths []*letters.Depth
-	for i := range p.queues {
-		depths = append(depths, &p.queues[i].Depth)
+	for _, q := range p.queues {
+		depths = append(depths, &q.Depth)
 	}
 	s.refresh(ctx, depths)
 	for _, q := range p.queues {
-		p.left[q.Queue] = q.Messages > 0 || q.Consumers > 0
+		q.left = q.Messages > 0 || q.Consumers > 0
 	}
 	for _, tiers := range p.together() {
-		p.leaveTogether(tiers)
+		leaveTogether(tiers)
 	}
-	if !options.DryRun && slices.ContainsFunc(p.queues, func(q retired) bool { return !p.left[q.Queue] }) {
+	if !options.DryRun && slices.ContainsFunc(p.queues, func(q *retired) bool { return !q.left }) {
 		err = p.run(ctx)
 	}
 	var pruned Pruned
 	for _, q := range p.queues {
-		if p.left[q.Queue] {
+		if q.left {
 			pruned.Left = append(pruned.Left, q.Queue)
 		} else if err == nil {
 			pruned.Removed = append(pruned.Removed, q.Queue)
@@ -99,15 +99,16 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 type retired struct {
 	letters.Depth
 	quorum bool
+	left   bool               // it stays
 	group  string             // the group whose tiers are removed together; empty: the queue is removed by itself
 	back   management.Binding // brings its messages to the work queue; removed after the queue
 }
 
 // retired returns the queues that may be removed.
-func (b *board) retired() (all []retired) {
+func (b *board) retired() (all []*retired) {
 	add := func(q retired) {
 		q.quorum = b.queues[q.Queue].Arguments[queuearg.QueueType] == string(topology.Quorum)
-		all = append(all, q)
+		all = append(all, &q)
 	}
 	for work, tiers := range b.own {
 		for _, t := range tiers {
@@ -143,13 +144,12 @@ func (b *board) retired() (all []retired) {
 type pruning struct {
 	*board
 	store   *Store
-	queues  []retired
-	left    map[string]bool
+	queues  []*retired
 	channel wire.Reopening
 }
 
-func (p *pruning) together() map[string][]retired {
-	groups := map[string][]retired{}
+func (p *pruning) together() map[string][]*retired {
+	groups := map[string][]*retired{}
 	for _, q := range p.queues {
 		if q.group != "" {
 			groups[q.group] = append(groups[q.group], q)
@@ -159,18 +159,12 @@ func (p *pruning) together() map[string][]retired {
 }
 
 // leaveTogether leaves all tiers of a group where one is left, and reports whether it does.
-func (p *pruning) leaveTogether(tiers []retired) bool {
-	if !slices.ContainsFunc(tiers, func(q retired) bool { return p.left[q.Queue] }) {
-		return false
+func leaveTogether(tiers []*retired) bool {
+	left := slices.ContainsFunc(tiers, func(q *retired) bool { return q.left })
+	for _, q := range tiers {
+		q.left = left
 	}
-	p.leave(tiers)
-	return true
-}
-
-func (p *pruning) leave(queues []retired) {
-	for _, q := range queues {
-		p.left[q.Queue] = true
-	}
+	return left
 }
 
 func (p *pruning) run(ctx context.Context) error {
@@ -187,13 +181,13 @@ func (p *pruning) run(ctx context.Context) error {
 		return err
 	}
 	for _, q := range p.queues {
-		if q.group != "" || p.left[q.Queue] {
+		if q.group != "" || q.left {
 			continue
 		}
 		if err := p.remove(q); err != nil {
 			return err
 		}
-		if !p.left[q.Queue] && p.bindings[q.back] {
+		if !q.left && p.bindings[q.back] {
 			if err := p.unbindOne(q.back); err != nil {
 				return err
 			}
@@ -213,7 +207,7 @@ func (p *pruning) run(ctx context.Context) error {
 func (p *pruning) unbind() error {
 	goes := map[string]bool{}
 	for _, q := range p.queues {
-		goes[q.Queue] = q.group == "" && !p.left[q.Queue]
+		goes[q.Queue] = q.group == "" && !q.left
 	}
 	left := map[management.Binding]bool{}
 	for at := range p.bindings {
@@ -258,15 +252,15 @@ func (p *pruning) wait(ctx context.Context) error {
 		}
 		waits := false
 		for _, q := range p.queues {
-			if !q.quorum || p.left[q.Queue] {
+			if !q.quorum || q.left {
 				continue
 			}
 			since, was := empty[q.Queue]
 			switch n := now[q.Queue]; {
 			case !n.Stated || n.Messages > 0: // or it was so up to ten seconds ago
 				delete(empty, q.Queue)
-				p.left[q.Queue] = time.Since(begin) > quiet
-				waits = waits || !p.left[q.Queue]
+				q.left = time.Since(begin) > quiet
+				waits = waits || !q.left
 			case !was:
 				empty[q.Queue] = time.Now()
 				waits = true
@@ -287,15 +281,15 @@ func (p *pruning) wait(ctx context.Context) error {
 
 // removeGroup removes the tiers and the exchanges of a group that has no work queue. The broker removes the return
 // exchange only if no work queue is bound to it.
-func (p *pruning) removeGroup(group string, tiers []retired) error {
+func (p *pruning) removeGroup(group string, tiers []*retired) error {
 	for _, q := range tiers {
-		if used, err := p.used(q); err != nil {
+		used, err := p.used(q)
+		if err != nil {
 			return err
-		} else if used {
-			p.left[q.Queue] = true
 		}
+		q.left = q.left || used
 	}
-	if p.leaveTogether(tiers) {
+	if leaveTogether(tiers) {
 		return nil
 	}
 	out := p.prefix.GroupReturnExchange(group)
@@ -304,7 +298,8 @@ func (p *pruning) removeGroup(group string, tiers []retired) error {
 			return channel.ExchangeDelete(exchange, exchange == out, false)
 		})
 		if refusal.IsCode(err, amqp091.PreconditionFailed) {
-			p.leave(tiers)
+			tiers[0].left = true
+			leaveTogether(tiers)
 			return nil
 		}
 		if err != nil {
@@ -315,7 +310,7 @@ func (p *pruning) removeGroup(group string, tiers []retired) error {
 		if err := p.remove(q); err != nil {
 			return err
 		}
-		if p.left[q.Queue] { // a message has come meanwhile, and needs the return exchange
+		if q.left { // a message has come meanwhile, and needs the return exchange
 			if err := p.over("declare exchange", out, func(channel *amqp091.Channel) error {
 				return channel.ExchangeDeclare(out, amqp091.ExchangeTopic, true, false, false, false,
 					amqp091.Table{queuearg.AlternateExchange: p.prefix.AnyReturnExchange()})
@@ -328,10 +323,10 @@ func (p *pruning) removeGroup(group string, tiers []retired) error {
 }
 
 // remove removes a queue if it is empty and has no consumer, or leaves it.
-func (p *pruning) remove(q retired) error {
+func (p *pruning) remove(q *retired) error {
 	if q.quorum {
 		if used, err := p.used(q); err != nil || used {
-			p.left[q.Queue] = true
+			q.left = true
 			return err
 		}
 	}
@@ -340,14 +335,14 @@ func (p *pruning) remove(q retired) error {
 		return err
 	})
 	if refusal.IsCode(err, amqp091.PreconditionFailed) {
-		p.left[q.Queue] = true
+		q.left = true
 		return nil
 	}
 	return err
 }
 
 // used reports whether a queue has consumers, or messages whose delay is not over.
-func (p *pruning) used(q retired) (used bool, err error) {
+func (p *pruning) used(q *retired) (used bool, err error) {
 	err = p.over("look at queue", q.Queue, func(channel *amqp091.Channel) error {
 		now, err := channel.QueueDeclarePassive(q.Queue, true, false, false, false, nil)
 		used = now.Messages+now.Consumers > 0

@@ -121,28 +121,20 @@ func (b *board) status(works []string) letters.Status {
 	if !all {
 		return status
 	}
-	for name, tiers := range b.own {
-		if !known[name] {
-			stray(&status, tiers)
-		}
+	for _, group := range b.groups { // no group has the name of a work queue
+		known[group] = true
 	}
-	members := map[string]bool{}
-	for _, group := range b.groups {
-		members[group] = true
-	}
-	for group, tiers := range b.shared {
-		if !members[group] {
-			stray(&status, tiers)
+	for _, all := range []map[string][]letters.Tier{b.own, b.shared} {
+		for name, tiers := range all {
+			for _, t := range tiers {
+				if !known[name] {
+					status.Stray = append(status.Stray, t.Depth)
+				}
+			}
 		}
 	}
 	slices.SortFunc(status.Stray, func(a, b letters.Depth) int { return strings.Compare(a.Queue, b.Queue) })
 	return status
-}
-
-func stray(status *letters.Status, tiers []letters.Tier) {
-	for _, t := range tiers {
-		status.Stray = append(status.Stray, t.Depth)
-	}
 }
 
 // readGroups finds the group of each work queue, and what current has.
