@@ -38,7 +38,9 @@ readable only by you: letters may have personal data.`,
   wmretry dead export orders --reason timeout -o - | gzip > orders.jsonl.gz`,
 		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
-		RunE:              l.on(check, func(ctx context.Context, at place, _ []string) error { return l.export(ctx, at, &f, to) }),
+		RunE: l.on(check, func(ctx context.Context, at place, _ []string) error {
+			return l.export(ctx, at, &f, to)
+		}),
 	}
 	f.add(c)
 	c.Flags().StringVarP(&to, "output", "o", "", "the new file, or - for stdout (required)")

@@ -41,7 +41,9 @@ On a terminal handler and reason are cut to the width. Elsewhere nothing is cut,
   wmretry dead list orders --meta customer=42 --json | jq -r .id`,
 		Args:              needs(l.terms().of),
 		ValidArgsFunction: l.completeFirst,
-		RunE:              l.on(f.check, func(ctx context.Context, at place, _ []string) error { return l.list(ctx, at, &f) }),
+		RunE: l.on(f.check, func(ctx context.Context, at place, _ []string) error {
+			return l.list(ctx, at, &f)
+		}),
 	}
 	f.add(c)
 	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+

@@ -256,8 +256,8 @@ type testFlags struct {
 
 func (f *testFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&f.config.Name, "go-test", "", "write a Go test of this name, and the letter into testdata, in place of "+
-		"showing it")
+	flags.StringVar(&f.config.Name, "go-test", "", "write a Go test of this name, and the letter into testdata, in place "+
+		"of showing it")
 	f.redactFlags.add(c)
 	flags.BoolVar(&f.config.DropPayload, "drop-payload", false, "with --go-test: leave the payload out")
 	flags.BoolVar(&f.overwrite, "overwrite", false, "with --go-test: replace files that are there")
@@ -300,7 +300,8 @@ func (f *redactFlags) rules() ([]string, error) {
 	return rules, nil
 }
 
-// check completes the configuration of the test: its package is that of the Go files in this folder that are built here.
+// check completes the configuration of the test. Its package is that of the Go files in this folder that are built
+// here.
 func (f *testFlags) check() (err error) {
 	if f.config.Redact, err = f.rules(); err != nil {
 		return err

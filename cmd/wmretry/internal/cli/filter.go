@@ -27,7 +27,7 @@ type filterFlags struct {
 	older, newer                           string
 	metadata                               []string
 
-	selected letters.Filter // by the flags
+	selected letters.Filter // what the flags select
 }
 
 func (f *filterFlags) add(c *cobra.Command) {

@@ -67,7 +67,7 @@ It needs the management API. The exit code is 2 if there is a difference of the 
 		Example: `  wmretry topology plan --queue orders --schedule "1s 5s 25s"
   wmretry topology plan --file topology.json --json`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.plan(c.Context(), &f) },
+		RunE: func(c *cobra.Command, _ []string) error { return e.compare(c.Context(), &f, false) },
 	}
 	f.add(c)
 	return c
@@ -83,7 +83,7 @@ code is 2. It removes nothing and changes no policy. It may be repeated.`,
 		Example: `  wmretry topology apply --queue orders --schedule "1s 5s 25s"
   wmretry topology apply --file topology.json`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.apply(c.Context(), &f) },
+		RunE: func(c *cobra.Command, _ []string) error { return e.compare(c.Context(), &f, true) },
 	}
 	f.add(c)
 	return c
@@ -95,51 +95,35 @@ func (f *topologyFlags) add(c *cobra.Command) {
 		"accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
 }
 
-// report calls compare with what the flags describe.
-func (e *env) report(
-	ctx context.Context, f *topologyFlags,
-	compare func(*deadletter.Store, context.Context, ...deadletter.Wanted) (deadletter.Report, error),
-) (report deadletter.Report, err error) {
+// compare prints how what the flags describe differs from what is there, and declares what is missing, or does not.
+func (e *env) compare(ctx context.Context, f *topologyFlags, declares bool) error {
 	wanted, err := f.wanted(e.prefix())
 	if err != nil {
-		return report, err
+		return err
 	}
 	for i := range wanted {
 		wanted[i].AllowUnprotectedQuorum = f.allowUnprotected
 	}
+	var report deadletter.Report
+	created := "to create"
 	err = e.withRabbitMQ(ctx, func(store *deadletter.Store) (err error) {
-		report, err = compare(store, ctx, wanted...)
+		if !declares {
+			report, err = store.Compare(ctx, wanted...)
+		} else if report, err = store.Apply(ctx, wanted...); err == nil {
+			created = "created"
+		}
 		return err
 	})
-	return report, err
-}
-
-func (e *env) plan(ctx context.Context, f *topologyFlags) error {
-	report, err := e.report(ctx, f, (*deadletter.Store).Compare)
-	if err != nil {
-		return err
-	}
-	if err := e.printPlan(report, "to create"); err != nil {
-		return err
-	}
-	if report.Drifted() {
-		return exit(codeDrift, nil)
-	}
-	return nil
-}
-
-func (e *env) apply(ctx context.Context, f *topologyFlags) error {
-	report, err := e.report(ctx, f, (*deadletter.Store).Apply)
 	if err != nil && !errors.Is(err, deadletter.ErrConflict) {
 		return err
 	}
-	if err := e.printPlan(report, map[bool]string{true: "to create", false: "created"}[err != nil]); err != nil {
+	if err := e.printPlan(report, created); err != nil {
 		return err
 	}
 	switch {
-	case err != nil:
+	case err != nil, !declares && report.Drifted():
 		return exit(codeDrift, err)
-	case len(report.Of(deadletter.Policy)) > 0:
+	case declares && len(report.Of(deadletter.Policy)) > 0:
 		return exit(codeDrift, errors.New("everything is declared, and a policy is in the way: change it as the "+
 			"plan shows"))
 	}

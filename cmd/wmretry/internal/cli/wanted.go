@@ -172,13 +172,6 @@ func (f *wantedFlags) wanted(prefix string) ([]deadletter.Wanted, error) {
 	for _, d := range declarations {
 		all = append(all, d.wanted(prefix)...)
 	}
-	var faults []error
-	for _, t := range topologiesOf(all) {
-		faults = append(faults, t.Validate())
-	}
-	if err := errors.Join(faults...); err != nil { // Merge reports the same
-		return nil, exit(codeUsage, err)
-	}
 	if _, err := topology.Merge(topologiesOf(all)...); err != nil {
 		return nil, exit(codeUsage, err)
 	}
