@@ -11,6 +11,7 @@
 package observe
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -191,14 +192,8 @@ func (c Config) Validate() error {
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxSeries == 0 {
-		c.MaxSeries = 10_000
-	}
-	if c.WaitingEvery == 0 {
-		c.WaitingEvery = 30 * time.Second
-	}
-	if c.WaitingTimeout == 0 {
-		c.WaitingTimeout = 10 * time.Second
-	}
+	c.MaxSeries = cmp.Or(c.MaxSeries, 10_000)
+	c.WaitingEvery = cmp.Or(c.WaitingEvery, 30*time.Second)
+	c.WaitingTimeout = cmp.Or(c.WaitingTimeout, 10*time.Second)
 	return c
 }

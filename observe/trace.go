@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -81,11 +82,7 @@ func (t *traces) Begin(arrival retry.Event) context.Context {
 // describe adds what only a span that is sampled needs.
 func (t *traces) describe(a *attempt, from *origin, arrival *retry.Event) {
 	record := &arrival.Record
-	attributes := make([]attribute.KeyValue, 0, 8)
-	attributes = append(attributes, keyFailuresBefore.Int(record.Failures))
-	if arrival.MessageUUID != "" {
-		attributes = append(attributes, semconv.MessagingMessageID(arrival.MessageUUID))
-	}
+	attributes := known(keyFailuresBefore.Int(record.Failures), semconv.MessagingMessageID(arrival.MessageUUID))
 	if arrival.Arrived > 0 {
 		attributes = append(attributes, keyArrivedTier.String(arrival.Arrived.String()),
 			keyLateness.Int64(arrival.Lateness.Milliseconds()))
@@ -126,15 +123,9 @@ func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *retry.E
 
 // redrive makes the span of a redrive, which has no duration.
 func (t *traces) redrive(from *origin, previous trace.SpanContext, redrive letters.PastRedrive, now time.Time) {
-	attributes := []attribute.KeyValue{keyFailures.Int(redrive.Failures)}
-	for _, a := range []attribute.KeyValue{
-		keyRedriveRun.String(redrive.Run), keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
-		keyDeadReason.String(string(redrive.DeadReason)),
-	} {
-		if a.Value.AsString() != "" {
-			attributes = append(attributes, a)
-		}
-	}
+	attributes := known(keyFailures.Int(redrive.Failures), keyRedriveRun.String(redrive.Run),
+		keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
+		keyDeadReason.String(string(redrive.DeadReason)))
 	at := notAfter(redrive.At, now)
 	_, span := t.tracer.Start(from.beside, "redrive", trace.WithTimestamp(at), trace.WithAttributes(attributes...))
 	link(span, previous, "previous attempt")
@@ -197,19 +188,13 @@ func (t *traces) Event(e retry.Event) {
 
 // end describes the outcome of an attempt.
 func (t *traces) end(a *attempt, e *retry.Event) {
-	attributes := make([]attribute.KeyValue, 0, 9)
-	attributes = append(attributes, keyOutcome.String(string(e.Outcome)), keyFailures.Int(e.Record.Failures))
+	attributes := known(keyOutcome.String(string(e.Outcome)), keyFailures.Int(e.Record.Failures), keyRule.String(e.Rule),
+		keyDeadReason.String(either(e.Outcome.GivenUp(), string(e.Record.DeadReason), "")))
 	if e.Tier > 0 {
 		attributes = append(attributes, keyTier.String(e.Tier.String()), keyDelay.Int64(e.Delay.Milliseconds()))
 	}
-	if e.Rule != "" {
-		attributes = append(attributes, keyRule.String(e.Rule))
-	}
 	if e.Record.Snoozes > 0 {
 		attributes = append(attributes, keySnoozes.Int(e.Record.Snoozes))
-	}
-	if e.Outcome.GivenUp() {
-		attributes = append(attributes, keyDeadReason.String(string(e.Record.DeadReason)))
 	}
 	if e.Err == nil {
 		a.span.SetAttributes(attributes...)
@@ -231,20 +216,20 @@ func (t *traces) deadLetter(ctx context.Context, e *retry.Event) {
 }
 
 func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
-	attributes := []attribute.KeyValue{
+	return known(
 		semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("dead-letter"),
 		semconv.MessagingDestinationName(e.Destination),
 		keyHandler.String(e.Handler), keyFailures.Int(e.Record.Failures),
 		keyDeadReason.String(string(e.Record.DeadReason)),
 		keyCause.String((&letters.Letter{Record: e.Record}).Cause().ID()),
-	}
-	if t.observed.System != "" {
-		attributes = append(attributes, semconv.MessagingSystemKey.String(t.observed.System))
-	}
-	if e.MessageUUID != "" {
-		attributes = append(attributes, semconv.MessagingMessageID(e.MessageUUID))
-	}
-	return attributes
+		semconv.MessagingSystemKey.String(t.observed.System), semconv.MessagingMessageID(e.MessageUUID))
+}
+
+// known leaves out the attributes that are empty texts.
+func known(all ...attribute.KeyValue) []attribute.KeyValue {
+	return slices.DeleteFunc(all, func(a attribute.KeyValue) bool {
+		return a.Value.Type() == attribute.STRING && a.Value.AsString() == ""
+	})
 }
 
 // deadOnArrival makes the span of a message that became a dead letter without a call of its handler.

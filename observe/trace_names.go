@@ -60,16 +60,10 @@ func (t *traces) handlerOf(key spanKey) *handlerSpans {
 }
 
 func (t *traces) newHandler(key spanKey) *handlerSpans {
-	attributes := []attribute.KeyValue{
+	attributes := known(
 		semconv.MessagingOperationTypeProcess, semconv.MessagingOperationName("process"),
 		semconv.MessagingDestinationName(key.topic), keyHandler.String(key.handler),
-	}
-	if t.observed.System != "" {
-		attributes = append(attributes, semconv.MessagingSystemKey.String(t.observed.System))
-	}
-	if group := t.groupOf(key); group != "" {
-		attributes = append(attributes, semconv.MessagingConsumerGroupName(group))
-	}
+		semconv.MessagingSystemKey.String(t.observed.System), semconv.MessagingConsumerGroupName(t.groupOf(key)))
 	return &handlerSpans{
 		name: "process " + key.topic,
 		options: []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer),
