@@ -84,7 +84,7 @@ func TestTheCanaryDiesAgain(t *testing.T) {
 	require.NotEmpty(t, s.Causes)
 	assert.Contains(t, s.Causes[0].Reason, "connection refused")
 	r := run(t, 3, redrive...)
-	assert.Regexp(t, `(?m)^DIED AGAIN +DEAD REASON .*\n.*\n +\d  exhausted .*connection refused`, r.stdout)
+	assert.Regexp(t, `(?m)^DIED AGAIN +CAUSE +DEAD REASON .*\n.*\n +\d  [0-9a-f]{8}  exhausted .*connection refused`, r.stdout)
 	assert.Contains(t, r.stderr, "repair the cause first")
 	q.await(q.dead, 20)
 }

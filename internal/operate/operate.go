@@ -14,7 +14,11 @@ import (
 // An Operator is a Store as an operator uses it.
 type Operator interface {
 	Looker
+	Files
+}
 
+// Files are the letters in files.
+type Files interface {
 	// Export writes the letters of a topic that the filter selects, one line of JSON each, and removes none. It returns
 	// how many it wrote.
 	Export(ctx context.Context, topic string, filter letters.Filter, to io.Writer) (int, error)

@@ -159,7 +159,7 @@ func openRabbitMQ(o *opening) (*Store, error) {
 	if err != nil {
 		return nil, advised{err}
 	}
-	return &Store{Store: store, files: store, Rabbit: store}, nil
+	return &Store{Store: store, Files: store, Rabbit: store}, nil
 }
 
 // refused adds what to do about what the broker has answered.

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"time"
@@ -33,20 +32,13 @@ type Config struct {
 // A Store is the letters of a backend, and what an operator does with them.
 type Store struct {
 	letters.Store
-	files
+	operate.Files
 
 	Config Config
 	Looker operate.Looker    // nil: RabbitMQ
 	Rabbit *deadletter.Store // nil: another backend
 
 	end func() // closes the client
-}
-
-// files are the letters in files.
-type files interface {
-	Export(ctx context.Context, queue string, filter letters.Filter, to io.Writer) (int, error)
-	// Import uses To, DryRun and Progress of the options.
-	Import(ctx context.Context, from io.Reader, options letters.Redrive) (letters.Summary, error)
 }
 
 // opening is a call of Open.
@@ -101,7 +93,7 @@ func relayed(store letters.Store, err error, end func()) (*Store, error) {
 		return nil, err
 	}
 	of := operate.Of(store)
-	return &Store{Store: store, files: of, Looker: of, end: end}, nil
+	return &Store{Store: store, Files: of, Looker: of, end: end}, nil
 }
 
 // Close implements letters.Store. It closes the client, too.

@@ -195,11 +195,17 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 	if len(groups) == 0 {
 		return nil
 	}
-	columns := []string{"COUNT", "CAUSE", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE"}
+	_, err := fmt.Fprintln(l.stdout, l.causes("COUNT", groups))
+	return err
+}
+
+// causes returns a row for each group. count is the title of the numbers of letters.
+func (e *env) causes(count string, groups []letters.Group) string {
+	columns := []string{count, "CAUSE", "DEAD REASON", "ERROR TYPE", "REASON", "FIRST SEEN", "LAST SEEN", "EXAMPLE"}
 	if slices.ContainsFunc(groups, func(g letters.Group) bool { return len(g.Keys) > 0 }) {
 		columns = append(columns, "KEYS")
 	}
-	t := l.table(columns...)
+	t := e.table(columns...)
 	for _, g := range groups {
 		reason := safe(g.Reason)
 		if g.Other {
@@ -208,12 +214,16 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 		t.AppendRow(table.Row{
 			thousands(g.Count), cmp.Or(idOf(g), "-"), cmp.Or(safe(string(g.DeadReason)), "-"),
 			cmp.Or(safe(g.ErrorType), "-"), cmp.Or(reason, "-"),
-			l.time(g.First), l.time(g.Last), safe(g.Example), l.keys(g),
+			e.time(g.First), e.time(g.Last), safe(g.Example), e.keys(g),
 		}[:len(columns)])
 	}
-	l.setCauseColumns(t, 5, 130)
-	_, err := fmt.Fprintln(l.stdout, t.Render())
-	return err
+	configs := []table.ColumnConfig{{Number: 1, Align: text.AlignRight}}
+	if e.outTerminal { // the other columns have 130 characters
+		configs = append(configs,
+			table.ColumnConfig{Number: 5, WidthMax: max(e.width-130, 40), WidthMaxEnforcer: text.WrapSoft})
+	}
+	t.SetColumnConfigs(configs)
+	return t.Render()
 }
 
 // keys is how many letters of a group have which key, the largest first.
@@ -238,14 +248,4 @@ func idOf(g letters.Group) string {
 		return ""
 	}
 	return g.ID()
-}
-
-// setCauseColumns aligns counts, and on a terminal wraps the reason. others is the width of the other columns.
-func (e *env) setCauseColumns(t table.Writer, reason, others int) {
-	columns := []table.ColumnConfig{{Number: 1, Align: text.AlignRight}}
-	if e.outTerminal {
-		columns = append(columns,
-			table.ColumnConfig{Number: reason, WidthMax: max(e.width-others, 40), WidthMaxEnforcer: text.WrapSoft})
-	}
-	t.SetColumnConfigs(columns)
 }

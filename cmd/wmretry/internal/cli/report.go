@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/tieredretry/watermill-retry/letters"
@@ -134,15 +133,7 @@ func (r *report) print(e *env) error {
 		s.WriteString(e.paint(text.FgYellow, r.doubtful()) + "\n")
 	}
 	if len(r.Causes) > 0 {
-		t := e.table("DIED AGAIN", "DEAD REASON", "ERROR TYPE", "REASON", "EXAMPLE")
-		for _, g := range r.Causes {
-			t.AppendRow(table.Row{
-				thousands(g.Count), cmp.Or(safe(string(g.DeadReason)), "-"), cmp.Or(safe(g.ErrorType), "-"),
-				cmp.Or(safe(g.Reason), "-"), safe(g.Example),
-			})
-		}
-		e.setCauseColumns(t, 4, 90)
-		s.WriteString(t.Render() + "\n")
+		s.WriteString(e.causes("DIED AGAIN", r.Causes) + "\n")
 	}
 	if r.Export != "" && r.Done > 0 {
 		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `%s` puts them back.\n", safe(r.Export),
