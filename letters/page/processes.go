@@ -1,10 +1,8 @@
 package page
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -81,7 +78,7 @@ func newOrder(queue string, asked command.Asked) orderView {
 			for _, part := range h.Partitions {
 				for _, b := range part.Blocked {
 					shown.Rows = append(shown.Rows, blockedRow{Blocked: b, Partition: part.Queue,
-						Process: h.Name + " " + processOf(a)})
+						Process: h.Name + " " + a.Process()})
 				}
 			}
 		}
@@ -109,13 +106,11 @@ func newOrder(queue string, asked command.Asked) orderView {
 	return shown
 }
 
-func processOf(a command.Answer) string { return fmt.Sprintf("%s/%d", a.Host, a.PID) }
-
 // faultsOf returns what went wrong in single processes.
 func faultsOf(asked command.Asked) (all []string) {
 	for _, a := range asked.Answers {
 		if a.Error != "" {
-			all = append(all, processOf(a)+": "+a.Error)
+			all = append(all, a.Process()+": "+a.Error)
 		}
 	}
 	if missing := asked.Processes - len(asked.Answers); missing > 0 && len(asked.Answers) > 0 {
@@ -135,13 +130,8 @@ type keysView struct {
 	None     string   // why it is not known which keys are limited; empty: it is
 	Faults   []string // what went wrong in single processes
 	Answered int
-	Rows     []keyRow
+	Rows     []command.Key
 	Hidden   int // keys that are not shown
-}
-
-type keyRow struct {
-	retry.KeyHealth
-	Queue, Process string
 }
 
 // keys shows the keys of handlers with Breaker.Key that are limited or had to wait, as their processes answer.
@@ -160,22 +150,10 @@ func (p *Page) keys(w http.ResponseWriter, r *http.Request) error {
 }
 
 func newKeys(asked command.Asked) keysView {
-	shown := keysView{Answered: len(asked.Answers), Faults: faultsOf(asked),
-		None: "No process with a handler that has Breaker.Key has answered."}
-	for _, a := range asked.Answers {
-		for _, h := range a.Keyed {
-			shown.None = ""
-			for _, key := range h.Keys {
-				shown.Rows = append(shown.Rows, keyRow{key, h.Queue, h.Name + " " + processOf(a)})
-			}
-		}
+	shown := keysView{Answered: len(asked.Answers), Faults: faultsOf(asked), Rows: command.KeysOf(asked.Answers)}
+	if !slices.ContainsFunc(asked.Answers, func(a command.Answer) bool { return len(a.Keyed) > 0 }) {
+		shown.None = "No process with a handler that has Breaker.Key has answered."
 	}
-	slices.SortStableFunc(shown.Rows, func(a, b keyRow) int {
-		if (a.Paused == "") != (b.Paused == "") {
-			return cmp.Compare(b.Paused, a.Paused) // those that are limited first
-		}
-		return cmp.Or(cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
-	})
 	shown.Hidden = max(len(shown.Rows)-maxBlocked, 0)
 	shown.Rows = shown.Rows[:len(shown.Rows)-shown.Hidden]
 	return shown

@@ -4,6 +4,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,6 +72,9 @@ type Answer struct {
 	Error    string    `json:",omitempty"`
 }
 
+// Process names the process.
+func (a Answer) Process() string { return fmt.Sprintf("%s/%d", a.Host, a.PID) }
+
 // A Handler is one with Order.Partitions.
 type Handler struct {
 	Name       string
@@ -81,6 +85,30 @@ type Handler struct {
 type Keyed struct {
 	Name, Queue string
 	Keys        []retry.KeyHealth
+}
+
+// A Key is one of a handler with Breaker.Key, in one process.
+type Key struct {
+	retry.KeyHealth
+	Queue, Handler, Process string
+}
+
+// KeysOf returns the keys that answers have: those that are limited, then those whose messages had to wait most often.
+func KeysOf(answers []Answer) (all []Key) {
+	for _, a := range answers {
+		for _, h := range a.Keyed {
+			for _, key := range h.Keys {
+				all = append(all, Key{key, h.Queue, h.Name, a.Process()})
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Key) int {
+		if (a.Paused == "") != (b.Paused == "") {
+			return cmp.Compare(b.Paused, a.Paused) // those that are limited first
+		}
+		return cmp.Or(cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
+	})
+	return all
 }
 
 // A Partition is what a process does with a queue of a handler.

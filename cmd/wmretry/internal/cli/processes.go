@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func newOrderCommand(e *env) *cobra.Command {
@@ -139,13 +137,11 @@ func (e *env) askProcesses(
 	}
 	for _, a := range all.Answers {
 		if a.Error != "" {
-			_, _ = fmt.Fprintf(e.stderr, "warning: %s: %s\n", safe(processOf(a)), safe(a.Error))
+			_, _ = fmt.Fprintf(e.stderr, "warning: %s: %s\n", safe(a.Process()), safe(a.Error))
 		}
 	}
 	return all, err
 }
-
-func processOf(a command.Answer) string { return fmt.Sprintf("%s/%d", a.Host, a.PID) }
 
 // An ownedPartition is what a process does with a partition.
 type ownedPartition struct {
@@ -182,7 +178,7 @@ func (e *env) orderLines(all orderAnswers) []string {
 				if byQueue[p.Queue] == nil {
 					queues = append(queues, p.Queue)
 				}
-				byQueue[p.Queue] = append(byQueue[p.Queue], ownedPartition{p, h.Name + " " + processOf(a)})
+				byQueue[p.Queue] = append(byQueue[p.Queue], ownedPartition{p, h.Name + " " + a.Process()})
 			}
 		}
 	}
@@ -374,29 +370,13 @@ func (e *env) limitedKeys(ctx context.Context, store *backend.Store) string {
 
 // keyTable returns a row for each key of a handler and process, or only those that are limited. Empty: there is none.
 func (e *env) keyTable(answers []command.Answer, limited bool) string {
-	type row struct {
-		retry.KeyHealth
-		handler, process string
-	}
-	var rows []row
-	for _, a := range answers {
-		for _, h := range a.Keyed {
-			for _, key := range h.Keys {
-				if !limited || key.Paused != "" {
-					rows = append(rows, row{key, h.Name, processOf(a)})
-				}
-			}
-		}
+	rows := command.KeysOf(answers)
+	if limited {
+		rows = slices.DeleteFunc(rows, func(k command.Key) bool { return k.Paused == "" })
 	}
 	if len(rows) == 0 {
 		return ""
 	}
-	slices.SortStableFunc(rows, func(a, b row) int {
-		if (a.Paused == "") != (b.Paused == "") {
-			return cmp.Compare(b.Paused, a.Paused) // those that are limited first
-		}
-		return cmp.Compare(a.Key, b.Key)
-	})
 	table := e.table("KEY", "STATE", "UNTIL", "CALLS", "WAITED", "HANDLER", "PROCESS")
 	for _, r := range rows {
 		until, calls := "", "all"
@@ -406,8 +386,8 @@ func (e *env) keyTable(answers []command.Answer, limited bool) string {
 		if !r.Until.IsZero() {
 			until = e.time(r.Until)
 		}
-		table.AppendRow([]any{keyWord(r.Key), r.Paused, until, calls, thousands(int(r.Parked)), safe(r.handler),
-			safe(r.process)})
+		table.AppendRow([]any{keyWord(r.Key), r.Paused, until, calls, thousands(int(r.Parked)), safe(r.Handler),
+			safe(r.Process)})
 	}
 	return table.Render()
 }
