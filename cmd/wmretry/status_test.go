@@ -298,6 +298,36 @@ func TestKeys(t *testing.T) {
 	require.Eventually(t, func() bool { return handled.Load() == 1 }, patience, 10*time.Millisecond)
 }
 
+// TestExportedPermissionsSufficeForKeys runs an app, and limits a key of it, with exactly the exported permissions.
+func TestExportedPermissionsSufficeForKeys(t *testing.T) {
+	t.Parallel()
+	name := unique(t, "wmretry_by_key")
+	t.Cleanup(func() { removeAll(t, name) })
+	work := "webhooks_" + name
+	address := usersOf(t, name, "--queue", work, "--prefix", name, "--schedule", "1s", "--breaker-key")
+	as := func(code int, role string, args ...string) result {
+		t.Helper()
+		return runWith(t, code, address[role], append(args, "--prefix", name)...)
+	}
+	runApp(t, config.Config{
+		AMQP:     amqp.NewDurableQueueConfig(strings.TrimPrefix(address["app"][0], "AMQP_URL=")),
+		Settings: rabbitmq.Settings{Prefix: name},
+		Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, Breaker: &retry.Breaker{
+			Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") },
+		}},
+	}, func(rabbit retry.Connection, router *message.Router) {
+		rabbit.AddConsumerHandler(router, "deliver", work, func(*message.Message) error { return nil })
+	})
+	require.Eventually(t, func() bool {
+		return start(t, address["operator"], "key", "list", "--prefix", name).wait().code == 0
+	}, patience, 100*time.Millisecond, "the app answers")
+	as(0, "operator", "key", "pause", "7", "--for", "1h")
+	assert.Regexp(t, `(?m)^7 +paused `, as(0, "operator", "key", "list").stdout)
+	for _, role := range []string{"viewer", "redriver"} {
+		assert.Contains(t, as(1, role, "key", "resume", "7").stderr, "ACCESS_REFUSED")
+	}
+}
+
 // TestCanaryWithoutConsumer: a canary that no app handles proves nothing.
 func TestCanaryWithoutConsumer(t *testing.T) {
 	t.Parallel()

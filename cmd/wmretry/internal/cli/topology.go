@@ -172,13 +172,15 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 	var (
 		f           wantedFlags
 		permissions bool
+		byKey       bool
 	)
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Print definitions as JSON, or permissions",
 		Long: `Prints what apps declare, without a connection to a broker, as JSON of one virtual host: POST it to
 /api/definitions/<vhost>, or rabbitmqadmin definitions import. --permissions prints rabbitmqctl commands with the least
-permissions of an app, a viewer, a redriver and an operator.`,
+permissions of an app, a viewer, a redriver and an operator. With --breaker-key they are also those that handlers with
+Breaker.Key and wmretry key need.`,
 		Example: `  wmretry topology export --queue orders --schedule "1s 5s 25s" > definitions.json
   wmretry topology export --queue payments --partitions 8 --permissions`,
 		Args: cobra.NoArgs,
@@ -188,7 +190,7 @@ permissions of an app, a viewer, a redriver and an operator.`,
 				return err
 			}
 			if permissions {
-				return e.printPermissions(wanted)
+				return e.printPermissions(wanted, byKey)
 			}
 			all, err := topology.Merge(topologiesOf(wanted)...)
 			if err != nil {
@@ -202,30 +204,38 @@ permissions of an app, a viewer, a redriver and an operator.`,
 	}
 	f.add(c)
 	c.Flags().BoolVar(&permissions, "permissions", false, "print the permissions of users in place of the definitions")
+	c.Flags().BoolVar(&byKey, "breaker-key", false, "handlers have Breaker.Key, for --permissions")
 	return c
 }
 
 // role is the permissions of one kind of user: regular expressions, as rabbitmqctl set_permissions gets them.
 type role struct{ name, about, tag, configure, write, read string }
 
-// rolesOf returns the least permissions of each kind of user.
-func rolesOf(wanted []deadletter.Wanted) []role {
+// rolesOf returns the least permissions of each kind of user. byKey states that handlers have Breaker.Key.
+func rolesOf(wanted []deadletter.Wanted, byKey bool) []role {
 	var works, groups, prefixes []string
-	order, answers := "", []string(nil) // of handlers that keep an order
+	const ofOrder = `|\.order(\..*)?`
+	partitions, commands, answers := "", "", []string(nil)
+	if byKey {
+		commands = ofOrder
+	}
 	for _, w := range wanted {
 		works = append(works, regexp.QuoteMeta(w.Queue.Name))
 		if w.Topology.TierGroup != "" {
 			groups = append(groups, regexp.QuoteMeta(w.Topology.TierGroup))
 		}
 		if w.Topology.Partitions > 0 {
-			order, answers = `|\.order(\..*)?`, []string{`amq\.default`}
+			partitions, commands = ofOrder, ofOrder
 		}
 		prefixes = append(prefixes, regexp.QuoteMeta(w.Topology.Prefix))
 	}
+	if commands != "" {
+		answers = []string{`amq\.default`}
+	}
 	work, group, prefix := oneOf(works), oneOf(groups), oneOf(prefixes)
 	dead, orphans := work+regexp.QuoteMeta(deadletter.QueueOf("")), prefix+`\.orphans`
-	own := []string{work + `(\.dead|\.` + prefix + `\..*` + order + `)?`,
-		prefix + `(\.return(\.any)?|\.orphans` + order + `)?`}
+	own := []string{work + `(\.dead|\.` + prefix + `\..*` + partitions + `)?`,
+		prefix + `(\.return(\.any)?|\.orphans` + commands + `)?`}
 	if group != "" {
 		own = append(own, group+`\.`+prefix+`(\..*)?`)
 	}
@@ -265,7 +275,7 @@ func pattern(parts ...string) string {
 
 // printPermissions prints commands that give the roles their permissions. The name of each role stands for that of a
 // user.
-func (e *env) printPermissions(wanted []deadletter.Wanted) error {
+func (e *env) printPermissions(wanted []deadletter.Wanted, byKey bool) error {
 	vhost := "/"
 	for _, address := range append(e.flags.urls, os.Getenv(urlVariable), os.Getenv(rabbitVariable)) {
 		if uri, err := amqp091.ParseURI(address); err == nil {
@@ -274,7 +284,7 @@ func (e *env) printPermissions(wanted []deadletter.Wanted) error {
 		}
 	}
 	var s strings.Builder
-	for _, r := range rolesOf(wanted) {
+	for _, r := range rolesOf(wanted, byKey) {
 		_, _ = fmt.Fprintf(&s, "# %s: %s\n", r.name, r.about)
 		if r.tag != "" {
 			_, _ = fmt.Fprintf(&s, "rabbitmqctl set_user_tags %s %s\n", r.name, r.tag)
