@@ -107,7 +107,11 @@ func ExampleBreaker_key() {
 			}},
 		})
 	}
-	_ = start
+	publish := func(msg *message.Message, customer string) error {
+		msg.Metadata.Set("tenant", customer) // where it is published
+		return rabbit.Publisher().Publish("webhooks", msg)
+	}
+	_, _ = start, publish
 }
 
 func ExampleBreaker_Validate() {
