@@ -57,12 +57,6 @@ func (g *Gate) Decided(key string, now time.Time) (d Decision, found bool) {
 	return d, found && d.Limit >= 0 && now.Before(d.Until)
 }
 
-// Seen reports whether the handler remembers a message of a key.
-func (g *Gate) Seen(key string) bool {
-	w := g.Watcher()
-	return w != nil && w.Seen(key)
-}
-
 // Keys are the keys of the handler that are limited, then those whose messages had to wait most often.
 func (g *Gate) Keys() (all []Key) {
 	if w := g.Watcher(); w != nil {

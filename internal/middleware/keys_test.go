@@ -350,12 +350,12 @@ func TestForgedKeysDoNotReleaseAKey(t *testing.T) {
 		for i := range 100 {
 			assert.False(t, b.send(fmt.Sprint("sick ", i), nil))
 		}
-		assert.False(t, b.gate.Seen("1"), "one that is healthy and was not seen for long is forgotten")
-		assert.True(t, b.gate.Seen("forged 20999"))
+		assert.False(t, b.gate.Watcher().Seen("1"), "one that is healthy and was not seen for long is forgotten")
+		assert.True(t, b.gate.Watcher().Seen("forged 20999"))
 
 		time.Sleep(10 * time.Minute)
 		forge(0, 20_000)
-		assert.False(t, b.gate.Seen("sick 7"), "one of which nothing comes any more is as others")
+		assert.False(t, b.gate.Watcher().Seen("sick 7"), "one of which nothing comes any more is as others")
 	})
 }
 
@@ -368,12 +368,12 @@ func TestAFloodOfLimitedKeysIsBounded(t *testing.T) {
 			b.send(fmt.Sprint("asks ", i), backoff.RetryAfter(errDown, time.Minute))
 		}
 		for i := range sent {
-			if b.gate.Seen(fmt.Sprint("asks ", i)) {
+			if b.gate.Watcher().Seen(fmt.Sprint("asks ", i)) {
 				seen++
 			}
 		}
 		assert.Equal(t, 10_000, seen)
-		assert.True(t, b.gate.Seen(fmt.Sprint("asks ", sent-1)), "a new one is remembered")
+		assert.True(t, b.gate.Watcher().Seen(fmt.Sprint("asks ", sent-1)), "a new one is remembered")
 	})
 }
 

@@ -42,13 +42,11 @@ func (l *limits) take(r command.Request, told bool, now time.Time) (news bool, e
 			alike = append(alike, at)
 		}
 	}
-	switch {
-	case len(alike) < gate.MostKeys:
-	case r.Calls < 0:
+	if count := len(alike); count >= gate.MostKeys {
+		if r.Calls >= 0 {
+			return false, fmt.Errorf("%d keys are limited by an operator, and no more can be: resume one of them first", count)
+		}
 		*l = slices.Delete(*l, alike[0], alike[0]+1)
-	default:
-		return false, fmt.Errorf("%d keys are limited by an operator, and no more can be: resume one of them first",
-			len(alike))
 	}
 	*l = append(*l, limit{r, now.Add(min(r.Lasts, command.LongestLimit))})
 	slices.SortStableFunc(*l, func(a, b limit) int { return cmp.Compare(a.At, b.At) })
@@ -88,7 +86,7 @@ func (c *control) told() (all []command.Request) {
 // hear takes over the decisions of another process.
 func (c *control) hear(told []command.Request) {
 	for _, r := range told {
-		_, _, _ = c.limit(r, true) // one process cannot have more than another
+		_, _, _ = c.limit(r, true) // more than there can be are left out
 	}
 }
 
@@ -104,7 +102,7 @@ func (c *control) limit(r command.Request, told bool) (decided, seen int, err er
 		if _, limited := h.gate.Decided(r.Key, now); limited || r.Calls >= 0 {
 			decided++
 		}
-		if h.gate.Seen(r.Key) {
+		if w := h.gate.Watcher(); w != nil && w.Seen(r.Key) {
 			seen++
 		}
 	}
@@ -115,15 +113,9 @@ func (c *control) limit(r command.Request, told bool) (decided, seen int, err er
 		return 0, seen, err
 	}
 	if decided > 0 {
-		did := "limited"
-		switch r.Calls {
-		case 0:
-			did = "paused"
-		case command.NoLimit:
-			did = "resumed"
-		}
-		c.logger.Info("An operator has "+did+" a key", watermill.LogFields{"queue": r.Queue, "key": r.Key, "calls": r.Calls,
-			"for": r.Lasts, "told_by_another_process": told})
+		did := map[int]string{0: "paused", command.NoLimit: "resumed"}[r.Calls]
+		c.logger.Info("An operator has "+cmp.Or(did, "limited")+" a key", watermill.LogFields{"queue": r.Queue,
+			"key": r.Key, "calls": r.Calls, "for": r.Lasts, "told_by_another_process": told})
 	}
 	return decided, seen, err
 }
