@@ -1,0 +1,58 @@
+package deadletter_test
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	amqp091 "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
+	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
+)
+
+// While the broker confirms nothing, an import has about 32 MiB of lines in flight, and not 128 letters of any size.
+func TestImportBoundsBytesInFlight(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const lines, body = 100, 1 << 20
+		broker := model.New(model.Config{Fault: func(e model.Event) model.Fault {
+			if e.Method == "basic.publish" {
+				return model.Unanswered
+			}
+			return model.None
+		}})
+		defer broker.Stop()
+		broker.DeclareQueue("q.dead", amqp091.Table{"x-queue-type": "quorum"})
+		store, err := deadletter.Open(deadletter.Config{URI: "amqp://guest:guest@model:5672/",
+			AMQP: &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}}, nil)
+		require.NoError(t, err)
+		defer store.Close()
+		text := fmt.Sprintf(`{"queue":"q.dead","exchange":"","routing_key":"q.dead","properties":{},"headers":{},"body":%q}`+"\n",
+			base64.StdEncoding.EncodeToString(make([]byte, body)))
+		read := 0
+		var all []io.Reader
+		for range lines {
+			all = append(all, before(func() { read++ }), strings.NewReader(text))
+		}
+		time.AfterFunc(10*time.Second, broker.Stop)
+		_, err = store.Import(t.Context(), io.MultiReader(all...), letters.Redrive{})
+		require.Error(t, err)
+		assert.Equal(t, 25+1, read, "each with its line, and one that waits for its place")
+	})
+}
+
+// before is an empty reader that calls a function.
+type before func()
+
+func (f before) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
+}
