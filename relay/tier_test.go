@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,38 +15,6 @@ import (
 	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-func TestMessageIsDeadLetteredAfterItsSchedule(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t, backoff.Schedule{time.Second, 10 * time.Minute, 5 * time.Second})
-		dead, err := a.pubSub.Subscribe(t.Context(), "retry.dead.billing")
-		require.NoError(t, err)
-		var c calls
-		a.handle("billing", func(msg *message.Message) error { c.add(msg); return errDown })
-		a.run()
-		a.publish("1")
-
-		letter := <-dead
-		letter.Ack()
-		waits := c.waits()
-		require.Len(t, waits, 3)
-		for i, want := range []time.Duration{time.Second, 10 * time.Minute, 5 * time.Second} {
-			assert.GreaterOrEqual(t, waits[i], want, "never early")
-			assert.LessOrEqual(t, waits[i], want+10*time.Millisecond)
-		}
-		assert.Equal(t, orderOf("1").Payload, letter.Payload)
-		record, ok := retry.ReadRecord(letter.Metadata)
-		require.True(t, ok)
-		assert.Equal(t, "orders", record.Topic)
-		assert.Equal(t, "billing", record.Handler)
-		assert.Equal(t, 4, record.Failures)
-		for _, key := range []string{"retry_leave_at", delay.DelayedUntilKey, delay.DelayedForKey} {
-			assert.NotContains(t, letter.Metadata, key)
-		}
-		assert.Len(t, a.publisher.to("retry.10m"), 1)
-		a.close()
-	})
-}
 
 // The rest of a delay is waited for on a shorter tier: at the end of its own one the message would wait behind later ones.
 func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
