@@ -89,31 +89,6 @@ func TestTheCanaryDiesAgain(t *testing.T) {
 	q.await(q.dead, 20)
 }
 
-// TestLettersWithoutTarget: a letter whose work queue is gone or unknown stays, and the error says what to do.
-func TestLettersWithoutTarget(t *testing.T) {
-	t.Parallel()
-	q := declare(t)
-	lone := unique(t, "wmretry_lone")
-	_, err := q.channel.QueueDeclare(lone, true, false, false, false, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = q.channel.QueueDelete(lone, false, false, false) })
-	require.NoError(t, q.channel.Publish("", lone, true, false, amqp091.Publishing{MessageId: "1", DeliveryMode: amqp091.Persistent}))
-	q.await(lone, 1)
-	r := run(t, 1, "dead", "redrive", lone, "--as-is")
-	assert.Contains(t, r.stderr, "--to QUEUE")
-	q.await(lone, 1)
-	run(t, 0, "dead", "redrive", lone, "--as-is", "--to", q.work)
-	q.await(q.work, 1)
-
-	q.timeouts(3)
-	_, err = q.channel.QueueDelete(q.work, false, false, false)
-	require.NoError(t, err)
-	r = run(t, 1, "dead", "redrive", q.work)
-	assert.Contains(t, r.stderr, fmt.Sprintf("the queue %q does not exist, so its letters stay in %q", q.work, q.dead))
-	assert.Regexp(t, ` 0  sent back, confirmed and removed\n +3  selected, and not sent: they stay\n +3  letters were`, r.stdout)
-	q.await(q.dead, 3)
-}
-
 // TestProgress: a line that changes on a terminal, and elsewhere a line every few seconds.
 func TestProgress(t *testing.T) {
 	t.Parallel()

@@ -20,55 +20,8 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
-	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-type plan struct {
-	Drift       bool
-	Differences []deadletter.Difference
-}
-
-func planOf(t testing.TB, code int, args ...string) plan {
-	t.Helper()
-	all := lines[plan](t, run(t, code, append(args, "--json")...).stdout)
-	require.Len(t, all, 1)
-	return all[0]
-}
-
-func TestTopology(t *testing.T) {
-	t.Parallel()
-	name := unique(t, "wmretry_topology")
-	t.Cleanup(func() { removeAll(t, name) })
-	file := filepath.Join(t.TempDir(), "topology.json")
-	content := strings.ReplaceAll(`[
-		{"queues": ["orders_NAME", "billing_NAME"], "schedule": "1h 2h", "prefix": "NAME", "dead_letters": {"max_length": 100}},
-		{"queues": ["mails_NAME"], "work_queue_mode": "leave", "tier_group": "slow_NAME", "extra_tiers": "3h", "schedule": "1h", "prefix": "NAME"}
-	]`, "NAME", name)
-	require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
-	of := []string{"--file", file}
-
-	before := planOf(t, 2, append([]string{"topology", "plan"}, of...)...)
-	assert.True(t, before.Drift)
-	r := run(t, 2, append([]string{"topology", "plan"}, of...)...)
-	assert.Contains(t, r.stdout, "+ queue orders_"+name+"."+name+".1h\n")
-	assert.Regexp(t, `(?m)^\d+ to create, 0 conflicts, 0 policies in the way\.$`, r.stdout)
-	assert.Empty(t, r.stderr)
-	r = run(t, 0, append([]string{"topology", "apply"}, of...)...)
-	assert.Regexp(t, `(?m)^\d+ created, 0 conflicts`, r.stdout)
-	r = run(t, 0, append([]string{"topology", "plan"}, of...)...)
-	assert.Equal(t, "No drift: everything is there.\n", r.stdout+r.stderr)
-	assert.Equal(t, "No drift: everything is there.\n", run(t, 0, append([]string{"topology", "plan"}, of...)...).stdout)
-
-	t.Run("conflict", func(t *testing.T) {
-		flags := []string{"--queue", "orders_" + name, "--prefix", name, "--schedule", "1h"}
-		r := run(t, 2, append([]string{"topology", "plan"}, flags...)...)
-		assert.Contains(t, r.stdout, "! queue orders_"+name+".dead: x-max-length is 100, wanted is none\n    RabbitMQ cannot change the arguments of an existing object\n")
-		assert.Contains(t, r.stdout, "i queue orders_"+name+"."+name+".2h\n    no schedule has this tier any more")
-		r = run(t, 2, append([]string{"topology", "apply"}, flags...)...)
-		assert.Contains(t, r.stderr, "nothing is declared")
-	})
-}
 
 // TestExportedPermissionsSuffice runs an app and the commands as users that have exactly the exported permissions.
 func TestExportedPermissionsSuffice(t *testing.T) {
