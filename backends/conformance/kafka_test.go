@@ -1,11 +1,8 @@
 package conformance
 
 import (
-	"context"
 	"crypto/rand"
 	"fmt"
-	"runtime"
-	"runtime/pprof"
 	"strconv"
 	"strings"
 	"sync"
@@ -472,57 +469,6 @@ func TestKafkaRebalanceIsNoFault(t *testing.T) {
 	first.publish("2")
 	close(stop)
 	require.NoError(t, <-faults)
-}
-
-// TestKafkaSubscriptionsEnd: what a subscription takes is free after its end, also before the connection is closed. It
-// runs alone, because it counts goroutines and what is allocated.
-func TestKafkaSubscriptionsEnd(t *testing.T) {
-	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
-	runtime.MemProfileRate = 1
-	k := startKafka(t, 1)
-	app := k.app(100 * time.Millisecond)
-	s, err := app.Subscriber("bill")
-	require.NoError(t, err)
-	cycle := func() {
-		ctx, cancel := context.WithCancel(t.Context())
-		in, err := s.Subscribe(ctx, k.orders)
-		require.NoError(t, err)
-		app.publish("1")
-		(<-in).Ack()
-		cancel()
-		for range in { // until it is closed
-		}
-	}
-	measure := func() (goroutines, objects int64) {
-		var stacks strings.Builder
-		require.NoError(t, pprof.Lookup("goroutine").WriteTo(&stacks, 2))
-		goroutines = int64(strings.Count(stacks.String(), "created by github.com/tieredretry/watermill-retry/backends/kafka"))
-		for range 3 { // the profile is that of the last collection but one
-			runtime.GC()
-		}
-		records := make([]runtime.MemProfileRecord, 100_000)
-		n, all := runtime.MemProfile(records, false)
-		require.True(t, all)
-		for _, record := range records[:n] {
-			frames := runtime.CallersFrames(record.Stack())
-			for more := true; more; {
-				var frame runtime.Frame
-				if frame, more = frames.Next(); strings.HasSuffix(frame.Function, "kafkaretry.(*subscriber).add") {
-					objects += record.InUseObjects()
-					break
-				}
-			}
-		}
-		return goroutines, objects
-	}
-	for range 20 {
-		cycle()
-	}
-	var goroutines, objects int64
-	await(t, func() bool {
-		goroutines, objects = measure()
-		return goroutines < 10 && objects < 10
-	}, "%d goroutines and %d objects are left", &goroutines, &objects)
 }
 
 // TestKafkaLetters: letters of several partitions are shown.

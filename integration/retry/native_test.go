@@ -254,39 +254,6 @@ func TestNativeRetryAndAChangedSchedule(t *testing.T) {
 
 var delayedRetry = []string{"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
 
-// TestNativeRetryAndPolicies: a policy shortens the delay of the arguments, and never lengthens it. AMQP 0-9-1 has no
-// method to read it.
-func TestNativeRetryAndPolicies(t *testing.T) {
-	t.Parallel()
-	const (
-		short = 300 * time.Millisecond
-		long  = 10 * time.Minute // nothing comes back after it: the test waits a minute at most
-	)
-	g := generationOf(t)
-	for name, row := range map[string]struct{ argument, policy time.Duration }{
-		"shorter": {long, short},
-		"longer":  {short, long},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			queue, _, _ := nativeQueue(t, row.argument, 20)
-			err := setNativePolicy(t, queue, "failed", row.policy)
-			if !g.nativeDelays {
-				require.Error(t, err, "the broker refuses the policy")
-				return
-			}
-			require.NoError(t, err)
-			testapp.Send(t, "", queue, testapp.Orders(1)...)
-			deliveries := fetch(t, broker.Channel(t), queue, 1)
-			first := broker.Receive(t, deliveries, "a delivery")
-			failed := time.Now()
-			require.NoError(t, first.Reject(true))
-			broker.Receive(t, deliveries, "the second delivery, after the shorter of both delays")
-			assert.GreaterOrEqual(t, time.Since(failed), broker.Least(short))
-		})
-	}
-}
-
 // setNativePolicy sets the policy of docs/brokers.md for one queue, until the test ends. It returns the broker's
 // refusal.
 func setNativePolicy(t *testing.T, queue, kind string, delay time.Duration) error {
