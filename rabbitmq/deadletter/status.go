@@ -105,7 +105,7 @@ func (b *board) status(works []string) letters.Status {
 	status := letters.Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
 	b.parts = map[string][]letters.Depth{}
 	b.readGroups()
-	b.readTiers(status.At)
+	b.readTiers()
 	all := len(works) == 0
 	known := map[string]bool{}
 	for _, name := range b.works() {
@@ -158,7 +158,7 @@ func (b *board) readGroups() {
 }
 
 // readTiers finds the tiers. A queue with the name of a tier is one if its messages go to a return exchange.
-func (b *board) readTiers(at time.Time) {
+func (b *board) readTiers() {
 	b.own, b.shared = map[string][]letters.Tier{}, map[string][]letters.Tier{}
 	for name, q := range b.queues {
 		group, delay, isTier := b.prefix.TierOf(name)
@@ -166,9 +166,6 @@ func (b *board) readTiers(at time.Time) {
 			continue
 		}
 		tier := letters.Tier{Depth: b.depth(name), Delay: time.Duration(delay), Overdue: q.Expired}
-		if tier.Messages > 0 {
-			tier.NextDue = at.Add(tier.Delay)
-		}
 		switch q.Arguments[queuearg.DeadLetterExchange] {
 		case b.prefix.ReturnExchange():
 			key := naming.RetryKey(group, delay)
@@ -255,13 +252,12 @@ const (
 func (s *Store) refreshStatus(ctx context.Context, status *letters.Status, parts map[string][]letters.Depth) {
 	s.refresh(ctx, depthsOf(status, parts))
 	for i := range status.Queues {
-		for j := range status.Queues[i].Tiers {
-			tier := &status.Queues[i].Tiers[j]
-			if tier.NextDue = (time.Time{}); tier.Messages > 0 {
+		w := &status.Queues[i]
+		for j := range w.Tiers {
+			if tier := &w.Tiers[j]; tier.Messages > 0 {
 				tier.NextDue = status.At.Add(tier.Delay)
 			}
 		}
-		w := &status.Queues[i]
 		for _, part := range parts[w.Name] {
 			w.Messages += part.Messages
 			w.Ready += part.Ready
@@ -308,26 +304,20 @@ func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 
 // depthsOf returns all queues, the letters first and the tiers last.
 func depthsOf(s *letters.Status, parts map[string][]letters.Depth) []*letters.Depth {
-	all := []*letters.Depth{&s.Orphans}
+	rest := []*letters.Depth{&s.Orphans}
+	var works, partitions, tiers []*letters.Depth
 	for i := range s.Queues {
-		all = append(all, &s.Queues[i].Dead)
-	}
-	for i := range s.Queues {
-		all = append(all, &s.Queues[i].Depth, &s.Queues[i].Inbox)
-	}
-	for i := range s.Queues {
-		of := parts[s.Queues[i].Name]
-		for j := range of {
-			all = append(all, &of[j])
+		w := &s.Queues[i]
+		rest, works = append(rest, &w.Dead), append(works, &w.Depth, &w.Inbox)
+		for j := range parts[w.Name] {
+			partitions = append(partitions, &parts[w.Name][j])
 		}
-	}
-	for i := range s.Queues {
-		for j := range s.Queues[i].Tiers {
-			all = append(all, &s.Queues[i].Tiers[j].Depth)
+		for j := range w.Tiers {
+			tiers = append(tiers, &w.Tiers[j].Depth)
 		}
 	}
 	for i := range s.Stray {
-		all = append(all, &s.Stray[i])
+		tiers = append(tiers, &s.Stray[i])
 	}
-	return all
+	return slices.Concat(rest, works, partitions, tiers)
 }
