@@ -2,8 +2,17 @@ package page
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"html/template"
+	"maps"
 	"net/http"
+	"net/url"
+	"path"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/letters"
@@ -95,4 +104,249 @@ func newBoard(status letters.Status) boardView {
 		}
 	}
 	return shown
+}
+
+// rowTimeout is how long the first view waits for a store: one that does not answer must not keep the others back.
+const rowTimeout = 2 * time.Second
+
+// arrivalsIn is how far back dead letters count as new.
+const arrivalsIn = 10 * time.Minute
+
+// Over returns a page over several: a first view of all of them, and each one below it, under "@" and its name. The
+// first view takes no letter, until it is asked for causes: then it looks at all queues with letters. Close and
+// Summaries are those of all of them. A page can be below one other page only.
+func Over(pages map[string]*Page) (*Page, error) {
+	if len(pages) == 0 {
+		return nil, errors.New("page.Over has no pages: name at least one")
+	}
+	names := slices.Sorted(maps.Keys(pages))
+	for _, name := range names {
+		if name == "" || strings.Contains(name, "/") || pages[name] == nil {
+			return nil, fmt.Errorf("page.Over: pages[%q] cannot be shown: the name is a part of an address, so it must not be "+
+				"empty or have a slash, and the page must not be nil", name)
+		}
+		pages[name].below = true
+	}
+	return &Page{config: pages[names[0]].config, templates: pages[names[0]].templates, stores: pages}, nil
+}
+
+// storeOf returns the page of one store that a path is below, or nil.
+func (p *Page) storeOf(of string) *Page {
+	folder, _ := path.Split(of)
+	if name, below := strings.CutPrefix(path.Base(folder), "@"); below {
+		return p.stores[name]
+	}
+	return nil
+}
+
+// folderOf is the address of the page of a store, from the first view.
+func folderOf(name string) template.URL { return template.URL("@" + url.PathEscape(name) + "/") }
+
+// arrivals counts dead letters that were not there before, as far as the status was read.
+type arrivals struct {
+	dead map[string]int // the number of dead letters, by queue
+	seen []arrival      // the oldest first
+}
+
+// arrival is how many letters had come until a time.
+type arrival struct {
+	at time.Time
+	n  int
+}
+
+func (a *arrivals) see(status letters.Status) {
+	now, dead := arrival{at: time.Now()}, map[string]int{}
+	if len(a.seen) > 0 {
+		now.n = a.seen[len(a.seen)-1].n
+	}
+	for _, work := range status.Queues {
+		dead[work.Dead.Queue] = work.Dead.Messages
+		if a.dead != nil {
+			now.n += max(0, work.Dead.Messages-a.dead[work.Dead.Queue])
+		}
+	}
+	a.dead, a.seen = dead, append(a.seen, now)
+	for len(a.seen) > 1 && now.at.Sub(a.seen[1].at) >= arrivalsIn {
+		a.seen = a.seen[1:]
+	}
+}
+
+// text returns how many are new, and in what time.
+func (a *arrivals) text() string {
+	if len(a.seen) == 0 {
+		return ""
+	}
+	first, last := a.seen[0], a.seen[len(a.seen)-1]
+	if first.n == last.n {
+		return ""
+	}
+	return fmt.Sprintf("%s new in %s", number(last.n-first.n), span(last.at.Sub(first.at)))
+}
+
+type storesView struct {
+	Rows   []storeRow
+	Causes []sharedCause
+	Hidden int // causes that are not shown
+	Looked bool
+}
+
+// storeRow is one store. Its oldest letter is that of the status, or else of the last looks.
+type storeRow struct {
+	Name, Err, New string
+	Total          totals
+	Oldest, Looked time.Time
+}
+
+// sharedCause is a cause with its letters of all stores.
+type sharedCause struct {
+	letters.Group
+	Bars []bar
+	In   []causeIn
+}
+
+type causeIn struct {
+	Store string
+	selection
+	Count int
+}
+
+// storesBoard shows all stores.
+func (p *Page) storesBoard(w http.ResponseWriter, r *http.Request) error {
+	names := slices.Sorted(maps.Keys(p.stores))
+	shown := storesView{Rows: make([]storeRow, len(names))}
+	ctx, cancel := context.WithTimeout(r.Context(), rowTimeout)
+	defer cancel()
+	rows := make([]chan storeRow, len(names))
+	for i, name := range names {
+		rows[i] = make(chan storeRow, 1)
+		go func() { rows[i] <- p.stores[name].row(r.Context(), name) }()
+	}
+	for i, name := range names {
+		select {
+		case shown.Rows[i] = <-rows[i]:
+		case <-ctx.Done():
+			select {
+			case shown.Rows[i] = <-rows[i]: // it was behind one that is late
+			default:
+				shown.Rows[i] = storeRow{Name: name, Err: "The store has not answered yet."}
+			}
+		}
+	}
+	p.shareCauses(&shown)
+	p.renderLive(w, r, "stores", "All stores", shown)
+	return nil
+}
+
+// row returns the figures of a store for the first view.
+func (p *Page) row(ctx context.Context, name string) storeRow {
+	status, err := p.current(ctx)
+	row := storeRow{Name: name, Total: newBoard(status).Total}
+	if err != nil {
+		row.Err = explain(err)
+	}
+	oldest := func(at time.Time) {
+		if !at.IsZero() && (row.Oldest.IsZero() || at.Before(row.Oldest)) {
+			row.Oldest = at
+		}
+	}
+	for _, work := range status.Queues {
+		oldest(work.OldestDead)
+	}
+	p.statusLock.Lock()
+	row.New = p.arrivals.text()
+	p.statusLock.Unlock()
+	p.tallyLock.Lock()
+	defer p.tallyLock.Unlock()
+	for _, t := range p.tallies {
+		if t.At.After(row.Looked) {
+			row.Looked = t.At
+		}
+		oldest(periodOf(t.all.at).From)
+	}
+	return row
+}
+
+// shareCauses adds the causes that the last looks have seen.
+func (p *Page) shareCauses(shown *storesView) {
+	all, died := map[string]*sharedCause{}, map[string]*deaths{}
+	var times []int64
+	for store, one := range p.stores {
+		one.tallyLock.Lock()
+		tallies := slices.Collect(maps.Values(one.tallies))
+		one.tallyLock.Unlock()
+		for _, t := range tallies {
+			shown.Looked = true
+			times = append(times, t.all.at...)
+			for _, group := range t.groups.Sorted() {
+				if group.Other {
+					continue
+				}
+				id := group.ID()
+				cause := all[id]
+				if cause == nil {
+					cause = &sharedCause{Group: group}
+					cause.Count = 0
+					all[id], died[id] = cause, &deaths{}
+				}
+				cause.Count += group.Count
+				if of := t.causes[group.Cause]; of != nil {
+					died[id].at = append(died[id].at, of.at...)
+				}
+				cause.In = append(cause.In, causeIn{store, selection{Queue: t.Queue}.Of(group.Cause), group.Count})
+			}
+		}
+	}
+	of := periodOf(times)
+	for _, id := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(all[b].Count, all[a].Count), cmp.Compare(a, b))
+	}) {
+		if len(shown.Causes) == maxGroups {
+			shown.Hidden = len(all) - maxGroups
+			break
+		}
+		cause := all[id]
+		seen := periodOf(died[id].at)
+		cause.First, cause.Last, cause.Bars = seen.From, seen.To, died[id].bars(of)
+		slices.SortFunc(cause.In, func(a, b causeIn) int {
+			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Store, b.Store), cmp.Compare(a.Queue, b.Queue))
+		})
+		cause.In = cause.In[:min(len(cause.In), maxGroups)]
+		shown.Causes = append(shown.Causes, *cause)
+	}
+}
+
+// lookAtAll looks at all queues with letters of all stores, as long as one view may, and shows the first view.
+func (p *Page) lookAtAll(w http.ResponseWriter, r *http.Request) error {
+	var looks sync.WaitGroup
+	for _, one := range p.stores {
+		looks.Go(func() {
+			ctx, cancel := context.WithTimeout(r.Context(), one.config.Timeout)
+			defer cancel()
+			status, _ := one.current(ctx) // the first view shows the error
+			one.tallyLock.Lock()
+			one.tallies = nil // of queues that have no letters any more, too
+			one.tallyLock.Unlock()
+			for _, queue := range one.lettersOf(status) {
+				if ctx.Err() == nil {
+					_, _ = one.tallied(ctx, queue)
+				}
+			}
+		})
+	}
+	looks.Wait()
+	see(w, "./")
+	return nil
+}
+
+// lettersOf returns the queues that have letters, or may have some.
+func (p *Page) lettersOf(status letters.Status) (queues []string) {
+	for _, work := range status.Queues {
+		if work.Dead.Messages > 0 {
+			queues = append(queues, work.Dead.Queue)
+		}
+	}
+	if status.Orphans.Messages > 0 {
+		queues = append(queues, status.Orphans.Queue)
+	}
+	return append(queues, p.config.Queues...)
 }

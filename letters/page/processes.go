@@ -96,11 +96,8 @@ func newOrder(queue string, asked command.Asked) orderView {
 	for i := range shown.Rows {
 		row := &shown.Rows[i]
 		if isPlain(queue) && isPlain(row.Key) {
-			request := command.Request{Queue: queue, Key: row.Key}
-			request.Do = command.Retry
-			row.Retry = request.Line(asked.Prefix)
-			request.Do = command.Skip
-			row.Skip = request.Line(asked.Prefix)
+			row.Retry = command.Request{Queue: queue, Do: command.Retry, Key: row.Key}.Line(asked.Prefix)
+			row.Skip = command.Request{Queue: queue, Do: command.Skip, Key: row.Key}.Line(asked.Prefix)
 		}
 	}
 	return shown

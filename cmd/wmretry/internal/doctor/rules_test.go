@@ -326,7 +326,7 @@ func TestLimitsBefore40(t *testing.T) {
 func TestPagesExist(t *testing.T) {
 	page := regexp.MustCompile(`docs/([a-z-]+\.md)#([a-z0-9-]+)`)
 	seen := 0
-	for _, file := range []string{"broker.go", "queues.go", "ways.go", "snapshot.go"} {
+	for _, file := range []string{"broker.go", "queues.go", "snapshot.go"} {
 		source, err := os.ReadFile(file)
 		require.NoError(t, err)
 		for _, link := range page.FindAllStringSubmatch(string(source), -1) {
