@@ -9,8 +9,8 @@
 //	backoff.ParseSchedule("1s 5s 25s*3 10m")    // six retries
 //
 // Each distinct delay of a schedule is a [Tier]: one queue (or topic) on which
-// messages wait, named by one word. Delays are whole milliseconds from
-// [MinDelay] to [MaxDelay], because these are the values that RabbitMQ accepts
+// messages wait, named by one word. Delays are whole milliseconds up
+// to [MaxDelay], because these are the values that RabbitMQ accepts
 // for a queue's TTL.
 //
 // The constructors return no error, so that a schedule can be written inside a

@@ -9,17 +9,17 @@ import (
 )
 
 const (
-	// MinDelay is the shortest delay: the unit of x-message-ttl on RabbitMQ is one
+	// minDelay is the shortest delay: the unit of x-message-ttl on RabbitMQ is one
 	// millisecond. See https://www.rabbitmq.com/docs/ttl.
-	MinDelay = time.Millisecond
+	minDelay = time.Millisecond
 
 	// MaxDelay is the longest delay, ten years of 365 days: the largest
 	// x-message-ttl that RabbitMQ accepts. See https://www.rabbitmq.com/docs/ttl.
 	MaxDelay = 315_360_000_000 * time.Millisecond
 
-	// MaxRetries is the largest number of retries in a schedule. It prevents a
+	// maxRetries is the largest number of retries in a schedule. It prevents a
 	// mistyped count from allocating gigabytes.
-	MaxRetries = 1000
+	maxRetries = 1000
 )
 
 // These markers replace the delays of a schedule with an invalid factor, so that
@@ -34,8 +34,8 @@ const (
 // Schedule is the delay before each retry, the first retry first. Its length is
 // the number of retries; the first delivery of a message is not a retry.
 //
-// A valid schedule has 1 to [MaxRetries] delays, in any order, each a whole
-// number of milliseconds from [MinDelay] to [MaxDelay]. The zero value has no
+// A valid schedule has 1 to 1000 delays, in any order, each a whole
+// number of milliseconds, from 1 to those of [MaxDelay]. The zero value has no
 // retries and is not valid.
 type Schedule []time.Duration
 
@@ -43,7 +43,7 @@ type Schedule []time.Duration
 //
 // Invalid arguments stay in the schedule, and [Schedule.Validate] reports them:
 // an invalid delay is kept, a count of 0 or less gives an empty schedule, and a
-// count above [MaxRetries] gives MaxRetries+1 delays.
+// count above 1000 gives 1001 delays.
 func Constant(delay time.Duration, retries int) Schedule {
 	return build(retries, func(int) time.Duration { return delay })
 }
@@ -70,7 +70,7 @@ func Linear(step time.Duration, retries int) Schedule {
 // initial*factor*factor, and so on, each rounded up to whole milliseconds. The
 // factor can be a fraction, such as 1.5.
 //
-// A delay below [MinDelay] is not rounded, so that [Schedule.Validate] reports
+// A delay below a millisecond is not rounded, so that [Schedule.Validate] reports
 // Exponential(100, 2, 5), where the unit is missing. A delay that overflows
 // becomes the longest [time.Duration]. [Schedule.Cap] can shorten it, and
 // Validate reports it. Validate also reports a factor that is NaN, infinite or
@@ -117,7 +117,7 @@ func grow(initial time.Duration, factor float64, n int) time.Duration {
 }
 
 func build(retries int, delay func(i int) time.Duration) Schedule {
-	s := make(Schedule, min(max(retries, 0), MaxRetries+1))
+	s := make(Schedule, min(max(retries, 0), maxRetries+1))
 	for i := range s {
 		s[i] = delay(i)
 	}
@@ -159,17 +159,17 @@ func (s Schedule) Tiers() []Tier {
 
 // Validate reports all faults of the schedule in one error. For each it states
 // the retry, counted from 1, its delay and the broken bound. Equal faulty delays
-// in a row are one fault. The delays after [MaxRetries] are not checked; their
+// in a row are one fault. The delays after 1000 are not checked; their
 // number is the fault.
 func (s Schedule) Validate() error {
 	var faults []error
 	switch {
 	case len(s) == 0:
 		faults = append(faults, fmt.Errorf("backoff: no retries: want 1 to %d, for example "+
-			"backoff.Exponential(time.Second, 5, 4)", MaxRetries))
-	case len(s) > MaxRetries:
-		faults = append(faults, fmt.Errorf("backoff: %d retries: want at most %d", len(s), MaxRetries))
-		s = s[:MaxRetries]
+			"backoff.Exponential(time.Second, 5, 4)", maxRetries))
+	case len(s) > maxRetries:
+		faults = append(faults, fmt.Errorf("backoff: %d retries: want at most %d", len(s), maxRetries))
+		s = s[:maxRetries]
 	}
 
 	for first := 0; first < len(s); {
@@ -207,12 +207,12 @@ func checkDelay(delay time.Duration) error {
 	case delay == factorBelowOne:
 		return errors.New("the factor is below 1: each delay would be shorter than the one before; " + factor + ", or " +
 			"name the delays one by one: backoff.Schedule{...}")
-	case delay < MinDelay:
+	case delay < minDelay:
 		hint := ""
 		if 0 < delay && delay < time.Microsecond {
 			hint = " (a plain number is nanoseconds: is its unit missing?)"
 		}
-		return fmt.Errorf("delay %v is too short: want at least %v%s", delay, Tier(MinDelay), hint)
+		return fmt.Errorf("delay %v is too short: want at least %v%s", delay, Tier(minDelay), hint)
 	case delay > MaxDelay:
 		return fmt.Errorf("delay %v is too long: want at most %v", delay, Tier(MaxDelay))
 	case delay%time.Millisecond != 0:

@@ -23,34 +23,34 @@ func TestConstructors(t *testing.T) {
 		got  backoff.Schedule
 		want backoff.Schedule
 	}{
-		"constant":                    {backoff.Constant(10*s, 3), backoff.Schedule{10 * s, 10 * s, 10 * s}},
-		"constant keeps fractions":    {backoff.Constant(1500*time.Microsecond, 1), backoff.Schedule{1500 * time.Microsecond}},
-		"linear":                      {backoff.Linear(10*s, 3), backoff.Schedule{10 * s, 20 * s, 30 * s}},
-		"linear overflows":            {backoff.Linear(math.MaxInt64/2, 4), backoff.Schedule{math.MaxInt64 / 2, math.MaxInt64 - 1, tooLong, tooLong}},
-		"linear underflows":           {backoff.Linear(math.MinInt64/2, 3), backoff.Schedule{math.MinInt64 / 2, math.MinInt64, math.MinInt64}},
-		"linear zero":                 {backoff.Linear(0, 2), backoff.Schedule{0, 0}},
-		"exponential":                 {backoff.Exponential(s, 5, 4), backoff.Schedule{s, 5 * s, 25 * s, 2*m + 5*s}},
-		"factor 1":                    {backoff.Exponential(s, 1, 3), backoff.Schedule{s, s, s}},
-		"fraction grows":              {backoff.Exponential(ms, 1.5, 5), backoff.Schedule{1 * ms, 2 * ms, 3 * ms, 4 * ms, 6 * ms}},
-		"no noise at 1.1":             {backoff.Exponential(s, 1.1, 4), backoff.Schedule{1000 * ms, 1100 * ms, 1210 * ms, 1331 * ms}},
-		"rounds up":                   {backoff.Exponential(1001*ms, 1.5, 2), backoff.Schedule{1001 * ms, 1502 * ms}},
-		"rounds up a nanosecond":      {backoff.Exponential(s+1, 2, 2), backoff.Schedule{1001 * ms, 2001 * ms}},
-		"rounds up a day and a bit":   {backoff.Exponential(24*h+1, 1, 1), backoff.Schedule{24*h + ms}},
-		"not rounded up to MinDelay":  {backoff.Exponential(100, 2, 2), backoff.Schedule{100, 200}},
-		"longest exact":               {backoff.Exponential(backoff.MaxDelay, 1, 2), backoff.Schedule{backoff.MaxDelay, backoff.MaxDelay}},
-		"exponential overflows":       {backoff.Exponential(365*24*h, 100, 4), backoff.Schedule{365 * 24 * h, 36500 * 24 * h, tooLong, tooLong}},
-		"overflows in the float":      {backoff.Exponential(s, math.MaxFloat64, 3), backoff.Schedule{s, tooLong, tooLong}},
-		"overflows by its rounding":   {backoff.Exponential(math.MaxInt64, 1, 1), backoff.Schedule{tooLong}},
-		"exponential of zero":         {backoff.Exponential(0, 2, 3), backoff.Schedule{0, 0, 0}},
-		"exponential of negative":     {backoff.Exponential(-s, 2, 2), backoff.Schedule{-s, -s}},
-		"zero times infinity":         {backoff.Exponential(0, math.MaxFloat64, 3), backoff.Schedule{0, 0, 0}},
-		"no retries":                  {backoff.Constant(s, 0), backoff.Schedule{}},
-		"a negative count":            {backoff.Exponential(s, 2, math.MinInt), backoff.Schedule{}},
-		"Cap":                         {backoff.Exponential(s, 5, 4).Cap(30 * s), backoff.Schedule{s, 5 * s, 25 * s, 30 * s}},
-		"Cap cuts an overflow":        {backoff.Exponential(s, math.MaxFloat64, 3).Cap(h), backoff.Schedule{s, h, h}},
-		"Cap keeps a bad bound":       {backoff.Constant(s, 2).Cap(-s), backoff.Schedule{-s, -s}},
-		"Cap of the empty schedule":   {backoff.Schedule{}.Cap(s), backoff.Schedule{}},
-		"Cap longer than every delay": {backoff.Constant(s, 2).Cap(h), backoff.Schedule{s, s}},
+		"constant":                        {backoff.Constant(10*s, 3), backoff.Schedule{10 * s, 10 * s, 10 * s}},
+		"constant keeps fractions":        {backoff.Constant(1500*time.Microsecond, 1), backoff.Schedule{1500 * time.Microsecond}},
+		"linear":                          {backoff.Linear(10*s, 3), backoff.Schedule{10 * s, 20 * s, 30 * s}},
+		"linear overflows":                {backoff.Linear(math.MaxInt64/2, 4), backoff.Schedule{math.MaxInt64 / 2, math.MaxInt64 - 1, tooLong, tooLong}},
+		"linear underflows":               {backoff.Linear(math.MinInt64/2, 3), backoff.Schedule{math.MinInt64 / 2, math.MinInt64, math.MinInt64}},
+		"linear zero":                     {backoff.Linear(0, 2), backoff.Schedule{0, 0}},
+		"exponential":                     {backoff.Exponential(s, 5, 4), backoff.Schedule{s, 5 * s, 25 * s, 2*m + 5*s}},
+		"factor 1":                        {backoff.Exponential(s, 1, 3), backoff.Schedule{s, s, s}},
+		"fraction grows":                  {backoff.Exponential(ms, 1.5, 5), backoff.Schedule{1 * ms, 2 * ms, 3 * ms, 4 * ms, 6 * ms}},
+		"no noise at 1.1":                 {backoff.Exponential(s, 1.1, 4), backoff.Schedule{1000 * ms, 1100 * ms, 1210 * ms, 1331 * ms}},
+		"rounds up":                       {backoff.Exponential(1001*ms, 1.5, 2), backoff.Schedule{1001 * ms, 1502 * ms}},
+		"rounds up a nanosecond":          {backoff.Exponential(s+1, 2, 2), backoff.Schedule{1001 * ms, 2001 * ms}},
+		"rounds up a day and a bit":       {backoff.Exponential(24*h+1, 1, 1), backoff.Schedule{24*h + ms}},
+		"not rounded up to a millisecond": {backoff.Exponential(100, 2, 2), backoff.Schedule{100, 200}},
+		"longest exact":                   {backoff.Exponential(backoff.MaxDelay, 1, 2), backoff.Schedule{backoff.MaxDelay, backoff.MaxDelay}},
+		"exponential overflows":           {backoff.Exponential(365*24*h, 100, 4), backoff.Schedule{365 * 24 * h, 36500 * 24 * h, tooLong, tooLong}},
+		"overflows in the float":          {backoff.Exponential(s, math.MaxFloat64, 3), backoff.Schedule{s, tooLong, tooLong}},
+		"overflows by its rounding":       {backoff.Exponential(math.MaxInt64, 1, 1), backoff.Schedule{tooLong}},
+		"exponential of zero":             {backoff.Exponential(0, 2, 3), backoff.Schedule{0, 0, 0}},
+		"exponential of negative":         {backoff.Exponential(-s, 2, 2), backoff.Schedule{-s, -s}},
+		"zero times infinity":             {backoff.Exponential(0, math.MaxFloat64, 3), backoff.Schedule{0, 0, 0}},
+		"no retries":                      {backoff.Constant(s, 0), backoff.Schedule{}},
+		"a negative count":                {backoff.Exponential(s, 2, math.MinInt), backoff.Schedule{}},
+		"Cap":                             {backoff.Exponential(s, 5, 4).Cap(30 * s), backoff.Schedule{s, 5 * s, 25 * s, 30 * s}},
+		"Cap cuts an overflow":            {backoff.Exponential(s, math.MaxFloat64, 3).Cap(h), backoff.Schedule{s, h, h}},
+		"Cap keeps a bad bound":           {backoff.Constant(s, 2).Cap(-s), backoff.Schedule{-s, -s}},
+		"Cap of the empty schedule":       {backoff.Schedule{}.Cap(s), backoff.Schedule{}},
+		"Cap longer than every delay":     {backoff.Constant(s, 2).Cap(h), backoff.Schedule{s, s}},
 	} {
 		assert.Equal(t, []time.Duration(tt.want), []time.Duration(tt.got), name)
 	}
@@ -58,7 +58,7 @@ func TestConstructors(t *testing.T) {
 
 func TestExponentialNeverShrinksAboveOne(t *testing.T) {
 	for _, factor := range []float64{1.0000001, 1.1, 1.5, math.Phi, 2, 3, 1e10} {
-		s := backoff.Exponential(7*ms, factor, backoff.MaxRetries)
+		s := backoff.Exponential(7*ms, factor, 1000)
 		for i := 1; i < len(s); i++ {
 			require.GreaterOrEqual(t, s[i], s[i-1], "factor %v, retry %d", factor, i+1)
 		}
@@ -92,9 +92,9 @@ func TestValidate(t *testing.T) {
 		schedule backoff.Schedule
 		want     string // empty: valid
 	}{
-		"bounds":               {backoff.Schedule{backoff.MinDelay, backoff.MaxDelay}, ""},
+		"bounds":               {backoff.Schedule{time.Millisecond, backoff.MaxDelay}, ""},
 		"descending":           {backoff.Schedule{time.Hour, time.Second}, ""},
-		"most retries":         {backoff.Constant(time.Second, backoff.MaxRetries), ""},
+		"most retries":         {backoff.Constant(time.Second, 1000), ""},
 		"capped overflow":      {backoff.Exponential(time.Second, 10, 100).Cap(time.Hour), ""},
 		"nil":                  {nil, "backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)"},
 		"negative retries":     {backoff.Linear(time.Second, -1), "backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)"},

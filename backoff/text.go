@@ -15,8 +15,8 @@ func ParseSchedule(text string) (Schedule, error) {
 	var s Schedule
 	for i, word := range strings.Fields(text) {
 		delay, times, err := parseWord(word)
-		if err == nil && times > MaxRetries-len(s) {
-			err = fmt.Errorf("makes more than %d retries: want at most %[1]d", MaxRetries)
+		if err == nil && times > maxRetries-len(s) {
+			err = fmt.Errorf("makes more than %d retries: want at most %[1]d", maxRetries)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("backoff: schedule, word %d, %.60q: %w", i+1, word, err)
@@ -27,7 +27,7 @@ func ParseSchedule(text string) (Schedule, error) {
 	}
 	if len(s) == 0 {
 		return nil, fmt.Errorf("backoff: schedule is empty: want 1 to %d delays separated by spaces, such as \"1s 5s "+
-			"25s*3 10m\"", MaxRetries)
+			"25s*3 10m\"", maxRetries)
 	}
 	return s, nil
 }
@@ -38,7 +38,7 @@ func parseWord(word string) (delay time.Duration, times int, err error) {
 	delay, err = time.ParseDuration(spelling)
 	if err != nil {
 		return 0, 0, fmt.Errorf("want a delay from %v to %v, such as 10s, 90s or 10s*3, and spaces between delays",
-			Tier(MinDelay), Tier(MaxDelay))
+			Tier(minDelay), Tier(MaxDelay))
 	}
 	if err := checkDelay(delay); err != nil {
 		return 0, 0, err
@@ -48,8 +48,8 @@ func parseWord(word string) (delay time.Duration, times int, err error) {
 	}
 
 	n, err := strconv.ParseUint(count, 10, 64)
-	if err != nil || n < 1 || n > MaxRetries {
-		return 0, 0, fmt.Errorf("want a whole number from 1 to %d after the *", MaxRetries)
+	if err != nil || n < 1 || n > maxRetries {
+		return 0, 0, fmt.Errorf("want a whole number from 1 to %d after the *", maxRetries)
 	}
 	return delay, int(n), nil
 }

@@ -27,8 +27,8 @@ func TestParseSchedule(t *testing.T) {
 		"runs are joined":  {"1s 1s*2 1000ms", backoff.Schedule{s, s, s, s}, "1s*4"},
 		"times one":        {"1s*1", backoff.Schedule{s}, "1s"},
 		"runs apart":       {"1s*2 2s 1s", backoff.Schedule{s, s, 2 * s, s}, "1s*2 2s 1s"},
-		"bounds":           {"1ms 87600h", backoff.Schedule{backoff.MinDelay, backoff.MaxDelay}, "1ms 87600h"},
-		"most retries":     {"1s*999 1s", backoff.Constant(s, backoff.MaxRetries), "1s*1000"},
+		"bounds":           {"1ms 87600h", backoff.Schedule{time.Millisecond, backoff.MaxDelay}, "1ms 87600h"},
+		"most retries":     {"1s*999 1s", backoff.Constant(s, 1000), "1s*1000"},
 		"leading zero":     {"01s*02", backoff.Schedule{s, s}, "1s*2"},
 		"plus":             {"+1s", backoff.Schedule{s}, "1s"},
 		"fraction of hour": {"0.0001h", backoff.Schedule{360 * ms}, "360ms"},
@@ -145,7 +145,7 @@ func TestTierString(t *testing.T) {
 		want string
 	}{
 		"milliseconds":       {1500 * time.Millisecond, "1500ms"},
-		"shortest":           {backoff.MinDelay, "1ms"},
+		"shortest":           {time.Millisecond, "1ms"},
 		"seconds":            {10 * time.Second, "10s"},
 		"no whole minute":    {90 * time.Second, "90s"},
 		"two minutes":        {120 * time.Second, "2m"},
@@ -193,7 +193,7 @@ func FuzzTier(f *testing.F) {
 	f.Fuzz(func(t *testing.T, milliseconds int64) {
 		tier := backoff.Tier(milliseconds) * backoff.Tier(time.Millisecond) // wraps around, to tiers of all kinds
 		word := tier.String()
-		if delay := time.Duration(tier); delay < backoff.MinDelay || delay > backoff.MaxDelay {
+		if delay := time.Duration(tier); delay < time.Millisecond || delay > backoff.MaxDelay {
 			_, err := backoff.ParseTier(word)
 			require.Error(t, err)
 			return

@@ -72,9 +72,9 @@ func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf(
 //   - Publisher: the exchange is that of Exchange.GenerateName, and the routing key that of Publish.GenerateRoutingKey.
 //     Before the first publish to an exchange, and again after a reconnect, the app's topology builder declares it,
 //     unless VerifyOnly is set. Publish returns nil only after the broker has routed and confirmed all messages.
-//     Otherwise the error is a *publish.Error, or has several. It wraps publish.ErrUnroutable for a message that no
-//     queue got: a subscriber of the topic must run once first, because it declares the queue. A message without a
-//     delivery mode is persistent: for others, the marshaler sets amqp091.Transient.
+//     Otherwise the error wraps those of package publish, such as publish.ErrUnroutable for a message that no queue
+//     got: a subscriber of the topic must run once first, because it declares the queue. A message without a delivery
+//     mode is persistent: for others, the marshaler sets amqp091.Transient.
 //   - Pause: the consumers are cancelled, and stay so across a reconnect. Messages that were fetched and not handed to
 //     the handler go back to the queue in their order; before RabbitMQ 4.3 that counts a delivery of them. With an
 //     Order and a limit for another reason, the few that were fetched are handed out. Then no message is

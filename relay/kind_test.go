@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
@@ -33,7 +34,7 @@ func TestKindsOfPublishErrors(t *testing.T) {
 		"reset":              {&net.OpError{Op: "read", Err: syscall.ECONNRESET}, false, 0, false},
 		"no connection":      {&net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}, false, 0, false},
 		"any other":          {errDown, false, 0, false},
-		"of RabbitMQ":        {&publish.Error{Err: publish.ErrNacked}, true, unpublished.Rejected, false},
+		"of RabbitMQ":        {&failure.Error{Err: publish.ErrNacked}, true, unpublished.Rejected, false},
 		"of the publisher":   {fmt.Errorf("publish: %w", refused), true, unpublished.Refused, false},
 		"with a timeout too": {errors.Join(refused, os.ErrDeadlineExceeded), true, unpublished.Refused, false},
 	} {

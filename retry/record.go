@@ -19,7 +19,7 @@ const (
 	maxTraceparent = 128
 
 	// maxFailures is more than any schedule can count.
-	maxFailures = 2 * backoff.MaxRetries
+	maxFailures = 2000 // twice the retries of the longest schedule
 
 	// maxCount is more than any message is snoozed.
 	maxCount = 1 << 30

@@ -19,17 +19,17 @@ import (
 	"github.com/tieredretry/watermill-retry/letters/relayletters"
 )
 
-// ErrKept is returned by Redrive and Discard of the store of Letters, where they would change something: Kafka removes
-// no single message from a topic.
-var ErrKept = errors.New("Kafka removes no single message: read the dead-letter topic with a consumer group of its " +
-	"own, and publish letters.Fresh of each letter to its return topic")
+// errKept is returned by Redrive and Discard of the store of Letters, where they would change something.
+var errKept = fmt.Errorf("%w: Kafka removes no single message: read the dead-letter topic with a consumer group of "+
+	"its own, and publish letters.Fresh of each letter to its return topic", errors.ErrUnsupported)
 
 // Letters returns the store of the dead letters, or an error that joins all faults of Brokers, Sarama and Prefix, or
 // the reason why it cannot connect. It is safe for concurrent use. Nothing is logged.
 //
 // The dead letters of a consumer group on a topic are in the topic "<Prefix>.dead.<Group>.<topic>". Browse shows them
 // to every caller. It removes none, and consumer groups do not see it: the oldest of a partition come first, one
-// partition after the other. Redrive and Discard return ErrKept, except with DryRun.
+// partition after the other. Redrive and Discard return an error that wraps errors.ErrUnsupported, except with DryRun:
+// Kafka removes no single message from a topic.
 //
 // A dead-letter topic that Connect has made keeps its letters until an operator removes them, for example with
 // kafka-delete-records.sh. One that was there before keeps them for its retention.ms.
@@ -227,11 +227,11 @@ func (r reader) partition(
 
 // Lock refuses each change before its first message.
 func (reader) Lock(context.Context, string) (context.Context, func(), error) {
-	return nil, nil, ErrKept
+	return nil, nil, errKept
 }
 
 // Remove implements relayletters.Reader.
-func (reader) Remove(context.Context, string, string) error { return ErrKept }
+func (reader) Remove(context.Context, string, string) error { return errKept }
 
 // HasHandler looks for the topic: the first subscription makes it.
 func (r reader) HasHandler(_ context.Context, topic string) (bool, error) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -62,7 +62,7 @@ func TestAfterClose(t *testing.T) {
 	require.ErrorIs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...), retry.ErrClosed)
 	require.ErrorIs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...), retry.ErrClosed,
 		"the error has the fix")
-	var failed *publish.Error
+	var failed *failure.Error
 	require.ErrorAs(t, s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...), &failed)
 	require.ErrorContains(t, s.Health().Ready(), "the consuming connection is not open")
 	for _, link := range s.Health().Links {

@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -25,7 +26,7 @@ func TestPublisherOfQueues(t *testing.T) {
 	t.Parallel()
 	s := testapp.New(t)
 	err := s.Publisher().Publish(s.Queue("orders"), testapp.Messages("1")...)
-	var failed *publish.Error
+	var failed *failure.Error
 	require.ErrorAs(t, err, &failed)
 	require.ErrorIs(t, err, publish.ErrUnroutable)
 	assert.ErrorContains(t, err, `no queue has the name "`+s.Queue("orders")+`": a subscriber of topic "`+s.Queue("orders")+`" must run once first`)
@@ -135,7 +136,7 @@ func TestProducedMessageThatCannotBePublishedIsAFailure(t *testing.T) {
 		require.ErrorIs(t, e.Err, retry.ErrNotPublished)
 		require.ErrorIs(t, e.Err, publish.ErrUnroutable)
 		assert.Contains(t, e.Record.Reason, s.Queue("invoices"), "the record has the publisher's error")
-		assert.Equal(t, "*publish.Error", e.Record.ErrorType)
+		assert.Equal(t, "*failure.Error", e.Record.ErrorType)
 		assert.NotContains(t, e.Metadata, "changed")
 		if e.Outcome == retry.DeadLettered {
 			assert.Equal(t, retry.DeadReasonExhausted, e.Record.DeadReason)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
@@ -227,7 +228,7 @@ func TestImportedDefinitionsHaveNoDrift(t *testing.T) {
 	for _, w := range wanted {
 		topologies = append(topologies, topology.New(w.Topology, w.Queue))
 	}
-	all, err := topology.Merge(topologies...)
+	all, err := definitions.Merge(topologies...)
 	require.NoError(t, err)
 	text, err := json.Marshal(all)
 	require.NoError(t, err)

@@ -14,8 +14,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
-	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 const soon = 60 * time.Second // much longer than any of these events takes
@@ -159,10 +159,10 @@ func hold(t testing.TB, proxy *toxiproxy.Proxy) {
 
 // asPublishError asserts the kind of the error, and that the error contains the exchange, the routing key and the
 // message's UUID.
-func asPublishError(t testing.TB, err, kind error) *publish.Error {
+func asPublishError(t testing.TB, err, kind error) *failure.Error {
 	t.Helper()
 	require.ErrorIs(t, err, kind)
-	var publishError *publish.Error
+	var publishError *failure.Error
 	require.ErrorAs(t, err, &publishError)
 	require.Contains(t, err.Error(), publishError.Exchange)
 	require.Contains(t, err.Error(), publishError.RoutingKey)

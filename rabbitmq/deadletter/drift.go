@@ -12,6 +12,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/faults"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
@@ -122,7 +123,7 @@ func (c *comparison) compare(wanted []Wanted) error {
 		topologies = append(topologies, c.workQueue(w))
 		works[w.Queue.Name] = true
 	}
-	all, err := topology.Merge(topologies...)
+	all, err := definitions.Merge(topologies...)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
@@ -235,7 +236,7 @@ func policyOf(q management.Queue) string {
 func milliseconds(n int64) backoff.Tier { return backoff.Tier(time.Duration(n) * time.Millisecond) }
 
 // retired notes the tiers of the work queues and groups that no schedule has.
-func (c *comparison) retired(wanted []Wanted, all topology.Definitions) {
+func (c *comparison) retired(wanted []Wanted, all definitions.Definitions) {
 	has, groups := map[string]bool{}, map[string]Wanted{}
 	for _, q := range all.Queues {
 		has[q.Name] = true

@@ -13,6 +13,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/pauses"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -92,7 +93,7 @@ func (s *sender) close() { _ = s.connection.Close() }
 
 // isAway reports whether a letter was not sent because there is no connection or the broker blocks publishers.
 func isAway(err error) bool {
-	var failed *publish.Error
+	var failed *failure.Error
 	return errors.As(err, &failed) && unpublished.KindOf(failed) != unpublished.Unconfirmed &&
 		(failed.Err == publish.ErrNotConnected || failed.Err == publish.ErrBlocked)
 }

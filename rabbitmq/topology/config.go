@@ -152,9 +152,9 @@ func (c Config) Validate() error {
 	}
 	for _, tier := range c.Tiers {
 		delay := time.Duration(tier)
-		if delay < backoff.MinDelay || delay > backoff.MaxDelay || delay%time.Millisecond != 0 {
+		if delay < time.Millisecond || delay > backoff.MaxDelay || delay%time.Millisecond != 0 {
 			fault("Tiers has %v: a delay must be a whole number of milliseconds, from %v to %v", delay,
-				backoff.Tier(backoff.MinDelay), backoff.Tier(backoff.MaxDelay))
+				backoff.Tier(time.Millisecond), backoff.Tier(backoff.MaxDelay))
 		}
 	}
 	if err := naming.Prefix(c.Prefix).Validate(); err != nil {

@@ -1,7 +1,6 @@
 package topology_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -126,33 +125,4 @@ func ExampleTopology_Group() {
 	// Output:
 	// shop shop.retry shop.retry.10s
 	// shop shop.retry shop.retry.10s
-}
-
-// The definitions of several work queues have each object once.
-func ExampleMerge() {
-	var all []topology.Topology
-	for _, queue := range []string{"orders", "mails"} {
-		all = append(all, topology.New(topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers()}, topology.Queue{Name: queue, Durable: true}))
-	}
-	definitions, err := topology.Merge(all...)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for _, q := range definitions.Queues {
-		fmt.Println(q.Name)
-	}
-	text, err := json.Marshal(definitions) // POST it to /api/definitions/%2F
-	if err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(json.Valid(text))
-	// Output:
-	// orders
-	// retry.orphans
-	// orders.dead
-	// orders.retry.1s
-	// mails
-	// mails.dead
-	// mails.retry.1s
-	// true
 }

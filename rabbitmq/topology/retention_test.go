@@ -1,7 +1,6 @@
 package topology_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"math"
 	"regexp"
@@ -55,10 +54,6 @@ func TestLimitsAndArgumentsOfEachQueue(t *testing.T) {
 	}, arguments(t, orders, "orders.retry.inbox"), "an inbox has no limit")
 	assert.Equal(t, arguments(t, of("orders"), "retry.orphans"), arguments(t, orders, "retry.orphans"), "the orphans depend on no option")
 	assert.Equal(t, of("orders").WorkQueue, of("orders", limited).WorkQueue)
-
-	text, err := json.Marshal(orders)
-	require.NoError(t, err)
-	assert.Contains(t, string(text), `"x-max-length":10,"x-message-ttl":86400000,"x-overflow":"drop-head"`)
 }
 
 func TestLimitsOfClassicQueues(t *testing.T) {

@@ -11,8 +11,7 @@ import (
 )
 
 // Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and
-// exported. As JSON it has the form of RabbitMQ's definitions of one virtual host, which the management API imports
-// with POST /api/definitions/<vhost>.
+// exported. wmretry topology export prints those of several work queues as definitions for RabbitMQ's management API.
 type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue   // the orphans, the dead-letter queue, the tiers, the inbox of the work queue
@@ -212,13 +211,4 @@ func (t Topology) Verify(channel *amqp091.Channel) error {
 		}
 	}
 	return nil
-}
-
-// MarshalJSON returns the topology in the form of RabbitMQ's definitions of one virtual host.
-func (t Topology) MarshalJSON() ([]byte, error) {
-	all, err := Merge(t)
-	if err != nil {
-		return nil, err
-	}
-	return all.MarshalJSON()
 }

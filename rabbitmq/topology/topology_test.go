@@ -1,7 +1,6 @@
 package topology_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"strings"
@@ -138,35 +137,6 @@ func TestWorkQueueProtection(t *testing.T) {
 			assert.Equal(t, before, row.app, "New does not change the app's arguments")
 		})
 	}
-}
-
-func TestTopologyIsExported(t *testing.T) {
-	orders := of("orders")
-	text, err := json.Marshal(orders)
-	require.NoError(t, err)
-	var definitions struct {
-		Queues []struct {
-			Name      string
-			Durable   bool
-			Arguments map[string]any
-		}
-		Bindings []struct {
-			Source, Destination string
-			Type                string `json:"destination_type"`
-			Key                 string `json:"routing_key"`
-		}
-		Exchanges []struct{ Name, Type string }
-	}
-	require.NoError(t, json.Unmarshal(text, &definitions))
-	assert.Len(t, definitions.Exchanges, 4)
-	require.Len(t, definitions.Queues, 5)
-	require.Len(t, definitions.Bindings, 7)
-	assert.Equal(t, "orders", definitions.Queues[0].Name)
-	assert.Equal(t, "*.orders", definitions.Bindings[4].Key)
-	assert.Equal(t, "queue", definitions.Bindings[4].Type)
-
-	_, err = json.Marshal(of("#"))
-	assert.Error(t, err)
 }
 
 func TestQueueNamesThatAreRefused(t *testing.T) {
@@ -312,23 +282,6 @@ func TestGroupNamesThatAreRefused(t *testing.T) {
 	}
 	long := of(strings.Repeat("q", 250), func(c *topology.Config) { c.TierGroup = "shop" })
 	assert.ErrorContains(t, long.Validate(), "AMQP allows 255")
-}
-
-func TestMergeRefusesDifferentArguments(t *testing.T) {
-	of := func(queue string, change func(*topology.Config)) topology.Topology {
-		config := topology.Config{Tiers: backoff.Schedule{time.Second}.Tiers(), TierGroup: "shop"}
-		if change != nil {
-			change(&config)
-		}
-		return topology.New(config, topology.Queue{Name: queue, Durable: true})
-	}
-	_, err := topology.Merge(of("orders", nil), of("mails", nil), of("orders", nil))
-	require.NoError(t, err, "shared objects with the same arguments")
-	_, err = topology.Merge(of("orders", nil), of("mails", func(c *topology.Config) { c.TierArguments = amqp091.Table{"x-max-length": 10} }))
-	require.ErrorContains(t, err, `queue "shop.retry.1s" is needed with different arguments`)
-	assert.ErrorContains(t, err, "x-max-length=10")
-	_, err = topology.Merge(of("orders", nil), of("orders.dead", nil))
-	require.ErrorContains(t, err, "has the name of a queue of the retry topology")
 }
 
 func TestPartitions(t *testing.T) {

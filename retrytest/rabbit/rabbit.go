@@ -114,11 +114,9 @@ func (b *Broker) end() {
 // AmqpConfig returns a configuration of amqp091-go whose connections lead to the broker. It is for the field
 // Connection.AmqpConfig of a configuration of watermill-amqp, for deadletter.Config, and for amqp091.DialConfig. Each
 // call returns a new one, which may be changed.
-func (b *Broker) AmqpConfig() *amqp091.Config { return &amqp091.Config{Dial: b.Dial} }
+func (b *Broker) AmqpConfig() *amqp091.Config { return &amqp091.Config{Dial: b.dial} }
 
-// Dial opens a connection to the broker. It is for the field Dial of an amqp091.Config that has more than AmqpConfig
-// sets.
-func (b *Broker) Dial(network, address string) (net.Conn, error) {
+func (b *Broker) dial(network, address string) (net.Conn, error) {
 	if now := time.Now(); !b.bubble && now.Before(b.made) {
 		err := errors.New("the Broker was made outside of synctest.Test and is used inside: call rabbit.New inside, with " +
 			"the t of its function")

@@ -257,7 +257,7 @@ func TestQueues(t *testing.T) {
 		b.Publish("", "q.1", amqp091.Publishing{MessageId: "id", Body: []byte("m"), Headers: amqp091.Table{"h": "v"}})
 		waits := b.Messages("q.1")[0]
 		assert.Equal(t, time.Now().Add(time.Second), waits.Expires)
-		assert.Empty(t, waits.Deaths())
+		assert.NotContains(t, waits.Headers, "x-death")
 		died := time.Now().Add(time.Second)
 		time.Sleep(time.Minute)
 		deliveries, err := channel.Consume("dead", "", false, false, false, false, nil)
@@ -267,8 +267,9 @@ func TestQueues(t *testing.T) {
 		dead := b.Messages("dead")[0]
 		assert.Equal(t, []any{"id", "m", "v", "", "dead", true}, []any{dead.MessageId, string(dead.Body), dead.Headers["h"],
 			dead.Exchange, dead.RoutingKey, dead.Unacknowledged})
-		assert.Equal(t, []rabbit.Death{{Queue: "q.1", Reason: "expired", RoutingKeys: []string{"q.1"}, Count: 1, Time: died}},
-			dead.Deaths())
+		death := dead.Headers["x-death"].([]any)[0].(amqp091.Table)
+		assert.Equal(t, []any{"q.1", "expired", []any{"q.1"}, int64(1), died},
+			[]any{death["queue"], death["reason"], death["routing-keys"], death["count"], death["time"]})
 
 		b.DeleteQueue("dead")
 		_, more := <-deliveries

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
@@ -150,7 +151,7 @@ func (p appPublisher) unroutable(topic string, err error) (exchange, key string)
 		all = append(all, joined.Unwrap()...)
 	}
 	for _, one := range all {
-		var failed *publish.Error
+		var failed *failure.Error
 		if errors.As(one, &failed) && errors.Is(failed, publish.ErrUnroutable) {
 			return failed.Exchange, failed.RoutingKey
 		}

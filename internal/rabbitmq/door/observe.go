@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -43,7 +44,7 @@ func reportPublished(to *backend.Observers, report backend.Published, err error)
 // Where the call has one error, and that is of a message that could not be sent, none was sent.
 func resultsOf(err error, messages int) map[backend.PublishResult]int {
 	failures := []error{err}
-	if _, one := err.(*publish.Error); !one { // it wraps its cause
+	if _, one := err.(*failure.Error); !one { // it wraps its cause
 		if joined, several := err.(interface{ Unwrap() []error }); several {
 			failures = joined.Unwrap()
 		}

@@ -15,13 +15,14 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 func TestResultsOfAPublisher(t *testing.T) {
-	of := func(kind, cause error) error { return &publish.Error{Err: kind, Cause: cause} }
+	of := func(kind, cause error) error { return &failure.Error{Err: kind, Cause: cause} }
 	down := errors.New("the cause")
 	type results map[backend.PublishResult]int
 	for name, row := range map[string]struct {

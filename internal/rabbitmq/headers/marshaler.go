@@ -12,6 +12,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/unfit"
@@ -334,7 +335,7 @@ func (e *marshalError) Unwrap() error { return e.err }
 
 // isLasting reports whether the app's marshaler would return the error again for the same message.
 func isLasting(err error) bool {
-	return unpublished.KindOf(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood()
+	return unpublished.KindOf(&failure.Error{Err: publish.ErrRefused, Cause: err}).ForGood()
 }
 
 func rawPublishing(msg *message.Message) amqp091.Publishing {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/configtest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/headers"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
@@ -181,13 +182,13 @@ func TestOnlyADeadLetterIsRaw(t *testing.T) {
 		p, err := m.Marshal(msg)
 		require.ErrorContains(t, err, "the app's marshaler", name)
 		assert.Empty(t, p, name)
-		assert.True(t, unpublished.KindOf(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood(), name)
+		assert.True(t, unpublished.KindOf(&failure.Error{Err: publish.ErrRefused, Cause: err}).ForGood(), name)
 	}
 	m := headers.New(enveloping{fault: fmt.Errorf("registry: %w", os.ErrDeadlineExceeded)}, naming.Default)
 	msg, _ := failed(t, m, retry.DeadReasonExhausted)
 	_, err := m.Marshal(msg)
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded, "a later try can succeed")
-	assert.False(t, unpublished.KindOf(&publish.Error{Err: publish.ErrRefused, Cause: err}).ForGood())
+	assert.False(t, unpublished.KindOf(&failure.Error{Err: publish.ErrRefused, Cause: err}).ForGood())
 }
 
 // A publisher of the app's messages cannot choose that the app's marshaler, which may verify them, is left out.

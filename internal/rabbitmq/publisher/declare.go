@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
@@ -32,7 +33,7 @@ func (c *Connection) NewDeclarations(name string) *Declarations {
 }
 
 // Exchange declares the message's exchange once on each connection, and again after Resend could not declare it. It
-// returns a *publish.Error. The default exchange always exists.
+// returns a *failure.Error. The default exchange always exists.
 func (d *Declarations) Exchange(m *Message, declare func(*amqp091.Channel, string) error) error {
 	exchange := m.Exchange
 	if exchange == "" {
@@ -88,7 +89,7 @@ func (d *Declarations) again(m *Message, to string, unroutable error, declare fu
 		return nil
 	}
 	failed := m.Failure(publish.ErrUnroutable, nil)
-	var why *publish.Error
+	var why *failure.Error
 	if errors.As(unroutable, &why) {
 		failed.Cause = why.Cause
 	}

@@ -8,7 +8,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 )
 
 // A request is one message on its way. Its caller owns it, except between send and the token in done: then the writer
@@ -32,7 +32,7 @@ type request struct {
 	done    chan struct{} // one token per attempt: either session and confirm are set, or err
 	session *session
 	confirm *amqp091.DeferredConfirmation
-	err     *publish.Error // the message was not written
+	err     *failure.Error // the message was not written
 }
 
 // The states of a request. It holds a slot in all of them but unsent.
@@ -61,16 +61,16 @@ func (r *request) reportWritten() { r.done <- struct{}{} }
 
 // report ends an attempt: the message was not written. unsent: not even a part of it.
 func (r *request) report(kind, cause error, unsent bool) {
-	r.err = &publish.Error{Err: kind, Cause: cause, Unsent: unsent}
+	r.err = &failure.Error{Err: kind, Cause: cause, Unsent: unsent}
 	r.done <- struct{}{}
 }
 
 func (r *request) failure(kind, cause error) error {
-	return r.failureOf(&publish.Error{Err: kind, Cause: cause, Unsent: r.state.Load() == unsent})
+	return r.failureOf(&failure.Error{Err: kind, Cause: cause, Unsent: r.state.Load() == unsent})
 }
 
 // failureOf completes an error with where the message goes.
-func (r *request) failureOf(err *publish.Error) error {
+func (r *request) failureOf(err *failure.Error) error {
 	err.Exchange, err.RoutingKey, err.MessageUUID = r.exchange, r.routingKey, r.uuid
 	return err
 }

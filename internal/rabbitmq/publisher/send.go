@@ -9,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
@@ -44,10 +45,10 @@ type Room struct {
 }
 
 // Send publishes messages, each as mandatory, and returns nil when the broker has routed and confirmed all of them.
-// Otherwise it returns the errors of the messages, each a *publish.Error or nil, in their places.
+// Otherwise it returns the errors of the messages, each a *failure.Error or nil, in their places.
 //
 // Send inspects all messages before it sends the first one. When it refuses one, when there is no connection, when the
-// broker has blocked it, or after Close, it returns the *publish.Error of that message as err, at once, and has sent
+// broker has blocked it, or after Close, it returns the *failure.Error of that message as err, at once, and has sent
 // none. The caller keeps the messages and can try again later.
 //
 // Send returns within Config.ConfirmTimeout. The end of a message's context ends the wait for that message earlier, and
@@ -114,7 +115,7 @@ func (m *Message) excess(l limits) int {
 }
 
 // unconnected is the error of a message without a connection.
-func (c *Connection) unconnected(m *Message, state *wire.State) *publish.Error {
+func (c *Connection) unconnected(m *Message, state *wire.State) *failure.Error {
 	if c.ctx.Err() != nil {
 		return m.Failure(retry.ErrClosed, nil)
 	}
@@ -133,8 +134,8 @@ func (m *Message) complete() {
 }
 
 // Failure returns the error of a message that was not sent.
-func (m *Message) Failure(kind, cause error) *publish.Error {
-	return &publish.Error{
+func (m *Message) Failure(kind, cause error) *failure.Error {
+	return &failure.Error{
 		Exchange: m.Exchange, RoutingKey: m.RoutingKey, MessageUUID: m.UUID, Err: kind, Cause: cause, Unsent: true,
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
@@ -226,7 +227,7 @@ func TestWhenTheConfirmOfAnAbandonedMessageCannotComeAnyMore(t *testing.T) {
 
 func unconfirmed(t *testing.T, err error) bool {
 	t.Helper()
-	var failed *publish.Error
+	var failed *failure.Error
 	require.ErrorAs(t, err, &failed)
 	return unpublished.KindOf(failed) == unpublished.Unconfirmed
 }

@@ -15,9 +15,9 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
 type topologyFlags struct {
@@ -192,7 +192,7 @@ Breaker.Key and wmretry key need.`,
 			if permissions {
 				return e.printPermissions(wanted, byKey)
 			}
-			all, err := topology.Merge(topologiesOf(wanted)...)
+			all, err := definitions.Merge(topologiesOf(wanted)...)
 			if err != nil {
 				return err
 			}

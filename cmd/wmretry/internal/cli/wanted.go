@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/middleware"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -172,7 +173,7 @@ func (f *wantedFlags) wanted(prefix string) ([]deadletter.Wanted, error) {
 	for _, d := range declarations {
 		all = append(all, d.wanted(prefix)...)
 	}
-	if _, err := topology.Merge(topologiesOf(all)...); err != nil {
+	if _, err := definitions.Merge(topologiesOf(all)...); err != nil {
 		return nil, exit(codeUsage, err)
 	}
 	return all, nil

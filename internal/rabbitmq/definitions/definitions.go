@@ -1,4 +1,5 @@
-package topology
+// Package definitions has what the work queues of an app need on the broker, each object once.
+package definitions
 
 import (
 	"encoding/json"
@@ -10,21 +11,23 @@ import (
 	"strings"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
-// Definitions is everything that several work queues need, each object once. Its JSON has the form of RabbitMQ's
-// definitions of one virtual host: see Topology.
+// Definitions is everything that several work queues need. Its JSON has the form of RabbitMQ's definitions of one
+// virtual host, which the management API imports with POST /api/definitions/<vhost>.
 type Definitions struct {
-	Exchanges []Exchange
-	Queues    []Queue // the work queues, too
-	Bindings  []Binding
+	Exchanges []topology.Exchange
+	Queues    []topology.Queue // the work queues, too
+	Bindings  []topology.Binding
 }
 
 // Merge returns everything that topologies need. It returns an error if one of them is invalid, or if two of them need
 // an object with the same name and different arguments: the broker would refuse the second one.
-func Merge(topologies ...Topology) (Definitions, error) {
+func Merge(topologies ...topology.Topology) (Definitions, error) {
 	var all Definitions
-	exchanges, queues, bindings := map[string]Exchange{}, map[string]Queue{}, map[Binding]bool{}
+	exchanges, queues, bindings := map[string]topology.Exchange{}, map[string]topology.Queue{}, map[topology.Binding]bool{}
 	var faults []error
 	fault := func(kind, name string, one, other amqp091.Table) {
 		faults = append(faults, fmt.Errorf("%s %q is needed with different arguments: %s, and %s: configure the same "+
@@ -32,8 +35,8 @@ func Merge(topologies ...Topology) (Definitions, error) {
 			kind, name, argumentsText(one), argumentsText(other)))
 	}
 	for _, t := range topologies {
-		if t.fault != nil {
-			faults = append(faults, t.fault)
+		if err := t.Validate(); err != nil {
+			faults = append(faults, err)
 			continue
 		}
 		for _, e := range t.Exchanges {
@@ -44,7 +47,7 @@ func Merge(topologies ...Topology) (Definitions, error) {
 				fault("exchange", e.Name, had.Arguments, e.Arguments)
 			}
 		}
-		for _, q := range append([]Queue{t.WorkQueue}, t.Queues...) {
+		for _, q := range append([]topology.Queue{t.WorkQueue}, t.Queues...) {
 			if had, found := queues[q.Name]; !found {
 				queues[q.Name] = q
 				all.Queues = append(all.Queues, q)
@@ -69,16 +72,16 @@ func sameArguments(a, b amqp091.Table) bool {
 // MarshalJSON returns the definitions in RabbitMQ's form.
 func (d Definitions) MarshalJSON() ([]byte, error) {
 	type exchange struct {
-		Exchange
+		topology.Exchange
 		AutoDelete bool `json:"auto_delete"`
 		Internal   bool `json:"internal"`
 	}
 	type queue struct {
-		Queue
+		topology.Queue
 		AutoDelete bool `json:"auto_delete"`
 	}
 	type binding struct {
-		Binding
+		topology.Binding
 		DestinationType string        `json:"destination_type"`
 		Arguments       amqp091.Table `json:"arguments"`
 	}

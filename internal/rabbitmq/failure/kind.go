@@ -1,4 +1,4 @@
-package publish
+package failure
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -35,20 +36,20 @@ func kindOf(e *Error) unpublished.Kind {
 	switch e.Err {
 	case retry.ErrClosed:
 		return unpublished.Closed
-	case ErrNacked:
+	case publish.ErrNacked:
 		return unpublished.Rejected
-	case ErrUnroutable:
+	case publish.ErrUnroutable:
 		if e.Redeclare == nil || !isTemporary(e.Redeclare) {
 			return unpublished.Rejected
 		}
-	case ErrRefused:
+	case publish.ErrRefused:
 		if _, tooLarge := e.Cause.(*unpublished.TooLargeError); tooLarge {
 			return unpublished.TooLarge
 		}
 		if !isTemporary(e.Cause, amqp091.AccessRefused, amqp091.ResourceLocked) {
 			return unpublished.Refused
 		}
-	case ErrNotConfirmed, ErrStalled, ErrNotConnected, ErrBlocked:
+	case publish.ErrNotConfirmed, publish.ErrStalled, publish.ErrNotConnected, publish.ErrBlocked:
 		if !e.Unsent {
 			return unpublished.Unconfirmed
 		}
@@ -58,7 +59,7 @@ func kindOf(e *Error) unpublished.Kind {
 
 // lostOf returns when the confirm of a message that was written cannot come any more.
 func lostOf(e *Error) unpublished.Lost {
-	if e.Err == ErrNotConnected {
+	if e.Err == publish.ErrNotConnected {
 		return unpublished.ConnectionLost
 	}
 	if awaited, found := e.Cause.(*unpublished.AwaitedError); found {
@@ -88,6 +89,6 @@ func asksTemporary(err error, codes []int) bool {
 	var marked interface{ Temporary() bool }
 	var timeout interface{ Timeout() bool }
 	return errors.Is(err, context.Canceled) ||
-		errors.Is(err, ErrNotConnected) || errors.Is(err, ErrBlocked) ||
+		errors.Is(err, publish.ErrNotConnected) || errors.Is(err, publish.ErrBlocked) ||
 		errors.As(err, &marked) && marked.Temporary() || errors.As(err, &timeout) && timeout.Timeout()
 }
