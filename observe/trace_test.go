@@ -216,7 +216,7 @@ func TestSpanOfAnAttempt(t *testing.T) {
 			errorType: secret, description: "settled: observe.secretError",
 		},
 		"without its text": {
-			handler: failOnce(secretError{}), policy: func(c *retry.Policy) { c.OmitReason = true },
+			handler: failOnce(secretError{}), policy: func(c *retry.Policy) { c.RedactReason = func(string, error) string { return "" } },
 			want: retried, errorType: secret, description: secret,
 		},
 		"with another text": {

@@ -72,8 +72,8 @@ type Breaker struct {
 	Share float64
 }
 
-// Validate reports all faults, joined. Zero fields are valid: they have defaults.
-func (b Breaker) Validate() error {
+// validate reports all faults, joined. Zero fields are valid: they have defaults.
+func (b Breaker) validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if b.Ratio < 0 || b.Ratio > 1 || b.Ratio != b.Ratio {

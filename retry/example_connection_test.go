@@ -114,13 +114,6 @@ func ExampleBreaker_key() {
 	_, _ = start, publish
 }
 
-func ExampleBreaker_Validate() {
-	fmt.Println(retry.Breaker{Ratio: 1.5, Pause: time.Minute, MaxPause: time.Second}.Validate())
-	// Output:
-	// Ratio is 1.5: it must be more than 0 and at most 1, or 0 for the default
-	// Pause is 1m0s: it must be at most MaxPause, 1s
-}
-
 // The handler reads how often the message has failed before.
 func ExampleReadRecord() {
 	handler := func(msg *message.Message) error {

@@ -73,13 +73,10 @@ type Policy struct {
 
 	// RedactReason changes the text of an error before it is recorded in the message and logged, to keep secrets out of
 	// them. It gets the text, cut to 64 KiB of valid UTF-8, and the error. What it returns is cut to 1 KiB. Where it
-	// panics, only the error's type is recorded. It also gets the error with which the publisher refuses a dead letter,
-	// for Record.LeftOff.
+	// returns an empty text or panics, only the error's type is recorded. It also gets the error with which the
+	// publisher refuses a dead letter, for Record.LeftOff. The router itself still logs the error of a message that is
+	// given back because its copy could not be published.
 	RedactReason func(reason string, err error) string
-
-	// OmitReason records and logs the error's type only, never its text. The router itself still logs the error of a
-	// message that is given back because its copy could not be published.
-	OmitReason bool
 
 	// DeepCopy gives the handler copies of payload and metadata, for handlers that write into the payload's bytes or
 	// the metadata's map. Handlers that replace them need no copy. It costs two allocations for every message.
@@ -119,7 +116,7 @@ func (p Policy) Validate() error {
 		fault("MaxAgeFrom is set, but MaxAge is 0: set both")
 	}
 	if p.Breaker != nil {
-		all = append(all, faults.In("Breaker", p.Breaker.Validate()))
+		all = append(all, faults.In("Breaker", p.Breaker.validate()))
 	}
 	for _, d := range []struct {
 		field string

@@ -288,7 +288,7 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		events := map[string][]string{} // by handler: a handler may have the copy before Observe gets the event of it
-		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, OmitReason: true}})
+		app := retrytest.NewWithConfig(t, retrytest.Config{Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, RedactReason: func(string, error) string { return "" }}})
 		app.Observe(eventtest.OnEvent(func(e retry.Event) {
 			mu.Lock()
 			defer mu.Unlock()

@@ -198,7 +198,7 @@ func (r recorder) Event(e retry.Event) {
 // report takes over an event of the delivery.
 func (a *Attempt) report(e retry.Event) {
 	a.Outcome, a.Err, a.Rule, a.Tier = e.Outcome, e.Err, e.Rule, e.Tier
-	a.Delay, a.Spread, a.DeadReason = e.Delay, e.Spread, e.Record.DeadReason
+	a.Delay, a.spread, a.DeadReason = e.Delay, e.Spread, e.Record.DeadReason
 	if e.Record.Failures > a.Record.Failures {
 		a.Failures = e.Record.Failures
 	}

@@ -209,7 +209,7 @@ func errorText(record retry.Record) string {
 }
 
 // same reports whether two errors have the same cause, as letters of one group have it. A letter of Watermill's
-// PoisonQueue has no type, and one of an app with Policy.OmitReason no text.
+// PoisonQueue has no type, and one of an app whose Policy.RedactReason returns none no text.
 func same(recorded, now retry.Record) bool {
 	if recorded.ErrorType == "" {
 		now.ErrorType = ""

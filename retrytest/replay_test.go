@@ -111,7 +111,7 @@ func TestReplayComparesTheErrors(t *testing.T) {
 		"another type":     {nil, fails(orderError{"order 10 has no amount"}), "that is another error"},
 		"gone":             {nil, fails(nil), `retrytest: handler "billing" takes letter "order-10" without an error; the recorded error is gone: "order 10 has no amount" (*errors.errorString)` + "\n"},
 		"a panic":          {nil, func(*message.Message) error { panic("boom") }, "replay_test.go"},
-		"OmitReason":       {func(l *letters.Letter) { l.Record.Reason = "" }, fails(errors.New("any")), "that is the recorded error"},
+		"no text":          {func(l *letters.Letter) { l.Record.Reason = "" }, fails(errors.New("any")), "that is the recorded error"},
 		"PoisonQueue":      {func(l *letters.Letter) { l.Kind, l.Record.ErrorType = letters.Poison, "" }, fails(orderError{"order 10 has no amount"}), "that is the recorded error"},
 		"the broker": {func(l *letters.Letter) { l.Kind, l.Record.ErrorType = letters.Broker, "" }, fails(errors.New("down")),
 			`fails with "down" (*errors.errorString) for letter "order-10"; the letter has no error of a handler`},

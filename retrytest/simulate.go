@@ -54,8 +54,7 @@ type SimulatedStory struct {
 // the retry middleware decides. Every publish succeeds, tiers end on time, and no other messages delay this one. A
 // breaker is not simulated. The story ends after 10,000 attempts where the message does not.
 //
-// With Jitter the story has the shortest delays, and Attempt.Spread is how much longer a delay can be. MaxAge can end
-// it earlier.
+// With Jitter the story has the shortest delays. MaxAge can end it earlier.
 func Simulate(config SimulationConfig) SimulatedStory {
 	tiered, err := config.retry()
 	if err != nil {

@@ -21,14 +21,14 @@ type Attempt struct {
 	Failures   int
 	Err        error            // why it failed
 	Delay      time.Duration    // how long the message has to wait: the schedule's delay or the requested delay
-	Spread     time.Duration    // how much longer Jitter can make the shortest Delay
 	Waited     time.Duration    // how long the message waited, from this failure to the next attempt that is not parked
 	Tier       backoff.Tier     // the tier of the copy
 	DeadReason retry.DeadReason // why the message was dead-lettered
 	Rule       string           // the name of the rule that has decided
 
-	nacked   bool // whether its handler or the router has nacked it
-	uncalled bool // the middleware has not called the handler
+	spread   time.Duration // how much longer Jitter can make the shortest Delay
+	nacked   bool          // whether its handler or the router has nacked it
+	uncalled bool          // the middleware has not called the handler
 
 	simulated bool          // whether Simulate has made it
 	later     time.Duration // how much later it can be than At, where it is simulated with jitter
@@ -47,9 +47,9 @@ func (a *Attempt) comesBack() bool {
 // Story has the attempts of a message and their outcomes. A failed assertion prints the whole story and marks the test
 // as failed, and the test goes on. Each assertion returns the story, so that assertions can be chained.
 type Story struct {
-	Topic   string
 	Message *message.Message // as it was published
 
+	topic  string
 	app    *App
 	groups []groupStory
 }
@@ -68,7 +68,7 @@ func (s *Story) Handler(name string) *Story {
 	s.app.t.Helper()
 	for _, g := range s.groups {
 		if slices.Contains(g.handlers, name) {
-			return &Story{Topic: s.Topic, Message: s.Message, app: s.app, groups: []groupStory{g}}
+			return &Story{topic: s.topic, Message: s.Message, app: s.app, groups: []groupStory{g}}
 		}
 	}
 	s.app.t.Fatalf("retrytest: handler %q did not get message %q\n%v", name, s.Message.UUID, s)
@@ -114,7 +114,7 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 		if i > 0 && !a.uncalled {
 			got, late = append(got, a.At), append(late, spread+s.app.lateness*time.Duration(i))
 		}
-		spread += a.Spread
+		spread += a.spread
 	}
 	if !inTime(got, times, late) {
 		s.fail("retried at", listText(got, timeText), listText(times, timeText))
@@ -156,7 +156,7 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 	for i, a := range attempts {
 		if a.again() {
 			got = append(got, a.Waited)
-			late = append(late, a.Spread+s.app.lateness*time.Duration(roundsOf(attempts[i+1:])))
+			late = append(late, a.spread+s.app.lateness*time.Duration(roundsOf(attempts[i+1:])))
 		}
 	}
 	if !inTime(got, waits, late) {
@@ -236,7 +236,7 @@ func (s *Story) compareLastOutcome(want string) {
 
 func (s *Story) fail(what, got, want string) {
 	s.app.t.Helper()
-	s.app.t.Errorf("retrytest: message %q of %q: %s\n got: %s\nwant: %s\n%v", s.Message.UUID, s.Topic, what, got, want,
+	s.app.t.Errorf("retrytest: message %q of %q: %s\n got: %s\nwant: %s\n%v", s.Message.UUID, s.topic, what, got, want,
 		s)
 }
 
@@ -257,7 +257,7 @@ func (l *ledger) stories(a *App, topic string) (all []*Story) {
 func (l *ledger) story(a *App, of *entry) *Story {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := &Story{Topic: of.topic, Message: of.msg, app: a}
+	s := &Story{topic: of.topic, Message: of.msg, app: a}
 	for _, p := range of.groups {
 		g := groupStory{deadLetter: p.deadLetter}
 		for name, q := range l.handlers {

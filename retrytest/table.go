@@ -178,7 +178,7 @@ func (a Attempt) outcomeText() string {
 func (a Attempt) delayText() string {
 	delay, longer := a.Delay.Round(time.Millisecond), time.Duration(0)
 	if a.simulated {
-		longer = a.Spread
+		longer = a.spread
 	}
 	return rangeText(delay, delay+longer, waitText)
 }

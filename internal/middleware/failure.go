@@ -65,9 +65,6 @@ func requestOf(err error) (permanent bool, delay time.Duration) {
 
 // reason returns the text of an error as it may be recorded and logged.
 func (t *TieredRetry) reason(err error) (reason string) {
-	if t.config.OmitReason {
-		return ""
-	}
 	if t.config.RedactReason == nil {
 		return errorText(err, maxReason)
 	}

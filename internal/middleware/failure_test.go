@@ -60,6 +60,8 @@ func redacting(c *settings) {
 	c.Policy.RedactReason = func(reason string, _ error) string { return strings.ReplaceAll(reason, secretText, "***") }
 }
 
+func typeOnly(c *settings) { c.Policy.RedactReason = func(string, error) string { return "" } }
+
 // RedactReason gets more of the text than is recorded.
 func TestSecretAtTheEndOfTheReasonIsRedactedBeforeTheCut(t *testing.T) {
 	tiered, sent := setup(t, redacting)
@@ -74,7 +76,7 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 		want   string
 	}{
 		"redacted":  {redacting, "***"},
-		"type only": {func(c *settings) { c.Policy.OmitReason = true }, ""},
+		"type only": {typeOnly, ""},
 		"redaction panics": {func(c *settings) {
 			c.Policy.RedactReason = func(string, error) string { panic(secretText) }
 		}, ""},
@@ -108,7 +110,7 @@ func TestMarshalerErrorIsNotReturnedAtShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		tiered, sent := setup(t, func(c *settings) { c.Policy.OmitReason = true })
+		tiered, sent := setup(t, typeOnly)
 		msg := messageOf(ctx)
 		msg.Metadata[recordkey.Properties], msg.Metadata[recordkey.UnmarshalError] = "x", secretText
 		_, err := tiered.Middleware(failing(errDown))(msg)

@@ -285,7 +285,7 @@ func TestSecretsAreInNoLeftOff(t *testing.T) {
 		want   string
 	}{
 		"redacted":  {redacting, "property type is ***"},
-		"type only": {func(c *settings) { c.Policy.OmitReason = true }, "middleware_test.refusedText"},
+		"type only": {typeOnly, "middleware_test.refusedText"},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			tiered, sent := setup(t, row.change)
