@@ -93,12 +93,8 @@ func (c *control) hear(told []command.Request) {
 // limit limits a key, or ends its limit. It returns of how many handlers, and how many of them have seen the key.
 func (c *control) limit(r command.Request, told bool) (decided, seen int, err error) {
 	r.Key = gate.ShortKey(r.Key)
-	c.mu.Lock()
 	now := time.Now()
-	for _, h := range c.keyed {
-		if r.Queue != "" && r.Queue != h.queue {
-			continue
-		}
+	for _, h := range c.keyedOf(r.Queue) {
 		if _, limited := h.gate.Decided(r.Key, now); limited || r.Calls >= 0 {
 			decided++
 		}
@@ -106,6 +102,7 @@ func (c *control) limit(r command.Request, told bool) (decided, seen int, err er
 			seen++
 		}
 	}
+	c.mu.Lock()
 	news, err := c.limits.take(r, told, now)
 	c.limits.apply(c.keyed)
 	c.mu.Unlock()
