@@ -144,11 +144,12 @@ func (p *Page) goTest(w http.ResponseWriter, r *http.Request) error {
 // timeline returns what has happened to a letter: earlier redrives first, because each begins a new count.
 func timeline(l *letters.Letter) []event {
 	var events []event
+	add := func(all ...event) { events = append(events, all...) }
 	if at, err := time.Parse(time.RFC3339, l.Properties["timestamp"]); err == nil {
-		events = append(events, event{Kind: "snoozed", At: at, Title: "Published"})
+		add(event{Kind: "snoozed", At: at, Title: "Published"})
 	}
 	if earlier := l.Redriven.Times - len(l.Redriven.Redrives); earlier > 0 {
-		events = append(events, event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"),
+		add(event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"),
 			Text: "The history keeps only the last ones."})
 	}
 	for _, redrive := range l.Redriven.Redrives {
@@ -156,25 +157,23 @@ func timeline(l *letters.Letter) []event {
 		if redrive.Failures > 0 {
 			title += " after " + plural(redrive.Failures, "failure", "failures")
 		}
-		events = append(events,
-			event{Kind: "dead", Title: title, Text: redrive.Reason},
+		add(event{Kind: "dead", Title: title, Text: redrive.Reason},
 			event{Kind: "redriven", At: redrive.At, Title: redrivenTitle(redrive), By: redrive.By, Text: redrive.Note})
 	}
 	record := l.Record
 	if !record.FirstArrivedAt.IsZero() {
-		events = append(events,
-			event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
+		add(event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
 	}
 	failures := record.Failures
 	if !record.FirstFailedAt.IsZero() && failures != 1 {
-		events = append(events, event{Kind: "failed", At: record.FirstFailedAt, Title: "First failure"})
+		add(event{Kind: "failed", At: record.FirstFailedAt, Title: "First failure"})
 		failures--
 	}
 	if failures > 1 {
-		events = append(events, event{Kind: "failed", Title: plural(failures-1, "more failure", "more failures")})
+		add(event{Kind: "failed", Title: plural(failures-1, "more failure", "more failures")})
 	}
 	if record.Snoozes > 0 {
-		events = append(events, event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") +
+		add(event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") +
 			", which counts no failure"})
 	}
 	if !record.LastFailedAt.IsZero() || record.Reason != "" {
@@ -182,14 +181,13 @@ func timeline(l *letters.Letter) []event {
 		if record.Failures == 1 {
 			title = "Failure"
 		}
-		events = append(events, event{Kind: "failed", At: record.LastFailedAt, Title: title,
-			Text: record.Reason, By: record.Handler})
+		add(event{Kind: "failed", At: record.LastFailedAt, Title: title, Text: record.Reason, By: record.Handler})
 	}
 	end := event{Kind: "dead", Title: given(l)}
 	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it
 		end.At = l.DeadAt()
 	}
-	events = append(events, end)
+	add(end)
 	var last time.Time
 	for i, e := range events {
 		if !e.At.IsZero() {

@@ -21,11 +21,8 @@ import (
 
 // filterFlags are the flags that select letters.
 type filterFlags struct {
-	ids, one                               []string
-	reason, errorType, deadReason, handler string
-	cause, key                             string
-	older, newer                           string
-	metadata                               []string
+	ids, one, metadata   []string
+	reason, older, newer string
 
 	selected letters.Filter // what the flags select
 }
@@ -36,12 +33,13 @@ func (f *filterFlags) add(c *cobra.Command) {
 	flags.Var((*commaIDs)(&f.ids), "ids", "only the letters with these ids, separated by commas; one with a comma or "+
 		"a double quote: --id")
 	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
-	flags.StringVar(&f.errorType, "error-type", "", "only with this Go type of the innermost error, such as syscall.Errno")
-	flags.StringVar(&f.cause, "cause", "", "only of the cause with this id, which list --group and the app's log line "+
-		"have")
-	flags.StringVar(&f.deadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
-	flags.StringVar(&f.handler, "handler", "", "only of this handler")
-	flags.StringVar(&f.key, "key", "", "only with this key of Breaker.Key, such as a tenant")
+	flags.StringVar(&f.selected.ErrorType, "error-type", "", "only with this Go type of the innermost error, such "+
+		"as syscall.Errno")
+	flags.StringVar(&f.selected.Cause, "cause", "", "only of the cause with this id, which list --group and the "+
+		"app's log line have")
+	flags.StringVar(&f.selected.DeadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
+	flags.StringVar(&f.selected.Handler, "handler", "", "only of this handler")
+	flags.StringVar(&f.selected.Key, "key", "", "only with this key of Breaker.Key, such as a tenant")
 	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
 	flags.StringVar(&f.newer, "newer-than", "", "only letters that died since then, such as 10m")
 	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
@@ -57,13 +55,14 @@ func (f *filterFlags) add(c *cobra.Command) {
 
 // any reports whether the flags select at all.
 func (f *filterFlags) any() bool {
+	s := f.selected
 	return len(f.ids)+len(f.one)+len(f.metadata) > 0 ||
-		cmp.Or(f.reason, f.cause, f.key, f.errorType, f.deadReason, f.handler, f.older, f.newer) != ""
+		cmp.Or(f.reason, s.Cause, s.Key, s.ErrorType, s.DeadReason, s.Handler, f.older, f.newer) != ""
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
-	filter := letters.Filter{IDs: ids(slices.Concat(f.one, f.ids)), ErrorType: f.errorType, DeadReason: f.deadReason,
-		Handler: f.handler, Cause: f.cause, Key: f.key}
+	filter := f.selected
+	filter.IDs = ids(slices.Concat(f.one, f.ids))
 	var err error
 	if f.reason != "" {
 		if filter.Reason, err = regexp.Compile(f.reason); err != nil {

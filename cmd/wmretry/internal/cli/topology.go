@@ -52,8 +52,7 @@ extra_tiers has those of rules.`,
 }
 
 func newPlanCommand(e *env) *cobra.Command {
-	var f topologyFlags
-	c := &cobra.Command{
+	return e.newComparison(false, &cobra.Command{
 		Use:   "plan",
 		Short: "Show what would be declared against what is there; exit code 2 on drift",
 		Long: `Shows the differences between what apps declare and what is on the broker, and changes nothing:
@@ -66,33 +65,29 @@ func newPlanCommand(e *env) *cobra.Command {
 It needs the management API. The exit code is 2 if there is a difference of the first three kinds.`,
 		Example: `  wmretry topology plan --queue orders --schedule "1s 5s 25s"
   wmretry topology plan --file topology.json --json`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.compare(c.Context(), &f, false) },
-	}
-	f.add(c)
-	return c
+	})
 }
 
 func newApplyCommand(e *env) *cobra.Command {
-	var f topologyFlags
-	c := &cobra.Command{
+	return e.newComparison(true, &cobra.Command{
 		Use:   "apply",
 		Short: "Declare what is missing, as an app does at its start",
 		Long: `Declares what is missing. Where an object exists with other arguments it declares nothing, and the exit
 code is 2. It removes nothing and changes no policy. It may be repeated.`,
 		Example: `  wmretry topology apply --queue orders --schedule "1s 5s 25s"
   wmretry topology apply --file topology.json`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return e.compare(c.Context(), &f, true) },
-	}
-	f.add(c)
-	return c
+	})
 }
 
-func (f *topologyFlags) add(c *cobra.Command) {
+// newComparison completes a command that compares, and declares or does not.
+func (e *env) newComparison(declares bool, c *cobra.Command) *cobra.Command {
+	var f topologyFlags
 	f.wantedFlags.add(c)
 	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false,
 		"accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
+	c.Args = cobra.NoArgs
+	c.RunE = func(c *cobra.Command, _ []string) error { return e.compare(c.Context(), &f, declares) }
+	return c
 }
 
 // compare prints how what the flags describe differs from what is there, and declares what is missing, or does not.

@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/shell"
@@ -170,11 +171,8 @@ func health(s *Snapshot, found sink) {
 				add(idle(sub, app.URL))
 			}
 			if blocked := len(sub.Blocked); blocked > 0 {
-				what := fmt.Sprintf("%d keys of handler %s are blocked", blocked, sub.Name)
-				if blocked == 1 {
-					what = "1 key of handler " + sub.Name + " is blocked"
-				}
-				add(what,
+				of := " of handler " + sub.Name
+				add(lettertext.Plural(blocked, "key"+of+" is blocked", "keys"+of+" are blocked"),
 					s.command("order", "status", sub.Queue)+" names them: docs/operations.md#orderblocked")
 			}
 		}
