@@ -26,13 +26,15 @@ func TestRedriveReportsAllFaults(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, fault)
 	}
-	for _, rate := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
-		require.ErrorContains(t, letters.Redrive{Rate: rate}.Validate(), "Redrive.Rate is")
+	for fault, wrong := range map[string][]letters.Redrive{
+		"Redrive.Rate is":      {{Rate: math.NaN()}, {Rate: math.Inf(1)}, {Rate: math.Inf(-1)}},
+		"Redrive.MaxRedead is": {{MaxRedead: math.NaN()}, {MaxRedead: math.Inf(1)}, {MaxRedead: -0.1}},
+		"Redrive.CanaryWait is 1s: it needs Redrive.Canary": {{CanaryWait: time.Second}},
+	} {
+		for _, redrive := range wrong {
+			require.ErrorContains(t, redrive.Validate(), fault)
+		}
 	}
-	for _, share := range []float64{math.NaN(), -0.1, math.Inf(1)} {
-		require.ErrorContains(t, letters.Redrive{MaxRedead: share}.Validate(), "Redrive.MaxRedead is")
-	}
-	require.ErrorContains(t, letters.Redrive{CanaryWait: time.Second}.Validate(), "Redrive.CanaryWait is 1s: it needs Redrive.Canary")
 }
 
 func TestDiscardReportsAllFaults(t *testing.T) {
