@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
@@ -26,13 +27,16 @@ type natsServer struct {
 
 func natsRetry(url string, logger watermill.LoggerAdapter) Backend { return natsServer{url, logger} }
 
+// patient waits for a busy server: the client's own two seconds are too short beside other tests.
+var patient = nats.Timeout(time.Minute)
+
 // Publisher implements Backend.
 func (n natsServer) Publisher() (message.Publisher, error) {
-	return wmnats.NewPublisher(wmnats.PublisherConfig{URL: n.url}, n.logger)
+	return wmnats.NewPublisher(wmnats.PublisherConfig{URL: n.url, NatsOptions: []nats.Option{patient}}, n.logger)
 }
 
 func (n natsServer) config(app App) (natsretry.Config, func() error, error) {
-	conn, err := nats.Connect(n.url, nats.MaxReconnects(-1))
+	conn, err := nats.Connect(n.url, nats.MaxReconnects(-1), patient)
 	if err != nil {
 		return natsretry.Config{}, nil, fmt.Errorf("cannot connect to NATS: %w", err)
 	}
@@ -74,7 +78,7 @@ func (natsServer) DeadTopic(app App, _, topic string) string {
 
 // Left implements Backend. It counts the messages of the retries' stream, without the dead letters.
 func (n natsServer) Left(ctx context.Context, app App, _ []string) (int, error) {
-	conn, err := nats.Connect(n.url)
+	conn, err := nats.Connect(n.url, patient)
 	if err != nil {
 		return 0, err
 	}
