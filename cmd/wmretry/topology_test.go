@@ -77,7 +77,11 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 	_, err := q.channel.QueueDelete(q.dead, false, false, false)
 	require.NoError(t, err)
 	as(0, "operator", "topology", "apply", "--queue", work, "--schedule", "100ms 1h")
-	as(0, "operator", "tiers", "prune", "--queue", work, "--schedule", "100ms")
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		prune := []string{"tiers", "prune", "--queue", work, "--schedule", "100ms", "--prefix", name}
+		r := start(t, address["operator"], prune...).wait()
+		assert.Zero(c, r.code, r.stderr)
+	}, patience, time.Second, "the broker states the numbers of new queues only some seconds after they were declared")
 	as(0, "operator", "dead", "list", work)
 	assert.Contains(t, as(1, "operator", "topology", "apply", "--queue", other, "--schedule", "1h").stderr, "ACCESS_REFUSED")
 }
