@@ -87,100 +87,11 @@ func (b board) wait(t topology.Topology, tier string, bodies ...string) {
 	b.publish(t.Exchange(), tier+"."+t.WorkQueue.Name, bodies...)
 }
 
-// retired lists the tiers of a work queue without the names of the test, those that are retired with a "!".
-func (b board) retired(w letters.WorkQueue) (tiers []string) {
-	for _, tier := range w.Tiers {
-		word := backoff.Tier(tier.Delay).String()
-		if tier.Retired {
-			word += "!"
-		}
-		if tier.Group != "" {
-			word += " shared"
-		}
-		tiers = append(tiers, word)
-	}
-	return tiers
-}
-
 func find(t *testing.T, status letters.Status, name string) letters.WorkQueue {
 	t.Helper()
 	at := slices.IndexFunc(status.Queues, func(w letters.WorkQueue) bool { return w.Name == name })
 	require.GreaterOrEqual(t, at, 0, "%s is not in the status", name)
 	return status.Queues[at]
-}
-
-func TestStatus(t *testing.T) {
-	t.Parallel()
-	b := newBoard(t)
-	orders, lost, gone := b.of("orders", "", time.Hour, 2*time.Hour), b.of("lost", "", time.Hour), b.of("gone", "",
-		time.Hour)
-	quiet, last := b.of("quiet", "shop", time.Hour), b.of("last", "left", time.Hour)
-	classic := topology.New(topology.Config{Prefix: b.name, Tiers: backoff.Schedule{time.Hour}.Tiers(),
-		TierGroup: b.queue("shop"), WorkQueueMode: topology.Leave},
-		topology.Queue{Name: b.queue("classic"), Durable: true})
-	b.declare(orders, lost, gone, quiet, last, classic)
-	b.wait(orders, "1h", "a", "b", "c")
-	b.wait(gone, "1h", "d")
-	b.publish(b.name, "dead."+b.queue("orders"), "e", "f")
-	b.publish(b.name+".orphans", "1h.x", "g")
-	b.publish("", b.queue("orders"), "h", "i")
-	b.publish("", b.queue("classic")+"."+b.name+".inbox") // nothing: the inbox exists
-	for _, queue := range []string{b.queue("lost"), b.queue("gone"), b.queue("gone") + ".dead", b.queue("last"),
-		b.queue("last") + ".dead"} {
-		testapp.Delete(t, queue)
-	}
-	require.NoError(t, broker.Channel(t).QueueUnbind(b.tier("orders", "2h"), "2h."+b.queue("orders"), b.name, nil))
-	consumer := broker.Channel(t)
-	require.NoError(t, consumer.Qos(1, 0, false))
-	deliveries, err := consumer.Consume(b.queue("orders"), "", false, false, false, false, nil)
-	require.NoError(t, err)
-	broker.Receive(t, deliveries, "a message of the consumer")
-
-	store := b.store(true)
-	var status letters.Status
-	broker.Eventually(t, 90*time.Second, func() bool {
-		status, err = store.Status(t.Context())
-		if err != nil {
-			return false
-		}
-		w := find(t, status, b.queue("orders"))
-		return w.Unacked == 1 && w.Ready == 1 && w.Consumers == 1 && w.Dead.Messages == 2 && status.Orphans.Messages == 1 &&
-			len(w.Tiers) == 2 && w.Tiers[0].Messages == 3
-	}, "the figures of the management API")
-	w := find(t, status, b.queue("orders"))
-	assert.Equal(t, []string{"1h", "2h!"}, b.retired(w))
-	assert.Equal(t, status.At.Add(time.Hour), w.Tiers[0].NextDue)
-	assert.Zero(t, w.Tiers[1].NextDue, "an empty tier")
-	assert.Equal(t, b.tier("orders", "1h"), w.Tiers[0].Queue)
-	assert.False(t, w.Missing)
-	assert.Empty(t, w.Inbox.Queue)
-	assert.Equal(t, b.name+".orphans", status.Orphans.Queue)
-
-	w = find(t, status, b.queue("lost"))
-	assert.True(t, w.Missing)
-	assert.False(t, w.Dead.Missing)
-	assert.Equal(t, []string{"1h!"}, b.retired(w), "no key leads back to a work queue that is gone")
-	assert.Equal(t, []string{"1h shared"}, b.retired(find(t, status, b.queue("quiet"))))
-	w = find(t, status, b.queue("classic"))
-	assert.Equal(t, []string{"1h shared"}, b.retired(w))
-	assert.Equal(t, b.queue("classic")+"."+b.name+".inbox", w.Inbox.Queue)
-	var stray []string
-	for _, s := range status.Stray {
-		stray = append(stray, s.Queue)
-	}
-	assert.Equal(t, []string{b.tier("gone", "1h"), b.tier("left", "1h")}, stray)
-	assert.False(t, slices.ContainsFunc(status.Queues,
-		func(w letters.WorkQueue) bool { return w.Name == b.queue("gone") }))
-
-	t.Run("names", func(t *testing.T) {
-		named, err := store.Status(t.Context(), b.queue("orders"), b.queue("absent"))
-		require.NoError(t, err)
-		require.Len(t, named.Queues, 2)
-		assert.True(t, named.Queues[0].Missing && named.Queues[0].Dead.Missing, "a work queue that does not exist")
-		assert.Empty(t, named.Stray)
-		_, err = b.store(false).Status(t.Context())
-		require.ErrorContains(t, err, "Config.Management is empty")
-	})
 }
 
 // TestStatusIsFresh: the numbers of ready messages and of consumers are not those of the management API, which are

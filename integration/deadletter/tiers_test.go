@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -89,6 +88,7 @@ func TestDrainLeavesWhatHasNoWorkQueue(t *testing.T) {
 	assert.ErrorContains(t, err, "leave them out")
 }
 
+// TestPrune removes what is empty. It leaves messages that wait, and those that no work queue takes.
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
@@ -101,16 +101,14 @@ func TestPrune(t *testing.T) {
 	for _, queue := range []string{b.queue("gone"), b.queue("gone") + ".dead", b.queue("last")} {
 		testapp.Delete(t, queue)
 	}
-	now := deadletter.Prune{Current: []topology.Topology{b.of("orders", "", 2*h), b.of("old", "", 2*h),
-		b.of("quiet", "shop", 2*h)}}
-
-	_, err := b.store(false).Prune(t.Context(), now)
-	require.ErrorContains(t, err, "Config.Management is empty")
+	full, wait := b.full()
+	now := deadletter.Prune{Current: append(full, b.of("orders", "", 2*h), b.of("old", "", 2*h), b.of("quiet", "shop", 2*h))}
 	store := b.store(true)
 	broker.Eventually(t, 60*time.Second, func() bool {
 		status, err := store.Status(t.Context(), b.queue("orders"))
 		return err == nil && len(status.Queues[0].Tiers) == 3 && status.Queues[0].Tiers[2].Messages == 2
 	}, "the figures of the management API")
+	wait()
 	b.known()
 	dry := now
 	dry.DryRun = true
@@ -118,10 +116,12 @@ func TestPrune(t *testing.T) {
 	require.NoError(t, err)
 	want := deadletter.Pruned{
 		Removed: []string{b.tier("gone", "1h"), b.tier("left", "1h"), b.tier("left", "2h"), b.tier("orders", "1h"),
-			b.tier("old", "1h"), b.tier("shop", "1h")},
-		Left: []string{b.tier("orders", "3h")},
+			b.tier("old", "1h"), b.tier("shop", "1h"), b.tier("full", "1s")},
+		Left: []string{b.tier("orders", "3h"), b.tier("full", "100ms"), b.tier("full", "1h"), b.tier("packed", "100ms"),
+			b.tier("packed", "1s"), b.tier("packed", "1h")}, // the tiers of a group are removed together
 	}
 	slices.Sort(want.Removed)
+	slices.Sort(want.Left)
 	assert.Equal(t, want, planned)
 	pruned, err := store.Prune(t.Context(), now)
 	require.NoError(t, err)
@@ -129,6 +129,7 @@ func TestPrune(t *testing.T) {
 	again, err := store.Prune(t.Context(), dry)
 	require.NoError(t, err)
 	assert.Equal(t, deadletter.Pruned{Left: want.Left}, again, "the removed tiers are gone")
+	wait()
 	b.wait(b.of("orders", "", h), "2h", "c")
 	b.wait(b.of("quiet", "shop", h), "2h", "d")
 	b.wait(b.of("other", "shop", h), "2h", "e")
@@ -161,90 +162,36 @@ func (b board) known() {
 	}, "the numbers of messages are known")
 }
 
-// TestPruneLeavesMessages: those that wait, and those that no work queue takes, which AMQP does not show.
-func TestPruneLeavesMessages(t *testing.T) {
-	t.Parallel()
+// full declares work queues that take no message, and have messages on their tiers: some whose delay is not over, and some
+// whose delay is over, which AMQP does not show. It returns their topologies, and a wait until the broker states them.
+func (b board) full() (current []topology.Topology, wait func()) {
+	b.t.Helper()
 	full := amqp091.Table{"x-queue-type": "quorum", "x-max-length": int64(1), "x-overflow": "reject-publish"}
-	b := newBoard(t)
-	var now deadletter.Prune
-	for queue, group := range map[string]string{"orders": "", "mails": "shop"} {
+	for queue, group := range map[string]string{"full": "", "mails": "packed"} {
 		old := b.of(queue, group, 100*time.Millisecond, time.Second, time.Hour)
 		if group != "" { // without an inbox, which would take them
 			old = b.existing(queue, group, amqp091.Table{"x-queue-type": "quorum"}, 100*time.Millisecond, time.Second, time.Hour)
 		}
 		old.WorkQueue.Arguments = full
-		b.declare(old, b.existing(queue, "other", full, time.Second))
-		now.Current = append(now.Current, b.existing(queue, "other", full, time.Second))
-		testapp.Saturate(t, old.WorkQueue.Name)
-		testapp.Send(t, old.Exchange(), "100ms."+old.WorkQueue.Name, make([]amqp091.Publishing, 20)...)
-		testapp.Send(t, old.Exchange(), "1h."+old.WorkQueue.Name, amqp091.Publishing{})
+		now := b.existing(queue, "elsewhere", full, time.Second)
+		b.declare(old, now)
+		current = append(current, now)
+		testapp.Saturate(b.t, old.WorkQueue.Name)
+		testapp.Send(b.t, old.Exchange(), "100ms."+old.WorkQueue.Name, make([]amqp091.Publishing, 20)...)
+		testapp.Send(b.t, old.Exchange(), "1h."+old.WorkQueue.Name, amqp091.Publishing{})
 	}
-	wait := func() {
-		t.Helper()
-		for _, group := range []string{"orders", "shop"} {
-			broker.Eventually(t, 60*time.Second, func() bool {
-				queues, err := broker.Management(t).ListQueues()
+	return current, func() {
+		b.t.Helper()
+		for _, group := range []string{"full", "packed"} {
+			broker.Eventually(b.t, 60*time.Second, func() bool {
+				queues, err := broker.Management(b.t).ListQueues()
 				messages := map[string]int{}
 				for _, q := range queues {
 					messages[q.Name] = q.Messages
 				}
 				return err == nil && messages[b.tier(group, "1h")] == 1 && messages[b.tier(group, "100ms")] > 0 &&
-					testapp.Depth(t, b.tier(group, "100ms")) == 0
+					testapp.Depth(b.t, b.tier(group, "100ms")) == 0
 			}, "messages wait, and the delay of others is over")
 		}
 	}
-	wait()
-	b.known()
-	pruned, err := b.store(true).Prune(t.Context(), now)
-	require.NoError(t, err)
-	assert.ElementsMatch(t, []string{b.tier("orders", "100ms"), b.tier("orders", "1h"), b.tier("shop", "100ms"),
-		b.tier("shop", "1s"), b.tier("shop", "1h")}, pruned.Left, "the tiers of a group are removed together")
-	assert.Equal(t, []string{b.tier("orders", "1s")}, pruned.Removed)
-	wait()
-}
-
-// TestPruneLeavesTheTiersOfAGroupInUse, by a work queue that it was not told of.
-func TestPruneLeavesTheTiersOfAGroupInUse(t *testing.T) {
-	t.Parallel()
-	b := newBoard(t)
-	second := []time.Duration{time.Second}
-	classic := amqp091.Table{"x-queue-type": "classic"}
-	b.declare(b.of("orders", "shop", second...), b.existing("mails", "shop", classic, second...))
-	orders := b.of("orders", "", second...)
-	b.declare(orders)
-	store := b.store(true)
-	b.known()
-	pruned, err := store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{orders}})
-	require.NoError(t, err)
-	assert.Empty(t, pruned, "mails is bound to the group")
-	testapp.Send(t, b.of("mails", "shop", second...).Exchange(), "1s."+b.queue("mails"), amqp091.Publishing{})
-	testapp.Take(t, b.queue("mails"), 1)
-
-	mails := b.existing("mails", "", classic, second...)
-	b.declare(mails)
-	inbox := b.queue("mails") + "." + b.name + ".inbox"
-	var removed []string
-	broker.Eventually(t, 60*time.Second, func() bool { // the number of a message that was there comes late
-		pruned, err := store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{orders, mails}})
-		require.NoError(t, err)
-		removed = append(removed, pruned.Removed...)
-		return len(pruned.Left) == 0
-	}, "nothing is left")
-	assert.ElementsMatch(t, []string{b.tier("shop", "1s"), inbox}, removed)
-	exchanges, err := broker.Management(t).ListExchanges()
-	require.NoError(t, err)
-	for _, e := range exchanges {
-		assert.False(t, strings.HasPrefix(e.Name, b.queue("shop")), e.Name)
-	}
-	for _, of := range []topology.Topology{orders, mails} {
-		testapp.Send(t, of.Exchange(), "1s."+of.WorkQueue.Name, amqp091.Publishing{}) // mandatory and confirmed
-		testapp.Take(t, of.WorkQueue.Name, 1)
-	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = store.Prune(ctx, deadletter.Prune{})
-	require.ErrorIs(t, err, context.Canceled)
-	_, err = store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{b.of("orders", "")}})
-	require.ErrorContains(t, err, "Tiers")
 }
