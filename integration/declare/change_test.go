@@ -200,46 +200,6 @@ func TestARetiredTierOfAGroup(t *testing.T) {
 	}
 }
 
-// TestTheReturnBindingIsRemoved: until the next check, messages whose delay is over become orphans. No message is lost.
-func TestTheReturnBindingIsRemoved(t *testing.T) {
-	t.Parallel()
-	a := connect(t)
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
-	a.handle(queue, 3, processed)
-	a.Run()
-	send(t, queue, 0)
-	a.onceEach(queue, processed, batch)
-
-	bind := "queue.bind " + queue + " to " + a.Name + ".return.any"
-	unbind := func() (checks int) {
-		t.Helper()
-		a.unbind(queue, a.Name+".return", a.Name+".return.any")
-		return a.wire.consuming().count(bind)
-	}
-	checked := func(since int) {
-		t.Helper()
-		broker.Eventually(t, soon, func() bool { return a.wire.consuming().count(bind) > since+1 }, "the check")
-	}
-	checks := unbind()
-	send(t, queue, batch)
-	broker.Eventually(t, soon, func() bool {
-		return processed.Len()+testapp.Depth(t, a.Name+".orphans") == 2*batch
-	}, "each is processed or an orphan")
-	for _, orphan := range testapp.Take(t, a.Name+".orphans", testapp.Depth(t, a.Name+".orphans")) {
-		processed.Add(orphan.Headers["_watermill_message_uuid"].(string))
-	}
-	assert.Equal(t, 2*batch, processed.Len(), "by identity")
-	assert.Empty(t, processed.Twice())
-	checked(checks)
-	send(t, queue, 2*batch)
-	a.onceEach(queue, processed, 3*batch)
-
-	checked(unbind())
-	send(t, queue, 3*batch)
-	a.onceEach(queue, processed, 4*batch)
-}
-
 // TestAReturnExchangeIsDeleted: all queues that the app consumes are bound again with it.
 func TestAReturnExchangeIsDeleted(t *testing.T) {
 	t.Parallel()
@@ -284,34 +244,4 @@ func testDeletedReturnExchange(t *testing.T, deleted []string) {
 	for _, queue := range queues {
 		a.onceEach(queue, processed[queue], batch)
 	}
-}
-
-// TestAQueueThatIsNotConsumedIsNotBound: an operator can remove it while the app goes on.
-func TestAQueueThatIsNotConsumedIsNotBound(t *testing.T) {
-	t.Parallel()
-	a := connect(t)
-	removed, kept := a.Queue("removed"), a.Queue("kept")
-	s, err := a.Subscriber("removed")
-	require.NoError(t, err)
-	_, err = s.Subscribe(t.Context(), removed)
-	require.NoError(t, err)
-	require.NoError(t, s.Close())
-	other, err := a.Subscriber("kept")
-	require.NoError(t, err)
-	_, err = other.Subscribe(t.Context(), kept)
-	require.NoError(t, err)
-	bind := func(queue string) int {
-		return a.wire.consuming().count("queue.bind " + queue + " to " + a.Name + ".return.any")
-	}
-	checked := func(times int) {
-		t.Helper()
-		begin := bind(kept)
-		broker.Eventually(t, soon, func() bool { return bind(kept) >= begin+times }, "the other queue is checked")
-	}
-	checked(1) // a check of the first queue that ran during its Close is over: checks do not overlap
-	testapp.Delete(t, removed)
-	bound := bind(removed)
-	assert.Positive(t, bound, "when it was declared")
-	checked(3)
-	assert.Equal(t, bound, bind(removed), "it is not bound again")
 }
