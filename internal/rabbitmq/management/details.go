@@ -82,8 +82,8 @@ func (c *Client) Queues(ctx context.Context, columns string) (map[string]Queue, 
 		queues[q.Name] = q.Queue
 	}
 	if columns == Depths && stated == 0 && len(all) > 1 {
-		return nil, errors.New("the management API states of no queue how many messages it has: is " +
-			"management_agent.disable_metrics_collector set?")
+		return nil, errors.New("the management API states of no queue how many messages it has: try again " +
+			"after ten seconds, if the queues are new; if it stays so, management_agent.disable_metrics_collector is set")
 	}
 	return queues, nil
 }
