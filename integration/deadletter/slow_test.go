@@ -16,11 +16,11 @@ import (
 // them for longer than the timeout of the queue, and accepts their acknowledgement without an effect.
 func TestASlowRedriveSendsNoLetterTwice(t *testing.T) {
 	t.Parallel()
-	const count = 30
+	const count = 12
 	a := testapp.New(t)
 	queue, parked := a.Queue("orders"), a.Queue("parked")
 	a.Declare(queue)
-	declare(t, parked, amqp091.Table{"x-queue-type": "quorum", "x-consumer-timeout": int64(2000)})
+	declare(t, parked, amqp091.Table{"x-queue-type": "quorum", "x-consumer-timeout": int64(1000)})
 	testapp.Send(t, "", parked, dead(queue, count)...)
 	store := open(t, broker.URL(t), a.Name)
 	summary, err := store.Redrive(t.Context(), parked, letters.Redrive{To: queue, Rate: 3, Limit: count - 1})
