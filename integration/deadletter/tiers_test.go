@@ -102,7 +102,8 @@ func TestPrune(t *testing.T) {
 		testapp.Delete(t, queue)
 	}
 	full, wait := b.full()
-	now := deadletter.Prune{Current: append(full, b.of("orders", "", 2*h), b.of("old", "", 2*h), b.of("quiet", "shop", 2*h))}
+	now := deadletter.Prune{Current: append(full, b.of("orders", "", 2*h), b.of("old", "", 2*h),
+		b.of("quiet", "shop", 2*h))}
 	store := b.store(true)
 	broker.Eventually(t, 60*time.Second, func() bool {
 		status, err := store.Status(t.Context(), b.queue("orders"))
@@ -162,8 +163,9 @@ func (b board) known() {
 	}, "the numbers of messages are known")
 }
 
-// full declares work queues that take no message, and have messages on their tiers: some whose delay is not over, and some
-// whose delay is over, which AMQP does not show. It returns their topologies, and a wait until the broker states them.
+// full declares work queues that take no message, and have messages on their tiers: some whose delay is not over, and
+// some whose delay is over, which AMQP does not show. It returns their topologies, and a wait until the broker states
+// the messages.
 func (b board) full() (current []topology.Topology, wait func()) {
 	b.t.Helper()
 	full := amqp091.Table{"x-queue-type": "quorum", "x-max-length": int64(1), "x-overflow": "reject-publish"}

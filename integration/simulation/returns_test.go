@@ -16,8 +16,8 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// A queue that is not consumed is not bound: an operator can remove it while the app goes on. The bindings of those that
-// are consumed come back with the next check, as often as they are gone. What came meanwhile is an orphan.
+// A queue that is not consumed is not bound: an operator can remove it while the app goes on. The bindings of one that is
+// consumed come back with the next check, as often as they are gone. What came meanwhile is an orphan.
 func TestBindingsComeBackWhileTheirQueueIsConsumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := model.New(model.Config{})

@@ -31,7 +31,7 @@ type board struct {
 	store   *deadletter.Store
 }
 
-// onBoard runs a test in virtual time. The management API is read over the network: its server is outside of the bubble.
+// onBoard runs a test in virtual time. The management API is read over the network, from a server outside of the bubble.
 func onBoard(t *testing.T, test func(*testing.T, board)) {
 	t.Parallel()
 	var broker *model.Broker
@@ -48,7 +48,8 @@ func onBoard(t *testing.T, test func(*testing.T, board)) {
 		defer connection.Close()
 		channel, err := connection.Channel()
 		require.NoError(t, err)
-		store, err := deadletter.Open(deadletter.Config{URI: modelURI, Prefix: "retry", AMQP: &own, Management: server.URL}, nil)
+		store, err := deadletter.Open(
+			deadletter.Config{URI: modelURI, Prefix: "retry", AMQP: &own, Management: server.URL}, nil)
 		require.NoError(t, err)
 		defer store.Close()
 		test(t, board{t, broker, channel, store})
