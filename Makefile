@@ -30,7 +30,7 @@ LONGEST    = ./declare/ ./deadletter/ ./connect/ ./retry/ ./order/
 PATIENT    = adopt kept tls walkthrough simulation/proof
 OUTAGES    = reconnect chaos
 # These folders ask nothing of RabbitMQ that a version could decide otherwise: test-version leaves them out.
-ONCE       = components broker bench simulation
+ONCE       = components broker bench simulation observe
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
 # make test-long runs these.
