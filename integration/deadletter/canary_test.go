@@ -1,7 +1,6 @@
 package deadletter_test
 
 import (
-	"sync"
 	"testing"
 	"time"
 
@@ -46,41 +45,6 @@ func TestTheCanaryIsLettersThatWereSent(t *testing.T) {
 	require.ErrorIs(t, err, letters.ErrNoTarget)
 	assert.Equal(t, letters.Summary{Total: canary + count, Done: count, Kept: canary}, summary)
 	assert.Equal(t, canary, watched)
-}
-
-// TestALostConnectionDoesNotProlongTheWatch: up to RabbitMQ 4.2 the broker closes a channel that has letters for longer
-// than 30 minutes. A canary that is watched for longer would be watched for ever.
-func TestALostConnectionDoesNotProlongTheWatch(t *testing.T) {
-	t.Parallel()
-	const count = 30
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	bury(t, a, queue, count)
-	proxy, uri := broker.Proxy(t)
-	ends := map[time.Time]bool{}
-	var cutting sync.WaitGroup
-	cut, waited := false, false
-	summary, err := open(t, uri, a.Name).Redrive(t.Context(), deadletter.QueueOf(queue), letters.Redrive{
-		Canary: 10, CanaryWait: 5 * time.Second, Progress: func(p letters.Progress) {
-			waited = waited || p.Phase == letters.Waiting
-			if p.Phase != letters.Watching {
-				return
-			}
-			ends[p.Until] = true
-			if !cut {
-				cut = true
-				cutting.Go(func() {
-					proxy.Stop()
-					assert.NoError(t, proxy.Start())
-				})
-			}
-		},
-	})
-	cutting.Wait()
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
-	assert.True(t, waited)
-	assert.Len(t, ends, 1)
 }
 
 // TestARedriveToTheQueueItself would remove the record of each letter and bring none back.
