@@ -3,13 +3,10 @@ package declare_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
@@ -43,55 +40,6 @@ func (a *app) boundTo(exchange string) (queues []string) {
 	}, "the management API answers")
 	slices.Sort(queues)
 	return queues
-}
-
-// longTier has a delay that is longer than the time between two checks of bindings.
-func longTier(b *config.Config) { b.Policy.Schedule = backoff.Constant(10*time.Second, 1) }
-
-// What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due
-// before the return exchange exists again comes three minutes later, when the broker tries to forward it again.
-func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
-	t.Parallel()
-	for name, remove := range map[string]func(*app, *amqp091.Channel, string) error{
-		"inbox": func(a *app, channel *amqp091.Channel, queue string) error {
-			_, err := channel.QueueDelete(a.inbox(queue), false, false, false)
-			return err
-		},
-		"all return exchanges": func(a *app, channel *amqp091.Channel, _ string) error {
-			for _, exchange := range []string{a.groupReturn(), a.Name + ".return", a.Name + ".return.any"} {
-				if err := channel.ExchangeDelete(exchange, false, false); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-		"way from the inbox": func(a *app, channel *amqp091.Channel, queue string) error {
-			return channel.QueueUnbind(queue, "inbox."+queue, a.Name+".return", nil)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			a := connect(t, inGroup, classic, longTier)
-			queue := a.Queue("orders")
-			tries, processed := testapp.NewLedger(), testapp.NewLedger()
-			a.handleCounting(queue, 3, tries, processed)
-			a.Run()
-			send(t, queue, 0)
-			tries.Wait(t, batch, soon)
-			tier := a.groupExchange() + ".10s"
-			broker.Eventually(t, soon, func() bool { return testapp.Depth(t, tier)+processed.Len() == batch }, "all wait")
-			require.NoError(t, remove(a, broker.Channel(t), queue))
-			processed.Wait(t, batch, 8*time.Minute)
-
-			broker.Eventually(t, soon, func() bool {
-				return slices.Equal(a.boundTo(a.groupReturn()), []string{queue, a.inbox(queue)}) &&
-					slices.Contains(a.boundTo(a.Name+".return"), queue)
-			}, "all is bound again")
-			send(t, queue, batch) // the app declares what it publishes to
-			a.onceEach(queue, processed, 2*batch)
-			assert.NoError(t, a.Health().Ready())
-		})
-	}
 }
 
 // A tier of a group that an operator deletes, with what waits on it, is declared again by the next copies.

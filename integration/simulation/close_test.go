@@ -20,7 +20,7 @@ func TestCloseTimeoutOfAHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := model.New(model.Config{})
 		defer broker.Stop()
-		rabbit := connected(t, broker, false, watermill.NopLogger{})
+		rabbit := connected(t, broker, watermill.NopLogger{})
 		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 		require.NoError(t, err)
 		var begin time.Time

@@ -1,30 +1,39 @@
 package simulation
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func connected(t *testing.T, broker *model.Broker, verifyOnly bool, logger watermill.LoggerAdapter) retry.Connection {
+func connected(
+	t *testing.T, broker *model.Broker, logger watermill.LoggerAdapter, change ...func(*config.Config),
+) retry.Connection {
 	own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
 	own.Connection.AmqpConfig = &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}
-	connection, err := config.Connect(config.Config{
-		AMQP: own, Policy: retry.Policy{Schedule: planOf(1).schedule}, Settings: rabbitmq.Settings{VerifyOnly: verifyOnly},
-	}, logger)
+	c := config.Config{AMQP: own, Policy: retry.Policy{Schedule: planOf(1).schedule}}
+	for _, change := range change {
+		change(&c)
+	}
+	connection, err := config.Connect(c, logger)
 	require.NoError(t, err)
 	return connection
 }
@@ -43,7 +52,7 @@ func TestBindingsComeBackWhileTheirQueueIsConsumed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := model.New(model.Config{})
 		defer broker.Stop()
-		rabbit := connected(t, broker, false, watermill.NopLogger{})
+		rabbit := connected(t, broker, watermill.NopLogger{})
 		defer rabbit.Close()
 		require.NoError(t, consume(t, rabbit, "removed")())
 		consume(t, rabbit, "kept")
@@ -73,12 +82,12 @@ func TestTheFirstOrphanIsLogged(t *testing.T) {
 				broker := model.New(model.Config{})
 				defer broker.Stop()
 				if verifyOnly {
-					declaring := connected(t, broker, false, watermill.NopLogger{})
+					declaring := connected(t, broker, watermill.NopLogger{})
 					consume(t, declaring, "orders")
 					require.NoError(t, declaring.Close())
 				}
 				log := &testapp.Log{}
-				rabbit := connected(t, broker, verifyOnly, log)
+				rabbit := connected(t, broker, log, func(c *config.Config) { c.VerifyOnly = verifyOnly })
 				defer rabbit.Close()
 				consume(t, rabbit, "orders")
 				const line = "orphans are in the queue"
@@ -91,6 +100,79 @@ func TestTheFirstOrphanIsLogged(t *testing.T) {
 					time.Sleep(time.Minute)
 				}
 				assert.Contains(t, fmt.Sprint(log.Lines(line)), "`wmretry dead redrive retry.orphans`")
+			})
+		})
+	}
+}
+
+// bound lists the bindings of queues, each with its exchange before its queue.
+func bound(t *testing.T, broker *model.Broker) (all []string) {
+	answer := httptest.NewRecorder()
+	broker.Management().ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/api/bindings/vhost", nil))
+	var bindings []struct{ Source, Destination string }
+	require.NoError(t, json.NewDecoder(answer.Body).Decode(&bindings))
+	for _, b := range bindings {
+		all = append(all, b.Source+" "+b.Destination)
+	}
+	return all
+}
+
+// What a message waits for on the tier of a group is deleted meanwhile: each comes back once. A message that is due
+// before the return exchange exists again comes three minutes later, when the broker tries to forward it again.
+func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
+	for name, remove := range map[string]func(*model.Broker){
+		"inbox":              func(broker *model.Broker) { broker.DeleteQueue("orders.retry.inbox", false) },
+		"way from the inbox": func(broker *model.Broker) { broker.Unbind("orders", "retry.return") },
+		"all return exchanges": func(broker *model.Broker) {
+			for _, exchange := range []string{"shop.retry.return", "retry.return", "retry.return.any"} {
+				broker.DeleteExchange(exchange)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := model.New(model.Config{})
+				defer broker.Stop()
+				rabbit := connected(t, broker, watermill.NopLogger{}, func(c *config.Config) {
+					c.Policy = retry.Policy{Schedule: backoff.Constant(10*time.Second, 1), TierGroup: "shop"}
+					c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"}
+				})
+				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+				require.NoError(t, err)
+				calls := testapp.NewLedger()
+				rabbit.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
+					if calls.Add(msg.UUID) == 1 {
+						return errOrdered
+					}
+					return nil
+				})
+				stopped := make(chan error, 1)
+				go func() { stopped <- router.Run(context.Background()) }()
+				<-router.Running()
+				want := map[string]int{}
+				publish := func(times int) {
+					for i := range 10 {
+						id := fmt.Sprint(times, " ", i)
+						want[id] = 2
+						require.NoError(t, rabbit.Publisher().Publish("orders", message.NewMessage(id, nil)))
+					}
+				}
+				publish(1)
+				time.Sleep(time.Second)
+				require.Len(t, broker.Messages("shop.retry.10s"), 10)
+				remove(broker)
+				time.Sleep(4 * time.Minute)
+				assert.Equal(t, want, calls.Counts())
+				assert.Subset(t, bound(t, broker), []string{"shop.retry.return orders", "shop.retry.return orders.retry.inbox",
+					"retry.return orders"}, "all is bound again")
+				publish(2)
+				time.Sleep(time.Minute)
+				assert.Equal(t, want, calls.Counts())
+				assert.Empty(t, broker.Messages("retry.orphans"))
+				assert.NoError(t, rabbit.Health().Ready())
+				require.NoError(t, router.Close())
+				require.NoError(t, <-stopped)
+				require.NoError(t, rabbit.Close())
 			})
 		})
 	}
