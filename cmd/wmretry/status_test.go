@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -251,7 +252,14 @@ func TestKeys(t *testing.T) {
 	assert.NotContains(t, key(0, "pause", "7", "--for", "2h").stderr, unseen)
 	assert.Contains(t, key(0, "limit", "8", "2", "--for", "7d").stdout, "8 has 2 calls at the same time until ")
 	assert.Regexp(t, `(?m)^8 +limited +.* 2 +0 +deliver `, key(0, "list").stdout)
-	assert.Contains(t, key(1, "list", "--queue", "other").stderr, "no process that has answered has such a handler with Breaker.Key")
+	lines := []map[string]any{}
+	require.NoError(t, json.Unmarshal([]byte(key(0, "list", "--json").stdout), &lines))
+	require.Len(t, lines, 4, "two keys of two processes")
+	for _, line := range lines {
+		assert.Contains(t, []any{"paused", "limited"}, line["state"])
+		assert.Equal(t, map[any]float64{"7": 0, "8": 2}[line["key"]], line["calls"])
+	}
+	assert.Contains(t, key(1, "list", "--queue", "other").stderr, "has a handler with Breaker.Key on the work queue other")
 	assert.Contains(t, key(1, "resume", "9").stderr, `no process has a pause or a limit of yours for the key "9"`)
 	assert.Equal(t, "7 is resumed, in 2 handlers of 2 processes\n", key(0, "resume", "7").stdout)
 	require.Eventually(t, func() bool { return handled.Load() == 1 }, patience, 10*time.Millisecond)

@@ -61,15 +61,15 @@ type Request struct {
 
 // An Answer is that of one process.
 type Answer struct {
-	Host     string
-	PID      int
-	Handlers []Handler `json:",omitempty"` // the handlers of the work queue
-	Keyed    []Keyed   `json:",omitempty"` // handlers with Breaker.Key, of Keys and Limit
-	Told     []Request `json:",omitempty"` // what the process knows of limits, of Tell
-	Decided  int       // blocked messages that are skipped, or handled again; handlers whose key is limited, or was
-	Seen     int       `json:",omitempty"` // handlers that have got a message of the key, of Limit
-	Unlisted int       // blocked messages that are not in Handlers, because there are too many
-	Error    string    `json:",omitempty"`
+	Host     string    `json:"host"`
+	PID      int       `json:"pid"`
+	Handlers []Handler `json:"handlers,omitempty"` // the handlers of the work queue
+	Keyed    []Keyed   `json:"keyed,omitempty"`    // handlers with Breaker.Key, of Keys and Limit
+	Told     []Request `json:"told,omitempty"`     // what the process knows of limits, of Tell
+	Decided  int       `json:"decided"`            // blocked messages, or handlers with the key, that are changed
+	Seen     int       `json:"seen,omitempty"`     // handlers that have got a message of the key, of Limit
+	Unlisted int       `json:"unlisted"`           // blocked messages that are not in Handlers, because there are too many
+	Error    string    `json:"error,omitempty"`
 }
 
 // Process names the process.
@@ -77,14 +77,15 @@ func (a Answer) Process() string { return fmt.Sprintf("%s/%d", a.Host, a.PID) }
 
 // A Handler is one with Order.Partitions.
 type Handler struct {
-	Name       string
-	Partitions []Partition // the work queue first, whose messages are moved to the others
+	Name       string      `json:"name"`
+	Partitions []Partition `json:"partitions"` // the work queue first, whose messages are moved to the others
 }
 
 // Keyed is a handler with Breaker.Key.
 type Keyed struct {
-	Name, Queue string
-	Keys        []retry.KeyHealth
+	Name  string            `json:"name"`
+	Queue string            `json:"queue"`
+	Keys  []retry.KeyHealth `json:"keys"`
 }
 
 // A Key is one of a handler with Breaker.Key, in one process.
@@ -113,21 +114,21 @@ func KeysOf(answers []Answer) (all []Key) {
 
 // A Partition is what a process does with a queue of a handler.
 type Partition struct {
-	Queue     string
-	Delivered uint64        // messages since it began to consume; 0: perhaps another process gets them
-	Waiting   int           // messages that wait for their retry, or are blocked
-	Behind    int           // messages of their keys. When both are Prefetch together, the partition stands
-	Oldest    time.Duration // since when the oldest message is here, in ns; 0: none is
-	Blocked   []Blocked
+	Queue     string        `json:"queue"`
+	Delivered uint64        `json:"delivered"` // messages since it began to consume; 0: perhaps another process gets them
+	Waiting   int           `json:"waiting"`   // messages that wait for their retry, or are blocked
+	Behind    int           `json:"behind"`    // messages of their keys. Both have room for Prefetch
+	Oldest    time.Duration `json:"oldest"`    // since when the oldest message is here, in ns; 0: none is
+	Blocked   []Blocked     `json:"blocked"`
 }
 
 // Blocked is a message that keeps those of its key waiting, because the handler has Order.Block.
 type Blocked struct {
-	Key         string
-	MessageUUID string
-	Since       time.Time // since when this process has it blocked
-	DeadReason  retry.DeadReason
-	Reason      string // the text of its last error
+	Key         string           `json:"key"`
+	MessageUUID string           `json:"message_uuid"`
+	Since       time.Time        `json:"since"` // since when this process has it blocked
+	DeadReason  retry.DeadReason `json:"dead_reason"`
+	Reason      string           `json:"reason"` // the text of its last error
 }
 
 // Asked is what the processes have answered.

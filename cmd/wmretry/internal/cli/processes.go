@@ -68,10 +68,10 @@ blocked messages without a key. With exit code 1 no such message was blocked.`,
 
 // orderAnswers is what the processes answer.
 type orderAnswers struct {
-	Queue     string
-	Processes int `json:",omitempty"` // how many processes were asked; 0: not known
-	Decided   int
-	Answers   []command.Answer
+	Queue     string           `json:"queue"`
+	Processes int              `json:"processes,omitempty"` // how many processes were asked; 0: not known
+	Decided   int              `json:"decided"`
+	Answers   []command.Answer `json:"answers"`
 }
 
 func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) error {
@@ -106,7 +106,7 @@ func waitFlag(c *cobra.Command, wait *time.Duration) {
 		"the management API it ends with the last answer")
 }
 
-// askProcesses asks, prints the answers as JSON with --json, and warns of what is missing in them.
+// askProcesses asks, prints the answers but keys as JSON with --json, and warns of what is missing in them.
 func (e *env) askProcesses(
 	ctx context.Context, r command.Request, wait time.Duration,
 ) (all orderAnswers, err error) {
@@ -128,7 +128,7 @@ func (e *env) askProcesses(
 	for _, a := range all.Answers {
 		all.Decided += a.Decided
 	}
-	if e.json {
+	if e.json && r.Do != command.Keys {
 		err = e.printJSON(all)
 	}
 	if missing := all.Processes - len(all.Answers); missing > 0 {
@@ -239,8 +239,8 @@ process that starts takes it over from the others: it ends when all processes ar
 	pause := &cobra.Command{
 		Use:   "pause KEY --for DURATION",
 		Short: "Let no message of a key pass for a time",
-		Long: `The messages of the key wait on a tier, uncounted. Those whose handler runs go on. Exit code 1: no process has
-a handler with Breaker.Key.`,
+		Long: `The messages of the key wait on a tier, uncounted. Those whose handler runs go on. A limit that the key has
+ends: the latest decision holds. Exit code 1: no process has a handler with Breaker.Key.`,
 		Example: "  wmretry key pause customer-7 --for 1h",
 		Args:    needs("KEY"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -300,7 +300,7 @@ func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) 
 		return err
 	}
 	if lasts <= 0 || lasts > command.LongestLimit {
-		return usage("--for is %q: it must be above 0 and at most 30d", f.limit)
+		return usage("--for is %q: it must be above 0 and at most 30d, such as 1h", f.limit)
 	}
 	what := "is paused"
 	if calls > 0 {
@@ -343,15 +343,38 @@ func (e *env) askKeys(ctx context.Context, f *keyFlags, r command.Request) (all 
 	r.Queue = f.queue
 	all, err = e.askProcesses(ctx, r, f.wait)
 	if err == nil && !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return len(a.Keyed) > 0 }) {
-		err = errors.New("no process that has answered has such a handler with Breaker.Key")
+		of := ""
+		if f.queue != "" {
+			of = " on the work queue " + safe(f.queue)
+		}
+		err = errors.New("no process that has answered has a handler with Breaker.Key" + of)
 	}
 	return all, err
 }
 
+// A keyLine is a key of a handler and process, as JSON.
+type keyLine struct {
+	Key     string    `json:"key"`
+	State   string    `json:"state"` // empty: it has all calls
+	Until   time.Time `json:"until,omitzero"`
+	Calls   int       `json:"calls"` // at the same time, where it has a state
+	Waited  uint64    `json:"waited"`
+	Queue   string    `json:"queue"`
+	Handler string    `json:"handler"`
+	Process string    `json:"process"`
+}
+
 func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
 	all, err := e.askKeys(ctx, f, command.Request{Do: command.Keys})
-	if err != nil || e.json {
+	if err != nil {
 		return err
+	}
+	if e.json {
+		lines := []keyLine{}
+		for _, k := range command.KeysOf(all.Answers) {
+			lines = append(lines, keyLine{k.Key, k.Paused, k.Until, k.Limit, k.Parked, k.Queue, k.Handler, k.Process})
+		}
+		return e.printJSON(lines)
 	}
 	text := e.keyTable(all.Answers, false)
 	if text == "" {
