@@ -103,6 +103,7 @@ func (c *call) run(ctx context.Context) (letters.Summary, error) {
 	}
 	defer end()
 	pause := wire.Backoff{Initial: wire.ReconnectInitial, Max: wire.ReconnectMax}
+	c.barren = limit(0).barren() // until the limit is known
 	for barren, fruitless := 0, 0; ; {
 		before := c.Removed()
 		err := c.once(ctx)
@@ -155,11 +156,11 @@ func (c *call) once(ctx context.Context) (err error) {
 	}
 	least, most := c.Rest() // the newer letters are behind
 	look, err := c.store.look(ctx, connection, c.queue, least, most, c.caution, nil)
-	c.barren = look.limit.barren()
 	if err != nil {
 		return c.caution.after(look, err)
 	}
 	defer func() { err = errors.Join(err, look.close(ctx)) }()
+	c.barren = look.limit.barren()
 	if c.sender != nil {
 		look.widest = 2 * mostInFlight // what a process that dies can send twice
 	}
