@@ -86,8 +86,8 @@ var (
 	orderBlocked = metricOf(gauge, "order.blocked", "{message}", byQueue, "Messages that wait for an operator: the "+
 		"handler has Order.Block.").read(sum)
 	keyLimit = metricOf(gauge, "key.limit", "{call}", []string{labelHandler, labelKey, labelReason}, "How many calls of "+
-		"a limited key run at most: 0 while it pauses. The reason is failing, slow, retry after or paused. A key that is "+
-		"not limited has none.").read(smallest)
+		"a limited key run at most: 0 while it pauses. The reason is failing, slow, retry after, paused or limited. A key "+
+		"that is not limited has none.").read(smallest)
 	keyParked = metricOf(gauge, "key.parked", "{message}", []string{labelHandler, labelKey}, "How often messages of a "+
 		"key had to wait, since the process has seen it first. Only the 20 keys of Health have it.").read(sum)
 	lateness = metricOf(histogram, "lateness", "s", []string{labelTopic, labelTier}, "How long after its due time a "+

@@ -17,7 +17,17 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// TestPublishesOfARequestedDelay: docs/other-pubsubs.md has these figures.
+// TestPublishesOfARequestedDelay: docs/other-pubsubs.md has these figures. Other ways do worse. They were tried on Kafka
+// 4.4, with all delays a hundredth, 240 messages behind the one that requests the hour, and a process that joins meanwhile:
+//
+//	way                                                                  publishes  late, at most  twice
+//	rounds, as now                                                       30         147 ms         0
+//	the hour in ExtraTiers                                               2          131 ms         0
+//	the partition is paused at the hour, what is before it is committed  2          34.7 s         0
+//	the hour is held, and what is behind it is forwarded                 2          176 ms         129
+//
+// A share group holds one message while others are settled, but not with franz-go 1.22: its next poll accepted a message
+// whose lock was renewed, which then came to no other process. sarama 1.61 has no share groups.
 func TestPublishesOfARequestedDelay(t *testing.T) {
 	tiers := backoff.Exponential(time.Second, 5, 4)
 	require.EqualValues(t, 30, publishesOfRelay(t, time.Hour, tiers...))

@@ -84,6 +84,9 @@
 // relay. A copy has the payload, UUID and metadata of its message. It has not its key, timestamp and partition, which
 // watermill-kafka has in the context.
 //
+// A broker whose disk is full ends itself. Where no other in-sync replica is left, copies are held, as in any outage:
+// make room and start it.
+//
 // Where all processes are stopped for longer than offsets.retention.minutes of the cluster, 7 days by default, their
 // groups begin with the oldest messages, and retries that were handled come again.
 package kafkaretry
