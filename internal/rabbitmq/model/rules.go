@@ -46,6 +46,7 @@ var table = [...]struct {
 var LeftOut = []string{
 	"clusters, virtual hosts, users, permissions, TLS, streams, transactions, AMQP 1.0, direct reply-to",
 	"x-expires, native delayed retry, delayed messages of 4.4",
+	"x-consumer-timeout of a queue or a consumer: each has the time-out of the node",
 	"priorities of policies (the first name in the alphabet wins), operator policies, policies of exchanges",
 	"flow control, limits of connections and channels, the size of frames that a client wants",
 	"the management API, but for what this library reads of it: there the figures are those of now",
