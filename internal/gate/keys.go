@@ -78,18 +78,23 @@ func (g *Gate) Keys() (all []Key) {
 			}
 		}
 	}
-	rank := func(k Key) int { // decisions of an operator first: no flood of keys may hide them
-		switch k.Paused {
-		case string(Operator), string(Limited):
-			return 0
-		case "":
-			return 2
-		default:
-			return 1
-		}
-	}
-	slices.SortFunc(all, func(a, b Key) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
-	})
+	slices.SortFunc(all, Key.Compare)
 	return all[:min(len(all), MostKeys)]
+}
+
+// Compare orders keys: an operator's decisions first, as no flood of keys may hide them, then what else is limited. Of
+// these, those whose messages had to wait most often are first.
+func (k Key) Compare(other Key) int {
+	return cmp.Or(cmp.Compare(k.rank(), other.rank()), cmp.Compare(other.Parked, k.Parked), cmp.Compare(k.Key, other.Key))
+}
+
+func (k Key) rank() int {
+	switch k.Paused {
+	case string(Operator), string(Limited):
+		return 0
+	case "":
+		return 2
+	default:
+		return 1
+	}
 }

@@ -182,8 +182,8 @@ func TestKeysAreListed(t *testing.T) {
 	assert.Equal(t, []command.Request{{Do: command.Keys}}, *requests)
 	at := 0
 	for _, want := range []string{
-		"2 processes have answered.", "1 process has not answered.", ">7<", "slow", "7 calls at most · had to wait 30 times", "webhooks", "deliver shop-1/7",
-		"&lt;script&gt;", "0 calls at most, 1 h", "acme", "had to wait 1,234 times", "fast", "53 further keys are not shown.",
+		"2 processes have answered.", "1 process has not answered.", "&lt;script&gt;", "0 calls at most, 1 h", "webhooks", "deliver shop-1/7", ">7<", "slow",
+		"7 calls at most · had to wait 30 times", "acme", "had to wait 1,234 times", "fast", "53 further keys are not shown.",
 	} {
 		found := strings.Index(text, want)
 		assert.Greater(t, found, at, want)
@@ -191,6 +191,16 @@ func TestKeysAreListed(t *testing.T) {
 	}
 	assert.NotRegexp(t, "<script>|\u202e|\x1b", text)
 	assert.Less(t, len(text), 1<<17)
+
+	for i := range many {
+		many[i] = retry.KeyHealth{Key: "flood", Paused: "retry after", Parked: 5000}
+	}
+	s, _ = setupOrder(t, "sales", command.Asked{Answers: []command.Answer{
+		keys(append(many, retry.KeyHealth{Key: "8", Paused: "paused"}, retry.KeyHealth{Key: "9", Paused: "limited"})...),
+	}}, nil)
+	text = body(t, s.get("keys"), http.StatusOK)
+	assert.Contains(t, text, ">8<", "a flood of keys hides no decision of an operator")
+	assert.Contains(t, text, ">9<")
 
 	s, _ = setupOrder(t, "sales", command.Asked{}, command.ErrNoProcess)
 	assert.Contains(t, body(t, s.get("keys"), http.StatusOK), "No process with a handler that has Breaker.Key has answered.")

@@ -4,7 +4,6 @@ package command
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -38,9 +38,11 @@ const (
 	// NoLimit are the calls of a request that ends a limit.
 	NoLimit = -1
 
-	maxRequest = 1 << 18 // bytes
-	maxBlocked = 1000    // messages in an answer
-	maxReason  = 200     // bytes of the reason of each
+	maxAhead   = 24 * time.Hour // that a clock of a command shows a later time than that of a process
+	maxRequest = 1 << 22        // bytes: a process tells up to some thousand decisions
+	maxQueue   = 255            // bytes of the name of a queue
+	maxBlocked = 1000           // messages in an answer
+	maxReason  = 200            // bytes of the reason of each
 )
 
 // A Request is a command for all processes. Its messages are JSON.
@@ -94,7 +96,7 @@ type Key struct {
 	Queue, Handler, Process string
 }
 
-// KeysOf returns the keys that answers have: those that are limited, then those whose messages had to wait most often.
+// KeysOf returns the keys that answers have, as gate.Key orders them.
 func KeysOf(answers []Answer) (all []Key) {
 	for _, a := range answers {
 		for _, h := range a.Keyed {
@@ -103,12 +105,7 @@ func KeysOf(answers []Answer) (all []Key) {
 			}
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Key) int {
-		if (a.Paused == "") != (b.Paused == "") {
-			return cmp.Compare(b.Paused, a.Paused) // those that are limited first
-		}
-		return cmp.Or(cmp.Compare(b.Parked, a.Parked), cmp.Compare(a.Key, b.Key))
-	})
+	slices.SortStableFunc(all, func(a, b Key) int { return gate.Key(a.KeyHealth).Compare(gate.Key(b.KeyHealth)) })
 	return all
 }
 
@@ -185,11 +182,26 @@ func Parse(body []byte) (r Request, err error) {
 			Status, Skip, Retry, Keys, Limit, Tell)
 	case r.Queue == "" && !r.OfKeys() && r.Do != Tell:
 		return r, errors.New("the request names no queue")
-	case r.Do == Limit && (r.Key == "" || r.Calls < NoLimit || r.Lasts <= 0 || r.Lasts > LongestLimit):
-		return r, fmt.Errorf("the request limits key %q to %d calls for %v: it must name a key, 0 calls or more, and a "+
-			"time of at most %v", r.Key, r.Calls, r.Lasts, LongestLimit)
+	case r.Do == Limit:
+		return r, r.CheckLimit()
 	}
 	return r, nil
+}
+
+// CheckLimit returns why a request to limit a key cannot be carried out.
+func (r Request) CheckLimit() error {
+	now := time.Now()
+	switch {
+	case r.Key == "" || r.Calls < NoLimit || r.Lasts <= 0 || r.Lasts > LongestLimit:
+		return fmt.Errorf("the request limits key %q to %d calls for %v: it must name a key, 0 calls or more, and a "+
+			"time of at most %v", r.Key, r.Calls, r.Lasts, LongestLimit)
+	case len(r.Queue) > maxQueue:
+		return fmt.Errorf("the request names a queue of %d bytes: at most %d", len(r.Queue), maxQueue)
+	case r.At <= 0 || r.At > now.Add(maxAhead).UnixNano():
+		return fmt.Errorf("the request is of %v, by the clock where wmretry runs, and the process has %v: set the clock",
+			time.Unix(0, r.At).UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+	}
+	return nil
 }
 
 // Replies reports whether replies to an address go to a channel that has asked, and to no queue.
