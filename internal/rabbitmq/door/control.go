@@ -1,8 +1,10 @@
 package door
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -29,6 +31,9 @@ const (
 	controlPause = 5 * time.Second // before the commands are consumed again
 	replyTimeout = 5 * time.Second
 	askTimeout   = time.Second // before a handler begins
+	// tellSpread is the time within which processes tell each other after a restart of the broker: the queue of the
+	// commands drops its oldest ones when too many come at one moment.
+	tellSpread = 5 * time.Second
 	// tellTimeout is for processes that are too busy to answer at once.
 	tellTimeout   = 30 * time.Second
 	mostCommands  = 100 // that wait
@@ -106,11 +111,12 @@ func (c *control) tell(ctx context.Context) {
 			return
 		}
 	}
-	defer channel.Close()
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
 	request := command.Request{Do: command.Tell, Told: c.told()}
-	err = ask.All(ctx, channel, c.exchange, request, 0, tellTimeout, func(a command.Answer) { c.hear(a.Told) })
+	err = within(ctx, channel, func() error {
+		return ask.All(ctx, channel, c.exchange, request, 0, tellTimeout, func(a command.Answer) { c.hear(a.Told) })
+	})
 	if err != nil && ctx.Err() == nil && !errors.Is(err, command.ErrNoProcess) {
 		c.logger.Info("Cannot ask other processes for limits of keys", watermill.LogFields{"err": err.Error()})
 	}
@@ -138,15 +144,19 @@ func (c *control) add(broker subscriber.Broker) {
 	if c.end != nil {
 		c.end()
 	}
+	var delay time.Duration
+	if c.number > 0 {
+		delay = rand.N(tellSpread)
+	}
 	c.number = broker.Number()
 	var ctx context.Context
 	ctx, c.end = context.WithCancel(c.Context)
-	c.Go(func() { c.run(ctx, broker) })
+	c.Go(func() { c.run(ctx, broker, delay) })
 }
 
 // run consumes until the connection is lost, or the broker refuses for a reason that stays. It pauses between two
 // connections, too: the broker ends that of all handlers where it cannot declare the queue.
-func (c *control) run(ctx context.Context, broker subscriber.Broker) {
+func (c *control) run(ctx context.Context, broker subscriber.Broker, delay time.Duration) {
 	logged := false
 	for {
 		if pauses.Sleep(ctx, c.pause()) != nil {
@@ -154,7 +164,7 @@ func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 		}
 		channel, err := broker.OpenChannel()
 		if err == nil {
-			err = c.consume(ctx, channel)
+			err = c.consume(ctx, channel, delay)
 		} else if wire.IsLost(err) {
 			return
 		}
@@ -181,8 +191,9 @@ func (c *control) pause() time.Duration {
 	return time.Until(c.again)
 }
 
-// consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed.
-func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
+// consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed. After the delay it
+// tells other processes.
+func (c *control) consume(ctx context.Context, channel *amqp091.Channel, delay time.Duration) error {
 	defer channel.Close()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
@@ -210,7 +221,11 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel) error {
 		return refusal.Explain("consume", queue, err)
 	}
 	if len(c.keyedOf("")) > 0 { // a command before now has not come here
-		c.Go(func() { c.tell(ctx) })
+		c.Go(func() {
+			if pauses.Sleep(ctx, delay) == nil {
+				c.tell(ctx)
+			}
+		})
 	}
 	for {
 		select {
@@ -268,7 +283,7 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 				"queue": request.Queue, "key": request.Key, "do": request.Do, "messages": a.Decided})
 		}
 	}
-	if !command.Replies(d.ReplyTo) {
+	if !command.Replies(d.ReplyTo) || request.Do == command.Tell && len(a.Told) == 0 {
 		return
 	}
 	switch {
@@ -280,7 +295,7 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 			}
 			a.Keyed = append(a.Keyed, one)
 		}
-	case err == nil:
+	case err == nil && request.Do != command.Tell:
 		a.Handlers = c.consuming.Handlers(request.Queue)
 	}
 	if err := c.reply(ctx, d, a.Marshal()); err != nil && ctx.Err() == nil {
@@ -295,15 +310,20 @@ func (c *control) reply(ctx context.Context, to amqp091.Delivery, body []byte) e
 	if err != nil {
 		return err
 	}
-	sent := make(chan error, 1)
-	go func() { // it ends with the connection at the latest
-		err := channel.PublishWithContext(ctx, "", to.ReplyTo, false, false, amqp091.Publishing{
+	return within(ctx, channel, func() error {
+		return channel.PublishWithContext(ctx, "", to.ReplyTo, false, false, amqp091.Publishing{
 			ContentType: "application/json", CorrelationId: to.CorrelationId, Body: body,
 		})
-		sent <- errors.Join(err, channel.Close())
-	}()
+	})
+}
+
+// within does something on a channel, and closes it. It waits until the end of ctx only: under an alarm the broker
+// answers nothing, and what is done ends with the connection.
+func within(ctx context.Context, channel *amqp091.Channel, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- cmp.Or(do(), channel.Close()) }()
 	select {
-	case err = <-sent:
+	case err := <-done:
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -7,10 +7,14 @@ import (
 	"encoding/json"
 	"io"
 	"net"
+	"runtime"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -118,9 +122,38 @@ func controlOf(t *testing.T, address string) *control {
 }
 
 // Under an alarm the broker reads nothing more from a connection that has published. The handler consumes all the same:
-// that is what empties the broker.
+// that is what empties the broker. Close waits for no answer, either, also where the process asks after a reconnect.
 func TestAHandlerWithAKeyBeginsUnderAnAlarm(t *testing.T) {
-	address := askedBroker(t, func(conn net.Conn, _ uint16, _, _ string) bool {
+	for name, ask := range map[string]func(*control){
+		"it begins":       func(c *control) { c.addKeyed(keyed{"deliver", "webhooks", gate.New(16)}) },
+		"it is connected": func(c *control) { c.Go(func() { c.tell(c.Context) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			alarm := make(chan struct{})
+			c := controlOf(t, alarmed(t, alarm))
+			for what, do := range []func(){
+				func() { ask(c); <-alarm }, c.Close, func() { _ = c.publishing.Close() },
+			} {
+				done := make(chan struct{})
+				go func() { do(); close(done) }()
+				select {
+				case <-done:
+				case <-time.After(time.Minute):
+					require.Fail(t, "it does not return", []string{"addKeyed", "Close", "Close of the connection"}[what])
+				}
+			}
+			assert.Eventually(t, func() bool {
+				stacks := make([]byte, 1<<20)
+				return !strings.Contains(string(stacks[:runtime.Stack(stacks, true)]), "door.within")
+			}, time.Minute, time.Millisecond, "it asks though the connection is closed")
+		})
+	}
+}
+
+// alarmed is a broker that reads nothing more after the first question, because of an alarm.
+func alarmed(t *testing.T, alarm chan<- struct{}) string {
+	return askedBroker(t, func(conn net.Conn, _ uint16, _, _ string) bool {
 		put(conn, 0, 10, 60, short("low on memory"))
 		go func() { // a broker sends heartbeats also while it reads nothing
 			for ; ; time.Sleep(time.Second) {
@@ -129,16 +162,23 @@ func TestAHandlerWithAKeyBeginsUnderAnAlarm(t *testing.T) {
 				}
 			}
 		}()
+		close(alarm)
 		return false
 	})
-	c := controlOf(t, address)
-	begun := make(chan struct{})
-	go func() { c.addKeyed(keyed{"deliver", "webhooks", gate.New(16)}); close(begun) }()
-	select {
-	case <-begun:
-	case <-time.After(time.Minute):
-		assert.Fail(t, "addKeyed does not return, and the handler does not consume")
-	}
+}
+
+// All processes tell one another after a restart of the broker.
+func TestAProcessWithoutLimitsDoesNotAnswer(t *testing.T) {
+	var published atomic.Int32
+	c := controlOf(t, askedBroker(t, func(net.Conn, uint16, string, string) bool { published.Add(1); return true }))
+	body, err := json.Marshal(command.Request{Do: command.Tell})
+	require.NoError(t, err)
+	tell := amqp091.Delivery{ReplyTo: command.ReplyQueue + ".7", CorrelationId: "1", Body: body}
+	c.answer(t.Context(), tell)
+	assert.Zero(t, published.Load())
+	c.hear([]command.Request{{Key: "7", Lasts: time.Hour, At: 1}})
+	c.answer(t.Context(), tell)
+	assert.EqualValues(t, 1, published.Load())
 }
 
 // The first answer may come from another app of the broker, from a process that has begun at the same moment, or from
@@ -147,7 +187,7 @@ func TestLimitsAreThoseOfAnyAnswer(t *testing.T) {
 	address := askedBroker(t, func(conn net.Conn, channel uint16, tag, correlation string) bool {
 		deliver(conn, channel, tag, correlation, command.Answer{Host: "invoices"})
 		deliver(conn, channel, tag, correlation, command.Answer{Host: "webhooks", Told: []command.Request{
-			{Queue: "webhooks", Do: command.Limit, Key: "7", Lasts: time.Hour},
+			{Queue: "webhooks", Do: command.Limit, Key: "7", Lasts: time.Hour, At: 1},
 		}})
 		return true
 	})

@@ -1,7 +1,10 @@
 package door
 
 import (
+	"encoding/json"
 	"fmt"
+	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,9 +137,6 @@ func TestALimitLastsAsLongWhateverTheClockShows(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		assert.Empty(t, keysOf(p.webhooks))
 		assert.Empty(t, p.told())
-		p.hear([]command.Request{{Key: "forged", Lasts: 1 << 62}})
-		time.Sleep(command.LongestLimit)
-		assert.Empty(t, keysOf(p.webhooks))
 	})
 }
 
@@ -148,12 +148,106 @@ func TestLimitsAreBounded(t *testing.T) {
 	_, _, err := p.limit(command.Request{Do: command.Limit, Key: "one more", Lasts: time.Hour}, false)
 	require.EqualError(t, err, "20 keys are limited by an operator, and no more can be: resume one of them first")
 	p.do("key 7", 2, 30)
-	for i := range 1000 {
+	for i := range 999 {
 		p.do(fmt.Sprint("key ", i), command.NoLimit, int64(100+i))
 	}
 	assert.Empty(t, keysOf(p.webhooks))
 	p.do("8", 0, 5000)
-	assert.Len(t, p.told(), 21, "one is limited, and of 1000 that were resumed the last 20 are told")
+	assert.Equal(t, 1000, len(p.told()), "one is limited, and 999 were resumed")
+	p.do("one more", command.NoLimit, 5001)
+	p.hear([]command.Request{{Key: "old", Calls: command.NoLimit, Lasts: time.Hour, At: 5}})
+	told := p.told()
+	assert.Equal(t, 1001, len(told), "of 1001 that were resumed the last 1000 are told")
+	assert.Equal(t, "key 0", told[0].Key, "an older end replaces no newer one")
+}
+
+// Other apps of the prefix limit the keys of their queues.
+func TestLimitsOfOtherQueuesAreNotThoseOfTheProcess(t *testing.T) {
+	p := newPeer(t)
+	for i := range 1000 {
+		p.do(fmt.Sprint("key ", i), 0, 1, "invoices")
+	}
+	_, _, err := p.limit(command.Request{Queue: "invoices", Key: "one more", Lasts: time.Hour, At: 1}, false)
+	require.Error(t, err)
+	for i := range 20 {
+		p.do(fmt.Sprint("own ", i), 0, 1)
+	}
+	assert.Len(t, keysOf(p.webhooks), 20)
+	_, _, err = p.limit(command.Request{Key: "one more", Lasts: time.Hour, At: 1}, false)
+	require.Error(t, err)
+	assert.Equal(t, 1020, len(p.told()))
+}
+
+// What was resumed stays so, however many others are resumed afterwards.
+func TestAnEndOutlastsItsLimit(t *testing.T) {
+	was, is := newPeer(t), newPeer(t)
+	was.do("8", 0, 1)
+	is.do("8", 0, 1)
+	is.do("8", command.NoLimit, 2)
+	is.do("7", 0, 3)
+	is.do("7", command.NoLimit, 4, "mails")
+	others := func(count int) {
+		for i := range count {
+			is.do(fmt.Sprint("key ", i), command.NoLimit, int64(5+i))
+		}
+	}
+	others(500)
+	is.hear(was.told())
+	assert.Equal(t, []string{"7 paused 0"}, keysOf(is.webhooks), "a process that was away has told the limit of 8")
+	others(1100)
+	assert.Equal(t, []string{"7 paused 0"}, keysOf(is.webhooks))
+	assert.Empty(t, keysOf(is.mails))
+	for i := range 999 {
+		is.do("7", command.NoLimit, 5000, fmt.Sprint("queue ", i))
+	}
+	_, _, err := is.limit(command.Request{Queue: "one more", Key: "7", Calls: command.NoLimit, Lasts: time.Hour}, false)
+	require.Error(t, err)
+	is.do("7", command.NoLimit, 5001)
+	assert.Empty(t, keysOf(is.webhooks))
+}
+
+// A limit that is refused changes nothing: the end of an older one is kept.
+func TestARefusedLimitReplacesNothing(t *testing.T) {
+	p := newPeer(t)
+	p.do("7", command.NoLimit, 2)
+	for i := range 20 {
+		p.do(fmt.Sprint("key ", i), 0, 3)
+	}
+	_, _, err := p.limit(command.Request{Key: "7", Lasts: time.Hour, At: 4}, false)
+	require.Error(t, err)
+	assert.Len(t, p.told(), 21)
+}
+
+// Who can publish commands can tell of limits, too.
+func TestWhatNoCommandCanHaveIsNotHeard(t *testing.T) {
+	now := time.Now()
+	for name, r := range map[string]command.Request{
+		"the clock is more than a day ahead": {Key: "7", Lasts: time.Hour, At: now.Add(25 * time.Hour).UnixNano()},
+		"no later one can end it":            {Key: "7", Lasts: time.Hour, At: math.MaxInt64},
+		"no time":                            {Key: "7", Lasts: time.Hour},
+		"no key":                             {Lasts: time.Hour, At: 1},
+		"fewer calls than none":              {Key: "7", Calls: -2, Lasts: time.Hour, At: 1},
+		"an end that lies back":              {Key: "7", Lasts: -1, At: 1},
+		"for too long":                       {Key: "7", Lasts: command.LongestLimit + 1, At: 1},
+		"a queue that no broker has":         {Key: "7", Lasts: time.Hour, At: 1, Queue: strings.Repeat("q", 256)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPeer(t)
+			p.hear([]command.Request{r})
+			assert.Empty(t, p.limits)
+			r.Do = command.Limit
+			body, err := json.Marshal(r)
+			require.NoError(t, err)
+			_, err = command.Parse(body)
+			assert.Error(t, err, "nor is it carried out")
+		})
+	}
+	p := newPeer(t)
+	p.hear([]command.Request{{Key: "7", Lasts: time.Hour, At: now.Add(23 * time.Hour).UnixNano(), Told: make([]command.Request, 9)}})
+	assert.Equal(t, []string{"7 paused 0"}, keysOf(p.webhooks))
+	assert.Empty(t, p.limits[0].Told, "it is not told with all that came with it")
+	p.do("7", command.NoLimit, now.UnixNano())
+	assert.Empty(t, keysOf(p.webhooks))
 }
 
 // Watermill's RunHandlers adds a handler again, with a gate of its own.
