@@ -139,7 +139,7 @@ func TestAHandlerWithAKeyBeginsUnderAnAlarm(t *testing.T) {
 				go func() { do(); close(done) }()
 				select {
 				case <-done:
-				case <-time.After(time.Minute):
+				case <-time.After(tellTimeout - 2*time.Second): // it does not wait until the process asks no more
 					require.Fail(t, "it does not return", []string{"addKeyed", "Close", "Close of the connection"}[what])
 				}
 			}
