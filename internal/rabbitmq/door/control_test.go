@@ -176,9 +176,12 @@ func TestAProcessWithoutLimitsDoesNotAnswer(t *testing.T) {
 	tell := amqp091.Delivery{ReplyTo: command.ReplyQueue + ".7", CorrelationId: "1", Body: body}
 	c.answer(t.Context(), tell)
 	assert.Zero(t, published.Load())
-	c.hear([]command.Request{{Key: "7", Lasts: time.Hour, At: 1}})
+	tell.Body, err = json.Marshal(command.Request{
+		Do: command.Tell, Told: []command.Request{{Key: "7", Lasts: time.Hour, At: 1}},
+	})
+	require.NoError(t, err)
 	c.answer(t.Context(), tell)
-	assert.EqualValues(t, 1, published.Load())
+	assert.EqualValues(t, 1, published.Load(), "the one that asks has told it a limit")
 }
 
 // The first answer may come from another app of the broker, from a process that has begun at the same moment, or from
