@@ -185,7 +185,14 @@ func Parse(body []byte) (r Request, err error) {
 	case r.Do == Limit:
 		return r, r.CheckLimit()
 	}
-	return r, nil
+	return r, r.checkQueue()
+}
+
+func (r Request) checkQueue() error {
+	if len(r.Queue) > maxQueue {
+		return fmt.Errorf("the request names a queue of %d bytes: at most %d", len(r.Queue), maxQueue)
+	}
+	return nil
 }
 
 // CheckLimit returns why a request to limit a key cannot be carried out.
@@ -195,13 +202,11 @@ func (r Request) CheckLimit() error {
 	case r.Key == "" || r.Calls < NoLimit || r.Lasts <= 0 || r.Lasts > LongestLimit:
 		return fmt.Errorf("the request limits key %q to %d calls for %v: it must name a key, 0 calls or more, and a "+
 			"time of at most %v", r.Key, r.Calls, r.Lasts, LongestLimit)
-	case len(r.Queue) > maxQueue:
-		return fmt.Errorf("the request names a queue of %d bytes: at most %d", len(r.Queue), maxQueue)
 	case r.At <= 0 || r.At > now.Add(maxAhead).UnixNano():
 		return fmt.Errorf("the request is of %v, by the clock where wmretry runs, and the process has %v: set the clock",
 			time.Unix(0, r.At).UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
-	return nil
+	return r.checkQueue()
 }
 
 // Replies reports whether replies to an address go to a channel that has asked, and to no queue.
