@@ -178,6 +178,9 @@ func (w *world) atEvent(e model.Event) model.Fault {
 			go w.broker.ReplaceQueue(*queue, true)
 		}
 	}
+	if e.Method == "channel.close-ok" && !e.After && w.plan.mayHave(noExchange) { // by a publish to it, however late
+		w.ledger.lost(0)
+	}
 	for i, f := range w.plan.faults {
 		if f.method != e.Method || f.after != e.After || w.counts[i].Add(1) != int64(f.nth) {
 			continue
