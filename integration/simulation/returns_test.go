@@ -74,6 +74,25 @@ func TestBindingsComeBackWhileTheirQueueIsConsumed(t *testing.T) {
 	})
 }
 
+// A broker forwards 32 messages of a tier at the same time. Of more that are due at once, each that has come makes room.
+func TestMoreMessagesAreDueAtOnceThanABrokerForwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := model.New(model.Config{})
+		defer broker.Stop()
+		rabbit := connected(t, broker, watermill.NopLogger{})
+		defer rabbit.Close()
+		consume(t, rabbit, "orders")
+		const many = 100
+		for range many {
+			require.Equal(t, 1, broker.Publish("retry", "1s.orders", amqp091.Publishing{}))
+		}
+		require.Len(t, broker.Messages("orders.retry.1s"), many)
+		time.Sleep(2 * time.Second)
+		assert.Zero(t, len(broker.Messages("orders.retry.1s")))
+		assert.Equal(t, many, len(broker.Messages("orders")))
+	})
+}
+
 // An app that declares its topology logs orphans, and one that only verifies it: once, until there are none.
 func TestTheFirstOrphanIsLogged(t *testing.T) {
 	for name, verifyOnly := range map[string]bool{"declares": false, "verifies": true} {

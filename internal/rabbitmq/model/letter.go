@@ -8,12 +8,12 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 )
 
-// forward dead-letters messages that must reach a queue. Those that do not are tried again later, and the queue
-// forwards only so many at the same time.
+// forward dead-letters messages that must reach a queue. Those that do not are tried again later. The queue awaits only
+// so many at the same time: one that is taken makes room for the next one at once.
 func (q *queue) forward() {
 	now := time.Now()
 	var next time.Time
-	for i, tried := 0, 0; i < len(q.leaving) && tried < forwardedAtOnce; tried++ {
+	for i := 0; i < min(len(q.leaving), forwardedAtOnce); {
 		m := q.leaving[i]
 		if now.Before(m.again) || !q.forwarded(m) {
 			if !now.Before(m.again) {
