@@ -305,7 +305,7 @@ func (t *TieredRetry) fail(in *delivery, err error) error {
 			t.fields(in).Add(watermill.LogFields{"stack": string(panicked.Stack)}))
 	}
 	if !s.ended {
-		f.action, f.rule = t.actionFor(&s.record, err)
+		f.action, f.rule = t.actionFor(in, &s.record, err)
 	}
 	if t.policy.jitter > 0 {
 		s.chance = rand.Float64()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/sony/gobreaker"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
@@ -16,13 +17,13 @@ const keyRule = "key"
 
 // actionFor returns the action of the first rule that matches, and the rule's name. Another delivery of the message
 // that is being handled is a rule before all others, and a circuit breaker of Watermill inside, which is open, one
-// after them.
-func (t *TieredRetry) actionFor(record *retry.Record, err error) (retry.Action, string) {
+// after them. in is nil for a message that is simulated.
+func (t *TieredRetry) actionFor(in *delivery, record *retry.Record, err error) (retry.Action, string) {
 	if ofFirstDelivery(err) {
 		return retry.Snooze(time.Duration(t.policy.tiers[0])), "inbox"
 	}
 	for i := range t.config.Rules {
-		if rule := &t.config.Rules[i]; t.matches(rule, *record, err) {
+		if rule := &t.config.Rules[i]; t.matches(in, rule, *record, err) {
 			return rule.Then, rule.Name
 		}
 	}
@@ -49,9 +50,13 @@ func ofFirstDelivery(err error) (first bool) {
 	return first
 }
 
-func (t *TieredRetry) matches(rule *retry.Rule, record retry.Record, err error) (matched bool) {
+func (t *TieredRetry) matches(in *delivery, rule *retry.Rule, record retry.Record, err error) (matched bool) {
 	if panicked := panics.Call(func() { matched = rule.If(record, err) }); panicked != nil {
-		t.logger.Error("Rule.If panicked, the rule does not match", panicked, nil)
+		var fields watermill.LogFields
+		if in != nil {
+			fields = t.fields(in)
+		}
+		t.logger.Error("Rule.If panicked, the rule does not match", panicked, fields)
 	}
 	return matched
 }

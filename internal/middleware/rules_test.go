@@ -130,6 +130,7 @@ func TestPanicInIfCountsAsNoMatch(t *testing.T) {
 	require.Len(t, sent.copies, 2)
 	assert.Equal(t, "next", sent.copies[1].msg.Metadata[recordkey.DeadReason])
 	assert.Equal(t, 2, sent.logs.lines("in If"))
+	assert.Regexp(t, "in If.*message_uuid:uuid-1", sent.logs.String(), "the message that has no match")
 	assert.Contains(t, sent.logs.String(), "rules_test.go:", "the place of the panic")
 }
 

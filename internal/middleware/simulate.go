@@ -64,7 +64,7 @@ func (t *TieredRetry) simulatedFailure(s *situation, err error, elapsed time.Dur
 		}
 	}
 	f := t.failureOf(err)
-	f.action, f.rule = t.actionFor(&record, err)
+	f.action, f.rule = t.actionFor(nil, &record, err)
 	return f
 }
 
