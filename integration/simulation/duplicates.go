@@ -58,11 +58,38 @@ func (l *ledger) replacedAgain() {
 	l.again = append(l.again, time.Now())
 }
 
-// lossesOf is how many losses have met a message in flight.
-func (l *ledger) lossesOf(flights []*flight) (count int) {
+// confirmsNot notes that the broker does not confirm what is moved to partitions, for so long.
+func (l *ledger) confirmsNot(lasts time.Duration) {
 	l.faults.Lock()
 	defer l.faults.Unlock()
-	for _, of := range l.losses {
+	l.silence = latest(l.silence, time.Now().Add(lasts+confirmTime))
+}
+
+// moverEnds notes that a channel that moves messages to partitions ends. What is not confirmed there is moved again.
+func (l *ledger) moverEnds() {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	if now := time.Now(); now.Before(l.silence) {
+		l.movedAgain = append(l.movedAgain, loss{now, now})
+	}
+}
+
+// lossesOf is how many losses have met a message in flight.
+func (l *ledger) lossesOf(flights []*flight) int {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return met(l.losses, flights)
+}
+
+// movedAgainOf is how often at most a message in flight can have been moved again because its mover has ended.
+func (l *ledger) movedAgainOf(flights []*flight) int {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return met(l.movedAgain, flights)
+}
+
+func met(losses []loss, flights []*flight) (count int) {
+	for _, of := range losses {
 		if slices.ContainsFunc(flights, func(f *flight) bool { return !of.to.Before(f.from) && !of.from.After(f.until()) }) {
 			count++
 		}
@@ -121,7 +148,9 @@ func (m *letter) before(record retry.Record) (calls int) {
 // rewound checks that an ordered message does not come again after its end without a loss. docs/order.md has: "Another
 // process calls the handler at once, and begins the schedule again at failure 1." So the last failure is not the end,
 // but the dead letter is. Until that is published, the message is held, and goes back with its partition: "A message
-// that is held after its call does not delay this." What was moved twice comes again behind all others.
+// that is held after its call does not delay this." What was moved twice comes again behind all others. Each mover that
+// ends before it knows is followed by one that moves it again: docs/guarantees.md has "when the confirm of a copy is
+// lost or late, and the copy is published again".
 func (l *ledger) rewound(m *letter) {
 	ends := l.ends(m)
 	if ends == 0 || m.redriven > 0 || l.plan.copies() > 1 && len(l.plan.faults) > 1 {
@@ -133,8 +162,10 @@ func (l *ledger) rewound(m *letter) {
 			whole.settled = f.until()
 		}
 	}
-	if losses := l.lossesOf([]*flight{whole}); ends >= 1<<min(losses, 8) {
-		l.violate(m.id, "%s is called again after its end, which no fault explains: %d ends, %d losses", m.id, ends, losses)
+	losses, moved := l.lossesOf([]*flight{whole}), l.movedAgainOf([]*flight{whole})
+	if ends >= (1+moved)<<min(losses, 8) {
+		l.violate(m.id, "%s is called again after its end, which no fault explains: %d ends, %d losses, moved again %d times",
+			m.id, ends, losses, moved)
 	}
 }
 
@@ -144,6 +175,11 @@ func (l *ledger) ends(m *letter) int {
 	if !m.finished || l.plan.breaker { // a probe that fails does not end its message
 		return count
 	}
+	return count + l.dead(m)
+}
+
+// dead is how many dead letters a message has.
+func (l *ledger) dead(m *letter) (count int) {
 	for _, dead := range l.broker.Messages(m.queue + ".dead") {
 		if string(dead.Body) == m.id {
 			count++

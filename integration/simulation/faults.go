@@ -181,6 +181,9 @@ func (w *world) atEvent(e model.Event) model.Fault {
 	if e.Method == "channel.close-ok" && !e.After && w.plan.mayHave(noExchange) { // by a publish to it, however late
 		w.ledger.lost(0)
 	}
+	if e.Method == "channel.close" && !e.After && e.Name == "watermill-retry mover" {
+		w.ledger.moverEnds()
+	}
 	for i, f := range w.plan.faults {
 		if f.method != e.Method || f.after != e.After || w.counts[i].Add(1) != int64(f.nth) {
 			continue
@@ -283,6 +286,7 @@ func (w *world) make(f fault) {
 	case alarm:
 		w.broker.Block(true)
 		w.ledger.alarmed(time.Now())
+		w.ledger.confirmsNot(f.lasts)
 		time.Sleep(f.lasts)
 		w.ledger.alarmed(time.Time{})
 		w.broker.Block(false)

@@ -52,10 +52,12 @@ type ledger struct {
 	began  time.Time
 	broker *model.Broker
 
-	faults sync.Mutex // guards the next two: the model has its own mutex locked at an event
-	calm   time.Time  // after this time no fault excuses anything
-	losses []loss
-	again  []time.Time // when work queues were replaced once more
+	faults     sync.Mutex // guards the next five: the model has its own mutex locked at an event
+	calm       time.Time  // after this time no fault excuses anything
+	losses     []loss
+	again      []time.Time // when work queues were replaced once more
+	silence    time.Time   // the end of the time in which the broker does not confirm what is moved
+	movedAgain []loss      // the ends of movers in that time
 
 	mu         sync.Mutex
 	letters    map[string]*letter // the letters, by work queue and id

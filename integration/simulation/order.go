@@ -39,7 +39,8 @@ func (l *ledger) inTurn(m *letter) {
 // remembers checks that a process remembers how often a message has failed that goes back and comes again.
 // docs/order.md has: "For one hour the process remembers how often these messages failed."
 func (l *ledger) remembers(m *letter, record retry.Record) {
-	if l.plan.shape != keepsOrder || l.plan.processes > 1 || m.redriven > 0 || l.ends(m) > 0 || l.plan.replaces() {
+	if l.plan.shape != keepsOrder || l.plan.processes > 1 || m.redriven > 0 || l.ends(m) > 0 || l.plan.replaces() ||
+		l.dead(m) > 0 { // what was moved twice comes again, also where the first one is a dead letter by a breaker
 		return
 	}
 	now := record.Failures + record.Snoozes

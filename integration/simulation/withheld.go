@@ -51,6 +51,7 @@ func (w *world) withhold(f fault) {
 		for range (f.lasts + confirmTime) / publishTimeout { // a partition that is full goes back after each
 			w.ledger.lost(f.lasts)
 		}
+		w.ledger.confirmsNot(f.lasts)
 	}
 	silent := w.silent(f)
 	w.ledger.mu.Lock()
