@@ -23,6 +23,8 @@ type flight struct {
 	state   state     // with which the message came
 	ended   time.Time // the end of the call; zero: it runs
 	settled time.Time // when its outcome was reported; zero: it was not
+	over    time.Time // when the router has acked or nacked it, with a handler that produces; zero: it has not
+	produce bool      // what its call produces is published after its outcome, and before its ack
 	held    bool
 	silent  bool // because no confirm came
 	missed  bool // its outcome was to be known soon, and was not
@@ -38,10 +40,10 @@ const (
 )
 
 func (f *flight) until() time.Time {
-	if f.settled.IsZero() {
+	if f.settled.IsZero() || f.produce && f.over.IsZero() {
 		return time.Now()
 	}
-	return f.settled.Add(ackTime)
+	return latest(f.settled, f.over).Add(ackTime)
 }
 
 // lost notes that connections are lost from now on, for so long.
@@ -269,7 +271,8 @@ func (o observer) Event(e retry.Event) {
 	switch {
 	case e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNacked) && e.Record.DeadReason == "":
 		l.violate(m.id, "%s is held although another tier can have room: %v", m.id, e.Err)
-	case e.Outcome == retry.GivenBack && f.called && !was && l.plan.fate(m.id).how != returns && l.plan.only(planned...):
+	case e.Outcome == retry.GivenBack && f.called && !was && l.plan.fate(m.id).how != returns &&
+		l.plan.only(planned...):
 		l.violate(m.id, "%s goes back after its call, which no fault explains", m.id)
 	}
 	if was {

@@ -142,6 +142,7 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	f := &flight{process: p, from: time.Now(), called: true, state: state{record.Failures, record.Snoozes},
 		probe: is.probe}
 	m.flights = append(m.flights, f)
+	l.awaitsAck(p, f, msg)
 	ended = func(err error) { f.ended, f.down = time.Now(), isDownErr(err) }
 	if p.dead.Load() {
 		return m.calls == 0, ended
@@ -161,6 +162,24 @@ func (l *ledger) called(p *process, queue string, msg *message.Message, record r
 	}
 	l.isProbe(p, m)
 	return m.calls == 1, ended
+}
+
+// awaitsAck notes when a message is acked or nacked whose handler produces another one. Its outcome is reported before
+// that one is published, and its ack waits for the confirm of that.
+func (l *ledger) awaitsAck(p *process, f *flight, msg *message.Message) {
+	if f.produce = l.plan.produces; !f.produce {
+		return
+	}
+	go func() {
+		select {
+		case <-msg.Acked():
+		case <-msg.Nacked():
+		case <-p.done:
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		f.over = time.Now()
+	}()
 }
 
 // ended notes the end of a call.
