@@ -259,8 +259,11 @@ func (o observer) Event(e retry.Event) {
 	}
 	if of < 0 { // there was no call
 		of = len(m.flights)
-		from := time.Now().Add(-confirmTime)
-		m.flights = append(m.flights, &flight{process: o.process, state: came, from: from, ended: time.Now()})
+		at := time.Now()
+		if e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNotConfirmed) { // its copy was published before
+			at = at.Add(-publishTimeout)
+		}
+		m.flights = append(m.flights, &flight{process: o.process, state: came, from: at.Add(-confirmTime), ended: at})
 	}
 	f, was := m.flights[of], m.flights[of].held
 	if lost := time.Unix(0, o.process.lostAt.Load()); f.called && l.plan.unordered() && f.from.Before(lost) &&
