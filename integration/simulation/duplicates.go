@@ -225,6 +225,10 @@ func (p plan) only(kinds ...string) bool {
 	return !slices.ContainsFunc(p.faults, func(f fault) bool { return !slices.Contains(kinds, f.kind) })
 }
 
+// endsCalls reports whether a process ends its calls: one of the builder is stopped. docs/outcomes.md has "shutdown" as
+// a reason why a message is given back, and docs/guarantees.md promises the 30 s for handlers of Connect alone.
+func (p *process) endsCalls() bool { return p.world.plan.shape == builder && p.ending.Load() }
+
 func copies(o retry.Outcome) bool {
 	return o == retry.Retried || o == retry.Snoozed || o == retry.DeadLettered
 }
@@ -275,7 +279,7 @@ func (o observer) Event(e retry.Event) {
 	case e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNacked) && e.Record.DeadReason == "":
 		l.violate(m.id, "%s is held although another tier can have room: %v", m.id, e.Err)
 	case e.Outcome == retry.GivenBack && f.called && !was && l.plan.fate(m.id).how != returns &&
-		l.plan.only(planned...):
+		l.plan.only(planned...) && !o.process.endsCalls():
 		l.violate(m.id, "%s goes back after its call, which no fault explains", m.id)
 	}
 	if was {
