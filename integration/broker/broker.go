@@ -17,11 +17,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/Shopify/toxiproxy/v2"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 )
 
 // URL returns the broker's address. A test without a broker fails; it does not skip.
@@ -118,23 +116,13 @@ func Clean(t testing.TB, text string) {
 	})
 }
 
-// Proxy returns a proxy between the app and the broker, until the test ends: see NewProxy.
-func Proxy(t testing.TB) (*toxiproxy.Proxy, string) {
+// Proxy returns a network between the app and the broker, until the test ends: see NewProxy.
+func Proxy(t testing.TB) (*Network, string) {
 	t.Helper()
 	proxy, address, err := NewProxy(URL(t))
 	require.NoError(t, err)
 	t.Cleanup(proxy.Stop)
 	return proxy, address
-}
-
-// LeaksOfProxies are the goroutines that a link of toxiproxy leaves behind when it is cut under load: the one that
-// reads, the one that writes, or a toxic.
-func LeaksOfProxies() []goleak.Option {
-	return []goleak.Option{
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).read"),
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2.(*ToxicLink).write"),
-		goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run"),
-	}
 }
 
 // Least returns how long a message waits on a tier of this delay at least, by this process's monotonic clock. The

@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,9 +9,7 @@ import (
 	"net/url"
 	"strconv"
 
-	"github.com/Shopify/toxiproxy/v2"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
-	"github.com/rs/zerolog"
 )
 
 // Client returns a client of the management API of the broker at an address. An empty endpoint is that at the AMQP
@@ -87,26 +84,4 @@ func Host(client *rabbithole.Client, uri, name string) (host string, remove func
 	}
 	parsed.Path = "/" + name
 	return parsed.String(), remove, nil
-}
-
-// NewProxy returns a proxy between an app and the broker at an address, and the address for the app. When it is
-// stopped, the broker is unreachable: connections break, and new ones are refused. Its toxics slow the network down or
-// stop the data.
-func NewProxy(address string) (*toxiproxy.Proxy, string, error) {
-	uri, err := url.Parse(address)
-	if err != nil {
-		return nil, "", errors.New("the broker's URL is invalid")
-	}
-	zerolog.SetGlobalLevel(zerolog.Disabled) // toxics write log lines of their own
-	server := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
-	proxy := toxiproxy.NewProxy(server, "proxy", "", net.JoinHostPort(uri.Hostname(), cmp.Or(uri.Port(), "5672")))
-	for range 100 {
-		// No system gives such a port to a client. Else one that dials while the proxy is stopped could get its port.
-		proxy.Listen = net.JoinHostPort("127.0.0.1", strconv.Itoa(28_000+rand.IntN(4_000)))
-		if err = proxy.Start(); err == nil {
-			uri.Host = proxy.Listen
-			return proxy, uri.String(), nil
-		}
-	}
-	return nil, "", err
 }

@@ -55,6 +55,20 @@ func (b Broker) Restore() error {
 	return errors.Join(append(faults, clean(client, namePrefix(b.Name)))...)
 }
 
+// forwards reports whether the node can forward messages from its tiers. The deletion of queues can end the supervisor
+// of that until the node is restarted: rabbitmq-server #16652.
+func (b Broker) forwards() bool {
+	if b.Ctl == "" {
+		return true // not known
+	}
+	answer, err := child.Shell(b.Ctl, "eval", "whereis(rabbit_fifo_dlx_sup).")
+	return err != nil || !strings.Contains(answer, "undefined")
+}
+
+func (b Broker) restart() error {
+	return errors.Join(run(b.Ctl, "stop_app"), run(b.Ctl, "start_app"))
+}
+
 // await returns when the broker accepts connections.
 func (b Broker) await(ctx context.Context) error {
 	for {

@@ -29,6 +29,7 @@ const (
 	needsMinutes // always available, and not part of the short run
 	needsOrder   // always available: processes that keep the order of keys
 	needsTimeout // always available: their consumer timeout is consumerTimeout
+	needsNode    // always available: see Broker.forwards
 )
 
 const none = "none"
@@ -69,4 +70,4 @@ func (f Fault) LeftOut(b Broker) string {
 func (f Fault) Clustered() bool { return f.Needs&needsCluster != 0 }
 
 // Alone reports whether the fault disturbs everything on its broker, so that nothing else may run there.
-func (f Fault) Alone() bool { return f.Needs&(needsKill|needsCtl) != 0 }
+func (f Fault) Alone() bool { return f.Needs&(needsKill|needsCtl|needsNode) != 0 }

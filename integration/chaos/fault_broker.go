@@ -12,6 +12,7 @@ import (
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 
+	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
@@ -51,12 +52,12 @@ func killUnconfirmed(ctx context.Context, l *Load) error {
 		all := l.app.health().Subscriptions
 		return len(all) > 0 && all[0].InFlight > concurrency
 	}
-	err := l.under(ctx, "downstream", "latency", `"latency":20000`, func() error {
-		if !within(ctx, time.Minute, waiting) {
-			return fmt.Errorf("at most %d messages were in flight, so the fault had no effect", concurrency)
-		}
-		return l.whileDead(func() { sleep(ctx, time.Second) })
-	})
+	l.proxy.Disturb(broker.Line{}, broker.Line{Latency: 20 * time.Second})
+	err := fmt.Errorf("at most %d messages were in flight, so the fault had no effect", concurrency)
+	if within(ctx, time.Minute, waiting) {
+		err = l.whileDead(func() { sleep(ctx, time.Second) })
+	}
+	l.proxy.Disturb(broker.Line{}, broker.Line{})
 	if err := errors.Join(err, ctx.Err(), l.broker.await(ctx)); err != nil {
 		return err
 	}

@@ -8,13 +8,13 @@ import (
 )
 
 var deletions = []Fault{
-	{"work-queue-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error {
+	{"work-queue-deleted", needsNode, 6 * time.Second, func(ctx context.Context, l *Load) error {
 		return l.delete(ctx, l.config.queue, 500*time.Millisecond, concurrency)
 	}},
-	{"tier-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error {
+	{"tier-deleted", needsNode, 6 * time.Second, func(ctx context.Context, l *Load) error {
 		return l.delete(ctx, func(which int) string { return l.config.tier(which, tiers.Tiers()[2]) }, 0, returnWindow)
 	}},
-	{"dead-letters-deleted", 0, 6 * time.Second, func(ctx context.Context, l *Load) error {
+	{"dead-letters-deleted", needsNode, 6 * time.Second, func(ctx context.Context, l *Load) error {
 		return l.delete(ctx, l.config.dead, 0, 0)
 	}},
 }

@@ -2,19 +2,18 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 var networkFaults = []Fault{
 	{"network-cut", needsProxy, 18 * time.Second, cutNetwork},
 	{"latency-200ms", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
-		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "latency", `"latency":200`)
+		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), broker.Line{Latency: 200 * time.Millisecond})
 	}},
 	{"slow-drip", needsProxy, 12 * time.Second, func(ctx context.Context, l *Load) error {
-		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), "bandwidth", `"rate":2`) // KB/s
+		return l.disturb(ctx, l.long(12*time.Second, 4*time.Second), broker.Line{Rate: 2000})
 	}},
 	{"half-open", needsProxy, 14 * time.Second, halfOpen},
 }
@@ -34,24 +33,13 @@ func cutNetwork(ctx context.Context, l *Load) error {
 
 // halfOpen is longer than the heartbeat timeout.
 func halfOpen(ctx context.Context, l *Load) error {
-	return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), "timeout", `"timeout":0`)
+	return l.disturb(ctx, l.long(14*time.Second, 8*time.Second), broker.Line{Lost: true})
 }
 
-// disturb adds a toxic in both directions for the duration.
-func (l *Load) disturb(ctx context.Context, duration time.Duration, kind, attributes string) error {
-	return l.under(ctx, "upstream", kind, attributes, func() error {
-		return l.under(ctx, "downstream", kind, attributes, func() error { sleep(ctx, duration); return nil })
-	})
-}
-
-// under adds a toxic in one direction, and removes it after during. "downstream" is what the broker sends.
-func (l *Load) under(ctx context.Context, stream, kind, attributes string, during func() error) error {
-	toxic := fmt.Sprintf(`{"name":%q,"type":%q,"stream":%q,"attributes":{%s}}`, stream, kind, stream, attributes)
-	if _, err := l.proxy.Toxics.AddToxicJson(strings.NewReader(toxic)); err != nil {
-		return err
-	}
-	err := during()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer cancel()
-	return errors.Join(err, l.proxy.Toxics.RemoveToxic(ctx, stream))
+// disturb changes the lines of both sides for the duration.
+func (l *Load) disturb(ctx context.Context, duration time.Duration, line broker.Line) error {
+	l.proxy.Disturb(line, line)
+	defer l.proxy.Disturb(broker.Line{}, broker.Line{})
+	sleep(ctx, duration)
+	return nil
 }

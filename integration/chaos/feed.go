@@ -18,14 +18,15 @@ type feed struct {
 	broker Broker
 	config appConfig
 	ledger *Ledger
+	fail   context.CancelCauseFunc // of the row
 	ids    chan string
 	done   sync.WaitGroup
 }
 
 const feeders = 8
 
-func newFeed(ctx context.Context, b Broker, c appConfig, l *Ledger) *feed {
-	f := &feed{broker: b, config: c, ledger: l, ids: make(chan string)}
+func newFeed(ctx context.Context, l *Load) *feed {
+	f := &feed{broker: l.broker, config: l.config, ledger: l.ledger, fail: l.fail, ids: make(chan string)}
 	for range feeders {
 		f.done.Go(func() { f.run(ctx) })
 	}
@@ -55,14 +56,25 @@ func (f *feed) run(ctx context.Context) {
 	defer func() { s.close() }()
 	for id := range f.ids {
 		queue := f.config.queue(queueOf(id))
-		if s = f.broker.publish(ctx, s, "", queue, message.NewMessage(id, []byte("order "+id))); ctx.Err() == nil {
-			f.ledger.confirmed(id, queue)
+		var err error
+		if s, err = f.broker.publish(ctx, s, "", queue, message.NewMessage(id, []byte("order "+id))); err != nil {
+			f.fail(err)
+			continue
 		}
+		f.ledger.confirmed(id, queue)
 	}
 }
 
+// routedWithin is longer than each fault. What has no queue then gets none any more.
+const routedWithin = 3 * time.Minute
+
 // publish publishes a message until the broker has routed and confirmed it. It returns the session that comes next.
-func (b Broker) publish(ctx context.Context, s *feedSession, exchange, key string, msg *message.Message) *feedSession {
+func (b Broker) publish(
+	ctx context.Context, s *feedSession, exchange, key string, msg *message.Message,
+) (*feedSession, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, routedWithin,
+		fmt.Errorf("message %s could not be published to %q for %v", msg.UUID, exchange+key, routedWithin))
+	defer cancel()
 	for ctx.Err() == nil {
 		if s == nil {
 			var err error
@@ -76,11 +88,11 @@ func (b Broker) publish(ctx context.Context, s *feedSession, exchange, key strin
 			s.close()
 			s = nil
 		} else if routed {
-			break
+			return s, nil
 		}
 		sleep(ctx, 100*time.Millisecond) // nacked, or the queue does not exist at the moment
 	}
-	return s
+	return s, context.Cause(ctx)
 }
 
 type feedSession struct {

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/Shopify/toxiproxy/v2"
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
@@ -38,13 +37,14 @@ type Load struct {
 	direct string // the address without the proxy
 	user   string
 	admin  *rabbithole.Client
-	proxy  *toxiproxy.Proxy
+	proxy  *broker.Network
 	ledger *Ledger
 	feed   *feed
 	app    *app
 	child  *consumerProcess
 	orders *orders
 	stuck  bool
+	fail   context.CancelCauseFunc // ends the row
 }
 
 func namePrefix(broker string) string {
@@ -88,6 +88,8 @@ func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
 		l.orders = &orders{Load: l}
 		w = l.orders
 	}
+	ctx, l.fail = context.WithCancelCause(ctx)
+	defer l.fail(nil)
 	before := goleak.IgnoreCurrent()
 	if err := w.start(ctx, fault); err != nil {
 		return err
@@ -100,7 +102,7 @@ func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
 		l.ledger.heal()
 	}
 	publishing.Wait()
-	if err = errors.Join(err, ctx.Err()); err != nil {
+	if err = errors.Join(err, context.Cause(ctx)); err != nil {
 		return err
 	}
 	if err := w.finish(ctx); err != nil {
@@ -177,7 +179,7 @@ func (l *Load) permit(pattern string) error {
 
 // publish publishes the messages, some of them after the fault.
 func (l *Load) publish(ctx context.Context, fault Fault) {
-	l.feed = newFeed(ctx, l.broker, l.config, l.ledger)
+	l.feed = newFeed(ctx, l)
 	l.feed.publish(ctx, 0, l.Messages*4/5, l.during(fault))
 }
 
@@ -191,7 +193,7 @@ func (l *Load) finish(ctx context.Context) error {
 	l.feed.publish(ctx, l.Messages*4/5, l.Messages, l.long(2*time.Second, time.Second))
 	l.feed.close()
 	if ctx.Err() != nil {
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	l.stuck = l.settle(ctx, l.long(8*time.Minute, 5*time.Minute))
 	var err error

@@ -107,9 +107,12 @@ func (o *orders) feed(ctx context.Context, from, to int, over time.Duration) {
 					if k%2 == 0 {
 						exchange, routing = naming.OrderExchange(o.queue()), fmt.Sprint(naming.PartitionOf(key, partitions))
 					}
-					if s = o.broker.publish(ctx, s, exchange, routing, msg); ctx.Err() == nil {
-						o.sink.confirmed(key, n)
+					var err error
+					if s, err = o.broker.publish(ctx, s, exchange, routing, msg); err != nil {
+						o.fail(err)
+						continue
 					}
+					o.sink.confirmed(key, n)
 				}
 			}
 		})
@@ -139,7 +142,7 @@ func (o *orders) finish(ctx context.Context) error {
 		failed = append(failed, o.terminate(id))
 	}
 	o.sink.close()
-	return errors.Join(append(failed, ctx.Err())...)
+	return errors.Join(append(failed, context.Cause(ctx))...)
 }
 
 func (o *orders) count(ctx context.Context) error {

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	toxiproxy "github.com/Shopify/toxiproxy/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
@@ -22,9 +21,9 @@ func TestAProcessThatWasAwayHasTheLimitsOfKeys(t *testing.T) {
 	t.Parallel()
 	c := testapp.Config(t)
 	c.Policy.Breaker = &retry.Breaker{Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") }}
-	begin := func() (*testapp.App, *toxiproxy.Proxy) {
+	begin := func() (*testapp.App, *broker.Network) {
 		own := c
-		var proxy *toxiproxy.Proxy
+		var proxy *broker.Network
 		proxy, own.AMQP.Connection.AmqpURI = broker.Proxy(t)
 		a := testapp.Connect(t, own)
 		a.Handle(a.Queue("tenants"), 1, func(*message.Message) error { return nil })
@@ -46,12 +45,12 @@ func TestAProcessThatWasAwayHasTheLimitsOfKeys(t *testing.T) {
 			return len(keys) == len(want) && (len(want) == 0 || keys[0].Key == want[0])
 		}, "the limited keys are %v", want)
 	}
-	leaves := func(a *testapp.App, from *toxiproxy.Proxy) {
+	leaves := func(a *testapp.App, from *broker.Network) {
 		t.Helper()
 		from.Stop()
 		testapp.Eventually(t, func() bool { return a.Health().Ready() != nil }, "it has noticed")
 	}
-	returns := func(a *testapp.App, to *toxiproxy.Proxy) {
+	returns := func(a *testapp.App, to *broker.Network) {
 		t.Helper()
 		require.NoError(t, to.Start())
 		testapp.Eventually(t, func() bool { return a.Health().Ready() == nil }, "it is back")

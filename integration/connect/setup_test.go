@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-
-	"github.com/tieredretry/watermill-retry/integration/broker"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
@@ -16,8 +14,8 @@ const soon = 60 * time.Second // much longer than any of it takes
 var errDown = errors.New("the bank is down")
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, append(broker.LeaksOfProxies(),
+	goleak.VerifyTestMain(m,
 		// A router whose Run returns an error waits for its handlers, which never run.
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"),
-	)...)
+	)
 }

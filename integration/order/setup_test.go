@@ -20,7 +20,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -35,10 +34,10 @@ func TestMain(m *testing.M) {
 	if folder, err = os.MkdirTemp("", "order"); err != nil {
 		panic(err)
 	}
-	goleak.VerifyTestMain(m, append(broker.LeaksOfProxies(), goleak.Cleanup(func(code int) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		_ = os.RemoveAll(folder)
 		os.Exit(code)
-	}))...)
+	}))
 }
 
 func keyOf(msg *message.Message) string { return msg.Metadata.Get("customer") }

@@ -25,7 +25,7 @@ func TestLostConnection(t *testing.T) {
 	p := topology.open(t, func(c *settings) { c.Wire.URI = uri })
 	require.NoError(t, p.Publish(topology.queue, newMessage("before")))
 
-	hold(t, proxy) // all messages must be in flight
+	proxy.Disturb(broker.Line{}, broker.Line{Lost: true}) // all messages must be in flight
 	results := make(chan error, callers)
 	for i := range callers {
 		go func() { results <- p.Publish(topology.queue, newMessage(fmt.Sprint("in flight ", i))) }()
@@ -46,7 +46,7 @@ func TestLostConnection(t *testing.T) {
 		return errors.As(err, &dial) && dial.Op == "dial"
 	}, "the error contains why it cannot reconnect")
 
-	require.NoError(t, proxy.Toxics.RemoveToxic(t.Context(), "hold"))
+	proxy.Disturb(broker.Line{}, broker.Line{})
 	require.NoError(t, proxy.Start())
 	broker.Eventually(t, soon, func() bool { return p.Publish(topology.queue, newMessage("after")) == nil }, "it reconnects")
 	content := topology.content(t)

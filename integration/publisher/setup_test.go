@@ -3,11 +3,9 @@ package publisher_test
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/Shopify/toxiproxy/v2"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
@@ -20,7 +18,7 @@ import (
 
 const soon = 60 * time.Second // much longer than any of these events takes
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A topology is a topic exchange and a queue bound to it with its own name.
 type topology struct {
@@ -147,14 +145,6 @@ func once(messages []*message.Message) map[string]int {
 		content[msg.UUID] = 1
 	}
 	return content
-}
-
-// hold drops what the broker sends.
-func hold(t testing.TB, proxy *toxiproxy.Proxy) {
-	t.Helper()
-	_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
-		`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
-	require.NoError(t, err)
 }
 
 // asPublishError asserts the kind of the error, and that the error contains the exchange, the routing key and the

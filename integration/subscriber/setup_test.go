@@ -23,7 +23,7 @@ import (
 
 const soon = 60 * time.Second // much longer than any of it takes
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, broker.LeaksOfProxies()...) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // quorum is a queue that counts deliveries and never reaches its limit.
 var quorum = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000)}

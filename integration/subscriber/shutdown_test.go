@@ -2,7 +2,6 @@ package subscriber_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -35,9 +34,7 @@ func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
 			proxy, uri := broker.Proxy(t)
 			connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", config{Prefetch: 30, Gate: p.Gate})
 			msg := receive(t, messages)
-			_, err := proxy.Toxics.AddToxicJson(strings.NewReader(
-				`{"name":"hold","type":"timeout","stream":"downstream","toxicity":1,"attributes":{"timeout":0}}`))
-			require.NoError(t, err)
+			proxy.Disturb(broker.Line{}, broker.Line{Lost: true})
 			if pausing {
 				p.limit(0)
 				broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the broker has cancelled the consumer")

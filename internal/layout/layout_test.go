@@ -200,7 +200,7 @@ var rules = []rule{
 
 // testOnly are modules for tests. A program that imports the library must not contain them.
 var testOnly = []string{
-	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/Shopify/toxiproxy", "github.com/michaelklishin/rabbit-hole",
+	"github.com/stretchr/testify", "go.uber.org/goleak", "github.com/michaelklishin/rabbit-hole",
 	module + "/internal/configtest", module + "/internal/operatetest", module + "/internal/rabbitmq/model", module + "/internal/rabbitmq/channeltest", module + "/retrytest",
 }
 
