@@ -103,20 +103,20 @@ func (c *scramClient) Begin(user, password, authorization string) error {
 	return err
 }
 
-// kafkaRight is one that a command of the page adds.
+// kafkaRight is one that a command of the package documentation adds.
 type kafkaRight struct {
 	sarama.Resource
 	sarama.Acl
 }
 
-// kafkaRights are those of the page.
+// kafkaRights are those of the package documentation.
 func kafkaRights(t *testing.T) (all []kafkaRight) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/other-pubsubs.md")
+	page, err := os.ReadFile("../kafkaretry/doc.go")
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(page), "## Rights on Kafka")
+	_, section, found := strings.Cut(strings.ReplaceAll(string(page), "\n//\t", "\n"), "// # Rights")
 	require.True(t, found)
-	section, _, _ = strings.Cut(section, "\n## ")
+	section, _, _ = strings.Cut(section, "\n// # ")
 	command := regexp.MustCompile(`(?m)^kafka-acls\.sh .* --add --allow-principal User:billing (.*)$`)
 	for _, line := range command.FindAllStringSubmatch(strings.ReplaceAll(section, "\\\n", ""), -1) {
 		one := kafkaRight{Acl: sarama.Acl{

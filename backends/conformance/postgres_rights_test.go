@@ -18,17 +18,17 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// grants are the statements of the page.
+// grants are the statements of the package documentation.
 func grants(t *testing.T, role string) []string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/other-pubsubs.md")
+	page, err := os.ReadFile("../postgresretry/doc.go")
 	require.NoError(t, err)
-	_, section, found := strings.Cut(string(page), "## Rights on PostgreSQL")
+	_, section, found := strings.Cut(string(page), "// # Rights")
 	require.True(t, found)
-	all := regexp.MustCompile(`(?m)^GRANT .* TO app;$`).FindAllString(section, -1)
+	all := regexp.MustCompile(`(?m)^//\tGRANT .* TO app;$`).FindAllString(section, -1)
 	require.NotEmpty(t, all)
 	for i := range all {
-		all[i] = strings.Replace(all[i], " TO app;", " TO "+role, 1)
+		all[i] = strings.Replace(strings.TrimPrefix(all[i], "//\t"), " TO app;", " TO "+role, 1)
 	}
 	return all
 }

@@ -29,7 +29,8 @@
 //	dead letters   1                              without limit
 //
 // That needs permission to create topics. Otherwise make them beforehand, also "<Prefix>.dead.unknown", for messages on
-// a tier that are not of this library. docs/other-pubsubs.md has the rights that a user needs with ACLs.
+// a tier that are not of this library.
+//
 // A tier or return topic whose retention.ms is not longer than the longest delay is an error of the router's Run. So is
 // one that is compacted, because copies have no key. Where the cluster refuses to show the settings, that is a warning
 // in the log.
@@ -54,7 +55,12 @@
 // Each topic has a consumer group of its own, "<Group>.<topic>": a process that joins or leaves stops only the handlers
 // of its topics. The groups of tiers are "retry-relay.<topic>". Operators see these names. An app that has used
 // watermill-kafka with the consumer group "billing" begins with the oldest message of each topic, because the group
-// "billing.orders" is new. Copy the offsets before the first start, with kafka-consumer-groups.sh --reset-offsets.
+// "billing.orders" is new. Copy the offsets of each topic before the first start, while no process runs:
+//
+//	kafka-consumer-groups.sh --bootstrap-server kafka-1:9092 --group billing --topic orders \
+//	  --reset-offsets --to-current --export --dry-run > offsets.csv
+//	kafka-consumer-groups.sh --bootstrap-server kafka-1:9092 --group billing.orders \
+//	  --reset-offsets --from-file offsets.csv --execute
 //
 // At a rebalance, calls that run may end within 25 seconds, and their acknowledgements count. What waits on a tier goes
 // to another process at once, after what is just being published. A few messages that are due within the same
@@ -62,6 +68,34 @@
 // Close of the connection gives up the others, and leaves the groups. After a SIGKILL the partitions of the process
 // have no reader for 6 seconds, the session timeout. A pause of a process that is longer than that, for example of its
 // virtual machine, causes duplicates.
+//
+// # Requested delays
+//
+// A backoff.RetryAfter that is no delay of the schedule waits on the shortest tier that is not below it, else on the
+// longest one in several rounds: an hour on tiers of 1 s to 125 s costs 30 publishes, in place of 2. Where it leaves
+// its tier before others that are ahead of it, it comes again after a stop or a rebalance: up to 255 of each
+// partition. Behind 256 messages of its partition that wait longer, it is late: it waits for the first of them.
+// ExtraTiers with the delays that are requested most avoid all of this.
+//
+// # Rights
+//
+// With ACLs the user "billing" needs these, with the Group "billing" and the default Prefix. The topic must exist. TLS
+// and SASL are those of Config.Sarama.
+//
+//	# each topic that a handler reads; Write where the app publishes to it
+//	kafka-acls.sh --bootstrap-server kafka-1:9092 --add --allow-principal User:billing \
+//	  --operation Read --operation Write --topic orders
+//	# tiers, return topics and dead letters. Create: not where they were made beforehand
+//	kafka-acls.sh --bootstrap-server kafka-1:9092 --add --allow-principal User:billing \
+//	  --operation Create --operation Read --operation Write --operation Delete --operation DescribeConfigs \
+//	  --topic retry. --resource-pattern-type prefixed
+//	kafka-acls.sh --bootstrap-server kafka-1:9092 --add --allow-principal User:billing \
+//	  --operation Read --group billing. --resource-pattern-type prefixed
+//	kafka-acls.sh --bootstrap-server kafka-1:9092 --add --allow-principal User:billing \
+//	  --operation Read --group retry-relay. --resource-pattern-type prefixed
+//
+// Without Delete settled messages stay for the retention of their topic, and without DescribeConfigs nothing looks at
+// that. Without another one Run or Publish fails, or the log has an error.
 //
 // # Guarantees
 //

@@ -25,8 +25,10 @@
 // oldest message of the topic, so that the group gets all of them once more. Copies that wait are not repeated.
 //
 // Messages on the app's topics have the format of watermill-nats's NATSMarshaler, so that its publishers and
-// subscribers can be on the other side. Copies keep every byte of payload and metadata. What a NATS header would lose
-// is in the header _watermill_retry_metadata, and so is what the server would read, such as "Nats-Rollup".
+// subscribers can be on the other side. The consumer of an app that comes from watermill-nats is new, and begins with
+// the oldest message: purge what was handled. With WorkQueuePolicy, first delete the old consumer. Copies keep every
+// byte of payload and metadata. What a NATS header would lose is in the header _watermill_retry_metadata, and so is
+// what the server would read, such as "Nats-Rollup".
 //
 // # Guarantees
 //
@@ -58,8 +60,10 @@
 // server gives it up: it publishes it again only after a restart, or when another server leads the stream. So each
 // process looks every 15 seconds for messages that are overdue by 30 seconds, and replaces them by themselves, unless
 // they have come meanwhile: the server then begins anew. In a cluster that is as slow as that, such a message can come
-// twice. While there is no room, Health has Tiers and TiersError, and the log has a line. A look reads up to 128 of the
-// oldest messages that wait and 128 at another place, or 1 MiB of each, so one of 100,000 can be found later.
+// twice. While there is no room, Health has Tiers and TiersError, and the log has a line. Delete messages that are not
+// needed (nats stream purge orders --seq N), or raise max_file_store of the server or the limit of the account. A look
+// reads up to 128 of the oldest messages that wait and 128 at another place, or 1 MiB of each, so one of 100,000 can
+// be found later.
 //
 // # Limits
 //

@@ -74,13 +74,37 @@
 //
 // A row that another program inserts on a return topic is delivered to the handler as a new message.
 //
+// # Rights
+//
+// An app whose role does not own the tables needs these. Schema makes the first two and the functions; the tables of
+// the topics must exist too. Connect and Run name the GRANT that is missing.
+//
+//	GRANT USAGE ON SCHEMA public TO app;
+//	GRANT SELECT, INSERT, UPDATE, DELETE ON retry_messages TO app;
+//	GRANT SELECT, INSERT ON retry_messages_handlers TO app;
+//	GRANT EXECUTE ON FUNCTION retry_messages_take(text[], integer[], bigint[], bigint) TO app;
+//	GRANT EXECUTE ON FUNCTION retry_messages_ack(bigint[], text[]) TO app;
+//	-- each topic that a handler reads
+//	GRANT SELECT ON watermill_orders TO app;
+//	GRANT SELECT, INSERT, UPDATE ON watermill_offsets_orders TO app;
+//	-- each topic that the app publishes to; where it only reads, the second makes reads cheaper
+//	GRANT INSERT ON watermill_orders TO app;
+//	GRANT USAGE ON SEQUENCE watermill_orders_offset_seq TO app;
+//
 // # Poolers
 //
-// PgBouncer's pool_mode session needs nothing. With transaction each statement of the driver must be one round trip:
-// default_query_exec_mode=cache_describe with pgx, binary_parameters=yes with pq. Connect, and the calls of Letters,
-// refuse other drivers there, unless two connections of the database are not free within 5 seconds. Two sessions of the
-// server are needed at least, one of them while Letters are changed.
-// With statement nothing works: Connect fails.
+// PgBouncer is tested with 1.18. Its pool_mode session needs nothing. With transaction each statement of the driver
+// must be one round trip: default_query_exec_mode=cache_describe with pgx, in the connection string, also in
+// database/sql; binary_parameters=yes with pq. exec and simple_protocol work where the payload's column is bytea.
+// Connect, and the calls of Letters, refuse other drivers there, pgx's default too, unless two connections of the
+// database are not free within 5 seconds. From 1.21 on max_prepared_statements makes that work, by PgBouncer's
+// documentation; untested. Two sessions of the server are needed at least, one of them while Letters are changed. With
+// statement nothing works: Connect fails. pq needs ignore_startup_parameters = extra_float_digits in each mode.
+//
+// # From watermill-sql
+//
+// The topics stay, in the format of its default schema. Give Config.Group the name of the consumer group. Its default
+// group is "": copy its row in watermill_offsets_orders to one of the new group.
 //
 // # Other databases
 //

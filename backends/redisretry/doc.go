@@ -10,7 +10,9 @@
 //
 // A topic is a stream in the format of watermill-redisstream, so other services may publish and subscribe with that
 // package. The consumer group of a handler is Config.Group, or the Group of its options. A new group begins with the
-// oldest entry. A handler has up to Concurrency calls at the same time, 16 by default, in each process.
+// oldest entry, after XGROUP CREATE orders billing $ with new entries only. An app that comes from
+// watermill-redisstream gives Group the name of its consumer group. A handler has up to Concurrency calls at the same
+// time, 16 by default, in each process.
 //
 // Entries stay in their stream after they are acknowledged, because other groups may need them: the app decides when
 // to trim a stream, for example with XTRIM.
