@@ -10,8 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// The attributes of spans that OpenTelemetry's messaging semantic conventions do not have. docs/observability.md
-// lists them.
+// The attributes of spans that OpenTelemetry's messaging semantic conventions do not have.
 const (
 	keyHandler        = attribute.Key("watermill.retry.handler")
 	keyFailuresBefore = attribute.Key("watermill.retry.failures_before")
