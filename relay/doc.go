@@ -76,6 +76,16 @@
 //
 // # Your own Pub/Sub
 //
-// https://github.com/tieredretry/watermill-retry/blob/main/docs/other-pubsubs.md#your-own-pubsub is the list of what it
-// must do.
+// Connect takes any Publisher and Subscriber. What they must do:
+//
+//   - Publish returns nil only when the server has stored the message. Metadata, payload and UUID stay.
+//   - What is not acknowledged is delivered again, also after the process has died.
+//   - The processes of a consumer group share its messages. Without groups, leave Config.Group empty.
+//   - Best: the server delays messages, as SQS does for up to 15 minutes. Set Config.DelayedReturns, and let the
+//     Publisher hold back what goes to return topics.
+//   - Else tiers: a subscriber keeps a message unacknowledged as long as its tier lasts, without a redelivery, and
+//     delivers those of a tier in the order in which they were published.
+//
+// Folder backends/conformance of the repository has a suite that tests all of it: CONTRIBUTING.md has how to add a
+// backend.
 package relay

@@ -18,7 +18,10 @@ type Order struct {
 	// Partitions decides how far the order goes.
 	//
 	// With 0, the default, it is that of one process, and a message that waits for its retry comes back behind those
-	// that follow it.
+	// that follow it. A pause, also one of a breaker, puts what was fetched back to the queue, on a quorum queue behind
+	// what was on its way. x-single-active-consumer gives no order across processes then: a deployment, a pause and the
+	// breaker cancel the consumer while its handlers run. If more messages than Prefetch wait for their keys, other keys
+	// wait too.
 	//
 	// With more, a message that waits keeps those of its key waiting behind it, in every process, also across crashes
 	// and deployments. Messages move from the work queue to so many queues by their key, and each is consumed by one

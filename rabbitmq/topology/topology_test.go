@@ -180,7 +180,7 @@ func TestInvalidConfigIsReportedByTheTopology(t *testing.T) {
 	}
 }
 
-// TestTopologyHasTheDocumentedSize: docs/operations.md has formulas for W work queues and T distinct delays.
+// TestTopologyHasTheDocumentedSize: the package documentation has formulas for W work queues and T distinct delays.
 func TestTopologyHasTheDocumentedSize(t *testing.T) {
 	const w, tiers = 3, 2
 	for name, row := range map[string]struct {
