@@ -17,6 +17,17 @@
 // A message comes back to the queue on which it failed and to no other queue, also if it was first published to a
 // fan-out exchange. A dead letter goes to the queue <work queue>.dead.
 //
+// In the tier group "shop":
+//
+//	orders fails ──► exchange shop.retry ──► queue shop.retry.5s ── expired ──► exchange shop.retry.return
+//	                 key 5s.orders           bound with 5s.#                    key 5s.orders
+//
+//	without an inbox: shop.retry.return ── no such key ──► exchange retry.return.any ──► orders
+//	                                                       bound with *.orders
+//
+//	with an inbox:    shop.retry.return ──► queue orders.retry.inbox ──► exchange retry.return ──► orders
+//	                                        bound with *.orders          key inbox.orders
+//
 // For W work queues (each consumer group has one) and T distinct delays, those of rules too, there are W × (T + 2)
 // queues and W × (2 × T + 2) + 1 bindings, and <prefix>.orphans. With a jitter T is eight times as large. A tier group
 // has T + W × 2 queues, with 21 ExtraTiers in T by default, and inboxes. With N partitions there are no tiers, but N + 1
