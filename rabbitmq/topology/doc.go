@@ -30,8 +30,8 @@
 //
 // For W work queues (each consumer group has one) and T distinct delays, those of rules too, there are W × (T + 2)
 // queues and W × (2 × T + 2) + 1 bindings, and <prefix>.orphans. With a jitter T is eight times as large. A tier group
-// has T + W × 2 queues, with 21 ExtraTiers in T by default, and inboxes. With N partitions there are no tiers, but N + 1
-// more queues of each work queue.
+// has T + W × 2 queues, with 21 ExtraTiers in T by default, and inboxes. With N partitions there are no tiers, but
+// N + 1 more queues of each work queue.
 //
 // The builders of the packages config and config/amqp3 make a topology of the app's watermill-amqp configuration, and
 // declare it at every Subscribe. Use this package directly in a deployment or an operator's tool, which declares or
