@@ -18,7 +18,7 @@ type feed struct {
 	broker Broker
 	config appConfig
 	ledger *Ledger
-	fail   context.CancelCauseFunc // of the row
+	fail   context.CancelCauseFunc // ends the row
 	ids    chan string
 	done   sync.WaitGroup
 }
