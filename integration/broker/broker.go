@@ -99,6 +99,16 @@ func Connect(t testing.TB) *amqp091.Connection {
 	return connection
 }
 
+// Version returns the broker's version as a number: 403 for each 4.3.
+func Version(t testing.TB) int {
+	t.Helper()
+	text, _ := Connect(t).Properties["version"].(string)
+	var major, minor int
+	_, err := fmt.Sscanf(text, "%d.%d", &major, &minor)
+	require.NoError(t, err, text)
+	return 100*major + minor
+}
+
 // Channel opens a channel on a connection of its own.
 func Channel(t testing.TB) *amqp091.Channel {
 	t.Helper()

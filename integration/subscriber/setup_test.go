@@ -163,16 +163,13 @@ func (l *ledger) inOrder() []string {
 	return slices.Clone(l.order)
 }
 
-// handle runs a handler for each message in a goroutine of its own, as Watermill's router does, until the channel is closed.
-func handle(messages <-chan *message.Message, handler func(*message.Message)) (closed <-chan struct{}) {
-	done := make(chan struct{})
+// handle runs a handler for each message in a goroutine of its own, as Watermill's router does.
+func handle(messages <-chan *message.Message, handler func(*message.Message)) {
 	go func() {
-		defer close(done)
 		for msg := range messages {
 			go handler(msg)
 		}
 	}()
-	return done
 }
 
 // receive waits for a message.
@@ -181,12 +178,6 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	msg := broker.Receive(t, messages, "a message")
 	require.NotNil(t, msg, "the channel is closed")
 	return msg
-}
-
-// expect waits for a channel's close.
-func expect(t testing.TB, closed <-chan struct{}, what string) {
-	t.Helper()
-	broker.Receive(t, closed, what)
 }
 
 // uuidHeader is the header with the UUID of a test's message.

@@ -1,7 +1,7 @@
 package subscriber_test
 
 import (
-	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,47 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/internal/gate"
 )
-
-// countsNacks reports whether the broker counts basic.nack towards the delivery limit of quorum queues: before 4.3 it does.
-func countsNacks(t *testing.T) bool {
-	t.Helper()
-	version, _ := broker.Connect(t).Properties["version"].(string)
-	var major, minor int
-	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
-	require.NoError(t, err, version)
-	return major < 4 || major == 4 && minor < 3
-}
-
-// TestCloseWhileTheBrokerDoesNotAnswer: a shutdown ends all the same.
-func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
-	t.Parallel()
-	for _, pausing := range []bool{false, true} {
-		t.Run(fmt.Sprint("pausing ", pausing), func(t *testing.T) {
-			t.Parallel()
-			q, p := newQueue(t, classic), newTap(-1)
-			q.publish(t, names("message", 40)...)
-			proxy, uri := broker.Proxy(t)
-			connection, s, messages := q.subscribe(t, uri+"?heartbeat=60", config{Prefetch: 30, Gate: p.Gate})
-			msg := receive(t, messages)
-			proxy.Disturb(broker.Line{}, broker.Line{Lost: true})
-			if pausing {
-				p.limit(0)
-				broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 }, "the broker has cancelled the consumer")
-			}
-			closed := make(chan struct{})
-			go func() {
-				assert.NoError(t, s.Close())
-				assert.NoError(t, connection.Close())
-				close(closed)
-			}()
-			msg.Ack()
-			expect(t, closed, "Close returns")
-			proxy.Stop()
-			broker.Eventually(t, soon, func() bool { return q.ready(t) >= 39 }, "the broker has them back")
-		})
-	}
-}
 
 // TestWhatWasNotHandedOutGoesBack at a pause and at a shutdown, and counts no more deliveries than it must.
 func TestWhatWasNotHandedOutGoesBack(t *testing.T) {
@@ -100,7 +61,7 @@ func TestWhatWasNotHandedOutGoesBack(t *testing.T) {
 			assert.True(t, p.Ended(), "the subscription is detached")
 
 			want := int64(0)
-			if name != "pause of a classic queue" && countsNacks(t) {
+			if name != "pause of a classic queue" && broker.Version(t) < 403 { // a nack counts
 				want = 1
 			}
 			content := q.content(t)
@@ -118,6 +79,76 @@ func TestWhatWasNotHandedOutGoesBack(t *testing.T) {
 					assert.False(t, delivery.Redelivered, "%s was not fetched", uuid)
 				}
 			}
+		})
+	}
+}
+
+// A tap limits the one subscription of a subscriber.
+type tap struct{ *gate.Gate }
+
+// newTap returns a tap with a limit at the start.
+func newTap(first int) tap {
+	p := tap{gate.New(0)}
+	p.limit(first)
+	return p
+}
+
+func (p tap) limit(n int) { p.Set(gate.Operator, n) }
+
+// consumers is how many consumers the queue has.
+func (q *queue) consumers(t testing.TB) int {
+	t.Helper()
+	state, err := q.channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
+	require.NoError(t, err)
+	return state.Consumers
+}
+
+// waitPaused waits until the queue has no consumer, and this number of messages. A quorum queue counts a cancelled consumer until
+// its last message is settled.
+func (q *queue) waitPaused(t testing.TB, ready int) {
+	t.Helper()
+	broker.Eventually(t, soon, func() bool { return q.consumers(t) == 0 && q.ready(t) == ready }, "paused, with %d messages in the queue", ready)
+}
+
+func (q *queue) waitReady(t testing.TB, ready int) {
+	t.Helper()
+	broker.Eventually(t, soon, func() bool { return q.ready(t) == ready }, "%d messages in the queue", ready)
+}
+
+// TestTheOrderIsKeptAcrossPauses of a handler that fetches one message at a time.
+func TestTheOrderIsKeptAcrossPauses(t *testing.T) {
+	t.Parallel()
+	uuids := names("message", 120)
+	for kind, arguments := range map[string]amqp091.Table{"quorum": quorum, "classic": classic} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(t, arguments)
+			q.publish(t, uuids...)
+			p := newTap(-1)
+			connection, _, messages := q.subscribe(t, broker.URL(t), config{Concurrency: 1, Prefetch: 1, Gate: p.Gate})
+			handled := newLedger()
+			var running atomic.Int32
+			handle(messages, func(msg *message.Message) {
+				assert.EqualValues(t, 1, running.Add(1), "one message at a time")
+				handled.add(msg.UUID)
+				running.Add(-1)
+				msg.Ack()
+			})
+			for round := 1; round <= 8; round++ {
+				enough := min(len(uuids), handled.distinct()+10)
+				broker.Eventually(t, soon, func() bool { return handled.distinct() >= enough }, "messages are handled")
+				p.limit(0)
+				if round%2 == 0 { // every other pause ends at once
+					broker.Eventually(t, soon, func() bool {
+						return q.consumers(t) == 0 && q.ready(t) == len(uuids)-handled.distinct()
+					}, "paused, and all messages are back")
+				}
+				p.limit([]int{1, 2, -1}[round%3])
+			}
+			p.limit(-1)
+			broker.Eventually(t, soon, func() bool { return handled.distinct() == len(uuids) }, "messages are handled")
+			require.Empty(t, connection.Health().Subscriptions[0].LastError, "the channel is the first one")
+			assert.Equal(t, uuids, handled.inOrder(), "none is handled twice")
 		})
 	}
 }

@@ -208,3 +208,29 @@ func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
 		assert.True(t, m.health().Consuming)
 	})
 }
+
+// A shutdown ends although the broker does not answer, also while a handler pauses. The broker has all messages back when
+// it finds the client gone.
+func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	for name, pauses := range map[string]bool{"consuming": false, "pausing": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			subscribeModel(t, simple{}, model.Config{}, func(m *modelled) {
+				msg := <-m.messages
+				m.broker.Disturb(1, model.Silent)
+				if pauses {
+					m.gate.Set(gate.Operator, 0)
+					time.Sleep(time.Second) // basic.cancel waits for its answer
+				}
+				msg.Ack()
+				began := time.Now()
+				assert.NoError(t, m.connection.Close())
+				assert.LessOrEqual(t, time.Since(began), 10*time.Second, "before a heartbeat is missed")
+				time.Sleep(time.Minute)
+				assert.Zero(t, m.broker.Consumers("orders"))
+				assert.Len(t, m.broker.Messages("orders"), 16)
+			})
+		})
+	}
+}

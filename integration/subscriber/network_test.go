@@ -1,3 +1,0 @@
-package subscriber_test
-
-import ()
