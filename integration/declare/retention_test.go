@@ -34,19 +34,11 @@ func (a *app) fail(queue string) (written *atomic.Int64) {
 			written.Add(1)
 		}
 	}))
-	a.AddConsumerHandler(a.Router, queue, queue, func(*message.Message) error { return backoff.Permanent(errDown) },
+	a.AddConsumerHandler(a.Router, queue, queue, func(*message.Message) error { return backoff.Permanent(testapp.ErrDown) },
 		retry.Options{
 			Concurrency: 1,
 		})
 	return written
-}
-
-// argumentsOf returns the arguments of a queue.
-func argumentsOf(t testing.TB, queue string) map[string]any {
-	t.Helper()
-	info, err := broker.Queue(broker.Management(t), queue)
-	require.NoError(t, err)
-	return info.Arguments
 }
 
 // take takes messages from a queue, and returns their identities.
@@ -82,12 +74,12 @@ func TestTheNewestDeadLettersAreKept(t *testing.T) {
 				broker.Eventually(t, soon, func() bool { return written.Load() == 30*round }, "all dead letters are written")
 				assert.Equal(t, kept, testapp.Depth(t, queue+".dead"))
 				assert.Equal(t, newest(30), take(t, queue+".dead", kept))
-				assert.EqualValues(t, kept, argumentsOf(t, queue+".dead")["x-max-length"])
+				assert.EqualValues(t, kept, testapp.Arguments(t, queue+".dead")["x-max-length"])
 				testapp.Delete(t, queue+".dead")
 			}
 			assert.Equal(t, 1, a.Log.Warnings("the broker drops the oldest dead letters"), "whatever the number of queues")
-			assert.NotContains(t, argumentsOf(t, a.Name+".orphans"), "x-max-length")
-			assert.NotContains(t, argumentsOf(t, queue), "x-max-length", "the work queue")
+			assert.NotContains(t, testapp.Arguments(t, a.Name+".orphans"), "x-max-length")
+			assert.NotContains(t, testapp.Arguments(t, queue), "x-max-length", "the work queue")
 			assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
 		})
 	}

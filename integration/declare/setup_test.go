@@ -1,202 +1,40 @@
-// Package declare_test counts what an app declares, and changes its topology while it consumes.
+// Package declare_test changes the topology of an app while it consumes.
 package declare_test
 
 import (
-	"encoding/binary"
-	"errors"
 	"flag"
 	"fmt"
-	"net"
-	"slices"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
-	amqp091 "github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/door"
-	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const soon = 60 * time.Second // much longer than any of it takes
 
-var errDown = errors.New("the provider is down")
-
 func TestMain(m *testing.M) {
-	door.TurnPeriod = 2 * time.Second    // of the checks of bindings
-	door.OverduePeriod = 6 * time.Second // longer than the management plugin's 5 s
+	door.TurnPeriod = 2 * time.Second // of the checks of bindings
+	door.OverduePeriod = time.Second  // several looks see the same figures, which are up to 5 s old
 	flag.Parse()
 	_ = flag.Set("test.parallel", "6") // most of these tests wait for a look
 	m.Run()
 }
 
-// An app records what it sends.
 type app struct {
 	*testapp.App
-	t    testing.TB
-	wire *wire
+	t testing.TB
 }
 
 func connect(t testing.TB, change ...func(*config.Config)) *app {
 	t.Helper()
-	w := &wire{}
-	recorded := func(c *config.Config) { c.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: w.dial} }
-	return &app{App: testapp.New(t, append(change, recorded)...), t: t, wire: w}
-}
-
-// allClassic declares no quorum queue: a busy broker can refuse one, and the declaration is repeated.
-func allClassic(b *config.Config) {
-	b.QueueType, b.AMQP.Queue.Arguments = topology.Classic, amqp091.Table{"x-queue-type": "classic"}
+	return &app{App: testapp.New(t, change...), t: t}
 }
 
 // handle adds handlers that fail at the first try of each message.
-func (a *app) handle(queue string, handlers int, processed *testapp.Ledger, options ...retry.Options) {
-	a.handleCounting(queue, handlers, testapp.NewLedger(), processed, options...)
-}
-
-// handleCounting also counts the tries.
-func (a *app) handleCounting(queue string, handlers int, tries, processed *testapp.Ledger, options ...retry.Options) {
+func (a *app) handle(queue string, handlers int, processed *testapp.Ledger) {
 	for i := range handlers {
-		a.AddConsumerHandler(a.Router, fmt.Sprintf("%s/%d", queue, i), queue, func(msg *message.Message) error {
-			if tries.Add(msg.UUID) == 1 {
-				return errDown
-			}
-			processed.Add(msg.UUID)
-			return nil
-		}, options...)
+		a.AddConsumerHandler(a.Router, fmt.Sprintf("%s/%d", queue, i), queue, processed.HandleRetries)
 	}
-}
-
-// A wire records the methods that the app sends to the broker.
-type wire struct {
-	mu          sync.Mutex
-	connections []*recorder
-}
-
-func (w *wire) dial(network, address string) (net.Conn, error) {
-	conn, err := amqp091.DefaultDial(30*time.Second)(network, address)
-	if err != nil {
-		return nil, err
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	r := &recorder{Conn: conn, header: 8, methods: map[string]int{}}
-	w.connections = append(w.connections, r)
-	return r, nil
-}
-
-func (w *wire) dialled() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.connections)
-}
-
-// consuming returns what was sent over the last connection that has a consumer.
-func (w *wire) consuming() *recorder {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for i := len(w.connections) - 1; i >= 0; i-- {
-		if w.connections[i].count("basic.consume") > 0 {
-			return w.connections[i]
-		}
-	}
-	return &recorder{}
-}
-
-// A recorder reads the frames that are written to a connection.
-type recorder struct {
-	net.Conn
-
-	mu      sync.Mutex
-	header  int // bytes of the protocol header that are left
-	pending []byte
-	methods map[string]int
-	sent    []string // the methods with their objects, in order
-}
-
-func (r *recorder) Write(data []byte) (int, error) {
-	n, err := r.Conn.Write(data)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.pending = append(r.pending, data[:n]...)
-	skip := min(r.header, len(r.pending))
-	r.header, r.pending = r.header-skip, r.pending[skip:]
-	const head, end = 7, 1 // of a frame: type, channel, size; its last byte
-	for r.header == 0 && len(r.pending) >= head {
-		size := int(binary.BigEndian.Uint32(r.pending[3:]))
-		if len(r.pending) < head+size+end {
-			break
-		}
-		if r.pending[0] == 1 {
-			r.record(r.pending[head : head+size])
-		}
-		r.pending = r.pending[head+size+end:]
-	}
-	return n, err
-}
-
-// record counts a method by its name, and those that declare or consume also by their object.
-func (r *recorder) record(method []byte) {
-	name, object := "", ""
-	id := [2]uint16{binary.BigEndian.Uint16(method), binary.BigEndian.Uint16(method[2:])}
-	switch id {
-	case [2]uint16{20, 10}:
-		r.methods["channel.open"]++
-		return
-	case [2]uint16{40, 10}:
-		name = "exchange.declare"
-	case [2]uint16{50, 10}:
-		name = "queue.declare"
-	case [2]uint16{50, 20}:
-		name = "queue.bind"
-	case [2]uint16{60, 10}:
-		r.methods["basic.qos"]++
-		return
-	case [2]uint16{60, 20}:
-		name = "basic.consume"
-	default:
-		return
-	}
-	text := func(at int) (string, int) {
-		return string(method[at+1 : at+1+int(method[at])]), at + 1 + int(method[at])
-	}
-	object, at := text(6)
-	switch name {
-	case "exchange.declare":
-		_, at = text(at)
-		if method[at]&1 == 1 {
-			name += " passive"
-		}
-	case "queue.declare":
-		if method[at]&1 == 1 {
-			name += " passive"
-		}
-	case "queue.bind":
-		exchange, _ := text(at)
-		object += " to " + exchange
-	}
-	r.methods[name]++
-	r.methods[name+" "+object]++
-	r.sent = append(r.sent, name+" "+object)
-}
-
-// at is the place of a method among those that were sent, such as "queue.bind orders.dead to retry".
-func (r *recorder) at(t testing.TB, method string) int {
-	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	require.Contains(t, r.sent, method)
-	return slices.Index(r.sent, method)
-}
-
-// count is how often a method was sent, such as "queue.declare" or "queue.declare orders".
-func (r *recorder) count(method string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.methods[method]
 }

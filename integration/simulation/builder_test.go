@@ -50,9 +50,7 @@ func TestTheBuilderDeclaresAgainAtTheStart(t *testing.T) {
 					}
 					return 0
 				})
-				own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
-				own.Connection.AmqpConfig = &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}
-				builder, err := config.NewBuilder(config.Config{AMQP: own, Policy: retry.Policy{Schedule: planOf(1).schedule}})
+				builder, err := config.NewBuilder(config.Config{AMQP: onModel(broker), Policy: retry.Policy{Schedule: planOf(1).schedule}})
 				require.NoError(t, err)
 				defer builder.Close()
 				subscriber, err := amqp.NewSubscriber(builder.SubscriberConfig(), watermill.NopLogger{})
@@ -115,8 +113,7 @@ func TestTheBuilderDeclaresAReplacedQueueAgain(t *testing.T) {
 					return model.None
 				}})
 				defer broker.Stop()
-				own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
-				own.Connection.AmqpConfig = &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}
+				own := onModel(broker)
 				own.TopologyBuilder = script
 				builder, err := config.NewBuilder(config.Config{AMQP: own, Policy: retry.Policy{Schedule: planOf(1).schedule}})
 				require.NoError(t, err)

@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,12 +20,10 @@ func TestCloseTimeoutOfAHandler(t *testing.T) {
 		broker := model.New(model.Config{})
 		defer broker.Stop()
 		rabbit := connected(t, broker, watermill.NopLogger{})
-		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		require.NoError(t, err)
 		var begin time.Time
 		called := make(chan struct{}, 2)
 		short, long := make(chan time.Duration, 1), make(chan time.Duration, 1)
-		add := func(name string, timeout time.Duration, ended chan time.Duration) {
+		add := func(router *message.Router, name string, timeout time.Duration, ended chan time.Duration) {
 			rabbit.AddConsumerHandler(router, name, name, func(msg *message.Message) error {
 				called <- struct{}{}
 				<-msg.Context().Done()
@@ -34,11 +31,10 @@ func TestCloseTimeoutOfAHandler(t *testing.T) {
 				return msg.Context().Err()
 			}, retry.Options{CloseTimeout: timeout})
 		}
-		add("short", time.Millisecond, short)
-		add("long", time.Hour, long)
-		stopped := make(chan error, 1)
-		go func() { stopped <- router.Run(context.Background()) }()
-		<-router.Running()
+		stop := handling(t, func(router *message.Router) {
+			add(router, "short", time.Millisecond, short)
+			add(router, "long", time.Hour, long)
+		})
 		for _, queue := range []string{"short", "long"} {
 			require.NoError(t, rabbit.Publisher().Publish(queue, message.NewMessage(queue, nil)))
 			<-called
@@ -47,7 +43,6 @@ func TestCloseTimeoutOfAHandler(t *testing.T) {
 		require.NoError(t, rabbit.Close())
 		assert.Equal(t, time.Millisecond, <-short)
 		assert.Equal(t, time.Hour, <-long)
-		require.NoError(t, router.Close())
-		require.NoError(t, <-stopped)
+		stop()
 	})
 }

@@ -1,13 +1,11 @@
 package simulation
 
 import (
-	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -48,12 +46,9 @@ func TestProcessesTellOneAnotherAtDifferentTimes(t *testing.T) {
 		}}, nil)
 		require.NoError(t, err)
 		defer connection.Close()
-		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		require.NoError(t, err)
-		connection.AddConsumerHandler(router, "deliver", "webhooks", func(*message.Message) error { return nil })
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- router.Run(ctx) }()
+		stop := handling(t, func(router *message.Router) {
+			connection.AddConsumerHandler(router, "deliver", "webhooks", func(*message.Message) error { return nil })
+		})
 		time.Sleep(time.Minute)
 		mu.Lock()
 		assert.Len(t, asked, 2, "before it consumes, and when commands come to it")
@@ -76,6 +71,5 @@ func TestProcessesTellOneAnotherAtDifferentTimes(t *testing.T) {
 		}
 		assert.Greater(t, len(waits), 15)
 		stop()
-		require.NoError(t, <-ended)
 	})
 }

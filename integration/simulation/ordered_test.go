@@ -1,7 +1,6 @@
 package simulation
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -52,23 +50,18 @@ func inOrder(
 		}, nil)
 		require.NoError(t, err)
 		defer o.connection.Close()
-		router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-		require.NoError(t, err)
 		options.Order.Key = func(m *message.Message) string { return m.Metadata.Get("key") }
 		options.Order.Partitions = 1
-		if produce != "" {
-			o.connection.AddHandler(router, handlerName, topic, produce, handle, options)
-		} else {
+		stop := handling(t, func(router *message.Router) {
+			if produce != "" {
+				o.connection.AddHandler(router, handlerName, topic, produce, handle, options)
+				return
+			}
 			o.connection.AddConsumerHandler(router, handlerName, topic,
 				func(m *message.Message) error { _, err := handle(m); return err }, options)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() { ended <- router.Run(ctx) }()
-		<-router.Running()
+		})
 		test(o)
 		stop()
-		require.NoError(t, <-ended)
 	})
 }
 

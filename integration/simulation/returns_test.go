@@ -24,12 +24,31 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// onModel is the app's own configuration of a broker.
+func onModel(broker *model.Broker) amqp.Config {
+	own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
+	own.Connection.AmqpConfig = &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}
+	return own
+}
+
+// handling runs a router with handlers until it is stopped.
+func handling(t *testing.T, add func(*message.Router)) (stop func()) {
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	add(router)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	<-router.Running()
+	return func() {
+		require.NoError(t, router.Close())
+		require.NoError(t, <-ended)
+	}
+}
+
 func connected(
 	t *testing.T, broker *model.Broker, logger watermill.LoggerAdapter, change ...func(*config.Config),
 ) retry.Connection {
-	own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
-	own.Connection.AmqpConfig = &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}
-	c := config.Config{AMQP: own, Policy: retry.Policy{Schedule: planOf(1).schedule}}
+	c := config.Config{AMQP: onModel(broker), Policy: retry.Policy{Schedule: planOf(1).schedule}}
 	for _, change := range change {
 		change(&c)
 	}
@@ -44,6 +63,16 @@ func consume(t *testing.T, rabbit retry.Connection, queue string) (end func() er
 	_, err = s.Subscribe(t.Context(), queue)
 	require.NoError(t, err)
 	return s.Close
+}
+
+// failsFirst is a handler whose first call with each message fails.
+func failsFirst(calls *testapp.Ledger) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		if calls.Add(msg.UUID) == 1 {
+			return errOrdered
+		}
+		return nil
+	}
 }
 
 // A queue that is not consumed is not bound: an operator can remove it while the app goes on. The bindings of one that is
@@ -156,18 +185,10 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 					c.Policy = retry.Policy{Schedule: backoff.Constant(10*time.Second, 1), TierGroup: "shop"}
 					c.AMQP.Queue.Arguments = amqp091.Table{"x-queue-type": "classic"}
 				})
-				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-				require.NoError(t, err)
 				calls := testapp.NewLedger()
-				rabbit.AddConsumerHandler(router, "billing", "orders", func(msg *message.Message) error {
-					if calls.Add(msg.UUID) == 1 {
-						return errOrdered
-					}
-					return nil
+				stop := handling(t, func(router *message.Router) {
+					rabbit.AddConsumerHandler(router, "billing", "orders", failsFirst(calls))
 				})
-				stopped := make(chan error, 1)
-				go func() { stopped <- router.Run(context.Background()) }()
-				<-router.Running()
 				want := map[string]int{}
 				publish := func(times int) {
 					for i := range 10 {
@@ -189,8 +210,46 @@ func TestPartsOfAGroupAreDeletedWhileMessagesWait(t *testing.T) {
 				assert.Equal(t, want, calls.Counts())
 				assert.Empty(t, broker.Messages("retry.orphans"))
 				assert.NoError(t, rabbit.Health().Ready())
-				require.NoError(t, router.Close())
-				require.NoError(t, <-stopped)
+				stop()
+				require.NoError(t, rabbit.Close())
+			})
+		})
+	}
+}
+
+// Tiers that an operator deletes are declared again by the next copies: those of each schedule of a queue, and those of a
+// group.
+func TestDeletedTiersAreDeclaredAgain(t *testing.T) {
+	for owner, group := range map[string]string{"orders": "", "shop": "shop"} {
+		t.Run(owner, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := model.New(model.Config{})
+				defer broker.Stop()
+				log := &testapp.Log{}
+				rabbit := connected(t, broker, log)
+				calls := testapp.NewLedger()
+				delays := backoff.Schedule{time.Second, 2 * time.Second}
+				stop := handling(t, func(router *message.Router) {
+					for i := range delays {
+						own := retry.Policy{Schedule: delays[i : i+1], TierGroup: group, ExtraTiers: delays}
+						rabbit.AddConsumerHandler(router, fmt.Sprint("billing ", i), "orders", failsFirst(calls),
+							retry.Options{Policy: &own})
+					}
+				})
+				tiers := []string{owner + ".retry.1s", owner + ".retry.2s"}
+				for _, tier := range tiers {
+					require.True(t, broker.DeleteQueue(tier, false), tier)
+				}
+				want := map[string]int{}
+				for i := range 40 { // each handler gets some of them
+					want[fmt.Sprint(i)] = 2
+					require.NoError(t, rabbit.Publisher().Publish("orders", message.NewMessage(fmt.Sprint(i), nil)))
+				}
+				time.Sleep(time.Minute)
+				assert.Equal(t, want, calls.Counts())
+				assert.Subset(t, broker.Queues(), tiers)
+				assert.Empty(t, log.Lines("holding"))
+				stop()
 				require.NoError(t, rabbit.Close())
 			})
 		})
