@@ -29,12 +29,15 @@ LONGEST    = ./declare/ ./deadletter/ ./connect/ ./retry/ ./order/
 # watermill-amqp's subscriber has a data race when it reconnects: the outages never run with -race.
 PATIENT    = adopt kept tls walkthrough simulation/proof
 OUTAGES    = reconnect chaos
-# These folders ask nothing of RabbitMQ that a version could decide otherwise: test-version leaves them out.
-ONCE       = components broker bench simulation observe
+# These folders ask nothing of RabbitMQ that a version could decide otherwise, or, as adopt, what others ask each version:
+# test-version leaves them out.
+ONCE       = adopt components broker bench simulation observe
 # Tests that change the node run alone: an alarm blocks all publishers.
 ALONE      = ^TestAlone
 # make test-long runs these.
 LONG       = ^TestPubSub$$
+# The packages of cmd/wmretry that test-wmretry tests.
+WMRETRY    = $$($(GO) list -C cmd/wmretry ./... | grep -v /browser)
 # The folders of integration that have tests, ./NAME/, but for those of other targets.
 WITHOUT   ?=
 LEFT_OUT   = $(patsubst %,./%/,$(PATIENT) $(OUTAGES) $(WITHOUT) observe/board)
@@ -243,7 +246,7 @@ test-broker:
 
 # What a version of RabbitMQ decides.
 test-version:
-	@$(SUBMAKE) -k test-broker test-alone PATIENT="tls walkthrough" WITHOUT="$(ONCE)"
+	@$(SUBMAKE) -k test-broker test-alone PATIENT="tls walkthrough" WITHOUT="$(ONCE)" WMRETRY=.
 
 test-integration:
 	SIM_SEEDS=50 $(GO) test -C integration $(RACE) -p=$(PACKAGES) -parallel=3 -count=1 -timeout=$(TIMEOUT) -skip='$(ALONE)|$(LONG)' \
@@ -264,8 +267,7 @@ test-pubsub:
 	$(GO) test -C integration -run='$(LONG)' -count=1 -timeout=$(TIMEOUT) ./subscriber
 
 test-wmretry:
-	$(GO) test -C cmd/wmretry $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) \
-		$$($(GO) list -C cmd/wmretry ./... | grep -v /browser)
+	$(GO) test -C cmd/wmretry $(RACE) -p=1 -parallel=4 -count=1 -timeout=$(TIMEOUT) $(WMRETRY)
 
 test-reconnect:
 	$(GO) test -C integration -count=1 -timeout=$(TIMEOUT) ./reconnect/...

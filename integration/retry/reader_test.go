@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -35,21 +33,15 @@ type place struct {
 
 func newPlace(t *testing.T) place {
 	t.Helper()
-	client, name := broker.Management(t), broker.Name(t, "reader")
-	address, err := url.Parse(broker.URL(t))
+	uri, remove, err := broker.Host(broker.Management(t), broker.URL(t), "reader")
 	require.NoError(t, err)
-	_, err = client.PutVhost(name, rabbithole.VhostSettings{})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = client.DeleteVhost(name) })
-	_, err = client.UpdatePermissionsIn(name, address.User.Username(), rabbithole.Permissions{Configure: ".*", Write: ".*", Read: ".*"})
-	require.NoError(t, err)
-	address.Path = "/" + name
-	connection, err := amqp091.Dial(address.String())
+	t.Cleanup(func() { _ = remove() })
+	connection, err := amqp091.Dial(uri)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = connection.Close() })
 	channel, err := connection.Channel()
 	require.NoError(t, err)
-	return place{name, address.String(), channel}
+	return place{uri[strings.LastIndex(uri, "/")+1:], uri, channel}
 }
 
 // declared returns all queues, exchanges and bindings of the place.

@@ -33,16 +33,13 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 		return nil
 	})
 	a.Run()
-	remove := func(name string) {
-		testapp.Delete(t, name)
-	}
 	gone := func(name string) {
 		t.Helper()
 		_, err := broker.Channel(t).QueueDeclarePassive(name, true, false, false, false, nil)
 		require.ErrorContains(t, err, "NOT_FOUND")
 	}
-	remove(tier)
-	remove(dead)
+	testapp.Delete(t, tier)
+	testapp.Delete(t, dead)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
 	broker.Eventually(t, 60*time.Second, func() bool { return a.Log.Count("holding the message") >= 3 }, "the failed message is held")
 	gone(tier)
@@ -51,7 +48,7 @@ func TestVerifyOnlyDeclaresNothing(t *testing.T) {
 	processed.Wait(t, 1, 60*time.Second)
 	assert.Equal(t, map[string]int{testapp.ID(0): 2}, calls.Counts())
 
-	remove(dead)
+	testapp.Delete(t, dead)
 	require.ErrorContains(t, subscribe(t, a, queue), dead, "a subscription does not declare it either")
 	reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.URL(t)), "")
 	require.NoError(t, err)

@@ -2,7 +2,9 @@ package retry_test
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,11 +13,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 var errDown = errors.New("the bank is down")
@@ -35,18 +39,32 @@ func existing(t *testing.T, queue string, arguments amqp091.Table) {
 	require.NoError(t, err)
 }
 
-// argumentsOf returns the queue's arguments from the management API.
-func argumentsOf(t *testing.T, queue string) map[string]any {
+// atTheLimit gives the one message of a queue back until the broker dead-letters it.
+func atTheLimit(t *testing.T, queue string) amqp091.Delivery {
 	t.Helper()
-	info, err := broker.Management(t).GetQueue("/", queue)
-	require.NoError(t, err)
-	return info.Arguments
+	for deliveries := 1; testapp.Depth(t, queue+".dead") == 0; deliveries++ {
+		require.LessOrEqual(t, deliveries, 60)
+		// A lost channel counts on every version; 4.3 does not count nacks.
+		connection, err := amqp091.Dial(broker.URL(t))
+		require.NoError(t, err)
+		channel, err := connection.Channel()
+		require.NoError(t, err)
+		d, ok, err := channel.Get(queue, false)
+		require.NoError(t, err)
+		if ok {
+			require.NoError(t, d.Reject(true))
+		}
+		require.NoError(t, connection.Close())
+	}
+	return testapp.Take(t, queue+".dead", 1)[0]
 }
 
-func dropsAtDeliveryLimit(t *testing.T) bool {
+// policyIn returns the command in a text that sets a policy, and behind it the policy's name, pattern and definition.
+func policyIn(t *testing.T, text string) []string {
 	t.Helper()
-	version, _ := broker.Connect(t).Properties["version"].(string)
-	return regexp.MustCompile(`^4\.[012]\.`).MatchString(version)
+	command := regexp.MustCompile(`rabbitmqctl set_policy -p '/' --apply-to queues '([^']+)' '([^']+)' '([^']+)'`).FindStringSubmatch(text)
+	require.NotNil(t, command, text)
+	return command
 }
 
 func TestNewWorkQueueIsProtected(t *testing.T) {
@@ -56,7 +74,7 @@ func TestNewWorkQueueIsProtected(t *testing.T) {
 	for range 3 { // the queue is not changed, and no warning is logged
 		require.NoError(t, subscribe(t, a, queue))
 	}
-	arguments := argumentsOf(t, queue)
+	arguments := testapp.Arguments(t, queue)
 	assert.Equal(t, "quorum", arguments["x-queue-type"])
 	assert.EqualValues(t, 20, arguments["x-delivery-limit"])
 	assert.Equal(t, a.Name, arguments["x-dead-letter-exchange"])
@@ -76,21 +94,7 @@ func TestBrokerDeadLettersAtTheDeliveryLimit(t *testing.T) {
 	queue := a.Queue("orders")
 	a.Declare(queue)
 	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	for deliveries := 1; testapp.Depth(t, queue+".dead") == 0; deliveries++ {
-		require.LessOrEqual(t, deliveries, 60)
-		// A lost channel counts on every version; 4.3 does not count nacks.
-		connection, err := amqp091.Dial(broker.URL(t))
-		require.NoError(t, err)
-		channel, err := connection.Channel()
-		require.NoError(t, err)
-		d, ok, err := channel.Get(queue, false)
-		require.NoError(t, err)
-		if ok {
-			require.NoError(t, d.Reject(true))
-		}
-		require.NoError(t, connection.Close())
-	}
-	letter := testapp.Take(t, queue+".dead", 1)[0]
+	letter := atTheLimit(t, queue)
 	assert.Equal(t, "order 00000", string(letter.Body))
 	assert.Equal(t, "delivery_limit", letter.Headers["x-first-death-reason"])
 }
@@ -105,7 +109,7 @@ func TestExistingQueueIsNotChangedAndOneWarningIsLogged(t *testing.T) {
 			for range 3 {
 				require.NoError(t, subscribe(t, a, queue))
 			}
-			assert.NotContains(t, argumentsOf(t, queue), "x-dead-letter-exchange")
+			assert.NotContains(t, testapp.Arguments(t, queue), "x-dead-letter-exchange")
 			assert.Equal(t, 1, a.Log.Warnings(""))
 			assert.Equal(t, 1, a.Log.Count("rabbitmqctl set_policy"))
 		})
@@ -122,8 +126,8 @@ func TestPolicyOfTheWarningProtects(t *testing.T) {
 	require.NoError(t, subscribe(t, a, queue))
 	warnings := a.Log.Lines("A policy protects it: ")
 	require.Len(t, warnings, 1)
-	command := regexp.MustCompile(`: rabbitmqctl set_policy -p '/' --apply-to queues '([^']+)' '([^']+)' '([^']+)' <nil>`).FindStringSubmatch(warnings[0])
-	require.NotNil(t, command, warnings[0])
+	command := policyIn(t, warnings[0])
+	assert.Contains(t, warnings[0], command[0]+" <nil>", "it can be copied")
 	testapp.PutPolicy(t, command[1], command[2], command[3])
 	for sent := 0; testapp.Depth(t, queue+".dead") == 0; sent++ { // what is dropped before the policy is in effect is lost
 		require.Less(t, sent, 50)
@@ -141,7 +145,7 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 			queue := a.Queue("orders")
 			existing(t, queue, quorum)
 			err := subscribe(t, a, queue)
-			if !dropsAtDeliveryLimit(t) {
+			if v := broker.Version(t); v < 400 || v > 402 {
 				require.NoError(t, err)
 				assert.Equal(t, 1, a.Log.Warnings(""))
 				return
@@ -155,6 +159,35 @@ func TestUnprotectedQuorumQueueIsRefusedWhereItLosesMessages(t *testing.T) {
 			assert.Equal(t, 1, allowed.Log.Warnings(""))
 		})
 	}
+}
+
+// TestExistingQuorumQueueIsProtectedByAPolicy follows docs/adopting.md: the command that the library prints protects a quorum
+// queue without a dead-letter exchange, and AllowUnprotectedQuorum accepts it.
+func TestExistingQuorumQueueIsProtectedByAPolicy(t *testing.T) {
+	t.Parallel()
+	a := testapp.NewParts(t)
+	queue := a.Queue("orders")
+	existing(t, queue, amqp091.Table{"x-queue-type": "quorum"})
+
+	// Step 1: run the command that the error or the warning has.
+	text := fmt.Sprint(subscribe(t, a, queue), a.Log.Lines("rabbitmqctl set_policy"))
+	command := policyIn(t, text)
+	assert.Equal(t, 1, strings.Count(text, "rabbitmqctl set_policy"), text)
+	t.Cleanup(func() { testapp.DeletePolicy(t, command[1]) })
+	broker.Ctl(t, "set_policy", "-p", "/", "--apply-to", "queues", command[1], command[2], command[3])
+
+	// Step 2: the command shows the policy.
+	shown := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(queue+"\t"+command[1]) + `$`)
+	testapp.Eventually(t, func() bool { return shown.MatchString(broker.Ctl(t, "list_queues", "name", "policy")) },
+		"the policy is in effect")
+
+	// Step 3: AllowUnprotectedQuorum.
+	allowed := testapp.NewParts(t, func(b *config.Config) { b.Prefix, b.AllowUnprotectedQuorum = a.Name, true })
+	require.NoError(t, subscribe(t, allowed, queue))
+	testapp.Send(t, "", queue, testapp.Orders(1)...)
+	assert.Equal(t, "order 00000", string(atTheLimit(t, queue).Body), "what would have been dropped")
+	allowed.Handle(queue, 1, func(*message.Message) error { return nil })
+	allowed.Run()
 }
 
 func TestConflictNamesQueueArgumentAndBothValues(t *testing.T) {
@@ -208,18 +241,56 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 	topic := a.Queue("orders")
 	queue := "q." + topic
 	done := testapp.NewLedger()
-	failed := testapp.NewLedger()
-	a.Handle(topic, 1, func(msg *message.Message) error {
-		if failed.Add(msg.UUID) == 1 {
-			return errDown
-		}
-		done.Add(msg.UUID)
-		return nil
-	})
+	a.Handle(topic, 1, done.HandleRetries)
 	a.Run()
 	assert.Equal(t, queue, <-built)
-	assert.EqualValues(t, 1000, argumentsOf(t, queue)["x-max-length"])
+	assert.EqualValues(t, 1000, testapp.Arguments(t, queue)["x-max-length"])
 	testapp.Send(t, "x."+topic+"."+prefix, "eu.shop", testapp.Orders(5)...)
 	done.Wait(t, 5, 60*time.Second)
 	assert.Empty(t, done.Twice())
+}
+
+// TestReplacedWorkQueueIsBoundAgain: watermill-amqp's subscriber consumes the new queue, and declares only once before
+// it does.
+func TestReplacedWorkQueueIsBoundAgain(t *testing.T) {
+	t.Parallel()
+	const messages = 50
+	a := testapp.NewParts(t)
+	queue := a.Queue("orders")
+	processed := testapp.NewLedger()
+	a.Handle(queue, 1, processed.HandleRetries)
+	a.Run()
+	connection := broker.Connect(t)
+	broker.Eventually(t, 60*time.Second, func() bool {
+		channel, err := connection.Channel()
+		require.NoError(t, err)
+		defer channel.Close()
+		state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err != nil || state.Consumers == 0 {
+			return false
+		}
+		_, err = channel.QueueDelete(queue, false, false, false)
+		require.NoError(t, err)
+		_, err = channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
+		return err == nil
+	}, "the queue has other arguments before the subscriber declares it again")
+	testapp.Send(t, "", queue, testapp.Orders(messages)...)
+	processed.Wait(t, messages, 60*time.Second)
+	a.Settle(queue)
+	assert.Empty(t, processed.Twice())
+	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
+}
+
+// TestNilBindingKeyIsRefused by Subscribe on v2, which needs none without an exchange, and by NewBuilder on v3.
+func TestNilBindingKeyIsRefused(t *testing.T) {
+	t.Parallel()
+	app := amqp.NewDurablePubSubConfig(broker.URL(t), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+	app.QueueBind.GenerateRoutingKey = nil
+	_, err := config.NewBuilder(config.Config{AMQP: app, Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 1)}})
+	if amqp.Major == "v2" {
+		require.NoError(t, err)
+		a := testapp.NewParts(t, func(b *config.Config) { b.AMQP = app })
+		err = subscribe(t, a, a.Queue("orders"))
+	}
+	assert.ErrorContains(t, err, "GenerateRoutingKey is nil")
 }
