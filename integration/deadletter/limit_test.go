@@ -2,10 +2,7 @@ package deadletter_test
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +14,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
@@ -66,6 +64,20 @@ func TestLooksBelowALimitOfAPolicy(t *testing.T) {
 	}
 }
 
+// look opens a store, and returns how many letters a look at a queue shows.
+func look(t *testing.T, c deadletter.Config, queue string) (n int, failed error) {
+	t.Helper()
+	store, err := deadletter.Open(c, nil)
+	require.NoError(t, err)
+	defer store.Close()
+	for _, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
+		if failed = err; err == nil {
+			n++
+		}
+	}
+	return n, failed
+}
+
 // TestLooksInTheFirstSecondsOfAQueue: the management API does not state the policies of a queue then, which is not
 // "none".
 func TestLooksInTheFirstSecondsOfAQueue(t *testing.T) {
@@ -86,7 +98,7 @@ func TestLooksInTheFirstSecondsOfAQueue(t *testing.T) {
 // TestALowLimitIsRefused, with what to do, and nothing is read. AnyLimit reads it.
 func TestALowLimitIsRefused(t *testing.T) {
 	t.Parallel()
-	old := strings.HasPrefix(broker.Connect(t).Properties["version"].(string), "3.")
+	old := broker.Version(t) < 400
 	for name, row := range map[string]struct {
 		argument   int64
 		management bool
@@ -107,18 +119,7 @@ func TestALowLimitIsRefused(t *testing.T) {
 			if row.management {
 				c.Management = broker.ManagementURL(t)
 			}
-			look := func() (n int, failed error) {
-				store, err := deadletter.Open(c, nil)
-				require.NoError(t, err)
-				defer store.Close()
-				for _, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
-					if failed = err; err == nil {
-						n++
-					}
-				}
-				return n, failed
-			}
-			n, err := look()
+			n, err := look(t, c, queue)
 			if row.refused {
 				require.ErrorContains(t, err, row.want)
 				require.ErrorContains(t, err, "--any-limit")
@@ -129,7 +130,7 @@ func TestALowLimitIsRefused(t *testing.T) {
 			require.Equal(t, 5, testapp.Depth(t, queue))
 			c.AnyLimit = true
 			for range 3 {
-				n, err := look()
+				n, err := look(t, c, queue)
 				require.NoError(t, err)
 				require.Equal(t, 5, n, "and copies keep also these")
 			}
@@ -206,19 +207,8 @@ func TestAloneALookInAnAlarm(t *testing.T) {
 	queue := deadletter.QueueOf(a.Queue("orders"))
 	bury(t, a, a.Queue("orders"), 5)
 	config := deadletter.Config{URI: broker.URL(t), Prefix: a.Name}
-	look := func(c deadletter.Config) (n int, failed error) {
-		store, err := deadletter.Open(c, nil)
-		require.NoError(t, err)
-		defer store.Close()
-		for _, err := range store.Browse(t.Context(), queue, letters.Filter{}) {
-			if failed = err; err == nil {
-				n++
-			}
-		}
-		return n, failed
-	}
 	end := broker.Alarm(t)
-	n, err := look(config)
+	n, err := look(t, config, queue)
 	if looksCount(t) {
 		require.ErrorIs(t, err, publish.ErrBlocked)
 		require.ErrorContains(t, err, "memory or disk alarm")
@@ -228,22 +218,22 @@ func TestAloneALookInAnAlarm(t *testing.T) {
 		require.NoError(t, err)
 	}
 	config.AnyLimit = true
-	n, err = look(config)
+	n, err = look(t, config, queue)
 	require.NoError(t, err)
 	require.Equal(t, 5, n)
-	n, err = look(config)
+	n, err = look(t, config, queue)
 	require.Equal(t, 5, n)
 	if looksCount(t) {
 		require.ErrorContains(t, err, "cannot be replaced by a copy, so it stays")
 	}
 	config.AnyLimit, config.Management = false, broker.ManagementURL(t)
-	n, err = look(config)
+	n, err = look(t, config, queue)
 	require.NoError(t, err, "the limit is never reached")
 	require.Equal(t, 5, n)
 	end()
 	config.Management = ""
 	broker.Eventually(t, time.Minute, func() bool {
-		n, err := look(config)
+		n, err := look(t, config, queue)
 		return err == nil && n == 5
 	}, "a look after the alarm")
 }
@@ -300,25 +290,22 @@ func limitByPolicy(t *testing.T, queue string, limit int) {
 // stated waits until the management API states the policies of a queue. It does not do so in the first seconds.
 func stated(t *testing.T, queue string) {
 	t.Helper()
+	client := managementOf(t)
 	broker.Eventually(t, time.Minute, func() bool {
-		response, err := http.Get(broker.ManagementURL(t) + "/api/queues/%2F/" + queue + "?columns=effective_policy_definition")
-		if err != nil {
-			return false
-		}
-		defer response.Body.Close()
-		body, err := io.ReadAll(response.Body)
-		return err == nil && strings.Contains(string(body), "effective_policy_definition")
+		q, err := client.Limits(t.Context(), queue)
+		return err == nil && q.Effective != nil
 	}, "the policies of %s", queue)
 }
 
-// looksCount reports whether the broker counts a delivery of a letter that is given back: before 4.3.
-func looksCount(t *testing.T) bool {
+func managementOf(t *testing.T) *management.Client {
 	t.Helper()
-	var major, minor int
-	_, err := fmt.Sscanf(broker.Connect(t).Properties["version"].(string), "%d.%d", &major, &minor)
+	client, err := management.New(broker.ManagementURL(t), management.Broker{Vhost: "/"})
 	require.NoError(t, err)
-	return major < 4 || major == 4 && minor < 3
+	return client
 }
+
+// looksCount reports whether the broker counts a delivery of a letter that is given back.
+func looksCount(t *testing.T) bool { return broker.Version(t) < 403 }
 
 // TestNoLookAtAnAutoDeleteQueue: the broker would delete it, with its letters, when the consumer of the look ends.
 func TestNoLookAtAnAutoDeleteQueue(t *testing.T) {

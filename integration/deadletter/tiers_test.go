@@ -150,8 +150,7 @@ func TestPrune(t *testing.T) {
 // known waits until the broker states how many messages are on each queue of the board.
 func (b board) known() {
 	b.t.Helper()
-	client, err := management.New(broker.ManagementURL(b.t), management.Broker{Vhost: "/"})
-	require.NoError(b.t, err)
+	client := managementOf(b.t)
 	broker.Eventually(b.t, soon, func() bool {
 		queues, err := client.Queues(b.t.Context(), management.Depths)
 		for name, queue := range queues {

@@ -56,21 +56,12 @@ func (f *feed) Published(p backend.Published) {
 	f.published = append(f.published, p)
 }
 
-func feedConfig(t testing.TB, change ...func(*config.Config)) config.Config {
-	t.Helper()
-	schedule := testapp.Schedule(100*time.Millisecond, time.Second)
-	return testapp.Config(t, append([]func(*config.Config){schedule}, change...)...)
-}
-
 // openFeed returns a connected app whose router does not run yet.
 func openFeed(t testing.TB, change ...func(*config.Config)) *feed {
 	t.Helper()
-	return connectFeed(t, feedConfig(t, change...))
-}
-
-func connectFeed(t testing.TB, c config.Config) *feed {
-	t.Helper()
-	f := &feed{App: testapp.Connect(t, c), t: t, events: map[string][]retry.Event{}}
+	schedule := testapp.Schedule(100*time.Millisecond, time.Second)
+	f := &feed{App: testapp.New(t, append([]func(*config.Config){schedule}, change...)...), t: t,
+		events: map[string][]retry.Event{}}
 	f.Observe(f)
 	return f
 }

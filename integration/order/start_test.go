@@ -14,6 +14,7 @@ import (
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -177,4 +178,17 @@ func TestThereAndBack(t *testing.T) {
 	stop()
 	assert.False(t, testapp.Exists(t, w.queue+".order.members"), "nothing of the order comes back")
 	assert.False(t, testapp.Exists(t, w.queue+".order.0"))
+}
+
+// TestAMissingPartitionIsNamed: an operator who looks for it finds its exchange and its routing key.
+func TestAMissingPartitionIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	a := w.start(retry.Options{Order: retry.Order{Partitions: 1}}, w.sink.handle)
+	require.NoError(t, broker.Channel(t).QueueUnbind(w.queue+".order.0", "0", w.queue+".order", nil))
+	for n := 1; n < 3; n++ {
+		err := a.Publisher().Publish(w.queue, messages(n, 1, never)...)
+		require.ErrorIs(t, err, publish.ErrUnroutable)
+		assert.ErrorContains(t, err, `no queue is bound to exchange "`+w.queue+`.order" with the routing key "0"`)
+	}
 }

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -114,12 +113,6 @@ func (h *holder) cut() {
 func ready(t *testing.T, queue string, want int) {
 	t.Helper()
 	testapp.Eventually(t, func() bool { return testapp.Depth(t, queue) == want }, "%d messages are ready", want)
-}
-
-func version(t *testing.T) string {
-	t.Helper()
-	v, _ := broker.Connect(t).Properties["version"].(string)
-	return v
 }
 
 // TestClosedChannelsReturnInOrder: an owner that ends, by a closed channel or a lost connection, gives back all that it
@@ -233,7 +226,7 @@ func TestConsumerOfHigherPriorityStopsThePartition(t *testing.T) {
 	a.gets(rule, 1, 2)
 	b := hold(t, queue, 2, amqp091.Table{"x-priority": int32(10)})
 	require.NoError(t, a.got[0].Ack(false))
-	if strings.HasPrefix(version(t), "3.") {
+	if broker.Version(t) < 400 {
 		a.gets(rule, 3)
 		return
 	}
