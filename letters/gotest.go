@@ -93,10 +93,10 @@ func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
 	}
 	redaction := letterline.NewRedaction(config.Redact)
 	line, err := l.line(redaction, config)
-	if err != nil {
-		return nil, fmt.Errorf("letter %q cannot be a test: %w", cut(l.ID, maxShownID), err)
+	var written []byte
+	if err == nil {
+		written, err = line.Append(nil)
 	}
-	written, err := line.Append(nil)
 	if err != nil {
 		return nil, fmt.Errorf("letter %q cannot be a test: %w", cut(l.ID, maxShownID), err)
 	}
@@ -141,32 +141,19 @@ func %[2]s(t *testing.T) {
 // line returns the letter as a line of an export. The expiration is left out: with it, a queue would drop a letter that
 // is imported.
 func (l *Letter) line(redaction *letterline.Redaction, config GoTestConfig) (letterline.Line, error) {
-	app := make(map[string]any, len(l.Metadata)+len(l.Headers))
-	for key, value := range l.Metadata {
-		app[key] = value
-	}
-	maps.Copy(app, l.Headers)
-	named := map[string]any{}
-	for name, value := range l.Properties {
-		named[name] = value
-	}
-	for _, name := range []string{"exchange", "routing_key", "expiration"} {
-		delete(named, name)
-	}
-	line := letterline.Line{
-		Kind: string(l.Kind),
-	}
-	var err error
-	if line.Headers, err = letterline.Table(app); err != nil {
-		return line, err
-	}
-	properties, err := letterline.Table(named)
+	line := letterline.Line{Kind: string(l.Kind), Body: l.Payload}
+	others, err := letterline.Table(l.Headers)
 	if err != nil {
 		return line, err
 	}
+	line.Headers, _ = letterline.Table(l.Metadata) // each text can be written
+	maps.Copy(line.Headers, others)
+	properties, _ := letterline.Table(l.Properties)
+	for _, name := range []string{"exchange", "routing_key", "expiration"} {
+		delete(properties, name)
+	}
 	redaction.Table(line.Headers)
 	redaction.Table(properties)
-	line.Body = l.Payload
 	if len(config.Redact) > 0 { // a payload that is left out has the values to hide elsewhere
 		if line.Body, err = redaction.JSON(line.Body); err == nil {
 			line.Body, err = redaction.HideJSON(line.Body)
@@ -185,7 +172,8 @@ func (l *Letter) line(redaction *letterline.Redaction, config GoTestConfig) (let
 	redaction.HideTexts(&line.Record)
 	line.Queue = letterline.EncodeText(redaction.Hide(l.Queue))
 	line.RoutingKey = line.Queue
-	return line, l.addOwn(&line, redaction)
+	l.addOwn(&line, redaction)
+	return line, nil
 }
 
 // plainProperties returns properties as a line has them.
@@ -209,7 +197,7 @@ func plainProperties(texts map[string]any) map[string]any {
 }
 
 // addOwn adds the headers of the library: the UUID, the failure record and the history of redrives.
-func (l *Letter) addOwn(line *letterline.Line, redaction *letterline.Redaction) error {
+func (l *Letter) addOwn(line *letterline.Line, redaction *letterline.Redaction) {
 	own := message.Metadata{}
 	if l.Kind != Unknown {
 		line.Record.Write(own)
@@ -223,13 +211,8 @@ func (l *Letter) addOwn(line *letterline.Line, redaction *letterline.Redaction) 
 	if !strings.HasPrefix(line.ID, "#") && l.Properties["message_id"] != l.ID {
 		own[letterline.UUIDHeader] = line.ID
 	}
-	headers := map[string]any{}
-	for key, value := range own {
-		headers[key] = value
-	}
-	encoded, err := letterline.Table(headers)
+	encoded, _ := letterline.Table(own)
 	maps.Copy(line.Headers, encoded)
-	return err
 }
 
 // Write writes the files into a folder, readable only by you. A file that is there is an error that fs.ErrExist

@@ -100,9 +100,11 @@ func CheckDepth(at string, depth int) error {
 }
 
 // Table returns headers as they are in a Line.
-func Table(headers map[string]any) (map[string]any, error) { return encodeTable("headers", headers, 0) }
+func Table[V any](headers map[string]V) (map[string]any, error) {
+	return encodeTable("headers", headers, 0)
+}
 
-func encodeTable(at string, table map[string]any, depth int) (map[string]any, error) {
+func encodeTable[V any](at string, table map[string]V, depth int) (map[string]any, error) {
 	if err := CheckDepth(at, depth); err != nil {
 		return nil, err
 	}
