@@ -6,10 +6,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 )
 
 // instruments makes the instruments of a meter, and keeps the errors.
@@ -95,18 +96,7 @@ const (
 // labelText returns a value that Prometheus accepts: valid UTF-8, of at most so many bytes. It allocates nothing
 // where the text is one.
 func labelText(text string, most int) string {
-	if len(text) > most {
-		text = text[:most]
-		for cut := 1; cut < utf8.UTFMax && cut < len(text); cut++ { // the cut may be within a character
-			if utf8.RuneStart(text[len(text)-cut]) {
-				if !utf8.FullRuneInString(text[len(text)-cut:]) {
-					text = text[:len(text)-cut]
-				}
-				break
-			}
-		}
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
+	return strings.ToValidUTF8(lettertext.Cut(most, text), "\uFFFD")
 }
 
 // A table has the options for each of a bounded number of labels of a metric. It is safe for concurrent use. A get of
@@ -141,10 +131,8 @@ func (t *table) get(of labels) options {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, is := t.all[of]; !is {
-		if len(t.all) >= t.most {
-			return t.made(t.extra, beyond(t.metric, of))
-		}
+	if _, is := t.all[of]; !is && len(t.all) >= t.most {
+		return t.made(t.extra, beyond(t.metric, of))
 	}
 	found := t.made(t.all, of)
 	if t.misses++; t.misses >= len(t.all) { // so copies cost a constant for each key

@@ -132,7 +132,7 @@ var rules = []rule{
 		never: "internal/middleware internal/rabbitmq/publisher", why: "inspecting a queue changes with the broker's versions, not with retries"},
 	{folder: "internal/rabbitmq/ask", may: "amqp091 internal/rabbitmq/command", never: "amqpPubSub internal/middleware config",
 		why: "it asks over AMQP: what is asked and answered is known without it"},
-	{folder: "internal/rabbitmq/command", may: "retry internal/gate internal/rabbitmq/naming internal/shell",
+	{folder: "internal/rabbitmq/command", may: "retry internal/gate internal/lettertext internal/rabbitmq/naming internal/shell",
 		never: "amqp091 amqpPubSub internal/middleware config internal/rabbitmq/subscriber", why: "it is what the apps and the command say to each other: neither imports the other"},
 	{folder: "config", may: "watermill amqpPubSub/v2 amqp091 backoff internal/rabbitmq internal/middleware retry rabbitmq",
 		never: "rabbitmq/deadletter", why: "it is the door to watermill-amqp v2 and nothing else"},

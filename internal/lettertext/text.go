@@ -83,6 +83,26 @@ func isText(body []byte) bool {
 	return utf8.Valid(body) && odd*10 <= len(body)
 }
 
+// Cut returns at most so many bytes of a text. It does not end within a character.
+func Cut(most int, text string) string {
+	if len(text) <= most {
+		return text
+	}
+	end := most
+	for end > max(most-utf8.UTFMax, 0) && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
+}
+
+// Short is Cut, with a mark at the end of what is cut.
+func Short(most int, text string) string {
+	if len(text) > most {
+		text = Cut(most, text) + "…"
+	}
+	return text
+}
+
 // Number writes a number with commas between thousands: 12,345.
 func Number(n int) string {
 	digits := strconv.Itoa(n)

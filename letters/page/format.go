@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
@@ -27,7 +26,7 @@ var functions = template.FuncMap{
 	"waits":  func(n uint64) int { return int(min(n, math.MaxInt)) },
 }
 
-var number, plural = lettertext.Number, lettertext.Plural
+var number, plural, cut = lettertext.Number, lettertext.Plural, lettertext.Short
 
 func stamp(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
 
@@ -74,17 +73,6 @@ func size(bytes int) string {
 		return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
 	}
 	return plural(bytes, "byte", "bytes")
-}
-
-// cut returns the text with at most this number of bytes.
-func cut(most int, text string) string {
-	if len(text) <= most {
-		return text
-	}
-	for most > 0 && !utf8.RuneStart(text[most]) {
-		most--
-	}
-	return text[:most] + "…"
 }
 
 // unseen are the names of characters that have no glyph, or change the direction of the text after them.

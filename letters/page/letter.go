@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -158,7 +157,8 @@ func timeline(l *letters.Letter) []event {
 			title += " after " + plural(redrive.Failures, "failure", "failures")
 		}
 		add(event{Kind: "dead", Title: title, Text: redrive.Reason},
-			event{Kind: "redriven", At: redrive.At, Title: redrivenTitle(redrive), By: redrive.By, Text: redrive.Note})
+			event{Kind: "redriven", At: redrive.At, Title: "Redriven" + again[redrive.Again], By: redrive.By,
+				Text: redrive.Note})
 	}
 	record := l.Record
 	if !record.FirstArrivedAt.IsZero() {
@@ -245,17 +245,12 @@ func bodyOf(payload []byte) (form, text string, shown int) {
 		return "", "", 0
 	}
 	if len(payload) > maxBody {
-		for shown = maxBody; shown > maxBody-utf8.UTFMax && !utf8.RuneStart(payload[shown]); shown-- {
-		}
-		payload = payload[:shown]
+		payload = []byte(lettertext.Cut(maxBody, string(payload[:maxBody+1])))
+		shown = len(payload)
 	}
 	form, text = lettertext.Body(payload)
 	return form, text, shown
 }
 
-func redrivenTitle(r letters.PastRedrive) string {
-	if r.Again {
-		return "Redriven, to be handled again"
-	}
-	return "Redriven"
-}
+// again ends the title of a redrive.
+var again = map[bool]string{true: ", to be handled again"}

@@ -11,9 +11,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -221,24 +221,13 @@ func (a Answer) Marshal() []byte {
 			room -= len(listed)
 			a.Unlisted += len(p.Blocked) - len(listed)
 			for at, b := range listed {
-				listed[at].Reason = short(b.Reason)
+				listed[at].Reason = lettertext.Short(maxReason, b.Reason)
 			}
 			h.Partitions[i].Blocked = listed
 		}
 	}
 	body, _ := json.Marshal(a) // all of its types can be written
 	return body
-}
-
-func short(s string) string {
-	if len(s) <= maxReason {
-		return s
-	}
-	end := maxReason
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + "…"
 }
 
 // ErrNoProcess is returned when no process has got a request.
