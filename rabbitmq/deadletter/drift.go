@@ -30,9 +30,7 @@ type Wanted struct {
 	AllowUnprotectedQuorum bool
 }
 
-func (w Wanted) prefix() naming.Prefix {
-	return naming.Prefix(cmp.Or(w.Topology.Prefix, string(naming.Default)))
-}
+func (w Wanted) prefix() naming.Prefix { return naming.Of(w.Topology.Prefix) }
 
 // Compare compares what apps declare with what is there. It changes nothing. It needs Config.Management: AMQP 0-9-1 has
 // no method to read arguments, bindings and policies.

@@ -1,7 +1,6 @@
 package deadletter
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -59,7 +58,7 @@ type Config struct {
 // Validate reports all faults of the configuration. It does not connect.
 func (c Config) Validate() error {
 	all := wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults()
-	if err := c.prefix().Validate(); err != nil {
+	if err := naming.Of(c.Prefix).Validate(); err != nil {
 		all = append(all, err)
 	}
 	if c.Management != "" {
@@ -80,10 +79,6 @@ func (c Config) Format(state fmt.State, _ rune) {
 
 // MarshalJSON implements json.Marshaler for a log: the JSON is a text, what Format prints with %+v.
 func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf("%+v", c)) }
-
-func (c Config) prefix() naming.Prefix {
-	return naming.Prefix(cmp.Or(c.Prefix, string(naming.Default)))
-}
 
 const connectionName = "watermill-retry dead letters"
 
@@ -120,7 +115,7 @@ func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
 	config.AMQP, config.TLS = own.AMQP, own.TLS
 	ctx, end := context.WithCancel(context.Background())
 	s := &Store{
-		config: config, dial: own, prefix: config.prefix(), ctx: ctx, end: end,
+		config: config, dial: own, prefix: naming.Of(config.Prefix), ctx: ctx, end: end,
 		logger: logger.With(watermill.LogFields{"broker": own.Place()}),
 	}
 	s.asker = s.ask
@@ -166,8 +161,8 @@ func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter)
 
 // browse calls visit for each letter that the filter selects, until it returns false or an error.
 func (s *Store) browse(
-	ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) (bool,
-		error),
+	ctx context.Context, queue string, filter letters.Filter,
+	visit func(*amqp091.Delivery, *letters.Letter) (bool, error),
 ) error {
 	if err := filter.Validate(); err != nil {
 		return err
@@ -289,8 +284,7 @@ func (s *Store) ask(ctx context.Context, r command.Request, wait time.Duration) 
 		return asked, err
 	}
 	defer connection.Close()
-	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
 	channel, err := connection.OpenChannel()
 	if err == nil {
 		err = ask.All(ctx, channel, exchange, r, asked.Processes, wait, func(a command.Answer) {

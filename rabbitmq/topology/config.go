@@ -131,9 +131,7 @@ func (c Config) exchange(work string) string {
 	return c.prefix().RetryExchange()
 }
 
-func (c Config) prefix() naming.Prefix {
-	return naming.Prefix(cmp.Or(c.Prefix, string(naming.Default)))
-}
+func (c Config) prefix() naming.Prefix { return naming.Of(c.Prefix) }
 
 // Validate reports all faults of the configuration, joined.
 func (c Config) Validate() error {

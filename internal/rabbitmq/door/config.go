@@ -1,7 +1,6 @@
 package door
 
 import (
-	"cmp"
 	"errors"
 	"maps"
 	"time"
@@ -46,7 +45,7 @@ func (c Config) Validate() error {
 		tiers = middleware.Tiers(c.Policy, true)
 	}
 	if group := c.Policy.TierGroup; group != "" {
-		all = append(all, faults.In("Policy", naming.Prefix(cmp.Or(c.Prefix, string(naming.Default))).ValidateGroup(group)))
+		all = append(all, faults.In("Policy", naming.Of(c.Prefix).ValidateGroup(group)))
 		c.Policy.TierGroup = ""
 	}
 	all = append(all, validateNames(c.App), c.topologyOf(tiers).Validate(), validateApp(c.App, c.WorkQueueMode))

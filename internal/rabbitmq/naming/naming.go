@@ -2,6 +2,7 @@
 package naming
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -28,6 +29,9 @@ const Default Prefix = "retry"
 
 // Prefix is the first part of the names of exchanges, and a part of the names of tier queues.
 type Prefix string
+
+// Of returns the prefix of a configuration.
+func Of(prefix string) Prefix { return cmp.Or(Prefix(prefix), Default) }
 
 func (p Prefix) RetryExchange() string  { return string(p) }
 func (p Prefix) ReturnExchange() string { return string(p) + returnSuffix }
