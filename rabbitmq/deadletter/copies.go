@@ -33,9 +33,8 @@ func (l *look) mayReplace(ctx context.Context) error {
 			l.queue, l.limit, version, cmp.Or(to.exchange, "amq.default"), instead, err)
 	case errors.Is(err, publish.ErrBlocked):
 		return fmt.Errorf("the queue %q is not read: %v, RabbitMQ %s counts each look, and it blocks publishers "+
-			"because of "+
-			"a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has ended. %s: %w",
-			l.queue, l.limit, version, instead, err)
+			"because of a memory or disk alarm, so no letter can be replaced by a copy. Wait until the alarm has "+
+			"ended. %s: %w", l.queue, l.limit, version, instead, err)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -46,18 +47,13 @@ const (
 // policy can change the answer.
 func limitOf(version string, argument, policy *int64, known bool) limit {
 	old := isOld(version)
-	lowest := argument
-	if policy != nil {
-		switch {
-		case lowest == nil:
-			lowest = policy
-		case !old && min(*policy, *argument) < 0: // from 4.0 on a limit takes the place of no limit
-			n := max(*policy, *argument)
-			lowest = &n
-		default:
-			n := min(*policy, *argument)
-			lowest = &n
+	lowest := cmp.Or(argument, policy)
+	if argument != nil && policy != nil {
+		n := min(*policy, *argument)
+		if !old && n < 0 { // from 4.0 on a limit takes the place of no limit
+			n = max(*policy, *argument)
 		}
+		lowest = &n
 	}
 	switch {
 	case lowest != nil && *lowest < 0 && old:
@@ -157,25 +153,21 @@ func (l limit) String() string {
 }
 
 func limitText(own, policy *int64) string {
-	text := ""
+	var all []string
 	if own != nil {
-		text = fmt.Sprintf("its %s is %d", queuearg.DeliveryLimit, *own)
+		all = append(all, fmt.Sprintf("its %s is %d", queuearg.DeliveryLimit, *own))
 	}
-	if policy == nil {
-		return text
+	if policy != nil {
+		all = append(all, fmt.Sprintf("the delivery-limit of its policy is %d", *policy))
 	}
-	if text != "" {
-		text += ", "
-	}
-	return text + fmt.Sprintf("the delivery-limit of its policy is %d", *policy)
+	return strings.Join(all, ", ")
 }
 
 func number(arguments map[string]any, key string) *int64 {
-	n, is := arguments[key].(int64)
-	if !is {
-		return nil
+	if n, is := arguments[key].(int64); is {
+		return &n
 	}
-	return &n
+	return nil
 }
 
 // settings returns what is known of a queue. Without the management API that is nothing, but before RabbitMQ 4.0 its

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -25,10 +26,6 @@ const maxShortString = 255
 
 // appendLine appends a letter as one line of JSON.
 func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error) {
-	table, err := letterline.Table(d.Headers)
-	if err != nil {
-		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
-	}
 	properties := map[string]any{}
 	for name, property := range texts(d) {
 		if *property != "" {
@@ -44,15 +41,18 @@ func appendLine(b []byte, d *amqp091.Delivery, l *letters.Letter) ([]byte, error
 	if !d.Timestamp.IsZero() {
 		properties["timestamp"] = d.Timestamp.Unix()
 	}
-	line := letterline.Line{
-		ID: l.ID, Queue: letterline.EncodeText(l.Queue), Target: l.Target, Kind: string(l.Kind), Record: l.Record,
-		Exchange:   letterline.EncodeText(d.Exchange),
-		RoutingKey: letterline.EncodeText(d.RoutingKey), Properties: properties, Headers: table, Body: d.Body,
+	table, err := letterline.Table(d.Headers)
+	if err == nil {
+		b, err = letterline.Line{
+			ID: l.ID, Queue: letterline.EncodeText(l.Queue), Target: l.Target, Kind: string(l.Kind), Record: l.Record,
+			Exchange: letterline.EncodeText(d.Exchange), RoutingKey: letterline.EncodeText(d.RoutingKey),
+			Properties: properties, Headers: table, Body: d.Body,
+		}.Append(b)
 	}
-	if b, err = line.Append(b); err != nil {
-		return b, fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
+	if err != nil {
+		err = fmt.Errorf("letter %q cannot be exported: %w", l.ID, err)
 	}
-	return b, nil
+	return b, err
 }
 
 // texts returns the properties that are texts, by their names.
@@ -151,9 +151,7 @@ func (r *reader) check(err error) {
 
 // object reads an object of JSON. encoding/json alone would take the last of two fields with the same name.
 func (r *reader) object(at string, raw []byte) map[string]json.RawMessage {
-	if at == "" {
-		at = "the line"
-	}
+	at = cmp.Or(at, "the line")
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	start, err := decoder.Token()
 	if err == nil && start != json.Delim('{') {

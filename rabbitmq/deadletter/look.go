@@ -81,19 +81,16 @@ func (s *Store) look(
 ) (*look, error) {
 	l := &look{store: s, connection: connection, queue: queue, window: firstPrefetch, widest: mostPrefetch,
 		least: least, arguments: keepLong, caution: c, of: of}
-	_, err := connection.Channel(func(channel *amqp091.Channel) error {
+	_, err := connection.Channel(func(channel *amqp091.Channel) (err error) {
 		l.channel = channel
-		var err error
 		l.total, err = l.count("look at")
 		return err
 	})
+	if err == nil && l.total == 0 {
+		err = l.first()
+	}
 	if err != nil {
 		return l, err
-	}
-	if l.total == 0 {
-		if err := l.first(); err != nil {
-			return l, err
-		}
 	}
 	switch {
 	case of != nil && of.total > 0:
@@ -169,14 +166,13 @@ func (l *look) consumeLong() error {
 // consume starts another consumer. A new tag for each: a quorum queue would take it for one that still has letters.
 func (l *look) consume() error {
 	l.prefetch = l.ahead()
-	if err := l.channel.Qos(l.prefetch, 0, false); err != nil {
-		return explain("read", l.queue, err)
+	err := l.channel.Qos(l.prefetch, 0, false)
+	if err == nil {
+		l.deliveries, err = l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, l.arguments)
 	}
-	deliveries, err := l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, l.arguments)
 	if err != nil {
 		return explain("read", l.queue, err)
 	}
-	l.deliveries = deliveries
 	l.consumers = append(l.consumers, 0)
 	l.settled.begin(l.last())
 	return nil

@@ -10,6 +10,7 @@ import (
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/internal/pauses"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
@@ -243,8 +244,6 @@ func (p *pruning) wait(ctx context.Context) error {
 		return err
 	}
 	begin, empty := time.Now(), map[string]time.Time{}
-	tick := time.NewTicker(asked)
-	defer tick.Stop()
 	for {
 		now, err := client.Queues(ctx, management.Depths)
 		if err != nil {
@@ -271,10 +270,8 @@ func (p *pruning) wait(ctx context.Context) error {
 		if !waits {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
+		if err := pauses.Sleep(ctx, asked); err != nil {
+			return err
 		}
 	}
 }

@@ -52,7 +52,8 @@ func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redri
 func (s *Store) redrive(
 	ctx context.Context, queue, through string, options letters.Redrive,
 ) (letters.Summary, error) {
-	c := &call{store: s, queue: queue, through: through, user: s.user(), Run: redrive.New(options, mostInFlight)}
+	uri, _ := amqp091.ParseURI(s.config.URI)
+	c := &call{store: s, queue: queue, through: through, user: uri.Username, Run: redrive.New(options, mostInFlight)}
 	if !options.DryRun {
 		sender, err := s.newSender()
 		if err != nil {
@@ -70,8 +71,7 @@ func (s *Store) Discard(ctx context.Context, queue string, options letters.Disca
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err
 	}
-	c := &call{store: s, queue: queue, Run: redrive.NewDiscard(options)}
-	return c.run(ctx)
+	return (&call{store: s, queue: queue, Run: redrive.NewDiscard(options)}).run(ctx)
 }
 
 // A call is one redrive or discard. It goes on with another look after a lost connection.
@@ -85,14 +85,6 @@ type call struct {
 	sender  *sender // nil for a discard or a dry run
 	barren  int     // how often in a row a connection may be lost on which no letter was removed
 	caution caution
-}
-
-func (s *Store) user() string {
-	uri, err := amqp091.ParseURI(s.config.URI)
-	if err != nil {
-		return ""
-	}
-	return uri.Username
 }
 
 // run looks at the letters that were in the queue at the start and are still there, again after each lost connection.
@@ -205,11 +197,10 @@ func notConnected(err error) error {
 func (s *Store) lock(
 	ctx context.Context, connection *wire.Connection, queue string, again bool,
 ) (unlock func(), err error) {
-	deadline := time.Now().Add(lockPause)
+	name, deadline := queue+".lock", time.Now().Add(lockPause)
 	if again {
 		deadline = time.Now().Add(lockPatience)
 	}
-	name := queue + ".lock"
 	for {
 		channel, err := connection.Channel(func(channel *amqp091.Channel) error {
 			if _, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil); err != nil {

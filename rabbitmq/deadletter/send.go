@@ -45,10 +45,7 @@ type sender struct {
 
 func (s *Store) newSender() (*sender, error) {
 	connection, err := publisher.Open(publisher.Config{Wire: s.dial, ConfirmTimeout: confirmTimeout}, s.logger)
-	if err != nil {
-		return nil, err
-	}
-	return &sender{connection: connection}, nil
+	return &sender{connection: connection}, err
 }
 
 // send returns nil when the broker has routed and confirmed the letter. While the broker is away or blocks
@@ -99,9 +96,7 @@ func isAway(err error) bool {
 }
 
 // isDoubtful reports whether a letter may have been sent.
-func isDoubtful(err error) bool {
-	return unpublished.KindOf(err) == unpublished.Unconfirmed
-}
+func isDoubtful(err error) bool { return unpublished.KindOf(err) == unpublished.Unconfirmed }
 
 // isUnconfirmed reports whether the broker has read a letter and has not confirmed it in time.
 func isUnconfirmed(err error) bool { return errors.Is(err, publish.ErrNotConfirmed) }
@@ -138,9 +133,7 @@ func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) 
 			"redrive it with a Store that has Config.Marshal", l.ID, reason)
 	}
 	msg := message.NewMessage(l.ID, l.Payload)
-	for key, value := range l.Metadata {
-		msg.Metadata[key] = value
-	}
+	maps.Copy(msg.Metadata, l.Metadata)
 	marshaled, err := s.config.Marshal(msg)
 	if err != nil {
 		return p, fmt.Errorf("letter %q is raw, and Config.Marshal cannot marshal it, so it stays: %w", l.ID, err)
@@ -150,9 +143,7 @@ func (s *Store) marshal(l *letters.Letter, p amqp091.Publishing, reason string) 
 		delete(p.Headers, key)
 	}
 	delete(p.Headers, publisher.UUIDHeader)
-	for key, value := range marshaled.Headers {
-		p.Headers[key] = value
-	}
+	maps.Copy(p.Headers, marshaled.Headers)
 	p.ContentType = cmp.Or(p.ContentType, marshaled.ContentType)
 	p.Type = cmp.Or(p.Type, marshaled.Type)
 	unfit.Move(&p, unfit.Redriven, p.UserId)

@@ -1,11 +1,13 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -47,17 +49,12 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 		return nil, err
 	}
 	b := &board{prefix: s.prefix, current: current}
-	bound := make(chan error, 1)
-	go func() {
-		var err error
-		b.bindings, err = client.Bindings(ctx)
-		bound <- err
-	}()
+	var bound sync.WaitGroup
+	var also error
+	bound.Go(func() { b.bindings, also = client.Bindings(ctx) })
 	b.queues, err = client.Queues(ctx, management.Details)
-	if also := <-bound; err == nil {
-		err = also
-	}
-	return b, err
+	bound.Wait()
+	return b, cmp.Or(err, also)
 }
 
 func (s *Store) managementClient() (*management.Client, error) {
@@ -182,7 +179,7 @@ func (b *board) readTiers() {
 	}
 	for _, tiers := range []map[string][]letters.Tier{b.own, b.shared} {
 		for _, of := range tiers {
-			slices.SortFunc(of, func(x, y letters.Tier) int { return int(min(max(x.Delay-y.Delay, -1), 1)) })
+			slices.SortFunc(of, func(x, y letters.Tier) int { return cmp.Compare(x.Delay, y.Delay) })
 		}
 	}
 }
@@ -277,8 +274,7 @@ func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 		return
 	}
 	defer connection.Close()
-	stop := context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
 	reopening := wire.Reopening{On: connection}
 	fresh, asked := map[string]letters.Depth{}, map[string]bool{} // work queues of a group have the same tiers
 	for _, d := range depths {
