@@ -35,20 +35,19 @@ type Filter struct {
 // Validate reports all faults of the filter.
 func (f Filter) Validate() error {
 	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("Filter."+format, args...)) }
 	if f.Cause != "" && (len(f.Cause) != 8 || strings.Trim(f.Cause, "0123456789abcdef") != "") {
-		faults = append(faults, fmt.Errorf("Filter.Cause is %q: it must be the ID of a cause, which is 8 hex "+
-			"digits, such as 8801ed07", f.Cause))
+		fault("Cause is %q: it must be the ID of a cause, which is 8 hex digits, such as 8801ed07", f.Cause)
 	}
 	if f.OlderThan < 0 {
-		faults = append(faults, fmt.Errorf("Filter.OlderThan is %v: it must not be negative", f.OlderThan))
+		fault("OlderThan is %v: it must not be negative", f.OlderThan)
 	}
 	if f.NewerThan < 0 {
-		faults = append(faults, fmt.Errorf("Filter.NewerThan is %v: it must not be negative", f.NewerThan))
+		fault("NewerThan is %v: it must not be negative", f.NewerThan)
 	}
 	if f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
-		faults = append(faults,
-			fmt.Errorf("Filter.OlderThan is %v and Filter.NewerThan is %v: they select no letter, because "+
-				"Filter.NewerThan must be the longer one", f.OlderThan, f.NewerThan))
+		fault("OlderThan is %v and Filter.NewerThan is %v: they select no letter, because Filter.NewerThan must be "+
+			"the longer one", f.OlderThan, f.NewerThan)
 	}
 	return errors.Join(faults...)
 }

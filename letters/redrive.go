@@ -154,9 +154,7 @@ func (p Progress) Left() time.Duration {
 }
 
 // PerSecond is the number of letters done in a second so far.
-func (p Progress) PerSecond() float64 {
-	return float64(p.Done) / cmp.Or(p.Elapsed, 1).Seconds()
-}
+func (p Progress) PerSecond() float64 { return float64(p.Done) / cmp.Or(p.Elapsed, 1).Seconds() }
 
 // RedrivenKey is the metadata key of the history of a message that was redriven: a Redriven as JSON. It is no part of
 // the failure record: the message has it while it is handled again, and its next dead letter has it too. Handlers do

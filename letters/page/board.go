@@ -200,6 +200,7 @@ type storeRow struct {
 // sharedCause is a cause with its letters of all stores.
 type sharedCause struct {
 	letters.Group
+	died deaths
 	Bars []bar
 	In   []causeIn
 }
@@ -216,20 +217,16 @@ func (p *Page) storesBoard(w http.ResponseWriter, r *http.Request) error {
 	shown := storesView{Rows: make([]storeRow, len(names))}
 	ctx, cancel := context.WithTimeout(r.Context(), rowTimeout)
 	defer cancel()
-	rows := make([]chan storeRow, len(names))
+	answers := make(chan storeRow, len(names))
 	for i, name := range names {
-		rows[i] = make(chan storeRow, 1)
-		go func() { rows[i] <- p.stores[name].row(r.Context(), name) }()
+		shown.Rows[i] = storeRow{Name: name, Err: "The store has not answered yet."}
+		go func() { answers <- p.stores[name].row(r.Context(), name) }()
 	}
-	for i, name := range names {
+	for range names {
 		select {
-		case shown.Rows[i] = <-rows[i]:
+		case row := <-answers:
+			shown.Rows[slices.Index(names, row.Name)] = row
 		case <-ctx.Done():
-			select {
-			case shown.Rows[i] = <-rows[i]: // it was behind one that is late
-			default:
-				shown.Rows[i] = storeRow{Name: name, Err: "The store has not answered yet."}
-			}
 		}
 	}
 	p.shareCauses(&shown)
@@ -268,7 +265,7 @@ func (p *Page) row(ctx context.Context, name string) storeRow {
 
 // shareCauses adds the causes that the last looks have seen.
 func (p *Page) shareCauses(shown *storesView) {
-	all, died := map[string]*sharedCause{}, map[string]*deaths{}
+	all := map[string]*sharedCause{}
 	var times []int64
 	for store, one := range p.stores {
 		one.tallyLock.Lock()
@@ -284,13 +281,12 @@ func (p *Page) shareCauses(shown *storesView) {
 				id := group.ID()
 				cause := all[id]
 				if cause == nil {
-					cause = &sharedCause{Group: group}
-					cause.Count = 0
-					all[id], died[id] = cause, &deaths{}
+					cause = &sharedCause{Group: letters.Group{Cause: group.Cause}}
+					all[id] = cause
 				}
 				cause.Count += group.Count
 				if of := t.causes[group.Cause]; of != nil {
-					died[id].at = append(died[id].at, of.at...)
+					cause.died.at = append(cause.died.at, of.at...)
 				}
 				cause.In = append(cause.In, causeIn{store, selection{Queue: t.Queue}.Of(group.Cause), group.Count})
 			}
@@ -305,8 +301,8 @@ func (p *Page) shareCauses(shown *storesView) {
 			break
 		}
 		cause := all[id]
-		seen := periodOf(died[id].at)
-		cause.First, cause.Last, cause.Bars = seen.From, seen.To, died[id].bars(of)
+		seen := periodOf(cause.died.at)
+		cause.First, cause.Last, cause.Bars = seen.From, seen.To, cause.died.bars(of)
 		slices.SortFunc(cause.In, func(a, b causeIn) int {
 			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Store, b.Store), cmp.Compare(a.Queue, b.Queue))
 		})

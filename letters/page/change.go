@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"path"
 	"sync"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/letters"
 )
+
+// verbs are those of the addresses.
+var verbs = map[string]string{"redrive": verbRedrive, "discard": verbDiscard}
 
 // A redrive of the page is a careful one: the command has options.
 const (
@@ -17,16 +21,10 @@ const (
 	carefulMaxRedead = 0.05
 )
 
-func (p *Page) redrive(w http.ResponseWriter, r *http.Request) error {
-	return p.change(w, r, verbRedrive)
-}
-func (p *Page) discard(w http.ResponseWriter, r *http.Request) error {
-	return p.change(w, r, verbDiscard)
-}
-
 // change is the POST request of a list with picked letters, and of the confirmation. It never takes a selection without
 // letters for all of them.
-func (p *Page) change(w http.ResponseWriter, r *http.Request, verb string) error {
+func (p *Page) change(w http.ResponseWriter, r *http.Request) error {
+	verb := verbs[path.Base(r.URL.Path)]
 	if r.PostForm.Get("step") == "start" {
 		if verb == verbDiscard && r.PostForm.Get("sure") == "" {
 			return failure{http.StatusUnprocessableEntity, "Discarded letters cannot be brought back. Go back, and " +

@@ -219,7 +219,6 @@ func (b *job) line() string {
 type jobView struct {
 	plan
 	Progress         letters.Progress
-	Started, Ended   time.Time
 	Running, Stopped bool
 	Err, Detail      string
 	Redead           bool
@@ -232,8 +231,7 @@ type jobView struct {
 func (b *job) view(now time.Time) jobView {
 	b.lock.Lock()
 	defer b.lock.Unlock()
-	v := jobView{plan: b.plan, Progress: b.progress, Started: b.started, Ended: b.ended, Running: b.ended.IsZero(),
-		Stopped: b.stopped}
+	v := jobView{plan: b.plan, Progress: b.progress, Running: b.ended.IsZero(), Stopped: b.stopped}
 	if v.Running {
 		v.Progress.Elapsed = now.Sub(b.started)
 		if b.stopped {

@@ -135,7 +135,7 @@ var (
 	}
 	// changes change something, or ask for a change: they count the letters and keep a confirmation.
 	changes = map[string]view{
-		"redrive": (*Page).redrive, "discard": (*Page).discard, "stop": (*Page).stop,
+		"redrive": (*Page).change, "discard": (*Page).change, "stop": (*Page).stop,
 	}
 )
 
