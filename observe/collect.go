@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -111,7 +112,7 @@ func (m *metrics) detach(c *connection) {
 	c.looks.stop()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer m.guard()
+	defer guard(m.logger, &m.failed, "The collection of the metrics panicked")
 	m.attached = slices.DeleteFunc(m.attached, func(other *connection) bool { return other == c })
 	c.gather(newFigures(m.config.MaxSeries), time.Now(), false) // the last counters
 	for _, r := range m.readings {
@@ -123,7 +124,7 @@ func (m *metrics) detach(c *connection) {
 func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	defer m.guard()
+	defer guard(m.logger, &m.failed, "The collection of the metrics panicked")
 	now, all := time.Now(), newFigures(m.config.MaxSeries)
 	for _, r := range m.readings {
 		for of, value := range m.ended.each(r) {
@@ -152,12 +153,11 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 	return nil
 }
 
-// guard logs a panic, once. It is deferred.
-func (m *metrics) guard() {
-	if recovered := recover(); recovered != nil && !m.failed {
-		m.failed = true
-		m.logger.Error("The collection of the metrics panicked. This is logged once",
-			fmt.Errorf("panic: %v", recovered), nil)
+// guard logs a panic, where none was logged before. It is deferred.
+func guard(logger watermill.LoggerAdapter, failed *bool, text string) {
+	if recovered := recover(); recovered != nil && !*failed {
+		*failed = true
+		logger.Error(text+". This is logged once", fmt.Errorf("panic: %v", recovered), nil)
 	}
 }
 
@@ -177,13 +177,7 @@ type connection struct {
 
 // gather adds the values of now. A panic of Health is logged, once.
 func (c *connection) gather(to figures, now time.Time, look bool) {
-	defer func() {
-		if recovered := recover(); recovered != nil && !c.failed {
-			c.failed = true
-			c.Logger.Error("Health panicked: the metrics lack what it returns. This is logged once",
-				fmt.Errorf("panic: %v", recovered), nil)
-		}
-	}()
+	defer guard(c.Logger, &c.failed, "Health panicked: the metrics lack what it returns")
 	if look {
 		c.looks.gather(to, now)
 	}
@@ -308,7 +302,8 @@ func (l *looks) look() {
 		defer l.mu.Unlock()
 		l.fail(fmt.Errorf("it has not returned at its deadline, %v", l.config.WaitingTimeout))
 	})
-	figures, err := l.ask(ctx)
+	var figures []backend.Waiting
+	err := panics.Error("the Waiter", func() (err error) { figures, err = l.Waiting(ctx); return err })
 	late.Stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -319,15 +314,6 @@ func (l *looks) look() {
 		return
 	}
 	l.figures, l.at, l.failed = figures, now, false
-}
-
-func (l *looks) ask(ctx context.Context) (figures []backend.Waiting, err error) {
-	defer func() {
-		if recovered := recover(); recovered != nil {
-			err = fmt.Errorf("panic: %v", recovered)
-		}
-	}()
-	return l.Waiting(ctx)
 }
 
 // fail logs the first failure since the last answer. That of a Connection that is closed is none.

@@ -180,13 +180,12 @@ type Config struct {
 // Validate reports all faults in one error. A zero field that has a default is valid.
 func (c Config) Validate() error {
 	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 	if c.MaxSeries < 0 {
-		faults = append(faults,
-			fmt.Errorf("MaxSeries is %d: it must be 0 (the default, 10,000) or more", c.MaxSeries))
+		fault("MaxSeries is %d: it must be 0 (the default, 10,000) or more", c.MaxSeries)
 	}
 	if c.WaitingTimeout < 0 {
-		faults = append(faults,
-			fmt.Errorf("WaitingTimeout is %v: it must be 0 (the default, 10s) or more", c.WaitingTimeout))
+		fault("WaitingTimeout is %v: it must be 0 (the default, 10s) or more", c.WaitingTimeout)
 	}
 	return errors.Join(faults...)
 }

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -204,25 +205,20 @@ func (t *traces) end(a *attempt, e *retry.Event) {
 	a.span.SetAttributes(append(attributes, semconv.ErrorTypeKey.String(failure.errorType))...)
 	failure.report(a.span)
 	if e.Outcome == retry.DeadLettered {
-		t.deadLetter(a, e)
+		t.deadLetter(a, e).End() // it has no duration
 	}
 }
 
-// deadLetter makes a span of the copy that is now a dead letter. It has no duration.
-func (t *traces) deadLetter(ctx context.Context, e *retry.Event) {
-	_, span := t.tracer.Start(ctx, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(t.deadLetterAttributes(e)...))
-	span.End()
-}
-
-func (t *traces) deadLetterAttributes(e *retry.Event) []attribute.KeyValue {
-	return known(
-		semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("dead-letter"),
-		semconv.MessagingDestinationName(e.Destination),
-		keyHandler.String(e.Handler), keyFailures.Int(e.Record.Failures),
-		keyDeadReason.String(string(e.Record.DeadReason)),
+// deadLetter begins the span of the copy that is now a dead letter.
+func (t *traces) deadLetter(ctx context.Context, e *retry.Event) trace.Span {
+	attributes := known(semconv.MessagingOperationTypeSend, semconv.MessagingOperationName("dead-letter"),
+		semconv.MessagingDestinationName(e.Destination), keyHandler.String(e.Handler),
+		keyFailures.Int(e.Record.Failures), keyDeadReason.String(string(e.Record.DeadReason)),
 		keyCause.String((&letters.Letter{Record: e.Record}).Cause().ID()),
 		semconv.MessagingSystemKey.String(t.observed.System), semconv.MessagingMessageID(e.MessageUUID))
+	_, span := t.tracer.Start(ctx, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(attributes...))
+	return span
 }
 
 // known leaves out the attributes that are empty texts.
@@ -235,8 +231,7 @@ func known(all ...attribute.KeyValue) []attribute.KeyValue {
 // deadOnArrival makes the span of a message that became a dead letter without a call of its handler.
 func (t *traces) deadOnArrival(e *retry.Event) {
 	from := t.originOf(e.Context, e.Metadata, e.Record.Traceparent)
-	_, span := t.tracer.Start(from.parent, "dead-letter "+e.Topic, trace.WithSpanKind(trace.SpanKindProducer),
-		trace.WithAttributes(t.deadLetterAttributes(e)...))
+	span := t.deadLetter(from.parent, e)
 	defer span.End()
 	if span.IsRecording() {
 		link(span, from.producer, "producer")
@@ -273,11 +268,10 @@ func (t *traces) Produced(ctx context.Context, produced []*message.Message) {
 
 // Traceparent is what the failure record keeps of an attempt.
 func (t *traces) Traceparent(ctx context.Context) string {
-	a := t.attemptOf(ctx)
-	if a == nil {
-		return ""
+	if a := t.attemptOf(ctx); a != nil {
+		return traceparentOf(a.span.SpanContext())
 	}
-	return traceparentOf(a.span.SpanContext())
+	return ""
 }
 
 // LogFields are those of the attempt, else those of the span that the message's context has.
@@ -302,22 +296,13 @@ func failureOf(e *retry.Event) failure {
 		name := typeOf(e.Err)
 		return failure{errorType: name, description: string(e.Outcome) + ": " + name}
 	}
-	f := failure{errorType: e.Record.ErrorType, message: e.Record.Reason, description: e.Record.Reason}
-	if f.errorType == "" {
-		f.errorType = typeOf(e.Err)
-	}
-	if f.description == "" {
-		f.description = f.errorType
-	}
-	return f
+	of, reason := cmp.Or(e.Record.ErrorType, typeOf(e.Err)), e.Record.Reason
+	return failure{errorType: of, message: reason, description: cmp.Or(reason, of)}
 }
 
 // report writes the failure into a span.
 func (f failure) report(span trace.Span) {
-	attributes := []attribute.KeyValue{semconv.ExceptionType(f.errorType)}
-	if f.message != "" {
-		attributes = append(attributes, semconv.ExceptionMessage(f.message))
-	}
+	attributes := known(semconv.ExceptionType(f.errorType), semconv.ExceptionMessage(f.message))
 	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(attributes...))
 	span.SetStatus(codes.Error, f.description)
 }
