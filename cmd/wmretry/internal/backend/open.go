@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,9 +88,7 @@ func openPostgreSQL(o *opening) (*Store, error) {
 	config.RuntimeParams["application_name"] = program
 	if o.TLS != nil {
 		own := o.TLS.Clone()
-		if own.ServerName == "" {
-			own.ServerName = config.Host
-		}
+		own.ServerName = cmp.Or(own.ServerName, config.Host)
 		config.TLSConfig, config.Fallbacks = own, nil
 	}
 	db := stdlib.OpenDB(*config)

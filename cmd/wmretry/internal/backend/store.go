@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -122,12 +123,7 @@ func (c Config) unreachable(err error) error {
 	)
 	advice := fmt.Sprintf("is %s running there, and is the port that of %[1]s (%s)?", kind.Name, kind.port)
 	has := func(parts ...string) bool {
-		for _, part := range parts {
-			if strings.Contains(text, part) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(text, part) })
 	}
 	switch {
 	case errors.As(err, &host):

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,7 +25,8 @@ func newDoctorCommand(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Look for what is wrong, and say what to do; exit code 1 with findings",
-		Long: `Looks at ` + e.looksAt() + `, and at the health of apps, and prints what is wrong and what to do.
+		Long: `Looks at ` + cmp.Or(e.ofRabbitMQ("the virtual host by the management API"), e.kind.Name) +
+			`, and at the health of apps, and prints what is wrong and what to do.
 ` + e.ofRabbitMQ(`It also sees what an app can come from, such as queues with a TTL, and names the steps.
 `) + `It changes nothing. The output has no password and no letter: it can be a part of an issue.
 
@@ -51,14 +53,6 @@ The exit code is 0 without findings, 1 with findings, and 2 where it cannot look
 	_ = c.RegisterFlagCompletionFunc("ignore", cobra.FixedCompletions(doctor.NamesOn(e.kind.Name),
 		cobra.ShellCompDirectiveNoFileComp))
 	return c
-}
-
-// looksAt is what the doctor looks at, apart from apps.
-func (e *env) looksAt() string {
-	if e.kind == backend.RabbitMQ {
-		return "the virtual host by the management API"
-	}
-	return e.kind.Name
 }
 
 // versioned has the versions of the command.

@@ -139,9 +139,7 @@ func (e *env) paint(colour text.Color, s string) string {
 }
 
 // printJSON prints a value as one line of JSON.
-func (e *env) printJSON(value any) error {
-	return e.jsonLine(e.stdout, value)
-}
+func (e *env) printJSON(value any) error { return e.jsonLine(e.stdout, value) }
 
 // jsonLine writes a value as one line of JSON. What could change a terminal is escaped, which JSON reads as the same
 // text.
@@ -172,11 +170,7 @@ func (e *env) table(columns ...string) table.Writer {
 	if e.colours {
 		style.Color.Header = text.Colors{text.Bold}
 	}
-	header := make(table.Row, len(columns))
-	for i, column := range columns {
-		header[i] = column
-	}
-	t.AppendHeader(header)
+	t.AppendHeader(e.row(0, columns...))
 	t.SuppressTrailingSpaces()
 	return t
 }
@@ -185,23 +179,16 @@ var plural, thousands = lettertext.Plural, lettertext.Number
 
 // safe escapes what could change the terminal: control characters, characters without a glyph, and bytes that are not
 // UTF-8. Letters come from elsewhere.
-func safe(s string) string {
-	return escape(s, false)
-}
+func safe(s string) string { return escape(s, false) }
 
 // safeLines is safe, and keeps line feeds and tabs.
-func safeLines(s string) string {
-	return escape(s, true)
-}
+func safeLines(s string) string { return escape(s, true) }
 
 // shellWord quotes a text for a POSIX shell where it must be quoted, as one word of a command that is printed.
 func shellWord(s string) string { return safe(shell.Word(s)) }
 
 func escape(s string, lines bool) string {
 	plain := func(r rune) bool { return unicode.IsPrint(r) || lines && (r == '\n' || r == '\t') }
-	if utf8.ValidString(s) && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
-		return s
-	}
 	var text strings.Builder
 	for rest := s; rest != ""; {
 		r, size := utf8.DecodeRuneInString(rest)

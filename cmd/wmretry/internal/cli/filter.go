@@ -43,14 +43,11 @@ func (f *filterFlags) add(c *cobra.Command) {
 	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
 	flags.StringVar(&f.newer, "newer-than", "", "only letters that died since then, such as 10m")
 	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
-	_ = c.RegisterFlagCompletionFunc("dead-reason",
-		func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			var reasons []string
-			for _, reason := range retry.DeadReasons() {
-				reasons = append(reasons, string(reason))
-			}
-			return reasons, cobra.ShellCompDirectiveNoFileComp
-		})
+	var reasons []string
+	for _, reason := range retry.DeadReasons() {
+		reasons = append(reasons, string(reason))
+	}
+	_ = c.RegisterFlagCompletionFunc("dead-reason", cobra.FixedCompletions(reasons, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // any reports whether the flags select at all.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,6 +73,8 @@ type orderAnswers struct {
 	Processes int              `json:"processes,omitempty"` // how many processes were asked; 0: not known
 	Decided   int              `json:"decided"`
 	Answers   []command.Answer `json:"answers"`
+
+	seen int // how many handlers have got a message of the key
 }
 
 func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) error {
@@ -126,7 +129,7 @@ func (e *env) askProcesses(
 	}
 	all = orderAnswers{Queue: r.Queue, Processes: asked.Processes, Answers: asked.Answers}
 	for _, a := range all.Answers {
-		all.Decided += a.Decided
+		all.Decided, all.seen = all.Decided+a.Decided, all.seen+a.Seen
 	}
 	if e.json && r.Do != command.Keys {
 		err = e.printJSON(all)
@@ -191,14 +194,9 @@ func (e *env) orderLines(all orderAnswers) []string {
 			owned = []ownedPartition{{command.Partition{Queue: queue}, "no message yet"}}
 		}
 		for _, p := range owned {
-			row := []any{safe(queue), safe(p.owner), thousands(int(p.Delivered)), thousands(p.Waiting),
-				thousands(p.Behind), p.Oldest.Round(time.Second).String(), thousands(len(p.Blocked))}
-			if len(p.Blocked) > 0 {
-				for i := range row {
-					row[i] = e.paint(text.FgRed, fmt.Sprint(row[i]))
-				}
-			}
-			partitions.AppendRow(row)
+			partitions.AppendRow(e.row(only(len(p.Blocked) > 0, text.FgRed), safe(queue), safe(p.owner),
+				thousands(int(p.Delivered)), thousands(p.Waiting), thousands(p.Behind),
+				p.Oldest.Round(time.Second).String(), thousands(len(p.Blocked))))
 			slices.SortFunc(p.Blocked, func(a, b command.Blocked) int { return a.Since.Compare(b.Since) })
 			for _, b := range p.Blocked {
 				some = true
@@ -243,9 +241,7 @@ process that starts takes it over from the others: it ends when all processes ar
 ends: the latest decision holds. Exit code 1: no process has a handler with Breaker.Key.`,
 		Example: "  wmretry key pause customer-7 --for 1h",
 		Args:    needs("KEY"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return e.limitKey(c.Context(), f, args[0], 0)
-		},
+		RunE:    func(c *cobra.Command, args []string) error { return e.limitKey(c.Context(), f, args[0], 0) },
 	}
 	limit := &cobra.Command{
 		Use:   "limit KEY CALLS --for DURATION",
@@ -272,9 +268,7 @@ Breaker.Key.`,
 			Long:    `Shows 20 keys of each handler and process at most: those that are limited, then those that had to wait.`,
 			Example: "  wmretry key list\n  wmretry key list --queue webhooks --json",
 			Args:    cobra.NoArgs,
-			RunE: func(c *cobra.Command, _ []string) error {
-				return e.listKeys(c.Context(), f)
-			},
+			RunE:    func(c *cobra.Command, _ []string) error { return e.listKeys(c.Context(), f) },
 		},
 		pause, limit,
 		&cobra.Command{
@@ -317,14 +311,10 @@ func (e *env) decide(ctx context.Context, f *keyFlags, r command.Request, did, n
 	if err != nil {
 		return err
 	}
-	seen := 0
-	for _, a := range all.Answers {
-		seen += a.Seen
-	}
 	switch {
 	case all.Decided == 0:
 		return errors.New(none)
-	case seen == 0 && r.Calls >= 0:
+	case all.seen == 0 && r.Calls >= 0:
 		_, _ = fmt.Fprintf(e.stderr, "warning: no process has seen a message of the key %s\n", safe(strconv.Quote(r.Key)))
 	}
 	if e.json {
@@ -376,11 +366,7 @@ func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
 		}
 		return e.printJSON(lines)
 	}
-	text := e.keyTable(all.Answers, false)
-	if text == "" {
-		text = "no key is limited, and none had to wait"
-	}
-	_, err = fmt.Fprintln(e.stdout, text)
+	_, err = fmt.Fprintln(e.stdout, cmp.Or(e.keyTable(all.Answers, false), "no key is limited, and none had to wait"))
 	return err
 }
 

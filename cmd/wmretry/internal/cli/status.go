@@ -224,9 +224,13 @@ func (b *statusTable) row(d letters.Depth, level int, name, due, note string, co
 	if d.Missing && d.Messages == 0 { // partitions can have messages without their work queue
 		cells[1], cells[2], cells[3], cells[4] = "-", "-", "-", "-"
 	}
-	row := table.Row{}
+	b.AppendRow(b.env.row(colour, cells...))
+}
+
+// row returns a row of a table, in a colour.
+func (e *env) row(colour text.Color, cells ...string) (row table.Row) {
 	for _, cell := range cells {
-		row = append(row, b.paint(colour, cell))
+		row = append(row, e.paint(colour, cell))
 	}
-	b.AppendRow(row)
+	return row
 }

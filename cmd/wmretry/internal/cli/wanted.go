@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,14 +53,11 @@ type retention struct {
 // wanted returns what each work queue needs.
 func (d declaration) wanted(prefix string) []deadletter.Wanted {
 	config := topology.Config{
-		Prefix: d.Prefix, TierGroup: d.TierGroup, QueueType: d.QueueType, Partitions: d.Partitions, Prefetch: d.Prefetch,
-		WorkQueueMode: d.WorkQueueMode,
+		Prefix: cmp.Or(d.Prefix, prefix), TierGroup: d.TierGroup, QueueType: d.QueueType, Partitions: d.Partitions,
+		Prefetch: d.Prefetch, WorkQueueMode: d.WorkQueueMode,
 		DeadLetters: topology.Retention{MaxLength: d.DeadLetters.MaxLength,
 			MaxAge: time.Duration(d.DeadLetters.MaxAge)},
 		TierArguments: amqp091.Table(d.TierArguments), DeadLetterArguments: amqp091.Table(d.DeadLetterArguments),
-	}
-	if config.Prefix == "" {
-		config.Prefix = prefix
 	}
 	policy := retry.Policy{
 		Schedule: backoff.Schedule(d.Schedule), Jitter: d.Jitter, ExtraTiers: d.ExtraTiers, TierGroup: d.TierGroup,
@@ -68,10 +66,8 @@ func (d declaration) wanted(prefix string) []deadletter.Wanted {
 	if config.Partitions == 0 {
 		config.Tiers = middleware.Tiers(policy, true)
 	} else {
-		own = maps.Clone(own)
-		if own == nil {
-			own = amqp091.Table{}
-		}
+		own = amqp091.Table{}
+		maps.Copy(own, d.QueueArguments)
 		own["x-single-active-consumer"] = true // as the app declares it
 	}
 	var all []deadletter.Wanted
@@ -202,15 +198,11 @@ func (f *wantedFlags) declarations() ([]declaration, error) {
 		return nil, usage("--prefetch is %d without --partitions: it is the Prefetch of handlers with partitions. Add "+
 			"--partitions, or leave it out", f.prefetch)
 	}
-	d := declaration{Queues: f.queues, Partitions: f.partitions}
-	if d.Partitions != 0 {
-		d.Prefetch = f.prefetch
-	}
-	if f.schedule == "" {
-		return []declaration{d}, nil
-	}
-	if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
-		return nil, usage("--schedule: %w", err)
+	d := declaration{Queues: f.queues, Partitions: f.partitions, Prefetch: only(f.partitions != 0, f.prefetch)}
+	if f.schedule != "" {
+		if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
+			return nil, usage("--schedule: %w", err)
+		}
 	}
 	return []declaration{d}, nil
 }
