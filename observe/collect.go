@@ -66,12 +66,7 @@ func (m *metrics) attach(observed backend.Observed, traces backend.Observer) bac
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.attached, m.logger = append(m.attached, c), observed.Logger
-	if observed.Closed != nil {
-		go func() {
-			<-observed.Closed
-			m.detach(c)
-		}()
-	}
+	go func() { <-observed.Closed; m.detach(c) }()
 	return &measured{Observer: traces, metrics: m, flights: c.flights}
 }
 
@@ -183,9 +178,6 @@ func (c *connection) gather(to figures, now time.Time, look bool) {
 	}
 	if c.flights != nil {
 		c.flights.gather(to)
-	}
-	if c.Health == nil {
-		return
 	}
 	health := c.Health()
 	for _, link := range health.Links {
