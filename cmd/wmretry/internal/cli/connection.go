@@ -42,7 +42,14 @@ func kindOf(args []string) *backend.Kind {
 
 // withStore connects once, calls a function with the Store, and closes it.
 func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) error {
-	config, err := e.config()
+	addresses, of, err := e.addresses()
+	if err != nil {
+		return err
+	}
+	if len(addresses) > 1 {
+		return usage("%s names %d backends: only `wmretry ui` takes several", of, len(addresses))
+	}
+	config, err := e.configOf(addresses[0], of)
 	if err != nil {
 		return err
 	}
@@ -57,25 +64,6 @@ func (e *env) withStore(ctx context.Context, use func(*backend.Store) error) err
 // withRabbitMQ is withStore for commands that only RabbitMQ has.
 func (e *env) withRabbitMQ(ctx context.Context, use func(*deadletter.Store) error) error {
 	return e.withStore(ctx, func(store *backend.Store) error { return use(store.Rabbit) })
-}
-
-// config is what flags and environment name. It asks once for a password where one is missing.
-func (e *env) config() (backend.Config, error) {
-	if e.configured != nil {
-		return *e.configured, nil
-	}
-	addresses, of, err := e.addresses()
-	if err != nil {
-		return backend.Config{}, err
-	}
-	if len(addresses) > 1 {
-		return backend.Config{}, usage("%s names %d backends: only `wmretry ui` takes several", of, len(addresses))
-	}
-	config, err := e.configOf(addresses[0], of)
-	if err == nil {
-		e.configured = &config
-	}
-	return config, err
 }
 
 // addresses returns those that are named, and by what.
@@ -93,7 +81,7 @@ func (e *env) addresses() (all []string, of string, err error) {
 	return all, of, err
 }
 
-// configOf returns the configuration for an address of a flag or variable.
+// configOf returns the configuration for an address of a flag or variable. It asks for a password where one is missing.
 func (e *env) configOf(text, of string) (backend.Config, error) {
 	config := backend.Config{Prefix: e.prefix(), Group: e.flags.group, Table: e.flags.table, AnyLimit: e.flags.anyLimit,
 		Logger: e.logger()}

@@ -40,8 +40,7 @@ type env struct {
 	json      bool     // --json
 	passwords []string // for scrub
 
-	configured *backend.Config // what config has returned
-	guesses    bool            // the address of the management API is derived from that of the broker
+	guesses bool // the address of the management API is derived from that of the broker
 }
 
 const defaultPrefix = "retry"
