@@ -59,7 +59,8 @@ func (m *metrics) attach(observed backend.Observed, traces backend.Observer) bac
 		Observed: observed, config: m.config, totals: newTotals(m.config.MaxSeries),
 		counts: observed.System == "rabbitmq",
 	}
-	c.looks = newLooks(observed, m.config)
+	c.looks = &looks{Observed: observed, config: m.config, at: time.Now()}
+	c.looks.ctx, c.looks.stop = context.WithCancel(context.Background())
 	if !c.counts {
 		c.flights = newFlights(m.config.MaxSeries)
 	}
@@ -260,12 +261,6 @@ type looks struct {
 	figures []backend.Waiting
 	at      time.Time // the time of figures; until there are any, when the Connection was attached
 	failed  bool      // since the last answer
-}
-
-func newLooks(observed backend.Observed, config Config) *looks {
-	l := &looks{Observed: observed, config: config, at: time.Now()}
-	l.ctx, l.stop = context.WithCancel(context.Background())
-	return l
 }
 
 // gather adds the last answer, and begins a look where it is too old.

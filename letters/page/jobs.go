@@ -190,13 +190,6 @@ func (j *jobs) views(now time.Time) []jobView {
 	return views
 }
 
-func (j *jobs) summaries() (lines []string) {
-	for _, one := range j.begun() {
-		lines = append(lines, one.line())
-	}
-	return lines
-}
-
 // begun returns the jobs, the oldest first.
 func (j *jobs) begun() []*job {
 	j.lock.Lock()

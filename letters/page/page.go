@@ -88,8 +88,10 @@ func (p *Page) Close() error {
 
 // Summaries returns one line for each redrive and discard that the page has started and still keeps, the oldest
 // first.
-func (p *Page) Summaries() []string {
-	lines := p.jobs.summaries()
+func (p *Page) Summaries() (lines []string) {
+	for _, one := range p.jobs.begun() {
+		lines = append(lines, one.line())
+	}
 	for _, name := range slices.Sorted(maps.Keys(p.stores)) {
 		for _, line := range p.stores[name].Summaries() {
 			lines = append(lines, name+": "+line)

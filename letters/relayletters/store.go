@@ -100,7 +100,7 @@ type Store struct {
 
 	config Config
 	closed context.Context
-	end    context.CancelFunc
+	end    context.CancelCauseFunc
 
 	close sync.Once
 	calls users.Count // calls that change a topic
@@ -119,7 +119,7 @@ func Open(config Config) (*Store, error) {
 		looker = blind{}
 	}
 	s.part = operate.PartOf(operator{looker, s})
-	s.closed, s.end = context.WithCancel(context.Background())
+	s.closed, s.end = context.WithCancelCause(context.Background())
 	return s, nil
 }
 
@@ -148,7 +148,7 @@ func (s *Store) browse(
 ) {
 	ctx, release := s.use(ctx)
 	defer release()
-	if err := errors.Join(filter.Validate(), s.isClosed()); err != nil {
+	if err := errors.Join(filter.Validate(), context.Cause(s.closed)); err != nil {
 		visit(Stored{}, nil, err)
 		return
 	}
@@ -181,13 +181,6 @@ func (s *Store) browse(
 	}
 }
 
-func (s *Store) isClosed() error {
-	if s.closed.Err() != nil {
-		return letters.ErrClosed
-	}
-	return nil
-}
-
 // use returns a context that ends with the Store, too.
 func (s *Store) use(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -215,7 +208,7 @@ func (s *Store) cause(ctx context.Context, err error) error {
 func (s *Store) Close() (err error) {
 	s.close.Do(func() {
 		idle := s.calls.Close()
-		s.end()
+		s.end(letters.ErrClosed)
 		<-idle
 		err = errors.Join(s.config.Reader.Close(), s.config.Publisher.Close())
 	})

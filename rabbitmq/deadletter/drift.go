@@ -139,7 +139,10 @@ func (c *comparison) compare(wanted []Wanted) error {
 		}
 	}
 	c.retired(wanted, all)
-	c.sort()
+	kinds := []Kind{Conflict, Policy, Create, Note}
+	slices.SortStableFunc(c.Differences, func(a, b Difference) int {
+		return cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind))
+	})
 	return nil
 }
 
@@ -301,12 +304,5 @@ func (r *Report) conflict(object, name string, d *topology.ArgumentConflictError
 	r.add(Difference{
 		Kind: Conflict, Object: object, Name: name, Argument: d.Argument, Want: d.Want, Have: d.Have,
 		Reason: "RabbitMQ cannot change the arguments of an existing object", Advice: advice,
-	})
-}
-
-func (r *Report) sort() {
-	kinds := []Kind{Conflict, Policy, Create, Note}
-	slices.SortStableFunc(r.Differences, func(a, b Difference) int {
-		return cmp.Compare(slices.Index(kinds, a.Kind), slices.Index(kinds, b.Kind))
 	})
 }

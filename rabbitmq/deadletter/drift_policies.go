@@ -58,8 +58,10 @@ func (c *comparison) policies(r role, want topology.Queue, have management.Queue
 			p.onWaiting(key, value)
 		case r == handle:
 			p.onHandled(key, value)
+		case key == "delivery-limit":
+			p.drift(key, "a letter is lost after so many looks at it, up to RabbitMQ 4.2")
 		default:
-			p.onLetters(key)
+			p.note(key, "the broker drops the oldest letters at this limit, and they are lost")
 		}
 	}
 	if value, set := have.Effective["overflow"]; set && value != queuearg.RejectPublish &&
@@ -124,14 +126,6 @@ func (p policies) onWaiting(key string, value int64) {
 	default:
 		p.note(key, "a tier at its limit refuses messages, which then wait on another tier")
 	}
-}
-
-func (p policies) onLetters(key string) {
-	if key == "delivery-limit" {
-		p.drift(key, "a letter is lost after so many looks at it, up to RabbitMQ 4.2")
-		return
-	}
-	p.note(key, "the broker drops the oldest letters at this limit, and they are lost")
 }
 
 // onHandled reports nothing where the queue has a lower limit by its arguments. A deployment can want a dead letter; it

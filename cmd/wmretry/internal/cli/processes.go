@@ -13,7 +13,6 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
@@ -368,13 +367,6 @@ func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
 	}
 	_, err = fmt.Fprintln(e.stdout, cmp.Or(e.keyTable(all.Answers, false), "no key is limited, and none had to wait"))
 	return err
-}
-
-// limitedKeys returns a table of the keys that are limited, for the status of a broker. It is empty where no process
-// answers, or the user may not ask.
-func (e *env) limitedKeys(ctx context.Context, store *backend.Store) string {
-	asked, _ := command.AskerOf(store.Rabbit)(ctx, command.Request{Do: command.Keys}, time.Second)
-	return e.keyTable(asked.Answers, true)
 }
 
 // keyTable returns a row for each key of a handler and process, or only those that are limited. Empty: there is none.

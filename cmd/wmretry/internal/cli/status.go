@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -45,7 +46,9 @@ more. Keys that are limited (Breaker.Key) follow, as "key list" shows them.`,
 					return e.printJSON(status)
 				}
 				lines := e.statusLines(status, all)
-				if keys := e.limitedKeys(c.Context(), store); keys != "" {
+				// where no process answers, or the user may not ask, no key is shown
+				asked, _ := command.AskerOf(store.Rabbit)(c.Context(), command.Request{Do: command.Keys}, time.Second)
+				if keys := e.keyTable(asked.Answers, true); keys != "" {
 					lines = append(lines, "", keys)
 				}
 				_, err = fmt.Fprintln(e.stdout, strings.Join(lines, "\n"))
