@@ -2,6 +2,7 @@
 package backend
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -22,7 +23,7 @@ type Kind struct {
 	schemes []string
 	port    string // the usual one
 	asks    bool   // a user has a password
-	open    func(*opening) (*Store, error)
+	open    func(context.Context, Config) (*Store, error)
 }
 
 // RabbitMQ is the backend where no address is known.

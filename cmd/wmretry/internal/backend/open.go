@@ -32,7 +32,7 @@ type silent struct{}
 
 func (silent) Printf(context.Context, string, ...any) {}
 
-func openRedis(o *opening) (*Store, error) {
+func openRedis(ctx context.Context, o Config) (*Store, error) {
 	redis.SetLogger(silent{})
 	first := *o.Address.url
 	hosts := o.Address.hosts()
@@ -53,7 +53,7 @@ func openRedis(o *opening) (*Store, error) {
 		})
 	}
 	end := func() { _ = client.Close() }
-	if err := client.Ping(o.ctx).Err(); err != nil {
+	if err := client.Ping(ctx).Err(); err != nil {
 		end()
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func openRedis(o *opening) (*Store, error) {
 	return relayed(store, err, end)
 }
 
-func openNATS(o *opening) (*Store, error) {
+func openNATS(_ context.Context, o Config) (*Store, error) {
 	options := []nats.Option{nats.Name(program), nats.Timeout(connectTimeout), nats.MaxReconnects(-1)}
 	if o.TLS != nil {
 		options = append(options, nats.Secure(o.TLS))
@@ -80,7 +80,7 @@ func openNATS(o *opening) (*Store, error) {
 	return relayed(store, err, conn.Close)
 }
 
-func openPostgreSQL(o *opening) (*Store, error) {
+func openPostgreSQL(ctx context.Context, o Config) (*Store, error) {
 	config, err := pgx.ParseConfig(o.Address.String())
 	if err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func openPostgreSQL(o *opening) (*Store, error) {
 	}
 	db := stdlib.OpenDB(*config)
 	end := func() { _ = db.Close() }
-	if err := db.PingContext(o.ctx); err != nil {
+	if err := db.PingContext(ctx); err != nil {
 		end()
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func openPostgreSQL(o *opening) (*Store, error) {
 	return relayed(store, err, end)
 }
 
-func openKafka(o *opening) (*Store, error) {
+func openKafka(_ context.Context, o Config) (*Store, error) {
 	config := sarama.NewConfig()
 	config.ClientID, config.Version = program, sarama.V2_2_0_0
 	net := &config.Net
@@ -139,12 +139,12 @@ func ManagementOf(address Address) (string, error) {
 
 // openRabbitMQ connects once and closes the connection: errors of the address, the password, TLS and the virtual host
 // come from here.
-func openRabbitMQ(o *opening) (*Store, error) {
+func openRabbitMQ(ctx context.Context, o Config) (*Store, error) {
 	connection, err := amqp091.DialConfig(o.Address.String(), amqp091.Config{
 		TLSClientConfig: o.TLS, Dial: func(network, address string) (net.Conn, error) {
-			connection, err := (&net.Dialer{}).DialContext(o.ctx, network, address)
+			connection, err := (&net.Dialer{}).DialContext(ctx, network, address)
 			if err == nil {
-				deadline, _ := o.ctx.Deadline()
+				deadline, _ := ctx.Deadline()
 				err = connection.SetDeadline(deadline) // of the handshake
 			}
 			return connection, err
@@ -154,7 +154,7 @@ func openRabbitMQ(o *opening) (*Store, error) {
 		return nil, o.refused(err)
 	}
 	_ = connection.CloseDeadline(time.Now().Add(time.Second))
-	store, err := deadletter.Open(o.Config.Rabbit(), o.Logger)
+	store, err := deadletter.Open(o.Rabbit(), o.Logger)
 	if err != nil {
 		return nil, advised{err}
 	}
@@ -162,7 +162,7 @@ func openRabbitMQ(o *opening) (*Store, error) {
 }
 
 // refused adds what to do about what the broker has answered.
-func (o *opening) refused(err error) error {
+func (o Config) refused(err error) error {
 	var refused *amqp091.Error
 	if !errors.As(err, &refused) || refused.Code == amqp091.FrameError { // that is a connection which breaks
 		return err

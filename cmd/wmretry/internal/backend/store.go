@@ -42,12 +42,6 @@ type Store struct {
 	end func() // closes the client
 }
 
-// opening is a call of Open.
-type opening struct {
-	Config
-	ctx context.Context
-}
-
 // connectTimeout is how long a command tries to connect at the start.
 const connectTimeout = 10 * time.Second
 
@@ -62,7 +56,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	}
 	opened := make(chan result)
 	go func() {
-		store, err := config.Address.Kind.open(&opening{config, within})
+		store, err := config.Address.Kind.open(within, config)
 		select {
 		case opened <- result{store, err}:
 		case <-within.Done():

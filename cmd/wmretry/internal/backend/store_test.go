@@ -36,7 +36,7 @@ func TestASilentServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				answers, store := make(chan struct{}), closing{closed: make(chan struct{})}
-				slow := &Kind{Name: "Slow", open: func(*opening) (*Store, error) {
+				slow := &Kind{Name: "Slow", open: func(context.Context, Config) (*Store, error) {
 					<-answers
 					return &Store{Store: store}, nil
 				}}

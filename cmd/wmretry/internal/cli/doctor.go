@@ -55,15 +55,11 @@ The exit code is 0 without findings, 1 with findings, and 2 where it cannot look
 	return c
 }
 
-// versioned has the versions of the command.
-type versioned struct {
+// examined has the versions of the command, too.
+type examined struct {
 	WMRetry string `json:"wmretry"`
 	Library string `json:"library"`
 	Go      string `json:"go"`
-}
-
-type examined struct {
-	versioned
 	doctor.Report
 }
 
@@ -79,7 +75,7 @@ func (e *env) doctor(ctx context.Context, endpoints, ignored []string) error {
 		}
 	}
 	return e.withStore(ctx, func(store *backend.Store) error {
-		of := examined{versioned: versioned{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version()}}
+		of := examined{version(buildInfo()), libraryVersion(buildInfo()), runtime.Version(), doctor.Report{}}
 		var err error
 		if store.Rabbit != nil {
 			var snapshot doctor.Snapshot
