@@ -32,8 +32,7 @@ type metrics struct {
 func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
 	from := &instruments{meter: meter}
 	m := &metrics{
-		events: newEvents(from,
-			config.MaxSeries), config: config, readings: readings(), read: map[string]observable{},
+		events: newEvents(from, config.MaxSeries), config: config, readings: readings(), read: map[string]observable{},
 		ended: newFigures(config.MaxSeries),
 	}
 	var all []metric.Observable

@@ -98,9 +98,7 @@ func (p *Page) count(ctx context.Context, made *plan) error {
 
 // inTurn runs a plan when no view looks at the queue, so that it counts all letters. Then views may look again: what
 // they take comes back.
-func (p *Page) inTurn(
-	ctx context.Context, made plan, progress func(letters.Progress),
-) (letters.Summary, error) {
+func (p *Page) inTurn(ctx context.Context, made plan, progress func(letters.Progress)) (letters.Summary, error) {
 	done, err := p.turns.take(ctx, made.Queue)
 	if err != nil {
 		return letters.Summary{}, err

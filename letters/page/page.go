@@ -136,9 +136,7 @@ var (
 		"order": (*Page).order, "keys": (*Page).keys,
 	}
 	// changes change something, or ask for a change: they count the letters and keep a confirmation.
-	changes = map[string]view{
-		"redrive": (*Page).change, "discard": (*Page).change, "stop": (*Page).stop,
-	}
+	changes = map[string]view{"redrive": (*Page).change, "discard": (*Page).change, "stop": (*Page).stop}
 )
 
 // route answers with what viewOf returns.

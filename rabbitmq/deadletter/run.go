@@ -49,9 +49,7 @@ func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redri
 	return s.redrive(ctx, queue, through, options)
 }
 
-func (s *Store) redrive(
-	ctx context.Context, queue, through string, options letters.Redrive,
-) (letters.Summary, error) {
+func (s *Store) redrive(ctx context.Context, queue, through string, options letters.Redrive) (letters.Summary, error) {
 	uri, _ := amqp091.ParseURI(s.config.URI)
 	c := &call{store: s, queue: queue, through: through, user: uri.Username, Run: redrive.New(options, mostInFlight)}
 	if !options.DryRun {

@@ -93,9 +93,7 @@ func (e *env) ofRabbitMQ(text string) string {
 }
 
 // redrive runs a redrive, and prints its summary in any case.
-func (l *letterCommand) redrive(
-	ctx context.Context, at place, options letters.Redrive, selected *filterFlags,
-) error {
+func (l *letterCommand) redrive(ctx context.Context, at place, options letters.Redrive, selected *filterFlags) error {
 	if options.Canary > 0 && !options.DryRun {
 		if name := noConsumer(ctx, at, options.To); name != "" {
 			_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: %s has no consumer: a canary that no app handles cannot die\n",

@@ -90,8 +90,7 @@ func (e *env) globalFlags(root *cobra.Command) {
 	f.StringVar(&e.flags.keyFile, "key-file", "", "PEM file with the key of the client's certificate")
 	f.StringVar(&e.flags.serverName, "server-name", "", "name in the server's certificate (default: the host of "+
 		"the address)")
-	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false,
-		"accept any certificate of the server: only for tests")
+	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false, "accept any certificate of the server: only for tests")
 	f.BoolVar(&e.json, "json", false, "print JSON: one line for each letter, one object for a summary")
 	f.BoolVarP(&e.flags.verbose, "verbose", "v", false, "print log lines of the connection on stderr")
 	for _, file := range []string{"ca-file", "cert-file", "key-file"} {
@@ -106,8 +105,7 @@ var enableColours = sync.OnceFunc(text.EnableColors)
 func (e *env) prepare() {
 	e.prepared = true
 	// https://no-color.org
-	e.colours = e.outTerminal && !e.json && os.Getenv("NO_COLOR") == "" &&
-		os.Getenv("TERM") != "dumb"
+	e.colours = e.outTerminal && !e.json && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 	enableColours() // paint decides
 }
 

@@ -109,9 +109,7 @@ func waitFlag(c *cobra.Command, wait *time.Duration) {
 }
 
 // askProcesses asks, prints the answers but keys as JSON with --json, and warns of what is missing in them.
-func (e *env) askProcesses(
-	ctx context.Context, r command.Request, wait time.Duration,
-) (all orderAnswers, err error) {
+func (e *env) askProcesses(ctx context.Context, r command.Request, wait time.Duration) (all orderAnswers, err error) {
 	if wait <= 0 {
 		return all, usage("--wait is %v: it must be above 0", wait)
 	}

@@ -197,9 +197,7 @@ func unreadable(s *Snapshot, found sink) {
 }
 
 // waysIn find what an app can come from. docs/adopting.md has the steps.
-var waysIn = []rule{
-	{"delayed-exchange", delayedExchanges}, {"ttl-queue", ttlQueues}, {"poison-queue", poisonQueues},
-}
+var waysIn = []rule{{"delayed-exchange", delayedExchanges}, {"ttl-queue", ttlQueues}, {"poison-queue", poisonQueues}}
 
 func delayedExchanges(s *Snapshot, found sink) {
 	for _, name := range slices.Sorted(maps.Keys(s.Inventory.Exchanges)) {
