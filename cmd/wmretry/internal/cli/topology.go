@@ -151,12 +151,11 @@ func (e *env) printPlan(report deadletter.Report, created string) error {
 		}
 	}
 	count := func(kind deadletter.Kind) int { return len(report.Of(kind)) }
-	switch {
-	case report.Drifted():
+	if report.Drifted() {
 		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(deadletter.Create)), created,
 			plural(count(deadletter.Conflict), "conflict", "conflicts"),
 			plural(count(deadletter.Policy), "policy in the way", "policies in the way"))
-	default:
+	} else {
 		s.WriteString("No drift: everything is there.\n")
 	}
 	_, err := io.WriteString(e.stdout, s.String())
@@ -234,29 +233,22 @@ func rolesOf(wanted []deadletter.Wanted, byKey bool) []role {
 	if group != "" {
 		own = append(own, group+`\.`+prefix+`(\..*)?`)
 	}
-	all := pattern(own...)
+	all, lock := pattern(own...), `(`+dead+`|`+orphans+`)\.lock`
 	return []role{
 		{"app", "An app that declares its topology. To publish to a work queue it also needs write on " +
 			"amq.default, or on its own exchange.", "", all, pattern(slices.Concat(own, answers)...), all},
-		{"viewer", "wmretry dead list, show, export, and status.", "management",
-			"^$", "^$", pattern(dead, orphans)},
-		{"redriver", "wmretry dead, all commands, and status.", "management",
-			pattern(`(` + dead + `|` + orphans + `)\.lock`), pattern(`amq\.default`,
-				prefix+`(\.(return|orphans))?`), pattern(work+`(\.dead)?`, orphans)},
-		{"operator", "all commands of wmretry.", "management",
-			pattern(slices.Concat(own, []string{`(` + dead + `|` + orphans +
-				`)\.lock`})...), pattern(slices.Concat(own, []string{`amq\.default`})...), all},
+		{"viewer", "wmretry dead list, show, export, and status.", "management", "^$", "^$", pattern(dead, orphans)},
+		{"redriver", "wmretry dead, all commands, and status.", "management", pattern(lock),
+			pattern(`amq\.default`, prefix+`(\.(return|orphans))?`), pattern(work+`(\.dead)?`, orphans)},
+		{"operator", "all commands of wmretry.", "management", pattern(slices.Concat(own, []string{lock})...),
+			pattern(slices.Concat(own, []string{`amq\.default`})...), all},
 	}
 }
 
 func oneOf(names []string) string {
 	slices.Sort(names)
-	names = slices.Compact(names)
-	switch len(names) {
-	case 0:
-		return ""
-	case 1:
-		return names[0]
+	if names = slices.Compact(names); len(names) < 2 {
+		return strings.Join(names, "")
 	}
 	return "(" + strings.Join(names, "|") + ")"
 }
