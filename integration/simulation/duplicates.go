@@ -3,6 +3,7 @@ package simulation
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
@@ -264,7 +265,7 @@ func (o observer) Event(e retry.Event) {
 	if of < 0 { // there was no call
 		of = len(m.flights)
 		at := time.Now()
-		if e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNotConfirmed) { // its copy was published before
+		if unconfirmed(e) { // its copy was published before
 			at = at.Add(-publishTimeout)
 		}
 		m.flights = append(m.flights, &flight{process: o.process, state: came, from: at.Add(-confirmTime), ended: at})
@@ -285,7 +286,7 @@ func (o observer) Event(e retry.Event) {
 	if was {
 		l.copiedAgain(m, f, e)
 	}
-	f.silent = f.silent || e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNotConfirmed)
+	f.silent = f.silent || unconfirmed(e)
 	if f.held = e.Outcome == retry.Held; !f.held {
 		f.settled = time.Now()
 	}
@@ -295,4 +296,10 @@ func (o observer) Event(e retry.Event) {
 	if f.held != was {
 		o.process.holding(m.queue, map[bool]int{true: 1, false: -1}[f.held])
 	}
+}
+
+// unconfirmed reports whether the message is held because its copy was written, and not confirmed.
+func unconfirmed(e retry.Event) bool {
+	return e.Outcome == retry.Held && errors.Is(e.Err, publish.ErrNotConfirmed) &&
+		!strings.Contains(e.Err.Error(), "not written in time")
 }

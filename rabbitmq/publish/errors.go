@@ -16,7 +16,8 @@ var (
 	ErrNacked = errors.New("the broker nacked the message")
 
 	// ErrNotConfirmed is returned when there is no confirm within 30 s, or before the end of the message's context. The
-	// message may have been delivered.
+	// message may have been delivered. Where it was not written to the socket in time, because the broker does not read
+	// or too many messages wait for their confirms, the text has that.
 	ErrNotConfirmed = errors.New("the broker did not confirm the message")
 
 	// ErrBlocked is returned when the broker has blocked the connection, because of a memory or disk alarm. If the
@@ -27,11 +28,6 @@ var (
 	// ErrNotConnected is returned when there is no connection, or when the connection is lost while the message is in
 	// flight. In the first case the message has not been delivered, in the second it may have been.
 	ErrNotConnected = errors.New("no connection to the broker")
-
-	// ErrStalled is returned when the message is not written to the socket before the deadline: the broker does not
-	// read, or too many messages wait for their confirms. The message may still be delivered, because a part of it may
-	// have been written.
-	ErrStalled = errors.New("the message was not written in time")
 
 	// ErrRefused is returned when the message cannot be sent. Either the publisher refused it, and the
 	// error names the property, its value and the bound, or wraps the error of the app's marshaler. Or the broker closed

@@ -30,8 +30,8 @@ func (e *Error) As(target any) bool {
 // context's error or has a method Temporary() bool or Timeout() bool that returns true.
 //
 // Rejected is ErrNacked, or ErrUnroutable, but not where a redeclaration did not end or the connection was lost
-// meanwhile: the destination may exist at the next try. Unconfirmed is ErrNotConfirmed, ErrStalled, ErrNotConnected or
-// ErrBlocked of a message that was written, at least in part. The others are Temporary.
+// meanwhile: the destination may exist at the next try. Unconfirmed is ErrNotConfirmed, ErrNotConnected or ErrBlocked
+// of a message that was written, at least in part. The others are Temporary.
 func kindOf(e *Error) unpublished.Kind {
 	switch e.Err {
 	case retry.ErrClosed:
@@ -49,7 +49,7 @@ func kindOf(e *Error) unpublished.Kind {
 		if !isTemporary(e.Cause, amqp091.AccessRefused, amqp091.ResourceLocked) {
 			return unpublished.Refused
 		}
-	case publish.ErrNotConfirmed, publish.ErrStalled, publish.ErrNotConnected, publish.ErrBlocked:
+	case publish.ErrNotConfirmed, publish.ErrNotConnected, publish.ErrBlocked:
 		if !e.Unsent {
 			return unpublished.Unconfirmed
 		}

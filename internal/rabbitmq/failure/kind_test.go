@@ -55,8 +55,6 @@ func TestKindsOfErrors(t *testing.T) {
 		"blocked":                                   {failure.Error{Err: publish.ErrBlocked, Unsent: true}, none},
 		"not connected in flight":                   {failure.Error{Err: publish.ErrNotConnected, Cause: broker(amqp091.ConnectionForced)}, unconfirmed},
 		"not connected":                             {failure.Error{Err: publish.ErrNotConnected, Unsent: true}, none},
-		"stalled":                                   {failure.Error{Err: publish.ErrStalled, Cause: os.ErrDeadlineExceeded}, unconfirmed},
-		"stalled, no slot":                          {failure.Error{Err: publish.ErrStalled, Cause: os.ErrDeadlineExceeded, Unsent: true}, none},
 		"refused":                                   {failure.Error{Err: publish.ErrRefused, Cause: errors.New("property type")}, refused},
 		"refused, no cause":                         {failure.Error{Err: publish.ErrRefused}, refused},
 		"refused by Marshal":                        {failure.Error{Err: publish.ErrRefused, Cause: errors.New("no JSON")}, refused},
@@ -74,7 +72,7 @@ func TestKindsOfErrors(t *testing.T) {
 	} {
 		assert.Equal(t, row.want, unpublished.KindOf(&row.err), name)
 	}
-	all := []error{publish.ErrUnroutable, publish.ErrNacked, publish.ErrNotConfirmed, publish.ErrBlocked, publish.ErrNotConnected, publish.ErrStalled, publish.ErrRefused, publish.ErrNotDeclared, retry.ErrClosed}
+	all := []error{publish.ErrUnroutable, publish.ErrNacked, publish.ErrNotConfirmed, publish.ErrBlocked, publish.ErrNotConnected, publish.ErrRefused, publish.ErrNotDeclared, retry.ErrClosed}
 	for _, err := range all {
 		failed := failure.Error{Err: err}
 		assert.Equal(t, err != publish.ErrNotDeclared, unpublished.KindOf(&failed) != none, "%v has a kind, if nothing else is known", err)

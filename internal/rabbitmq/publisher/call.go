@@ -211,14 +211,14 @@ func (c *call) left(r *request, why error) error {
 		r.gone = make(chan struct{})
 		lost = unpublished.Lost{Channel: r.gone, Connection: connection.Closed}
 	}
-	why = &unpublished.AwaitedError{Err: why, Lost: lost}
-	if connection != nil && connection.Blocked.Load() {
-		return r.failure(publish.ErrBlocked, why)
+	as := publish.ErrNotConfirmed
+	switch {
+	case connection != nil && connection.Blocked.Load():
+		as = publish.ErrBlocked
+	case (state == unsent || state == queued) && !errors.Is(why, context.Canceled):
+		why = fmt.Errorf("it was not written in time: %w", why)
 	}
-	if (state == unsent || state == queued) && !errors.Is(why, context.Canceled) {
-		return r.failure(publish.ErrStalled, why)
-	}
-	return r.failure(publish.ErrNotConfirmed, why)
+	return r.failure(as, &unpublished.AwaitedError{Err: why, Lost: lost})
 }
 
 // release gives the slot back. A message whose outcome is not known keeps its slot until then: the broker can still

@@ -137,7 +137,7 @@ func TestOnlyAMessageThatWasWrittenIsUnconfirmed(t *testing.T) {
 		b.next()
 
 		err := outcome(t, send(t, p, "waits for a slot", briefly))
-		require.ErrorIs(t, err, publish.ErrStalled)
+		require.ErrorIs(t, err, publish.ErrNotConfirmed)
 		assert.False(t, unconfirmed(t, err))
 		leave()
 		err = outcome(t, inFlight)
