@@ -130,7 +130,7 @@ func (nothing) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { re
 
 // route is where the copies of a work queue for a tier are published to.
 func route(t topology.Topology, tier time.Duration) (exchange, key string) {
-	return t.Exchange(), backoff.Tier(tier).String() + "." + t.WorkQueue.Name
+	return t.Exchanges[0].Name, backoff.Tier(tier).String() + "." + t.WorkQueue.Name
 }
 
 // copyOf returns a copy as the library publishes it: one message fails, and its copy is taken from the exchange.

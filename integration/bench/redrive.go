@@ -53,7 +53,7 @@ func withLetters(uri string, n int) error {
 	}
 	body := bytes.Repeat([]byte("x"), 1024)
 	return errors.Join(declare(uri, c, work), publishAll(uri, n, 0, func(i int) (string, string, amqp091.Publishing) {
-		return t.Exchange(), "dead." + work, letter(i, body)
+		return t.Exchanges[0].Name, "dead." + work, letter(i, body)
 	}))
 }
 

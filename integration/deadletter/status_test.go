@@ -84,7 +84,7 @@ func (b board) publish(exchange, key string, bodies ...string) {
 // wait publishes copies that wait on a tier.
 func (b board) wait(t topology.Topology, tier string, bodies ...string) {
 	b.t.Helper()
-	b.publish(t.Exchange(), tier+"."+t.WorkQueue.Name, bodies...)
+	b.publish(t.Exchanges[0].Name, tier+"."+t.WorkQueue.Name, bodies...)
 }
 
 func find(t *testing.T, status letters.Status, name string) letters.WorkQueue {

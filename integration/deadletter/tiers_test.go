@@ -178,8 +178,8 @@ func (b board) full() (current []topology.Topology, wait func()) {
 		b.declare(old, now)
 		current = append(current, now)
 		testapp.Saturate(b.t, old.WorkQueue.Name)
-		testapp.Send(b.t, old.Exchange(), "100ms."+old.WorkQueue.Name, make([]amqp091.Publishing, 20)...)
-		testapp.Send(b.t, old.Exchange(), "1h."+old.WorkQueue.Name, amqp091.Publishing{})
+		testapp.Send(b.t, old.Exchanges[0].Name, "100ms."+old.WorkQueue.Name, make([]amqp091.Publishing, 20)...)
+		testapp.Send(b.t, old.Exchanges[0].Name, "1h."+old.WorkQueue.Name, amqp091.Publishing{})
 	}
 	return current, func() {
 		b.t.Helper()

@@ -103,7 +103,7 @@ func TestStatus(t *testing.T) {
 		b.declare(orders, topologyOf("lost", "", nil, time.Hour), topologyOf("gone", "", nil, time.Hour),
 			topologyOf("quiet", "shop", nil, time.Hour), topologyOf("last", "left", nil, time.Hour),
 			topologyOf("classic", "shop", classic, time.Hour))
-		b.publish(orders.Exchange(), "1h.orders", 3)
+		b.publish(orders.Exchanges[0].Name, "1h.orders", 3)
 		b.publish("retry", "1h.gone", 1)
 		b.publish("retry", "dead.orders", 2)
 		b.publish("retry.orphans", "1h.x", 1)
@@ -180,7 +180,7 @@ func TestPruneLeavesTheTiersOfAGroupInUse(t *testing.T) {
 		pruned, err := b.store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{orders}})
 		require.NoError(t, err)
 		assert.Empty(t, pruned, "mails is bound to the group")
-		b.publish(shared.Exchange(), "1s.mails", 1)
+		b.publish(shared.Exchanges[0].Name, "1s.mails", 1)
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, 1, b.broker.PurgeQueue("mails"))
 
@@ -216,7 +216,7 @@ func TestPruneLeavesAGroupThatIsJoinedMeanwhile(t *testing.T) {
 		pruned, err := b.store.Prune(t.Context(), deadletter.Prune{Current: []topology.Topology{orders}})
 		require.NoError(t, err)
 		assert.Equal(t, deadletter.Pruned{Left: []string{"shop.retry.1s"}}, pruned)
-		b.publish(late.Exchange(), "1s.late", 1)
+		b.publish(late.Exchanges[0].Name, "1s.late", 1)
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, 1, b.broker.PurgeQueue("late"))
 	})

@@ -123,14 +123,6 @@ func (c Config) withDefaults() Config {
 // groupOf returns the group of a work queue.
 func (c Config) groupOf(work string) string { return cmp.Or(c.TierGroup, work) }
 
-// exchange returns the exchange for copies that wait.
-func (c Config) exchange(work string) string {
-	if group := c.groupOf(work); group != work {
-		return c.prefix().GroupExchange(group)
-	}
-	return c.prefix().RetryExchange()
-}
-
 func (c Config) prefix() naming.Prefix { return naming.Of(c.Prefix) }
 
 // Validate reports all faults of the configuration, joined.

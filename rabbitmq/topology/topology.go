@@ -13,10 +13,10 @@ import (
 // Topology is what one work queue needs on the broker, as plain data: the same value is declared, verified, printed and
 // exported. wmretry topology export prints those of several work queues as definitions for RabbitMQ's management API.
 type Topology struct {
-	Exchanges []Exchange
-	Queues    []Queue   // the orphans, the dead-letter queue, the tiers, the inbox of the work queue
-	WorkQueue Queue     // as it is declared if it does not exist
-	Bindings  []Binding // the work queue's are the last
+	Exchanges []Exchange // the first takes the copies that wait
+	Queues    []Queue    // the orphans, the dead-letter queue, the tiers, the inbox of the work queue
+	WorkQueue Queue      // as it is declared if it does not exist
+	Bindings  []Binding  // the work queue's are the last
 	config    Config
 	fault     error
 }
@@ -46,10 +46,6 @@ type Binding struct {
 // DeadLetterQueue returns the name of the queue that receives the dead letters.
 func (t Topology) DeadLetterQueue() string { return naming.DeadQueue(t.WorkQueue.Name) }
 
-// Exchange returns the exchange to which copies of the work queue's messages are published, to wait on a tier. Dead
-// letters are published to the exchange <prefix>.
-func (t Topology) Exchange() string { return t.config.exchange(t.WorkQueue.Name) }
-
 // Group returns the group of work queues that share the tiers, or the work queue.
 func (t Topology) Group() string { return t.config.groupOf(t.WorkQueue.Name) }
 
@@ -78,20 +74,6 @@ func (t Topology) DeclareRetry(channel *amqp091.Channel) error {
 		return err
 	}
 	return t.declareReturn(channel)
-}
-
-// Redeclare declares again what was deleted, except the work queue, which belongs to the app. A publisher of copies
-// calls it when the broker has returned one. Without the work queue it returns no error: messages that come back become
-// orphans.
-func (t Topology) Redeclare(channel *amqp091.Channel) error {
-	if err := t.declareCopies(channel); err != nil {
-		return err
-	}
-	err := t.declareReturn(channel)
-	if refusal.IsCode(err, amqp091.NotFound) {
-		return nil
-	}
-	return err
 }
 
 // declareCopies declares what copies are published to: everything except the work queue and the exchanges that it is

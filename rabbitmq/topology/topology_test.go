@@ -213,8 +213,8 @@ func TestGroupIsPlainData(t *testing.T) {
 	group := func(c *topology.Config) { c.TierGroup = "shop" }
 	orders, mails := of("orders", group), of("mails", group)
 	require.NoError(t, orders.Validate())
-	assert.Equal(t, "shop.retry", orders.Exchange())
-	assert.Equal(t, "retry", of("orders").Exchange())
+	assert.Equal(t, "shop.retry", orders.Exchanges[0].Name)
+	assert.Equal(t, "retry", of("orders").Exchanges[0].Name)
 	assert.Equal(t, []topology.Exchange{
 		{Name: "shop.retry", Kind: "topic", Durable: true},
 		{Name: "shop.retry.return", Kind: "topic", Durable: true, Arguments: amqp091.Table{"alternate-exchange": "retry.return.any"}},

@@ -113,7 +113,7 @@ func (p copies) publish(to place, c backend.Copy, began time.Time) error {
 	}
 	// Copies of all work queues of a group fail at the same moment: the first one declares their tier again for all.
 	t, _ := p.core.existing(to.work)
-	return p.queues.Resend(m, to.queue, err, began, t.Redeclare)
+	return p.queues.Resend(m, to.queue, err, began, p.core.redeclare(t))
 }
 
 // join returns nil where no message has failed, and the error of a single one as it is.

@@ -92,15 +92,15 @@ func (r *returns) check(name string) {
 	isBound := func(e topology.Exchange) bool {
 		return slices.ContainsFunc(lasting, func(b topology.Binding) bool { return b.Exchange == e.Name })
 	}
-	missing, err := r.missing(slices.DeleteFunc(r.exchanges(t), isBound), broker)
+	missing, err := r.missing(slices.DeleteFunc(r.core.returnsThrough(t), isBound), broker)
 	if err == nil && missing == "" {
 		err = r.over(broker, func(channel *amqp091.Channel) error { return bindAll(channel, lasting) })
 	}
 	if refusal.IsCode(err, amqp091.NotFound) {
-		missing, err = r.missing(r.exchanges(t), broker)
+		missing, err = r.missing(r.core.returnsThrough(t), broker)
 		// the work queue is gone, and its subscription declares it again; or its inbox is
 		if err == nil && missing == "" {
-			err = r.over(broker, t.Redeclare)
+			err = r.over(broker, r.core.redeclare(t))
 		}
 	}
 	if err == nil && missing != "" {
@@ -155,27 +155,49 @@ func (r *returns) missing(exchanges []topology.Exchange, broker subscriber.Broke
 	return "", nil
 }
 
-// bindings are those through which messages come back to the work queue, or to its inbox.
-func (r *returns) bindings(t topology.Topology) []topology.Binding {
+// returnsBy are the bindings through which messages come back to the work queue, or to its inbox.
+func (c *core) returnsBy(t topology.Topology) []topology.Binding {
 	work := t.WorkQueue.Name
 	return slices.DeleteFunc(slices.Clone(t.Bindings), func(b topology.Binding) bool {
-		return b.Queue != work && b.Queue != r.core.prefix.InboxQueue(work)
+		return b.Queue != work && b.Queue != c.prefix.InboxQueue(work)
 	})
 }
 
-// exchanges are those that messages come back through.
-func (r *returns) exchanges(t topology.Topology) []topology.Exchange {
-	bindings := r.bindings(t)
+// returnsThrough are the exchanges that messages come back through.
+func (c *core) returnsThrough(t topology.Topology) []topology.Exchange {
+	bindings := c.returnsBy(t)
 	return slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool {
 		return !slices.ContainsFunc(bindings, func(b topology.Binding) bool { return b.Exchange == e.Name })
 	})
+}
+
+// redeclare declares again what was deleted, except the work queue, which belongs to the app. Without the work queue it
+// returns no error: messages that come back become orphans.
+func (c *core) redeclare(t topology.Topology) func(*amqp091.Channel) error {
+	copies, back := t, t
+	back.Exchanges, back.Queues, back.Bindings = c.returnsThrough(t), nil, c.returnsBy(t)
+	copies.Exchanges = slices.DeleteFunc(slices.Clone(t.Exchanges), func(e topology.Exchange) bool {
+		return slices.ContainsFunc(back.Exchanges, func(other topology.Exchange) bool { return other.Name == e.Name })
+	})
+	copies.Bindings = slices.DeleteFunc(slices.Clone(t.Bindings), func(b topology.Binding) bool {
+		return slices.Contains(back.Bindings, b)
+	})
+	return func(channel *amqp091.Channel) error {
+		err := copies.DeclareRetry(channel)
+		if err == nil {
+			if err = back.DeclareRetry(channel); refusal.IsCode(err, amqp091.NotFound) {
+				return nil
+			}
+		}
+		return err
+	}
 }
 
 // lastingBindings are the bindings through which messages of any tier come back. The other ones are short cuts: without
 // them messages come back through these.
 func (r *returns) lastingBindings(t topology.Topology) []topology.Binding {
 	work := t.WorkQueue.Name
-	return slices.DeleteFunc(r.bindings(t), func(b topology.Binding) bool {
+	return slices.DeleteFunc(r.core.returnsBy(t), func(b topology.Binding) bool {
 		return b.Key != naming.AnyReturnKey(work) && b.Key != naming.InboxKey(work)
 	})
 }
@@ -205,7 +227,7 @@ func bindAll(channel *amqp091.Channel, bindings []topology.Binding) error {
 // restore declares an exchange that is gone, and what else is missing, except the work queue. All queues have lost
 // their bindings to it: they are bound at once.
 func (r *returns) restore(exchange string, t topology.Topology, broker subscriber.Broker) error {
-	err := r.over(broker, t.Redeclare)
+	err := r.over(broker, r.core.redeclare(t))
 	if err != nil {
 		return err
 	}
@@ -214,7 +236,7 @@ func (r *returns) restore(exchange string, t topology.Topology, broker subscribe
 		if consumed[name] && name != t.WorkQueue.Name {
 			// An error is reported by the check of that queue.
 			_ = r.over(broker, func(channel *amqp091.Channel) error {
-				return bindAll(channel, r.bindings(other))
+				return bindAll(channel, r.core.returnsBy(other))
 			})
 		}
 	}

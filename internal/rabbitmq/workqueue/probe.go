@@ -20,7 +20,7 @@ const probeTimeout = 5 * time.Second
 // publishing, it returns nil.
 func (i *Inspector) probe(b Broker, t topology.Topology) error {
 	err := i.probeExchange(b, i.config.Prefix.RetryExchange())
-	if other := t.Exchange(); err == nil && other != i.config.Prefix.RetryExchange() {
+	if other := t.Exchanges[0].Name; err == nil && other != i.config.Prefix.RetryExchange() {
 		err = i.probeExchange(b, other)
 	}
 	return err
