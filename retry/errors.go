@@ -19,13 +19,6 @@ var ErrNotPublished = errors.New("the router nacked the message after its handle
 // publisher. What the publisher has not published has not been delivered. On other backends Subscriber returns it.
 var ErrClosed = errors.New("the connection is closed: make a new one")
 
-// ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no
-// middleware sees it.
-var ErrNilMessage = errors.New("the handler returned a nil message")
-
-// ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit. FailNow of testing.T does that.
-var ErrGoexit = errors.New("the handler ended its goroutine")
-
 // PanicError is the failure of a handler that panicked, also where Watermill's Recoverer is inside. A handler can
 // panic with a backoff.Permanent or backoff.RetryAfter error: PanicError unwraps to it.
 type PanicError struct {

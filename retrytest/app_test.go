@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
@@ -118,7 +119,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			return nil
 		}, func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(time.Second).Processed()
-			assert.ErrorIs(t, s.Attempts()[0].Err, retry.ErrGoexit)
+			assert.ErrorIs(t, s.Attempts()[0].Err, panics.ErrGoexit)
 		}},
 		{"a handler that sleeps", func(msg *message.Message) error {
 			time.Sleep(2 * time.Second)

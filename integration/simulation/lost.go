@@ -9,6 +9,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	apps "github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -112,7 +113,7 @@ func (l *ledger) saysWhy(m *letter, text string) bool {
 	case l.plan.fate(m.id).how == invalid:
 		want = errInvalid.Error()
 	case l.plan.fate(m.id).how == goexits:
-		want = retry.ErrGoexit.Error()
+		want = apps.ErrGoexit.Error()
 	}
 	return strings.Contains(text, want)
 }

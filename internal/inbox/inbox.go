@@ -20,9 +20,9 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/msgbytes"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/warning"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // DB is a database as a driver has it. It is safe for concurrent use.
@@ -230,7 +230,7 @@ func (b *Inbox) handle(
 	case err != nil:
 		return nil, err
 	case slices.Contains(produced, nil):
-		return nil, retry.ErrNilMessage
+		return nil, panics.ErrNilMessage
 	case nacked(msg): // it comes again, to be handled
 		return produced, nil
 	case poison.taken(msg): // the effects, and what was produced, are those of a failed call

@@ -152,7 +152,7 @@ var rules = []rule{
 		why: "modules with drivers of PostgreSQL share it"},
 	{folder: "internal/sqlstate",
 		why: "every driver of PostgreSQL has it"},
-	{folder: "internal/inbox", may: "internal/sqlstate watermill backoff internal/msgbytes internal/msgctx internal/warning letters retry",
+	{folder: "internal/inbox", may: "internal/sqlstate watermill backoff internal/msgbytes internal/msgctx internal/panics internal/warning letters",
 		never: "amqp091 amqpPubSub", why: "modules with drivers share it"},
 	{folder: "internal/msgbytes", may: "watermill", never: "amqp091",
 		why: "every server that keeps messages keeps the same bytes"},

@@ -8,6 +8,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/cause"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -35,7 +36,7 @@ func (t *TieredRetry) report(in *delivery, d *decision, to backend.Destination, 
 // they began.
 func (t *TieredRetry) reportExited(in *delivery) {
 	if !in.reported {
-		t.report(in, &decision{outcome: retry.GivenBack}, backend.Destination{}, &failure{}, retry.ErrGoexit)
+		t.report(in, &decision{outcome: retry.GivenBack}, backend.Destination{}, &failure{}, panics.ErrGoexit)
 	}
 }
 

@@ -157,7 +157,7 @@ func (t *TieredRetry) exited(in *delivery) {
 	defer t.reportExited(in)
 	if in.calling {
 		in.called()
-		in.safe = t.fail(in, retry.ErrGoexit) == nil
+		in.safe = t.fail(in, panics.ErrGoexit) == nil
 		decided = true
 	}
 }
@@ -229,7 +229,7 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 	case panicked != nil:
 		err = panicked
 	case err == nil && slices.Contains(produced, nil):
-		err = retry.ErrNilMessage
+		err = panics.ErrNilMessage
 	}
 	if err != nil {
 		return nil, t.fail(in, err)

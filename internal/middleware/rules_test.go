@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	apps "github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -138,7 +139,7 @@ func TestRulesMatchPanics(t *testing.T) {
 	tiered, sent := setup(t, func(c *settings) {
 		c.Policy.Rules = []retry.Rule{
 			{If: retry.As[*retry.PanicError](), Then: retry.DeadLetter("panic")},
-			{If: retry.Is(retry.ErrNilMessage), Then: retry.DeadLetter("nil")},
+			{If: retry.Is(apps.ErrNilMessage), Then: retry.DeadLetter("nil")},
 		}
 	})
 	for want, h := range map[string]message.HandlerFunc{

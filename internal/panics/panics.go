@@ -1,7 +1,9 @@
-// Package panics calls the functions of an app, and makes errors of their panics.
+// Package panics calls the functions of an app, and makes errors of their panics. It has the failures of handlers that
+// do what a handler must not do.
 package panics
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"runtime"
@@ -11,6 +13,13 @@ import (
 
 	"github.com/tieredretry/watermill-retry/retry"
 )
+
+// ErrNilMessage is the failure of a handler that returns a nil message. The router's publishers panic on it, where no
+// middleware sees it.
+var ErrNilMessage = errors.New("the handler returned a nil message")
+
+// ErrGoexit is the failure of a handler that ended its goroutine with runtime.Goexit. FailNow of testing.T does that.
+var ErrGoexit = errors.New("the handler ended its goroutine")
 
 // Call calls a function of the app, or of what the app has given, such as a publisher or an error. All such calls go
 // through it, so it is the only place that recovers a panic. No function can stop runtime.Goexit: then

@@ -24,8 +24,8 @@ import (
 	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/inbox/pgxinbox"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
+	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const patience = 60 * time.Second
@@ -259,7 +259,7 @@ func TestFailureRollsBackBoth(t *testing.T) {
 			want error // nil: any
 		}{
 			"error":         {fail, errDown},
-			"nil message":   {produceNil, retry.ErrNilMessage},
+			"nil message":   {produceNil, panics.ErrNilMessage},
 			"aborted":       {b.abort, nil},
 			"too early end": {b.rollback, nil},
 		} {
