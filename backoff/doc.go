@@ -17,8 +17,6 @@
 // configuration literal. They keep invalid values, and [Schedule.Validate]
 // reports them.
 //
-// [Lanes] spreads one tier over several, for jitter.
-//
 // A handler's error can change what happens: [Permanent] requests no retry,
 // [RetryAfter] requests a certain delay. Both are recognized by method, so your
 // own error types can have the same effect without importing this package.

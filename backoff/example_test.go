@@ -125,9 +125,3 @@ func ExampleLadder() {
 	// Output:
 	// 13 tiers: 1s 2s 5s 8s 19s 30s 71s 100s 200s 500s 800s 1900s 50m
 }
-
-// The lanes of a tier of 5 seconds whose messages come back over a second.
-func ExampleLanes() {
-	fmt.Println(backoff.Schedule(backoff.Lanes(5*time.Second, 0.2)))
-	// Output: 5s 5125ms 5250ms 5375ms 5500ms 5625ms 5750ms 5875ms
-}

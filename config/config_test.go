@@ -16,6 +16,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/internal/configtest"
+	"github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -227,7 +228,7 @@ func TestOptionsReachTheTopology(t *testing.T) {
 	for _, queue := range spread.Topology("orders").Queues {
 		queues = append(queues, queue.Name)
 	}
-	for _, tier := range append(backoff.Lanes(time.Second, 0.2), time.Hour) {
+	for _, tier := range append(middleware.Lanes(time.Second, 0.2), time.Hour) {
 		assert.Contains(t, queues, "orders.retry."+backoff.Tier(tier).String())
 	}
 

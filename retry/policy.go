@@ -25,8 +25,9 @@ type Policy struct {
 
 	// Jitter spreads the retries of messages that have failed together: each delay d of Schedule, and of a RetryWith
 	// rule, becomes a random one from d to d+d*Jitter, never a shorter one. On RabbitMQ, the delay is one of the lanes
-	// of d: see backoff.Lanes. A requested delay is not changed. MaxAge counts the delay that was chosen. At most 1.
-	// With a Jitter, each tier of a schedule has eight queues or topics.
+	// of d, at most eight: d itself, and d with one to seven eighths of d*Jitter, in whole milliseconds. A requested
+	// delay is not changed. MaxAge counts the delay that was chosen. At most 1. With a Jitter, each tier of a schedule
+	// has eight queues or topics.
 	Jitter float64
 
 	// ExtraTiers are tiers that no schedule uses. A requested delay waits on the longest tier that is not above it,

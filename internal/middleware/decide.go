@@ -224,7 +224,7 @@ func (p *policy) waitSpread(d *decision, s *situation, wait time.Duration, now t
 		p.wait(d, s, retry.Retried, wait, now)
 		return
 	}
-	lanes := backoff.Lanes(wait, p.jitter)
+	lanes := Lanes(wait, p.jitter)
 	lane := lane(lanes, s)
 	switch {
 	case p.tiersWait:

@@ -186,7 +186,7 @@ func TestFailuresAreSpreadOverAllLanes(t *testing.T) {
 	}
 	assert.Equal(t, topics, seen)
 	assert.Len(t, topics, 8)
-	for _, lane := range backoff.Lanes(time.Second, 0.2) {
+	for _, lane := range retrymw.Lanes(time.Second, 0.2) {
 		assert.Greater(t, topics[backoff.Tier(lane).String()+".orders"], failures/8/2, "%v", lane)
 	}
 }
@@ -200,7 +200,7 @@ func TestTiersHaveTheLanes(t *testing.T) {
 	config.Policy.Jitter = 0.4
 	want := backoff.Schedule{time.Hour}
 	for _, delay := range []time.Duration{time.Second, time.Minute} {
-		want = append(want, backoff.Lanes(delay, 0.4)...)
+		want = append(want, retrymw.Lanes(delay, 0.4)...)
 	}
 	assert.Equal(t, want.Tiers(), config.Tiers())
 	assert.Len(t, config.Tiers(), 17)

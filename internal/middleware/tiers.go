@@ -50,7 +50,7 @@ func lanesOf(policy retry.Policy) (lanes []time.Duration) {
 		return nil
 	}
 	for _, tier := range backoff.Schedule(unionOf(policy.Schedule, policy.Rules, nil)).Tiers() {
-		lanes = append(lanes, backoff.Lanes(time.Duration(tier), policy.Jitter)...)
+		lanes = append(lanes, Lanes(time.Duration(tier), policy.Jitter)...)
 	}
 	return lanes
 }
