@@ -1,12 +1,6 @@
 package retry
 
-import (
-	"errors"
-	"fmt"
-	"time"
-
-	"github.com/tieredretry/watermill-retry/internal/faults"
-)
+import "time"
 
 // Options are the options of one handler. Every field has a default.
 type Options struct {
@@ -44,30 +38,4 @@ type Options struct {
 	// the router if that is longer. Only RabbitMQ has it. The default is 30 seconds, which is also the default of the
 	// router.
 	CloseTimeout time.Duration
-}
-
-const maxPrefetch = 1<<16 - 1 // RabbitMQ's basic.qos sends it in two bytes
-
-// Validate reports all faults, joined, that are faults on every backend.
-func (o Options) Validate() error {
-	var all []error
-	if o.Policy != nil {
-		all = append(all, faults.In("Policy", o.Policy.Validate()))
-	}
-	for _, field := range []struct {
-		name  string
-		value int
-	}{{"Concurrency", o.Concurrency}, {"Prefetch", o.Prefetch}} {
-		if field.value < 0 || field.value > maxPrefetch {
-			all = append(all, fmt.Errorf("%s is %d: it must be between 0 (the default) and %d", field.name, field.value,
-				maxPrefetch))
-		}
-	}
-	if err := o.Order.validate(); err != nil {
-		all = append(all, err)
-	}
-	if o.CloseTimeout < 0 {
-		all = append(all, fmt.Errorf("CloseTimeout is %v: it must be 0 (the default) or more", o.CloseTimeout))
-	}
-	return errors.Join(all...)
 }

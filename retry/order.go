@@ -1,8 +1,6 @@
 package retry
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -38,29 +36,4 @@ type Order struct {
 	// to its queue with those behind it, and fetched again. It needs Partitions. The default is that of RabbitMQ, 30
 	// minutes. At least one second.
 	ConsumerTimeout time.Duration
-}
-
-// validate reports all faults, joined.
-func (o Order) validate() error {
-	var faults []error
-	if o.Key == nil && (o.Partitions != 0 || o.Block || o.ConsumerTimeout != 0) {
-		faults = append(faults, errors.New("Order.Key is nil: it must return the key of a message"))
-	}
-	if o.Partitions < 0 || o.Partitions > 256 {
-		faults = append(faults, fmt.Errorf("Order.Partitions is %d: it must be between 0 (one process) and 256",
-			o.Partitions))
-	}
-	if o.Partitions == 0 && o.Block {
-		faults = append(faults, errors.New("Order.Block is true, but Order.Partitions is 0: set the number of partitions"))
-	}
-	switch {
-	case o.ConsumerTimeout == 0:
-	case o.Partitions == 0:
-		faults = append(faults, fmt.Errorf("Order.ConsumerTimeout is %v, but Order.Partitions is 0: set the number of "+
-			"partitions", o.ConsumerTimeout))
-	case o.ConsumerTimeout < time.Second:
-		faults = append(faults, fmt.Errorf("Order.ConsumerTimeout is %v: it must be at least 1s, or 0 (30 minutes)",
-			o.ConsumerTimeout))
-	}
-	return errors.Join(faults...)
 }

@@ -158,7 +158,6 @@ func TestJitterOutOfBoundsIsRefused(t *testing.T) {
 		config.Policy.Jitter = wrong
 		require.ErrorContains(t, config.Policy.Validate(), "Jitter is ")
 		require.ErrorContains(t, config.Policy.Validate(), "must be from 0 (none) to 1")
-		require.ErrorContains(t, retry.Options{Policy: &config.Policy}.Validate(), "Jitter is ")
 	}
 	for _, right := range []float64{0, math.SmallestNonzeroFloat64, 0.2, 1} {
 		config := configOf(&recorder{})

@@ -200,10 +200,6 @@ func TestValidateReportsAllFaultsOfRules(t *testing.T) {
 	config = configOf(&recorder{})
 	config.Policy.MaxAgeFrom = func(*message.Message) time.Time { return time.Time{} }
 	require.ErrorContains(t, config.Policy.Validate(), "MaxAgeFrom is set, but MaxAge is 0")
-
-	err = retry.Options{Policy: &retry.Policy{Rules: []retry.Rule{{If: is}}, Breaker: &retry.Breaker{Window: -1}}}.Validate()
-	require.ErrorContains(t, err, "Policy.Rules[0].Then")
-	require.ErrorContains(t, err, "Policy.Breaker.Window is -1ns")
 }
 
 // A message that is given up by age keeps the record of its last failure.

@@ -20,11 +20,11 @@ func One(given []retry.Options, connection *retry.Policy) (retry.Options, error)
 		if options.Policy == nil {
 			options.Policy = connection
 		}
-		return options, given[0].Validate()
+		return options, validate(given[0])
 	default:
 		all := []error{fmt.Errorf("%d Options were given: give at most one, with all fields", len(given))}
 		for i, options := range given {
-			if err := options.Validate(); err != nil {
+			if err := validate(options); err != nil {
 				all = append(all, faults.Of(fmt.Sprintf("Options %d", i+1), err))
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -28,10 +29,13 @@ func TestOneOptions(t *testing.T) {
 	require.NoError(t, err)
 	assert.Same(t, own, o.Policy, "a policy is complete")
 
-	wrong := retry.Options{Concurrency: -1, Policy: &retry.Policy{Schedule: backoff.Schedule{-1}}, CloseTimeout: -1,
-		Prefetch: -1}
+	wrong := retry.Options{Concurrency: -1, CloseTimeout: -1, Prefetch: -1, Policy: &retry.Policy{
+		Schedule: backoff.Schedule{-1}, Jitter: 2, Rules: []retry.Rule{{If: retry.Is(io.EOF)}}, Breaker: &retry.Breaker{Window: -1}}}
 	_, err = options.One([]retry.Options{wrong}, connection)
-	for _, fault := range []string{"Concurrency is -1", "Policy.Schedule: ", "CloseTimeout is -1ns", "Prefetch is -1"} {
+	for _, fault := range []string{
+		"Concurrency is -1", "Policy.Schedule: ", "CloseTimeout is -1ns", "Prefetch is -1", "Policy.Jitter is 2", "Policy.Rules[0].Then",
+		"Policy.Breaker.Window is -1ns",
+	} {
 		require.ErrorContains(t, err, fault)
 	}
 	_, err = options.One([]retry.Options{{}, wrong}, connection)
@@ -53,4 +57,28 @@ func TestAPolicySharesNothingWithItsCopies(t *testing.T) {
 		assert.Equal(t, backoff.Schedule{time.Minute}, own.Rules[0].Then.Schedule)
 		assert.Equal(t, time.Minute, own.Breaker.MaxPause)
 	}
+}
+
+func validated(given retry.Options) error {
+	_, err := options.One([]retry.Options{given}, nil)
+	return err
+}
+
+func TestAnOrderIsValidated(t *testing.T) {
+	key := func(*message.Message) string { return "" }
+	for _, valid := range []retry.Order{
+		{}, {Key: key}, {Key: key, Partitions: 256, Block: true, ConsumerTimeout: time.Second},
+	} {
+		assert.NoError(t, validated(retry.Options{Order: valid}))
+	}
+	err := validated(retry.Options{Order: retry.Order{Block: true, ConsumerTimeout: time.Millisecond}})
+	for _, fault := range []string{
+		"Order.Key is nil", "Order.Block is true, but Order.Partitions is 0",
+		"Order.ConsumerTimeout is 1ms, but Order.Partitions is 0",
+	} {
+		require.ErrorContains(t, err, fault)
+	}
+	err = validated(retry.Options{Order: retry.Order{Key: key, Partitions: 257, ConsumerTimeout: time.Millisecond}})
+	require.ErrorContains(t, err, "Order.Partitions is 257: it must be between 0 (one process) and 256")
+	require.ErrorContains(t, err, "Order.ConsumerTimeout is 1ms: it must be at least 1s")
 }
