@@ -23,10 +23,10 @@ func valid() Config {
 
 func TestConfigReportsAllFaults(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, valid().Validate())
+	require.NoError(t, valid().validate())
 	client := sarama.NewConfig()
 	client.Net.MaxOpenRequests = 0
-	err := Config{Sarama: client, RetiredSchedule: backoff.Schedule{-1}, Prefix: "a/b"}.Validate()
+	err := Config{Sarama: client, RetiredSchedule: backoff.Schedule{-1}, Prefix: "a/b"}.validate()
 	for _, field := range []string{"Brokers", "Sarama", "Group", "Policy", "RetiredSchedule", "Prefix"} {
 		assert.ErrorContains(t, err, field)
 	}

@@ -42,20 +42,14 @@ func ExampleConfig() {
 	client.Net.TLS.Enable = true
 	client.Net.SASL.Enable, client.Net.SASL.User, client.Net.SASL.Password = true, "billing", "secret"
 
-	config := kafkaretry.Config{
+	retries, err := kafkaretry.Connect(kafkaretry.Config{
 		Brokers: []string{"kafka-1:9093"},
 		Sarama:  client,
 		Group:   "billing",
 		Policy:  retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
-	}
-	fmt.Println(config.Validate())
-	// Output: <nil>
-}
-
-// All faults are in one error.
-func ExampleConfig_Validate() {
-	fmt.Println(kafkaretry.Config{Prefix: "über"}.Validate() != nil)
-	// Output: true
+	}, logger)
+	check(err)
+	check(retries.Close())
 }
 
 func ExampleLetters() {
