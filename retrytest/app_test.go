@@ -126,7 +126,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			return failing(errDown)(msg)
 		}, func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(3 * time.Second).Waited(time.Second).Processed()
-			assert.Equal(t, 2*time.Second, s.Attempts()[1].Took)
+			assert.Equal(t, 2*time.Second, s.Attempts()[1].Duration)
 		}},
 		{"a handler that takes half an hour", func(*message.Message) error {
 			time.Sleep(30 * time.Minute)
@@ -149,7 +149,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			for _, attempt := range s.Attempts()[:2] {
 				assert.Equal(t, retry.Settled, attempt.Outcome)
 				assert.ErrorIs(t, attempt.Err, errDown)
-				assert.Zero(t, attempt.Failures)
+				assert.Zero(t, attempt.Record.Failures)
 			}
 			assert.Regexp(t, `settled +the bank is down`, s.String())
 		}},
@@ -172,7 +172,7 @@ func TestABlockedMessageIsNoDeadLetter(t *testing.T) {
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown), retry.Options{Order: blocking})
 		story := app.Send("orders", order("1")).RetriedAt(time.Second).Blocked(retry.DeadReasonExhausted)
 		assert.Nil(t, story.DeadLetter())
-		assert.Equal(t, 2, story.Attempts()[1].Failures)
+		assert.Equal(t, 2, story.Attempts()[1].Record.Failures)
 		assert.Regexp(t, `blocked as exhausted +the bank is down`, story.String())
 	})
 }
@@ -248,7 +248,7 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 		}
 		story := app.Send("orders", order("1")).RetriedAt(0).Processed()
 		assert.Equal(t, retry.Settled, story.Attempts()[0].Outcome)
-		assert.Equal(t, time.Minute, story.Attempts()[0].Took)
+		assert.Equal(t, time.Minute, story.Attempts()[0].Duration)
 	})
 }
 

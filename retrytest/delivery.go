@@ -48,7 +48,7 @@ func (l *ledger) beginDelivery(q *queue, msg *message.Message) *delivery {
 	now := time.Now()
 	d := &delivery{progress: p, delivered: now}
 	if record, ok := retry.ReadRecord(msg.Metadata); ok && record.Topic == q.topic {
-		d.Record = record
+		d.Record, d.came = record, record
 	}
 	if len(p.deliveries) == 0 {
 		p.first = now
@@ -75,7 +75,10 @@ func (l *ledger) handlerCalled(d *delivery, handler string) {
 func (l *ledger) handlerReturned(d *delivery, err error, abandoned, settled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	d.returned, d.abandoned, d.byHandler, d.Took = true, abandoned, settled, time.Since(d.delivered)
+	d.returned, d.abandoned, d.byHandler = true, abandoned, settled
+	if d.Outcome == "" {
+		d.Duration = time.Since(d.delivered)
+	}
 	if d.Err == nil {
 		d.Err = err
 	}
@@ -125,7 +128,7 @@ func (d *delivery) ackedOutcome() retry.Outcome {
 		return retry.Settled
 	case d.Err != nil:
 		return retry.Discarded
-	case d.Record.Failures > 0 || d.Record.Snoozes > 0:
+	case d.came.Failures > 0 || d.came.Snoozes > 0:
 		return retry.Recovered
 	default:
 		return retry.Processed
@@ -151,8 +154,8 @@ func (d *delivery) waited(later []*delivery) time.Duration {
 		return 0
 	}
 	for _, next := range later {
-		if next.Outcome != retry.Parked && next.Record.Failures == d.copied.Failures &&
-			next.Record.Snoozes == d.copied.Snoozes {
+		if next.Outcome != retry.Parked && next.came.Failures == d.copied.Failures &&
+			next.came.Snoozes == d.copied.Snoozes {
 			return next.delivered.Sub(d.copied.LastFailedAt)
 		}
 	}
@@ -197,10 +200,7 @@ func (r recorder) Event(e retry.Event) {
 
 // report takes over an event of the delivery.
 func (a *Attempt) report(e retry.Event) {
-	a.Outcome, a.Err, a.Rule, a.Tier = e.Outcome, e.Err, e.Rule, e.Tier
-	a.Delay, a.spread, a.DeadReason = e.Delay, e.Spread, e.Record.DeadReason
-	if e.Record.Failures > a.Record.Failures {
-		a.Failures = e.Record.Failures
-	}
+	e.Handler, e.Context, e.Metadata = a.Handler, nil, nil
+	a.Event = e
 	a.uncalled = e.Outcome == retry.Parked || e.Outcome.GivenUp() && e.Err == nil
 }

@@ -97,12 +97,12 @@ func ExampleNew() {
 	app.AddConsumerHandler(app.Router, "billing", "orders", charge)
 	story := app.Send("orders", message.NewMessage("order-1", nil)).Processed()
 	for _, attempt := range story.Attempts() {
-		fmt.Println(attempt.Outcome, attempt.Failures, attempt.Tier, attempt.Err)
+		fmt.Println(attempt.Outcome, attempt.Record.Failures, attempt.Tier, attempt.Err)
 	}
 	// Output:
 	// retried 1 1ms no answer from the bank
 	// retried 2 1ms no answer from the bank
-	// recovered 0 0s <nil>
+	// recovered 2 0s <nil>
 }
 
 func ExampleNewWithConfig() {

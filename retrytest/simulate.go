@@ -71,14 +71,13 @@ func Simulate(config SimulationConfig) SimulatedStory {
 	for at, e := range tiered.Simulate(backend.SimulatedMessage{Topic: "topic", Handler: "handler", Handle: fails,
 		Takes: config.Takes, Age: config.Age}) {
 		a := Attempt{
-			At: at, Took: e.Duration, Record: record, simulated: true, later: min(later, math.MaxInt64-at),
-			nacked: e.Outcome == retry.GivenBack,
+			At: at, came: record, simulated: true, later: min(later, math.MaxInt64-at), nacked: e.Outcome == retry.GivenBack,
 		}
 		a.report(e)
 		later = min(later, math.MaxInt64-e.Spread) + e.Spread
 		if a.Outcome != retry.Parked && failed >= 0 {
 			before := &story.Attempts[failed]
-			before.Waited, failed = at-before.At-before.Took, -1
+			before.Waited, failed = at-before.At-before.Duration, -1
 		}
 		if a.again() {
 			failed = len(story.Attempts)

@@ -6,29 +6,20 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Attempt is one delivery of a message to a handler.
 type Attempt struct {
-	Handler string        // the handler's name in the router
-	At      time.Duration // the time of the delivery, since the first delivery of the message
-	Took    time.Duration // how long the handler ran, with its middlewares
-	Record  retry.Record  // the failure record that the message came with; zero before the first failure
-	Outcome retry.Outcome // empty while the handler runs
-	// how often the message has failed, this failure included; 0 if it did not fail or was snoozed
-	Failures   int
-	Err        error            // why it failed
-	Delay      time.Duration    // how long the message has to wait: the schedule's delay or the requested delay
-	Waited     time.Duration    // how long the message waited, from this failure to the next attempt that is not parked
-	Tier       backoff.Tier     // the tier of the copy
-	DeadReason retry.DeadReason // why the message was dead-lettered
-	Rule       string           // the name of the rule that has decided
+	// Event is what observers get, with Record, Outcome, Err, Delay, Tier, Rule and how long the handler ran (Duration).
+	// Outcome is empty while the handler runs. Context and Metadata are nil.
+	retry.Event
+	At     time.Duration // the time of the delivery, since the first delivery of the message
+	Waited time.Duration // how long the message waited, from this failure to the next attempt that is not parked
 
-	spread   time.Duration // how much longer Jitter can make the shortest Delay
-	nacked   bool          // whether its handler or the router has nacked it
-	uncalled bool          // the middleware has not called the handler
+	came     retry.Record // the failure record that the message came with; zero before the first failure
+	nacked   bool         // whether its handler or the router has nacked it
+	uncalled bool         // the middleware has not called the handler
 
 	simulated bool          // whether Simulate has made it
 	later     time.Duration // how much later it can be than At, where it is simulated with jitter
@@ -114,7 +105,7 @@ func (s *Story) RetriedAt(times ...time.Duration) *Story {
 		if i > 0 && !a.uncalled {
 			got, late = append(got, a.At), append(late, spread+s.app.lateness*time.Duration(i))
 		}
-		spread += a.spread
+		spread += a.Spread
 	}
 	if !inTime(got, times, late) {
 		s.fail("retried at", listText(got, timeText), listText(times, timeText))
@@ -156,7 +147,7 @@ func (s *Story) Waited(waits ...time.Duration) *Story {
 	for i, a := range attempts {
 		if a.again() {
 			got = append(got, a.Waited)
-			late = append(late, a.spread+s.app.lateness*time.Duration(roundsOf(attempts[i+1:])))
+			late = append(late, a.Spread+s.app.lateness*time.Duration(roundsOf(attempts[i+1:])))
 		}
 	}
 	if !inTime(got, waits, late) {

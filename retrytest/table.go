@@ -97,7 +97,7 @@ func (c columns) writeAttempts(table *tabwriter.Writer, attempts []Attempt, limi
 			c.write(table, "...", fmt.Sprintf("%d more", s.omitted), "", "", c.more(s.omitted), "", "")
 		}
 		a := s.Attempt
-		c.write(table, rangeText(a.At, a.At+a.later, millisecondsText), a.Handler, millisecondsText(a.Took),
+		c.write(table, rangeText(a.At, a.At+a.later, millisecondsText), a.Handler, millisecondsText(a.Duration),
 			a.failureText(), a.outcomeText(), a.Rule, a.errorText())
 	}
 }
@@ -156,10 +156,10 @@ func trimLines(text string) string {
 }
 
 func (a Attempt) failureText() string {
-	if a.Failures == 0 {
+	if a.Record.Failures <= a.came.Failures { // it did not fail, or was snoozed
 		return "-"
 	}
-	return fmt.Sprint(a.Failures)
+	return fmt.Sprint(a.Record.Failures)
 }
 
 func (a Attempt) outcomeText() string {
@@ -167,7 +167,7 @@ func (a Attempt) outcomeText() string {
 	case a.Outcome.Waits():
 		return fmt.Sprintf("%s, waits %s on tier %v", a.Outcome, a.delayText(), a.Tier)
 	case a.Outcome.GivenUp():
-		return givenUpText(a.Outcome, a.DeadReason)
+		return givenUpText(a.Outcome, a.Record.DeadReason)
 	case a.Outcome == "":
 		return "running"
 	}
@@ -178,7 +178,7 @@ func (a Attempt) outcomeText() string {
 func (a Attempt) delayText() string {
 	delay, longer := a.Delay.Round(time.Millisecond), time.Duration(0)
 	if a.simulated {
-		longer = a.spread
+		longer = a.Spread
 	}
 	return rangeText(delay, delay+longer, waitText)
 }
