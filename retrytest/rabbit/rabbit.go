@@ -249,13 +249,6 @@ func (b *Broker) DeleteQueue(queue string) {
 	b.model.DeleteQueue(queue, false)
 }
 
-// PurgeQueue removes the messages of a queue that no consumer has, and returns how many.
-func (b *Broker) PurgeQueue(queue string) int {
-	b.t.Helper()
-	b.mustExist("PurgeQueue", queue)
-	return b.model.PurgeQueue(queue)
-}
-
 // DeleteExchange deletes an exchange with its bindings, as an operator does.
 func (b *Broker) DeleteExchange(exchange string) {
 	b.t.Helper()

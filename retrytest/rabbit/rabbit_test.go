@@ -95,7 +95,6 @@ func TestWhatIsNotThereEndsTheTest(t *testing.T) {
 		`Limit: there is no queue "orders"`:                                func(_ testing.TB, b *rabbit.Broker) { b.Limit("orders", 1) },
 		`Limit: -1 messages: it must be 0 or more`:                         func(_ testing.TB, b *rabbit.Broker) { b.Limit("q", -1) },
 		`DeleteQueue: there is no queue "orders"`:                          func(_ testing.TB, b *rabbit.Broker) { b.DeleteQueue("orders") },
-		`PurgeQueue: there is no queue "orders"`:                           func(_ testing.TB, b *rabbit.Broker) { b.PurgeQueue("orders") },
 		`DeleteExchange: there is no exchange "retry" that can`:            func(_ testing.TB, b *rabbit.Broker) { b.DeleteExchange("retry") },
 		`Publish: there is no exchange "x"; exchanges: ["" "amq`:           func(_ testing.TB, b *rabbit.Broker) { b.Publish("x", "", amqp091.Publishing{}) },
 		`SetPolicy: the pattern "(" is no regular expression`:              func(_ testing.TB, b *rabbit.Broker) { b.SetPolicy("p", "(", nil) },
@@ -250,7 +249,9 @@ func TestQueues(t *testing.T) {
 		b.Limit("q.1", 0)
 		assert.True(t, confirmed(t, channel, "q.1", "a quorum queue tells its publishers after the first message too many"))
 		assert.False(t, confirmed(t, channel, "q.1", "refused"))
-		assert.Equal(t, 1, b.PurgeQueue("q.1"))
+		purged, err := channel.QueuePurge("q.1", false)
+		require.NoError(t, err)
+		assert.Equal(t, 1, purged)
 		b.DeletePolicy("limit of q.1")
 
 		b.SetPolicy("ttl", "^q", map[string]any{"message-ttl": 1000, "dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
