@@ -5,6 +5,7 @@ package adopt
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"hash/crc32"
 	"maps"
@@ -41,6 +42,12 @@ const (
 )
 
 var errDown = errors.New("the provider is down")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "12") // these tests wait for their traffic
+	m.Run()
+}
 
 // build is what an instance of the app is made of.
 type build int
