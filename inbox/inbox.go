@@ -36,6 +36,9 @@ type Config struct {
 	Wait time.Duration
 }
 
+// Validate reports all faults, joined.
+func (c Config) Validate() error { return inbox.Config(c).Validate() }
+
 // Schema returns the SQL that creates the table where it does not exist. An empty name is that of the
 // default table. A wrong name is an error of New.
 func Schema(table string) string { return inbox.Schema(table) }
@@ -53,7 +56,7 @@ type Inbox struct{ engine *inbox.Inbox }
 // as the handlers have calls at the same time.
 func New(db *sql.DB, config Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 	if db == nil {
-		return nil, errors.Join(errors.New("the database is nil: open it with sql.Open"), inbox.Config(config).Validate())
+		return nil, errors.Join(errors.New("the database is nil: open it with sql.Open"), config.Validate())
 	}
 	engine, err := inbox.New(database{db}, inbox.Config(config), logger)
 	if err != nil {

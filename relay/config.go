@@ -76,8 +76,8 @@ type SubscriberParams struct {
 
 func (c *Config) topics() relaytopic.Names { return relaytopic.Names{Prefix: c.Prefix} }
 
-// validate reports all faults of the configuration in one error. A zero field that has a default is valid.
-func (c Config) validate() error {
+// Validate reports all faults of the configuration in one error. A zero field that has a default is valid.
+func (c Config) Validate() error {
 	var all []error
 	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 

@@ -54,7 +54,7 @@ type connection struct {
 //     subscriber has closed the channel.
 //   - Close also closes the subscribers of the handlers, the AppPublisher and Config.Publisher.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, faults.Of("invalid relay.Config", err)
 	}
 	c := &connection{relay: newRelay(config, logger), closing: make(chan struct{})}

@@ -76,13 +76,11 @@ func ExampleConnect() {
 	check(retries.Close()) // after the router
 }
 
-// All faults are in one error.
-func ExampleConnect_faults() {
-	_, err := relay.Connect(relay.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}, nil)
-	fmt.Println(err)
+func ExampleConfig_Validate() {
+	fmt.Println(relay.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}.Validate())
 	// Output:
-	// invalid relay.Config: Publisher is nil: set the publisher of the copies
-	// invalid relay.Config: NewSubscriber is nil: set a function that returns the subscriber of one handler or tier; with gochannel return the Pub/Sub itself
+	// Publisher is nil: set the publisher of the copies
+	// NewSubscriber is nil: set a function that returns the subscriber of one handler or tier; with gochannel return the Pub/Sub itself
 }
 
 // connectPubSub connects an app whose Pub/Sub has no settings.

@@ -55,8 +55,8 @@ func (c Config) Format(state fmt.State, _ rune) {
 	_, _ = fmt.Fprintf(state, fmt.FormatString(state, 'v'), plainConfig(c))
 }
 
-// validate reports all faults of the configuration in one error. It does not connect.
-func (c Config) validate() error {
+// Validate reports all faults of the configuration in one error. It does not connect.
+func (c Config) Validate() error {
 	var all []error
 	fault := func(format string, args ...any) { all = append(all, fmt.Errorf(format, args...)) }
 	if err := c.validateClient(); err != nil {

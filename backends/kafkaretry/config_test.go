@@ -23,10 +23,10 @@ func valid() Config {
 
 func TestConfigReportsAllFaults(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, valid().validate())
+	require.NoError(t, valid().Validate())
 	client := sarama.NewConfig()
 	client.Net.MaxOpenRequests = 0
-	err := Config{Sarama: client, RetiredSchedule: backoff.Schedule{-1}, Prefix: "a/b"}.validate()
+	err := Config{Sarama: client, RetiredSchedule: backoff.Schedule{-1}, Prefix: "a/b"}.Validate()
 	for _, field := range []string{"Brokers", "Sarama", "Group", "Policy", "RetiredSchedule", "Prefix"} {
 		assert.ErrorContains(t, err, field)
 	}

@@ -26,7 +26,7 @@ import (
 // Kafka refuses. It returns an error when it subscribes a tier or a handler whose topics cannot be made, or do not keep
 // messages for as long as the longest delay.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, faults.Of("invalid kafkaretry.Config", err)
 	}
 	if logger == nil {

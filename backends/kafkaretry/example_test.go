@@ -42,14 +42,20 @@ func ExampleConfig() {
 	client.Net.TLS.Enable = true
 	client.Net.SASL.Enable, client.Net.SASL.User, client.Net.SASL.Password = true, "billing", "secret"
 
-	retries, err := kafkaretry.Connect(kafkaretry.Config{
+	config := kafkaretry.Config{
 		Brokers: []string{"kafka-1:9093"},
 		Sarama:  client,
 		Group:   "billing",
 		Policy:  retry.Policy{Schedule: backoff.Exponential(time.Second, 5, 4)},
-	}, logger)
-	check(err)
-	check(retries.Close())
+	}
+	fmt.Println(config.Validate())
+	// Output: <nil>
+}
+
+// All faults are in one error.
+func ExampleConfig_Validate() {
+	fmt.Println(kafkaretry.Config{Prefix: "über"}.Validate() != nil)
+	// Output: true
 }
 
 func ExampleLetters() {

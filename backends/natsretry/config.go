@@ -67,8 +67,8 @@ func (c Config) withDefaults() Config {
 
 func (c Config) names() relaytopic.Names { return relaytopic.Names{Prefix: c.Prefix} }
 
-// validate reports all faults of a configuration of Connect in one error. A zero field that has a default is valid.
-func (c Config) validate() error {
+// Validate reports all faults of a configuration of Connect in one error. A zero field that has a default is valid.
+func (c Config) Validate() error {
 	all := c.faults()
 	if c.Group == "" {
 		all = append(all, errors.New("Group is empty: set it to the name of the service"))

@@ -14,7 +14,7 @@ import (
 
 func TestValidateReportsEveryFault(t *testing.T) {
 	t.Parallel()
-	err := Config{Prefix: "a..b", Lease: time.Millisecond, Replicas: 6}.validate()
+	err := Config{Prefix: "a..b", Lease: time.Millisecond, Replicas: 6}.Validate()
 	for _, text := range []string{
 		"Conn is nil", "Prefix is", "Lease is 1ms", "Replicas is 6", "Group is empty", "Policy.Schedule:",
 	} {
@@ -28,5 +28,5 @@ func TestValidateReportsEveryFault(t *testing.T) {
 
 	require.NoError(t, Config{
 		Conn: new(nats.Conn), Group: "billing", Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
-	}.validate())
+	}.Validate())
 }

@@ -25,7 +25,7 @@ import (
 //     NATSMarshaler: a metadata key must be a token of HTTP, and a value one line, or a header is lost or changed.
 //   - Close gives back the messages in flight, and leaves Config.Conn open.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, faults.Of("invalid natsretry.Config", err)
 	}
 	if logger == nil {

@@ -50,15 +50,13 @@ func ExampleLetters() {
 	check(dead.Close())
 }
 
-// All faults are in one error, before it asks the server.
-func ExampleConnect_faults() {
-	_, err := natsretry.Connect(natsretry.Config{Conn: new(nats.Conn), Policy: retry.Policy{
+func ExampleConfig_Validate() {
+	fmt.Println(natsretry.Config{Conn: new(nats.Conn), Policy: retry.Policy{
 		Schedule: backoff.Constant(time.Second, 3),
-	}, Lease: time.Millisecond}, nil)
-	fmt.Println(err)
+	}, Lease: time.Millisecond}.Validate())
 	// Output:
-	// invalid natsretry.Config: Lease is 1ms: it must be 0 (the default, 15s) or at least 1s
-	// invalid natsretry.Config: Group is empty: set it to the name of the service
+	// Lease is 1ms: it must be 0 (the default, 15s) or at least 1s
+	// Group is empty: set it to the name of the service
 }
 
 func check(err error) {

@@ -67,8 +67,8 @@ func (c *Config) setDefaults() {
 	c.Lease = cmp.Or(c.Lease, defaultLease)
 }
 
-// validate reports all faults for Connect in one error. A zero field that has a default is valid.
-func (c Config) validate() error {
+// Validate reports all faults for Connect in one error. A zero field that has a default is valid.
+func (c Config) Validate() error {
 	all := []error{c.validateStore()}
 	if c.Group == "" {
 		all = append(all, errors.New("Group is empty: set the name of the service, which is the consumer group of "+

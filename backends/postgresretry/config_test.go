@@ -31,8 +31,8 @@ func complete(t *testing.T) Config {
 
 func TestValidateReportsAllFaults(t *testing.T) {
 	t.Parallel()
-	require.NoError(t, complete(t).validate())
-	err := Config{Prefix: "a b", Table: "watermill_retry", Lease: time.Millisecond}.validate()
+	require.NoError(t, complete(t).Validate())
+	err := Config{Prefix: "a b", Table: "watermill_retry", Lease: time.Millisecond}.Validate()
 	for _, field := range []string{"DB is nil", "Group is empty", "Policy.Schedule: ", "Prefix is", "Table is", "Lease is 1ms"} {
 		require.ErrorContains(t, err, field)
 	}
@@ -52,7 +52,7 @@ func TestTablesThatAreRefused(t *testing.T) {
 	} {
 		c := complete(t)
 		c.Table = table
-		assert.Equal(t, valid, c.validate() == nil, "%q", table)
+		assert.Equal(t, valid, c.Validate() == nil, "%q", table)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestTooFewConnectionsAreRefused(t *testing.T) {
 	t.Parallel()
 	c := complete(t)
 	c.DB.SetMaxOpenConns(3)
-	require.ErrorContains(t, c.validate(), "at most 3 open connections")
+	require.ErrorContains(t, c.Validate(), "at most 3 open connections")
 	c.DB.SetMaxOpenConns(4)
-	require.NoError(t, c.validate())
+	require.NoError(t, c.Validate())
 }

@@ -20,7 +20,7 @@ import (
 // statements. A nil logger logs nothing. Close the router first, then the connection, then the database.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
 	config.setDefaults()
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, faults.Of("invalid postgresretry.Config", err)
 	}
 	if logger == nil {

@@ -61,13 +61,11 @@ func ExampleSchema() {
 	// CREATE OR REPLACE FUNCTION "app"."retries_ack"(bigint[], text[]) RETURNS void
 }
 
-// All faults are in one error, before it connects.
-func ExampleConnect_faults() {
-	_, err := postgresretry.Connect(postgresretry.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}, nil)
-	fmt.Println(err)
+func ExampleConfig_Validate() {
+	fmt.Println(postgresretry.Config{Policy: retry.Policy{Schedule: backoff.Constant(time.Second, 3)}}.Validate())
 	// Output:
-	// invalid postgresretry.Config: DB is nil: set the database
-	// invalid postgresretry.Config: Group is empty: set the name of the service, which is the consumer group of its handlers
+	// DB is nil: set the database
+	// Group is empty: set the name of the service, which is the consumer group of its handlers
 }
 
 func check(err error) {

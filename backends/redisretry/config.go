@@ -51,8 +51,8 @@ func (c *Config) names() relaytopic.Names { return relaytopic.Names{Prefix: c.Pr
 
 func (c *Config) lease() time.Duration { return cmp.Or(c.Lease, defaultLease) }
 
-// validate reports all faults of the configuration of Connect in one error. A zero field that has a default is valid.
-func (c Config) validate() error {
+// Validate reports all faults of the configuration of Connect in one error. A zero field that has a default is valid.
+func (c Config) Validate() error {
 	all := []error{c.validateServer()}
 	if c.Group == "" {
 		all = append(all, errors.New("Group is empty: set it to the name of the service; it is the consumer group "+
@@ -80,7 +80,7 @@ func (c *Config) validateServer() error {
 // to the server before a handler subscribes: where that fails, the router's Run returns the error. A line of the log
 // warns of a server that can remove what waits, as soon as it answers. A nil logger logs nothing.
 func Connect(config Config, logger watermill.LoggerAdapter) (retry.Connection, error) {
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, faults.Of("invalid redisretry.Config", err)
 	}
 	s := newServer(config, logger)

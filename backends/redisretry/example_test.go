@@ -74,15 +74,13 @@ func ExampleLetters_page() {
 	check(http.ListenAndServe("127.0.0.1:8081", nil))
 }
 
-// All faults are in one error, before it connects.
-func ExampleConnect_faults() {
-	_, err := redisretry.Connect(redisretry.Config{Lease: time.Millisecond}, nil)
-	fmt.Println(err)
+func ExampleConfig_Validate() {
+	fmt.Println(redisretry.Config{Lease: time.Millisecond}.Validate())
 	// Output:
-	// invalid redisretry.Config: Client is nil: set it to a client of go-redis, such as redis.NewClient
-	// invalid redisretry.Config: Lease is 1ms: it must be 0 (the default, 15s) or at least 1s
-	// invalid redisretry.Config: Group is empty: set it to the name of the service; it is the consumer group of the handlers
-	// invalid redisretry.Config: Policy.Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
+	// Client is nil: set it to a client of go-redis, such as redis.NewClient
+	// Lease is 1ms: it must be 0 (the default, 15s) or at least 1s
+	// Group is empty: set it to the name of the service; it is the consumer group of the handlers
+	// Policy.Schedule: backoff: no retries: want 1 to 1000, for example backoff.Exponential(time.Second, 5, 4)
 }
 
 func check(err error) {

@@ -25,7 +25,7 @@ type Inbox struct{ engine *inbox.Inbox }
 // the handlers have calls at the same time.
 func New(pool *pgxpool.Pool, config public.Config, logger watermill.LoggerAdapter) (*Inbox, error) {
 	if pool == nil {
-		return nil, errors.Join(errors.New("the pool is nil: make it with pgxpool.New"), inbox.Config(config).Validate())
+		return nil, errors.Join(errors.New("the pool is nil: make it with pgxpool.New"), config.Validate())
 	}
 	engine, err := inbox.New(database{pool}, inbox.Config(config), logger)
 	if err != nil {

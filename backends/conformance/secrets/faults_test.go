@@ -1,24 +1,16 @@
 package secrets_test
 
 import (
-	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
-	"github.com/tieredretry/watermill-retry/backends/natsretry"
-	"github.com/tieredretry/watermill-retry/backends/postgresretry"
-	"github.com/tieredretry/watermill-retry/backends/redisretry"
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/config/amqp3"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -33,23 +25,25 @@ func TestEachFaultHasItsPath(t *testing.T) {
 		"Schedule: backoff: retry 1", "Schedule: backoff: retry 2", "Rules[0].If", "Rules[0].Then", "Rules[1].If", "Rules[1].Then", "Breaker.Ratio", "Breaker.Least",
 		"ExtraTiers: backoff", "MaxHold",
 	}
-	for name, err := range map[string]error{
-		"backends/kafkaretry.Config":    faultsOf(kafkaretry.Connect, kafkaretry.Config{Policy: wrong}),
-		"backends/natsretry.Config":     faultsOf(natsretry.Connect, natsretry.Config{Policy: wrong}),
-		"backends/postgresretry.Config": faultsOf(postgresretry.Connect, postgresretry.Config{Policy: wrong}),
-		"backends/redisretry.Config":    faultsOf(redisretry.Connect, redisretry.Config{Policy: wrong}),
-		"config.Config":                 config.Config{Policy: wrong}.Validate(),
-		"config/amqp3.Config":           amqp3.Config{Policy: wrong}.Validate(),
-		"relay.Config":                  faultsOf(relay.Connect, relay.Config{Policy: wrong}),
-	} {
-		require.Error(t, err, name)
-		var lines []string
-		for line := range strings.Lines(err.Error()) {
-			lines = append(lines, strings.TrimPrefix(strings.TrimSpace(line), "invalid "+path.Base(name)+": "))
+	found := 0
+	for name, empty := range configs {
+		value := reflect.New(reflect.TypeOf(empty)).Elem()
+		field := value.FieldByName("Policy")
+		if _, is := value.Interface().(interface{ Validate() error }); !field.IsValid() || !is {
+			continue
 		}
-		for _, field := range want {
-			is := func(line string) bool { return strings.HasPrefix(line, "Policy."+field) }
-			assert.True(t, slices.ContainsFunc(lines, is), "%s: no line begins with Policy.%s:\n%v", name, field, err)
+		found++
+		if field.Kind() == reflect.Pointer {
+			field.Set(reflect.ValueOf(&wrong))
+		} else {
+			field.Set(reflect.ValueOf(wrong))
+		}
+		err := value.Interface().(interface{ Validate() error }).Validate()
+		require.Error(t, err, name)
+		lines := strings.Split(err.Error(), "\n")
+		for _, path := range want {
+			is := func(line string) bool { return strings.HasPrefix(line, "Policy."+path) }
+			assert.True(t, slices.ContainsFunc(lines, is), "%s: no line begins with Policy.%s:\n%v", name, path, err)
 		}
 		relayed := strings.HasPrefix(name, "backends/") || name == "relay.Config"
 		assert.Equal(t, relayed, strings.Contains(err.Error(), `Policy.TierGroup is "shop": only RabbitMQ has it`), name)
@@ -57,9 +51,5 @@ func TestEachFaultHasItsPath(t *testing.T) {
 			assert.Regexp(t, `^[A-Z][A-Za-z]*[ .:\[]`, line, "%s: a line without a field", name)
 		}
 	}
-}
-
-func faultsOf[C any](connect func(C, watermill.LoggerAdapter) (retry.Connection, error), config C) error {
-	_, err := connect(config, nil)
-	return err
+	assert.GreaterOrEqual(t, found, 7)
 }
