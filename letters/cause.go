@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tieredretry/watermill-retry/internal/cause"
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -41,19 +42,12 @@ type Group struct {
 	First   time.Time `json:"first_dead_at,omitzero"` // when the first of them was given up
 	Last    time.Time `json:"last_dead_at,omitzero"`  // and the last
 	Example string    `json:"example"`                // the ID of one letter
-	// Keys are how many of the letters have which key of retry.Breaker.Key, the largest first, 20 at most. They are
-	// exact for up to 100 keys. With more, a key has so many letters at least, and at most 1% of all letters more.
-	Keys []KeyCount `json:"keys,omitempty"`
-	// OtherKeys is how many letters have a key that Keys do not count.
-	OtherKeys int `json:"other_keys,omitzero"`
+	// Keys are how many of the letters have which key of retry.Breaker.Key: the 20 largest, and as "" those that have
+	// another key. They are exact for up to 100 keys. With more, a key has so many letters at least, and at most 1% of
+	// all letters more.
+	Keys map[string]int `json:"keys,omitempty"`
 	// Other is true for the letters of all causes beyond the first 1,000.
 	Other bool `json:"other,omitzero"`
-}
-
-// KeyCount is how many letters of a Group have a key.
-type KeyCount struct {
-	Key   string `json:"key"`
-	Count int    `json:"count"`
 }
 
 // Groups groups letters by their cause. Its memory does not depend on the number of letters. The zero value is ready.
@@ -125,17 +119,16 @@ func (g *counted) addKey(key string) {
 
 // sorted returns the group, with its largest keys.
 func (g *counted) sorted() Group {
-	group := g.Group
-	group.OtherKeys = g.keyed
-	for key, count := range g.keys {
-		group.Keys = append(group.Keys, KeyCount{key, count})
+	group, others := g.Group, g.keyed
+	if others > 0 {
+		group.Keys = map[string]int{}
 	}
-	slices.SortFunc(group.Keys, func(a, b KeyCount) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Key, b.Key))
-	})
-	group.Keys = group.Keys[:min(len(group.Keys), shownKeys)]
-	for _, key := range group.Keys {
-		group.OtherKeys -= key.Count
+	for _, key := range lettertext.Largest(g.keys, shownKeys) {
+		group.Keys[key] = g.keys[key]
+		others -= g.keys[key]
+	}
+	if others > 0 {
+		group.Keys[""] = others
 	}
 	return group
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
 // A Filter selects letters: those for which all of its fields are true. The zero Filter selects all.
@@ -21,14 +23,13 @@ type Filter struct {
 	DeadReason string
 	// Handler is the handler that failed.
 	Handler string
-	// Key is the record's key, such as a tenant: see retry.Breaker.Key.
-	Key string
 	// Cause is the ID of a Cause.
 	Cause string
 	// OlderThan and NewerThan select by the time since the letter was given up, by the clock of this host. A letter
 	// without such a time is neither: a discard of old letters must not remove one whose age is unknown.
 	OlderThan, NewerThan time.Duration
-	// Metadata are values that the letter's metadata has.
+	// Metadata are values that the letter's metadata has. "retry_key" is the record's key, such as a tenant: see
+	// retry.Breaker.Key.
 	Metadata map[string]string
 }
 
@@ -59,7 +60,6 @@ func (f Filter) Match(l *Letter, now time.Time) bool {
 		f.ErrorType != "" && f.ErrorType != l.Record.ErrorType ||
 		f.DeadReason != "" && f.DeadReason != string(l.Record.DeadReason) ||
 		f.Handler != "" && f.Handler != l.Record.Handler ||
-		f.Key != "" && f.Key != l.Record.Key ||
 		f.Cause != "" && f.Cause != l.Cause().ID() {
 		return false
 	}
@@ -69,7 +69,11 @@ func (f Filter) Match(l *Letter, now time.Time) bool {
 		return false
 	}
 	for key, want := range f.Metadata {
-		if have, found := l.Metadata[key]; !found || have != want {
+		have, found := l.Metadata[key]
+		if key == recordkey.Key {
+			have, found = l.Record.Key, true
+		}
+		if !found || have != want {
 			return false
 		}
 	}

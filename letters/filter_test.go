@@ -43,8 +43,8 @@ func TestFilter(t *testing.T) {
 		"another dead reason":  {letters.Filter{DeadReason: "exhausted"}, false},
 		"handler":              {letters.Filter{Handler: "billing"}, true},
 		"another handler":      {letters.Filter{Handler: "bill"}, false},
-		"key":                  {letters.Filter{Key: "7"}, true},
-		"another key":          {letters.Filter{Key: "77"}, false},
+		"key":                  {letters.Filter{Metadata: map[string]string{"retry_key": "7"}}, true},
+		"another key":          {letters.Filter{Metadata: map[string]string{"retry_key": "77"}}, false},
 		"cause":                {letters.Filter{Cause: cause}, true},
 		"another cause":        {letters.Filter{Cause: another}, false},
 		"older":                {letters.Filter{OlderThan: time.Hour}, true},
@@ -57,7 +57,7 @@ func TestFilter(t *testing.T) {
 		"a missing value":      {letters.Filter{Metadata: map[string]string{"region": ""}}, false},
 		"all": {letters.Filter{
 			IDs: []string{"order-1"}, Reason: regexp.MustCompile("order"), ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "billing",
-			Key: "7", Cause: cause, OlderThan: time.Minute, NewerThan: 2 * time.Hour, Metadata: map[string]string{"tenant": "acme"},
+			Cause: cause, OlderThan: time.Minute, NewerThan: 2 * time.Hour, Metadata: map[string]string{"tenant": "acme", "retry_key": "7"},
 		}, true},
 		"all but one": {letters.Filter{
 			IDs: []string{"order-1"}, Reason: regexp.MustCompile("order"), ErrorType: "*orders.Error", DeadReason: "permanent", Handler: "payment",

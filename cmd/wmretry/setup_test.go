@@ -30,7 +30,6 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -392,7 +391,7 @@ type group struct {
 	Cause   string
 	Reason  string
 	Example string
-	Keys    []letters.KeyCount
+	Keys    map[string]int
 }
 
 // redriven runs a command with --json and returns its summary, which must add up.

@@ -4,10 +4,13 @@ package lettertext
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"time"
 	"unicode"
@@ -101,6 +104,20 @@ func Short(most int, text string) string {
 		text = Cut(most, text) + "…"
 	}
 	return text
+}
+
+// Largest returns the names with the largest counts, so many at most. The last one is "", which stands for others.
+func Largest(counts map[string]int, most int) []string {
+	sorted := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		switch {
+		case a == "":
+			return 1
+		case b == "":
+			return -1
+		}
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	return sorted[:min(len(sorted), most)]
 }
 
 // Number writes a number with commas between thousands: 12,345.

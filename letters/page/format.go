@@ -17,7 +17,7 @@ import (
 var functions = template.FuncMap{
 	"number": number, "ago": func(at time.Time) string { return ago(time.Since(at)) }, "stamp": stamp, "iso": iso,
 	"span":   span,
-	"plural": plural, "size": size, "visible": visible,
+	"plural": plural, "size": size, "visible": visible, "largest": lettertext.Largest,
 	"short": func(text any) string { return visible(cut(maxReason, fmt.Sprint(text))) },
 	"value": func(text string) string { return visible(cut(maxValue, text)) },
 	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -61,7 +62,11 @@ func shows(status letters.Status, queue string) bool {
 
 // filter returns the filter of the selection.
 func (s selection) filter() letters.Filter {
-	return letters.Filter{IDs: s.IDs, Cause: s.Cause, DeadReason: s.DeadReason, Key: s.Key}
+	filter := letters.Filter{IDs: s.IDs, Cause: s.Cause, DeadReason: s.DeadReason}
+	if s.Key != "" {
+		filter.Metadata = map[string]string{recordkey.Key: s.Key}
+	}
+	return filter
 }
 
 // empty reports whether a change must refuse the selection.

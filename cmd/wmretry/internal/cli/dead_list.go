@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -229,11 +230,8 @@ func (e *env) causes(count string, groups []letters.Group) string {
 // keys is how many letters of a group have which key, the largest first.
 func (e *env) keys(g letters.Group) string {
 	var all []string
-	for _, key := range g.Keys {
-		all = append(all, fmt.Sprintf("%s (%s)", safe(key.Key), thousands(key.Count)))
-	}
-	if g.OtherKeys > 0 {
-		all = append(all, fmt.Sprintf("others (%s)", thousands(g.OtherKeys)))
+	for _, key := range lettertext.Largest(g.Keys, len(g.Keys)) {
+		all = append(all, fmt.Sprintf("%s (%s)", cmp.Or(safe(key), "others"), thousands(g.Keys[key])))
 	}
 	shown := strings.Join(all, ", ")
 	if e.outTerminal {

@@ -15,14 +15,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // filterFlags are the flags that select letters.
 type filterFlags struct {
-	ids, one, metadata   []string
-	reason, older, newer string
+	ids, one, metadata        []string
+	reason, key, older, newer string
 
 	selected letters.Filter // what the flags select
 }
@@ -39,7 +40,7 @@ func (f *filterFlags) add(c *cobra.Command) {
 		"app's log line have")
 	flags.StringVar(&f.selected.DeadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
 	flags.StringVar(&f.selected.Handler, "handler", "", "only of this handler")
-	flags.StringVar(&f.selected.Key, "key", "", "only with this key of Breaker.Key, such as a tenant")
+	flags.StringVar(&f.key, "key", "", "only with this key of Breaker.Key, such as a tenant")
 	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
 	flags.StringVar(&f.newer, "newer-than", "", "only letters that died since then, such as 10m")
 	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
@@ -54,7 +55,7 @@ func (f *filterFlags) add(c *cobra.Command) {
 func (f *filterFlags) any() bool {
 	s := f.selected
 	return len(f.ids)+len(f.one)+len(f.metadata) > 0 ||
-		cmp.Or(f.reason, s.Cause, s.Key, s.ErrorType, s.DeadReason, s.Handler, f.older, f.newer) != ""
+		cmp.Or(f.reason, s.Cause, f.key, s.ErrorType, s.DeadReason, s.Handler, f.older, f.newer) != ""
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
@@ -72,7 +73,11 @@ func (f *filterFlags) filter() (letters.Filter, error) {
 	if filter.NewerThan, err = age("--newer-than", f.newer); err != nil {
 		return filter, err
 	}
-	for _, pair := range f.metadata {
+	pairs := slices.Clone(f.metadata)
+	if f.key != "" {
+		pairs = append(pairs, recordkey.Key+"="+f.key)
+	}
+	for _, pair := range pairs {
 		key, value, found := strings.Cut(pair, "=")
 		if !found || key == "" {
 			return filter, usage("--meta %q: it must be key=value", pair)
