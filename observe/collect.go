@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -201,11 +202,12 @@ func (c *connection) subscription(to figures, s *retry.SubscriptionHealth) {
 	for _, reason := range pauseReasons {
 		to.add(paused, largest, one(s.PausedLimit == 0 && slices.Contains(s.Paused, reason)), labels{s.Name, reason})
 	}
-	for _, key := range s.Keys {
+	for _, name := range slices.Sorted(maps.Keys(s.Keys)) {
+		key := s.Keys[name]
 		if key.Paused != "" {
-			to.add(keyLimit, smallest, float64(key.Limit), labels{s.Name, key.Key, key.Paused})
+			to.add(keyLimit, smallest, float64(key.Limit), labels{s.Name, name, key.Paused})
 		}
-		to.add(keyParked, largest, float64(key.Parked), labels{s.Name, key.Key})
+		to.add(keyParked, largest, float64(key.Parked), labels{s.Name, name})
 	}
 	to.add(consuming, smallest, one(s.Consuming), both)
 	if s.Concurrency > 0 {

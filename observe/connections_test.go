@@ -23,7 +23,7 @@ import (
 func TestGaugesAreThoseOfTheHandler(t *testing.T) {
 	t.Parallel()
 	a := newApp(t)
-	keys := []retry.KeyHealth{{Key: "7", Paused: "slow", Limit: 7, Parked: 30}, {Key: "8", Paused: "failing"}, {Key: "9", Parked: 1}}
+	keys := map[string]retry.KeyHealth{"7": {Paused: "slow", Limit: 7, Parked: 30}, "8": {Paused: "failing"}, "9": {Parked: 1}}
 	a.subscriptions( // the holding, the pauses and the keys are those of the handler
 		retry.SubscriptionHealth{
 			Name: handler, Topic: "orders", Consuming: true, InFlight: 3, Calls: 2, Concurrency: 16, Prefetch: 32, Holding: 2, Paused: []string{"failing", "paused"},

@@ -325,9 +325,9 @@ func TestKeysAreBoundedByTheConfig(t *testing.T) {
 	t.Parallel()
 	a := newApp(t)
 	registry := register(t, observe.Config{MaxSeries: 10}, a)
-	var keys []retry.KeyHealth
+	keys := map[string]retry.KeyHealth{}
 	for i := range 20 {
-		keys = append(keys, retry.KeyHealth{Key: fmt.Sprint("tenant ", i), Paused: "slow", Limit: i, Parked: 3})
+		keys[fmt.Sprintf("tenant %02d", i)] = retry.KeyHealth{Paused: "slow", Limit: i, Parked: 3}
 	}
 	a.subscriptions(retry.SubscriptionHealth{Name: handler, Keys: keys})
 	limited := samples(t, registry, "watermill_retry_key_limit")
@@ -367,7 +367,7 @@ func TestStrangeTextsAreLabels(t *testing.T) {
 	assert.Equal(t, []string{fmt.Sprintf(`{handler="%s",outcome="discarded",reason="x%s",topic="bad`+"\uFFFD"+`name"} 1.0`,
 		strings.Repeat("é", 127), strings.Repeat("é", 31))}, samples(t, registry, "watermill_retry_outcomes_total"))
 
-	a.subscriptions(retry.SubscriptionHealth{Name: handler, Keys: []retry.KeyHealth{{Key: "bad\xff\n" + long, Paused: "paused", Limit: 2}}})
+	a.subscriptions(retry.SubscriptionHealth{Name: handler, Keys: map[string]retry.KeyHealth{"bad\xff\n" + long: {Paused: "paused", Limit: 2}}})
 	key := `key="bad` + "\uFFFD" + `\n` + strings.Repeat("é", 125) + `"`
 	assert.Equal(t, []string{`{handler="billing",` + key + `,reason="paused"} 2.0`}, samples(t, registry, "watermill_retry_key_limit"))
 }

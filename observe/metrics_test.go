@@ -34,7 +34,7 @@ func everything(t *testing.T, o retry.Observer, collect func()) {
 			Links: []retry.LinkHealth{{Name: "consuming", Connected: true}, {Name: "publishing", Blocked: true, Reconnects: 2}},
 			Subscriptions: []retry.SubscriptionHealth{{
 				Name: handler, Topic: topic, Queue: topic, InFlight: 3, Calls: 2, Concurrency: 16, Prefetch: 32, Deliveries: 20, Redeliveries: 4, Reconnects: 1,
-				Paused: []string{"failing"}, Holding: 2, OrderWaiting: 3, Blocked: make([]string, 1), Keys: []retry.KeyHealth{{Key: "7", Paused: "failing", Parked: 2}},
+				Paused: []string{"failing"}, Holding: 2, OrderWaiting: 3, Blocked: make([]string, 1), Keys: map[string]retry.KeyHealth{"7": {Paused: "failing", Parked: 2}},
 			}},
 			Tiers: []retry.TierHealth{{Queue: "retry.1s", Overdue: 5, Since: time.Now()}},
 		}

@@ -87,8 +87,8 @@ type SubscriptionHealth struct {
 	// failed goes on. 0: it takes none. Consuming is then false on RabbitMQ, where the consumer is cancelled.
 	PausedLimit int
 	// Keys are, of a handler with Breaker.Key, those that are limited, and then those whose messages had to wait most
-	// often: 20 at most.
-	Keys []KeyHealth `json:",omitzero"`
+	// often: 20 at most, by their names.
+	Keys map[string]KeyHealth `json:",omitempty"`
 	// Holding is how many messages are held, because their copies cannot be published. Those that are refused for good
 	// are among them, and pause nothing.
 	Holding int
@@ -100,7 +100,6 @@ type SubscriptionHealth struct {
 
 // KeyHealth is the state of one key of a handler, in this process.
 type KeyHealth struct {
-	Key string
 	// Paused is why the key is limited: "paused" or "limited" (an operator), "failing", "slow", or "retry after" (an
 	// error of backoff.RetryAfter). Empty: it is not.
 	Paused string    `json:",omitzero"`

@@ -69,12 +69,7 @@ func tenants(t *testing.T, f *fixture) {
 	}
 	state := func() (handler []string, of7 string) {
 		s := a.Health().Subscriptions[0]
-		for _, key := range s.Keys {
-			if key.Key == "7" {
-				of7 = key.Paused
-			}
-		}
-		return s.Paused, of7
+		return s.Paused, s.Keys["7"].Paused
 	}
 
 	publish("7 first", first)

@@ -73,14 +73,11 @@ func (p *process) limits(queue, key string) (is limits) {
 		}
 		is.handler = is.handler || slices.Contains(s.Paused, "failing")
 		is.probe = is.probe || s.PausedLimit == 1
-		for _, k := range s.Keys {
-			switch {
-			case k.Key != key:
-			case k.Paused == "failing":
-				is.probe = is.probe || k.Limit == 1 && len(s.Paused) == 0
-			case k.Paused == "slow":
-				is.share = k.Limit
-			}
+		switch k := s.Keys[key]; k.Paused {
+		case "failing":
+			is.probe = is.probe || k.Limit == 1 && len(s.Paused) == 0
+		case "slow":
+			is.share = k.Limit
 		}
 	}
 	is.probe = is.probe && p.world.plan.isDown(time.Since(p.world.ledger.began))
@@ -157,10 +154,10 @@ func (w *world) goesOn(p *process, s retry.SubscriptionHealth) {
 	l := w.ledger
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, k := range s.Keys {
-		if streak := l.outageOf(p, s.Queue, k.Key).streak; streak > 3*w.plan.concurrency && k.Paused == "failing" &&
+	for key, k := range s.Keys {
+		if streak := l.outageOf(p, s.Queue, key).streak; streak > 3*w.plan.concurrency && k.Paused == "failing" &&
 			!w.plan.produces && l.undisturbed() {
-			l.violate("", "process %d limits %s to %d messages after %d successes", p.number, k.Key, k.Limit, streak)
+			l.violate("", "process %d limits %s to %d messages after %d successes", p.number, key, k.Limit, streak)
 		}
 	}
 	if streak := l.outageOf(p, s.Queue, "").streak; streak > 3*w.plan.concurrency &&

@@ -30,8 +30,11 @@ const (
 // values of each of these.
 const keptField, metadataField = "ordered.partition.kept", "msgctx.Again.Metadata"
 
-// keysField has what a breaker knows of its keys.
-const keysField = "middleware.keys.all"
+// keysField has what a breaker knows of its keys, and windowField the outcomes of each of them and of the handler.
+const keysField, windowField = "middleware.keys.all", "middleware.window.outcomes"
+
+// windowOfTenant is how many outcomes the breaker has of one key at most: five times Least.
+const windowOfTenant = 5 * leastOfTenant
 
 // forgets checks that what went back is forgotten after a longer time. Few plans have it, and with wazero, where the
 // hour takes 15 s, only those that are replayed.
@@ -61,7 +64,11 @@ func (w *world) small(number int, c retry.Connection, forgotten bool) {
 	counts := map[string]int{}
 	sizes(reflect.ValueOf(c), "", map[any]bool{}, counts)
 	for field, n := range counts {
-		if n > fewElements && field != metadataField {
+		most := fewElements
+		if field == windowField {
+			most += windowOfTenant * counts[keysField]
+		}
+		if n > most && field != metadataField {
 			w.ledger.violated("", "process %d has %d elements in %s at rest", number, n, field)
 		}
 	}

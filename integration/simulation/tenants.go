@@ -115,11 +115,11 @@ func (w *world) limitedKeys(queue string) map[string]bool {
 	for number := range w.processes {
 		p, slow := w.running(number), map[string]bool{}
 		for _, s := range p.connection.Health().Subscriptions {
-			for _, k := range s.Keys {
+			for key, k := range s.Keys {
 				if s.Queue == queue && k.Paused != "" {
-					all[k.Key] = true
+					all[key] = true
 				}
-				slow[s.Queue+k.Key] = k.Paused == "slow"
+				slow[s.Queue+key] = k.Paused == "slow"
 			}
 		}
 		p.mu.Lock()

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // Reason is why a handler is limited.
@@ -42,7 +44,7 @@ type Gate struct {
 	limit       atomic.Int64 // the effective limit
 
 	watcher atomic.Pointer[Watcher]
-	decided atomic.Pointer[map[string]Decision] // replaced, never changed; nil: none
+	decided atomic.Pointer[map[string]Decision] // replaced, never changed
 
 	places *Places // the places that messages of Enter take
 
@@ -59,8 +61,8 @@ type Gate struct {
 type Watcher interface {
 	// Changed is called after a subscription has begun or ended.
 	Changed()
-	// Keys are those of the handler that are limited, and those whose messages had to wait.
-	Keys() []Key
+	// Keys are those of the handler that are limited, and those whose messages had to wait. The map is the caller's.
+	Keys() map[string]retry.KeyHealth
 	// Seen reports whether a message of a key is remembered.
 	Seen(key string) bool
 }
@@ -72,6 +74,7 @@ type attached struct{ Valve }
 func New(concurrency int) *Gate {
 	g := &Gate{concurrency: max(concurrency, 0), limits: map[Reason]int{}, places: NewPlaces(0, 0)}
 	g.limit.Store(None)
+	g.Decide(nil)
 	return g
 }
 

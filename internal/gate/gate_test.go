@@ -2,6 +2,7 @@ package gate_test
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/gate"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // A valve keeps the limits that it got, and has places.
@@ -125,12 +127,12 @@ func TestEnterEndsWithoutAPlace(t *testing.T) {
 // A watcher counts its calls.
 type watcher struct {
 	changes int
-	keys    []gate.Key
+	keys    map[string]retry.KeyHealth
 }
 
 func (w *watcher) Changed() { w.changes++ }
 
-func (w *watcher) Keys() []gate.Key { return w.keys }
+func (w *watcher) Keys() map[string]retry.KeyHealth { return maps.Clone(w.keys) }
 
 func (w *watcher) Seen(string) bool { return false }
 
@@ -257,12 +259,12 @@ func TestHandlersAreFoundByName(t *testing.T) {
 
 func TestKeysOfAnOperatorAreFirst(t *testing.T) {
 	g := gate.New(16)
-	w := &watcher{}
+	w := &watcher{keys: map[string]retry.KeyHealth{}}
 	g.Watch(w)
 	for i := range 30 {
-		w.keys = append(w.keys, gate.Key{Key: string(rune('a' + i)), Paused: "failing", Parked: uint64(100 + i)})
+		w.keys[string(rune('a'+i))] = retry.KeyHealth{Paused: "failing", Parked: uint64(100 + i)}
 	}
-	w.keys = append(w.keys, gate.Key{Key: "waited", Parked: 1000})
+	w.keys["waited"] = retry.KeyHealth{Parked: 1000}
 	decided := map[string]gate.Decision{"over": {}, "resumed": {Limit: -1, Until: time.Now().Add(time.Hour)}}
 	for i := range 20 {
 		decided[string(rune('A'+i))] = gate.Decision{Limit: i % 2, Until: time.Now().Add(time.Hour)}
@@ -271,7 +273,8 @@ func TestKeysOfAnOperatorAreFirst(t *testing.T) {
 	keys := g.Keys()
 	require.Len(t, keys, 20)
 	for i, key := range keys {
-		assert.Equal(t, gate.Key{Key: string(rune('A' + i)), Paused: []string{"paused", "limited"}[i%2], Until: key.Until, Limit: i % 2}, key)
+		assert.Equal(t, gate.KeyState{Key: string(rune('A' + i)), KeyHealth: retry.KeyHealth{
+			Paused: []string{"paused", "limited"}[i%2], Until: key.Until, Limit: i % 2}}, key)
 	}
 	g.Decide(nil)
 	assert.Equal(t, uint64(129), g.Keys()[0].Parked, "then the limited ones")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // MostKeys is how many keys of a handler are described, and how many an operator can limit at the same time: no other
@@ -17,13 +19,10 @@ const MostKeys = 20
 // Limited is why an operator's key is limited that is not paused.
 const Limited Reason = "limited"
 
-// Key is the state of one key of a handler.
-type Key struct {
-	Key    string
-	Paused string    // why it is limited; empty: it is not
-	Until  time.Time // zero: not known
-	Limit  int       // while it is limited
-	Parked uint64    // how often a message of it had to wait
+// KeyState is one key of a handler, and its state.
+type KeyState struct {
+	Key string
+	retry.KeyHealth
 }
 
 // longestKey is how many bytes of a key are remembered. A longer one is cut, and its hash makes it another one.
@@ -51,50 +50,35 @@ func (g *Gate) Decide(all map[string]Decision) { g.decided.Store(&all) }
 
 // Decided returns the decision about a key that has not ended.
 func (g *Gate) Decided(key string, now time.Time) (d Decision, found bool) {
-	if present := g.decided.Load(); present != nil {
-		d, found = (*present)[key]
-	}
-	return d, found && d.Limit >= 0 && now.Before(d.Until)
+	d = (*g.decided.Load())[key]
+	return d, d.Limit >= 0 && now.Before(d.Until)
 }
 
 // Keys are the keys of the handler that are limited, then those whose messages had to wait most often.
-func (g *Gate) Keys() (all []Key) {
+func (g *Gate) Keys() (sorted []KeyState) {
+	all := map[string]retry.KeyHealth{}
 	if w := g.Watcher(); w != nil {
 		all = w.Keys()
 	}
-	if present := g.decided.Load(); present != nil {
-		for key := range *present {
-			d, found := g.Decided(key, time.Now())
-			if !found {
-				continue
-			}
-			at := slices.IndexFunc(all, func(k Key) bool { return k.Key == key })
-			if at < 0 { // no message of it had to wait
-				at, all = len(all), append(all, Key{Key: key})
-			}
-			all[at].Paused, all[at].Until, all[at].Limit = string(Operator), d.Until, d.Limit
-			if d.Limit > 0 {
-				all[at].Paused = string(Limited)
-			}
+	for key := range *g.decided.Load() {
+		if d, found := g.Decided(key, time.Now()); found {
+			why := map[bool]Reason{true: Limited, false: Operator}[d.Limit > 0]
+			all[key] = retry.KeyHealth{Paused: string(why), Until: d.Until, Limit: d.Limit, Parked: all[key].Parked}
 		}
 	}
-	slices.SortFunc(all, Key.Compare)
-	return all[:min(len(all), MostKeys)]
+	for key, health := range all {
+		sorted = append(sorted, KeyState{key, health})
+	}
+	slices.SortFunc(sorted, KeyState.Compare)
+	return sorted[:min(len(sorted), MostKeys)]
 }
 
 // Compare orders keys: an operator's decisions first, as no flood of keys may hide them, then what else is limited. Of
 // these, those whose messages had to wait most often are first.
-func (k Key) Compare(other Key) int {
-	return cmp.Or(cmp.Compare(k.rank(), other.rank()), cmp.Compare(other.Parked, k.Parked), cmp.Compare(k.Key, other.Key))
+func (k KeyState) Compare(other KeyState) int {
+	return cmp.Or(cmp.Compare(ranks[k.Paused], ranks[other.Paused]), cmp.Compare(other.Parked, k.Parked),
+		cmp.Compare(k.Key, other.Key))
 }
 
-func (k Key) rank() int {
-	switch k.Paused {
-	case string(Operator), string(Limited):
-		return 0
-	case "":
-		return 2
-	default:
-		return 1
-	}
-}
+// ranks are those of the states of keys; 0: all others, which limit a key.
+var ranks = map[string]int{string(Operator): -1, string(Limited): -1, "": 1}

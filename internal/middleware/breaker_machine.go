@@ -33,7 +33,7 @@ import (
 // A rule that pauses begins or prolongs a pause in every stage. An outcome counts in the stages for which its ticket
 // was given.
 type machine struct {
-	subject     string // the subject of its log lines
+	subject     *subject
 	config      retry.Breaker
 	counts      bool // a Breaker is configured; otherwise only rules pause the handler
 	concurrency int  // places without a limit; 0: not known
@@ -54,6 +54,20 @@ type machine struct {
 	outside int       // places that something else took at the last tick
 	moved   time.Time // the last time that something moved
 }
+
+// A subject is what a machine pauses.
+type subject struct {
+	name     string // its name in log lines
+	messages string // what new messages do meanwhile
+	// prepared is for how many outcomes the window has memory at first. It gets more when it needs it: that of a handler
+	// does not, with the defaults, and a key may never come again.
+	prepared int
+}
+
+var (
+	handlerSubject = &subject{"Handler", "stay in the queue", 128}
+	keySubject     = &subject{"Key", "wait on a tier", 8}
+)
 
 // stage is what the handler does.
 type stage int
@@ -105,12 +119,6 @@ const (
 	defaultWindowOfKey = time.Minute
 )
 
-// The subjects of the lines of a machine.
-const (
-	handlerSubject = "Handler"
-	keySubject     = "Key"
-)
-
 // withDefaults keeps Pause at most MaxPause where only one of them is set.
 func withDefaults(b retry.Breaker) retry.Breaker {
 	least, window := defaultLeast, defaultWindow
@@ -126,22 +134,14 @@ func withDefaults(b retry.Breaker) retry.Breaker {
 	return b
 }
 
-func newMachine(config *retry.Breaker, concurrency int, now time.Time) *machine {
-	m := &machine{subject: handlerSubject, counts: config != nil, concurrency: concurrency, begun: now}
+func newMachine(of *subject, config *retry.Breaker, concurrency int, now time.Time) *machine {
+	m := &machine{subject: of, counts: config != nil, concurrency: concurrency, begun: now}
 	if config != nil {
 		m.config = *config
 	}
 	m.config = withDefaults(m.config)
-	m.window = newWindow(m.config.Least, m.config.Window, preparedOutcomes)
+	m.window = newWindow(m.config.Least, m.config.Window, of.prepared)
 	return m
-}
-
-// newMachineOfKey makes the machine of one key of a breaker, which has its defaults.
-func newMachineOfKey(config retry.Breaker, concurrency int, now time.Time) *machine {
-	return &machine{
-		subject: keySubject, config: config, counts: true, concurrency: concurrency, begun: now,
-		window: newWindow(config.Least, config.Window, preparedOutcomesOfKey),
-	}
 }
 
 // limit is how many places the handler has.
@@ -196,14 +196,17 @@ func (m *machine) tick(now time.Time, taken int) line {
 	}}
 }
 
-// called and returned are for handlers with a ticket that is limited.
-func (m *machine) called(now time.Time) {
-	m.flight++
-	m.moved = now
+// called returns the ticket of a handler that is called.
+func (m *machine) called(now time.Time) ticket {
+	if m.ticket.limited() {
+		m.flight++
+		m.moved = now
+	}
+	return m.ticket
 }
 
 func (m *machine) returned(of ticket, now time.Time) {
-	if of != m.ticket {
+	if of != m.ticket || !of.limited() {
 		return
 	}
 	m.flight--
@@ -220,18 +223,16 @@ func (m *machine) outcome(of ticket, v verdict, now time.Time) (probe bool, l li
 	case going:
 		m.window.add(now.Sub(m.begun), v == bad)
 		if v == bad && m.tooMany(m.window.failures, m.window.count, m.config.Least) {
-			fields := shareOf(m.window.failures, m.window.count)
-			m.pause = m.config.Pause
-			l = m.begins(now, m.shortened(0), fields)
+			l = m.opens(now, shareOf(m.window.failures, m.window.count))
 		}
 	case probing:
 		if v == bad {
 			m.lengthen()
-			return true, m.begins(now, m.shortened(0), watermill.LogFields{})
+			return true, m.begins(now, 0, watermill.LogFields{})
 		}
 		m.stage = ramping
 		l = line{
-			text:   m.subject + " goes on, a message has succeeded after the pause",
+			text:   m.subject.name + " goes on, a message has succeeded after the pause",
 			fields: watermill.LogFields{"paused_for": now.Sub(m.since)},
 		}
 		m.grow(now)
@@ -254,7 +255,7 @@ func (m *machine) outcomeOfStep(v verdict, now time.Time) line {
 		return line{}
 	}
 	m.lengthen()
-	return m.begins(now, m.shortened(0), shareOf(m.step.failures, all))
+	return m.begins(now, 0, shareOf(m.step.failures, all))
 }
 
 func (m *machine) tooMany(failures, outcomes, least int) bool {
@@ -280,18 +281,13 @@ func (m *machine) rule(of ticket, wait time.Duration, name string, now time.Time
 		wait = max(wait, m.pause)
 	}
 	m.pause = wait
-	return m.begins(now, m.shortened(least), watermill.LogFields{"rule": name})
+	return m.begins(now, least, watermill.LogFields{"rule": name})
 }
 
 // lasting is the pause, without what an error has requested beyond MaxPause.
 func (m *machine) lasting() time.Duration { return min(m.pause, m.config.MaxPause) }
 
 func (m *machine) lengthen() { m.pause = min(2*m.pause, m.config.MaxPause) }
-
-// shortened returns the pause, shortened at random, but not below the least.
-func (m *machine) shortened(least time.Duration) time.Duration {
-	return max(m.pause-rand.N(m.pause/4+1), least)
-}
 
 // grow begins the next step of the ramp, or ends it.
 func (m *machine) grow(now time.Time) {
@@ -306,30 +302,24 @@ func (m *machine) grow(now time.Time) {
 	}
 }
 
-// together pauses the handler because most of its keys are paused.
-func (m *machine) together(now time.Time, failing, seen int) line {
-	if m.stage != going {
-		return line{}
-	}
+// opens begins the first pause.
+func (m *machine) opens(now time.Time, fields watermill.LogFields) line {
 	m.pause = m.config.Pause
-	return m.begins(now, m.shortened(0), watermill.LogFields{"keys_failing": failing, "keys": seen})
+	return m.begins(now, 0, fields)
 }
 
-// begins begins a pause.
-func (m *machine) begins(now time.Time, wait time.Duration, fields watermill.LogFields) line {
+// begins begins a pause, which is shortened at random, but not below the least.
+func (m *machine) begins(now time.Time, least time.Duration, fields watermill.LogFields) line {
 	again := m.stage != going
 	m.next(paused)
+	wait := max(m.pause-rand.N(m.pause/4+1), least)
 	m.until = now.Add(wait)
 	fields["pause"] = wait
 	if again {
-		return line{text: m.subject + " pauses again", fields: fields}
+		return line{text: m.subject.name + " pauses again", fields: fields}
 	}
 	m.since = now
-	where := "stay in the queue"
-	if m.subject == keySubject {
-		where = "wait on a tier"
-	}
-	return line{warn: true, text: m.subject + " pauses, new messages " + where, fields: fields}
+	return line{warn: true, text: m.subject.name + " pauses, new messages " + m.subject.messages, fields: fields}
 }
 
 // next begins a stage in which older tickets count no more.

@@ -49,7 +49,7 @@ func newHandlerModel(seed uint64) *handlerModel {
 			Pause: h.upTo(2 * time.Second), MaxPause: 2*time.Second + h.upTo(20*time.Second), Window: h.upTo(10 * time.Second),
 		}
 	}
-	h.machine = newMachine(config, concurrency, h.now)
+	h.machine = newMachine(handlerSubject, config, concurrency, h.now)
 	return h
 }
 

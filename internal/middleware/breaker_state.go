@@ -18,12 +18,12 @@ type breaker struct {
 	logger  watermill.LoggerAdapter
 	fields  watermill.LogFields
 	counts  bool          // whether the machine counts: a Breaker is configured
-	keys    *keys         // nil: the breaker has no Key
 	present atomic.Uint64 // the machine's ticket
 
 	mu      sync.Mutex // not held while functions of the app run, its logger's among them
 	machine *machine
-	limit   int // the limit that the gate has
+	keys    keys // with a Key
+	limit   int  // the limit that the gate has
 	timer   *time.Timer
 	armed   time.Time // when the timer ends
 }
@@ -31,12 +31,11 @@ type breaker struct {
 func newBreaker(
 	config *retry.Breaker, g *gate.Gate, logger watermill.LoggerAdapter, fields watermill.LogFields,
 ) *breaker {
-	m := newMachine(config, g.Concurrency(), time.Now())
-	b := &breaker{gate: g, logger: logger, fields: fields, counts: m.counts, machine: m, limit: gate.None}
-	if config != nil && config.Key != nil {
-		b.keys = newKeys(m.config, g)
+	m := newMachine(handlerSubject, config, g.Concurrency(), time.Now())
+	return &breaker{
+		gate: g, logger: logger, fields: fields, counts: m.counts, machine: m, limit: gate.None,
+		keys: keys{all: map[string]*keyed{}},
 	}
-	return b
 }
 
 // A pass is what a message has from its breaker: the zero value has no key, and a ticket that is not limited.
@@ -47,13 +46,6 @@ type pass struct {
 	began time.Time // when a message with a key was let in
 }
 
-// admit lets a message with a key in, or returns how long it is to wait. With force it does not wait.
-func (b *breaker) admit(p *pass, key string, force bool) (wait time.Duration) {
-	p.began = time.Now()
-	p.key, p.ofKey, wait = b.keys.admit(key, p.of.limited(), force, p.began)
-	return wait
-}
-
 // begin is called before the handler is, and leave after the message is settled.
 func (b *breaker) begin() ticket {
 	if present := ticket(b.present.Load()); !present.limited() {
@@ -61,23 +53,21 @@ func (b *breaker) begin() ticket {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.machine.ticket.limited() {
-		b.machine.called(time.Now())
-		b.apply()
-	}
-	return b.machine.ticket
+	defer b.apply()
+	return b.machine.called(time.Now())
 }
 
 func (b *breaker) leave(p *pass) {
-	if p.key != nil {
-		b.keys.left(p.key, p.ofKey, p.began, time.Now())
-	}
-	if !p.of.limited() {
+	if p.key == nil && !p.of.limited() {
 		return
 	}
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.machine.returned(p.of, time.Now())
+	if p.key != nil {
+		b.left(p, now)
+	}
+	b.machine.returned(p.of, now)
 	b.apply()
 }
 
@@ -89,57 +79,22 @@ func (b *breaker) report(p *pass, v verdict) (probe bool) {
 	if !b.wants(p.of, v) {
 		return false
 	}
-	repeated := false
-	if p.key != nil {
-		if probe, repeated = b.reportKey(p, v); !p.of.limited() {
-			return probe
-		}
-	}
-	b.mu.Lock()
-	var ofHandler bool
-	var l line
-	if !repeated || b.machine.stage != ramping {
-		ofHandler, l = b.machine.outcome(p.of, v, time.Now())
-	}
-	if p.of.limited() || b.machine.stage != going {
-		b.apply()
-	}
-	b.mu.Unlock()
-	b.log(l)
-	return probe || ofHandler
-}
-
-// reportKey counts an outcome for its key. It reports whether it was a failed probe of the key, and whether the key has
-// failed before while the handler was limited: in the ramp, more failures of one key say nothing about the others.
-func (b *breaker) reportKey(p *pass, v verdict) (probe, repeated bool) {
+	var failed, repeated bool
+	var ofKey, ofHandler line
 	now := time.Now()
-	probe, pauses, l := b.keys.outcome(p.key, p.ofKey, v, now)
-	b.log(l)
-	switch {
-	case p.of.limited() && v == bad:
-		repeated = !b.keys.failed(p.key)
-	case pauses && !p.of.limited():
-		b.pauseTogether(now)
-	}
-	return probe, repeated
-}
-
-// pauseTogether pauses the handler where most of its keys are paused.
-func (b *breaker) pauseTogether(now time.Time) {
-	failing, seen, together := b.keys.most(now)
-	if !together {
-		return
-	}
 	b.mu.Lock()
-	l := b.machine.together(now, failing, seen)
+	if p.key != nil {
+		probe, repeated, ofKey, ofHandler = b.outcome(p, v, now)
+	}
+	// in the ramp, more failures of one key say nothing about the others
+	if (p.key == nil || p.of.limited()) && (!repeated || b.machine.stage != ramping) {
+		failed, ofHandler = b.machine.outcome(p.of, v, now)
+	}
 	b.apply()
 	b.mu.Unlock()
-	b.log(l)
-}
-
-// holdKey pauses the key of a message because its error says how long.
-func (b *breaker) holdKey(p *pass, wait time.Duration) {
-	b.log(b.keys.hold(p.key, p.ofKey, wait, time.Now()))
+	b.log(ofKey)
+	b.log(ofHandler)
+	return probe || failed
 }
 
 // pauseFor pauses the handler because of a rule or an error.
@@ -158,33 +113,18 @@ func (b *breaker) Changed() {
 	b.apply()
 }
 
-// Keys implements gate.Watcher.
-func (b *breaker) Keys() []gate.Key {
-	if b.keys == nil {
-		return nil
-	}
-	return b.keys.health(time.Now())
-}
-
-// Seen implements gate.Watcher.
-func (b *breaker) Seen(key string) bool { return b.keys != nil && b.keys.seen(key) }
-
 // apply makes known what the machine has decided.
 func (b *breaker) apply() {
 	b.present.Store(uint64(b.machine.ticket))
 	if limit := b.machine.limit(); limit != b.limit {
 		b.limit = limit
-		if b.keys != nil {
-			b.keys.again(b.machine.pause, time.Now())
-		}
+		b.keys.passed = 0
+		b.keys.passing = time.Now().Add(max(b.machine.config.Pause, b.machine.lasting()/4))
 		b.gate.Set(gate.Failing, limit)
 	}
 	due := b.machine.due()
-	if b.machine.stage != paused && b.machine.flight == 0 && !b.gate.Attached() {
-		// no place is taken: only a subscription that follows the limit has others than those of handlers
-		due = time.Time{}
-	}
-	if due.IsZero() || b.gate.Ended() {
+	// where no place is taken, only a subscription that follows the limit has others than those of handlers
+	if due.IsZero() || b.machine.stage != paused && b.machine.flight == 0 && !b.gate.Attached() || b.gate.Ended() {
 		b.stop()
 		return
 	}

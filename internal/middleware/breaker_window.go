@@ -25,13 +25,7 @@ type timed struct {
 	failed bool
 }
 
-// A window has memory for so many outcomes at first, and gets more when it needs it: that of a handler does not, with
-// the defaults, and a key may never come again.
-const (
-	preparedOutcomes      = 128
-	preparedOutcomesOfKey = 8
-)
-
+// newWindow makes a window that has memory for so many outcomes.
 func newWindow(least int, age time.Duration, prepared int) window {
 	size := windowOfLeast * min(least, math.MaxInt/windowOfLeast)
 	return window{size: size, age: age, outcomes: make([]timed, min(size, prepared))}

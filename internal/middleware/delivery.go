@@ -184,9 +184,8 @@ func isCanceled(err error) (canceled bool) {
 
 // sentAt is zero where MaxAgeFrom panics.
 func (t *TieredRetry) sentAt(in *delivery) (at time.Time) {
-	if panicked := panics.Call(func() { at = t.config.MaxAgeFrom(in.msg) }); panicked != nil {
-		t.logger.Error("MaxAgeFrom panicked, the age is that of the first failure", panicked, t.fields(in))
-	}
+	t.guard(in, nil, "MaxAgeFrom panicked, the age is that of the first failure",
+		func() { at = t.config.MaxAgeFrom(in.msg) })
 	return at
 }
 

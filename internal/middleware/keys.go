@@ -1,10 +1,10 @@
 package middleware
 
 import (
+	"cmp"
 	"container/list"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -19,16 +19,12 @@ import (
 // The breaker's own machine pauses the handler as a whole where most keys are paused together. It counts the outcomes
 // of keys only while the handler is limited.
 type keys struct {
-	config      retry.Breaker // with its defaults
-	concurrency int           // places of the handler; 0: not known, and no key has a share
-	gate        *gate.Gate    // with the decisions of an operator
-
-	mu      sync.Mutex
-	all     map[string]*list.Element
+	all     map[string]*keyed
 	recent  list.List     // the *keyed, the last one that was seen first; forget moves those that are limited
-	calls   uint64        // the number of calls of the handler, so far
+	latest  *keyed        // the key that was called last
+	called  time.Time     // when it was called
+	earlier time.Time     // when another key was called before it
 	usual   time.Duration // a moving average of how long calls of keys within their share take
-	episode int           // pauses of the handler because of most keys, so far
 	passed  int           // messages that were passed over since the limit of the handler changed
 	passing time.Time     // the time until which messages are passed over at most
 	good    time.Time     // when a message with a key has succeeded the last time
@@ -38,27 +34,23 @@ type keys struct {
 // keyed is a key.
 type keyed struct {
 	name    string
+	place   *list.Element // its place in recent
 	machine *machine
 	seen    time.Time // when its last message came
 	parked  uint64    // messages that had to wait, so far
 	stage   ticket    // the ticket of the machine when a message had to wait the last time
 	prompt  int       // messages that had to wait since then
 	asked   time.Time // the end of the time for which an error has requested that the key waits
-	tried   int       // the last episode in which it has failed while the handler was limited
+	tried   bool      // it has failed while the handler was limited, since most keys paused together
 	probed  ticket    // the ticket of a probe that ran when the handler paused in place of its keys
 
 	// calls are those that run, and started is the sum of the times when they began.
 	calls   int
 	started time.Duration
-	total   uint64        // the number of its calls, so far
 	took    time.Duration // a moving average of its calls
-	// over is since when calls hold more than the share, others how many of other keys had begun then. Zero: they do not.
-	over   time.Time
-	others uint64
-	slow   bool
-	fast   int // calls in a row that were fast, of a slow key
-	// alone is since when no call of another key has begun, of a slow key.
-	alone time.Time
+	over    time.Time     // since when calls hold more than the share; zero: they do not
+	slow    bool
+	fast    int // calls in a row that were fast
 }
 
 const (
@@ -80,40 +72,36 @@ const (
 	muchSlower = 2
 )
 
-func newKeys(config retry.Breaker, g *gate.Gate) *keys {
-	return &keys{
-		config: config, concurrency: g.Concurrency(), gate: g, all: map[string]*list.Element{}, episode: 1,
+// key returns the key with a name, and remembers it.
+func (b *breaker) key(name string, now time.Time) *keyed {
+	one := b.keys.all[name]
+	if one == nil {
+		if b.keys.recent.Len() >= mostKeys {
+			b.forget(now)
+		}
+		own := newMachine(keySubject, &b.machine.config, b.gate.Concurrency(), now)
+		one = &keyed{name: strings.Clone(name), machine: own}
+		one.place = b.keys.recent.PushFront(one)
+		b.keys.all[one.name] = one
 	}
-}
-
-// of returns the key, and remembers it.
-func (k *keys) of(name string, now time.Time) *keyed {
-	if at, found := k.all[name]; found {
-		k.recent.MoveToFront(at)
-		one := at.Value.(*keyed)
-		one.seen = now
-		return one
-	}
-	if k.recent.Len() >= mostKeys {
-		k.forget(now)
-	}
-	one := &keyed{name: strings.Clone(name), seen: now, machine: newMachineOfKey(k.config, k.concurrency, now)}
-	k.all[one.name] = k.recent.PushFront(one)
+	one.seen = now
+	b.keys.recent.MoveToFront(one.place)
 	return one
 }
 
 // forget forgets a key: of those that are not limited, the one that was not seen for the longest time.
-func (k *keys) forget(now time.Time) {
+func (b *breaker) forget(now time.Time) {
+	recent := &b.keys.recent
 	for range mostLooked {
-		one := k.recent.Back().Value.(*keyed)
-		_, decided := k.gate.Decided(one.name, now)
+		one := recent.Back().Value.(*keyed)
+		_, decided := b.gate.Decided(one.name, now)
 		limited := decided || one.slow || one.machine.stage != going
-		if !limited || now.Sub(one.last()) > max(k.config.Window, k.config.MaxPause) {
+		if !limited || now.Sub(one.last()) > max(b.machine.config.Window, b.machine.config.MaxPause) {
 			break
 		}
-		k.recent.MoveToFront(k.recent.Back()) // the next look begins behind it
+		recent.MoveToFront(recent.Back()) // the next look begins behind it
 	}
-	delete(k.all, k.recent.Remove(k.recent.Back()).(*keyed).name)
+	delete(b.keys.all, recent.Remove(recent.Back()).(*keyed).name)
 }
 
 // last is when a message of the key came the last time, or was to wait until.
@@ -124,34 +112,28 @@ func (one *keyed) last() time.Time {
 	return one.seen
 }
 
-// seen reports whether a key is remembered.
-func (k *keys) seen(name string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.all[name] != nil
-}
-
-// admit lets a message of a key pass, or returns how long it is to wait until it asks again. limited states that the
-// handler is limited. With force the message passes in any case.
-func (k *keys) admit(name string, limited, force bool, now time.Time) (one *keyed, of ticket, wait time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	one = k.of(name, now)
+// admit lets a message of a key in, or returns how long it is to wait until it asks again. With force it is let in.
+func (b *breaker) admit(p *pass, name string, force bool) (wait time.Duration) {
+	now := time.Now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	one := b.key(name, now)
+	b.watch(one, now)
 	if !force {
-		if wait = k.wait(one, limited, now); wait > 0 {
-			return nil, 0, one.park(wait)
+		if wait = b.wait(one, p.of.limited(), now); wait > 0 {
+			return one.park(wait)
 		}
 	}
+	if b.keys.latest != one {
+		b.keys.latest, b.keys.earlier = one, b.keys.called
+	}
+	b.keys.called = now
 	one.prompt = 0
-	k.calls++
-	one.total++
 	one.calls++
 	one.started += now.Sub(one.machine.begun)
-	k.watch(one, now)
-	if of = one.machine.ticket; of.limited() {
-		one.machine.called(now)
-	}
-	return one, of, 0
+	b.watch(one, now)
+	p.key, p.ofKey, p.began = one, one.machine.called(now), now
+	return 0
 }
 
 // park counts a message that is to wait, and returns for how long. A few ask as soon as they may pass. The others wait
@@ -171,172 +153,121 @@ func (one *keyed) park(wait time.Duration) time.Duration {
 	return wait
 }
 
-// wait returns how long a message of the key is to wait; 0: it passes.
-func (k *keys) wait(one *keyed, limited bool, now time.Time) time.Duration {
-	if d, found := k.gate.Decided(one.name, now); found && one.calls >= d.Limit {
-		if d.Limit == 0 {
-			return min(d.Until.Sub(now), longestWait)
-		}
-		return max(min(one.turn(now), k.config.MaxPause), leastWait)
-	}
-	if limited && one.tried == k.episode && k.passed < mostPassed && now.Before(k.passing) {
-		k.passed++
-		return leastWait
-	}
-	if k.watch(one, now); one.slow && one.calls >= k.slowLimit() {
-		return max(min(one.turn(now), k.config.MaxPause), leastWait)
-	}
+// wait returns how long a message of the key is to wait; 0: it passes. limited states that the handler is limited.
+func (b *breaker) wait(one *keyed, limited bool, now time.Time) time.Duration {
 	m := one.machine
 	m.tick(now, m.flight)
-	switch {
-	case m.stage == going || limited && m.stage != paused:
-		return 0
+	switch d, decided := b.gate.Decided(one.name, now); {
+	case decided && d.Limit == 0:
+		return min(d.Until.Sub(now), longestWait)
+	case decided && one.calls >= d.Limit, one.slow && one.calls >= m.slowLimit():
+		return max(min(one.turn(now), m.config.MaxPause), leastWait)
+	case limited && one.tried && b.keys.passed < mostPassed && now.Before(b.keys.passing):
+		b.keys.passed++
+		return leastWait
 	case m.stage == paused:
 		return max(m.until.Sub(now), leastWait)
-	case m.flight >= m.limit():
+	case m.stage != going && !limited && m.flight >= m.limit():
 		return max(m.lasting()/4, leastWait) // the longer the outage, the fewer copies
 	default:
 		return 0
 	}
 }
 
-// exceeds reports whether so many calls are more than the share of a key.
-func (k *keys) exceeds(calls int) bool {
-	return k.concurrency > 1 && float64(calls) > k.config.Share*float64(k.concurrency)
+// exceeds reports whether the calls of the key are more than its share.
+func (one *keyed) exceeds() bool {
+	m := one.machine
+	return m.concurrency > 1 && float64(one.calls) > m.config.Share*float64(m.concurrency)
 }
 
 // slowLimit is how many places a slow key has: one less than its share, and one at least.
-func (k *keys) slowLimit() int {
-	return max(int(math.Ceil(k.config.Share*float64(k.concurrency)))-1, 1)
+func (m *machine) slowLimit() int {
+	return max(int(math.Ceil(m.config.Share*float64(m.concurrency)))-1, 1)
 }
 
 // watch finds out whether a key is slow: for longer than Pause its calls have held more than its share, and have taken
 // much longer than those of others, of which some were called meanwhile.
-func (k *keys) watch(one *keyed, now time.Time) {
-	others := k.calls - one.total
-	if one.slow && (others != one.others || one.alone.IsZero()) {
-		one.others, one.alone = others, now
-	} else if one.slow && now.Sub(one.alone) > k.config.Window {
-		one.slow = false
+func (b *breaker) watch(one *keyed, now time.Time) {
+	others, config := b.keys.called, &one.machine.config
+	if b.keys.latest == one {
+		others = b.keys.earlier
 	}
-	if !k.exceeds(one.calls) {
+	one.slow = one.slow && now.Sub(others) <= config.Window // else it is alone
+	switch {
+	case !one.exceeds():
 		one.over = time.Time{}
-		return
-	}
-	if one.over.IsZero() {
-		one.over, one.others = now, others
-	}
-	if one.slow || now.Sub(one.over) <= k.config.Pause || others == one.others || k.usual == 0 {
-		return
-	}
-	if one.turn(now) > muchSlower*k.usual {
-		one.slow, one.fast, one.alone = true, 0, time.Time{}
+	case one.over.IsZero():
+		one.over = now
+	case !one.slow && now.Sub(one.over) > config.Pause && others.After(one.over) && b.keys.usual > 0:
+		one.slow, one.fast = one.turn(now) > muchSlower*b.keys.usual, 0
 	}
 }
 
-// turn is about how long a call of the key takes, also where none of them has ended.
+// turn is about how long a call of a key takes that has calls, also where none of them has ended.
 func (one *keyed) turn(now time.Time) time.Duration {
-	if one.calls == 0 {
-		return one.took
-	}
 	calls := time.Duration(one.calls)
 	return max((calls*now.Sub(one.machine.begun)-one.started)/calls, one.took)
 }
 
 // left ends a call of a key.
-func (k *keys) left(one *keyed, of ticket, began, now time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	took := now.Sub(began)
-	if !one.slow && !k.exceeds(one.calls) {
-		average(&k.usual, took)
+func (b *breaker) left(p *pass, now time.Time) {
+	one, took := p.key, now.Sub(p.began)
+	if !one.slow && !one.exceeds() {
+		average(&b.keys.usual, took)
 	}
 	average(&one.took, took)
 	one.calls--
-	one.started -= began.Sub(one.machine.begun)
-	if !k.exceeds(one.calls) {
-		one.over = time.Time{}
-	}
-	switch {
-	case !one.slow:
-	case took > muchSlower*k.usual:
+	one.started -= p.began.Sub(one.machine.begun)
+	if one.fast++; took > muchSlower*b.keys.usual {
 		one.fast = 0
-	default:
-		if one.fast++; one.fast >= k.slowLimit() {
-			one.slow, one.took = false, took
-		}
+	} else if one.slow && one.fast >= one.machine.slowLimit() {
+		one.slow, one.took = false, took
 	}
-	if of.limited() {
-		one.machine.returned(of, now)
-	}
+	one.machine.returned(p.ofKey, now)
 }
 
 // average adds a duration to a moving average, of which the last sixteen are the most.
 func average(of *time.Duration, took time.Duration) {
-	if *of == 0 {
-		*of = max(took, 1)
-		return
-	}
+	*of = cmp.Or(*of, max(took, 1))
 	*of += (took - *of) / 16
 }
 
-// outcome counts the outcome of a key. It reports whether it is that of a failed probe of the key, and whether the key
-// pauses because of it.
-func (k *keys) outcome(one *keyed, of ticket, v verdict, now time.Time) (probe, pauses bool, l line) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	before := one.machine.ticket
-	probe, l = one.machine.outcome(of, v, now)
-	probe = probe || v == bad && of.limited() && of == one.probed
-	pauses = one.machine.stage == paused && one.machine.ticket != before
-	if v == good {
-		k.good = now
+// outcome counts the outcome of a key. It reports whether it is that of a failed probe of the key, and whether it is
+// one failure more while the handler is limited. The handler pauses where most of its keys do.
+func (b *breaker) outcome(p *pass, v verdict, now time.Time) (probe, repeated bool, ofKey, ofHandler line) {
+	one, before := p.key, p.key.machine.ticket
+	probe, ofKey = one.machine.outcome(p.ofKey, v, now)
+	probe = probe || v == bad && p.ofKey.limited() && p.ofKey == one.probed
+	switch {
+	case v == good:
+		b.keys.good = now
+	case p.of.limited():
+		repeated, one.tried = one.tried, true
+	case one.machine.stage == paused && one.machine.ticket != before:
+		ofHandler = b.together(now)
 	}
-	return probe, pauses, k.about(one, l, now)
+	return probe, repeated, b.about(one, ofKey, now), ofHandler
 }
 
-// failed records that a key has failed while the handler is limited. It reports whether that is news.
-func (k *keys) failed(one *keyed) (first bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	first = one.tried != k.episode
-	one.tried = k.episode
-	return first
-}
-
-// hold pauses a key for a time that an error requests.
-func (k *keys) hold(one *keyed, of ticket, wait time.Duration, now time.Time) line {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if until := now.Add(wait); until.After(one.asked) {
-		one.asked = until
-	}
-	return k.about(one, one.machine.rule(of, wait, "retry after", now), now)
-}
-
-// most reports whether more than half of the keys that were seen within Window have paused, two at least, and no
-// message with a key has succeeded since. Then it is what all depend on: the keys are as new, and the handler pauses in
-// their place.
-func (k *keys) most(now time.Time) (failing, seen int, together bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for at := k.recent.Front(); at != nil; at = at.Next() {
-		one := at.Value.(*keyed)
-		if now.Sub(one.last()) > k.config.Window {
+// together pauses the handler where more than half of the keys that were seen within Window have paused, two at least,
+// and no message with a key has succeeded since. Then it is what all depend on, and the keys are as new.
+func (b *breaker) together(now time.Time) (l line) {
+	failing, seen := 0, 0
+	for _, one := range b.keys.all {
+		if now.Sub(one.last()) > b.machine.config.Window {
 			continue
 		}
 		seen++
 		fails := one.machine.stage == paused || one.machine.stage == probing
 		// one that waits because its error says so is no sign about others, nor is one that fails while others succeed
-		if fails && !now.Before(one.asked) && !one.machine.since.Before(k.good) {
+		if fails && !now.Before(one.asked) && !one.machine.since.Before(b.keys.good) {
 			failing++
 		}
 	}
 	if failing < 2 || 2*failing <= seen {
-		return failing, seen, false
+		return line{}
 	}
-	for at := k.recent.Front(); at != nil; at = at.Next() {
-		one := at.Value.(*keyed)
+	for _, one := range b.keys.all {
 		if one.machine.stage == probing {
 			one.probed = one.machine.ticket
 		}
@@ -344,51 +275,65 @@ func (k *keys) most(now time.Time) (failing, seen int, together bool) {
 			one.machine.next(going)
 		}
 		one.machine.window.clear()
+		one.tried = false
 	}
-	k.episode++
-	k.passed = 0
-	return failing, seen, true
+	if b.machine.stage == going {
+		l = b.machine.opens(now, watermill.LogFields{"keys_failing": failing, "keys": seen})
+	}
+	return l
 }
 
-// again is called when the handler's limit changes, with its last pause.
-func (k *keys) again(pause time.Duration, now time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.passed, k.passing = 0, now.Add(max(k.config.Pause, min(pause, k.config.MaxPause)/4))
+// hold pauses the key of a message for a time that its error requests.
+func (b *breaker) hold(p *pass, wait time.Duration) {
+	now := time.Now()
+	b.mu.Lock()
+	if until := now.Add(wait); until.After(p.key.asked) {
+		p.key.asked = until
+	}
+	l := b.about(p.key, p.key.machine.rule(p.ofKey, wait, "retry after", now), now)
+	b.mu.Unlock()
+	b.log(l)
 }
 
 // about adds the key to a line, of which there is one a second at most: thousands of keys can fail together.
-func (k *keys) about(one *keyed, l line, now time.Time) line {
-	if l.text == "" || now.Sub(k.logged) < time.Second {
+func (b *breaker) about(one *keyed, l line, now time.Time) line {
+	if l.text == "" || now.Sub(b.keys.logged) < time.Second {
 		return line{}
 	}
-	k.logged = now
+	b.keys.logged = now
 	l.fields = l.fields.Add(watermill.LogFields{"key": one.name})
 	return l
 }
 
-// health describes the keys that are limited, and those whose messages had to wait.
-func (k *keys) health(now time.Time) (all []gate.Key) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for at := k.recent.Front(); at != nil; at = at.Next() {
-		one := at.Value.(*keyed)
-		h := gate.Key{Key: one.name, Parked: one.parked}
+// Keys implements gate.Watcher.
+func (b *breaker) Keys() map[string]retry.KeyHealth {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := map[string]retry.KeyHealth{}
+	for name, one := range b.keys.all {
+		h := retry.KeyHealth{Parked: one.parked}
 		switch m := one.machine; {
 		case m.stage != going:
-			h.Paused, h.Limit = "failing", max(m.limit(), 0)
+			h.Paused, h.Limit = string(gate.Failing), m.limit()
 			if m.stage == paused {
 				h.Until = m.until
 			}
-			if now.Before(one.asked) {
+			if time.Now().Before(one.asked) {
 				h.Paused = "retry after"
 			}
 		case one.slow:
-			h.Paused, h.Limit = "slow", k.slowLimit()
+			h.Paused, h.Limit = "slow", m.slowLimit()
 		}
 		if h.Paused != "" || h.Parked > 0 {
-			all = append(all, h)
+			all[name] = h
 		}
 	}
 	return all
+}
+
+// Seen implements gate.Watcher.
+func (b *breaker) Seen(key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.keys.all[key] != nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -71,37 +72,28 @@ func (t *TieredRetry) enter(in *delivery) bool {
 	return true
 }
 
-// admit asks the breaker about the key of the message. It returns how long the message is to wait; 0: it passes. With
-// force it passes in any case.
-func (t *TieredRetry) admit(in *delivery, force bool) time.Duration {
-	if in.breaker == nil || in.breaker.keys == nil {
-		return 0
+// admit makes the message wait if its key is paused, or has its places, and reports whether it does. With force it does
+// not, nor where no tier takes it.
+func (t *TieredRetry) admit(in *delivery, force bool) (done bool, err error) {
+	if in.breaker == nil || t.config.Breaker == nil || t.config.Breaker.Key == nil {
+		return false, nil
 	}
-	if !force {
-		if panicked := panics.Call(func() { in.key = gate.ShortKey(t.config.Breaker.Key(in.msg)) }); panicked != nil &&
-			!t.keyPanicked.Swap(true) {
-			t.logger.Error("Breaker.Key panicked, the message has no key; further panics are not logged", panicked,
-				t.fields(in))
-		}
-	}
+	t.guard(in, &t.keyPanicked, "Breaker.Key panicked, the message has no key; further panics are not logged",
+		func() { in.key = gate.ShortKey(t.config.Breaker.Key(in.msg)) })
 	if in.key == "" {
-		return 0
+		return false, nil
 	}
-	return in.breaker.admit(&in.pass, in.key, force || settled(in.msg))
+	if wait := in.breaker.admit(&in.pass, in.key, force || settled(in.msg)); wait > 0 {
+		if err = t.settleUncalled(in, wait); err != errNotParked {
+			return true, err
+		}
+		in.breaker.admit(&in.pass, in.key, true)
+	}
+	return false, nil
 }
 
 // errNotParked is why the handler is called all the same: to wait, the message would have to be a dead letter.
 var errNotParked = errors.New("no tier takes the message")
-
-// park makes a message wait whose key is paused, or has its places. It reports false where no tier takes the message.
-func (t *TieredRetry) park(in *delivery, wait time.Duration) (done bool, err error) {
-	now := time.Now()
-	var s situation
-	t.describe(in, &s, false, nil, now)
-	s.keyWait = wait
-	err = t.settle(in, &s, &failure{rule: keyRule}, now)
-	return err != errNotParked, err
-}
 
 // wait waits as long as the message may stay unacknowledged.
 func (t *TieredRetry) wait(in *delivery, limited *gate.Gate) *gate.Place {
@@ -123,13 +115,17 @@ func (in *delivery) leave() {
 // errPaused is why a message is given back whose handler was not called.
 var errPaused = errors.New("the handler is paused, and the message cannot be kept any longer")
 
-// giveBackPaused gives a message back whose handler was not called.
-func (t *TieredRetry) giveBackPaused(in *delivery) error {
+// settleUncalled settles a message whose handler was not called: it waits because of its key, or is given back because
+// the handler is paused.
+func (t *TieredRetry) settleUncalled(in *delivery, keyWait time.Duration) error {
 	now := time.Now()
 	var s situation
 	t.describe(in, &s, false, nil, now)
-	s.paused = true
-	return t.settle(in, &s, &failure{}, now)
+	var f failure
+	if s.keyWait, s.paused = keyWait, keyWait == 0; keyWait > 0 {
+		f.rule = keyRule
+	}
+	return t.settle(in, &s, &f, now)
 }
 
 // observeSuccess makes a success known to the breaker. A message with produced messages has succeeded when the router
@@ -172,7 +168,7 @@ func (t *TieredRetry) observeFailure(in *delivery, s *situation, f *failure) {
 	}
 	s.probe = in.breaker.report(&in.pass, t.verdictOf(in, f))
 	if in.pass.key != nil && f.requested > 0 {
-		in.breaker.holdKey(&in.pass, min(f.requested, t.policy.maxDelay))
+		in.breaker.hold(&in.pass, min(f.requested, t.policy.maxDelay))
 	}
 }
 
@@ -190,16 +186,24 @@ func (t *TieredRetry) verdictOf(in *delivery, f *failure) verdict {
 	return noSign
 }
 
-// isSign calls Breaker.Failed. A panic in it is logged once, with the fields of the delivery, which may be nil.
+// isSign calls Breaker.Failed. A panic in it counts as a sign. in may be nil.
 func (t *TieredRetry) isSign(in *delivery, err error) (sign bool) {
-	panicked := panics.Call(func() { sign = t.config.Breaker.Failed(err) })
-	if panicked != nil && !t.failedPanicked.Swap(true) {
+	panicked := t.guard(in, &t.failedPanicked,
+		"Breaker.Failed panicked, the error counts as a failure; further panics are not logged",
+		func() { sign = t.config.Breaker.Failed(err) })
+	return sign || panicked
+}
+
+// guard calls a function of the app. A panic in it is logged, with the fields of the delivery, which may be nil: only
+// the first one, unless logged is nil.
+func (t *TieredRetry) guard(in *delivery, logged *atomic.Bool, text string, call func()) (panicked bool) {
+	err := panics.Call(call)
+	if err != nil && (logged == nil || !logged.Swap(true)) {
 		var fields watermill.LogFields
 		if in != nil {
 			fields = t.fields(in)
 		}
-		t.logger.Error("Breaker.Failed panicked, the error counts as a failure; further panics are not logged",
-			panicked, fields)
+		t.logger.Error(text, err, fields)
 	}
-	return sign || panicked != nil
+	return err != nil
 }

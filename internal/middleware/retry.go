@@ -201,15 +201,10 @@ func (t *TieredRetry) process(h message.HandlerFunc, in *delivery) (produced []*
 		}
 	}
 	if !t.enter(in) {
-		return nil, t.giveBackPaused(in)
+		return nil, t.settleUncalled(in, 0)
 	}
-	if wait := t.admit(in, false); wait > 0 {
-		if outlived == nil { // else its failure would be lost
-			if done, err := t.park(in, wait); done {
-				return nil, err
-			}
-		}
-		t.admit(in, true)
+	if done, err := t.admit(in, outlived != nil); done { // of one that is outlived, the failure would be lost
+		return nil, err
 	}
 	if in.observers != nil {
 		in.began = time.Now()

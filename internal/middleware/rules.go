@@ -4,7 +4,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/sony/gobreaker"
 
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
@@ -51,12 +50,6 @@ func ofFirstDelivery(err error) (first bool) {
 }
 
 func (t *TieredRetry) matches(in *delivery, rule *retry.Rule, record retry.Record, err error) (matched bool) {
-	if panicked := panics.Call(func() { matched = rule.If(record, err) }); panicked != nil {
-		var fields watermill.LogFields
-		if in != nil {
-			fields = t.fields(in)
-		}
-		t.logger.Error("Rule.If panicked, the rule does not match", panicked, fields)
-	}
+	t.guard(in, nil, "Rule.If panicked, the rule does not match", func() { matched = rule.If(record, err) })
 	return matched
 }

@@ -158,7 +158,8 @@ func Describe(s *retry.SubscriptionHealth, handlers *gate.Handlers) {
 		s.Paused = append(s.Paused, string(reason))
 	}
 	s.PausedSince, s.PausedLimit, s.Holding = g.Since(), max(g.Limit(), 0), g.Held()
+	s.Keys = map[string]retry.KeyHealth{}
 	for _, key := range g.Keys() {
-		s.Keys = append(s.Keys, retry.KeyHealth(key))
+		s.Keys[key.Key] = key.KeyHealth
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/gate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/letters/page"
@@ -164,17 +165,20 @@ func TestCommandsOfBlockedKeys(t *testing.T) {
 
 // TestKeysAreListed: the limited ones first. A look changes nothing.
 func TestKeysAreListed(t *testing.T) {
-	keys := func(all ...retry.KeyHealth) command.Answer {
-		return command.Answer{Host: "shop-1", PID: 7, Keyed: []command.Keyed{{Name: "deliver", Queue: "webhooks", Keys: all}}}
+	of := func(name string, health retry.KeyHealth) command.Key {
+		return command.Key{KeyState: gate.KeyState{Key: name, KeyHealth: health}, Queue: "webhooks", Handler: "deliver"}
 	}
-	many := make([]retry.KeyHealth, 250)
+	keys := func(all ...command.Key) command.Answer {
+		return command.Answer{Host: "shop-1", PID: 7, Keyed: 1, Keys: all}
+	}
+	many := make([]command.Key, 250)
 	for i := range many {
-		many[i] = retry.KeyHealth{Key: "fast", Parked: 1}
+		many[i] = of("fast", retry.KeyHealth{Parked: 1})
 	}
 	hostile := "<script>\u202e\x1b" + strings.Repeat("k", 1<<18)
 	s, requests := setupOrder(t, "sales", command.Asked{Processes: 3, Answers: []command.Answer{
-		keys(append(many, retry.KeyHealth{Key: "acme", Parked: 1234}, retry.KeyHealth{Key: "7", Paused: "slow", Limit: 7, Parked: 30})...),
-		keys(retry.KeyHealth{Key: hostile, Paused: "paused", Until: time.Now().Add(time.Hour + time.Second)}),
+		keys(append(many, of("acme", retry.KeyHealth{Parked: 1234}), of("7", retry.KeyHealth{Paused: "slow", Limit: 7, Parked: 30}))...),
+		keys(of(hostile, retry.KeyHealth{Paused: "paused", Until: time.Now().Add(time.Hour + time.Second)})),
 	}}, nil)
 	assert.Contains(t, body(t, s.get(""), http.StatusOK), `href="keys"`)
 	assert.Empty(t, *requests, "no view of the board waits for processes")
@@ -193,10 +197,10 @@ func TestKeysAreListed(t *testing.T) {
 	assert.Less(t, len(text), 1<<17)
 
 	for i := range many {
-		many[i] = retry.KeyHealth{Key: "flood", Paused: "retry after", Parked: 5000}
+		many[i] = of("flood", retry.KeyHealth{Paused: "retry after", Parked: 5000})
 	}
 	s, _ = setupOrder(t, "sales", command.Asked{Answers: []command.Answer{
-		keys(append(many, retry.KeyHealth{Key: "8", Paused: "paused"}, retry.KeyHealth{Key: "9", Paused: "limited"})...),
+		keys(append(many, of("8", retry.KeyHealth{Paused: "paused"}), of("9", retry.KeyHealth{Paused: "limited"}))...),
 	}}, nil)
 	text = body(t, s.get("keys"), http.StatusOK)
 	assert.Contains(t, text, ">8<", "a flood of keys hides no decision of an operator")

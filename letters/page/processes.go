@@ -148,7 +148,7 @@ func (p *Page) keys(w http.ResponseWriter, r *http.Request) error {
 
 func newKeys(asked command.Asked) keysView {
 	shown := keysView{Answered: len(asked.Answers), Faults: faultsOf(asked), Rows: command.KeysOf(asked.Answers)}
-	if !slices.ContainsFunc(asked.Answers, func(a command.Answer) bool { return len(a.Keyed) > 0 }) {
+	if !slices.ContainsFunc(asked.Answers, func(a command.Answer) bool { return a.Keyed > 0 }) {
 		shown.None = "No process with a handler that has Breaker.Key has answered."
 	}
 	shown.Hidden = max(len(shown.Rows)-maxBlocked, 0)

@@ -83,7 +83,7 @@ func TestATenantWaitsInPlaceWithPartitions(t *testing.T) {
 			}
 		}
 		mu.Unlock()
-		assert.Equal(t, "failing", conn.Health().Subscriptions[0].Keys[0].Paused)
+		assert.Equal(t, "failing", conn.Health().Subscriptions[0].Keys[sickTenant].Paused)
 		for _, queue := range broker.Queues() {
 			assert.NotContains(t, queue, ".retry.", "nothing moves to a tier")
 		}

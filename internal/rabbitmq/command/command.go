@@ -66,7 +66,8 @@ type Answer struct {
 	Host     string    `json:"host"`
 	PID      int       `json:"pid"`
 	Handlers []Handler `json:"handlers,omitempty"` // the handlers of the work queue
-	Keyed    []Keyed   `json:"keyed,omitempty"`    // handlers with Breaker.Key, of Keys and Limit
+	Keyed    int       `json:"keyed,omitempty"`    // handlers with Breaker.Key, of Keys and Limit
+	Keys     []Key     `json:"keys,omitempty"`     // their keys
 	Told     []Request `json:"told,omitempty"`     // what the process knows of limits, of Tell
 	Decided  int       `json:"decided"`            // blocked messages, or handlers with the key, that are changed
 	Seen     int       `json:"seen,omitempty"`     // handlers that have got a message of the key, of Limit
@@ -83,29 +84,23 @@ type Handler struct {
 	Partitions []Partition `json:"partitions"` // the work queue first, whose messages are moved to the others
 }
 
-// Keyed is a handler with Breaker.Key.
-type Keyed struct {
-	Name  string            `json:"name"`
-	Queue string            `json:"queue"`
-	Keys  []retry.KeyHealth `json:"keys"`
-}
-
 // A Key is one of a handler with Breaker.Key, in one process.
 type Key struct {
-	retry.KeyHealth
-	Queue, Handler, Process string
+	gate.KeyState
+	Queue   string `json:"queue"`
+	Handler string `json:"handler"`
+	Process string `json:"-"` // the process of the answer
 }
 
-// KeysOf returns the keys that answers have, as gate.Key orders them.
+// KeysOf returns the keys that answers have, as gate.KeyState orders them.
 func KeysOf(answers []Answer) (all []Key) {
 	for _, a := range answers {
-		for _, h := range a.Keyed {
-			for _, key := range h.Keys {
-				all = append(all, Key{key, h.Queue, h.Name, a.Process()})
-			}
+		for _, key := range a.Keys {
+			key.Process = a.Process()
+			all = append(all, key)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Key) int { return gate.Key(a.KeyHealth).Compare(gate.Key(b.KeyHealth)) })
+	slices.SortStableFunc(all, func(a, b Key) int { return a.Compare(b.KeyState) })
 	return all
 }
 
@@ -176,29 +171,22 @@ func Parse(body []byte) (r Request, err error) {
 	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&r); err != nil {
 		return r, fmt.Errorf("the request is not JSON: %w", err)
 	}
-	switch {
-	case !slices.Contains([]string{Status, Skip, Retry, Keys, Limit, Tell}, r.Do):
-		return r, fmt.Errorf("the request has do %q: it must be %s, %s, %s, %s, %s or %s", r.Do[:min(len(r.Do), 20)],
-			Status, Skip, Retry, Keys, Limit, Tell)
-	case r.Queue == "" && !r.OfKeys() && r.Do != Tell:
-		return r, errors.New("the request names no queue")
-	case r.Do == Limit:
-		return r, r.CheckLimit()
-	}
-	return r, r.checkQueue()
+	return r, r.Check()
 }
 
-func (r Request) checkQueue() error {
-	if len(r.Queue) > maxQueue {
-		return fmt.Errorf("the request names a queue of %d bytes: at most %d", len(r.Queue), maxQueue)
-	}
-	return nil
-}
-
-// CheckLimit returns why a request to limit a key cannot be carried out.
-func (r Request) CheckLimit() error {
+// Check returns why a request cannot be carried out.
+func (r Request) Check() error {
 	now := time.Now()
 	switch {
+	case !slices.Contains([]string{Status, Skip, Retry, Keys, Limit, Tell}, r.Do):
+		return fmt.Errorf("the request has do %q: it must be %s, %s, %s, %s, %s or %s", r.Do[:min(len(r.Do), 20)],
+			Status, Skip, Retry, Keys, Limit, Tell)
+	case r.Queue == "" && !r.OfKeys() && r.Do != Tell:
+		return errors.New("the request names no queue")
+	case len(r.Queue) > maxQueue:
+		return fmt.Errorf("the request names a queue of %d bytes: at most %d", len(r.Queue), maxQueue)
+	case r.Do != Limit:
+		return nil
 	case r.Key == "" || r.Calls < NoLimit || r.Lasts <= 0 || r.Lasts > LongestLimit:
 		return fmt.Errorf("the request limits key %q to %d calls for %v: it must name a key, 0 calls or more, and a "+
 			"time of at most %v", r.Key, r.Calls, r.Lasts, LongestLimit)
@@ -206,7 +194,7 @@ func (r Request) CheckLimit() error {
 		return fmt.Errorf("the request is of %v, by the clock where wmretry runs, and the process has %v: set the clock",
 			time.Unix(0, r.At).UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
 	}
-	return r.checkQueue()
+	return nil
 }
 
 // Replies reports whether replies to an address go to a channel that has asked, and to no queue.

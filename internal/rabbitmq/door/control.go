@@ -24,7 +24,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/tasks"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 const (
@@ -54,8 +53,8 @@ type control struct {
 
 	mu     sync.Mutex
 	keyed  []keyed
-	limits limits
-	number uint64 // the number of the connection
+	limits []limit // decisions that the process knows, the latest one at the end
+	number uint64  // the number of the connection
 	end    context.CancelFunc
 	again  time.Time // not before it, the queue is declared again
 }
@@ -81,11 +80,9 @@ func (c *control) addKeyed(k keyed) {
 		c.keyed = slices.DeleteFunc(c.keyed, func(other keyed) bool { return other.gate.Ended() })
 		c.keyed = append(c.keyed, k)
 	}
+	c.apply()
 	c.mu.Unlock()
 	c.asked.Do(c.ask)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.limits.apply(c.keyed)
 }
 
 // ask waits for the answers of other processes, before the first handler with Breaker.Key consumes. How many there are
@@ -93,13 +90,9 @@ func (c *control) addKeyed(k keyed) {
 // answer the handler begins all the same. Under an alarm the broker reads nothing more from a connection that
 // publishes, and nothing waits for what then goes on.
 func (c *control) ask() {
-	asked := make(chan struct{})
-	c.Go(func() { defer close(asked); c.tell(c.Context) })
-	select {
-	case <-asked:
-	case <-time.After(askTimeout):
-	case <-c.Context.Done():
-	}
+	ctx, cancel := context.WithTimeout(c.Context, askTimeout)
+	c.Go(func() { defer cancel(); c.tell(c.Context) })
+	<-ctx.Done()
 }
 
 // tell tells the other processes what this one knows of limits, and takes over what they answer: commands were for all
@@ -123,15 +116,10 @@ func (c *control) tell(ctx context.Context) {
 }
 
 // keyedOf returns the handlers with Breaker.Key on a queue, or on all where it is empty.
-func (c *control) keyedOf(queue string) (all []keyed) {
+func (c *control) keyedOf(queue string) []keyed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range c.keyed {
-		if queue == "" || k.queue == queue {
-			all = append(all, k)
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(c.keyed), func(k keyed) bool { return queue != "" && k.queue != queue })
 }
 
 // add begins to consume commands over a connection.
@@ -144,19 +132,15 @@ func (c *control) add(broker subscriber.Broker) {
 	if c.end != nil {
 		c.end()
 	}
-	var delay time.Duration
-	if c.number > 0 {
-		delay = rand.N(tellSpread)
-	}
 	c.number = broker.Number()
 	var ctx context.Context
 	ctx, c.end = context.WithCancel(c.Context)
-	c.Go(func() { c.run(ctx, broker, delay) })
+	c.Go(func() { c.run(ctx, broker) })
 }
 
 // run consumes until the connection is lost, or the broker refuses for a reason that stays. It pauses between two
 // connections, too: the broker ends that of all handlers where it cannot declare the queue.
-func (c *control) run(ctx context.Context, broker subscriber.Broker, delay time.Duration) {
+func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 	logged := false
 	for {
 		if pauses.Sleep(ctx, c.pause()) != nil {
@@ -164,7 +148,7 @@ func (c *control) run(ctx context.Context, broker subscriber.Broker, delay time.
 		}
 		channel, err := broker.OpenChannel()
 		if err == nil {
-			err = c.consume(ctx, channel, delay)
+			err = c.consume(ctx, channel, broker.Number() > 1)
 		} else if wire.IsLost(err) {
 			return
 		}
@@ -191,9 +175,9 @@ func (c *control) pause() time.Duration {
 	return time.Until(c.again)
 }
 
-// consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed. After the delay it
-// tells other processes.
-func (c *control) consume(ctx context.Context, channel *amqp091.Channel, delay time.Duration) error {
+// consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed. It tells other
+// processes, of which many may be back at the same moment.
+func (c *control) consume(ctx context.Context, channel *amqp091.Channel, back bool) error {
 	defer channel.Close()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
@@ -222,7 +206,7 @@ func (c *control) consume(ctx context.Context, channel *amqp091.Channel, delay t
 	}
 	if len(c.keyedOf("")) > 0 { // a command before now has not come here
 		c.Go(func() {
-			if pauses.Sleep(ctx, delay) == nil {
+			if !back || pauses.Sleep(ctx, rand.N(tellSpread)) == nil {
 				c.tell(ctx)
 			}
 		})
@@ -269,7 +253,6 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 	switch {
 	case err != nil:
 		a.Error = err.Error()
-	case request.Do == command.Keys:
 	case request.Do == command.Tell:
 		c.hear(request.Told)
 		a.Told = c.told()
@@ -277,7 +260,7 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 		if a.Decided, a.Seen, err = c.limit(request, false); err != nil {
 			a.Error = err.Error()
 		}
-	case request.Do != command.Status:
+	case request.Do == command.Skip, request.Do == command.Retry:
 		if a.Decided = c.consuming.Decide(request.Queue, request.Key, request.Do == command.Skip); a.Decided > 0 {
 			c.logger.Info("An operator has decided about blocked messages", watermill.LogFields{
 				"queue": request.Queue, "key": request.Key, "do": request.Do, "messages": a.Decided})
@@ -289,11 +272,10 @@ func (c *control) answer(ctx context.Context, d amqp091.Delivery) {
 	switch {
 	case request.OfKeys():
 		for _, k := range c.keyedOf(request.Queue) {
-			one := command.Keyed{Name: k.name, Queue: k.queue}
+			a.Keyed++
 			for _, key := range k.gate.Keys() {
-				one.Keys = append(one.Keys, retry.KeyHealth(key))
+				a.Keys = append(a.Keys, command.Key{KeyState: key, Queue: k.queue, Handler: k.name})
 			}
-			a.Keyed = append(a.Keyed, one)
 		}
 	case err == nil && request.Do != command.Tell:
 		a.Handlers = c.consuming.Handlers(request.Queue)

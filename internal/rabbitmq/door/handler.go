@@ -282,9 +282,8 @@ func (h *handlerSubscriber) Declare(d *subscriber.Declaration, topic string) err
 		return err
 	}
 	if breaker := h.options.Policy.Breaker; breaker != nil && breaker.Key != nil {
-		control := h.connection.declarer.control
-		control.addKeyed(keyed{h.name, s.Queue, h.gate})
-		control.add(d.Broker)
+		h.connection.declarer.control.addKeyed(keyed{h.name, s.Queue, h.gate})
+		h.connection.declarer.control.add(d.Broker)
 	}
 	return nil
 }

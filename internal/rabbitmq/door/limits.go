@@ -12,13 +12,12 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/command"
 )
 
-// mostDecisions is how many limits that are for no handler of the process it keeps, and how many ends of limits.
+// mostDecisions is how many limits that are for no handler of the process it keeps, as those of other apps, and how
+// many ends of limits.
 const mostDecisions = 1000
 
-// limits are what operators have decided about keys, as far as the process knows: the latest decision is the last one.
-// Also one that ends a limit is kept, for processes that were away.
-type limits []limit
-
+// limit is what an operator has decided about a key. Also a decision that ends a limit is kept, for processes that were
+// away.
 type limit struct {
 	command.Request
 	until time.Time // when it ends, by the monotonic clock of the process
@@ -26,42 +25,38 @@ type limit struct {
 
 func (l limit) isFor(h keyed) bool { return l.Queue == "" || l.Queue == h.queue }
 
-// take adds a decision. It reports whether it is news. One that another process tells may be known, or older than what
-// is known. One of an operator is the latest, whatever the clock of the command shows. The limits that the handlers do
-// not have are those of other apps.
-func (l *limits) take(r command.Request, told bool, handlers []keyed, now time.Time) (news bool, err error) {
-	*l = slices.DeleteFunc(*l, func(k limit) bool { return !now.Before(k.until) })
-	replaces := func(a, b command.Request) bool {
-		return a.Key == b.Key && (a.Queue == "" || a.Queue == b.Queue) && a.At >= b.At
-	}
-	for _, k := range *l {
-		if !told && k.Key == r.Key {
-			r.At = max(r.At, k.At+1)
-		} else if replaces(k.Request, r) {
+func (l limit) isEnd() bool { return l.Calls < 0 }
+
+// replaces reports whether a decision holds in place of another one.
+func (l limit) replaces(k limit) bool {
+	return l.Key == k.Key && (l.Queue == "" || l.Queue == k.Queue) && l.At >= k.At
+}
+
+// take adds a decision, and makes all those of handlers. It reports whether it is news. One that another process tells
+// may be known, or older than what is known. One of an operator is the latest, whatever the clock of the command shows.
+func (c *control) take(added limit, told bool) (news bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limits = slices.DeleteFunc(c.limits, func(k limit) bool { return time.Until(k.until) <= 0 })
+	for _, k := range c.limits {
+		if !told && k.Key == added.Key {
+			added.At = max(added.At, k.At+1)
+		} else if k.replaces(added) {
 			return false, nil
 		}
 	}
-	kept := slices.DeleteFunc(slices.Clone(*l), func(k limit) bool { return replaces(r, k.Request) })
-	kept = append(kept, limit{r, now.Add(r.Lasts)})
+	kept := append(slices.DeleteFunc(slices.Clone(c.limits), added.replaces), added)
 	slices.SortStableFunc(kept, func(a, b limit) int { return cmp.Compare(a.At, b.At) })
-	isEnd := func(k limit) bool { return k.Calls < 0 }
-	own := func(k limit) bool {
-		return !isEnd(k) && slices.ContainsFunc(handlers, func(h keyed) bool { return k.isFor(h) })
-	}
-	added, most, count := limit{Request: r}, mostDecisions, 0
-	if own(added) {
-		most = gate.MostKeys
-	}
-	for _, k := range kept {
-		if isEnd(k) == isEnd(added) && own(k) == own(added) {
-			count++
-		}
-	}
-	if count > most {
+	own := func(k limit) bool { return !k.isEnd() && slices.ContainsFunc(c.keyed, k.isFor) }
+	same := slices.DeleteFunc(slices.Clone(kept), func(k limit) bool {
+		return k.isEnd() != added.isEnd() || own(k) != own(added)
+	})
+	most := map[bool]int{true: gate.MostKeys, false: mostDecisions}[own(added)]
+	if len(same) > most {
 		// an end whose limit is kept would make it one again
 		oldest := slices.IndexFunc(kept, func(k limit) bool {
-			return isEnd(k) && isEnd(added) && !slices.ContainsFunc(kept, func(older limit) bool {
-				return older.Key == k.Key && older.At < k.At && !isEnd(older)
+			return k.isEnd() && added.isEnd() && !slices.ContainsFunc(kept, func(older limit) bool {
+				return older.Key == k.Key && older.At < k.At && !older.isEnd()
 			})
 		})
 		if oldest < 0 {
@@ -69,18 +64,19 @@ func (l *limits) take(r command.Request, told bool, handlers []keyed, now time.T
 		}
 		kept = slices.Delete(kept, oldest, oldest+1)
 	}
-	*l = kept
+	c.limits = kept
+	c.apply()
 	return true, nil
 }
 
-// apply makes the decisions those of handlers.
-func (l *limits) apply(handlers []keyed) {
+// apply makes the decisions those of handlers, of which each may have several queues.
+func (c *control) apply() {
 	all := map[*gate.Gate]map[string]gate.Decision{}
-	for _, h := range handlers {
+	for _, h := range c.keyed {
 		all[h.gate] = map[string]gate.Decision{}
 	}
-	for _, k := range *l {
-		for _, h := range handlers {
+	for _, k := range c.limits {
+		for _, h := range c.keyed {
 			if k.isFor(h) {
 				all[h.gate][k.Key] = gate.Decision{Limit: k.Calls, Until: k.until}
 			}
@@ -107,7 +103,7 @@ func (c *control) told() (all []command.Request) {
 // left out.
 func (c *control) hear(told []command.Request) {
 	for _, r := range told {
-		if r.CheckLimit() == nil {
+		if r.Do = command.Limit; r.Check() == nil {
 			_, _, _ = c.limit(r, true)
 		}
 	}
@@ -115,7 +111,7 @@ func (c *control) hear(told []command.Request) {
 
 // limit limits a key, or ends its limit. It returns of how many handlers, and how many of them have seen the key.
 func (c *control) limit(r command.Request, told bool) (decided, seen int, err error) {
-	r.Key, r.Do, r.Told = gate.ShortKey(r.Key), command.Limit, nil
+	r.Key, r.Told = gate.ShortKey(r.Key), nil
 	now := time.Now()
 	for _, h := range c.keyedOf(r.Queue) {
 		if _, limited := h.gate.Decided(r.Key, now); limited || r.Calls >= 0 {
@@ -125,13 +121,7 @@ func (c *control) limit(r command.Request, told bool) (decided, seen int, err er
 			seen++
 		}
 	}
-	c.mu.Lock()
-	news, err := c.limits.take(r, told, c.keyed, now)
-	if news {
-		c.limits.apply(c.keyed)
-	}
-	c.mu.Unlock()
-	if !news {
+	if news, err := c.take(limit{r, now.Add(r.Lasts)}, told); !news {
 		return 0, seen, err
 	}
 	if decided > 0 {
@@ -139,5 +129,5 @@ func (c *control) limit(r command.Request, told bool) (decided, seen int, err er
 		c.logger.Info("An operator has "+cmp.Or(did, "limited")+" a key", watermill.LogFields{"queue": r.Queue,
 			"key": r.Key, "calls": r.Calls, "for": r.Lasts, "told_by_another_process": told})
 	}
-	return decided, seen, err
+	return decided, seen, nil
 }

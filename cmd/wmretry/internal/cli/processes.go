@@ -329,7 +329,7 @@ func (e *env) askKeys(ctx context.Context, f *keyFlags, r command.Request) (all 
 	}
 	r.Queue = f.queue
 	all, err = e.askProcesses(ctx, r, f.wait)
-	if err == nil && !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return len(a.Keyed) > 0 }) {
+	if err == nil && !slices.ContainsFunc(all.Answers, func(a command.Answer) bool { return a.Keyed > 0 }) {
 		of := ""
 		if f.queue != "" {
 			of = " on the work queue " + safe(f.queue)

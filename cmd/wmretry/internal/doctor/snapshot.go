@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
+	"strconv"
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -228,10 +231,13 @@ func (a *App) read(ctx context.Context, address string) error {
 	}
 	a.Health = &answer.Health
 	a.Health.Subscriptions = *answer.Subscriptions
-	for _, sub := range a.Health.Subscriptions {
+	for i := range a.Health.Subscriptions {
+		sub := &a.Health.Subscriptions[i]
 		clear(sub.Blocked) // keys can be personal data
-		for i := range sub.Keys {
-			sub.Keys[i].Key = ""
+		states := slices.Collect(maps.Values(sub.Keys))
+		clear(sub.Keys)
+		for number, state := range states {
+			sub.Keys[strconv.Itoa(number+1)] = state
 		}
 	}
 	return nil
