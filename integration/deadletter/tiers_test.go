@@ -41,7 +41,8 @@ func TestDrainedRetriesGoOn(t *testing.T) {
 			app.Handle(queue, 4, func(msg *message.Message) error { return errors.New("the provider is down") })
 			app.Run()
 			testapp.Send(t, "", queue, testapp.Orders(40)...)
-			tier := strings.TrimSuffix(app.Topology(queue).Group(), ".") + "." + app.Name + ".1h"
+			queues := app.Topology(queue).Queues
+			tier := queues[slices.IndexFunc(queues, func(q topology.Queue) bool { return strings.HasSuffix(q.Name, ".1h") })].Name
 			broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, tier) == 40 }, "all messages wait")
 
 			store, err := deadletter.Open(deadletter.Config{URI: broker.URL(t), Prefix: app.Name}, nil)

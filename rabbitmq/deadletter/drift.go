@@ -30,6 +30,9 @@ type Wanted struct {
 	AllowUnprotectedQuorum bool
 }
 
+// group is the group of work queues that share the tiers, or the work queue.
+func (w Wanted) group() string { return cmp.Or(w.Topology.TierGroup, w.Queue.Name) }
+
 func (w Wanted) prefix() naming.Prefix { return naming.Of(w.Topology.Prefix) }
 
 // Compare compares what apps declare with what is there. It changes nothing. It needs Config.Management: AMQP 0-9-1 has

@@ -236,7 +236,7 @@ func (c *comparison) retired(wanted []Wanted, all definitions.Definitions) {
 		has[q.Name] = true
 	}
 	for _, w := range wanted {
-		groups[topology.New(w.Topology, w.Queue).Group()] = w
+		groups[w.group()] = w
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.there.Queues)) {
 		for group, w := range groups {
@@ -261,7 +261,7 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 		})
 	}
 	work, prefix := w.Queue.Name, w.prefix()
-	group := topology.New(w.Topology, w.Queue).Group()
+	group := w.group()
 	others := map[string]bool{}
 	for b := range c.there.Bindings {
 		if of, isGroup := prefix.GroupOfReturn(b.Exchange); isGroup && b.Queue == work &&

@@ -143,11 +143,14 @@ func (b *board) readGroups() {
 		}
 	}
 	for _, t := range b.current {
-		work, group := t.WorkQueue.Name, t.Group()
-		if delete(b.groups, work); group != work {
-			b.groups[work] = group
+		work := t.WorkQueue.Name
+		delete(b.groups, work)
+		for _, e := range t.Exchanges {
+			if group, isGroup := b.prefix.GroupOfReturn(e.Name); isGroup {
+				b.groups[work], b.judged[group] = group, true
+			}
 		}
-		b.judged[work], b.judged[group] = true, true
+		b.judged[work] = true
 		for _, q := range t.Queues {
 			b.has[q.Name] = true
 		}

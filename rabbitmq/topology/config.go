@@ -1,7 +1,6 @@
 package topology
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -119,9 +118,6 @@ func (c Config) withDefaults() Config {
 	}
 	return c
 }
-
-// groupOf returns the group of a work queue.
-func (c Config) groupOf(work string) string { return cmp.Or(c.TierGroup, work) }
 
 func (c Config) prefix() naming.Prefix { return naming.Of(c.Prefix) }
 

@@ -116,13 +116,13 @@ func ExampleArgumentConflictError() {
 }
 
 // A group of work queues shares its tiers.
-func ExampleTopology_Group() {
+func ExampleConfig_tierGroup() {
 	config := topology.Config{Tiers: backoff.Constant(10*time.Second, 3).Tiers(), TierGroup: "shop"}
 	for _, name := range []string{"orders", "mails"} {
 		t := topology.New(config, topology.Queue{Name: name, Durable: true})
-		fmt.Println(t.Group(), t.Exchanges[0].Name, t.Queues[len(t.Queues)-1].Name)
+		fmt.Println(t.Exchanges[0].Name, t.Queues[len(t.Queues)-1].Name)
 	}
 	// Output:
-	// shop shop.retry shop.retry.10s
-	// shop shop.retry shop.retry.10s
+	// shop.retry shop.retry.10s
+	// shop.retry shop.retry.10s
 }

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -58,7 +59,7 @@ func New(config Config, work Queue) Topology {
 			{Exchange: n.RetryExchange(), Queue: dead, Key: naming.DeadKey(work.Name)},
 		},
 		config: config,
-		fault:  n.ValidateQueue(work.Name, config.groupOf(work.Name), config.Tiers),
+		fault:  n.ValidateQueue(work.Name, cmp.Or(config.TierGroup, work.Name), config.Tiers),
 	}
 	switch config.TierGroup {
 	case "":

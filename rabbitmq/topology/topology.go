@@ -46,9 +46,6 @@ type Binding struct {
 // DeadLetterQueue returns the name of the queue that receives the dead letters.
 func (t Topology) DeadLetterQueue() string { return naming.DeadQueue(t.WorkQueue.Name) }
 
-// Group returns the group of work queues that share the tiers, or the work queue.
-func (t Topology) Group() string { return t.config.groupOf(t.WorkQueue.Name) }
-
 // Validate reports what makes the topology impossible: an invalid Config, or a work queue without a name, with the name
 // of one of the topology's own queues, with the words * or # in its name, or with a name that is too long for AMQP (255
 // bytes, its tier queues included).

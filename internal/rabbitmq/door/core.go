@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,7 +156,8 @@ func (c *core) workQueue(name string) topology.Queue {
 // validTopology returns the topology of a subscription whose work queue does not exist, and what is wrong with it.
 func (c *core) validTopology(s app.Subscription) (topology.Topology, error) {
 	t := c.topologyOf(s.Queue)
-	return t, errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, t.Group()))
+	group := cmp.Or(c.topologyConfig(s.Queue).TierGroup, s.Queue)
+	return t, errors.Join(t.Validate(), c.prefix.ValidateExchange(s.Exchange, group))
 }
 
 // declareApp declares the app's own topology of a subscription.

@@ -87,7 +87,7 @@ func TestFiles(t *testing.T) {
 	have, err := parse(t, "--file", file(example))
 	require.NoError(t, err, "the example of the help")
 	require.Len(t, have, 4)
-	assert.Equal(t, "slow", have[2].Group())
+	assert.Equal(t, "slow.retry", have[2].Exchanges[0].Name)
 	assert.Equal(t, true, have[3].WorkQueue.Arguments["x-single-active-consumer"])
 	flags, err := parse(t, "--queue", "orders", "--queue", "billing", "--schedule", "1s 5s 25s*3 10m")
 	require.NoError(t, err)
