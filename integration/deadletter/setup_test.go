@@ -3,6 +3,7 @@ package deadletter_test
 import (
 	"bytes"
 	"errors"
+	"flag"
 	"testing"
 	"time"
 
@@ -20,6 +21,12 @@ import (
 const soon = 60 * time.Second // much longer than any of it takes
 
 var errDown = errors.New("the bank is down")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", "6") // most of these tests wait for figures of the broker
+	m.Run()
+}
 
 // open opens a store of the apps with this prefix.
 func open(t testing.TB, uri, prefix string) *deadletter.Store {
