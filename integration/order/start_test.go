@@ -109,7 +109,7 @@ func TestTheStartSaysWhereTheProcessPublishes(t *testing.T) {
 	}
 }
 
-// TestThereAndBack follows docs/order.md: "From an unordered queue", "Other partitions", and "Back".
+// TestThereAndBack follows docs/order.md: "From an unordered queue", "Other partitions", and "Back to an unordered queue".
 func TestThereAndBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -152,7 +152,8 @@ func (i *Inspector) checkQueue(
 	if differs := Conflicts(app, have); len(differs) > 0 {
 		if differs[0].Argument == queuearg.SingleActiveConsumer {
 			differs[0].Advice = "with Order.Partitions one process at a time moves its messages to the partitions. The " +
-				"arguments of a queue cannot be changed: follow \"From an unordered queue\" of docs/order.md"
+				"arguments of a queue cannot be changed: follow \"From an unordered queue\" or, on the way back, " +
+				"\"Back to an unordered queue\" of docs/order.md"
 		}
 		return differs[0]
 	}

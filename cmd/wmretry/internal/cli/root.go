@@ -74,7 +74,7 @@ func newRoot(e *env) *cobra.Command {
 		Use:   "wmretry",
 		Short: "See dead letters, understand them, and bring them back",
 		Long: `wmretry looks at the dead letters of watermill-retry, brings them back, and removes them: on RabbitMQ, Redis,
-NATS, PostgreSQL and Kafka. It needs no database of its own, and looking changes nothing.
+NATS, PostgreSQL and Kafka. It needs no database of its own, and looking removes nothing.
 
 The address names the backend: amqp://, redis://, nats://, postgres:// or kafka://, with amqps:// and rediss:// for TLS.
 It is that of --url, or else of WMRETRY_URL, or else of AMQP_URL. A password never belongs into the arguments, where
