@@ -50,7 +50,10 @@ func TestSuccessDoesNotAllocate(t *testing.T) {
 		}, own},
 		"a subscriber's message": {func(c *settings) { c.Source = sourceOf("email") }, routed},
 		"no observer":            {observedBy(nil), routed},
-		"an observer":            {observedBy(nil, backend.NopObserver{}), routed},
+		"a key": {func(c *settings) {
+			c.Policy.Breaker = &retry.Breaker{Key: func(*message.Message) string { return "7" }}
+		}, routed},
+		"an observer": {observedBy(nil, backend.NopObserver{}), routed},
 		"an observer of outcomes": {
 			observedBy(nil, eventtest.OnEvent(func(e retry.Event) { _ = e.Outcome })), routed,
 		},
