@@ -43,18 +43,6 @@ func ExampleSchedule_Cap() {
 	// Output: 1s 10s 100s 1000s 1h*2
 }
 
-func ExampleSchedule_Delay() {
-	schedule := backoff.Exponential(time.Second, 5, 2)
-	for failures := 1; failures <= 3; failures++ {
-		delay, retry := schedule.Delay(failures)
-		fmt.Println(failures, delay, retry)
-	}
-	// Output:
-	// 1 1s true
-	// 2 5s true
-	// 3 0s false
-}
-
 func ExampleSchedule_Tiers() {
 	schedule := backoff.Schedule{10 * time.Second, time.Second, 10 * time.Second}
 	fmt.Println(schedule.Tiers())

@@ -134,16 +134,6 @@ func (s Schedule) Cap(longest time.Duration) Schedule {
 	return capped
 }
 
-// Delay returns how long to wait after a message has failed the given number of
-// times, counted from 1. It returns false when no retry is left, and for a
-// number below 1.
-func (s Schedule) Delay(failures int) (time.Duration, bool) {
-	if failures < 1 || failures > len(s) {
-		return 0, false
-	}
-	return s[failures-1], true
-}
-
 // Tiers returns the distinct delays of the schedule, shortest first.
 func (s Schedule) Tiers() []Tier {
 	delays := slices.Clone(s)

@@ -134,29 +134,3 @@ func TestValidate(t *testing.T) {
 		require.EqualError(t, err, tt.want, name)
 	}
 }
-
-func TestDelay(t *testing.T) {
-	s := backoff.Schedule{time.Second, time.Minute}
-
-	for name, tt := range map[string]struct {
-		schedule backoff.Schedule
-		failures int
-		want     time.Duration
-		retry    bool
-	}{
-		"first":       {s, 1, time.Second, true},
-		"last":        {s, 2, time.Minute, true},
-		"none left":   {s, 3, 0, false},
-		"zero":        {s, 0, 0, false},
-		"negative":    {s, -1, 0, false},
-		"smallest":    {s, math.MinInt, 0, false},
-		"largest":     {s, math.MaxInt, 0, false},
-		"no schedule": {nil, 1, 0, false},
-	} {
-		for range 2 { // a call changes nothing
-			delay, retry := tt.schedule.Delay(tt.failures)
-			assert.Equal(t, tt.want, delay, name)
-			assert.Equal(t, tt.retry, retry, name)
-		}
-	}
-}

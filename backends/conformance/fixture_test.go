@@ -211,7 +211,7 @@ func (f *fixture) early(schedule backoff.Schedule) (count int) {
 			if !known {
 				continue
 			}
-			delay, _ := schedule.Delay(one.failures)
+			delay := schedule[one.failures-1]
 			monotonic, wall := one.at.Sub(before), one.at.Round(0).Sub(before.Round(0))
 			if early := f.Expect.Clock.Early(delay, monotonic, wall); early > 0 {
 				if count++; count <= 3 {

@@ -163,7 +163,7 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	if f.action.Schedule != nil {
 		schedule = f.action.Schedule
 	}
-	delay, left := schedule.Delay(record.Failures)
+	delay, left := delayAfter(schedule, record.Failures)
 	switch {
 	case f.unreadable:
 		d.deadLetter(retry.DeadReasonUnmarshal, &s.origin)
@@ -182,6 +182,14 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	default:
 		p.waitSpread(d, s, delay, now)
 	}
+}
+
+// delayAfter returns the delay after so many failures, counted from 1, and false when no retry is left.
+func delayAfter(schedule backoff.Schedule, failures int) (time.Duration, bool) {
+	if failures < 1 || failures > len(schedule) {
+		return 0, false
+	}
+	return schedule[failures-1], true
 }
 
 // requested returns the requested delay, cut to MaxDelay, or the default where there is none.
