@@ -13,7 +13,7 @@
 //		dead := broker.Messages("orders.dead")
 //	})
 //
-// A test can cut, silence and slow down connections, block publishers, stop the node, limit and delete queues,
+// A test can cut, silence and slow down connections, block publishers, stop the node, set policies, delete queues,
 // and read what lies in each of them. What has no method here can be done by a client of amqp091-go, which the test
 // opens with amqp091.DialConfig(rabbit.URI, *broker.AmqpConfig()).
 //

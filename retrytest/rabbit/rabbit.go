@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net"
 	"net/http"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -216,8 +215,9 @@ func (b *Broker) Stop() { b.model.Stop() }
 func (b *Broker) Start() { b.model.Start() }
 
 // SetPolicy sets a policy of queues, under a name of its own. The pattern is a regular expression for their names, and
-// the definition has keys as RabbitMQ names them: "max-length", "overflow", "message-ttl". Of several policies for a
-// queue the one whose name is first in the alphabet is in force, and no other.
+// the definition has keys as RabbitMQ names them: "max-length", "overflow", "message-ttl". With "max-length" and the
+// "overflow" "reject-publish" a full queue refuses messages: publishers get a nack. Of several policies for a queue the
+// one whose name is first in the alphabet is in force, and no other.
 func (b *Broker) SetPolicy(name, pattern string, definition map[string]any) {
 	b.t.Helper()
 	p, err := model.NewPolicy(pattern, definition)
@@ -229,18 +229,6 @@ func (b *Broker) SetPolicy(name, pattern string, definition map[string]any) {
 
 // DeletePolicy deletes a policy of SetPolicy, if there is one.
 func (b *Broker) DeletePolicy(name string) { b.model.SetPolicy(name, model.Policy{}) }
-
-// Limit makes a queue refuse messages when it has so many: publishers get a nack. It is the policy "limit of <queue>",
-// which DeletePolicy deletes.
-func (b *Broker) Limit(queue string, messages int) {
-	b.t.Helper()
-	b.mustExist("Limit", queue)
-	if messages < 0 {
-		b.t.Fatalf("rabbit: Limit: %d messages: it must be 0 or more", messages)
-	}
-	b.SetPolicy("limit of "+queue, "^"+regexp.QuoteMeta(queue)+"$",
-		map[string]any{"max-length": messages, "overflow": "reject-publish"})
-}
 
 // DeleteQueue deletes a queue with its messages, as an operator does. Its consumers are cancelled.
 func (b *Broker) DeleteQueue(queue string) {

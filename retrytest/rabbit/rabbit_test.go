@@ -92,8 +92,6 @@ func TestWhatIsNotThereEndsTheTest(t *testing.T) {
 	for want, do := range map[string]func(t testing.TB, b *rabbit.Broker){
 		`Messages: there is no queue "orders"; queues: ["q"]`:              func(_ testing.TB, b *rabbit.Broker) { b.Messages("orders") },
 		`Consumers: there is no queue "orders"`:                            func(_ testing.TB, b *rabbit.Broker) { b.Consumers("orders") },
-		`Limit: there is no queue "orders"`:                                func(_ testing.TB, b *rabbit.Broker) { b.Limit("orders", 1) },
-		`Limit: -1 messages: it must be 0 or more`:                         func(_ testing.TB, b *rabbit.Broker) { b.Limit("q", -1) },
 		`DeleteQueue: there is no queue "orders"`:                          func(_ testing.TB, b *rabbit.Broker) { b.DeleteQueue("orders") },
 		`DeleteExchange: there is no exchange "retry" that can`:            func(_ testing.TB, b *rabbit.Broker) { b.DeleteExchange("retry") },
 		`Publish: there is no exchange "x"; exchanges: ["" "amq`:           func(_ testing.TB, b *rabbit.Broker) { b.Publish("x", "", amqp091.Publishing{}) },
@@ -246,13 +244,13 @@ func TestQueues(t *testing.T) {
 		declare(t, channel, "dead")
 		assert.Equal(t, []string{"dead", "q.1"}, b.Queues())
 
-		b.Limit("q.1", 0)
+		b.SetPolicy("full", "^q", map[string]any{"max-length": 0, "overflow": "reject-publish"})
 		assert.True(t, confirmed(t, channel, "q.1", "a quorum queue tells its publishers after the first message too many"))
 		assert.False(t, confirmed(t, channel, "q.1", "refused"))
 		purged, err := channel.QueuePurge("q.1", false)
 		require.NoError(t, err)
 		assert.Equal(t, 1, purged)
-		b.DeletePolicy("limit of q.1")
+		b.DeletePolicy("full")
 
 		b.SetPolicy("ttl", "^q", map[string]any{"message-ttl": 1000, "dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
 		b.Publish("", "q.1", amqp091.Publishing{MessageId: "id", Body: []byte("m"), Headers: amqp091.Table{"h": "v"}})
