@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -38,6 +39,8 @@ func TestProcessesTellOneAnotherAtDifferentTimes(t *testing.T) {
 			return model.None
 		}})
 		defer broker.Stop()
+		earlier := connected(t, broker, watermill.NopLogger{}) // of the same process
+		require.NoError(t, earlier.Close())
 		own := amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/")
 		own.Connection.AmqpConfig = &amqp091.Config{Dial: broker.Dial}
 		connection, err := config.Connect(config.Config{AMQP: own, Policy: retry.Policy{

@@ -132,15 +132,16 @@ func (c *control) add(broker subscriber.Broker) {
 	if c.end != nil {
 		c.end()
 	}
+	back := c.number > 0 // the numbers are those of all connections of the process
 	c.number = broker.Number()
 	var ctx context.Context
 	ctx, c.end = context.WithCancel(c.Context)
-	c.Go(func() { c.run(ctx, broker) })
+	c.Go(func() { c.run(ctx, broker, back) })
 }
 
 // run consumes until the connection is lost, or the broker refuses for a reason that stays. It pauses between two
 // connections, too: the broker ends that of all handlers where it cannot declare the queue.
-func (c *control) run(ctx context.Context, broker subscriber.Broker) {
+func (c *control) run(ctx context.Context, broker subscriber.Broker, back bool) {
 	logged := false
 	for {
 		if pauses.Sleep(ctx, c.pause()) != nil {
@@ -148,7 +149,7 @@ func (c *control) run(ctx context.Context, broker subscriber.Broker) {
 		}
 		channel, err := broker.OpenChannel()
 		if err == nil {
-			err = c.consume(ctx, channel, broker.Number() > 1)
+			err = c.consume(ctx, channel, back)
 		} else if wire.IsLost(err) {
 			return
 		}
@@ -176,7 +177,7 @@ func (c *control) pause() time.Duration {
 }
 
 // consume returns why it has ended. Nil: at the end of ctx, or of the connection that has consumed. It tells other
-// processes, of which many may be back at the same moment.
+// processes: at once over the first connection, and else after a while, as many may be back at the same moment.
 func (c *control) consume(ctx context.Context, channel *amqp091.Channel, back bool) error {
 	defer channel.Close()
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
