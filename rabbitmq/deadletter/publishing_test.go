@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"maps"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -11,9 +12,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 )
 
 // full is a delivery with every property.
@@ -154,4 +157,14 @@ func TestSameKeepsTheRecordOfTheBroker(t *testing.T) {
 	p := same(d)
 	copied := &amqp091.Delivery{Headers: p.Headers, RoutingKey: "orders.dead"}
 	assert.Equal(t, read(d, "orders.dead", naming.Default), read(copied, "orders.dead", naming.Default), "the copy is the same letter")
+}
+
+// A letter that was not written to the socket has no copy, and no queue keeps its confirm back: an import sends it again.
+func TestALetterThatWasNotWrittenIsNotUnconfirmed(t *testing.T) {
+	for _, unsent := range []bool{true, false} {
+		err := error(&failure.Error{Err: publish.ErrNotConfirmed, Cause: os.ErrDeadlineExceeded, Unsent: unsent})
+		assert.Equal(t, !unsent, isUnconfirmed(err))
+		explained := (&item{}).explain(err)
+		assert.Equal(t, !unsent, strings.Contains(explained.Error(), "confirms no letter"), explained)
+	}
 }

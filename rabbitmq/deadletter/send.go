@@ -98,8 +98,8 @@ func isAway(err error) bool {
 // isDoubtful reports whether a letter may have been sent.
 func isDoubtful(err error) bool { return unpublished.KindOf(err) == unpublished.Unconfirmed }
 
-// isUnconfirmed reports whether the broker has read a letter and has not confirmed it in time.
-func isUnconfirmed(err error) bool { return errors.Is(err, publish.ErrNotConfirmed) }
+// isUnconfirmed reports whether a letter may have been sent, and the broker has not confirmed it in time.
+func isUnconfirmed(err error) bool { return isDoubtful(err) && errors.Is(err, publish.ErrNotConfirmed) }
 
 // fresh returns what a redrive of a dead letter publishes to its work queue: the message as its handler got it the
 // first time, and the history of its redrives, with the trace of its last attempt. The user is that of the
