@@ -265,6 +265,7 @@ func TestKeysOfAnOperatorAreFirst(t *testing.T) {
 		w.keys[string(rune('a'+i))] = retry.KeyHealth{Paused: "failing", Parked: uint64(100 + i)}
 	}
 	w.keys["waited"] = retry.KeyHealth{Parked: 1000}
+	w.keys["A"] = retry.KeyHealth{Paused: "slow", Limit: 7, Parked: 2000}
 	decided := map[string]gate.Decision{"over": {}, "resumed": {Limit: -1, Until: time.Now().Add(time.Hour)}}
 	for i := range 20 {
 		decided[string(rune('A'+i))] = gate.Decision{Limit: i % 2, Until: time.Now().Add(time.Hour)}
@@ -274,8 +275,8 @@ func TestKeysOfAnOperatorAreFirst(t *testing.T) {
 	require.Len(t, keys, 20)
 	for i, key := range keys {
 		assert.Equal(t, gate.KeyState{Key: string(rune('A' + i)), KeyHealth: retry.KeyHealth{
-			Paused: []string{"paused", "limited"}[i%2], Until: key.Until, Limit: i % 2}}, key)
+			Paused: []string{"paused", "limited"}[i%2], Until: key.Until, Limit: i % 2, Parked: w.keys[key.Key].Parked}}, key)
 	}
 	g.Decide(nil)
-	assert.Equal(t, uint64(129), g.Keys()[0].Parked, "then the limited ones")
+	assert.Equal(t, uint64(129), g.Keys()[1].Parked, "then the limited ones")
 }

@@ -150,6 +150,27 @@ func TestTheHandlerPausesWhereMostKeysFail(t *testing.T) {
 	})
 }
 
+// The outage of a dependency says nothing about the next one.
+func TestAKeyThatHasFailedIsAProbeOfTheNextOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		b.sicken("7")
+		b.sicken("8")
+		b.paused()
+		require.True(t, b.send("7", errDown), "the probe")
+		b.paused()
+		for range 32 {
+			require.True(t, b.send("8", nil))
+		}
+		require.Empty(t, b.gate.Paused())
+		time.Sleep(2 * time.Minute)
+		b.sicken("7")
+		b.sicken("8")
+		b.paused()
+		assert.True(t, b.send("7", nil))
+	})
+}
+
 func TestOneKeyAloneDoesNotPauseTheHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16, byTenant)
@@ -268,6 +289,28 @@ func TestASlowKeyGivesPlacesBack(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
 		assert.Empty(t, b.keys(), "it is as fast as others")
+	})
+}
+
+// A tenant is slow where it has more than its share for longer than Pause: that it once had for a moment says nothing.
+func TestAMomentAboveTheShareIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := withBreaker(t, 16, byTenant)
+		for range 9 {
+			b.call("7", 100*time.Millisecond)
+		}
+		time.Sleep(10 * time.Second)
+		for range 20 {
+			b.call("1", 100*time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
+		}
+		for range 9 {
+			b.call("7", time.Second)
+		}
+		time.Sleep(500 * time.Millisecond)
+		b.call("1", 100*time.Millisecond)
+		assert.True(t, b.send("7", nil))
+		time.Sleep(time.Second)
 	})
 }
 
