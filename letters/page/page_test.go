@@ -93,6 +93,19 @@ func TestCausesAreGroups(t *testing.T) {
 	assert.NotContains(t, list, "order-5")
 }
 
+// TestKeysBeyondTheLargestAreLast, also where they are most letters.
+func TestKeysBeyondTheLargestAreLast(t *testing.T) {
+	s := setup(t, func(yield func(*letters.Letter) bool) {
+		for i := range 25 {
+			l := letter(fmt.Sprintf("order-%d", i), "the endpoint is down")
+			if l.Record.Key = fmt.Sprintf("tenant %d", i); !yield(l) {
+				return
+			}
+		}
+	}, nil)
+	assert.Contains(t, body(t, s.get("causes?queue=orders.dead"), http.StatusOK), " · 5 of others</p>")
+}
+
 // TestCausesShowTheirKeys: one tenant has most of a cause's letters, and its own are a click away.
 func TestCausesShowTheirKeys(t *testing.T) {
 	s := setup(t, func(yield func(*letters.Letter) bool) {

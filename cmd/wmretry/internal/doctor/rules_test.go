@@ -369,3 +369,25 @@ func TestAsk(t *testing.T) {
 		})
 	}
 }
+
+// Keys can be personal data: a snapshot has how many there are, and their states.
+func TestASnapshotNamesNoKey(t *testing.T) {
+	health := healthy().Apps[0].Health
+	health.Subscriptions[0].Blocked = []string{"canary 1"}
+	health.Subscriptions[0].Keys = map[string]retry.KeyHealth{"canary 2": {Paused: "slow", Limit: 7}, "canary 3": {Parked: 2}}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(health)
+	}))
+	defer server.Close()
+	app := ask(t.Context(), server.URL)
+	require.NotNil(t, app.Health, app.Error)
+	text, err := json.Marshal(app)
+	require.NoError(t, err)
+	assert.NotContains(t, string(text), "canary")
+	assert.Len(t, app.Health.Subscriptions[0].Blocked, 1)
+	var states []retry.KeyHealth
+	for _, state := range app.Health.Subscriptions[0].Keys {
+		states = append(states, state)
+	}
+	assert.ElementsMatch(t, []retry.KeyHealth{{Paused: "slow", Limit: 7}, {Parked: 2}}, states)
+}
