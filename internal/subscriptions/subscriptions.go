@@ -158,8 +158,10 @@ func Describe(s *retry.SubscriptionHealth, handlers *gate.Handlers) {
 		s.Paused = append(s.Paused, string(reason))
 	}
 	s.PausedSince, s.PausedLimit, s.Holding = g.Since(), max(g.Limit(), 0), g.Held()
-	s.Keys = map[string]retry.KeyHealth{}
 	for _, key := range g.Keys() {
+		if s.Keys == nil {
+			s.Keys = map[string]retry.KeyHealth{}
+		}
 		s.Keys[key.Key] = key.KeyHealth
 	}
 }
