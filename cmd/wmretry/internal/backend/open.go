@@ -164,8 +164,8 @@ func openRabbitMQ(ctx context.Context, o Config) (*Store, error) {
 // refused adds what to do about what the broker has answered.
 func (o Config) refused(err error) error {
 	var refused *amqp091.Error
-	if !errors.As(err, &refused) || refused.Code == amqp091.FrameError { // that is a connection which breaks
-		return err
+	if !errors.As(err, &refused) || refused.Code == amqp091.FrameError || errors.Is(err, amqp091.ErrClosed) {
+		return err // the connection has broken
 	}
 	uri, _ := amqp091.ParseURI(o.Address.String())
 	advice := fmt.Sprintf("check the virtual host %q, and that the user %q has permissions for it: rabbitmqctl "+

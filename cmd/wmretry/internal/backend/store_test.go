@@ -3,11 +3,13 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -71,4 +73,16 @@ func TestUnreachable(t *testing.T) {
 			assert.ErrorContains(t, Config{Address: address}.unreachable(row.err), row.want)
 		})
 	}
+}
+
+// TestABrokenConnection is no refusal: what breaks before the broker has answered is no matter of permissions.
+func TestABrokenConnection(t *testing.T) {
+	t.Parallel()
+	address, err := Parse("amqp://guest:guest@a/")
+	require.NoError(t, err)
+	o := Config{Address: address}
+	for _, broken := range []error{amqp091.ErrClosed, fmt.Errorf("cannot connect: %w", amqp091.ErrClosed), &amqp091.Error{Code: amqp091.FrameError}} {
+		assert.Equal(t, broken, o.refused(broken))
+	}
+	assert.ErrorContains(t, o.refused(&amqp091.Error{Code: amqp091.NotFound}), `check the virtual host "/"`)
 }
