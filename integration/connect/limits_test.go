@@ -1,6 +1,7 @@
 package connect_test
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"testing"
@@ -32,13 +33,19 @@ func TestAProcessThatWasAwayHasTheLimitsOfKeys(t *testing.T) {
 		a.Run()
 		return a, proxy
 	}
+	connection := broker.Connect(t)
 	says := func(key string, calls, processes int) {
 		t.Helper()
-		answered := 0
-		require.NoError(t, ask.All(t.Context(), broker.Channel(t), naming.Prefix(c.Prefix).OrderControl(), command.Request{
-			Do: command.Limit, Key: key, Calls: calls, Lasts: time.Hour, At: time.Now().UnixNano(),
-		}, processes, soon, func(command.Answer) { answered++ }))
-		require.Equal(t, processes, answered)
+		request := command.Request{Do: command.Limit, Key: key, Calls: calls, Lasts: time.Hour, At: time.Now().UnixNano()}
+		testapp.Eventually(t, func() bool { // a process that has just begun may not have the queue of its commands yet
+			answered := 0
+			channel, err := connection.Channel()
+			if err == nil {
+				err = errors.Join(ask.All(t.Context(), channel, naming.Prefix(c.Prefix).OrderControl(), request, processes,
+					5*time.Second, func(command.Answer) { answered++ }), channel.Close())
+			}
+			return err == nil && answered == processes
+		}, "%d processes answer", processes)
 	}
 	has := func(a *testapp.App, want ...string) {
 		t.Helper()
