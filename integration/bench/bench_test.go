@@ -76,7 +76,7 @@ func TestClaimsOfTheList(t *testing.T) {
 	t.Parallel()
 	all := claims.Of(claims.List, "Claims")
 	require.Len(t, all, strings.Count(claims.Section(claims.List, "Claims"), "\n| `"))
-	require.Greater(t, len(all), 20)
+	require.NotEmpty(t, all)
 	sources, err := filepath.Glob("*.go")
 	require.NoError(t, err)
 	var code string

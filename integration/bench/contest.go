@@ -17,18 +17,12 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
-const (
-	tier       = time.Second // how long a message waits
-	tries      = 3           // deliveries of a message that is dead-lettered
-	dieEvery   = 100         // of this many messages of a storm, one is dead-lettered
-	deadSuffix = ".dead"     // of the queue with the dead letters of a work queue, on every side
-)
+const tier = time.Second // how long a message waits
 
 // A load is what the sides of a contest have to handle.
 type load struct {
 	messages  int
 	failEvery int           // one of this many messages fails once; 0: none fails
-	die       bool          // one of dieEvery fails until it is dead-lettered
 	work      time.Duration // how long a call takes
 }
 
@@ -43,10 +37,7 @@ type app struct {
 func newApp(l load) *app {
 	a := &app{load: l, ledger: newLedger(l.messages, always(tier)), gate: make(chan struct{})}
 	a.calls = func(i int) int {
-		switch {
-		case a.dies(i):
-			return tries
-		case a.failEvery > 0 && i%a.failEvery == 0:
+		if a.failEvery > 0 && i%a.failEvery == 0 {
 			return 2
 		}
 		return 1
@@ -54,16 +45,11 @@ func newApp(l load) *app {
 	return a
 }
 
-// dies reports whether a message is dead-lettered in the end.
-func (a *app) dies(i int) bool { return a.die && i%dieEvery == 0 }
-
-// handle is called for each delivery. An error means that the message has to be retried, or dead-lettered after its
-// last try.
+// handle is called for each delivery. An error means that the message has to be retried.
 func (a *app) handle(id string) error {
 	<-a.gate
 	time.Sleep(a.work)
-	_, again := a.call(id)
-	if i := numberOf(id); again || a.dies(i) {
+	if _, again := a.call(id); again {
 		return errMeasured
 	}
 	return nil
@@ -159,42 +145,12 @@ func (s side) measure(b *bench, a *app) (rate, own, ofBroker float64, err error)
 		own, ofBroker = spent(deliveries)
 		rate = float64(deliveries) / (a.last - a.opened).Seconds()
 		stop()
-		return a.checkDead(uri)
+		return nil
 	})
 	if err != nil {
 		err = fmt.Errorf("%s: %w", s.name, err)
 	}
 	return rate, own, ofBroker, err
-}
-
-// checkDead compares the dead letters with those of the app, by identity. Where the broker dead-letters by itself, they
-// come late.
-func (a *app) checkDead(uri string) error {
-	dead := map[string]bool{}
-	for i := range a.called {
-		if a.dies(i) {
-			dead[idOf(i)] = true
-		}
-	}
-	return with(uri, func(channel *amqp091.Channel) error { return drain(channel, work+deadSuffix, dead) })
-}
-
-// drain takes messages from a queue until none of the identities is missing.
-func drain(channel *amqp091.Channel, queue string, missing map[string]bool) error {
-	for deadline := time.Now().Add(claims.Patience); len(missing) > 0; {
-		d, found, err := channel.Get(queue, true)
-		switch {
-		case err != nil:
-			return err
-		case found:
-			delete(missing, identity(d))
-		case time.Now().After(deadline):
-			return fmt.Errorf("lost=%d messages: they are not on %s", len(missing), queue)
-		default:
-			time.Sleep(10 * time.Millisecond)
-		}
-	}
-	return nil
 }
 
 // library is this library, with one handler of one work queue.
@@ -216,14 +172,10 @@ type failure struct {
 	confirm  *amqp091.DeferredConfirmation
 }
 
-// fail publishes a failed message to the queue on which it waits, or to the dead letters.
+// fail publishes a failed message to the queue on which it waits.
 func (p *pipeline) fail(d amqp091.Delivery) (failure, error) {
 	failures, _ := d.Headers[triesHeader].(int32)
-	queue := work + ".waiting"
-	if failures+1 == tries {
-		queue = work + deadSuffix
-	}
-	confirm, err := p.send("", queue, byHand(identity(d), failures+1))
+	confirm, err := p.send("", work+".waiting", byHand(identity(d), failures+1))
 	return failure{d, confirm}, err
 }
 
@@ -243,7 +195,7 @@ var handPipelined = side{
 	name: "amqp091-go, pipelined",
 	declare: func(uri string) error {
 		return with(uri, func(channel *amqp091.Channel) error {
-			return errors.Join(declareQuorum(channel, work, nil), declareQuorum(channel, work+deadSuffix, nil),
+			return errors.Join(declareQuorum(channel, work, nil),
 				declareQuorum(channel, work+".waiting", tierByHand(tier, work)))
 		})
 	},

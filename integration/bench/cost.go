@@ -13,6 +13,8 @@ import (
 
 const costTier = 100 * time.Millisecond
 
+type declarer func(uri string, tiers ...time.Duration) (copies, error)
+
 // A costSide is a topology with its copies. Publisher and consumer are the same on all sides, so that only the
 // broker's work differs.
 type costSide struct {
@@ -23,18 +25,18 @@ type costSide struct {
 
 // measureCost sets up all sides first. Then each gets its batch in turn. It needs a broker on the same machine (Linux).
 func measureCost(b *bench) error {
-	layouts := []layout{byHandOnly, perQueue}
-	sides := make([]*costSide, len(layouts))
-	for i, l := range layouts {
+	names, topologies := []string{"by hand", "tiers of each work queue"}, []declarer{b.copiesByHand, b.copies}
+	sides := make([]*costSide, len(names))
+	for i, declare := range topologies {
 		uri, remove, err := b.vhost("cost")
 		if err != nil {
 			return err
 		}
 		defer remove()
 		sides[i] = &costSide{}
-		stop, err := sides[i].start(b, uri, l)
+		stop, err := sides[i].start(uri, declare)
 		if err != nil {
-			return fmt.Errorf("%s: %w", l.name, err)
+			return fmt.Errorf("%s: %w", names[i], err)
 		}
 		defer stop()
 	}
@@ -46,15 +48,15 @@ func measureCost(b *bench) error {
 	if err != nil {
 		return err
 	}
-	for i, l := range layouts {
-		b.note("%s: %s µs of the broker for one retry", l.name, claims.Digits(claims.Median(spent[i])))
+	for i, name := range names {
+		b.note("%s: %s µs of the broker for one retry", name, claims.Digits(claims.Median(spent[i])))
 	}
 	b.ratio("cost_retry", spent[1], spent[0])
 	return nil
 }
 
-func (side *costSide) start(b *bench, uri string, l layout) (stop func(), err error) {
-	if side.copies, err = b.copies(uri, l, costTier); err != nil {
+func (side *costSide) start(uri string, declare declarer) (stop func(), err error) {
+	if side.copies, err = declare(uri, costTier); err != nil {
 		return nil, err
 	}
 	if side.pipeline, err = newPipeline(uri); err != nil {

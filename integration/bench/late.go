@@ -26,8 +26,7 @@ func measureLateness(b *bench) error {
 		consume func(uri string, l *ledger) (stop func(), err error)
 	}{
 		{"late_per_message_ttl_p99", consumeRecipe},
-		{"late_tiers_per_queue_p99", consumeLate(perQueue, mixed)},
-		{"late_tiers_grouped_p99", consumeLate(grouped, mixed)},
+		{"late_tiers_per_queue_p99", consumeLate(mixed)},
 	} {
 		messages := b.Size(2_000, 200)
 		l := newLedger(messages, func(i int) time.Duration { return mixed[i%len(mixed)] })
@@ -64,9 +63,9 @@ func (b *bench) lateness(l *ledger, claim string) {
 }
 
 // consumeLate is the library: each failure requests a delay.
-func consumeLate(l layout, tiers []time.Duration) func(uri string, l *ledger) (func(), error) {
+func consumeLate(tiers []time.Duration) func(uri string, l *ledger) (func(), error) {
 	return func(uri string, ledger *ledger) (func(), error) {
-		c := l.config(uri, backoff.Constant(time.Second, 1))
+		c := configOf(uri, backoff.Constant(time.Second, 1))
 		c.Policy.ExtraTiers = tiers
 		_, stop, err := handling{Concurrency: workers}.consume(c, func(msg *message.Message) error {
 			if delay, again := ledger.call(msg.UUID); again {

@@ -24,27 +24,9 @@ const (
 
 var errMeasured = errors.New("measured")
 
-// A layout is an arrangement of tiers.
-type layout struct {
-	name      string
-	configure func(*config.Config)
-}
-
-var (
-	perQueue = layout{name: "per_queue", configure: func(*config.Config) {}}
-	grouped  = layout{name: "grouped", configure: func(c *config.Config) {
-		c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", c.Policy.Schedule // without the ladder
-	}}
-
-	// byHandOnly is none of the library's.
-	byHandOnly = layout{name: "by hand"}
-)
-
-// config is the library's configuration with a layout.
-func (l layout) config(uri string, schedule backoff.Schedule) config.Config {
-	c := config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}
-	l.configure(&c)
-	return c
+// configOf is the library's configuration.
+func configOf(uri string, schedule backoff.Schedule) config.Config {
+	return config.Config{AMQP: amqp.NewDurableQueueConfig(uri), Policy: retry.Policy{Schedule: schedule}}
 }
 
 func topologyOf(c config.Config, queue string) (topology.Topology, error) {
@@ -134,10 +116,10 @@ func route(t topology.Topology, tier time.Duration) (exchange, key string) {
 }
 
 // copyOf returns a copy as the library publishes it: one message fails, and its copy is taken from the exchange.
-func (s *server) copyOf(l layout, queue string) (copied amqp091.Publishing, err error) {
+func (s *server) copyOf(queue string) (copied amqp091.Publishing, err error) {
 	const tier = 100 * time.Millisecond
 	err = s.in("copy", func(uri string) error {
-		c := l.config(uri, backoff.Constant(tier, 3))
+		c := configOf(uri, backoff.Constant(tier, 3))
 		t, err := topologyOf(c, queue)
 		if err != nil {
 			return err
@@ -173,30 +155,32 @@ func (s *server) copyOf(l layout, queue string) (copied amqp091.Publishing, err 
 // copies returns a copy of a message, and where it is published to.
 type copies func(message int, tier time.Duration) (exchange, key string, p amqp091.Publishing)
 
-// copies declares a work queue with tiers of a layout. By hand they need no exchange of their own, and dead-letter as
-// safely as the library's.
-func (b *bench) copies(uri string, l layout, tiers ...time.Duration) (copies, error) {
-	if l.configure == nil {
-		queueOf := func(tier time.Duration) string { return work + "." + tier.String() }
-		err := with(uri, func(channel *amqp091.Channel) error {
-			faults := []error{declareQuorum(channel, work, nil)}
-			for _, tier := range tiers {
-				arguments := tierByHand(tier, work)
-				arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
-				faults = append(faults, declareQuorum(channel, queueOf(tier), arguments))
-			}
-			return errors.Join(faults...)
-		})
-		return func(message int, tier time.Duration) (string, string, amqp091.Publishing) {
-			return "", queueOf(tier), byHand(idOf(message), 1)
-		}, err
-	}
-	c := l.config(uri, tiers)
+// copiesByHand declares a work queue with tiers. They need no exchange of their own, and dead-letter as safely as the
+// library's.
+func (*bench) copiesByHand(uri string, tiers ...time.Duration) (copies, error) {
+	queueOf := func(tier time.Duration) string { return work + "." + tier.String() }
+	err := with(uri, func(channel *amqp091.Channel) error {
+		faults := []error{declareQuorum(channel, work, nil)}
+		for _, tier := range tiers {
+			arguments := tierByHand(tier, work)
+			arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
+			faults = append(faults, declareQuorum(channel, queueOf(tier), arguments))
+		}
+		return errors.Join(faults...)
+	})
+	return func(message int, tier time.Duration) (string, string, amqp091.Publishing) {
+		return "", queueOf(tier), byHand(idOf(message), 1)
+	}, err
+}
+
+// copies declares a work queue with tiers as the library does.
+func (b *bench) copies(uri string, tiers ...time.Duration) (copies, error) {
+	c := configOf(uri, tiers)
 	t, err := topologyOf(c, work)
 	if err != nil {
 		return nil, err
 	}
-	copied, err := b.copyOf(l, work)
+	copied, err := b.copyOf(work)
 	return func(message int, tier time.Duration) (string, string, amqp091.Publishing) {
 		exchange, key := route(t, tier)
 		return exchange, key, again(copied, message)

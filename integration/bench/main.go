@@ -41,7 +41,6 @@ var questions = []question{
 	{"lateness", measureLateness},
 	{"storm", measureStorm},
 	{"outage", measureOutage},
-	{"tenants", measureTenants},
 	{"redrive", measureRedrive},
 	{"neighbours", measureNeighbours},
 	{"worker", measureWorker},

@@ -41,7 +41,7 @@ func measureMillion(b *bench) error {
 		backoff.Schedule{time.Hour, 2 * time.Hour, 3 * time.Hour, 4 * time.Hour}}
 	var rate float64
 	err := b.in("million", func(uri string) error { // warm up
-		copies, err := b.copies(uri, perQueue, plan.tiers...)
+		copies, err := b.copies(uri, plan.tiers...)
 		if err != nil {
 			return err
 		}
@@ -67,7 +67,7 @@ func (p millionPlan) publish(uri string, copies copies, l *ledger) error {
 
 // measure publishes the copies, and consumes them when they come back.
 func (p millionPlan) measure(b *bench, uri string) error {
-	copies, err := b.copies(uri, perQueue, p.tiers...)
+	copies, err := b.copies(uri, p.tiers...)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (p millionPlan) measure(b *bench, uri string) error {
 	idle = min(idle, own())
 	largest := peak(50*time.Millisecond, own)
 	spent := b.spentBy()
-	_, stop, err := many.consume(perQueue.config(uri, p.tiers), l.retry, work)
+	_, stop, err := many.consume(configOf(uri, p.tiers), l.retry, work)
 	if err != nil {
 		return err
 	}
@@ -96,6 +96,5 @@ func (p millionPlan) measure(b *bench, uri string) error {
 		claims.Digits(float64(p.messages-1)/(l.last-l.first).Seconds()), claims.Digits(app), claims.Digits(ownTime),
 		claims.Digits(brokerTime))
 	b.claim("million_app_memory", app)
-	b.claim("million_twice", float64(l.Twice))
 	return err
 }

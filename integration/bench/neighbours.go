@@ -18,7 +18,8 @@ const neighbourTier = 5 * time.Second
 
 // neighbourConfig is a group whose work queues have these arguments.
 func neighbourConfig(uri string, arguments amqp091.Table) config.Config {
-	c := grouped.config(uri, backoff.Constant(neighbourTier, 1))
+	c := configOf(uri, backoff.Constant(neighbourTier, 1))
+	c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", c.Policy.Schedule // without the ladder
 	c.AMQP.Queue.Arguments = arguments
 	c.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
 	c.AMQP.Connection.Reconnect.BackoffMaxInterval = time.Second

@@ -56,7 +56,7 @@ func measureOrder(b *bench) error {
 }
 
 func (s orderingSide) config(uri string) (config.Config, retry.Options) {
-	c := perQueue.config(uri, backoff.Schedule{time.Hour})
+	c := configOf(uri, backoff.Schedule{time.Hour})
 	return c, retry.Options{Concurrency: workers, Order: retry.Order{Key: orderKey, Partitions: s.partitions}}
 }
 

@@ -16,7 +16,7 @@ const outageWork = 50 * time.Millisecond // how long a call takes
 // outageOptions have a breaker with a shorter pause than the default: it is a part of the time from recovery until the
 // backlog is done.
 func outageOptions(uri string) config.Config {
-	c := perQueue.config(uri, backoff.Exponential(time.Second, 5, 4))
+	c := configOf(uri, backoff.Exponential(time.Second, 5, 4))
 	c.Policy.Breaker = &retry.Breaker{MaxPause: 2 * time.Second}
 	return c
 }

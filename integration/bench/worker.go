@@ -14,18 +14,14 @@ import (
 
 // measureWorker measures one handler of which 5% of the messages fail once. The queue is filled first.
 func measureWorker(b *bench) error {
-	options := func(uri string) config.Config { return perQueue.config(uri, backoff.Constant(tier, 3)) }
+	options := func(uri string) config.Config { return configOf(uri, backoff.Constant(tier, 3)) }
 	stock := library("library, watermill-amqp's subscriber", handling{}, options)
-	own := library("library, its own subscriber", handling{Concurrency: workers}, options)
 	return contest{
 		title:  "One handler, 5% of the messages fail once",
 		rounds: 1,
-		sides:  []side{waitingInHandler, stock, own},
+		sides:  []side{waitingInHandler, stock},
 		load:   load{messages: b.Size(2_000, 60), failEvery: 20},
-		ratios: []ratio{
-			{claim: "worker_watermill_amqp", ours: stock.name, theirs: waitingInHandler.name},
-			{claim: "worker_own_subscriber", ours: own.name, theirs: waitingInHandler.name},
-		},
+		ratios: []ratio{{claim: "worker_watermill_amqp", ours: stock.name, theirs: waitingInHandler.name}},
 	}.measure(b)
 }
 
