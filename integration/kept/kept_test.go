@@ -1,4 +1,4 @@
-package kept_test
+package kept
 
 import (
 	"encoding/json"
@@ -10,8 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/kept"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 )
 
@@ -27,14 +25,11 @@ func TestKeptDataIsReadRetriedAndRedriven(t *testing.T) {
 	for _, name := range names {
 		t.Run("kept on "+strings.TrimSuffix(name, ".json"), func(t *testing.T) {
 			t.Parallel()
-			file, err := kept.Read(name)
-			require.NoError(t, err)
-			want := file.Expected
-			got, err := kept.Replay(t.Context(), broker.Management(t), host(t), file)
-			require.NoError(t, err)
+			f := read(t, name)
+			want, got := f.Expected, play(t, f)
 			if os.Getenv("KEPT_EXPECTED") == "write" {
-				file.Expected = got
-				require.NoError(t, file.Write(name))
+				f.Expected = got
+				f.write(t, name)
 				return
 			}
 			same(t, want.Declared, got.Declared, "the exchanges, queues and bindings of the apps")
@@ -42,7 +37,7 @@ func TestKeptDataIsReadRetriedAndRedriven(t *testing.T) {
 			same(t, want.Causes, got.Causes, "the causes of the letters")
 			same(t, want.Calls, got.Calls, "the calls of the handlers")
 			same(t, want.Died, got.Died, "the letters that died again")
-			testapp.CheckExport(t, got.Exported)
+			testapp.CheckExport(t, got.exported)
 			same(t, want.LeftOver, got.LeftOver, "the messages that are left over")
 		})
 	}
@@ -51,9 +46,7 @@ func TestKeptDataIsReadRetriedAndRedriven(t *testing.T) {
 // same compares each element of the lists of two values, as JSON.
 func same(t *testing.T, want, got any, what string) {
 	t.Helper()
-	wanted, had := map[string]int{}, map[string]int{}
-	count(t, want, wanted)
-	count(t, got, had)
+	wanted, had := elements(t, want), elements(t, got)
 	for element, n := range wanted {
 		if missing := n - had[element]; missing > 0 {
 			t.Errorf("%s lack (%d) %s", what, missing, element)
@@ -66,9 +59,10 @@ func same(t *testing.T, want, got any, what string) {
 	}
 }
 
-// count counts the elements of the lists in a value.
-func count(t *testing.T, of any, elements map[string]int) {
+// elements counts the elements of the lists in a value.
+func elements(t *testing.T, of any) map[string]int {
 	t.Helper()
+	counts := map[string]int{}
 	text, err := json.Marshal(of)
 	require.NoError(t, err)
 	var plain any
@@ -85,16 +79,8 @@ func count(t *testing.T, of any, elements map[string]int) {
 		for _, element := range all {
 			text, err := json.Marshal(element)
 			require.NoError(t, err)
-			elements[strings.TrimSpace(name+" "+string(text))]++
+			counts[strings.TrimSpace(name+" "+string(text))]++
 		}
 	}
-}
-
-// host returns the address of an empty virtual host, in which the names are as they were kept.
-func host(t *testing.T) string {
-	t.Helper()
-	uri, remove, err := broker.Host(broker.Management(t), broker.URL(t), "kept")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = remove() })
-	return uri
+	return counts
 }
