@@ -26,55 +26,27 @@ type letterCommand struct {
 
 func newDeadCommand(e *env) *cobra.Command {
 	l := &letterCommand{env: e}
-	c := &cobra.Command{
-		Use:   "dead",
-		Short: "Dead letters: list, show, redrive, discard, export, import",
-		Long: `Commands on letters. QUEUE is the work queue: "orders" reads the dead letters in orders.dead. The name
-orders.dead is taken as it is, and so is that of the orphans, retry.orphans: messages whose work queue was gone when
-their delay was over. With --prefix shop it is shop.orphans. With --as-is every name is taken as it is, for example
-that of Watermill's poison queue.`,
-		SuggestFor: []string{"list", "show", "redrive", "discard", "export", "import", "orphans"},
-	}
+	c := e.group("dead", newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l),
+		newExportCommand(l), newImportCommand(l))
+	c.SuggestFor = []string{"list", "show", "redrive", "discard", "export", "import", "orphans"}
+	c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, l.of()+" itself has the letters, whatever its name")
+	return c
+}
+
+// of is the name of the argument of the commands on letters.
+func (e *env) of() string {
 	if e.kind.Groups {
-		c.Long = `Commands on letters. TOPIC is the topic of the app: "orders" reads the dead letters of the only consumer
-group that has this topic, or of --consumer-group. The whole name, such as retry.dead.billing.orders, is taken as it is,
-and with --as-is every name, for example that of Watermill's poison queue.`
+		return "TOPIC"
 	}
-	c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, l.terms().of+" itself has the letters, whatever its name")
-	c.AddCommand(newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l), newExportCommand(l),
-		newImportCommand(l))
-	return group(c)
+	return "QUEUE"
 }
 
-// needs returns the check of a command whose arguments have these names.
-func needs(names ...string) cobra.PositionalArgs {
-	return func(c *cobra.Command, given []string) error {
-		if len(given) == len(names) {
-			return nil
-		}
-		return fmt.Errorf("%s needs %s, and has %s", c.CommandPath(), strings.Join(names, " and "),
-			plural(len(given), "argument", "arguments"))
-	}
-}
-
-// terms are what the commands say of the letters of a backend.
-type terms struct {
-	of       string // what the commands on letters name
-	place    string // what of stands for
-	home     string // where letters go back to
-	inFlight string // how many letters a redrive sends at the same time
-}
-
-var (
-	ofQueues = terms{"QUEUE", "work queue", "their work queue itself", "256 letters"}
-	ofTopics = terms{"TOPIC", "topic", "the handlers of their consumer group, and no other", "one letter"}
-)
-
-func (e *env) terms() terms {
+// source is what of stands for, in words.
+func (e *env) source() string {
 	if e.kind.Groups {
-		return ofTopics
+		return "topic"
 	}
-	return ofQueues
+	return "work queue"
 }
 
 // place is the queue or topic of a Store in which the letters are.
@@ -83,20 +55,20 @@ type place struct {
 	queue string
 }
 
-// on returns the RunE of a command on letters. check looks at its flags before the backend is reached.
+// on returns what a command does on letters. check looks at its flags before the backend is reached.
 func (l *letterCommand) on(
 	check func() error, use func(ctx context.Context, at place, args []string) error,
-) func(*cobra.Command, []string) error {
-	return func(c *cobra.Command, args []string) error {
+) func(ctx context.Context, args []string) error {
+	return func(ctx context.Context, args []string) error {
 		if err := check(); err != nil {
 			return err
 		}
-		return l.withStore(c.Context(), func(store *backend.Store) error {
-			queue, err := l.queue(c.Context(), store, args[0])
+		return l.withStore(ctx, func(store *backend.Store) error {
+			queue, err := l.queue(ctx, store, args[0])
 			if err != nil {
 				return err
 			}
-			return use(c.Context(), place{store, queue}, args)
+			return use(ctx, place{store, queue}, args)
 		})
 	}
 }
@@ -198,7 +170,7 @@ func namesOf(ctx context.Context, store *backend.Store) ([]string, error) {
 func (e *env) explain(err error) error {
 	switch {
 	case errors.Is(err, letters.ErrNoTarget) && strings.Contains(err.Error(), "Redrive.To"):
-		return fmt.Errorf("%w (here: --to %s)", err, e.terms().of)
+		return fmt.Errorf("%w (here: --to %s)", err, e.of())
 	case errors.Is(err, letters.ErrNoQueue):
 		return fmt.Errorf("%w; `%s` lists the names. Where the name itself has the letters, use --as-is", err,
 			e.advised("wmretry status"+e.ofRabbitMQ(" --all")))

@@ -22,22 +22,11 @@ type discardFlags struct {
 
 func newDiscardCommand(l *letterCommand) *cobra.Command {
 	var f discardFlags
-	c := &cobra.Command{
-		Use:    "discard " + l.terms().of,
-		Short:  "Remove letters for good, after a question",
-		Hidden: l.kind.Keeps,
-		Long: `Removes letters. It counts them first and asks; --yes answers. With --export each letter is in the
-file, and the file is on the disk, before the letter is removed: killed at any moment, each letter is in the file, in
-the queue, or in both.`,
-		Example: `  wmretry dead discard orders --older-than 30d --export old-orders.jsonl
-  wmretry dead discard orders --dead-reason unmarshal --yes
-  wmretry dead discard orders --dry-run`,
-		Args:              needs(l.terms().of),
-		ValidArgsFunction: l.completeFirst,
-		RunE: l.on(func() error { return f.check(l.env) }, func(ctx context.Context, at place, _ []string) error {
-			return l.discard(ctx, at, &f)
-		}),
-	}
+	check := func() error { return f.check(l.env) }
+	c := l.command("dead discard "+l.of(), l.on(check, func(ctx context.Context, at place, _ []string) error {
+		return l.discard(ctx, at, &f)
+	}))
+	c.Hidden = l.kind.Keeps
 	f.add(c)
 	flags := c.Flags()
 	flags.IntVar(&f.options.Limit, "limit", 0, "remove at most so many letters (default: all)")

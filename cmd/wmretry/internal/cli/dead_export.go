@@ -28,20 +28,9 @@ func newExportCommand(l *letterCommand) *cobra.Command {
 		}
 		return err
 	}
-	c := &cobra.Command{
-		Use:   "export " + l.terms().of,
-		Short: "Write letters to a file, with every byte, property and typed header",
-		Long: `Writes letters to a new file, one line of JSON each, and removes none. Import puts them back: every byte,
-property and header is as before. The file is on the disk when the command ends, and is removed where it fails. It is
-readable only by you: letters may have personal data.`,
-		Example: `  wmretry dead export orders -o orders.jsonl
-  wmretry dead export orders --reason timeout -o - | gzip > orders.jsonl.gz`,
-		Args:              needs(l.terms().of),
-		ValidArgsFunction: l.completeFirst,
-		RunE: l.on(check, func(ctx context.Context, at place, _ []string) error {
-			return l.export(ctx, at, &f, to)
-		}),
-	}
+	c := l.command("dead export "+l.of(), l.on(check, func(ctx context.Context, at place, _ []string) error {
+		return l.export(ctx, at, &f, to)
+	}))
 	f.add(c)
 	c.Flags().StringVarP(&to, "output", "o", "", "the new file, or - for stdout (required)")
 	_ = c.MarkFlagFilename("output", "jsonl")
@@ -99,19 +88,10 @@ func (w jsonLines) Write(lines []byte) (int, error) {
 
 func newImportCommand(l *letterCommand) *cobra.Command {
 	var options letters.Redrive
-	c := &cobra.Command{
-		Use:   "import FILE",
-		Short: "Put exported letters back into their queues",
-		Long: `Puts letters that export or discard --export wrote back into the queues that they were in: every byte,
-property and header is as before. FILE can be - for stdin. An import does not look for letters that are in the queue
-already: two imports of a file make two letters of each line.`,
-		Example: `  wmretry dead import orders.jsonl
-  wmretry dead import orders.jsonl --dry-run
-  zcat orders.jsonl.gz | wmretry dead import - --queue orders`,
-		Args: needs("FILE"),
-		RunE: func(c *cobra.Command, args []string) error { return l.importFile(c.Context(), args[0], options) },
-	}
-	c.Flags().StringVar(&options.To, "queue", "", l.terms().place+" whose dead letters they become (default: where each "+
+	c := l.command("dead import FILE", func(ctx context.Context, args []string) error {
+		return l.importFile(ctx, args[0], options)
+	})
+	c.Flags().StringVar(&options.To, "queue", "", l.source()+" whose dead letters they become (default: where each "+
 		"letter was)")
 	_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
 	c.Flags().BoolVar(&options.DryRun, "dry-run", false, "read all lines, and put nothing back")

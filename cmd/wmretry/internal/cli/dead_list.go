@@ -26,26 +26,9 @@ type listFlags struct {
 
 func newListCommand(l *letterCommand) *cobra.Command {
 	var f listFlags
-	c := &cobra.Command{
-		Use:   "list " + l.terms().of,
-		Short: "List letters, or their causes with --group",
-		Long: `Lists letters, the oldest first, while it reads them. It removes none. ` + l.ofRabbitMQ(`While it reads, other
-readers of the queue do not get the letters. Their order stays, unless the list ends before the last letter, by --limit
-or Ctrl-C: then the letters that it has taken can come back behind the others.`) + `
-
-On a terminal handler and reason are cut to the width. Elsewhere nothing is cut, and times are in UTC.
---json prints one object a line, with all that is known of the letter.`,
-		Example: `  wmretry dead list orders
-  wmretry dead list orders --group                         # one line for each cause, with its id and counts
-  wmretry dead list orders --cause 8801ed07 --key 7        # the letters of one cause, and of one tenant
-  wmretry dead list orders --reason 'timeout|refused' --newer-than 2h
-  wmretry dead list orders --meta customer=42 --json | jq -r .id`,
-		Args:              needs(l.terms().of),
-		ValidArgsFunction: l.completeFirst,
-		RunE: l.on(f.check, func(ctx context.Context, at place, _ []string) error {
-			return l.list(ctx, at, &f)
-		}),
-	}
+	c := l.command("dead list "+l.of(), l.on(f.check, func(ctx context.Context, at place, _ []string) error {
+		return l.list(ctx, at, &f)
+	}))
 	f.add(c)
 	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+
 		"and times left out")

@@ -23,34 +23,10 @@ type redriveFlags struct {
 
 func newRedriveCommand(l *letterCommand) *cobra.Command {
 	var f redriveFlags
-	c := &cobra.Command{
-		Use:    "redrive " + l.terms().of,
-		Short:  "Send letters back to " + l.terms().home,
-		Hidden: l.kind.Keeps,
-		Long: `Sends letters back to ` + l.terms().home + `, and removes each one after ` + l.kind.Name + ` has stored it.
-It sends only what was there when the command began. The message is the same as before. The failures of a dead letter
-are counted from the start, and its history notes the redrive. ` + l.ofRabbitMQ("Those of an orphan are counted on. ") +
-			`A letter
-that has no place to go to stays where it is.
-
---canary 10 sends ten letters first, watches whether they die again, and goes on only if none does. --max-redead 5%
-stops when more than that share of the sent letters has died again.
-
-Killed at any moment it loses nothing. What was in flight then, at most ` + l.terms().inFlight + `,
-may be handled twice. Ctrl-C stops after the letters in flight and prints the summary; a second Ctrl-C ends the
-command at once. Only one redrive or discard at a time changes a queue.`,
-		Example: `  wmretry dead redrive orders --dry-run                        # counts what would be sent
-  wmretry dead redrive orders --canary 10 --rate 50/s
-  wmretry dead redrive orders --reason 'connection refused' --newer-than 2h
-  wmretry dead redrive orders --max-redead 5%
-  wmretry dead redrive orders --ids 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --note 'after the fix of INC-42'` +
-			l.ofRabbitMQ("\n  wmretry dead redrive retry.orphans"),
-		Args:              needs(l.terms().of),
-		ValidArgsFunction: l.completeFirst,
-		RunE: l.on(f.check, func(ctx context.Context, at place, _ []string) error {
-			return l.redrive(ctx, at, f.options, &f.filterFlags)
-		}),
-	}
+	c := l.command("dead redrive "+l.of(), l.on(f.check, func(ctx context.Context, at place, _ []string) error {
+		return l.redrive(ctx, at, f.options, &f.filterFlags)
+	}))
+	c.Hidden = l.kind.Keeps
 	f.add(c)
 	flags := c.Flags()
 	flags.BoolVar(&f.options.DryRun, "dry-run", false, "count what would be sent, and send nothing")
@@ -62,7 +38,7 @@ command at once. Only one redrive or discard at a time changes a queue.`,
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	flags.StringVar(&f.options.To, "to", "", l.terms().place+" to send all selected letters to, in place of "+
+	flags.StringVar(&f.options.To, "to", "", l.source()+" to send all selected letters to, in place of "+
 		"their own; failures begin at 0")
 	flags.BoolVar(&f.options.Again, "again", false, "also handle messages that the app's inbox has handled before"+
 		l.ofRabbitMQ("; without effect on orphans"))

@@ -24,40 +24,22 @@ import (
 
 func newShowCommand(l *letterCommand) *cobra.Command {
 	var f testFlags
-	c := &cobra.Command{
-		Use:   "show " + l.terms().of + " ID",
-		Short: "Show one letter: failure record, redrives, properties, headers, body",
-		Long: `Shows all that is known of a letter. The letter stays where it is. The body is printed as indented
-JSON, as text or as bytes in hexadecimal, whichever fits. Control characters are escaped. --json has the bytes of the
-body in base64.
-
-Letters of the same message have the same ID: all of them are shown.
-
---go-test NAME writes NAME_ID_test.go and testdata/ID.json into this folder: a test that calls a handler with the
-newest of these letters, and is red while the handler fails. Letters may have personal data: --redact replaces values
-in the files, also where the reason or other metadata repeats them. It replaces fields of JSON only: another payload is
-refused, unless --drop-payload leaves it out.`,
-		Example: `  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30
-  wmretry dead show orders 5d9f6b1e-0c53-4d0e-a4cb-6ab61e1b1a30 --json | jq -r .payload | base64 -d > body.bin
-  wmretry dead show orders order-10 --go-test billing --redact email,customer.name`,
-		Args:              needs(l.terms().of, "ID"),
-		ValidArgsFunction: l.completeFirst,
-		RunE: func(c *cobra.Command, args []string) error {
-			given, use := c.Flags().Changed, l.show
-			check := func() error {
-				if given("redact") || given("redact-rules") || given("drop-payload") || given("overwrite") {
-					return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
-						"not redacted")
-				}
-				return nil
+	var c *cobra.Command
+	c = l.command("dead show "+l.of()+" ID", func(ctx context.Context, args []string) error {
+		given, use := c.Flags().Changed, l.show
+		check := func() error {
+			if given("redact") || given("redact-rules") || given("drop-payload") || given("overwrite") {
+				return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
+					"not redacted")
 			}
-			if given("go-test") {
-				check = f.check
-				use = func(ctx context.Context, at place, args []string) error { return l.goTest(ctx, at, args[1], &f) }
-			}
-			return l.on(check, use)(c, args)
-		},
-	}
+			return nil
+		}
+		if given("go-test") {
+			check = f.check
+			use = func(ctx context.Context, at place, args []string) error { return l.goTest(ctx, at, args[1], &f) }
+		}
+		return l.on(check, use)(ctx, args)
+	})
 	f.add(c)
 	return c
 }

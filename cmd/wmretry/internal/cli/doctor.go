@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,31 +21,13 @@ import (
 
 func newDoctorCommand(e *env) *cobra.Command {
 	var endpoints, ignored []string
-	c := &cobra.Command{
-		Use:   "doctor",
-		Short: "Look for what is wrong, and say what to do; exit code 1 with findings",
-		Long: `Looks at ` + cmp.Or(e.ofRabbitMQ("the virtual host by the management API"), e.kind.Name) +
-			`, and at the health of apps, and prints what is wrong and what to do.
-` + e.ofRabbitMQ(`It also sees what an app can come from, such as queues with a TTL, and names the steps.
-`) + `It changes nothing. The output has no password and no letter: it can be a part of an issue.
-
---health is the URL of an endpoint with the JSON of retry.Health (docs/operations.md). With it, a handler that is
-paused and an app that is down are told apart.
-
-The exit code is 0 without findings, 1 with findings, and 2 where it cannot look. The rules are
-` + strings.Join(doctor.NamesOn(e.kind.Name), ", ") + `.`,
-		Example: `  wmretry doctor
-  wmretry doctor --health http://shop-1:8080/health --health http://shop-2:8080/health
-  wmretry doctor --ignore ` + doctor.NamesOn(e.kind.Name)[0] + ` --json`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			err := e.doctor(c.Context(), endpoints, ignored)
-			if exitCode(err) == codeFailed && !errors.As(err, new(*exitError)) {
-				return exit(codeBlind, err)
-			}
-			return err
-		},
-	}
+	c := e.command("doctor", func(ctx context.Context, _ []string) error {
+		err := e.doctor(ctx, endpoints, ignored)
+		if exitCode(err) == codeFailed && !errors.As(err, new(*exitError)) {
+			return exit(codeBlind, err)
+		}
+		return err
+	})
 	flags := c.Flags()
 	flags.StringArrayVar(&endpoints, "health", nil, "URL of an app's health, without a login; may be repeated")
 	flags.StringSliceVar(&ignored, "ignore", nil, "rule to leave out; may be repeated")

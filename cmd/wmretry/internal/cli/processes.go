@@ -19,51 +19,18 @@ import (
 )
 
 func newOrderCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "order",
-		Short: "Handlers that keep an order: partitions, and keys that wait for you",
-		Long: `A handler with Order.Block keeps the messages of a key waiting where one of them would become a dead letter.
-These commands ask the processes that consume QUEUE, the work queue. "skip" makes the blocked message a dead letter,
-and "retry" handles it again, as if it had not failed: then those behind it follow in their order.`,
-	}
 	var wait time.Duration
-	waitFlag(c, &wait)
-	c.AddCommand(
-		&cobra.Command{
-			Use:   "status QUEUE",
-			Short: "Each partition with its process, and the blocked keys",
-			Long: `Shows the partitions of a work queue: which process has got messages of each since it began to consume, how
-many messages wait for their retry or are blocked (WAITING), how many of their keys wait behind them, and for how long
-the process has had the oldest message. Where WAITING and BEHIND are the handler's Prefetch together, the partition
-stands.`,
-			Example: `  wmretry order status orders
-  wmretry order status orders --json`,
-			Args: needs("QUEUE"),
-			RunE: func(c *cobra.Command, args []string) error {
-				return e.order(c.Context(), command.Request{Queue: args[0], Do: command.Status}, wait)
-			},
-			ValidArgsFunction: e.completeFirst,
-		},
-		e.newDecision(command.Skip, "Make the blocked message of a key a dead letter", &wait),
-		e.newDecision(command.Retry, "Handle the blocked message of a key again", &wait),
-	)
-	return group(c)
-}
-
-// newDecision returns a command for the process that has a blocked message.
-func (e *env) newDecision(do, short string, wait *time.Duration) *cobra.Command {
-	return &cobra.Command{
-		Use:   do + " QUEUE KEY",
-		Short: short,
-		Long: short + `, and let those behind it follow. KEY is the key as "order status" shows it; '' stands for all
-blocked messages without a key. With exit code 1 no such message was blocked.`,
-		Example: "  wmretry order " + do + " orders customer-7",
-		Args:    needs("QUEUE", "KEY"),
-		RunE: func(c *cobra.Command, args []string) error {
-			return e.order(c.Context(), command.Request{Queue: args[0], Do: do, Key: args[1]}, *wait)
-		},
-		ValidArgsFunction: e.completeFirst,
+	decision := func(do string) *cobra.Command {
+		return e.command("order "+do+" QUEUE KEY", func(ctx context.Context, args []string) error {
+			return e.order(ctx, command.Request{Queue: args[0], Do: do, Key: args[1]}, wait)
+		})
 	}
+	status := e.command("order status QUEUE", func(ctx context.Context, args []string) error {
+		return e.order(ctx, command.Request{Queue: args[0], Do: command.Status}, wait)
+	})
+	c := e.group("order", status, decision(command.Skip), decision(command.Retry))
+	waitFlag(c, &wait)
+	return c
 }
 
 // orderAnswers is what the processes answer.
@@ -222,67 +189,29 @@ type keyFlags struct {
 
 func newKeyCommand(e *env) *cobra.Command {
 	f := &keyFlags{}
-	c := &cobra.Command{
-		Use:   "key",
-		Short: "Keys of handlers with Breaker.Key, such as tenants: list, pause, limit",
-		Long: `A handler with Breaker.Key pauses a key whose messages fail, and limits one whose calls are slow. These
-commands ask the processes with such handlers. A pause or a limit of yours is one of each process. It ends by itself. A
-process that starts takes it over from the others: it ends when all processes are stopped together.`,
-	}
-	waitFlag(c, &f.wait)
-	c.PersistentFlags().StringVar(&f.queue, "queue", "", "only handlers of this work queue (default: all)")
-	pause := &cobra.Command{
-		Use:   "pause KEY --for DURATION",
-		Short: "Let no message of a key pass for a time",
-		Long: `The messages of the key wait on a tier, uncounted. Those whose handler runs go on. A limit that the key has
-ends: the latest decision holds. Exit code 1: no process has a handler with Breaker.Key.`,
-		Example: "  wmretry key pause customer-7 --for 1h",
-		Args:    needs("KEY"),
-		RunE:    func(c *cobra.Command, args []string) error { return e.limitKey(c.Context(), f, args[0], 0) },
-	}
-	limit := &cobra.Command{
-		Use:   "limit KEY CALLS --for DURATION",
-		Short: "Limit how many calls a key has at the same time, in each process",
-		Long: `What is over waits on a tier, uncounted. CALLS is 1 or more. Exit code 1: no process has a handler with
-Breaker.Key.`,
-		Example: "  wmretry key limit customer-7 2 --for 7d",
-		Args:    needs("KEY", "CALLS"),
-		RunE: func(c *cobra.Command, args []string) error {
-			calls, err := strconv.Atoi(args[1])
-			if err != nil || calls < 1 {
-				return usage("CALLS is %s: it must be a number of 1 or more", safe(strconv.Quote(args[1])))
-			}
-			return e.limitKey(c.Context(), f, args[0], calls)
-		},
-	}
+	list := e.command("key list", func(ctx context.Context, _ []string) error { return e.listKeys(ctx, f) })
+	pause := e.command("key pause KEY", func(ctx context.Context, args []string) error {
+		return e.limitKey(ctx, f, args[0], 0)
+	})
+	limit := e.command("key limit KEY CALLS", func(ctx context.Context, args []string) error {
+		calls, err := strconv.Atoi(args[1])
+		if err != nil || calls < 1 {
+			return usage("CALLS is %s: it must be a number of 1 or more", safe(strconv.Quote(args[1])))
+		}
+		return e.limitKey(ctx, f, args[0], calls)
+	})
 	for _, own := range []*cobra.Command{pause, limit} {
+		own.Use += " --for DURATION"
 		own.Flags().StringVar(&f.limit, "for", "", "how long, such as 1h or 7d; at most 30d. Required")
 	}
-	c.AddCommand(
-		&cobra.Command{
-			Use:     "list",
-			Short:   "The keys that are limited, and those whose messages had to wait most often",
-			Long:    `Shows 20 keys of each handler and process at most: those that are limited, then those that had to wait.`,
-			Example: "  wmretry key list\n  wmretry key list --queue webhooks --json",
-			Args:    cobra.NoArgs,
-			RunE:    func(c *cobra.Command, _ []string) error { return e.listKeys(c.Context(), f) },
-		},
-		pause, limit,
-		&cobra.Command{
-			Use:   "resume KEY",
-			Short: "End a pause or a limit of yours",
-			Long: `A pause because the key fails or is slow stays: it ends by itself. What waits comes back within ten
-minutes, or when its tier ends. With exit code 1 no process had a pause or a limit of yours.`,
-			Example: "  wmretry key resume customer-7",
-			Args:    needs("KEY"),
-			RunE: func(c *cobra.Command, args []string) error {
-				return e.decide(c.Context(), f, command.Request{
-					Key: args[0], Calls: command.NoLimit, Lasts: command.LongestLimit,
-				}, "is resumed", "no process has a pause or a limit of yours for the key "+safe(strconv.Quote(args[0])))
-			},
-		},
-	)
-	return group(c)
+	resume := e.command("key resume KEY", func(ctx context.Context, args []string) error {
+		return e.decide(ctx, f, command.Request{Key: args[0], Calls: command.NoLimit, Lasts: command.LongestLimit},
+			"is resumed", "no process has a pause or a limit of yours for the key "+safe(strconv.Quote(args[0])))
+	})
+	c := e.group("key", list, pause, limit, resume)
+	waitFlag(c, &f.wait)
+	c.PersistentFlags().StringVar(&f.queue, "queue", "", "only handlers of this work queue (default: all)")
+	return c
 }
 
 func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) error {

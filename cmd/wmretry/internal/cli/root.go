@@ -70,31 +70,13 @@ func (e *env) failure(err error) string {
 }
 
 func newRoot(e *env) *cobra.Command {
-	root := &cobra.Command{
-		Use:   "wmretry",
-		Short: "See dead letters, understand them, and bring them back",
-		Long: `wmretry looks at the dead letters of watermill-retry, brings them back, and removes them: on RabbitMQ, Redis,
-NATS, PostgreSQL and Kafka. It needs no database of its own, and looking removes nothing.
-
-The address names the backend: amqp://, redis://, nats://, postgres:// or kafka://, with amqps:// and rediss:// for TLS.
-It is that of --url, or else of WMRETRY_URL, or else of AMQP_URL. A password never belongs into the arguments, where
-other users of the machine can read it: use WMRETRY_URL, --password-file, or an address with a user and without a
-password, which is asked for on a terminal. These are the commands on ` + e.kind.Name + `.
-
-Exit codes:
-` + e.exitCodes(),
-		Example: `  export WMRETRY_URL=` + e.kind.Example + `
-  wmretry status                                 # what waits, and the dead letters
-  wmretry dead list orders --group               # why messages died
-  wmretry dead redrive orders --canary 10        # brings them back, ten first`,
-		SilenceErrors:    true,
-		SilenceUsage:     true,
-		PersistentPreRun: func(*cobra.Command, []string) { e.prepare() },
-		Version:          version(buildInfo()),
-	}
+	e.help = helpOn(e.kind)
+	root := e.group("", newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e), newUICommand(e), newVersionCommand(e))
+	root.Use, root.Version = "wmretry", version(buildInfo())
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.PersistentPreRun = func(*cobra.Command, []string) { e.prepare() }
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 120"))
 	e.globalFlags(root)
-	root.AddCommand(newDeadCommand(e), newStatusCommand(e), newDoctorCommand(e), newUICommand(e), newVersionCommand(e))
 	for _, of := range []*cobra.Command{newOrderCommand(e), newKeyCommand(e), newTiersCommand(e), newTopologyCommand(e)} {
 		if e.kind != backend.RabbitMQ {
 			of = &cobra.Command{Use: of.Name(), Hidden: true, DisableFlagParsing: true,
@@ -104,29 +86,11 @@ Exit codes:
 		}
 		root.AddCommand(of)
 	}
-	group(root)
 	root.InitDefaultCompletionCmd()
 	return root
 }
 
-// group makes a command that has only subcommands refuse other words. Cobra prints the help and reports success.
-func group(c *cobra.Command) *cobra.Command {
-	c.Args = func(c *cobra.Command, args []string) error {
-		if len(args) == 0 {
-			return nil
-		}
-		text := fmt.Sprintf("%s has no command %q", c.CommandPath(), args[0])
-		near := c.SuggestionsFor(args[0])
-		if len(near) > 0 {
-			text += "; did you mean " + strings.Join(near, " or ") + "?"
-		}
-		return errors.New(text)
-	}
-	c.SuggestionsMinimumDistance = 2
-	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
-	return c
-}
-
+// The exit codes. help.txt explains them.
 const (
 	codeDone        = 0
 	codeFailed      = 1
@@ -137,25 +101,6 @@ const (
 	codeUsage       = 64
 	codeInterrupted = 130
 )
-
-func (e *env) exitCodes() string {
-	var text strings.Builder
-	for _, c := range []struct {
-		code    int
-		meaning string
-	}{
-		{codeDone, "done"},
-		{codeFailed, "failed; the message says what to do. doctor: findings"},
-		{codeDrift, e.ofRabbitMQ("the topology differs (topology plan, topology apply). ") + "doctor: it cannot look"},
-		{codeRedead, "stopped, because redriven letters died again"},
-		{codeNothing, "no letter matches the filters or ids"},
-		{codeUsage, "wrong command, argument or flag"},
-		{codeInterrupted, "interrupted by Ctrl-C; a summary is printed"},
-	} {
-		_, _ = fmt.Fprintf(&text, "  %3d  %s\n", c.code, c.meaning)
-	}
-	return strings.TrimSuffix(text.String(), "\n")
-}
 
 // exitError ends the command with a code. Where err is nil, everything is printed already.
 type exitError struct {
@@ -192,16 +137,10 @@ func exitCode(err error) int {
 }
 
 func newVersionCommand(e *env) *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Show the versions of the command, of the library in it, and of Go",
-		Example: `  wmretry version`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprint(e.stdout, versions(buildInfo()))
-			return err
-		},
-	}
+	return e.command("version", func(context.Context, []string) error {
+		_, err := fmt.Fprint(e.stdout, versions(buildInfo()))
+		return err
+	})
 }
 
 func buildInfo() *debug.BuildInfo {

@@ -21,51 +21,31 @@ import (
 
 func newStatusCommand(e *env) *cobra.Command {
 	var all bool
-	c := &cobra.Command{
-		Use:   "status [" + e.terms().of + "...]",
-		Short: "Every work queue with its tiers, dead letters and orphans",
-		Long: `Shows work queues, what waits on their tiers, their dead letters, and the orphans. It needs the management
-API: its figures are up to ten seconds old, and those of ready messages and consumers are asked for again, of up to 200
-queues. The row of a work queue with partitions (Order.Partitions) has their messages, too.
-
-A tier is due at the latest after its whole delay: RabbitMQ does not show how long a message has waited. Up to 32
-messages that are due can be on their way back; more are overdue. A tier is retired when no binding leads to it any
-more. Keys that are limited (Breaker.Key) follow, as "key list" shows them.`,
-		Example: `  wmretry status
-  wmretry status orders billing --json`,
-		RunE: func(c *cobra.Command, names []string) error {
-			return e.withStore(c.Context(), func(store *backend.Store) error {
-				if store.Rabbit == nil {
-					return e.waiting(c.Context(), store, names)
-				}
-				status, err := store.Rabbit.Status(c.Context(), names...)
-				switch {
-				case err != nil:
-					return err
-				case e.json:
-					return e.printJSON(status)
-				}
-				lines := e.statusLines(status, all)
-				// where no process answers, or the user may not ask, no key is shown
-				asked, _ := command.AskerOf(store.Rabbit)(c.Context(), command.Request{Do: command.Keys}, time.Second)
-				if keys := e.keyTable(asked.Answers, true); keys != "" {
-					lines = append(lines, "", keys)
-				}
-				_, err = fmt.Fprintln(e.stdout, strings.Join(lines, "\n"))
+	c := e.command("status ["+e.of()+"...]", func(ctx context.Context, names []string) error {
+		return e.withStore(ctx, func(store *backend.Store) error {
+			if store.Rabbit == nil {
+				return e.waiting(ctx, store, names)
+			}
+			status, err := store.Rabbit.Status(ctx, names...)
+			switch {
+			case err != nil:
 				return err
-			})
-		},
-		ValidArgsFunction: e.completeQueue,
+			case e.json:
+				return e.printJSON(status)
+			}
+			lines := e.statusLines(status, all)
+			// where no process answers, or the user may not ask, no key is shown
+			asked, _ := command.AskerOf(store.Rabbit)(ctx, command.Request{Do: command.Keys}, time.Second)
+			if keys := e.keyTable(asked.Answers, true); keys != "" {
+				lines = append(lines, "", keys)
+			}
+			_, err = fmt.Fprintln(e.stdout, strings.Join(lines, "\n"))
+			return err
+		})
+	})
+	if e.kind == backend.RabbitMQ {
+		c.Flags().BoolVar(&all, "all", false, "show empty tiers, too")
 	}
-	if e.kind.Groups {
-		c.Short = "What waits for each consumer group and topic, and its dead letters"
-		c.Long = `Shows for each consumer group and its topic, as GROUP.TOPIC: the messages that wait for a retry, those of
-them that are overdue by more than ` + operate.OverdueAfter.String() + `, when the first is due, those that processes
-have in flight, how many processes wait for messages, as far as ` + e.kind.Name + ` shows them, and the dead letters
-with the time of the oldest. It changes nothing.`
-		return c
-	}
-	c.Flags().BoolVar(&all, "all", false, "show empty tiers, too")
 	return c
 }
 

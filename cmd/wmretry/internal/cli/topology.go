@@ -26,67 +26,17 @@ type topologyFlags struct {
 }
 
 func newTopologyCommand(e *env) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "topology",
-		Short: "Compare, declare and export what apps declare",
-		Long: `Compares what apps declare with what is on the broker, declares it, and exports it. What apps declare
-is described by flags, or by a file for several schedules or groups: one entry, or a list of entries, with the fields
-of Config.
-
-  [
-    {"queues": ["orders", "billing"], "schedule": "1s 5s 25s*3 10m"},
-    {"queues": ["mails"], "queue_arguments": {"x-queue-type": "quorum"}, "tier_group": "slow", "schedule": "1m 1h",
-     "extra_tiers": "24h", "jitter": 0.2, "prefix": "retry", "queue_type": "quorum",
-     "work_queue_mode": "protect",
-     "dead_letters": {"max_length": 100000, "max_age": "30d"},
-     "tier_arguments": {"x-max-length": 1000000}, "dead_letter_arguments": {}},
-    {"queues": ["payments"], "partitions": 8, "prefetch": 512}
-  ]
-
-Only "queues" is required, and "schedule" or, for handlers with Order.Partitions, "partitions" and "prefetch". Their
-flags are --queue, --schedule, --partitions and --prefetch. The schedule must have the delays of all handlers;
-extra_tiers has those of rules.`,
-	}
-	c.AddCommand(newPlanCommand(e), newApplyCommand(e), newExportTopologyCommand(e))
-	return group(c)
+	return e.group("topology", e.newComparison("topology plan", false), e.newComparison("topology apply", true),
+		newExportTopologyCommand(e))
 }
 
-func newPlanCommand(e *env) *cobra.Command {
-	return e.newComparison(false, &cobra.Command{
-		Use:   "plan",
-		Short: "Show what would be declared against what is there; exit code 2 on drift",
-		Long: `Shows the differences between what apps declare and what is on the broker, and changes nothing:
-
-  +  is missing; apply declares it
-  !  exists with other arguments, which RabbitMQ cannot change; the reason and what to do are below it
-  ~  a policy makes the queue lose messages, or shortens a delay
-  i  is no drift, and good to know
-
-It needs the management API. The exit code is 2 if there is a difference of the first three kinds.`,
-		Example: `  wmretry topology plan --queue orders --schedule "1s 5s 25s"
-  wmretry topology plan --file topology.json --json`,
-	})
-}
-
-func newApplyCommand(e *env) *cobra.Command {
-	return e.newComparison(true, &cobra.Command{
-		Use:   "apply",
-		Short: "Declare what is missing, as an app does at its start",
-		Long: `Declares what is missing. Where an object exists with other arguments it declares nothing, and the exit
-code is 2. It removes nothing and changes no policy. It may be repeated.`,
-		Example: `  wmretry topology apply --queue orders --schedule "1s 5s 25s"
-  wmretry topology apply --file topology.json`,
-	})
-}
-
-// newComparison completes a command that compares, and declares or does not.
-func (e *env) newComparison(declares bool, c *cobra.Command) *cobra.Command {
+// newComparison returns a command that compares, and declares or does not.
+func (e *env) newComparison(path string, declares bool) *cobra.Command {
 	var f topologyFlags
+	c := e.command(path, func(ctx context.Context, _ []string) error { return e.compare(ctx, &f, declares) })
 	f.wantedFlags.add(c)
 	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false,
 		"accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
-	c.Args = cobra.NoArgs
-	c.RunE = func(c *cobra.Command, _ []string) error { return e.compare(c.Context(), &f, declares) }
 	return c
 }
 
@@ -168,34 +118,23 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 		permissions bool
 		byKey       bool
 	)
-	c := &cobra.Command{
-		Use:   "export",
-		Short: "Print definitions as JSON, or permissions",
-		Long: `Prints what apps declare, without a connection to a broker, as JSON of one virtual host: POST it to
-/api/definitions/<vhost>, or rabbitmqadmin definitions import. --permissions prints rabbitmqctl commands with the least
-permissions of an app, a viewer, a redriver and an operator. With --breaker-key they are also those that handlers with
-Breaker.Key and wmretry key need.`,
-		Example: `  wmretry topology export --queue orders --schedule "1s 5s 25s" > definitions.json
-  wmretry topology export --queue payments --partitions 8 --permissions`,
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			wanted, err := f.wanted(e.prefix())
-			if err != nil {
-				return err
-			}
-			if permissions {
-				return e.printPermissions(wanted, byKey)
-			}
-			all, err := definitions.Merge(topologiesOf(wanted)...)
-			if err != nil {
-				return err
-			}
-			encoder := json.NewEncoder(jsonLines{e.stdout})
-			encoder.SetIndent("", "  ")
-			encoder.SetEscapeHTML(false)
-			return encoder.Encode(all)
-		},
-	}
+	c := e.command("topology export", func(context.Context, []string) error {
+		wanted, err := f.wanted(e.prefix())
+		if err != nil {
+			return err
+		}
+		if permissions {
+			return e.printPermissions(wanted, byKey)
+		}
+		all, err := definitions.Merge(topologiesOf(wanted)...)
+		if err != nil {
+			return err
+		}
+		encoder := json.NewEncoder(jsonLines{e.stdout})
+		encoder.SetIndent("", "  ")
+		encoder.SetEscapeHTML(false)
+		return encoder.Encode(all)
+	})
 	f.add(c)
 	c.Flags().BoolVar(&permissions, "permissions", false, "print the permissions of users in place of the definitions")
 	c.Flags().BoolVar(&byKey, "breaker-key", false, "handlers have Breaker.Key, for --permissions")

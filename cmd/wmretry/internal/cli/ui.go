@@ -27,31 +27,7 @@ type uiFlags struct {
 
 func newUICommand(e *env) *cobra.Command {
 	var f uiFlags
-	c := &cobra.Command{
-		Use:   "ui [QUEUE...]",
-		Short: "Serve a page: the board, causes, letters, blocked keys, redrive and discard",
-		Long: `Serves a page that shows what waits and the dead letters, groups them by cause, and shows the failure
-record of each letter. With --allow-write it redrives and discards letters, too. On RabbitMQ it shows every work queue
-with its tiers, and the blocked keys of handlers with Order.Block; QUEUE limits it to these work queues; it needs the
-management API.
-
-Several addresses make a page over all of them, with the causes that they share: --url more than once, or several in
-WMRETRY_URL, separated by spaces. All other flags are for all of them.
-
-The page has no login. It listens on a loopback address, which only this machine can reach, with all of its users and
-programs. For another machine use a tunnel, such as ssh -L 8080:127.0.0.1:8080 HOST, or a proxy with a login and
---host. A browser calls the page by an IP address, by localhost, or by a name of --host.
-
-Ctrl-C stops the server. It also stops redrives and discards, after the letters in flight, and prints their
-summaries.`,
-		Example: `  wmretry ui
-  wmretry ui --listen 127.0.0.1:9000 --allow-write
-  wmretry ui orders billing --letters poison
-  wmretry ui --url redis://127.0.0.1:6379 --url nats://127.0.0.1:4222`,
-		Args:              cobra.ArbitraryArgs,
-		RunE:              func(c *cobra.Command, works []string) error { return e.serve(c.Context(), f, works) },
-		ValidArgsFunction: e.completeQueue,
-	}
+	c := e.command("ui [QUEUE...]", func(ctx context.Context, works []string) error { return e.serve(ctx, f, works) })
 	flags := c.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address and port of the page; port 0 is any free one")
 	flags.BoolVar(&f.allowWrite, "allow-write", false, "permit redrive and discard (default: the page only shows)")

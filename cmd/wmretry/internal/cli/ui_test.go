@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os/exec"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +30,23 @@ func TestUIRefusesOtherMachines(t *testing.T) {
 		assert.Equal(t, codeUsage, run(context.Background(), e, []string{"ui", "--listen", listen}), listen)
 		assert.Contains(t, stderr.String(), want, listen)
 	}
+}
+
+// TestEachCommandHasAPage: help.txt and the commands are in several files.
+func TestEachCommandHasAPage(t *testing.T) {
+	e := &env{kind: backend.RabbitMQ}
+	root := newRoot(e)
+	ofCobra, _, err := root.Find([]string{"completion"})
+	require.NoError(t, err)
+	root.RemoveCommand(ofCobra)
+	paths := []string{root.CommandPath()}
+	for _, c := range root.Commands() {
+		paths = append(paths, c.CommandPath())
+		for _, sub := range c.Commands() {
+			paths = append(paths, sub.CommandPath())
+		}
+	}
+	assert.ElementsMatch(t, paths, slices.Collect(maps.Keys(e.help)))
 }
 
 func TestUILoopback(t *testing.T) {

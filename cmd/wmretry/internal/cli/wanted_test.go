@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -82,7 +83,7 @@ func TestFiles(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, declared(t, change), have[0])
 	}
-	example := regexp.MustCompile(`(?s)\n  \[\n.*\n  \]\n`).FindString(newTopologyCommand(&env{}).Long)
+	example := regexp.MustCompile(`(?s)\n  \[\n.*\n  \]\n`).FindString(helpOn(backend.RabbitMQ)["wmretry topology"].long)
 	require.NotEmpty(t, example)
 	have, err := parse(t, "--file", file(example))
 	require.NoError(t, err, "the example of the help")
