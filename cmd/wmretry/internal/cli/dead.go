@@ -18,18 +18,11 @@ import (
 // completionTimeout bounds how long a shell waits for names.
 const completionTimeout = time.Second
 
-// letterCommand is what the commands on letters share.
-type letterCommand struct {
-	*env
-	asIs bool // --as-is
-}
-
 func newDeadCommand(e *env) *cobra.Command {
-	l := &letterCommand{env: e}
-	c := e.group("dead", newListCommand(l), newShowCommand(l), newRedriveCommand(l), newDiscardCommand(l),
-		newExportCommand(l), newImportCommand(l))
+	c := e.group("dead", newListCommand(e), newShowCommand(e), newRedriveCommand(e), newDiscardCommand(e),
+		newExportCommand(e), newImportCommand(e))
 	c.SuggestFor = []string{"list", "show", "redrive", "discard", "export", "import", "orphans"}
-	c.PersistentFlags().BoolVar(&l.asIs, "as-is", false, l.of()+" itself has the letters, whatever its name")
+	c.PersistentFlags().BoolVar(&e.flags.asIs, "as-is", false, e.of()+" itself has the letters, whatever its name")
 	return c
 }
 
@@ -56,15 +49,15 @@ type place struct {
 }
 
 // on returns what a command does on letters. check looks at its flags before the backend is reached.
-func (l *letterCommand) on(
+func (e *env) on(
 	check func() error, use func(ctx context.Context, at place, args []string) error,
 ) func(ctx context.Context, args []string) error {
 	return func(ctx context.Context, args []string) error {
 		if err := check(); err != nil {
 			return err
 		}
-		return l.withStore(ctx, func(store *backend.Store) error {
-			queue, err := l.queue(ctx, store, args[0])
+		return e.withStore(ctx, func(store *backend.Store) error {
+			queue, err := e.queue(ctx, store, args[0])
 			if err != nil {
 				return err
 			}
@@ -74,16 +67,16 @@ func (l *letterCommand) on(
 }
 
 // queue returns the queue or topic in which the letters are.
-func (l *letterCommand) queue(ctx context.Context, store *backend.Store, name string) (string, error) {
-	if store.Rabbit == nil && !l.asIs {
+func (e *env) queue(ctx context.Context, store *backend.Store, name string) (string, error) {
+	if store.Rabbit == nil && !e.flags.asIs {
 		topic, err := store.Topic(ctx, name)
-		return topic, l.explain(err)
+		return topic, e.explain(err)
 	}
-	return l.onRabbitMQ(name), nil
+	return e.onRabbitMQ(name), nil
 }
 
-func (l *letterCommand) onRabbitMQ(name string) string {
-	if l.asIs || l.ofLetters(name) {
+func (e *env) onRabbitMQ(name string) string {
+	if e.flags.asIs || e.ofLetters(name) {
 		return name
 	}
 	return deadletter.QueueOf(name)
@@ -121,11 +114,10 @@ func (e *env) completeFirst(c *cobra.Command, given []string, word string) ([]st
 
 // completeQueue lists the work queues or topics that have dead letters, or all queues with --as-is. It lists none where
 // the backend does not answer.
-func (e *env) completeQueue(c *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (e *env) completeQueue(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
 	var completed []string
-	asIs := c.Flag("as-is")
 	_ = e.withStore(ctx, func(store *backend.Store) error {
 		names, err := namesOf(ctx, store)
 		for _, name := range names {
@@ -134,7 +126,7 @@ func (e *env) completeQueue(c *cobra.Command, _ []string, _ string) ([]string, c
 			}
 			work, dead := strings.CutSuffix(name, deadletter.QueueOf(""))
 			switch {
-			case store.Rabbit == nil, asIs != nil && asIs.Changed:
+			case store.Rabbit == nil, e.flags.asIs:
 				completed = append(completed, name)
 			case dead && work != "":
 				completed = append(completed, work)

@@ -20,13 +20,13 @@ type discardFlags struct {
 	export  string
 }
 
-func newDiscardCommand(l *letterCommand) *cobra.Command {
+func newDiscardCommand(e *env) *cobra.Command {
 	var f discardFlags
-	check := func() error { return f.check(l.env) }
-	c := l.command("dead discard "+l.of(), l.on(check, func(ctx context.Context, at place, _ []string) error {
-		return l.discard(ctx, at, &f)
+	check := func() error { return f.check(e) }
+	c := e.command("dead discard "+e.of(), e.on(check, func(ctx context.Context, at place, _ []string) error {
+		return e.discard(ctx, at, &f)
 	}))
-	c.Hidden = l.kind.Keeps
+	c.Hidden = e.kind.Keeps
 	f.add(c)
 	flags := c.Flags()
 	flags.IntVar(&f.options.Limit, "limit", 0, "remove at most so many letters (default: all)")
@@ -55,12 +55,12 @@ func (f *discardFlags) check(e *env) (err error) {
 	return nil
 }
 
-func (l *letterCommand) discard(ctx context.Context, at place, f *discardFlags) error {
+func (e *env) discard(ctx context.Context, at place, f *discardFlags) error {
 	options := f.options
 	report := newReport("discard", at.queue, options.DryRun, options.Limit)
 	report.some = f.any()
 	if !f.yes && !options.DryRun {
-		confirmed, err := l.askDiscard(ctx, at, f)
+		confirmed, err := e.askDiscard(ctx, at, f)
 		if err != nil || confirmed == 0 {
 			return err
 		}
@@ -76,11 +76,11 @@ func (l *letterCommand) discard(ctx context.Context, at place, f *discardFlags) 
 		defer func() { _ = file.Close() }()
 		options.Export, report.Export = file, f.export
 	}
-	err := report.run(ctx, l.env, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
+	err := report.run(ctx, e, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
 		options.Progress = show
 		return at.Discard(ctx, at.queue, options)
 	})
-	return report.finish(l.env, err, &f.filterFlags)
+	return report.finish(e, err, &f.filterFlags)
 }
 
 // newFile creates a file that must not be there: it may have the only copy of letters.
@@ -94,26 +94,26 @@ func newFile(name string) (*os.File, error) {
 }
 
 // askDiscard counts the letters and asks. It returns how many may be removed.
-func (l *letterCommand) askDiscard(ctx context.Context, at place, f *discardFlags) (int, error) {
+func (e *env) askDiscard(ctx context.Context, at place, f *discardFlags) (int, error) {
 	options := f.options
 	options.DryRun = true
-	meter := l.meter("count letters in "+safe(at.queue), "selected")
+	meter := e.meter("count letters in "+safe(at.queue), "selected")
 	meter.some = f.any()
 	options.Progress = meter.show
 	counted, err := at.Discard(ctx, at.queue, options)
 	meter.stop()
 	if err != nil {
-		return 0, l.explain(err)
+		return 0, e.explain(err)
 	}
 	if counted.Done == 0 {
-		_, _ = fmt.Fprintf(l.stdout, "no letter in %s is to be removed\n", safe(at.queue))
-		return 0, l.nothing(at.queue, &f.filterFlags)
+		_, _ = fmt.Fprintf(e.stdout, "no letter in %s is to be removed\n", safe(at.queue))
+		return 0, e.nothing(at.queue, &f.filterFlags)
 	}
 	copied := "without a copy"
 	if f.export != "" {
 		copied = "with a copy in " + safe(f.export)
 	}
-	answer, err := l.ask(ctx, fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o: ", thousands(counted.Done),
+	answer, err := e.ask(ctx, fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o: ", thousands(counted.Done),
 		plural(counted.Total, "letter", "letters"), safe(at.queue), copied))
 	if err != nil {
 		return 0, err
@@ -121,7 +121,7 @@ func (l *letterCommand) askDiscard(ctx context.Context, at place, f *discardFlag
 	if answer = strings.ToLower(answer); answer == "y" || answer == "yes" {
 		return counted.Done, nil
 	}
-	_, _ = fmt.Fprintln(l.stderr, "nothing is removed")
+	_, _ = fmt.Fprintln(e.stderr, "nothing is removed")
 	return 0, nil
 }
 

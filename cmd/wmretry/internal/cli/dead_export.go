@@ -17,7 +17,7 @@ import (
 // standard is the name of stdin or stdout as a file.
 const standard = "-"
 
-func newExportCommand(l *letterCommand) *cobra.Command {
+func newExportCommand(e *env) *cobra.Command {
 	var (
 		f  filterFlags
 		to string
@@ -28,8 +28,8 @@ func newExportCommand(l *letterCommand) *cobra.Command {
 		}
 		return err
 	}
-	c := l.command("dead export "+l.of(), l.on(check, func(ctx context.Context, at place, _ []string) error {
-		return l.export(ctx, at, &f, to)
+	c := e.command("dead export "+e.of(), e.on(check, func(ctx context.Context, at place, _ []string) error {
+		return e.export(ctx, at, &f, to)
 	}))
 	f.add(c)
 	c.Flags().StringVarP(&to, "output", "o", "", "the new file, or - for stdout (required)")
@@ -37,18 +37,18 @@ func newExportCommand(l *letterCommand) *cobra.Command {
 	return c
 }
 
-func (l *letterCommand) export(ctx context.Context, at place, f *filterFlags, to string) error {
+func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) error {
 	start := time.Now()
-	out, summary := io.Writer(jsonLines{l.stdout}), l.stderr
+	out, summary := io.Writer(jsonLines{e.stdout}), e.stderr
 	if to != standard {
 		file, err := newFile(to)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		out, summary = file, l.stdout
+		out, summary = file, e.stdout
 	}
-	meter := l.meter("export of "+safe(at.queue), "written")
+	meter := e.meter("export of "+safe(at.queue), "written")
 	defer meter.stop()
 	n, err := at.Export(ctx, at.queue, f.selected, out)
 	if file, is := out.(*os.File); is && to != standard {
@@ -56,22 +56,22 @@ func (l *letterCommand) export(ctx context.Context, at place, f *filterFlags, to
 	}
 	switch {
 	case err != nil && to != standard:
-		return errors.Join(l.explain(err), os.Remove(to))
+		return errors.Join(e.explain(err), os.Remove(to))
 	case err != nil && n > 0:
 		return fmt.Errorf("the output ends after %s: %w", plural(n, "letter", "letters"), err)
 	case err != nil:
-		return l.explain(err)
+		return e.explain(err)
 	}
 	meter.stop()
-	if l.json {
-		err = l.jsonLine(summary, map[string]any{
+	if e.json {
+		err = e.jsonLine(summary, map[string]any{
 			"command": "export", "queue": at.queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),
 		})
 	} else {
 		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(at.queue), safe(to))
 	}
 	if err == nil && n == 0 {
-		return l.nothing(at.queue, f)
+		return e.nothing(at.queue, f)
 	}
 	return err
 }
@@ -86,20 +86,20 @@ func (w jsonLines) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-func newImportCommand(l *letterCommand) *cobra.Command {
+func newImportCommand(e *env) *cobra.Command {
 	var options letters.Redrive
-	c := l.command("dead import FILE", func(ctx context.Context, args []string) error {
-		return l.importFile(ctx, args[0], options)
+	c := e.command("dead import FILE", func(ctx context.Context, args []string) error {
+		return e.importFile(ctx, args[0], options)
 	})
-	c.Flags().StringVar(&options.To, "queue", "", l.source()+" whose dead letters they become (default: where each "+
+	c.Flags().StringVar(&options.To, "queue", "", e.source()+" whose dead letters they become (default: where each "+
 		"letter was)")
-	_ = c.RegisterFlagCompletionFunc("queue", l.completeQueue)
+	_ = c.RegisterFlagCompletionFunc("queue", e.completeQueue)
 	c.Flags().BoolVar(&options.DryRun, "dry-run", false, "read all lines, and put nothing back")
 	return c
 }
 
-func (l *letterCommand) importFile(ctx context.Context, name string, options letters.Redrive) error {
-	from := io.Reader(l.stdin)
+func (e *env) importFile(ctx context.Context, name string, options letters.Redrive) error {
+	from := io.Reader(e.stdin)
 	if name != standard {
 		file, err := os.Open(name)
 		if err != nil {
@@ -108,17 +108,17 @@ func (l *letterCommand) importFile(ctx context.Context, name string, options let
 		defer func() { _ = file.Close() }()
 		from = file
 	}
-	return l.withStore(ctx, func(store *backend.Store) (err error) {
+	return e.withStore(ctx, func(store *backend.Store) (err error) {
 		if options.To != "" {
-			if options.To, err = l.queue(ctx, store, options.To); err != nil {
+			if options.To, err = e.queue(ctx, store, options.To); err != nil {
 				return err
 			}
 		}
 		report := newReport("import", options.To, options.DryRun, 0)
-		err = report.run(ctx, l.env, name, func(show func(letters.Progress)) (letters.Summary, error) {
+		err = report.run(ctx, e, name, func(show func(letters.Progress)) (letters.Summary, error) {
 			options.Progress = show
 			return store.Import(ctx, from, options)
 		})
-		return report.finish(l.env, err, &filterFlags{})
+		return report.finish(e, err, &filterFlags{})
 	})
 }

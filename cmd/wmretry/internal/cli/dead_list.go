@@ -24,10 +24,10 @@ type listFlags struct {
 	limit int
 }
 
-func newListCommand(l *letterCommand) *cobra.Command {
+func newListCommand(e *env) *cobra.Command {
 	var f listFlags
-	c := l.command("dead list "+l.of(), l.on(f.check, func(ctx context.Context, at place, _ []string) error {
-		return l.list(ctx, at, &f)
+	c := e.command("dead list "+e.of(), e.on(f.check, func(ctx context.Context, at place, _ []string) error {
+		return e.list(ctx, at, &f)
 	}))
 	f.add(c)
 	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+
@@ -43,13 +43,13 @@ func (f *listFlags) check() (err error) {
 	return ofFlags(letters.Discard{Limit: f.limit}.Validate())
 }
 
-func (l *letterCommand) list(ctx context.Context, at place, f *listFlags) error {
+func (e *env) list(ctx context.Context, at place, f *listFlags) error {
 	var groups letters.Groups
-	rows := rows{env: l.env}
+	rows := rows{env: e}
 	n, cut := 0, false
 	for letter, err := range at.Browse(ctx, at.queue, f.selected) {
 		if err != nil {
-			return errors.Join(l.printGroups(groups.Sorted()), l.explain(err))
+			return errors.Join(e.printGroups(groups.Sorted()), e.explain(err))
 		}
 		if f.limit > 0 && n == f.limit {
 			cut = true
@@ -63,26 +63,26 @@ func (l *letterCommand) list(ctx context.Context, at place, f *listFlags) error 
 		}
 	}
 	if f.group {
-		if err := l.printGroups(groups.Sorted()); err != nil {
+		if err := e.printGroups(groups.Sorted()); err != nil {
 			return err
 		}
 	}
 	if n == 0 {
-		if err := l.nothing(at.queue, &f.filterFlags); err != nil {
+		if err := e.nothing(at.queue, &f.filterFlags); err != nil {
 			return err
 		}
-		if !l.outTerminal || l.json {
-			_, _ = fmt.Fprintf(l.stderr, "no letters in %s\n", safe(at.queue))
+		if !e.outTerminal || e.json {
+			_, _ = fmt.Fprintf(e.stderr, "no letters in %s\n", safe(at.queue))
 		}
 	}
-	if l.outTerminal && !l.json {
+	if e.outTerminal && !e.json {
 		end := plural(n, "letter", "letters") + " in " + safe(at.queue)
 		if cut {
 			end = "the first " + end + "; there are more (--limit)"
 		} else if f.any() {
 			end += " that match"
 		}
-		_, _ = fmt.Fprintln(l.stdout, l.paint(text.Faint, end))
+		_, _ = fmt.Fprintln(e.stdout, e.paint(text.Faint, end))
 	}
 	return nil
 }
@@ -164,10 +164,10 @@ func (e *env) time(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-func (l *letterCommand) printGroups(groups []letters.Group) error {
-	if l.json {
+func (e *env) printGroups(groups []letters.Group) error {
+	if e.json {
 		for _, group := range groups {
-			if err := l.printJSON(struct {
+			if err := e.printJSON(struct {
 				letters.Group
 				ID string `json:"cause,omitempty"`
 			}{group, idOf(group)}); err != nil {
@@ -179,7 +179,7 @@ func (l *letterCommand) printGroups(groups []letters.Group) error {
 	if len(groups) == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintln(l.stdout, l.causes("COUNT", groups))
+	_, err := fmt.Fprintln(e.stdout, e.causes("COUNT", groups))
 	return err
 }
 

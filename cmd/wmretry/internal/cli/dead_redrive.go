@@ -21,12 +21,12 @@ type redriveFlags struct {
 	rate, maxRedead string
 }
 
-func newRedriveCommand(l *letterCommand) *cobra.Command {
+func newRedriveCommand(e *env) *cobra.Command {
 	var f redriveFlags
-	c := l.command("dead redrive "+l.of(), l.on(f.check, func(ctx context.Context, at place, _ []string) error {
-		return l.redrive(ctx, at, f.options, &f.filterFlags)
+	c := e.command("dead redrive "+e.of(), e.on(f.check, func(ctx context.Context, at place, _ []string) error {
+		return e.redrive(ctx, at, f.options, &f.filterFlags)
 	}))
-	c.Hidden = l.kind.Keeps
+	c.Hidden = e.kind.Keeps
 	f.add(c)
 	flags := c.Flags()
 	flags.BoolVar(&f.options.DryRun, "dry-run", false, "count what would be sent, and send nothing")
@@ -38,12 +38,12 @@ func newRedriveCommand(l *letterCommand) *cobra.Command {
 		"die the last time, plus 5% and 10 seconds, at most an hour)")
 	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
 		"looked at from 20 sent letters on")
-	flags.StringVar(&f.options.To, "to", "", l.source()+" to send all selected letters to, in place of "+
+	flags.StringVar(&f.options.To, "to", "", e.source()+" to send all selected letters to, in place of "+
 		"their own; failures begin at 0")
 	flags.BoolVar(&f.options.Again, "again", false, "also handle messages that the app's inbox has handled before"+
-		l.ofRabbitMQ("; without effect on orphans"))
+		e.ofRabbitMQ("; without effect on orphans"))
 	flags.StringVar(&f.options.By, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&f.options.Note, "note", "", "a note for the history"+l.ofRabbitMQ("; orphans have none"))
+	flags.StringVar(&f.options.Note, "note", "", "a note for the history"+e.ofRabbitMQ("; orphans have none"))
 	return c
 }
 
@@ -69,24 +69,24 @@ func (e *env) ofRabbitMQ(text string) string {
 }
 
 // redrive runs a redrive, and prints its summary in any case.
-func (l *letterCommand) redrive(ctx context.Context, at place, options letters.Redrive, selected *filterFlags) error {
+func (e *env) redrive(ctx context.Context, at place, options letters.Redrive, selected *filterFlags) error {
 	if options.Canary > 0 && !options.DryRun {
 		if name := noConsumer(ctx, at, options.To); name != "" {
-			_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: %s has no consumer: a canary that no app handles cannot die\n",
+			_, _ = fmt.Fprintf(e.stderr, "wmretry: warning: %s has no consumer: a canary that no app handles cannot die\n",
 				safe(name))
 		}
 	}
 	start := time.Now()
 	report := newReport("redrive", at.queue, options.DryRun, options.Limit)
 	report.some = selected.any()
-	err := report.run(ctx, l.env, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
+	err := report.run(ctx, e, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
 		options.Progress = show
 		return at.Redrive(ctx, at.queue, options)
 	})
 	if errors.Is(err, letters.ErrRedead) {
 		report.Causes = deaths(ctx, at, start)
 	}
-	return report.finish(l.env, err, selected)
+	return report.finish(e, err, selected)
 }
 
 // noConsumer returns what a canary goes to, where the backend shows that no process consumes it. The work queue of an

@@ -22,11 +22,11 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-func newShowCommand(l *letterCommand) *cobra.Command {
+func newShowCommand(e *env) *cobra.Command {
 	var f testFlags
 	var c *cobra.Command
-	c = l.command("dead show "+l.of()+" ID", func(ctx context.Context, args []string) error {
-		given, use := c.Flags().Changed, l.show
+	c = e.command("dead show "+e.of()+" ID", func(ctx context.Context, args []string) error {
+		given, use := c.Flags().Changed, e.show
 		check := func() error {
 			if given("redact") || given("redact-rules") || given("drop-payload") || given("overwrite") {
 				return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
@@ -36,34 +36,34 @@ func newShowCommand(l *letterCommand) *cobra.Command {
 		}
 		if given("go-test") {
 			check = f.check
-			use = func(ctx context.Context, at place, args []string) error { return l.goTest(ctx, at, args[1], &f) }
+			use = func(ctx context.Context, at place, args []string) error { return e.goTest(ctx, at, args[1], &f) }
 		}
-		return l.on(check, use)(ctx, args)
+		return e.on(check, use)(ctx, args)
 	})
 	f.add(c)
 	return c
 }
 
-func (l *letterCommand) show(ctx context.Context, at place, args []string) error {
+func (e *env) show(ctx context.Context, at place, args []string) error {
 	n := 0
 	for letter, err := range at.Browse(ctx, at.queue, letters.Filter{IDs: ids(args[1:])}) {
 		if err != nil {
-			return l.explain(err)
+			return e.explain(err)
 		}
-		if n++; n > 1 && !l.json {
-			_, _ = fmt.Fprintln(l.stdout, "\n"+l.paint(text.Faint, "another letter of the same message"))
+		if n++; n > 1 && !e.json {
+			_, _ = fmt.Fprintln(e.stdout, "\n"+e.paint(text.Faint, "another letter of the same message"))
 		}
-		if l.json {
-			err = l.printJSON(shown{letter, letter.Cause().ID(), headerTypes(letter.Headers)})
+		if e.json {
+			err = e.printJSON(shown{letter, letter.Cause().ID(), headerTypes(letter.Headers)})
 		} else {
-			err = l.print(letter)
+			err = e.printLetter(letter)
 		}
 		if err != nil {
 			return err
 		}
 	}
 	if n == 0 {
-		return l.noLetter(at.queue, args[1])
+		return e.noLetter(at.queue, args[1])
 	}
 	return nil
 }
@@ -88,9 +88,9 @@ func headerTypes(headers map[string]any) map[string]string {
 	return types
 }
 
-// print prints a letter for people.
-func (l *letterCommand) print(letter *letters.Letter) error {
-	s := section{env: l.env}
+// printLetter prints a letter for people.
+func (e *env) printLetter(letter *letters.Letter) error {
+	s := section{env: e}
 	s.title("Letter")
 	s.field("id", letter.ID)
 	s.field("queue", letter.Queue)
@@ -104,8 +104,8 @@ func (l *letterCommand) print(letter *letters.Letter) error {
 		s.field("producer's span id", span)
 	}
 	s.field("cause", letter.Cause().ID())
-	l.printRecord(&s, letter)
-	l.printRedrives(&s, letter)
+	e.printRecord(&s, letter)
+	e.printRedrives(&s, letter)
 	if len(letter.Properties) > 0 {
 		s.title("Properties")
 	}
@@ -126,11 +126,11 @@ func (l *letterCommand) print(letter *letters.Letter) error {
 	if content != "" && !strings.HasSuffix(content, "\n") {
 		s.text.WriteByte('\n')
 	}
-	_, err := io.WriteString(l.stdout, s.text.String())
+	_, err := io.WriteString(e.stdout, s.text.String())
 	return err
 }
 
-func (l *letterCommand) printRecord(s *section, letter *letters.Letter) {
+func (e *env) printRecord(s *section, letter *letters.Letter) {
 	r := letter.Record
 	s.title("Failure record")
 	if letter.Kind == letters.Unknown {
@@ -139,10 +139,10 @@ func (l *letterCommand) printRecord(s *section, letter *letters.Letter) {
 	}
 	s.field("failures", strconv.Itoa(r.Failures))
 	s.optional("snoozes", r.Snoozes > 0, strconv.Itoa(r.Snoozes))
-	s.optional("first arrival", !r.FirstArrivedAt.IsZero(), l.time(r.FirstArrivedAt))
-	s.optional("first failure", !r.FirstFailedAt.IsZero(), l.time(r.FirstFailedAt))
-	s.optional("last failure", !r.LastFailedAt.IsZero(), l.time(r.LastFailedAt))
-	s.optional("was due", !r.DueAt.IsZero(), l.time(r.DueAt))
+	s.optional("first arrival", !r.FirstArrivedAt.IsZero(), e.time(r.FirstArrivedAt))
+	s.optional("first failure", !r.FirstFailedAt.IsZero(), e.time(r.FirstFailedAt))
+	s.optional("last failure", !r.LastFailedAt.IsZero(), e.time(r.LastFailedAt))
+	s.optional("was due", !r.DueAt.IsZero(), e.time(r.DueAt))
 	s.optional("delay left", r.Remaining > 0, r.Remaining.String())
 	s.optional("dead reason", r.DeadReason != "", string(r.DeadReason))
 	s.optional("left off", r.LeftOff != "", r.LeftOff)
@@ -155,7 +155,7 @@ func (l *letterCommand) printRecord(s *section, letter *letters.Letter) {
 	s.optional("subscriber", r.Subscriber != "", r.Subscriber)
 }
 
-func (l *letterCommand) printRedrives(s *section, letter *letters.Letter) {
+func (e *env) printRedrives(s *section, letter *letters.Letter) {
 	if letter.Redriven.Times == 0 {
 		return
 	}
@@ -175,7 +175,7 @@ func (l *letterCommand) printRedrives(s *section, letter *letters.Letter) {
 		if r.Reason != "" {
 			line += ": " + r.Reason
 		}
-		s.field(l.time(r.At), line)
+		s.field(e.time(r.At), line)
 	}
 }
 
@@ -297,19 +297,19 @@ func (f *testFlags) check() (err error) {
 }
 
 // goTest writes a test of the newest letter with an ID.
-func (l *letterCommand) goTest(ctx context.Context, at place, id string, f *testFlags) error {
+func (e *env) goTest(ctx context.Context, at place, id string, f *testFlags) error {
 	var newest *letters.Letter
 	n := 0
 	for letter, err := range at.Browse(ctx, at.queue, letters.Filter{IDs: ids([]string{id})}) {
 		if err != nil {
-			return l.explain(err)
+			return e.explain(err)
 		}
 		if n++; newest == nil || !letter.DeadAt().Before(newest.DeadAt()) {
 			newest = letter
 		}
 	}
 	if n == 0 {
-		return l.noLetter(at.queue, id)
+		return e.noLetter(at.queue, id)
 	}
 	test, err := newest.GoTest(f.config)
 	if err != nil {
@@ -324,21 +324,21 @@ func (l *letterCommand) goTest(ctx context.Context, at place, id string, f *test
 	unused := slices.DeleteFunc(slices.Clone(f.names), func(rule string) bool {
 		return slices.Contains(test.Redacted, strings.ToLower(rule))
 	})
-	if l.json {
-		return l.printJSON(map[string]any{
+	if e.json {
+		return e.printJSON(map[string]any{
 			"command": "show", "queue": at.queue, "test": test.Name, "files": files, "redacted": test.Redacted, "letters": n,
 		})
 	}
 	if n > 1 {
-		_, _ = fmt.Fprintf(l.stderr, "wmretry: %d letters have this id: the test has the newest\n", n)
+		_, _ = fmt.Fprintf(e.stderr, "wmretry: %d letters have this id: the test has the newest\n", n)
 	}
 	if len(unused) > 0 {
-		_, _ = fmt.Fprintf(l.stderr, "wmretry: warning: the letter has no field, metadata or property %s\n",
+		_, _ = fmt.Fprintf(e.stderr, "wmretry: warning: the letter has no field, metadata or property %s\n",
 			safe(strings.Join(unused, ", ")))
 	}
-	_, err = fmt.Fprintf(l.stdout, "%s and %s written; put the handler into %s\n", files[0], files[1], test.Name)
+	_, err = fmt.Fprintf(e.stdout, "%s and %s written; put the handler into %s\n", files[0], files[1], test.Name)
 	if err == nil && len(f.config.Redact) > 0 {
-		_, err = fmt.Fprintf(l.stdout, "redacted: %s\n", safe(cmp.Or(strings.Join(test.Redacted, ", "), "nothing")))
+		_, err = fmt.Fprintf(e.stdout, "redacted: %s\n", safe(cmp.Or(strings.Join(test.Redacted, ", "), "nothing")))
 	}
 	return err
 }

@@ -51,7 +51,7 @@ type flags struct {
 	passwordFile, management, prefix      string
 	group, table                          string
 	caFile, certFile, keyFile, serverName string
-	insecure, verbose, anyLimit           bool
+	insecure, verbose, anyLimit, asIs     bool
 }
 
 func newEnv() *env {
