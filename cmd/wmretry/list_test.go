@@ -72,7 +72,7 @@ func TestList(t *testing.T) {
 		{27, []string{"--newer-than", "1h"}},
 		{6, []string{"--meta", "customer=3"}},
 		{2, []string{"--meta", "customer=3", "--handler", "bill"}},
-		{2, []string{"--ids", ids[4] + "," + ids[7]}},
+		{2, []string{"--id", ids[4], "--id", ids[7]}},
 	} {
 		all := lines[listed](t, run(t, 0, append([]string{"dead", "list", q.work, "--json"}, test.args...)...).stdout)
 		assert.Len(t, all, test.want, test.args)
@@ -166,7 +166,7 @@ func TestHostileLetters(t *testing.T) {
 	for _, args := range [][]string{
 		{"dead", "list", q.work}, {"dead", "list", q.work, "--json"}, {"dead", "list", q.work, "--group"}, {"dead", "list", q.work, "--group", "--json"},
 		{"dead", "show", q.work, shown}, {"dead", "show", q.work, shown, "--json"},
-		{"dead", "redrive", q.work, "--ids", shown, "--dry-run"}, {"dead", "redrive", q.work, "--note", hostile[:8], "--dry-run"},
+		{"dead", "redrive", q.work, "--id", shown, "--dry-run"}, {"dead", "redrive", q.work, "--note", hostile[:8], "--dry-run"},
 		{"dead", "export", q.work, "-o", "-"},
 	} {
 		r := run(t, 0, args...)

@@ -29,7 +29,7 @@ func TestRedrive(t *testing.T) {
 	})
 	assert.Equal(t, summary{Total: 20, Done: 1, Other: 19}, redriven(t, 0, "dead", "redrive", q.work, "--dry-run", "--reason", `10\.0\.0\.7:`))
 	q.await(q.work, 0) // a dry run sends nothing
-	assert.Equal(t, summary{Total: 20, Done: 2, Other: 18}, redriven(t, 0, "dead", "redrive", q.work, "--ids", ids[3]+","+ids[5], "--by", "ann", "--note", "INC-42", "--again"))
+	assert.Equal(t, summary{Total: 20, Done: 2, Other: 18}, redriven(t, 0, "dead", "redrive", q.work, "--id", ids[3], "--id", ids[5], "--by", "ann", "--note", "INC-42", "--again"))
 	s := redriven(t, 0, "dead", "redrive", q.work, "--limit", "4")
 	assert.Equal(t, 4, s.Done)
 	r := run(t, 0, "dead", "redrive", q.work)

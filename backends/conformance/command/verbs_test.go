@@ -66,7 +66,7 @@ func (o *operator) list(all, odds []string) {
 	assert.Equal(o.t, all, o.ids())
 	assert.Equal(o.t, all, o.ids(), "looking changes nothing")
 	assert.Equal(o.t, odds, o.ids("--reason", "^no stock"))
-	assert.Equal(o.t, []string{all[3], all[8]}, o.ids("--ids", all[3]+","+all[8]))
+	assert.Equal(o.t, []string{all[3], all[8]}, o.ids("--id", all[3], "--id", all[8]))
 	assert.Len(o.t, o.ids("--meta", "customer=3"), 6)
 	assert.Len(o.t, o.ids("--handler", "bill", "--newer-than", "1h", "--dead-reason", "permanent"), 30)
 	r = o.letters(4, "list", "--handler", "absent")
@@ -203,7 +203,7 @@ func (o *operator) redrive(all, odds []string) {
 
 	o.healthy.Store(true)
 	assert.Equal(o.t, 4, o.letters(4, "redrive", "--handler", "absent").code)
-	s = o.change(0, "redrive", "--ids", all[2]+","+all[3], "--by", "ann", "--note", "INC-42")
+	s = o.change(0, "redrive", "--id", all[2], "--id", all[3], "--by", "ann", "--note", "INC-42")
 	assert.Equal(o.t, 2, s.Done)
 	o.awaitHandled(all[2], all[3])
 	for _, id := range all[2:4] {
@@ -247,11 +247,11 @@ func (o *operator) discard(all, odds []string) {
 // importBack imports letters where they cannot be removed: each is there twice then.
 func (o *operator) importBack(all []string) {
 	file := filepath.Join(o.t.TempDir(), "letters.jsonl")
-	o.letters(0, "export", "-o", file, "--ids", all[2])
+	o.letters(0, "export", "-o", file, "--id", all[2])
 	assert.Equal(o.t, summary{Total: 1, Done: 1}, o.summary(0, "dead", "import", file))
-	assert.Len(o.t, o.ids("--ids", all[2]), 2)
+	assert.Len(o.t, o.ids("--id", all[2]), 2)
 	second := file + ".again"
-	o.letters(0, "export", "-o", second, "--ids", all[2])
+	o.letters(0, "export", "-o", second, "--id", all[2])
 	lines := sortedLines(o.t, second)
 	assert.Equal(o.t, lines[0], lines[1], "every byte is as before")
 }

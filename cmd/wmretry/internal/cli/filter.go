@@ -2,10 +2,7 @@ package cli
 
 import (
 	"cmp"
-	"encoding/csv"
 	"errors"
-	"fmt"
-	"io"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -22,7 +19,7 @@ import (
 
 // filterFlags are the flags that select letters.
 type filterFlags struct {
-	ids, one, metadata        []string
+	ids, metadata             []string
 	reason, key, older, newer string
 
 	selected letters.Filter // what the flags select
@@ -30,9 +27,7 @@ type filterFlags struct {
 
 func (f *filterFlags) add(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringArrayVar(&f.one, "id", nil, "only the letter with this id, whatever characters it has (may be repeated)")
-	flags.Var((*commaIDs)(&f.ids), "ids", "only the letters with these ids, separated by commas; one with a comma or "+
-		"a double quote: --id")
+	flags.StringArrayVar(&f.ids, "id", nil, "only the letters with this id (may be repeated)")
 	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
 	flags.StringVar(&f.selected.ErrorType, "error-type", "", "only with this Go type of the innermost error, such "+
 		"as syscall.Errno")
@@ -54,13 +49,13 @@ func (f *filterFlags) add(c *cobra.Command) {
 // any reports whether the flags select at all.
 func (f *filterFlags) any() bool {
 	s := f.selected
-	return len(f.ids)+len(f.one)+len(f.metadata) > 0 ||
+	return len(f.ids)+len(f.metadata) > 0 ||
 		cmp.Or(f.reason, s.Cause, f.key, s.ErrorType, s.DeadReason, s.Handler, f.older, f.newer) != ""
 }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
 	filter := f.selected
-	filter.IDs = ids(slices.Concat(f.one, f.ids))
+	filter.IDs = ids(f.ids)
 	var err error
 	if f.reason != "" {
 		if filter.Reason, err = regexp.Compile(f.reason); err != nil {
@@ -108,23 +103,6 @@ func ofFlags(err error) error {
 		return "--" + strings.ToLower(camel.ReplaceAllString(name, "$1-$2"))
 	}))
 }
-
-// commaIDs is a flag with ids of one line of CSV.
-type commaIDs []string
-
-func (c *commaIDs) Set(line string) error {
-	given, err := csv.NewReader(strings.NewReader(line)).Read()
-	if err != nil && !errors.Is(err, io.EOF) { // the empty line
-		return fmt.Errorf("it is no list of ids: %w; give an id with a double quote as --id", err)
-	}
-	*c = append(*c, given...)
-	return nil
-}
-
-func (c *commaIDs) String() string { return strings.Join(*c, ",") }
-
-// Type implements pflag.Value. It is what the help shows.
-func (c *commaIDs) Type() string { return "strings" }
 
 // ids also takes ids in the form in which they are printed, with control characters escaped.
 func ids(given []string) []string {
