@@ -72,8 +72,8 @@ func (e *env) ofRabbitMQ(text string) string {
 func (e *env) redrive(ctx context.Context, at place, options letters.Redrive, selected *filterFlags) error {
 	if options.Canary > 0 && !options.DryRun {
 		if name := noConsumer(ctx, at, options.To); name != "" {
-			_, _ = fmt.Fprintf(e.stderr, "wmretry: warning: %s has no consumer: a canary that no app handles cannot die\n",
-				safe(name))
+			return fmt.Errorf("%s has no consumer, and a canary that no app handles cannot die: start the app, or leave out "+
+				"--canary. No letter was sent", safe(name))
 		}
 	}
 	start := time.Now()
