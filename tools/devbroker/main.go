@@ -12,8 +12,8 @@
 // The variables are AMQP_URL, AMQP_MANAGEMENT_URL, AMQP_PROMETHEUS_URL and those below. BROKER_CTL is a command that
 // runs rabbitmqctl against the broker. It is not set where there is no such command. For a private node, BROKER_KILL
 // is a command that sends it SIGKILL, as a crash would, and BROKER_START is one that starts it again on its data.
-// A broker of your own needs all of them: by default, the management API is at the AMQP port plus 10,000, and the metrics
-// are at the AMQP port plus 10,020. In a container, AMQP_TLS_ADDRESS is where its port 5671 is reached.
+// A broker of your own needs all of them. By default the management API is at the AMQP port plus 10,000, and the
+// metrics are at that plus 20. In a container, AMQP_TLS_ADDRESS is where its port 5671 is reached.
 package main
 
 import (
