@@ -16,8 +16,6 @@ func TestDiscard(t *testing.T) {
 	t.Parallel()
 	q := declare(t)
 	q.timeouts(10)
-	assert.Equal(t, summary{Total: 10, Done: 1, Other: 9}, redriven(t, 0, "dead", "discard", q.work, "--dry-run", "--reason", "0.4:"))
-
 	p := onTerminal(t, nil, "dead", "discard", q.work, "--reason", "0.[0-3]:")
 	p.answer("Remove 4 of 10 letters in "+q.dead+" for good, without a copy? [y]es, [n]o:", "n")
 	r := p.wait()
@@ -67,35 +65,26 @@ func TestDiscard(t *testing.T) {
 	q.await(q.dead, 0)
 }
 
-// TestExportAndImport: the letters of a file come back. Package deadletter tests that they are the same.
-func TestExportAndImport(t *testing.T) {
+// TestImport: the letters of a file come back, or become those of another queue.
+func TestImport(t *testing.T) {
 	t.Parallel()
-	q := declare(t)
+	q, other := declare(t), declare(t)
 	ids := q.timeouts(3)
 	folder := t.TempDir()
-	first, second := filepath.Join(folder, "first.jsonl"), filepath.Join(folder, "second.jsonl")
-	r := run(t, 0, "dead", "export", q.work, "-o", first)
-	assert.Contains(t, r.stdout, "3 letters of "+q.dead+" written to "+first)
-	assert.Contains(t, run(t, 64, "dead", "export", q.work, "-o", first).stderr, "may have the only copy of other letters")
-	run(t, 4, "dead", "export", q.work, "-o", second, "--handler", "absent")
-	content, err := os.ReadFile(first)
-	require.NoError(t, err)
-	assert.Len(t, lines[listed](t, run(t, 0, "dead", "export", q.work, "-o", "-").stdout), 3)
-
+	file, half := filepath.Join(folder, "letters.jsonl"), filepath.Join(folder, "half.jsonl")
+	run(t, 0, "dead", "export", q.work, "-o", file)
 	q.take(q.dead)
-	assert.Equal(t, summary{Total: 3, Done: 3}, redriven(t, 0, "dead", "import", first, "--dry-run"))
-	q.await(q.dead, 0)
-	r = run(t, 0, "dead", "import", first)
+	r := run(t, 0, "dead", "import", file)
 	assert.Regexp(t, ` 3  put back, and confirmed( \(\d+/s\))?\n +3  letters were read from the file\n`, r.stdout)
 	back, _ := q.take(q.dead)
 	assert.Len(t, back, len(ids))
-
-	other := declare(t)
-	run(t, 0, "dead", "import", first, "--queue", other.work)
+	run(t, 0, "dead", "import", file, "--queue", other.work)
 	assert.Equal(t, 3, other.count(other.dead))
-	require.NoError(t, os.WriteFile(second, append(content, "{\"half\""...), 0o600))
-	assert.Contains(t, run(t, 1, "dead", "import", second).stderr, "line 4")
-	assert.Contains(t, run(t, 1, "dead", "import", second, "--dry-run").stdout, "dry run that stopped early")
+
+	content, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(half, append(content, "{\"half\""...), 0o600))
+	assert.Contains(t, run(t, 1, "dead", "import", half, "--dry-run").stdout, "dry run that stopped early")
 	assert.Contains(t, run(t, 1, "dead", "import", filepath.Join(folder, "none")).stderr, "no such file")
 }
 

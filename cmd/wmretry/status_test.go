@@ -11,17 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-	amqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -114,14 +110,9 @@ func TestStatus(t *testing.T) {
 	assert.NotContains(t, all, "\x1b")
 
 	assert.Regexp(t, `absent +- +- +- +- +does not exist`, run(t, 0, "status", "absent", "--prefix", q.prefix).stdout)
-}
-
-// TestStatusWithoutManagement: it has no figures.
-func TestStatusWithoutManagement(t *testing.T) {
-	t.Parallel()
-	r := runWith(t, 1, []string{"AMQP_MANAGEMENT_URL=http://127.0.0.1:1"}, "status", "orders")
-	assert.Contains(t, r.stderr, "the management API at 127.0.0.1:1 does not answer")
-	assert.NotContains(t, r.stderr, "--management", "the user has named it")
+	r := run(t, 1, "tiers", "drain", q.work, "3h", "--prefix", q.prefix)
+	assert.Contains(t, r.stderr, "`wmretry status --all` lists the tiers")
+	assert.Contains(t, run(t, 0, "dead", "list", "--as-is", q.tier("2h")).stdout, "(no record)")
 }
 
 func TestStatusCountsPartitions(t *testing.T) {
@@ -152,36 +143,20 @@ func TestStatusCountsPartitions(t *testing.T) {
 // permissions.
 func TestExportedPermissionsSufficeForPartitions(t *testing.T) {
 	t.Parallel()
-	name := unique(t, "wmretry_partitions")
-	t.Cleanup(func() { removeAll(t, name) })
-	work := "orders_" + name
-	address := usersOf(t, name, "--queue", work, "--prefix", name, "--partitions", "2")
-	as := func(code int, role string, args ...string) result {
-		t.Helper()
-		return runWith(t, code, address[role], append(args, "--prefix", name)...)
-	}
-	app := amqp.NewDurableQueueConfig(strings.TrimPrefix(address["app"][0], "AMQP_URL="))
+	q := newRoles(t, "--partitions", "2")
+	work, as := q.work, q.as
 	var calls atomic.Int32
-	runApp(t, config.Config{
-		AMQP: app, Policy: retry.Policy{Schedule: backoff.Schedule{time.Hour}}, Settings: rabbitmq.Settings{Prefix: name},
-	}, func(rabbit retry.Connection, router *message.Router) {
-		rabbit.AddConsumerHandler(router, "billing", work, func(*message.Message) error {
-			calls.Add(1)
-			return backoff.Permanent(assert.AnError)
-		}, retry.Options{Order: retry.Order{
-			Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }, Partitions: 2, Block: true,
-		}})
-	})
-	q := &queues{t: t, work: work, dead: work + ".dead", prefix: name, channel: channelOf(t)}
-	msg := message.NewMessage(watermill.NewUUID(), []byte("1"))
-	msg.Metadata.Set("customer", "7")
-	published, err := amqp.DefaultMarshaler{}.Marshal(msg)
-	require.NoError(t, err)
-	require.NoError(t, q.channel.Publish("", work, true, false, published))
+	q.run(retry.Policy{Schedule: backoff.Schedule{time.Hour}}, func(*message.Message) error {
+		calls.Add(1)
+		return backoff.Permanent(assert.AnError)
+	}, retry.Options{Order: retry.Order{
+		Key: func(msg *message.Message) string { return msg.Metadata.Get("customer") }, Partitions: 2, Block: true,
+	}})
+	q.publish(message.Metadata{"customer": "7"})
 
 	shows := func(key string) func() bool {
 		return func() bool {
-			r := start(t, address["operator"], "order", "status", work, "--prefix", name).wait()
+			r := start(t, q.environ["operator"], "order", "status", work, "--prefix", q.prefix).wait()
 			return r.code == 0 && strings.Contains(r.stdout, key)
 		}
 	}
@@ -203,55 +178,42 @@ func TestExportedPermissionsSufficeForPartitions(t *testing.T) {
 // TestKeys limits a key in two processes, of which the second one starts later.
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	name := unique(t, "wmretry_keys")
-	t.Cleanup(func() { removeAll(t, name) })
-	work := "webhooks_" + name
+	q := newRoles(t, "--schedule", "1s", "--breaker-key")
 	var handled atomic.Int32
 	process := func() {
-		runApp(t, config.Config{
-			AMQP: amqp.NewDurableQueueConfig(brokerURL(t)), Settings: rabbitmq.Settings{Prefix: name},
-			Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, Breaker: &retry.Breaker{
-				Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") },
-			}},
-		}, func(rabbit retry.Connection, router *message.Router) {
-			rabbit.AddConsumerHandler(router, "deliver", work, func(*message.Message) error { handled.Add(1); return nil })
-		})
+		q.run(retry.Policy{Schedule: backoff.Schedule{time.Second}, Breaker: &retry.Breaker{
+			Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") },
+		}}, func(*message.Message) error { handled.Add(1); return nil })
 	}
 	key := func(code int, args ...string) result {
 		t.Helper()
-		return run(t, code, append([]string{"key", "--prefix", name}, args...)...)
+		return q.as(code, "operator", append([]string{"key"}, args...)...)
+	}
+	shown := func(args ...string) string {
+		return start(t, q.environ["operator"], append([]string{"key", "list", "--prefix", q.prefix}, args...)...).wait().stdout
 	}
 	assert.Contains(t, key(1, "list").stderr, "no process with a handler that has Order.Partitions or Breaker.Key is connected")
 	process()
-	lists := func(want string) {
-		t.Helper()
-		require.EventuallyWithT(t, func(c *assert.CollectT) {
-			assert.Contains(c, start(t, nil, "key", "list", "--prefix", name).wait().stdout, want)
-		}, patience, 100*time.Millisecond)
-	}
-	lists("no key is limited, and none had to wait")
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Contains(c, shown(), "no key is limited, and none had to wait")
+	}, patience, 100*time.Millisecond)
 	paused := key(0, "pause", "7", "--for", "1h")
 	assert.Regexp(t, `^7 is paused until .*, in 1 handler of 1 process\n$`, paused.stdout)
 	const unseen = "warning: no process has seen a message of the key "
 	assert.Equal(t, unseen+"\"7\"\n", paused.stderr, "perhaps the operator has mistyped it")
-	msg := message.NewMessage(watermill.NewUUID(), nil)
-	msg.Metadata.Set("tenant", "7")
-	published, err := amqp.DefaultMarshaler{}.Marshal(msg)
-	require.NoError(t, err)
-	require.NoError(t, channelOf(t).Publish("", work, true, false, published))
+	q.publish(message.Metadata{"tenant": "7"})
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		assert.Zero(c, handled.Load())
-		assert.Regexp(c, `(?m)^7 +paused +.* 0 +[1-9][0-9]* +deliver `, start(t, nil, "key", "list", "--prefix", name).wait().stdout)
+		assert.Regexp(c, `(?m)^7 +paused +.* 0 +[1-9][0-9]* +ship `, shown())
 	}, patience, 100*time.Millisecond, "the message waits")
-	assert.Regexp(t, `(?m)^7 +paused `, run(t, 0, "status", work, "--prefix", name).stdout)
+	assert.Regexp(t, `(?m)^7 +paused `, q.as(0, "operator", "status", q.work).stdout)
 	process()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		r := start(t, nil, "key", "list", "--prefix", name, "--queue", work).wait()
-		assert.Equal(c, 2, strings.Count(r.stdout, "paused"), r.stdout)
+		assert.Equal(c, 2, strings.Count(shown("--queue", q.work), "paused"))
 	}, patience, 100*time.Millisecond, "a process that starts takes it over")
 	assert.NotContains(t, key(0, "pause", "7", "--for", "2h").stderr, unseen)
 	assert.Contains(t, key(0, "limit", "8", "2", "--for", "7d").stdout, "8 has 2 calls at the same time until ")
-	assert.Regexp(t, `(?m)^8 +limited +.* 2 +0 +deliver `, key(0, "list").stdout)
+	assert.Regexp(t, `(?m)^8 +limited +.* 2 +0 +ship `, key(0, "list").stdout)
 	lines := []map[string]any{}
 	require.NoError(t, json.Unmarshal([]byte(key(0, "list", "--json").stdout), &lines))
 	require.Len(t, lines, 4, "two keys of two processes")
@@ -261,38 +223,11 @@ func TestKeys(t *testing.T) {
 	}
 	assert.Contains(t, key(1, "list", "--queue", "other").stderr, "has a handler with Breaker.Key on the work queue other")
 	assert.Contains(t, key(1, "resume", "9").stderr, `no process has a pause or a limit of yours for the key "9"`)
+	for _, role := range []string{"viewer", "redriver"} {
+		assert.Contains(t, q.as(1, role, "key", "resume", "7").stderr, "ACCESS_REFUSED")
+	}
 	assert.Equal(t, "7 is resumed, in 2 handlers of 2 processes\n", key(0, "resume", "7").stdout)
 	require.Eventually(t, func() bool { return handled.Load() == 1 }, patience, 10*time.Millisecond)
-}
-
-// TestExportedPermissionsSufficeForKeys runs an app, and limits a key of it, with exactly the exported permissions.
-func TestExportedPermissionsSufficeForKeys(t *testing.T) {
-	t.Parallel()
-	name := unique(t, "wmretry_by_key")
-	t.Cleanup(func() { removeAll(t, name) })
-	work := "webhooks_" + name
-	address := usersOf(t, name, "--queue", work, "--prefix", name, "--schedule", "1s", "--breaker-key")
-	as := func(code int, role string, args ...string) result {
-		t.Helper()
-		return runWith(t, code, address[role], append(args, "--prefix", name)...)
-	}
-	runApp(t, config.Config{
-		AMQP:     amqp.NewDurableQueueConfig(strings.TrimPrefix(address["app"][0], "AMQP_URL=")),
-		Settings: rabbitmq.Settings{Prefix: name},
-		Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}, Breaker: &retry.Breaker{
-			Key: func(msg *message.Message) string { return msg.Metadata.Get("tenant") },
-		}},
-	}, func(rabbit retry.Connection, router *message.Router) {
-		rabbit.AddConsumerHandler(router, "deliver", work, func(*message.Message) error { return nil })
-	})
-	require.Eventually(t, func() bool {
-		return start(t, address["operator"], "key", "list", "--prefix", name).wait().code == 0
-	}, patience, 100*time.Millisecond, "the app answers")
-	as(0, "operator", "key", "pause", "7", "--for", "1h")
-	assert.Regexp(t, `(?m)^7 +paused `, as(0, "operator", "key", "list").stdout)
-	for _, role := range []string{"viewer", "redriver"} {
-		assert.Contains(t, as(1, role, "key", "resume", "7").stderr, "ACCESS_REFUSED")
-	}
 }
 
 // TestCanaryWithoutConsumer: a canary that no app handles proves nothing.
@@ -309,15 +244,4 @@ func TestCanaryWithoutConsumer(t *testing.T) {
 	_, err := channelOf(t).Consume(q.work, "", false, false, false, false, nil)
 	require.NoError(t, err)
 	run(t, 0, redrive...)
-}
-
-// TestDrainOfAStranger: a message on a tier that does not name its work queue cannot be sent home.
-func TestDrainOfAStranger(t *testing.T) {
-	t.Parallel()
-	q := declareWith(t, 2*time.Hour, 10*time.Hour)
-	send(t, q.channel, "", q.tier("2h"), amqp091.Publishing{Body: []byte("?")})
-	run(t, 1, "tiers", "drain", q.work, "2h", "--prefix", q.prefix)
-	q.await(q.tier("2h"), 1)
-	assert.Contains(t, run(t, 0, "dead", "list", "--as-is", q.tier("2h")).stdout, "(no record)")
-	assert.Contains(t, run(t, 1, "tiers", "drain", q.work, "3h", "--prefix", q.prefix).stderr, "`wmretry status --all` lists the tiers")
 }

@@ -26,27 +26,12 @@ import (
 // TestExportedPermissionsSuffice runs an app and the commands as users that have exactly the exported permissions.
 func TestExportedPermissionsSuffice(t *testing.T) {
 	t.Parallel()
-	name := unique(t, "wmretry_roles")
-	t.Cleanup(func() { removeAll(t, name) })
-	work, other := "orders_"+name, "other_"+name
-	address := usersOf(t, name, "--queue", work, "--prefix", name, "--schedule", "100ms 1h")
-	as := func(code int, role string, args ...string) result {
-		t.Helper()
-		return runWith(t, code, address[role], append(args, "--prefix", name)...)
-	}
-
-	q := &queues{t: t, work: work, dead: work + ".dead", prefix: name, channel: channelOf(t)}
-	_, stop := runApp(t, config.Config{
-		AMQP:     amqp.NewDurableQueueConfig(strings.TrimPrefix(address["app"][0], "AMQP_URL=")),
-		Policy:   retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}},
-		Settings: rabbitmq.Settings{Prefix: name},
-	}, func(rabbit retry.Connection, router *message.Router) {
-		rabbit.AddConsumerHandler(router, "orders", work, func(*message.Message) error { return backoff.Permanent(os.ErrInvalid) })
-	})
-	for i := range 3 {
-		msg, err := amqp.DefaultMarshaler{}.Marshal(message.NewMessage(watermill.NewUUID(), []byte{byte('0' + i)}))
-		require.NoError(t, err)
-		send(t, q.channel, "", work, msg)
+	q := newRoles(t, "--schedule", "100ms 1h")
+	name, work, as := q.prefix, q.work, q.as
+	stop := q.run(retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond, time.Hour}},
+		func(*message.Message) error { return backoff.Permanent(os.ErrInvalid) })
+	for range 3 {
+		q.publish(nil)
 	}
 	q.await(q.dead, 3)
 	stop()
@@ -79,18 +64,27 @@ func TestExportedPermissionsSuffice(t *testing.T) {
 	as(0, "operator", "topology", "apply", "--queue", work, "--schedule", "100ms 1h")
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		prune := []string{"tiers", "prune", "--queue", work, "--schedule", "100ms", "--prefix", name}
-		r := start(t, address["operator"], prune...).wait()
+		r := start(t, q.environ["operator"], prune...).wait()
 		assert.Zero(c, r.code, r.stderr)
 	}, patience, time.Second, "the broker states the numbers of new queues only some seconds after they were declared")
 	as(0, "operator", "dead", "list", work)
-	assert.Contains(t, as(1, "operator", "topology", "apply", "--queue", other, "--schedule", "1h").stderr, "ACCESS_REFUSED")
+	assert.Contains(t, as(1, "operator", "topology", "apply", "--queue", "other_"+name, "--schedule", "1h").stderr, "ACCESS_REFUSED")
 }
 
-// usersOf makes a user of each exported role, and returns the environment of each.
-func usersOf(t testing.TB, name string, flags ...string) map[string][]string {
+// roles are users with the exported permissions for a work queue and a prefix of their own.
+type roles struct {
+	*queues
+	environ map[string][]string // of each role
+}
+
+func newRoles(t testing.TB, flags ...string) *roles {
 	t.Helper()
-	exported := run(t, 0, append([]string{"topology", "export", "--permissions"}, flags...)...).stdout
-	address := map[string][]string{}
+	name := unique(t, "wmretry_roles")
+	t.Cleanup(func() { removeAll(t, name) })
+	work := "orders_" + name
+	r := &roles{&queues{t: t, work: work, dead: work + ".dead", prefix: name, channel: channelOf(t)}, map[string][]string{}}
+	args := []string{"topology", "export", "--permissions", "--queue", work, "--prefix", name}
+	exported := run(t, 0, append(args, flags...)...).stdout
 	client := managementOf(t)
 	commands := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p '/' (\w+) '(.*)' '(.*)' '(.*)'$`)
 	for _, command := range commands.FindAllStringSubmatch(exported, -1) {
@@ -107,7 +101,35 @@ func usersOf(t testing.TB, name string, flags ...string) map[string][]string {
 		uri, err := url.Parse(brokerURL(t))
 		require.NoError(t, err)
 		uri.User = url.UserPassword(user, "canary")
-		address[role] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
+		r.environ[role] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
 	}
-	return address
+	return r
+}
+
+// as runs the command as a user of a role, and requires an exit code.
+func (r *roles) as(code int, role string, args ...string) result {
+	r.t.Helper()
+	return runWith(r.t, code, r.environ[role], append(args, "--prefix", r.prefix)...)
+}
+
+// run runs an app as its role, with a handler of the work queue.
+func (r *roles) run(policy retry.Policy, handle message.NoPublishHandlerFunc, options ...retry.Options) (stop func()) {
+	r.t.Helper()
+	_, stop = runApp(r.t, config.Config{
+		AMQP:     amqp.NewDurableQueueConfig(strings.TrimPrefix(r.environ["app"][0], "AMQP_URL=")),
+		Settings: rabbitmq.Settings{Prefix: r.prefix}, Policy: policy,
+	}, func(rabbit retry.Connection, router *message.Router) {
+		rabbit.AddConsumerHandler(router, "ship", r.work, handle, options...)
+	})
+	return stop
+}
+
+// publish publishes a message with this metadata to the work queue.
+func (r *roles) publish(metadata message.Metadata) {
+	r.t.Helper()
+	msg := message.NewMessage(watermill.NewUUID(), []byte("{}"))
+	msg.Metadata = metadata
+	published, err := amqp.DefaultMarshaler{}.Marshal(msg)
+	require.NoError(r.t, err)
+	send(r.t, r.channel, "", r.work, published)
 }
