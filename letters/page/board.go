@@ -25,6 +25,7 @@ type boardView struct {
 	At      time.Time
 	Err     string
 	Total   totals
+	Fullest int // messages of the fullest tier
 	Queues  []workRow
 	Unseen  int // work queues that are not shown
 	Orphans letters.Depth
@@ -38,14 +39,9 @@ type totals struct{ Ready, Unacked, Waiting, Dead, Orphans int }
 
 type workRow struct {
 	letters.WorkQueue
-	Tiers   []tierRow // the tiers that have messages, or something to say
-	Empty   []tierRow // the others
+	Tiers   []letters.Tier // those that have messages, or something to say
+	Empty   []letters.Tier // the others
 	Waiting int
-}
-
-type tierRow struct {
-	letters.Tier
-	Share int // how full the fullest tier of the board is, from 0 to 100
 }
 
 // board shows all queues.
@@ -55,11 +51,8 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 	}
 	status, err := p.current(r.Context())
 	shown := newBoard(status)
-	for i, row := range shown.Queues {
-		shown.Queues[i].WorkQueue.Partitions = p.partitions(row.WorkQueue)
-	}
 	shown.Further = p.config.Queues
-	shown.Jobs, shown.Asks = p.jobs.views(time.Now()), p.ask != nil
+	shown.Jobs, shown.Asks = p.jobs.views(), p.ask != nil
 	if err != nil {
 		shown.Err = explain(err)
 	}
@@ -68,20 +61,21 @@ func (p *Page) board(w http.ResponseWriter, r *http.Request) error {
 }
 
 func newBoard(status letters.Status) boardView {
-	shown := boardView{At: status.At, Orphans: status.Orphans, Stray: status.Stray[:min(len(status.Stray), maxQueues)]}
+	shown := boardView{At: status.At, Orphans: status.Orphans}
+	shown.Stray, _ = first(maxQueues, status.Stray)
 	shown.Total.Orphans = status.Orphans.Messages
-	fullest, counted := 1, map[string]bool{}
+	counted := map[string]bool{}
 	for _, work := range status.Queues {
 		row := workRow{WorkQueue: work, Waiting: work.Inbox.Messages}
 		shown.Total.Waiting += work.Inbox.Messages
 		for _, tier := range work.Tiers {
 			row.Waiting += tier.Messages
 			if tier.Messages == 0 && tier.Overdue == 0 && !tier.Retired {
-				row.Empty = append(row.Empty, tierRow{Tier: tier})
+				row.Empty = append(row.Empty, tier)
 			} else {
-				row.Tiers = append(row.Tiers, tierRow{Tier: tier})
+				row.Tiers = append(row.Tiers, tier)
 			}
-			fullest = max(fullest, tier.Messages)
+			shown.Fullest = max(shown.Fullest, tier.Messages)
 			if tier.Queue == "" || !counted[tier.Queue] { // the work queues of a group have the same ones
 				counted[tier.Queue] = true
 				shown.Total.Waiting += tier.Messages
@@ -95,14 +89,8 @@ func newBoard(status letters.Status) boardView {
 	if len(shown.Queues) > maxQueues {
 		slices.SortStableFunc(shown.Queues,
 			func(a, b workRow) int { return cmp.Compare(b.Dead.Messages, a.Dead.Messages) })
-		shown.Unseen = len(shown.Queues) - maxQueues
-		shown.Queues = shown.Queues[:maxQueues]
 	}
-	for _, row := range shown.Queues {
-		for i := range row.Tiers {
-			row.Tiers[i].Share = (100*row.Tiers[i].Messages + fullest - 1) / fullest
-		}
-	}
+	shown.Queues, shown.Unseen = first(maxQueues, shown.Queues)
 	return shown
 }
 
@@ -171,28 +159,27 @@ func (a *arrivals) see(status letters.Status) {
 	}
 }
 
-// text returns how many are new, and in what time.
-func (a *arrivals) text() string {
+// count returns how many are new, and in what time.
+func (a *arrivals) count() (letterCount int, in time.Duration) {
 	if len(a.seen) == 0 {
-		return ""
+		return 0, 0
 	}
 	first, last := a.seen[0], a.seen[len(a.seen)-1]
-	if first.n == last.n {
-		return ""
-	}
-	return fmt.Sprintf("%s new in %s", number(last.n-first.n), span(last.at.Sub(first.at)))
+	return last.n - first.n, last.at.Sub(first.at)
 }
 
 type storesView struct {
 	Rows   []storeRow
-	Causes []sharedCause
+	Causes []*sharedCause
 	Hidden int // causes that are not shown
 	Looked bool
 }
 
 // storeRow is one store. Its oldest letter is that of the status, or else of the last looks.
 type storeRow struct {
-	Name, Err, New string
+	Name, Err      string
+	New            int           // dead letters that have come
+	In             time.Duration // the time in which they have come
 	Total          totals
 	Oldest, Looked time.Time
 }
@@ -250,7 +237,7 @@ func (p *Page) row(ctx context.Context, name string) storeRow {
 		oldest(work.OldestDead)
 	}
 	p.statusLock.Lock()
-	row.New = p.arrivals.text()
+	row.New, row.In = p.arrivals.count()
 	p.statusLock.Unlock()
 	p.tallyLock.Lock()
 	defer p.tallyLock.Unlock()
@@ -285,29 +272,23 @@ func (p *Page) shareCauses(shown *storesView) {
 					all[id] = cause
 				}
 				cause.Count += group.Count
-				if of := t.causes[group.Cause]; of != nil {
-					cause.died.at = append(cause.died.at, of.at...)
-				}
+				cause.died.at = append(cause.died.at, t.deathsOf(group).at...)
 				cause.In = append(cause.In, causeIn{store, selection{Queue: t.Queue}.Of(group.Cause), group.Count})
 			}
 		}
 	}
+	sorted := slices.SortedFunc(maps.Values(all), func(a, b *sharedCause) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.ID(), b.ID()))
+	})
+	shown.Causes, shown.Hidden = first(maxGroups, sorted)
 	of := periodOf(times)
-	for _, id := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(cmp.Compare(all[b].Count, all[a].Count), cmp.Compare(a, b))
-	}) {
-		if len(shown.Causes) == maxGroups {
-			shown.Hidden = len(all) - maxGroups
-			break
-		}
-		cause := all[id]
+	for _, cause := range shown.Causes {
 		seen := periodOf(cause.died.at)
 		cause.First, cause.Last, cause.Bars = seen.From, seen.To, cause.died.bars(of)
 		slices.SortFunc(cause.In, func(a, b causeIn) int {
 			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Store, b.Store), cmp.Compare(a.Queue, b.Queue))
 		})
-		cause.In = cause.In[:min(len(cause.In), maxGroups)]
-		shown.Causes = append(shown.Causes, *cause)
+		cause.In, _ = first(maxGroups, cause.In)
 	}
 }
 

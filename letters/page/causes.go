@@ -72,13 +72,14 @@ type causesView struct {
 	Bars   []bar
 	Groups []groupRow
 	Hidden int // causes that are not shown
+
+	Largest int // letters of the largest group
 }
 
 type groupRow struct {
 	letters.Group
-	Share              int // the share of the largest group, from 0 to 100
-	Bars               []bar
-	Redriven, Redrives int // letters that were redriven before, and how often together
+	deaths
+	Bars []bar
 }
 
 // causes groups the letters of a queue.
@@ -96,26 +97,15 @@ func (p *Page) causes(w http.ResponseWriter, r *http.Request) error {
 	}
 	shown := causesView{selection: s, Seen: found.Seen, Period: periodOf(found.all.at)}
 	shown.Bars = found.all.bars(shown.Period)
-	shown.Groups, shown.Hidden = groupRows(found.groups.Sorted(), found.causes, shown.Period)
+	groups, hidden := first(maxGroups, found.groups.Sorted())
+	for _, group := range groups {
+		died := found.deathsOf(group)
+		shown.Groups = append(shown.Groups, groupRow{group, died, died.bars(shown.Period)})
+		shown.Largest = max(shown.Largest, group.Count)
+	}
+	shown.Hidden = hidden
 	p.render(w, http.StatusOK, "causes.html", s.Queue, shown)
 	return nil
-}
-
-// groupRows returns the largest groups, and how many there are beyond maxGroups.
-func groupRows(groups []letters.Group, died map[letters.Cause]*deaths, of period) (rows []groupRow, hidden int) {
-	largest := 1
-	for _, group := range groups[:min(len(groups), maxGroups)] {
-		largest = max(largest, group.Count)
-		row := groupRow{Group: group}
-		if d := died[group.Cause]; d != nil && !group.Other {
-			row.Redriven, row.Redrives, row.Bars = d.redriven, d.redrives, d.bars(of)
-		}
-		rows = append(rows, row)
-	}
-	for i := range rows {
-		rows[i].Share = (100*rows[i].Count + largest - 1) / largest
-	}
-	return rows, len(groups) - len(rows)
 }
 
 type listView struct {
@@ -126,10 +116,6 @@ type listView struct {
 	Count          int // letters of all pages
 	Next           bool
 }
-
-// Before and After are the numbers of the pages beside this one.
-func (v listView) Before() int { return v.Page - 1 }
-func (v listView) After() int  { return v.Page + 1 }
 
 // listRow is a letter without its body, of which a page has many.
 type listRow struct {
@@ -191,7 +177,7 @@ type tally struct {
 // deaths is when letters were given up, and how often they had been redriven before.
 type deaths struct {
 	at                 []int64 // seconds since 1970
-	redriven, redrives int     // letters that were, and how often all of them were together
+	Redriven, Redrives int     // letters that were, and how often all of them were together
 }
 
 func (d *deaths) add(l *letters.Letter) {
@@ -199,9 +185,17 @@ func (d *deaths) add(l *letters.Letter) {
 		d.at = append(d.at, at.Unix())
 	}
 	if l.Redriven.Times > 0 {
-		d.redriven++
-		d.redrives += l.Redriven.Times
+		d.Redriven++
+		d.Redrives += l.Redriven.Times
 	}
+}
+
+// deathsOf returns the deaths of a group. They are not kept for those of other causes.
+func (t *tally) deathsOf(group letters.Group) (of deaths) {
+	if known := t.causes[group.Cause]; known != nil && !group.Other {
+		of = *known
+	}
+	return of
 }
 
 func (t *tally) add(l *letters.Letter) {

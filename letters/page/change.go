@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"path"
 	"sync"
-	"time"
 
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -92,7 +91,7 @@ func (p *Page) count(ctx context.Context, made *plan) error {
 	if err != nil && !late && !some { // letters whose work queue is gone stay, the others can be sent
 		return err
 	}
-	made.Count, made.AtLeast, made.Total = summary.Done, late, summary.Total
+	made.Count, made.AtLeast = summary.Done, late
 	return nil
 }
 
@@ -134,13 +133,14 @@ func (p *Page) start(w http.ResponseWriter, r *http.Request, verb string) error 
 
 // job shows a redrive or discard that runs, or its summary.
 func (p *Page) job(w http.ResponseWriter, r *http.Request) error {
-	found := p.jobs.find(r.URL.Query().Get("id"))
-	if found == nil {
-		return failure{http.StatusNotFound, "This page has no such redrive or discard. It keeps the last 20 until " +
-			"the process ends.", nil}
+	for _, found := range p.jobs.views() {
+		if found.ID == r.URL.Query().Get("id") {
+			p.renderLive(w, r, "job", found.Verb, found)
+			return nil
+		}
 	}
-	p.renderLive(w, r, "job", found.Verb, found.view(time.Now()))
-	return nil
+	return failure{http.StatusNotFound, "This page has no such redrive or discard. It keeps the last 20 until the " +
+		"process ends.", nil}
 }
 
 func (p *Page) stop(w http.ResponseWriter, r *http.Request) error {

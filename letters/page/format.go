@@ -23,7 +23,17 @@ var functions = template.FuncMap{
 	"delay": func(d time.Duration) string { return backoff.Tier(d).String() }, "percent": percent,
 	"left":   func(at time.Time) string { return span(max(time.Until(at), 0)) },
 	"folder": folderOf,
-	"waits":  func(n uint64) int { return int(min(n, math.MaxInt)) },
+	"plus":   func(a, b int) int { return a + b },
+	"tens":   func(percent int) int { return percent / 10 * 10 },
+	// share is how full the bar of a number is, beside that of the largest one, from 0 to 100.
+	"share": func(n, largest int) int { return (100*n + largest - 1) / max(largest, 1) },
+	"waits": func(n uint64) int { return int(min(n, math.MaxInt)) },
+}
+
+// first returns so many rows at most, and how many there are beyond.
+func first[T any](most int, all []T) (shown []T, hidden int) {
+	shown = all[:min(len(all), most)]
+	return shown, len(all) - len(shown)
 }
 
 var number, plural, cut = lettertext.Number, lettertext.Plural, lettertext.Short

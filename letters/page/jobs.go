@@ -37,7 +37,6 @@ type plan struct {
 	Verb     string
 	Count    int  // letters that it would send or remove
 	AtLeast  bool // the count has ended early
-	Total    int  // letters that the count has looked at
 	Redrive  letters.Redrive
 	By       string
 	prepared time.Time
@@ -46,17 +45,15 @@ type plan struct {
 // runFunc runs the redrive or discard of a plan, and reports its progress.
 type runFunc = func(context.Context, plan, func(letters.Progress)) (letters.Summary, error)
 
-// job is a plan that was confirmed.
+// job is a plan that was confirmed. The lock of jobs guards its fields.
 type job struct {
 	plan
-	started time.Time
-	cancel  context.CancelFunc
-
-	lock     sync.Mutex
-	progress letters.Progress
-	stopped  bool // on the page
-	ended    time.Time
+	Progress letters.Progress
+	Stopped  bool // on the page
+	started  time.Time
+	ended    time.Time // zero while it runs
 	err      error
+	cancel   context.CancelFunc
 }
 
 // jobs are the redrives and discards of a page.
@@ -77,91 +74,57 @@ func (j *jobs) prepare(p *plan) {
 	p.ID, p.prepared = rand.Text(), time.Now()
 	j.lock.Lock()
 	defer j.lock.Unlock()
-	if len(j.plans) == maxPlans {
-		j.plans = slices.Delete(j.plans, 0, 1)
-	}
 	j.plans = append(j.plans, p)
+	j.plans = j.plans[max(len(j.plans)-maxPlans, 0):]
 }
 
 // start runs the plan with this ID. A plan that runs already, or did, is no error: a form can be sent twice.
 func (j *jobs) start(verb, id string, run runFunc) error {
 	j.lock.Lock()
 	defer j.lock.Unlock()
-	if j.closed {
-		return letters.ErrClosed
-	}
-	if slices.ContainsFunc(j.all, func(other *job) bool { return other.ID == id }) {
-		return nil
-	}
 	at := slices.IndexFunc(j.plans, func(p *plan) bool { return p.ID == id && p.Verb == verb })
-	if at < 0 || time.Since(j.plans[at].prepared) > planAge {
+	switch {
+	case j.closed:
+		return letters.ErrClosed
+	case j.find(id) != nil:
+		return nil
+	case at < 0 || time.Since(j.plans[at].prepared) > planAge:
 		return errExpired
-	}
-	running := 0
-	for _, other := range j.all {
-		if other.view(time.Now()).Running {
-			running++
-		}
-	}
-	if running >= maxRunning {
+	case len(slices.DeleteFunc(slices.Clone(j.all), (*job).hasEnded)) >= maxRunning:
 		return errTooMany
 	}
-	begun := &job{plan: *j.plans[at], started: time.Now()}
-	begun.progress = letters.Progress{Phase: letters.Looking}
+	begun := &job{plan: *j.plans[at], started: time.Now(), Progress: letters.Progress{Phase: letters.Looking}}
 	j.plans = slices.Delete(j.plans, at, at+1)
 	j.all = append(j.all, begun)
-	j.forget()
+	for len(j.all) > maxEnded { // drops the oldest that have ended: at most maxRunning have not
+		ended := slices.IndexFunc(j.all, (*job).hasEnded)
+		j.all = slices.Delete(j.all, ended, ended+1)
+	}
 	var ctx context.Context
 	ctx, begun.cancel = context.WithCancel(j.ctx)
-	j.logger.Info(begun.Verb+" was started on the dead-letter page",
+	j.logger.Info(verb+" was started on the dead-letter page",
 		watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.By})
 	j.wait.Go(func() {
 		defer begun.cancel()
-		begun.work(ctx, run)
-		j.logger.Info(begun.Verb+" of the dead-letter page has ended",
+		summary, err := run(ctx, begun.plan, func(p letters.Progress) {
+			j.lock.Lock()
+			defer j.lock.Unlock()
+			begun.Progress = p
+		})
+		j.lock.Lock()
+		defer j.lock.Unlock()
+		begun.ended, begun.err = time.Now(), err
+		begun.Progress.Summary, begun.Progress.Phase = summary, letters.Ended
+		begun.Progress.Elapsed = begun.ended.Sub(begun.started)
+		j.logger.Info(verb+" of the dead-letter page has ended",
 			watermill.LogFields{"queue": begun.Queue, "summary": begun.line()})
 	})
 	return nil
 }
 
-// forget drops the oldest that have ended.
-func (j *jobs) forget() {
-	for at := 0; len(j.all) > maxEnded && at < len(j.all); {
-		if j.all[at].view(time.Now()).Running {
-			at++
-			continue
-		}
-		j.all = slices.Delete(j.all, at, at+1)
-	}
-}
-
-func (b *job) work(ctx context.Context, run runFunc) {
-	summary, err := run(ctx, b.plan, func(p letters.Progress) {
-		b.lock.Lock()
-		defer b.lock.Unlock()
-		b.progress = p
-	})
-	b.lock.Lock()
-	defer b.lock.Unlock()
-	b.ended, b.err = time.Now(), err
-	b.progress.Summary, b.progress.Phase, b.progress.Elapsed = summary, letters.Ended, b.ended.Sub(b.started)
-}
-
-// stop ends a job after the letters in flight. It reports whether there is such a job.
-func (j *jobs) stop(id string) bool {
-	found := j.find(id)
-	if found == nil {
-		return false
-	}
-	found.lock.Lock()
-	found.stopped = true
-	found.lock.Unlock()
-	found.cancel()
-	return true
-}
-
+// find returns the job with this ID, or nil. The caller has the lock.
 func (j *jobs) find(id string) *job {
-	for _, one := range j.begun() {
+	for _, one := range j.all {
 		if one.ID == id {
 			return one
 		}
@@ -169,9 +132,21 @@ func (j *jobs) find(id string) *job {
 	return nil
 }
 
+// stop ends a job after the letters in flight. It reports whether there is such a job.
+func (j *jobs) stop(id string) bool {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	found := j.find(id)
+	if found != nil {
+		found.Stopped = true
+		found.cancel()
+	}
+	return found != nil
+}
+
 // runs reports whether a job runs on a queue.
 func (j *jobs) runs(queue string) bool {
-	return slices.ContainsFunc(j.views(time.Now()), func(v jobView) bool { return v.Running && v.Queue == queue })
+	return slices.ContainsFunc(j.views(), func(v jobView) bool { return v.Running && v.Queue == queue })
 }
 
 func (j *jobs) close() {
@@ -182,26 +157,21 @@ func (j *jobs) close() {
 	j.wait.Wait()
 }
 
-func (j *jobs) views(now time.Time) []jobView {
-	var views []jobView
-	for _, one := range slices.Backward(j.begun()) {
-		views = append(views, one.view(now))
+// views returns the jobs at this moment, the newest first.
+func (j *jobs) views() (views []jobView) {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	for _, one := range slices.Backward(j.all) {
+		views = append(views, one.view())
 	}
 	return views
 }
 
-// begun returns the jobs, the oldest first.
-func (j *jobs) begun() []*job {
-	j.lock.Lock()
-	defer j.lock.Unlock()
-	return slices.Clone(j.all)
-}
+func (b *job) hasEnded() bool { return !b.ended.IsZero() }
 
 // line returns what became of a job.
 func (b *job) line() string {
-	b.lock.Lock()
-	defer b.lock.Unlock()
-	line := fmt.Sprintf("%s %q: %v", b.Verb, b.Queue, b.progress.Summary)
+	line := fmt.Sprintf("%s %q: %v", b.Verb, b.Queue, b.Progress.Summary)
 	if b.err != nil {
 		line += fmt.Sprintf(" error=%q", b.err)
 	}
@@ -210,81 +180,38 @@ func (b *job) line() string {
 
 // jobView is a job at one moment.
 type jobView struct {
-	plan
-	Progress         letters.Progress
-	Running, Stopped bool
-	Err, Detail      string
-	Redead           bool
-	Early            bool // not all letters were looked at
-	Bounded          bool // the same, because it has done what was confirmed
-	Percent, Seen    int
-	Announced        string // changes seldom: a screen reader reads it
+	job
+	Running     bool
+	Err, Detail string
+	Redead      bool
+	Early       bool // not all letters were looked at
+	Bounded     bool // the same, because it has done what was confirmed
+	Percent     int
 }
 
-func (b *job) view(now time.Time) jobView {
-	b.lock.Lock()
-	defer b.lock.Unlock()
-	v := jobView{plan: b.plan, Progress: b.progress, Running: b.ended.IsZero(), Stopped: b.stopped}
-	if v.Running {
-		v.Progress.Elapsed = now.Sub(b.started)
-		if b.stopped {
+func (b *job) view() jobView {
+	v := jobView{job: *b, Running: !b.hasEnded()}
+	s := v.Progress.Summary
+	if s.Total > 0 {
+		v.Percent = min(100*(s.Done+s.Other+s.Kept)/s.Total, 100)
+	}
+	switch {
+	case v.Running:
+		v.Progress.Elapsed = time.Since(b.started)
+		if b.Stopped {
 			v.Progress.Phase = phaseStopping
 		}
-	}
-	s := v.Progress.Summary
-	v.Seen = s.Done + s.Other + s.Kept
-	if s.Total > 0 {
-		v.Percent = min(100*v.Seen/s.Total, 100)
-	}
-	if v.Running {
-		v.Announced = v.Phase()
-		if v.Percent >= 10 && v.Progress.Phase == letters.Looking {
-			v.Announced += fmt.Sprintf(" More than %d%% of the letters were looked at.", v.Percent/10*10)
+		if v.Progress.Err != nil {
+			v.Detail = v.Progress.Err.Error()
 		}
-	} else {
-		if b.err == nil {
-			v.Percent, v.Bounded = 100, s.Unseen > 0
-		}
-		v.Announced = "Ended. " + plural(s.Done, "letter was ", "letters were ") + v.Past() + "."
-	}
-	if v.Progress.Err != nil && v.Running {
-		v.Detail = v.Progress.Err.Error()
-	}
-	if b.err != nil {
-		v.Early = s.Unseen > 0 || s.Total == 0
-		v.Err, v.Detail, v.Redead = explain(b.err), b.err.Error(), errors.Is(b.err, letters.ErrRedead)
-		if v.Detail == v.Err || errors.Is(b.err, context.Canceled) {
-			v.Detail = ""
+	case b.err == nil:
+		v.Percent, v.Bounded = 100, s.Unseen > 0
+	default:
+		v.Early, v.Redead = s.Unseen > 0 || s.Total == 0, errors.Is(b.err, letters.ErrRedead)
+		v.Err = explain(b.err)
+		if detail := b.err.Error(); detail != v.Err && !errors.Is(b.err, context.Canceled) {
+			v.Detail = detail
 		}
 	}
 	return v
-}
-
-// Past returns what was done with the letters.
-func (p plan) Past() string {
-	if p.Verb == verbDiscard {
-		return "discarded"
-	}
-	return "sent"
-}
-
-// Phase returns what a job is doing.
-func (v jobView) Phase() string {
-	switch v.Progress.Phase {
-	case letters.Looking:
-		doing := "sending"
-		if v.Verb == verbDiscard {
-			doing = "discarding"
-		}
-		return "Looking: going through the letters, and " + doing + " those that are selected."
-	case letters.Canary:
-		return "Canary: sending the first letters."
-	case letters.Watching:
-		return "Watching whether the canary dies again. If none does, it goes on with the others."
-	case letters.Waiting:
-		return "Waiting for the broker. It goes on when the broker is back."
-	case phaseStopping:
-		return "Stopping after the letters in flight."
-	}
-	return "Ended."
 }

@@ -143,58 +143,53 @@ func (p *Page) goTest(w http.ResponseWriter, r *http.Request) error {
 // timeline returns what has happened to a letter: earlier redrives first, because each begins a new count.
 func timeline(l *letters.Letter) []event {
 	var events []event
-	add := func(all ...event) { events = append(events, all...) }
-	if at, err := time.Parse(time.RFC3339, l.Properties["timestamp"]); err == nil {
-		add(event{Kind: "snoozed", At: at, Title: "Published"})
+	add := func(is bool, e event) {
+		if is {
+			events = append(events, e)
+		}
 	}
-	if earlier := l.Redriven.Times - len(l.Redriven.Redrives); earlier > 0 {
-		add(event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"),
-			Text: "The history keeps only the last ones."})
-	}
+	at, err := time.Parse(time.RFC3339, l.Properties["timestamp"])
+	add(err == nil, event{Kind: "snoozed", At: at, Title: "Published"})
+	earlier := l.Redriven.Times - len(l.Redriven.Redrives)
+	add(earlier > 0, event{Kind: "redriven", Title: plural(earlier, "earlier redrive", "earlier redrives"),
+		Text: "The history keeps only the last ones."})
 	for _, redrive := range l.Redriven.Redrives {
 		title := "Given up" + in(string(redrive.DeadReason))
 		if redrive.Failures > 0 {
 			title += " after " + plural(redrive.Failures, "failure", "failures")
 		}
-		add(event{Kind: "dead", Title: title, Text: redrive.Reason},
-			event{Kind: "redriven", At: redrive.At, Title: "Redriven" + again[redrive.Again], By: redrive.By,
-				Text: redrive.Note})
+		add(true, event{Kind: "dead", Title: title, Text: redrive.Reason})
+		add(true, event{Kind: "redriven", At: redrive.At, Title: "Redriven" + again[redrive.Again], By: redrive.By,
+			Text: redrive.Note})
 	}
 	record := l.Record
-	if !record.FirstArrivedAt.IsZero() {
-		add(event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
+	more, last := record.Failures-1, "Last failure" // the failures before the last one
+	if more == 0 {
+		last = "Failure"
 	}
-	failures := record.Failures
-	if !record.FirstFailedAt.IsZero() && failures != 1 {
-		add(event{Kind: "failed", At: record.FirstFailedAt, Title: "First failure"})
-		failures--
+	add(!record.FirstArrivedAt.IsZero(),
+		event{Kind: "snoozed", At: record.FirstArrivedAt, Title: "First arrival, with a requested delay"})
+	if !record.FirstFailedAt.IsZero() && more != 0 {
+		add(true, event{Kind: "failed", At: record.FirstFailedAt, Title: "First failure"})
+		more--
 	}
-	if failures > 1 {
-		add(event{Kind: "failed", Title: plural(failures-1, "more failure", "more failures")})
-	}
-	if record.Snoozes > 0 {
-		add(event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") +
-			", which counts no failure"})
-	}
-	if !record.LastFailedAt.IsZero() || record.Reason != "" {
-		title := "Last failure"
-		if record.Failures == 1 {
-			title = "Failure"
-		}
-		add(event{Kind: "failed", At: record.LastFailedAt, Title: title, Text: record.Reason, By: record.Handler})
-	}
-	end := event{Kind: "dead", Title: given(l)}
+	add(more > 0, event{Kind: "failed", Title: plural(more, "more failure", "more failures")})
+	add(record.Snoozes > 0, event{Kind: "snoozed", Title: "Snoozed " + plural(record.Snoozes, "time", "times") +
+		", which counts no failure"})
+	add(!record.LastFailedAt.IsZero() || record.Reason != "",
+		event{Kind: "failed", At: record.LastFailedAt, Title: last, Text: record.Reason, By: record.Handler})
+	end := event{Kind: "dead", Title: given[l.Kind]}
 	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it
-		end.At = l.DeadAt()
+		end.At, end.Title = l.DeadAt(), end.Title+in(string(record.DeadReason))
 	}
-	add(end)
-	var last time.Time
+	add(true, end)
+	var before time.Time
 	for i, e := range events {
 		if !e.At.IsZero() {
-			if !last.IsZero() && e.At.After(last) {
-				events[i].Gap = e.At.Sub(last)
+			if !before.IsZero() && e.At.After(before) {
+				events[i].Gap = e.At.Sub(before)
 			}
-			last = e.At
+			before = e.At
 		}
 	}
 	return events
@@ -208,19 +203,13 @@ func in(deadReason string) string {
 	return " (" + cut(80, deadReason) + ")"
 }
 
-// given returns the title of the last event.
-func given(l *letters.Letter) string {
-	switch l.Kind {
-	case letters.Orphan:
-		return "Became an orphan: its work queue was gone when its delay was over"
-	case letters.Broker:
-		return "Given up by the broker" + in(string(l.Record.DeadReason))
-	case letters.Poison:
-		return "Moved by Watermill’s PoisonQueue"
-	case letters.Unknown:
-		return "In this queue, without a failure record"
-	}
-	return "Given up" + in(string(l.Record.DeadReason))
+// given are the titles of the last event.
+var given = map[letters.Kind]string{
+	letters.Library: "Given up",
+	letters.Broker:  "Given up by the broker",
+	letters.Orphan:  "Became an orphan: its work queue was gone when its delay was over",
+	letters.Poison:  "Moved by Watermill’s PoisonQueue",
+	letters.Unknown: "In this queue, without a failure record",
 }
 
 // headers returns the headers of the app with their types, and how many there are beyond maxHeaders.
@@ -233,10 +222,7 @@ func headers(l *letters.Letter) (fields []field, hidden int) {
 		fields = append(fields, field{name, typ, text})
 	}
 	slices.SortFunc(fields, func(a, b field) int { return strings.Compare(a.Name, b.Name) })
-	if len(fields) > maxHeaders {
-		fields, hidden = fields[:maxHeaders], len(fields)-maxHeaders
-	}
-	return fields, hidden
+	return first(maxHeaders, fields)
 }
 
 // bodyOf returns the form and the text of a body, and how many of its bytes that has where these are not all.

@@ -89,7 +89,7 @@ func (p *Page) Close() error {
 // Summaries returns one line for each redrive and discard that the page has started and still keeps, the oldest
 // first.
 func (p *Page) Summaries() (lines []string) {
-	for _, one := range p.jobs.begun() {
+	for _, one := range slices.Backward(p.jobs.views()) {
 		lines = append(lines, one.line())
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.stores)) {
@@ -120,74 +120,63 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			"Config.Hosts, or wmretry ui --host.", http.StatusForbidden)
 		return
 	}
-	p.route(w, r)
-}
-
-type view = func(*Page, http.ResponseWriter, *http.Request) error
-
-var (
-	views = map[string]view{
-		"": (*Page).board, "job": (*Page).job,
-		"style.css": (*Page).static, "script.js": (*Page).static, "icon.svg": (*Page).static,
-	}
-	// looks are the views that take letters, or ask the processes.
-	looks = map[string]view{
-		"causes": (*Page).causes, "letters": (*Page).list, "letter": (*Page).letter, "test": (*Page).goTest,
-		"order": (*Page).order, "keys": (*Page).keys,
-	}
-	// changes change something, or ask for a change: they count the letters and keep a confirmation.
-	changes = map[string]view{"redrive": (*Page).change, "discard": (*Page).change, "stop": (*Page).stop}
-)
-
-// route answers with what viewOf returns.
-func (p *Page) route(w http.ResponseWriter, r *http.Request) {
-	handle, err := p.viewOf(w, r)
-	if err == nil {
-		err = handle(p, w, r)
-	}
-	if err != nil {
+	if err := p.route(w, r); err != nil {
 		p.fail(w, r, err)
 	}
 }
 
-// viewOf looks only at the last element of the path: all pages are beside each other, so that their relative links
+// A kind is what a view does.
+type kind int
+
+const (
+	absent   kind = iota
+	showing       // shows what the page knows
+	looking       // takes letters, or asks the processes
+	changing      // changes something, or asks for a change: it counts the letters and keeps a confirmation
+)
+
+type view struct {
+	kind   kind
+	handle func(*Page, http.ResponseWriter, *http.Request) error
+}
+
+var views = map[string]view{
+	"": {showing, (*Page).board}, "job": {showing, (*Page).job},
+	"style.css": {showing, (*Page).static}, "script.js": {showing, (*Page).static}, "icon.svg": {showing, (*Page).static},
+	"causes": {looking, (*Page).causes}, "letters": {looking, (*Page).list}, "letter": {looking, (*Page).letter},
+	"test": {looking, (*Page).goTest}, "order": {looking, (*Page).order}, "keys": {looking, (*Page).keys},
+	"redrive": {changing, (*Page).change}, "discard": {changing, (*Page).change}, "stop": {changing, (*Page).stop},
+}
+
+// route looks only at the last element of the path: all pages are beside each other, so that their relative links
 // work under any path, with and without http.StripPrefix.
-func (p *Page) viewOf(w http.ResponseWriter, r *http.Request) (view, error) {
+func (p *Page) route(w http.ResponseWriter, r *http.Request) error {
 	_, name := path.Split(r.URL.Path)
-	handle, isView := views[name]
-	look, isLook := looks[name]
-	changing, isChange := changes[name]
-	if p.stores != nil { // the other views are those of single stores
-		isLook, isChange = name == "causes", false
-		isView = isView && name != "job"
+	asked := views[name]
+	if p.stores != nil && name != "causes" && (asked.kind != showing || name == "job") {
+		asked.kind = absent // it is a view of single stores
 	}
-	isGet := r.Method == http.MethodGet || r.Method == http.MethodHead
+	isChange, methods := asked.kind == changing, "GET, HEAD"
+	if isChange {
+		methods = http.MethodPost
+	}
 	switch {
-	case !isView && !isLook && !isChange:
-		return nil, failure{http.StatusNotFound, "There is no such page.", nil}
-	case p.isForeign(r) || !isView && !isOwn(r):
-		shown := errorView{Status: http.StatusForbidden, Text: "This request does not come from this page: another site " +
-			"may have made it. Nothing was done."}
-		if isGet && (isView || isLook) {
-			shown.Open = "./" + name + "?" + r.URL.RawQuery
-		}
-		p.render(w, shown.Status, "error.html", http.StatusText(shown.Status), shown)
-		return func(*Page, http.ResponseWriter, *http.Request) error { return nil }, nil
+	case asked.kind == absent:
+		return failure{http.StatusNotFound, "There is no such page.", nil}
+	case p.isForeign(r) || asked.kind != showing && !isOwn(r):
+		return errForeign
 	case isChange && !p.config.AllowWrite:
-		return nil, failure{http.StatusForbidden, "This page only shows. Redrive and discard are off.", nil}
-	case r.Method == http.MethodPost && isChange:
+		return failure{http.StatusForbidden, "This page only shows. Redrive and discard are off.", nil}
+	case !slices.Contains(strings.Split(methods, ", "), r.Method):
+		w.Header().Set("Allow", methods)
+		return failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil}
+	case isChange:
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {
-			return nil, failure{http.StatusBadRequest, "The form cannot be read.", err}
+			return failure{http.StatusBadRequest, "The form cannot be read.", err}
 		}
-		return changing, nil
-	case isGet && isLook:
-		return look, nil
-	case isGet && isView:
-		return handle, nil
 	}
-	w.Header().Set("Allow", map[bool]string{true: "POST", false: "GET, HEAD"}[isChange])
-	return nil, failure{http.StatusMethodNotAllowed, "This address does not take " + r.Method + " requests.", nil}
+	return asked.handle(p, w, r)
 }
 
 // isForeign reports whether another site has made the request, as a browser tells. GET is no exception: an image of a
@@ -228,6 +217,10 @@ type failure struct {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.cause }
 
+// errForeign is the error of a request that another site may have made.
+var errForeign = failure{http.StatusForbidden, "This request does not come from this page: another site may have made " +
+	"it. Nothing was done.", nil}
+
 type errorView struct {
 	Status       int
 	Text, Detail string
@@ -250,6 +243,10 @@ func (p *Page) fail(w http.ResponseWriter, r *http.Request, err error) {
 		if detail := err.Error(); detail != shown.Text {
 			shown.Detail = detail
 		}
+	}
+	_, name := path.Split(r.URL.Path)
+	if known == errForeign && views[name].kind != changing && r.Method != http.MethodPost {
+		shown.Open = "./" + name + "?" + r.URL.RawQuery
 	}
 	if r.Context().Err() == nil && shown.Status >= http.StatusInternalServerError &&
 		shown.Status != http.StatusServiceUnavailable {

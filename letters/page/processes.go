@@ -20,22 +20,39 @@ const (
 	maxBlocked = 200
 )
 
-// partitions returns how many partitions a work queue has, or 0 where the page cannot show their blocked keys.
-func (p *Page) partitions(work letters.WorkQueue) int {
-	if p.ask == nil {
-		return 0
+// answered is what processes have answered.
+type answered struct {
+	Processes int
+	Faults    []string // what went wrong in single processes
+	Known     bool     // it is known which keys are blocked, or limited
+	Hidden    int      // rows that are not shown
+}
+
+// askAll asks the processes. That none has answered is no error.
+func (p *Page) askAll(r *http.Request, request command.Request) (command.Asked, answered, error) {
+	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
+	defer cancel()
+	asked, err := p.ask(ctx, request, answerWait)
+	if errors.Is(err, command.ErrNoProcess) {
+		err = nil
 	}
-	return work.Partitions
+	of := answered{Processes: len(asked.Answers)}
+	for _, a := range asked.Answers {
+		if a.Error != "" {
+			of.Faults = append(of.Faults, a.Process()+": "+a.Error)
+		}
+	}
+	if missing := asked.Processes - of.Processes; missing > 0 && of.Processes > 0 {
+		of.Faults = append(of.Faults, plural(missing, "process has", "processes have")+" not answered.")
+	}
+	return asked, of, err
 }
 
 type orderView struct {
-	Queue    string
-	Status   string   // the command that has all
-	None     string   // why it is not known which keys are blocked; empty: it is
-	Faults   []string // what went wrong in single processes
-	Answered int
-	Rows     []blockedRow
-	Hidden   int // blocked messages that are not shown
+	answered
+	Queue  string
+	Status string // the command that has all
+	Rows   []blockedRow
 }
 
 type blockedRow struct {
@@ -48,72 +65,47 @@ type blockedRow struct {
 func (p *Page) order(w http.ResponseWriter, r *http.Request) error {
 	status, err := p.current(r.Context())
 	name := r.URL.Query().Get("queue")
-	if !slices.ContainsFunc(status.Queues, func(work letters.WorkQueue) bool {
-		return work.Name == name && p.partitions(work) > 0
-	}) {
+	if p.ask == nil || !slices.ContainsFunc(status.Queues,
+		func(work letters.WorkQueue) bool { return work.Name == name && work.Partitions > 0 }) {
 		if err != nil {
 			return err
 		}
 		return failure{http.StatusNotFound, "The board has no such work queue with partitions.", nil}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
-	defer cancel()
-	asked, err := p.ask(ctx, command.Request{Queue: name, Do: command.Status}, answerWait)
-	if err != nil && !errors.Is(err, command.ErrNoProcess) {
+	request := command.Request{Queue: name, Do: command.Status}
+	asked, of, err := p.askAll(r, request)
+	if err != nil {
 		return err
 	}
-	p.render(w, http.StatusOK, "order.html", "Blocked keys", newOrder(name, asked))
+	shown := orderView{answered: of, Queue: name, Status: request.Line(asked.Prefix) + " --json"}
+	shown.add(asked)
+	p.render(w, http.StatusOK, "order.html", "Blocked keys", shown)
 	return nil
 }
 
-func newOrder(queue string, asked command.Asked) orderView {
-	all := command.Request{Queue: queue, Do: command.Status}
-	shown := orderView{Queue: queue, Answered: len(asked.Answers), Faults: faultsOf(asked),
-		Status: all.Line(asked.Prefix) + " --json"}
-	known := false
+// add adds the blocked keys, the oldest first.
+func (v *orderView) add(asked command.Asked) {
+	unlisted := 0
 	for _, a := range asked.Answers {
-		shown.Hidden += a.Unlisted
+		unlisted += a.Unlisted
 		for _, h := range a.Handlers {
-			known = true
+			v.Known = true
 			for _, part := range h.Partitions {
 				for _, b := range part.Blocked {
-					shown.Rows = append(shown.Rows, blockedRow{Blocked: b, Partition: part.Queue,
-						Process: h.Name + " " + a.Process()})
+					v.Rows = append(v.Rows, blockedRow{Blocked: b, Partition: part.Queue, Process: h.Name + " " + a.Process()})
 				}
 			}
 		}
 	}
-	switch {
-	case len(asked.Answers) == 0:
-		shown.None = "No process with a handler that has Order.Partitions has answered."
-	case !known:
-		shown.None = "No process that has answered has a handler with Order.Partitions on this work queue."
-	}
-	slices.SortStableFunc(shown.Rows, func(a, b blockedRow) int { return a.Since.Compare(b.Since) })
-	if more := len(shown.Rows) - maxBlocked; more > 0 {
-		shown.Rows, shown.Hidden = shown.Rows[:maxBlocked], shown.Hidden+more
-	}
-	for i := range shown.Rows {
-		row := &shown.Rows[i]
-		if isPlain(queue) && isPlain(row.Key) {
-			row.Retry = command.Request{Queue: queue, Do: command.Retry, Key: row.Key}.Line(asked.Prefix)
-			row.Skip = command.Request{Queue: queue, Do: command.Skip, Key: row.Key}.Line(asked.Prefix)
+	slices.SortStableFunc(v.Rows, func(a, b blockedRow) int { return a.Since.Compare(b.Since) })
+	v.Rows, v.Hidden = first(maxBlocked, v.Rows)
+	v.Hidden += unlisted
+	for i := range v.Rows {
+		if row := &v.Rows[i]; isPlain(v.Queue) && isPlain(row.Key) {
+			row.Retry = command.Request{Queue: v.Queue, Do: command.Retry, Key: row.Key}.Line(asked.Prefix)
+			row.Skip = command.Request{Queue: v.Queue, Do: command.Skip, Key: row.Key}.Line(asked.Prefix)
 		}
 	}
-	return shown
-}
-
-// faultsOf returns what went wrong in single processes.
-func faultsOf(asked command.Asked) (all []string) {
-	for _, a := range asked.Answers {
-		if a.Error != "" {
-			all = append(all, a.Process()+": "+a.Error)
-		}
-	}
-	if missing := asked.Processes - len(asked.Answers); missing > 0 && len(asked.Answers) > 0 {
-		all = append(all, plural(missing, "process has", "processes have")+" not answered.")
-	}
-	return all
 }
 
 // isPlain reports whether a browser shows and copies a text as it is. An answer has U+FFFD for bytes that are no UTF-8.
@@ -124,11 +116,8 @@ func isPlain(text string) bool {
 }
 
 type keysView struct {
-	None     string   // why it is not known which keys are limited; empty: it is
-	Faults   []string // what went wrong in single processes
-	Answered int
-	Rows     []command.Key
-	Hidden   int // keys that are not shown
+	answered
+	Rows []command.Key
 }
 
 // keys shows the keys of handlers with Breaker.Key that are limited or had to wait, as their processes answer.
@@ -136,22 +125,13 @@ func (p *Page) keys(w http.ResponseWriter, r *http.Request) error {
 	if p.ask == nil {
 		return failure{http.StatusNotFound, "The page cannot ask processes for the keys of their handlers.", nil}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), statusTimeout)
-	defer cancel()
-	asked, err := p.ask(ctx, command.Request{Do: command.Keys}, answerWait)
-	if err != nil && !errors.Is(err, command.ErrNoProcess) {
+	asked, of, err := p.askAll(r, command.Request{Do: command.Keys})
+	if err != nil {
 		return err
 	}
-	p.render(w, http.StatusOK, "keys.html", "Keys", newKeys(asked))
+	shown := keysView{answered: of}
+	shown.Known = slices.ContainsFunc(asked.Answers, func(a command.Answer) bool { return a.Keyed > 0 })
+	shown.Rows, shown.Hidden = first(maxBlocked, command.KeysOf(asked.Answers))
+	p.render(w, http.StatusOK, "keys.html", "Keys", shown)
 	return nil
-}
-
-func newKeys(asked command.Asked) keysView {
-	shown := keysView{Answered: len(asked.Answers), Faults: faultsOf(asked), Rows: command.KeysOf(asked.Answers)}
-	if !slices.ContainsFunc(asked.Answers, func(a command.Answer) bool { return a.Keyed > 0 }) {
-		shown.None = "No process with a handler that has Breaker.Key has answered."
-	}
-	shown.Hidden = max(len(shown.Rows)-maxBlocked, 0)
-	shown.Rows = shown.Rows[:len(shown.Rows)-shown.Hidden]
-	return shown
 }

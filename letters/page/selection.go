@@ -74,19 +74,16 @@ func (s selection) empty() bool { return s.Cause == "" && len(s.IDs) == 0 && !s.
 
 // QueueQuery returns the queue alone as a query.
 func (s selection) QueueQuery() template.URL {
-	return template.URL(url.Values{"queue": {s.Queue}}.Encode())
+	return selection{Queue: s.Queue}.Query()
 }
 
 // Query returns the selection as a query.
 func (s selection) Query() template.URL {
-	values := url.Values{"queue": {s.Queue}}
+	values := url.Values{"queue": {s.Queue}, "id": s.IDs}
 	for name, value := range map[string]string{"cause": s.Cause, "dead_reason": s.DeadReason, "key": s.Key} {
 		if value != "" {
 			values.Set(name, value)
 		}
-	}
-	if len(s.IDs) > 0 {
-		values["id"] = s.IDs
 	}
 	if s.All {
 		values.Set("all", "1")
