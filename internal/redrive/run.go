@@ -103,6 +103,14 @@ func NewDiscard(options letters.Discard) *Run {
 	return r
 }
 
+// Validate reports all faults of the options.
+func (r *Run) Validate() error {
+	if r.discard != nil {
+		return r.discard.Validate()
+	}
+	return r.Options.Validate()
+}
+
 // Entry is what the history of a letter has of this run.
 func (r *Run) Entry(record retry.Record) letters.PastRedrive {
 	return letters.PastRedrive{

@@ -80,20 +80,19 @@ func (o operator) Check(ctx context.Context) (operate.Checked, error) {
 // Export implements operate.Operator.
 func (o operator) Export(ctx context.Context, topic string, filter letters.Filter, to io.Writer) (n int, err error) {
 	var text []byte
-	o.store.browse(ctx, topic, filter, func(stored Stored, letter *letters.Letter, failed error) bool {
-		if err = failed; err == nil {
-			text, err = appendLine(text[:0], stored.Message, letter)
+	for found, err := range o.store.browse(ctx, topic, filter) {
+		if err == nil {
+			text, err = found.AppendLine(text[:0])
 		}
 		if err == nil {
 			_, err = to.Write(text)
 		}
 		if err != nil {
-			return false
+			return n, err
 		}
 		n++
-		return true
-	})
-	return n, err
+	}
+	return n, nil
 }
 
 // Import implements operate.Operator.
@@ -120,8 +119,5 @@ func (o operator) Import(ctx context.Context, from io.Reader, options letters.Re
 			})
 		}}, err
 	})
-	if err != nil && ctx.Err() != nil {
-		err = s.cause(ctx, err)
-	}
-	return run.Finish(err, false)
+	return run.Finish(cause(ctx, err), false)
 }

@@ -16,22 +16,19 @@ const changeTimeout = 10 * time.Second
 
 // Redrive implements letters.Store.
 func (s *Store) Redrive(ctx context.Context, topic string, options letters.Redrive) (letters.Summary, error) {
-	if err := options.Validate(); err != nil {
-		return letters.Summary{}, err
-	}
 	return s.run(ctx, topic, redrive.New(options, 1))
 }
 
 // Discard implements letters.Store.
 func (s *Store) Discard(ctx context.Context, topic string, options letters.Discard) (letters.Summary, error) {
-	if err := options.Validate(); err != nil {
-		return letters.Summary{}, err
-	}
 	return s.run(ctx, topic, redrive.NewDiscard(options))
 }
 
 // run goes through the letters. It locks the topic, unless nothing is changed.
 func (s *Store) run(ctx context.Context, topic string, run *redrive.Run) (letters.Summary, error) {
+	if err := run.Validate(); err != nil {
+		return letters.Summary{}, err
+	}
 	if !s.calls.Enter() { // Close waits for those that have entered
 		return letters.Summary{}, letters.ErrClosed
 	}
@@ -41,20 +38,18 @@ func (s *Store) run(ctx context.Context, topic string, run *redrive.Run) (letter
 	if !run.Options.DryRun {
 		held, unlock, err := s.config.Reader.Lock(ctx, topic)
 		if err != nil {
-			return letters.Summary{}, s.cause(ctx, err)
+			return letters.Summary{}, cause(ctx, err)
 		}
 		defer unlock()
 		ctx = held
 	}
 	end, err := s.config.Reader.End(ctx, topic)
 	if err != nil {
-		return letters.Summary{}, s.cause(ctx, err)
+		return letters.Summary{}, cause(ctx, err)
 	}
 	run.Begin(end.Count)
 	found := &source{store: s, run: run, topic: topic, end: end.Position}
-	if err = run.Pass(ctx, found); err != nil && ctx.Err() != nil {
-		err = s.cause(ctx, err)
-	}
+	err = cause(ctx, run.Pass(ctx, found))
 	return run.Finish(err, found.whole && err == nil)
 }
 
@@ -98,18 +93,15 @@ func (s *source) Next(ctx context.Context) (redrive.Item, error) {
 func (s *source) Redead(ctx context.Context, _ int) (int, error) {
 	s.found = nil
 	redead := 0
-	for after := s.end; ; {
-		found, err := s.store.config.Reader.Read(ctx, s.topic, after, "", batch)
-		if err != nil || len(found) == 0 {
+	for stored, err := range s.store.read(ctx, s.topic, s.end, "") {
+		if err != nil {
 			return redead, err
 		}
-		for _, stored := range found {
-			if s.run.Sent(s.store.letter(s.topic, stored.Message)) {
-				redead++
-			}
-			after = stored.Position
+		if s.run.Sent(s.store.letter(s.topic, stored.Message)) {
+			redead++
 		}
 	}
+	return redead, nil
 }
 
 // Settle implements redrive.Source.

@@ -138,45 +138,59 @@ const batch = 100
 // Browse implements letters.Store. The letters stay where they are, for other readers too.
 func (s *Store) Browse(ctx context.Context, topic string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
 	return func(yield func(*letters.Letter, error) bool) {
-		s.browse(ctx, topic, filter, func(_ Stored, letter *letters.Letter, err error) bool { return yield(letter, err) })
+		for found, err := range s.browse(ctx, topic, filter) {
+			if !yield(found.letter, err) {
+				return
+			}
+		}
 	}
 }
 
-// browse calls visit for each letter that the filter selects until it returns false, and for an error at the end.
-func (s *Store) browse(
-	ctx context.Context, topic string, filter letters.Filter, visit func(Stored, *letters.Letter, error) bool,
-) {
-	ctx, release := s.use(ctx)
-	defer release()
-	if err := errors.Join(filter.Validate(), context.Cause(s.closed)); err != nil {
-		visit(Stored{}, nil, err)
-		return
-	}
-	end, err := s.config.Reader.End(ctx, topic)
-	for after := ""; ; {
-		var found []Stored
+// browse goes through the letters that the filter selects.
+func (s *Store) browse(ctx context.Context, topic string, filter letters.Filter) iter.Seq2[item, error] {
+	return func(yield func(item, error) bool) {
+		ctx, release := s.use(ctx)
+		defer release()
+		var end End
+		err := errors.Join(filter.Validate(), context.Cause(s.closed))
 		if err == nil {
-			found, err = s.config.Reader.Read(ctx, topic, after, end.Position, batch)
-		}
-		if err == nil {
-			err = ctx.Err()
+			end, err = s.config.Reader.End(ctx, topic)
 		}
 		if err != nil {
-			visit(Stored{}, nil, s.cause(ctx, err))
+			yield(item{}, cause(ctx, err))
 			return
 		}
-		for _, stored := range found {
-			if ctx.Err() != nil {
-				break
+		for stored, err := range s.read(ctx, topic, "", end.Position) {
+			found := item{Stored: stored}
+			if err == nil {
+				found.letter = s.letter(topic, stored.Message)
 			}
-			letter := s.letter(topic, stored.Message)
-			if filter.Match(letter, time.Now()) && !visit(stored, letter, nil) {
+			if (err != nil || filter.Match(found.letter, time.Now())) && !yield(found, err) {
 				return
 			}
-			after = stored.Position
 		}
-		if len(found) == 0 {
-			return
+	}
+}
+
+// read goes through the messages between two positions.
+func (s *Store) read(ctx context.Context, topic, after, until string) iter.Seq2[Stored, error] {
+	return func(yield func(Stored, error) bool) {
+		for {
+			found, err := s.config.Reader.Read(ctx, topic, after, until, batch)
+			for _, stored := range found {
+				if err = ctx.Err(); err != nil {
+					break
+				}
+				if after = stored.Position; !yield(stored, nil) {
+					return
+				}
+			}
+			if err != nil {
+				yield(Stored{}, cause(ctx, err))
+			}
+			if err != nil || len(found) == 0 {
+				return
+			}
 		}
 	}
 }
@@ -189,18 +203,15 @@ func (s *Store) use(ctx context.Context) (context.Context, func()) {
 }
 
 // cause returns why a call ended, in place of the error that its end caused.
-func (s *Store) cause(ctx context.Context, err error) error {
-	cause := context.Cause(ctx)
+func cause(ctx context.Context, err error) error {
+	ended, cause := ctx.Err(), context.Cause(ctx)
 	switch {
-	case s.closed.Err() != nil:
-		return letters.ErrClosed
-	case cause == nil:
+	case ended == nil || err == nil:
 		return err
-	case errors.Is(cause, ctx.Err()):
+	case errors.Is(cause, ended) || errors.Is(cause, letters.ErrClosed):
 		return cause
-	default:
-		return fmt.Errorf("%w: %w", ctx.Err(), cause)
 	}
+	return fmt.Errorf("%w: %w", ended, cause)
 }
 
 // Close ends all calls. It waits for those of Redrive and Discard, so do not call it from their functions. Then it

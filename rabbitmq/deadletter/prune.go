@@ -111,22 +111,17 @@ func (b *board) retired() (all []*retired) {
 		q.quorum = b.queues[q.Queue].Arguments[queuearg.QueueType] == string(topology.Quorum)
 		all = append(all, &q)
 	}
-	for work, tiers := range b.own {
-		for _, t := range tiers {
-			if t.Retired {
-				key := naming.RetryKey(work, backoff.Tier(t.Delay))
-				add(retired{Depth: t.Depth, back: management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: work,
-					Key: key}})
-			}
-		}
-	}
 	members := slices.Collect(maps.Values(b.groups))
-	for group, tiers := range b.shared {
+	for name, tiers := range b.tiers {
 		for _, t := range tiers {
-			if !b.judged[group] && !slices.Contains(members, group) {
-				add(retired{Depth: t.Depth, group: group})
-			} else if t.Retired {
+			switch {
+			case t.Group != "" && !b.judged[name] && !slices.Contains(members, name):
+				add(retired{Depth: t.Depth, group: name})
+			case t.Retired && t.Group != "":
 				add(retired{Depth: t.Depth})
+			case t.Retired:
+				add(retired{Depth: t.Depth, back: management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: name,
+					Key: naming.RetryKey(name, backoff.Tier(t.Delay))}})
 			}
 		}
 	}

@@ -35,7 +35,7 @@ func (s *Store) Status(ctx context.Context, works ...string) (letters.Status, er
 		return letters.Status{}, err
 	}
 	status := b.status(works)
-	s.refreshStatus(ctx, &status, b.parts)
+	b.refresh(ctx, s, &status)
 	if ctx.Err() != nil {
 		return letters.Status{}, context.Cause(ctx)
 	}
@@ -90,8 +90,7 @@ type board struct {
 	bindings map[management.Binding]bool
 	current  []topology.Topology // see Prune.Current
 
-	own    map[string][]letters.Tier  // the tiers of work queues
-	shared map[string][]letters.Tier  // the tiers of groups
+	tiers  map[string][]letters.Tier  // the tiers of work queues and of groups: no group has the name of a work queue
 	groups map[string]string          // the group of each work queue
 	has    map[string]bool            // tiers of current
 	judged map[string]bool            // work queues and groups of current
@@ -103,13 +102,9 @@ func (b *board) status(works []string) letters.Status {
 	b.parts = map[string][]letters.Depth{}
 	b.readGroups()
 	b.readTiers()
-	all := len(works) == 0
-	known := map[string]bool{}
-	for _, name := range b.works() {
-		known[name] = true
-		if all {
-			works = append(works, name)
-		}
+	known, all := b.works(), len(works) == 0
+	if all {
+		works = slices.Collect(maps.Keys(known))
 	}
 	slices.Sort(works)
 	for _, name := range slices.Compact(works) {
@@ -118,15 +113,13 @@ func (b *board) status(works []string) letters.Status {
 	if !all {
 		return status
 	}
-	for _, group := range b.groups { // no group has the name of a work queue
+	for _, group := range b.groups {
 		known[group] = true
 	}
-	for _, all := range []map[string][]letters.Tier{b.own, b.shared} {
-		for name, tiers := range all {
-			for _, t := range tiers {
-				if !known[name] {
-					status.Stray = append(status.Stray, t.Depth)
-				}
+	for name, tiers := range b.tiers {
+		for _, t := range tiers {
+			if !known[name] {
+				status.Stray = append(status.Stray, t.Depth)
 			}
 		}
 	}
@@ -159,71 +152,63 @@ func (b *board) readGroups() {
 
 // readTiers finds the tiers. A queue with the name of a tier is one if its messages go to a return exchange.
 func (b *board) readTiers() {
-	b.own, b.shared = map[string][]letters.Tier{}, map[string][]letters.Tier{}
+	b.tiers = map[string][]letters.Tier{}
+	bound := func(exchange, queue, key string) bool {
+		return b.bindings[management.Binding{Exchange: exchange, Queue: queue, Key: key}]
+	}
 	for name, q := range b.queues {
 		group, delay, isTier := b.prefix.TierOf(name)
-		if !isTier {
+		through := q.Arguments[queuearg.DeadLetterExchange]
+		own, shared := b.prefix.ReturnExchange(), b.prefix.GroupReturnExchange(group)
+		if !isTier || through != own && through != shared {
 			continue
 		}
 		tier := letters.Tier{Depth: b.depth(name), Delay: time.Duration(delay), Overdue: q.Expired}
-		switch q.Arguments[queuearg.DeadLetterExchange] {
-		case b.prefix.ReturnExchange():
-			key := naming.RetryKey(group, delay)
-			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.RetryExchange(), Queue: name,
-				Key: key}] ||
-				!b.bindings[management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: group, Key: key}]
-			b.own[group] = append(b.own[group], b.judge(group, tier))
-		case b.prefix.GroupReturnExchange(group):
+		key := naming.RetryKey(group, delay)
+		switch {
+		case through == shared:
 			tier.Group = group
-			tier.Retired = !b.bindings[management.Binding{Exchange: b.prefix.GroupExchange(group), Queue: name,
-				Key: naming.TierKeys(delay)}]
-			b.shared[group] = append(b.shared[group], b.judge(group, tier))
+			tier.Retired = !bound(b.prefix.GroupExchange(group), name, naming.TierKeys(delay))
+		default:
+			tier.Retired = !bound(b.prefix.RetryExchange(), name, key) || !bound(own, group, key)
 		}
-	}
-	for _, tiers := range []map[string][]letters.Tier{b.own, b.shared} {
-		for _, of := range tiers {
-			slices.SortFunc(of, func(x, y letters.Tier) int { return cmp.Compare(x.Delay, y.Delay) })
+		if b.judged[group] {
+			tier.Retired = !b.has[name]
 		}
+		b.tiers[group] = append(b.tiers[group], tier)
 	}
-}
-
-// judge sets Retired as current has it.
-func (b *board) judge(group string, tier letters.Tier) letters.Tier {
-	if b.judged[group] {
-		tier.Retired = !b.has[tier.Queue]
+	for _, of := range b.tiers {
+		slices.SortFunc(of, func(x, y letters.Tier) int { return cmp.Compare(x.Delay, y.Delay) })
 	}
-	return tier
 }
 
 // works returns the names of the work queues: those with a dead-letter queue, those that are bound, and those that
 // exist and have tiers.
-func (b *board) works() []string {
-	var works []string
-	add := func(name string, is bool) {
-		if is && name != "" {
-			works = append(works, name)
+func (b *board) works() map[string]bool {
+	works := map[string]bool{}
+	for name := range b.queues {
+		if work := naming.WorkQueueOf(name); work != name {
+			works[work] = true
+		}
+		if tiers := b.tiers[name]; len(tiers) > 0 && tiers[0].Group == "" {
+			works[name] = true
 		}
 	}
-	exists := func(name string) bool { _, exists := b.queues[name]; return exists }
-	for name := range b.queues {
-		add(naming.WorkQueueOf(name), naming.WorkQueueOf(name) != name)
-	}
-	for name := range b.own {
-		add(name, exists(name))
-	}
 	for name := range b.groups {
-		add(name, true)
+		works[name] = true
 	}
 	for at := range b.bindings {
-		add(at.Queue, at.Exchange == b.prefix.AnyReturnExchange() && at.Key == naming.AnyReturnKey(at.Queue))
+		if at.Exchange == b.prefix.AnyReturnExchange() && at.Key == naming.AnyReturnKey(at.Queue) {
+			works[at.Queue] = true
+		}
 	}
-	slices.Sort(works)
-	return slices.Compact(works)
+	delete(works, "")
+	return works
 }
 
 func (b *board) work(name string) letters.WorkQueue {
 	w := letters.WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
-	w.Tiers = append(slices.Clone(b.own[name]), b.shared[b.groups[name]]...)
+	w.Tiers = append(slices.Clone(b.tiers[name]), b.tiers[b.groups[name]]...)
 	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
 		w.Inbox = inbox
 	}
@@ -248,9 +233,9 @@ const (
 	freshWithin = 3 * time.Second // for all of them
 )
 
-// refreshStatus refreshes the queues of a status, and adds the messages of partitions to those of their work queue.
-func (s *Store) refreshStatus(ctx context.Context, status *letters.Status, parts map[string][]letters.Depth) {
-	s.refresh(ctx, depthsOf(status, parts))
+// refresh refreshes the queues of a status, and adds the messages of partitions to those of their work queue.
+func (b *board) refresh(ctx context.Context, s *Store, status *letters.Status) {
+	s.refresh(ctx, b.depthsOf(status))
 	for i := range status.Queues {
 		w := &status.Queues[i]
 		for j := range w.Tiers {
@@ -258,7 +243,7 @@ func (s *Store) refreshStatus(ctx context.Context, status *letters.Status, parts
 				tier.NextDue = status.At.Add(tier.Delay)
 			}
 		}
-		for _, part := range parts[w.Name] {
+		for _, part := range b.parts[w.Name] {
 			w.Messages += part.Messages
 			w.Ready += part.Ready
 			w.Unacked += part.Unacked
@@ -279,37 +264,38 @@ func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 	defer connection.Close()
 	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
 	reopening := wire.Reopening{On: connection}
-	fresh, asked := map[string]letters.Depth{}, map[string]bool{} // work queues of a group have the same tiers
+	fresh := map[string]*amqp091.Queue{} // nil: refused; work queues of a group have the same tiers
 	for _, d := range depths {
 		if d.Missing || d.Queue == "" { // the API is not late about which queues exist
 			continue
 		}
-		if !asked[d.Queue] && len(asked) < mostFresh {
-			asked[d.Queue] = true
+		now, asked := fresh[d.Queue]
+		if !asked && len(fresh) < mostFresh {
 			channel, err := reopening.Channel()
 			if err != nil {
 				return
 			}
-			if now, err := channel.QueueDeclarePassive(d.Queue, true, false, false, false, nil); err == nil {
-				fresh[d.Queue] = letters.Depth{Ready: now.Messages, Consumers: now.Consumers}
+			if state, err := channel.QueueDeclarePassive(d.Queue, true, false, false, false, nil); err == nil {
+				now = &state
 			}
+			fresh[d.Queue] = now
 		}
-		if now, is := fresh[d.Queue]; is {
-			d.Messages = now.Ready + max(d.Messages-d.Ready, 0)
-			d.Ready, d.Consumers = now.Ready, now.Consumers
+		if now != nil {
+			d.Messages = now.Messages + max(d.Messages-d.Ready, 0)
+			d.Ready, d.Consumers = now.Messages, now.Consumers
 		}
 	}
 }
 
 // depthsOf returns all queues, the letters first and the tiers last.
-func depthsOf(s *letters.Status, parts map[string][]letters.Depth) []*letters.Depth {
+func (b *board) depthsOf(s *letters.Status) []*letters.Depth {
 	rest := []*letters.Depth{&s.Orphans}
 	var works, partitions, tiers []*letters.Depth
 	for i := range s.Queues {
 		w := &s.Queues[i]
 		rest, works = append(rest, &w.Dead), append(works, &w.Depth, &w.Inbox)
-		for j := range parts[w.Name] {
-			partitions = append(partitions, &parts[w.Name][j])
+		for j := range b.parts[w.Name] {
+			partitions = append(partitions, &b.parts[w.Name][j])
 		}
 		for j := range w.Tiers {
 			tiers = append(tiers, &w.Tiers[j].Depth)
