@@ -39,8 +39,8 @@ type totals struct{ Ready, Unacked, Waiting, Dead, Orphans int }
 
 type workRow struct {
 	letters.WorkQueue
-	Tiers   []letters.Tier // those that have messages, or something to say
-	Empty   []letters.Tier // the others
+	Tiers   []letters.Tier // tiers that have messages, or something to say
+	Empty   []letters.Tier // the other tiers
 	Waiting int
 }
 

@@ -218,8 +218,8 @@ func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.cause }
 
 // errForeign is the error of a request that another site may have made.
-var errForeign = failure{http.StatusForbidden, "This request does not come from this page: another site may have made " +
-	"it. Nothing was done.", nil}
+var errForeign = failure{http.StatusForbidden, "This request does not come from this page: another site may have " +
+	"made it. Nothing was done.", nil}
 
 type errorView struct {
 	Status       int
