@@ -43,6 +43,8 @@ func ShortKey(key string) string {
 type Decision struct {
 	Limit int       // calls at the same time; 0: the key is paused; less than 0: no limit
 	Until time.Time // when it ends
+
+	Before *Decision // the decision before, which holds again when this one ends first; nil: none
 }
 
 // Decide replaces what an operator has decided about keys of the handler.
@@ -50,7 +52,9 @@ func (g *Gate) Decide(all map[string]Decision) { g.decided.Store(&all) }
 
 // Decided returns the decision about a key that has not ended.
 func (g *Gate) Decided(key string, now time.Time) (d Decision, found bool) {
-	d = (*g.decided.Load())[key]
+	for d = (*g.decided.Load())[key]; d.Before != nil && !now.Before(d.Until); {
+		d = *d.Before
+	}
 	return d, d.Limit >= 0 && now.Before(d.Until)
 }
 

@@ -78,7 +78,11 @@ func (c *control) apply() {
 	for _, k := range c.limits {
 		for _, h := range c.keyed {
 			if k.isFor(h) {
-				all[h.gate][k.Key] = gate.Decision{Limit: k.Calls, Until: k.until}
+				d := gate.Decision{Limit: k.Calls, Until: k.until}
+				if before, found := all[h.gate][k.Key]; found {
+					d.Before = &before
+				}
+				all[h.gate][k.Key] = d
 			}
 		}
 	}

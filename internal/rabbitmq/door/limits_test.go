@@ -118,6 +118,23 @@ func TestTheLatestDecisionHoldsForEachQueue(t *testing.T) {
 	assert.Equal(t, []string{"7 paused 0"}, keysOf(p.mails))
 }
 
+// TestAShortLimitOfOneQueueEndsOverALongerOneOfAll: what was decided before holds again. An end is a decision too.
+func TestAShortLimitOfOneQueueEndsOverALongerOneOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.hear([]command.Request{
+			{Do: command.Limit, Key: "7", Lasts: time.Hour, At: 1},
+			{Do: command.Limit, Key: "7", Lasts: time.Minute, Queue: "webhooks", Calls: 2, At: 2},
+		})
+		assert.Equal(t, []string{"7 limited 2"}, keysOf(p.webhooks))
+		time.Sleep(time.Minute)
+		assert.Equal(t, []string{"7 paused 0"}, keysOf(p.webhooks))
+		p.do("7", command.NoLimit, 3, "webhooks")
+		assert.Empty(t, keysOf(p.webhooks))
+		assert.Equal(t, []string{"7 paused 0"}, keysOf(p.mails))
+	})
+}
+
 // Processes tell how long a limit still lasts: the clock of one is not that of another.
 func TestALimitLastsAsLongWhateverTheClockShows(t *testing.T) {
 	var told []command.Request
