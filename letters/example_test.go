@@ -110,19 +110,6 @@ func ExampleGroups() {
 	// 1 order <n> is unknown order-2
 }
 
-func ExampleDiscard_Validate() {
-	fmt.Println(letters.Discard{Limit: -1}.Validate())
-	// Output:
-	// Discard.Limit is -1: it must not be negative (0 is no limit)
-}
-
-func ExampleProgress() {
-	p := letters.Progress{Summary: letters.Summary{Total: 100, Done: 20}, Phase: letters.Looking, Elapsed: 10 * time.Second}
-	fmt.Println(p.PerSecond(), p.Left())
-	// Output:
-	// 2 40s
-}
-
 // A letter of any backend becomes a test. The values of the field email are nowhere in its files.
 func ExampleLetter_GoTest() {
 	letter := failed("order-10", "no account of ann@example.com")

@@ -206,29 +206,6 @@ func TestOnlyJSONIsRedacted(t *testing.T) {
 	assert.Empty(t, empty.Redacted)
 }
 
-// TestGoTestOfALargePayload: 5 MiB with 10,000 values to replace.
-func TestGoTestOfALargePayload(t *testing.T) {
-	t.Parallel()
-	var payload bytes.Buffer
-	for i := range 10_000 {
-		_, _ = fmt.Fprintf(&payload, `,{"email":"user-%d@example.com","note":"%0480d user-%[1]d@example.com"}`, i, i)
-	}
-	letter := failed("order-10", "no account of user-9999@example.com")
-	letter.Payload = append([]byte{'['}, append(payload.Bytes()[1:], ']')...)
-	require.Greater(t, len(letter.Payload), 5<<20)
-	test, err := letter.GoTest(letters.GoTestConfig{Name: "billing", Redact: []string{"email"}})
-	require.NoError(t, err)
-	_, _, _, line := filesOf(t, test)
-	var read struct {
-		Body   []byte
-		Record retry.Record
-	}
-	require.NoError(t, json.Unmarshal(line, &read))
-	assert.Equal(t, 20_000, bytes.Count(read.Body, []byte("redacted")))
-	assert.NotContains(t, string(read.Body), "@example.com")
-	assert.Equal(t, "no account of redacted", read.Record.Reason)
-}
-
 // TestWriteKeepsWhatIsThere: a file that is there stays, and no other is left.
 func TestWriteKeepsWhatIsThere(t *testing.T) {
 	t.Parallel()

@@ -13,39 +13,57 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// Up to RabbitMQ 4.2 the broker closes a channel that has letters for longer than 30 minutes. A canary that is watched
-// for longer would be watched for ever.
-func TestALostConnectionDoesNotProlongTheWatch(t *testing.T) {
+// TestTheCanaryIsLettersThatWereSent: letters whose work queue is gone stay, and are no part of it. A lost connection
+// does not prolong the watch: up to RabbitMQ 4.2 the broker closes a channel that has letters for longer than 30
+// minutes, and a canary that is watched for longer would be watched for ever.
+func TestTheCanaryIsLettersThatWereSent(t *testing.T) {
 	onBoard(t, func(t *testing.T, b board) {
-		const count, watched = 30, 20 * time.Minute
+		const gone, count, canary, watched = 10, 30, 10, 20 * time.Minute
 		quorum := amqp091.Table{"x-queue-type": "quorum"}
 		b.broker.DeclareQueue("orders", quorum)
-		b.broker.DeclareQueue("orders.dead", quorum)
-		for i := range count {
-			b.broker.Publish("", "orders.dead", amqp091.Publishing{
-				Headers: amqp091.Table{"_watermill_message_uuid": fmt.Sprint(i)}})
+		b.broker.DeclareQueue("poison", quorum)
+		for i := range gone + count {
+			topic := "orders"
+			if i < gone {
+				topic = "gone"
+			}
+			b.broker.Publish("", "poison", amqp091.Publishing{Headers: amqp091.Table{
+				"_watermill_message_uuid": fmt.Sprint(i), "reason_poisoned": "down", "topic_poisoned": topic}})
 		}
 		began := time.Now()
-		ends, waited, cut := map[time.Time]bool{}, false, false
-		summary, err := b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{
-			To: "orders", Canary: 10, CanaryWait: watched, Progress: func(p letters.Progress) {
+		ends, sent, waited := map[time.Time]bool{}, map[int]bool{}, false
+		summary, err := b.store.Redrive(t.Context(), "poison", letters.Redrive{
+			Canary: canary, CanaryWait: watched, Progress: func(p letters.Progress) {
 				waited = waited || p.Phase == letters.Waiting
 				if p.Phase != letters.Watching {
 					return
 				}
-				ends[p.Until] = true
-				if !cut {
-					cut = true
+				if len(ends) == 0 {
 					for number := range b.broker.Connections() {
 						b.broker.Disturb(number, model.Cut)
 					}
 				}
+				ends[p.Until], sent[p.Done] = true, true
 			},
 		})
-		require.NoError(t, err)
-		assert.Equal(t, letters.Summary{Total: count, Done: count}, summary)
+		require.ErrorIs(t, err, letters.ErrNoTarget)
+		assert.Equal(t, letters.Summary{Total: gone + count, Done: count, Kept: gone}, summary)
+		assert.Equal(t, map[int]bool{canary: true}, sent)
 		assert.True(t, waited, "the connection was lost")
 		assert.Len(t, ends, 1)
 		assert.Less(t, time.Since(began), watched+time.Minute)
+	})
+}
+
+// TestARedriveToTheQueueItself would remove the record of each letter and bring none back.
+func TestARedriveToTheQueueItself(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		b.broker.DeclareQueue("orders.dead", amqp091.Table{"x-queue-type": "quorum"})
+		b.publish("", "orders.dead", 3)
+		for _, dry := range []bool{true, false} {
+			summary, err := b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{To: "orders.dead", DryRun: dry})
+			require.ErrorIs(t, err, letters.ErrNoTarget)
+			assert.Equal(t, letters.Summary{Total: 3, Kept: 3}, summary)
+		}
 	})
 }
