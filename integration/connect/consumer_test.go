@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/integration/major/amqp"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -43,32 +42,4 @@ func TestConsumerOptions(t *testing.T) {
 	assert.Equal(t, broker.Version(t) != 404, consumer.Exclusive)
 	assert.EqualValues(t, 40, consumer.PrefetchCount)
 	assert.EqualValues(t, 7, consumer.Arguments["x-priority"])
-}
-
-// TestRedeliveredMark: an app on v3 sees which messages the broker delivers again, as with its own subscriber.
-func TestRedeliveredMark(t *testing.T) {
-	t.Parallel()
-	s := testapp.New(t)
-	deliveries := make(chan string, 3)
-	calls := 0
-	s.AddConsumerHandler(s.Router, "billing", s.Queue("orders"), func(msg *message.Message) error {
-		deliveries <- msg.Metadata.Get("_watermill_amqp_redelivered")
-		calls++
-		switch calls {
-		case 1:
-			msg.Nack()
-			return nil
-		case 2:
-			return errDown
-		}
-		return nil
-	})
-	s.Run()
-	s.Publish(s.Queue("orders"), "1")
-	for i, want := range []string{"", "true", ""} { // nacked, failed, processed
-		if amqp.Major == "v2" {
-			want = ""
-		}
-		assert.Equal(t, want, broker.Receive(t, deliveries, "delivery %d", i))
-	}
 }

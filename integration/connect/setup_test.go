@@ -1,4 +1,4 @@
-// Package connect_test has whole apps on Connect, on a broker.
+// Package connect_test has whole apps on Connect: on a model of a broker, and on a broker where that decides.
 package connect_test
 
 import (
