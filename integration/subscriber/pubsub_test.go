@@ -1,3 +1,4 @@
+// Package subscriber_test runs Watermill's own tests of a Pub/Sub on a broker.
 package subscriber_test
 
 import (
@@ -9,11 +10,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // TestPubSub runs Watermill's own tests, with the features that watermill-amqp claims. The publisher is watermill-amqp's.
 func TestPubSub(t *testing.T) {
@@ -43,23 +49,14 @@ func pubSub(t *testing.T, own amqp.Config, concurrency int) (message.Publisher, 
 	own.Publish.ChannelPoolSize = 25
 	publisher, err := amqp.NewPublisher(own, watermill.NopLogger{})
 	require.NoError(t, err)
-	connection := open(t, broker.URL(t))
-	s := newSubscriber(connection, config{
-		QueueOf:      own.Queue.GenerateName,
-		Unmarshal:    own.Marshaler.Unmarshal,
+	connection, err := subscriber.Open(wire.Config{URI: broker.URL(t), ReconnectInitial: 20 * time.Millisecond, ReconnectMax: time.Second}, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, connection.Close()) })
+	return publisher, owner{subscriber.NewSubscriber(connection, handler{own}, subscriber.Config{
 		Concurrency:  concurrency,
 		CloseTimeout: time.Second,           // some tests never settle what they received
 		LongestNack:  20 * time.Millisecond, // one of them nacks the first message of the queue 300 times
-		Declare: func(d *subscriber.Declaration, topic string) error {
-			queue, exchange := own.Queue.GenerateName(topic), own.Exchange.GenerateName(topic)
-			channel, err := d.Channel()
-			if err != nil {
-				return err
-			}
-			return own.TopologyBuilder.BuildTopology(channel, queue, exchange, own, watermill.NopLogger{})
-		},
-	})
-	return publisher, owner{s, connection}
+	}, watermill.NopLogger{}), connection}
 }
 
 // An owner closes the connection with the subscriber.
@@ -69,3 +66,25 @@ type owner struct {
 }
 
 func (o owner) Close() error { return o.connection.Close() }
+
+// A handler declares and reads as watermill-amqp's subscriber.
+type handler struct{ own amqp.Config }
+
+func (h handler) QueueOf(topic string) (string, error) { return h.own.Queue.GenerateName(topic), nil }
+
+func (h handler) Declare(d *subscriber.Declaration, topic string) error {
+	channel, err := d.Channel()
+	if err != nil {
+		return err
+	}
+	return h.own.TopologyBuilder.BuildTopology(channel, h.own.Queue.GenerateName(topic), h.own.Exchange.GenerateName(topic),
+		h.own, watermill.NopLogger{})
+}
+
+func (h handler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	return h.own.Marshaler.Unmarshal(d)
+}
+
+func (handler) Bind(*subscriber.Declaration, string) error             { return nil }
+func (handler) MayBeQuorum(string) bool                                { return true }
+func (handler) Nacked(*message.Message, amqp091.Delivery) (again bool) { return false }

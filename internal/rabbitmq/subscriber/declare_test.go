@@ -1,16 +1,20 @@
 package subscriber
 
 import (
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channeltest"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 )
 
@@ -155,5 +159,56 @@ func TestAQueueThatCannotBeBoundIsNotConsumed(t *testing.T) {
 		assert.ErrorContains(t, err, "refused")
 		assert.NotZero(t, d.lostAt, "it is declared before it is consumed: a consumer would count deliveries")
 		assert.Same(t, closed, l.last)
+	})
+}
+
+// A strange handler has topics that cannot be subscribed to.
+type strange struct{ simple }
+
+var errStrange = errors.New("no such topology")
+
+func (strange) QueueOf(topic string) (string, error) {
+	return map[string]string{"": "", "long": strings.Repeat("x", 256)}[topic] + strings.TrimPrefix(topic, "long"), nil
+}
+
+func (strange) Declare(_ *Declaration, topic string) error {
+	switch topic {
+	case "refused":
+		return errStrange
+	case "panics":
+		panic("no queue")
+	}
+	return nil
+}
+
+// The first Subscribe returns what is wrong with its topic, and the connection serves other topics.
+func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
+	t.Parallel()
+	subscribeModel(t, strange{}, model.Config{}, func(m *modelled) {
+		s := NewSubscriber(m.connection, strange{}, Config{}, watermill.NopLogger{})
+		for topic, text := range map[string]string{
+			"refused": `topic "refused": declare: no such topology`,
+			"panics":  `topic "panics": declare: Declare panicked: no queue`,
+			"missing": "404",
+			"":        "its queue has no name",
+			"long":    "256 bytes, at most 255",
+		} {
+			messages, err := s.Subscribe(context.Background(), topic)
+			require.ErrorContains(t, err, text)
+			assert.Nil(t, messages)
+			assert.Equal(t, topic == "refused", errors.Is(err, errStrange))
+			var cause *amqp091.Error
+			assert.Equal(t, topic == "missing", errors.As(err, &cause))
+		}
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, err := s.Subscribe(ended, "refused")
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorIs(t, s.SubscribeInitialize("refused"), errStrange)
+		require.NoError(t, s.SubscribeInitialize("orders"))
+		assert.True(t, m.health().Consuming)
+		assert.Len(t, m.connection.Health().Subscriptions, 1)
+		require.NoError(t, s.Close())
+		require.ErrorIs(t, s.SubscribeInitialize("orders"), ErrClosed)
 	})
 }
