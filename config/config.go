@@ -63,8 +63,9 @@ func (c Config) MarshalJSON() ([]byte, error) { return json.Marshal(fmt.Sprintf(
 
 // Connect opens two connections to the broker, one for consuming and one for publishing, for any number of handlers,
 // consumer groups and schedules. The first handler with Order.Partitions opens a third one, for moving messages to
-// partitions. They reconnect by themselves. Connect returns an error that joins all faults, or at once the reason why
-// it cannot connect: it does not wait for a broker that cannot be reached. A nil logger logs nothing.
+// partitions. Their names on the broker are "watermill-retry subscriber", "watermill-retry publisher" and
+// "watermill-retry mover". They reconnect by themselves. Connect returns an error that joins all faults, or at once the
+// reason why it cannot connect: it does not wait for a broker that cannot be reached. A nil logger logs nothing.
 //
 // The methods of the retry.Connection are documented there. What they do on RabbitMQ:
 //

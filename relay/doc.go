@@ -43,7 +43,8 @@
 //
 // The relay compares the due time, which the host of the failure has written, with the clock of its own host. So a
 // retry comes late by the difference between the two clocks, or early by it, and then by its whole delay at most. A due
-// time that is more than backoff.MaxDelay, ten years, ahead is foreign. Keep the clocks of the hosts synchronized.
+// time that is more than backoff.MaxDelay, ten years, ahead is foreign. Keep the clocks of the hosts synchronized, and
+// let only the app publish to tiers: a forged due time is waited for.
 //
 // # Guarantees
 //

@@ -25,9 +25,9 @@ type Connection interface {
 		options ...Options) *message.Handler
 
 	// Subscriber returns the subscriber of a handler, for code that adds handlers by itself: the processors of
-	// components/cqrs, Requeuer, FanIn. Add Middleware to its handlers. The name is used in logs, and is a part of
-	// topic names on gochannel: each handler of an app needs its own. The subscriber's Close ends
-	// its subscriptions only.
+	// components/cqrs, Requeuer, FanIn. The replies of components/requestreply need a subscriber of the Pub/Sub itself,
+	// except on RabbitMQ. Add Middleware to its handlers. The name is used in logs, and is a part of topic names on
+	// gochannel: each handler of an app needs its own. The subscriber's Close ends its subscriptions only.
 	Subscriber(name string, options ...Options) (message.Subscriber, error)
 
 	// Middleware is the retry middleware for handlers with a Subscriber of this connection, for a handler's or a

@@ -24,10 +24,10 @@ type Options struct {
 	// messages whose copies or produced messages are not confirmed yet, together. While these wait, other messages are
 	// handled, except with a Concurrency of 1, with an Order, while the handler is limited or holds a message, and
 	// where a Breaker waits for produced messages. With a Prefetch equal to Concurrency, each message keeps its place
-	// until it is acknowledged. The default is twice the concurrency, 1 with a Concurrency of 1, 16 times the
-	// concurrency with an Order, and in each case at least AMQP.Consume.Qos.PrefetchCount. It is between Concurrency and
-	// 65,535. With Order.Partitions it is that of each partition, 512 by default, and stays the same for the life of the
-	// queues. Only RabbitMQ has it.
+	// until it is acknowledged. A higher one is for slow confirms, and for handlers that end within a millisecond. The
+	// default is twice the concurrency, 1 with a Concurrency of 1, 16 times the concurrency with an Order, and in each
+	// case at least AMQP.Consume.Qos.PrefetchCount. It is between Concurrency and 65,535. With Order.Partitions it is
+	// that of each partition, 512 by default, and stays the same for the life of the queues. Only RabbitMQ has it.
 	Prefetch int
 
 	// Order keeps the order of messages with one key. Only RabbitMQ has it. The default is none.

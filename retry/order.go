@@ -23,8 +23,10 @@ type Order struct {
 	//
 	// With more, a message that waits keeps those of its key waiting behind it, in every process, also across crashes
 	// and deployments. Messages move from the work queue to so many queues by their key, and each is consumed by one
-	// process at a time. What waits stays in its queue, in the memory of that process: so there are no tiers, and
-	// every delay is possible. At most 256, the same in all processes, for the life of the queues.
+	// process at a time. What waits stays in its queue, in the memory of that process: so there are no tiers, and every
+	// delay is possible. Of two messages with one key in one call, the Publisher sends the second when the first is
+	// confirmed. At a pause, a message that is held keeps its partition for up to MaxHold. At most 256, the same in all
+	// processes, for the life of the queues.
 	Partitions int
 
 	// Block keeps the messages of a key waiting where one of them would become a dead letter, until an operator skips

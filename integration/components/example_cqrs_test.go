@@ -117,7 +117,8 @@ func check(err error) {
 	}
 }
 
-// sameID gives an event an ID that is the same at each try of the command: it comes from the command and the event.
+// sameID gives an event an ID that is the same at each try of the command: it comes from the command and the event. The
+// event must have nothing that differs at each try, such as time.Now(), and two events of one command must differ.
 func sameID(p cqrs.OnEventSendParams) error {
 	command := cqrs.OriginalMessageFromCtx(p.Message.Context())
 	id := sha256.Sum256([]byte(command.UUID + " " + p.EventName + " " + string(p.Message.Payload)))

@@ -34,10 +34,11 @@ const (
 	lockPause = time.Second
 )
 
-// Redrive implements letters.Store. A letter goes to its work queue itself, through the default exchange; an orphan
-// to the exchange <prefix>.return with the routing key that it came with. Letters whose work queue is gone stay, and
-// the error names each of these queues and wraps letters.ErrNoTarget. A work queue that refuses a letter, such as a
-// full one, ends the redrive. While the broker is away, Redrive waits, and then goes on.
+// Redrive implements letters.Store. A letter goes to its work queue itself, through the default exchange; an orphan to
+// the exchange <prefix>.return with the routing key that it came with. Letters whose work queue is gone stay, and the
+// error names each of these queues and wraps letters.ErrNoTarget. A work queue that refuses a letter, such as a full
+// one, ends the redrive. While the broker is away, Redrive waits, and then goes on. The property user-id stays only
+// where it is the user of the connection.
 func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redrive) (letters.Summary, error) {
 	if err := options.Validate(); err != nil {
 		return letters.Summary{}, err

@@ -10,6 +10,8 @@
 //	    │                               │ no such key
 //	    └── key *.<work queue> ──────── exchange retry.return.any ── no such queue ──► queue retry.orphans
 //
+// A tier has the name of its delay in the largest unit that divides it: 125s, 2m, 1500ms.
+//
 // What has no key in retry.return goes to its alternate exchange, retry.return.any, whose own is retry.orphans. An
 // exact key costs the broker less than a pattern. The pattern brings back what an exact key does not, such as messages
 // of a tier that the schedule no longer has.
