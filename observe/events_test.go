@@ -64,6 +64,8 @@ func TestOutcomesAreCounted(t *testing.T) {
 			return nil
 		}
 		a.deliver(newMessage(ctx), errDown)
+		calls := []string{`{handler="billing",topic="orders"} 15`} // a held message is measured once
+		assert.Equal(t, calls, samples(t, registry, "watermill_retry_handler_duration_seconds_count"))
 
 		var want []string
 		for _, row := range []struct {
@@ -125,26 +127,6 @@ func TestDurationsAndAgesAreMeasured(t *testing.T) {
 		a.deliver(ahead, nil)
 		one("watermill_retry_age_at_success_seconds_sum", `{handler="billing",topic="orders"} 1.29`)
 		one("watermill_retry_age_at_success_seconds_count", `{handler="billing",topic="orders"} 2`)
-	})
-}
-
-// TestAHeldMessageIsMeasuredOnce: two events of one call of a handler.
-func TestAHeldMessageIsMeasuredOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newApp(t)
-		registry := register(t, observe.Config{}, a)
-		tries := 0
-		a.refuse = func() error {
-			if tries++; tries == 2 {
-				return errors.New("there is no connection")
-			}
-			return nil
-		}
-		a.deliver(newMessage(from(topic, handler)), errDown, backoff.Permanent(errDown))
-		assert.Contains(t, samples(t, registry, "watermill_retry_outcomes_total"), `{handler="billing",outcome="held",reason="",topic="orders"} 1.0`)
-		assert.Equal(t, []string{`{handler="billing",topic="orders"} 2`}, samples(t, registry, "watermill_retry_handler_duration_seconds_count"))
-		assert.Equal(t, []string{`{handler="billing",topic="orders"} 1`}, samples(t, registry, "watermill_retry_age_at_death_seconds_count"))
-		assert.Equal(t, []string{`{tier="1s",topic="orders"} 1`}, samples(t, registry, "watermill_retry_lateness_seconds_count"))
 	})
 }
 
@@ -290,10 +272,11 @@ func TestLabelsAreBounded(t *testing.T) {
 		a := newApp(t, rules)
 		registry := register(t, observe.Config{MaxSeries: 10}, a)
 		var all []retry.SubscriptionHealth
+		keys := map[string]retry.KeyHealth{"7": {Paused: "slow", Limit: 4, Parked: 3}, "8": {Paused: "slow", Limit: 2, Parked: 3}}
 		for i := range 100 {
 			topic, handler := fmt.Sprintf("topic %d", i), fmt.Sprintf("handler %d", i)
 			a.deliver(newMessage(from(topic, handler)), errDown, nil)
-			all = append(all, retry.SubscriptionHealth{Name: handler, Topic: topic, InFlight: 1, Deliveries: 2})
+			all = append(all, retry.SubscriptionHealth{Name: handler, Topic: topic, InFlight: 1, Deliveries: 2, Keys: keys})
 		}
 		a.deliver(newMessage(from("last", "last")), errGone)
 		a.subscriptions(all...)
@@ -318,22 +301,11 @@ func TestLabelsAreBounded(t *testing.T) {
 		}
 		paused := samples(t, registry, "watermill_retry_paused")
 		assert.Len(t, paused, 10+3)
+		limited := samples(t, registry, "watermill_retry_key_limit")
+		assert.Len(t, limited, 10+1)
+		assert.Contains(t, limited, `{handler="other",key="other",reason="slow"} 2.0`, "the lowest limit")
+		assert.Len(t, samples(t, registry, "watermill_retry_key_parked"), 10+1)
 	})
-}
-
-func TestKeysAreBoundedByTheConfig(t *testing.T) {
-	t.Parallel()
-	a := newApp(t)
-	registry := register(t, observe.Config{MaxSeries: 10}, a)
-	keys := map[string]retry.KeyHealth{}
-	for i := range 20 {
-		keys[fmt.Sprintf("tenant %02d", i)] = retry.KeyHealth{Paused: "slow", Limit: i, Parked: 3}
-	}
-	a.subscriptions(retry.SubscriptionHealth{Name: handler, Keys: keys})
-	limited := samples(t, registry, "watermill_retry_key_limit")
-	assert.Len(t, limited, 10+1)
-	assert.Contains(t, limited, `{handler="other",key="other",reason="slow"} 10.0`, "the lowest limit")
-	assert.Len(t, samples(t, registry, "watermill_retry_key_parked"), 10+1)
 }
 
 // TestTheBoundIsThatOfTheConfig: that of the SDK, 2,000, makes a series that has other labels.

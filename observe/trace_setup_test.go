@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -123,30 +122,18 @@ func linksOf(s tracetest.SpanStub) map[string]string {
 
 func idOf(s trace.SpanContext) string { return fmt.Sprintf("%s-%s", s.TraceID(), s.SpanID()) }
 
-// b3 is the single header of B3: the trace, the span and whether it is sampled.
+// b3 is W3C Trace Context in another key.
 type b3 struct{ key string }
 
 func (p b3) Fields() []string { return []string{p.key} }
 
 func (p b3) Inject(ctx context.Context, carrier propagation.TextMapCarrier) {
-	if s := trace.SpanContextFromContext(ctx); s.IsValid() {
-		carrier.Set(p.key, fmt.Sprintf("%s-%s-%d", s.TraceID(), s.SpanID(), s.TraceFlags()&trace.FlagsSampled))
+	if text := traceparentOf(trace.SpanContextFromContext(ctx)); text != "" {
+		carrier.Set(p.key, text)
 	}
 }
 
 func (p b3) Extract(ctx context.Context, carrier propagation.TextMapCarrier) context.Context {
-	parts := strings.Split(carrier.Get(p.key), "-")
-	if len(parts) != 3 {
-		return ctx
-	}
-	traceID, err1 := trace.TraceIDFromHex(parts[0])
-	spanID, err2 := trace.SpanIDFromHex(parts[1])
-	if err1 != nil || err2 != nil {
-		return ctx
-	}
-	config := trace.SpanContextConfig{TraceID: traceID, SpanID: spanID, Remote: true}
-	if parts[2] == "1" {
-		config.TraceFlags = trace.FlagsSampled
-	}
-	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(config))
+	own := propagation.MapCarrier{traceparentKey: carrier.Get(p.key)}
+	return propagation.TraceContext{}.Extract(ctx, own)
 }
