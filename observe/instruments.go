@@ -2,10 +2,8 @@ package observe
 
 import (
 	"errors"
-	"maps"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -100,17 +98,14 @@ func labelText(text string, most int) string {
 }
 
 // A table has the options for each of a bounded number of labels of a metric. It is safe for concurrent use. A get of
-// labels that it has takes no lock and allocates nothing.
+// labels that it has allocates nothing.
 type table struct {
 	metric Metric
 	most   int
 
-	read atomic.Pointer[map[labels]options]
-
-	mu     sync.Mutex
-	all    map[labels]options // the options of read, and later ones
-	misses int                // the number of misses since read was made
-	extra  map[labels]options // the options of the labels beyond most
+	mu    sync.RWMutex
+	all   map[labels]options
+	extra map[labels]options // the options of the labels beyond most
 }
 
 // options are the labels of one series, as a counter and as a histogram takes them.
@@ -120,13 +115,14 @@ type options struct {
 }
 
 func newTable(m Metric, most int) *table {
-	t := &table{metric: m, most: most, all: map[labels]options{}, extra: map[labels]options{}}
-	t.read.Store(&map[labels]options{})
-	return t
+	return &table{metric: m, most: most, all: map[labels]options{}, extra: map[labels]options{}}
 }
 
 func (t *table) get(of labels) options {
-	if found, is := (*t.read.Load())[of]; is {
+	t.mu.RLock()
+	found, is := t.all[of]
+	t.mu.RUnlock()
+	if is {
 		return found
 	}
 	t.mu.Lock()
@@ -134,13 +130,7 @@ func (t *table) get(of labels) options {
 	if _, is := t.all[of]; !is && len(t.all) >= t.most {
 		return t.made(t.extra, beyond(t.metric, of))
 	}
-	found := t.made(t.all, of)
-	if t.misses++; t.misses >= len(t.all) { // so copies cost a constant for each key
-		read := maps.Clone(t.all)
-		t.read.Store(&read)
-		t.misses = 0
-	}
-	return found
+	return t.made(t.all, of)
 }
 
 // made returns the options among others, and makes them where they are not there.

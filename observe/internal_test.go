@@ -2,13 +2,11 @@ package observe
 
 import (
 	"context"
-	"strconv"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
-	"go.opentelemetry.io/otel/metric"
 
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -88,23 +86,4 @@ func TestTotalsAreBounded(t *testing.T) {
 		values[of] = *value
 	}
 	assert.Equal(t, map[labels]float64{{"orders", "a"}: 5, {"orders", "b"}: 4, {other, other}: 5}, values)
-}
-
-// TestAFilledTableTakesNoLock: also that of keys which came one after the other.
-func TestAFilledTableTakesNoLock(t *testing.T) {
-	t.Parallel()
-	table := newTable(handlerDuration, 100)
-	for range 3 {
-		for i := range 150 {
-			of := labels{"orders", strconv.Itoa(i)}
-			want := of
-			if i >= 100 {
-				want = labels{other, other}
-			}
-			assert.Equal(t, []metric.RecordOption{labelled(handlerDuration, want)}, table.get(of).record)
-		}
-	}
-	assert.Len(t, table.all, 100)
-	assert.Len(t, table.extra, 1)
-	assert.Len(t, *table.read.Load(), 100)
 }
