@@ -124,13 +124,11 @@ func TestGoTestOfALetter(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "a_test.go"), []byte("package orders_test\n"), 0o600))
 	tool := "//go:build ignore\n\npackage main\n" // a_tool.go is before app.go
 	require.NoError(t, os.WriteFile(filepath.Join(folder, "a_tool.go"), []byte(tool), 0o600))
-	rules := filepath.Join(folder, "rules")
-	require.NoError(t, os.WriteFile(rules, []byte("# personal data\nEmail # of a customer\n\n"), 0o600))
 	show := func(code int, id string, args ...string) result {
 		return runIn(t, folder, code, append([]string{"dead", "show", q.work, id, "--go-test", "billing"}, args...)...)
 	}
 
-	r := show(0, ids[0], "--redact-rules", rules, "--redact", "customer,absent")
+	r := show(0, ids[0], "--redact", "Email,customer,absent")
 	assert.Equal(t, "billing_"+ids[0]+"_test.go and testdata/"+ids[0]+".json written; put the handler into TestBilling_"+
 		strings.ReplaceAll(ids[0], "-", "_")+"\nredacted: customer, email\n", r.stdout)
 	assert.Equal(t, "wmretry: warning: the letter has no field, metadata or property absent\n", r.stderr)

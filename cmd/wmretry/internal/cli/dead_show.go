@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,9 +27,8 @@ func newShowCommand(e *env) *cobra.Command {
 	c = e.command("dead show "+e.of()+" ID", func(ctx context.Context, args []string) error {
 		given, use := c.Flags().Changed, e.show
 		check := func() error {
-			if given("redact") || given("redact-rules") || given("drop-payload") || given("overwrite") {
-				return usage("--redact, --redact-rules, --drop-payload and --overwrite need --go-test: what is shown is " +
-					"not redacted")
+			if given("redact") || given("drop-payload") || given("overwrite") {
+				return usage("--redact, --drop-payload and --overwrite need --go-test: what is shown is not redacted")
 			}
 			return nil
 		}
@@ -231,7 +229,6 @@ var kindTexts = map[letters.Kind]string{
 
 // testFlags make a test of a letter.
 type testFlags struct {
-	redactFlags
 	config    letters.GoTestConfig
 	overwrite bool
 }
@@ -240,54 +237,20 @@ func (f *testFlags) add(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.config.Name, "go-test", "", "write a Go test of this name, and the letter into testdata, in place "+
 		"of showing it")
-	f.redactFlags.add(c)
+	redactFlag(c, &f.config.Redact)
 	flags.BoolVar(&f.config.DropPayload, "drop-payload", false, "with --go-test: leave the payload out")
 	flags.BoolVar(&f.overwrite, "overwrite", false, "with --go-test: replace files that are there")
 }
 
-// redactFlags name the values to replace.
-type redactFlags struct {
-	names []string
-	file  string
-}
-
-func (f *redactFlags) add(c *cobra.Command) {
-	flags := c.Flags()
-	flags.StringSliceVar(&f.names, "redact", nil, "in a test: replace the values of these payload fields, by name or "+
+// redactFlag adds the flag that names the values to replace.
+func redactFlag(c *cobra.Command, rules *[]string) {
+	c.Flags().StringSliceVar(rules, "redact", nil, "in a test: replace the values of these payload fields, by name or "+
 		"path, and of this metadata (separated by commas)")
-	flags.StringVar(&f.file, "redact-rules", "", "file with further names and paths for --redact, one a line; # begins "+
-		"a comment")
-}
-
-// rules returns the rules of both flags.
-func (f *redactFlags) rules() ([]string, error) {
-	rules := slices.Clone(f.names)
-	if f.file == "" {
-		return rules, nil
-	}
-	text, err := os.ReadFile(f.file)
-	if err != nil {
-		return nil, exit(codeUsage, fmt.Errorf("--redact-rules: %w", err))
-	}
-	before := len(rules)
-	for line := range strings.Lines(string(text)) {
-		rule, _, _ := strings.Cut(line, "#")
-		if rule = strings.TrimSpace(rule); rule != "" {
-			rules = append(rules, rule)
-		}
-	}
-	if len(rules) == before {
-		return nil, usage("--redact-rules: %s has no rule: write one name or path a line", safe(f.file))
-	}
-	return rules, nil
 }
 
 // check completes the configuration of the test. Its package is that of the Go files in this folder that are built
 // here.
 func (f *testFlags) check() (err error) {
-	if f.config.Redact, err = f.rules(); err != nil {
-		return err
-	}
 	found, _ := build.ImportDir(".", 0) // with an error it has what the other files state
 	f.config.Package = found.Name
 	if err = f.config.Validate(); err != nil {
@@ -321,7 +284,7 @@ func (e *env) goTest(ctx context.Context, at place, id string, f *testFlags) err
 		return err
 	}
 	files := slices.Sorted(maps.Keys(test.Files))
-	unused := slices.DeleteFunc(slices.Clone(f.names), func(rule string) bool {
+	unused := slices.DeleteFunc(slices.Clone(f.config.Redact), func(rule string) bool {
 		return slices.Contains(test.Redacted, strings.ToLower(rule))
 	})
 	if e.json {

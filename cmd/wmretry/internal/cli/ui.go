@@ -19,10 +19,9 @@ import (
 const uiPatience = 5 * time.Second
 
 type uiFlags struct {
-	redactFlags
 	listen                  string
 	allowWrite, allowRemote bool
-	hosts, letters          []string
+	hosts, letters, redact  []string
 }
 
 func newUICommand(e *env) *cobra.Command {
@@ -35,7 +34,7 @@ func newUICommand(e *env) *cobra.Command {
 		"reach. There is no login")
 	flags.StringSliceVar(&f.hosts, "host", nil, "further name by which browsers call the page, for example that "+
 		"of a proxy")
-	f.redactFlags.add(c)
+	redactFlag(c, &f.redact)
 	flags.StringSliceVar(&f.letters, "letters", nil, "queue that itself has letters, such as that of Watermill's "+
 		"PoisonQueue")
 	return c
@@ -51,12 +50,8 @@ func (e *env) serve(ctx context.Context, f uiFlags, works []string) error {
 		return usage("--listen %s can be reached from other machines, and the page has no login. Use a loopback "+
 			"address such as 127.0.0.1:8080 and a tunnel, or permit it with --allow-remote", safe(f.listen))
 	}
-	rules, err := f.rules()
-	if err != nil {
-		return err
-	}
 	shown, end, err := e.pageOver(ctx, page.Config{
-		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: append(page.LoopbackHosts(), f.hosts...), Redact: rules,
+		Queues: f.letters, AllowWrite: f.allowWrite, Hosts: append(page.LoopbackHosts(), f.hosts...), Redact: f.redact,
 		Logger: e.logger(),
 	}, works)
 	defer end()
