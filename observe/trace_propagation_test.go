@@ -1,7 +1,6 @@
 package observe
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"testing"
@@ -51,12 +50,12 @@ func TestPropagators(t *testing.T) {
 			require.Contains(t, msg.Metadata, test.key)
 			before := maps.Clone(msg.Metadata)
 
-			attempt := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Metadata: msg.Metadata, MessageUUID: msg.UUID})
+			begun := hooks.Begin(retry.Event{Context: t.Context(), Topic: "orders", Metadata: msg.Metadata, MessageUUID: msg.UUID})
 			produced := message.NewMessage("2", nil)
 			copied := message.NewMessage("3", nil)
 			copied.Metadata = msg.Metadata // as handlers do that pass the metadata on
-			hooks.Produced(attempt, []*message.Message{produced, copied, msg, nil})
-			hooks.Event(retry.Event{Context: attempt, Outcome: retry.Processed})
+			hooks.Produced(begun, []*message.Message{produced, copied, msg, nil})
+			hooks.Event(retry.Event{Context: begun, Outcome: retry.Processed})
 
 			span := r.only("process orders")
 			assert.Equal(t, idOf(producer.SpanContext()), idOf(span.Parent))
@@ -69,13 +68,9 @@ func TestPropagators(t *testing.T) {
 				}
 			}
 			assert.NotEqual(t, before, msg.Metadata)
-			assert.Equal(t, before, attemptMetadata(attempt), "the map of the message that arrived is as before: its copy has it")
+			assert.Equal(t, before, begun.(*attempt).metadata, "the map of the message that arrived is as before: its copy has it")
 		})
 	}
-}
-
-func attemptMetadata(ctx context.Context) message.Metadata {
-	return ctx.(*attempt).metadata
 }
 
 // TestProducedMessagesKeepTheirOwn: a handler that has injected a context, or set its own baggage, keeps it.
@@ -127,26 +122,13 @@ func TestProducedMessagesHaveOneContext(t *testing.T) {
 func TestPropagatorOfTheProcess(t *testing.T) {
 	p := &propagators{}
 	first := len(otel.GetTextMapPropagator().Fields()) == 0
-	assert.Equal(t, []string{"traceparent", "tracestate", "baggage"}, sorted(p.current().Fields()), "until the app has set one")
+	assert.ElementsMatch(t, []string{"traceparent", "tracestate", "baggage"}, p.current().Fields(), "until the app has set one")
 	t.Cleanup(func() { otel.SetTextMapPropagator(w3c) })
 	otel.SetTextMapPropagator(b3{"b3"})
 	if !first { // with -count, the app has set one before
 		p = &propagators{}
 	}
 	assert.Equal(t, []string{"b3"}, p.current().Fields(), "read when used")
-}
-
-func sorted(fields []string) []string {
-	known := []string{"traceparent", "tracestate", "baggage"}
-	var in []string
-	for _, k := range known {
-		for _, f := range fields {
-			if f == k {
-				in = append(in, f)
-			}
-		}
-	}
-	return in
 }
 
 // kept is a publisher that keeps what it gets.

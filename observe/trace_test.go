@@ -333,7 +333,9 @@ func TestEverySpanEnds(t *testing.T) {
 		},
 		"publisher ends the goroutine": {
 			handler: func(*message.Message) ([]*message.Message, error) { return nil, errDown }, errorType: "*errors.errorString",
-			change: func(c *eventtest.Settings) { c.Publisher = exiting{} },
+			change: func(c *eventtest.Settings) {
+				c.Publisher = publisherFunc(func() error { runtime.Goexit(); return nil })
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -358,18 +360,13 @@ type panicking struct{}
 func (panicking) Error() string { panic("no text") }
 func (panicking) Unwrap() error { panic("no cause") }
 
-type exiting struct{}
-
-func (exiting) Publish(string, ...*message.Message) error { runtime.Goexit(); return nil }
-func (exiting) Close() error                              { return nil }
-
 // newRetry is the middleware alone, whose copies are published to nothing.
 func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*eventtest.Settings)) *middleware.TieredRetry {
 	t.Helper()
 	var observers backend.Observers
 	observers.Attach(tracing{tracers: tracers}, backend.Observed{})
 	config := eventtest.Settings{
-		Publisher: sink{}, Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
+		Publisher: publisherFunc(func() error { return nil }), Policy: retry.Policy{Schedule: backoff.Schedule{time.Second}},
 		Traits: backend.Traits{Observers: &observers},
 	}
 	if change != nil {
@@ -380,10 +377,11 @@ func newRetry(t testing.TB, tracers trace.TracerProvider, change func(*eventtest
 	return tiered
 }
 
-type sink struct{}
+// publisherFunc is what a publisher does.
+type publisherFunc func() error
 
-func (sink) Publish(string, ...*message.Message) error { return nil }
-func (sink) Close() error                              { return nil }
+func (p publisherFunc) Publish(string, ...*message.Message) error { return p() }
+func (p publisherFunc) Close() error                              { return nil }
 
 // TestHeldIsAnEvent: a message that is held is one attempt, which ends with its last outcome.
 func TestHeldIsAnEvent(t *testing.T) {
@@ -392,7 +390,7 @@ func TestHeldIsAnEvent(t *testing.T) {
 		r := newRecorder(t)
 		tries := 0
 		tiered := newRetry(t, r, func(c *eventtest.Settings) {
-			c.Publisher = failing(func() error {
+			c.Publisher = publisherFunc(func() error {
 				if tries++; tries < 3 {
 					return secretError{}
 				}
@@ -410,11 +408,6 @@ func TestHeldIsAnEvent(t *testing.T) {
 		assert.Greater(t, s.EndTime.Sub(s.StartTime), 50*time.Millisecond, "the hold is a part of the attempt")
 	})
 }
-
-type failing func() error
-
-func (f failing) Publish(string, ...*message.Message) error { return f() }
-func (f failing) Close() error                              { return nil }
 
 // TestForgedTraceparents: what is no traceparent links to nothing, and the message is handled as without it.
 func TestForgedTraceparents(t *testing.T) {
