@@ -171,8 +171,8 @@ func (e *env) explain(err error) error {
 }
 
 // nothing is the error where no letter was selected.
-func (e *env) nothing(queue string, selected *filterFlags) error {
-	if selected.any() {
+func (e *env) nothing(queue string, filter letters.Filter) error {
+	if selects(filter) {
 		return exit(codeNothing, fmt.Errorf("no letter in %s matches; `%s` shows all of them", safe(queue),
 			e.listCommand(queue)))
 	}

@@ -58,7 +58,7 @@ func (f *discardFlags) check(e *env) (err error) {
 func (e *env) discard(ctx context.Context, at place, f *discardFlags) error {
 	options := f.options
 	report := newReport("discard", at.queue, options.DryRun, options.Limit)
-	report.some = f.any()
+	report.filter = options.Filter
 	if !f.yes && !options.DryRun {
 		confirmed, err := e.askDiscard(ctx, at, f)
 		if err != nil || confirmed == 0 {
@@ -80,7 +80,7 @@ func (e *env) discard(ctx context.Context, at place, f *discardFlags) error {
 		options.Progress = show
 		return at.Discard(ctx, at.queue, options)
 	})
-	return report.finish(e, err, &f.filterFlags)
+	return report.finish(e, err)
 }
 
 // newFile creates a file that must not be there: it may have the only copy of letters.
@@ -98,7 +98,7 @@ func (e *env) askDiscard(ctx context.Context, at place, f *discardFlags) (int, e
 	options := f.options
 	options.DryRun = true
 	meter := e.meter("count letters in "+safe(at.queue), "selected")
-	meter.some = f.any()
+	meter.some = selects(options.Filter)
 	options.Progress = meter.show
 	counted, err := at.Discard(ctx, at.queue, options)
 	meter.stop()
@@ -107,7 +107,7 @@ func (e *env) askDiscard(ctx context.Context, at place, f *discardFlags) (int, e
 	}
 	if counted.Done == 0 {
 		_, _ = fmt.Fprintf(e.stdout, "no letter in %s is to be removed\n", safe(at.queue))
-		return 0, e.nothing(at.queue, &f.filterFlags)
+		return 0, e.nothing(at.queue, options.Filter)
 	}
 	copied := "without a copy"
 	if f.export != "" {

@@ -71,7 +71,7 @@ func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) e
 		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(at.queue), safe(to))
 	}
 	if err == nil && n == 0 {
-		return e.nothing(at.queue, f)
+		return e.nothing(at.queue, f.selected)
 	}
 	return err
 }
@@ -119,6 +119,6 @@ func (e *env) importFile(ctx context.Context, name string, options letters.Redri
 			options.Progress = show
 			return store.Import(ctx, from, options)
 		})
-		return report.finish(e, err, &filterFlags{})
+		return report.finish(e, err)
 	})
 }

@@ -68,7 +68,7 @@ func (e *env) list(ctx context.Context, at place, f *listFlags) error {
 		}
 	}
 	if n == 0 {
-		if err := e.nothing(at.queue, &f.filterFlags); err != nil {
+		if err := e.nothing(at.queue, f.selected); err != nil {
 			return err
 		}
 		if !e.outTerminal || e.json {
@@ -79,7 +79,7 @@ func (e *env) list(ctx context.Context, at place, f *listFlags) error {
 		end := plural(n, "letter", "letters") + " in " + safe(at.queue)
 		if cut {
 			end = "the first " + end + "; there are more (--limit)"
-		} else if f.any() {
+		} else if selects(f.selected) {
 			end += " that match"
 		}
 		_, _ = fmt.Fprintln(e.stdout, e.paint(text.Faint, end))

@@ -24,7 +24,7 @@ type redriveFlags struct {
 func newRedriveCommand(e *env) *cobra.Command {
 	var f redriveFlags
 	c := e.command("dead redrive "+e.of(), e.on(f.check, func(ctx context.Context, at place, _ []string) error {
-		return e.redrive(ctx, at, f.options, &f.filterFlags)
+		return e.redrive(ctx, at, f.options)
 	}))
 	c.Hidden = e.kind.Keeps
 	f.add(c)
@@ -69,7 +69,7 @@ func (e *env) ofRabbitMQ(text string) string {
 }
 
 // redrive runs a redrive, and prints its summary in any case.
-func (e *env) redrive(ctx context.Context, at place, options letters.Redrive, selected *filterFlags) error {
+func (e *env) redrive(ctx context.Context, at place, options letters.Redrive) error {
 	if options.Canary > 0 && !options.DryRun {
 		if name := noConsumer(ctx, at, options.To); name != "" {
 			return fmt.Errorf("%s has no consumer, and a canary that no app handles cannot die: start the app, or leave out "+
@@ -78,7 +78,7 @@ func (e *env) redrive(ctx context.Context, at place, options letters.Redrive, se
 	}
 	start := time.Now()
 	report := newReport("redrive", at.queue, options.DryRun, options.Limit)
-	report.some = selected.any()
+	report.filter = options.Filter
 	err := report.run(ctx, e, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
 		options.Progress = show
 		return at.Redrive(ctx, at.queue, options)
@@ -86,7 +86,7 @@ func (e *env) redrive(ctx context.Context, at place, options letters.Redrive, se
 	if errors.Is(err, letters.ErrRedead) {
 		report.Causes = deaths(ctx, at, start)
 	}
-	return report.finish(e, err, selected)
+	return report.finish(e, err)
 }
 
 // noConsumer returns what a canary goes to, where the backend shows that no process consumes it. The work queue of an

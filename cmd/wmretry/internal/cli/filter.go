@@ -1,8 +1,8 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
+	"reflect"
 	"regexp"
 	"regexp/syntax"
 	"slices"
@@ -46,12 +46,8 @@ func (f *filterFlags) add(c *cobra.Command) {
 	_ = c.RegisterFlagCompletionFunc("dead-reason", cobra.FixedCompletions(reasons, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// any reports whether the flags select at all.
-func (f *filterFlags) any() bool {
-	s := f.selected
-	return len(f.ids)+len(f.metadata) > 0 ||
-		cmp.Or(f.reason, s.Cause, f.key, s.ErrorType, s.DeadReason, s.Handler, f.older, f.newer) != ""
-}
+// selects reports whether a filter leaves any letter out.
+func selects(filter letters.Filter) bool { return !reflect.ValueOf(filter).IsZero() }
 
 func (f *filterFlags) filter() (letters.Filter, error) {
 	filter := f.selected

@@ -27,7 +27,7 @@ type report struct {
 	Error       string          `json:"error,omitzero"`
 
 	words  words
-	some   bool   // filters select the letters
+	filter letters.Filter
 	limit  int    // the number that the user permits: that of --limit, or the one that was confirmed
 	beyond string // what limit is in words
 }
@@ -70,7 +70,7 @@ func (r *report) run(
 	}
 	start := time.Now()
 	meter := e.meter(r.Command+" of "+safe(of), verb)
-	meter.some, meter.limit = r.some, r.limit
+	meter.some, meter.limit = selects(r.filter), r.limit
 	defer meter.stop()
 	summary, err := change(meter.show)
 	r.Summary, r.Seconds = summary, time.Since(start).Seconds()
@@ -79,7 +79,7 @@ func (r *report) run(
 }
 
 // finish prints the report, unless the command did not begin, and returns the error that it ends with.
-func (r *report) finish(e *env, err error, selected *filterFlags) error {
+func (r *report) finish(e *env, err error) error {
 	if err != nil && r.Summary == (letters.Summary{}) {
 		return e.explain(err)
 	}
@@ -92,7 +92,7 @@ func (r *report) finish(e *env, err error, selected *filterFlags) error {
 	}
 	printed := r.print(e)
 	if err == nil && r.Done == 0 && r.Kept == 0 {
-		err = e.nothing(r.Queue, selected)
+		err = e.nothing(r.Queue, r.filter)
 	}
 	return errors.Join(printed, err)
 }

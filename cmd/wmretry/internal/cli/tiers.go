@@ -53,7 +53,7 @@ func (e *env) drain(ctx context.Context, tier string, options letters.Redrive) e
 		if errors.Is(err, letters.ErrNoQueue) {
 			return fmt.Errorf("%w; `wmretry status --all` lists the tiers", err)
 		}
-		return report.finish(e, err, &filterFlags{})
+		return report.finish(e, err)
 	})
 }
 
