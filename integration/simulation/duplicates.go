@@ -81,19 +81,23 @@ func (l *ledger) moverEnds() {
 func (l *ledger) lossesOf(flights []*flight) int {
 	l.faults.Lock()
 	defer l.faults.Unlock()
-	return met(l.losses, flights)
+	return l.met(l.losses, flights)
 }
 
 // movedAgainOf is how often at most a message in flight can have been moved again because its mover has ended.
 func (l *ledger) movedAgainOf(flights []*flight) int {
 	l.faults.Lock()
 	defer l.faults.Unlock()
-	return met(l.movedAgain, flights)
+	return l.met(l.movedAgain, flights)
 }
 
-func met(losses []loss, flights []*flight) (count int) {
+// met counts the losses that have met a message in flight. A delivery that is on its way then is called after the loss.
+func (l *ledger) met(losses []loss, flights []*flight) (count int) {
 	for _, of := range losses {
-		if slices.ContainsFunc(flights, func(f *flight) bool { return !of.to.Before(f.from) && !of.from.After(f.until()) }) {
+		meets := func(f *flight) bool {
+			return !of.to.Add(l.plan.latency).Before(f.from) && !of.from.After(f.until())
+		}
+		if slices.ContainsFunc(flights, meets) {
 			count++
 		}
 	}
