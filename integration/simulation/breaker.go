@@ -95,7 +95,7 @@ func (l *ledger) undisturbed() bool {
 
 // isProbe checks that a handler whose breaker is open, or its key, has one call at a time, after pauses that double.
 func (l *ledger) isProbe(p *process, m *letter) {
-	o := l.outageOf(p, m.queue, l.plan.tenant(m.key))
+	o := l.outageOf(p, m.queue, l.plan.tenant(m.id))
 	if now := time.Now(); now.After(o.asked) && now.Before(o.until.Add(-tick)) && l.undisturbed() {
 		l.violate(m.id, "process %d calls for %s, and its key has requested a delay that ends in %v", p.number, m.id,
 			time.Until(o.until))
@@ -116,7 +116,7 @@ func (l *ledger) isProbe(p *process, m *letter) {
 
 // decides notes what a call says about others.
 func (l *ledger) decides(p *process, m *letter, err error) {
-	o, opensAt := l.outageOf(p, m.queue, l.plan.tenant(m.key)), opensAt
+	o, opensAt := l.outageOf(p, m.queue, l.plan.tenant(m.id)), opensAt
 	if l.plan.tenants != nil {
 		opensAt = opensKeyAt
 	}

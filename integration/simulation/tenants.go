@@ -65,12 +65,12 @@ func (p plan) breakerOf() *retry.Breaker {
 	return nil
 }
 
-// tenant is the key of the breaker; empty: it is not by key.
-func (p plan) tenant(key string) string {
+// tenant is the key of a message for the breaker; empty: it is not by key. A letter that some queue has not got has none.
+func (p plan) tenant(id string) string {
 	if p.tenants == nil {
 		return ""
 	}
-	return key
+	return p.keyOf(id)
 }
 
 // fails is the error of a call in the outage; nil: it has another outcome.
