@@ -28,8 +28,8 @@ type Config struct {
 	// Policy decides about failures of all handlers without a policy of their own. Its Schedule is required.
 	Policy retry.Policy
 
-	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages. The relay empties
-	// these tiers; no new message goes there. The default is none.
+	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages, with the lanes of a
+	// Jitter. The relay empties these tiers; no new message goes there. The default is none.
 	RetiredSchedule backoff.Schedule
 
 	// NewSubscriber makes the subscriber of a handler, or of a tier. Required. A handler subscribes to its topic, and

@@ -36,8 +36,8 @@ type Config struct {
 	// Policy decides about failures of all handlers without a policy of their own. Its Schedule is required.
 	Policy retry.Policy
 
-	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages: they are emptied, and
-	// no new message goes there. The default is none.
+	// RetiredSchedule has the delays of earlier schedules whose tiers may still contain messages, with the lanes of a
+	// Jitter: they are emptied, and no new message goes there. The default is none.
 	RetiredSchedule backoff.Schedule
 
 	// Prefix is the start of the names of tiers, return topics and dead-letter topics: at most 40 characters, each a
