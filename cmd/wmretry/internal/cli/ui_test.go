@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os/exec"
 	"runtime/debug"
@@ -139,6 +140,25 @@ func TestImportCommand(t *testing.T) {
 	r.Summary, r.Export = letters.Summary{Done: 1, Total: 1}, "old letters.jsonl"
 	assert.NoError(t, r.finish(e, nil))
 	assert.Contains(t, out.String(), "`wmretry dead import 'old letters.jsonl' --prefix shop` puts them back")
+}
+
+// TestTheReportOfLettersThatDiedAgain: it counts all letters, and has the causes of those that a canary has sent.
+func TestTheReportOfLettersThatDiedAgain(t *testing.T) {
+	var out bytes.Buffer
+	e := &env{stdout: &out, kind: backend.RabbitMQ}
+	r := newReport("redrive", "orders.dead", false, 0)
+	r.Summary = letters.Summary{Total: 40, Done: 3, Other: 4, Unseen: 33, Redead: 3}
+	r.Causes = []letters.Group{{Count: 3, Cause: letters.Cause{DeadReason: "exhausted", Reason: "connection refused"}}}
+	err := r.finish(e, fmt.Errorf("%w: repair the cause first", letters.ErrRedead))
+	assert.ErrorIs(t, err, letters.ErrRedead)
+	for _, line := range []string{
+		`Redrive of orders\.dead, stopped early \(0s\)`, ` +3  sent back, confirmed and removed`,
+		` +4  not selected by the filters: they stay`, ` +33  not looked at, because the command ended early: they stay`,
+		` +40  letters were in the queue at the start`, `3 of the letters sent have died again until now\.`,
+		`DIED AGAIN +CAUSE +DEAD REASON .*`, ` +3  [0-9a-f]{8}  exhausted .*connection refused.*`,
+	} {
+		assert.Regexp(t, "(?m)^"+line+"$", out.String())
+	}
 }
 
 // TestTheProgressCountsTheSelection, as far as it is known: what is not looked at yet may be selected.
