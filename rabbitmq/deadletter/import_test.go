@@ -18,11 +18,10 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
-// While the broker confirms nothing, an import has about 32 MiB of lines in flight, and not 128 letters of any size.
-func TestImportBoundsBytesInFlight(t *testing.T) {
+// onUnanswering runs a test on a broker that confirms nothing.
+func onUnanswering(t *testing.T, test func(*testing.T, *model.Broker, *deadletter.Store)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const lines, body = 100, 1 << 20
 		broker := model.New(model.Config{Fault: func(e model.Event) model.Fault {
 			if e.Method == "basic.publish" {
 				return model.Unanswered
@@ -31,10 +30,32 @@ func TestImportBoundsBytesInFlight(t *testing.T) {
 		}})
 		defer broker.Stop()
 		broker.DeclareQueue("q.dead", amqp091.Table{"x-queue-type": "quorum"})
-		store, err := deadletter.Open(deadletter.Config{URI: "amqp://guest:guest@model:5672/",
+		store, err := deadletter.Open(deadletter.Config{URI: modelURI,
 			AMQP: &amqp091.Config{Dial: broker.Dial, Heartbeat: time.Hour}}, nil)
 		require.NoError(t, err)
 		defer store.Close()
+		test(t, broker, store)
+	})
+}
+
+// TestARedriveStopsWhereNothingIsConfirmed: what is in flight may have arrived, stays, and is sent once.
+func TestARedriveStopsWhereNothingIsConfirmed(t *testing.T) {
+	onUnanswering(t, func(t *testing.T, broker *model.Broker, store *deadletter.Store) {
+		broker.DeclareQueue("q", nil)
+		for range 3 {
+			broker.Publish("", "q.dead", amqp091.Publishing{})
+		}
+		summary, err := store.Redrive(t.Context(), "q.dead", letters.Redrive{})
+		require.ErrorContains(t, err, `the work queue "q" confirms no letter within 1m0s`)
+		assert.Equal(t, letters.Summary{Total: 3, Kept: 3, Doubtful: 3}, summary)
+		assert.Equal(t, 3, broker.PurgeQueue("q.dead"))
+	})
+}
+
+// While the broker confirms nothing, an import has about 32 MiB of lines in flight, and not 128 letters of any size.
+func TestImportBoundsBytesInFlight(t *testing.T) {
+	onUnanswering(t, func(t *testing.T, broker *model.Broker, store *deadletter.Store) {
+		const lines, body = 100, 1 << 20
 		text := fmt.Sprintf(`{"queue":"q.dead","exchange":"","routing_key":"q.dead","properties":{},"headers":{},"body":%q}`+"\n",
 			base64.StdEncoding.EncodeToString(make([]byte, body)))
 		read := 0
@@ -43,7 +64,7 @@ func TestImportBoundsBytesInFlight(t *testing.T) {
 			all = append(all, before(func() { read++ }), strings.NewReader(text))
 		}
 		time.AfterFunc(10*time.Second, broker.Stop)
-		_, err = store.Import(t.Context(), io.MultiReader(all...), letters.Redrive{})
+		_, err := store.Import(t.Context(), io.MultiReader(all...), letters.Redrive{})
 		require.Error(t, err)
 		assert.Equal(t, 25+1, read, "each with its line, and one that waits for its place")
 	})
