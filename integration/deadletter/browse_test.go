@@ -2,7 +2,6 @@ package deadletter_test
 
 import (
 	"context"
-	"regexp"
 	"testing"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
@@ -101,34 +100,4 @@ func TestALoopThatEndsEarlyGivesAllBack(t *testing.T) {
 			assert.ElementsMatch(t, upTo(count)[removed:], ids(list(t, store, queue)))
 		})
 	}
-}
-
-func TestBrowseSaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	store := open(t, broker.URL(t), a.Name)
-	first := func(s *deadletter.Store, queue string, filter letters.Filter) (failed error) {
-		for _, err := range s.Browse(t.Context(), queue, filter) {
-			failed = err
-		}
-		return failed
-	}
-	missing := deadletter.QueueOf(a.Queue("missing"))
-	err := first(store, missing, letters.Filter{})
-	require.ErrorIs(t, err, letters.ErrNoQueue)
-	require.ErrorContains(t, err, missing)
-	_, err = store.Redrive(t.Context(), missing, letters.Redrive{})
-	require.ErrorIs(t, err, letters.ErrNoQueue)
-	_, err = store.Discard(t.Context(), missing, letters.Discard{})
-	require.ErrorIs(t, err, letters.ErrNoQueue)
-	require.ErrorContains(t, first(store, missing, letters.Filter{OlderThan: -1}), "Filter.OlderThan")
-	_, err = store.Redrive(t.Context(), missing,
-		letters.Redrive{Rate: -1, Filter: letters.Filter{Reason: regexp.MustCompile("a")}})
-	require.ErrorContains(t, err, "Redrive.Rate")
-
-	require.NoError(t, store.Close())
-	require.NoError(t, store.Close())
-	require.ErrorIs(t, first(store, missing, letters.Filter{}), letters.ErrClosed)
-	_, err = store.Redrive(t.Context(), missing, letters.Redrive{})
-	require.ErrorIs(t, err, letters.ErrClosed)
 }

@@ -168,33 +168,3 @@ func TestHostileImports(t *testing.T) {
 		require.NoError(t, err, name)
 	}
 }
-
-// TestARedriveBesideAReader: what another reader has is not sent, and the error states that.
-func TestARedriveBesideAReader(t *testing.T) {
-	t.Parallel()
-	const count, taken = 300, 100
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	bury(t, a, queue, count)
-	letterQueue, store := deadletter.QueueOf(queue), open(t, broker.URL(t), a.Name)
-	reader := broker.Channel(t)
-	var reading sync.Once
-	summary, err := store.Redrive(t.Context(), letterQueue, letters.Redrive{Progress: func(letters.Progress) {
-		reading.Do(func() {
-			for range taken {
-				_, found, err := reader.Get(letterQueue, false)
-				assert.NoError(t, err)
-				assert.True(t, found)
-			}
-		})
-	}})
-	require.ErrorContains(t, err, "100 letters were not looked at")
-	assert.Equal(t, letters.Summary{Total: count, Done: count - taken, Unseen: taken}, summary)
-	require.NoError(t, reader.Close())
-	broker.Eventually(t, soon, func() bool { return testapp.Depth(t, letterQueue) == taken },
-		"the reader's letters are back")
-	summary, err = store.Redrive(t.Context(), letterQueue, letters.Redrive{})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: taken, Done: taken}, summary)
-	assert.Equal(t, count, testapp.Depth(t, queue))
-}

@@ -32,17 +32,11 @@ func newBoard(t *testing.T) board {
 
 func (b board) queue(base string) string       { return base + "_" + b.name }
 func (b board) tier(group, word string) string { return b.queue(group) + "." + b.name + "." + word }
-func (b board) config(management bool) deadletter.Config {
-	config := deadletter.Config{URI: broker.URL(b.t), Prefix: b.name}
-	if management {
-		config.Management = broker.ManagementURL(b.t)
-	}
-	return config
-}
 
-func (b board) store(management bool) *deadletter.Store {
+func (b board) store() *deadletter.Store {
 	b.t.Helper()
-	store, err := deadletter.Open(b.config(management), nil)
+	store, err := deadletter.Open(deadletter.Config{URI: broker.URL(b.t), Prefix: b.name,
+		Management: broker.ManagementURL(b.t)}, nil)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { require.NoError(b.t, store.Close()) })
 	return store
@@ -101,7 +95,7 @@ func TestStatusIsFresh(t *testing.T) {
 	b := newBoard(t)
 	orders := b.of("orders", "", time.Hour)
 	b.declare(orders)
-	store := b.store(true)
+	store := b.store()
 	for n := 1; n <= 3; n++ { // the API can be new by chance
 		b.publish(b.name, "dead."+b.queue("orders"), "letter")
 		b.wait(orders, "1h", "waits")

@@ -64,31 +64,6 @@ func TestDrainedRetriesGoOn(t *testing.T) {
 	}
 }
 
-func TestDrainLeavesWhatHasNoWorkQueue(t *testing.T) {
-	t.Parallel()
-	b := newBoard(t)
-	orders, gone := b.of("orders", "shop", time.Hour), b.of("gone", "shop", time.Hour)
-	b.declare(orders, gone)
-	b.wait(orders, "1h", "a", "b")
-	b.wait(gone, "1h", "c")
-	testapp.Delete(t, b.queue("gone"))
-	store := b.store(false)
-	summary, err := store.Drain(t.Context(), b.tier("shop", "1h"), letters.Redrive{})
-	require.ErrorIs(t, err, letters.ErrNoTarget)
-	assert.ErrorContains(t, err, b.queue("gone"))
-	assert.Equal(t, letters.Summary{Total: 3, Done: 2, Kept: 1}, summary)
-	assert.Equal(t, 2, testapp.Depth(t, b.queue("orders")))
-	broker.Eventually(t, 60*time.Second, func() bool { return testapp.Depth(t, b.tier("shop", "1h")) == 1 },
-		"the message is given back")
-
-	_, err = store.Drain(t.Context(), b.queue("orders"), letters.Redrive{})
-	assert.ErrorContains(t, err, "is not the queue of a tier")
-	_, err = store.Drain(t.Context(), b.tier("orders", "5h"), letters.Redrive{})
-	assert.ErrorIs(t, err, letters.ErrNoQueue)
-	_, err = store.Drain(t.Context(), b.tier("shop", "1h"), letters.Redrive{Canary: 1})
-	assert.ErrorContains(t, err, "leave them out")
-}
-
 // TestPrune removes what is empty. It leaves messages that wait, and those that no work queue takes.
 func TestPrune(t *testing.T) {
 	t.Parallel()
@@ -105,7 +80,7 @@ func TestPrune(t *testing.T) {
 	full, wait := b.full()
 	now := deadletter.Prune{Current: append(full, b.of("orders", "", 2*h), b.of("old", "", 2*h),
 		b.of("quiet", "shop", 2*h))}
-	store := b.store(true)
+	store := b.store()
 	broker.Eventually(t, 60*time.Second, func() bool {
 		status, err := store.Status(t.Context(), b.queue("orders"))
 		return err == nil && len(status.Queues[0].Tiers) == 3 && status.Queues[0].Tiers[2].Messages == 2

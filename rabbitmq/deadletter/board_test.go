@@ -221,3 +221,25 @@ func TestPruneLeavesAGroupThatIsJoinedMeanwhile(t *testing.T) {
 		assert.Equal(t, 1, b.broker.PurgeQueue("late"))
 	})
 }
+
+func TestDrainLeavesWhatHasNoWorkQueue(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		orders, gone := topologyOf("orders", "shop", nil, time.Hour), topologyOf("gone", "shop", nil, time.Hour)
+		b.declare(orders, gone)
+		b.publish(orders.Exchanges[0].Name, "1h.orders", 2)
+		b.publish(gone.Exchanges[0].Name, "1h.gone", 1)
+		b.broker.DeleteQueue("gone", false)
+		summary, err := b.store.Drain(t.Context(), "shop.retry.1h", letters.Redrive{})
+		require.ErrorIs(t, err, letters.ErrNoTarget)
+		assert.ErrorContains(t, err, `"gone"`)
+		assert.Equal(t, letters.Summary{Total: 3, Done: 2, Kept: 1}, summary)
+		assert.Equal(t, []int{2, 1}, []int{b.broker.PurgeQueue("orders"), b.broker.PurgeQueue("shop.retry.1h")})
+
+		_, err = b.store.Drain(t.Context(), "orders", letters.Redrive{})
+		assert.ErrorContains(t, err, "is not the queue of a tier")
+		_, err = b.store.Drain(t.Context(), "orders.retry.5h", letters.Redrive{})
+		assert.ErrorIs(t, err, letters.ErrNoQueue)
+		_, err = b.store.Drain(t.Context(), "shop.retry.1h", letters.Redrive{Canary: 1})
+		assert.ErrorContains(t, err, "leave them out")
+	})
+}

@@ -2,6 +2,7 @@ package deadletter_test
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,6 +65,56 @@ func TestARedriveToTheQueueItself(t *testing.T) {
 			summary, err := b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{To: "orders.dead", DryRun: dry})
 			require.ErrorIs(t, err, letters.ErrNoTarget)
 			assert.Equal(t, letters.Summary{Total: 3, Kept: 3}, summary)
+		}
+	})
+}
+
+// TestARedriveBesideAReader: what another reader has is not sent, and the error states that.
+func TestARedriveBesideAReader(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		const count, taken = 300, 100
+		b.declare(topologyOf("orders", "", nil, time.Second))
+		b.publish("retry", "dead.orders", count)
+		var reading sync.Once
+		summary, err := b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{Progress: func(letters.Progress) {
+			reading.Do(func() {
+				for range taken {
+					_, found, err := b.channel.Get("orders.dead", false)
+					assert.True(t, found && err == nil)
+				}
+			})
+		}})
+		require.ErrorContains(t, err, "100 letters were not looked at")
+		assert.Equal(t, letters.Summary{Total: count, Done: count - taken, Unseen: taken}, summary)
+		require.NoError(t, b.channel.Close())
+		summary, err = b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{})
+		require.NoError(t, err)
+		assert.Equal(t, letters.Summary{Total: taken, Done: taken}, summary)
+		assert.Equal(t, count, b.broker.PurgeQueue("orders"))
+	})
+}
+
+func TestErrorsNameWhatIsWrong(t *testing.T) {
+	onBoard(t, func(t *testing.T, b board) {
+		all := func(queue string, filter letters.Filter) (failed []error) {
+			for _, err := range b.store.Browse(t.Context(), queue, filter) {
+				failed = append(failed, err)
+			}
+			_, redriven := b.store.Redrive(t.Context(), queue, letters.Redrive{Filter: filter})
+			_, discarded := b.store.Discard(t.Context(), queue, letters.Discard{Filter: filter})
+			return append(failed, redriven, discarded)
+		}
+		for _, err := range all("missing.dead", letters.Filter{}) {
+			require.ErrorIs(t, err, letters.ErrNoQueue)
+			require.ErrorContains(t, err, "missing.dead")
+		}
+		for _, err := range all("missing.dead", letters.Filter{OlderThan: -1}) {
+			require.ErrorContains(t, err, "Filter.OlderThan")
+		}
+		require.NoError(t, b.store.Close())
+		require.NoError(t, b.store.Close())
+		for _, err := range all("missing.dead", letters.Filter{}) {
+			require.ErrorIs(t, err, letters.ErrClosed)
 		}
 	})
 }
