@@ -94,8 +94,8 @@ type batch struct {
 	alone   bool
 }
 
-// batches returns what to give back, in batches of the most letters that keep their order. held are the delivery tags in
-// the order of the queue. A letter of a basic.get can have a lower tag than one of a consumer that was in front of it:
+// batches returns what to give back, at most so many letters in one. held are the delivery tags in the order of the
+// queue. A letter of a basic.get can have a lower tag than one of a consumer that was in front of it:
 // that one goes alone.
 func batches(held []uint64, most int) (all []batch) {
 	passed := make([]bool, len(held)) // a lower tag is behind the letter
