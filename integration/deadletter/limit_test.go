@@ -139,12 +139,13 @@ func TestALowLimitIsRefused(t *testing.T) {
 }
 
 // TestAUserWhoMayNotReplaceLetters is refused before the first delivery where each look counts and the limit is not
-// known.
+// known, but not where there is no letter to replace.
 func TestAUserWhoMayNotReplaceLetters(t *testing.T) {
 	t.Parallel()
 	a := testapp.New(t)
 	queue := deadletter.QueueOf(a.Queue("orders"))
 	bury(t, a, a.Queue("orders"), 5)
+	a.Declare(a.Queue("empty"))
 	limitByPolicy(t, queue, 3)
 	user := broker.User(t, "^$", "^$", ".*")
 	store := open(t, broker.WithUser(t, user, user), a.Name)
@@ -157,6 +158,7 @@ func TestAUserWhoMayNotReplaceLetters(t *testing.T) {
 			}
 		}
 	}
+	require.Empty(t, list(t, store, deadletter.QueueOf(a.Queue("empty"))))
 	for _, d := range testapp.Take(t, queue, 5) {
 		assert.NotEqual(t, looksCount(t), d.Redelivered)
 	}
@@ -236,16 +238,6 @@ func TestAloneALookInAnAlarm(t *testing.T) {
 		n, err := look(t, config, queue)
 		return err == nil && n == 5
 	}, "a look after the alarm")
-}
-
-// TestAnEmptyQueueNeedsNoPermission to write: there is no letter to replace.
-func TestAnEmptyQueueNeedsNoPermission(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	a.Declare(a.Queue("orders"))
-	user := broker.User(t, "^$", "^$", ".*")
-	store := open(t, broker.WithUser(t, user, user), a.Name)
-	require.Empty(t, list(t, store, deadletter.QueueOf(a.Queue("orders"))))
 }
 
 // TestARedriveAsksOnceForItsPermissions: a search for letters that died again needs what the redrive has found before.

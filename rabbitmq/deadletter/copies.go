@@ -198,15 +198,10 @@ func (l *look) giveUp(ctx context.Context) error {
 	l.fetched = nil
 	var failed error
 	for _, tag := range slices.Sorted(maps.Keys(l.near)) {
-		if err := l.keep(ctx, l.near[tag]); err != nil {
-			failed = err
-		}
-	}
-	if err := l.replace(ctx); err != nil {
-		failed = err
+		failed = errors.Join(failed, l.keep(ctx, l.near[tag]))
 	}
 	l.near = nil
-	return failed
+	return errors.Join(failed, l.replace(ctx))
 }
 
 // putAll publishes letters of one queue in their order, and returns the error of each. A letter that is larger than

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -75,10 +76,7 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	}
 	s.refresh(ctx, depths)
 	for _, q := range p.queues {
-		q.left = q.Messages > 0 || q.Consumers > 0
-	}
-	for _, tiers := range p.together() {
-		leaveTogether(tiers)
+		q.left = q.left || q.Messages > 0 || q.Consumers > 0
 	}
 	if !options.DryRun && slices.ContainsFunc(p.queues, func(q *retired) bool { return !q.left }) {
 		err = p.run(ctx)
@@ -96,11 +94,14 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	return pruned, err
 }
 
+// A fate is shared by the tiers of a group that are removed together.
+type fate struct{ left bool }
+
 // A retired queue may be removed.
 type retired struct {
 	letters.Depth
+	*fate
 	quorum bool
-	left   bool               // it stays
 	group  string             // the group whose tiers are removed together; empty: the queue is removed by itself
 	back   management.Binding // brings its messages to the work queue; removed after the queue
 }
@@ -108,15 +109,17 @@ type retired struct {
 // retired returns the queues that may be removed.
 func (b *board) retired() (all []*retired) {
 	add := func(q retired) {
+		q.fate = cmp.Or(q.fate, &fate{})
 		q.quorum = b.queues[q.Queue].Arguments[queuearg.QueueType] == string(topology.Quorum)
 		all = append(all, &q)
 	}
 	members := slices.Collect(maps.Values(b.groups))
 	for name, tiers := range b.tiers {
+		together := &fate{}
 		for _, t := range tiers {
 			switch {
 			case t.Group != "" && !b.judged[name] && !slices.Contains(members, name):
-				add(retired{Depth: t.Depth, group: name})
+				add(retired{Depth: t.Depth, fate: together, group: name})
 			case t.Retired && t.Group != "":
 				add(retired{Depth: t.Depth})
 			case t.Retired:
@@ -152,15 +155,6 @@ func (p *pruning) together() map[string][]*retired {
 		}
 	}
 	return groups
-}
-
-// leaveTogether leaves all tiers of a group where one is left, and reports whether it does.
-func leaveTogether(tiers []*retired) bool {
-	left := slices.ContainsFunc(tiers, func(q *retired) bool { return q.left })
-	for _, q := range tiers {
-		q.left = left
-	}
-	return left
 }
 
 func (p *pruning) run(ctx context.Context) error {
@@ -253,7 +247,7 @@ func (p *pruning) wait(ctx context.Context) error {
 			switch n := now[q.Queue]; {
 			case !n.Stated || n.Messages > 0: // or it was so up to ten seconds ago
 				delete(empty, q.Queue)
-				q.left = time.Since(begin) > quiet
+				q.left = q.left || time.Since(begin) > quiet
 				waits = waits || !q.left
 			case !was:
 				empty[q.Queue] = time.Now()
@@ -281,7 +275,7 @@ func (p *pruning) removeGroup(group string, tiers []*retired) error {
 		}
 		q.left = q.left || used
 	}
-	if leaveTogether(tiers) {
+	if tiers[0].left {
 		return nil
 	}
 	out := p.prefix.GroupReturnExchange(group)
@@ -291,7 +285,6 @@ func (p *pruning) removeGroup(group string, tiers []*retired) error {
 		})
 		if refusal.IsCode(err, amqp091.PreconditionFailed) {
 			tiers[0].left = true
-			leaveTogether(tiers)
 			return nil
 		}
 		if err != nil {
@@ -318,7 +311,7 @@ func (p *pruning) removeGroup(group string, tiers []*retired) error {
 func (p *pruning) remove(q *retired) error {
 	if q.quorum {
 		if used, err := p.used(q); err != nil || used {
-			q.left = true
+			q.fate = &fate{left: true} // of this queue alone
 			return err
 		}
 	}
@@ -327,7 +320,7 @@ func (p *pruning) remove(q *retired) error {
 		return err
 	})
 	if refusal.IsCode(err, amqp091.PreconditionFailed) {
-		q.left = true
+		q.fate = &fate{left: true}
 		return nil
 	}
 	return err
