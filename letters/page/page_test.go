@@ -216,6 +216,18 @@ func TestLetterHasATimeline(t *testing.T) {
 	assert.Contains(t, text, "<dt>Traceparent</dt><dd class=\"mono\"><bdi>"+l.Record.Traceparent+"</bdi></dd>")
 }
 
+func TestATimelineEndsWithWhoGaveUp(t *testing.T) {
+	for kind, want := range map[letters.Kind]string{
+		letters.Library: "Given up (exhausted)", letters.Broker: "Given up by the broker (exhausted)", letters.Poison: "Moved by Watermill’s PoisonQueue",
+		letters.Orphan: "Became an orphan: its work queue was gone when its delay was over", letters.Unknown: "In this queue, without a failure record",
+	} {
+		l := letter("order-1", "no route to host")
+		l.Kind = kind
+		s := setup(t, func(yield func(*letters.Letter) bool) { yield(l) }, nil)
+		assert.Contains(t, body(t, s.get("letter?queue=orders.dead&id=order-1"), http.StatusOK), `<p class="what">`+want+"</p>")
+	}
+}
+
 // TestLongLettersAreCut: one letter cannot make a page of any size.
 func TestLongLettersAreCut(t *testing.T) {
 	l := letter("order-1", strings.Repeat("long ", 1<<20))
