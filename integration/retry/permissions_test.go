@@ -37,95 +37,32 @@ func permission(what, queue, prefix string) string {
 	return strings.NewReplacer("orders", queue, "retry", prefix).Replace(permitted[what])
 }
 
-// TestDocumentedPermissionsSuffice runs two apps with these permissions. The first declares its objects, and
-// declares a deleted dead-letter queue again. The second only verifies.
-func TestDocumentedPermissionsSuffice(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	queue := a.Queue("orders")
-	limited := func(t *testing.T, user string, verify bool) *testapp.Parts {
-		return testapp.NewParts(t, func(b *config.Config) {
-			b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-			b.Prefix, b.VerifyOnly = a.Name, verify
-		})
-	}
-	fails := func(*message.Message) error { return errDown }
-	verifying := broker.User(t, "^$", permission("verifies: write", queue, a.Name), permission("verifies: read", queue, a.Name))
-	assert.ErrorContains(t, subscribe(t, limited(t, verifying, true), queue), a.Name, "it declares nothing")
-
-	pattern := permission("declares", queue, a.Name)
-	t.Run("declares", func(t *testing.T) {
-		user := broker.User(t, pattern, pattern, pattern)
-		app := limited(t, user, false)
-		app.Handle(queue, 2, fails)
-		app.Run()
-		testapp.Send(t, "", queue, testapp.Orders(5)...)
-		dead := testapp.NewLedger()
-		for _, letter := range testapp.Take(t, queue+".dead", 5) {
-			dead.Add(string(letter.Body))
-		}
-		assert.Empty(t, dead.Twice())
-		testapp.Delete(t, queue+".dead")
-		testapp.Send(t, "", queue, testapp.Orders(1)...)
-		broker.Eventually(t, 60*time.Second, func() bool {
-			return len(app.Events(retry.DeadLettered)) == 6
-		}, "the sixth dead letter")
-		assert.Equal(t, 1, len(testapp.Take(t, queue+".dead", 1)))
-	})
-	t.Run("only verifies", func(t *testing.T) {
-		app := limited(t, verifying, true)
-		app.Handle(queue, 2, fails)
-		app.Run()
-		testapp.Send(t, "", queue, testapp.Orders(5)...)
-		dead := testapp.NewLedger()
-		for _, letter := range testapp.Take(t, queue+".dead", 5) {
-			dead.Add(string(letter.Body))
-		}
-		assert.Empty(t, dead.Twice())
-	})
-}
-
-// TestDocumentedPermissionsSufficeInAGroup: one work queue is a classic queue, with an inbox, the other one is new.
-func TestDocumentedPermissionsSufficeInAGroup(t *testing.T) {
-	t.Parallel()
-	a := testapp.NewParts(t)
-	declares, writes, reads := []string{}, []string{}, []string{}
-	queues := []string{a.Queue("orders"), a.Queue("classic")}
-	group := "g_" + a.Name
-	inGroup := func(what, queue string) string {
-		return strings.ReplaceAll(permission(what, queue, a.Name), "shop", group)
-	}
-	for _, queue := range queues {
-		declares = append(declares, inGroup("declares", queue), inGroup("declares in a group", queue))
-		writes = append(writes, inGroup("verifies: write", queue), inGroup("in a group: write", queue))
-		reads = append(reads, inGroup("verifies: read", queue), inGroup("in a group: read", queue))
-	}
-	all := strings.Join(declares, "|")
-	_, err := broker.Channel(t).QueueDeclare(queues[1], true, false, false, false, nil)
-	require.NoError(t, err)
-	t.Run("declares", func(t *testing.T) {
-		failInGroup(t, a.Name, group, broker.User(t, all, all, all), queues, false)
-	})
-	t.Run("only verifies", func(t *testing.T) {
-		failInGroup(t, a.Name, group, broker.User(t, "^$", strings.Join(writes, "|"), strings.Join(reads, "|")), queues, true)
-	})
-}
-
-// failInGroup runs an app with these work queues until one message of each is a dead letter.
-func failInGroup(t *testing.T, prefix, group, user string, queues []string, verify bool) {
+// fails is an app that handles a message of each queue without success, as a user with these permissions. It returns the
+// first refusal, or nothing once all are dead letters.
+func (p permissions) fails(t *testing.T, queues []string, change func(*config.Config)) error {
 	t.Helper()
-	app := testapp.NewParts(t, func(b *config.Config) {
+	user := broker.User(t, p.configure, p.write, p.read)
+	a := testapp.NewParts(t, testapp.Schedule(100*time.Millisecond), change, func(b *config.Config) {
 		b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user)
-		b.Prefix, b.VerifyOnly, b.Policy.TierGroup, b.Policy.ExtraTiers = prefix, verify, group, b.Policy.Schedule
 	})
 	for _, queue := range queues {
-		app.Handle(queue, 1, func(*message.Message) error { return errDown })
+		if err := subscribe(t, a, queue); err != nil {
+			return err
+		}
+		a.Handle(queue, 1, func(*message.Message) error { return errDown })
 	}
-	app.Run()
+	a.Run()
 	for _, queue := range queues {
 		testapp.Send(t, "", queue, testapp.Orders(1)...)
-		testapp.Take(t, queue+".dead", 1)
 	}
+	var refused error
+	testapp.Eventually(t, func() bool {
+		if lines := a.Log.Lines("ACCESS_REFUSED"); len(lines) > 0 {
+			refused = errors.New(lines[0])
+		}
+		return refused != nil || len(a.Events(retry.DeadLettered)) == len(queues)
+	}, "the messages are dead-lettered, or the broker has refused something")
+	return refused
 }
 
 // permissions contains the regular expressions of a user's permissions.
@@ -138,59 +75,66 @@ func (p permissions) without(object, kind string) permissions {
 	return p
 }
 
-// runs starts an app with these permissions and one message that fails until it is dead-lettered. It returns the first refusal.
-func (p permissions) runs(t *testing.T, queue string, change ...func(*config.Config)) error {
-	t.Helper()
-	user := broker.User(t, p.configure, p.write, p.read)
-	a := testapp.NewParts(t, append(change, func(b *config.Config) { b.AMQP.Connection.AmqpURI = broker.WithUser(t, user, user) })...)
-	if err := subscribe(t, a, queue); err != nil {
-		return err
-	}
-	a.Handle(queue, 1, func(*message.Message) error { return errDown })
-	a.Run()
-	testapp.Send(t, "", queue, testapp.Orders(1)...)
-	var refused error
-	broker.Eventually(t, 60*time.Second, func() bool {
-		if lines := a.Log.Lines("ACCESS_REFUSED"); len(lines) > 0 {
-			refused = errors.New(lines[0])
+// TestDocumentedPermissionsSufficeInAGroup: one work queue is a classic queue, with an inbox, the other one is new. The
+// first app declares its objects, the second one verifies them.
+func TestDocumentedPermissionsSufficeInAGroup(t *testing.T) {
+	t.Parallel()
+	a := testapp.NewParts(t)
+	queues, group := []string{a.Queue("orders"), a.Queue("classic")}, "g_"+a.Name
+	existing(t, queues[1], nil)
+	of := func(whats ...string) string {
+		var all []string
+		for _, queue := range queues {
+			for _, what := range whats {
+				all = append(all, strings.ReplaceAll(permission(what, queue, a.Name), "shop", group))
+			}
 		}
-		return refused != nil || len(a.Events(retry.DeadLettered)) == 1
-	}, "the message is dead-lettered, or the broker has refused something")
-	return refused
+		return strings.Join(all, "|")
+	}
+	declares := of("declares", "declares in a group")
+	for _, p := range []permissions{{declares, declares, declares},
+		{"^$", of("verifies: write", "in a group: write"), of("verifies: read", "in a group: read")}} {
+		require.NoError(t, p.fails(t, queues, func(b *config.Config) {
+			b.Prefix, b.VerifyOnly, b.Policy.TierGroup = a.Name, p.configure == "^$", group
+		}))
+	}
 }
 
-// TestDocumentedPermissionsAreTheLeast removes each object in turn from the permissions. The broker then refuses an operation.
+// TestDocumentedPermissionsAreTheLeast: they suffice, and without each object in turn the broker refuses an operation.
 func TestDocumentedPermissionsAreTheLeast(t *testing.T) {
 	t.Parallel()
+	passive := is(t, passiveDeclares, "yes")
 	for _, verify := range []bool{false, true} {
 		for _, kind := range []string{"configure", "write", "read"} {
-			for _, object := range []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.return.any", "P.orphans"} {
+			for _, object := range []string{"Q", "Q.dead", "Q.P.*", "P", "P.return", "P.return.any", "P.orphans", "nothing"} {
 				t.Run(fmt.Sprintf("verify %t, %s, %s", verify, kind, object), func(t *testing.T) {
 					t.Parallel()
 					a := testapp.NewParts(t, testapp.Schedule(100*time.Millisecond))
 					queue := a.Queue("orders")
 					all := permission("declares", queue, a.Name)
 					p := permissions{all, all, all}
+					change := func(b *config.Config) { b.Prefix, b.VerifyOnly = a.Name, verify }
 					if verify {
-						a.Declare(queue)
 						p = permissions{"^$", permission("verifies: write", queue, a.Name), permission("verifies: read", queue, a.Name)}
+						if object == "nothing" {
+							assert.ErrorContains(t, p.fails(t, []string{queue}, change), a.Name, "it declares nothing")
+						}
+						a.Declare(queue)
 					}
 					name := strings.NewReplacer("Q", queue, "P", a.Name, "*", "100ms").Replace(object)
 					pattern := map[string]string{"configure": p.configure, "write": p.write, "read": p.read}[kind]
-					if !regexp.MustCompile(pattern).MatchString(name) {
+					if object != "nothing" && !regexp.MustCompile(pattern).MatchString(name) {
 						require.True(t, verify, "the permissions do not include %s", name)
 						return
 					}
-					needed := true
+					needed := object != "nothing"
 					switch {
 					case !verify && kind == "read" && object == "Q.dead": // only a reader of dead letters needs it: see the test below
 						needed = false
-					case verify && kind == "read" && object != "Q":
-						needed = generationOf(t).permitsPassive
+					case needed && verify && kind == "read" && object != "Q":
+						needed = passive
 					}
-					err := p.without(regexp.QuoteMeta(name), kind).runs(t, queue, testapp.Schedule(100*time.Millisecond), func(b *config.Config) {
-						b.Prefix, b.VerifyOnly = a.Name, verify
-					})
+					err := p.without(regexp.QuoteMeta(name), kind).fails(t, []string{queue}, change)
 					if needed {
 						assert.ErrorContains(t, err, "ACCESS_REFUSED")
 						assert.ErrorContains(t, err, "'"+name+"'")
@@ -231,24 +175,18 @@ func TestPermissionToReadDeadLetters(t *testing.T) {
 		permissions
 		may bool
 	}{
-		"all but read":     {ofApp.without(regexp.QuoteMeta(queue+".dead"), "read"), false},
-		"those of the app": {ofApp, true},
-		"only read":        {permissions{"^$", "^$", permission("reads dead letters", queue, a.Name)}, true},
+		"all but read": {ofApp.without(regexp.QuoteMeta(queue+".dead"), "read"), false},
+		"only read":    {permissions{"^$", "^$", permission("reads dead letters", queue, a.Name)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			user, log := broker.User(t, test.configure, test.write, test.read), &testapp.Log{}
-			reader, err := config.DeadLetterSubscriberConfig(amqp.NewDurableQueueConfig(broker.WithUser(t, user, user)), "")
-			require.NoError(t, err)
-			subscriber, err := amqp.NewSubscriber(reader, log)
-			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
-			letters, err := subscriber.Subscribe(t.Context(), queue)
+			letters, err := reader(t, amqp.NewDurableQueueConfig(broker.WithUser(t, user, user)), "", log).Subscribe(t.Context(), queue)
 			require.NoError(t, err)
 			if !test.may {
 				broker.Eventually(t, 60*time.Second, func() bool { return log.Count("ACCESS_REFUSED") > 0 }, "reading is refused")
 				return
 			}
-			next(t, letters).Nack()
+			broker.Receive(t, letters, "a letter").Nack()
 		})
 	}
 }

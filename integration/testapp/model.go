@@ -18,7 +18,13 @@ import (
 // no real one.
 func Model(t *testing.T, change ...func(*config.Config)) (*model.Broker, config.Config) {
 	t.Helper()
-	b := model.New(model.Config{Latency: time.Millisecond})
+	return ModelOf(t, model.Rules{}, change...)
+}
+
+// ModelOf is Model with the rules of a version.
+func ModelOf(t *testing.T, rules model.Rules, change ...func(*config.Config)) (*model.Broker, config.Config) {
+	t.Helper()
+	b := model.New(model.Config{Rules: rules, Latency: time.Millisecond})
 	t.Cleanup(b.Stop)
 	c := config.Config{AMQP: amqp.NewDurableQueueConfig("amqp://guest:guest@model:5672/"),
 		Policy: retry.Policy{Schedule: Delays}, Settings: rabbitmq.Settings{Prefix: "retry"}}

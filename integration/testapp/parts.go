@@ -22,7 +22,12 @@ type Parts struct {
 // NewParts returns an app that does not run yet.
 func NewParts(t testing.TB, change ...func(*config.Config)) *Parts {
 	t.Helper()
-	c := Config(t, change...)
+	return Build(t, Config(t, change...))
+}
+
+// Build is NewParts with a configuration whose Prefix is the app's name.
+func Build(t testing.TB, c config.Config) *Parts {
+	t.Helper()
 	a := &Parts{Base: newBase(t, c)}
 	var err error
 	a.Builder, err = config.NewBuilder(c)
