@@ -163,7 +163,13 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	c := testapp.Config(t, testapp.Schedule(50*time.Millisecond, 100*time.Millisecond, 200*time.Millisecond))
-	return &world{t: t, config: c, queue: "orders_" + c.Prefix, sink: newSink()}
+	w := worldOf(t, c)
+	w.queue += "_" + c.Prefix
+	return w
+}
+
+func worldOf(t *testing.T, c config.Config) *world {
+	return &world{t: t, config: c, queue: "orders", sink: newSink()}
 }
 
 // An app is one process with an ordered handler.
@@ -201,15 +207,6 @@ func (w *world) partitions(n int) (all []string) {
 		all = append(all, fmt.Sprintf("%s.order.%d", w.queue, i))
 	}
 	return all
-}
-
-// ordered is how many messages wait on the first n partitions, and are with no process.
-func (w *world) ordered(n int) (ready int) {
-	w.t.Helper()
-	for _, queue := range w.partitions(n) {
-		ready += testapp.Depth(w.t, queue)
-	}
-	return ready
 }
 
 // settled waits until the partitions and the work queue are empty.

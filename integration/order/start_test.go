@@ -1,24 +1,30 @@
 package order_test
 
 import (
-	"encoding/json"
-	"fmt"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/integration/broker"
 	"github.com/tieredretry/watermill-retry/integration/major/config"
 	"github.com/tieredretry/watermill-retry/integration/testapp"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/rabbitmq/publish"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// onModel runs a test with a world on a model of a broker, in virtual time.
+func onModel(t *testing.T, test func(t *testing.T, b *model.Broker, w *world), change ...func(*config.Config)) {
+	t.Helper()
+	testapp.OnModel(t, func(t *testing.T, b *model.Broker, c config.Config) { test(t, b, worldOf(t, c)) }, change...)
+}
+
+// TestOtherNumbersAreRefused: with a smaller prefetch, a third process would get what the second one had not fetched
+// before what it had.
 func TestOtherNumbersAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -40,155 +46,126 @@ func TestOtherNumbersAreRefused(t *testing.T) {
 
 // TestArgumentsThatMakeGapsAreRefused, those of the app before anything is declared, and those of a queue that exists.
 func TestArgumentsThatMakeGapsAreRefused(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.config.AMQP.Queue.Arguments = amqp091.Table{"x-message-ttl": 60_000}
-	err := w.refused(retry.Options{})
-	require.ErrorContains(t, err, "x-message-ttl 60000")
-	require.ErrorContains(t, err, "is a gap in the order of its key")
-	require.False(t, testapp.Exists(t, w.queue))
-	require.False(t, testapp.Exists(t, w.queue+".order.0"))
+	onModel(t, func(t *testing.T, b *model.Broker, w *world) {
+		w.config.AMQP.Queue.Arguments = amqp091.Table{"x-message-ttl": 60_000}
+		err := w.refused(retry.Options{})
+		require.ErrorContains(t, err, "x-message-ttl 60000")
+		require.ErrorContains(t, err, "is a gap in the order of its key")
+		require.Empty(t, b.Queues())
 
-	w.config.AMQP.Queue.Arguments = nil
-	existing := topology.New(topology.Config{Prefix: w.config.Prefix, Partitions: 4, Prefetch: 512},
-		topology.Queue{Name: w.queue, Durable: true}).WorkQueue.Arguments
-	existing["x-delivery-limit"] = int64(20)
-	_, err = broker.Channel(t).QueueDeclare(w.queue, true, false, false, false, existing)
-	require.NoError(t, err)
-	err = w.refused(retry.Options{})
-	require.ErrorContains(t, err, "x-delivery-limit 20")
-	require.ErrorContains(t, err, "Delete a queue that has it, while it is empty")
-	testapp.Delete(t, w.queue)
+		w.config.AMQP.Queue.Arguments = nil
+		existing := topology.New(topology.Config{Prefix: w.config.Prefix, Partitions: 4, Prefetch: 512},
+			topology.Queue{Name: w.queue, Durable: true}).WorkQueue.Arguments
+		existing["x-delivery-limit"] = int64(20)
+		b.DeclareQueue(w.queue, existing)
+		err = w.refused(retry.Options{})
+		require.ErrorContains(t, err, "x-delivery-limit 20")
+		require.ErrorContains(t, err, "Delete a queue that has it, while it is empty")
+		b.DeleteQueue(w.queue, false)
 
-	w.config.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1000, "x-overflow": "reject-publish"}
-	w.publish(w.start(retry.Options{}, w.sink.handle), messages(2, 2, never))
-	testapp.Eventually(t, func() bool { return w.sink.count() == 4 }, "a queue that refuses messages makes no gaps")
+		w.config.AMQP.Queue.Arguments = amqp091.Table{"x-max-length": 1000, "x-overflow": "reject-publish"}
+		w.publish(w.start(retry.Options{}, w.sink.handle), messages(2, 2, never))
+		time.Sleep(time.Minute)
+		assert.Equal(t, 4, w.sink.count(), "a queue that refuses messages makes no gaps")
+	})
 }
 
 // TestTheStartSaysWhereTheProcessPublishes: without an exchange of the topic to the partitions, else to the work queue.
 func TestTheStartSaysWhereTheProcessPublishes(t *testing.T) {
-	t.Parallel()
 	for name, row := range map[string]struct {
-		group, says   string
-		change        func(*config.Config)
-		work, ordered int // messages
+		group, queue, says string
+		change             func(*config.Config)
 	}{
-		"no exchange": {says: "this_process_publishes_to:the partition of its key topic:", ordered: 10},
-		"an exchange": {group: "billing", change: testapp.FanOut, work: 10,
-			says: "this_process_publishes_to:the exchange of its topic, and then moved to the partition of its key topic:"},
+		"no exchange": {change: func(*config.Config) {}, queue: "orders",
+			says: "this_process_publishes_to:the partition of its key topic:orders"},
+		"an exchange": {group: "billing", change: testapp.FanOut, queue: "orders_billing",
+			says: "this_process_publishes_to:the exchange of its topic, and then moved to the partition of its key topic:orders"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			topic := w.queue
-			if row.change != nil {
-				row.change(&w.config)
-				w.queue += "_" + row.group
-			}
-			a := &app{App: testapp.Connect(t, w.config)}
-			a.AddConsumerHandler(a.Router, "billing", topic, w.sink.handle,
-				retry.Options{Group: row.group, Order: retry.Order{Key: keyOf, Partitions: 4}})
-			t.Cleanup(testapp.Start(t, a.Router))
-			lines := a.Log.Lines("The order of each key is kept")
-			require.Len(t, lines, 1)
-			assert.Contains(t, lines[0], "info ")
-			assert.Contains(t, lines[0], "partitions:4 ")
-			assert.Contains(t, lines[0], "queue:"+w.queue+" ")
-			assert.Contains(t, lines[0], row.says+topic)
-
-			require.NoError(t, a.Pause("billing"))
-			testapp.Eventually(t, func() bool { return !a.Health().Subscriptions[0].Consuming }, "it moves nothing")
-			require.NoError(t, a.Publisher().Publish(topic, messages(10, 1, never)...))
-			testapp.Eventually(t, func() bool {
-				return testapp.Depth(t, w.queue) == row.work && w.ordered(4) == row.ordered
-			}, "they are where the log says")
-			require.NoError(t, a.Resume("billing"))
-			testapp.Eventually(t, func() bool { return w.sink.count() == 10 }, "all are handled")
-			w.sink.inOrder(t)
+			onModel(t, func(t *testing.T, b *model.Broker, w *world) {
+				a := testapp.Connect(t, w.config)
+				a.AddConsumerHandler(a.Router, "billing", "orders", w.sink.handle,
+					retry.Options{Group: row.group, Order: retry.Order{Key: keyOf, Partitions: 4}})
+				a.Run()
+				lines := a.Log.Lines("The order of each key is kept")
+				require.Len(t, lines, 1)
+				for _, text := range []string{"info ", "partitions:4 ", "queue:" + row.queue + " ", row.says} {
+					assert.Contains(t, lines[0], text)
+				}
+				require.NoError(t, a.Pause("billing"))
+				time.Sleep(time.Minute)
+				require.NoError(t, a.Publisher().Publish("orders", messages(10, 1, never)...))
+				w.queue = row.queue
+				ordered := 0
+				for _, partition := range w.partitions(4) {
+					ordered += len(b.Messages(partition))
+				}
+				assert.Equal(t, map[bool]int{true: 10}[row.group == ""], ordered, "they are where the log says")
+				assert.Equal(t, map[bool]int{true: 10}[row.group != ""], len(b.Messages(row.queue)))
+				require.NoError(t, a.Resume("billing"))
+				time.Sleep(time.Minute)
+				assert.Equal(t, 10, w.sink.count())
+				w.sink.inOrder(t)
+			}, row.change)
 		})
 	}
 }
 
 // TestThereAndBack follows docs/order.md: "From an unordered queue", "Other partitions", and "Back to an unordered queue".
 func TestThereAndBack(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	plain := func() (*testapp.App, func()) {
-		a := testapp.Connect(t, w.config)
-		a.Handle(w.queue, 4, w.sink.handle)
-		return a, testapp.Start(t, a.Router)
-	}
-	send := func(a *testapp.App, keys string) {
-		t.Helper()
-		all := messages(4, 5, sometimes(0.2))
-		for _, msg := range all {
-			var b body
-			require.NoError(t, json.Unmarshal(msg.Payload, &b))
-			b.Key = keys + b.Key
-			msg.Payload, _ = json.Marshal(b)
-			msg.Metadata.Set("customer", b.Key)
+	onModel(t, func(t *testing.T, b *model.Broker, w *world) {
+		// run starts an app until it has handled its messages. Then its queues are empty, and an operator deletes them.
+		run := func(options retry.Options, queues ...string) {
+			t.Helper()
+			w.sink = newSink()
+			a := testapp.Connect(t, w.config)
+			a.AddConsumerHandler(a.Router, "billing", w.queue, w.sink.handle, options)
+			stop := testapp.Start(t, a.Router)
+			all := messages(4, 5, sometimes(0.2))
+			require.NoError(t, a.Publisher().Publish(w.queue, all...))
+			time.Sleep(time.Minute)
+			assert.Equal(t, len(all), w.sink.count(), "all are handled")
+			if options.Order.Key != nil {
+				w.sink.inOrder(t)
+			}
+			stop()
+			require.NoError(t, a.Close())
+			for _, queue := range append(queues, w.queue) {
+				assert.Empty(t, b.Messages(queue))
+			}
+			for _, queue := range queues {
+				require.True(t, b.DeleteQueue(queue, true), queue)
+			}
 		}
-		before := w.sink.count()
-		require.NoError(t, a.Publisher().Publish(w.queue, all...))
-		testapp.Eventually(t, func() bool { return w.sink.count() == before+len(all) }, "all are handled")
-	}
-	empty := func(queues ...string) {
-		t.Helper()
-		for _, queue := range queues {
-			testapp.Eventually(t, func() bool { return testapp.Depth(t, queue) == 0 }, "%s is empty", queue)
+		run(retry.Options{}, w.queue, "orders.retry.100ms", "orders.retry.300ms")
+		for _, options := range []retry.Options{
+			{Order: retry.Order{Partitions: 4}},
+			{Order: retry.Order{Partitions: 2}},
+			{Order: retry.Order{Partitions: 2}, Prefetch: 1024},
+			{Order: retry.Order{Partitions: 2}, Prefetch: 64},
+		} {
+			options.Order.Key = keyOf
+			run(options, w.partitions(options.Order.Partitions)...)
 		}
-	}
-	remove := func(queues ...string) {
-		t.Helper()
-		for _, queue := range queues {
-			testapp.Delete(t, queue)
+		for _, queue := range []string{w.queue, w.queue + ".order.members"} {
+			require.True(t, b.DeleteQueue(queue, true), queue)
 		}
-	}
-	var tiers []string
-	for _, tier := range w.config.Policy.Schedule {
-		tiers = append(tiers, w.queue+"."+w.config.Prefix+"."+backoff.Tier(tier).String())
-	}
-
-	unordered, stop := plain()
-	send(unordered, "before ")
-	empty(append(tiers, w.queue)...)
-	stop()
-	remove(w.queue)
-	var partitions []string
-	for _, options := range []retry.Options{
-		{Order: retry.Order{Partitions: 4}},
-		{Order: retry.Order{Partitions: 2}},
-		{Order: retry.Order{Partitions: 2}, Prefetch: 1024},
-		{Order: retry.Order{Partitions: 2}, Prefetch: 64},
-	} {
-		remove(partitions...)
-		w.sink = newSink()
-		ordered := w.start(options, w.sink.handle)
-		remove(tiers...)
-		tiers = nil
-		send(ordered.App, fmt.Sprint(options.Order.Partitions, options.Prefetch, " "))
-		partitions = w.partitions(options.Order.Partitions)
-		empty(append(partitions, w.queue)...)
-		ordered.stop()
-		w.sink.inOrder(t)
-	}
-	remove(append(partitions, w.queue, w.queue+".order.members")...)
-	unordered, stop = plain()
-	send(unordered, "after ")
-	stop()
-	assert.False(t, testapp.Exists(t, w.queue+".order.members"), "nothing of the order comes back")
-	assert.False(t, testapp.Exists(t, w.queue+".order.0"))
+		run(retry.Options{})
+		for _, queue := range b.Queues() {
+			assert.NotContains(t, queue, ".order.", "nothing of the order comes back")
+		}
+	})
 }
 
 // TestAMissingPartitionIsNamed: an operator who looks for it finds its exchange and its routing key.
 func TestAMissingPartitionIsNamed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	a := w.start(retry.Options{Order: retry.Order{Partitions: 1}}, w.sink.handle)
-	require.NoError(t, broker.Channel(t).QueueUnbind(w.queue+".order.0", "0", w.queue+".order", nil))
-	for n := 1; n < 3; n++ {
-		err := a.Publisher().Publish(w.queue, messages(n, 1, never)...)
-		require.ErrorIs(t, err, publish.ErrUnroutable)
-		assert.ErrorContains(t, err, `no queue is bound to exchange "`+w.queue+`.order" with the routing key "0"`)
-	}
+	onModel(t, func(t *testing.T, b *model.Broker, w *world) {
+		a := w.start(retry.Options{Order: retry.Order{Partitions: 1}}, w.sink.handle)
+		b.Unbind(w.queue+".order.0", w.queue+".order")
+		for n := 1; n < 3; n++ {
+			err := a.Publisher().Publish(w.queue, messages(n, 1, never)...)
+			require.ErrorIs(t, err, publish.ErrUnroutable)
+			assert.ErrorContains(t, err, `no queue is bound to exchange "orders.order" with the routing key "0"`)
+		}
+	})
 }

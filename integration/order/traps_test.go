@@ -19,7 +19,9 @@ import (
 
 // The tests of the files traps_*.go use no code of the library. They show what a quorum queue with a single active
 // consumer does, and what would break the order of an ordered handler. Where a later RabbitMQ behaves otherwise, a test
-// fails and names the rule of the handler to check again.
+// fails and names the rule of the handler to check again. The scripts of integration/simulation/proof show what a canceled
+// consumer keeps, in which order a queue takes messages back, and that an exclusive consumer is no lock,
+// and that waiting consumers are not counted.
 
 // partition declares such a queue with the messages 1 to n. The arguments are added to its own.
 func partition(t *testing.T, n int, arguments amqp091.Table) (queue string) {
@@ -146,50 +148,6 @@ func TestClosedChannelsReturnInOrder(t *testing.T) {
 	}
 }
 
-// TestRaisedPrefetchKeepsTheOrder: all that was returned fits into the next owner's prefetch.
-func TestRaisedPrefetchKeepsTheOrder(t *testing.T) {
-	t.Parallel()
-	const rule = "A higher prefetch is safe only while no owner with a lower one follows."
-	queue := partition(t, 6, nil)
-	a := hold(t, queue, 2, nil)
-	a.gets(rule, 1, 2)
-	a.close()
-	hold(t, queue, 4, nil).gets(rule, 1, 2, 3, 4)
-}
-
-// TestLoweredPrefetchBreaksTheOrder: what an owner returns goes behind what was returned before and did not fit into
-// its prefetch.
-func TestLoweredPrefetchBreaksTheOrder(t *testing.T) {
-	t.Parallel()
-	const rule = "If C gets 1 2 first, the prefetch of a partition may be lowered: it need not be fixed any more."
-	queue := partition(t, 6, nil)
-	a := hold(t, queue, 4, nil)
-	a.gets(rule, 1, 2, 3, 4)
-	a.close()
-	b := hold(t, queue, 2, nil)
-	b.gets(rule, 1, 2)
-	b.close()
-	c := hold(t, queue, 2, nil)
-	c.gets(rule, 3, 4)
-	c.settle(0)
-	c.gets(rule, 1, 2)
-}
-
-// TestCanceledConsumerIsOvertaken: basic.cancel activates the next consumer, and leaves with the old one what it holds.
-func TestCanceledConsumerIsOvertaken(t *testing.T) {
-	t.Parallel()
-	const rule = "If B gets 1 2 first, basic.cancel is safe: an ordered handler need not close its channel instead."
-	queue := partition(t, 6, nil)
-	a, b := hold(t, queue, 2, nil), hold(t, queue, 2, nil)
-	a.gets(rule, 1, 2)
-	require.NoError(t, a.channel.Cancel(holderTag, false))
-	b.gets(rule, 3, 4)
-	a.close()
-	ready(t, queue, 4)
-	b.settle(0)
-	b.gets(rule, 1, 2)
-}
-
 // TestNackOfTheHeadIsOvertaken: a message that is nacked comes back behind those that are held, and stays there for the
 // next owner.
 func TestNackOfTheHeadIsOvertaken(t *testing.T) {
@@ -202,18 +160,6 @@ func TestNackOfTheHeadIsOvertaken(t *testing.T) {
 	a.gets(rule, 1)
 	a.close()
 	b.gets(rule, 2, 1)
-}
-
-// TestExclusiveConsumersAreNoLock: a quorum queue ignores the flag. The single active consumer is the only lock.
-func TestExclusiveConsumersAreNoLock(t *testing.T) {
-	t.Parallel()
-	for _, single := range []bool{false, true} {
-		queue := partition(t, 0, amqp091.Table{"x-single-active-consumer": single})
-		for range 2 {
-			_, err := broker.Channel(t).Consume(queue, "", false, true, false, false, nil)
-			assert.NoError(t, err, "An exclusive consumer is refused beside another one: it may be used as a lock.")
-		}
-	}
 }
 
 // TestConsumerOfHigherPriorityStopsThePartition: from 4.0 on, the active consumer gets nothing new until it has settled
@@ -264,33 +210,4 @@ func TestDeliveryLimitIsCompared(t *testing.T) {
 				refused.Reason, "The error of the start names the record of the queue by this text.")
 		}
 	}
-}
-
-// TestWaitingConsumersAreNotCounted: the number of consumers in queue.declare-ok is that of the active one. A queue
-// without a single active consumer counts all, of each connection that is open.
-func TestWaitingConsumersAreNotCounted(t *testing.T) {
-	t.Parallel()
-	looks := broker.Channel(t)
-	consumers := func(queue string) int {
-		passive, err := looks.QueueDeclarePassive(queue, true, false, false, false, nil)
-		require.NoError(t, err)
-		return passive.Consumers
-	}
-	counts := func(queue string, want int, what string) {
-		broker.Eventually(t, time.Minute, func() bool { return consumers(queue) == want }, "%d of %s", want, what)
-	}
-	single := partition(t, 0, nil)
-	shared := partition(t, 0, amqp091.Table{"x-single-active-consumer": false})
-	counts(shared, 0, "no consumers")
-	var holders []*holder
-	for i := range 3 {
-		holders = append(holders, hold(t, shared, 1, nil))
-		counts(shared, i+1, "consumers that share a queue")
-		hold(t, single, 1, nil)
-		require.Equal(t, 1, consumers(single), "A partition counts %d consumers: it shows who waits for it.", i+1)
-	}
-	holders[0].close()
-	counts(shared, 2, "consumers after the close of a channel")
-	holders[1].cut()
-	counts(shared, 1, "consumers after the loss of a connection")
 }
