@@ -11,37 +11,20 @@ import (
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	"net"
 	"net/url"
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
 )
-
-var errDown = errors.New("the payment service is down")
-
-const soon = 60 * time.Second // much longer than any of it takes
-
-// eval runs an Erlang expression, without single quotes, on the broker at AMQP_URL.
-func eval(expression string) (string, error) {
-	prefix := os.Getenv("BROKER_CTL")
-	if prefix == "" {
-		return "", errors.New("BROKER_CTL is not set: the command that runs rabbitmqctl against the broker at AMQP_URL; `make test` sets it")
-	}
-	output, err := exec.Command("sh", "-c", prefix+" eval '"+expression+"'").CombinedOutput()
-	return string(output), err
-}
 
 // authority is a certificate authority for one test.
 type authority struct {
@@ -99,21 +82,9 @@ type listener struct {
 	port string // where an app reaches it
 }
 
-var shared struct {
-	sync.Mutex
-	listener
-	at    string // address and port in the broker's network, Erlang terms; port 0: one that is free
-	files string // path of the certificates and the key in the broker's file system
-}
-
-// listen starts the listener, once for all tests.
+// listen starts a listener, until the test ends.
 func listen(t testing.TB) listener {
 	t.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.ca.certificate != nil {
-		return shared.listener
-	}
 	ca := newAuthority(t, "private CA of the test")
 	server := ca.issue(t, "broker", "localhost", "127.0.0.1")
 	key, err := x509.MarshalECPrivateKey(server.PrivateKey.(*ecdsa.PrivateKey))
@@ -130,48 +101,27 @@ func listen(t testing.TB) listener {
 		written = append(written, fmt.Sprintf(`ok = file:write_file("%s%s", base64:decode(<<"%s">>))`,
 			files, file, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&block))))
 	}
-	shared.files = files
-	shared.at, shared.port = `"127.0.0.1", 0`, "ranch:get_port({acceptor, {127, 0, 0, 1}, 0})"
-	if published := os.Getenv("AMQP_TLS_ADDRESS"); published != "" { // the one port of a broker in a container
-		shared.at = `"0.0.0.0", 5671`
-		_, shared.port, err = net.SplitHostPort(published)
+	at, port := `"127.0.0.1", 0`, "ranch:get_port({acceptor, {127, 0, 0, 1}, 0})" // Erlang terms in the broker's network
+	if published := os.Getenv("AMQP_TLS_ADDRESS"); published != "" {              // the one port of a broker in a container
+		at = `"0.0.0.0", 5671`
+		_, port, err = net.SplitHostPort(published)
 		require.NoError(t, err, "AMQP_TLS_ADDRESS")
 	}
-	output, err := eval(fmt.Sprintf(`%[4]s, rabbit_networking:ensure_ssl(), ok = rabbit_networking:start_ssl_listener({%[1]s}, `+
-		`[{cacertfile, "%[2]sca.pem"}, {certfile, "%[2]scert.pem"}, {keyfile, "%[2]skey.pem"}, {verify, verify_peer}, `+
-		`{fail_if_no_peer_cert, true}], 2), %[3]s.`, shared.at, files, shared.port, strings.Join(written, ", ")))
-	require.NoError(t, err, output)
-	shared.port = strings.TrimSpace(output)
-	_, err = strconv.Atoi(shared.port)
-	require.NoError(t, err, "the port of the listener")
-	shared.ca = ca
-	if connection, err := shared.dial(t); err != nil {
-		shared.ca = authority{}
-		require.NoError(t, err, "the broker listens for TLS on {%s} of its own network, which is not reached from here: where it is in a "+
-			"container, publish its port 5671 and set AMQP_TLS_ADDRESS to that address", shared.at)
-	} else {
-		require.NoError(t, connection.Close())
-	}
-	return shared.listener
-}
-
-func (l listener) dial(t testing.TB) (net.Conn, error) {
+	t.Cleanup(func() {
+		assert.Equal(t, "ok", strings.TrimSpace(broker.Ctl(t, "eval", fmt.Sprintf(
+			`[file:delete("%s" ++ F) || F <- ["ca.pem", "cert.pem", "key.pem"]], rabbit_networking:stop_tcp_listener({%s}).`, files, at))))
+	})
+	l := listener{ca, strings.TrimSpace(broker.Ctl(t, "eval", fmt.Sprintf(
+		`%[4]s, rabbit_networking:ensure_ssl(), ok = rabbit_networking:start_ssl_listener({%[1]s}, `+
+			`[{cacertfile, "%[2]sca.pem"}, {certfile, "%[2]scert.pem"}, {keyfile, "%[2]skey.pem"}, {verify, verify_peer}, `+
+			`{fail_if_no_peer_cert, true}], 2), %[3]s.`, at, files, port, strings.Join(written, ", "))))}
 	uri, err := url.Parse(l.uri(t, "localhost"))
 	require.NoError(t, err)
-	return net.DialTimeout("tcp", uri.Host, 10*time.Second)
-}
-
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.files != "" {
-		output, err := eval(fmt.Sprintf(`[file:delete("%s" ++ F) || F <- ["ca.pem", "cert.pem", "key.pem"]], `+
-			`rabbit_networking:stop_tcp_listener({%s}).`, shared.files, shared.at))
-		if err != nil || strings.TrimSpace(output) != "ok" {
-			fmt.Println("the TLS listener did not stop:", output, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
+	connection, err := net.DialTimeout("tcp", uri.Host, 10*time.Second)
+	require.NoError(t, err, "the broker listens for TLS on {%s} of its own network, which is not reached from here: where it is in a "+
+		"container, publish its port 5671 and set AMQP_TLS_ADDRESS to that address", at)
+	require.NoError(t, connection.Close())
+	return l
 }
 
 // uri returns the broker's address over TLS.
