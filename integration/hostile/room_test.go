@@ -39,66 +39,46 @@ func sizes(most int) (all []int) {
 	return all
 }
 
-// reader consumes a queue on a connection of its own.
-type reader struct {
-	t          *testing.T
-	channel    *amqp091.Channel
-	closed     chan *amqp091.Error
-	deliveries <-chan amqp091.Delivery
-}
-
-func read(t *testing.T, queue string) *reader {
+// requeue gives each of n messages of a queue back twice, by nack and by reject, which RabbitMQ 4.3 counts apart. It returns the
+// messages, which are not settled, and their channel.
+func requeue(t *testing.T, queue string, n int) (*amqp091.Channel, map[string]amqp091.Delivery) {
 	t.Helper()
-	connection := broker.Connect(t)
-	channel, err := connection.Channel()
+	channel := broker.Channel(t)
+	deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
 	require.NoError(t, err)
-	r := &reader{t: t, channel: channel, closed: connection.NotifyClose(make(chan *amqp091.Error, 1))}
-	r.deliveries, err = channel.Consume(queue, "", false, false, false, false, nil)
-	require.NoError(t, err)
-	return r
-}
-
-func (r *reader) next() amqp091.Delivery {
-	r.t.Helper()
-	d := broker.Receive(r.t, r.deliveries, "a message for the reader")
-	if d.Acknowledger == nil {
-		require.FailNow(r.t, "the reader was disconnected", "%v", <-r.closed)
-	}
-	return d
-}
-
-// requeue gives each of n messages back twice, by nack and by reject, which RabbitMQ 4.3 counts apart. It returns the messages,
-// which are not settled.
-func (r *reader) requeue(n int) map[string]amqp091.Delivery {
-	r.t.Helper()
 	seen, last := map[string]int{}, map[string]amqp091.Delivery{}
 	for len(last) < n {
-		d := r.next()
+		d := broker.Receive(t, deliveries, "a message for the reader")
+		require.NotNil(t, d.Acknowledger, "the reader was disconnected")
 		identity := string(d.Body)
 		seen[identity]++
 		switch seen[identity] {
 		case 1:
-			require.NoError(r.t, d.Nack(false, true))
+			require.NoError(t, d.Nack(false, true))
 		case 2:
-			require.NoError(r.t, d.Reject(true))
+			require.NoError(t, d.Reject(true))
 		default:
 			last[identity] = d
 		}
 	}
-	return last
+	return channel, last
 }
 
-// end acks all messages, and waits until the queue is empty. It is one ack: a quorum queue may drop many that are under way when
-// their channel is closed.
-func (r *reader) end(queue string, messages map[string]amqp091.Delivery) {
-	r.t.Helper()
+// requeued requeues the dead letters of a queue, which are these messages, and ends. It is one ack: a quorum queue may drop many
+// that are under way when their channel is closed.
+func requeued(t *testing.T, queue string, sent map[string]*message.Message) map[string]amqp091.Delivery {
+	t.Helper()
+	channel, got := requeue(t, queue+".dead", len(sent))
+	require.Equal(t, keys(sent), keys(got))
 	last := uint64(0)
-	for _, d := range messages {
-		last = max(last, d.DeliveryTag)
+	for identity, letter := range got {
+		assert.True(t, sent[identity].Metadata["h"] == letter.Headers["h"], "%s: its own header", identity)
+		last = max(last, letter.DeliveryTag)
 	}
-	require.NoError(r.t, r.channel.Ack(last, true))
-	require.NoError(r.t, r.channel.Close())
-	broker.Eventually(r.t, soon, func() bool { return testapp.Depth(r.t, queue) == 0 }, queue+" is empty")
+	require.NoError(t, channel.Ack(last, true))
+	require.NoError(t, channel.Close())
+	testapp.Eventually(t, func() bool { return testapp.Depth(t, queue+".dead") == 0 }, "%s is empty", queue)
+	return got
 }
 
 // TestDeadLetterThatFillsTheFrameCanBeRequeued: the broker adds its counts of deliveries. Without room for them, every reader of the
@@ -115,16 +95,9 @@ func TestDeadLetterThatFillsTheFrameCanBeRequeued(t *testing.T) {
 		sent[msg.UUID] = msg
 		require.NoError(t, a.Fail(queue, msg, backoff.Permanent(errFull)), size)
 	}
-	r := read(t, queue+".dead")
-	got := r.requeue(len(sent))
-	require.Equal(t, keys(sent), keys(got))
-	for identity, letter := range got {
-		assert.True(t, sent[identity].Metadata["h"] == letter.Headers["h"], "%s: its own header", identity)
-	}
+	got := requeued(t, queue, sent)
 	assert.Len(t, got["126500"].Headers[recordkey.Reason], 1024, "the record is complete if it fits")
 	assert.NotContains(t, got[strconv.Itoa(frameMax-counts)].Headers, recordkey.Reason, "the record is shortened if it does not fit")
-	r.end(queue+".dead", got)
-	require.NoError(t, a.Builder.Close())
 }
 
 // TestCopyThatFillsTheFrameComesBack from its tier, is requeued, is dead-lettered by the broker, and is requeued there, with names
@@ -148,18 +121,13 @@ func TestCopyThatFillsTheFrameComesBack(t *testing.T) {
 				sent[msg.UUID] = msg
 				require.NoError(t, a.Fail(queue, msg, errFull))
 			}
-			for _, delivery := range read(t, queue).requeue(len(sent)) {
+			_, back := requeue(t, queue, len(sent))
+			for _, delivery := range back {
 				require.NoError(t, delivery.Nack(false, false)) // the broker dead-letters it
 			}
-			r := read(t, queue+".dead")
-			got := r.requeue(len(sent))
-			require.Equal(t, keys(sent), keys(got))
-			for identity, letter := range got {
-				assert.True(t, sent[identity].Metadata["h"] == letter.Headers["h"], "%s: its own header", identity)
+			for identity, letter := range requeued(t, queue, sent) {
 				assert.Contains(t, letter.Headers, "x-death", identity)
 			}
-			r.end(queue+".dead", got)
-			require.NoError(t, a.Builder.Close())
 		})
 	}
 }
