@@ -180,34 +180,3 @@ func TestConsumerOfHigherPriorityStopsThePartition(t *testing.T) {
 	b.gets(rule, 3, 4)
 	assert.Empty(t, a.deliveries, rule)
 }
-
-// TestDeliveryLimitIsCompared: the limit can be a record of a partition, which no later declaration changes.
-func TestDeliveryLimitIsCompared(t *testing.T) {
-	t.Parallel()
-	const rule = "An ordered handler has its partitions and its prefetch in this limit: millions, and the rest."
-	connection := broker.Connect(t)
-	for _, limit := range []int64{1_000_001, 1_000_512, 8_000_512, 16_065_535, 1000*1_000_000 + 65_535} {
-		arguments := amqp091.Table{"x-delivery-limit": limit}
-		queue := partition(t, 0, arguments)
-		declare := func(changed any) error {
-			channel, err := connection.Channel()
-			require.NoError(t, err)
-			defer func() { _ = channel.Close() }()
-			arguments := amqp091.Table{"x-queue-type": "quorum", "x-single-active-consumer": true}
-			if changed != nil {
-				arguments["x-delivery-limit"] = changed
-			}
-			_, err = channel.QueueDeclare(queue, true, false, false, false, arguments)
-			return err
-		}
-		require.NoError(t, declare(limit), rule)
-		require.NoError(t, declare(int32(limit)), "The type of the number is not compared. %s", rule)
-		for _, other := range []any{limit + 1, limit - 1, limit + 1_000_000, nil} {
-			var refused *amqp091.Error
-			require.ErrorAs(t, declare(other), &refused, "%d is declared again with %v. %s", limit, other, rule)
-			assert.Equal(t, amqp091.PreconditionFailed, refused.Code)
-			assert.Regexp(t, fmt.Sprintf(`inequivalent arg 'x-delivery-limit'.* current is (the value )?'%d'`, limit),
-				refused.Reason, "The error of the start names the record of the queue by this text.")
-		}
-	}
-}
