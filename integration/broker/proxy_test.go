@@ -1,8 +1,6 @@
 package broker_test
 
 import (
-	"bytes"
-	"crypto/rand"
 	"io"
 	"net"
 	"net/url"
@@ -55,27 +53,6 @@ func dial(t *testing.T, address string) net.Conn {
 	return connection
 }
 
-func TestANetworkPassesOnAllData(t *testing.T) {
-	between, address := network(t, echo)
-	connection := dial(t, address)
-	sent := make([]byte, 300_000)
-	_, _ = rand.Read(sent)
-	changed := make(chan struct{})
-	go func() {
-		defer close(changed)
-		for _, line := range []broker.Line{{Latency: time.Hour}, {Rate: 10}, {Latency: time.Millisecond, Rate: 1 << 20}, {}} {
-			between.Disturb(line, broker.Line{})
-			between.Disturb(line, line)
-		}
-	}()
-	go func() { _, _ = connection.Write(sent) }()
-	got := make([]byte, len(sent))
-	_, err := io.ReadFull(connection, got)
-	require.NoError(t, err)
-	assert.True(t, bytes.Equal(sent, got))
-	<-changed
-}
-
 func TestANetworkDelaysData(t *testing.T) {
 	between, address := network(t, echo)
 	connection := dial(t, address)
@@ -113,44 +90,4 @@ func TestConnectionsThatLostDataBreak(t *testing.T) {
 	require.NoError(t, err)
 	_, err = io.ReadFull(connection, make([]byte, 1))
 	require.NoError(t, err)
-}
-
-// TestANetworkChangesWhileConnectionsEnd: no call waits for ever.
-func TestANetworkChangesWhileConnectionsEnd(t *testing.T) {
-	data := make([]byte, 2000)
-	talk := func(c net.Conn) {
-		go func() { _, _ = io.Copy(io.Discard, c) }()
-		for range 50 {
-			if _, err := c.Write(data); err != nil {
-				break
-			}
-		}
-		_ = c.(*net.TCPConn).SetLinger(0)
-		_ = c.Close()
-	}
-	between, address := network(t, talk)
-	var talking sync.WaitGroup
-	for range 8 {
-		talking.Go(func() {
-			for range 100 {
-				if connection, err := net.Dial("tcp", address); err == nil {
-					talk(connection)
-				}
-			}
-		})
-	}
-	ended := make(chan struct{})
-	go func() { talking.Wait(); close(ended) }()
-	for {
-		for _, line := range []broker.Line{{Lost: true}, {Latency: time.Millisecond}, {Rate: 1 << 20}, {}} {
-			between.Disturb(line, line)
-		}
-		between.Stop()
-		require.NoError(t, between.Start())
-		select {
-		case <-ended:
-			return
-		default:
-		}
-	}
 }
