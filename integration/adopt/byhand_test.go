@@ -1,7 +1,7 @@
 package adopt
 
 import (
-	"fmt"
+	"errors"
 	"hash/crc32"
 	"maps"
 	"slices"
@@ -24,13 +24,11 @@ import (
 
 // A way is how an app without Watermill and without the library makes a message wait after a failure.
 type way struct {
-	// declare makes the queues, the work queue too.
-	declare func(d *deployment, channel *amqp091.Channel) error
-	// wait makes a delivery that has failed so many times wait, and settles it. Where it is nil, no call by hand fails.
-	wait func(d *deployment, channel *amqp091.Channel, delivery amqp091.Delivery, failures int) error
-
-	queues  []string      // on which messages wait: suffixes of the work queue's name
-	headers amqp091.Table // of each message that is published
+	waits    []string      // suffixes of the names of the queues with a TTL, one for each delay, or one for all
+	nacks    bool          // through the dead-letter exchange of the work queue, with one delay; else the app publishes a copy
+	expires  bool          // each copy has a TTL of its own
+	succeeds bool          // no call by hand fails
+	headers  amqp091.Table // of each message that is published
 }
 
 // diedOn reports whether the broker has dead-lettered the message from a queue.
@@ -45,95 +43,60 @@ func diedOn(queue string, delivery amqp091.Delivery) bool {
 // tries is the header in which an app counts that publishes a copy.
 const tries = "x-tries"
 
-func triesOf(delivery amqp091.Delivery) int {
-	count, _ := delivery.Headers[tries].(int32)
-	return int(count)
+// handDelays are those of the ways by hand. The last one counts for each failure after it.
+var handDelays = []time.Duration{300 * time.Millisecond, time.Second}
+
+// declareByHand makes the queues, the work queue too.
+func (d *deployment) declareByHand(channel *amqp091.Channel) error {
+	var arguments amqp091.Table
+	if d.way.nacks {
+		arguments = amqp091.Table{"x-dead-letter-exchange": d.queue + ".dlx"}
+		if err := channel.ExchangeDeclare(d.queue+".dlx", "fanout", true, false, false, false, nil); err != nil {
+			return err
+		}
+	}
+	for i, wait := range d.waiting() {
+		back := amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": d.queue}
+		if !d.way.expires {
+			back["x-message-ttl"] = handDelays[i].Milliseconds()
+		}
+		if _, err := channel.QueueDeclare(wait, true, false, false, false, back); err != nil {
+			return err
+		}
+		if d.way.nacks {
+			if err := channel.QueueBind(wait, "", d.queue+".dlx", false, nil); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := channel.QueueDeclare(d.queue, true, false, false, false, arguments)
+	return err
 }
 
-// again publishes a copy of the delivery with a confirm, then acks.
-func again(channel *amqp091.Channel, to string, delivery amqp091.Delivery, failures int, expiration string) error {
-	headers := maps.Clone(delivery.Headers)
+// waitByHand makes a delivery wait that has failed: it is nacked, or a copy is published with a confirm, then it is
+// acked.
+func (d *deployment) waitByHand(channel *amqp091.Channel, delivery amqp091.Delivery) error {
+	if d.way.nacks {
+		return delivery.Nack(false, false)
+	}
+	before, _ := delivery.Headers[tries].(int32)
+	n := min(int(before), len(handDelays)-1)
+	headers, expiration := maps.Clone(delivery.Headers), ""
 	delete(headers, "x-death")
-	headers[tries] = int32(failures)
-	confirm, err := channel.PublishWithDeferredConfirm("", to, true, false, amqp091.Publishing{
+	headers[tries] = before + 1
+	if d.way.expires {
+		expiration = strconv.FormatInt(handDelays[n].Milliseconds(), 10)
+	}
+	confirm, err := channel.PublishWithDeferredConfirm("", d.waiting()[min(n, len(d.way.waits)-1)], true, false, amqp091.Publishing{
 		Headers: headers, DeliveryMode: amqp091.Persistent, Body: delivery.Body, Expiration: expiration,
 	})
 	if err != nil {
 		return err
 	}
 	if !confirm.Wait() {
-		return fmt.Errorf("%s did not take the copy", to)
+		return errors.New("the queue did not take the copy")
 	}
 	return delivery.Ack(false)
-}
-
-// back are the arguments of a queue whose messages go to the work queue.
-func back(d *deployment, ttl any) amqp091.Table {
-	arguments := amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": d.queue}
-	if ttl != nil {
-		arguments["x-message-ttl"] = ttl
-	}
-	return arguments
-}
-
-// handDelays are those of the ways by hand. The last one counts for each failure after it.
-var handDelays = []time.Duration{300 * time.Millisecond, time.Second}
-
-func handDelay(failures int) time.Duration { return handDelays[min(failures, len(handDelays))-1] }
-
-// oneTTLQueue is the usual article: a nack sends the message through the dead-letter exchange of the work queue to one queue
-// with a TTL.
-var oneTTLQueue = way{
-	queues: []string{".wait"},
-	declare: func(d *deployment, channel *amqp091.Channel) error {
-		if err := channel.ExchangeDeclare(d.queue+".dlx", "fanout", true, false, false, false, nil); err != nil {
-			return err
-		}
-		wait, err := channel.QueueDeclare(d.queue+".wait", true, false, false, false, back(d, 1000))
-		if err != nil {
-			return err
-		}
-		if err := channel.QueueBind(wait.Name, "", d.queue+".dlx", false, nil); err != nil {
-			return err
-		}
-		_, err = channel.QueueDeclare(d.queue, true, false, false, false, amqp091.Table{"x-dead-letter-exchange": d.queue + ".dlx"})
-		return err
-	},
-	wait: func(_ *deployment, _ *amqp091.Channel, delivery amqp091.Delivery, _ int) error {
-		return delivery.Nack(false, false)
-	},
-}
-
-// aTTLQueueForEachDelay: the app publishes a copy to the queue of the delay.
-var aTTLQueueForEachDelay = way{
-	queues: []string{".wait.300ms", ".wait.1s"},
-	declare: func(d *deployment, channel *amqp091.Channel) error {
-		for _, delay := range handDelays {
-			if _, err := channel.QueueDeclare(d.queue+".wait."+delay.String(), true, false, false, false, back(d, delay.Milliseconds())); err != nil {
-				return err
-			}
-		}
-		_, err := channel.QueueDeclare(d.queue, true, false, false, false, nil)
-		return err
-	},
-	wait: func(d *deployment, channel *amqp091.Channel, delivery amqp091.Delivery, failures int) error {
-		return again(channel, d.queue+".wait."+handDelay(failures).String(), delivery, failures, "")
-	},
-}
-
-// aTTLOfEachMessage is the other usual article: all messages wait on one queue, each with a TTL of its own.
-var aTTLOfEachMessage = way{
-	queues: []string{".wait"},
-	declare: func(d *deployment, channel *amqp091.Channel) error {
-		if _, err := channel.QueueDeclare(d.queue+".wait", true, false, false, false, back(d, nil)); err != nil {
-			return err
-		}
-		_, err := channel.QueueDeclare(d.queue, true, false, false, false, nil)
-		return err
-	},
-	wait: func(d *deployment, channel *amqp091.Channel, delivery amqp091.Delivery, failures int) error {
-		return again(channel, d.queue+".wait", delivery, failures, strconv.FormatInt(handDelay(failures).Milliseconds(), 10))
-	},
 }
 
 // startByHand consumes with amqp091-go. It returns what stops the instance: what it has received is handled first.
@@ -144,7 +107,7 @@ func (i *instance) startByHand() (stop func()) {
 	channel, err := connection.Channel()
 	require.NoError(d.t, err)
 	require.NoError(d.t, channel.Confirm(false))
-	require.NoError(d.t, d.way.declare(d, channel))
+	require.NoError(d.t, d.declareByHand(channel))
 	require.NoError(d.t, channel.Qos(2*i.handlers, 0, false))
 	deliveries, err := channel.Consume(i.queue, "by hand", false, false, false, false, nil)
 	require.NoError(d.t, err)
@@ -171,7 +134,7 @@ func (i *instance) handleByHand(channel *amqp091.Channel, delivery amqp091.Deliv
 		}
 		return delivery.Ack(false)
 	}
-	return i.d.way.wait(i.d, channel, delivery, triesOf(delivery)+1)
+	return i.d.waitByHand(channel, delivery)
 }
 
 // waiting are the queues on which messages wait by hand.
@@ -179,7 +142,7 @@ func (d *deployment) waiting() (names []string) {
 	if d.way == nil {
 		return nil
 	}
-	for _, suffix := range d.way.queues {
+	for _, suffix := range d.way.waits {
 		names = append(names, d.queue+suffix)
 	}
 	return names
@@ -201,7 +164,9 @@ func newByHand(t testing.TB, by way) *deployment {
 func TestFromQueuesWithATTL(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]way{
-		"one queue": oneTTLQueue, "a queue for each delay": aTTLQueueForEachDelay, "a TTL of each message": aTTLOfEachMessage,
+		"one queue":              {waits: []string{".wait"}, nacks: true}, // the usual article
+		"a queue for each delay": {waits: []string{".wait.300ms", ".wait.1s"}},
+		"a TTL of each message":  {waits: []string{".wait"}, expires: true}, // the other usual article
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -249,20 +214,11 @@ func fromWaitingByHand(t *testing.T, by way) {
 	assert.Equal(t, before.Arguments, after.Arguments, "the queue is as it was")
 }
 
-// theDelayedExchange is the app of the plugin's exchange x-delayed-message. The brokers of the tests do not have the plugin: its
-// messages come as the plugin delivers them, and what waits in the exchange is not tested.
-var theDelayedExchange = way{
-	headers: amqp091.Table{"x-delay": int32(-1000)},
-	declare: func(d *deployment, channel *amqp091.Channel) error {
-		_, err := channel.QueueDeclare(d.queue, true, false, false, false, nil)
-		return err
-	},
-}
-
-// TestFromTheDelayedExchange does not test step 3, which needs the plugin.
+// TestFromTheDelayedExchange adopts the app of the plugin's exchange x-delayed-message. The brokers of the tests do not have the
+// plugin: its messages come as the plugin succeeds them. What waits in the exchange, and step 3, are not tested.
 func TestFromTheDelayedExchange(t *testing.T) {
 	t.Parallel()
-	d := newByHand(t, theDelayedExchange)
+	d := newByHand(t, way{succeeds: true, headers: amqp091.Table{"x-delay": int32(-1000)}})
 	old := d.both(byHand)
 	f := d.send(300)
 	work(t, 10, old...)

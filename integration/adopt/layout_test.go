@@ -89,6 +89,7 @@ func TestMoveToAnotherLayout(t *testing.T) {
 	for name, row := range map[string]struct{ from, to layout }{
 		"own tiers to a group, with jitter": {layout{"", before, 0}, layout{"shop", after, 0.2}},
 		"a group to own tiers":              {layout{"shop", before, 0}, layout{"", before, 0}},
+		"another schedule":                  {layout{"", before, 0}, layout{"", after, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -275,7 +275,7 @@ func (i *instance) handle(msg *message.Message) error {
 	}
 	<-time.After(i.d.takes)
 	identity := string(msg.Payload)
-	unable := i.build == byHand && i.d.way.wait == nil
+	unable := i.build == byHand && i.d.way.succeeds
 	if i.d.fails(identity, i.d.calls.Add(identity)) && !unable {
 		return errDown
 	}
