@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/retrytest"
 )
@@ -21,6 +20,10 @@ import (
 // The tests of this file check that docs/consumer-groups.md describes what Watermill's processors do.
 
 type billOrder struct{ Order string }
+
+type orderBilled struct{ Order string }
+
+type orderShipped struct{ Order string }
 
 var (
 	errDown    = errors.New("no answer from the bank")
@@ -36,67 +39,81 @@ func marshal(t *testing.T, v any) *message.Message {
 	return msg
 }
 
-func commandProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.CommandProcessorConfig)) *cqrs.CommandProcessor {
+// virtually runs a test with an app in virtual time.
+func virtually(t *testing.T, test func(t *testing.T, app *retrytest.App)) {
 	t.Helper()
-	config := cqrs.CommandProcessorConfig{
+	synctest.Test(t, func(t *testing.T) { test(t, retrytest.New(t, schedule)) })
+}
+
+// command adds a handler of the command, behind the middleware.
+func command(t *testing.T, app *retrytest.App, acksErrors bool, handle func(context.Context, *billOrder) error) {
+	t.Helper()
+	processor, err := cqrs.NewCommandProcessorWithConfig(app.Router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return p.CommandName, nil },
 		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
 			return app.Subscriber(p.HandlerName)
 		},
-		Marshaler: marshaler,
-	}
-	for _, c := range change {
-		c(&config)
-	}
-	processor, err := cqrs.NewCommandProcessorWithConfig(app.Router, config)
+		Marshaler: marshaler, AckCommandHandlingErrors: acksErrors,
+	})
 	require.NoError(t, err)
-	return processor
+	handler, err := processor.AddHandler(cqrs.NewCommandHandler("billing", handle))
+	require.NoError(t, err)
+	handler.AddMiddleware(app.Middleware)
 }
 
-// twice returns a function that fails on its first two calls.
-func twice(calls *int) func() error {
+// events adds handlers of events on one topic, each a consumer group, behind the middleware.
+func events(t *testing.T, app *retrytest.App, acksUnknown bool, handlers ...cqrs.EventHandler) {
+	t.Helper()
+	processor, err := cqrs.NewEventProcessorWithConfig(app.Router, cqrs.EventProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
+		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return app.Subscriber(p.HandlerName, retry.Options{Group: p.HandlerName})
+		},
+		Marshaler: marshaler, AckOnUnknownEvent: acksUnknown,
+	})
+	require.NoError(t, err)
+	for _, h := range handlers {
+		handler, err := processor.AddHandler(h)
+		require.NoError(t, err)
+		handler.AddMiddleware(app.Middleware)
+	}
+}
+
+// twice returns a function that fails with the error on its first two calls.
+func twice(calls *int, failure error) func() error {
 	return func() error {
 		if *calls++; *calls <= 2 {
-			return errDown
+			return failure
 		}
 		return nil
 	}
 }
 
+func retriedTwice(s *retrytest.Story) { s.RetriedAt(time.Second, 6*time.Second).Processed() }
+
+func diesAtTheEnd(s *retrytest.Story) { s.Waited(schedule...).DeadLettered(retry.DeadReasonExhausted) }
+
 func TestCommands(t *testing.T) {
-	acks := func(c *cqrs.CommandProcessorConfig) { c.AckCommandHandlingErrors = true }
-	type story = *retrytest.Story
 	for name, row := range map[string]struct {
-		failure error // of the first two calls
-		payload string
-		change  func(*cqrs.CommandProcessorConfig)
-		want    func(story)
+		failure    error // of the first two calls
+		payload    string
+		acksErrors bool
+		want       func(*retrytest.Story)
 	}{
-		"retried":   {failure: errDown, want: func(s story) { s.RetriedAt(time.Second, 6*time.Second).Processed() }},
-		"permanent": {failure: backoff.Permanent(errDown), want: func(s story) { s.DeadLettered(retry.DeadReasonPermanent) }},
-		"AckCommandHandlingErrors hides failures": {failure: errDown, change: acks, want: func(s story) { s.NeverRetried().Processed() }},
-		"unreadable: it waits through the whole schedule": {payload: "{", want: func(s story) {
-			s.Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
-		}},
+		"retried":   {failure: errDown, want: retriedTwice},
+		"permanent": {failure: backoff.Permanent(errDown), want: func(s *retrytest.Story) { s.DeadLettered(retry.DeadReasonPermanent) }},
+		"AckCommandHandlingErrors hides failures": {failure: errDown, acksErrors: true,
+			want: func(s *retrytest.Story) { s.NeverRetried().Processed() }},
+		"unreadable: it waits through the whole schedule": {payload: "{", want: diesAtTheEnd},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				app := retrytest.New(t, schedule)
+			virtually(t, func(t *testing.T, app *retrytest.App) {
 				calls := 0
-				var change []func(*cqrs.CommandProcessorConfig)
-				if row.change != nil {
-					change = append(change, row.change)
-				}
-				handler, err := commandProcessor(t, app, change...).AddHandler(
-					cqrs.NewCommandHandler("billing", func(_ context.Context, command *billOrder) error {
-						assert.Equal(t, "1", command.Order)
-						if calls++; calls <= 2 {
-							return row.failure
-						}
-						return nil
-					}))
-				require.NoError(t, err)
-				handler.AddMiddleware(app.Middleware)
+				fails := twice(&calls, row.failure)
+				command(t, app, row.acksErrors, func(_ context.Context, command *billOrder) error {
+					assert.Equal(t, theCommand, *command)
+					return fails()
+				})
 				msg := marshal(t, theCommand)
 				if row.payload != "" {
 					msg.Payload = []byte(row.payload)
@@ -107,44 +124,16 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-func eventProcessor(t *testing.T, app *retrytest.App, change ...func(*cqrs.EventProcessorConfig)) *cqrs.EventProcessor {
-	t.Helper()
-	config := cqrs.EventProcessorConfig{
-		GenerateSubscribeTopic: func(cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
-		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return app.Subscriber(p.HandlerName, retry.Options{Group: p.HandlerName})
-		},
-		Marshaler: marshaler,
-	}
-	for _, c := range change {
-		c(&config)
-	}
-	processor, err := cqrs.NewEventProcessorWithConfig(app.Router, config)
-	require.NoError(t, err)
-	return processor
-}
-
-type orderBilled struct{ Order string }
-
-type orderShipped struct{ Order string }
-
 // Each event handler is a consumer group: a failure of one does not affect the other.
 func TestEventIsRetriedInItsGroupOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
+	virtually(t, func(t *testing.T, app *retrytest.App) {
 		calls, mails := 0, 0
-		fails := twice(&calls)
-		processor := eventProcessor(t, app)
-		for _, h := range []cqrs.EventHandler{
+		fails := twice(&calls, errDown)
+		events(t, app, false,
 			cqrs.NewEventHandler("shipping", func(context.Context, *orderBilled) error { return fails() }),
-			cqrs.NewEventHandler("mailing", func(context.Context, *orderBilled) error { mails++; return nil }),
-		} {
-			handler, err := processor.AddHandler(h)
-			require.NoError(t, err)
-			handler.AddMiddleware(app.Middleware)
-		}
-		story := app.Send("events", marshal(t, orderBilled{Order: "1"}))
-		story.Handler("shipping").RetriedAt(time.Second, 6*time.Second).Processed()
+			cqrs.NewEventHandler("mailing", func(context.Context, *orderBilled) error { mails++; return nil }))
+		story := app.Send("events", marshal(t, orderBilled(theCommand)))
+		retriedTwice(story.Handler("shipping"))
 		story.Handler("mailing").Processed()
 		assert.Equal(t, 1, mails)
 	})
@@ -152,27 +141,17 @@ func TestEventIsRetriedInItsGroupOnly(t *testing.T) {
 
 // Several events on one topic: without AckOnUnknownEvent each handler fails on the events of the others.
 func TestUnknownEventIsAFailure(t *testing.T) {
-	for _, ack := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.New(t, schedule)
-			handler, err := eventProcessor(t, app, func(c *cqrs.EventProcessorConfig) { c.AckOnUnknownEvent = ack }).AddHandler(
-				cqrs.NewEventHandler("shipping", func(context.Context, *orderBilled) error { return nil }))
-			require.NoError(t, err)
-			handler.AddMiddleware(app.Middleware)
-			story := app.Send("events", marshal(t, orderShipped{Order: "1"}))
-			if ack {
-				story.Processed()
-			} else {
-				story.Waited(schedule...).DeadLettered(retry.DeadReasonExhausted)
-			}
+	for acks, want := range map[bool]func(*retrytest.Story){false: diesAtTheEnd, true: func(s *retrytest.Story) { s.Processed() }} {
+		virtually(t, func(t *testing.T, app *retrytest.App) {
+			events(t, app, acks, cqrs.NewEventHandler("shipping", func(context.Context, *orderBilled) error { return nil }))
+			want(app.Send("events", marshal(t, orderShipped(theCommand))))
 		})
 	}
 }
 
 // The handlers of an event group share one message. A retry calls all of them again.
 func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
+	virtually(t, func(t *testing.T, app *retrytest.App) {
 		processor, err := cqrs.NewEventGroupProcessorWithConfig(app.Router, cqrs.EventGroupProcessorConfig{
 			GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "events", nil },
 			SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
@@ -183,12 +162,12 @@ func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
 		require.NoError(t, err)
 		app.Router.AddMiddleware(app.Middleware) // AddHandlersGroup returns no handler
 		first, calls := 0, 0
-		fails := twice(&calls)
+		fails := twice(&calls, errDown)
 		require.NoError(t, processor.AddHandlersGroup("shipping",
 			cqrs.NewGroupEventHandler(func(context.Context, *orderBilled) error { first++; return nil }),
 			cqrs.NewGroupEventHandler(func(context.Context, *orderBilled) error { return fails() }),
 		))
-		app.Send("events", marshal(t, orderBilled{Order: "1"})).RetriedAt(time.Second, 6*time.Second).Processed()
+		retriedTwice(app.Send("events", marshal(t, orderBilled(theCommand))))
 		assert.Equal(t, 3, first)
 	})
 }
@@ -196,23 +175,19 @@ func TestEventGroupRepeatsHandlersThatSucceeded(t *testing.T) {
 // What docs/consumer-groups.md shows: an event that is published at each try of a command has one ID, so an inbox behind
 // it handles it once, and the events of other commands have others.
 func TestEventsOfACommandKeepTheirIDs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, schedule)
-		events, err := cqrs.NewEventBusWithConfig(app.Publisher(), cqrs.EventBusConfig{
+	virtually(t, func(t *testing.T, app *retrytest.App) {
+		bus, err := cqrs.NewEventBusWithConfig(app.Publisher(), cqrs.EventBusConfig{
 			GeneratePublishTopic: func(cqrs.GenerateEventPublishTopicParams) (string, error) { return "events", nil },
 			OnPublish:            sameID,
 			Marshaler:            marshaler,
 		})
 		require.NoError(t, err)
 		calls := 0
-		fails := twice(&calls)
-		handler, err := commandProcessor(t, app).AddHandler(
-			cqrs.NewCommandHandler("billing", func(ctx context.Context, command *billOrder) error {
-				return errors.Join(events.Publish(ctx, orderBilled(*command)), fails())
-			}))
-		require.NoError(t, err)
-		handler.AddMiddleware(app.Middleware)
-		app.Send("billOrder", marshal(t, theCommand)).RetriedAt(time.Second, 6*time.Second).Processed()
+		fails := twice(&calls, errDown)
+		command(t, app, false, func(ctx context.Context, command *billOrder) error {
+			return errors.Join(bus.Publish(ctx, orderBilled(*command)), fails())
+		})
+		retriedTwice(app.Send("billOrder", marshal(t, theCommand)))
 		app.Send("billOrder", marshal(t, theCommand)).Processed()
 		var ids []string
 		for _, event := range app.Produced("events") {

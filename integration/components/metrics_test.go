@@ -1,9 +1,8 @@
 package components
 
 import (
+	"slices"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/metrics"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -39,21 +38,19 @@ func TestMetricsSeeFailuresInsideOnly(t *testing.T) {
 		"inside":  {"true": 1, "false": 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				app := retrytest.New(t, schedule)
+			virtually(t, func(t *testing.T, app *retrytest.App) {
 				registry := prometheus.NewRegistry()
-				middleware := metrics.NewPrometheusMetricsBuilder(registry, "", "").NewRouterMiddleware().Middleware
-				chain := []message.HandlerMiddleware{middleware, app.Middleware}
+				chain := []message.HandlerMiddleware{metrics.NewPrometheusMetricsBuilder(registry, "", "").NewRouterMiddleware().Middleware, app.Middleware}
 				if name == "inside" {
-					chain[0], chain[1] = chain[1], chain[0]
+					slices.Reverse(chain)
 				}
 				calls := 0
-				fails := twice(&calls)
+				fails := twice(&calls, errDown)
 				subscriber, err := app.Subscriber("billing")
 				require.NoError(t, err)
 				app.Router.AddConsumerHandler("billing", "orders", subscriber, func(*message.Message) error { return fails() }).
 					AddMiddleware(chain...)
-				app.Send("orders", message.NewMessage("order-1", nil)).RetriedAt(time.Second, 6*time.Second).Processed()
+				retriedTwice(app.Send("orders", message.NewMessage("order-1", nil)))
 				assert.Equal(t, want, counted(t, registry))
 			})
 		})
