@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -48,27 +49,12 @@ func empty(t testing.TB, queues ...string) {
 
 // own returns the headers that the message's publisher has set, without those of the broker and of this library.
 func own(letter amqp091.Delivery) amqp091.Table {
-	headers := amqp091.Table{}
-	for key, value := range letter.Headers {
-		switch {
-		case slices.Contains(recordKeys, key), slices.Contains(poisonKeys, key):
-		case key == "retry_publish_id", key == "retry_user_id", key == "retry_exchange", key == "retry_routing_key":
-		case key == "x-death", key == "x-delivery-count", key == "x-acquired-count":
-		case len(key) > 8 && (key[:8] == "x-first-" || key[:7] == "x-last-"):
-		default:
-			headers[key] = value
-		}
-	}
+	headers := maps.Clone(letter.Headers)
+	maps.DeleteFunc(headers, func(key string, _ any) bool {
+		return strings.HasPrefix(key, "retry_") || strings.HasSuffix(key, "_poisoned") || strings.HasPrefix(key, "x-")
+	})
 	return headers
 }
-
-var (
-	recordKeys = []string{
-		recordkey.Failures, recordkey.FirstFailedAt, recordkey.LastFailedAt, recordkey.DueAt, recordkey.Reason,
-		recordkey.ErrorType, recordkey.Topic, recordkey.Handler, recordkey.DeadReason,
-	}
-	poisonKeys = []string{"reason_poisoned", "topic_poisoned", "handler_poisoned", "subscriber_poisoned"}
-)
 
 // exhausted asserts that a message was dead-lettered after this number of failures.
 func exhausted(t testing.TB, letter amqp091.Delivery, failures string) {
