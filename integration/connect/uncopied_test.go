@@ -63,13 +63,14 @@ func TestAloneMessagesThatTheBrokerRefusesForGoodStopNoOthers(t *testing.T) {
 		broker.Ctl(t, "eval", fmt.Sprintf("application:set_env(rabbit, max_message_size, %[1]s), "+
 			"persistent_term:put(max_message_size, %[1]s).", size))
 	}
-	s := testapp.New(t)
-	queue, seen := s.Queue("orders"), testapp.NewLedger()
+	c, seen := testapp.Config(t), testapp.NewLedger()
+	queue := "orders_" + c.Prefix
 	_, err := broker.Channel(t).QueueDeclare(queue, true, false, false, false, nil) // a nack puts back in front
 	require.NoError(t, err)
 	testapp.Send(t, "", queue, slices.Repeat([]amqp091.Publishing{{Body: make([]byte, 2*limit)}}, refused)...)
 	set(strconv.Itoa(limit))
 	t.Cleanup(func() { set(usual) })
+	s := testapp.Connect(t, c) // a channel of RabbitMQ 3.10 keeps the limit that it began with
 	s.Handle(queue, refused, func(msg *message.Message) error {
 		if len(msg.Payload) > limit {
 			return errDown
