@@ -15,6 +15,7 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 )
 
+// What is at the bound is accepted.
 func TestInspectRefuses(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 256)
@@ -23,7 +24,8 @@ func TestInspectRefuses(t *testing.T) {
 	var loop []any
 	loop = append(loop, nil)
 	loop[0] = loop
-	tests := map[string]struct {
+	l := limits{user: "alice", frameMax: 131072}
+	for name, test := range map[string]struct {
 		publishing amqp091.Publishing
 		words      []string
 	}{
@@ -66,10 +68,9 @@ func TestInspectRefuses(t *testing.T) {
 		"many headers":        {amqp091.Publishing{Headers: tableOf(8193)}, []string{"8193 headers", "8192"}},
 		"table in itself":     {amqp091.Publishing{Headers: deep}, []string{"self.self", "32"}},
 		"array in itself":     {headers("a", loop), []string{"[0][0]", "32"}},
-	}
-	for name, test := range tests {
+	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := inspect(&test.publishing, limits{user: "alice", frameMax: 131072})
+			_, err := inspect(&test.publishing, l)
 			require.Error(t, err)
 			for _, word := range test.words {
 				assert.Contains(t, err.Error(), word)
@@ -77,6 +78,27 @@ func TestInspectRefuses(t *testing.T) {
 			assert.Less(t, len(err.Error()), 1000)
 		})
 	}
+	most := strings.Repeat("x", 255)
+	for name, p := range map[string]amqp091.Publishing{
+		"nothing":         {},
+		"own user":        {UserId: "alice"},
+		"expire at once":  {Expiration: "0"},
+		"ten years":       {Expiration: "315360000000"},
+		"longest strings": {MessageId: most, AppId: most, Headers: amqp091.Table{most: most}},
+		"routes":          {Headers: amqp091.Table{"CC": []any{"a", most}, "BCC": []any{}}},
+		"deepest":         {Headers: amqp091.Table{"tables": nestedTables(32), "arrays": nestedArrays(32)}},
+		"longest":         {Headers: amqp091.Table{"array": make([]any, 8192), "table": tableOf(8192)}},
+		"most headers":    {Headers: tableOf(8192)},
+		"ints":            {Headers: amqp091.Table{"most": math.MaxInt32, "least": math.MinInt32}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			size, err := inspect(&p, l)
+			require.NoError(t, err)
+			assert.Zero(t, l.excess(size))
+		})
+	}
+	_, err := inspect(&amqp091.Publishing{UserId: "anybody"}, limits{})
+	require.NoError(t, err, "with external authentication the user is not known")
 }
 
 func nestedTables(levels int) amqp091.Table {
@@ -107,37 +129,11 @@ func headers(key string, value any) amqp091.Publishing {
 	return amqp091.Publishing{Headers: amqp091.Table{key: value}}
 }
 
-func TestInspectAccepts(t *testing.T) {
-	t.Parallel()
-	most := strings.Repeat("x", 255)
-	for name, p := range map[string]amqp091.Publishing{
-		"nothing":         {},
-		"own user":        {UserId: "alice"},
-		"expire at once":  {Expiration: "0"},
-		"ten years":       {Expiration: "315360000000"},
-		"longest strings": {MessageId: most, AppId: most, Headers: amqp091.Table{most: most}},
-		"routes":          {Headers: amqp091.Table{"CC": []any{"a", most}, "BCC": []any{}}},
-		"deepest":         {Headers: amqp091.Table{"tables": nestedTables(32), "arrays": nestedArrays(32)}},
-		"longest":         {Headers: amqp091.Table{"array": make([]any, 8192), "table": tableOf(8192)}},
-		"most headers":    {Headers: tableOf(8192)},
-		"ints":            {Headers: amqp091.Table{"most": math.MaxInt32, "least": math.MinInt32}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := limits{user: "alice", frameMax: 131072}
-			size, err := inspect(&p, l)
-			require.NoError(t, err)
-			assert.Zero(t, l.excess(size))
-		})
-	}
-	_, err := inspect(&amqp091.Publishing{UserId: "anybody"}, limits{})
-	require.NoError(t, err, "with external authentication the user is not known")
-}
-
 // TestInspectMeasures compares the size with what amqp091-go writes.
 func TestInspectMeasures(t *testing.T) {
 	t.Parallel()
 	b := serveConfirms(t)
-	connection, err := amqp091.Dial("amqp://" + b.address)
+	connection, err := amqp091.Dial("amqp://" + b.Address)
 	require.NoError(t, err)
 	defer connection.Close()
 	channel, err := connection.Channel()
@@ -162,7 +158,7 @@ func TestInspectMeasures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p.Body = []byte("body")
 			require.NoError(t, channel.Publish("exchange", "key", true, false, p))
-			length := len(b.next().header) + frameOverhead
+			length := len(b.next().Header) + frameOverhead
 			size, err := inspect(&p, limits{frameMax: length})
 			require.NoError(t, err)
 			assert.Equal(t, length, size)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/channeltest"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/failure"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
@@ -23,9 +24,7 @@ import (
 )
 
 func TestSendAfterClose(t *testing.T) {
-	t.Parallel()
-	b := serveConfirms(t)
-	c := b.open(8)
+	_, c := opened(t, 8)
 	exchanges := c.NewDeclarations("declare")
 	require.NoError(t, c.Close())
 	m := timed(t, "closed", time.Minute)
@@ -40,49 +39,43 @@ func TestSendAfterClose(t *testing.T) {
 }
 
 func TestHealthOfABlockedConnection(t *testing.T) {
-	t.Parallel()
-	b := serveConfirms(t)
-	c := b.open(8)
+	b, c := opened(t, 8)
 	health := c.Health()
 	assert.True(t, health.Connected)
 	assert.False(t, health.Blocked)
 	assert.False(t, health.Since.IsZero())
 
-	b.method(0, 10, 60, append([]byte{5}, "alarm"...))
+	b.Alarm()
 	require.Eventually(t, func() bool { return c.Health().Blocked }, soon, time.Millisecond)
 	assert.Equal(t, health.Since, c.Health().Since)
 	assert.True(t, c.Health().Connected)
 	_, err := c.Channel(t.Context())
 	require.ErrorIs(t, err, publish.ErrBlocked)
-	b.method(0, 10, 61, nil)
+	b.EndAlarm()
 	require.Eventually(t, func() bool { return !c.Health().Blocked }, soon, time.Millisecond)
 }
 
 // A channel that is opened too late is closed, because it has no owner.
 func TestTheWaitForAChannelEnds(t *testing.T) {
-	t.Parallel()
-	b := serveConfirms(t)
-	c := b.open(8)
-	b.slow.Store(true)
+	b, c := opened(t, 8)
+	b.Slow.Store(true)
 	ctx, cancel := context.WithCancel(t.Context())
 	opening := make(chan error, 1)
 	go func() {
 		_, err := c.Channel(ctx)
 		opening <- err
 	}()
-	channel := receiveFrom(t, b.opens)
+	channel := receiveFrom(t, b.Opens)
 	cancel()
 	require.ErrorIs(t, receiveFrom(t, opening), context.Canceled)
-	b.openOK(channel)
-	require.Equal(t, channel, receiveFrom(t, b.closes))
-	b.closeOK(channel)
+	b.OpenOK(channel)
+	require.Equal(t, channel, receiveFrom(t, b.Closes))
+	b.CloseOK(channel)
 }
 
 // The errors of several messages are in their places. A message that cannot be sent stops all of the call.
 func TestEachMessageOfACallHasItsOwnError(t *testing.T) {
-	t.Parallel()
-	b := serveConfirms(t)
-	c := b.open(8)
+	b, c := opened(t, 8)
 	type result struct {
 		failures []error
 		err      error
@@ -92,9 +85,9 @@ func TestEachMessageOfACallHasItsOwnError(t *testing.T) {
 		failures, err := c.Send(timed(t, "1", time.Minute), timed(t, "2", time.Minute), timed(t, "3", time.Minute))
 		results <- result{failures, err}
 	}()
-	b.ack(b.next())
-	b.returnUnroutable(b.next())
-	b.ack(b.next())
+	b.Ack(b.next())
+	b.Return(b.next())
+	b.Ack(b.next())
 	r := receiveFrom(t, results)
 	require.NoError(t, r.err)
 	require.Len(t, r.failures, 3)
@@ -127,43 +120,39 @@ func TestEachMessageOfACallHasItsOwnError(t *testing.T) {
 func TestOnlyAMessageThatWasWrittenIsUnconfirmed(t *testing.T) {
 	t.Parallel()
 	t.Run("no confirm, and no slot", func(t *testing.T) {
-		t.Parallel()
-		b := serveConfirms(t)
-		p := b.open(1)
+		b, p := opened(t, 1)
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		inFlight := make(chan error, 1)
 		go func() { inFlight <- p.SendOne(messageOf(ctx, "in flight")) }()
 		b.next()
 
-		err := outcome(t, send(t, p, "waits for a slot", briefly))
+		err := receiveFrom(t, send(t, p, "waits for a slot", briefly))
 		require.ErrorIs(t, err, publish.ErrNotConfirmed)
 		assert.False(t, unconfirmed(t, err))
 		leave()
-		err = outcome(t, inFlight)
+		err = receiveFrom(t, inFlight)
 		require.ErrorIs(t, err, publish.ErrNotConfirmed)
 		assert.True(t, unconfirmed(t, err))
 	})
 	t.Run("connection lost", func(t *testing.T) {
-		t.Parallel()
-		b := serveConfirms(t)
-		p := b.open(4)
+		b, p := opened(t, 4)
 		inFlight := send(t, p, "in flight", time.Minute)
 		b.next()
-		b.slow.Store(true) // there is no other channel for what follows
+		b.Slow.Store(true) // there is no other channel for what follows
 		p.current.Load().session.giveUp()
-		receiveFrom(t, b.opens)
+		receiveFrom(t, b.Opens)
 		queued := send(t, p, "waits for a channel", time.Minute)
 		require.Eventually(t, func() bool { return len(p.slots) == 2 && len(p.toWriter) > 0 }, soon, time.Millisecond)
-		require.NoError(t, b.conn.Close())
+		b.Cut()
 
-		err := outcome(t, inFlight)
+		err := receiveFrom(t, inFlight)
 		require.ErrorIs(t, err, publish.ErrNotConnected)
 		assert.True(t, unconfirmed(t, err), "its first attempt was written")
-		err = outcome(t, queued)
+		err = receiveFrom(t, queued)
 		require.ErrorIs(t, err, publish.ErrNotConnected)
 		assert.False(t, unconfirmed(t, err))
-		err = outcome(t, send(t, p, "away", time.Minute))
+		err = receiveFrom(t, send(t, p, "away", time.Minute))
 		require.ErrorIs(t, err, publish.ErrNotConnected)
 		assert.False(t, unconfirmed(t, err))
 	})
@@ -179,7 +168,7 @@ func TestWhenTheConfirmOfAnAbandonedMessageCannotComeAnyMore(t *testing.T) {
 		require.Equal(t, unpublished.Unconfirmed, kind)
 		return lost
 	}
-	begin := func(t *testing.T) (*confirming, *Connection, *session, delivered, unpublished.Lost) {
+	begin := func(t *testing.T) (confirming, *Connection, *session, channeltest.Message, unpublished.Lost) {
 		b := serveConfirms(t)
 		p := b.open(64)
 		s := p.current.Load().session
@@ -189,7 +178,7 @@ func TestWhenTheConfirmOfAnAbandonedMessageCannotComeAnyMore(t *testing.T) {
 			go func() { left <- p.SendOne(messageOf(ctx, "abandoned")) }()
 			message := b.next()
 			leave()
-			of := lost(t, outcome(t, left))
+			of := lost(t, receiveFrom(t, left))
 			require.False(t, of.Now(), "the confirm can come")
 			if of.Channel != nil { // else the caller has left before it saw on which channel the message was written
 				return b, p, s, message, of
@@ -201,26 +190,27 @@ func TestWhenTheConfirmOfAnAbandonedMessageCannotComeAnyMore(t *testing.T) {
 		b, p, _, _, of := begin(t)
 		inFlight := send(t, p, "in flight", time.Minute)
 		b.next()
-		require.NoError(t, b.conn.Close())
+		b.Cut()
 		require.Eventually(t, of.Now, soon, time.Millisecond)
-		assert.True(t, lost(t, outcome(t, inFlight)).Now(), "at once")
+		assert.True(t, lost(t, receiveFrom(t, inFlight)).Now(), "at once")
 	})
 	t.Run("the broker closes the channel", func(t *testing.T) {
 		t.Parallel()
-		b, _, s, message, of := begin(t)
-		b.closeChannel(message.channel)
+		b, p, s, message, of := begin(t)
+		b.CloseChannel(message.Channel)
 		receiveFrom(t, s.closed)
 		require.Eventually(t, of.Now, soon, time.Millisecond)
+		assert.True(t, p.Health().Connected, "before the connection is lost")
 	})
 	t.Run("the publisher closes the channel, and the connection is lost later", func(t *testing.T) {
 		t.Parallel()
 		b, _, s, message, of := begin(t)
 		s.giveUp()
-		require.Equal(t, message.channel, receiveFrom(t, b.closes))
-		b.closeOK(message.channel)
+		require.Equal(t, message.Channel, receiveFrom(t, b.Closes))
+		b.CloseOK(message.Channel)
 		receiveFrom(t, s.closed)
 		assert.False(t, of.Now(), "the tier is silent")
-		require.NoError(t, b.conn.Close())
+		b.Cut()
 		require.Eventually(t, of.Now, soon, time.Millisecond)
 	})
 }
@@ -236,13 +226,13 @@ func TestNoLogShowsThePassword(t *testing.T) {
 	t.Parallel()
 	const canary = "c4nary"
 	b := serveConfirms(t)
-	b.slow.Store(true)
+	b.Slow.Store(true)
 	go func() {
-		<-b.opens
-		_ = b.conn.Close()
+		<-b.Opens
+		b.Cut()
 	}()
 	var log bytes.Buffer
-	uri := "amqp://user:" + canary + "@" + b.address + "/vhost"
+	uri := "amqp://user:" + canary + "@" + b.Address + "/vhost"
 	_, err := Open(Config{
 		Wire: wire.Config{URI: uri},
 	}, watermill.NewStdLoggerWithOut(&log, true, true))
@@ -261,15 +251,8 @@ func TestADeclarationThatFails(t *testing.T) {
 		"panic": {func() error { panic("oops") }, "declare panicked: oops"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := serveConfirms(t)
-			c := b.open(8)
-			go func() {
-				for channel := range b.closes {
-					b.closeOK(channel)
-				}
-			}()
-			t.Cleanup(func() { close(b.closes) })
+			b, c := opened(t, 8)
+			b.Closing.Store(true)
 			d := c.NewDeclarations("declare")
 			calls := 0
 			once := func(channel *amqp091.Channel, exchange string) error {
