@@ -254,6 +254,11 @@ func ordered1(t *testing.T, f func(t *testing.T, o *orderedScene)) {
 	})
 }
 
+// inPartition is ordered1 with a session of partition 0.
+func inPartition(t *testing.T, f func(t *testing.T, o *orderedScene, n *orderedSession)) {
+	ordered1(t, func(t *testing.T, o *orderedScene) { f(t, o, o.open(0)) })
+}
+
 func TestAMessageIsAckedWhenItsMoveIsConfirmed(t *testing.T) {
 	ordered1(t, func(t *testing.T, o *orderedScene) {
 		n := o.open(-1)
@@ -377,8 +382,7 @@ func TestAPauseEndsTheIntakeAfterAnAlarm(t *testing.T) {
 }
 
 func TestAWaitingMessageStillWaitsAfterARewind(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1", "a0-2")
 		msg := o.takeOne("a0-1")
 		failed(msg, 2)
@@ -407,8 +411,7 @@ func TestAWaitingMessageStillWaitsAfterARewind(t *testing.T) {
 func TestTheEndOfASessionWaitsForCallsAndNotForHolds(t *testing.T) {
 	for name, reason := range map[string]error{"another process": errBalance, "a pause": nil} {
 		t.Run(name, func(t *testing.T) {
-			ordered1(t, func(t *testing.T, o *orderedScene) {
-				n := o.open(0)
+			inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 				o.deliver(n, "a0-1", "b0-1")
 				got, messages := o.take()
 				require.Equal(t, []string{"a0-1", "b0-1"}, got)
@@ -453,8 +456,7 @@ func TestTheFailureOfACallThatOutlivesItsDeliveryIsThatOfTheNextDelivery(t *test
 			"at the end of its context": consumerTimeout * 9 / 10, "after its redelivery": 2 * consumerTimeout,
 		} {
 			t.Run(name+" "+when, func(t *testing.T) {
-				ordered1(t, func(t *testing.T, o *orderedScene) {
-					n := o.open(0)
+				inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 					o.deliver(n, "a0-1", "a0-2")
 					msg := o.takeOne("a0-1")
 					failed(msg, 7) // a change by the handler
@@ -493,8 +495,7 @@ func TestTheFailureOfACallThatOutlivesItsDeliveryIsThatOfTheNextDelivery(t *test
 
 // A rule of the app can give a message back because of such a failure.
 func TestTheFailureOfACallThatARuleGivesBackIsForgotten(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1")
 		late := errors.New("too late")
 		for _, kept := range []error{nil, late, nil} {
@@ -524,8 +525,7 @@ func TestTheFailureOfACallThatARuleGivesBackIsForgotten(t *testing.T) {
 
 // The loss of a connection is not the fault of a call.
 func TestACallThatLosesItsConnectionHasNoFailure(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1")
 		msg := o.takeOne("a0-1")
 		_ = n.channel.Close()
@@ -590,8 +590,7 @@ func TestTheDecisionOfAnOperatorIsKeptUntilItIsDone(t *testing.T) {
 
 // What the broker may take back out of order after the consumer timeout, the process gives back before.
 func TestAPartitionGoesBackBeforeTheConsumerTimeout(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		time.Sleep(consumerTimeout)
 		o.deliver(n, "a0-1", "b0-1")
 		_, messages := o.take()
@@ -608,8 +607,7 @@ func TestAPartitionGoesBackBeforeTheConsumerTimeout(t *testing.T) {
 }
 
 func TestAPartitionWhoseMessagesAreAckedDoesNotGoBack(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		for i := range 4 {
 			o.deliver(n, fmt.Sprint("a0-", i))
 			o.takeOne(fmt.Sprint("a0-", i)).Ack()
@@ -622,8 +620,7 @@ func TestAPartitionWhoseMessagesAreAckedDoesNotGoBack(t *testing.T) {
 }
 
 func TestAMessageThatIsStillHereShowsThatTheBrokerTookTheConsumerForLost(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1")
 		keep(o.takeOne("a0-1"), msgctx.Again{Due: time.Now().Add(time.Minute)})
 		o.rewind(n, errWaits)
@@ -642,8 +639,7 @@ func TestAMessageThatIsStillHereShowsThatTheBrokerTookTheConsumerForLost(t *test
 
 // Copies of a message with one UUID, in another partition, of another key or with another payload, are other messages.
 func TestCopiesOfAMessageWaitByThemselves(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1")
 		msg := o.takeOne("a0-1")
 		failed(msg, 2)
@@ -662,8 +658,7 @@ func TestCopiesOfAMessageWaitByThemselves(t *testing.T) {
 }
 
 func TestWhatWentBackIsForgottenAfterAnHour(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1", "b0-1")
 		_, messages := o.take()
 		keep(messages[0], msgctx.Again{Due: time.Now().Add(time.Minute)})
@@ -679,8 +674,7 @@ func TestWhatWentBackIsForgottenAfterAnHour(t *testing.T) {
 }
 
 func TestWhatWaitsIsCounted(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		is := func(waiting, behind int, blocked ...string) {
 			t.Helper()
 			synctest.Wait()
@@ -718,8 +712,7 @@ func TestWhatWaitsIsCounted(t *testing.T) {
 
 // A message that waits, and whose session ends at that moment, goes on with its failures in the next one.
 func TestAMessageThatIsToWaitWhileItsSessionEnds(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1")
 		msg := o.takeOne("a0-1")
 		go func() {
@@ -744,8 +737,7 @@ func TestAMessageThatIsToWaitWhileItsSessionEnds(t *testing.T) {
 // The due time of a message is that of a clock, which may be set back. The message would be held until the end of its
 // session.
 func TestAMessageDoesNotWaitLongerWhereTheClockIsSetBack(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1")
 		keep(o.takeOne("a0-1"), msgctx.Again{Due: time.Now().Add(time.Minute)})
 		o.Do(func() {
@@ -789,8 +781,7 @@ func TestAProcessHasAShareOfThePartitions(t *testing.T) {
 }
 
 func TestTheAcksOfASessionAreSentBeforeItsEnd(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		n.channel.AckTakes = time.Second
 		o.deliver(n, "a0-1", "b0-1")
 		_, messages := o.take()
@@ -847,8 +838,7 @@ func TestTheEndOfAPauseEndsHolds(t *testing.T) {
 		"a handler that pauses again and again": {0, time.Second, balancePeriod},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ordered1(t, func(t *testing.T, o *orderedScene) {
-				n := o.open(0)
+			inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 				began := time.Now()
 				o.deliver(n, "a0-1")
 				msg := o.takeOne("a0-1")
@@ -871,8 +861,7 @@ func TestTheEndOfAPauseEndsHolds(t *testing.T) {
 }
 
 func TestAPartitionFollowsAPauseAtOnce(t *testing.T) {
-	ordered1(t, func(t *testing.T, o *orderedScene) {
-		n := o.open(0)
+	inPartition(t, func(t *testing.T, o *orderedScene, n *orderedSession) {
 		o.deliver(n, "a0-1", "a0-2")
 		synctest.Wait()
 		assert.Equal(t, 1, o.Taken(), "what waits for its key is not meant for a probe")
@@ -907,5 +896,26 @@ func TestASessionHasItsFirstReason(t *testing.T) {
 		cancelled.Leave(channel.ErrCancelled)
 		o.deliver(cancelled, "a1-1")
 		assert.ErrorIs(t, cancelled.Keep(), channel.ErrCancelled)
+	})
+}
+
+// TestAges: the age of the oldest delivery is known to a second, and what is acknowledged is forgotten.
+func TestAges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var a ages
+		for tag := range uint64(1000) {
+			a.add(tag + 1)
+			assert.Zero(t, a.of(tag+2), "all are acknowledged")
+			time.Sleep(2 * time.Second)
+		}
+		assert.Len(t, a.list, 1)
+		time.Sleep(time.Hour)
+		a.add(1001)
+		assert.Zero(t, a.of(1001), "it is not as old as the one before it")
+		time.Sleep(time.Minute)
+		a.add(1002)
+		assert.Equal(t, time.Minute, a.of(1001))
+		assert.Zero(t, a.of(1002))
 	})
 }

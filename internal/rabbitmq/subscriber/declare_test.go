@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -106,11 +105,8 @@ func TestAQueueIsBoundWhenItIsConsumed(t *testing.T) {
 		"refused":               {declared: errors.New("refused"), want: []string{"declare"}, refused: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				d := &declarer{bound: row.bound, declared: row.declared}
-				l := newLineOf(t, d, Config{Concurrency: 4}, channeltest.New(8))
-				defer l.close()
+			d := &declarer{bound: row.bound, declared: row.declared}
+			inScene(t, d, Config{Concurrency: 4}, func(t *testing.T, l *scene) {
 				loop := l.plain.Loop
 				loop.kind = &begun{l.plain, l, row.consumed}
 				if row.before != nil {
@@ -138,11 +134,8 @@ func TestAQueueIsBoundWhenItIsConsumed(t *testing.T) {
 
 // A session whose queue cannot be bound is closed: the broker takes back what it has sent.
 func TestAQueueThatCannotBeBoundIsNotConsumed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		d := &declarer{bound: errors.New("no exchange")}
-		l := newLineOf(t, d, Config{Concurrency: 4}, channeltest.New(8))
-		defer l.close()
+	d := &declarer{bound: errors.New("no exchange")}
+	inScene(t, d, Config{Concurrency: 4}, func(t *testing.T, l *scene) {
 		loop := l.plain.Loop
 		began := &begun{l.plain, l, nil}
 		loop.kind = began
@@ -183,7 +176,6 @@ func (strange) Declare(_ *Declaration, topic string) error {
 
 // The first Subscribe returns what is wrong with its topic, and the connection serves other topics.
 func TestTheFirstSubscribeReturnsErrors(t *testing.T) {
-	t.Parallel()
 	subscribeModel(t, strange{}, model.Config{}, func(m *modelled) {
 		s := NewSubscriber(m.connection, strange{}, Config{}, watermill.NopLogger{})
 		for topic, text := range map[string]string{

@@ -46,6 +46,7 @@ func (m *modelled) health() retry.SubscriptionHealth { return m.connection.Healt
 // subscribeModel runs f with a subscription of a queue with 16 messages, in virtual time.
 func subscribeModel(t *testing.T, handler Handler, config model.Config, f func(m *modelled)) {
 	t.Helper()
+	t.Parallel()
 	config.Latency = time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		m := &modelled{broker: model.New(config), gate: gate.New(4)}
@@ -68,7 +69,6 @@ func subscribeModel(t *testing.T, handler Handler, config model.Config, f func(m
 
 // A probe that looks when a pause has ended finds a handler that is ready, as during the pause.
 func TestAHandlerConsumesFromTheEndOfItsPause(t *testing.T) {
-	t.Parallel()
 	subscribeModel(t, simple{}, model.Config{}, func(m *modelled) {
 		m.gate.Set(gate.Operator, 0)
 		time.Sleep(time.Minute)
@@ -110,7 +110,6 @@ func TestAHandlerWithoutAConnectionDoesNotConsume(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			var broker atomic.Pointer[model.Broker]
 			lose := func(e model.Event) model.Fault {
 				if b := broker.Load(); b != nil && e.Method == row.lost {
@@ -130,7 +129,6 @@ func TestAHandlerWithoutAConnectionDoesNotConsume(t *testing.T) {
 }
 
 func TestALossShowsAlthoughAFunctionOfTheAppHangs(t *testing.T) {
-	t.Parallel()
 	stands := simple{app{unmarshal: func(string) error { time.Sleep(5 * time.Second); return nil }}}
 	subscribeModel(t, stands, model.Config{}, func(m *modelled) {
 		time.Sleep(time.Second)
@@ -143,7 +141,6 @@ func TestALossShowsAlthoughAFunctionOfTheAppHangs(t *testing.T) {
 
 // A handler that takes longer than the consumer timeout may have begun before a pause.
 func TestAChannelThatEndsAfterItsConsumerShows(t *testing.T) {
-	t.Parallel()
 	before := model.Config{Rules: model.Versions[1]} // 4.3 cancels a consumer
 	subscribeModel(t, simple{}, before, func(m *modelled) {
 		msg := <-m.messages
@@ -177,7 +174,6 @@ func (b *brittle) Declare(d *Declaration, queue string) error {
 // The client that deletes a queue may be deleting others, so the next declaration waits. Where it fails, the queue is not
 // consumed: a consumer counts deliveries of what is on it.
 func TestTheQueueIsDeletedUnderTheConsumer(t *testing.T) {
-	t.Parallel()
 	handler := &brittle{}
 	var consumed atomic.Int32
 	counts := func(e model.Event) model.Fault {
@@ -215,7 +211,6 @@ func TestCloseWhileTheBrokerDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	for name, pauses := range map[string]bool{"consuming": false, "pausing": true} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			subscribeModel(t, simple{}, model.Config{}, func(m *modelled) {
 				msg := <-m.messages
 				m.broker.Disturb(1, model.Silent)

@@ -15,10 +15,7 @@ import (
 
 // The consumer would otherwise fetch messages that no handler gets, until its connection is closed.
 func TestALoopThatIsStoppedBeforeItRunsEndsItsSession(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 2}, func(t *testing.T, l *scene) {
 		l.deliver("a")
 		l.stop()
 		l.run(l.session)
@@ -45,7 +42,7 @@ func TestWhatASessionLeavesForTheNextOneGoesBackWhereThereIsNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := newLineOf(t, &declarer{}, Config{Concurrency: 2, Prefetch: 8}, channeltest.New(8))
+				l := newScene(t, &declarer{}, Config{Concurrency: 2, Prefetch: 8}, channeltest.New(8))
 				l.deliver("a", "b", "c", "d")
 				_, messages := l.take()
 				l.Limit(1)
@@ -102,7 +99,7 @@ func TestAPausedLoopDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan struct{})
-		l := newLineOf(t, standing{released: released}, Config{}, channeltest.New(8))
+		l := newScene(t, standing{released: released}, Config{}, channeltest.New(8))
 		defer l.close()
 		l.Limit(0)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -117,4 +114,12 @@ func TestAPausedLoopDoesNotWaitForEver(t *testing.T) {
 		assert.NoError(t, err)
 		assert.Nil(t, opened, "it is paused")
 	})
+}
+
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	var c Config
+	c.setDefaults()
+	c.Gate = nil
+	assert.Equal(t, Config{Concurrency: 16, Prefetch: 16, CloseTimeout: 30 * time.Second, LongestNack: 5 * time.Second}, c)
 }

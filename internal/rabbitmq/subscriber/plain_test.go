@@ -60,12 +60,18 @@ func (a app) Nacked(msg *message.Message, _ amqp091.Delivery) bool {
 
 func (app) QueueOf(string) (string, error) { return "queue", nil }
 
-func newLine(t testing.TB, config Config, account *channeltest.Channel) *scene {
+// inScene runs f in a scene, in virtual time, and ends the scene.
+func inScene(t *testing.T, handler Handler, config Config, f func(t *testing.T, l *scene)) {
 	t.Helper()
-	return newLineOf(t, app{}, config, account)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newScene(t, handler, config, channeltest.New(16))
+		defer l.close()
+		f(t, l)
+	})
 }
 
-func newLineOf(t testing.TB, handler Handler, config Config, account *channeltest.Channel) *scene {
+func newScene(t testing.TB, handler Handler, config Config, account *channeltest.Channel) *scene {
 	t.Helper()
 	owner := NewSubscriber(&Connection{}, handler, config, watermill.NopLogger{})
 	s, err := owner.Begin(msgctx.NewContext(t.Context(), &msgctx.Subscription{}), "topic")
@@ -151,10 +157,7 @@ func (l *scene) close() {
 }
 
 func TestMessagesAreHandedOutInTheOrderOfTheQueue(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1, Prefetch: 8}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 1, Prefetch: 8}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b", "c")
 		synctest.Wait()
 		assert.Equal(t, 3, l.Taken(), "all that were delivered")
@@ -169,30 +172,10 @@ func TestMessagesAreHandedOutInTheOrderOfTheQueue(t *testing.T) {
 	})
 }
 
-func TestAPauseTakesBackAMessageThatIsOffered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2}, channeltest.New(8))
-		defer l.close()
-		l.deliver("a")
-		synctest.Wait() // it is offered, and the router does not take it
-		l.Limit(0)
-		got, _ := l.take()
-		assert.Empty(t, got)
-		l.Limit(gate.None)
-		_, messages := l.take()
-		require.Len(t, messages, 1)
-		messages[0].Ack()
-	})
-}
-
 // Watermill's Retry returns why the context has ended: below InstantAck that is in the line about a message that may be
 // lost.
 func TestTheContextOfASettledMessageSaysWhyItHasEnded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 1}, func(t *testing.T, l *scene) {
 		l.deliver("a")
 		_, messages := l.take()
 		ctx := messages[0].Context()
@@ -206,10 +189,7 @@ func TestTheContextOfASettledMessageSaysWhyItHasEnded(t *testing.T) {
 func keyOf(msg *message.Message) string { key, _, _ := strings.Cut(msg.UUID, "-"); return key }
 
 func TestMessagesOfAKeyWaitForOneAnother(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 3, Prefetch: 16, OrderKey: keyOf}, channeltest.New(16))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 3, Prefetch: 16, OrderKey: keyOf}, func(t *testing.T, l *scene) {
 		l.deliver("a-1", "a-2", "b-1", "a-3", "-1", "-2", "b-2")
 		got, first := l.take()
 		assert.Equal(t, []string{"a-1", "b-1", "-1"}, got, "other keys overtake, up to the concurrency")
@@ -232,10 +212,7 @@ func TestMessagesOfAKeyWaitForOneAnother(t *testing.T) {
 }
 
 func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 16, OrderKey: keyOf}, channeltest.New(16))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 2, Prefetch: 16, OrderKey: keyOf}, func(t *testing.T, l *scene) {
 		l.deliver("a-1", "a-2", "b-1", "b-2", "c-1", "a-3")
 		got, first := l.take()
 		require.Equal(t, []string{"a-1", "b-1"}, got)
@@ -265,10 +242,7 @@ func TestAPauseGivesBackTheBacklogInItsOrder(t *testing.T) {
 
 // What was fetched before is handed out, and counts under the new limit. A pause gives it back, too.
 func TestAnotherLimitGivesNothingBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 8}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 2, Prefetch: 8}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b", "c", "d")
 		_, first := l.take()
 		l.Limit(1)
@@ -293,10 +267,7 @@ func TestAnotherLimitGivesNothingBack(t *testing.T) {
 }
 
 func TestASessionFollowsTheLimit(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 4}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 4}, func(t *testing.T, l *scene) {
 		for _, row := range []struct {
 			from int
 			to   []int
@@ -328,10 +299,7 @@ func TestASessionFollowsTheLimit(t *testing.T) {
 }
 
 func TestAMessageThatIsSetAsideTakesNoPlace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1, Prefetch: 2}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 1, Prefetch: 2}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b")
 		_, first := l.take()
 		assert.False(t, l.session.usedUp())
@@ -355,10 +323,7 @@ func TestAMessageThatIsSetAsideTakesNoPlace(t *testing.T) {
 
 // Calls are bounded by Concurrency, and messages in flight by Prefetch, whichever connection has delivered them.
 func TestAMessageWhoseCallHasEndedTakesAPlaceOfPrefetchOnly(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 3}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 2, Prefetch: 3}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b", "c")
 		got, first := l.take()
 		assert.Equal(t, []string{"a", "b"}, got)
@@ -395,10 +360,7 @@ func TestWhereThereIsAnOrderAMessageKeepsItsPlaceUntilItIsSettled(t *testing.T) 
 		"one at a time": {Concurrency: 1, Prefetch: 4}, "with keys": {Concurrency: 2, Prefetch: 4, OrderKey: keyOf},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				l := newLine(t, c, channeltest.New(8))
-				defer l.close()
+			inScene(t, app{}, c, func(t *testing.T, l *scene) {
 				l.deliver("x1", "y1", "z1")
 				_, first := l.take()
 				require.Len(t, first, c.Concurrency)
@@ -418,15 +380,12 @@ func TestWhereThereIsAnOrderAMessageKeepsItsPlaceUntilItIsSettled(t *testing.T) 
 }
 
 func TestAMessageThatCannotBeUnmarshalledTakesAPlaceWhileItsNackWaits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLineOf(t, app{unmarshal: func(uuid string) error {
-			if uuid == "unreadable" {
-				return errors.New(uuid)
-			}
-			return nil
-		}}, Config{Concurrency: 1, Prefetch: 4}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{unmarshal: func(uuid string) error {
+		if uuid == "unreadable" {
+			return errors.New(uuid)
+		}
+		return nil
+	}}, Config{Concurrency: 1, Prefetch: 4}, func(t *testing.T, l *scene) {
 		l.deliver("unreadable", "a")
 		got, _ := l.take()
 		assert.Empty(t, got)
@@ -438,22 +397,21 @@ func TestAMessageThatCannotBeUnmarshalledTakesAPlaceWhileItsNackWaits(t *testing
 	})
 }
 
+// exit ends the goroutine of a function of the app.
+func exit(uuid string) error {
+	if uuid == "exits" {
+		runtime.Goexit()
+	}
+	return nil
+}
+
 // lateEnd is a channel whose consumer ends after the answer to its cancel.
 type lateEnd struct{ *channeltest.Channel }
 
 func (lateEnd) Cancel(string, bool) error { return nil }
 
 func TestASessionIsReceivedToItsEndAfterTheAppHasEndedTheGoroutine(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		exits := app{unmarshal: func(uuid string) error {
-			if uuid == "exits" {
-				runtime.Goexit()
-			}
-			return nil
-		}}
-		l := newLineOf(t, exits, Config{Concurrency: 4}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{unmarshal: exit}, Config{Concurrency: 4}, func(t *testing.T, l *scene) {
 		account := channeltest.New(8)
 		n, err := l.on(newConnection(), lateEnd{account}, 4, 4)
 		require.NoError(t, err)
@@ -479,25 +437,17 @@ func TestASessionIsReceivedToItsEndAfterTheAppHasEndedTheGoroutine(t *testing.T)
 
 func TestTheReceiverGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 	t.Parallel()
-	exit := func(uuid string) {
-		if uuid == "exits" {
-			runtime.Goexit()
-		}
-	}
 	for name, row := range map[string]struct {
 		app    app
 		config Config
 	}{
-		"Unmarshal": {app: app{unmarshal: func(uuid string) error { exit(uuid); return nil }}},
-		"OrderKey":  {config: Config{OrderKey: func(msg *message.Message) string { exit(msg.UUID); return "" }}},
-		"Nacked":    {app: app{nacked: exit}},
+		"Unmarshal": {app: app{unmarshal: exit}},
+		"OrderKey":  {config: Config{OrderKey: func(msg *message.Message) string { _ = exit(msg.UUID); return "" }}},
+		"Nacked":    {app: app{nacked: func(uuid string) { _ = exit(uuid) }}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				row.config.Concurrency = 2
-				l := newLineOf(t, row.app, row.config, channeltest.New(8))
-				defer l.close()
+			row.config.Concurrency = 2
+			inScene(t, row.app, row.config, func(t *testing.T, l *scene) {
 				l.deliver("exits", "a")
 				_, messages := l.take()
 				for _, msg := range messages {
@@ -517,10 +467,7 @@ func TestTheReceiverGoesOnAfterTheAppHasEndedItsGoroutine(t *testing.T) {
 }
 
 func TestAMessageThatIsDeliveredAgainWaitsForItsFirstDelivery(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2, Prefetch: 8, OrderKey: keyOf}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 2, Prefetch: 8, OrderKey: keyOf}, func(t *testing.T, l *scene) {
 		l.deliver("a-1", "a-2", "b-1", "c-1")
 		_, first := l.take()
 		l.lose() // the broker delivers them again
@@ -543,9 +490,7 @@ func TestAMessageThatIsDeliveredAgainWaitsForItsFirstDelivery(t *testing.T) {
 }
 
 func TestAStopHandsOutNothingMore(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1, Prefetch: 8}, channeltest.New(8))
+	inScene(t, app{}, Config{Concurrency: 1, Prefetch: 8}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b")
 		_, messages := l.take()
 		l.stop()
@@ -555,7 +500,6 @@ func TestAStopHandsOutNothingMore(t *testing.T) {
 		messages[0].Ack()
 		l.session.Retire(nil)
 		assert.ElementsMatch(t, []string{"ack 1", "nack 2", "nack 3"}, l.settled())
-		l.close()
 	})
 }
 
@@ -564,7 +508,7 @@ func TestAStopClosesTheMessagesWhateverElseIsReady(t *testing.T) {
 	for range 30 {
 		synctest.Test(t, func(t *testing.T) {
 			slow := func(string) error { time.Sleep(time.Second); return nil }
-			l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 1}, channeltest.New(8))
+			l := newScene(t, app{unmarshal: slow}, Config{Concurrency: 1}, channeltest.New(8))
 			l.deliver("a")
 			synctest.Wait() // it is read
 			l.stop()
@@ -580,7 +524,7 @@ func TestAStopClosesTheMessagesWhateverElseIsReady(t *testing.T) {
 func TestChangesOfTheLimitWhileMessagesAreHandled(t *testing.T) {
 	t.Parallel()
 	const all = 3000
-	l := newLine(t, Config{Concurrency: 4, Prefetch: 32, OrderKey: keyOf}, channeltest.New(all))
+	l := newScene(t, app{}, Config{Concurrency: 4, Prefetch: 32, OrderKey: keyOf}, channeltest.New(all))
 	var mu sync.Mutex
 	last := map[string]string{}
 	var handled sync.WaitGroup
@@ -618,11 +562,8 @@ func TestChangesOfTheLimitWhileMessagesAreHandled(t *testing.T) {
 }
 
 func TestAPauseWithdrawsWhatIsOfferedWhileAnotherMessageIsRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		slow := func(string) error { time.Sleep(time.Second); return nil }
-		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 2}, channeltest.New(8))
-		defer l.close()
+	slow := func(string) error { time.Sleep(time.Second); return nil }
+	inScene(t, app{unmarshal: slow}, Config{Concurrency: 2}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b")
 		synctest.Wait() // a is offered
 		l.Limit(0)
@@ -640,10 +581,7 @@ func TestAPauseWithdrawsWhatIsOfferedWhileAnotherMessageIsRead(t *testing.T) {
 
 // Where nothing is in flight, what goes back is in the queue before another session is opened.
 func TestAPauseWaitsForWhatGoesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 1}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 1}, func(t *testing.T, l *scene) {
 		l.deliver("a")
 		synctest.Wait() // it is offered
 		l.Limit(0)
@@ -664,7 +602,7 @@ func TestAPauseGivesBackWhatWasNotReceived(t *testing.T) {
 		slow := func(string) error { time.Sleep(time.Second); return nil }
 		account := channeltest.New(8)
 		account.Deliveries = make(chan amqp091.Delivery, 8)
-		l := newLineOf(t, app{unmarshal: slow}, Config{Concurrency: 8}, account)
+		l := newScene(t, app{unmarshal: slow}, Config{Concurrency: 8}, account)
 		defer l.close()
 		l.deliver("a", "b", "c", "d", "e", "f", "g", "h")
 		synctest.Wait() // the first is read
@@ -684,7 +622,7 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheBacklog(t *testing.T) {
 			}
 			return nil
 		}
-		l := newLineOf(t, app{unmarshal: unmarshal}, Config{Concurrency: 1}, channeltest.New(8))
+		l := newScene(t, app{unmarshal: unmarshal}, Config{Concurrency: 1}, channeltest.New(8))
 		l.deliver("hangs")
 		synctest.Wait()
 		l.stop()
@@ -702,7 +640,7 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheSubscriber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
 		unmarshal := func(string) error { <-hang; return nil }
-		l := newLineOf(t, app{unmarshal: unmarshal}, Config{CloseTimeout: time.Second}, channeltest.New(8))
+		l := newScene(t, app{unmarshal: unmarshal}, Config{CloseTimeout: time.Second}, channeltest.New(8))
 		l.deliver("hangs")
 		synctest.Wait()
 		l.stop()
@@ -716,10 +654,7 @@ func TestAFunctionOfTheAppThatHangsDoesNotKeepTheSubscriber(t *testing.T) {
 }
 
 func TestTheBrokerCancelsAConsumer(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2}, channeltest.New(8))
-		defer l.close()
+	inScene(t, app{}, Config{Concurrency: 2}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b", "c")
 		_, messages := l.take()
 		l.account.Cancels <- "tag"
@@ -738,9 +673,7 @@ func TestTheBrokerCancelsAConsumer(t *testing.T) {
 // A message that is held learns that its channel is lost. Its place is free when it is nacked, without a pause: the
 // broker has given it out again.
 func TestAMessageLearnsThatItsChannelIsLost(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		l := newLine(t, Config{Concurrency: 2}, channeltest.New(8))
+	inScene(t, app{}, Config{Concurrency: 2}, func(t *testing.T, l *scene) {
 		l.deliver("a", "b")
 		_, messages := l.take()
 		require.Len(t, messages, 2)
@@ -762,6 +695,5 @@ func TestAMessageLearnsThatItsChannelIsLost(t *testing.T) {
 			msg.Ack()
 		}
 		assert.Equal(t, []string{"ack 1", "ack 2"}, l.settled())
-		l.close()
 	})
 }
