@@ -5,7 +5,6 @@ import (
 	"maps"
 	"os"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
@@ -115,17 +114,14 @@ func TestRedrivenMessageHasItsExchange(t *testing.T) {
 		if test.history != nil {
 			delivery.Headers[recordkey.Redriven] = test.history
 		}
-		msg, err := headers.New(routed{}, naming.Default).Unmarshal(delivery)
-		require.NoError(t, err)
+		msg := readBy(t, headers.New(routed{}, naming.Default), delivery)
 		assert.Equal(t, test.want, msg.Metadata["from"], name)
 		assert.NotContains(t, msg.Metadata, "retry_exchange")
 
 		plain := headers.New(app.Plain{Marshaler: textual{}, UUIDKey: publisher.UUIDHeader}, naming.Default)
-		msg, err = plain.Unmarshal(delivery)
-		require.NoError(t, err)
+		msg = readBy(t, plain, delivery)
 		msg.Metadata[recordkey.Failures] = "1"
-		waiting, err := plain.Marshal(msg)
-		require.NoError(t, err)
+		waiting := writtenBy(t, plain, msg)
 		assert.Equal(t, test.copied, waiting.Headers["retry_exchange"], "the next copy, %s", name)
 	}
 }
@@ -144,14 +140,12 @@ func TestWhatACopyCannotHaveComesBack(t *testing.T) {
 			m := headers.New(textual{}, naming.Default)
 			next := first
 			for range 3 {
-				msg, err := m.Unmarshal(next)
-				require.NoError(t, err)
+				msg := readBy(t, m, next)
 				msg.Metadata[recordkey.Failures] = "1"
 				if dead != "" {
 					msg.Metadata[recordkey.DeadReason] = dead
 				}
-				p, err := m.Marshal(msg)
-				require.NoError(t, err)
+				p := writtenBy(t, m, msg)
 				assert.Empty(t, p.UserId+p.ReplyTo+p.Expiration)
 				for _, h := range unfit.Headers {
 					assert.NotContains(t, p.Headers, h.Name)
@@ -226,8 +220,7 @@ func TestTheLastFormHasTheUUIDWhereTheMarshalerReadsIt(t *testing.T) {
 			record := retry.Record{Failures: 1, DeadReason: retry.DeadReasonRefused, LeftOff: "why"}
 			record.Write(msg.Metadata)
 			msg.Metadata["same"] = msg.UUID
-			p, err := headers.New(writesUUID{key: key}, naming.Default).Marshal(msg)
-			require.NoError(t, err)
+			p := writtenBy(t, headers.New(writesUUID{key: key}, naming.Default), msg)
 			want := amqp091.Table{
 				recordkey.Failures: "1", recordkey.DeadReason: "refused",
 				recordkey.LeftOff: "properties app-id; headers same: why",
@@ -288,8 +281,7 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 			assert.False(t, retried, "%s: it has no record", name)
 
 			retry.Record{Failures: 1, Topic: "orders", DeadReason: why}.Write(msg.Metadata)
-			p, err := m.Marshal(msg)
-			require.NoError(t, err, name)
+			p := writtenBy(t, m, msg)
 			assert.Equal(t, history, p.Headers[recordkey.Redriven], "%s %s", name, why)
 			assert.Equal(t, int64(7), p.Headers["number"], "%s %s", name, why)
 
@@ -299,39 +291,14 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 				reader = headers.NewDeadLetters(app)
 				back.Exchange, back.RoutingKey = "retry", "dead.orders"
 			}
-			again, err := reader.Unmarshal(back)
-			require.NoError(t, err, name)
+			again := readBy(t, reader, back)
 			assert.Equal(t, history, again.Metadata[recordkey.Redriven], "%s %s", name, why)
 			record, _ := retry.ReadRecord(again.Metadata)
 			assert.NotZero(t, record.Failures, name)
 			if why == "" {
-				p, err = m.Marshal(again)
-				require.NoError(t, err, name)
+				p = writtenBy(t, m, again)
 				assert.Equal(t, int64(7), p.Headers["number"], "%s, after one more failure", name)
 			}
 		}
-	}
-}
-
-// A copy that is too large loses its history before its record, and the record before any header of the app.
-func TestShrinkRemovesTheHistoryFirst(t *testing.T) {
-	headersOf := func() amqp091.Table {
-		return amqp091.Table{
-			"app": strings.Repeat("a", 100), recordkey.Redriven: history, "retry_reason": "down", "retry_failures": "3", "retry_topic": "orders",
-		}
-	}
-	for name, folded := range map[string]bool{"a dead letter": false, "one that waits": true} {
-		p := amqp091.Publishing{Headers: headersOf()}
-		if folded {
-			p.Headers = headers.Fold(p.Headers)
-		} else {
-			p.Headers[recordkey.DeadReason] = "exhausted"
-		}
-		headers.Shrink(&p, 1)
-		assert.NotContains(t, p.Headers, recordkey.Redriven, name)
-		left := headers.Unfold(p.Headers)
-		assert.Equal(t, "down", left["retry_reason"], name)
-		headers.Shrink(&p, 1<<20)
-		assert.Contains(t, p.Headers, "app", name)
 	}
 }

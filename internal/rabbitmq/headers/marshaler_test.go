@@ -24,66 +24,11 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 )
 
-func TestShrinkCutsTheRecordAndNotTheMessage(t *testing.T) {
-	record := func() amqp091.Table {
-		return amqp091.Table{
-			"app": strings.Repeat("a", 5000), "reason_poisoned": strings.Repeat("r", 1024), "retry_reason": strings.Repeat("r", 1000) + "éé",
-			"retry_error_type": "*errors.errorString", "retry_handler": "billing", "retry_topic": "orders", "retry_failures": "3",
-			"retry_first_failed_at": "x", "retry_last_failed_at": "x", "retry_due_at": "x",
-		}
-	}
-	p := amqp091.Publishing{Headers: record()}
-	headers.Shrink(&p, 100)
-	assert.NotContains(t, p.Headers, "reason_poisoned")
-	assert.Len(t, p.Headers["retry_reason"], 1004)
-
-	p.Headers = record()
-	headers.Shrink(&p, 1024+15+6+1)
-	assert.Equal(t, strings.Repeat("r", 1000)+"é", p.Headers["retry_reason"], "whole characters")
-
-	p.Headers = record()
-	headers.Shrink(&p, 1<<20)
-	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000), "retry_topic": "orders", "retry_failures": "3"}, p.Headers)
-
-	p.Headers = record()
-	p.Headers["retry_dead_reason"] = "exhausted"
-	headers.Shrink(&p, 1<<20)
-	assert.Equal(t, amqp091.Table{"app": strings.Repeat("a", 5000)}, p.Headers, "a dead letter needs none of it")
-}
-
-func TestShrinkCutsTheFoldedRecord(t *testing.T) {
-	record := amqp091.Table{
-		"app": "a", "retry_reason": strings.Repeat("r", 1000) + "éé", "retry_error_type": "*errors.errorString", "retry_handler": "billing",
-		"retry_topic": "orders", "retry_failures": "3", "retry_first_arrived_at": "x", "_watermill_delayed_for": "1s", "_watermill_delayed_until": "x",
-		"retry_first_failed_at": "x", "retry_last_failed_at": "x", "retry_due_at": "x",
-	}
-	folded := func(excess int) (shrunk amqp091.Table, saved int) {
-		p := amqp091.Publishing{Headers: headers.Fold(record)}
-		before := len(p.Headers["retry_record"].(string))
-		headers.Shrink(&p, excess)
-		return headers.Unfold(p.Headers), before - len(p.Headers["retry_record"].(string))
-	}
-	for _, excess := range []int{1, 4, 5, 8, 9, 100, 1000, 1040} {
-		_, saved := folded(excess)
-		assert.GreaterOrEqual(t, saved, excess)
-	}
-	whole, _ := folded(0)
-	assert.Equal(t, record, whole)
-
-	p, _ := folded(4 + 5 + 1)
-	assert.NotContains(t, p, "_watermill_delayed_until")
-	assert.Equal(t, strings.Repeat("r", 1000)+"é", p["retry_reason"], "whole characters")
-
-	p, _ = folded(1 << 20)
-	assert.Equal(t, amqp091.Table{"app": "a", "retry_topic": "orders", "retry_failures": "3"}, p)
-}
-
 func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
 	m := headers.New(textual{}, naming.Default)
 	many := amqp091.Table{publisher.UUIDHeader: "a", "trace": "abc", "retry_failures": "2", "retry_topic": "orders", "retry_reason": "n1:1:\x00é", "retry_due_at": "soon"}
 	read := func(exchange string, table amqp091.Table) message.Metadata {
-		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: "1s.orders", Headers: table})
-		require.NoError(t, err)
+		msg := readBy(t, m, amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: "1s.orders", Headers: table})
 		delete(msg.Metadata, recordkey.Properties)
 		return msg.Metadata
 	}
@@ -94,14 +39,11 @@ func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
 	both["retry_failures"] = "1"
 	assert.Equal(t, "2", read("", both)["retry_failures"], "an app without the library keeps the old record beside its own")
 
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: many})
-	require.NoError(t, err)
-	p, err := m.Marshal(msg)
-	require.NoError(t, err)
+	msg := readBy(t, m, amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: many})
+	p := writtenBy(t, m, msg)
 	assert.Equal(t, headers.Fold(many), p.Headers)
 	msg.Metadata[recordkey.DeadReason] = "exhausted"
-	p, err = m.Marshal(msg)
-	require.NoError(t, err)
+	p = writtenBy(t, m, msg)
 	many[recordkey.DeadReason] = "exhausted"
 	assert.Equal(t, many, p.Headers, "a dead letter has a header for each key")
 }
@@ -109,12 +51,10 @@ func TestARecordInOneHeaderOrInManyIsTheSame(t *testing.T) {
 func TestUnreadableFoldedRecord(t *testing.T) {
 	m := headers.New(textual{}, naming.Default)
 	for _, text := range []string{"n", "n1", "n1:", "n2:1", "n-1:1", ":", "n99999999999999999999:1", "n1:1t", "\xff", "n1:1n9:1"} {
-		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": text, "retry_failures": "7"}})
-		require.NoError(t, err)
+		msg := readBy(t, m, amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": text, "retry_failures": "7"}})
 		assert.Equal(t, message.Metadata{"retry_failures": "7"}, msg.Metadata, "%q", text)
 	}
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": "z3:newn1:4"}})
-	require.NoError(t, err)
+	msg := readBy(t, m, amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_record": "z3:newn1:4"}})
 	assert.Equal(t, message.Metadata{"retry_failures": "4"}, msg.Metadata, "a letter of a later version")
 }
 
@@ -159,6 +99,22 @@ func (textual) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
+// readBy unmarshals a delivery that can be.
+func readBy(t testing.TB, m app.Marshaler, d amqp091.Delivery) *message.Message {
+	t.Helper()
+	msg, err := m.Unmarshal(d)
+	require.NoError(t, err)
+	return msg
+}
+
+// writtenBy marshals a message that can be.
+func writtenBy(t testing.TB, m app.Marshaler, msg *message.Message) amqp091.Publishing {
+	t.Helper()
+	p, err := m.Marshal(msg)
+	require.NoError(t, err)
+	return p
+}
+
 // foreignHeaders are those that a copy must have too: neither the broker's nor the library's.
 func foreignHeaders(table amqp091.Table) amqp091.Table {
 	foreign := amqp091.Table{}
@@ -198,10 +154,8 @@ func FuzzMarshaler(f *testing.F) {
 		want := foreignHeaders(sent)
 		delivery := amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: body, Exchange: exchange, RoutingKey: routingKey, Headers: sent}
 		for range 3 {
-			msg, err := m.Unmarshal(delivery)
-			require.NoError(t, err)
-			p, err := m.Marshal(msg)
-			require.NoError(t, err)
+			msg := readBy(t, m, delivery)
+			p := writtenBy(t, m, msg)
 			require.Equal(t, string(body), string(p.Body))
 			require.Equal(t, want, foreignHeaders(p.Headers))
 			for _, header := range ours[:brokerHeaders] {
@@ -215,8 +169,7 @@ func FuzzMarshaler(f *testing.F) {
 			letter := delivery
 			letter.Exchange, letter.RoutingKey, letter.Headers = "retry", "dead.orders", maps.Clone(delivery.Headers)
 			letter.Headers["x-death"] = xDeath
-			msg, err := letters.Unmarshal(letter)
-			require.NoError(t, err)
+			msg := readBy(t, letters, letter)
 			require.Equal(t, string(body), string(msg.Payload))
 			if dead, _ := xDeath.([]any); len(dead) > 0 {
 				if death, ok := dead[0].(amqp091.Table); ok {
@@ -224,19 +177,16 @@ func FuzzMarshaler(f *testing.F) {
 					require.Equal(t, reason, msg.Metadata[recordkey.DeadReason], "the broker's reason")
 				}
 			}
-			_, err = letters.Marshal(msg)
-			require.NoError(t, err)
+			_ = writtenBy(t, letters, msg)
 		}
 	})
 }
 
 func TestRecordReplacesAForeignHeaderOfAnotherType(t *testing.T) {
 	m := headers.New(textual{}, naming.Default)
-	msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_failures": int64(7), "retry_due_at": int64(1)}})
-	require.NoError(t, err)
+	msg := readBy(t, m, amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{"retry_failures": int64(7), "retry_due_at": int64(1)}})
 	msg.Metadata[recordkey.Failures] = "1"
-	p, err := m.Marshal(msg)
-	require.NoError(t, err)
+	p := writtenBy(t, m, msg)
 	assert.Equal(t, amqp091.Table{"retry_failures": "1", "retry_due_at": int64(1)}, headers.Unfold(p.Headers))
 	assert.NotContains(t, p.Headers, recordkey.Failures)
 }
@@ -245,18 +195,15 @@ func TestRecordReplacesAForeignHeaderOfAnotherType(t *testing.T) {
 func TestTokenOfABuilder(t *testing.T) {
 	for name, own := range map[string]app.Marshaler{"textual": textual{}, "plain": app.Plain{Marshaler: textual{}, UUIDKey: "uuid"}, "in the body": forging{}} {
 		m := headers.NewBuilders(own, naming.Default, "token")
-		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{msgctx.BuilderKey: "forged"}})
-		require.NoError(t, err)
+		msg := readBy(t, m, amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{msgctx.BuilderKey: "forged"}})
 		assert.Equal(t, "token", msg.Metadata[msgctx.BuilderKey], name)
-		p, err := m.Marshal(msg)
-		require.NoError(t, err)
+		p := writtenBy(t, m, msg)
 		assert.NotContains(t, p.Headers, msgctx.BuilderKey, name)
 	}
 	for name, other := range map[string]app.Marshaler{
 		"New": headers.New(textual{}, naming.Default), "NewDeadLetters": headers.NewDeadLetters(textual{}),
 	} {
-		msg, err := other.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{msgctx.BuilderKey: "forged"}})
-		require.NoError(t, err)
+		msg := readBy(t, other, amqp091.Delivery{Acknowledger: configtest.Settled{}, Headers: amqp091.Table{msgctx.BuilderKey: "forged"}})
 		assert.NotContains(t, msg.Metadata, msgctx.BuilderKey, name)
 	}
 }
@@ -292,8 +239,7 @@ func TestMessageWithoutItsConstructor(t *testing.T) {
 	for _, m := range []app.Marshaler{
 		headers.New(literal{}, naming.Default), headers.NewBuilders(literal{}, naming.Default, "token"), headers.NewDeadLetters(literal{}),
 	} {
-		msg, err := m.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("body")})
-		require.NoError(t, err)
+		msg := readBy(t, m, amqp091.Delivery{Acknowledger: configtest.Settled{}, Body: []byte("body")})
 		assert.Equal(t, "1body", msg.UUID+string(msg.Payload))
 		assert.NotNil(t, msg.Metadata, "the subscriber of v3 writes to it")
 		acked := msg.Acked()

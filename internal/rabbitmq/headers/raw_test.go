@@ -110,8 +110,7 @@ func (u unreadable) Unmarshal(amqp091.Delivery) (*message.Message, error) {
 // The text of any fault fits into the headers of a dead letter.
 func TestTheMarkOfAnUnreadableMessageIsBounded(t *testing.T) {
 	for name, fault := range faults {
-		msg, err := headers.New(unreadable{fault: fault}, naming.Default).Unmarshal(configtest.Foreign())
-		require.NoError(t, err, name)
+		msg := readBy(t, headers.New(unreadable{fault: fault}, naming.Default), configtest.Foreign())
 		text, marked := msg.Metadata[recordkey.UnmarshalError]
 		assert.True(t, marked, name)
 		assert.LessOrEqual(t, len(text), 1100, name)
@@ -124,8 +123,7 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := headers.New(enveloping{fault: fault}, naming.Default)
 			msg, metadata := failed(t, m, retry.DeadReasonExhausted)
-			p, err := m.Marshal(msg)
-			require.NoError(t, err)
+			p := writtenBy(t, m, msg)
 			assert.Equal(t, "order 1", string(p.Body))
 			assert.Equal(t, "application/json", p.ContentType)
 			assert.Equal(t, "c-1", p.CorrelationId)
@@ -144,8 +142,7 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 			letter.Exchange, letter.RoutingKey = "retry", "dead.orders"
 			delete(letter.Headers, "x-death") // the middleware published it
 			for reader, app := range map[string]app.Marshaler{"the app's": enveloping{fault: fault}, "another": textual{}} {
-				read, err := headers.NewDeadLetters(app).Unmarshal(letter)
-				require.NoError(t, err, reader)
+				read := readBy(t, headers.NewDeadLetters(app), letter)
 				assert.Equal(t, "order 1", string(read.Payload), reader)
 				assert.Equal(t, "uuid-1", read.UUID, reader)
 				record, known := retry.ReadRecord(read.Metadata)
@@ -156,15 +153,13 @@ func TestDeadLetterThatTheAppCannotMarshalIsRaw(t *testing.T) {
 				for _, key := range retry.RecordKeys() { // a redrive, after the app is repaired
 					delete(read.Metadata, key)
 				}
-				again, err := headers.NewDeadLetters(enveloping{}).Marshal(read)
-				require.NoError(t, err, reader)
+				again := writtenBy(t, headers.NewDeadLetters(enveloping{}), read)
 				redriven := configtest.ComeBack(again)
 				redriven.Exchange, redriven.RoutingKey = "", "orders"
 				for _, key := range []string{"x-death", "x-first-death-reason", "x-last-death-queue", "x-delivery-count"} {
 					delete(redriven.Headers, key)
 				}
-				back, err := headers.New(enveloping{}, naming.Default).Unmarshal(redriven)
-				require.NoError(t, err, reader)
+				back := readBy(t, headers.New(enveloping{}, naming.Default), redriven)
 				assert.Equal(t, "order 1", string(back.Payload), reader)
 				assert.Equal(t, "abc", back.Metadata["trace"], reader)
 				assert.Equal(t, len(metadata), len(back.Metadata), "%s: %v", reader, back.Metadata)
@@ -211,21 +206,10 @@ func TestForgedRawLetter(t *testing.T) {
 		if from.deaths != nil {
 			delivery.Headers["x-death"] = from.deaths
 		}
-		msg, err := from.reader.Unmarshal(delivery)
-		require.NoError(t, err, name)
+		msg := readBy(t, from.reader, delivery)
 		assert.Empty(t, msg.UUID, "%s: it is marked as unreadable", name)
 		assert.NotContains(t, msg.Metadata, "retry_marshal_error", name)
-		p, err := from.reader.Marshal(msg)
-		require.NoError(t, err, name)
+		p := writtenBy(t, from.reader, msg)
 		assert.NotContains(t, p.Headers, "retry_marshal_error", name)
 	}
-}
-
-func TestShrinkCutsTheReasonOfARawLetter(t *testing.T) {
-	p := amqp091.Publishing{Headers: amqp091.Table{"retry_marshal_error": strings.Repeat("€", 10), "retry_dead_reason": "exhausted", "app": "a"}}
-	headers.Shrink(&p, 2)
-	assert.Equal(t, strings.Repeat("€", 9), p.Headers["retry_marshal_error"])
-	assert.Equal(t, "exhausted", p.Headers["retry_dead_reason"])
-	headers.Shrink(&p, 1<<20)
-	assert.Equal(t, amqp091.Table{"retry_marshal_error": "", "app": "a"}, p.Headers, "still marked")
 }
