@@ -199,22 +199,3 @@ func TestALostChannelTakesNothing(t *testing.T) {
 	s.Flush()
 	assert.Empty(t, c.Settled())
 }
-
-func BenchmarkSettle(b *testing.B) {
-	s := newSettler(nothing{}, nothing{}, context.Background())
-	go s.run()
-	b.ReportAllocs()
-	var tag uint64
-	for b.Loop() {
-		tag++
-		s.Ack(tag)
-	}
-	s.Flush()
-}
-
-type nothing struct{}
-
-func (nothing) Ack(uint64, bool) error        { return nil }
-func (nothing) Nack(uint64, bool, bool) error { return nil }
-func (nothing) Cork()                         {}
-func (nothing) Uncork()                       {}

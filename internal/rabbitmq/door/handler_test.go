@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/backend"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/app"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/subscriber"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
@@ -209,5 +210,22 @@ func TestHandlersOfOneQueueShareAnError(t *testing.T) {
 
 		require.ErrorIs(t, declare("orders", 2, func() (*amqp091.Channel, error) { return nil, other }), other, "a failure is not remembered")
 		require.ErrorContains(t, declare("orders", 1, nil), "its connection is lost")
+	})
+}
+
+// A copy finds its tier also while its work queue is gone, and that queue stays the app's.
+func TestATierIsDeclaredAgainWithoutItsWorkQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := model.New(model.Config{})
+		defer broker.Stop()
+		connection, err := amqp091.DialConfig("amqp://guest:guest@model:5672/", amqp091.Config{Dial: broker.Dial})
+		require.NoError(t, err)
+		defer connection.Close()
+		channel, err := connection.Channel()
+		require.NoError(t, err)
+		orders := topology.New(topology.Config{Tiers: []backoff.Tier{backoff.Tier(time.Second)}}, topology.Queue{Name: "orders", Durable: true})
+		require.NoError(t, (&core{prefix: "retry"}).redeclare(orders)(channel))
+		assert.ElementsMatch(t, []string{"orders.retry.1s", "orders.dead", "retry.orphans"}, broker.Queues())
+		assert.Equal(t, 1, broker.Publish("retry", "1s.orders", amqp091.Publishing{}))
 	})
 }

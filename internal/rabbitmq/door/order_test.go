@@ -2,7 +2,6 @@ package door
 
 import (
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -154,22 +153,5 @@ func TestNoKeyOccursTwiceInARun(t *testing.T) {
 		"after an earlier": {[]string{"a", "b", "b", "c", "a", "a"}, []int{2, 5, 6}},
 	} {
 		assert.Equal(t, c.ends, slices.Collect(runs(c.keys)), name)
-	}
-}
-
-// BenchmarkRuns of a call with many messages: the time for each key stays the same.
-func BenchmarkRuns(b *testing.B) {
-	for _, n := range []int{1_000, 100_000} {
-		keys := make([]string, n)
-		for i := range keys {
-			keys[i] = strconv.Itoa(i)
-		}
-		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			for b.Loop() {
-				for range runs(keys) {
-				}
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n)/float64(b.N), "ns/key")
-		})
 	}
 }

@@ -1,11 +1,8 @@
 package door
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,66 +51,39 @@ func TestResultsOfAPublisher(t *testing.T) {
 // the API does not answer at first.
 func TestATopicThatNoQueueGetsIsNamedAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		api := &sourcesAPI{}
+		api := &fakeAPI{sources: map[string]bool{"x.invoices": true}}
 		api.broken.Store(true)
 		c := &core{prefix: naming.Default, app: app.Config{
 			ExchangeName: func(topic string) string { return "x." + topic },
 			RoutingKey:   func(string) string { return "key" },
 		}}
 		l := newLookout(t.Context(), c, api, &noChannels{})
-		logs := &warnings{}
+		log := watermill.NewCaptureLogger()
+		warnings := func() (all []string) {
+			synctest.Wait()
+			for _, line := range log.Captured()[watermill.ErrorLogLevel] {
+				all = append(all, line.Msg)
+			}
+			return all
+		}
 		var p produced
 		p.add("billing", "invoices")
 		p.add("notify", "mails")
-		p.begin(l, appPublisher{core: c}, logs)
-		p.begin(l, appPublisher{core: c}, logs)
+		p.begin(l, appPublisher{core: c}, log)
+		p.begin(l, appPublisher{core: c}, log)
 		time.Sleep(2*producedAfter + time.Second)
-		synctest.Wait()
-		assert.Empty(t, logs.all(), "the API has not answered")
+		assert.Empty(t, warnings(), "the API has not answered")
 		api.broken.Store(false)
 		time.Sleep(producedAfter)
-		synctest.Wait()
 		assert.Equal(t, []string{`Handler "notify" produces messages for topic "mails", and no queue is bound to exchange ` +
 			`"x.mails" with the routing key "key": a subscriber of topic "mails" must run once first, because it declares ` +
-			`the queue. Until then its messages fail, and are retried`}, logs.all())
-		p.begin(l, appPublisher{core: c}, logs)
+			`the queue. Until then its messages fail, and are retried`}, warnings())
+		p.begin(l, appPublisher{core: c}, log)
 		synctest.Wait()
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		assert.False(t, p.looking, "nothing is left to look at")
 	})
-}
-
-// sourcesAPI has an exchange with a queue.
-type sourcesAPI struct {
-	fakeAPI
-	broken atomic.Bool
-}
-
-func (a *sourcesAPI) Sources(context.Context) (map[string]bool, error) {
-	if a.broken.Load() {
-		return nil, errors.New("the API is down")
-	}
-	return map[string]bool{"x.invoices": true}, nil
-}
-
-// warnings keeps what is logged as a warning.
-type warnings struct {
-	watermill.NopLogger
-	mu    sync.Mutex
-	lines []string
-}
-
-func (w *warnings) Warn(text string, _ watermill.LogFields) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.lines = append(w.lines, text)
-}
-
-func (w *warnings) all() []string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lines
 }
 
 func TestAFailureToPublishHasItsCause(t *testing.T) {

@@ -36,12 +36,19 @@ func queuesOf(arguments amqp091.Table, names ...string) (t topology.Topology) {
 
 // fakeAPI answers with depths or an error.
 type fakeAPI struct {
-	depths map[string]management.Queue
-	err    error
-	slow   bool // it does not answer
+	depths  map[string]management.Queue
+	sources map[string]bool // the exchanges that have a queue
+	broken  atomic.Bool     // Sources fails
+	err     error
+	slow    bool // it does not answer
 }
 
-func (a *fakeAPI) Sources(context.Context) (map[string]bool, error) { return nil, a.err }
+func (a *fakeAPI) Sources(context.Context) (map[string]bool, error) {
+	if a.broken.Load() {
+		return nil, errors.New("the API is down")
+	}
+	return a.sources, a.err
+}
 
 func (a *fakeAPI) Queues(ctx context.Context, _ string) (map[string]management.Queue, error) {
 	if a.slow {
