@@ -56,24 +56,25 @@ func TestLimitsAndArgumentsOfEachQueue(t *testing.T) {
 	assert.Equal(t, of("orders").WorkQueue, of("orders", limited).WorkQueue)
 }
 
+// The exchanges and the orphans, which work queues share, depend on no option.
 func TestLimitsOfClassicQueues(t *testing.T) {
+	own := amqp091.Table{"x-max-length-bytes": uint32(1000), "x-queue-version": 2}
 	orders := of("orders", func(c *topology.Config) {
-		c.QueueType, c.DeadLetters.MaxAge = topology.Classic, time.Hour
-		c.TierArguments = amqp091.Table{"x-max-length-bytes": uint32(1000), "x-queue-version": 2}
+		c.QueueType, c.WorkQueueMode, c.DeadLetters.MaxAge, c.TierArguments = topology.Classic, topology.Leave, time.Hour, own
 	})
+	own["x-max-length-bytes"] = "changed"
 	require.NoError(t, orders.Validate())
+	assert.Equal(t, of("orders").Exchanges, orders.Exchanges)
+	assert.Equal(t, of("orders").Queues[0], orders.Queues[0], "the orphans")
 	assert.Equal(t, amqp091.Table{"x-queue-type": "classic", "x-message-ttl": int64(3_600_000)}, arguments(t, orders, "orders.dead"))
 	assert.Equal(t, amqp091.Table{
 		"x-queue-type": "classic", "x-message-ttl": int64(1000), "x-dead-letter-exchange": "retry.return", "x-queue-version": int64(2),
 		"x-max-length-bytes": int64(1000), "x-overflow": "reject-publish",
 	}, arguments(t, orders, "orders.retry.1s"), "a full tier refuses messages, and drops none")
-}
-
-func TestArgumentsAreCopied(t *testing.T) {
-	own := amqp091.Table{"x-max-length": 5}
-	orders := of("orders", func(c *topology.Config) { c.TierArguments, c.DeadLetterArguments = own, nil })
-	own["x-max-length"] = "changed"
-	assert.Equal(t, int64(5), arguments(t, orders, "orders.retry.1s")["x-max-length"])
+	plain := of("orders", func(c *topology.Config) { c.QueueType = topology.Classic })
+	assert.Equal(t, amqp091.Table{
+		"x-queue-type": "classic", "x-message-ttl": int64(1000), "x-dead-letter-exchange": "retry.return",
+	}, arguments(t, plain, "orders.retry.1s"))
 }
 
 // TestRefusedArguments: an argument that the broker knows and that breaks a promise has its reason. All faults are reported.

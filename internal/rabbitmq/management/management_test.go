@@ -22,32 +22,48 @@ func client(t *testing.T, handler http.HandlerFunc) *Client {
 	return c
 }
 
-func TestQueues(t *testing.T) {
-	c := client(t, func(w http.ResponseWriter, r *http.Request) {
+// answers is a client of an API that gives this answer at this address.
+func answers(t *testing.T, address, answer string) *Client {
+	return client(t, func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
 		assert.Equal(t, "shop can/ary", user+" "+password)
-		assert.Equal(t, "/api/queues/a%2Fb?columns=name,messages,messages_dlx,message_stats.publish", r.RequestURI)
-		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"tier","messages":7,"messages_dlx":5,"message_stats":{"publish":9}},`+
-			`{"name":"classic","messages":3,"message_stats":{}},{"name":"dead","messages":2,"message_stats":[]}]`)
+		assert.Equal(t, "/api/queues/a%2Fb"+address, r.RequestURI)
+		_, _ = fmt.Fprint(w, answer)
 	})
-	queues, err := c.Queues(t.Context(), Flows)
-	require.NoError(t, err)
-	assert.Equal(t, map[string]Queue{
-		"new": {Name: "new"}, "tier": {Name: "tier", Messages: 7, Stated: true, Expired: 5, Published: 9, Counted: true},
-		"classic": {Name: "classic", Messages: 3, Stated: true}, "dead": {Name: "dead", Messages: 2, Stated: true},
-	}, queues)
 }
 
-func TestDepths(t *testing.T) {
-	c := client(t, func(w http.ResponseWriter, r *http.Request) {
-		assert.Equal(t, "/api/queues/a%2Fb?columns=name,messages,consumers", r.RequestURI)
-		_, _ = fmt.Fprint(w, `[{"name":"new"},{"name":"dead","messages":7,"consumers":1},{"name":"empty","messages":0}]`)
-	})
-	queues, err := c.Queues(t.Context(), Depths)
-	require.NoError(t, err)
-	assert.Equal(t, map[string]Queue{
-		"new": {Name: "new"}, "dead": {Name: "dead", Messages: 7, Stated: true, Consumers: 1}, "empty": {Name: "empty", Stated: true},
-	}, queues, "the number of messages of a new queue is not known yet")
+func TestQueues(t *testing.T) {
+	for _, row := range []struct {
+		columns, answer string
+		want            map[string]Queue
+	}{
+		{Flows,
+			`[{"name":"new"},{"name":"tier","messages":7,"messages_dlx":5,"message_stats":{"publish":9}},` +
+				`{"name":"classic","messages":3,"message_stats":{}},{"name":"dead","messages":2,"message_stats":[]}]`,
+			map[string]Queue{
+				"new": {Name: "new"}, "tier": {Name: "tier", Messages: 7, Stated: true, Expired: 5, Published: 9, Counted: true},
+				"classic": {Name: "classic", Messages: 3, Stated: true}, "dead": {Name: "dead", Messages: 2, Stated: true},
+			}},
+		{Depths, // the number of messages of a new queue is not known yet
+			`[{"name":"new"},{"name":"dead","messages":7,"consumers":1},{"name":"empty","messages":0}]`,
+			map[string]Queue{"new": {Name: "new"}, "dead": {Name: "dead", Messages: 7, Stated: true, Consumers: 1},
+				"empty": {Name: "empty", Stated: true}}},
+		{Details,
+			`[{"name":"new","arguments":[],"effective_policy_definition":[]},{"name":"tier","type":"quorum","durable":true,` +
+				`"arguments":{"x-message-ttl":1000,"x-queue-type":"quorum","ratio":0.5,"flag":true},"policy":"limits","operator_policy":null,` +
+				`"effective_policy_definition":{"max-length":9},"messages":7,"messages_ready":1,"messages_unacknowledged":2,"messages_dlx":4,"consumers":3}]`,
+			map[string]Queue{"new": {Name: "new", Arguments: Arguments{}, Effective: Arguments{}}, "tier": {
+				Name: "tier", Type: "quorum", Durable: true, Policy: "limits", Messages: 7, Stated: true, Ready: 1, Unacked: 2, Expired: 4, Consumers: 3,
+				Arguments: Arguments{"x-message-ttl": int64(1000), "x-queue-type": "quorum", "ratio": 0.5, "flag": true}, Effective: Arguments{"max-length": int64(9)},
+			}}},
+	} {
+		queues, err := answers(t, "?columns="+row.columns, row.answer).Queues(t.Context(), row.columns)
+		require.NoError(t, err)
+		assert.Equal(t, row.want, queues)
+	}
+	// Without the collector of its metrics, the broker states no numbers: that is not 0.
+	_, err := answers(t, "?columns="+Depths, `[{"name":"orders","type":"quorum"},{"name":"dead"}]`).Queues(t.Context(), Depths)
+	require.ErrorContains(t, err, "disable_metrics_collector")
 }
 
 // TestLimits: policies that are not stated are not taken for none.
@@ -64,23 +80,11 @@ func TestLimits(t *testing.T) {
 			Type: "quorum", Arguments: Arguments{}, Effective: Arguments{"delivery-limit": int64(3)},
 		},
 	} {
-		c := client(t, func(w http.ResponseWriter, r *http.Request) {
-			assert.Equal(t, "/api/queues/a%2Fb/orders.dead?columns=type,auto_delete,arguments,effective_policy_definition", r.RequestURI)
-			_, _ = fmt.Fprint(w, answer)
-		})
+		c := answers(t, "/orders.dead?columns=type,auto_delete,arguments,effective_policy_definition", answer)
 		queue, err := c.Limits(t.Context(), "orders.dead")
 		require.NoError(t, err)
 		assert.Equal(t, want, queue)
 	}
-}
-
-// Without the collector of its metrics, the broker states no numbers: that is not 0.
-func TestDepthsWithoutNumbers(t *testing.T) {
-	c := client(t, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, `[{"name":"orders","type":"quorum"},{"name":"orders.dead","type":"quorum"}]`)
-	})
-	_, err := c.Queues(t.Context(), Depths)
-	require.ErrorContains(t, err, "disable_metrics_collector")
 }
 
 // refuses answers a request as RabbitMQ does.
@@ -158,24 +162,6 @@ func TestAddressesWithoutAPassword(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, c.user+" "+c.password, address)
 	}
-}
-
-func TestDetails(t *testing.T) {
-	c := client(t, func(w http.ResponseWriter, r *http.Request) {
-		assert.Contains(t, r.RequestURI, "/api/queues/a%2Fb?columns=name,type,")
-		_, _ = fmt.Fprint(w, `[{"name":"new","arguments":[],"effective_policy_definition":[]},{"name":"tier","type":"quorum","durable":true,`+
-			`"arguments":{"x-message-ttl":1000,"x-queue-type":"quorum","ratio":0.5,"flag":true},"policy":"limits","operator_policy":null,`+
-			`"effective_policy_definition":{"max-length":9},"messages":7,"messages_ready":1,"messages_unacknowledged":2,"messages_dlx":4,"consumers":3}]`)
-	})
-	queues, err := c.Queues(t.Context(), Details)
-	require.NoError(t, err)
-	assert.Equal(t, map[string]Queue{
-		"new": {Name: "new", Arguments: Arguments{}, Effective: Arguments{}},
-		"tier": {
-			Name: "tier", Type: "quorum", Durable: true, Policy: "limits", Messages: 7, Stated: true, Ready: 1, Unacked: 2, Expired: 4, Consumers: 3,
-			Arguments: Arguments{"x-message-ttl": int64(1000), "x-queue-type": "quorum", "ratio": 0.5, "flag": true}, Effective: Arguments{"max-length": int64(9)},
-		},
-	}, queues)
 }
 
 // TestAbout: only an administrator's permissions are asked for.
