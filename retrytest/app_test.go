@@ -40,11 +40,11 @@ func always(err error) message.NoPublishHandlerFunc {
 	return func(*message.Message) error { return err }
 }
 
-// nacksTwice makes a handler that nacks its first two messages, and then returns this error.
-func nacksTwice(err error) message.NoPublishHandlerFunc {
+// nacks makes a handler that nacks its first messages, and then returns this error.
+func nacks(times int, err error) message.NoPublishHandlerFunc {
 	calls := 0
 	return func(msg *message.Message) error {
-		if calls++; calls > 2 {
+		if calls++; calls > times {
 			return nil
 		}
 		msg.Nack()
@@ -71,6 +71,12 @@ func newSubscriber(app *retrytest.App, options ...retry.Options) message.Subscri
 func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// inApp runs f in virtual time with an app that retries once.
+func inApp(t *testing.T, f func(t *testing.T, app *retrytest.App)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, retrytest.New(t, backoff.Schedule{time.Second})) })
 }
 
 // inGroup are the options of a handler that gets every message.
@@ -140,11 +146,11 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 			s.NeverRetried()
 			assert.Equal(t, retry.Settled, s.Attempts()[0].Outcome)
 		}},
-		{"a handler that nacks", nacksTwice(nil), func(t *testing.T, s *retrytest.Story) {
+		{"a handler that nacks", nacks(2, nil), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0, 0).Processed()
 			assert.Equal(t, retry.GivenBack, s.Attempts()[1].Outcome)
 		}},
-		{"a handler that nacks and then fails", nacksTwice(errDown), func(t *testing.T, s *retrytest.Story) {
+		{"a handler that nacks and then fails", nacks(2, errDown), func(t *testing.T, s *retrytest.Story) {
 			s.RetriedAt(0, 0).Processed()
 			for _, attempt := range s.Attempts()[:2] {
 				assert.Equal(t, retry.Settled, attempt.Outcome)
@@ -166,8 +172,7 @@ func TestStoryHasTheOutcomeOfTheHandler(t *testing.T) {
 }
 
 func TestABlockedMessageIsNoDeadLetter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
+	inApp(t, func(t *testing.T, app *retrytest.App) {
 		blocking := retry.Order{Key: func(*message.Message) string { return "customer-7" }, Partitions: 1, Block: true}
 		app.AddConsumerHandler(app.Router, "billing", "orders", always(errDown), retry.Options{Order: blocking})
 		story := app.Send("orders", order("1")).RetriedAt(time.Second).Blocked(retry.DeadReasonExhausted)
@@ -179,8 +184,7 @@ func TestABlockedMessageIsNoDeadLetter(t *testing.T) {
 
 // The handler produces its own message, with the same UUID.
 func TestProducedMessageHasItsOwnStory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
+	inApp(t, func(t *testing.T, app *retrytest.App) {
 		app.AddHandler(app.Router, "billing", "orders", "invoices", func(msg *message.Message) ([]*message.Message, error) {
 			if err := failing(errDown)(msg); err != nil {
 				return nil, err
@@ -206,8 +210,7 @@ func TestProducedMessageHasItsOwnStory(t *testing.T) {
 func TestOwnRouterHasSettledMessages(t *testing.T) {
 	for name, settle := range map[string]func(*message.Message) bool{"ack": (*message.Message).Ack, "nack": (*message.Message).Nack} {
 		for _, panics := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				app := retrytest.New(t, backoff.Schedule{time.Second})
+			inApp(t, func(t *testing.T, app *retrytest.App) {
 				router := message.NewDefaultRouter(nil)
 				calls := 0
 				router.AddConsumerHandler("billing", "orders", newSubscriber(app), func(msg *message.Message) error {
@@ -233,8 +236,7 @@ func TestOwnRouterHasSettledMessages(t *testing.T) {
 
 // The message is processed again before its first handler returns.
 func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
+	inApp(t, func(t *testing.T, app *retrytest.App) {
 		subscriber, calls := newSubscriber(app), atomic.Int32{}
 		for _, name := range []string{"billing-1", "billing-2"} {
 			app.Router.AddConsumerHandler(name, "orders", subscriber, func(msg *message.Message) error {
@@ -254,8 +256,7 @@ func TestSendWaitsForAHandlerThatHasNacked(t *testing.T) {
 
 // The same message is sent twice, and the handler takes longer for one of them.
 func TestSendWaitsForEveryDuplicate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
+	inApp(t, func(t *testing.T, app *retrytest.App) {
 		var calls atomic.Int32
 		app.AddConsumerHandler(app.Router, "billing", "orders", func(*message.Message) error {
 			if calls.Add(1) == 1 {
@@ -273,8 +274,7 @@ func TestSendWaitsForEveryDuplicate(t *testing.T) {
 }
 
 func TestMessageCanBeSentAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
+	inApp(t, func(t *testing.T, app *retrytest.App) {
 		app.AddConsumerHandler(app.Router, "billing", "orders", failing(errDown))
 		app.Send("orders", order("1")).RetriedAt(time.Second).Processed()
 		app.AddConsumerHandler(app.Router, "mailing", "orders", failing(), inGroup("mail"))
@@ -313,8 +313,7 @@ func TestObserveAndConfigurationOfTheAppAreUsed(t *testing.T) {
 // Without a group the handlers of a topic share its messages, as those of one queue do.
 func TestHandlersOfOneGroupShareTheMessages(t *testing.T) {
 	for _, group := range []string{"", "mail"} {
-		synctest.Test(t, func(t *testing.T) {
-			app := retrytest.New(t, backoff.Schedule{time.Second})
+		inApp(t, func(t *testing.T, app *retrytest.App) {
 			for n := range 4 {
 				app.AddConsumerHandler(app.Router, fmt.Sprint("mailing-", n), "orders", failing(errDown), inGroup(group))
 			}
@@ -382,13 +381,8 @@ func TestHealthAndClose(t *testing.T) {
 		})
 		assert.True(t, fatal)
 		assert.Equal(t, "retrytest: the app is closed\n", text)
-	})
-}
 
-func TestSubscriberThatIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
-		subscriber := newSubscriber(app)
+		subscriber := newSubscriber(retrytest.New(t, backoff.Schedule{time.Second}))
 		messages, err := subscriber.Subscribe(t.Context(), "orders")
 		require.NoError(t, err)
 		require.NoError(t, subscriber.Close())

@@ -85,8 +85,7 @@ func TestSendWaitsForTheEndOfManyPauses(t *testing.T) {
 
 // The handlers of a group share the messages: those of a paused one go to the others.
 func TestTheGroupOfAPausedHandlerGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		app := retrytest.New(t, backoff.Schedule{time.Second})
+	inApp(t, func(t *testing.T, app *retrytest.App) {
 		var mu sync.Mutex
 		var by []string
 		for _, name := range []string{"first", "second"} {

@@ -105,24 +105,24 @@ func TestReplayComparesTheErrors(t *testing.T) {
 		handler message.NoPublishHandlerFunc
 		want    string
 	}{
-		"the bug is there": {nil, fails(errors.New("order 10 has no amount")), fmt.Sprintf(still, "billing", "order 10 has no amount", "*errors.errorString")},
-		"another number":   {nil, fails(errors.New("order 11 has no amount")), "that is the recorded error"},
-		"another text":     {nil, fails(errors.New("no money\x1b[2J")), `fails with "no money\x1b[2J" (*errors.errorString): that is another error than the recorded one of letter "order-10"; the recorded error is "order 10 has no amount" (*errors.errorString)`},
-		"another type":     {nil, fails(orderError{"order 10 has no amount"}), "that is another error"},
-		"gone":             {nil, fails(nil), `retrytest: handler "billing" takes letter "order-10" without an error; the recorded error is gone: "order 10 has no amount" (*errors.errorString)` + "\n"},
+		"the bug is there": {nil, always(errors.New("order 10 has no amount")), fmt.Sprintf(still, "billing", "order 10 has no amount", "*errors.errorString")},
+		"another number":   {nil, always(errors.New("order 11 has no amount")), "that is the recorded error"},
+		"another text":     {nil, always(errors.New("no money\x1b[2J")), `fails with "no money\x1b[2J" (*errors.errorString): that is another error than the recorded one of letter "order-10"; the recorded error is "order 10 has no amount" (*errors.errorString)`},
+		"another type":     {nil, always(orderError{"order 10 has no amount"}), "that is another error"},
+		"gone":             {nil, always(nil), `retrytest: handler "billing" takes letter "order-10" without an error; the recorded error is gone: "order 10 has no amount" (*errors.errorString)` + "\n"},
 		"a panic":          {nil, func(*message.Message) error { panic("boom") }, "replay_test.go"},
-		"no text":          {func(l *letters.Letter) { l.Record.Reason = "" }, fails(errors.New("any")), "that is the recorded error"},
-		"PoisonQueue":      {func(l *letters.Letter) { l.Kind, l.Record.ErrorType = letters.Poison, "" }, fails(orderError{"order 10 has no amount"}), "that is the recorded error"},
-		"the broker": {func(l *letters.Letter) { l.Kind, l.Record.ErrorType = letters.Broker, "" }, fails(errors.New("down")),
+		"no text":          {func(l *letters.Letter) { l.Record.Reason = "" }, always(errors.New("any")), "that is the recorded error"},
+		"PoisonQueue":      {func(l *letters.Letter) { l.Kind, l.Record.ErrorType = letters.Poison, "" }, always(orderError{"order 10 has no amount"}), "that is the recorded error"},
+		"the broker": {func(l *letters.Letter) { l.Kind, l.Record.ErrorType = letters.Broker, "" }, always(errors.New("down")),
 			`fails with "down" (*errors.errorString) for letter "order-10"; the letter has no error of a handler`},
-		"the broker, no error": {func(l *letters.Letter) { l.Kind = letters.Broker }, fails(nil), "without an error; the letter has no error of a handler"},
-		"no record":            {func(l *letters.Letter) { l.Kind, l.Record = letters.Unknown, retry.Record{} }, fails(errors.New("down")), `handler "handler" fails`},
+		"the broker, no error": {func(l *letters.Letter) { l.Kind = letters.Broker }, always(nil), "without an error; the letter has no error of a handler"},
+		"no record":            {func(l *letters.Letter) { l.Kind, l.Record = letters.Unknown, retry.Record{} }, always(errors.New("down")), `handler "handler" fails`},
 		"settled by the handler": {nil, func(msg *message.Message) error {
 			msg.Ack()
 			return errors.New("order 10 has no amount")
 		}, "fails with"},
 		"an hour":      {nil, func(*message.Message) error { time.Sleep(time.Hour); return nil }, "the recorded error is gone"},
-		"hostile type": {func(l *letters.Letter) { l.Record.ErrorType = "\x1b[2J" }, fails(errors.New("down")), `(\x1b[2J)`},
+		"hostile type": {func(l *letters.Letter) { l.Record.ErrorType = "\x1b[2J" }, always(errors.New("down")), `(\x1b[2J)`},
 	} {
 		letter := deadOrder()
 		if test.change != nil {
@@ -134,25 +134,19 @@ func TestReplayComparesTheErrors(t *testing.T) {
 	}
 }
 
-func fails(err error) message.NoPublishHandlerFunc {
-	return func(*message.Message) error { return err }
-}
-
 // TestReplayFails: only an error of the handler makes the test red.
 func TestReplayFails(t *testing.T) {
 	file := fileOf(t, deadOrder())
-	t.Run("gone", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			retrytest.Replay(t, file, func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg.Copy()}, nil })
-			retrytest.Replay(t, file, message.HandlerFunc(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
-			retrytest.Replay(t, file, func(*message.Message) error { return nil })
-			retrytest.Replay(t, file, fails(nil))
-		})
-		began := time.Now()
-		retrytest.Replay(t, file, func(*message.Message) error {
-			assert.Less(t, time.Since(began), time.Hour, "outside of a bubble time is that of the host")
-			return nil
-		})
+	synctest.Test(t, func(t *testing.T) {
+		retrytest.Replay(t, file, func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg.Copy()}, nil })
+		retrytest.Replay(t, file, message.HandlerFunc(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+		retrytest.Replay(t, file, func(*message.Message) error { return nil })
+		retrytest.Replay(t, file, always(nil))
+	})
+	began := time.Now()
+	retrytest.Replay(t, file, func(*message.Message) error {
+		assert.Less(t, time.Since(began), time.Hour, "outside of a bubble time is that of the host")
+		return nil
 	})
 }
 
@@ -174,10 +168,10 @@ func TestReplayRefuses(t *testing.T) {
 		file    string
 		handler message.NoPublishHandlerFunc
 	}{
-		"no such file": {"testdata/none.json", fails(nil)}, "is nil: put the handler": {good, nil},
-		"it has no letter of an export": {write("?"), fails(nil)}, "it must have one letter": {write(string(line) + string(line)), fails(nil)},
-		"because the app's marshaler could not read it": {fileOf(t, unread), fails(nil)}, "it must be before 2200": {fileOf(t, far), fails(nil)},
-		"the rest is not base64": {write(strings.Replace(string(line), `{"S":"`, `{"S":"base64:?`, 1)), fails(nil)},
+		"no such file": {"testdata/none.json", always(nil)}, "is nil: put the handler": {good, nil},
+		"it has no letter of an export": {write("?"), always(nil)}, "it must have one letter": {write(string(line) + string(line)), always(nil)},
+		"because the app's marshaler could not read it": {fileOf(t, unread), always(nil)}, "it must be before 2200": {fileOf(t, far), always(nil)},
+		"the rest is not base64": {write(strings.Replace(string(line), `{"S":"`, `{"S":"base64:?`, 1)), always(nil)},
 	} {
 		text, fatal := replayed(t, test.file, test.handler)
 		assert.True(t, fatal, want)

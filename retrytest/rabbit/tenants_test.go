@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -43,29 +44,36 @@ const (
 	sickTenant = "7" // it sends four messages a second, and each other one a message
 )
 
-func startSaas(t *testing.T, breaker retry.Breaker) *saas {
+func startSaas(t *testing.T) *saas {
 	s := &saas{
-		t: t, broker: rabbit.New(t), calls: map[string]int{}, done: map[string]int{}, waiting: map[string]time.Time{},
+		t: t, calls: map[string]int{}, done: map[string]int{}, waiting: map[string]time.Time{},
 		at: map[string]time.Duration{}, began: time.Now(),
 	}
+	s.broker, s.conn = startTenants(t, backoff.Exponential(time.Second, 5, 5), s.deliver)
+	return s
+}
+
+// startTenants starts an app with a breaker by tenant.
+func startTenants(
+	t *testing.T, schedule backoff.Schedule, handler message.NoPublishHandlerFunc, options ...retry.Options,
+) (*rabbit.Broker, retry.Connection) {
+	broker := rabbit.New(t)
 	own := amqp.NewDurableQueueConfig(rabbit.URI)
-	own.Connection.AmqpConfig = s.broker.AmqpConfig()
-	var err error
-	s.conn, err = config.Connect(config.Config{AMQP: own, Policy: retry.Policy{
-		Schedule: backoff.Exponential(time.Second, 5, 5), Breaker: &breaker,
-	}}, nil)
+	own.Connection.AmqpConfig = broker.AmqpConfig()
+	policy := retry.Policy{Schedule: schedule, Breaker: &retry.Breaker{Key: tenantOf}}
+	conn, err := config.Connect(config.Config{AMQP: own, Policy: policy}, nil)
 	require.NoError(t, err)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
-	s.conn.AddConsumerHandler(router, "deliver", "webhooks", s.deliver)
+	conn.AddConsumerHandler(router, "deliver", "webhooks", handler, options...)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()
 	<-router.Running()
 	t.Cleanup(func() {
 		cancel()
-		assert.NoError(t, errors.Join(<-ended, s.conn.Close()))
+		assert.NoError(t, errors.Join(<-ended, conn.Close()))
 	})
-	return s
+	return broker, conn
 }
 
 func tenantOf(msg *message.Message) string { return msg.Metadata.Get("tenant") }
@@ -164,7 +172,7 @@ func (s *saas) recovers(t *testing.T) {
 
 func TestATenantThatFailsDoesNotSlowTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := startSaas(t, retry.Breaker{Key: tenantOf})
+		s := startSaas(t)
 		tried := s.sickFor(t, func() error { time.Sleep(5 * time.Second); return errors.New("no answer") })
 		assert.LessOrEqual(t, tried, 4*4*60/100, "one of a hundred")
 		s.recovers(t)
@@ -173,8 +181,66 @@ func TestATenantThatFailsDoesNotSlowTheOthers(t *testing.T) {
 
 func TestATenantThatHangsDoesNotSlowTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := startSaas(t, retry.Breaker{Key: tenantOf})
+		s := startSaas(t)
 		s.sickFor(t, func() error { time.Sleep(30 * time.Second); return nil })
 		s.recovers(t)
+	})
+}
+
+func orderOf(msg *message.Message) string { return tenantOf(msg) + "/" + msg.Metadata.Get("order") }
+
+// A tenant that pauses keeps its messages in their partitions and in their order.
+func TestATenantWaitsInPlaceWithPartitions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		healthy := time.Now().Add(5 * time.Minute)
+		handled := map[string][]string{} // by tenant and order
+		tried := 0                       // of the sick tenant, when it was healthy again
+		deliver := func(msg *message.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if tenantOf(msg) == sickTenant && time.Now().Before(healthy) {
+				tried++
+				return errors.New("no answer")
+			}
+			handled[orderOf(msg)] = append(handled[orderOf(msg)], msg.UUID)
+			return nil
+		}
+		broker, conn := startTenants(t, backoff.Constant(time.Second, 100), deliver,
+			retry.Options{Order: retry.Order{Key: orderOf, Partitions: 2}})
+
+		const each = 20
+		want := map[string][]string{}
+		for i := range each {
+			for tenant := range 10 {
+				for order := range 3 {
+					of := fmt.Sprintf("%d/%d", tenant, order)
+					msg := message.NewMessage(fmt.Sprintf("%s-%d", of, i), nil)
+					msg.Metadata.Set("tenant", fmt.Sprint(tenant))
+					msg.Metadata.Set("order", fmt.Sprint(order))
+					want[of] = append(want[of], msg.UUID)
+					require.NoError(t, conn.Publisher().Publish("webhooks", msg))
+				}
+			}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		mu.Lock()
+		for of, all := range want {
+			if !strings.HasPrefix(of, sickTenant+"/") {
+				assert.Equal(t, all, handled[of], "the others go on")
+			}
+		}
+		mu.Unlock()
+		assert.Equal(t, "failing", conn.Health().Subscriptions[0].Keys[sickTenant].Paused)
+		for _, queue := range broker.Queues() {
+			assert.NotContains(t, queue, ".retry.", "nothing moves to a tier")
+		}
+		time.Sleep(6 * time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		assert.Equal(t, want, handled, "all, in their order")
+		assert.Less(t, tried, 40, "probes")
 	})
 }
