@@ -1,7 +1,6 @@
 package middleware_test
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -28,6 +27,12 @@ func tenantOf(msg *message.Message) string { return msg.Metadata.Get("tenant") }
 // byTenant makes the breaker one by key, which pauses after five failures.
 func byTenant(c *settings) {
 	c.Policy.Breaker = &retry.Breaker{Key: tenantOf, Least: 5, MaxPause: 8 * time.Second}
+}
+
+// tenants is a test in virtual time of a handler of 16 calls whose breaker has a key.
+func tenants(t *testing.T, test func(t *testing.T, b *breakered), change ...func(*settings)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, withBreaker(t, 16, append([]func(*settings){byTenant}, change...)...)) })
 }
 
 // send handles a message of a tenant, and reports whether its handler was called.
@@ -67,6 +72,45 @@ func (b *breakered) sicken(tenant string) {
 	}
 }
 
+// outage makes the handler pause, because all of its tenants fail, and fail again after the pause.
+func (b *breakered) outage() {
+	b.t.Helper()
+	b.sicken("7")
+	b.sicken("8")
+	b.paused()
+	require.True(b.t, b.send("7", errDown), "the probe")
+}
+
+// calls begins so many calls of a tenant at the same time.
+func (b *breakered) calls(tenant string, n int, takes time.Duration) {
+	b.t.Helper()
+	for range n {
+		b.call(tenant, takes)
+	}
+}
+
+// learns makes 100 ms the usual duration of a call.
+func (b *breakered) learns() {
+	b.t.Helper()
+	for range 20 {
+		b.call("1", 100*time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// slows makes tenant 7 slow, with nine calls at the same time that take so long.
+func (b *breakered) slows(takes time.Duration) {
+	b.t.Helper()
+	b.calls("7", 9, takes)
+	time.Sleep(2 * time.Second)
+	assert.Empty(b.t, b.keys())
+	b.call("7", 0)
+	assert.Empty(b.t, b.keys(), "no message of others has come meanwhile")
+	b.call("1", 100*time.Millisecond)
+	require.False(b.t, b.send("7", nil), "it has more than half of the places")
+	require.Equal(b.t, []string{"7 slow 7"}, b.keys())
+}
+
 // keys are the limited ones, as "7 failing 0".
 func (b *breakered) keys() (all []string) {
 	for _, key := range b.gate.Keys() {
@@ -78,8 +122,7 @@ func (b *breakered) keys() (all []string) {
 }
 
 func TestAKeyPausesAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant, observing)
+	tenants(t, func(t *testing.T, b *breakered) {
 		b.send("1", nil)
 		b.send("2", nil)
 		b.sicken("7")
@@ -112,13 +155,12 @@ func TestAKeyPausesAlone(t *testing.T) {
 			assert.True(t, b.send("7", nil))
 		}
 		assert.Empty(t, b.keys())
-	})
+	}, observing)
 }
 
 // docs/tenants.md has the rule.
 func TestTheHandlerPausesWhereMostKeysFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		for _, healthy := range []string{"1", "2"} {
 			b.send(healthy, nil)
 		}
@@ -152,44 +194,22 @@ func TestTheHandlerPausesWhereMostKeysFail(t *testing.T) {
 
 // The outage of a dependency says nothing about the next one.
 func TestAKeyThatHasFailedIsAProbeOfTheNextOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		b.sicken("7")
-		b.sicken("8")
-		b.paused()
-		require.True(t, b.send("7", errDown), "the probe")
+	tenants(t, func(t *testing.T, b *breakered) {
+		b.outage()
 		b.paused()
 		for range 32 {
 			require.True(t, b.send("8", nil))
 		}
 		require.Empty(t, b.gate.Paused())
 		time.Sleep(2 * time.Minute)
-		b.sicken("7")
-		b.sicken("8")
-		b.paused()
-		assert.True(t, b.send("7", nil))
-	})
-}
-
-func TestOneKeyAloneDoesNotPauseTheHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		b.sicken("7")
-		assert.Empty(t, b.gate.Paused())
-		assert.True(t, b.send("8", nil))
-		time.Sleep(2 * time.Minute)
-		assert.True(t, b.send("7", nil))
+		b.outage()
 	})
 }
 
 // A handler whose messages are of one tenant only is let through in the end.
 func TestAKeyThatHasFailedIsPassedOverOnlySoOften(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		b.sicken("7")
-		b.sicken("8")
-		b.paused()
-		require.True(t, b.send("7", errDown))
+	tenants(t, func(t *testing.T, b *breakered) {
+		b.outage()
 		for range 3 {
 			b.paused()
 			for range 100 {
@@ -202,12 +222,8 @@ func TestAKeyThatHasFailedIsPassedOverOnlySoOften(t *testing.T) {
 
 // Where few messages wait, all of them of keys that have failed, one is the probe all the same.
 func TestAKeyThatHasFailedIsPassedOverOnlySoLong(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		b.sicken("7")
-		b.sicken("8")
-		b.paused()
-		require.True(t, b.send("7", errDown))
+	tenants(t, func(t *testing.T, b *breakered) {
+		b.outage()
 		for _, passed := range []time.Duration{time.Second, time.Second, 2 * time.Second, 2 * time.Second} {
 			b.paused()
 			assert.False(t, b.send("7", nil))
@@ -219,8 +235,7 @@ func TestAKeyThatHasFailedIsPassedOverOnlySoLong(t *testing.T) {
 
 // The failure of a key's probe does not count, also where the handler pauses while its call runs.
 func TestTheProbeOfAKeyCountsNoFailureWhereTheHandlerPauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant, observing)
+	tenants(t, func(t *testing.T, b *breakered) {
 		b.sicken("7")
 		time.Sleep(time.Second)
 		go func() {
@@ -235,12 +250,11 @@ func TestTheProbeOfAKeyCountsNoFailureWhereTheHandlerPauses(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		assert.Equal(t, retry.Snoozed, b.sent.outcomes()[len(b.sent.outcomes())-1])
-	})
+	}, observing)
 }
 
 func TestRetryAfterPausesTheKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		for _, tenant := range []string{"5", "6", "7"} {
 			b.send(tenant, backoff.RetryAfter(errDown, time.Minute))
 		}
@@ -262,29 +276,13 @@ func TestRetryAfterPausesTheKey(t *testing.T) {
 }
 
 func TestASlowKeyGivesPlacesBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		for range 20 {
-			b.call("1", 100*time.Millisecond)
-			time.Sleep(100 * time.Millisecond)
-		}
-		for range 9 {
-			b.call("7", time.Minute)
-		}
-		time.Sleep(2 * time.Second)
-		assert.Equal(t, 0, len(b.keys()))
-		b.call("7", time.Minute)
-		assert.Empty(t, b.keys(), "no message of others has come meanwhile")
-		b.call("1", 100*time.Millisecond)
-		assert.False(t, b.send("7", nil), "it has more than half of the places")
-		assert.Equal(t, []string{"7 slow 7"}, b.keys())
+	tenants(t, func(t *testing.T, b *breakered) {
+		b.learns()
+		b.slows(time.Minute)
 		assert.Equal(t, "1s.orders", b.sent.last().topic)
 		assert.True(t, b.send("1", nil))
-
 		time.Sleep(time.Minute)
-		for range 7 {
-			b.call("7", 100*time.Millisecond)
-		}
+		b.calls("7", 7, 100*time.Millisecond)
 		assert.False(t, b.send("7", nil), "seven places")
 		time.Sleep(100 * time.Millisecond)
 		synctest.Wait()
@@ -294,19 +292,11 @@ func TestASlowKeyGivesPlacesBack(t *testing.T) {
 
 // A tenant is slow where it has more than its share for longer than Pause: that it once had for a moment says nothing.
 func TestAMomentAboveTheShareIsForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		for range 9 {
-			b.call("7", 100*time.Millisecond)
-		}
+	tenants(t, func(t *testing.T, b *breakered) {
+		b.calls("7", 9, 100*time.Millisecond)
 		time.Sleep(10 * time.Second)
-		for range 20 {
-			b.call("1", 100*time.Millisecond)
-			time.Sleep(100 * time.Millisecond)
-		}
-		for range 9 {
-			b.call("7", time.Second)
-		}
+		b.learns()
+		b.calls("7", 9, time.Second)
 		time.Sleep(500 * time.Millisecond)
 		b.call("1", 100*time.Millisecond)
 		assert.True(t, b.send("7", nil))
@@ -316,8 +306,7 @@ func TestAMomentAboveTheShareIsForgotten(t *testing.T) {
 
 // A tenant with many messages and fast calls is a matter of queues.
 func TestAKeyThatIsFastHasAllPlaces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		for i := range 600 {
 			b.call("7", 100*time.Millisecond) // so twelve of its calls run
 			if i%10 == 0 {
@@ -330,25 +319,8 @@ func TestAKeyThatIsFastHasAllPlaces(t *testing.T) {
 	})
 }
 
-func TestWhereNoTierTakesAMessageItsHandlerIsCalled(t *testing.T) {
-	for name, err := range map[string]error{
-		"full":      &unpublished.Error{Kind: unpublished.Rejected, Err: errors.New("full")},
-		"too large": &unpublished.Error{Kind: unpublished.TooLarge, Err: errors.New("too large")},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			b := withBreaker(t, 16, byTenant)
-			b.sicken("7")
-			b.sent.fail = always(err)
-			assert.True(t, b.send("7", nil))
-		})
-	}
-}
-
 func TestAKeyThatPanicsIsNone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant, func(c *settings) {
-			c.Policy.Breaker.Key = func(*message.Message) string { panic("bug") }
-		})
+	tenants(t, func(t *testing.T, b *breakered) {
 		for range 4 {
 			b.send("7", errDown)
 		}
@@ -356,7 +328,7 @@ func TestAKeyThatPanicsIsNone(t *testing.T) {
 		b.send("7", errDown)
 		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused(), "as without a key")
 		assert.Contains(t, b.sent.logs.String(), "Breaker.Key panicked")
-	})
+	}, func(c *settings) { c.Policy.Breaker.Key = func(*message.Message) string { panic("bug") } })
 }
 
 func TestForgedKeysCostNoMore(t *testing.T) {
@@ -377,8 +349,7 @@ func TestForgedKeysCostNoMore(t *testing.T) {
 
 // A key that is limited is forgotten after all that are not: messages with forged keys do not let it through.
 func TestForgedKeysDoNotReleaseAKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		forge := func(from, to int) {
 			for i := from; i < to; i++ {
 				require.True(t, b.send(fmt.Sprint("forged ", i), nil))
@@ -403,8 +374,7 @@ func TestForgedKeysDoNotReleaseAKey(t *testing.T) {
 }
 
 func TestAFloodOfLimitedKeysIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		const sent = 12_000
 		seen := 0
 		for i := range sent {
@@ -421,29 +391,35 @@ func TestAFloodOfLimitedKeysIsBounded(t *testing.T) {
 }
 
 func TestAnOperatorLimitsAKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		b.gate.Decide(map[string]gate.Decision{"7": {Until: time.Now().Add(time.Hour)}})
-		assert.False(t, b.send("7", nil))
-		assert.Equal(t, []string{"7 paused 0"}, b.keys())
-		assert.Equal(t, "1m.orders", b.sent.last().topic)
-		b.gate.Decide(map[string]gate.Decision{"7": {Limit: 1, Until: time.Now().Add(time.Hour)}})
+	tenants(t, func(t *testing.T, b *breakered) {
+		decide := func(d gate.Decision) {
+			b.gate.Decide(map[string]gate.Decision{"7": d, gate.ShortKey(longKey): d})
+		}
+		decide(gate.Decision{Until: time.Now().Add(30 * 24 * time.Hour)})
+		for _, tenant := range []string{"7", longKey} {
+			assert.False(t, b.send(tenant, nil))
+			assert.Equal(t, "10m.orders", b.sent.last().topic, "an operator may resume it")
+		}
+		assert.Contains(t, b.keys(), "7 paused 0")
+		decide(gate.Decision{Limit: 1, Until: time.Now().Add(time.Hour)})
 		b.call("7", time.Minute)
 		assert.False(t, b.send("7", nil))
 		assert.True(t, b.send("8", nil))
 		time.Sleep(time.Hour)
 		assert.Empty(t, b.keys(), "it ends by itself")
 		assert.True(t, b.send("7", nil))
-	})
+	}, longTiers)
 }
+
+// longKey is a key that is remembered in a short form.
+var longKey = "tenant " + strings.Repeat("x", 300) + "\x00"
 
 func longTiers(c *settings) {
 	c.Policy.Schedule = backoff.Schedule{time.Second, 5 * time.Second, time.Minute, 10 * time.Minute, time.Hour}
 }
 
 func TestALongRetryAfterIsWaitedOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant, longTiers, func(c *settings) { c.Policy.MaxAge = 30 * time.Minute })
+	tenants(t, func(t *testing.T, b *breakered) {
 		b.send("7", backoff.RetryAfter(errDown, time.Hour))
 		for range 40 {
 			b.send("7", nil)
@@ -456,23 +432,13 @@ func TestALongRetryAfterIsWaitedOnce(t *testing.T) {
 		require.False(t, b.send("7", nil))
 		assert.Equal(t, "1s.orders", b.sent.last().topic)
 		time.Sleep(2 * time.Millisecond)
-	})
+	}, longTiers, func(c *settings) { c.Policy.MaxAge = 30 * time.Minute })
 }
 
 func TestASlowKeyThatIsAloneHasAllPlaces(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		for range 20 {
-			b.call("1", 100*time.Millisecond)
-			time.Sleep(100 * time.Millisecond)
-		}
-		for range 9 {
-			b.call("7", 5*time.Second)
-		}
-		time.Sleep(2 * time.Second)
-		b.call("1", 100*time.Millisecond)
-		require.False(t, b.send("7", nil))
-		require.Equal(t, []string{"7 slow 7"}, b.keys())
+	tenants(t, func(t *testing.T, b *breakered) {
+		b.learns()
+		b.slows(5 * time.Second)
 		for range 10 {
 			time.Sleep(10 * time.Second)
 			b.call("7", 5*time.Second)
@@ -501,41 +467,39 @@ func TestAKeptFailureCountsWhereItsKeyIsPaused(t *testing.T) {
 	})
 }
 
+// Where no tier takes a message, its handler is called, with the place that the message has.
 func TestAMessageThatNoTierTakesKeepsItsPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const concurrency = 2
-		b := withBreaker(t, concurrency, byTenant)
-		b.sicken("7")
-		b.sent.fail = always(&unpublished.Error{Kind: unpublished.Rejected, Err: errors.New("full")})
-		places := gate.NewPlaces(concurrency, 64)
-		var running atomic.Int32
-		for range 10 {
-			place := &gate.Place{}
-			if !places.Take(place) {
-				break
+	for _, kind := range []unpublished.Kind{unpublished.Rejected, unpublished.TooLarge} {
+		tenants(t, func(t *testing.T, b *breakered) {
+			b.sicken("7")
+			b.sent.fail = always(because(kind, "no tier"))
+			const concurrency = 2
+			places := gate.NewPlaces(concurrency, 64)
+			var running atomic.Int32
+			for place := new(gate.Place); places.Take(place); place = new(gate.Place) {
+				msg := messageOf(each(b.ctx))
+				msg.Metadata.Set("tenant", "7")
+				msgctx.Lookup(msg).Place = place
+				go func() {
+					defer place.Leave()
+					_, _ = b.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
+						running.Add(1)
+						time.Sleep(time.Minute)
+						return nil, nil
+					})(msg)
+				}()
+				synctest.Wait()
+				require.LessOrEqual(t, running.Load(), int32(concurrency))
 			}
-			msg := messageOf(each(b.ctx))
-			msg.Metadata.Set("tenant", "7")
-			msgctx.Lookup(msg).Place = place
-			go func() {
-				defer place.Leave()
-				_, _ = b.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
-					running.Add(1)
-					time.Sleep(time.Minute)
-					return nil, nil
-				})(msg)
-			}()
-			synctest.Wait()
-		}
-		assert.EqualValues(t, concurrency, running.Load())
-		time.Sleep(2 * time.Minute)
-	})
+			assert.EqualValues(t, concurrency, running.Load())
+			time.Sleep(2 * time.Minute)
+		})
+	}
 }
 
 // A delay that a middleware requests by metadata is one of the message.
 func TestDelayOnErrorHoldsItsMessageOnly(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		delays := &watermillmw.DelayOnError{InitialInterval: time.Minute, MaxInterval: time.Hour, Multiplier: 3}
 		_ = b.sendTo("7", delays.Middleware(failing(errDown)))
 		assert.Equal(t, "1m.orders", b.sent.last().topic)
@@ -544,25 +508,19 @@ func TestDelayOnErrorHoldsItsMessageOnly(t *testing.T) {
 }
 
 func TestTheHandlerPausesWhereKeysFailOneAfterTheOther(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant, func(c *settings) { c.Policy.Breaker.Window = time.Second })
-		b.sicken("1")
-		time.Sleep(1500 * time.Millisecond)
-		b.sicken("2")
-		assert.Equal(t, []gate.Reason{gate.Failing}, b.gate.Paused())
-	})
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
-		b.sicken("1")
-		time.Sleep(time.Hour)
-		b.sicken("2")
-		assert.Empty(t, b.gate.Paused(), "a tenant of an hour ago is not seen")
-	})
+	for between, paused := range map[time.Duration][]gate.Reason{1500 * time.Millisecond: {gate.Failing}, time.Hour: nil} {
+		tenants(t, func(t *testing.T, b *breakered) {
+			b.sicken("1")
+			assert.Empty(t, b.gate.Paused(), "one tenant alone")
+			time.Sleep(between)
+			b.sicken("2")
+			assert.Equal(t, paused, b.gate.Paused(), "a tenant of an hour ago is not seen")
+		}, func(c *settings) { c.Policy.Breaker.Window = time.Second })
+	}
 }
 
 func TestTheHandlerGoesOnWhileAnotherKeySucceeds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		b.sicken("7")
 		time.Sleep(time.Millisecond)
 		b.send("1", nil)
@@ -578,8 +536,7 @@ func TestTheHandlerGoesOnWhileAnotherKeySucceeds(t *testing.T) {
 }
 
 func TestACrowdOfALimitedKeyAsksSeldom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 16, byTenant)
+	tenants(t, func(t *testing.T, b *breakered) {
 		b.gate.Decide(map[string]gate.Decision{"7": {Limit: 1, Until: time.Now().Add(time.Hour)}})
 		b.call("7", 500*time.Millisecond)
 		for range 2000 {
@@ -594,15 +551,5 @@ func TestACrowdOfALimitedKeyAsksSeldom(t *testing.T) {
 		assert.Equal(t, 32, soon, "the others wait for MaxPause")
 		assert.Equal(t, "5s.orders", b.sent.last().topic)
 		time.Sleep(time.Second)
-	})
-}
-
-func TestAPauseOfAnOperatorIsAskedForAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		long := "tenant " + strings.Repeat("x", 300) + "\x00"
-		b := withBreaker(t, 16, byTenant, longTiers)
-		b.gate.Decide(map[string]gate.Decision{gate.ShortKey(long): {Until: time.Now().Add(30 * 24 * time.Hour)}})
-		require.False(t, b.send(long, nil))
-		assert.Equal(t, "10m.orders", b.sent.last().topic, "an operator may resume it")
 	})
 }
