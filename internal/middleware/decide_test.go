@@ -59,6 +59,8 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	parked.DueAt, parked.Remaining = now.Add(2*time.Second), time.Second
 	tooLargeCopy := failed(1)
 	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, retry.DeadReasonTooLarge, "amqp.Subscriber"
+	noTierCopy := tooLargeCopy
+	noTierCopy.DeadReason = retry.DeadReasonNoTier
 	refusedCopy := copied(1, errDown.Error(), time.Time{}, retry.DeadReasonRefused)
 	lastForm := refusedCopy
 	lastForm.LeftOff = "why"
@@ -154,6 +156,7 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"fails, the dead letter is refused":        {situation{called: true, refused: unpublished.Refused, last: "why"}, because(errDown), decision{outcome: retry.DeadLettered, record: lastForm}},
 		"fails, cannot be published":               {situation{called: true, unpublished: true}, because(errDown), decision{outcome: retry.GivenBack}},
 		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: unpublished.TooLarge}, failure{}, decision{outcome: retry.DeadLettered, record: tooLargeCopy}},
+		"not due, all tiers refuse":                {situation{record: notDue, avoid: []backoff.Tier{minute, second}}, failure{}, decision{outcome: retry.DeadLettered, record: noTierCopy}},
 		"not due, cannot be published":             {situation{record: notDue, unpublished: true}, failure{}, decision{outcome: retry.GivenBack, record: notDue}},
 		"the tier refuses":                         {situation{called: true, avoid: []backoff.Tier{second}}, because(errDown), decision{outcome: retry.Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
 		"the longest tier refuses":                 {situation{called: true, record: failed(1), avoid: []backoff.Tier{minute}}, because(errDown), decision{outcome: retry.Retried, record: remaining(copied(2, errDown.Error(), now.Add(time.Minute), ""), 59*time.Second), tier: second, delay: time.Minute}},
@@ -180,34 +183,26 @@ var Outcomes = []retry.Outcome{
 	retry.Held, retry.GivenBack, retry.Settled,
 }
 
-// The table of docs/outcomes.md lists the outcomes in the order of Outcomes.
-func TestDocumentsHaveTheOutcomes(t *testing.T) {
-	t.Parallel()
+// documented returns the words of the first column of a table of docs/outcomes.md, at most so many. -1: all.
+func documented[word ~string](t *testing.T, heading string, most int) (words []word) {
+	t.Helper()
 	text, err := os.ReadFile("../../docs/outcomes.md")
 	require.NoError(t, err)
-	_, table, found := strings.Cut(string(text), "\n## Outcomes\n")
+	_, table, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n## ")
-	var got []retry.Outcome
-	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z -]+)` \\|").FindAllStringSubmatch(table, -1) {
-		got = append(got, retry.Outcome(match[1]))
+	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z_ -]+)` \\|").FindAllStringSubmatch(table, most) {
+		words = append(words, word(match[1]))
 	}
-	assert.Equal(t, Outcomes, got)
+	return words
 }
 
-// The table of dead reasons in docs/outcomes.md begins with those of the middleware.
-func TestDocumentsHaveTheDeadReasons(t *testing.T) {
+// The tables of docs/outcomes.md list the outcomes in the order of Outcomes, and first the dead reasons of the
+// middleware.
+func TestDocumentsHaveTheOutcomesAndTheDeadReasons(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../docs/outcomes.md")
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(text), "\n## Dead reasons\n")
-	require.True(t, found)
-	table, _, _ = strings.Cut(table, "\n## ")
-	var got []retry.DeadReason
-	for _, match := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\|").FindAllStringSubmatch(table, len(retry.DeadReasons())) {
-		got = append(got, retry.DeadReason(match[1]))
-	}
-	assert.Equal(t, retry.DeadReasons(), got)
+	assert.Equal(t, Outcomes, documented[retry.Outcome](t, "Outcomes", -1))
+	assert.Equal(t, retry.DeadReasons(), documented[retry.DeadReason](t, "Dead reasons", len(retry.DeadReasons())))
 }
 
 var errSpread = errors.New("the bank is down")
@@ -326,36 +321,9 @@ func TestJitterAndMaxAge(t *testing.T) {
 	t.Parallel()
 	p := spreadPolicy(true)
 	p.maxAge = 5500 * time.Millisecond
-	for chance, want := range map[float64]retry.Outcome{0: retry.Retried, 0.5: retry.Retried, 0.7: retry.DeadLettered} {
+	for chance, want := range map[float64]retry.DeadReason{0: "", 0.5: "", 0.7: retry.DeadReasonExpired} {
 		d := p.decide(&situation{called: true, chance: chance}, &failure{err: errSpread}, time.Now())
-		assert.Equal(t, want, d.outcome, "%v", chance)
-	}
-	d := p.decide(&situation{called: true, chance: 0.7}, &failure{err: errSpread}, time.Now())
-	assert.Equal(t, retry.DeadReasonExpired, d.record.DeadReason)
-}
-
-func TestDelay(t *testing.T) {
-	s := backoff.Schedule{time.Second, time.Minute}
-
-	for name, tt := range map[string]struct {
-		schedule backoff.Schedule
-		failures int
-		want     time.Duration
-		retry    bool
-	}{
-		"first":       {s, 1, time.Second, true},
-		"last":        {s, 2, time.Minute, true},
-		"none left":   {s, 3, 0, false},
-		"zero":        {s, 0, 0, false},
-		"negative":    {s, -1, 0, false},
-		"smallest":    {s, math.MinInt, 0, false},
-		"largest":     {s, math.MaxInt, 0, false},
-		"no schedule": {nil, 1, 0, false},
-	} {
-		for range 2 { // a call changes nothing
-			delay, retry := delayAfter(tt.schedule, tt.failures)
-			assert.Equal(t, tt.want, delay, name)
-			assert.Equal(t, tt.retry, retry, name)
-		}
+		assert.Equal(t, want, d.record.DeadReason, "%v", chance)
+		assert.Equal(t, want != "", d.outcome == retry.DeadLettered, "%v", chance)
 	}
 }

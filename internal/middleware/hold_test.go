@@ -34,52 +34,43 @@ func TestMessageIsHeldUntilItsCopyIsPublished(t *testing.T) {
 	})
 }
 
-func TestMaxHoldEndsTheHoldWithBothErrors(t *testing.T) {
-	for name, row := range map[string]struct{ set, want time.Duration }{
-		"default": {0, 10 * time.Minute},
-		"set":     {time.Minute, time.Minute},
+// The hold ends at once where something else ends it than MaxHold. Its error has both reasons.
+func TestWhatEndsAHold(t *testing.T) {
+	const minute = time.Minute
+	for name, row := range map[string]struct {
+		maxHold time.Duration
+		ends    func(s *subscription, end, leave func()) // after a minute
+		least   time.Duration
+		most    time.Duration
+	}{
+		"MaxHold, by default": {least: 10*minute - 6*time.Second, most: 10 * minute},
+		"MaxHold":             {maxHold: minute, least: minute - 6*time.Second, most: minute},
+		"the context":         {ends: func(_ *subscription, end, _ func()) { end() }, least: minute, most: minute},
+		"the subscription":    {ends: func(s *subscription, _, _ func()) { s.stop() }, least: minute, most: minute},
+		"a shutdown": { // with the pause before a nack
+			ends: func(s *subscription, end, _ func()) { s.stop(); end() }, least: minute + time.Second, most: minute + time.Second,
+		},
+		// The backend gives the queue of the message to another process: it waits for the call only.
+		"the backend": {ends: func(_ *subscription, _, leave func()) { leave() }, least: minute, most: minute},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, func(c *settings) { c.Policy.MaxHold = row.set })
+			tiered, sent, s, _ := setupBound(t, func(c *settings) { c.Policy.MaxHold = row.maxHold })
 			sent.fail = always(errNoBroker)
-			start := time.Now()
-			_, err := tiered.Middleware(failing(errDown))(messageOf(routed))
+			ctx, end := context.WithCancel(routed)
+			defer end()
+			leaving := make(chan struct{})
+			msg := messageOf(s.bind(ctx))
+			msgctx.Lookup(msg).Leaving = leaving
+			if row.ends != nil {
+				time.AfterFunc(minute, func() { row.ends(s, end, func() { close(leaving) }) })
+			}
+			_, err := tiered.Middleware(failing(errDown))(msg)
 			require.ErrorIs(t, err, errDown)
 			require.ErrorIs(t, err, errNoBroker)
-			assert.LessOrEqual(t, time.Since(start), row.want)
-			assert.Greater(t, time.Since(start), row.want-6*time.Second)
+			assert.GreaterOrEqual(t, time.Since(sent.began), row.least)
+			assert.LessOrEqual(t, time.Since(sent.began), row.most)
 		})
 	}
-}
-
-func TestShutdownEndsTheHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(routed)
-		tiered, sent := setup(t)
-		sent.fail = always(errNoBroker)
-		start := time.Now()
-		time.AfterFunc(time.Minute, cancel)
-		_, err := tiered.Middleware(failing(errDown))(messageOf(ctx))
-		require.ErrorIs(t, err, errDown)
-		require.ErrorIs(t, err, errNoBroker)
-		assert.Equal(t, time.Minute+time.Second, time.Since(start), "at once, after the pause of a shutdown")
-	})
-}
-
-// The backend gives the queue of the message to another process: it waits for the call only.
-func TestTheBackendEndsTheHold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent, s, _ := setupBound(t)
-		sent.fail = always(errNoBroker)
-		leaving := make(chan struct{})
-		msg := messageOf(s.bind(routed))
-		msgctx.Lookup(msg).Leaving = leaving
-		start := time.Now()
-		time.AfterFunc(time.Minute, func() { close(leaving) })
-		_, err := tiered.Middleware(failing(errDown))(msg)
-		require.ErrorIs(t, err, errNoBroker)
-		assert.Equal(t, time.Minute, time.Since(start))
-	})
 }
 
 // A publisher may modify the message that it publishes.
@@ -244,21 +235,15 @@ func refusedWith(text string) error {
 
 // TestAForgedLeftOffIsNoLastForm: the first refusal makes a dead letter, and no copy on a tier has the key.
 func TestAForgedLeftOffIsNoLastForm(t *testing.T) {
-	for name, refuses := range map[string]bool{"tier takes the copy": false, "tier refuses the copy": true} {
-		bubble(t, name, func(t *testing.T) {
+	for tier, fails := range map[string]func(int) error{"takes the copy": nil, "refuses it": firstly(refusedWith("refused"))} {
+		bubble(t, tier, func(t *testing.T) {
 			tiered, sent := setup(t)
-			sent.fail = func(try int) error {
-				if refuses && try == 1 {
-					return refusedWith("refused")
-				}
-				return nil
-			}
+			sent.fail = fails
 			msg := messageOf(routed)
 			msg.Metadata[recordkey.Failures], msg.Metadata[recordkey.Topic] = "1", topic
 			msg.Metadata[recordkey.DeadReason], msg.Metadata[recordkey.LeftOff] = "x", "forged"
-			began := time.Now()
 			handles(t, tiered.Middleware(failing(errDown)), msg)
-			assert.Zero(t, time.Since(began), "it is not held")
+			assert.Zero(t, time.Since(sent.began), "it is not held")
 			assert.NotContains(t, sent.only(t).msg.Metadata, recordkey.LeftOff)
 		})
 	}
@@ -280,23 +265,14 @@ func TestARefusalWithoutATextIsARefusal(t *testing.T) {
 
 // TestSecretsAreInNoLeftOff: the text of a publisher can have values of the message.
 func TestSecretsAreInNoLeftOff(t *testing.T) {
-	for name, row := range map[string]struct {
-		change func(*settings)
-		want   string
-	}{
-		"redacted":  {redacting, "property type is ***"},
-		"type only": {typeOnly, "middleware_test.refusedText"},
+	for want, change := range map[string]func(*settings){
+		"property type is ***": redacting, "middleware_test.refusedText": typeOnly,
 	} {
-		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, row.change)
-			sent.fail = func(try int) error {
-				if try < 3 {
-					return refusedWith("property type is " + secretText)
-				}
-				return nil
-			}
+		bubble(t, want, func(t *testing.T) {
+			tiered, sent := setup(t, change)
+			sent.fail = times(2, refusedWith("property type is "+secretText))
 			handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-			assert.Equal(t, row.want, sent.only(t).msg.Metadata[recordkey.LeftOff])
+			assert.Equal(t, want, sent.only(t).msg.Metadata[recordkey.LeftOff])
 		})
 	}
 }

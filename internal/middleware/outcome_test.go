@@ -92,10 +92,7 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t 
 	msg := messageOf(routed)
 	msg.Metadata[recordkey.UnmarshalError] = "no JSON"
 	msg.Metadata[recordkey.Properties] = "raw"
-	handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-		t.Error("the handler was called")
-		return nil, nil
-	}), msg)
+	handles(t, tiered.Middleware(notCalled(t)), msg)
 	dead := sent.only(t)
 	assert.Equal(t, "dead.orders", dead.topic)
 	assert.Equal(t, string(retry.DeadReasonUnmarshal), dead.msg.Metadata[recordkey.DeadReason])
@@ -136,13 +133,9 @@ func TestShutdownGivesMessagesBackSlowlyAndCallsNoHandler(t *testing.T) {
 		tiered, sent := setup(t)
 		ctx, cancel := context.WithCancel(routed)
 		cancel()
-		start := time.Now()
-		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-			t.Error("the handler was called")
-			return nil, nil
-		})(messageOf(ctx))
+		_, err := tiered.Middleware(notCalled(t))(messageOf(ctx))
 		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, time.Second, time.Since(start))
+		assert.Equal(t, time.Second, time.Since(sent.began))
 		assert.Empty(t, sent.copies)
 	})
 }
@@ -155,43 +148,35 @@ func TestShutdownDoesNotInterruptAPublish(t *testing.T) {
 	assert.NoError(t, sent.only(t).ctxErr)
 }
 
+// The copy is a message of its own, with what the message had before its handler replaced it. What the handler writes
+// into it is in the copy, too, without DeepCopy.
 func TestCopyIsEqualToTheReceivedMessage(t *testing.T) {
-	t.Run("the handler replaces payload and metadata", func(t *testing.T) {
-		tiered, sent := setup(t)
-		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			msg.UUID, msg.Payload, msg.Metadata = "other", nil, nil
-			return nil, errDown
-		}), messageOf(routed))
-		assert.Equal(t, "uuid-1", sent.only(t).msg.UUID)
-		assert.Equal(t, "order 1", string(sent.only(t).msg.Payload))
-		assert.Equal(t, "abc", sent.only(t).msg.Metadata["trace"])
-	})
-	for _, deep := range []bool{false, true} {
-		t.Run(fmt.Sprint("the handler writes into payload and metadata, DeepCopy ", deep), func(t *testing.T) {
-			tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = deep })
+	replaces := func(msg *message.Message) { msg.UUID, msg.Payload, msg.Metadata = "other", nil, nil }
+	writes := func(msg *message.Message) { msg.Payload[0], msg.Metadata["trace"] = 'X', "changed" }
+	for name, row := range map[string]struct {
+		handler        func(*message.Message)
+		deep           bool
+		payload, trace string
+	}{
+		"replaces": {replaces, false, "order 1", "abc"}, "writes": {writes, false, "Xrder 1", "changed"},
+		"writes, with DeepCopy": {writes, true, "order 1", "abc"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tiered, sent := setup(t, func(c *settings) { c.Policy.DeepCopy = row.deep })
+			msg := messageOf(routed)
+			msg.Metadata[recordkey.Properties] = "typed headers"
+			received := msg.Metadata
 			handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				msg.Payload[0] = 'X'
-				msg.Metadata["trace"] = "changed"
+				row.handler(msg)
 				return nil, errDown
-			}), messageOf(routed))
-			assert.Equal(t, deep, string(sent.only(t).msg.Payload) == "order 1")
-			assert.Equal(t, deep, sent.only(t).msg.Metadata["trace"] == "abc")
+			}), msg)
+			c := sent.only(t).msg
+			assert.NotSame(t, msg, c)
+			assert.NotContains(t, received, recordkey.Failures, "the received message is not changed")
+			assert.Equal(t, []string{"uuid-1", row.payload, row.trace, "typed headers"},
+				[]string{c.UUID, string(c.Payload), c.Metadata["trace"], c.Metadata[recordkey.Properties]})
 		})
 	}
-	t.Run("the properties of the marshaler", func(t *testing.T) {
-		tiered, sent := setup(t)
-		msg := messageOf(routed)
-		msg.Metadata[recordkey.Properties] = "typed headers"
-		handles(t, tiered.Middleware(failing(errDown)), msg)
-		assert.Equal(t, "typed headers", sent.only(t).msg.Metadata[recordkey.Properties])
-	})
-	t.Run("the copy is a message of its own", func(t *testing.T) {
-		tiered, sent := setup(t)
-		msg := messageOf(routed)
-		handles(t, tiered.Middleware(failing(errDown)), msg)
-		assert.NotSame(t, msg, sent.only(t).msg)
-		assert.NotContains(t, msg.Metadata, recordkey.Failures, "the received message is not changed")
-	})
 }
 
 // redrivenTwice is the history of a message that was redriven two times.
@@ -200,31 +185,24 @@ func redrivenTwice() letters.Redriven {
 	return once.Add(letters.PastRedrive{Run: "run 1", By: "me", At: time.Unix(1, 0)})
 }
 
-// A redriven message has failed never before: all of its retries are left. It keeps its history, on its tiers and as a dead letter.
+// A redriven message has failed never before: all of its retries are left. It keeps its history, on its tiers and as a
+// dead letter.
 func TestARedrivenMessageCountsFromZero(t *testing.T) {
 	t.Parallel()
-	tiered, sent := setup(t)
-	history := redrivenTwice()
-	msg := messageOf(routed)
-	history.Write(msg.Metadata)
-	fail := tiered.Middleware(failing(errDown))
-	for failures := 1; failures <= 5; failures++ {
-		handles(t, fail, msg)
-		c := sent.last()
-		record, found := retry.ReadRecord(c.msg.Metadata)
-		require.True(t, found)
-		assert.Equal(t, failures, record.Failures)
-		assert.Equal(t, failures == 5, record.DeadReason == retry.DeadReasonExhausted, c.topic)
-		read, found := letters.ReadRedriven(c.msg.Metadata)
-		require.True(t, found)
-		assert.Equal(t, history, read)
-		msg = redelivered(routed, c)
+	for last, failure := range map[int]error{5: errDown, 1: backoff.Permanent(errDown)} {
+		tiered, sent := setup(t)
+		msg := messageOf(routed)
+		redrivenTwice().Write(msg.Metadata)
+		for failures := 1; failures <= last; failures++ {
+			handles(t, tiered.Middleware(failing(failure)), msg)
+			assert.Equal(t, failures, sent.record(t).Failures)
+			assert.Equal(t, failures == last, sent.record(t).DeadReason != "")
+			read, found := letters.ReadRedriven(sent.last().msg.Metadata)
+			require.True(t, found)
+			assert.Equal(t, redrivenTwice(), read)
+			msg = redelivered(routed, sent.last())
+		}
 	}
-	tiered, sent = setup(t)
-	msg = messageOf(routed)
-	history.Write(msg.Metadata)
-	handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), msg)
-	assert.Equal(t, history.String(), sent.only(t).msg.Metadata[recordkey.Redriven])
 }
 
 // The router's context has the return topic, which must not appear in records and events.
@@ -247,18 +225,13 @@ func TestOriginReplacesTheTopicAndHandlerOfTheRouter(t *testing.T) {
 		handles(t, h, redelivered(ctx, sent.copies[1]))
 
 		require.Len(t, copies, 3)
-		for i, waits := range []bool{true, true, false} {
-			assert.Equal(t, "invoices", copies[i].Topic)
-			assert.Equal(t, "printing", copies[i].Handler)
-			assert.Equal(t, waits, copies[i].Tier > 0)
-		}
-		assert.Equal(t, "2", copies[2].Message.Metadata[recordkey.Failures], "the failure on the return topic is counted on top")
 		require.Len(t, sent.events, 3)
 		for i, outcome := range []retry.Outcome{retry.Retried, retry.Parked, retry.DeadLettered} {
-			assert.Equal(t, outcome, sent.events[i].Outcome)
-			assert.Equal(t, "printing", sent.events[i].Handler)
-			assert.Equal(t, "invoices", sent.events[i].Topic)
+			c, e := copies[i], sent.events[i]
+			assert.Equal(t, []any{"invoices", "printing", outcome != retry.DeadLettered}, []any{c.Topic, c.Handler, c.Tier > 0})
+			assert.Equal(t, []any{"invoices", "printing", outcome}, []any{e.Topic, e.Handler, e.Outcome})
 		}
+		assert.Equal(t, "2", copies[2].Message.Metadata[recordkey.Failures], "the failure on the return topic is counted on top")
 		last := sent.copies[2].msg.Metadata
 		assert.Equal(t, "invoices", last[recordkey.Topic])
 		assert.Equal(t, "printing", last[recordkey.Handler])

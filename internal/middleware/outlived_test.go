@@ -51,6 +51,9 @@ func (r *redelivering) deliver(msg *message.Message, takes time.Duration, failur
 	return err
 }
 
+// anOrder is the message of most tests.
+func anOrder() *message.Message { return message.NewMessage("1", []byte("order")) }
+
 const tooLong = redeliveryLimit + 2*time.Second
 
 func TestFailureOfACallThatOutlivesItsMessageIsKept(t *testing.T) {
@@ -60,7 +63,7 @@ func TestFailureOfACallThatOutlivesItsMessageIsKept(t *testing.T) {
 	}{"an error": {errDown, "1s.orders"}, "permanent": {backoff.Permanent(errDown), "dead.orders"}} {
 		bubble(t, name, func(t *testing.T) {
 			r := newRedelivering(t)
-			msg := message.NewMessage("1", []byte("order"))
+			msg := anOrder()
 			require.ErrorIs(t, r.deliver(msg, tooLong, row.failure), errDown)
 			assert.Empty(t, r.sent.copies)
 
@@ -102,10 +105,7 @@ func TestFailureOfACallThatOutlivesItsMessageIsKeptBySubscriber(t *testing.T) {
 			}
 			again := messageOf(s.bind(routed))
 			msgctx.Lookup(again).Outlived = kept
-			handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-				assert.Fail(t, "the handler is called")
-				return nil, nil
-			}), again)
+			handles(t, tiered.Middleware(notCalled(t)), again)
 			assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
 			assert.Equal(t, errDown.Error(), sent.record(t).Reason)
 			assert.Equal(t, 1, logs.lines("its failure is kept for its next delivery"))
@@ -116,14 +116,11 @@ func TestFailureOfACallThatOutlivesItsMessageIsKeptBySubscriber(t *testing.T) {
 // A rule that gives such a failure back has decided about it. Kept once more, it would give each delivery back without a
 // call.
 func TestFailureThatARuleGivesBackIsNotKept(t *testing.T) {
-	bubble(t, "given back", func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		tiered, sent, s, _ := setupBound(t, rule(retry.GiveBack()))
 		msg := messageOf(s.bind(routed))
 		msgctx.Lookup(msg).Outlived = errDown
-		_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-			assert.Fail(t, "the handler is called")
-			return nil, nil
-		})(msg)
+		_, err := tiered.Middleware(notCalled(t))(msg)
 		require.ErrorIs(t, err, errDown)
 		assert.Empty(t, sent.copies)
 		assert.NoError(t, msgctx.Lookup(msg).Outlived)
@@ -133,7 +130,7 @@ func TestFailureThatARuleGivesBackIsNotKept(t *testing.T) {
 func TestRedeliveryWaitsForTheCallThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRedelivering(t)
-		msg := message.NewMessage("1", []byte("order"))
+		msg := anOrder()
 		go func() { assert.Error(t, r.deliver(msg, redeliveryLimit+15*time.Second, backoff.Permanent(errDown))) }()
 		time.Sleep(redeliveryLimit + time.Second)
 		require.Error(t, r.deliver(msg, 0, nil), "given back when its own context ends")
@@ -144,22 +141,11 @@ func TestRedeliveryWaitsForTheCallThatRuns(t *testing.T) {
 	})
 }
 
-func TestCallThatOutlivesItsMessageAndSucceeds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newRedelivering(t)
-		msg := message.NewMessage("1", []byte("order"))
-		require.NoError(t, r.deliver(msg, tooLong, nil))
-		require.NoError(t, r.deliver(msg, 0, nil))
-		assert.EqualValues(t, 2, r.calls.Load(), "no acknowledgement was sent")
-		assert.Empty(t, r.sent.copies)
-	})
-}
-
 // Two messages with the same content are handled at the same time.
 func TestCallInTimeDoesNotMakeOthersWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRedelivering(t)
-		msg := message.NewMessage("1", []byte("order"))
+		msg := anOrder()
 		began := time.Now()
 		var both sync.WaitGroup
 		for range 2 {
@@ -184,7 +170,7 @@ func TestKeptFailureIsThatOfTheSameMessage(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			r := newRedelivering(t)
-			msg := message.NewMessage("1", []byte("order"))
+			msg := anOrder()
 			require.Error(t, r.deliver(msg, tooLong, errDown))
 			again := msg.Copy()
 			other(again)
@@ -195,21 +181,27 @@ func TestKeptFailureIsThatOfTheSameMessage(t *testing.T) {
 	}
 }
 
+// A call that succeeds has no failure, and the failure of a message without a UUID, or on RabbitMQ, is not kept. Its
+// acknowledgement was not sent.
 func TestFailureIsNotKept(t *testing.T) {
 	for name, row := range map[string]struct {
 		uuid       string
 		redelivers bool
-	}{"without a UUID": {"", true}, "on RabbitMQ": {"1", false}} {
+		failure    error
+		givenBack  int
+	}{
+		"without a UUID": {"", true, errDown, 2}, "on RabbitMQ": {"1", false, errDown, 2}, "of a success": {"1", true, nil, 0},
+	} {
 		bubble(t, name, func(t *testing.T) {
 			r := newRedelivering(t)
 			r.s.binding.Redelivers = row.redelivers
 			msg := message.NewMessage(row.uuid, []byte("order"))
 			for range 2 {
-				require.Error(t, r.deliver(msg, tooLong, errDown))
+				require.Equal(t, row.failure, r.deliver(msg, tooLong, row.failure))
 			}
 			assert.EqualValues(t, 2, r.calls.Load())
 			assert.Empty(t, r.sent.copies)
-			assert.Equal(t, 2, r.sent.logs.lines("and counts no failure"))
+			assert.Equal(t, row.givenBack, r.sent.logs.lines("and counts no failure"))
 		})
 	}
 }

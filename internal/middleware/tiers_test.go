@@ -61,25 +61,6 @@ func TestTierThatRefusesIsReplacedAtOnce(t *testing.T) {
 	}
 }
 
-func TestParkedMessageIsNotLost(t *testing.T) {
-	for why, errs := range map[retry.DeadReason]map[string]error{
-		retry.DeadReasonNoTier:   {"1s": errRejected, "5s": errRejected, "1m": errRejected},
-		retry.DeadReasonTooLarge: {"1m": errTooLarge},
-	} {
-		tiered, sent := setup(t, tiersWait)
-		sent.errs = errs
-		msg := messageOf(routed)
-		retry.Record{Failures: 1, Topic: topic, Reason: "before", Remaining: time.Minute}.Write(msg.Metadata)
-		handles(t, tiered.Middleware(notCalled(t)), msg)
-		sent.only(t)
-		record := sent.record(t)
-		assert.Equal(t, why, record.DeadReason)
-		assert.Equal(t, "before", record.Reason)
-		assert.Equal(t, 1, record.Failures)
-		assert.Zero(t, record.Remaining)
-	}
-}
-
 // Each of its copies may have arrived.
 func TestTierThatDoesNotConfirmIsReplacedAfterAMinute(t *testing.T) {
 	for name, row := range map[string]struct {
