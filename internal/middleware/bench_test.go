@@ -18,8 +18,6 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
-
 // TestSuccessDoesNotAllocate: what a success costs is paid for every message. Only that of a builder allocates.
 func TestSuccessDoesNotAllocate(t *testing.T) {
 	own := msgctx.WithOrigin(context.Background(), topic, handler)

@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -91,23 +92,6 @@ func never(then retry.Action) retry.Rule {
 
 var errNever = errors.New("never")
 
-func TestMaxDelayMustNotCutTheSchedule(t *testing.T) {
-	for name, row := range map[string]struct {
-		set  time.Duration
-		rule retry.Rule
-		want string
-	}{
-		"negative":       {-1, never(retry.Discard()), "MaxDelay is -1ns: it must be 0 (the default), or from 1m0s, the longest delay of Schedule and Rules, to 87600h0m0s"},
-		"below schedule": {59 * time.Second, never(retry.Discard()), "MaxDelay is 59s"},
-		"below a rule":   {time.Hour, never(retry.Snooze(2 * time.Hour)), "MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s"},
-		"beyond TTLs":    {backoff.MaxDelay + 1, never(retry.Discard()), "MaxDelay is 87600h0m0.000000001s"},
-	} {
-		config := configOf(&recorder{})
-		config.Policy.MaxDelay, config.Policy.Rules = row.set, []retry.Rule{row.rule}
-		require.ErrorContains(t, config.Policy.Validate(), row.want, name)
-	}
-}
-
 // A message that has not failed yet has an age from its first arrival, so that MaxAge ends what a stranger has delayed.
 func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	for name, row := range map[string]struct {
@@ -123,10 +107,7 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 			tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
 			msg, arrived, calls := messageOf(routed), time.Now(), 0
 			msg.Metadata[delay.DelayedForKey] = row.delayed.String()
-			h := func(*message.Message) ([]*message.Message, error) {
-				calls++
-				return nil, nil
-			}
+			h := counting(&calls, nil)
 			for range 1000 {
 				published := len(sent.copies)
 				handles(t, tiered.Middleware(h), msg)
@@ -152,17 +133,36 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 	}
 }
 
-func TestJitterOutOfBoundsIsRefused(t *testing.T) {
+func TestJitterAndMaxDelayOutOfBoundsAreRefused(t *testing.T) {
+	type row struct {
+		jitter   float64
+		maxDelay time.Duration
+		rule     retry.Action
+		want     string // the error; empty: none
+	}
+	rows := []row{
+		{maxDelay: -1, want: "MaxDelay is -1ns: it must be 0 (the default), or from 1m0s, the longest delay of Schedule and Rules, to 87600h0m0s"},
+		{maxDelay: 59 * time.Second, want: "MaxDelay is 59s"}, // below the schedule
+		{maxDelay: time.Hour, rule: retry.Snooze(2 * time.Hour), want: "MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s"},
+		{maxDelay: backoff.MaxDelay + 1, want: "MaxDelay is 87600h0m0.000000001s"},
+	}
 	for _, wrong := range []float64{-0.1, 1.01, math.NaN(), math.Inf(1), math.Inf(-1)} {
-		config := configOf(&recorder{})
-		config.Policy.Jitter = wrong
-		require.ErrorContains(t, config.Policy.Validate(), "Jitter is ")
-		require.ErrorContains(t, config.Policy.Validate(), "must be from 0 (none) to 1")
+		rows = append(rows, row{jitter: wrong, want: fmt.Sprintf("Jitter is %v: it must be from 0 (none) to 1", wrong)})
 	}
 	for _, right := range []float64{0, math.SmallestNonzeroFloat64, 0.2, 1} {
+		rows = append(rows, row{jitter: right})
+	}
+	for _, row := range rows {
 		config := configOf(&recorder{})
-		config.Policy.Jitter = right
-		require.NoError(t, config.Policy.Validate())
+		config.Policy.Jitter, config.Policy.MaxDelay = row.jitter, row.maxDelay
+		if row.rule.Outcome != "" {
+			config.Policy.Rules = []retry.Rule{never(row.rule)}
+		}
+		if err := config.Policy.Validate(); row.want == "" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, row.want)
+		}
 	}
 }
 
@@ -231,10 +231,7 @@ func TestArrivalsThatAreNotDelayed(t *testing.T) {
 		tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals = row.arrivals })
 		msg, calls := messageOf(routed), 0
 		msg.Metadata[delay.DelayedForKey] = row.delayed
-		handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-			calls++
-			return nil, nil
-		}), msg)
+		handles(t, tiered.Middleware(counting(&calls, nil)), msg)
 		assert.Equal(t, 1, calls, name)
 		assert.Empty(t, sent.copies, name)
 	}

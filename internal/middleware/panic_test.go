@@ -52,9 +52,6 @@ func TestPanicInARecovererIsThePanic(t *testing.T) {
 func TestMessageIsSettledAfterGoexit(t *testing.T) {
 	const acked, nacked = true, false
 	exits := func(method string) func(*settings) { return observedBy(nil, breaks{method, runtime.Goexit}) }
-	producing := func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{message.NewMessage("bill-1", nil)}, nil
-	}
 	for name, row := range map[string]struct {
 		change func(*settings)
 		h      message.HandlerFunc
@@ -70,7 +67,7 @@ func TestMessageIsSettledAfterGoexit(t *testing.T) {
 			exits("Event")(c)
 			c.Publisher.(*recorder).fail = always(errNoBroker)
 		}, failing(errDown), nacked},
-		"Produced":                 {exits("Produced"), producing, nacked},
+		"Produced":                 {exits("Produced"), producing(1), nacked},
 		"Traceparent":              {exits("Traceparent"), failing(errDown), nacked},
 		"Traceparent after Goexit": {exits("Traceparent"), exiting, nacked},
 		"MaxAgeFrom": {func(c *settings) {

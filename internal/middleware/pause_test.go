@@ -234,9 +234,6 @@ func TestThePlaceOfAFailure(t *testing.T) {
 
 // TestThePlaceOfProducedMessages is free when the router gets them, unless a breaker waits for their publish.
 func TestThePlaceOfProducedMessages(t *testing.T) {
-	produces := func(n int) message.HandlerFunc {
-		return func(*message.Message) ([]*message.Message, error) { return messagesOf(n), nil }
-	}
 	succeeds := func(t *testing.T, s scene, h message.HandlerFunc, change ...func(*settings)) int {
 		tiered, _ := setup(t, change...)
 		_, err := tiered.Dispatch(h)(s.message)
@@ -255,23 +252,16 @@ func TestThePlaceOfProducedMessages(t *testing.T) {
 		"under a breaker": {taken, 1, []func(*settings){func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }}},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			assert.Equal(t, row.want, succeeds(t, newScene(t, 4, 8), produces(row.produced), row.change...))
+			assert.Equal(t, row.want, succeeds(t, newScene(t, 4, 8), producing(row.produced), row.change...))
 		})
 	}
 	for name, row := range exceptions {
 		bubble(t, "not with "+name, func(t *testing.T) {
 			s := newScene(t, row.calls, row.messages)
 			row.before(s)
-			assert.Equal(t, taken, succeeds(t, s, produces(1)))
+			assert.Equal(t, taken, succeeds(t, s, producing(1)))
 		})
 	}
-}
-
-func messagesOf(n int) (all []*message.Message) {
-	for range n {
-		all = append(all, message.NewMessage("1", nil))
-	}
-	return all
 }
 
 // The subscriber does not follow the limit, so the middleware does.

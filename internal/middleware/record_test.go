@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"testing"
@@ -39,49 +40,40 @@ func recorded(failures int) message.Metadata {
 
 func TestInvalidRecordIsIgnored(t *testing.T) {
 	farAhead := time.Now().Add(backoff.MaxDelay + time.Hour).UTC().Format("2006-01-02T15:04:05.000Z")
-	for _, row := range []struct{ key, value string }{
-		{recordkey.Failures, "-1"},
-		{recordkey.Failures, "9223372036854775807"}, // one more would be negative
-		{recordkey.Failures, "9223372036854775808"},
-		{recordkey.Failures, "NaN"},
-		{recordkey.Snoozes, "-1"},
-		{recordkey.Failures, "2001"}, // more than any schedule can count
-		{recordkey.FirstArrivedAt, "yesterday"},
-		{recordkey.Remaining, "-1s"},
-		{recordkey.Remaining, "87600h0m0.001s"}, // more than backoff.MaxDelay
-		{recordkey.Remaining, "2540400h"},       // overflows
-		{recordkey.Remaining, "NaN"},
-		{recordkey.FirstFailedAt, "yesterday"},
-		{recordkey.LastFailedAt, "9999-01-01T00:00:00.000Z"},
-		{recordkey.DueAt, "9999-12-31T23:59:59.999Z"},
-		{recordkey.DueAt, "\xff"},
-		{recordkey.DueAt, farAhead},
-		{recordkey.Topic, "another topic"},
+	for key, values := range map[string][]string{
+		// one more than the largest would be negative, and 2001 is more than any schedule can count
+		recordkey.Failures:       {"-1", "9223372036854775807", "9223372036854775808", "NaN", "2001"},
+		recordkey.Snoozes:        {"-1"},
+		recordkey.FirstArrivedAt: {"yesterday"},
+		recordkey.Remaining:      {"-1s", "87600h0m0.001s", "2540400h", "NaN"}, // more than MaxDelay, and an overflow
+		recordkey.FirstFailedAt:  {"yesterday"},
+		recordkey.LastFailedAt:   {"9999-01-01T00:00:00.000Z"},
+		recordkey.DueAt:          {"9999-12-31T23:59:59.999Z", "\xff", farAhead},
+		recordkey.Topic:          {"another topic"},
 	} {
-		t.Run(row.key+"="+row.value, func(t *testing.T) {
-			tiered, sent := setup(t)
-			msg := messageOf(routed)
-			maps.Copy(msg.Metadata, recorded(3))
-			msg.Metadata[row.key] = row.value
-			_, readable := retry.ReadRecord(msg.Metadata)
-			assert.Equal(t, row.key == recordkey.Topic, readable)
-			handles(t, tiered.Middleware(failing(errDown)), msg)
-			assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
-			assert.Equal(t, "1s.orders", sent.only(t).topic)
-		})
+		for _, value := range values {
+			t.Run(key+"="+value, func(t *testing.T) {
+				tiered, sent := setup(t)
+				msg := messageOf(routed)
+				maps.Copy(msg.Metadata, recorded(3))
+				msg.Metadata[key] = value
+				_, readable := retry.ReadRecord(msg.Metadata)
+				assert.Equal(t, key == recordkey.Topic, readable)
+				handles(t, tiered.Middleware(failing(errDown)), msg)
+				assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
+				assert.Equal(t, "1s.orders", sent.only(t).topic)
+			})
+		}
 	}
 	t.Run("no failures", func(t *testing.T) { // as of a message that was snoozed
 		tiered, sent := setup(t)
 		msg := messageOf(routed)
 		maps.Copy(msg.Metadata, recorded(0))
 		msg.Metadata[recordkey.Snoozes] = "2"
-		record, readable := retry.ReadRecord(msg.Metadata)
-		assert.True(t, readable)
-		assert.Equal(t, 2, record.Snoozes)
 		handles(t, tiered.Middleware(failing(errDown)), msg)
-		assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
-		assert.Equal(t, "2", sent.only(t).msg.Metadata[recordkey.Snoozes])
-		assert.Equal(t, "2026-01-01T00:00:00.000Z", sent.only(t).msg.Metadata[recordkey.FirstFailedAt])
+		record := sent.record(t)
+		assert.Equal(t, []any{1, 2, time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
+			[]any{record.Failures, record.Snoozes, record.FirstFailedAt})
 	})
 }
 
@@ -90,7 +82,8 @@ func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	tiered, sent := setup(t)
-	seen := make(chan message.Metadata, 1)
+	seen, copied := make(chan message.Metadata, 1), make(chan struct{})
+	sent.fail = func(int) error { close(copied); return nil }
 
 	router.AddHandler("first", "in", pubSub, "out", pubSub, message.PassthroughHandler).AddMiddleware(tiered.Middleware)
 	router.AddConsumerHandler("second", "out", pubSub, func(msg *message.Message) error {
@@ -107,6 +100,7 @@ func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- router.Run(context.Background()) }()
 	assert.Equal(t, message.Metadata{"trace": "abc"}, <-seen)
+	<-copied // at a shutdown, a message whose handler returns is given back
 	require.NoError(t, router.Close())
 	require.NoError(t, <-done)
 	assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
@@ -162,18 +156,13 @@ func TestReadRecordReadsEveryFieldThatWriteWrites(t *testing.T) {
 	}
 	dead := waits
 	dead.Remaining, dead.DueAt, dead.DeadReason, dead.Subscriber = 0, time.Time{}, retry.DeadReasonExhausted, "amqp.Subscriber"
-	for name, record := range map[string]retry.Record{"of a retry": waits, "of a dead letter": dead} {
-		t.Run(name, func(t *testing.T) {
-			metadata := message.Metadata{"trace": "abc", recordkey.DeadReason: "old", recordkey.Handler: "old", recordkey.UnmarshalError: "old"}
-			record.Write(metadata)
-			got, ok := retry.ReadRecord(metadata)
-			require.True(t, ok)
-			assert.Equal(t, record, got)
-			delete(metadata, "trace")
-			for key := range metadata {
-				assert.Contains(t, retry.RecordKeys(), key)
-			}
-		})
+	for _, record := range []retry.Record{waits, dead} {
+		metadata := message.Metadata{recordkey.DeadReason: "old", recordkey.Handler: "old", recordkey.UnmarshalError: "old"}
+		record.Write(metadata)
+		got, ok := retry.ReadRecord(metadata)
+		require.True(t, ok)
+		assert.Equal(t, record, got)
+		assert.Subset(t, retry.RecordKeys(), slices.Collect(maps.Keys(metadata)))
 	}
 	assert.Equal(t, []string{recordkey.DeadReason, recordkey.Failures, recordkey.Topic}, retry.RecordKeys()[:3], "most important first")
 }
@@ -250,22 +239,21 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 
 // TestTokenIsTakenOut: neither the handler, nor what it produces, nor a copy has it. A middleware outside may hand the message in again.
 func TestTokenIsTakenOut(t *testing.T) {
-	t.Run("handler, produced and copy", func(t *testing.T) {
+	for _, fault := range []error{nil, errDown} {
 		tiered, sent := setup(t, func(c *settings) { c.Source = builder("email") })
-		for _, fault := range []error{nil, errDown} {
-			msg := messageOf(routed)
-			marked("email")(msg)
-			produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-				assert.NotContains(t, msg.Metadata, msgctx.BuilderKey)
-				return []*message.Message{msg.Copy()}, fault
-			})(msg)
-			require.NoError(t, err)
-			for _, p := range produced {
-				assert.NotContains(t, p.Metadata, msgctx.BuilderKey)
-			}
+		msg := messageOf(routed)
+		marked("email")(msg)
+		all, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			assert.NotContains(t, msg.Metadata, msgctx.BuilderKey)
+			return []*message.Message{msg.Copy()}, fault
+		})(msg)
+		require.NoError(t, err)
+		if fault != nil {
+			all = []*message.Message{sent.only(t).msg}
 		}
-		assert.NotContains(t, sent.only(t).msg.Metadata, msgctx.BuilderKey)
-	})
+		require.Len(t, all, 1)
+		assert.NotContains(t, all[0].Metadata, msgctx.BuilderKey)
+	}
 	bubble(t, "again", func(t *testing.T) {
 		tiered, sent := setup(t, func(c *settings) { c.Source, c.Policy.MaxHold = builder("email"), time.Second })
 		sent.fail = always(errDown)
@@ -340,9 +328,7 @@ func TestWrongSourceIsRefused(t *testing.T) {
 }
 
 func TestSettledMessageIsNotRefused(t *testing.T) {
-	tiered, sent := setup(t, func(c *settings) {
-		c.Source, c.Policy.MaxHold = sourceOf("email"), time.Millisecond
-	})
+	tiered, sent := setup(t, func(c *settings) { c.Source = sourceOf("email") })
 	msg := messageOf(routed)
 	msg.Ack()
 	_, err := tiered.Middleware(failing(errDown))(msg)
@@ -350,60 +336,38 @@ func TestSettledMessageIsNotRefused(t *testing.T) {
 	assert.Empty(t, sent.copies)
 }
 
-func TestDispatchUsesTheRetryOfTheMessage(t *testing.T) {
-	hour, sent := setup(t, func(c *settings) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
-	other, unused := setup(t)
-	msg := messageOf(routed)
-	b := &msgctx.Subscription{Retry: hour}
-	msg.SetContext(msgctx.NewContext(routed, b))
-	handles(t, other.Dispatch(failing(errDown)), msg)
-	assert.Equal(t, "1h.orders", sent.only(t).topic)
-	assert.Empty(t, unused.copies)
-	assert.True(t, b.Claimed())
-}
-
-// Watermill keeps the middlewares of a handler by its name, also after it has stopped: the one that is added again has
-// both.
+// Dispatch uses the retry of the message, once: Watermill keeps the middlewares of a handler by its name, also after it
+// has stopped, and the one that is added again has both.
 func TestAMessageIsRetriedOnceBehindAnotherRetryMiddleware(t *testing.T) {
-	own, sent := setup(t, observing)
+	own, sent := setup(t, observing, func(c *settings) { c.Policy.Schedule = backoff.Schedule{time.Hour} })
 	outside, unused := setup(t, observing)
-	msg := messageOf(routed)
 	b := &msgctx.Subscription{Retry: own}
-	msg.SetContext(msgctx.NewContext(routed, b))
-	handles(t, outside.Dispatch(outside.Dispatch(own.Dispatch(failing(errDown)))), msg)
-	assert.Equal(t, "1s.orders", sent.only(t).topic)
+	handles(t, outside.Dispatch(outside.Dispatch(own.Dispatch(failing(errDown)))), messageOf(msgctx.NewContext(routed, b)))
+	assert.Equal(t, "1h.orders", sent.only(t).topic)
 	assert.Equal(t, []retry.Outcome{retry.Retried}, sent.outcomes())
 	assert.Empty(t, unused.outcomes())
-}
-
-func notCalled(t *testing.T) message.HandlerFunc {
-	return func(*message.Message) ([]*message.Message, error) {
-		t.Error("the handler is called")
-		return nil, nil
-	}
+	assert.Empty(t, unused.copies)
+	assert.True(t, b.Claimed())
 }
 
 // A search in logs, a letter and a page speak of the same thing.
 func TestTheLogLineOfADeadLetterHasTheIDOfItsCause(t *testing.T) {
 	seen := map[string]string{}
-	for name, handler := range map[string]func(*message.Message) error{
-		"error":          func(msg *message.Message) error { return fmt.Errorf("order %s is unknown", msg.UUID) },
-		"another error":  func(*message.Message) error { return errors.New("no money") },
-		"a panic":        func(*message.Message) error { panic(1) },
-		"another's type": func(*message.Message) error { return &os.PathError{Op: "a", Path: "b", Err: syscall.ENOENT} },
+	for name, handler := range map[string]message.HandlerFunc{
+		"error":          failing(fmt.Errorf("order %s is unknown", "uuid-1")),
+		"another error":  failing(errors.New("no money")),
+		"a panic":        func(*message.Message) ([]*message.Message, error) { panic(1) },
+		"another's type": failing(&os.PathError{Op: "a", Path: "b", Err: syscall.ENOENT}),
 	} {
 		logs, sent := watermill.NewCaptureLogger(), &recorder{}
 		tiered, err := configOf(sent).Make(logs)
 		require.NoError(t, err)
 		last := messageOf(routed)
 		maps.Copy(last.Metadata, recorded(4))
-		_, err = tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) { return nil, handler(msg) })(last)
-		require.NoError(t, err, name)
-		require.Len(t, sent.copies, 1, name)
-		record, _ := retry.ReadRecord(sent.copies[0].msg.Metadata)
+		handles(t, tiered.Middleware(handler), last)
 		lines := logs.Captured()[watermill.ErrorLogLevel]
 		require.NotEmpty(t, lines, name) // a panic has another one, before it
-		id := (&letters.Letter{Record: record}).Cause().ID()
+		id := (&letters.Letter{Record: sent.record(t)}).Cause().ID()
 		assert.Equal(t, id, lines[len(lines)-1].Fields["cause"], name)
 		assert.Regexp(t, "^[0-9a-f]{8}$", id)
 		assert.Empty(t, seen[id], name)

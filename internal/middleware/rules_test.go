@@ -79,10 +79,8 @@ func TestEachActionWithEachMatch(t *testing.T) {
 							}
 						}
 					})
-					msg := messageOf(routed)
-					retry.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}.Write(msg.Metadata)
-					began := time.Now()
-					_, err := tiered.Middleware(failing(row.err))(msg)
+					before := retry.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}
+					_, err := tiered.Middleware(failing(row.err))(carrying(before))
 
 					require.Len(t, sent.events, 1)
 					e := sent.events[0]
@@ -94,7 +92,7 @@ func TestEachActionWithEachMatch(t *testing.T) {
 					switch row.want.outcome {
 					case retry.GivenBack:
 						require.ErrorIs(t, err, row.err)
-						assert.Equal(t, time.Second, time.Since(began))
+						assert.Equal(t, time.Second, time.Since(sent.began))
 						assert.Empty(t, sent.copies)
 						assert.Equal(t, "before", e.Record.Reason, "the record that it came with")
 					case retry.Discarded:
@@ -105,9 +103,8 @@ func TestEachActionWithEachMatch(t *testing.T) {
 						require.NoError(t, err)
 						sent.only(t)
 						record := sent.record(t)
-						assert.Equal(t, row.want.failures, record.Failures)
-						assert.Equal(t, 3-row.want.failures, record.Snoozes)
-						assert.Equal(t, row.want.dead, record.DeadReason)
+						assert.Equal(t, []any{row.want.failures, 3 - row.want.failures, row.want.dead},
+							[]any{record.Failures, record.Snoozes, record.DeadReason})
 						if row.want.delay > 0 {
 							assert.Equal(t, row.want.delay, time.Until(record.DueAt))
 						}
@@ -243,18 +240,14 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 		back := redelivered(routed, sent.only(t))
 		time.Sleep(time.Minute) // in the work queue: the handler was paused
 		calls := 0
-		handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-			calls++
-			return nil, nil
-		}), redelivered(routed, sent.only(t)))
+		handles(t, tiered.Middleware(counting(&calls, nil)), redelivered(routed, sent.only(t)))
 		assert.Equal(t, 1, calls, "it is as old as it may be")
 		time.Sleep(time.Millisecond)
 		handles(t, tiered.Middleware(notCalled(t)), back)
 		require.Len(t, sent.copies, 2)
-		record, _ := retry.ReadRecord(sent.copies[1].msg.Metadata)
-		assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
-		assert.Equal(t, 1, record.Failures, "no failure is counted")
-		assert.Equal(t, errDown.Error(), record.Reason)
+		record := sent.record(t)
+		assert.Equal(t, []any{retry.DeadReasonExpired, 1, errDown.Error()},
+			[]any{record.DeadReason, record.Failures, record.Reason}, "no failure is counted")
 		last := sent.events[len(sent.events)-1]
 		assert.Equal(t, retry.DeadLettered, last.Outcome)
 		assert.Equal(t, time.Minute+time.Millisecond, last.Age)
@@ -282,36 +275,29 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 }
 
 func TestMaxAgeFromAMessage(t *testing.T) {
+	ago := func(age time.Duration) func() time.Time { return func() time.Time { return time.Now().Add(-age) } }
 	for name, row := range map[string]struct {
-		sent func() time.Time
-		want retry.Outcome // of a handler that fails
-		dead retry.DeadReason
-		call bool
+		sent  func() time.Time
+		dead  retry.DeadReason // of a handler that fails; empty: it is retried
+		calls int
 	}{
-		"now":              {time.Now, retry.Retried, "", true},
-		"not known":        {func() time.Time { return time.Time{} }, retry.Retried, "", true},
-		"panics":           {func() time.Time { panic("in MaxAgeFrom") }, retry.Retried, "", true},
-		"a clock is ahead": {func() time.Time { return time.Now().Add(24 * time.Hour) }, retry.Retried, "", true},
-		"a minute ago":     {func() time.Time { return time.Now().Add(-time.Minute) }, retry.DeadLettered, retry.DeadReasonExpired, true},
-		"over a minute":    {func() time.Time { return time.Now().Add(-time.Minute - 1) }, retry.DeadLettered, retry.DeadReasonExpired, false},
+		"now":              {ago(0), "", 1},
+		"not known":        {func() time.Time { return time.Time{} }, "", 1},
+		"panics":           {func() time.Time { panic("in MaxAgeFrom") }, "", 1},
+		"a clock is ahead": {ago(-24 * time.Hour), "", 1},
+		"a minute ago":     {ago(time.Minute), retry.DeadReasonExpired, 1},
+		"over a minute":    {ago(time.Minute + 1), retry.DeadReasonExpired, 0},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			tiered, sent := setup(t, tiersWait, observing, func(c *settings) {
+			tiered, sent := setup(t, tiersWait, func(c *settings) {
 				c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Minute, func(*message.Message) time.Time { return row.sent() }
 			})
-			called := false
-			handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-				called = true
-				return nil, errDown
-			}), messageOf(routed))
-			assert.Equal(t, row.call, called)
-			require.Len(t, sent.events, 1)
-			assert.Equal(t, row.want, sent.events[0].Outcome)
-			sent.only(t)
+			calls := 0
+			handles(t, tiered.Middleware(counting(&calls, errDown)), messageOf(routed))
+			assert.Equal(t, row.calls, calls)
+			assert.Equal(t, row.dead == "", sent.only(t).topic == "1s.orders")
 			record := sent.record(t)
-			assert.Equal(t, row.dead, record.DeadReason)
-			assert.Equal(t, topic, record.Topic)
-			assert.Equal(t, handler, record.Handler)
+			assert.Equal(t, []any{row.dead, topic, handler}, []any{record.DeadReason, record.Topic, record.Handler})
 		})
 	}
 }

@@ -218,6 +218,37 @@ func failing(err error) message.HandlerFunc {
 	return func(*message.Message) ([]*message.Message, error) { return nil, err }
 }
 
+func succeed(*message.Message) ([]*message.Message, error) { return nil, nil }
+
+func notCalled(t *testing.T) message.HandlerFunc {
+	return func(*message.Message) ([]*message.Message, error) {
+		t.Error("the handler is called")
+		return nil, nil
+	}
+}
+
+// counting is a handler that counts its calls.
+func counting(calls *int, err error) message.HandlerFunc {
+	return func(*message.Message) ([]*message.Message, error) { *calls++; return nil, err }
+}
+
+// producing is a handler that produces messages.
+func producing(n int) message.HandlerFunc {
+	return func(*message.Message) (all []*message.Message, err error) {
+		for range n {
+			all = append(all, message.NewMessage("out", nil))
+		}
+		return all, nil
+	}
+}
+
+// carrying returns a message with a record.
+func carrying(record retry.Record) *message.Message {
+	msg := messageOf(routed)
+	record.Write(msg.Metadata)
+	return msg
+}
+
 // redelivered returns the message that comes back from the tier of a copy.
 func redelivered(ctx context.Context, c publishedCopy) *message.Message {
 	msg := c.msg.Copy()
