@@ -1,11 +1,7 @@
 package gate_test
 
 import (
-	"context"
 	"maps"
-	"math/rand/v2"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,26 +100,6 @@ func TestEnterUnderALimit(t *testing.T) {
 	})
 }
 
-func TestEnterEndsWithoutAPlace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := gate.New(0)
-		g.Set(gate.Operator, 0)
-		begin := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		assert.Nil(t, g.Enter(ctx, nil))
-		assert.Equal(t, time.Minute, time.Since(begin))
-
-		stop := make(chan struct{})
-		time.AfterFunc(time.Hour, func() { close(stop) })
-		assert.Nil(t, g.Enter(t.Context(), stop))
-		assert.Equal(t, time.Minute+time.Hour, time.Since(begin))
-
-		g.Set(gate.Operator, 1)
-		assert.NotNil(t, g.Enter(t.Context(), stop), "an Enter that failed has no place")
-	})
-}
-
 // A watcher counts its calls.
 type watcher struct {
 	changes int
@@ -155,36 +131,6 @@ func TestTheWatcherSeesSubscriptionsBeginAndEnd(t *testing.T) {
 	assert.Equal(t, 4, w.changes)
 	g.Attach(&valve{})
 	assert.False(t, g.Ended(), "it has begun again")
-}
-
-// The race detector sees a gate that does not lock.
-func TestTheLimitIsNeverExceeded(t *testing.T) {
-	g := gate.New(8)
-	const limit = 3
-	g.Set(gate.Failing, limit)
-	var inside atomic.Int64
-	var all sync.WaitGroup
-	for i := range uint64(16) {
-		random := rand.New(rand.NewPCG(i, 1))
-		all.Go(func() {
-			for range 500 {
-				switch random.IntN(8) {
-				case 0:
-					g.Set(gate.Operator, 1+random.IntN(2)) // a pause would begin a new count
-					g.Set(gate.Operator, -1)
-				case 1:
-					g.Attach(&valve{})()
-					_, _, _ = g.Paused(), g.Held(), g.Limit()
-				default:
-					place := g.Enter(context.Background(), nil)
-					assert.LessOrEqual(t, inside.Add(1), int64(limit))
-					inside.Add(-1)
-					place.Leave()
-				}
-			}
-		})
-	}
-	all.Wait()
 }
 
 func TestHoldPausesAtHalfAndResumesAtAQuarter(t *testing.T) {

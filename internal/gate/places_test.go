@@ -24,9 +24,12 @@ func TestPlacesUnderALimitAndOfAll(t *testing.T) {
 	var first, second, third, fourth gate.Place
 	require.True(t, p.Take(&first))
 	p.Set(1)
+	assert.True(t, first.Fits())
 	assert.False(t, p.Take(&second), "under the limit")
 	p.Set(0)
+	assert.False(t, first.Fits(), "a message that was offered before a pause counts no more")
 	p.Set(2)
+	assert.False(t, first.Fits(), "it is not among the two")
 	assert.Zero(t, p.Taken(), "what was in flight at the pause counts no more")
 	require.True(t, p.Take(&second))
 	require.True(t, p.Take(&third))
@@ -115,24 +118,6 @@ func TestAMessageKeepsItsPlaceAfterItsCall(t *testing.T) {
 	}
 }
 
-// A message that was in flight at a pause counts no more, whether its call has ended or not.
-func TestACallThatHasEndedBeforeAPause(t *testing.T) {
-	p := gate.NewPlaces(2, 4)
-	var first, second, third gate.Place
-	require.True(t, p.Take(&first))
-	require.True(t, p.Take(&second))
-	first.EndCall()
-	p.Set(0)
-	p.Set(1)
-	require.True(t, p.Take(&third))
-	first.Leave()
-	assert.Equal(t, 1, p.Taken())
-	p.Set(2)
-	second.EndCall()
-	assert.Equal(t, 1, p.Taken(), "its place was one before the pause")
-	assert.Equal(t, 1, p.Calls())
-}
-
 func TestPlacesReportChanges(t *testing.T) {
 	p := gate.NewPlaces(2, 2)
 	var first, second gate.Place
@@ -148,16 +133,4 @@ func TestPlacesReportChanges(t *testing.T) {
 	assert.True(t, changed(before), "the limit")
 	second.SetAside()
 	assert.True(t, changed(p.SetsAside()))
-}
-
-// A message that was offered before a pause is one of those that count no more.
-func TestAPlaceFromBeforeAPauseFitsNoMore(t *testing.T) {
-	p := gate.NewPlaces(4, 4)
-	var place gate.Place
-	require.True(t, p.Take(&place))
-	assert.True(t, place.Fits())
-	p.Set(0)
-	assert.False(t, place.Fits())
-	p.Set(2)
-	assert.False(t, place.Fits(), "it is not among the two")
 }
