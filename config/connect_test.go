@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
 	poison "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -66,12 +67,6 @@ func TestReaderFaultsAtOnce(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, text)
 	}
-	for _, address := range addresses {
-		app := amqp.NewDurableQueueConfig(address)
-		_, err := config.DeadLetterSubscriberConfig(app, "")
-		assert.ErrorContains(t, err, "AmqpURI cannot be read", address)
-		assert.NotContains(t, err.Error(), "ary", address)
-	}
 	_, err = config.DeadLetterSubscriberConfig(amqp.NewNonDurableQueueConfig(uri), "")
 	assert.NoError(t, err, "an app may have such a queue with Leave")
 }
@@ -92,6 +87,16 @@ func TestReaderOfAGroup(t *testing.T) {
 	}
 }
 
+// unmarshal reads a message that has a record.
+func unmarshal(t *testing.T, by amqp.Marshaler, exchange, key string, headers amqp091.Table) (*message.Message, retry.Record) {
+	t.Helper()
+	msg, err := by.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: key, Headers: headers})
+	require.NoError(t, err)
+	record, known := retry.ReadRecord(msg.Metadata)
+	require.True(t, known)
+	return msg, record
+}
+
 // TestReaderNeedsOnlyTheApp: a reader without a builder reads the dead letters of every prefix as their original messages, those of
 // the middleware and those of the broker. In a message that was sent to the queue by its name, headers with the library's names
 // are not the library's.
@@ -106,28 +111,23 @@ func TestReaderNeedsOnlyTheApp(t *testing.T) {
 	assert.False(t, letters.Consume.Exclusive)
 	assert.True(t, app.Consume.Exclusive, "the app's own is not changed")
 
-	first := amqp091.Table{exchangeHeader: "shop", routingKeyHeader: "eu", userIDHeader: "shop-user"}
 	for exchange, key := range map[string]string{"retry": "dead.orders_billing", "shop.retry": "dead.orders_billing", "": "orders_billing.dead"} {
 		for _, byBroker := range []bool{false, true} {
-			headers := amqp091.Table{recordkey.Failures: "2", recordkey.Topic: "orders", recordkey.DeadReason: "exhausted"}
-			for name, value := range first {
-				headers[name] = value
+			headers := amqp091.Table{
+				recordkey.Failures: "2", recordkey.Topic: "orders", recordkey.DeadReason: "exhausted",
+				exchangeHeader: "shop", routingKeyHeader: "eu", userIDHeader: "shop-user",
 			}
-			want := retry.DeadReason("exhausted")
+			want, from := retry.DeadReason("exhausted"), "shop/eu/shop-user"
+			if exchange == "" {
+				from = "/orders_billing.dead/"
+			}
 			if byBroker {
 				headers["x-death"] = []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders_billing"}}
 				want = "delivery_limit"
 			}
-			msg, err := letters.Marshaler.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: exchange, RoutingKey: key, Headers: headers})
-			require.NoError(t, err)
-			record, known := retry.ReadRecord(msg.Metadata)
-			require.True(t, known)
+			msg, record := unmarshal(t, letters.Marshaler, exchange, key, headers)
 			assert.Equal(t, want, record.DeadReason)
-			if exchange == "" {
-				assert.Equal(t, "/orders_billing.dead/", msg.Metadata["from"])
-			} else {
-				assert.Equal(t, "shop/eu/shop-user", msg.Metadata["from"])
-			}
+			assert.Equal(t, from, msg.Metadata["from"])
 			assert.NotContains(t, msg.Metadata, exchangeHeader)
 		}
 	}
@@ -160,13 +160,8 @@ func TestWhereDeadLettersFailed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			headers := amqp091.Table{"x-death": []any{amqp091.Table{"reason": "delivery_limit", "queue": "orders", "time": time.Unix(1, 0)}}}
 			maps.Copy(headers, test.headers)
-			msg, err := letters.Unmarshal(amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: "retry", RoutingKey: "dead.orders", Headers: headers})
-			require.NoError(t, err)
-			record, known := retry.ReadRecord(msg.Metadata)
-			require.True(t, known)
-			assert.Equal(t, test.topic, record.Topic)
-			assert.Equal(t, test.handler, record.Handler)
-			assert.Equal(t, test.failures, record.Failures)
+			msg, record := unmarshal(t, letters, "retry", "dead.orders", headers)
+			assert.Equal(t, []any{test.topic, test.handler, test.failures}, []any{record.Topic, record.Handler, record.Failures})
 			assert.Equal(t, record.Reason, msg.Metadata[poison.ReasonForPoisonedKey])
 			poisoned, found := msg.Metadata[poison.PoisonedTopicKey]
 			assert.Equal(t, test.poisonedTopic, poisoned)
@@ -192,14 +187,8 @@ func deadReasonsOf(t *testing.T, prefix string) {
 			amqp091.Table{"reason": "expired", "queue": "orders.retry.1s", "time": time.Unix(1700000001, 0)},
 		}
 	}
-	letter := func(headers amqp091.Table) amqp091.Delivery {
-		return amqp091.Delivery{Acknowledger: configtest.Settled{}, Exchange: prefix, RoutingKey: "dead.orders", Headers: headers}
-	}
 	read := func(t *testing.T, headers amqp091.Table) retry.Record {
-		msg, err := letters.Unmarshal(letter(headers))
-		require.NoError(t, err)
-		record, known := retry.ReadRecord(msg.Metadata)
-		require.True(t, known)
+		_, record := unmarshal(t, letters, prefix, "dead.orders", headers)
 		return record
 	}
 	// deadLettered returns the headers of the dead letter that the middleware publishes for a message with these headers.
@@ -218,25 +207,25 @@ func deadReasonsOf(t *testing.T, prefix string) {
 			FirstFailedAt: time.Unix(1700000002, 0).UTC(), LastFailedAt: time.Unix(1700000002, 0).UTC(),
 		}, record)
 	})
-	t.Run("the middleware's own", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{recordkey.Failures: "3", "x-death": deaths("expired"), "x-first-death-reason": "expired"})
-		record := read(t, headers)
-		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
-		assert.Equal(t, 4, record.Failures)
-	})
-	t.Run("the middleware's own, published again as it is", func(t *testing.T) {
-		headers := deadLettered(t, amqp091.Table{recordkey.Failures: "3"})
-		headers["x-death"] = deaths("delivery_limit") // the broker dead-letters it later
-		record := read(t, headers)
-		assert.EqualValues(t, "delivery_limit", record.DeadReason)
-		assert.Equal(t, 5, record.Failures)
-	})
-	t.Run("the broker's, published again as it is", func(t *testing.T) {
-		record := read(t, deadLettered(t, amqp091.Table{"x-death": deaths("delivery_limit"), "x-last-death-reason": "delivery_limit"}))
-		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
-	})
-	t.Run("redriven from the orphans, then dead", func(t *testing.T) { // x-death of an orphan is that of its tier
-		record := read(t, deadLettered(t, amqp091.Table{recordkey.Failures: "3", "x-death": deaths("expired")[1:]}))
-		assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
-	})
+	own := deadLettered(t, amqp091.Table{recordkey.Failures: "3"})
+	own["x-death"] = deaths("delivery_limit") // the broker dead-letters it later
+	for name, row := range map[string]struct {
+		headers  amqp091.Table
+		want     retry.DeadReason
+		failures int
+	}{
+		"the middleware's own": {deadLettered(t, amqp091.Table{recordkey.Failures: "3", "x-death": deaths("expired"),
+			"x-first-death-reason": "expired"}), retry.DeadReasonExhausted, 4},
+		"the middleware's own, published again as it is": {own, "delivery_limit", 5},
+		"the broker's, published again as it is": {deadLettered(t, amqp091.Table{"x-death": deaths("delivery_limit"),
+			"x-last-death-reason": "delivery_limit"}), retry.DeadReasonExhausted, 4},
+		// x-death of an orphan is that of its tier
+		"redriven from the orphans, then dead": {deadLettered(t, amqp091.Table{recordkey.Failures: "3",
+			"x-death": deaths("expired")[1:]}), retry.DeadReasonExhausted, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record := read(t, row.headers)
+			assert.Equal(t, []any{row.want, row.failures}, []any{record.DeadReason, record.Failures})
+		})
+	}
 }
