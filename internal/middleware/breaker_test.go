@@ -186,11 +186,7 @@ func TestBreakerPausesAtItsRatio(t *testing.T) {
 		"uncounted in between": {append(repeat(errDown, 9), repeat(backoff.Permanent(errDown), 100)...), repeat(errDown, 1), true, nil},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			var change []func(*settings)
-			if row.change != nil {
-				change = append(change, row.change)
-			}
-			b := withBreaker(t, 16, change...)
+			b := withBreaker(t, 16, row.change)
 			b.outcomes(row.before...)
 			assert.Empty(t, b.gate.Paused())
 			b.outcomes(row.last...)
@@ -278,9 +274,7 @@ func TestHandlerGoesOnStepByStep(t *testing.T) {
 		0:  {-1, 0, 1, 2, 4, 8, 16, -1}, // not known
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			b := withBreaker(t, concurrency)
-			b.outcomes(repeat(errDown, 10)...)
-			b.paused()
+			b := afterAPause(t, concurrency)
 			for range 100 {
 				if limit := b.gate.Limit(); limit > 0 {
 					at := len(b.valve.all())
@@ -301,9 +295,7 @@ func TestHandlerGoesOnStepByStep(t *testing.T) {
 
 func TestRampEndsAtItsOwnRatio(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := withBreaker(t, 64)
-		b.outcomes(repeat(errDown, 10)...)
-		b.paused()
+		b := afterAPause(t, 64)
 		for _, limit := range []int{1, 2, 4, 8, 16, 32} {
 			assert.Equal(t, limit, b.gate.Limit())
 			if limit > 1 {
@@ -338,17 +330,15 @@ func TestFailureOfAProbeDoesNotCount(t *testing.T) {
 		"retry after": {backoff.RetryAfter(errDown, time.Minute), "1", "1m.orders"},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			b := withBreaker(t, 16)
-			b.outcomes(repeat(errDown, 10)...)
+			b := afterAPause(t, 16)
 			msg := redelivered(each(b.ctx), b.sent.copies[9])
 			msg.Metadata.Set(recordkey.Failures, row.failures)
 			for i := range 10 {
 				b.paused()
 				handles(t, b.retry.Dispatch(failing(row.err)), msg)
-				sent := b.sent.copies[len(b.sent.copies)-1]
-				assert.Equal(t, row.tier, sent.topic)
-				assert.Equal(t, row.failures, sent.msg.Metadata.Get(recordkey.Failures))
-				assert.Equal(t, fmt.Sprint(i+1), sent.msg.Metadata.Get(recordkey.Snoozes))
+				sent := b.sent.last()
+				assert.Equal(t, []string{row.tier, row.failures, fmt.Sprint(i + 1)},
+					[]string{sent.topic, sent.msg.Metadata[recordkey.Failures], sent.msg.Metadata[recordkey.Snoozes]})
 				msg = redelivered(each(b.ctx), sent)
 			}
 		})
@@ -411,11 +401,8 @@ func TestProbeThatDoesNotReturn(t *testing.T) {
 // produces ends as a router does that publishes, or cannot publish, what the handler has produced.
 func (b *breakered) produces(published bool) {
 	msg := messageOf(each(b.ctx))
-	settle := b.valve.take()
-	defer settle()
-	_, err := b.retry.Dispatch(func(*message.Message) ([]*message.Message, error) {
-		return message.Messages{message.NewMessage("2", nil)}, nil
-	})(msg)
+	defer b.valve.take()()
+	_, err := b.retry.Dispatch(producing(1))(msg)
 	require.NoError(b.t, err)
 	if published {
 		msg.Ack()
@@ -539,14 +526,8 @@ func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker = nil })
 		circuit := watermillmw.NewCircuitBreaker(gobreaker.Settings{Timeout: 10 * time.Second})
-		calls, down := 0, true
-		h := circuit.Middleware(func(*message.Message) ([]*message.Message, error) {
-			calls++
-			if down {
-				return nil, errDown
-			}
-			return nil, nil
-		})
+		calls, result := 0, errDown
+		h := circuit.Middleware(func(*message.Message) ([]*message.Message, error) { calls++; return nil, result })
 		for range 6 {
 			require.NoError(t, b.handle(h))
 		}
@@ -554,7 +535,7 @@ func TestOpenCircuitBreakerInsidePauses(t *testing.T) {
 		require.NoError(t, b.handle(h))
 		assert.Equal(t, 6, calls)
 		assert.Equal(t, "0", b.sent.copies[6].msg.Metadata.Get(recordkey.Failures))
-		down = false
+		result = nil
 		for _, want := range []time.Duration{1, 2, 4, 8} {
 			assert.Equal(t, 0, b.gate.Limit())
 			assertPause(t, want*time.Second, b.paused())
@@ -628,22 +609,18 @@ var errClosedForWork = errors.New("maintenance")
 func TestBreakerDefaultsFollowEachOther(t *testing.T) {
 	for _, row := range []struct {
 		breaker retry.Breaker
-		want    []time.Duration
+		want    []time.Duration // milliseconds
 	}{
-		{retry.Breaker{}, []time.Duration{1, 2, 4, 8, 16, 30, 30}},
-		{retry.Breaker{Pause: 60 * time.Second}, []time.Duration{60, 60}},
-		{retry.Breaker{MaxPause: 500 * time.Millisecond}, []time.Duration{0, 0}},
+		{retry.Breaker{}, []time.Duration{1000, 2000, 4000, 8000, 16_000, 30_000, 30_000}},
+		{retry.Breaker{Pause: 60 * time.Second}, []time.Duration{60_000, 60_000}},
+		{retry.Breaker{MaxPause: 500 * time.Millisecond}, []time.Duration{500, 500}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			row.breaker.Least = 1
 			b := withBreaker(t, 16, func(c *settings) { c.Policy.Breaker = &row.breaker })
 			for _, want := range row.want {
 				b.outcomes(errDown)
-				if want == 0 {
-					assertPause(t, 500*time.Millisecond, b.paused())
-				} else {
-					assertPause(t, want*time.Second, b.paused())
-				}
+				assertPause(t, want*time.Millisecond, b.paused())
 			}
 		})
 	}

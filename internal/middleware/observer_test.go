@@ -408,19 +408,3 @@ func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 		assert.Equal(t, retry.Processed, w.events[len(w.events)-1].Outcome)
 	}
 }
-
-// A record counts only on its topic, as for the outcome.
-func TestArrivalHasNoRecordOfAnotherTopic(t *testing.T) {
-	w := &witness{name: "a"}
-	tiered, _ := setup(t, observedBy(nil, w))
-	for _, record := range []retry.Record{
-		{Failures: 2, Topic: "other", LastFailedAt: time.Now(), DueAt: time.Now()}, {Failures: -1, Topic: topic, DueAt: time.Now()},
-	} {
-		handles(t, tiered.Middleware(succeed), carrying(record))
-	}
-	for i, a := range w.arrivals {
-		assert.Zero(t, a.Record)
-		assert.Zero(t, a.Tier)
-		assert.Equal(t, retry.Processed, w.events[i].Outcome)
-	}
-}

@@ -1,6 +1,7 @@
 package middleware_test
 
 import (
+	"errors"
 	"runtime"
 	"strings"
 	"testing"
@@ -18,33 +19,23 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
+// A panic is a failure with its file and line. What a Recoverer inside makes of it loses nothing: its value decides as
+// without it, the log has the stack, and hooks find both errors.
 func TestPanicIsAFailureWithItsFileAndLine(t *testing.T) {
-	tiered, sent := setup(t, observing)
-	handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) { panic("boom") }), messageOf(routed))
-	reason := sent.only(t).msg.Metadata[recordkey.Reason]
-	assert.Contains(t, reason, "panic: boom")
-	assert.Contains(t, reason, "panic_test.go:")
-	var panicked *retry.PanicError
-	require.ErrorAs(t, sent.events[0].Err, &panicked)
-	assert.Contains(t, string(panicked.Stack), "TestPanicIsAFailureWithItsFileAndLine")
-}
-
-// What a Recoverer inside makes of a panic loses nothing: its value decides as without it, the log has the stack, and
-// hooks find both errors.
-func TestPanicInARecovererIsThePanic(t *testing.T) {
-	tiered, sent := setup(t, observing)
 	panics := func(*message.Message) ([]*message.Message, error) { panic(backoff.Permanent(errDown)) }
-	handles(t, tiered.Middleware(wmmiddleware.Recoverer(panics)), messageOf(routed))
-	assert.Equal(t, "dead.orders", sent.only(t).topic)
-	assert.Equal(t, "*errors.errorString", sent.only(t).msg.Metadata[recordkey.ErrorType], "the root of the error that was panicked with")
-	var panicked *retry.PanicError
-	require.ErrorAs(t, sent.events[0].Err, &panicked)
-	assert.Contains(t, string(panicked.Stack), "TestPanicInARecovererIsThePanic")
-	var recovered wmmiddleware.RecoveredPanicError
-	require.ErrorAs(t, sent.events[0].Err, &recovered)
-	assert.Equal(t, 1, sent.logs.lines("Handler panicked"))
-	handles(t, tiered.Middleware(panics), messageOf(routed))
-	assert.Equal(t, "dead.orders", sent.last().topic, "without a Recoverer")
+	for name, h := range map[string]message.HandlerFunc{"": panics, "in a Recoverer": wmmiddleware.Recoverer(panics)} {
+		tiered, sent := setup(t, observing)
+		handles(t, tiered.Middleware(h), messageOf(routed))
+		assert.Equal(t, "dead.orders", sent.only(t).topic)
+		assert.Regexp(t, "^panic: the bank is down .*panic_test.go:", sent.record(t).Reason)
+		assert.Equal(t, "*errors.errorString", sent.record(t).ErrorType, "the root of the error that was panicked with")
+		var panicked *retry.PanicError
+		require.ErrorAs(t, sent.events[0].Err, &panicked)
+		assert.Contains(t, string(panicked.Stack), "TestPanicIsAFailureWithItsFileAndLine")
+		var recovered wmmiddleware.RecoveredPanicError
+		assert.Equal(t, name != "", errors.As(sent.events[0].Err, &recovered))
+		assert.Equal(t, 1, sent.logs.lines("Handler panicked"))
+	}
 }
 
 // Each function of the app ends the goroutine, as FailNow of a test does, with a message that it gets. Observers get one
@@ -95,11 +86,7 @@ func TestMessageIsSettledAfterGoexit(t *testing.T) {
 		"the error's text": {nil, failing(exitingError{}), nacked},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			change := []func(*settings){observing}
-			if row.change != nil {
-				change = append(change, row.change)
-			}
-			tiered, sent := setup(t, change...)
+			tiered, sent := setup(t, observing, row.change)
 			msg := messageOf(routed)
 			ended := make(chan struct{})
 			go func() {
@@ -177,7 +164,7 @@ func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
 	run := func(t *testing.T, h message.HandlerFunc) string {
 		tiered, sent := setup(t)
 		handles(t, tiered.Middleware(h), messageOf(routed))
-		return sent.only(t).msg.Metadata[recordkey.Reason]
+		return sent.record(t).Reason
 	}
 	below := func(frames int, f func()) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {
@@ -185,24 +172,25 @@ func TestPlaceOfAPanicIsTheFirst(t *testing.T) {
 			return nil, nil
 		}
 	}
+	const first, null = "middleware_test.panicsFirst, panic_test.go:", "middleware_test.derefsNil, panic_test.go:"
 	for name, row := range map[string]struct {
 		h    message.HandlerFunc
 		want string
 	}{
-		"panic":                              {below(0, panicsFirst), "middleware_test.panicsFirst, panic_test.go:"},
-		"nil pointer":                        {below(0, derefsNil), "middleware_test.derefsNil, panic_test.go:"},
-		"again":                              {spanEnd(below(0, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, nil pointer":                 {spanEnd(below(0, derefsNil)), "middleware_test.derefsNil, panic_test.go:"},
-		"again, twice":                       {spanEnd(spanEnd(below(0, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, below 50 frames":             {spanEnd(below(50, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, below 64 frames":             {spanEnd(below(64, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, below 500 frames":            {spanEnd(spanEnd(below(500, panicsFirst))), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, by a function of 50 frames":  {deepEnd(50, below(0, panicsFirst)), "middleware_test.panicsFirst, panic_test.go:"},
-		"again, by a function of 500 frames": {deepEnd(500, spanEnd(deepEnd(70, below(70, panicsFirst)))), "middleware_test.panicsFirst, panic_test.go:"},
+		"panic":                              {below(0, panicsFirst), first},
+		"nil pointer":                        {below(0, derefsNil), null},
+		"again":                              {spanEnd(below(0, panicsFirst)), first},
+		"again, nil pointer":                 {spanEnd(below(0, derefsNil)), null},
+		"again, twice":                       {spanEnd(spanEnd(below(0, panicsFirst))), first},
+		"again, below 50 frames":             {spanEnd(below(50, panicsFirst)), first},
+		"again, below 64 frames":             {spanEnd(below(64, panicsFirst)), first},
+		"again, below 500 frames":            {spanEnd(spanEnd(below(500, panicsFirst))), first},
+		"again, by a function of 50 frames":  {deepEnd(50, below(0, panicsFirst)), first},
+		"again, by a function of 500 frames": {deepEnd(500, spanEnd(deepEnd(70, below(70, panicsFirst)))), first},
 		"below a middleware of 200 frames": {func(msg *message.Message) (produced []*message.Message, err error) {
 			nested(200, func() { produced, err = spanEnd(below(200, panicsFirst))(msg) })
 			return produced, err
-		}, "middleware_test.panicsFirst, panic_test.go:"},
+		}, first},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Contains(t, run(t, row.h), row.want)

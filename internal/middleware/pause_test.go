@@ -200,18 +200,18 @@ func TestThePlaceOfAFailure(t *testing.T) {
 	for name, row := range map[string]struct {
 		want    int
 		handler message.HandlerFunc
-		change  []func(*settings)
+		change  func(*settings)
 	}{
 		"a retry":           {free, failing(errDown), nil},
 		"a dead letter":     {free, failing(backoff.Permanent(errDown)), nil},
 		"a panic":           {free, func(*message.Message) ([]*message.Message, error) { panic(errDown) }, nil},
-		"under a breaker":   {free, failing(errDown), []func(*settings){breaker}},
-		"a pause of a rule": {taken, failing(errDown), []func(*settings){rule(retry.Pause(time.Second))}},
-		"discarded":         {taken, failing(errDown), []func(*settings){rule(retry.Discard())}},
-		"given back":        {taken, failing(errDown), []func(*settings){rule(retry.GiveBack())}},
+		"under a breaker":   {free, failing(errDown), breaker},
+		"a pause of a rule": {taken, failing(errDown), rule(retry.Pause(time.Second))},
+		"discarded":         {taken, failing(errDown), rule(retry.Discard())},
+		"given back":        {taken, failing(errDown), rule(retry.GiveBack())},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			assert.Equal(t, row.want, fails(t, newScene(t, 4, 8), row.handler, row.change...))
+			assert.Equal(t, row.want, fails(t, newScene(t, 4, 8), row.handler, row.change))
 		})
 	}
 	for name, row := range exceptions {
@@ -244,15 +244,15 @@ func TestThePlaceOfProducedMessages(t *testing.T) {
 	}
 	for name, row := range map[string]struct {
 		want, produced int
-		change         []func(*settings)
+		change         func(*settings)
 	}{
 		"none":            {taken, 0, nil},
 		"two":             {free, 2, nil},
-		"under a rule":    {free, 1, []func(*settings){rule(retry.Pause(time.Second))}},
-		"under a breaker": {taken, 1, []func(*settings){func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }}},
+		"under a rule":    {free, 1, rule(retry.Pause(time.Second))},
+		"under a breaker": {taken, 1, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			assert.Equal(t, row.want, succeeds(t, newScene(t, 4, 8), producing(row.produced), row.change...))
+			assert.Equal(t, row.want, succeeds(t, newScene(t, 4, 8), producing(row.produced), row.change))
 		})
 	}
 	for name, row := range exceptions {

@@ -149,7 +149,9 @@ func setup(t testing.TB, change ...func(*settings)) (*retrymw.TieredRetry, *reco
 	sent := &recorder{began: time.Now()}
 	config := configOf(sent)
 	for _, c := range change {
-		c(&config)
+		if c != nil {
+			c(&config)
+		}
 	}
 	tiered, err := config.Make(&sent.logs)
 	require.NoError(t, err)

@@ -19,7 +19,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/gate"
 	retrymw "github.com/tieredretry/watermill-retry/internal/middleware"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
-	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/internal/unpublished"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -97,9 +96,7 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 				assert.NoError(t, sent.copies[failure].ctxErr, "the copy has a deadline of its own")
 				msg = redelivered(routed, sent.copies[failure])
 			}
-			record, _ := retry.ReadRecord(msg.Metadata)
-			assert.Equal(t, retry.DeadReasonExhausted, record.DeadReason)
-			assert.Equal(t, 5, record.Failures)
+			assert.Equal(t, []any{retry.DeadReasonExhausted, 5}, []any{sent.record(t).DeadReason, sent.record(t).Failures})
 			assert.Equal(t, 1, logs.lines("has set a deadline"), "one warning")
 			assert.Equal(t, bound, logs.lines("Shutting down") == 0)
 		})
@@ -237,11 +234,10 @@ func TestDeadLetterThatThePublisherRefusesIsHeld(t *testing.T) {
 	for _, refusal := range []error{errRefused, errRejected, errTooLarge} {
 		bubble(t, refusal.Error(), func(t *testing.T) {
 			tiered, sent := setup(t)
-			began := time.Now()
 			sent.fail = until(time.Minute, refusal)
 			handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), messageOf(routed))
-			assert.Equal(t, string(retry.DeadReasonPermanent), sent.only(t).msg.Metadata[recordkey.DeadReason])
-			assert.GreaterOrEqual(t, time.Since(began), time.Minute)
+			assert.Equal(t, retry.DeadReasonPermanent, sent.record(t).DeadReason)
+			assert.GreaterOrEqual(t, time.Since(sent.began), time.Minute)
 			assert.Less(t, sent.tries, 40, "with back-off")
 		})
 	}
