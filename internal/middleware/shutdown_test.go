@@ -71,7 +71,8 @@ func (l *logRecorder) lines(words string) (n int) {
 	return n
 }
 
-// A Timeout of the router ends the message's context. The end of the subscription is another thing.
+// A Timeout of the router ends the message's context. The end of the subscription is another thing: it would end the
+// hold of the first copy, too. The context of a message that is not bound cannot signal a shutdown then.
 func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 	for _, bound := range []bool{true, false} {
 		bubble(t, map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
@@ -86,6 +87,7 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				msg = messageOf(routed)
 			}
+			sent.fail = until(3*time.Minute, errNoBroker) // of which a minute is the handler's
 			for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
 				if bound {
 					msg.SetContext(s.bind(msg.Context()))
@@ -111,34 +113,6 @@ func TestDeadlineOfTheSubscriberIsNoReasonForAWarning(t *testing.T) {
 		handles(t, tiered.Middleware(failing(nil)), messageOf(s.bind(own)))
 		assert.Zero(t, logs.lines("deadline"))
 	})
-}
-
-// Once a deadline of a middleware is over, the context of a message that is not bound cannot signal a shutdown any
-// more.
-func TestDeadlineSetOutsideDoesNotEndTheHold(t *testing.T) {
-	for _, bound := range []bool{true, false} {
-		bubble(t, map[bool]string{true: "bound", false: "not bound"}[bound], func(t *testing.T) {
-			tiered, sent, s, _ := setupBound(t, boundIf(bound))
-			sent.fail = until(3*time.Minute, errNoBroker)
-			ctx := routed
-			if bound {
-				ctx = s.bind(routed)
-			}
-			failure := errDown
-			h := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-				return nil, failure
-			}))
-			if !bound { // a message with another deadline
-				failure = nil
-				handles(t, h, messageOf(ctx))
-				failure = errDown
-				time.Sleep(time.Second)
-			}
-			handles(t, h, messageOf(ctx))
-			assert.Equal(t, "1s.orders", sent.only(t).topic)
-			assert.Less(t, sent.tries, 80, "with back-off")
-		})
-	}
 }
 
 // The context of Router.Run has a deadline, and the subscriber is not one of this library.
@@ -168,44 +142,37 @@ func TestDeadlineOfTheRouterEndsTheHold(t *testing.T) {
 	}
 }
 
-func TestEndOfTheSubscriptionGivesBack(t *testing.T) {
-	for name, failure := range map[string]error{"Canceled": context.Canceled, "wrapped": fmt.Errorf("query: %w", context.Canceled)} {
+// The contexts of messages in flight outlast the end of the subscription. What fails by itself meanwhile counts: at each
+// deployment it would otherwise cost a delivery.
+func TestFailureWhileTheSubscriptionEnds(t *testing.T) {
+	for name, row := range map[string]struct {
+		failure error
+		topic   string // empty: the message is given back
+	}{
+		"Canceled": {context.Canceled, ""}, "wrapped": {fmt.Errorf("query: %w", context.Canceled), ""},
+		"an error": {errDown, "1s.orders"}, "DeadlineExceeded": {context.DeadlineExceeded, "1s.orders"},
+		"permanent": {backoff.Permanent(errDown), "dead.orders"}, "none": {nil, ""},
+	} {
 		bubble(t, name, func(t *testing.T) {
 			tiered, sent, s, logs := setupBound(t)
 			_, err := watermillmw.Timeout(time.Minute)(tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 				s.stop()
-				return nil, failure
+				return nil, row.failure
 			}))(messageOf(s.bind(routed)))
-			require.ErrorIs(t, err, failure)
-			_, err = tiered.Middleware(failing(nil))(messageOf(s.bind(routed)))
-			require.NoError(t, err, "messages in flight may still end")
+			if row.topic != "" {
+				require.NoError(t, err)
+				assert.Equal(t, row.topic, sent.only(t).topic)
+				assert.Zero(t, logs.lines("Shutting down"))
+				return
+			}
+			require.Equal(t, row.failure, err)
+			assert.Empty(t, sent.copies)
 			ended, end := context.WithCancel(routed)
 			end()
 			_, err = tiered.Middleware(notCalled(t))(messageOf(s.bind(ended)))
 			require.ErrorIs(t, err, context.Canceled)
 			assert.Empty(t, sent.copies)
-			assert.Equal(t, 2, logs.lines("Shutting down"))
-		})
-	}
-}
-
-// The contexts of messages in flight outlast the end of the subscription. What fails by itself meanwhile counts: at each deployment
-// it would otherwise cost a delivery.
-func TestMessageThatFailsWhileTheSubscriptionEndsIsRetried(t *testing.T) {
-	for name, row := range map[string]struct {
-		failure error
-		topic   string
-	}{
-		"an error": {errDown, "1s.orders"}, "DeadlineExceeded": {context.DeadlineExceeded, "1s.orders"}, "permanent": {backoff.Permanent(errDown), "dead.orders"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			tiered, sent, s, logs := setupBound(t)
-			handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-				s.stop()
-				return nil, row.failure
-			}), messageOf(s.bind(routed)))
-			assert.Equal(t, row.topic, sent.only(t).topic)
-			assert.Zero(t, logs.lines("Shutting down"))
+			assert.Equal(t, map[bool]int{false: 1, true: 2}[row.failure != nil], logs.lines("Shutting down"))
 		})
 	}
 }
