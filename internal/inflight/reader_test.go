@@ -136,22 +136,44 @@ func (q *topic) free() (n int) {
 	return n
 }
 
-func reader(q *topic, concurrency int) *inflight.Reader {
-	return inflight.NewReader(inflight.Config{Queue: q, Name: "orders", Concurrency: concurrency, Lease: lease})
+// reading is what a test of a reader needs.
+type reading struct {
+	*topic
+	reader *inflight.Reader
+	out    <-chan *message.Message
+	end    context.CancelFunc // of the subscription
 }
+
+// read runs a test in virtual time, with a reader of a topic, and closes the reader.
+func read(t *testing.T, messages, concurrency int, test func(t *testing.T, q *reading), before ...func(*topic)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		q := &reading{topic: newTopic(messages)}
+		for _, change := range before {
+			change(q.topic)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		q.end = end
+		q.reader = inflight.NewReader(inflight.Config{Queue: q.topic, Name: "orders", Concurrency: concurrency, Lease: lease})
+		q.out = q.reader.Subscribe(ctx)
+		test(t, q)
+		require.NoError(t, q.reader.Close())
+	})
+}
+
+// failing makes a method of the topic fail.
+func failing(method string) func(*topic) { return func(q *topic) { q.broken(method, errDown) } }
 
 // Several messages are in flight, and those that are settled together are acknowledged together.
 func TestMessagesInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(100)
-		r := reader(q, 8)
-		out := r.Subscribe(t.Context())
+	read(t, 100, 8, func(t *testing.T, q *reading) {
 		var got []*message.Message
 		for range 16 { // 8 more are taken ahead
-			got = append(got, <-out)
+			got = append(got, <-q.out)
 		}
 		select {
-		case <-out:
+		case <-q.out:
 			require.Fail(t, "more than twice the concurrency")
 		case <-time.After(lease * 10):
 		}
@@ -159,7 +181,7 @@ func TestMessagesInFlight(t *testing.T) {
 			msg.Ack()
 		}
 		for range 84 {
-			(<-out).Ack()
+			(<-q.out).Ack()
 		}
 		synctest.Wait()
 		assert.Zero(t, q.left())
@@ -167,25 +189,21 @@ func TestMessagesInFlight(t *testing.T) {
 			assert.Equal(t, 1, n, "%s was in flight for ten leases and was delivered once", id)
 		}
 		assert.Greater(t, q.batch, 1)
-		require.NoError(t, r.Close())
-		_, open := <-out
+		require.NoError(t, q.reader.Close())
+		_, open := <-q.out
 		assert.False(t, open)
 	})
 }
 
 // Where calls are short, more messages are taken ahead, with few takes. Long calls leave them to other processes.
 func TestShortCallsTakeFurtherAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const messages = 1000
-		q := newTopic(messages)
-		r := reader(q, 8)
-		out := r.Subscribe(t.Context())
+	read(t, 1000, 8, func(t *testing.T, q *reading) {
 		handle := func(each int, call time.Duration) (inFlight int) {
 			var calls sync.WaitGroup
 			for range 8 {
 				calls.Go(func() {
 					for range each {
-						msg := <-out
+						msg := <-q.out
 						time.Sleep(call)
 						msg.Ack()
 					}
@@ -195,46 +213,39 @@ func TestShortCallsTakeFurtherAhead(t *testing.T) {
 			synctest.Wait()
 			q.mu.Lock()
 			defer q.mu.Unlock()
-			return len(q.taken) - (messages - len(q.due))
+			return len(q.taken) - (q.messages - len(q.due))
 		}
 		assert.Greater(t, handle(50, time.Millisecond), 32)
 		assert.Less(t, q.calls["take"], 25)
 		assert.LessOrEqual(t, handle(50, time.Second), 16)
-		require.NoError(t, r.Close())
+		require.NoError(t, q.reader.Close())
 		assert.Equal(t, 200, q.free())
 	})
 }
 
 // With a concurrency of 1, the next message is taken after the ack of the one before.
 func TestOneMessageInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(3)
-		r := reader(q, 1)
-		out := r.Subscribe(t.Context())
-		first := <-out
+	read(t, 3, 1, func(t *testing.T, q *reading) {
+		first := <-q.out
 		synctest.Wait()
 		assert.Len(t, q.taken, 1)
 		first.Nack()
-		again := <-out
+		again := <-q.out
 		assert.Equal(t, first.UUID, again.UUID, "a nack gives the message back")
 		again.Ack()
-		assert.Equal(t, "001", (<-out).UUID)
-		require.NoError(t, r.Close())
+		assert.Equal(t, "001", (<-q.out).UUID)
+		require.NoError(t, q.reader.Close())
 		assert.Equal(t, 2, q.free(), "what was not settled")
 	})
 }
 
 // The end of the subscription gives back what was not delivered, and lets a message in flight be settled.
 func TestEndOfASubscription(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(10)
-		r := reader(q, 4)
-		ctx, end := context.WithCancel(t.Context())
-		out := r.Subscribe(ctx)
-		msg := <-out
-		end()
+	read(t, 10, 4, func(t *testing.T, q *reading) {
+		msg := <-q.out
+		q.end()
 		synctest.Wait()
-		_, open := <-out
+		_, open := <-q.out
 		assert.False(t, open)
 		assert.Equal(t, 9, q.free())
 		time.Sleep(2 * lease)
@@ -244,19 +255,15 @@ func TestEndOfASubscription(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, 9, q.left())
 		require.ErrorIs(t, msg.Context().Err(), context.Canceled)
-		require.NoError(t, r.Close())
 	})
 }
 
 // Close ends the contexts of messages in flight, and gives them back.
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(2)
-		r := reader(q, 2)
-		out := r.Subscribe(t.Context())
-		acked, running := <-out, <-out
+	read(t, 2, 2, func(t *testing.T, q *reading) {
+		acked, running := <-q.out, <-q.out
 		acked.Ack()
-		require.NoError(t, r.Close())
+		require.NoError(t, q.reader.Close())
 		require.Error(t, running.Context().Err())
 		assert.Equal(t, 1, q.left(), "the ack before Close counts")
 		assert.Equal(t, 1, q.free())
@@ -274,33 +281,29 @@ func TestServerThatDoesNotAnswer(t *testing.T) {
 		{"give back", lease / 2, 2},
 	} {
 		t.Run(fmt.Sprint(row.method, row.down), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				q := newTopic(1)
-				r := reader(q, 2)
-				q.broken(row.method, errDown)
-				out := r.Subscribe(t.Context())
+			read(t, 1, 2, func(t *testing.T, q *reading) {
 				time.AfterFunc(row.down, func() { q.broken(row.method, nil) })
-				msg := <-out
+				msg := <-q.out
 				switch row.method {
 				case "renew":
 					time.Sleep(row.down + lease)
 					require.NoError(t, msg.Context().Err())
 				case "give back":
 					msg.Nack()
-					msg = <-out
+					msg = <-q.out
 				}
 				msg.Ack()
 				for q.left() > 0 {
 					select {
-					case msg := <-out:
+					case msg := <-q.out:
 						msg.Ack()
 					case <-time.After(time.Second):
 					}
 				}
-				require.NoError(t, r.Close())
+				require.NoError(t, q.reader.Close())
 				assert.Equal(t, row.taken, q.taken["000"])
 				assert.Less(t, q.calls[row.method], 100, "no hot loop")
-			})
+			}, failing(row.method))
 		})
 	}
 }
@@ -327,11 +330,8 @@ func TestLogOfATopicThatCannotBeRead(t *testing.T) {
 
 // The context of a message ends when its lease is lost, and a nack then takes it from no other reader.
 func TestLeaseThatIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(1)
-		r := reader(q, 1)
-		q.broken("renew", errDown)
-		msg := <-r.Subscribe(t.Context())
+	read(t, 1, 1, func(t *testing.T, q *reading) {
+		msg := <-q.out
 		<-msg.Context().Done()
 		q.broken("renew", nil)
 		_, err := q.take(1) // by another reader
@@ -340,37 +340,29 @@ func TestLeaseThatIsLost(t *testing.T) {
 		synctest.Wait()
 		assert.Zero(t, q.free())
 		assert.Zero(t, q.calls["give back"])
-		require.NoError(t, r.Close())
-	})
+	}, failing("renew"))
 }
 
 // A message whose lease is lost before its delivery is not delivered.
 func TestLeaseThatIsLostAhead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(4)
-		r := reader(q, 2)
-		q.broken("renew", errDown)
-		out := r.Subscribe(t.Context())
+	read(t, 4, 2, func(t *testing.T, q *reading) {
 		time.Sleep(2*lease - time.Second)
 		q.broken("renew", nil)
 		for range 4 {
-			msg := <-out
+			msg := <-q.out
 			require.NoError(t, msg.Context().Err())
 			msg.Ack()
 		}
-		require.NoError(t, r.Close())
+		require.NoError(t, q.reader.Close())
 		assert.Zero(t, q.left())
 		assert.Zero(t, q.calls["give back"])
-	})
+	}, failing("renew"))
 }
 
 // The context of a message ends when the server tells that another reader has it.
 func TestLeaseThatAnotherReaderHas(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(2)
-		r := reader(q, 2)
-		out := r.Subscribe(t.Context())
-		msg, other := <-out, <-out
+	read(t, 2, 2, func(t *testing.T, q *reading) {
+		msg, other := <-q.out, <-q.out
 		q.mu.Lock()
 		q.taken[msg.UUID]++
 		q.due[msg.UUID] = time.Now().Add(time.Hour)
@@ -383,18 +375,13 @@ func TestLeaseThatAnotherReaderHas(t *testing.T) {
 		assert.Zero(t, q.calls["give back"])
 		require.NoError(t, other.Context().Err())
 		other.Ack()
-		require.NoError(t, r.Close())
 	})
 }
 
 // Leases are renewed while the server takes long for an ack.
 func TestSlowAck(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTopic(2)
-		q.slow = 3 * lease
-		r := reader(q, 2)
-		out := r.Subscribe(t.Context())
-		msg, other := <-out, <-out
+	read(t, 2, 2, func(t *testing.T, q *reading) {
+		msg, other := <-q.out, <-q.out
 		msg.Ack()
 		time.Sleep(2 * lease)
 		require.NoError(t, other.Context().Err())
@@ -402,9 +389,9 @@ func TestSlowAck(t *testing.T) {
 		assert.True(t, q.due[other.UUID].After(time.Now()), "it is renewed")
 		q.mu.Unlock()
 		other.Ack()
-		require.NoError(t, r.Close())
+		require.NoError(t, q.reader.Close())
 		assert.Zero(t, q.left())
-	})
+	}, func(q *topic) { q.slow = 3 * lease })
 }
 
 // A subscription that ends leaves nothing behind, and Close does nothing with it.

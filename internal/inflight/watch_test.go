@@ -29,10 +29,15 @@ type shelf struct {
 	err   error
 }
 
-func newShelf() *shelf {
-	s := &shelf{due: map[string][]time.Time{}}
-	s.watch = inflight.NewWatch(context.Background(), s, lookPause, watermill.NopLogger{})
-	return s
+// watched runs a test in virtual time, with a watch of a shelf.
+func watched(t *testing.T, test func(t *testing.T, s *shelf)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &shelf{due: map[string][]time.Time{}}
+		s.watch = inflight.NewWatch(context.Background(), s, lookPause, watermill.NopLogger{})
+		defer s.watch.Close()
+		test(t, s)
+	})
 }
 
 func (s *shelf) Look(_ context.Context, topics []string) (map[string]time.Duration, error) {
@@ -92,8 +97,7 @@ func (s *shelf) reader(ctx context.Context, topic string) (take func(n int) (int
 func TestLooksDoNotGrowWithReaders(t *testing.T) {
 	for _, readers := range []int{1, 1000} {
 		t.Run(fmt.Sprint(readers), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newShelf()
+			watched(t, func(t *testing.T, s *shelf) {
 				ctx, end := context.WithCancel(t.Context())
 				var all sync.WaitGroup
 				var takes []*atomic.Int64
@@ -114,7 +118,6 @@ func TestLooksDoNotGrowWithReaders(t *testing.T) {
 				before := s.looked()
 				time.Sleep(10 * time.Second)
 				assert.LessOrEqual(t, s.looked(), before+1)
-				s.watch.Close()
 			})
 		})
 	}
@@ -136,8 +139,7 @@ func TestMessagesAreTakenWhenTheyAreDue(t *testing.T) {
 		"expected":        {false, 7 * time.Millisecond, []time.Duration{time.Hour, 7 * time.Millisecond, time.Minute}, late},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newShelf()
+			watched(t, func(t *testing.T, s *shelf) {
 				take, takes := s.reader(t.Context(), "a")
 				put := func() {
 					s.put("a", 1, row.in)
@@ -158,7 +160,6 @@ func TestMessagesAreTakenWhenTheyAreDue(t *testing.T) {
 				assert.GreaterOrEqual(t, time.Since(began), row.in)
 				assert.LessOrEqual(t, time.Since(began), row.in+row.late)
 				assert.LessOrEqual(t, takes.Load(), int64(3))
-				s.watch.Close()
 			})
 		})
 	}
@@ -166,8 +167,7 @@ func TestMessagesAreTakenWhenTheyAreDue(t *testing.T) {
 
 // What a look has found is told to the next take, also where one before has failed.
 func TestTakeIsToldOfTheLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShelf()
+	watched(t, func(t *testing.T, s *shelf) {
 		alarm := s.watch.Alarm("a")
 		var told []bool
 		take := func(err error) {
@@ -186,14 +186,12 @@ func TestTakeIsToldOfTheLook(t *testing.T) {
 		take(nil)
 		take(nil)
 		assert.Equal(t, []bool{false, false, true, true, false}, told)
-		s.watch.Close()
 	})
 }
 
 // A backlog does not wait, and messages that become due one by one are taken together.
 func TestBacklogIsTakenAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShelf()
+	watched(t, func(t *testing.T, s *shelf) {
 		take, takes := s.reader(t.Context(), "a")
 		s.put("a", 1600, 0)
 		began := time.Now()
@@ -215,14 +213,12 @@ func TestBacklogIsTakenAtOnce(t *testing.T) {
 		}
 		// One take for each 5 ms, and a look can wake the reader between two of them.
 		assert.LessOrEqual(t, takes.Load(), int64(201+s.looked()-looks))
-		s.watch.Close()
 	})
 }
 
 // Two readers of one topic share what is there, and both are woken.
 func TestReadersShareATopic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShelf()
+	watched(t, func(t *testing.T, s *shelf) {
 		var all sync.WaitGroup
 		for range 2 {
 			take, _ := s.reader(t.Context(), "a")
@@ -235,15 +231,13 @@ func TestReadersShareATopic(t *testing.T) {
 		time.Sleep(time.Second)
 		s.put("a", 6, time.Second)
 		all.Wait()
-		s.watch.Close()
 	})
 }
 
 // Where only the looks fail, as without the permission to see other topics, a message that another process has put is
 // taken nevertheless.
 func TestMessagesAreTakenWhileLooksFail(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newShelf()
+	watched(t, func(t *testing.T, s *shelf) {
 		s.err = errDown
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -256,6 +250,5 @@ func TestMessagesAreTakenWhileLooksFail(t *testing.T) {
 		assert.Equal(t, 1, n)
 		assert.LessOrEqual(t, time.Since(began), time.Minute+5*time.Second)
 		assert.LessOrEqual(t, takes.Load(), int64(40))
-		s.watch.Close()
 	})
 }
