@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,48 +27,35 @@ func unbound(t *testing.T, change ...func(*settings)) *breakered {
 	return b
 }
 
-func TestMessagesWithoutAGateWaitBeforeTheirHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t)
-		b.outcomes(repeat(errDown, 10)...)
-		begin := time.Now()
-		var running, most, calls atomic.Int64
-		var all sync.WaitGroup
-		for range 40 {
-			all.Go(func() {
-				assert.NoError(t, b.handle(func(*message.Message) ([]*message.Message, error) {
-					now := running.Add(1)
-					for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
-					}
-					time.Sleep(time.Minute) // the duration of the work
-					running.Add(-1)
-					calls.Add(1)
-					return nil, nil
-				}))
-			})
-		}
-		time.Sleep(700 * time.Millisecond)
-		assert.Zero(t, running.Load(), "paused")
-		time.Sleep(400 * time.Millisecond)
-		assert.Equal(t, int64(1), running.Load(), "the probe")
-		all.Wait()
-		assert.Equal(t, int64(40), calls.Load())
-		assert.Less(t, time.Since(begin), 6*time.Minute)
-		assert.Len(t, b.sent.copies, 10, "none of them has failed")
-	})
-}
-
+// A message that cannot wait any longer for the end of a pause is given back.
 func TestMessageIsGivenBackAfterAWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, rule(retry.Pause(time.Hour)), func(c *settings) { c.Policy.MaxHold = 2 * time.Minute }, observing)
-		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{})
-		b.outcomes(errDown)
-		begin := time.Now()
-		require.ErrorContains(t, b.handle(notCalled(t)), "the handler is paused")
-		assert.Equal(t, 2*time.Minute, time.Since(begin))
-		assert.Len(t, b.sent.copies, 1)
-		assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.GivenBack}, b.sent.outcomes())
-	})
+	for name, row := range map[string]struct {
+		stop bool // the subscription, which has a gate, ends after a minute
+		want time.Duration
+		err  string
+	}{
+		"MaxHold is over": {false, 2 * time.Minute, "the handler is paused"},
+		"a shutdown":      {true, time.Minute, context.Canceled.Error()},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			b := unbound(t, rule(retry.Pause(time.Hour)), func(c *settings) { c.Policy.MaxHold = 2 * time.Minute }, observing)
+			stopping := make(chan struct{})
+			bound := &msgctx.Subscription{Stopping: stopping}
+			if row.stop {
+				bound.Gate = gate.New(1)
+			}
+			b.ctx = msgctx.NewContext(routed, bound)
+			b.outcomes(errDown)
+			begin := time.Now()
+			if row.stop {
+				time.AfterFunc(time.Minute, func() { close(stopping) })
+			}
+			require.ErrorContains(t, b.handle(notCalled(t)), row.err)
+			assert.Equal(t, row.want, time.Since(begin))
+			assert.Len(t, b.sent.copies, 1)
+			assert.Equal(t, []retry.Outcome{retry.Snoozed, retry.GivenBack}, b.sent.outcomes())
+		})
+	}
 }
 
 func TestSettledMessageDoesNotWait(t *testing.T) {
@@ -81,20 +67,6 @@ func TestSettledMessageDoesNotWait(t *testing.T) {
 		begin := time.Now()
 		handles(t, b.retry.Dispatch(succeed), msg)
 		assert.Equal(t, begin, time.Now(), "giving it back would lose it")
-	})
-}
-
-func TestShutdownWhilePaused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := unbound(t, rule(retry.Pause(time.Hour)))
-		stopping := make(chan struct{})
-		b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Stopping: stopping, Gate: gate.New(1)})
-		b.outcomes(errDown)
-		time.AfterFunc(time.Minute, func() { close(stopping) })
-		begin := time.Now()
-		require.ErrorIs(t, b.handle(notCalled(t)), context.Canceled)
-		assert.Equal(t, time.Minute, time.Since(begin))
-		assert.Len(t, b.sent.copies, 1)
 	})
 }
 
@@ -275,6 +247,7 @@ func TestAnOperatorsPauseHoldsTheMessagesOfAGate(t *testing.T) {
 			began := time.Now()
 			handles(t, tiered.Dispatch(succeed), messageOf(msgctx.NewContext(routed, &msgctx.Subscription{Gate: g})))
 			assert.Equal(t, 5*time.Minute, time.Since(began))
+			assert.Zero(t, g.Taken(), "it has left its place")
 		})
 	}
 }
