@@ -23,18 +23,11 @@ const (
 type backend struct {
 	name string // in package registry
 
-	// fresh removes what sessions have left, and returns the address of the next one.
-	fresh func(server string, session int) (string, error)
-
-	// prepare creates the topic of a session.
+	// prepare creates the topic. It is nil where the first publisher does.
 	prepare func(address, topic string) error
 
 	// open is the app by hand.
 	open func(address, topic string) (app, error)
-
-	partitions    int           // the partitions of the topic, each of which belongs to one process; 0: it has none
-	lead          time.Duration // in which 5,000 messages fail, on both sides
-	shortMessages int           // 0: as for the others
 }
 
 var backends = []backend{redisBackend, natsBackend, postgresBackend, kafkaBackend}
@@ -70,7 +63,7 @@ const failuresKey = "failures"
 
 // hand adds the handlers of an app by hand.
 func (w worker) hand(b backend, router *message.Router, c *calls) (io.Closer, error) {
-	a, err := b.open(w.Server, w.Topic)
+	a, err := b.open(w.Server, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -80,16 +73,15 @@ func (w worker) hand(b backend, router *message.Router, c *calls) (io.Closer, er
 	}
 	handle := func(msg *message.Message) error {
 		failures, _ := strconv.Atoi(msg.Metadata.Get(failuresKey))
-		delay, fails := c.handle(msg.UUID, failures)
-		if !fails {
+		if !c.handle(msg.UUID, failures) {
 			return nil
 		}
 		failed := msg.Copy()
 		failed.Metadata.Set(failuresKey, strconv.Itoa(failures+1))
-		return a.wait(failed, time.Now().Add(delay))
+		return a.wait(failed, time.Now().Add(tier))
 	}
 	for i, subscriber := range all {
-		router.AddConsumerHandler(fmt.Sprintf("billing-%d", i), w.Topic, subscriber, handle)
+		router.AddConsumerHandler(fmt.Sprintf("billing-%d", i), topic, subscriber, handle)
 	}
 	ctx, end := context.WithCancel(context.Background())
 	m := &moving{app: a, end: end}

@@ -18,14 +18,11 @@ const kafkaPartitions = 16
 
 var kafkaBackend = backend{
 	name:    "kafka",
-	fresh:   func(server string, _ int) (string, error) { return server, nil }, // all names are new
 	prepare: func(address, topic string) error { return createKafka(address, topic) },
 	open: func(address, topic string) (app, error) {
 		publisher, err := kafkaPublisher(address)
 		return &kafkaApp{address: address, topic: topic, publisher: publisher}, err
 	},
-	partitions: kafkaPartitions,
-	lead:       15 * time.Second,
 }
 
 func createKafka(address string, topics ...string) error {

@@ -15,38 +15,20 @@ import (
 
 var natsBackend = backend{
 	name: "nats",
-	fresh: func(server string, _ int) (string, error) {
-		return server, natsDo(server, func(ctx context.Context, js jetstream.JetStream) error {
-			names := js.StreamNames(ctx)
-			for name := range names.Name() {
-				if err := js.DeleteStream(ctx, name); err != nil {
-					return err
-				}
-			}
-			return names.Err()
-		})
-	},
 	prepare: func(address, topic string) error {
-		return natsDo(address, func(ctx context.Context, js jetstream.JetStream) error {
-			_, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: topic, Subjects: []string{topic}})
+		connection, err := nats.Connect(address)
+		if err != nil {
 			return err
-		})
+		}
+		defer connection.Close()
+		js, err := jetstream.New(connection)
+		if err != nil {
+			return err
+		}
+		_, err = js.CreateStream(context.Background(), jetstream.StreamConfig{Name: topic, Subjects: []string{topic}})
+		return err
 	},
 	open: openNATS,
-	lead: 15 * time.Second,
-}
-
-func natsDo(address string, do func(context.Context, jetstream.JetStream) error) error {
-	connection, err := nats.Connect(address)
-	if err != nil {
-		return err
-	}
-	defer connection.Close()
-	js, err := jetstream.New(connection)
-	if err != nil {
-		return err
-	}
-	return do(context.Background(), js)
 }
 
 // natsApp keeps what waits in a second stream. Its reader waits for the first message that is not due: the delays must

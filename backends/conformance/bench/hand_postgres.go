@@ -4,9 +4,7 @@ import (
 	"context"
 	stdsql "database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"net/url"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
@@ -14,43 +12,10 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 )
 
-var postgresBackend = backend{
-	name: "postgres",
-	fresh: func(server string, session int) (string, error) {
-		address, err := url.Parse(server)
-		if err != nil {
-			return "", err
-		}
-		address.Path = fmt.Sprintf("/session%d", session)
-		return address.String(), postgresDo(server, func(db *stdsql.DB) error {
-			_, err := db.Exec("CREATE DATABASE " + address.Path[1:])
-			return err
-		})
-	},
-	prepare:       func(string, string) error { return nil }, // the publisher creates the tables
-	open:          openPostgres,
-	lead:          30 * time.Second,
-	shortMessages: 200,
-}
+var postgresBackend = backend{name: "postgres", open: openPostgres}
 
 // postgresSchema has batches of 100, the default.
 var postgresSchema = sql.DefaultPostgreSQLSchema{GeneratePayloadType: func(string) string { return "BYTEA" }}
-
-func postgresOpen(address string) (*stdsql.DB, error) {
-	db, err := stdsql.Open("pgx", address)
-	if err == nil {
-		db.SetMaxIdleConns(8)
-	}
-	return db, err
-}
-
-func postgresDo(address string, do func(*stdsql.DB) error) error {
-	db, err := postgresOpen(address)
-	if err != nil {
-		return err
-	}
-	return errors.Join(do(db), db.Close())
-}
 
 // postgresApp keeps what waits in a table. A consumer group of watermill-sql handles one message of a topic at a time,
 // for all processes. It acks batches of 100, so a process that dies causes up to 99 duplicates.
@@ -60,10 +25,11 @@ type postgresApp struct {
 }
 
 func openPostgres(address, topic string) (app, error) {
-	db, err := postgresOpen(address)
+	db, err := stdsql.Open("pgx", address)
 	if err != nil {
 		return nil, err
 	}
+	db.SetMaxIdleConns(8)
 	a := &postgresApp{topic: topic, db: db}
 	_, err = db.Exec(`SELECT pg_advisory_xact_lock(1);
 		CREATE TABLE IF NOT EXISTS ` + a.waiting() + ` (id BIGSERIAL PRIMARY KEY, uuid VARCHAR(36) NOT NULL,

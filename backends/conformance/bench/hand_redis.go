@@ -13,26 +13,13 @@ import (
 
 var redisBackend = backend{
 	name: "redis",
-	fresh: func(server string, _ int) (string, error) {
-		return server, redisDo(server, func(ctx context.Context, client *redis.Client) error {
-			return client.FlushAll(ctx).Err()
-		})
-	},
-	prepare: func(string, string) error { return nil }, // the first message creates the stream
 	open: func(address, topic string) (app, error) {
 		return &redisApp{address: address, topic: topic, client: redisClient(address)}, nil
 	},
-	lead: 15 * time.Second,
 }
 
 func redisClient(address string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: address, PoolSize: 2 * inFlight})
-}
-
-func redisDo(address string, do func(context.Context, *redis.Client) error) error {
-	client := redisClient(address)
-	defer func() { _ = client.Close() }()
-	return do(context.Background(), client)
 }
 
 // redisApp keeps what waits in a sorted set. What it has moved stays in the stream of the topic, as all that was

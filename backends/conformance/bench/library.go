@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"io"
-	"strconv"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -15,45 +14,23 @@ import (
 var errMeasured = errors.New("this call is to fail")
 
 // own is the library.
-func (w worker) own(router *message.Router, c *calls) (io.Closer, error) {
-	backend, err := find(w.Backend)
+func (w worker) own(b backend, router *message.Router, c *calls) (io.Closer, error) {
+	opened, err := b.pubSub(w.Server)
 	if err != nil {
 		return nil, err
 	}
-	retries, err := backend.pubSub(w.Server).Connect(pubsub.App{
-		Group: group, Prefix: w.Prefix, Policy: retry.Policy{Schedule: backoff.Schedule{tier}},
+	retries, err := opened.Connect(pubsub.App{
+		Group: group, Prefix: "retry", Policy: retry.Policy{Schedule: backoff.Schedule{tier}},
 	})
 	if err != nil {
 		return nil, err
 	}
-	handle := func(msg *message.Message) error {
+	retries.AddConsumerHandler(router, "billing", topic, func(msg *message.Message) error {
 		record, _ := retry.ReadRecord(msg.Metadata)
-		delay, fails := c.handle(msg.UUID, record.Failures)
-		switch {
-		case !fails:
-			return nil
-		case c.start.Due > 0:
-			return backoff.RetryAfter(errMeasured, delay)
-		default:
+		if c.handle(msg.UUID, record.Failures) {
 			return errMeasured
 		}
-	}
-	if w.Copies {
-		retries.Observe(observer{calls: c})
-	}
-	retries.AddConsumerHandler(router, "billing", w.Topic, handle)
+		return nil
+	})
 	return retries, nil
-}
-
-// observer reports the copies.
-type observer struct {
-	calls *calls
-}
-
-// Event implements retry.Observer.
-func (o observer) Event(e retry.Event) {
-	if e.Outcome == retry.Retried {
-		number, _ := strconv.ParseInt(e.MessageUUID, 10, 64)
-		o.calls.report(call{Message: copied, Failures: number})
-	}
 }

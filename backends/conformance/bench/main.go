@@ -3,10 +3,10 @@
 //
 //	bench [-only regexp] [-short] [-rounds n] [-profile folder]
 //
-// The app runs in processes of its own, one or two, and this process counts the messages by their identity. A lost,
-// early or foreign message is an error. A missed claim is not. With -profile, the first process of each side has a CPU
-// profile of its last run in the folder, as backend-redis-rate-library.pprof, for go tool pprof. With -short all
-// backends are measured at the same time.
+// The app runs in a process of its own, and this process counts the messages by their identity. A lost, early or foreign
+// message is an error. A missed claim is not. With -profile, the process of each side has a CPU profile of its last run in
+// the folder, as backend-redis-rate-library.pprof, for go tool pprof. With -short all backends are measured at the same
+// time.
 package main
 
 import (
@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
@@ -28,14 +27,12 @@ type bench struct{ claims.Program }
 // A question is measured on one backend. It adds its claims to the report.
 type question struct {
 	name    string
-	measure func(*run) error
+	measure func(context.Context, *run) error
 	on      string // the only backend of the question; empty: all
 }
 
 var questions = []question{
-	{name: "rate", measure: measureRate}, {name: "late", measure: measureLate},
-	{name: "death", measure: measureDeath},
-	{name: "inbox", measure: measureInbox, on: postgresBackend.name},
+	{name: "rate", measure: measureRate}, {name: "inbox", measure: measureInbox, on: postgresBackend.name},
 }
 
 // asks reports whether the question is one about a backend.
@@ -60,17 +57,7 @@ type run struct {
 	*bench
 	backend
 	question string
-	server   string // its address
-	sessions int    // how many were measured
 }
-
-// claim adds a figure of this backend to the claim of a name. The report has what is beside it, too.
-func (r *run) claim(name string, value float64, beside ...string) {
-	r.Claim(name, r.name, value, beside...)
-}
-
-// ratio claims the ratio of two sides.
-func (r *run) ratio(name string, ours, theirs []float64) { r.Ratio(name, r.name, ours, theirs) }
 
 // note prints what was measured besides the claims.
 func (r *run) note(format string, arguments ...any) {
@@ -95,27 +82,14 @@ func (b *bench) measureAll(chosen []string) error {
 	return nil
 }
 
-// measure measures the chosen questions on a backend, which has one server for them.
+// measure measures the chosen questions on a backend.
 func (b *bench) measure(backend backend, chosen []string) error {
-	mine := slices.DeleteFunc(slices.Clone(questions), func(q question) bool {
-		return !slices.Contains(chosen, q.nameOf(backend))
-	})
-	if len(mine) == 0 {
-		return nil
-	}
-	entry, err := registry.Find(backend.name)
-	if err != nil {
-		return err
-	}
-	server, err := entry.Start(context.Background())
-	if err != nil {
-		return fmt.Errorf("%s: %w", backend.name, err)
-	}
-	defer server.Stop()
-	r := &run{bench: b, backend: backend, server: server.URL}
-	for _, q := range mine {
-		r.question = q.nameOf(backend)
-		if err := claims.Ask(r.question, func() error { return q.measure(r) }); err != nil {
+	for _, q := range questions {
+		r := &run{bench: b, backend: backend, question: q.nameOf(backend)}
+		if !q.asks(backend) || !slices.Contains(chosen, r.question) {
+			continue
+		}
+		if err := claims.Ask(r.question, func() error { return q.measure(context.Background(), r) }); err != nil {
 			return err
 		}
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,51 +18,29 @@ import (
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
+// topic is that of the app.
+const topic = "orders"
+
 // A worker is a process of the app. It writes its calls to stdout. The first line of its stdin opens the gate, and the
 // end of stdin ends it.
 type worker struct {
 	Backend, Server string
 	Side            sideName
-	Topic, Prefix   string
 	Profile         string // the file of its CPU profile; empty: none
-	Copies          bool   // it reports the copies
 }
 
-// A call is what a worker reports of a call of the handler. At is when a call that fails ends, and when a call that
-// succeeds begins, in ns since 1970.
-type call struct {
-	Message, Failures, At, Delay int64
-}
+// A call is what a worker reports of a call of the handler. The time is in ns since 1970.
+type call struct{ message, failures, at int64 }
 
-// What a worker reports in place of a message.
-const (
-	running = -1 // the handlers have subscribed
-	waits   = -2 // the first message waits for the gate
-	copied  = -3 // a copy is stored, of the message whose number stands in place of the failures
-)
-
-// start is the line that opens the gate.
-type start struct {
-	Due int64 // when all messages are due, in ns since 1970; 0: each after a tier
-}
+const callFormat = "%d %d %d"
 
 // calls reports the calls of a worker.
 type calls struct {
 	gate  chan struct{}
-	start start
 	first sync.Once
 
 	mu  sync.Mutex
 	out *bufio.Writer
-}
-
-func (c *calls) report(one call) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	_ = binary.Write(c.out, binary.LittleEndian, one)
-	if one.Message == running || one.Message == waits {
-		_ = c.out.Flush()
-	}
 }
 
 // flush writes what was reported, every now and then.
@@ -76,27 +52,22 @@ func (c *calls) flush() {
 	}
 }
 
-// handle is the handler on both sides. A message fails once. It returns how long it has to wait then.
-func (c *calls) handle(id string, failures int) (delay time.Duration, fails bool) {
-	c.first.Do(func() { c.report(call{Message: waits}) })
+// handle is the handler on both sides. A message fails once. The process is ready when the first one waits for the gate.
+func (c *calls) handle(id string, failures int) (fails bool) {
+	c.first.Do(func() { child.Write(child.Ready) })
 	<-c.gate
 	number, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
-		number = 1 << 40 // a foreign one
+		number = -1 // a foreign one
 	}
-	one := call{Message: number, Failures: int64(failures), At: time.Now().UnixNano()}
-	if fails = failures == 0; fails {
-		delay = tier
-		if c.start.Due > 0 {
-			delay = max(time.Duration(c.start.Due-one.At), soonest)
-		}
-		one.Delay = int64(delay)
-	}
-	c.report(one)
-	return delay, fails
+	at := time.Now().UnixNano()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _ = fmt.Fprintf(c.out, callFormat+"\n", number, failures, at)
+	return failures == 0
 }
 
-// roles are those of the processes of a session.
+// roles are those of the processes.
 var roles = map[string]child.Role{"worker": child.Of(func(_ context.Context, w worker) error {
 	if err := w.run(); err != nil {
 		return fmt.Errorf("%s, %s: %w", w.Backend, w.Side, err)
@@ -111,7 +82,15 @@ func (w worker) run() (err error) {
 	if err != nil {
 		return err
 	}
-	app, err := w.app(router, c)
+	b, err := find(w.Backend)
+	if err != nil {
+		return err
+	}
+	open := w.hand
+	if w.Side == ownSide {
+		open = w.own
+	}
+	app, err := open(b, router, c) // closed when the router has ended
 	if err != nil {
 		return err
 	}
@@ -119,18 +98,9 @@ func (w worker) run() (err error) {
 	go func() {
 		defer end()
 		in := bufio.NewReader(os.Stdin)
-		line, err := in.ReadBytes('\n')
-		if err != nil || json.Unmarshal(line, &c.start) != nil {
-			return
-		}
-		close(c.gate)
-		_, _ = io.Copy(io.Discard, in)
-	}()
-	go func() {
-		select {
-		case <-router.Running():
-			c.report(call{Message: running})
-		case <-ctx.Done():
+		if _, err := in.ReadBytes('\n'); err == nil {
+			close(c.gate)
+			_, _ = io.Copy(io.Discard, in)
 		}
 	}()
 	endProfile, err := claims.Profile(w.Profile)
@@ -141,19 +111,6 @@ func (w worker) run() (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return errors.Join(err, c.out.Flush())
-}
-
-// app adds the handlers of the worker's side to the router. The app that it returns is closed when the router has
-// ended.
-func (w worker) app(router *message.Router, c *calls) (io.Closer, error) {
-	if w.Side == ownSide {
-		return w.own(router, c)
-	}
-	backend, err := find(w.Backend)
-	if err != nil {
-		return nil, err
-	}
-	return w.hand(backend, router, c)
 }
 
 func logger() watermill.LoggerAdapter {
