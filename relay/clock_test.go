@@ -50,14 +50,9 @@ func TestClockOfTheFailingHost(t *testing.T) {
 	} {
 		bubble(t, row.ahead.String(), func(t *testing.T) {
 			a := newApp(t, schedule, func(c *relay.Config) { c.Publisher = otherClock{c.Publisher, row.ahead} })
-			var c calls
-			done := make(chan *message.Message, 1)
-			a.handle("billing", failingOnce(&c, done))
-			a.run()
-			a.publish("1")
-			<-done
-			assert.GreaterOrEqual(t, c.waits()[0], row.waits)
-			assert.LessOrEqual(t, c.waits()[0], row.waits+10*time.Millisecond)
+			waited := newFailsOnce().retried(a)
+			assert.GreaterOrEqual(t, waited, row.waits)
+			assert.LessOrEqual(t, waited, row.waits+10*time.Millisecond)
 			assert.LessOrEqual(t, publishesToTiers(t, a, schedule, 500*time.Millisecond), row.publishes)
 			assert.Len(t, a.publisher.to("retry.return.billing"), 1)
 			a.close()

@@ -122,18 +122,6 @@ func orderOf(uuid string) *message.Message {
 
 func ignore(*message.Message) error { return nil }
 
-// failingOnce fails for each message without a failure record, and records when it was called.
-func failingOnce(c *calls, done chan<- *message.Message) message.NoPublishHandlerFunc {
-	return func(msg *message.Message) error {
-		c.add(msg)
-		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
-			return errDown
-		}
-		done <- msg
-		return nil
-	}
-}
-
 // published is a message that a probe has published.
 type published struct {
 	topic string
@@ -141,40 +129,22 @@ type published struct {
 	msg   *message.Message
 }
 
-// probe is a publisher that records its messages and fails when fail returns an error.
+// probe is a publisher that records its messages, and fails when before returns an error, which may sleep.
 type probe struct {
 	message.Publisher
-	mu   sync.Mutex
-	all  []published
-	fail func(topic string, tries int) error
-	seen map[string]int // tries by topic
-
-	before func(topic string) error // may sleep
-	refuse func(topic string, msg *message.Message) error
+	mu     sync.Mutex
+	all    []published
+	before func(topic string, msg *message.Message) error
 }
 
 func (p *probe) Publish(topic string, messages ...*message.Message) error {
 	if p.before != nil {
-		if err := p.before(topic); err != nil {
-			return err
-		}
-	}
-	if p.refuse != nil {
-		if err := p.refuse(topic, messages[0]); err != nil {
+		if err := p.before(topic, messages[0]); err != nil {
 			return err
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.seen == nil {
-		p.seen = map[string]int{}
-	}
-	p.seen[topic]++
-	if p.fail != nil {
-		if err := p.fail(topic, p.seen[topic]); err != nil {
-			return err
-		}
-	}
 	for _, msg := range messages {
 		p.all = append(p.all, published{topic, time.Now(), msg.Copy()})
 	}
@@ -192,17 +162,16 @@ func (p *probe) to(topic string) (found []published) {
 	return found
 }
 
-// calls records when a handler was called, and with which messages.
+// calls records when a handler was called.
 type calls struct {
 	mu  sync.Mutex
 	all []time.Time
-	got []*message.Message
 }
 
-func (c *calls) add(msg *message.Message) int {
+func (c *calls) add() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.all, c.got = append(c.all, time.Now()), append(c.got, msg)
+	c.all = append(c.all, time.Now())
 	return len(c.all)
 }
 
@@ -218,23 +187,33 @@ func (c *calls) waits() (waits []time.Duration) {
 // failsOnce fails at the first call for each message, and notes when each has failed and has come back.
 type failsOnce struct {
 	calls
+	err          error
 	failed, back map[string]time.Time
 	done         chan struct{} // closed when all messages are back
 }
 
 func newFailsOnce() *failsOnce {
-	return &failsOnce{failed: map[string]time.Time{}, back: map[string]time.Time{}, done: make(chan struct{})}
+	return &failsOnce{err: errDown, failed: map[string]time.Time{}, back: map[string]time.Time{}, done: make(chan struct{})}
+}
+
+// retried runs the app with such a handler, publishes a message, and returns how long its retry has waited.
+func (f *failsOnce) retried(a *app) time.Duration {
+	a.handle("billing", f.handle(1))
+	a.run()
+	a.publish("1")
+	<-f.done
+	return f.waits()[0]
 }
 
 // handle is the handler of so many messages.
 func (f *failsOnce) handle(messages int) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
-		n := f.add(msg)
+		n := f.add()
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if _, retried := retry.ReadRecord(msg.Metadata); !retried {
 			f.failed[msg.UUID] = time.Now()
-			return errDown
+			return f.err
 		}
 		f.back[msg.UUID] = time.Now()
 		if n == 2*messages {

@@ -34,7 +34,7 @@ func TestTopicThatTakesNothingDelaysNoOther(t *testing.T) {
 			const orders, outage = 60, 3 * time.Minute
 			a, billing, shipping := twoHandlers(t, orders)
 			until := time.Now().Add(outage)
-			a.publisher.before = func(topic string) error {
+			a.publisher.before = func(topic string, _ *message.Message) error {
 				if topic != "retry.return.billing" || time.Now().After(until) {
 					return nil
 				}
@@ -72,7 +72,7 @@ func TestMessageThatItsTopicRefusesDelaysNoOther(t *testing.T) {
 		f := newFailsOnce()
 		a.handle("billing", f.handle(orders))
 		until := time.Now().Add(time.Minute)
-		a.publisher.refuse = func(topic string, msg *message.Message) error {
+		a.publisher.before = func(topic string, msg *message.Message) error {
 			if topic == "retry.return.billing" && msg.UUID == "13" && time.Now().Before(until) {
 				return errDown
 			}
@@ -104,7 +104,7 @@ func TestOutageOfTheBackend(t *testing.T) {
 		}
 		synctest.Wait()
 		until := time.Now().Add(12 * time.Second)
-		a.publisher.before = func(string) error {
+		a.publisher.before = func(string, *message.Message) error {
 			if time.Now().Before(until) {
 				return errDown
 			}

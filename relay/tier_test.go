@@ -27,21 +27,11 @@ func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
 	} {
 		bubble(t, requested.String(), func(t *testing.T) {
 			a := newApp(t, backoff.Schedule{time.Second, 5 * time.Second})
-			var c calls
-			done := make(chan struct{})
-			a.handle("billing", func(msg *message.Message) error {
-				if c.add(msg) == 1 {
-					return backoff.RetryAfter(errDown, requested)
-				}
-				close(done)
-				return nil
-			})
-			a.run()
-			a.publish("1")
-			<-done
-			require.Len(t, c.waits(), 1)
-			assert.GreaterOrEqual(t, c.waits()[0], requested)
-			assert.LessOrEqual(t, c.waits()[0], requested+5*time.Millisecond)
+			f := newFailsOnce()
+			f.err = backoff.RetryAfter(errDown, requested)
+			waited := f.retried(a)
+			assert.GreaterOrEqual(t, waited, requested)
+			assert.LessOrEqual(t, waited, requested+5*time.Millisecond)
 			for topic, want := range copies {
 				assert.Len(t, a.publisher.to(topic), want, topic)
 			}
@@ -51,19 +41,51 @@ func TestRequestedDelaysBeyondAndBetweenTheTiers(t *testing.T) {
 	}
 }
 
+// TestPublishesOfARequestedDelay: the documentation of kafkaretry has these figures. Other ways do worse. They were
+// tried on Kafka 4.4, with all delays a hundredth, 240 messages behind the one that requests the hour, and a process
+// that joins meanwhile:
+//
+//	way                                                                  publishes  late, at most  twice
+//	rounds, as now                                                       30         147 ms         0
+//	the hour in ExtraTiers                                               2          131 ms         0
+//	the partition is paused at the hour, what is before it is committed  2          34.7 s         0
+//	the hour is held, and what is behind it is forwarded                 2          176 ms         129
+//
+// A share group holds one message while others are settled, but not with franz-go 1.22: its next poll accepted a message
+// whose lock was renewed, which then came to no other process. sarama 1.61 has no share groups.
+func TestPublishesOfARequestedDelay(t *testing.T) {
+	tiers := backoff.Exponential(time.Second, 5, 4)
+	for publishes, schedule := range map[int]backoff.Schedule{30: tiers, 2: append(tiers[:4:4], time.Hour)} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newApp(t, schedule)
+			f := newFailsOnce()
+			f.err = backoff.RetryAfter(errDown, time.Hour)
+			assert.GreaterOrEqual(t, f.retried(a), time.Hour)
+			assert.Len(t, a.publisher.all, publishes, "to tiers, and to the return topic")
+			a.close()
+		})
+	}
+}
+
 func TestPublishThatFailsIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(t, backoff.Schedule{time.Second})
-		a.publisher.fail = func(topic string, tries int) error {
-			switch {
-			case topic == "retry.return.billing" && tries == 2:
-				panic("in the publisher")
-			case topic == "retry.return.billing" && tries <= 4:
-				return errDown
+		tries := 0
+		a.publisher.before = func(topic string, _ *message.Message) error {
+			if topic != "retry.return.billing" || tries == 4 {
+				return nil
 			}
-			return nil
+			if tries++; tries == 2 {
+				panic("in the publisher")
+			}
+			return errDown
 		}
-		a.expectOneRetry(time.Second, 10*time.Second)
+		f := newFailsOnce()
+		waited := f.retried(a)
+		a.close()
+		assert.Len(t, f.waits(), 1)
+		assert.GreaterOrEqual(t, waited, time.Second)
+		assert.LessOrEqual(t, waited, 10*time.Second)
 	})
 }
 
@@ -118,26 +140,6 @@ func TestMessagesAreForwardedInTheOrderOfTheirDueTimes(t *testing.T) {
 		}
 		a.close()
 	})
-}
-
-// expectOneRetry runs the app with a handler that fails once, and closes it.
-func (a *app) expectOneRetry(shortest, longest time.Duration) {
-	var c calls
-	done := make(chan struct{})
-	a.handle("billing", func(msg *message.Message) error {
-		if c.add(msg) == 1 {
-			return errDown
-		}
-		close(done)
-		return nil
-	})
-	a.run()
-	a.publish("1")
-	<-done
-	a.close()
-	require.Len(a.t, c.waits(), 1)
-	assert.GreaterOrEqual(a.t, c.waits()[0], shortest)
-	assert.LessOrEqual(a.t, c.waits()[0], longest)
 }
 
 func TestGarbledMessagesOnATier(t *testing.T) {
