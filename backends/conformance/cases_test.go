@@ -53,7 +53,4 @@ func overtakes(t *testing.T, f *fixture) {
 	f.publish(topics, "short")
 	f.await(1, 1)
 	assert.Len(t, f.ledger.of("long"), 1)
-	f.settle()
 }
-
-func byTime(a, b try) int { return a.at.Compare(b.at) }

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -10,9 +9,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // subscriber: code that adds its handlers by itself subscribes one subscriber to several topics, and the middleware is
@@ -70,54 +66,4 @@ func concurrency(t *testing.T, f *fixture) {
 	a.publishTo(topics[0], ids(messages)...)
 	f.comeBack(messages, 1, config.Policy.Schedule)
 	assert.EqualValues(t, inFlight, most.Load(), "messages in flight")
-}
-
-// paused: a paused handler gets neither messages nor retries, and all of them after Resume. Another handler, with a
-// schedule of its own, goes on meanwhile.
-func paused(t *testing.T, f *fixture) {
-	const messages = 10
-	config, topics := f.app(200*time.Millisecond), []string{f.topic(0), f.topic(1)}
-	slow := backoff.Schedule{500 * time.Millisecond, 400 * time.Millisecond, 600 * time.Millisecond}
-	a := f.connect(config, topics, nil, slow...)
-	var last atomic.Value // the message that was tried last for the first time
-	a.handle("billing", topics[0], func(msg *message.Message) error {
-		err := f.ledger.failing(1)(msg)
-		if err != nil && len(f.ledger.all()) == messages && last.CompareAndSwap(nil, msg.UUID) {
-			assert.NoError(t, a.Pause("billing"))
-		}
-		return err
-	})
-	other := *f
-	other.ledger = newLedger()
-	a.handle("shipping", topics[1], other.ledger.failing(len(slow)), retry.Options{Policy: &retry.Policy{Schedule: slow}})
-	pauses := func() []string {
-		all := a.Health().Subscriptions
-		return all[slices.IndexFunc(all, func(s retry.SubscriptionHealth) bool { return s.Name == "billing" })].Paused
-	}
-	// meanwhile waits until the other handler has handled a message, and its retries, which take 1.5 seconds.
-	meanwhile := func(id string) {
-		t.Helper()
-		before := len(other.ledger.all())
-		a.publishTo(topics[1], id)
-		other.comeBack(before+1, len(slow), slow)
-	}
-	require.ErrorContains(t, a.Pause("bill"), `no handler is named "bill": the handlers are "billing", "shipping"`)
-
-	require.NoError(t, a.Pause("billing"))
-	a.run()
-	a.publishTo(topics[0], ids(messages)...)
-	meanwhile("first")
-	assert.Empty(t, f.ledger.all(), "paused before the router ran")
-	require.NoError(t, a.Health().Ready(), "a pause is no fault")
-	assert.Equal(t, []string{"paused"}, pauses())
-
-	require.NoError(t, a.Resume("billing"))
-	assert.Empty(t, pauses())
-	f.await(messages, 0)
-	meanwhile("second")
-	assert.Len(t, f.ledger.of(last.Load().(string)), 1, "its retry waits, too")
-	assert.Equal(t, []string{"paused"}, pauses())
-
-	require.NoError(t, a.Resume("billing"))
-	f.comeBack(messages, 1, config.Policy.Schedule)
 }

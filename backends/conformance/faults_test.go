@@ -113,7 +113,7 @@ func lockLost(t *testing.T, f *fixture) {
 	if lose == nil {
 		return
 	}
-	f = newFixture(t, f.Entry, startServer(t, f.Entry).URL, f.score)
+	f = newFixture(t, f.Entry, startServer(t, f.Entry).URL)
 	o := f.outage()
 	o.app.Lease = 5 * time.Second
 	store, other := o.open(), o.open()
@@ -137,7 +137,7 @@ func lockLost(t *testing.T, f *fixture) {
 	require.ErrorContains(t, awaitEvent(t, ended, "the redrive ends"), "is lost")
 	_, err = other.Redrive(noContext, o.queue, letters.Redrive{})
 	require.NoError(t, err)
-	f.eventually("all are handled", func() bool { handled, _ := o.handled(); return len(handled) == 20 })
+	o.awaitHandled(ids(20))
 	left, _, _ := o.browse(other, letters.Filter{})
 	assert.Empty(t, left)
 }
@@ -167,10 +167,7 @@ func givesBack(t *testing.T, f *fixture) {
 	f.run(config, topics, second.failing(0))
 	go func() { _ = first.Close() }()
 	second.await(t, 2, 0)
-	f.eventually("nothing is left", func() bool {
-		left, err := f.backend.Left(noContext, config, topics)
-		return err == nil && left == 0
-	})
+	f.nothingIsLeft(config, topics)
 }
 
 // brokenTopic: a topic that cannot be read stops no other of its group. It is read when it is there again.
@@ -200,7 +197,7 @@ func leaseLost(t *testing.T, f *fixture) {
 		return
 	}
 	for _, failures := range []int{0, 1} {
-		f := newFixture(t, f.Entry, f.url, f.score)
+		f := newFixture(t, f.Entry, f.url)
 		topics, config := f.topics(1), f.app(100*time.Millisecond)
 		config.Lease = 5 * time.Second
 		runs, ended := make(chan struct{}), make(chan struct{})

@@ -30,15 +30,14 @@ type fixture struct {
 	url     string
 	backend pubsub.Backend
 	name    string
-	score   *score
 	ledger  *ledger
 }
 
-func newFixture(t *testing.T, e registry.Entry, url string, s *score) *fixture {
+func newFixture(t *testing.T, e registry.Entry, url string) *fixture {
 	t.Helper()
 	name := "c" + strings.ToLower(rand.Text()[:8])
 	return &fixture{
-		t: t, Entry: e, url: url, backend: e.Open(url, process.Logger()), name: name, score: s, ledger: newLedger(),
+		t: t, Entry: e, url: url, backend: e.Open(url, process.Logger()), name: name, ledger: newLedger(),
 	}
 }
 
@@ -53,18 +52,8 @@ func (f *fixture) app(delays ...time.Duration) pubsub.App {
 // topic returns a topic of the case.
 func (f *fixture) topic(i int) string { return fmt.Sprintf("t%s-%d", f.name, i) }
 
-// topics returns the topic of each of the handlers, which share the messages of the case. Without groups, two handlers
-// of one topic would each get all messages.
-func (f *fixture) topics(handlers int) []string {
-	topics := make([]string, handlers)
-	for i := range topics {
-		topics[i] = f.topic(0)
-		if f.Expect.NoGroups {
-			topics[i] = f.topic(i)
-		}
-	}
-	return topics
-}
+// topics returns the topic of each of the handlers, which share the messages of the case.
+func (f *fixture) topics(handlers int) []string { return slices.Repeat([]string{f.topic(0)}, handlers) }
 
 func handlerName(i int) string { return fmt.Sprintf("billing-%d", i) }
 
@@ -154,32 +143,7 @@ func (f *fixture) publishMany(topics, ids []string) {
 }
 
 // await waits until n messages were tried after so many failures. Those that are missing then are lost.
-func (f *fixture) await(n, failures int) {
-	f.t.Helper()
-	if missing := f.missing(n, failures); missing > 0 {
-		f.score.add("lost", missing)
-		require.Failf(f.t, "messages are lost", "%d of %d did not come after %d failures", missing, n, failures)
-	}
-}
-
-// missing waits for n messages that were tried after so many failures, and returns how many did not come.
-func (f *fixture) missing(n, failures int) int {
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if f.ledger.reached(failures) >= n {
-			return 0
-		}
-	}
-	return n - f.ledger.reached(failures)
-}
-
-// zero sets a number of the report that must be 0.
-func (f *fixture) zero(field string, n int, why string) {
-	f.t.Helper()
-	f.score.add(field, n)
-	if n != 0 {
-		f.t.Errorf("%d %s", n, why)
-	}
-}
+func (f *fixture) await(n, failures int) { f.t.Helper(); f.ledger.await(f.t, n, failures) }
 
 func (f *fixture) eventually(words string, is func() bool) { f.t.Helper(); await(f.t, is, "%s", words) }
 
@@ -188,45 +152,7 @@ func (f *fixture) eventually(words string, is func() bool) { f.t.Helper(); await
 func (f *fixture) comeBack(n, failures int, schedule backoff.Schedule) {
 	f.t.Helper()
 	f.await(n, failures)
-	f.checkNeverEarly(schedule)
-	f.settle()
-}
-
-// checkNeverEarly checks that each retry came at least its delay after the failure before it, by the backend's clock.
-func (f *fixture) checkNeverEarly(schedule backoff.Schedule) {
-	f.t.Helper()
-	f.zero("early", f.early(schedule), "retries were early")
-}
-
-// early counts the retries that came before their delay was over.
-func (f *fixture) early(schedule backoff.Schedule) (count int) {
-	f.t.Helper()
-	for id, tries := range f.ledger.all() {
-		failed := map[int]time.Time{}
-		for _, one := range tries {
-			if _, known := failed[one.failures]; !known {
-				failed[one.failures] = one.at
-			}
-			before, known := failed[one.failures-1]
-			if !known {
-				continue
-			}
-			delay := schedule[one.failures-1]
-			monotonic, wall := one.at.Sub(before), one.at.Round(0).Sub(before.Round(0))
-			if early := f.Expect.Clock.Early(delay, monotonic, wall); early > 0 {
-				if count++; count <= 3 {
-					f.t.Logf("message %s, retry %d of %v, came %v too early: after %v by the monotonic clock, %v by "+
-						"the wall clock", id, one.failures, delay, early, monotonic, wall)
-				}
-			}
-		}
-	}
-	return count
-}
-
-// settle logs the duplicates. Call it when no message is on its way any more.
-func (f *fixture) settle() {
-	f.t.Helper()
+	f.ledger.neverEarly(f.t, f.Expect.Clock, schedule...)
 	if duplicates := f.ledger.duplicates(); duplicates > 0 {
 		f.t.Logf("%d duplicates", duplicates)
 	}

@@ -2,7 +2,6 @@ package conformance
 
 import (
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -37,9 +36,7 @@ type kafkaApp struct {
 // startKafka returns an app on the shared cluster. Its topic has so many partitions, and is not there with 0.
 func startKafka(t *testing.T, partitions int32) *kafkaApp {
 	t.Helper()
-	e, err := registry.Find("kafka")
-	require.NoError(t, err)
-	k := kafkaOn(t, strings.Split(sharedServer(t, e), ","))
+	k := kafkaOn(t, strings.Split(sharedServer(t, "kafka"), ","))
 	if partitions > 0 {
 		k.make(k.orders, partitions)
 	}
@@ -51,11 +48,9 @@ func startKafkaCluster(
 	t *testing.T, nodes int, client *sarama.Config, settings ...string,
 ) ([]string, []*servers.Server) {
 	t.Helper()
-	running.Lock()
-	defer running.Unlock()
 	all, err := servers.KafkaCluster(interrupted, nodes, client, settings...)
 	require.NoError(t, err)
-	running.servers = append(running.servers, all...)
+	keep(all...)
 	var brokers []string
 	for _, node := range all {
 		t.Cleanup(node.Stop)
@@ -109,21 +104,14 @@ func (k *kafkaApp) letters() letters.Store {
 }
 
 // stored returns how many messages are in a topic.
-func (k *kafkaApp) stored(topic string) (n int64) {
+func (k *kafkaApp) stored(topic string) int {
 	k.t.Helper()
 	client, err := sarama.NewClient(k.brokers, sarama.NewConfig())
 	require.NoError(k.t, err)
 	defer func() { _ = client.Close() }()
-	partitions, err := client.Partitions(topic)
+	stored, err := pubsub.StoredOnKafka(client, topic)
 	require.NoError(k.t, err)
-	for _, p := range partitions {
-		for of, sign := range map[int64]int64{sarama.OffsetNewest: 1, sarama.OffsetOldest: -1} {
-			offset, err := client.GetOffset(topic, p, of)
-			require.NoError(k.t, err)
-			n += sign * offset
-		}
-	}
-	return n
+	return stored
 }
 
 // make makes a topic with the cluster's replicas.
@@ -155,42 +143,24 @@ func (k *kafkaApp) limit(topic string, bytes int) {
 		}, false))
 }
 
-func (k *kafkaApp) partitions(topic string) int { return len(k.describe(topic).Partitions) }
-
-// TestKafkaPartitions: as many messages are in flight as a topic has partitions, of first deliveries and of retries.
+// TestKafkaPartitions: the return topic is made with the partitions of its topic, and a log line tells of fewer than may
+// be in flight. The partitions of a tier may be others.
 func TestKafkaPartitions(t *testing.T) {
 	t.Parallel()
 	k := startKafka(t, 4)
 	k.make(k.tier("1s"), 3)
 	seen := newLedger()
-	var now, most atomic.Int32
-	together := make(chan struct{})
-	four := sync.OnceFunc(func() { close(together) })
-	app := k.app(time.Second)
-	app.handle("bill", k.orders, func(msg *message.Message) error {
-		defer now.Add(-1)
-		n := now.Add(1)
-		for before := most.Load(); n > before && !most.CompareAndSwap(before, n); before = most.Load() {
-		}
-		if n == 4 {
-			four()
-		}
-		awaitEvent(t, together, "4 calls run")
-		return seen.failing(1)(msg)
-	})
-	fewer := func() []watermill.CapturedMessage { return app.logged(watermill.InfoLogLevel, "fewer partitions") }
-	assert.Empty(t, fewer())
-	app.run()
-	require.Len(t, fewer(), 1)
+	app := k.app(time.Second).bills(seen.failing(1))
+	fewer := app.logged(watermill.InfoLogLevel, "fewer partitions")
+	require.Len(t, fewer, 1)
 	for field, want := range map[string]any{"topic": k.orders, "partitions": 4, "concurrency": 16} {
-		assert.Equal(t, want, fewer()[0].Fields[field], field)
+		assert.Equal(t, want, fewer[0].Fields[field], field)
 	}
-	assert.Equal(t, 4, k.partitions(k.back()))
+	assert.Equal(t, 4, len(k.describe(k.back()).Partitions))
 	app.publish(ids(60)...)
 	seen.await(t, 60, 1)
 	assert.Zero(t, seen.duplicates())
-	assert.Zero(t, seen.early(time.Second))
-	assert.LessOrEqual(t, most.Load(), int32(8), "4 of each topic")
+	seen.neverEarly(t, monotonic, time.Second)
 	app.stop()
 	assert.EqualValues(t, 60, k.stored(k.orders))
 	assert.Zero(t, k.stored(k.tier("1s")), "what is settled is deleted")
@@ -231,20 +201,6 @@ func TestKafkaDeletesWhatIsSettled(t *testing.T) {
 	assert.EqualValues(t, 11, k.stored(k.tier("1h")))
 	assert.Equal(t, 1, seen.duplicates())
 	assert.Equal(t, 4, seen.reached(1), "the others wait")
-}
-
-// TestKafkaRequestedDelayBehindManyMessages is late, as docs/other-pubsubs.md says: behind 256 messages that wait longer
-// it waits for the first of them.
-func TestKafkaRequestedDelayBehindManyMessages(t *testing.T) {
-	t.Parallel()
-	const delay = 3 * time.Second
-	k := startKafka(t, 1)
-	seen := newLedger()
-	app := k.app(delay).bills(soon(seen))
-	app.publish(ids(300)...)
-	app.publish("soon")
-	seen.await(t, 301, 1)
-	assert.GreaterOrEqual(t, seen.of("soon")[1].at.Sub(seen.of(id(0))[0].at), delay-time.Millisecond)
 }
 
 // TestKafkaRebalance: neither a message that waits nor a call holds up a process that joins, and each goes on waiting,
@@ -326,6 +282,7 @@ func kafkaRebalances(t *testing.T, strategy func() sarama.BalanceStrategy) {
 				}
 				id := fmt.Sprint(messages.Add(1))
 				assert.NoError(t, first.Publisher().Publish(k.orders, message.NewMessage(id, nil)))
+				assert.NoError(t, first.Health().Ready(), "a rebalance is no fault")
 			}
 		})
 	}
@@ -342,11 +299,11 @@ func kafkaRebalances(t *testing.T, strategy func() sarama.BalanceStrategy) {
 	more()
 	t.Logf("%d of %d messages came twice", seen.duplicates(), messages.Load())
 	assert.Less(t, seen.duplicates(), int(messages.Load())/5, "those that are being published are not given up")
-	assert.Zero(t, seen.early(time.Second))
+	seen.neverEarly(t, monotonic, time.Second)
 	first.stop()
 	third.stop()
 	stored := k.stored(k.tier("1s"))
-	assert.Less(t, stored, messages.Load()/10, "what is settled is deleted, but for the last ones before a rebalance")
+	assert.Less(t, stored, int(messages.Load())/10, "what is settled is deleted, but for the last ones before a rebalance")
 }
 
 // TestKafkaTopicThatCannotBeWritten: it does not stop a tier for the other topics, and its own messages wait until it
@@ -374,7 +331,7 @@ func TestKafkaTopicThatCannotBeWritten(t *testing.T) {
 	billing.await(t, messages+1, 1)
 	for _, seen := range []*ledger{billing, shipping} {
 		t.Log(seen.duplicates(), "came twice, because of the stop")
-		assert.Zero(t, seen.early(time.Second))
+		seen.neverEarly(t, monotonic, time.Second)
 	}
 	app.stop()
 	assert.Zero(t, k.stored(k.tier("1s")), "what is settled is deleted")
@@ -442,51 +399,4 @@ func TestKafkaRetention(t *testing.T) {
 			assert.Equal(t, test.name == "bytes", warned)
 		})
 	}
-}
-
-// TestKafkaRebalanceIsNoFault of Health.
-func TestKafkaRebalanceIsNoFault(t *testing.T) {
-	t.Parallel()
-	k := startKafka(t, 2)
-	first := k.app(time.Second).bills(nothing)
-	faults, stop := make(chan error, 1), make(chan struct{})
-	go func() {
-		for tick := time.Tick(10 * time.Millisecond); ; {
-			select {
-			case <-tick:
-				if err := first.Health().Ready(); err == nil {
-					continue
-				} else {
-					faults <- err
-				}
-			case <-stop:
-				faults <- nil
-			}
-			return
-		}
-	}()
-	other := k.app(time.Second).bills(nothing)
-	other.publish("1")
-	other.stop()
-	first.publish("2")
-	close(stop)
-	require.NoError(t, <-faults)
-}
-
-// TestKafkaLetters: letters of several partitions are shown.
-func TestKafkaLetters(t *testing.T) {
-	t.Parallel()
-	k := startKafka(t, 1)
-	k.make(k.dead(), 3)
-	k.app(time.Second).bills(func(*message.Message) error { return backoff.Permanent(errDown) }).publish(ids(30)...)
-	store := k.letters()
-	await(t, func() bool { return len(browse(t, store, k.dead())) == 30 }, "all letters are shown")
-	summary, err := store.Redrive(t.Context(), k.dead(), letters.Redrive{DryRun: true})
-	require.NoError(t, err)
-	assert.Equal(t, letters.Summary{Total: 30, Done: 30}, summary)
-	_, err = store.Redrive(t.Context(), k.dead(), letters.Redrive{})
-	require.ErrorIs(t, err, errors.ErrUnsupported)
-	_, err = store.Discard(t.Context(), k.dead(), letters.Discard{})
-	require.ErrorIs(t, err, errors.ErrUnsupported)
-	assert.ElementsMatch(t, ids(30), lettersOf(browse(t, store, k.dead())))
 }

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -126,14 +128,32 @@ func (l *ledger) await(t *testing.T, n, failures int) {
 	await(t, func() bool { return l.reached(failures) >= n }, "%d messages come after %d failures", n, failures)
 }
 
-// early counts the retries that came before their delay was over, which is that of the first failure. Records have whole
-// milliseconds.
-func (l *ledger) early(delay time.Duration) (n int) {
-	for _, tries := range l.all() {
-		if i := slices.IndexFunc(tries, func(one try) bool { return one.failures > 0 }); i > 0 &&
-			tries[i].at.Sub(tries[0].at) < delay-time.Millisecond {
-			n++
+// monotonic is the clock by which the tests of one server compare.
+var monotonic registry.Clock
+
+// neverEarly checks that each retry came at least its delay after the failure before it, by the backend's clock.
+func (l *ledger) neverEarly(t *testing.T, clock registry.Clock, schedule ...time.Duration) {
+	t.Helper()
+	count := 0
+	for id, tries := range l.all() {
+		failed := map[int]time.Time{}
+		for _, one := range tries {
+			if _, known := failed[one.failures]; !known {
+				failed[one.failures] = one.at
+			}
+			before, known := failed[one.failures-1]
+			if !known || one.failures > len(schedule) {
+				continue
+			}
+			delay := schedule[one.failures-1]
+			monotonic, wall := one.at.Sub(before), one.at.Round(0).Sub(before.Round(0))
+			if early := clock.Early(delay, monotonic, wall); early > 0 {
+				if count++; count <= 3 {
+					t.Errorf("message %s, retry %d of %v, came %v too early: after %v by the monotonic clock, %v by the wall clock",
+						id, one.failures, delay, early, monotonic, wall)
+				}
+			}
 		}
 	}
-	return n
+	assert.Zero(t, count, "retries were early")
 }

@@ -26,7 +26,6 @@ func outlived(t *testing.T, f *fixture) {
 	if !f.Expect.Leases() {
 		return
 	}
-	f.score.passes(t, "outlived")
 	const behind, attempts = 10, 5
 	topics, config := f.topics(1), f.app(500*time.Millisecond)
 	config.Lease = 4 * time.Second
@@ -62,7 +61,7 @@ func outlived(t *testing.T, f *fixture) {
 		dead := map[string]int{}
 		f.eventually("both are dead letters", func() bool {
 			clear(dead)
-			for _, letter := range f.letters(config, "billing", topics[0]) {
+			for _, letter := range f.letters(config, topics[0]) {
 				dead[letter.ID]++
 			}
 			return dead[both[0]] > 0 && dead[both[1]] > 0
@@ -92,7 +91,7 @@ func (f *fixture) calls(id string, failures int) (n int) {
 // another one.
 func (f *fixture) awaitLease(lease time.Duration) {
 	f.t.Helper()
-	f = newFixture(f.t, f.Entry, f.url, f.score)
+	f = newFixture(f.t, f.Entry, f.url)
 	topics, config := f.topics(1), f.app(time.Second)
 	config.Lease = lease
 	role := f.role(config, topics, "billing", 1)
@@ -115,7 +114,7 @@ func stopped(t *testing.T, f *fixture) {
 	for name, others := range map[string]int{"a process that stops": 0, "a process that stops beside another one": 1} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, f.Entry, f.url, f.score)
+			f := newFixture(t, f.Entry, f.url)
 			const behind = 10
 			slow := []string{"slow", "slow retry"} // with so many failures before the slow call
 			topics, config := []string{f.topic(0), f.topic(1)}, f.app(500*time.Millisecond)
@@ -141,12 +140,12 @@ func stopped(t *testing.T, f *fixture) {
 			f.eventually("the contexts have ended", func() bool { return all[0].outlived.Load() == 2 })
 			f.await(2*behind+len(slow), 0)
 			for i, id := range slow {
-				f.eventually("it is a dead letter", func() bool { return len(f.letters(config, "", topics[i])) > 0 })
+				f.eventually("it is a dead letter", func() bool { return len(f.letters(config, topics[i])) > 0 })
 				assert.LessOrEqual(t, f.calls(id, i), 2, "calls with the message %q", id)
 			}
 			stopAll(all) // what they have in flight is settled then
 			for i, id := range slow {
-				if found := f.letters(config, "", topics[i]); assert.Len(t, found, 1, "dead letters of %q", id) {
+				if found := f.letters(config, topics[i]); assert.Len(t, found, 1, "dead letters of %q", id) {
 					assert.Equal(t, id, found[0].ID)
 					assert.Equal(t, i+1, found[0].Record.Failures)
 				}
@@ -156,14 +155,14 @@ func stopped(t *testing.T, f *fixture) {
 }
 
 // letters returns the dead letters of a handler. There may be no queue or topic before the first.
-func (f *fixture) letters(app pubsub.App, handler, topic string) (found []*letters.Letter) {
+func (f *fixture) letters(app pubsub.App, topic string) (found []*letters.Letter) {
 	f.t.Helper()
 	store, err := f.backend.Letters(app)
 	if !assert.NoError(f.t, err) {
 		return nil
 	}
 	defer func() { assert.NoError(f.t, store.Close()) }()
-	for letter, err := range store.Browse(noContext, f.backend.DeadTopic(app, handler, topic), letters.Filter{}) {
+	for letter, err := range store.Browse(noContext, f.backend.DeadTopic(app, topic), letters.Filter{}) {
 		if errors.Is(err, letters.ErrNoQueue) || !assert.NoError(f.t, err) {
 			return found
 		}

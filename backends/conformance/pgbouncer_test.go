@@ -44,11 +44,9 @@ func (p onPostgres) behind(mode, driver, setting string) *sql.DB {
 	bouncers.Lock()
 	defer bouncers.Unlock()
 	if bouncers.hosts[mode] == "" && mode != "" {
-		server, err := servers.PgBouncer(interrupted, sharedPostgres, mode, 8)
+		server, err := servers.PgBouncer(interrupted, p.url, mode, 8)
 		require.NoError(p.t, err)
-		running.Lock()
-		running.servers = append(running.servers, server)
-		running.Unlock()
+		keep(server)
 		address, err := url.Parse(server.URL)
 		require.NoError(p.t, err)
 		if bouncers.hosts == nil {

@@ -20,40 +20,29 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// onPostgres is a database of its own on a server that the tests of this file share.
+// onPostgres is a database of its own on the shared server.
 type onPostgres struct {
 	t   *testing.T
 	url string
 	db  *sql.DB
 }
 
-var sharedPostgres string // its address, under the lock of running
-
 func startPostgres(t *testing.T) onPostgres {
 	t.Helper()
 	t.Parallel()
-	running.Lock()
-	if sharedPostgres == "" {
-		server, err := servers.PostgreSQL(interrupted)
-		if err == nil {
-			running.servers, sharedPostgres = append(running.servers, server), server.URL
-		}
-	}
-	running.Unlock()
-	require.NotEmpty(t, sharedPostgres, "the server does not start")
-	admin, err := sql.Open("pgx", sharedPostgres)
+	shared := sharedServer(t, "postgres")
+	admin, err := sql.Open("pgx", shared)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, admin.Close()) }()
 	name := "db_" + strings.ToLower(rand.Text()[:12])
 	_, err = admin.Exec(`CREATE DATABASE "` + name + `"`)
 	require.NoError(t, err)
-	p := onPostgres{t: t, url: strings.Replace(sharedPostgres, "/postgres?", "/"+name+"?", 1)}
+	p := onPostgres{t: t, url: strings.Replace(shared, "/postgres?", "/"+name+"?", 1)}
 	p.db = p.open()
 	return p
 }

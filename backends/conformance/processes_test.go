@@ -26,92 +26,39 @@ import (
 // changes: two services have the same prefix, the same topic, and handlers of the same name. Each gets all messages.
 // Those of one service fail twice. While they wait for the first time, two of its four processes stop, whose handlers
 // have the names of their hosts. While they wait again, the handler of the others gets another name. The other service
-// gets none of these retries. Without groups, a prefix of its own keeps a service apart. The lease is an hour: a message
-// that a process still had when it ended would come then.
+// gets none of these retries. The lease is an hour: a message that a process still had when it ended would come then.
 func changes(t *testing.T, f *fixture) {
 	const messages = 500
 	topics, billing := f.topics(1), f.app(5*time.Second, 4*time.Second)
 	billing.Lease = time.Hour
-	shipping := billing
+	shipping, shipped := billing, newLedger()
 	shipping.Group = "h" + f.name
-	if f.Expect.NoGroups {
-		shipping.Prefix = "q" + f.name
-	}
-	shipped := newLedger()
 	f.run(shipping, topics, shipped.failing(0))
 	fails := len(billing.Policy.Schedule)
-	if f.Expect.InMemory { // another process has nothing of it
-		f.run(billing, topics, f.ledger.failing(fails))
-		f.publishMany(topics, ids(messages))
-		f.await(messages, fails)
-	} else {
-		f.cleanUp(billing, topics, nil)
-		var roles []process.Role
-		for host := range 4 {
-			roles = append(roles, f.role(billing, topics, handlerName(host), 0))
-			roles[host].Fails = fails
-		}
-		all := f.start(f.ledger, roles...)
-		f.publishMany(topics, ids(messages))
-		f.await(messages, 0)
-		stopAll(all[:2])
-		f.zero("scale_down", f.missing(messages, 1), "retries are stranded after 4 to 2 processes")
-		back := f.ledger.reached(1)
-		stopAll(all[2:])
-		roles[0].Handlers[0].Name = "invoicing"
-		f.start(f.ledger, roles[0])
-		f.zero("renamed", f.missing(back, fails), "retries are stranded after the handler was renamed")
+	f.cleanUp(billing, topics, nil)
+	var roles []process.Role
+	for host := range 4 {
+		roles = append(roles, f.role(billing, topics, handlerName(host), 0))
+		roles[host].Fails = fails
 	}
+	all := f.start(f.ledger, roles...)
+	f.publishMany(topics, ids(messages))
+	f.await(messages, 0)
+	stopAll(all[:2])
+	f.await(messages, 1)
+	stopAll(all[2:])
+	roles[0].Handlers[0].Name = "invoicing"
+	f.start(f.ledger, roles[0])
 	f.publish(topics, "last")
-	f.zero("foreign", f.foreignTo(shipped, messages+1), "retries came to the other service")
 	f.comeBack(messages, fails, billing.Policy.Schedule)
-}
-
-// foreignTo waits for all messages of a service that never fails, and counts the retries that it got. The last message
-// is not the last one that comes: messages of several partitions overtake each other.
-func (f *fixture) foreignTo(service *ledger, messages int) (count int) {
-	f.t.Helper()
-	f.eventually("the other service has all messages", func() bool { return service.reached(0) >= messages })
-	all := service.all()
-	assert.Len(f.t, all, messages)
-	for _, tries := range all {
-		for _, one := range tries {
-			if one.failures > 0 {
-				count++
-			}
-		}
-	}
-	return count
+	// the last message is not the last one that comes: messages of several partitions overtake each other
+	shipped.await(t, messages+1, 0)
+	assert.Len(t, shipped.all(), messages+1)
+	assert.Zero(t, shipped.reached(1), "retries came to the other service")
 }
 
 // behind is how far the clock of a skewed process is behind.
 const behind = 9 * time.Second
-
-// skewed: the clock of the process in which the messages fail is 9 seconds behind, and their retries of 10 seconds come
-// to another process. They are several times as long as a lease.
-func skewed(t *testing.T, f *fixture) {
-	const messages, delay = 60, 10 * time.Second
-	program, err := skewedProgram()
-	require.NoError(t, err)
-	topics, app := f.topics(1), f.app(delay)
-	role := f.role(app, topics, "billing", 0)
-	f.cleanUp(app, topics, nil)
-	slow := f.startProgram(program, behind, f.ledger, role)
-	slow.await(slow.running, "its handlers have not subscribed")
-	f.publish(topics, ids(messages)...)
-	f.eventually("the copies are safe", func() bool { return slow.retried.Load() >= messages })
-	slow.stop()
-	for _, one := range f.ledger.first(0) {
-		require.False(t, one.at.After(time.Now()), "the clock of the process must be behind by %v", behind)
-	}
-	f.start(f.ledger, role)
-	f.await(messages, 1)
-	early := f.early(app.Policy.Schedule)
-	f.score.add("skew_early", early)
-	if !f.Expect.Relayed { // a relay compares the clocks of hosts
-		assert.Zero(t, early, "retries were early")
-	}
-}
 
 // skewedFolder has the program of a process whose clock is behind. TestMain removes it.
 var skewedFolder string
@@ -157,30 +104,39 @@ var skewedProgram = sync.OnceValues(func() (program string, err error) {
 	return program, nil
 })
 
-// crashed: two processes have failed messages that wait, and nothing is in flight. After a crash of both and a start the
-// retries come: a message that such a process still had would come at the end of its lease.
+// crashed: two processes have failed messages that wait, and nothing is in flight. The clock of one of them is behind.
+// After a crash of both and a start the retries come, none early: a message that such a process still had would come at
+// the end of its lease.
 func crashed(t *testing.T, f *fixture) {
 	const messages = 100
-	for delay := 8 * time.Second; ; delay *= 2 {
+	program, err := skewedProgram()
+	require.NoError(t, err)
+	for delay := behind + time.Second; ; delay *= 2 {
 		topics, config := f.topics(1), f.app(delay)
 		config.Lease = time.Hour
 		f.cleanUp(config, topics, nil)
 		f.ledger = newLedger()
 		role := f.role(config, topics, "billing", 0)
-		both := f.start(f.ledger, role, role)
+		slow := f.startProgram(program, behind, f.ledger, role)
+		slow.await(slow.running, "its handlers have not subscribed")
+		other := f.start(f.ledger, role)[0]
 		began := time.Now()
 		f.publishMany(topics, ids(messages))
-		f.eventually("the copies are safe", func() bool {
-			return both[0].retried.Load()+both[1].retried.Load() >= messages
-		})
-		both[0].Kill()
-		both[1].Kill()
+		f.eventually("the copies are safe", func() bool { return slow.retried.Load()+other.retried.Load() >= messages })
+		for _, one := range f.ledger.first(0) {
+			require.False(t, one.at.After(time.Now()), "the clock of the process must be behind by %v", behind)
+		}
+		slow.Kill()
+		other.Kill()
 		if time.Since(began) > delay { // a retry can be in flight: a slow machine needs a longer delay
 			f.name += "-again"
 			continue
 		}
 		f.start(f.ledger, role)
-		f.comeBack(messages, 1, config.Policy.Schedule)
+		f.await(messages, 1)
+		if !f.Expect.Relayed { // a relay compares the clocks of hosts
+			f.ledger.neverEarly(t, f.Expect.Clock, config.Policy.Schedule...)
+		}
 		return
 	}
 }
@@ -198,12 +154,10 @@ func killed(t *testing.T, f *fixture) {
 	role := f.role(app, topics, "billing", 0)
 	stopAll(f.start(f.ledger, role)) // now the consumer groups exist
 	f.publishMany(topics, ids(messages))
-	self, err := os.Executable()
-	require.NoError(t, err)
 	for _, death := range []process.Role{{Die: process.Failed, Nth: 1}, {Die: process.Retried, Nth: 40}} {
 		victim := role
 		victim.Die, victim.Nth = death.Die, death.Nth
-		f.startProgram(self, 0, f.ledger, victim).dies()
+		f.startProgram("", 0, f.ledger, victim).dies()
 	}
 	both := f.start(f.ledger, role, role)
 	for i, share := range []int{4, 2} {
@@ -212,7 +166,6 @@ func killed(t *testing.T, f *fixture) {
 		both = append(both, f.start(f.ledger, role)...)
 	}
 	f.comeBack(messages, 1, app.Policy.Schedule)
-	f.score.add("lost", 0)
 }
 
 // serverKilled: the connections to the server are closed again and again, and it is killed twice, while messages fail and
@@ -227,7 +180,7 @@ func serverKilled(t *testing.T, f *fixture) {
 	if server.Restart == nil {
 		return // it was not started here
 	}
-	f = newFixture(t, f.Entry, server.URL, f.score)
+	f = newFixture(t, f.Entry, server.URL)
 	const messages = 800
 	topics, app := f.topics(1), f.app(time.Second)
 	app.Policy.MaxHold = time.Minute
@@ -257,12 +210,7 @@ func serverKilled(t *testing.T, f *fixture) {
 	}
 	published.Wait()
 	f.comeBack(messages, 1, app.Policy.Schedule)
-	f.eventually("nothing is left", func() bool {
-		left, err := f.backend.Left(noContext, app, topics)
-		require.NoError(t, err)
-		return left == 0
-	})
-	f.score.add("lost", 0)
+	f.nothingIsLeft(app, topics)
 }
 
 // unreadable: while the server is away, Health names each topic that cannot be read, with the reason.
@@ -274,7 +222,7 @@ func unreadable(t *testing.T, f *fixture) {
 	if server.Kill == nil {
 		return // it was not started here
 	}
-	f = newFixture(t, f.Entry, server.URL, f.score)
+	f = newFixture(t, f.Entry, server.URL)
 	topics, app := f.topics(1), f.app(time.Second)
 	a := f.run(app, topics, f.ledger.failing(1))
 	f.publish(topics, "1")
@@ -299,9 +247,6 @@ func unreadable(t *testing.T, f *fixture) {
 // longNames: names of 64 and of 200 bytes that differ only at their end, and names that are the same when they are
 // joined. Each message and each retry comes to its own handler.
 func longNames(t *testing.T, f *fixture) {
-	if f.Expect.NoGroups {
-		return
-	}
 	long := func(length int, end string) string { return strings.Repeat("n", length-len(end)) + end }
 	type pair struct{ group, topic string }
 	sizes := []int{64, 200}
@@ -366,5 +311,5 @@ func longNames(t *testing.T, f *fixture) {
 	})
 	mu.Lock()
 	defer mu.Unlock()
-	f.zero("foreign", wrong, "deliveries to the wrong handler")
+	assert.Zero(t, wrong, "deliveries to the wrong handler")
 }

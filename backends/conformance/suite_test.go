@@ -1,14 +1,9 @@
 package conformance
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/signal"
-	"slices"
-	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -19,10 +14,6 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
 )
-
-// reportVariable is the environment variable with the name of the report's file. Without it the report goes to stdout.
-// The report has one line for each backend.
-const reportVariable = "CONFORMANCE_REPORT"
 
 // running are the servers. They have to be stopped however the tests end.
 var running struct {
@@ -35,17 +26,19 @@ var running struct {
 var interrupted, interrupt = context.WithCancel(context.Background())
 
 // sharedServer returns the address of a server that stays until the end, and is started once.
-func sharedServer(t *testing.T, e registry.Entry) string {
+func sharedServer(t *testing.T, backend string) string {
 	t.Helper()
 	running.Lock()
 	defer running.Unlock()
-	url, known := running.shared[e.Name]
+	url, known := running.shared[backend]
 	if !known {
+		e, err := registry.Find(backend)
+		require.NoError(t, err)
 		if running.shared == nil {
 			running.shared = map[string]string{}
 		}
 		url = startLocked(t, e).URL
-		running.shared[e.Name] = url
+		running.shared[backend] = url
 	}
 	return url
 }
@@ -63,6 +56,13 @@ func startLocked(t *testing.T, e registry.Entry) *servers.Server {
 	require.NoError(t, err)
 	running.servers = append(running.servers, server)
 	return server
+}
+
+// keep has servers stopped at the end.
+func keep(all ...*servers.Server) {
+	running.Lock()
+	defer running.Unlock()
+	running.servers = append(running.servers, all...)
 }
 
 func stopServers() {
@@ -90,162 +90,52 @@ func TestMain(m *testing.M) {
 	if skewedFolder != "" {
 		_ = os.RemoveAll(skewedFolder)
 	}
-	if err := writeReport(); err != nil {
-		_, _ = fmt.Fprintln(os.Stderr, err)
-		status = 1
-	}
 	os.Exit(status)
 }
 
-// TestConformance measures one backend after the other, while nothing else runs. Then all backends run side by side.
+// cases are those that each backend has.
+var cases = []struct {
+	name string
+	test func(*testing.T, *fixture)
+}{
+	{"delays come in order and never early", delays},
+	{"two services change while their messages wait", changes},
+	{"dead letters are complete", deadLetters},
+	{"a subscriber of several topics", subscriber},
+	{"16 messages in flight", concurrency},
+	{"dead letters come back", redrive},
+	{"a shorter wait overtakes a longer one", overtakes},
+	{"long names", longNames},
+	{"a call that outlives the lease", outlived},
+	{"crash while dead letters come back", crashOfRedrive},
+	{"the lock of the dead letters is lost", lockLost},
+	{"a shutdown gives back what is in flight", givesBack},
+	{"a topic that is broken", brokenTopic},
+	{"a message that another process has", leaseLost},
+	{"processes are killed", killed},
+	{"processes crash while their messages wait", crashed},
+	{"connections are cut, and the server is killed", serverKilled},
+	{"topics that cannot be read", unreadable},
+}
+
+// TestConformance: many messages are due together on one backend after the other, while nothing else runs. Then all
+// backends run side by side.
 func TestConformance(t *testing.T) {
-	t.Run("a program whose clock is behind", func(t *testing.T) { // it is built before anything is measured
+	t.Run("a program whose clock is behind", func(t *testing.T) { // it is built before anything is compared
 		_, err := skewedProgram()
 		require.NoError(t, err)
 	})
 	for _, e := range registry.All() {
 		t.Run(e.Name, func(t *testing.T) {
-			s := scoreOf(t, e.Name)
-			url := sharedServer(t, e)
-			run := func(name string, test func(*testing.T, *fixture), parallel bool) {
-				t.Run(name, func(t *testing.T) {
-					if parallel {
-						t.Parallel()
-					}
-					test(t, newFixture(t, e, url, s))
+			url := sharedServer(t, e.Name)
+			t.Run("many are due together", func(t *testing.T) { dueTogether(t, newFixture(t, e, url)) })
+			t.Parallel()
+			for _, c := range cases {
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel()
+					c.test(t, newFixture(t, e, url))
 				})
 			}
-			if !e.Expect.DoorOnly {
-				run("many are due together", dueTogether, false)
-			}
-			t.Parallel()
-			run("delays come in order and never early", delays, true)
-			run("two services change while their messages wait", changes, true)
-			run("dead letters are complete", deadLetters, true)
-			run("a subscriber of several topics", subscriber, true)
-			run("16 messages in flight", concurrency, true)
-			if e.Expect.DoorOnly {
-				return
-			}
-			run("dead letters come back", redrive, true)
-			run("a shorter wait overtakes a longer one", overtakes, true)
-			run("a paused handler", paused, true)
-			run("a tenant that fails", tenants, true)
-			run("long names", longNames, true)
-			run("a call that outlives the lease", outlived, true)
-			if e.Expect.InMemory {
-				return
-			}
-			run("crash while dead letters come back", crashOfRedrive, true)
-			run("the lock of the dead letters is lost", lockLost, true)
-			run("a shutdown gives back what is in flight", givesBack, true)
-			run("a topic that is broken", brokenTopic, true)
-			run("a message that another process has", leaseLost, true)
-			run("processes are killed", killed, true)
-			run("processes crash while their messages wait", crashed, true)
-			run("a clock is behind", skewed, true)
-			run("connections are cut, and the server is killed", serverKilled, true)
-			run("topics that cannot be read", unreadable, true)
 		})
 	}
-}
-
-// fields are those of the report's lines, in their order, between backend and result.
-var fields = []string{
-	"lost", "early", "scale_down", "renamed", "foreign", "skew_early", "outlived", "left", "publishes_per_hour",
-	"p99_ms",
-}
-
-// score is a backend's line of the report. A field without a value is a hyphen: it was not measured. lost is measured
-// where processes or the server are killed.
-type score struct {
-	name string
-
-	mu      sync.Mutex
-	texts   map[string]string
-	numbers map[string]int
-	failed  bool
-	running int // tests of the backend
-}
-
-// scores are those of the backends that have been tested.
-var scores struct {
-	sync.Mutex
-	all []*score
-}
-
-// scoreOf returns the score of a backend. It counts the result of the test.
-func scoreOf(t *testing.T, backend string) *score {
-	scores.Lock()
-	defer scores.Unlock()
-	i := slices.IndexFunc(scores.all, func(s *score) bool { return s.name == backend })
-	if i < 0 {
-		i = len(scores.all)
-		scores.all = append(scores.all, &score{name: backend, texts: map[string]string{}, numbers: map[string]int{}})
-	}
-	s := scores.all[i]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running++
-	t.Cleanup(func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.running--
-		s.failed = s.failed || t.Failed()
-	})
-	return s
-}
-
-// add adds to a number.
-func (s *score) add(field string, n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.numbers[field] += n
-	s.texts[field] = strconv.Itoa(s.numbers[field])
-}
-
-func (s *score) set(field, text string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.texts[field] = text
-}
-
-// passes sets a field to the result of a test when it has ended, with its subtests.
-func (s *score) passes(t *testing.T, field string) {
-	s.set(field, "fail")
-	t.Cleanup(func() {
-		if !t.Failed() {
-			s.set(field, "pass")
-		}
-	})
-}
-
-// line is the backend's line.
-func (s *score) line() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	line := "backend=" + s.name
-	for _, field := range fields {
-		line += " " + field + "=" + cmp.Or(s.texts[field], "-")
-	}
-	if s.failed || s.running > 0 {
-		return line + " result=fail"
-	}
-	return line + " result=pass"
-}
-
-func writeReport() (err error) {
-	out := os.Stdout
-	if file := os.Getenv(reportVariable); file != "" {
-		if out, err = os.Create(file); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, out.Close()) }()
-	}
-	for _, s := range scores.all {
-		if _, err := fmt.Fprintln(out, s.line()); err != nil {
-			return err
-		}
-	}
-	return nil
 }

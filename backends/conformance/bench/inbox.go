@@ -110,7 +110,8 @@ func effect(tx *sql.Tx, msg *message.Message) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(msg.Context(), "UPDATE bench_accounts SET billed = billed + 1 WHERE customer = $1", number%1000)
+	const bills = "UPDATE bench_accounts SET billed = billed + 1 WHERE customer = $1"
+	_, err = tx.ExecContext(msg.Context(), bills, number%1000)
 	return err
 }
 

@@ -3,10 +3,10 @@
 //
 //	bench [-only regexp] [-short] [-rounds n] [-profile folder]
 //
-// The app runs in a process of its own, and this process counts the messages by their identity. A lost, early or foreign
-// message is an error. A missed claim is not. With -profile, the process of each side has a CPU profile of its last run in
-// the folder, as backend-redis-rate-library.pprof, for go tool pprof. With -short all backends are measured at the same
-// time.
+// The app runs in a process of its own, and this process counts the messages by their identity. A lost, early or
+// foreign message is an error. A missed claim is not. With -profile, the process of each side has a CPU profile of its
+// last run in the folder, as backend-redis-rate-library.pprof, for go tool pprof. With -short all backends are measured
+// at the same time.
 package main
 
 import (

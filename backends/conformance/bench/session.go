@@ -35,8 +35,8 @@ func (b backend) start(ctx context.Context) (*servers.Server, error) {
 	return entry.Start(ctx)
 }
 
-// play measures how long a process of the app takes for so many messages. Where messages are lost, early or foreign, that
-// is an error.
+// play measures how long a process of the app takes for so many messages. Where messages are lost, early or foreign,
+// that is an error.
 func (r *run) play(ctx context.Context, side sideName, messages int) (took time.Duration, err error) {
 	server, err := r.start(ctx)
 	if err != nil {

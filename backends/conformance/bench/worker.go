@@ -52,7 +52,8 @@ func (c *calls) flush() {
 	}
 }
 
-// handle is the handler on both sides. A message fails once. The process is ready when the first one waits for the gate.
+// handle is the handler on both sides. A message fails once. The process is ready when the first one waits for the
+// gate.
 func (c *calls) handle(id string, failures int) (fails bool) {
 	c.first.Do(func() { child.Write(child.Ready) })
 	<-c.gate

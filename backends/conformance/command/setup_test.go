@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -25,6 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/tools/child"
 )
@@ -44,7 +44,7 @@ const waits, tier = 15 * time.Second, "15s"
 
 // names are those of the backends in errors and reports.
 var names = map[string]string{
-	"rabbitmq-v2": "RabbitMQ", "redis": "Redis", "nats": "NATS", "postgres": "PostgreSQL", "kafka": "Kafka",
+	"redis": "Redis", "nats": "NATS", "postgres": "PostgreSQL", "kafka": "Kafka",
 }
 
 // operator is an operator of an app on a server.
@@ -54,9 +54,8 @@ type operator struct {
 	backend pubsub.Backend
 	app     pubsub.App
 	topic   string
-	url     string   // of the command
-	word    []string // what names the letters
-	dead    string   // the queue or topic of the letters
+	url     string // of the command
+	dead    string // the queue or topic of the letters
 
 	healthy atomic.Bool
 	failure atomic.Pointer[error] // of all messages, in place of those by their ids
@@ -66,10 +65,10 @@ type operator struct {
 	calls   int
 }
 
-// run runs a test on each backend that keeps dead letters.
+// onEach runs a test on each backend but RabbitMQ.
 func onEach(t *testing.T, test func(*operator)) {
 	for _, entry := range registry.All() {
-		if entry.Expect.Letters == registry.NoLetters || entry.Expect.DoorOnly {
+		if entry.Expect.Tiers {
 			continue
 		}
 		t.Run(entry.Name, func(t *testing.T) {
@@ -95,14 +94,7 @@ func newOperator(t *testing.T, entry registry.Entry) *operator {
 	if !strings.Contains(o.url, "://") {
 		o.url = entry.Name + "://" + o.url
 	}
-	o.dead = o.backend.DeadTopic(o.app, "bill", o.topic)
-	o.word = []string{o.topic}
-	if entry.Expect.Tiers { // RabbitMQ's queues
-		o.word = []string{strings.TrimSuffix(o.dead, ".dead")}
-	}
-	if cleaner, shared := o.backend.(pubsub.Cleaner); shared {
-		t.Cleanup(func() { require.NoError(t, cleaner.Clean(o.app, []string{o.topic})) })
-	}
+	o.dead = o.backend.DeadTopic(o.app, o.topic)
 	return o
 }
 
@@ -166,39 +158,21 @@ func (o *operator) publish(messages ...*message.Message) {
 type result struct {
 	stdout, stderr string
 	code           int
-	memory         int // that it has had at most, in KiB, as far as the system shows it
 }
 
-// peakOf returns the most memory that a process has had, in KiB. That of the usage of an ended process has the memory of
-// this one, which started it.
-func peakOf(pid int) (peak int) {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, value, _ := strings.Cut(string(status), "VmHWM:")
-	_, _ = fmt.Sscan(value, &peak)
-	return peak
-}
-
-// in runs the command in a folder, and requires an exit code. -1 is any.
-func (o *operator) in(folder string, code int, args ...string) result {
+// wmretry runs the command, and requires an exit code. -1 is any.
+func (o *operator) wmretry(code int, args ...string) result {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
 	command := exec.Command(binary, slices.Insert(slices.Clone(args), 1, "--prefix", o.app.Prefix)...)
-	command.Dir = folder
 	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AMQP_URL=") })
 	command.Env = append(command.Env, "WMRETRY_URL="+o.url)
 	command.Stdout, command.Stderr = &stdout, &stderr
-	require.NoError(o.t, command.Start())
-	ended, memory := make(chan error, 1), 0
-	go func() { ended <- command.Wait() }()
-	for running := true; running; {
-		select {
-		case <-ended:
-			running = false
-		case <-time.After(10 * time.Millisecond):
-			memory = max(memory, peakOf(command.Process.Pid))
-		}
+	err := command.Run()
+	if exit := new(exec.ExitError); !errors.As(err, &exit) {
+		require.NoError(o.t, err)
 	}
-	r := result{stdout: stdout.String(), stderr: stderr.String(), code: command.ProcessState.ExitCode(), memory: memory}
+	r := result{stdout: stdout.String(), stderr: stderr.String(), code: command.ProcessState.ExitCode()}
 	if code < 0 {
 		return r
 	}
@@ -206,22 +180,14 @@ func (o *operator) in(folder string, code int, args ...string) result {
 	return r
 }
 
-func (o *operator) wmretry(code int, args ...string) result {
-	o.t.Helper()
-	return o.in("", code, args...)
-}
-
 // letters runs a verb of dead on the letters of the app.
 func (o *operator) letters(code int, verb string, args ...string) result {
 	o.t.Helper()
-	return o.wmretry(code, slices.Concat([]string{"dead", verb}, o.word, args)...)
+	return o.wmretry(code, slices.Concat([]string{"dead", verb, o.topic}, args)...)
 }
 
 type summary struct {
 	Total, Done, Other, Kept, Unseen, Redead, Doubtful int
-
-	Error  string
-	Causes []struct{ Reason string }
 }
 
 // summary runs a verb that changes letters, and returns its summary, which adds up.
@@ -236,7 +202,7 @@ func (o *operator) summary(code int, args ...string) summary {
 
 func (o *operator) change(code int, verb string, args ...string) summary {
 	o.t.Helper()
-	return o.summary(code, slices.Concat([]string{"dead", verb}, o.word, args)...)
+	return o.summary(code, slices.Concat([]string{"dead", verb, o.topic}, args)...)
 }
 
 // ids are those that list shows, sorted.
@@ -260,7 +226,7 @@ func (o *operator) awaitLetters(want ...string) {
 	defer func() { assert.NoError(o.t, store.Close()) }()
 	o.eventually("the letters are there", func() bool {
 		var ids []string
-		for letter, err := range store.Browse(context.Background(), o.dead, lettersOfAll) {
+		for letter, err := range store.Browse(context.Background(), o.dead, letters.Filter{}) {
 			if err != nil {
 				return false
 			}

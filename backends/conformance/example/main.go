@@ -3,12 +3,10 @@
 //
 //	go run -C backends/conformance ./example -backend nats
 //
-// The backends are those of package registry. It starts a private server. On RabbitMQ that is a virtual host of its
-// own, on the broker of AMQP_URL and AMQP_MANAGEMENT_URL.
+// The backends are the demos of package registry. It starts a private server.
 package main
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -17,10 +15,6 @@ import (
 	"os"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqpv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqpv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 	"github.com/nats-io/nats.go"
 	r "github.com/redis/go-redis/v9"
@@ -30,10 +24,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/natsretry"
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/backends/redisretry"
-	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/example/orders"
-	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -44,7 +35,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	var choices []orders.Choice
-	for _, e := range registry.All() {
+	for _, e := range registry.Demos() {
 		choices = append(choices, orders.Choice{
 			Name: e.Name,
 			Open: func(ctx context.Context, opts orders.Options, logger watermill.LoggerAdapter) (*orders.Backend,
@@ -56,18 +47,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return orders.Main(args, stdout, stderr, choices...)
 }
 
-// connect connects the app to the server at a URL. That is one line, but on gochannel: it has no address, so that the
-// app opens it, and a relay takes a function that returns a subscriber of it.
+// connect connects the app to the server at a URL.
 func connect(backend, u string, p retry.Policy, l watermill.LoggerAdapter) (retry.Connection, error) {
 	switch backend {
-	case "gochannel":
-		c := gochannel.NewGoChannel(gochannel.Config{}, l)
-		subscriber := func(relay.SubscriberParams) (message.Subscriber, error) { return c, nil }
-		return relay.Connect(relay.Config{Publisher: c, Policy: p, NewSubscriber: subscriber}, l)
-	case "rabbitmq-v2":
-		return config.Connect(config.Config{AMQP: amqpv2.NewDurableQueueConfig(u), Policy: p}, l)
-	case "rabbitmq-v3":
-		return amqp3.Connect(amqp3.Config{AMQP: amqpv3.NewDurableQueueConfig(u), Policy: p}, l)
 	case "kafka":
 		return kafkaretry.Connect(kafkaretry.Config{Brokers: []string{u}, Group: app, Policy: p}, l)
 	case "nats":
@@ -98,17 +80,12 @@ func open(
 		return nil, err
 	}
 	stop := func() error { server.Stop(); return nil }
-	if e.Start == nil && e.AddressVariable != "" {
-		if server.URL, stop, err = virtualHost(ctx, server.URL); err != nil {
-			return nil, err
-		}
-	}
 	retries, err := connect(e.Name, server.URL, retry.Policy{Schedule: opts.Schedule}, logger)
 	if err != nil {
 		return nil, errors.Join(err, stop())
 	}
 	return &orders.Backend{
-		Name: cmp.Or(e.Demo.Title, e.Name), Topic: "orders", Retries: retries,
+		Name: e.Demo.Title, Topic: "orders", Retries: retries,
 		Closers: []func() error{retries.Close, stop},
 	}, nil
 }

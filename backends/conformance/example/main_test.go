@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -19,7 +18,7 @@ import (
 
 // TestEveryBackend runs the same app on each backend, and expects the same last line.
 func TestEveryBackend(t *testing.T) {
-	for _, e := range registry.All() {
+	for _, e := range registry.Demos() {
 		t.Run(e.Name, func(t *testing.T) {
 			t.Parallel()
 			var out, problems strings.Builder
@@ -42,18 +41,16 @@ func TestMistakesAreOneLine(t *testing.T) {
 }
 
 // TestTheBackendIsOneLine makes the program of an app that has one backend, for each of them: the sources without the
-// cases of the other backends. Any two of these programs differ in one line, and in their imports. That of gochannel has
-// three lines in its place: see connect.
+// cases of the other backends. Any two of these programs differ in one line, and in their imports.
 func TestTheBackendIsOneLine(t *testing.T) {
 	t.Parallel()
 	nats := programOf(t, "nats")
-	want := map[string]int{"gochannel": 3}
-	for _, e := range registry.All() {
+	for _, e := range registry.Demos() {
 		if e.Name == "nats" {
 			continue
 		}
 		own, other := differing(programOf(t, e.Name), nats)
-		assert.Len(t, own, cmp.Or(want[e.Name], 1), "lines of %s that nats does not have", e.Name)
+		assert.Len(t, own, 1, "lines of %s that nats does not have", e.Name)
 		assert.Len(t, other, 1, "lines of nats that %s does not have", e.Name)
 	}
 }

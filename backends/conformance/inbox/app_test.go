@@ -4,20 +4,20 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
+	"github.com/tieredretry/watermill-retry/relay"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -30,7 +30,6 @@ type app struct {
 	retries retry.Connection
 	logs    *watermill.CaptureLoggerAdapter
 	events  chan retry.Event
-	end     func()
 }
 
 func newApp(t *testing.T, table string, config inbox.Config) *app {
@@ -45,11 +44,11 @@ func newApp(t *testing.T, table string, config inbox.Config) *app {
 	require.NoError(t, err)
 	_, err = a.db.Exec("CREATE TABLE IF NOT EXISTS " + table + "_effects (message text NOT NULL)")
 	require.NoError(t, err)
-	backend, err := pubsub.Open("gochannel", "", a.logs)
-	require.NoError(t, err)
-	a.retries, err = backend.Connect(pubsub.App{
-		Prefix: "p", Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
-	})
+	channel := gochannel.NewGoChannel(gochannel.Config{}, a.logs)
+	a.retries, err = relay.Connect(relay.Config{
+		Publisher: channel, Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
+		NewSubscriber: func(relay.SubscriberParams) (message.Subscriber, error) { return channel, nil },
+	}, a.logs)
 	require.NoError(t, err)
 	a.retries.Observe(eventtest.OnEvent(func(e retry.Event) {
 		select {
@@ -70,12 +69,11 @@ func (a *app) run() {
 	case err := <-ended:
 		require.NoError(a.t, err, "the router has ended")
 	}
-	a.end = sync.OnceFunc(func() {
+	a.t.Cleanup(func() {
 		require.NoError(a.t, a.router.Close())
 		require.NoError(a.t, <-ended)
 		require.NoError(a.t, a.retries.Close())
 	})
-	a.t.Cleanup(a.end)
 }
 
 // outcome awaits the next event.
@@ -177,31 +175,6 @@ func (p *failingPublisher) Publish(_ string, messages ...*message.Message) error
 }
 
 func (p *failingPublisher) Close() error { return nil }
-
-// The wrong order of the middlewares: the handler is never called, and the log of the router has the reason.
-func TestAppWithTheInboxOutside(t *testing.T) {
-	t.Parallel()
-	a := newApp(t, "app_outside", inbox.Config{})
-	a.router.AddMiddleware(a.box.Middleware)
-	a.retries.AddConsumerHandler(a.router, "billing", "orders", func(*message.Message) error {
-		assert.Fail(t, "the handler was called")
-		return nil
-	})
-	a.run()
-	a.publish("1")
-	require.Eventually(t, func() bool {
-		for _, line := range a.logs.Captured()[watermill.ErrorLogLevel] {
-			if line.Err != nil && line.Err.Error() == "inbox: the retry middleware is not outside of the inbox, so a "+
-				"retry would not be seen. Add the retry middleware first: "+
-				"router.AddMiddleware(rabbit.Middleware, box.Middleware)" {
-				return true
-			}
-		}
-		return false
-	}, patience, 10*time.Millisecond)
-	a.end()
-	assert.Zero(t, a.count("SELECT count(*) FROM app_outside"))
-}
 
 // The event handlers of components/cqrs have the transaction in their context. Two of them each handle an event once.
 func TestAppWithCQRS(t *testing.T) {

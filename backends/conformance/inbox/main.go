@@ -23,7 +23,7 @@ import (
 
 func main() {
 	child.Main(roles)
-	backends := flag.String("backends", "rabbitmq-v2,redis", "the backends, one after the other")
+	backends := flag.String("backends", "rabbitmq,redis", "the backends, one after the other")
 	brokers := flag.String("brokers", "", "name=url,... of RabbitMQ; AMQP_URL if empty")
 	tool := flag.String("tool", "", "the command that kills and starts the brokers by name")
 	messages := flag.Int("messages", 5000, "how many messages")

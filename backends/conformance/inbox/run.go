@@ -254,7 +254,7 @@ func (r *run) redrive(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	summary, _ := store.Redrive(ctx, r.backend.DeadTopic(r.app(), "billing", r.orders()), letters.Redrive{})
+	summary, _ := store.Redrive(ctx, r.backend.DeadTopic(r.app(), r.orders()), letters.Redrive{})
 	r.redriven += summary.Done
 	_ = store.Close()
 }

@@ -11,7 +11,7 @@ import (
 // TestKills is a short form of make inbox.
 func TestKills(t *testing.T) {
 	t.Parallel()
-	for _, backend := range []string{"rabbitmq-v2", "redis"} {
+	for _, backend := range []string{"rabbitmq", "redis"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			const messages, kills = 200, 3

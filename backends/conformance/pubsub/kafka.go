@@ -12,42 +12,26 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
-	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // kafkaBrokers is package kafkaretry, at a list of host:port with commas.
 type kafkaBrokers struct {
+	module[kafkaretry.Config]
 	brokers []string
-	logger  watermill.LoggerAdapter
 }
 
 func kafkaRetry(addresses string, logger watermill.LoggerAdapter) Backend {
-	return kafkaBrokers{strings.Split(addresses, ","), logger}
+	brokers := strings.Split(addresses, ",")
+	config := func(app App) (kafkaretry.Config, func() error, error) {
+		config := kafkaretry.Config{Brokers: brokers, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix}
+		return config, func() error { return nil }, nil
+	}
+	return kafkaBrokers{module[kafkaretry.Config]{logger, config, kafkaretry.Connect, kafkaretry.Letters}, brokers}
 }
 
 // Publisher implements Backend.
 func (k kafkaBrokers) Publisher() (message.Publisher, error) {
 	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: k.brokers}, k.logger)
-}
-
-func (k kafkaBrokers) config(app App) kafkaretry.Config {
-	return kafkaretry.Config{Brokers: k.brokers, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix}
-}
-
-// Connect implements Backend.
-func (k kafkaBrokers) Connect(app App) (retry.Connection, error) {
-	return kafkaretry.Connect(k.config(app), k.logger)
-}
-
-// Letters implements Backend.
-func (k kafkaBrokers) Letters(app App) (letters.Store, error) {
-	return kafkaretry.Letters(k.config(app), k.logger)
-}
-
-// DeadTopic implements Backend.
-func (kafkaBrokers) DeadTopic(app App, _, topic string) string {
-	return relaytopic.Names{Prefix: app.Prefix}.Dead(relaytopic.Key(app.Group, topic))
 }
 
 // Left implements Backend. It counts the messages of tiers and return topics.
@@ -66,21 +50,29 @@ func (k kafkaBrokers) Left(_ context.Context, app App, _ []string) (left int, er
 		if !names.IsOwn(topic) || names.IsDead(topic) {
 			continue
 		}
-		partitions, err := client.Partitions(topic)
+		stored, err := StoredOnKafka(client, topic)
 		if err != nil {
 			return left, err
 		}
-		for _, partition := range partitions {
-			next, err := client.GetOffset(topic, partition, sarama.OffsetNewest)
-			if err != nil {
-				return left, err
-			}
-			oldest, err := client.GetOffset(topic, partition, sarama.OffsetOldest)
-			if err != nil {
-				return left, err
-			}
-			left += int(next - oldest)
-		}
+		left += stored
 	}
 	return left, nil
+}
+
+// StoredOnKafka returns how many messages are in a topic.
+func StoredOnKafka(client sarama.Client, topic string) (stored int, err error) {
+	partitions, err := client.Partitions(topic)
+	if err != nil {
+		return 0, err
+	}
+	for _, partition := range partitions {
+		for of, sign := range map[int64]int{sarama.OffsetNewest: 1, sarama.OffsetOldest: -1} {
+			offset, err := client.GetOffset(topic, partition, of)
+			if err != nil {
+				return 0, err
+			}
+			stored += sign * int(offset)
+		}
+	}
+	return stored, nil
 }

@@ -2,7 +2,6 @@ package pubsub
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,18 +13,26 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tieredretry/watermill-retry/backends/natsretry"
-	"github.com/tieredretry/watermill-retry/internal/relaytopic"
-	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // natsServer is package natsretry, at a URL such as nats://host:port.
 type natsServer struct {
-	url    string
-	logger watermill.LoggerAdapter
+	module[natsretry.Config]
+	url string
 }
 
-func natsRetry(url string, logger watermill.LoggerAdapter) Backend { return natsServer{url, logger} }
+func natsRetry(url string, logger watermill.LoggerAdapter) Backend {
+	config := func(app App) (natsretry.Config, func() error, error) {
+		conn, err := nats.Connect(url, nats.MaxReconnects(-1), patient)
+		if err != nil {
+			return natsretry.Config{}, nil, fmt.Errorf("cannot connect to NATS: %w", err)
+		}
+		return natsretry.Config{
+			Conn: conn, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix, Lease: app.Lease,
+		}, func() error { conn.Close(); return nil }, nil
+	}
+	return natsServer{module[natsretry.Config]{logger, config, natsretry.Connect, natsretry.Letters}, url}
+}
 
 // patient waits for a busy server: the client's own two seconds are too short beside other tests.
 var patient = nats.Timeout(time.Minute)
@@ -33,47 +40,6 @@ var patient = nats.Timeout(time.Minute)
 // Publisher implements Backend.
 func (n natsServer) Publisher() (message.Publisher, error) {
 	return wmnats.NewPublisher(wmnats.PublisherConfig{URL: n.url, NatsOptions: []nats.Option{patient}}, n.logger)
-}
-
-func (n natsServer) config(app App) (natsretry.Config, func() error, error) {
-	conn, err := nats.Connect(n.url, nats.MaxReconnects(-1), patient)
-	if err != nil {
-		return natsretry.Config{}, nil, fmt.Errorf("cannot connect to NATS: %w", err)
-	}
-	return natsretry.Config{
-		Conn: conn, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix, Lease: app.Lease,
-	}, func() error { conn.Close(); return nil }, nil
-}
-
-// Connect implements Backend.
-func (n natsServer) Connect(app App) (retry.Connection, error) {
-	config, end, err := n.config(app)
-	if err != nil {
-		return nil, err
-	}
-	connection, err := natsretry.Connect(config, n.logger)
-	if err != nil {
-		return nil, errors.Join(err, end())
-	}
-	return closing{connection, end}, nil
-}
-
-// Letters implements Backend.
-func (n natsServer) Letters(app App) (letters.Store, error) {
-	config, end, err := n.config(app)
-	if err != nil {
-		return nil, err
-	}
-	store, err := natsretry.Letters(config, n.logger)
-	if err != nil {
-		return nil, errors.Join(err, end())
-	}
-	return closingStore{store, end}, nil
-}
-
-// DeadTopic implements Backend.
-func (natsServer) DeadTopic(app App, _, topic string) string {
-	return relaytopic.Names{Prefix: app.Prefix}.Dead(relaytopic.Key(app.Group, topic))
 }
 
 // Left implements Backend. It counts the messages of the retries' stream, without the dead letters.

@@ -13,27 +13,32 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
-	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // postgresServer is package postgresretry, at a connection string.
 type postgresServer struct {
-	url    string
-	logger watermill.LoggerAdapter
+	module[postgresretry.Config]
+	open func() (*sql.DB, error)
 }
 
 func postgresRetry(url string, logger watermill.LoggerAdapter) Backend {
-	return postgresServer{url, logger}
-}
-
-func (p postgresServer) open() (*sql.DB, error) {
-	db, err := sql.Open("pgx", p.url)
-	if err != nil {
-		return nil, fmt.Errorf("cannot open PostgreSQL: %w", err)
+	open := func() (*sql.DB, error) {
+		db, err := sql.Open("pgx", url)
+		if err != nil {
+			return nil, fmt.Errorf("cannot open PostgreSQL: %w", err)
+		}
+		db.SetMaxIdleConns(8)
+		return db, nil
 	}
-	db.SetMaxIdleConns(8)
-	return db, nil
+	config := func(app App) (postgresretry.Config, func() error, error) {
+		db, err := open()
+		return postgresretry.Config{
+			DB: db, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix, Lease: app.Lease,
+		}, db.Close, err
+	}
+	return postgresServer{
+		module[postgresretry.Config]{logger, config, postgresretry.Connect, postgresretry.Letters}, open,
+	}
 }
 
 // Publisher implements Backend.
@@ -59,44 +64,6 @@ type publisherDB struct {
 }
 
 func (p publisherDB) Close() error { return errors.Join(p.Publisher.Close(), p.db.Close()) }
-
-func (p postgresServer) config(app App) (postgresretry.Config, error) {
-	db, err := p.open()
-	return postgresretry.Config{
-		DB: db, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix, Lease: app.Lease,
-	}, err
-}
-
-// Connect implements Backend.
-func (p postgresServer) Connect(app App) (retry.Connection, error) {
-	config, err := p.config(app)
-	if err != nil {
-		return nil, err
-	}
-	connection, err := postgresretry.Connect(config, p.logger)
-	if err != nil {
-		return nil, errors.Join(err, config.DB.Close())
-	}
-	return closing{connection, config.DB.Close}, nil
-}
-
-// Letters implements Backend.
-func (p postgresServer) Letters(app App) (letters.Store, error) {
-	config, err := p.config(app)
-	if err != nil {
-		return nil, err
-	}
-	store, err := postgresretry.Letters(config, p.logger)
-	if err != nil {
-		return nil, errors.Join(err, config.DB.Close())
-	}
-	return closingStore{store, config.DB.Close}, nil
-}
-
-// DeadTopic implements Backend.
-func (postgresServer) DeadTopic(app App, _, topic string) string {
-	return relaytopic.Names{Prefix: app.Prefix}.Dead(relaytopic.Key(app.Group, topic))
-}
 
 // Left implements Backend. It counts the rows of the app's return topics.
 func (p postgresServer) Left(ctx context.Context, app App, _ []string) (left int, err error) {

@@ -1,5 +1,5 @@
 // Package pubsub opens each Pub/Sub with retries as an app opens it. The conformance suite, its processes and the
-// example use it. A backend is one file here, one line in the list below, and an entry of package registry.
+// programs beside it use it. A backend is one file here, one line in the list below, and an entry of package registry.
 package pubsub
 
 import (
@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -25,11 +26,11 @@ type Backend interface {
 	// Connect connects an app. Close of the Connection also closes what Connect has opened for it.
 	Connect(App) (retry.Connection, error)
 
-	// Letters connects to the dead letters of an app. A backend that keeps none returns ErrNoLetters.
+	// Letters connects to the dead letters of an app.
 	Letters(App) (letters.Store, error)
 
 	// DeadTopic returns the queue or topic of a handler's dead letters: the first parameter of the Store's methods.
-	DeadTopic(app App, handler, topic string) string
+	DeadTopic(app App, topic string) string
 
 	// Left returns how many messages the server stores for the retries of an app, by the server's own count. The topics
 	// are those of the app's handlers.
@@ -40,14 +41,6 @@ type Backend interface {
 type Cleaner interface {
 	Clean(app App, topics []string) error
 }
-
-// DeadSubscriber is a Backend that keeps no dead letters: a subscriber must be there before the first one.
-type DeadSubscriber interface {
-	DeadLetters() message.Subscriber
-}
-
-// ErrNoLetters is returned by backends that keep no dead letters.
-var ErrNoLetters = errors.New("this backend has no store of dead letters")
 
 // App configures an app's retries.
 type App struct {
@@ -62,25 +55,41 @@ type App struct {
 
 // openers are the backends by their names. The address is that of a server.
 var openers = map[string]func(address string, logger watermill.LoggerAdapter) Backend{
-	"gochannel":   memory,
-	"rabbitmq-v2": rabbitMQv2,
-	"rabbitmq-v3": rabbitMQv3,
-	"nats":        natsRetry,
-	"redis":       redisRetry,
-	"postgres":    postgresRetry,
-	"kafka":       kafkaRetry,
+	"rabbitmq": rabbitMQ,
+	"nats":     natsRetry,
+	"redis":    redisRetry,
+	"postgres": postgresRetry,
+	"kafka":    kafkaRetry,
 }
-
-// Names returns the names of the backends, sorted.
-func Names() []string { return slices.Sorted(maps.Keys(openers)) }
 
 // Open returns the backend with a name, on the server at an address.
 func Open(name, address string, logger watermill.LoggerAdapter) (Backend, error) {
 	open := openers[name]
 	if open == nil {
-		return nil, fmt.Errorf("there is no backend %q: it must be one of %q", name, Names())
+		return nil, fmt.Errorf("there is no backend %q: it must be one of %q", name, slices.Sorted(maps.Keys(openers)))
 	}
 	return open(address, logger), nil
+}
+
+// module is a backend whose module has this configuration, and makes its topics by a prefix.
+type module[C any] struct {
+	logger  watermill.LoggerAdapter
+	config  func(App) (config C, end func() error, err error)
+	connect func(C, watermill.LoggerAdapter) (retry.Connection, error)
+	letters func(C, watermill.LoggerAdapter) (letters.Store, error)
+}
+
+// Connect implements Backend.
+func (m module[C]) Connect(app App) (retry.Connection, error) {
+	config, end, err := m.config(app)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := m.connect(config, m.logger)
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return closing{connection, end}, nil
 }
 
 // closing is a Connection that closes more than itself.
@@ -91,6 +100,19 @@ type closing struct {
 
 func (c closing) Close() error { return errors.Join(c.Connection.Close(), c.after()) }
 
+// Letters implements Backend.
+func (m module[C]) Letters(app App) (letters.Store, error) {
+	config, end, err := m.config(app)
+	if err != nil {
+		return nil, err
+	}
+	store, err := m.letters(config, m.logger)
+	if err != nil {
+		return nil, errors.Join(err, end())
+	}
+	return closingStore{store, end}, nil
+}
+
 // closingStore is a Store that closes more than itself.
 type closingStore struct {
 	letters.Store
@@ -98,3 +120,8 @@ type closingStore struct {
 }
 
 func (c closingStore) Close() error { return errors.Join(c.Store.Close(), c.after()) }
+
+// DeadTopic implements Backend.
+func (module[C]) DeadTopic(app App, topic string) string {
+	return relaytopic.Names{Prefix: app.Prefix}.Dead(relaytopic.Key(app.Group, topic))
+}

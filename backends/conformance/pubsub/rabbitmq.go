@@ -6,13 +6,11 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
-	amqpv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	amqpv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/config/amqp3"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
@@ -20,73 +18,43 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// rabbitMQ is RabbitMQ through both majors of watermill-amqp. The broker delays the messages, in queues with a TTL:
-// there is no relay. App.Lease has no effect.
-type rabbitMQ struct {
+// rabbitServer is RabbitMQ. The broker delays the messages, in queues with a TTL: there is no relay. App.Lease has no
+// effect.
+type rabbitServer struct {
 	uri    string
 	logger watermill.LoggerAdapter
 }
 
-type v2 struct{ rabbitMQ }
+func rabbitMQ(uri string, logger watermill.LoggerAdapter) Backend { return rabbitServer{uri, logger} }
 
-type v3 struct{ rabbitMQ }
-
-func rabbitMQv2(uri string, logger watermill.LoggerAdapter) Backend { return v2{rabbitMQ{uri, logger}} }
-
-func rabbitMQv3(uri string, logger watermill.LoggerAdapter) Backend { return v3{rabbitMQ{uri, logger}} }
-
-func (r rabbitMQ) fanOutV2(group string) amqpv2.Config {
-	c := amqpv2.NewDurablePubSubConfig(r.uri, amqpv2.GenerateQueueNameTopicNameWithSuffix(group))
+func (r rabbitServer) config(app App) config.Config {
+	c := amqp.NewDurablePubSubConfig(r.uri, amqp.GenerateQueueNameTopicNameWithSuffix(app.Group))
 	c.Publish.ConfirmDelivery = true
-	return c
-}
-
-func (r rabbitMQ) fanOutV3(group string) amqpv3.Config {
-	c := amqpv3.NewDurablePubSubConfig(r.uri, amqpv3.GenerateQueueNameTopicNameWithSuffix(group))
-	c.Publish.ConfirmDelivery = true
-	return c
+	return config.Config{AMQP: c, Policy: app.Policy, Settings: rabbitmq.Settings{Prefix: app.Prefix}}
 }
 
 // Publisher implements Backend.
-func (v v2) Publisher() (message.Publisher, error) {
-	return amqpv2.NewPublisher(v.fanOutV2(""), v.logger)
-}
-
-// Publisher implements Backend.
-func (v v3) Publisher() (message.Publisher, error) {
-	return amqpv3.NewPublisher(v.fanOutV3(""), v.logger)
+func (r rabbitServer) Publisher() (message.Publisher, error) {
+	return amqp.NewPublisher(r.config(App{}).AMQP, r.logger)
 }
 
 // Connect implements Backend.
-func (v v2) Connect(app App) (retry.Connection, error) {
-	return config.Connect(v.config(app), v.logger)
-}
-
-// Connect implements Backend.
-func (v v3) Connect(app App) (retry.Connection, error) {
-	return amqp3.Connect(amqp3.Config{
-		AMQP: v.fanOutV3(app.Group), Policy: app.Policy, Settings: rabbitmq.Settings{Prefix: app.Prefix},
-	}, v.logger)
-}
-
-func (r rabbitMQ) config(app App) config.Config {
-	return config.Config{
-		AMQP: r.fanOutV2(app.Group), Policy: app.Policy, Settings: rabbitmq.Settings{Prefix: app.Prefix},
-	}
+func (r rabbitServer) Connect(app App) (retry.Connection, error) {
+	return config.Connect(r.config(app), r.logger)
 }
 
 // Letters implements Backend.
-func (r rabbitMQ) Letters(app App) (letters.Store, error) {
+func (r rabbitServer) Letters(app App) (letters.Store, error) {
 	return deadletter.Open(deadletter.Config{URI: r.uri, Prefix: app.Prefix}, r.logger)
 }
 
 // DeadTopic implements Backend.
-func (rabbitMQ) DeadTopic(app App, _, topic string) string {
-	return deadletter.QueueOf(amqpv2.GenerateQueueNameTopicNameWithSuffix(app.Group)(topic))
+func (rabbitServer) DeadTopic(app App, topic string) string {
+	return deadletter.QueueOf(amqp.GenerateQueueNameTopicNameWithSuffix(app.Group)(topic))
 }
 
 // Left implements Backend.
-func (r rabbitMQ) Left(_ context.Context, app App, topics []string) (left int, err error) {
+func (r rabbitServer) Left(_ context.Context, app App, topics []string) (left int, err error) {
 	err = r.with(app, topics, func(channel *amqp091.Channel, t topology.Topology, _ string) error {
 		for _, queue := range t.Queues {
 			found, err := channel.QueueDeclarePassive(queue.Name, false, false, false, false, nil)
@@ -101,7 +69,7 @@ func (r rabbitMQ) Left(_ context.Context, app App, topics []string) (left int, e
 }
 
 // Clean implements Cleaner.
-func (r rabbitMQ) Clean(app App, topics []string) error {
+func (r rabbitServer) Clean(app App, topics []string) error {
 	return r.with(app, topics, func(channel *amqp091.Channel, t topology.Topology, topic string) error {
 		for _, queue := range append(t.Queues, t.WorkQueue) {
 			if _, err := channel.QueueDelete(queue.Name, false, false, false); err != nil {
@@ -122,7 +90,7 @@ func (r rabbitMQ) Clean(app App, topics []string) error {
 }
 
 // with calls a function for the topology of each topic.
-func (r rabbitMQ) with(
+func (r rabbitServer) with(
 	app App, topics []string, do func(channel *amqp091.Channel, t topology.Topology, topic string) error,
 ) (err error) {
 	rabbit, err := config.NewBuilder(r.config(app))

@@ -13,18 +13,24 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/redisretry"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
-	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // redisStreams is package redisretry, at host:port.
 type redisStreams struct {
+	module[redisretry.Config]
 	address string
-	logger  watermill.LoggerAdapter
 }
 
 func redisRetry(address string, logger watermill.LoggerAdapter) Backend {
-	return redisStreams{address, logger}
+	r := redisStreams{address: address}
+	config := func(app App) (redisretry.Config, func() error, error) {
+		client := r.client()
+		return redisretry.Config{
+			Client: client, Group: app.Group, Policy: app.Policy, Prefix: app.Prefix, Lease: app.Lease,
+		}, sync.OnceValue(client.Close), nil
+	}
+	r.module = module[redisretry.Config]{logger, config, redisretry.Connect, redisretry.Letters}
+	return r
 }
 
 func (r redisStreams) client() *redis.Client { return redis.NewClient(&redis.Options{Addr: r.address}) }
@@ -32,37 +38,6 @@ func (r redisStreams) client() *redis.Client { return redis.NewClient(&redis.Opt
 // Publisher implements Backend.
 func (r redisStreams) Publisher() (message.Publisher, error) {
 	return redisstream.NewPublisher(redisstream.PublisherConfig{Client: r.client()}, r.logger)
-}
-
-func (r redisStreams) config(app App) redisretry.Config {
-	return redisretry.Config{
-		Client: r.client(), Group: app.Group, Policy: app.Policy, Prefix: app.Prefix, Lease: app.Lease,
-	}
-}
-
-// Connect implements Backend.
-func (r redisStreams) Connect(app App) (retry.Connection, error) {
-	config := r.config(app)
-	connection, err := redisretry.Connect(config, r.logger)
-	if err != nil {
-		return nil, errors.Join(err, config.Client.Close())
-	}
-	return closing{connection, sync.OnceValue(config.Client.Close)}, nil
-}
-
-// Letters implements Backend.
-func (r redisStreams) Letters(app App) (letters.Store, error) {
-	config := r.config(app)
-	store, err := redisretry.Letters(config, r.logger)
-	if err != nil {
-		return nil, errors.Join(err, config.Client.Close())
-	}
-	return closingStore{store, sync.OnceValue(config.Client.Close)}, nil
-}
-
-// DeadTopic implements Backend.
-func (r redisStreams) DeadTopic(app App, _, topic string) string {
-	return relaytopic.Names{Prefix: app.Prefix}.Dead(relaytopic.Key(app.Group, topic))
 }
 
 // Left implements Backend. It counts the members of sorted sets and the fields of hashes, whose keys begin with the

@@ -20,7 +20,7 @@ type Entry struct {
 	// Name is the backend's name in package pubsub, in the tests and in their report.
 	Name string
 
-	// Start starts a private server. It is nil where AddressVariable is required, and where the backend has no server.
+	// Start starts a private server. It is nil where AddressVariable is required.
 	Start func(context.Context) (*servers.Server, error)
 
 	// AddressVariable is the environment variable that has the address of a running server, which is used then.
@@ -41,20 +41,11 @@ type Demo struct {
 
 // Expectation is what the conformance suite expects of a backend.
 type Expectation struct {
-	// InMemory: the backend is a part of the process, and keeps nothing over a restart.
-	InMemory bool
-
-	// NoGroups: each handler gets every message, with or without a consumer group.
-	NoGroups bool
-
 	// Letters is what the backend can do with its dead letters.
 	Letters LetterAbility
 
 	// Relayed: a relay delays the messages, in topics. False: the server delays them.
 	Relayed bool
-
-	// DoorOnly: nothing but its Config and its marshaler differs from another backend, for which all cases run.
-	DoorOnly bool
 
 	// Tiers: only the delays of the schedule are exact, because each is a queue of the server. Others are composed.
 	Tiers bool
@@ -78,25 +69,14 @@ type LetterAbility string
 
 // The abilities. What a backend cannot do, it refuses with an error.
 const (
-	NoLetters     LetterAbility = ""
 	BrowseLetters LetterAbility = "browse"
 	AllLetters    LetterAbility = "browse, redrive, discard"
 )
 
 var entries = []Entry{
 	{
-		Name: "gochannel",
-		Expect: Expectation{InMemory: true, NoGroups: true, Relayed: true,
-			Clock: relayClock, Keeps: everything},
-	},
-	{
-		Name: "rabbitmq-v2", AddressVariable: "AMQP_URL",
+		Name: "rabbitmq", AddressVariable: "AMQP_URL",
 		Expect: Expectation{Letters: AllLetters, Tiers: true,
-			Clock: erlangClock, Keeps: shortKeys, LongestTopic: 64},
-	},
-	{
-		Name: "rabbitmq-v3", AddressVariable: "AMQP_URL",
-		Expect: Expectation{Letters: AllLetters, Tiers: true, DoorOnly: true,
 			Clock: erlangClock, Keeps: shortKeys, LongestTopic: 64},
 	},
 	{
@@ -164,7 +144,7 @@ func (e Entry) Server(ctx context.Context) (*servers.Server, error) {
 	switch {
 	case server.URL == "" && e.Start != nil:
 		return e.Start(ctx)
-	case server.URL == "" && e.AddressVariable != "":
+	case server.URL == "":
 		return nil, fmt.Errorf("%s is not set: run `make test-backends`, or set it to the address of a server",
 			e.AddressVariable)
 	}

@@ -36,7 +36,7 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 			return fmt.Sprintf("postgres://postgres@127.0.0.1:%d/postgres?sslmode=disable", port), []string{
 				filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port),
 				"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=",
-				"-c", "max_connections=400", "-c", "timezone=America/New_York",
+				"-c", "max_connections=800", "-c", "timezone=America/New_York",
 			}, makeCluster(ctx, data, initdb, credential)
 		},
 		Answers: func(ctx context.Context, url string) error {
