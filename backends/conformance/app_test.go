@@ -6,6 +6,7 @@ import (
 	"runtime/pprof"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,6 +130,34 @@ func (a *app) logged(level watermill.LogLevel, text string) (found []watermill.C
 		}
 	}
 	return found
+}
+
+// flood publishes messages, each until publish reports that the server has it. taken counts these.
+func flood(publish func(id string) bool) (taken func() int, stop func()) {
+	var count atomic.Int64
+	var publishers sync.WaitGroup
+	ended := make(chan struct{})
+	for n := range 4 {
+		publishers.Go(func() {
+			tick := time.Tick(10 * time.Millisecond)
+			for i := 0; ; i++ {
+				select {
+				case <-ended:
+					return
+				case <-tick:
+				}
+				for !publish(fmt.Sprintf("%d-%d", n, i)) { // it may be there: then it comes twice
+					select {
+					case <-ended:
+						return
+					default:
+					}
+				}
+				count.Add(1)
+			}
+		})
+	}
+	return func() int { return int(count.Load()) }, func() { close(ended); publishers.Wait() }
 }
 
 func nothing(*message.Message) error { return nil }

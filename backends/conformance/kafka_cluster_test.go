@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,46 +59,23 @@ func TestKafkaSurvivesItsBrokers(t *testing.T) {
 	}
 	all := []string{k.orders, k.tier("1s"), k.back()}
 	whole := func() bool { _, inSync := k.leaders(all...); return inSync }
-	var taken atomic.Int64
-	taken.Store(1)
-	stop := make(chan struct{})
-	var publishers sync.WaitGroup
-	for n := range 4 {
-		publishers.Go(func() {
-			for i := 0; ; i++ {
-				select {
-				case <-stop:
-					return
-				case <-time.After(5 * time.Millisecond):
-				}
-				msg := message.NewMessage(fmt.Sprintf("%d-%d", n, i), []byte("order"))
-				for app.Publisher().Publish(k.orders, msg) != nil { // it may be there: then it comes twice
-					select {
-					case <-stop:
-						return
-					default:
-					}
-				}
-				taken.Add(1)
-			}
-		})
-	}
+	taken, stop := flood(func(id string) bool {
+		return app.Publisher().Publish(k.orders, message.NewMessage(id, []byte("order"))) == nil
+	})
 	for i, node := range nodes[1:] {
-		before := int(taken.Load())
-		seen.await(t, before+100, 1)
+		seen.await(t, taken()+100, 1)
 		leaders, _ := k.leaders(all...)
 		require.Positive(t, leaders[int32(i+2)], "the broker leads partitions")
 		node.Kill()
 		await(t, func() bool { leaders, _ := k.leaders(all...); return leaders[int32(i+2)] == 0 && leaders[-1] == 0 },
 			"others lead them")
-		seen.await(t, int(taken.Load())+100, 1)
+		seen.await(t, taken()+100, 1)
 		require.NoError(t, node.Restart(t.Context()))
 		await(t, whole, "all replicas are in sync")
 	}
-	close(stop)
-	publishers.Wait()
-	seen.await(t, int(taken.Load()), 1)
-	t.Logf("%d messages, %d came twice", taken.Load(), seen.duplicates())
+	stop()
+	seen.await(t, taken()+1, 1)
+	t.Logf("%d messages, %d came twice", taken(), seen.duplicates())
 	seen.neverEarly(t, monotonic, time.Second)
 
 	nodes[1].Kill()

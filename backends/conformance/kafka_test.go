@@ -2,11 +2,8 @@ package conformance
 
 import (
 	"crypto/rand"
-	"fmt"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -269,24 +266,11 @@ func kafkaRebalances(t *testing.T, strategy func() sarama.BalanceStrategy) {
 		return k.connect(config).bills(seen.failing(1))
 	}
 	first := start()
-	var published sync.WaitGroup
-	var messages atomic.Int64
-	stop := make(chan struct{})
-	for range 4 {
-		published.Go(func() {
-			for tick := time.Tick(10 * time.Millisecond); ; {
-				select {
-				case <-stop:
-					return
-				case <-tick:
-				}
-				id := fmt.Sprint(messages.Add(1))
-				assert.NoError(t, first.Publisher().Publish(k.orders, message.NewMessage(id, nil)))
-				assert.NoError(t, first.Health().Ready(), "a rebalance is no fault")
-			}
-		})
-	}
-	more := func() { seen.await(t, int(messages.Load()), 1) } // as many as were published by now
+	taken, stop := flood(func(id string) bool {
+		assert.NoError(t, first.Health().Ready(), "a rebalance is no fault")
+		return assert.NoError(t, first.Publisher().Publish(k.orders, message.NewMessage(id, nil)))
+	})
+	more := func() { seen.await(t, taken(), 1) } // as many as were published by now
 	more()
 	second := start()
 	more()
@@ -294,16 +278,15 @@ func kafkaRebalances(t *testing.T, strategy func() sarama.BalanceStrategy) {
 	more()
 	second.stop()
 	more()
-	close(stop)
-	published.Wait()
+	stop()
 	more()
-	t.Logf("%d of %d messages came twice", seen.duplicates(), messages.Load())
-	assert.Less(t, seen.duplicates(), int(messages.Load())/5, "those that are being published are not given up")
+	t.Logf("%d of %d messages came twice", seen.duplicates(), taken())
+	assert.Less(t, seen.duplicates(), taken()/5, "those that are being published are not given up")
 	seen.neverEarly(t, monotonic, time.Second)
 	first.stop()
 	third.stop()
 	stored := k.stored(k.tier("1s"))
-	assert.Less(t, stored, int(messages.Load())/10, "what is settled is deleted, but for the last ones before a rebalance")
+	assert.Less(t, stored, taken()/10, "what is settled is deleted, but for the last ones before a rebalance")
 }
 
 // TestKafkaTopicThatCannotBeWritten: it does not stop a tier for the other topics, and its own messages wait until it

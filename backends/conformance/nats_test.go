@@ -143,30 +143,6 @@ func TestNATSHeadersOfStrangers(t *testing.T) {
 	}
 }
 
-// TestNATSServerRestarts: nothing is lost, and what was due meanwhile comes when the server is back. Messages that fail
-// at once then take the place of none that still waits.
-func TestNATSServerRestarts(t *testing.T) {
-	t.Parallel()
-	const messages, more, delay = 300, 100, 2 * time.Second
-	n := startNATS(t)
-	seen := newLedger()
-	app := n.app(delay).bills(seen.failing(1))
-	app.publish(ids(messages)...)
-	seen.await(t, messages, 0)
-	await(t, func() bool { return strings.Contains(fmt.Sprint(n.left()), "retry.wait.") }, "messages wait")
-	n.stop()
-	time.Sleep(delay + 2500*time.Millisecond) // a process reserves a subject for a message no longer
-	published := make(chan struct{})
-	go func() {
-		defer close(published)
-		app.publish(ids(messages + more)[messages:]...) // nats.go sends them when the connection is back
-	}()
-	n.start()
-	<-published
-	seen.await(t, messages+more, 1)
-	n.awaitNothing()
-}
-
 // tapped makes connections that ask before each write whether they send the bytes.
 type tapped func(to net.Conn, bytes []byte) (sends bool)
 

@@ -29,12 +29,9 @@ func (c Clock) Early(delay, monotonic, wall time.Duration) time.Duration {
 }
 
 var (
-	// relayClock: the failure record has the time of day at which a message is due, because another process may
-	// forward the message. The relay compares it with the wall clock.
-	relayClock = Clock{Wall: true}
-
-	// serverClock: the server compares the time at which a message is due with its own wall clock.
-	serverClock = Clock{Wall: true}
+	// wallClock: the server compares the time at which a message is due with its own wall clock. A relay compares the
+	// time of day in the failure record with that of its host, because another process may forward the message.
+	wallClock = Clock{Wall: true}
 
 	// erlangClock: a TTL counts the milliseconds of Erlang's clock, which runs up to 1% faster while the clock of its
 	// host is corrected (https://www.erlang.org/doc/apps/erts/time_correction.html).

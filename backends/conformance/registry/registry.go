@@ -83,25 +83,25 @@ var entries = []Entry{
 		Name: "nats", Start: servers.NATS,
 		Demo: Demo{Name: "nats", Title: "NATS JetStream"},
 		Expect: Expectation{Letters: AllLetters,
-			Clock: serverClock, Keeps: httpHeaders},
+			Clock: wallClock, Keeps: httpHeaders},
 	},
 	{
 		Name: "redis", Start: servers.Redis,
 		Demo: Demo{Name: "redis", Title: "Redis Streams"},
 		Expect: Expectation{Letters: AllLetters,
-			Clock: serverClock, Keeps: everything},
+			Clock: wallClock, Keeps: everything},
 	},
 	{
 		Name: "postgres", Start: servers.PostgreSQL,
 		Demo: Demo{Name: "postgres", Title: "PostgreSQL"},
 		Expect: Expectation{Letters: AllLetters,
-			Clock: serverClock, Keeps: validUTF8, LongestTopic: 45},
+			Clock: wallClock, Keeps: validUTF8, LongestTopic: 45},
 	},
 	{
 		Name: "kafka", Start: servers.Kafka, AddressVariable: "KAFKA_BROKERS",
 		Demo: Demo{Name: "kafka", Title: "Kafka"},
 		Expect: Expectation{Letters: BrowseLetters,
-			Clock: relayClock, Keeps: everything, Relayed: true},
+			Clock: wallClock, Keeps: everything, Relayed: true},
 	},
 }
 
