@@ -15,31 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/retry"
 )
-
-const patience = 90 * time.Second
-
-// await waits until something is so. The words say what.
-func await(t *testing.T, is func() bool, words string, args ...any) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			require.FailNow(t, "it has not come to this: "+fmt.Sprintf(words, args...))
-		}
-	}
-}
-
-// awaitEvent waits for an event.
-func awaitEvent[E any](t *testing.T, events <-chan E, words string) (event E) {
-	t.Helper()
-	select {
-	case event = <-events:
-	case <-time.After(patience):
-		require.Fail(t, "it has not come to this: "+words)
-	}
-	return event
-}
 
 // app is a process of an app: a router with handlers, and their retries.
 type app struct {
@@ -47,9 +25,9 @@ type app struct {
 	t      *testing.T
 	router *message.Router
 	logs   *watermill.CaptureLoggerAdapter
-	ended  chan error // nil before run
-	stop   func()     // at the end of the test, too
-	topic  string     // of bills and publish
+	ended  <-chan error // nil before run
+	stop   func()       // at the end of the test, too
+	topic  string       // of bills and publish
 }
 
 // connect connects an app. Its handlers are added before run.
@@ -91,15 +69,9 @@ func (a *app) bills(handle message.NoPublishHandlerFunc, options ...retry.Option
 
 func (a *app) run() *app {
 	a.t.Helper()
-	a.ended = make(chan error, 1)
-	go func() { a.ended <- a.router.Run(noContext) }()
-	select {
-	case <-a.router.Running():
-	case err := <-a.ended:
-		require.NoError(a.t, err, "the router stopped")
-	case <-time.After(patience):
-		require.Fail(a.t, "the router did not start")
-	}
+	var err error
+	a.ended, err = process.Serve(noContext, a.router)
+	require.NoError(a.t, err)
 	return a
 }
 

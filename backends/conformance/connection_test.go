@@ -9,6 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 )
 
 // subscriber: code that adds its handlers by itself subscribes one subscriber to several topics, and the middleware is
@@ -58,7 +60,7 @@ func concurrency(t *testing.T, f *fixture) {
 		}
 		select {
 		case <-together:
-		case <-time.After(patience):
+		case <-time.After(wait.Patience):
 			t.Error("the handler has fewer messages in flight")
 		}
 		return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -96,7 +97,7 @@ func (f *fixture) sql(statement string) {
 func (f *fixture) cutUntil(words string, is func() bool) {
 	f.t.Helper()
 	cut, cuts := cutsConnections[f.Name], 0
-	await(f.t, func() bool {
+	wait.Until(f.t, func() bool {
 		if is() {
 			return true
 		}
@@ -130,11 +131,11 @@ func lockLost(t *testing.T, f *fixture) {
 		}})
 		ended <- err
 	}()
-	awaitEvent(t, longer, "the redrive takes longer than the lease")
+	wait.For(t, longer, "the redrive takes longer than the lease")
 	_, err := other.Redrive(noContext, o.queue, letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrBusy)
 	lose(f, o.app.Prefix, o.queue)
-	require.ErrorContains(t, awaitEvent(t, ended, "the redrive ends"), "is lost")
+	require.ErrorContains(t, wait.For(t, ended, "the redrive ends"), "is lost")
 	_, err = other.Redrive(noContext, o.queue, letters.Redrive{})
 	require.NoError(t, err)
 	o.awaitHandled(ids(20))
@@ -161,8 +162,8 @@ func givesBack(t *testing.T, f *fixture) {
 		return nil
 	})
 	f.publish(topics, "1", "retried")
-	awaitEvent(t, runs, "a call runs")
-	awaitEvent(t, runs, "both calls run")
+	wait.For(t, runs, "a call runs")
+	wait.For(t, runs, "both calls run")
 	second := newLedger()
 	f.run(config, topics, second.failing(0))
 	go func() { _ = first.Close() }()
@@ -211,8 +212,8 @@ func leaseLost(t *testing.T, f *fixture) {
 			return nil
 		})
 		f.publish(topics, "1")
-		awaitEvent(t, runs, "the call runs")
+		wait.For(t, runs, "the call runs")
 		take(f, config.Prefix, config.Group, topics[0])
-		awaitEvent(t, ended, "its context ends")
+		wait.For(t, ended, "its context ends")
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
 )
@@ -145,7 +146,10 @@ func (f *fixture) publishMany(topics, ids []string) {
 // await waits until n messages were tried after so many failures. Those that are missing then are lost.
 func (f *fixture) await(n, failures int) { f.t.Helper(); f.ledger.await(f.t, n, failures) }
 
-func (f *fixture) eventually(words string, is func() bool) { f.t.Helper(); await(f.t, is, "%s", words) }
+func (f *fixture) eventually(words string, is func() bool) {
+	f.t.Helper()
+	wait.Until(f.t, is, "%s", words)
+}
 
 // comeBack waits until n messages were tried after so many failures, none early. Call it when no other message is on
 // its way.

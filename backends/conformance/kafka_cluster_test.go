@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backoff"
 )
 
@@ -67,11 +68,11 @@ func TestKafkaSurvivesItsBrokers(t *testing.T) {
 		leaders, _ := k.leaders(all...)
 		require.Positive(t, leaders[int32(i+2)], "the broker leads partitions")
 		node.Kill()
-		await(t, func() bool { leaders, _ := k.leaders(all...); return leaders[int32(i+2)] == 0 && leaders[-1] == 0 },
+		wait.Until(t, func() bool { leaders, _ := k.leaders(all...); return leaders[int32(i+2)] == 0 && leaders[-1] == 0 },
 			"others lead them")
 		seen.await(t, taken()+100, 1)
 		require.NoError(t, node.Restart(t.Context()))
-		await(t, whole, "all replicas are in sync")
+		wait.Until(t, whole, "all replicas are in sync")
 	}
 	stop()
 	seen.await(t, taken()+1, 1)
@@ -80,14 +81,14 @@ func TestKafkaSurvivesItsBrokers(t *testing.T) {
 
 	nodes[1].Kill()
 	nodes[2].Kill()
-	await(t, func() bool { leaders, _ := k.leaders(k.orders); return leaders[1] == 6 }, "one leads all partitions")
+	wait.Until(t, func() bool { leaders, _ := k.leaders(k.orders); return leaders[1] == 6 }, "one leads all partitions")
 	require.Error(t, app.Publisher().Publish(k.orders, message.NewMessage("alone", nil)))
 	for _, node := range nodes[1:] {
 		require.NoError(t, node.Restart(t.Context()))
 	}
-	await(t, whole, "all replicas are in sync")
+	wait.Until(t, whole, "all replicas are in sync")
 	app.publish("last but one", "last but two")
-	await(t, func() bool { return len(seen.of("last but one")) > 1 && len(seen.of("last but two")) > 1 }, "all goes on")
+	wait.Until(t, func() bool { return len(seen.of("last but one")) > 1 && len(seen.of("last but two")) > 1 }, "all goes on")
 }
 
 // TestKafkaPartitionsAreAdded to all topics while messages wait: nothing is lost, and the new partitions are read.
@@ -179,9 +180,9 @@ func TestKafkaLag(t *testing.T) {
 	}
 	ofHealth := func() int { return app.Health().Subscriptions[0].Backlog }
 	app.publish("1", "2", "slow", "4")
-	await(t, func() bool { return lag() == 2 && ofHealth() == 2 }, "the message in flight and the one behind it")
+	wait.Until(t, func() bool { return lag() == 2 && ofHealth() == 2 }, "the message in flight and the one behind it")
 	close(proceed)
-	await(t, func() bool { return lag() == 0 && ofHealth() == 0 }, "no message")
+	wait.Until(t, func() bool { return lag() == 0 && ofHealth() == 0 }, "no message")
 }
 
 // TestKafkaFull: a broker whose disk is full while copies are published to a tier ends itself. Messages are held until it
@@ -205,7 +206,7 @@ func TestKafkaFull(t *testing.T) {
 		require.NoError(t, app.Publisher().Publish(k.orders, message.NewMessage(id, body)))
 	}
 	close(proceed)
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		connection, err := net.Dial("tcp", node.URL)
 		if err == nil {
 			_ = connection.Close()
@@ -213,11 +214,11 @@ func TestKafkaFull(t *testing.T) {
 		return err != nil
 	}, "the broker ends itself")
 	require.Error(t, app.Publisher().Publish(k.orders, message.NewMessage("refused", body)))
-	await(t, func() bool { return app.Health().Ready() != nil }, "Health says it")
+	wait.Until(t, func() bool { return app.Health().Ready() != nil }, "Health says it")
 	assert.Less(t, seen.reached(1), messages)
 	require.NoError(t, node.Restart(t.Context()))
 	seen.await(t, messages, 1)
 	seen.neverEarly(t, monotonic, 3*time.Second)
 	t.Log(seen.duplicates(), "calls more than necessary")
-	await(t, func() bool { return app.Health().Ready() == nil }, "Health says that it is over")
+	wait.Until(t, func() bool { return app.Health().Ready() == nil }, "Health says that it is over")
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -113,7 +115,7 @@ func (s *securedKafka) grant(all ...kafkaRight) {
 	s.t.Helper()
 	for _, right := range all {
 		require.NoError(s.t, s.admin.CreateACL(right.Resource, right.Acl))
-		await(s.t, func() bool { return s.has(right) }, "the right is there")
+		wait.Until(s.t, func() bool { return s.has(right) }, "the right is there")
 	}
 }
 
@@ -121,7 +123,7 @@ func (s *securedKafka) revoke(right kafkaRight) {
 	s.t.Helper()
 	_, err := s.admin.DeleteACL(right.filter(), false)
 	require.NoError(s.t, err)
-	await(s.t, func() bool { return !s.has(right) }, "the right is gone")
+	wait.Until(s.t, func() bool { return !s.has(right) }, "the right is gone")
 }
 
 func (s *securedKafka) has(right kafkaRight) bool {
@@ -155,13 +157,8 @@ func (s *securedKafka) billed() string {
 		}
 		return nil
 	})
-	ended := make(chan error, 1)
-	go func() { ended <- app.router.Run(noContext) }()
-	select {
-	case <-app.router.Running():
-		app.ended = ended
-	case err := <-ended:
-		require.Error(s.t, err)
+	var err error
+	if app.ended, err = process.Serve(noContext, app.router); err != nil {
 		return err.Error()
 	}
 	for _, id := range []string{id, "dead " + id} {
@@ -173,7 +170,7 @@ func (s *securedKafka) billed() string {
 	fault := func(line watermill.CapturedMessage) bool { // a dead letter is a line, too
 		return !strings.Contains(line.Msg, "dead-lettered")
 	}
-	await(s.t, func() bool {
+	wait.Until(s.t, func() bool {
 		return slices.ContainsFunc(logged(), fault) || len(seen.of(id)) > 1 && len(seen.of("dead "+id)) > 0
 	}, "the messages are handled, or it is said why not")
 	app.stop()

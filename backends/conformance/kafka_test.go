@@ -15,6 +15,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backends/kafkaretry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -119,7 +120,7 @@ func (k *kafkaApp) make(topic string, partitions int32, settings ...string) {
 		detail.ConfigEntries[settings[i]] = &settings[i+1]
 	}
 	require.NoError(k.t, k.admin.CreateTopic(topic, detail, false))
-	await(k.t, func() bool { return len(k.describe(topic).Partitions) == int(partitions) }, "the topic is there")
+	wait.Until(k.t, func() bool { return len(k.describe(topic).Partitions) == int(partitions) }, "the topic is there")
 }
 
 func (k *kafkaApp) describe(topic string) *sarama.TopicMetadata {
@@ -184,7 +185,7 @@ func TestKafkaDeletesWhatIsSettled(t *testing.T) {
 	first := k.app(time.Hour).bills(soon(seen))
 	first.publish("soon 1", "soon 2", "soon 3")
 	seen.await(t, 3, 1)
-	await(t, func() bool { return k.stored(k.tier("1h")) == 0 }, "what is settled is deleted")
+	wait.Until(t, func() bool { return k.stored(k.tier("1h")) == 0 }, "what is settled is deleted")
 	first.publish(ids(10)...)
 	first.publish("soon behind")
 	seen.await(t, 4, 1)
@@ -193,7 +194,7 @@ func TestKafkaDeletesWhatIsSettled(t *testing.T) {
 	assert.EqualValues(t, 14, k.stored(k.orders), "a topic of the app")
 
 	second := k.app(time.Hour).bills(soon(seen))
-	await(t, func() bool { return len(seen.of("soon behind")) == 3 }, "what is left is read")
+	wait.Until(t, func() bool { return len(seen.of("soon behind")) == 3 }, "what is left is read")
 	second.stop()
 	assert.EqualValues(t, 11, k.stored(k.tier("1h")))
 	assert.Equal(t, 1, seen.duplicates())
@@ -226,7 +227,7 @@ func TestKafkaRebalance(t *testing.T) {
 	close(proceed)
 	third.publish("next")
 	seen.await(t, 22, 0)
-	await(t, func() bool { return k.stored(k.tier("1h")) == 22 }, "all wait")
+	wait.Until(t, func() bool { return k.stored(k.tier("1h")) == 22 }, "all wait")
 	for _, app := range []*app{first, second, third} {
 		app.stop()
 	}
@@ -335,18 +336,18 @@ func TestKafkaShutdown(t *testing.T) {
 	}
 	app := k.app(time.Second).bills(bill)
 	app.publish("slow", "next")
-	require.Equal(t, "slow", awaitEvent(t, called, "a call runs"))
+	require.Equal(t, "slow", wait.For(t, called, "a call runs"))
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		app.stop()
 	}()
-	await(t, func() bool { return len(app.logged(watermill.InfoLogLevel, "Closing router")) > 0 }, "the shutdown begins")
+	wait.Until(t, func() bool { return len(app.logged(watermill.InfoLogLevel, "Closing router")) > 0 }, "the shutdown begins")
 	close(proceed)
-	awaitEvent(t, closed, "the shutdown ends")
+	wait.For(t, closed, "the shutdown ends")
 
 	app = k.app(time.Second).bills(bill)
-	require.Equal(t, "next", awaitEvent(t, called, "the other message comes"))
+	require.Equal(t, "next", wait.For(t, called, "the other message comes"))
 	app.stop()
 	assert.Zero(t, seen.duplicates())
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
@@ -125,7 +126,7 @@ func (l *ledger) handled() []string { return slices.Sorted(maps.Keys(l.all())) }
 // await waits until n messages were tried after so many failures.
 func (l *ledger) await(t *testing.T, n, failures int) {
 	t.Helper()
-	await(t, func() bool { return l.reached(failures) >= n }, "%d messages come after %d failures", n, failures)
+	wait.Until(t, func() bool { return l.reached(failures) >= n }, "%d messages come after %d failures", n, failures)
 }
 
 // monotonic is the clock by which the tests of one server compare.

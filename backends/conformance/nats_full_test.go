@@ -11,6 +11,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 )
 
 // TestNATSHasNoRoomForWhatIsDue: the server gives a message up that it cannot store when it is due. Health and the log
@@ -66,8 +68,8 @@ func TestNATSHasNoRoomForWhatIsDue(t *testing.T) {
 				p.stop()
 				n.stop()
 			}
-			await(t, func() bool { return faults() > failures }, "the log names it")
-			await(t, func() bool {
+			wait.Until(t, func() bool { return faults() > failures }, "the log names it")
+			wait.Until(t, func() bool {
 				health := p.Health()
 				return len(health.Tiers) == 1 && health.Tiers[0].Queue == "retry.wait.>" &&
 					health.Tiers[0].Overdue > 0 && strings.Contains(health.TiersError, "resource")
@@ -79,7 +81,7 @@ func TestNATSHasNoRoomForWhatIsDue(t *testing.T) {
 			require.NoError(t, stream.Purge(t.Context()))
 			seen.await(t, messages, 1)
 			n.awaitNothing()
-			await(t, func() bool {
+			wait.Until(t, func() bool {
 				health := p.Health()
 				return len(health.Tiers) == 0 && health.TiersError == ""
 			}, "Health is well")
@@ -109,7 +111,7 @@ func TestNATSStreamIsMadeToLoseMessages(t *testing.T) {
 	config.MaxBytes = 1 << 30
 	_, err = js.UpdateStream(t.Context(), config)
 	require.NoError(t, err)
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		return strings.Contains(p.Health().TiersError, "it has a limit, at which it deletes messages that wait")
 	}, "Health names it")
 }

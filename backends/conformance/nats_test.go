@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backends/natsretry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -91,7 +92,7 @@ func (n *natsNode) left() map[string]uint64 {
 // awaitNothing waits until nothing of the retries is left.
 func (n *natsNode) awaitNothing() {
 	n.t.Helper()
-	await(n.t, func() bool { return len(n.left()) == 0 }, "nothing is left")
+	wait.Until(n.t, func() bool { return len(n.left()) == 0 }, "nothing is left")
 }
 
 // config is the configuration of a process.
@@ -226,7 +227,7 @@ func TestNATSLockSurvivesALostAnswer(t *testing.T) {
 	js := n.jetStream()
 	var bucket jetstream.KeyValue
 	var keys []string
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		if bucket, err = js.KeyValue(t.Context(), "retry-locks"); err == nil {
 			keys, _ = bucket.Keys(t.Context())
 		}
@@ -237,7 +238,7 @@ func TestNATSLockSurvivesALostAnswer(t *testing.T) {
 		require.NoError(t, err)
 		stored, err := bucket.Put(t.Context(), keys[0], entry.Value()) // as the renewal that the server has stored
 		require.NoError(t, err)
-		await(t, func() bool {
+		wait.Until(t, func() bool {
 			entry, err := bucket.Get(t.Context(), keys[0])
 			return err == nil && entry.Revision() > stored
 		}, "it is renewed")
@@ -279,7 +280,7 @@ func TestNATSClusterLosesItsLeader(t *testing.T) {
 	}
 	seen.await(t, messages, 1)
 	seen.neverEarly(t, monotonic, delay)
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		stream, err := js.Stream(t.Context(), "retry")
 		return err == nil && stream.CachedInfo().State.Msgs == 0
 	}, "nothing is left")
@@ -305,13 +306,13 @@ func startNATSCluster(t *testing.T, size int) (nodes []*natsserver.Server) {
 			nodes = append(nodes, node)
 			continue
 		}
-		await(t, func() bool { return node.ClusterAddr() != nil }, "it listens")
+		wait.Until(t, func() bool { return node.ClusterAddr() != nil }, "it listens")
 		routes = []*url.URL{{Scheme: "nats", Host: node.ClusterAddr().String()}}
 	}
 	for _, node := range nodes {
-		require.True(t, node.ReadyForConnections(patience))
+		require.True(t, node.ReadyForConnections(wait.Patience))
 	}
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		return slices.ContainsFunc(nodes, func(node *natsserver.Server) bool {
 			return node.JetStreamIsLeader() && len(node.JetStreamClusterPeers()) == size
 		})

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
@@ -41,10 +42,10 @@ func TestPostgresIsRestoredOnAServerWithLowerTransactionIDs(t *testing.T) {
 	app := from.connect(config).bills(bills.failing(0))
 	other := from.connect(mailing).bills(mails.failing(0))
 	app.publish("1", "2")
-	await(t, func() bool { return mails.are("1", "2") }, "mailing has got all")
+	wait.Until(t, func() bool { return mails.are("1", "2") }, "mailing has got all")
 	other.stop()
 	app.publish("3", "4")
-	await(t, func() bool { return bills.are("1", "2", "3", "4") }, "billing has got all")
+	wait.Until(t, func() bool { return bills.are("1", "2", "3", "4") }, "billing has got all")
 	app.stop()
 
 	dumpedUntil := from.count(id)
@@ -63,12 +64,12 @@ func TestPostgresIsRestoredOnAServerWithLowerTransactionIDs(t *testing.T) {
 	app = to.connect(config).bills(bills.failing(0))
 	app.publish("5")
 	var fault error
-	await(t, func() bool { fault = app.Health().Ready(); return fault != nil }, "Health says what is wrong")
+	wait.Until(t, func() bool { fault = app.Health().Ready(); return fault != nil }, "Health says what is wrong")
 	require.ErrorContains(t, fault, `the transaction ids of its messages or of group "billing" are those of another server`)
 	for to.count(id) <= dumpedUntil { // it gives out the ids of the dump, too
 	}
 	caughtUp := time.Now()
-	await(t, func() bool { return app.Health().Subscriptions[0].LastErrorAt.After(caughtUp) }, "the topic is read again")
+	wait.Until(t, func() bool { return app.Health().Subscriptions[0].LastErrorAt.After(caughtUp) }, "the topic is read again")
 	require.Error(t, app.Health().Ready(), "what was published meanwhile would never be read")
 	require.True(t, bills.are(), "it goes on without the statement, and leaves messages out")
 	assert.True(t, slices.ContainsFunc(app.logged(watermill.ErrorLogLevel, ""), func(line watermill.CapturedMessage) bool {
@@ -78,10 +79,10 @@ func TestPostgresIsRestoredOnAServerWithLowerTransactionIDs(t *testing.T) {
 	_, statement, found := strings.Cut(fault.Error(), "execute as the owner of its tables: ")
 	require.True(t, found, fault)
 	to.exec(statement)
-	await(t, func() bool { return bills.are("5") && app.Health().Ready() == nil }, "billing goes on")
+	wait.Until(t, func() bool { return bills.are("5") && app.Health().Ready() == nil }, "billing goes on")
 	to.connect(mailing).bills(mails.failing(0))
 	app.publish("6")
-	await(t, func() bool { return mails.are("3", "4", "5", "6") && bills.are("5", "6") }, "both have got all")
+	wait.Until(t, func() bool { return mails.are("3", "4", "5", "6") && bills.are("5", "6") }, "both have got all")
 }
 
 // TestPostgresOffsetMovesWhileItIsRead: a process that locks the offset after another has moved it sees an id that is
@@ -106,18 +107,18 @@ func TestPostgresOffsetMovesWhileItIsRead(t *testing.T) {
 	require.NoError(t, err)
 	_, err = hold.ExecContext(t.Context(), `SELECT pg_advisory_lock(7)`)
 	require.NoError(t, err)
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		return p.count(`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'held'
 			AND datname = current_database() AND wait_event = 'advisory' AND query LIKE '%SKIP LOCKED%'`) > 0
 	}, "a statement is held")
 	a := p.connect(p.config()).bills(first.failing(0))
 	a.publish("1")
-	await(t, func() bool { return first.are("1") }, "the other process goes on")
+	wait.Until(t, func() bool { return first.are("1") }, "the other process goes on")
 	a.stop()
 	_, err = hold.ExecContext(t.Context(), `SELECT pg_advisory_unlock(7)`)
 	require.NoError(t, err)
 	require.NoError(t, hold.Close())
 	b.publish("2")
-	await(t, func() bool { return second.are("2") }, "the process goes on")
+	wait.Until(t, func() bool { return second.are("2") }, "the process goes on")
 	assert.NoError(t, b.Health().Ready())
 }

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"context"
 	"crypto/rand"
 	"os"
 	"regexp"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -101,11 +101,8 @@ func (p onPostgres) starts() error {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(p.t, err)
 	retries.AddConsumerHandler(router, "bill", orders, nothing)
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
+	ended, err := process.Serve(noContext, router)
+	if err != nil {
 		return err
 	}
 	assert.NoError(p.t, router.Close())

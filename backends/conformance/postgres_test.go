@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backends/postgresretry"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/retry"
@@ -85,13 +86,13 @@ func (p onPostgres) exec(query string, args ...any) {
 // awaitNothing waits until nothing of the retries is left.
 func (p onPostgres) awaitNothing() {
 	p.t.Helper()
-	await(p.t, func() bool { return p.count(`SELECT count(*) FROM retry_messages`) == 0 }, "no row is left")
+	wait.Until(p.t, func() bool { return p.count(`SELECT count(*) FROM retry_messages`) == 0 }, "no row is left")
 }
 
 // awaitDead waits until there are so many dead letters.
 func (p onPostgres) awaitDead(n int) {
 	p.t.Helper()
-	await(p.t, func() bool { return p.count(`SELECT count(*) FROM retry_messages WHERE due = 'infinity'`) == n },
+	wait.Until(p.t, func() bool { return p.count(`SELECT count(*) FROM retry_messages WHERE due = 'infinity'`) == n },
 		"there are %d dead letters", n)
 }
 
@@ -225,7 +226,7 @@ func TestPostgresProcessStopsBeforeACommit(t *testing.T) {
 		return nil
 	}).publish("1")
 	t.Cleanup(func() { close(stopped.thaws) })
-	await(t, func() bool { return stopped.count.Load() > 0 }, "a commit stands still")
+	wait.Until(t, func() bool { return stopped.count.Load() > 0 }, "a commit stands still")
 
 	config.DB = p.open()
 	seen := newLedger()
@@ -251,7 +252,7 @@ func TestPostgresLockedOffset(t *testing.T) {
 			"watermill_offsets_"+topic)
 	}
 	locked, idle := reads(orders), reads("idle")
-	await(t, func() bool { return reads(orders) >= locked+30 && reads("idle") > idle }, "both are read")
+	wait.Until(t, func() bool { return reads(orders) >= locked+30 && reads("idle") > idle }, "both are read")
 	t.Logf("read %d times, and the idle one %d times", reads(orders)-locked, reads("idle")-idle)
 	assert.Greater(t, reads(orders)-locked, 2*(reads("idle")-idle))
 	require.NoError(t, tx.Commit())
@@ -303,11 +304,11 @@ func TestPostgresStockPubSub(t *testing.T) {
 				msg := message.NewMessage(fmt.Sprintf("%T", publisher)[:10], []byte(text))
 				msg.Metadata.Set("key", "value")
 				require.NoError(t, publisher.Publish(orders, msg))
-				other := awaitEvent(t, in, "the other service has it")
+				other := wait.For(t, in, "the other service has it")
 				assert.Equal(t, msg.UUID, other.UUID)
 				assert.JSONEq(t, text, string(other.Payload))
 				other.Ack()
-				await(t, func() bool { return len(seen.of(msg.UUID)) == 2 }, "it is retried")
+				wait.Until(t, func() bool { return len(seen.of(msg.UUID)) == 2 }, "it is retried")
 				again := seen.of(msg.UUID)[1].msg
 				assert.JSONEq(t, text, string(again.Payload))
 				assert.Equal(t, "value", again.Metadata["key"])

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	processes "github.com/tieredretry/watermill-retry/tools/child"
 )
 
@@ -100,7 +101,7 @@ func (c *child) await(done <-chan struct{}, why string) {
 	case <-done:
 	case <-ended:
 		require.Fail(c.t, "a process has ended: "+why, "%v", c.Err)
-	case <-time.After(patience):
+	case <-time.After(wait.Patience):
 		require.Fail(c.t, "a process is too slow: "+why)
 	}
 }

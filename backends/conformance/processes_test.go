@@ -19,6 +19,7 @@ import (
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/internal/relaytopic"
 )
 
@@ -195,7 +196,7 @@ func serverKilled(t *testing.T, f *fixture) {
 	var published sync.WaitGroup
 	published.Go(func() { // and the app publishes until the server has it
 		for _, id := range ids(messages)[messages/2:] {
-			await(t, func() bool {
+			wait.Until(t, func() bool {
 				return a.Publisher().Publish(topics[0], message.NewMessage(id, nil)) == nil
 			}, "it is published")
 		}

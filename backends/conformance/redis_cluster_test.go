@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
@@ -42,7 +43,7 @@ func startRedisCluster(t *testing.T, nodes int) *redis.ClusterClient {
 		require.NoError(t, client.Do(ctx, "cluster", "meet", host, port, busOf(port)).Err())
 	}
 	for _, client := range clients {
-		await(t, func() bool { return strings.Contains(client.ClusterInfo(ctx).Val(), "cluster_state:ok") },
+		wait.Until(t, func() bool { return strings.Contains(client.ClusterInfo(ctx).Val(), "cluster_state:ok") },
 			"the cluster is whole")
 	}
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses})
@@ -103,14 +104,14 @@ func TestRedisCluster(t *testing.T) {
 		}
 	}
 	seen.await(t, 2*topics*each, 1)
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		letters := int64(0)
 		for i := range topics {
 			letters += cluster.XLen(noContext, fmt.Sprint("retry.dead.billing.orders-", i)).Val()
 		}
 		return letters == topics*each
 	}, "all dead letters are there")
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		var left atomic.Int64 // the nodes are asked side by side
 		require.NoError(t, cluster.ForEachMaster(noContext, func(_ context.Context, node *redis.Client) error {
 			left.Add(redisHas(t, node))

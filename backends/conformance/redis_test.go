@@ -16,7 +16,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backends/redisretry"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/relay"
@@ -68,7 +70,7 @@ func redisHas(t *testing.T, client redis.UniversalClient) (n int64) {
 
 func awaitNothingOnRedis(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
-	await(t, func() bool { return redisHas(t, client) == 0 }, "nothing is left")
+	wait.Until(t, func() bool { return redisHas(t, client) == 0 }, "nothing is left")
 }
 
 // TestRedisCloseWhereTheNetworkDropsPackets: Close ends, while messages are in flight and a command waits for its answer.
@@ -104,8 +106,8 @@ func TestRedisCloseWhereTheNetworkDropsPackets(t *testing.T) {
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 100 * time.Millisecond}, watermill.NopLogger{})
 	require.NoError(t, err)
 	connection.AddConsumerHandler(router, "bill", orders, bill)
-	go func() { _ = router.Run(noContext) }()
-	<-router.Running()
+	_, err = process.Serve(noContext, router)
+	require.NoError(t, err)
 	other := connect(t, func(logger watermill.LoggerAdapter) (retry.Connection, error) {
 		config.Client = server
 		return redisretry.Connect(config, logger)
@@ -113,14 +115,14 @@ func TestRedisCloseWhereTheNetworkDropsPackets(t *testing.T) {
 	other.publish(ids(count)...)
 	seen.await(t, 16, 0)
 	drops.Store(true)
-	await(t, func() bool { return dropped.Load() >= 4 }, "commands wait")
+	wait.Until(t, func() bool { return dropped.Load() >= 4 }, "commands wait")
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = router.Close()
 		_ = connection.Close() // the consumer cannot be deleted
 	}()
-	awaitEvent(t, ended, "Close has ended")
+	wait.For(t, ended, "Close has ended")
 	close(release)
 	other.bills(bill)
 	seen.await(t, count, 1)
@@ -137,7 +139,7 @@ func TestRedisForeignMessages(t *testing.T) {
 	}).Err())
 	app.publish("1")
 	var due []string
-	await(t, func() bool {
+	wait.Until(t, func() bool {
 		due = client.Keys(noContext, "retry.return.*:due").Val()
 		return len(due) == 1
 	}, "a message waits")
@@ -179,11 +181,11 @@ func TestRedisServerThatIsFull(t *testing.T) {
 		}
 		return n
 	}
-	await(t, func() bool { return stored.Load() >= count }, "all have failed")
+	wait.Until(t, func() bool { return stored.Load() >= count }, "all have failed")
 	require.NoError(t, client.ConfigSet(noContext, "maxmemory", "1").Err())
 	require.ErrorContains(t, client.Set(noContext, "new", "value", 0).Err(), "OOM")
 	seen.await(t, count, 1)
-	await(t, func() bool { return waiting() == 0 }, "nothing is left")
+	wait.Until(t, func() bool { return waiting() == 0 }, "nothing is left")
 }
 
 // TestRedisThatRemovesWhatWaitsIsNamed: one server, and one node of a cluster.
@@ -196,7 +198,7 @@ func TestRedisThatRemovesWhatWaitsIsNamed(t *testing.T) {
 		require.NoError(t, server.ConfigSet(noContext, "maxmemory", "100mb").Err())
 		require.NoError(t, server.ConfigSet(noContext, "maxmemory-policy", "allkeys-lru").Err())
 		app := onRedis(t, client, time.Second)
-		await(t, func() bool { return len(app.logged(watermill.ErrorLogLevel, "")) > 0 }, "there is a warning")
+		wait.Until(t, func() bool { return len(app.logged(watermill.ErrorLogLevel, "")) > 0 }, "there is a warning")
 		line := app.logged(watermill.ErrorLogLevel, "")[0]
 		assert.Equal(t, "Redis removes messages that wait when its memory is full: set maxmemory-policy to noeviction, "+
 			"and use another server for a cache", line.Msg)
@@ -213,7 +215,7 @@ func TestRedisLetterWithoutAHandler(t *testing.T) {
 	_, err = store.Redrive(noContext, deadOrders, letters.Redrive{})
 	require.ErrorIs(t, err, letters.ErrNoQueue)
 	onRedis(t, client, 50*time.Millisecond).bills(func(*message.Message) error { return errDown }).publish("1")
-	await(t, func() bool { return client.XLen(noContext, deadOrders).Val() == 1 }, "there is a letter")
+	wait.Until(t, func() bool { return client.XLen(noContext, deadOrders).Val() == 1 }, "there is a letter")
 	subscribed := client.Keys(noContext, "retry.returns:*:subscribed").Val()
 	require.Len(t, subscribed, 1)
 	require.NoError(t, client.Del(noContext, subscribed...).Err())
@@ -283,7 +285,7 @@ func TestRedisClients(t *testing.T) {
 				case <-got:
 					inTime++
 				case <-second:
-					awaitEvent(t, got, "the retry comes")
+					wait.For(t, got, "the retry comes")
 				}
 				cancel()
 			}

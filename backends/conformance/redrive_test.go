@@ -18,6 +18,7 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 )
@@ -224,7 +225,7 @@ func (o *outage) redriveByHand(n int) {
 	in, err := subscriber.Subscribe(t.Context(), o.queue)
 	require.NoError(t, err)
 	for sent := map[string]bool{}; len(sent) < n; {
-		letter := awaitEvent(t, in, "there is a letter")
+		letter := wait.For(t, in, "there is a letter")
 		require.NoError(t, publisher.Publish(strings.Replace(o.queue, ".dead.", ".return.", 1), letters.Fresh(letter)))
 		letter.Ack()
 		sent[letter.UUID] = true

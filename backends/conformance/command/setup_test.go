@@ -23,14 +23,12 @@ import (
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/pubsub"
 	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/tools/child"
 )
-
-// patience is how long a test waits for an event. A busy machine takes minutes.
-const patience = 3 * time.Minute
 
 // binary is the command, built once.
 var binary string
@@ -131,15 +129,8 @@ func (o *operator) run() (stop func()) {
 	require.NoError(o.t, err)
 	router := message.NewDefaultRouter(watermill.NopLogger{})
 	connection.AddConsumerHandler(router, "bill", o.topic, o.handle)
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(context.Background()) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		require.NoError(o.t, err)
-	case <-time.After(patience):
-		o.t.Fatal("the app does not start")
-	}
+	_, err = process.Serve(context.Background(), router)
+	require.NoError(o.t, err)
 	stop = sync.OnceFunc(func() { _, _ = router.Close(), connection.Close() })
 	o.t.Cleanup(stop)
 	return stop
@@ -239,7 +230,7 @@ func (o *operator) awaitLetters(want ...string) {
 
 func (o *operator) eventually(what string, is func() bool) {
 	o.t.Helper()
-	require.Eventually(o.t, is, patience, 50*time.Millisecond, what)
+	wait.Until(o.t, is, "%s", what)
 }
 
 // awaitHandled waits until the handler has handled these messages.

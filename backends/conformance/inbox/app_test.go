@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/process"
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/internal/eventtest"
@@ -62,13 +64,8 @@ func newApp(t *testing.T, table string, config inbox.Config) *app {
 
 func (a *app) run() {
 	a.t.Helper()
-	ended := make(chan error, 1)
-	go func() { ended <- a.router.Run(context.Background()) }()
-	select {
-	case <-a.router.Running():
-	case err := <-ended:
-		require.NoError(a.t, err, "the router has ended")
-	}
+	ended, err := process.Serve(context.Background(), a.router)
+	require.NoError(a.t, err)
 	a.t.Cleanup(func() {
 		require.NoError(a.t, a.router.Close())
 		require.NoError(a.t, <-ended)
@@ -77,16 +74,7 @@ func (a *app) run() {
 }
 
 // outcome awaits the next event.
-func (a *app) outcome() retry.Event {
-	a.t.Helper()
-	select {
-	case e := <-a.events:
-		return e
-	case <-time.After(patience):
-		require.Fail(a.t, "no outcome")
-		return retry.Event{}
-	}
-}
+func (a *app) outcome() retry.Event { a.t.Helper(); return wait.For(a.t, a.events, "an outcome") }
 
 func (a *app) count(query string) (n int) {
 	a.t.Helper()
@@ -149,12 +137,7 @@ func TestAppPublishesStoredMessages(t *testing.T) {
 	a.publish("1")
 	assert.Equal(t, retry.Processed, a.outcome().Outcome)
 	assert.Equal(t, retry.Duplicate, a.outcome().Outcome)
-	select {
-	case uuid := <-publisher.published:
-		assert.Equal(t, "invoice", uuid)
-	case <-time.After(patience):
-		require.Fail(t, "the stored message was not published")
-	}
+	assert.Equal(t, "invoice", wait.For(t, publisher.published, "the stored message is published"))
 	assert.Equal(t, 1, a.count("SELECT count(*) FROM app_stores_effects"))
 }
 

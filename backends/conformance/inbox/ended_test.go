@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/inbox/pgxinbox"
@@ -37,7 +37,7 @@ func (b *box) with(setting string) *box {
 
 // The server can end the wait for the first delivery before the inbox does. The second delivery has not failed.
 func TestServerEndsTheWait(t *testing.T) {
-	onEachDriver(t, inbox.Config{Wait: patience}, func(t *testing.T, b *box) {
+	onEachDriver(t, inbox.Config{Wait: wait.Patience}, func(t *testing.T, b *box) {
 		waiting := "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'INSERT INTO ' || $1 || ' %'"
 		for name, row := range map[string]struct {
 			setting string
@@ -105,7 +105,7 @@ func TestSettingThatAHandlerCannotMeetIsNamed(t *testing.T) {
 // eventually waits until a query about the table returns a number.
 func (b *box) eventually(query string, want int) {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool { return b.count(query, b.config.Table) == want }, patience, 10*time.Millisecond)
+	wait.Until(b.t, func() bool { return b.count(query, b.config.Table) == want }, "%d rows of %s", want, query)
 }
 
 // commit does what a handler must not do. Only database/sql lets it.
@@ -173,7 +173,7 @@ func TestHandlerThatCommitsFails(t *testing.T) {
 // Where a handler has rolled back by itself, a delivery that waited for it can be handled and succeed before the first
 // one ends: that row is not the first one's.
 func TestRollbackLeavesAnotherSuccess(t *testing.T) {
-	onEachDriver(t, inbox.Config{Wait: patience}, func(t *testing.T, b *box) {
+	onEachDriver(t, inbox.Config{Wait: wait.Patience}, func(t *testing.T, b *box) {
 		ended := make(chan error, 1)
 		_, _, err := b.deliver(t.Context(), "orders", "1", func(msg *message.Message) ([]*message.Message, error) {
 			go func() {

@@ -21,14 +21,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
 	"github.com/tieredretry/watermill-retry/inbox"
 	"github.com/tieredretry/watermill-retry/inbox/pgxinbox"
 	"github.com/tieredretry/watermill-retry/internal/msgctx"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/letters"
 )
-
-const patience = 60 * time.Second
 
 var errDown = errors.New("the bank is down")
 
@@ -359,7 +358,7 @@ func TestPoisonQueueInsideRollsBack(t *testing.T) {
 
 // The second of two deliveries waits, and becomes the first one where that fails.
 func TestSecondDeliveryWaitsForTheFirst(t *testing.T) {
-	onEachDriver(t, inbox.Config{Wait: patience}, func(t *testing.T, b *box) {
+	onEachDriver(t, inbox.Config{Wait: wait.Patience}, func(t *testing.T, b *box) {
 		for uuid, outcome := range map[string]error{"succeeds": nil, "fails": errDown} {
 			began, end := make(chan struct{}), make(chan error)
 			var both sync.WaitGroup
@@ -393,14 +392,14 @@ func TestSecondDeliveryWaitsForTheFirst(t *testing.T) {
 // awaitBlocked waits until a statement waits for another transaction that writes to the table.
 func (b *box) awaitBlocked() {
 	b.t.Helper()
-	require.Eventually(b.t, func() bool {
+	wait.Until(b.t, func() bool {
 		return b.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "+
 			"query LIKE 'INSERT INTO ' || $1 || ' %'", b.config.Table) > 0
-	}, patience, 10*time.Millisecond)
+	}, "a statement waits")
 }
 
 func TestWaitHasABound(t *testing.T) {
-	onEachDriver(t, inbox.Config{Wait: patience}, func(t *testing.T, b *box) {
+	onEachDriver(t, inbox.Config{Wait: wait.Patience}, func(t *testing.T, b *box) {
 		short := *b
 		short.config.Wait = time.Second
 		short.open()
@@ -449,7 +448,7 @@ func TestBeginHasABound(t *testing.T) {
 }
 
 func TestShutdownEndsTheWait(t *testing.T) {
-	onEachDriver(t, inbox.Config{Wait: patience}, func(t *testing.T, b *box) {
+	onEachDriver(t, inbox.Config{Wait: wait.Patience}, func(t *testing.T, b *box) {
 		_, _, err := b.deliver(t.Context(), "orders", "1", func(*message.Message) ([]*message.Message, error) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -152,14 +151,8 @@ func (r *run) account(ctx context.Context) (err error) {
 		r.invoices[order][msg.UUID] = true
 		return nil
 	})
-	ended := make(chan error, 1)
-	go func() { ended <- r.router.Run(context.WithoutCancel(ctx)) }()
-	select {
-	case <-r.router.Running():
-		return nil
-	case err := <-ended:
-		return cmp.Or(err, errors.New("the router has ended"))
-	}
+	_, err = process.Serve(context.WithoutCancel(ctx), r.router)
+	return err
 }
 
 // start starts a worker, and waits until it has subscribed.

@@ -3,6 +3,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -184,4 +185,16 @@ func (k *killer) Event(e retry.Event) {
 func end() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	select {}
+}
+
+// Serve runs a router, and returns when its handlers have subscribed. ended gets the error of Run.
+func Serve(ctx context.Context, router *message.Router) (ended <-chan error, err error) {
+	run := make(chan error, 1)
+	go func() { run <- router.Run(ctx) }()
+	select {
+	case <-router.Running():
+		return run, nil
+	case err := <-run:
+		return nil, cmp.Or(err, errors.New("the router has ended"))
+	}
 }
