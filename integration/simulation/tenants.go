@@ -65,7 +65,8 @@ func (p plan) breakerOf() *retry.Breaker {
 	return nil
 }
 
-// tenant is the key of a message for the breaker; empty: it is not by key. A letter that some queue has not got has none.
+// tenant is the key of a message for the breaker; empty: it is not by key. A letter that some queue has not got has
+// none.
 func (p plan) tenant(id string) string {
 	if p.tenants == nil {
 		return ""
