@@ -48,8 +48,6 @@ func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) e
 		defer func() { _ = file.Close() }()
 		out, summary = file, e.stdout
 	}
-	meter := e.meter("export of "+safe(at.queue), "written")
-	defer meter.stop()
 	n, err := at.Export(ctx, at.queue, f.selected, out)
 	if file, is := out.(*os.File); is && to != standard {
 		err = errors.Join(err, file.Sync())
@@ -62,7 +60,6 @@ func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) e
 	case err != nil:
 		return e.explain(err)
 	}
-	meter.stop()
 	if e.json {
 		err = e.jsonLine(summary, map[string]any{
 			"command": "export", "queue": at.queue, "done": n, "export": to, "seconds": time.Since(start).Seconds(),

@@ -256,11 +256,11 @@ func (m *meter) message(p letters.Progress) string {
 	return message
 }
 
-// stop removes the line from the terminal. It may be called twice.
+// stop removes the line from the terminal.
 func (m *meter) stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.stopped && m.env.errTerminal {
+	if m.env.errTerminal {
 		_, _ = fmt.Fprint(m.env.stderr, "\r"+text.EraseLine.Sprint())
 	}
 	m.stopped = true
