@@ -207,7 +207,7 @@ api: ## write the exported API of the released modules into the folder api
 	@rm -rf api && mkdir api && $(call write_api,api)
 
 release: ## make a release with VERSION=v1.2.3: commits, tags, archives. It pushes nothing (CONTRIBUTING.md)
-	@$(GO) run ./tools/release $(RELEASE_ARGS) "$(VERSION)"
+	@$(GO) run ./tools/release $(RELEASE_ARGS) "$(VERSION)" $(RELEASED)
 
 release-check: ## make a release of the commit in a temporary clone
 	@clone=$$(mktemp -d) && trap 'chmod -R u+w "$$clone"; rm -rf "$$clone"' EXIT && \

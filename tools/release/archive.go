@@ -3,13 +3,12 @@ package main
 import (
 	"archive/tar"
 	"archive/zip"
+	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
 	"debug/buildinfo"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -17,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing/fstest"
 	"time"
 )
 
@@ -25,8 +25,8 @@ const wmretry = "cmd/wmretry"
 
 var platforms = []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64"}
 
-// archives builds the command for each platform, and writes archives with its manual and completions, lists of what it
-// is built from, and checksums. Two runs on one commit write the same archives.
+// archives builds the command for each platform, and writes archives with its manual and completions, and checksums.
+// Two runs on one commit write the same archives.
 func (r *release) archives() error {
 	text, err := git(r.clone, "log", "-1", "--format=%ct")
 	if err != nil {
@@ -36,173 +36,91 @@ func (r *release) archives() error {
 	if err != nil {
 		return err
 	}
-	committed := time.Unix(seconds, 0).UTC()
-	pages, environment := filepath.Join(r.temp, "pages"), append(slices.Clone(r.own), "SOURCE_DATE_EPOCH="+text)
-	err = command(filepath.Join(r.clone, filepath.FromSlash(wmretry)), environment, "go", "run", "./internal/pages", pages)
+	pages := filepath.Join(r.temp, "pages")
+	err = r.goIn(wmretry, []string{"SOURCE_DATE_EPOCH=" + text}, "run", "./internal/pages", pages)
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
+		text, fault := os.ReadFile(filepath.Join(r.clone, name))
+		err = errors.Join(err, fault, os.WriteFile(filepath.Join(pages, name), text, 0o644))
+	}
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
-		text, err := os.ReadFile(filepath.Join(r.clone, name))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(pages, name), text, 0o644); err != nil {
-			return err
-		}
-	}
+	var sums bytes.Buffer
 	for _, platform := range r.platforms {
-		if err := r.archive(platform, pages, committed); err != nil {
+		name, content, err := r.archive(platform, pages, time.Unix(seconds, 0).UTC())
+		if err == nil {
+			err = os.WriteFile(filepath.Join(r.dist, name), content, 0o644)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", platform, err)
 		}
+		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(content), name)
 	}
-	return r.checksums()
+	return os.WriteFile(filepath.Join(r.dist, "checksums.txt"), sums.Bytes(), 0o644)
 }
 
-func (r *release) archive(platform, pages string, committed time.Time) error {
+func (r *release) archive(platform, pages string, committed time.Time) (name string, content []byte, err error) {
 	system, processor, _ := strings.Cut(platform, "/")
 	binary := filepath.Join(r.dist, filepath.FromSlash(platform), "wmretry")
 	if system == "windows" {
 		binary += ".exe"
 	}
-	environment := append(slices.Clone(r.own), "GOOS="+system, "GOARCH="+processor, "CGO_ENABLED=0")
-	err := command(filepath.Join(r.clone, filepath.FromSlash(wmretry)), environment,
-		"go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", binary, ".")
+	err = r.goIn(wmretry, []string{"GOOS=" + system, "GOARCH=" + processor, "CGO_ENABLED=0"},
+		"build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", binary, ".")
 	if err != nil {
-		return err
+		return "", nil, err
 	}
-	info, err := buildinfo.ReadFile(binary)
+	if info, err := buildinfo.ReadFile(binary); err != nil || info.Main.Version != r.version {
+		return "", nil, errors.Join(err, fmt.Errorf("the command is not of version %s: %v", r.version, info))
+	}
+	name = fmt.Sprintf("wmretry_%s_%s_%s", strings.TrimPrefix(r.version, "v"), system, processor)
+	files := fstest.MapFS{}
+	err = errors.Join(add(files, name, filepath.Dir(binary), 0o755, committed), add(files, name, pages, 0o644, committed))
 	if err != nil {
-		return err
+		return "", nil, err
 	}
-	if info.Main.Version != r.version {
-		return fmt.Errorf("the command is of version %s: want %s", info.Main.Version, r.version)
-	}
-	name := fmt.Sprintf("wmretry_%s_%s_%s", strings.TrimPrefix(r.version, "v"), system, processor)
-	if err := r.writeBill(name, info); err != nil {
-		return err
-	}
-	files := []entry{{path.Join(name, filepath.Base(binary)), 0o755, binary}}
-	err = filepath.WalkDir(pages, func(file string, found fs.DirEntry, err error) error {
-		if err == nil && !found.IsDir() {
-			inside, _ := filepath.Rel(pages, file)
-			files = append(files, entry{path.Join(name, filepath.ToSlash(inside)), 0o644, file})
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	pack, ending := packTar, ".tar.gz"
 	if system == "windows" {
-		return write(filepath.Join(r.dist, name+".zip"), func(w io.Writer) error { return writeZip(w, files, committed) })
+		pack, ending = packZip, ".zip"
 	}
-	return write(filepath.Join(r.dist, name+".tar.gz"), func(w io.Writer) error { return writeTar(w, files, committed) })
+	content, err = pack(files)
+	return name + ending, content, err
 }
 
-// An entry of an archive.
-type entry struct {
-	name string
-	mode fs.FileMode
-	file string // its content
-}
-
-func write(path string, content func(io.Writer) error) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(content(file), file.Close())
-}
-
-func writeTar(w io.Writer, files []entry, changed time.Time) error {
-	compressed := gzip.NewWriter(w)
-	archive := tar.NewWriter(compressed)
-	for _, f := range files {
-		content, err := os.ReadFile(f.file)
+// add adds the files of a folder below a name, with a mode and a time that are not those of this machine.
+func add(files fstest.MapFS, name, folder string, mode fs.FileMode, changed time.Time) error {
+	return fs.WalkDir(os.DirFS(folder), ".", func(file string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		header := &tar.Header{Name: f.name, Mode: int64(f.mode), Size: int64(len(content)), ModTime: changed}
-		if err := archive.WriteHeader(header); err != nil {
-			return err
+		inside := path.Join(name, file)
+		if entry.IsDir() {
+			files[inside] = &fstest.MapFile{Mode: fs.ModeDir | 0o755, ModTime: changed}
+			return nil
 		}
-		if _, err := archive.Write(content); err != nil {
-			return err
-		}
-	}
-	return errors.Join(archive.Close(), compressed.Close())
-}
-
-func writeZip(w io.Writer, files []entry, changed time.Time) error {
-	archive := zip.NewWriter(w)
-	for _, f := range files {
-		content, err := os.ReadFile(f.file)
-		if err != nil {
-			return err
-		}
-		header := &zip.FileHeader{Name: f.name, Method: zip.Deflate, Modified: changed}
-		header.SetMode(f.mode)
-		to, err := archive.CreateHeader(header)
-		if err != nil {
-			return err
-		}
-		if _, err := to.Write(content); err != nil {
-			return err
-		}
-	}
-	return archive.Close()
-}
-
-// writeBill writes the modules that a command is built from, as a CycloneDX document.
-func (r *release) writeBill(name string, info *buildinfo.BuildInfo) error {
-	type component struct {
-		Type    string `json:"type"`
-		Ref     string `json:"bom-ref"`
-		Name    string `json:"name"`
-		Version string `json:"version"`
-		Package string `json:"purl"`
-	}
-	of := func(kind, path, version string) component {
-		url := "pkg:golang/" + path + "@" + version
-		return component{kind, url, path, version, url}
-	}
-	bill := struct {
-		Format   string `json:"bomFormat"`
-		Spec     string `json:"specVersion"`
-		Version  int    `json:"version"`
-		Metadata struct {
-			Component component `json:"component"`
-		} `json:"metadata"`
-		Components []component `json:"components"`
-	}{Format: "CycloneDX", Spec: "1.6", Version: 1}
-	bill.Metadata.Component = of("application", info.Main.Path, info.Main.Version)
-	bill.Components = append(bill.Components, of("library", "std", strings.TrimPrefix(info.GoVersion, "go")))
-	for _, dependency := range info.Deps {
-		bill.Components = append(bill.Components, of("library", dependency.Path, dependency.Version))
-	}
-	text, err := json.MarshalIndent(bill, "", "  ")
-	if err != nil {
+		content, err := os.ReadFile(filepath.Join(folder, file))
+		files[inside] = &fstest.MapFile{Data: content, Mode: mode, ModTime: changed}
 		return err
-	}
-	return os.WriteFile(filepath.Join(r.dist, name+".cdx.json"), append(text, '\n'), 0o644)
-}
-
-// checksums writes the SHA-256 of each file that is published with the release.
-func (r *release) checksums() error {
-	files, err := filepath.Glob(filepath.Join(r.dist, "wmretry_*"))
-	if err != nil {
-		return err
-	}
-	return write(filepath.Join(r.dist, "checksums.txt"), func(w io.Writer) error {
-		for _, file := range files {
-			content, err := os.ReadFile(file)
-			if err != nil {
-				return err
-			}
-			if _, err := fmt.Fprintf(w, "%x  %s\n", sha256.Sum256(content), filepath.Base(file)); err != nil {
-				return err
-			}
-		}
-		return nil
 	})
+}
+
+func packTar(files fs.FS) ([]byte, error) {
+	var packed bytes.Buffer
+	compressed := gzip.NewWriter(&packed)
+	archive := tar.NewWriter(compressed)
+	err := errors.Join(archive.AddFS(files), archive.Close(), compressed.Close())
+	return packed.Bytes(), err
+}
+
+func packZip(files fs.FS) ([]byte, error) {
+	var packed bytes.Buffer
+	archive := zip.NewWriter(&packed)
+	err := errors.Join(archive.AddFS(files), archive.Close())
+	return packed.Bytes(), err
+}
+
+// goIn runs the go command in a folder of the clone.
+func (r *release) goIn(dir string, environment []string, args ...string) error {
+	return command(filepath.Join(r.clone, filepath.FromSlash(dir)), append(slices.Clone(r.own), environment...), "go",
+		args...)
 }

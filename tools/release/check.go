@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -35,16 +36,14 @@ func (r *release) outside() error {
 		return errors.New("docs/getting-started.md has no program")
 	}
 	app := filepath.Join(r.temp, "billing")
-	if err := os.Mkdir(app, 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(app, "main.go"), source[1], 0o644); err != nil {
+	if err := errors.Join(os.Mkdir(app, 0o755),
+		os.WriteFile(filepath.Join(app, "main.go"), source[1], 0o644)); err != nil {
 		return err
 	}
 	get, packages := []string{"get"}, []string{"list", "-deps"}
-	for _, m := range r.modules {
-		if m.dir != wmretry {
-			get, packages = append(get, m.importPath()+"/...@"+r.version), append(packages, m.importPath()+"/...")
+	for _, dir := range r.modules {
+		if dir != wmretry {
+			get, packages = append(get, path.Join(root, dir, "...@"+r.version)), append(packages, path.Join(root, dir, "..."))
 		}
 	}
 	for _, step := range [][]string{
@@ -54,7 +53,7 @@ func (r *release) outside() error {
 		{"build", "-o", os.DevNull, "."},
 		get,
 		packages,
-		{"install", module{wmretry}.importPath() + "@" + r.version},
+		{"install", path.Join(root, wmretry) + "@" + r.version},
 	} {
 		if err := command(app, r.own, "go", step...); err != nil {
 			return err

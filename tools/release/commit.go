@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -21,52 +21,44 @@ func (r *release) commit() error {
 	if err := r.writeDocuments(); err != nil {
 		return err
 	}
-	err := r.rewrite("go.mod", func(text string) string { return ownVersion.ReplaceAllString(text, "$1 "+r.version) })
+	err := r.rewrite("*go.mod", func(text string) string { return ownVersion.ReplaceAllString(text, "$1 "+r.version) })
 	if err != nil {
 		return err
 	}
-	libraries := slices.DeleteFunc(slices.Clone(r.modules), func(m module) bool { return m.dir == wmretry })
+	libraries := slices.DeleteFunc(slices.Clone(r.modules), func(dir string) bool { return dir == wmretry })
 	if err := r.tag("release: "+r.version, libraries...); err != nil {
 		return err
 	}
 	edit := []string{"mod", "edit"}
-	for _, m := range libraries {
-		edit = append(edit, "-dropreplace="+m.importPath())
+	for _, dir := range libraries {
+		edit = append(edit, "-dropreplace="+path.Join(root, dir))
 	}
 	r.ownGo()
-	dir := filepath.Join(r.clone, filepath.FromSlash(wmretry))
-	for _, step := range [][]string{edit, {"mod", "tidy"}} {
-		if err := command(dir, r.own, "go", step...); err != nil {
-			return err
-		}
-	}
-	return r.tag("release: wmretry "+r.version, module{wmretry})
-}
-
-func (r *release) tag(subject string, released ...module) error {
-	if _, err := git(r.clone, "commit", "--quiet", "--all", "-m", subject); err != nil {
+	if err := errors.Join(r.goIn(wmretry, nil, edit...), r.goIn(wmretry, nil, "mod", "tidy")); err != nil {
 		return err
 	}
-	for _, m := range released {
-		if _, err := git(r.clone, "tag", "--annotate", m.tag(r.version), "-m", m.importPath()+" "+r.version); err != nil {
-			return err
-		}
-	}
-	return nil
+	return r.tag("release: wmretry "+r.version, wmretry)
 }
 
-// rewrite rewrites the files of the clone whose name ends so.
-func (r *release) rewrite(ending string, rewritten func(text string) string) error {
-	return filepath.WalkDir(r.clone, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ending) {
-			return err
+func (r *release) tag(subject string, modules ...string) error {
+	_, err := git(r.clone, "commit", "--quiet", "--all", "-m", subject)
+	for _, dir := range modules {
+		if err == nil {
+			_, err = git(r.clone, "tag", "--annotate", path.Join(dir, r.version), "-m", path.Join(root, dir)+" "+r.version)
 		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(path, []byte(rewritten(string(text))), 0o644)
-	})
+	}
+	return err
+}
+
+// rewrite rewrites the files of the clone that match a pattern of git.
+func (r *release) rewrite(pattern string, rewritten func(text string) string) error {
+	files, err := git(r.clone, "ls-files", pattern)
+	for file := range strings.FieldsSeq(files) {
+		file = filepath.Join(r.clone, filepath.FromSlash(file))
+		text, fault := os.ReadFile(file)
+		err = errors.Join(err, fault, os.WriteFile(file, []byte(rewritten(string(text))), 0o644))
+	}
+	return err
 }
 
 const unreleased = "## Unreleased\n"
@@ -87,11 +79,11 @@ func withoutUntil(text string) string {
 
 // writeDocuments gives the changes their version, and removes what the documents have only until the first release.
 func (r *release) writeDocuments() error {
-	if err := r.rewrite(".md", withoutUntil); err != nil {
+	if err := r.rewrite("*.md", withoutUntil); err != nil {
 		return err
 	}
-	path := filepath.Join(r.clone, "CHANGELOG.md")
-	text, err := os.ReadFile(path)
+	page := filepath.Join(r.clone, "CHANGELOG.md")
+	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
@@ -102,13 +94,10 @@ func (r *release) writeDocuments() error {
 	}
 	day := r.start.UTC().Format("2006-01-02")
 	changed := fmt.Sprintf("%s%s\n## %s, %s\n%s", before, unreleased, r.version, day, after)
-	if err := os.WriteFile(path, []byte(changed), 0o644); err != nil {
+	if err := os.WriteFile(page, []byte(changed), 0o644); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(r.dist); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(r.dist, 0o755); err != nil {
+	if err := errors.Join(os.RemoveAll(r.dist), os.MkdirAll(r.dist, 0o755)); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(r.dist, "notes.md"), []byte(strings.TrimSpace(notes)+"\n"), 0o644)

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -18,15 +19,18 @@ func main() {
 	all := strings.Join(platforms, ",")
 	wanted := flag.String("platforms", all, "the platforms that get an archive")
 	flag.Parse()
-	if flag.NArg() != 1 {
-		fmt.Fprintln(os.Stderr, "release: it needs one argument, the version, such as v0.1.0")
+	if flag.NArg() < 2 {
+		fmt.Fprintln(os.Stderr, "release: it needs the version, such as v0.1.0, and the folders of the modules")
 		os.Exit(64)
 	}
-	if err := run(flag.Arg(0), strings.Split(*wanted, ",")); err != nil {
+	if err := run(flag.Arg(0), flag.Args()[1:], strings.Split(*wanted, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
+
+// The path of the root module. That of a nested module begins with it.
+const root = "github.com/tieredretry/watermill-retry"
 
 // A module of version 2 or later has another path.
 var versionForm = regexp.MustCompile(`^v[01]\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
@@ -37,15 +41,15 @@ type release struct {
 	checkout string // the repository that gets the result
 	clone    string // the clone of the repository, in a temporary folder
 	temp     string
-	dist     string // what is published besides the modules
-	modules  []module
+	dist     string   // what is published besides the modules
+	modules  []string // their folders, of which "." is the root module
 	own      []string // environment of the go command that makes the modules
 	start    time.Time
 
 	platforms []string // the platforms that get an archive
 }
 
-func run(version string, platforms []string) error {
+func run(version string, modules, platforms []string) error {
 	if !versionForm.MatchString(version) {
 		return fmt.Errorf("VERSION is %q: it must be a semantic version of v0 or v1, such as v0.1.0 or v0.1.0-rc.1", version)
 	}
@@ -60,7 +64,7 @@ func run(version string, platforms []string) error {
 	}
 	defer func() { _ = os.RemoveAll(temp) }()
 	r := &release{
-		version: version, checkout: checkout, clone: filepath.Join(temp, "watermill-retry"), temp: temp,
+		version: version, checkout: checkout, clone: filepath.Join(temp, "watermill-retry"), temp: temp, modules: modules,
 		dist: filepath.Join(checkout, "dist", version), start: time.Now(), platforms: platforms,
 	}
 	for _, step := range []struct {
@@ -105,10 +109,7 @@ func (r *release) cloneCheckout() error {
 			}
 		}
 	}
-	if _, err := git(r.clone, "switch", "--quiet", "--detach", head); err != nil {
-		return err
-	}
-	r.modules, err = released(r.clone)
+	_, err = git(r.clone, "switch", "--quiet", "--detach", head)
 	return err
 }
 
@@ -123,8 +124,8 @@ func (r *release) publish() error {
 }
 
 func (r *release) tags() (all []string) {
-	for _, m := range r.modules {
-		all = append(all, m.tag(r.version))
+	for _, dir := range r.modules {
+		all = append(all, path.Join(dir, r.version))
 	}
 	return all
 }
@@ -140,5 +141,5 @@ Nothing is pushed. Look at it: git log --stat main..%[4]s, and %[2]s. Then:
   docker buildx build --platform linux/amd64,linux/arm64 -f cmd/wmretry/Dockerfile -t IMAGE:%[3]s --push %[2]s
 
 To drop it: git tag -d %[1]s && rm -r %[2]s
-`, strings.Join(r.tags(), " "), dist, r.version, module{wmretry}.tag(r.version))
+`, strings.Join(r.tags(), " "), dist, r.version, path.Join(wmretry, r.version))
 }

@@ -5,11 +5,14 @@ import (
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
+	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -47,37 +50,42 @@ func TestWhatIsOnlyUntilTheFirstRelease(t *testing.T) {
 
 // TestArchives: an archive has the names, modes and bytes of its files, and is the same each time.
 func TestArchives(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "wmretry")
-	require.NoError(t, os.WriteFile(file, []byte("binary"), 0o600))
-	files, changed := []entry{{"wmretry_1/wmretry", 0o755, file}}, time.Unix(1700000000, 0)
-	written := func(write func(io.Writer, []entry, time.Time) error) []byte {
+	folder, changed := t.TempDir(), time.Unix(1700000000, 0)
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "wmretry"), []byte("binary"), 0o600))
+	packed := func(pack func(fs.FS) ([]byte, error)) []byte {
 		t.Helper()
-		var first, second bytes.Buffer
-		for _, to := range []*bytes.Buffer{&first, &second} {
-			require.NoError(t, write(to, files, changed))
+		var packs [2][]byte
+		for i := range packs {
+			files := fstest.MapFS{}
+			require.NoError(t, add(files, "wmretry_1", folder, 0o755, changed))
+			var err error
+			packs[i], err = pack(files)
+			require.NoError(t, err)
 		}
-		if !bytes.Equal(first.Bytes(), second.Bytes()) {
-			t.Error("the second archive differs from the first")
-		}
-		return first.Bytes()
+		require.Equal(t, packs[0], packs[1])
+		return packs[0]
 	}
-	check := func(name string, mode os.FileMode, content io.Reader) {
+	check := func(name string, of fs.FileInfo, content io.Reader) {
 		t.Helper()
 		text, err := io.ReadAll(content)
-		if err != nil || name != "wmretry_1/wmretry" || mode.Perm() != 0o755 || string(text) != "binary" {
-			t.Errorf("got %s %v %q %v", name, mode, text, err)
-		}
+		require.NoError(t, err)
+		require.Equal(t, "wmretry_1/wmretry -rwxr-xr-x binary", fmt.Sprint(name, " ", of.Mode(), " ", string(text)))
+		require.True(t, of.ModTime().Equal(changed))
 	}
-	uncompressed, err := gzip.NewReader(bytes.NewReader(written(writeTar)))
+	uncompressed, err := gzip.NewReader(bytes.NewReader(packed(packTar)))
 	require.NoError(t, err)
 	archive := tar.NewReader(uncompressed)
 	header, err := archive.Next()
+	for err == nil && header.Typeflag == tar.TypeDir {
+		header, err = archive.Next()
+	}
 	require.NoError(t, err)
-	check(header.Name, header.FileInfo().Mode(), archive)
-	zipped := written(writeZip)
+	check(header.Name, header.FileInfo(), archive)
+	zipped := packed(packZip)
 	entries, err := zip.NewReader(bytes.NewReader(zipped), int64(len(zipped)))
 	require.NoError(t, err)
-	content, err := entries.File[0].Open()
+	last := entries.File[len(entries.File)-1]
+	content, err := last.Open()
 	require.NoError(t, err)
-	check(entries.File[0].Name, entries.File[0].Mode(), content)
+	check(last.Name, last.FileInfo(), content)
 }
