@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 )
 
 // broker is a RabbitMQ to work with, and what stop must remove.
@@ -47,7 +46,7 @@ func (b broker) stop() {
 }
 
 // named returns the broker at AMQP_URL.
-func named(ctx context.Context) (broker, error) {
+func named(context.Context) (broker, error) {
 	b := broker{Variables: map[string]string{}}
 	for _, name := range names {
 		b.Variables[name] = os.Getenv(name)
@@ -56,9 +55,7 @@ func named(ctx context.Context) (broker, error) {
 	if err != nil {
 		return broker{}, errors.New("no valid URL") // the error of url.Parse contains the URL with its password
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	if err := handshake(ctx, uri); err != nil {
+	if err := b.handshake(); err != nil {
 		return broker{}, fmt.Errorf("no broker answers at %s: %w. If `make broker-down` has removed it: unset "+
 			"AMQP_URL", uri.Redacted(), err)
 	}

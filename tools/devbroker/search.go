@@ -42,7 +42,7 @@ func searchOrder() []way {
 		},
 		{
 			name: "devbroker up",
-			open: func(ctx context.Context) string { return unless(isUp(ctx), "no broker is up") },
+			open: func(context.Context) string { return unless(isUp(), "no broker is up") },
 			take: func(context.Context) (broker, error) { return borrowed() },
 		},
 		{

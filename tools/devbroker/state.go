@@ -3,29 +3,16 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"net/url"
 	"os"
 	"path/filepath"
-	"time"
 )
 
-// stateFile is .broker/state.json at the top of the project. It describes the broker that up started for this checkout.
+// stateFile is .broker/state.json: beside this program, which is built for one checkout. It describes the broker that up
+// started.
 func stateFile() (string, error) {
-	folder, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for top := folder; ; top = filepath.Dir(top) {
-		if _, err := os.Stat(filepath.Join(top, "tools", "devbroker")); err == nil {
-			return filepath.Join(top, ".broker", "state.json"), nil
-		}
-		if top == filepath.Dir(top) {
-			return "", errors.New("the folder " + folder + " is not in the project: run devbroker there")
-		}
-	}
+	program, err := os.Executable()
+	return filepath.Join(filepath.Dir(program), "state.json"), err
 }
 
 func (b broker) save() error {
@@ -34,9 +21,6 @@ func (b broker) save() error {
 	}
 	file, err := stateFile()
 	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
 	text, err := json.MarshalIndent(b, "", "  ")
@@ -68,18 +52,12 @@ func forget() error {
 }
 
 // isUp reports whether the broker that up started still answers. If it does not, isUp removes its processes and data.
-func isUp(ctx context.Context) bool {
+func isUp() bool {
 	b, err := saved()
 	if err != nil {
 		return false
 	}
-	uri, err := url.Parse(b.Variables["AMQP_URL"])
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if handshake(ctx, uri) == nil {
+	if b.handshake() == nil {
 		return true
 	}
 	say("the broker that up started no longer answers: removing its processes and data")
