@@ -5,8 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -20,28 +18,15 @@ import (
 // as the names of users.
 func TestCommentsArePlain(t *testing.T) {
 	t.Parallel()
-	files := 0
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || filepath.Ext(path) != ".go" {
-			return err
-		}
-		files++
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		faults, err := commentFaults(path, text)
-		if !strings.HasSuffix(path, "_test.go") {
-			faults = append(faults, longLines(path, string(text))...)
+	for _, d := range files(t, func(path string) bool { return filepath.Ext(path) == ".go" }) {
+		faults, err := commentFaults(d.path, d.text)
+		require.NoError(t, err)
+		if !isTest(d.path) {
+			faults = append(faults, longLines(d.path, d.text)...)
 		}
 		for _, fault := range faults {
 			t.Error(fault)
 		}
-		return err
-	})
-	require.NoError(t, err)
-	if files == 0 {
-		t.Fatal("there are no Go files")
 	}
 }
 
@@ -70,7 +55,7 @@ func commentFaults(path string, source any) (faults []string, err error) {
 	}
 	ast.Inspect(file, func(node ast.Node) bool {
 		field, ok := node.(*ast.Field)
-		if ok && field.Comment != nil && fragment.MatchString(field.Comment.Text()) && !strings.HasSuffix(path, "_test.go") {
+		if ok && field.Comment != nil && fragment.MatchString(field.Comment.Text()) && !isTest(path) {
 			faults = append(faults, fmt.Sprintf("%s: %q has no noun: begin with what the field is", files.Position(field.Pos()),
 				strings.TrimSpace(field.Comment.Text())))
 		}

@@ -54,59 +54,47 @@ func read(t *testing.T, path string) document {
 	return document{path, string(text)}
 }
 
-// pages returns all files below docs, without the charts and images.
-func pages(t *testing.T) (all []document) {
+// files returns the files of the repository whose paths match: there are some.
+func files(t *testing.T, matches func(path string) bool) (all []document) {
 	t.Helper()
-	for _, path := range filesOfDocs(t) {
-		if !strings.HasSuffix(path, ".svg") && !strings.HasSuffix(path, ".png") {
-			all = append(all, read(t, path))
-		}
-	}
-	return all
-}
-
-// filesOfDocs returns the paths of all files below docs, from the root.
-func filesOfDocs(t *testing.T) (all []string) {
-	t.Helper()
-	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
+			if entry != nil && entry.Name() == ".broker" {
+				return filepath.SkipDir
+			}
 			return err
 		}
-		path, err = filepath.Rel(root, path)
-		all = append(all, filepath.ToSlash(path))
+		if path, err = filepath.Rel(root, path); err == nil && matches(filepath.ToSlash(path)) {
+			all = append(all, read(t, filepath.ToSlash(path)))
+		}
 		return err
 	})
 	require.NoError(t, err)
-	if len(all) == 0 {
-		t.Fatal("docs has no pages")
-	}
+	require.NotEmpty(t, all)
 	return all
 }
 
-// documents returns the pages and the named files.
-func documents(t *testing.T, files ...string) []document {
+func ofDocs(path string) bool { return strings.HasPrefix(path, "docs/") }
+
+func isModule(path string) bool { return path == "go.mod" || strings.HasSuffix(path, "/go.mod") }
+
+func isTest(path string) bool { return strings.HasSuffix(path, "_test.go") }
+
+// documents returns all files below docs, without the charts and images, and the named files.
+func documents(t *testing.T, named ...string) []document {
 	t.Helper()
-	all := pages(t)
-	for _, file := range files {
-		all = append(all, read(t, file))
-	}
-	return all
+	return files(t, func(path string) bool {
+		return ofDocs(path) && filepath.Ext(path) != ".svg" && filepath.Ext(path) != ".png" || slices.Contains(named, path)
+	})
 }
 
-// sources returns the text of all files whose names match.
-func sources(t *testing.T, matches func(name string) bool) string {
+// sources returns the text of all files whose paths match.
+func sources(t *testing.T, matches func(path string) bool) string {
 	t.Helper()
 	var all strings.Builder
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() || !matches(entry.Name()) {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		all.Write(text)
-		all.WriteString("\n")
-		return err
-	})
-	require.NoError(t, err)
+	for _, d := range files(t, matches) {
+		all.WriteString(d.text + "\n")
+	}
 	return all.String()
 }
 
@@ -131,8 +119,8 @@ var (
 // TestDocsCodeCompiles: every Go block of the README and of docs is a part of an Example. The indentation may differ.
 func TestDocsCodeCompiles(t *testing.T) {
 	t.Parallel()
-	examples := unindented(sources(t, func(name string) bool {
-		return strings.HasPrefix(name, "example_") && strings.HasSuffix(name, "_test.go")
+	examples := unindented(sources(t, func(path string) bool {
+		return strings.HasPrefix(filepath.Base(path), "example_") && isTest(path)
 	}))
 	for _, d := range documents(t, "README.md") {
 		for _, block := range goBlock.FindAllStringSubmatch(d.text, -1) {
@@ -225,7 +213,7 @@ func TestDocsLinksResolve(t *testing.T) {
 // TestPagesInTextsExist: each page that the code names has the heading, as in an error that is printed.
 func TestPagesInTextsExist(t *testing.T) {
 	t.Parallel()
-	code := sources(t, func(name string) bool { return filepath.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go") })
+	code := sources(t, func(path string) bool { return filepath.Ext(path) == ".go" && !isTest(path) })
 	named := pageInText.FindAllStringSubmatch(code, -1)
 	if len(named) < 20 {
 		t.Fatalf("%d pages found", len(named))
@@ -282,9 +270,9 @@ func TestDocsPagesAreLinked(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range filesOfDocs(t) {
-		if !reached[path] {
-			t.Errorf("%s cannot be reached by links from the README", path)
+	for _, d := range files(t, ofDocs) {
+		if !reached[d.path] {
+			t.Errorf("%s cannot be reached by links from the README", d.path)
 		}
 	}
 }
@@ -358,7 +346,7 @@ func TestGlossaryWordsAreUsed(t *testing.T) {
 // TestDocsCiteTestsThatExist: a page cites the tests that check its claims.
 func TestDocsCiteTestsThatExist(t *testing.T) {
 	t.Parallel()
-	tests := sources(t, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+	tests := sources(t, isTest)
 	for _, d := range documents(t, "README.md", "CONTRIBUTING.md", ".github/SECURITY.md") {
 		for _, name := range testName.FindAllStringSubmatch(d.text, -1) {
 			if !strings.Contains(tests, "\nfunc "+name[1]+"(") {

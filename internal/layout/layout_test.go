@@ -192,7 +192,7 @@ var rules = []rule{
 		why: "it starts processes: what they do is in the programs that start them"},
 	{folder: "tools/claims", never: "watermill amqp091",
 		why: "it compares figures with claims: how a figure is measured is in the programs of make bench"},
-	{folder: "tools/devbroker", may: "tools/server", never: "watermill",
+	{folder: "tools/devbroker", may: "tools/server amqp091", never: "watermill",
 		why: "it is built first: the tests of the other packages run with its broker"},
 	{folder: "internal/layout",
 		why: "nothing may import the tests of the layout"},

@@ -3,8 +3,8 @@ package layout
 import (
 	"cmp"
 	"fmt"
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -110,14 +110,10 @@ var (
 // modules, and finds no password.
 func TestAllConfigurationsArePrinted(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("../../api/*.txt")
-	if err != nil || len(files) < 5 {
-		t.Fatalf("the folder api has %q, %v", files, err)
-	}
 	var exported, printed []string
-	for _, file := range files {
+	for _, d := range files(t, func(path string) bool { return strings.HasPrefix(path, "api/") }) {
 		folder := ""
-		for _, found := range configuration.FindAllStringSubmatch(read(t, "api/"+filepath.Base(file)).text, -1) {
+		for _, found := range configuration.FindAllStringSubmatch(d.text, -1) {
 			if folder = cmp.Or(found[1], folder); found[2] != "" {
 				exported = append(exported, folder+"."+found[2])
 			}
@@ -143,9 +139,9 @@ func TestDocsListTheTestedVersions(t *testing.T) {
 	if len(versions) < 2 {
 		t.Fatalf("tools/rabbitmq-versions has %q", versions)
 	}
-	for path, claims := range versionClaims(versions) {
-		for _, fault := range missing(read(t, path).text, claims) {
-			t.Errorf("%s must have %q: tools/rabbitmq-versions has %q", path, fault, versions)
+	for page, claims := range versionClaims(versions) {
+		for _, fault := range missing(read(t, page).text, claims) {
+			t.Errorf("%s must have %q: tools/rabbitmq-versions has %q", page, fault, versions)
 		}
 	}
 }
@@ -176,23 +172,16 @@ var fuzzTarget = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
 func TestCorporaAreKept(t *testing.T) {
 	t.Parallel()
 	targets := 0
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for _, target := range fuzzTarget.FindAllStringSubmatch(string(text), -1) {
+	for _, d := range files(t, isTest) {
+		for _, target := range fuzzTarget.FindAllStringSubmatch(d.text, -1) {
 			targets++
-			corpus := filepath.Join(filepath.Dir(path), "testdata/fuzz", target[1])
-			if files, _ := os.ReadDir(corpus); len(files) == 0 {
+			corpus := filepath.Join(root, filepath.Dir(d.path), "testdata/fuzz", target[1])
+			if inputs, _ := os.ReadDir(corpus); len(inputs) == 0 {
 				t.Errorf("%s has no inputs: copy some of `go env GOCACHE`/fuzz, after make fuzz", corpus)
 			}
 		}
-		return err
-	})
-	if err != nil || targets == 0 {
-		t.Fatalf("%d fuzz targets: %v", targets, err)
 	}
+	require.NotZero(t, targets)
 }
 
 var (
@@ -204,14 +193,9 @@ var (
 // read cannot write.
 func TestActionsArePinned(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.y*ml"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("there are no workflows: %v", err)
-	}
-	for _, file := range files {
-		name := ".github/workflows/" + filepath.Base(file)
-		for _, fault := range workflowFaults(read(t, name).text) {
-			t.Errorf("%s: %s", name, fault)
+	for _, d := range files(t, func(path string) bool { return strings.HasPrefix(path, ".github/workflows/") }) {
+		for _, fault := range workflowFaults(d.text) {
+			t.Errorf("%s: %s", d.path, fault)
 		}
 	}
 }
@@ -236,23 +220,11 @@ func workflowFaults(text string) (faults []string) {
 func TestDependenciesAreWatched(t *testing.T) {
 	t.Parallel()
 	config := read(t, ".github/dependabot.yml").text
-	modules := 0
-	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && entry.Name() == ".broker" {
-			return filepath.SkipDir
-		}
-		if err != nil || entry.Name() != "go.mod" {
-			return err
-		}
-		modules++
-		folder, err := filepath.Rel(root, filepath.Dir(path))
-		if folder = "/" + strings.TrimPrefix(filepath.ToSlash(folder), "."); !strings.Contains(config, "      - "+folder+"\n") {
+	for _, d := range files(t, isModule) {
+		folder := "/" + strings.TrimPrefix(path.Dir(d.path), ".")
+		if !strings.Contains(config, "      - "+folder+"\n") {
 			t.Errorf(".github/dependabot.yml does not have the module in %s", folder)
 		}
-		return err
-	})
-	if err != nil || modules == 0 {
-		t.Fatalf("%d modules: %v", modules, err)
 	}
 }
 
@@ -275,11 +247,9 @@ func TestThePackageListIsComplete(t *testing.T) {
 	for _, p := range packages(t) {
 		folders = append(folders, strings.TrimPrefix(p.ImportPath, module+"/"))
 	}
-	for _, pattern := range []string{"*/go.mod", "*/*/go.mod"} {
-		modules, err := filepath.Glob(filepath.Join(root, pattern))
-		require.NoError(t, err)
-		for _, file := range modules {
-			folders = append(folders, strings.TrimPrefix(filepath.ToSlash(filepath.Dir(file)), root+"/"))
+	for _, d := range files(t, isModule) {
+		if d.path != "go.mod" {
+			folders = append(folders, path.Dir(d.path))
 		}
 	}
 	hidden := regexp.MustCompile(`(^|/)(internal|example|tools|integration|conformance)(/|$)`)

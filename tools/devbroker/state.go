@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// stateFile is .broker/state.json: beside this program, which is built for one checkout. It describes the broker that up
-// started.
+// stateFile is .broker/state.json: beside this program, which is built for one checkout. It describes the broker that
+// up started.
 func stateFile() (string, error) {
 	program, err := os.Executable()
 	return filepath.Join(filepath.Dir(program), "state.json"), err
