@@ -1,11 +1,11 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
 	"net"
+	"net/rpc"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,17 +13,17 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
 
-// A call is what a process tells the sink before its handler does something, and once more with its effect. It waits
+// A Call is what a process tells the sink before its handler does something, and once more with its effect. It waits
 // for the answer, so that the order in which the sink sees them is that in which they happen.
-type call struct {
+type Call struct {
 	Key              string
 	N                int
 	Process, Session int
 	Effect           bool
 }
 
-// An answer is what the handler is to do.
-type answer struct {
+// An Answer is what the handler is to do.
+type Answer struct {
 	Nack bool
 	Wait time.Duration // fails, and wants to be called again after it
 	Work time.Duration // before the effect
@@ -37,11 +37,9 @@ type owner struct{ process, session int }
 type sink struct {
 	short    bool
 	listener net.Listener
-	done     sync.WaitGroup
 	nacks    atomic.Int64 // how many messages are to be nacked
 
 	mu         sync.Mutex
-	conns      []net.Conn
 	keys       map[string]*keyOfSink
 	partitions [partitions]partitionOfSink
 	heldKey    string // waits until
@@ -79,45 +77,33 @@ func newSink(l *Load) (*sink, error) {
 	for i := range s.partitions {
 		s.partitions[i].deposed = map[owner]bool{}
 	}
-	var err error
-	if s.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+	server := rpc.NewServer()
+	err := server.RegisterName("sink", s)
+	if err == nil {
+		s.listener, err = net.Listen("tcp", "127.0.0.1:0")
+	}
+	if err != nil {
 		return nil, err
 	}
-	s.done.Go(func() {
+	go func() {
 		for {
 			connection, err := s.listener.Accept()
 			if err != nil {
 				return
 			}
-			s.mu.Lock()
-			s.conns = append(s.conns, connection)
-			s.mu.Unlock()
-			s.done.Go(func() { s.serve(connection) })
+			go server.ServeConn(connection) // it ends with the process
 		}
-	})
+	}()
 	return s, nil
 }
 
-func (s *sink) serve(connection net.Conn) {
-	defer connection.Close()
-	from, to := json.NewDecoder(connection), json.NewEncoder(connection)
-	for {
-		var c call
-		if from.Decode(&c) != nil || to.Encode(s.called(c)) != nil {
-			return
-		}
-	}
+// Called serves the processes.
+func (s *sink) Called(c Call, told *Answer) error {
+	*told = s.called(c)
+	return nil
 }
 
-func (s *sink) close() {
-	_ = s.listener.Close()
-	s.mu.Lock()
-	for _, connection := range s.conns {
-		_ = connection.Close()
-	}
-	s.mu.Unlock()
-	s.done.Wait()
-}
+func (s *sink) close() { _ = s.listener.Close() }
 
 func (s *sink) key(key string) *keyOfSink {
 	k := s.keys[key]
@@ -135,7 +121,7 @@ func (s *sink) confirmed(key string, n int) {
 }
 
 // called counts a call or its effect.
-func (s *sink) called(c call) answer {
+func (s *sink) called(c Call) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	k, by := s.key(c.Key), owner{c.Process, c.Session}
@@ -150,7 +136,7 @@ func (s *sink) called(c call) answer {
 			s.effect(k, c.N)
 			delete(k.running, by)
 		}
-		return answer{}
+		return Answer{}
 	}
 	told := s.tell(k, c)
 	if n, runs := k.running[by]; runs && !stale {
@@ -193,14 +179,14 @@ func (s *sink) effect(k *keyOfSink, n int) {
 }
 
 // tell decides what a handler is to do: 5 % of the messages fail once, and 0.4 % for good.
-func (s *sink) tell(k *keyOfSink, c call) answer {
+func (s *sink) tell(k *keyOfSink, c Call) Answer {
 	if s.nacks.Load() > 0 {
 		s.nacks.Add(-1)
-		return answer{Nack: true}
+		return Answer{Nack: true}
 	}
 	if wait := time.Until(s.heldUntil); wait > 0 && (s.heldKey == "" || s.heldKey == c.Key) {
 		s.heldKey = c.Key
-		return answer{Wait: wait}
+		return Answer{Wait: wait}
 	}
 	chance := luck(c)
 	if chance%20 == 0 && !k.failed[c.N] {
@@ -209,13 +195,13 @@ func (s *sink) tell(k *keyOfSink, c call) answer {
 		if s.short {
 			wait /= 10
 		}
-		return answer{Wait: wait}
+		return Answer{Wait: wait}
 	}
-	return answer{Work: rand.N(50 * time.Millisecond), Dead: chance%250 == 7}
+	return Answer{Work: rand.N(50 * time.Millisecond), Dead: chance%250 == 7}
 }
 
 // luck is a number that looks random, the same for each call of a message.
-func luck(c call) uint32 {
+func luck(c Call) uint32 {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(orderIdentity(c.Key, c.N)))
 	return hash.Sum32() >> 4
@@ -287,7 +273,7 @@ func (s *sink) count(row *Row, dead map[string]int) (wrong []string) {
 		row.Processed += len(k.effects)
 		for n := range k.published {
 			identity := orderIdentity(key, n)
-			dies := luck(call{Key: key, N: n})%250 == 7
+			dies := luck(Call{Key: key, N: n})%250 == 7
 			if k.effects[n] == 0 || dies && dead[identity] == 0 {
 				row.Lost++
 				note("lost: %s", identity)

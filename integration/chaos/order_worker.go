@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"net"
+	"net/rpc"
 	"strconv"
 	"sync"
 	"time"
@@ -40,30 +39,19 @@ const orderConcurrency = 32
 // worker is a process that keeps the order of keys. Its handler does what the sink tells it.
 type worker struct {
 	task     orderTask
-	sinks    chan *sinkClient
+	sink     *rpc.Client
 	mu       sync.Mutex
 	sessions map[context.Context]int // the number of sessions of the partitions
 }
 
-// sinkClient is a connection to the sink, for one question at a time.
-type sinkClient struct {
-	net.Conn
-	*json.Encoder
-	*json.Decoder
-}
-
 func orderConsumer(ctx context.Context, task orderTask) error {
-	w := &worker{task: task, sinks: make(chan *sinkClient, orderConcurrency), sessions: map[context.Context]int{}}
+	w := &worker{task: task, sessions: map[context.Context]int{}}
 	return untilTheEnd(ctx, w.start)
 }
 
 func (w *worker) start() (end func() error, err error) {
-	for range orderConcurrency {
-		connection, err := net.Dial("tcp", w.task.Sink)
-		if err != nil {
-			return nil, err
-		}
-		w.sinks <- &sinkClient{connection, json.NewEncoder(connection), json.NewDecoder(connection)}
+	if w.sink, err = rpc.Dial("tcp", w.task.Sink); err != nil {
+		return nil, err
 	}
 	rabbit, err := config.Connect(w.task.App.rabbit(), quiet)
 	if err != nil {
@@ -81,13 +69,7 @@ func (w *worker) start() (end func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, rabbit.Close())
 	}
-	return func() error {
-		err := errors.Join(stop(), rabbit.Close())
-		for range orderConcurrency {
-			_ = (<-w.sinks).Close()
-		}
-		return err
-	}, nil
+	return func() error { return errors.Join(stop(), rabbit.Close(), w.sink.Close()) }, nil
 }
 
 func (w *worker) bill(msg *message.Message) error {
@@ -95,7 +77,7 @@ func (w *worker) bill(msg *message.Message) error {
 	if err != nil {
 		return backoff.Permanent(err)
 	}
-	c := call{Key: msg.Metadata.Get(keyField), N: n, Process: w.task.Number, Session: w.session(msg)}
+	c := Call{Key: msg.Metadata.Get(keyField), N: n, Process: w.task.Number, Session: w.session(msg)}
 	told, err := w.ask(c)
 	switch {
 	case err != nil:
@@ -120,12 +102,8 @@ func (w *worker) bill(msg *message.Message) error {
 }
 
 // ask returns when the sink has counted the call.
-func (w *worker) ask(c call) (told answer, err error) {
-	s := <-w.sinks
-	defer func() { w.sinks <- s }()
-	if err = s.Encode(c); err == nil {
-		err = s.Decode(&told)
-	}
+func (w *worker) ask(c Call) (told Answer, err error) {
+	err = w.sink.Call("sink.Called", c, &told)
 	return told, err
 }
 

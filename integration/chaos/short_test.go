@@ -112,15 +112,15 @@ func TestLedgerFindsLoss(t *testing.T) {
 // TestSinkFindsWhatIsOutOfOrder proves that the rows of an order can fail.
 func TestSinkFindsWhatIsOutOfOrder(t *testing.T) {
 	const first, second = 1, 2 // sessions
-	effect := func(session int, numbers ...int) (all []call) {
+	effect := func(session int, numbers ...int) (all []Call) {
 		for _, n := range numbers {
-			all = append(all, call{Key: "key", N: n, Process: 1, Session: session, Effect: true})
+			all = append(all, Call{Key: "key", N: n, Process: 1, Session: session, Effect: true})
 		}
 		return all
 	}
-	begin := call{Key: "key", N: 2, Process: 1, Session: first}
+	begin := Call{Key: "key", N: 2, Process: 1, Session: first}
 	for name, test := range map[string]struct {
-		calls []call
+		calls []Call
 		want  Row
 	}{
 		"in order":              {effect(first, 0, 1, 2, 3), Row{}},
@@ -128,7 +128,7 @@ func TestSinkFindsWhatIsOutOfOrder(t *testing.T) {
 		"a message is late":     {effect(first, 0, 2, 1, 3), Row{Inversions: 2, Rewinds: 1}},
 		"an old one came alone": {effect(first, 0, 1, 2, 0, 3), Row{Inversions: 1, Rewinds: 1}},
 		"one is missing":        {effect(first, 0, 2, 3), Row{Gaps: 1, Lost: 1}},
-		"one call too early":    {append([]call{begin}, effect(first, 0, 1, 2, 3)...), Row{Inversions: 1}},
+		"one call too early":    {append([]Call{begin}, effect(first, 0, 1, 2, 3)...), Row{Inversions: 1}},
 		"two calls at once":     {append(append(effect(first, 0, 1), begin, begin), effect(first, 2, 3)...), Row{Inversions: 1}},
 		"a stale call": {slices.Concat(effect(first, 0, 1), effect(second, 1, 2, 3), effect(first, 2)),
 			Row{Rewinds: 1, StaleCalls: 1}},
