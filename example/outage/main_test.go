@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"net"
 	"testing"
@@ -36,27 +34,4 @@ func TestBill(t *testing.T) {
 
 	require.NoError(t, listener.Close())
 	require.ErrorContains(t, bill(orderMessage(t, order{Number: 3, Cents: 5})), "charge order 3")
-}
-
-func TestParse(t *testing.T) {
-	t.Setenv("AMQP_URL", "amqp://from-env")
-	var out bytes.Buffer
-	opts, err := parse([]string{"-orders", "40"}, &out)
-	require.NoError(t, err)
-	assert.Equal(t, options{
-		address: "127.0.0.1:9090", orders: 40, uri: "amqp://from-env",
-	}, opts)
-	for _, args := range [][]string{{"-orders", "-1"}, {"orders"}, {"-nothing"}} {
-		_, err := parse(args, &out)
-		assert.Error(t, err, args)
-	}
-	assert.NotContains(t, out.String(), "from-env")
-}
-
-func TestServeEnds(t *testing.T) {
-	t.Parallel()
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	var out bytes.Buffer
-	assert.NoError(t, serve(ctx, "127.0.0.1:0", &out))
 }

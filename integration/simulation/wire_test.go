@@ -82,26 +82,17 @@ func (r *recorder) Write(data []byte) (int, error) {
 	return n, err
 }
 
+// recordedMethods are those that are counted, by their class and number.
+var recordedMethods = map[[2]uint16]string{
+	{20, 10}: "channel.open", {40, 10}: "exchange.declare", {50, 10}: "queue.declare", {50, 20}: "queue.bind",
+	{60, 10}: "basic.qos", {60, 20}: "basic.consume",
+}
+
 // record counts a method by its name, and those that declare or consume also by their object.
 func (r *recorder) record(method []byte) {
-	name, object := "", ""
-	id := [2]uint16{binary.BigEndian.Uint16(method), binary.BigEndian.Uint16(method[2:])}
-	switch id {
-	case [2]uint16{20, 10}:
-		r.methods["channel.open"]++
-		return
-	case [2]uint16{40, 10}:
-		name = "exchange.declare"
-	case [2]uint16{50, 10}:
-		name = "queue.declare"
-	case [2]uint16{50, 20}:
-		name = "queue.bind"
-	case [2]uint16{60, 10}:
-		r.methods["basic.qos"]++
-		return
-	case [2]uint16{60, 20}:
-		name = "basic.consume"
-	default:
+	name := recordedMethods[[2]uint16{binary.BigEndian.Uint16(method), binary.BigEndian.Uint16(method[2:])}]
+	if name == "" || name == "channel.open" || name == "basic.qos" {
+		r.methods[name]++
 		return
 	}
 	text := func(at int) (string, int) {
