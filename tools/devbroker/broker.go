@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -46,7 +45,7 @@ func (b broker) stop() {
 }
 
 // named returns the broker at AMQP_URL.
-func named(context.Context) (broker, error) {
+func named() (broker, error) {
 	b := broker{Variables: map[string]string{}}
 	for _, name := range names {
 		b.Variables[name] = os.Getenv(name)

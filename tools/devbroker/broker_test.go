@@ -18,12 +18,13 @@ func TestEnvironReplacesTheVariablesOfAnotherBroker(t *testing.T) {
 	}
 }
 
+// TestNamedBrokerErrorsContainNoPassword: nor is another broker taken in its place.
 func TestNamedBrokerErrorsContainNoPassword(t *testing.T) {
 	for _, uri := range []string{
 		"amqp://user:geheim@127.0.0.1:1/", "amqp://user:geheim@127.0.0.1:x/", "http://user:geheim@127.0.0.1:1/",
 	} {
 		t.Setenv("AMQP_URL", uri)
-		if _, err := named(t.Context()); err == nil || strings.Contains(err.Error(), "geheim") {
+		if _, err := find(t.Context()); err == nil || strings.Contains(err.Error(), "geheim") {
 			t.Errorf("got %v", err)
 		}
 	}

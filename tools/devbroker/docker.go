@@ -22,7 +22,10 @@ func dockerAnswers(ctx context.Context) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return unless(exec.CommandContext(ctx, "docker", "info").Run() == nil, "its daemon does not answer")
+	if exec.CommandContext(ctx, "docker", "info").Run() != nil {
+		return "its daemon does not answer"
+	}
+	return ""
 }
 
 func startContainer(ctx context.Context) (broker, error) {

@@ -69,7 +69,7 @@ func run(ctx context.Context, args []string) (status int, err error) {
 }
 
 func execute(ctx context.Context, args []string) (int, error) {
-	b, err := find(ctx, searchOrder())
+	b, err := find(ctx)
 	if err != nil {
 		return failed(ctx), err
 	}
@@ -78,7 +78,7 @@ func execute(ctx context.Context, args []string) (int, error) {
 }
 
 func up(ctx context.Context) (int, error) {
-	b, err := find(ctx, searchOrder())
+	b, err := find(ctx)
 	if err != nil {
 		return failed(ctx), err
 	}
