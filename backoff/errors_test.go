@@ -42,13 +42,9 @@ func (a adapter) As(target any) bool {
 	return true
 }
 
-func TestMarkersOfNil(t *testing.T) {
-	require.NoError(t, backoff.Permanent(nil))
-	require.NoError(t, backoff.RetryAfter(nil, time.Second))
-}
-
 func TestIsPermanent(t *testing.T) {
 	var nilError *domainError
+	require.NoError(t, errors.Join(backoff.Permanent(nil), backoff.RetryAfter(nil, time.Second)), "no error stays none")
 
 	for name, tt := range map[string]struct {
 		err  error

@@ -25,11 +25,10 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// valve keeps the limits that it got, and when, and has the places.
+// valve keeps the limits that it got, and has the places.
 type valve struct {
 	mu     sync.Mutex
 	limits []int
-	at     []time.Time
 	era    *atomic.Int64 // the messages that were delivered since the last pause
 }
 
@@ -56,7 +55,7 @@ func (v *valve) Taken() int {
 func (v *valve) Limit(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.limits, v.at = append(v.limits, n), append(v.at, time.Now())
+	v.limits = append(v.limits, n)
 	if n == 0 {
 		v.era = nil
 	}

@@ -131,28 +131,6 @@ func TestACopyWhoseConnectionIsLostIsPublishedAgainSoon(t *testing.T) {
 	}
 }
 
-// losing is the subscription of a message whose channel is lost when lose is called.
-type losing struct {
-	*subscription
-	gate *gate.Gate
-	lost context.Context
-	lose context.CancelFunc
-}
-
-func newLosing(s *subscription) *losing {
-	l := &losing{subscription: s, gate: gate.New(2)}
-	l.gate.Attach(following{})
-	s.binding.Gate = l.gate
-	l.lost, l.lose = context.WithCancel(context.Background())
-	return l
-}
-
-func (l *losing) message() *message.Message {
-	msg := messageOf(l.bind(routed))
-	msgctx.Lookup(msg).Lost = l.lost
-	return msg
-}
-
 // The broker has given the message out again. To hold it, or to publish its copy, would be for nothing.
 func TestAMessageWhoseDeliveryIsLostIsNotHeld(t *testing.T) {
 	const loss = 10 * time.Second
@@ -175,26 +153,31 @@ func TestAMessageWhoseDeliveryIsLostIsNotHeld(t *testing.T) {
 			tiered, sent, s, logs := setupBound(t, observing, func(c *settings) {
 				c.Publisher = &waiting{recorder: c.Publisher.(*recorder), wait: row.publish}
 			})
-			l := newLosing(s)
+			s.binding.Gate = gate.New(2)
+			s.binding.Gate.Attach(following{})
+			lost, lose := context.WithCancel(context.Background())
+			defer lose()
+			msg := messageOf(s.bind(routed))
+			msgctx.Lookup(msg).Lost = lost
 			if row.err != nil {
 				sent.fail = always(row.err)
 			}
 			began := time.Now()
 			time.AfterFunc(loss-time.Millisecond, func() {
-				assert.Equal(t, row.held, l.gate.Held())
+				assert.Equal(t, row.held, s.binding.Gate.Held())
 				if row.stop {
-					l.stop()
+					s.stop()
 				}
 			})
-			time.AfterFunc(loss, l.lose)
+			time.AfterFunc(loss, lose)
 			_, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
 				time.Sleep(row.handler)
 				return nil, errDown
-			})(l.message())
+			})(msg)
 			require.ErrorIs(t, err, errDown)
 			assert.Equal(t, max(loss, row.handler), time.Since(began), "at once")
-			assert.Zero(t, l.gate.Held())
-			assert.Empty(t, l.gate.Paused())
+			assert.Zero(t, s.binding.Gate.Held())
+			assert.Empty(t, s.binding.Gate.Paused())
 			assert.Empty(t, sent.copies)
 			if row.tries >= 0 {
 				assert.Equal(t, row.tries, sent.tries)

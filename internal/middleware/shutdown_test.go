@@ -29,15 +29,6 @@ type subscription struct {
 	stop    context.CancelFunc
 }
 
-func newSubscription(t *testing.T, source *backend.Source) *subscription {
-	stopping, stop := context.WithCancel(t.Context())
-	own := &subscription{msgctx.Subscription{Stopping: stopping.Done()}, stop}
-	if source != nil {
-		own.binding.Owner = source.Owner
-	}
-	return own
-}
-
 // bind returns the context of a message of the subscription. own is the context as its backend makes it.
 func (s *subscription) bind(own context.Context) context.Context {
 	return msgctx.NewContext(own, &s.binding)
@@ -49,7 +40,12 @@ func setupBound(t *testing.T, change ...func(*settings)) (*retrymw.TieredRetry, 
 	var source *backend.Source
 	tiered, sent := setup(t, append(append([]func(*settings){func(c *settings) { c.Source = sourceOf("email") }}, change...),
 		func(c *settings) { source = c.Source })...)
-	return tiered, sent, newSubscription(t, source), &sent.logs
+	stopping, stop := context.WithCancel(t.Context())
+	own := &subscription{msgctx.Subscription{Stopping: stopping.Done()}, stop}
+	if source != nil {
+		own.binding.Owner = source.Owner
+	}
+	return tiered, sent, own, &sent.logs
 }
 
 // boundIf is for a middleware without a source where bound is false.
