@@ -271,11 +271,10 @@ func TestTheHistorySurvivesTheMarshaler(t *testing.T) {
 	} {
 		for _, why := range []retry.DeadReason{"", retry.DeadReasonExhausted} {
 			m := headers.New(app, naming.Default)
-			msg, err := m.Unmarshal(amqp091.Delivery{
+			msg := readBy(t, m, amqp091.Delivery{
 				Acknowledger: configtest.Settled{}, RoutingKey: "orders",
 				Headers: amqp091.Table{publisher.UUIDHeader: "uuid-1", recordkey.Redriven: history, "number": int64(7)},
 			})
-			require.NoError(t, err, name)
 			assert.Equal(t, history, msg.Metadata[recordkey.Redriven], name)
 			_, retried := retry.ReadRecord(msg.Metadata)
 			assert.False(t, retried, "%s: it has no record", name)

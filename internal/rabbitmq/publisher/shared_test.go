@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,14 +281,6 @@ func TestADeclarationThatFails(t *testing.T) {
 			require.ErrorContains(t, err, row.cause)
 			require.NoError(t, d.Exchange(&m, once))
 			assert.Equal(t, 3, calls, "after a failure it is declared again")
-
-			d = c.NewDeclarations("declare")
-			var publishers sync.WaitGroup
-			for range 20 {
-				publishers.Go(func() { assert.NoError(t, d.Exchange(&m, once)) })
-			}
-			publishers.Wait()
-			assert.Equal(t, 4, calls, "once, whoever publishes")
 
 			require.NoError(t, d.again(&m, "queue", unroutable, func(*amqp091.Channel) error { return nil }))
 			err = d.again(&m, "queue", unroutable, func(*amqp091.Channel) error { return row.declare() })
