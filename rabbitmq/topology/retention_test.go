@@ -62,6 +62,7 @@ func TestLimitsOfClassicQueues(t *testing.T) {
 	orders := of("orders", func(c *topology.Config) {
 		c.QueueType, c.WorkQueueMode, c.DeadLetters.MaxAge, c.TierArguments = topology.Classic, topology.Leave, time.Hour, own
 	})
+	assert.Equal(t, uint32(1000), own["x-max-length-bytes"], "New does not change the app's arguments")
 	own["x-max-length-bytes"] = "changed"
 	require.NoError(t, orders.Validate())
 	assert.Equal(t, of("orders").Exchanges, orders.Exchanges)
