@@ -93,9 +93,17 @@ func TestWrongHandlers(t *testing.T) {
 			for _, text := range row.want {
 				assert.ErrorContains(t, err, text)
 			}
+			subscriber, err := s.Subscriber("own", row.options)
+			if err == nil { // options are refused at once, faults of a topic by Subscribe
+				err = subscribes(t, subscriber, cmp.Or(row.topic, "orders"))
+			}
+			assert.ErrorContains(t, err, row.want[0])
 			assert.Empty(t, b.Queues(), "nothing is declared")
 		})
 	}
+	_, c := testapp.Model(t)
+	_, err := testapp.Connect(t, c).Subscriber("")
+	require.ErrorContains(t, err, "its name is empty")
 }
 
 // TestFaultsOfAllHandlers: Run has the faults of every handler, whichever the router subscribes first, and each line
@@ -130,19 +138,6 @@ func TestFaultsOfAllHandlers(t *testing.T) {
 	assert.Empty(t, b.Queues(), "nothing is declared")
 	assert.Empty(t, s.Health().Subscriptions)
 	require.ErrorContains(t, s.Publisher().Publish("orders", testapp.Messages("1")...), "AMQP.Publish.GenerateRoutingKey is nil")
-}
-
-// TestWrongSubscriber: options are refused at once, faults of a topic by Subscribe.
-func TestWrongSubscriber(t *testing.T) {
-	testapp.OnModel(t, func(t *testing.T, _ *model.Broker, c config.Config) {
-		s := testapp.Connect(t, c)
-		_, err := s.Subscriber("", retry.Options{Concurrency: -1})
-		require.ErrorContains(t, err, "its name is empty")
-		require.ErrorContains(t, err, "Concurrency is -1")
-		subscriber, err := s.Subscriber("billing", retry.Options{Group: "mails"})
-		require.NoError(t, err)
-		require.ErrorContains(t, subscribes(t, subscriber, "orders"), `Group is "mails"`)
-	})
 }
 
 // TestAfterClose: everything has an error that names the reason.

@@ -1,10 +1,7 @@
 package hostile_test
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"math"
-	"strconv"
 	"testing"
 	"time"
 
@@ -98,36 +95,4 @@ func TestPropertiesOfForeignMessages(t *testing.T) {
 			assert.Zero(t, a.Log.Count("sending nack"))
 		})
 	}
-}
-
-// TestBodiesOfEverySize: bodies survive every retry unchanged, from empty to 16 MiB, and around the frame size.
-func TestBodiesOfEverySize(t *testing.T) {
-	t.Parallel()
-	a := testapp.New(t)
-	queue := a.Queue("orders")
-	sums := map[string][sha256.Size]byte{}
-	var sent []amqp091.Publishing
-	for _, size := range []int{0, 1, 131_063, 131_064, 131_065, 1 << 20, 16 << 20} {
-		body := bytes.Repeat([]byte("watermill\xff\x00"), size/11+1)[:size]
-		identity := strconv.Itoa(size)
-		sums[identity] = sha256.Sum256(body)
-		sent = append(sent, amqp091.Publishing{Body: body, Headers: amqp091.Table{"size": identity}})
-	}
-	calls := testapp.NewLedger()
-	a.Handle(queue, 2, func(msg *message.Message) error {
-		identity := msg.Metadata["size"]
-		assert.Equal(t, sums[identity], sha256.Sum256(msg.Payload), identity)
-		calls.Add(identity)
-		return errDown
-	})
-	a.Run()
-	testapp.Send(t, "", queue, sent...)
-	got := map[string][sha256.Size]byte{}
-	for _, letter := range testapp.Take(t, queue+".dead", len(sent)) {
-		exhausted(t, letter, "3")
-		got[letter.Headers["size"].(string)] = sha256.Sum256(letter.Body)
-	}
-	assert.Equal(t, sums, got)
-	same(t, 3, calls.Counts(), keys(sums)...)
-	empty(t, queue)
 }

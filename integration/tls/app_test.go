@@ -2,6 +2,7 @@ package tls_test
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"strings"
 	"testing"
 	"time"
@@ -82,7 +83,9 @@ func (l listener) refuses(t *testing.T) {
 		"no client certificate": {func(c *tls.Config) { c.Certificates = nil }, unauthenticated},
 		"no client certificate, TLS 1.2": {func(c *tls.Config) { c.Certificates, c.MaxVersion = nil, tls.VersionTLS12 },
 			[]string{"handshake failure", "certificate required"}},
-		"client certificate of another CA": {func(c *tls.Config) { c.Certificates = []tls.Certificate{other.issue(t, "app")} },
+		"client certificate of another CA": {func(c *tls.Config) {
+			c.Certificates = []tls.Certificate{other.issue(t, "app", x509.ExtKeyUsageClientAuth)}
+		},
 			unauthenticated},
 		"wrong host name": {func(c *tls.Config) { c.ServerName = "broker.example" },
 			[]string{"certificate is valid for localhost, not broker.example"}},

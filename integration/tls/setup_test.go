@@ -32,16 +32,26 @@ type authority struct {
 	key         *ecdsa.PrivateKey
 }
 
-func newAuthority(t testing.TB, name string) authority {
+// signed makes a key, and its certificate from a template. An authority without a key signs for itself.
+func (a authority) signed(t testing.TB, template *x509.Certificate) (der []byte, key *ecdsa.PrivateKey) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	if a.key == nil {
+		a = authority{template, key}
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(24*time.Hour)
+	der, err = x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
 	require.NoError(t, err)
+	return der, key
+}
+
+func newAuthority(t testing.TB, name string) authority {
+	t.Helper()
+	der, key := authority{}.signed(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
 	certificate, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
 	return authority{certificate, key}
@@ -53,26 +63,13 @@ func (a authority) pool() *x509.CertPool {
 	return pool
 }
 
-// issue makes a certificate for a server with these names or addresses, or with none for a client.
-func (a authority) issue(t testing.TB, name string, hosts ...string) tls.Certificate {
+// issue makes a certificate for a client, or for a server on this machine.
+func (a authority) issue(t testing.TB, name string, usage x509.ExtKeyUsage) tls.Certificate {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	for _, host := range hosts {
-		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-		if ip := net.ParseIP(host); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
-		} else {
-			template.DNSNames = append(template.DNSNames, host)
-		}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
-	require.NoError(t, err)
+	der, key := a.signed(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	})
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -86,7 +83,7 @@ type listener struct {
 func listen(t testing.TB) listener {
 	t.Helper()
 	ca := newAuthority(t, "private CA of the test")
-	server := ca.issue(t, "broker", "localhost", "127.0.0.1")
+	server := ca.issue(t, "broker", x509.ExtKeyUsageServerAuth)
 	key, err := x509.MarshalECPrivateKey(server.PrivateKey.(*ecdsa.PrivateKey))
 	require.NoError(t, err)
 
@@ -136,5 +133,5 @@ func (l listener) uri(t testing.TB, host string) string {
 // client returns a TLS configuration that the broker accepts.
 func (l listener) client(t testing.TB) *tls.Config {
 	t.Helper()
-	return &tls.Config{RootCAs: l.ca.pool(), Certificates: []tls.Certificate{l.ca.issue(t, "app")}, MinVersion: tls.VersionTLS12}
+	return &tls.Config{RootCAs: l.ca.pool(), Certificates: []tls.Certificate{l.ca.issue(t, "app", x509.ExtKeyUsageClientAuth)}, MinVersion: tls.VersionTLS12}
 }
