@@ -167,27 +167,17 @@ func TestMessageIsSettledAfterGoexit(t *testing.T) {
 		"Traceparent":              {exits("Traceparent"), failing(errDown), nacked},
 		"Traceparent after Goexit": {exits("Traceparent"), exiting, nacked},
 		"MaxAgeFrom": {func(c *settings) {
-			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, func(*message.Message) time.Time { runtime.Goexit(); return time.Time{} }
+			c.Policy.MaxAge, c.Policy.MaxAgeFrom = time.Hour, exit1[*message.Message, time.Time]
 		}, succeed, nacked},
 		"Rule.If": {func(c *settings) {
-			matches := func(retry.Record, error) bool { runtime.Goexit(); return false }
-			c.Policy.Rules = []retry.Rule{{If: matches, Then: retry.Discard()}}
+			c.Policy.Rules = []retry.Rule{{If: exit2[retry.Record, error, bool], Then: retry.Discard()}}
 		}, failing(errDown), nacked},
-		"Breaker.Failed": {func(c *settings) {
-			c.Policy.Breaker = &retry.Breaker{Failed: func(error) bool { runtime.Goexit(); return false }}
-		}, failing(errDown), nacked},
-		"RedactReason": {func(c *settings) {
-			c.Policy.RedactReason = func(string, error) string { runtime.Goexit(); return "" }
-		}, failing(errDown), nacked},
+		"Breaker.Failed": {func(c *settings) { c.Policy.Breaker = &retry.Breaker{Failed: exit1[error, bool]} }, failing(errDown), nacked},
+		"RedactReason":   {func(c *settings) { c.Policy.RedactReason = exit2[string, error, string] }, failing(errDown), nacked},
 		"destination": {func(c *settings) {
-			c.Destination = func(backend.Copy) (backend.Destination, error) {
-				runtime.Goexit()
-				return backend.Destination{}, nil
-			}
+			c.Destination = func(backend.Copy) (to backend.Destination, err error) { runtime.Goexit(); return to, err }
 		}, failing(errDown), nacked},
-		"Publisher": {func(c *settings) {
-			c.Publisher.(*recorder).fail = func(int) error { runtime.Goexit(); return nil }
-		}, failing(errDown), nacked},
+		"Publisher":        {func(c *settings) { c.Publisher.(*recorder).fail = exit1[int, error] }, failing(errDown), nacked},
 		"the error's text": {nil, failing(exitingError{}), nacked},
 	} {
 		bubble(t, name, func(t *testing.T) {
@@ -222,6 +212,11 @@ func TestMessageIsSettledAfterGoexit(t *testing.T) {
 }
 
 func exiting(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }
+
+// exit1 and exit2 are functions of an app that end the goroutine.
+func exit1[A, R any](A) (r R) { runtime.Goexit(); return r }
+
+func exit2[A, B, R any](A, B) (r R) { runtime.Goexit(); return r }
 
 type exitingError struct{}
 

@@ -35,9 +35,8 @@ func TestFailurePublishesACopyToItsTier(t *testing.T) {
 		assert.Nil(t, produced)
 
 		copied := sent.only(t)
-		assert.Equal(t, "1s.orders", copied.topic)
-		assert.Equal(t, "uuid-1", copied.msg.UUID)
-		assert.Equal(t, "order 1", string(copied.msg.Payload))
+		assert.Equal(t, []string{"1s.orders", "uuid-1", "order 1"},
+			[]string{copied.topic, copied.msg.UUID, string(copied.msg.Payload)})
 		assert.Equal(t, message.Metadata{
 			"trace":                 "abc",
 			recordkey.Failures:      "1",
@@ -94,8 +93,7 @@ func TestMessageThatCannotBeUnmarshaledIsDeadLetteredWithoutACallOfItsHandler(t 
 	msg.Metadata[recordkey.Properties] = "raw"
 	handles(t, tiered.Middleware(notCalled(t)), msg)
 	dead := sent.only(t)
-	assert.Equal(t, "dead.orders", dead.topic)
-	assert.Equal(t, string(retry.DeadReasonUnmarshal), dead.msg.Metadata[recordkey.DeadReason])
+	assert.Equal(t, []any{"dead.orders", retry.DeadReasonUnmarshal}, []any{dead.topic, sent.record(t).DeadReason})
 	assert.Contains(t, dead.msg.Metadata[recordkey.Reason], "no JSON")
 	assert.NotContains(t, dead.msg.Metadata, recordkey.UnmarshalError)
 }
