@@ -1,7 +1,11 @@
 package gate_test
 
 import (
+	"context"
 	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -225,4 +229,34 @@ func TestKeysOfAnOperatorAreFirst(t *testing.T) {
 	}
 	g.Decide(nil)
 	assert.Equal(t, uint64(129), g.Keys()[1].Parked, "then the limited ones")
+}
+
+// The race detector sees a gate that does not lock.
+func TestTheLimitIsNeverExceeded(t *testing.T) {
+	g := gate.New(8)
+	const limit = 3
+	g.Set(gate.Failing, limit)
+	var inside atomic.Int64
+	var all sync.WaitGroup
+	for i := range uint64(16) {
+		random := rand.New(rand.NewPCG(i, 1))
+		all.Go(func() {
+			for range 500 {
+				switch random.IntN(8) {
+				case 0:
+					g.Set(gate.Operator, 1+random.IntN(2)) // a pause would begin a new count
+					g.Set(gate.Operator, -1)
+				case 1:
+					g.Attach(&valve{})()
+					_, _, _ = g.Paused(), g.Held(), g.Limit()
+				default:
+					place := g.Enter(context.Background(), nil)
+					assert.LessOrEqual(t, inside.Add(1), int64(limit))
+					inside.Add(-1)
+					place.Leave()
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -40,7 +40,6 @@ type decision struct {
 	tier    backoff.Tier
 	delay   time.Duration // from now until the handler is to be called again
 	spread  time.Duration // how much longer Jitter can make the shortest delay
-	pause   time.Duration // how long the handler takes no new messages; 0: it goes on
 	cut     time.Duration // the requested delay, where it is longer than MaxDelay
 }
 
@@ -143,7 +142,6 @@ func (p *policy) decideFailure(d *decision, s *situation, f *failure, now time.T
 	record.Topic, record.Handler, record.Key = s.origin.topic, s.origin.handler, s.key
 	record.DeadReason, record.DueAt, record.Remaining = "", time.Time{}, 0
 
-	d.pause = f.action.Pause
 	switch f.action.Outcome {
 	case retry.GivenBack:
 		d.outcome, d.record = retry.GivenBack, s.record
