@@ -27,6 +27,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
 const (
@@ -35,30 +36,132 @@ const (
 	longest = 6 * time.Minute
 )
 
-// TestWalkthrough runs "A first outage" of docs/dead-letters.md, every command of it, in a copy of the repository. The broker
-// that `make broker-up` finds is a virtual host of the one of the tests. backends/conformance has the commands of wmretry on the
-// other backends.
+// A kind is a backend on which the page is walked through.
+type kind struct {
+	letters     string                             // the queue or topic of the letters
+	environment func(t *testing.T) []string        // where the backend is
+	prepare     func(t *testing.T, folder string)  // makes the copy of the repository one for the backend; may be nil
+	script      func(folder, script string) string // makes a step of the page one for the backend; may be nil
+	status      func(dead string) string           // the last line of status; nil: what the page has
+}
+
+var kinds = map[string]kind{
+	"rabbitmq": {letters: "orders.dead", environment: func(t *testing.T) []string { return []string{"AMQP_URL=" + virtualHost(t)} }},
+	"redis": {
+		letters: "retry.dead.billing.orders", prepare: onRedis,
+		environment: func(t *testing.T) []string {
+			address := redisServer(t)
+			return []string{"WMRETRY_URL=redis://" + address, "AMQP_URL=" + address} // the app takes it from there
+		},
+		script: func(folder, script string) string {
+			script = strings.ReplaceAll(script, `eval "$(make broker-up)" && `, "")
+			script = strings.ReplaceAll(script, "make broker-down\n", "")
+			return program.ReplaceAllString(script, "${1}GOWORK="+filepath.Join(folder, ".broker", "go.work")+" go $2")
+		},
+		status: func(dead string) string {
+			if dead == "0" {
+				return "billing.orders 0 0 - 0 - 0 -"
+			}
+			return "billing.orders 0 0 - 0 - " + dead + " TIME"
+		},
+	},
+}
+
+// program finds where a step builds or tests the app.
+var program = regexp.MustCompile(`(?m)(^|&& )go (build|test)`)
+
+// onRedis connects the app to Redis: that is another call of Connect.
+func onRedis(t *testing.T, folder string) {
+	t.Helper()
+	app := filepath.Join(folder, "example/outage/app.go")
+	text, err := os.ReadFile(app)
+	require.NoError(t, err)
+	for old, now := range map[string]string{
+		`"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"`: `"github.com/redis/go-redis/v9"`,
+		`"github.com/tieredretry/watermill-retry/config"`:       `"github.com/tieredretry/watermill-retry/backends/redisretry"`,
+		"config.Connect(config.Config{\n\t\tAMQP: amqp.NewDurableQueueConfig(opts.uri), ": "redisretry.Connect(redisretry.Config{\n\t\t" +
+			"Client: redis.NewClient(&redis.Options{Addr: opts.uri}), Group: \"billing\", ",
+	} {
+		require.Contains(t, string(text), old)
+		text = bytes.ReplaceAll(text, []byte(old), []byte(now))
+	}
+	require.NoError(t, os.WriteFile(app, text, 0o600))
+	// the module of the example has no client of Redis
+	require.NoError(t, os.WriteFile(filepath.Join(folder, ".broker", "go.work"),
+		[]byte("go 1.25.0\n\nuse (\n\t..\n\t../backends/redisretry\n)\n"), 0o600))
+}
+
+func redisServer(t *testing.T) (address string) {
+	t.Helper()
+	path, err := server.Program(t.Context(), "redis-server", "redis-server", []string{"redis-server"})
+	require.NoError(t, err)
+	redis, err := server.Start(t.Context(), server.Plan{
+		Name: "redis-server", Ending: syscall.SIGKILL,
+		Command: func(folder string, port int) (string, []string, error) {
+			number := strconv.Itoa(port)
+			return net.JoinHostPort("127.0.0.1", number), []string{path, "--port", number, "--bind", "127.0.0.1", "--dir", folder}, nil
+		},
+		Answers: func(ctx context.Context, address string) error {
+			connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+			if err != nil {
+				return err
+			}
+			return connection.Close()
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(redis.Stop)
+	return redis.URL
+}
+
+// TestWalkthrough runs "A first outage" of docs/dead-letters.md, every command of it, in a copy of the repository, on each
+// backend. The broker that `make broker-up` finds is a virtual host of the one of the tests.
 func TestWalkthrough(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	first := section(string(text), "## A first outage")
-	steps := stepsOf(first)
-	require.Greater(t, len(steps), 8)
+	require.Greater(t, len(stepsOf(first)), 8)
 	checkAlert(t, first)
-	s := newShell(t, "AMQP_URL="+virtualHost(t))
-	copyRepository(t, s.folder)
+	for name, k := range kinds {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k.walk(t, stepsOf(first))
+		})
+	}
+}
+
+func (k kind) walk(t *testing.T, steps []step) {
+	t.Helper()
+	s := newShell(t, k.environment(t)...)
+	copyRepository(t, s.folder, k.prepare)
 	example := filepath.Join(s.folder, "example/outage")
 	files, err := filepath.Glob(filepath.Join(example, "*"))
 	require.NoError(t, err)
 	before, err := os.ReadFile(filepath.Join(example, "app.go"))
 	require.NoError(t, err)
 	for _, step := range steps {
+		step.output = strings.ReplaceAll(step.output, "orders.dead", k.letters)
+		if k.script != nil {
+			step.command = k.script(s.folder, step.command)
+		}
 		printed := s.run(t, step)
 		if strings.HasPrefix(step.command, "wmretry status") { // the figures of the management API come later
+			last := func(printed string) string {
+				if k.status == nil {
+					return printed
+				}
+				return printed[strings.LastIndex(strings.TrimSpace(printed), "\n")+1:]
+			}
+			if k.status != nil {
+				dead := regexp.MustCompile(`(?m)^  dead letters +(\d+) `).FindStringSubmatch(step.output)
+				require.NotNil(t, dead)
+				step.output = k.status(dead[1])
+			}
+			printed = last(printed)
 			for deadline := time.Now().Add(longest); shape(printed) != shape(step.output) && time.Now().Before(deadline); {
 				time.Sleep(time.Second)
-				printed = s.run(t, step)
+				printed = last(s.run(t, step))
 			}
 		}
 		if step.output == "" { // the progress of make is not on the page
@@ -190,7 +293,7 @@ func newShell(t *testing.T, environment ...string) *shell {
 }
 
 // copyRepository makes a clone of the repository as it is: the page changes a file, and takes it back with git.
-func copyRepository(t *testing.T, folder string) {
+func copyRepository(t *testing.T, folder string, prepare func(t *testing.T, folder string)) {
 	t.Helper()
 	root := os.DirFS("../..")
 	require.NoError(t, fs.WalkDir(root, ".", func(path string, entry fs.DirEntry, err error) error {
@@ -213,6 +316,9 @@ func copyRepository(t *testing.T, folder string) {
 		}
 		return os.WriteFile(filepath.Join(folder, path), content, 0o600)
 	}))
+	if prepare != nil {
+		prepare(t, folder)
+	}
 	for _, arguments := range [][]string{
 		{"init", "-q"}, {"add", "example/outage"},
 		{"-c", "user.name=test", "-c", "user.email=test@example.test", "-c", "commit.gpgsign=false", "commit", "-qm", "test"},

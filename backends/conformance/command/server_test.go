@@ -1,8 +1,11 @@
 package command
 
 import (
+	"bytes"
 	"database/sql"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
@@ -15,8 +18,70 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/backends/conformance/registry"
 	"github.com/tieredretry/watermill-retry/backends/conformance/servers"
+	"github.com/tieredretry/watermill-retry/backoff"
 )
+
+// many: the memory of the command does not depend on the number of letters.
+func (o *operator) many(_, _ []string) {
+	if o.entry.Expect.Letters == registry.BrowseLetters {
+		return
+	}
+	const n, few = 10_000, 50
+	if o.entry.Name == "postgres" { // the disk would take minutes
+		db := o.postgres()
+		_, err := db.Exec(`ALTER ROLE postgres SET synchronous_commit = off`)
+		require.NoError(o.t, err)
+		defer func() { _, _ = db.Exec(`ALTER ROLE postgres RESET synchronous_commit`) }()
+	}
+	failure := backoff.Permanent(errDown)
+	o.failure.Store(&failure)
+	var first []*message.Message
+	for i := range few {
+		first = append(first, message.NewMessage(fmt.Sprintf("many-%05d", i), bytes.Repeat([]byte("x"), 4096)))
+	}
+	o.publish(first...)
+	o.eventually("they are dead", func() bool { return len(o.ids()) == few })
+	o.failure.Store(nil)
+	file := filepath.Join(o.t.TempDir(), "letters.jsonl")
+	small := o.letters(0, "export", "-o", file)
+	content, err := os.ReadFile(file)
+	require.NoError(o.t, err)
+	began := time.Now()
+	all := &bytes.Buffer{}
+	for i := range n / few {
+		all.Write(bytes.ReplaceAll(content, []byte("many-"), fmt.Appendf(nil, "many-%04d-", i)))
+	}
+	require.NoError(o.t, os.WriteFile(file, all.Bytes(), 0o600))
+	assert.Equal(o.t, few, o.change(0, "discard", "--yes").Done)
+	imported := o.wmretry(0, "dead", "import", file)
+	listed := o.letters(0, "list")
+	assert.Equal(o.t, n+1, strings.Count(listed.stdout, "\n"))
+	redriven := o.letters(0, "redrive")
+	assert.Regexp(o.t, `(?m)^ +10,000  sent back, confirmed and removed$`, redriven.stdout)
+	for before := 0; before < n; {
+		o.eventually("more are handled", func() bool {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			handled := 0
+			for id := range o.handled {
+				if strings.HasPrefix(id, "many-") {
+					handled++
+				}
+			}
+			more := handled > before
+			before = handled
+			return more
+		})
+	}
+	assert.Empty(o.t, o.ids())
+	for verb, r := range map[string]result{"import": imported, "list": listed, "redrive": redriven} {
+		assert.Less(o.t, r.memory, max(small.memory, 30<<10)+40<<10, "%s of %d letters of 4 KiB; %d KiB for %d", verb, n, small.memory, few)
+		o.t.Logf("%s: %d KiB, an export of %d letters %d KiB", verb, r.memory, few, small.memory)
+	}
+	o.t.Logf("10,000 letters were imported, listed and redriven in %v", time.Since(began).Round(time.Millisecond))
+}
 
 // waits: the status shows what waits, and the doctor what is overdue, while no app runs.
 func (o *operator) waits(stop func()) {

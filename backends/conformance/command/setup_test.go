@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -149,26 +150,49 @@ func (o *operator) publish(messages ...*message.Message) {
 type result struct {
 	stdout, stderr string
 	code           int
+	memory         int // that it has had at most, in KiB, as far as the system shows it
 }
 
-// wmretry runs the command, and requires an exit code. -1 is any.
-func (o *operator) wmretry(code int, args ...string) result {
+// peakOf returns the most memory that a process has had, in KiB. That of the usage of an ended process has the memory of
+// this one, which started it.
+func peakOf(pid int) (peak int) {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, value, _ := strings.Cut(string(status), "VmHWM:")
+	_, _ = fmt.Sscan(value, &peak)
+	return peak
+}
+
+// in runs the command in a folder, and requires an exit code. -1 is any.
+func (o *operator) in(folder string, code int, args ...string) result {
 	o.t.Helper()
 	var stdout, stderr bytes.Buffer
 	command := exec.Command(binary, slices.Insert(slices.Clone(args), 1, "--prefix", o.app.Prefix)...)
+	command.Dir = folder
 	command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "AMQP_URL=") })
 	command.Env = append(command.Env, "WMRETRY_URL="+o.url)
 	command.Stdout, command.Stderr = &stdout, &stderr
-	err := command.Run()
-	if exit := new(exec.ExitError); !errors.As(err, &exit) {
-		require.NoError(o.t, err)
+	require.NoError(o.t, command.Start())
+	ended, memory := make(chan error, 1), 0
+	go func() { ended <- command.Wait() }()
+	for running := true; running; {
+		select {
+		case <-ended:
+			running = false
+		case <-time.After(10 * time.Millisecond):
+			memory = max(memory, peakOf(command.Process.Pid))
+		}
 	}
-	r := result{stdout: stdout.String(), stderr: stderr.String(), code: command.ProcessState.ExitCode()}
+	r := result{stdout: stdout.String(), stderr: stderr.String(), code: command.ProcessState.ExitCode(), memory: memory}
 	if code < 0 {
 		return r
 	}
 	require.Equal(o.t, code, r.code, "wmretry %s\n%s\n%s", strings.Join(args, " "), r.stdout, r.stderr)
 	return r
+}
+
+func (o *operator) wmretry(code int, args ...string) result {
+	o.t.Helper()
+	return o.in("", code, args...)
 }
 
 // letters runs a verb of dead on the letters of the app.
@@ -179,6 +203,9 @@ func (o *operator) letters(code int, verb string, args ...string) result {
 
 type summary struct {
 	Total, Done, Other, Kept, Unseen, Redead, Doubtful int
+
+	Error  string
+	Causes []struct{ Reason string }
 }
 
 // summary runs a verb that changes letters, and returns its summary, which adds up.
