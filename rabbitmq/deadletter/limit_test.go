@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
+	"github.com/tieredretry/watermill-retry/letters"
 )
 
 // TestLimitOf: from 4.0 on -1 means no limit, and a limit takes its place. Before it means that no letter may be given back.
@@ -112,4 +113,30 @@ func TestALetterIsNotBlamedForItsQueue(t *testing.T) {
 	}
 	assert.NoError(t, ofLetter(&amqp091.Error{Code: amqp091.ConnectionForced, Server: true}))
 	assert.NoError(t, ofLetter(wire.ErrLost))
+}
+
+// The management API is some seconds late, and the number of ready messages is not.
+func TestLettersThatAReaderHadAreCountedOnce(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]struct {
+		api  letters.Depth
+		now  amqp091.Queue
+		want letters.Depth
+	}{
+		"a list has ended": {
+			letters.Depth{Messages: 2700, Unacked: 2700}, amqp091.Queue{Messages: 2700}, letters.Depth{Messages: 2700, Ready: 2700},
+		},
+		"a list has half of them": {
+			letters.Depth{Messages: 2700, Unacked: 2700}, amqp091.Queue{Messages: 1350},
+			letters.Depth{Messages: 2700, Ready: 1350, Unacked: 1350},
+		},
+		"all are gone": {letters.Depth{Messages: 9, Ready: 9}, amqp091.Queue{}, letters.Depth{}},
+		"a queue with a consumer grows": {
+			letters.Depth{Messages: 116, Ready: 100, Unacked: 16, Consumers: 1}, amqp091.Queue{Messages: 120, Consumers: 1},
+			letters.Depth{Messages: 136, Ready: 120, Unacked: 16, Consumers: 1},
+		},
+	} {
+		renew(&of.api, of.now)
+		assert.Equal(t, of.want, of.api, name)
+	}
 }

@@ -251,9 +251,8 @@ func (b *board) refresh(ctx context.Context, s *Store, status *letters.Status) {
 	}
 }
 
-// refresh sets the numbers of ready messages and of consumers of the first queues to those of this moment. Messages
-// that are not ready are those of the management API. Queues keep all numbers of the API where the broker refuses, as
-// for an exclusive queue, or does not answer in time.
+// refresh renews the numbers of the first queues. Queues keep all numbers of the API where the broker refuses, as for an
+// exclusive queue, or does not answer in time.
 func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 	ctx, cancel := context.WithTimeout(ctx, freshWithin)
 	defer cancel()
@@ -281,10 +280,19 @@ func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 			fresh[d.Queue] = now
 		}
 		if now != nil {
-			d.Messages = now.Messages + max(d.Messages-d.Ready, 0)
-			d.Ready, d.Consumers = now.Messages, now.Consumers
+			renew(d, *now)
 		}
 	}
+}
+
+// renew sets the numbers to those of this moment. What the API calls delivered was so some seconds ago: where the queue
+// has no consumer, the reader that had it may have given it back.
+func renew(d *letters.Depth, now amqp091.Queue) {
+	delivered := max(d.Messages-d.Ready, 0)
+	if now.Consumers == 0 {
+		delivered = min(delivered, max(d.Messages-now.Messages, 0))
+	}
+	d.Messages, d.Ready, d.Unacked, d.Consumers = now.Messages+delivered, now.Messages, delivered, now.Consumers
 }
 
 // depthsOf returns all queues, the letters first and the tiers last.
