@@ -50,14 +50,14 @@ func (t *TieredRetry) log(in *delivery, d *decision, to backend.Destination, f *
 	if d.outcome != retry.Discarded {
 		fields["destination"], fields["publish_topic"] = to.String(), to.Topic
 	}
-	switch d.outcome {
-	case retry.DeadLettered, retry.Blocked:
+	switch {
+	case d.outcome.GivenUp():
 		fields["dead_reason"] = d.record.DeadReason
 		fields["cause"] = cause.ID(d.record.ErrorType, cause.Normalise(d.record.Reason))
 		if d.record.LeftOff != "" {
 			fields["left_off"] = d.record.LeftOff
 		}
-	case retry.Retried, retry.Snoozed, retry.Parked:
+	case d.outcome.Waits():
 		fields["tier"], fields["delay"] = d.tier.String(), delayText(d.delay)
 		fields["due_at"] = d.record.DueAt.UTC().Format(time.RFC3339Nano)
 	}

@@ -83,12 +83,7 @@ func (t *TieredRetry) simulatedEvent(
 
 // final reports whether the message does not come back.
 func (d *decision) final() bool {
-	switch d.outcome {
-	case retry.Retried, retry.Snoozed, retry.Parked, retry.GivenBack:
-		return false
-	default:
-		return true
-	}
+	return !d.outcome.Waits() && d.outcome != retry.GivenBack
 }
 
 // comesBackAfter is how long after its decision a message is delivered again.
