@@ -28,7 +28,7 @@ func Explain(what, name string, err error) error {
 	case amqp091.AccessRefused:
 		hint = ": give the user the permissions that docs/operations.md lists"
 	case amqp091.NotFound:
-		if hint = ": it does not exist, Topology.Declare declares it"; IsAbsent(err) {
+		if hint = ": it does not exist. `wmretry topology apply` or Topology.Declare declares it"; IsAbsent(err) {
 			hint = ": the broker knows the queue, and its node is down or is just creating it"
 		}
 	}
