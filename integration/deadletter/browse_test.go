@@ -2,7 +2,9 @@ package deadletter_test
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -100,4 +102,27 @@ func TestALoopThatEndsEarlyGivesAllBack(t *testing.T) {
 			assert.ElementsMatch(t, upTo(count)[removed:], ids(list(t, store, queue)))
 		})
 	}
+}
+
+// TestTheOrderOfWhatACanaryLeaves: letters of a basic.get and of a consumer are given back in two nacks. RabbitMQ gives
+// back what one nack has in the order of the consumers, and takes a basic.get for the first one.
+func TestTheOrderOfWhatACanaryLeaves(t *testing.T) {
+	t.Parallel()
+	const count, canary, fetched = 30, 3, 8
+	a := testapp.New(t)
+	bury(t, a, a.Queue("orders"), count)
+	queue, store := deadletter.QueueOf(a.Queue("orders")), open(t, broker.URL(t), a.Name)
+	all := upTo(count)
+	summary, err := store.Redrive(t.Context(), queue, letters.Redrive{
+		Filter: letters.Filter{IDs: []string{all[0], all[2], all[4]}}, Canary: canary, CanaryWait: time.Second, Rate: 4,
+		Progress: func(p letters.Progress) {
+			if p.Phase == letters.Canary && p.Done == canary {
+				broker.Eventually(t, soon, func() bool { return testapp.Depth(t, queue) == count-fetched-canary },
+					"the consumer has the letters that the broker sends for those that were removed")
+			}
+		},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, letters.Summary{Total: count, Done: canary, Other: count - canary}, summary)
+	assert.Equal(t, slices.Concat(all[1:2], all[3:4], all[5:]), ids(list(t, store, queue)))
 }

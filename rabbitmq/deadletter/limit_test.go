@@ -60,22 +60,6 @@ func TestLettersAreReplacedBelowTheLimit(t *testing.T) {
 	}
 }
 
-// TestBatchesKeepTheOrder: a nack of several letters is of all that have a lower tag.
-func TestBatchesKeepTheOrder(t *testing.T) {
-	for name, row := range map[string]struct {
-		held []uint64
-		most int
-		want []batch
-	}{
-		"nothing":                   {nil, 32, nil},
-		"with gaps, in one":         {[]uint64{1, 2, 5}, 32, []batch{{5, 3, false}}},
-		"in several":                {[]uint64{1, 2, 3, 4, 5}, 2, []batch{{2, 2, false}, {4, 2, false}, {5, 1, false}}},
-		"a letter with a lower tag": {[]uint64{1, 3, 4, 2, 5}, 32, []batch{{1, 1, false}, {3, 1, true}, {4, 1, true}, {5, 2, false}}},
-	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, row.want, batches(row.held, row.most)) })
-	}
-}
-
 // TestErrorsOfAClosedSocketAreALostConnection: the client returns them before it notices that the connection is closed.
 func TestErrorsOfAClosedSocketAreALostConnection(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

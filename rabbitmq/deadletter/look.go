@@ -48,11 +48,12 @@ type look struct {
 	missing    int // how many of these are not there
 
 	arguments  amqp091.Table // the arguments of the consumers
-	consumers  int           // number of consumers so far
-	held       []uint64      // the delivery tags of what was fetched, in the order of the queue
+	consumers  []uint64      // the last delivery tag of each consumer, the present one's at the end
+	gets       []getTag      // letters from basic.get
 	settled    bits          // the delivery tags that are acknowledged
 	deliveries <-chan amqp091.Delivery
 	fetched    []amqp091.Delivery // what a consumer that is cancelled has fetched, and that is not yet looked at
+	received   int                // how many all consumers have received
 	window     int                // the largest prefetch of the next consumer
 	prefetch   int                // the prefetch of the present consumer
 	widest     int                // the largest that window may become
@@ -136,15 +137,10 @@ func (l *look) first() error {
 		return explain("read", l.queue, err)
 	}
 	if found {
-		l.total = 1 + int(d.MessageCount)
-		l.fetch(d)
+		l.total, l.received = 1+int(d.MessageCount), 1
+		l.fetched, l.gets = []amqp091.Delivery{d}, []getTag{{d.DeliveryTag, 0}}
 	}
 	return nil
-}
-
-// fetch keeps a letter that is looked at later.
-func (l *look) fetch(d amqp091.Delivery) {
-	l.held, l.fetched = append(l.held, d.DeliveryTag), append(l.fetched, d)
 }
 
 // keepLong lets a consumer have letters for longer than the 30 minutes that are RabbitMQ's default. From 4.3 on a
@@ -172,25 +168,35 @@ func (l *look) consume() error {
 	l.prefetch = l.ahead()
 	err := l.channel.Qos(l.prefetch, 0, false)
 	if err == nil {
-		l.consumers++
-		l.deliveries, err = l.channel.Consume(l.queue, l.tag(), false, false, false, false, l.arguments)
+		l.deliveries, err = l.channel.Consume(l.queue, l.tag(len(l.consumers)), false, false, false, false, l.arguments)
 	}
 	if err != nil {
 		return explain("read", l.queue, err)
 	}
-	l.settled.begin(len(l.held)) // the broker numbers the tags of a channel
+	l.consumers = append(l.consumers, 0)
+	l.settled.begin(l.last())
 	return nil
+}
+
+// last returns the last delivery tag.
+func (l *look) last() (tag uint64) {
+	if n := len(l.consumers); n > 0 {
+		tag = l.consumers[n-1]
+	}
+	if n := len(l.gets); n > 0 {
+		tag = max(tag, l.gets[n-1].tag)
+	}
+	return tag
 }
 
 // occupied is how much of the prefetch of the consumer is taken by letters that are not acknowledged.
 func (l *look) occupied() int {
 	begin, acknowledged := l.settled.since()
-	return len(l.held) - begin - acknowledged
+	return int(l.last()-begin) - acknowledged
 }
 
-// tag is that of the present consumer.
-func (l *look) tag() string {
-	return fmt.Sprintf("%s-%d-%09d", connectionName, l.connection.Number(), l.consumers)
+func (l *look) tag(n int) string {
+	return fmt.Sprintf("%s-%d-%09d", connectionName, l.connection.Number(), n)
 }
 
 // cancel ends the consumer, and keeps what it has fetched.
@@ -198,11 +204,13 @@ func (l *look) cancel() error {
 	if l.deliveries == nil {
 		return nil
 	}
-	if err := l.channel.Cancel(l.tag(), false); err != nil {
+	if err := l.channel.Cancel(l.tag(len(l.consumers)-1), false); err != nil {
 		return explain("read", l.queue, err)
 	}
 	for d := range l.deliveries { // the client closes it
-		l.fetch(d)
+		l.received++
+		l.consumers[len(l.consumers)-1] = d.DeliveryTag
+		l.fetched = append(l.fetched, d)
 	}
 	l.deliveries = nil
 	return nil
@@ -226,7 +234,7 @@ func (l *look) next(ctx context.Context) (*amqp091.Delivery, error) {
 		if err := l.cancel(); err != nil {
 			return nil, err
 		}
-		mean := l.size/max(len(l.held)-len(l.fetched), 1) + 1
+		mean := l.size/max(l.received-len(l.fetched), 1) + 1
 		l.window = min(max(mostFetched/mean, firstPrefetch), l.widest)
 	}
 	if len(l.fetched) > 0 {
@@ -292,7 +300,8 @@ func (l *look) arrive(d amqp091.Delivery, open bool) (*amqp091.Delivery, error) 
 		}
 		return nil, fmt.Errorf("%w: %q was deleted, or its node has stopped, while it was read", errLost, l.queue)
 	}
-	l.held = append(l.held, d.DeliveryTag)
+	l.received++
+	l.consumers[len(l.consumers)-1] = d.DeliveryTag
 	return l.take(d), nil
 }
 
@@ -331,7 +340,7 @@ func (l *look) arrived() (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return max(ready+len(l.held)-l.total, 0), nil
+	return max(ready+l.received-l.total, 0), nil
 }
 
 // settle waits until the queue has all acknowledgements so far. A channel keeps them back while a quorum queue has
@@ -360,7 +369,8 @@ func (l *look) settle() error {
 		return err
 	}
 	for _, d := range next {
-		l.fetch(d)
+		l.received++
+		l.gets, l.fetched = append(l.gets, getTag{d.DeliveryTag, len(l.consumers)}), append(l.fetched, d)
 	}
 	return nil
 }

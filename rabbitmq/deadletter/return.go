@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"errors"
+	"iter"
 	"math"
 	"slices"
 	"sync"
@@ -38,7 +39,7 @@ func (l *look) close(ctx context.Context) error {
 	if l.connection.Client.IsClosed() { // the broker has all letters back, and a copy would be a second one
 		return l.stays
 	}
-	for l.left <= mostFinished && len(l.held) > 0 {
+	for l.left <= mostFinished && l.received > 0 {
 		if d, err := l.next(ctx); d == nil || err != nil || l.keep(ctx, d) != nil {
 			break
 		}
@@ -48,12 +49,8 @@ func (l *look) close(ctx context.Context) error {
 		l.giveUp(ctx) != nil {
 		return l.stays // the broker gives the letters back
 	}
-	most := math.MaxInt
-	if isOld(l.connection.Version()) {
-		most = mostOrdered
-	}
 	want, alone := l.ready(), true // another reader may take what is given back
-	for _, returned := range batches(slices.DeleteFunc(l.held, l.settled.has), most) {
+	for returned := range l.returns() {
 		if l.channel.Nack(returned.last, !returned.alone, true) != nil {
 			return l.stays
 		}
@@ -94,24 +91,54 @@ type batch struct {
 	alone   bool
 }
 
-// batches returns what to give back, at most so many letters in one. held are the delivery tags in the order of the
-// queue. A letter of a basic.get can have a lower tag than one of a consumer that was in front of it:
-// that one goes alone.
-func batches(held []uint64, most int) (all []batch) {
-	passed := make([]bool, len(held)) // a lower tag is behind the letter
-	lowest := uint64(math.MaxUint64)
-	for i, tag := range slices.Backward(held) {
-		passed[i], lowest = tag > lowest, min(tag, lowest)
+// A getTag is the delivery tag of a letter of a basic.get. The letter was in the queue behind those of the consumers
+// before, and can have a lower tag than the last of these.
+type getTag struct {
+	tag   uint64
+	after int // how many consumers were before it
+}
+
+// returns goes through what is unacknowledged, in batches of one consumer.
+func (l *look) returns() iter.Seq[batch] {
+	most := math.MaxInt
+	if isOld(l.connection.Version()) {
+		most = mostOrdered
 	}
-	for begin := 0; begin < len(held); {
-		end := begin + 1
-		for alone := passed[begin]; !alone && end < len(held) && !passed[end] && end-begin < most; {
-			end++
+	return func(yield func(batch) bool) {
+		rest := l.gets
+		alone := func(after int) bool {
+			for ; len(rest) > 0 && rest[0].after == after; rest = rest[1:] {
+				if !l.settled.has(rest[0].tag) && !yield(batch{last: rest[0].tag, letters: 1, alone: true}) {
+					return false
+				}
+			}
+			return true
 		}
-		all = append(all, batch{last: held[end-1], letters: end - begin, alone: passed[begin]})
-		begin = end
+		begin := uint64(1)
+		for n, last := range l.consumers {
+			if !alone(n) {
+				return
+			}
+			next := batch{alone: len(rest) > 0 && rest[0].tag < last}
+			for tag := begin; tag <= last; tag++ {
+				if l.settled.has(tag) || slices.ContainsFunc(l.gets, func(g getTag) bool { return g.tag == tag }) {
+					continue
+				}
+				next.last, next.letters = tag, next.letters+1
+				if next.alone || next.letters == most {
+					if !yield(next) {
+						return
+					}
+					next.letters = 0
+				}
+			}
+			if next.letters > 0 && !yield(next) {
+				return
+			}
+			begin = last + 1
+		}
+		alone(len(l.consumers))
 	}
-	return all
 }
 
 // ready returns how many letters the queue can deliver, or -1 where the broker does not answer.
@@ -127,19 +154,19 @@ func (l *look) ready() int {
 type bits struct {
 	mu    sync.Mutex
 	words []uint64
-	all   int // members
-	after int // a tag
-	later int // members after it
+	all   int    // members
+	after uint64 // a tag
+	later int    // members after it
 }
 
 // begin counts from here on the members after a tag, for since.
-func (b *bits) begin(after int) {
+func (b *bits) begin(after uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.after, b.later = after, 0
 }
 
-func (b *bits) since() (after, members int) {
+func (b *bits) since() (after uint64, members int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.after, b.later
@@ -159,7 +186,7 @@ func (b *bits) set(tag uint64) {
 	}
 	b.words[tag/64] |= 1 << (tag % 64)
 	b.all++
-	if tag > uint64(b.after) {
+	if tag > b.after {
 		b.later++
 	}
 }

@@ -71,8 +71,8 @@ func (s *source) search(ctx context.Context) (err error) {
 		return s.caution.after(behind, err)
 	}
 	defer func() { err = errors.Join(s.caution.after(behind, err), behind.close(ctx)) }()
-	newer, redead := -max(s.look.total-len(s.look.held), 0), 0 // those that are to be looked at come, too
-	ids := map[string]bool{}                                   // a lost connection can leave a letter beside its copy
+	newer, redead := -max(s.look.total-s.look.received, 0), 0 // those that are to be looked at come, too
+	ids := map[string]bool{}                                  // a lost connection can leave a letter beside its copy
 	see := func(d *amqp091.Delivery) {
 		newer++
 		if letter := read(d, s.queue, s.store.prefix); s.Sent(letter) && (letter.ID == "" || !ids[letter.ID]) {
@@ -252,7 +252,7 @@ func (c *caution) after(l *look, err error) error {
 	if c.careful { // it is among the first ones now
 		c.first = 0
 	} else if c.careful = true; l.settled.members() == 0 {
-		c.first = len(l.held)
+		c.first = l.received
 	}
 	return fmt.Errorf("%w: %w: %w", errLost, errCareful, reason)
 }
@@ -277,11 +277,11 @@ func ofLetter(reason error) error {
 }
 
 // single reports whether letters are now fetched one at a time.
-func (l *look) single() bool { return l.caution.careful && len(l.held) >= l.caution.first }
+func (l *look) single() bool { return l.caution.careful && l.received >= l.caution.first }
 
 // unsettled is how many letters of the look, and of the one that it is a part of, are fetched and not acknowledged.
 func (l *look) unsettled() int {
-	n := len(l.held) - l.settled.members()
+	n := l.received - l.settled.members()
 	if l.of != nil {
 		n += l.of.unsettled()
 	}
@@ -291,7 +291,7 @@ func (l *look) unsettled() int {
 // ahead is how many letters the next consumer fetches at most.
 func (l *look) ahead() int {
 	window := l.window
-	if rest := l.caution.first - len(l.held); rest > 0 {
+	if rest := l.caution.first - l.received; rest > 0 {
 		window = min(window, rest)
 	} else if l.caution.careful {
 		window = 1
