@@ -251,8 +251,8 @@ func (b *board) refresh(ctx context.Context, s *Store, status *letters.Status) {
 	}
 }
 
-// refresh renews the numbers of the first queues. Queues keep all numbers of the API where the broker refuses, as for an
-// exclusive queue, or does not answer in time.
+// refresh renews the numbers of the first queues. Queues keep all numbers of the API where the broker refuses, as for
+// an exclusive queue, or does not answer in time.
 func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 	ctx, cancel := context.WithTimeout(ctx, freshWithin)
 	defer cancel()
