@@ -73,6 +73,7 @@ func TestImport(t *testing.T) {
 	folder := t.TempDir()
 	file, half := filepath.Join(folder, "letters.jsonl"), filepath.Join(folder, "half.jsonl")
 	run(t, 0, "dead", "export", q.work, "-o", file)
+	assert.Contains(t, run(t, 64, "dead", "export", q.work, "-o", file).stderr, "may have the only copy of other letters")
 	q.take(q.dead)
 	r := run(t, 0, "dead", "import", file)
 	assert.Regexp(t, ` 3  put back, and confirmed( \(\d+/s\))?\n +3  letters were read from the file\n`, r.stdout)
@@ -84,7 +85,9 @@ func TestImport(t *testing.T) {
 	content, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(half, append(content, "{\"half\""...), 0o600))
-	assert.Contains(t, run(t, 1, "dead", "import", half, "--dry-run").stdout, "dry run that stopped early")
+	r = run(t, 1, "dead", "import", half, "--dry-run")
+	assert.Contains(t, r.stdout, "dry run that stopped early")
+	assert.Contains(t, r.stderr, "line 4")
 	assert.Contains(t, run(t, 1, "dead", "import", filepath.Join(folder, "none")).stderr, "no such file")
 }
 

@@ -84,6 +84,9 @@ func TestList(t *testing.T) {
 	assert.Contains(t, run(t, 0, "dead", "show", q.work, ids[0]).stdout, groups[1].Cause)
 	assert.Equal(t, 20, redriven(t, 0, "dead", "redrive", q.work, "--dry-run", "--cause", groups[0].Cause).Done)
 	assert.Contains(t, run(t, 64, "dead", "list", q.work, "--cause", "1").stderr, "8 hex digits")
+	assert.Contains(t, run(t, 4, "dead", "list", q.work, "--handler", "absent").stderr, "no letter in "+q.dead+" matches")
+	// At last: the letters that it has taken can come back behind the others.
+	assert.Len(t, lines[listed](t, run(t, 0, "dead", "list", q.work, "--json", "--limit", "7").stdout), 7)
 }
 
 // TestFullDisk: output that is lost is an error.
@@ -202,7 +205,7 @@ func TestShow(t *testing.T) {
 	assert.Equal(t, "array", lines[listed](t, run(t, 0, "dead", "show", q.work, ids[0], "--json").stdout)[0].HeaderTypes["items"])
 }
 
-// TestNames: completion knows the queues that there are.
+// TestNames: completion knows the queues that there are, and the error of another one names --as-is.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	q := declare(t)
@@ -212,6 +215,7 @@ func TestNames(t *testing.T) {
 	assert.NotContains(t, run(t, 0, "__complete", "dead", "list", "").stdout, q.dead)
 	assert.Contains(t, run(t, 0, "__complete", "dead", "list", "--as-is", "").stdout, q.dead)
 	assert.NotContains(t, run(t, 0, "__complete", "dead", "list", q.work, "").stdout, q.work)
+	assert.Regexp(t, "the queue does not exist.*use --as-is", run(t, 1, "dead", "list", q.work+"x").stderr)
 }
 
 // TestRefusals: the command prints what is wrong with its password or virtual host.

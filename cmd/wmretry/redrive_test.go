@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -43,6 +44,36 @@ func TestRedrive(t *testing.T) {
 		assert.Equal(t, d.Headers[uuidHeader] == ids[3], history.Redrives[0].Again)
 	}
 	run(t, 0, "dead", "redrive", q.work) // nothing is dead, and nothing was asked for
+}
+
+// TestTheCanaryDiesAgain: the app of this queue fails each message, so the canary dies, and the command shows why.
+func TestTheCanaryDiesAgain(t *testing.T) {
+	t.Parallel()
+	q := declare(t)
+	q.timeouts(40)
+	channel := channelOf(t)
+	deliveries, err := channel.Consume(q.work, "", true, false, false, false, nil)
+	require.NoError(t, err)
+	go func() {
+		for d := range deliveries {
+			id, _ := d.Headers[uuidHeader].(string)
+			p := letter(id, timeout(1), d.Body)
+			p.Headers[letters.RedrivenKey] = d.Headers[letters.RedrivenKey]
+			_ = channel.PublishWithContext(context.Background(), "", q.dead, false, false, p)
+		}
+	}()
+	redrive := []string{"dead", "redrive", q.work, "--canary", "4", "--canary-wait", "30s"}
+	s := redriven(t, 3, redrive...)
+	assert.Equal(t, 4, s.Done)
+	require.NotEmpty(t, s.Causes)
+	assert.Contains(t, s.Causes[0].Reason, "connection refused")
+	r := run(t, 3, redrive...)
+	assert.Regexp(t, `(?m)^DIED AGAIN +CAUSE +DEAD REASON .*\n.*\n +\d  [0-9a-f]{8}  exhausted .*connection refused`, r.stdout)
+	assert.Contains(t, r.stderr, "repair the cause first")
+	s = redriven(t, 3, "dead", "redrive", q.work, "--max-redead", "5%", "--rate", "10/s")
+	assert.GreaterOrEqual(t, s.Done, 20)
+	assert.Contains(t, s.Error, "died again")
+	q.await(q.dead, 40)
 }
 
 // TestProgress: a line that changes on a terminal, and elsewhere a line every few seconds.

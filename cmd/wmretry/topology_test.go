@@ -93,23 +93,25 @@ func newRoles(t testing.TB, flags ...string) *roles {
 			tag = "management"
 		}
 		user := name + "_" + role
-		_, err := client.PutUser(user, rabbithole.UserSettings{Password: "canary", Tags: rabbithole.UserTags{tag}})
+		_, err := client.PutUser(user, rabbithole.UserSettings{Password: "correct-horse", Tags: rabbithole.UserTags{tag}})
 		require.NoError(t, err)
 		t.Cleanup(func() { _, _ = client.DeleteUser(user) })
 		_, err = client.UpdatePermissionsIn("/", user, rabbithole.Permissions{Configure: command[2], Write: command[3], Read: command[4]})
 		require.NoError(t, err)
 		uri, err := url.Parse(brokerURL(t))
 		require.NoError(t, err)
-		uri.User = url.UserPassword(user, "canary")
+		uri.User = url.UserPassword(user, "correct-horse")
 		r.environ[role] = []string{"AMQP_URL=" + uri.String(), "AMQP_MANAGEMENT_URL=" + client.Endpoint}
 	}
 	return r
 }
 
-// as runs the command as a user of a role, and requires an exit code.
+// as runs the command as a user of a role, and requires an exit code, and that it does not print the password.
 func (r *roles) as(code int, role string, args ...string) result {
 	r.t.Helper()
-	return runWith(r.t, code, r.environ[role], append(args, "--prefix", r.prefix)...)
+	ended := runWith(r.t, code, r.environ[role], append(args, "--prefix", r.prefix)...)
+	assert.NotContains(r.t, ended.stdout+ended.stderr, "correct-horse")
+	return ended
 }
 
 // run runs an app as its role, with a handler of the work queue.
