@@ -343,6 +343,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 		"CloseTimeout is 1m0s: only RabbitMQ has it": {{CloseTimeout: time.Minute}},
 		"Prefetch is 1: only RabbitMQ has it":        {{Prefetch: 1}},
 		"2 Options were given":                       {{}, {}},
+		"Concurrency is -1":                          {{Concurrency: -1}},
 		`Policy: TierGroup is "shop": only`:          {{Policy: &retry.Policy{Schedule: backoff.Schedule{time.Second}, TierGroup: "shop"}}},
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -377,6 +378,15 @@ type noting struct {
 func (n noting) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	*n.topics = append(*n.topics, topic)
 	return n.Subscriber.Subscribe(ctx, topic)
+}
+
+// A nil router is refused with the name of the handler: the functions return no error.
+func TestANilRouterIsRefused(t *testing.T) {
+	c := newApp(t, backoff.Schedule{time.Second})
+	const refused = `handler "billing": its router is nil: pass the router that message.NewRouter has returned`
+	assert.PanicsWithValue(t, refused, func() { c.AddConsumerHandler(nil, "billing", "orders", ignore) })
+	assert.PanicsWithValue(t, refused, func() { c.AddHandler(nil, "billing", "orders", "billed", message.PassthroughHandler) })
+	require.NoError(t, c.Close())
 }
 
 // Run has the faults of every handler, whichever the router subscribes first, and nothing is consumed.
