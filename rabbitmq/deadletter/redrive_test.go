@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/model"
 	"github.com/tieredretry/watermill-retry/letters"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // TestTheCanaryIsLettersThatWereSent: letters whose work queue is gone stay, and are no part of it. A lost connection
@@ -60,11 +62,21 @@ func TestTheCanaryIsLettersThatWereSent(t *testing.T) {
 func TestARedriveToTheQueueItself(t *testing.T) {
 	onBoard(t, func(t *testing.T, b board) {
 		b.broker.DeclareQueue("orders.dead", amqp091.Table{"x-queue-type": "quorum"})
-		b.publish("", "orders.dead", 3)
+		metadata := message.Metadata{}
+		retry.Record{Failures: 1, Reason: "down"}.Write(metadata)
+		headers := amqp091.Table{}
+		for key, value := range metadata {
+			headers[key] = value
+		}
+		b.broker.Publish("", "orders.dead", amqp091.Publishing{Headers: headers})
 		for _, dry := range []bool{true, false} {
 			summary, err := b.store.Redrive(t.Context(), "orders.dead", letters.Redrive{To: "orders.dead", DryRun: dry})
 			require.ErrorIs(t, err, letters.ErrNoTarget)
-			assert.Equal(t, letters.Summary{Total: 3, Kept: 3}, summary)
+			assert.Equal(t, letters.Summary{Total: 1, Kept: 1}, summary)
+		}
+		for letter, err := range b.store.Browse(t.Context(), "orders.dead", letters.Filter{}) {
+			require.NoError(t, err)
+			assert.Equal(t, "down", letter.Record.Reason)
 		}
 	})
 }
