@@ -51,6 +51,9 @@ func selects(filter letters.Filter) bool { return !reflect.ValueOf(filter).IsZer
 
 func (f *filterFlags) filter() (letters.Filter, error) {
 	filter := f.selected
+	if slices.Contains(f.ids, "") { // alone it would select all letters
+		return filter, usage("--id is empty: it selects no letter. If it is a variable of the shell, that is not set")
+	}
 	filter.IDs = ids(f.ids)
 	var err error
 	if f.reason != "" {
@@ -104,9 +107,6 @@ func ofFlags(err error) error {
 func ids(given []string) []string {
 	var all []string
 	for _, id := range given {
-		if id == "" {
-			continue
-		}
 		all = append(all, id)
 		if unquoted, err := strconv.Unquote(`"` + strings.ReplaceAll(id, `"`, `\"`) + `"`); err == nil &&
 			unquoted != id {

@@ -210,19 +210,30 @@ func TestKeyWord(t *testing.T) {
 	}
 }
 
-// TestIDs: an id has every character, and one that is empty selects nothing more.
+// TestIDs: an id has every character, and one that is empty, such as that of a variable that is not set, does not
+// select all letters.
 func TestIDs(t *testing.T) {
 	var f filterFlags
 	c := &cobra.Command{}
 	f.add(c)
-	given := []string{`a,b`, `a"b`, `"a,b"`, `it's`, ""}
+	given := []string{`a,b`, `a"b`, `"a,b"`, `it's`}
 	for _, id := range given {
 		require.NoError(t, c.ParseFlags([]string{"--id", id}))
 	}
 	filter, err := f.filter()
 	require.NoError(t, err)
 	assert.True(t, selects(filter))
-	assert.Equal(t, given[:4], filter.IDs)
+	assert.Equal(t, given, filter.IDs)
+
+	for _, command := range []string{"list", "discard", "redrive", "export"} {
+		for _, rest := range [][]string{nil, {"--id", "a"}, {"--handler", "billing"}} {
+			var stderr bytes.Buffer
+			e := &env{stdout: &bytes.Buffer{}, stderr: &stderr}
+			args := append([]string{"dead", command, "orders", "--id", ""}, rest...)
+			assert.Equal(t, codeUsage, run(context.Background(), e, args), args)
+			assert.Contains(t, stderr.String(), "--id is empty: it selects no letter", args)
+		}
+	}
 }
 
 func TestVersions(t *testing.T) {
