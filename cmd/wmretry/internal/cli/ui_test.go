@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
@@ -18,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -33,21 +36,44 @@ func TestUIRefusesOtherMachines(t *testing.T) {
 	}
 }
 
-// TestEachCommandHasAPage: help.txt and the commands are in several files.
+// TestEachCommandHasAPage on each backend: help.txt is a template, and the commands are in several files.
 func TestEachCommandHasAPage(t *testing.T) {
-	e := &env{kind: backend.RabbitMQ}
-	root := newRoot(e)
-	ofCobra, _, err := root.Find([]string{"completion"})
-	require.NoError(t, err)
-	root.RemoveCommand(ofCobra)
-	paths := []string{root.CommandPath()}
-	for _, c := range root.Commands() {
-		paths = append(paths, c.CommandPath())
-		for _, sub := range c.Commands() {
-			paths = append(paths, sub.CommandPath())
+	tried := 0
+	for _, address := range strings.Fields(backend.Examples()) {
+		kind := backend.KindOf(address)
+		if kind == nil { // a word between the addresses
+			continue
 		}
+		tried++
+		t.Run(kind.Name, func(t *testing.T) {
+			e := &env{kind: kind}
+			root := newRoot(e)
+			ofCobra, _, err := root.Find([]string{"completion"})
+			require.NoError(t, err)
+			root.RemoveCommand(ofCobra)
+			pages := maps.Clone(e.help)
+			for _, only := range root.Commands() {
+				if only.DisableFlagParsing { // of RabbitMQ
+					root.RemoveCommand(only)
+					maps.DeleteFunc(pages, func(path string, _ helpPage) bool {
+						return strings.HasPrefix(path+" ", "wmretry "+only.Name()+" ")
+					})
+				}
+			}
+			paths := []string{root.CommandPath()}
+			for _, c := range root.Commands() {
+				paths = append(paths, c.CommandPath())
+				for _, sub := range c.Commands() {
+					paths = append(paths, sub.CommandPath())
+				}
+			}
+			assert.ElementsMatch(t, paths, slices.Collect(maps.Keys(pages)))
+			for path, page := range pages {
+				assert.NotEmpty(t, page.short, path)
+			}
+		})
 	}
-	assert.ElementsMatch(t, paths, slices.Collect(maps.Keys(e.help)))
+	assert.Equal(t, 5, tried)
 }
 
 func TestUILoopback(t *testing.T) {
@@ -233,6 +259,46 @@ func TestIDs(t *testing.T) {
 			assert.Equal(t, codeUsage, run(context.Background(), e, args), args)
 			assert.Contains(t, stderr.String(), "--id is empty: it selects no letter", args)
 		}
+	}
+}
+
+// consumed is a backend that shows another number of consumers at each look, and goes on with the last one.
+type consumed struct {
+	operate.Looker
+	numbers []int
+}
+
+func (c *consumed) Waiting(context.Context) ([]operate.Waiting, error) {
+	number := c.numbers[0]
+	c.numbers = c.numbers[min(1, len(c.numbers)-1):]
+	return []operate.Waiting{{Name: "billing.orders", Topic: "dead.orders", Consumers: &number}}, nil
+}
+
+// TestACanaryLooksAgainForAConsumer: a backend shows none for a moment.
+func TestACanaryLooksAgainForAConsumer(t *testing.T) {
+	for name, row := range map[string]struct {
+		numbers []int
+		want    string
+		took    time.Duration
+	}{
+		"at once":        {[]int{1}, "", 0},
+		"after a moment": {[]int{0, 0, 0, 1}, "", 3 * time.Second},
+		"never":          {[]int{0}, "billing.orders", 9 * time.Second},
+		"interrupted":    {[]int{0}, "billing.orders", time.Second / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, began := t.Context(), time.Now()
+				if name == "interrupted" {
+					interrupted, end := context.WithTimeout(ctx, time.Second/2)
+					defer end()
+					ctx = interrupted
+				}
+				at := place{&backend.Store{Looker: &consumed{numbers: row.numbers}}, "dead.orders"}
+				assert.Equal(t, row.want, noConsumer(ctx, at, ""))
+				assert.Equal(t, row.took, time.Since(began))
+			})
+		})
 	}
 }
 
