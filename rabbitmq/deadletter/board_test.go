@@ -102,7 +102,8 @@ func TestStatus(t *testing.T) {
 		orders := topologyOf("orders", "", nil, time.Hour, 2*time.Hour)
 		b.declare(orders, topologyOf("lost", "", nil, time.Hour), topologyOf("gone", "", nil, time.Hour),
 			topologyOf("quiet", "shop", nil, time.Hour), topologyOf("last", "left", nil, time.Hour),
-			topologyOf("classic", "shop", classic, time.Hour))
+			topologyOf("classic", "shop", classic, time.Hour),
+			topologyOf("mails", "orders", nil, 3*time.Hour)) // an app whose group has the name of another app's work queue
 		b.publish(orders.Exchanges[0].Name, "1h.orders", 3)
 		b.publish("retry", "1h.gone", 1)
 		b.publish("retry", "dead.orders", 2)
@@ -141,6 +142,7 @@ func TestStatus(t *testing.T) {
 		assert.False(t, w.Dead.Missing)
 		assert.Equal(t, []string{"1h!"}, retired(w), "no key leads back to a work queue that is gone")
 		assert.Equal(t, []string{"1h shared"}, retired(find("quiet")))
+		assert.Equal(t, []string{"3h shared"}, retired(find("mails")))
 		w = find("classic")
 		assert.Equal(t, []string{"1h shared"}, retired(w))
 		assert.Equal(t, "classic.retry.inbox", w.Inbox.Queue)

@@ -90,7 +90,7 @@ type board struct {
 	bindings map[management.Binding]bool
 	current  []topology.Topology // see Prune.Current
 
-	tiers  map[string][]letters.Tier  // the tiers of work queues and of groups: no group has the name of a work queue
+	tiers  map[string][]letters.Tier  // the tiers of the work queue, and of the group, with this name
 	groups map[string]string          // the group of each work queue
 	has    map[string]bool            // tiers of current
 	judged map[string]bool            // work queues and groups of current
@@ -190,7 +190,7 @@ func (b *board) works() map[string]bool {
 		if work := naming.WorkQueueOf(name); work != name {
 			works[work] = true
 		}
-		if tiers := b.tiers[name]; len(tiers) > 0 && tiers[0].Group == "" {
+		if len(b.tiersOf(name, "")) > 0 {
 			works[name] = true
 		}
 	}
@@ -206,9 +206,20 @@ func (b *board) works() map[string]bool {
 	return works
 }
 
+// tiersOf returns the tiers of a work queue, where the group is empty, or those of a group. Another app can name its
+// group like a work queue.
+func (b *board) tiersOf(name, group string) (tiers []letters.Tier) {
+	for _, t := range b.tiers[name] {
+		if t.Group == group {
+			tiers = append(tiers, t)
+		}
+	}
+	return tiers
+}
+
 func (b *board) work(name string) letters.WorkQueue {
 	w := letters.WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
-	w.Tiers = append(slices.Clone(b.tiers[name]), b.tiers[b.groups[name]]...)
+	w.Tiers = append(b.tiersOf(name, ""), b.tiersOf(b.groups[name], b.groups[name])...)
 	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
 		w.Inbox = inbox
 	}
