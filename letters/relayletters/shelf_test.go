@@ -44,6 +44,7 @@ type shelf struct {
 	lose     context.CancelCauseFunc // ends the lock
 	removing error
 	read     func() // before each Read
+	reading  error  // of the next Read, beside what it has found
 	closed   int
 }
 
@@ -99,7 +100,9 @@ func (s *shelf) Read(ctx context.Context, topic, after, until string, limit int)
 			found = append(found, relayletters.Stored{Position: stored.Position, Message: stored.Message.Copy()})
 		}
 	}
-	return found, nil
+	failed := s.reading
+	s.reading = nil
+	return found, failed
 }
 
 func (s *shelf) Remove(_ context.Context, topic, position string) error {

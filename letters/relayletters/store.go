@@ -178,7 +178,8 @@ func (s *Store) read(ctx context.Context, topic, after, until string) iter.Seq2[
 		for {
 			found, err := s.config.Reader.Read(ctx, topic, after, until, batch)
 			for _, stored := range found {
-				if err = ctx.Err(); err != nil {
+				if ended := ctx.Err(); ended != nil {
+					err = ended
 					break
 				}
 				if after = stored.Position; !yield(stored, nil) {

@@ -401,6 +401,25 @@ func TestLettersFailures(t *testing.T) {
 	require.ErrorContains(t, err, "Limit")
 }
 
+// TestAReaderThatFailsHalfway: what it has found is shown, and then its error.
+func TestAReaderThatFailsHalfway(t *testing.T) {
+	t.Parallel()
+	s := newShelf()
+	store := s.letters(t)
+	s.dead(t, 0, 3)
+	reset := errors.New("the connection is reset")
+	s.reading = reset
+	var found []*letters.Letter
+	var failed []error
+	for letter, err := range store.Browse(t.Context(), deadTopic, letters.Filter{}) {
+		if failed = append(failed, err); err == nil {
+			found = append(found, letter)
+		}
+	}
+	assert.Equal(t, numbers(0, 3, 1), idsOf(found))
+	assert.Equal(t, []error{nil, nil, nil, reset}, failed)
+}
+
 func TestLettersClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
