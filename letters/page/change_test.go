@@ -1,7 +1,9 @@
 package page_test
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -9,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -155,6 +158,29 @@ func TestCloseStopsWhatRuns(t *testing.T) {
 	require.Len(t, s.page.Summaries(), 1)
 	assert.Contains(t, s.page.Summaries()[0], "context canceled")
 	assert.Equal(t, http.StatusBadGateway, s.post("redrive", url.Values{"step": {"start"}, "run": {later}}).Code)
+}
+
+// asking is a logger that asks the page at each line.
+type asking struct {
+	watermill.LoggerAdapter
+	page  *page.Page
+	lines chan string
+}
+
+func (a *asking) Info(line string, fields watermill.LogFields) {
+	a.page.Summaries()
+	a.lines <- fmt.Sprint(line, ": ", cmp.Or(fields["summary"], fields["by"]))
+}
+
+func TestALoggerMayAskForTheSummaries(t *testing.T) {
+	logger := &asking{watermill.NopLogger{}, nil, make(chan string, 2)}
+	s := setup(t, some(), func(c *page.Config) { c.Logger = logger })
+	logger.page = s.page
+	id := s.confirmed(s.post("redrive?queue=orders.dead&all=1", url.Values{"step": {"check"}}))
+	s.post("redrive", url.Values{"step": {"start"}, "run": {id}})
+	for _, want := range []string{"Redrive was started on the dead-letter page: ", "Redrive of the dead-letter page has ended: Redrive"} {
+		assert.Contains(t, <-logger.lines, want)
+	}
 }
 
 // TestJobsAreBounded: neither what runs nor what is kept grows without end.

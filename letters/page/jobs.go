@@ -102,24 +102,30 @@ func (j *jobs) start(verb, id string, run runFunc) error {
 	}
 	var ctx context.Context
 	ctx, begun.cancel = context.WithCancel(j.ctx)
-	j.logger.Info(verb+" was started on the dead-letter page",
-		watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.By})
 	j.wait.Go(func() {
 		defer begun.cancel()
+		// A logger may call Page.Summaries: it is called without the lock.
+		j.logger.Info(verb+" was started on the dead-letter page",
+			watermill.LogFields{"queue": begun.Queue, "letters": begun.Count, "by": begun.By})
 		summary, err := run(ctx, begun.plan, func(p letters.Progress) {
 			j.lock.Lock()
 			defer j.lock.Unlock()
 			begun.Progress = p
 		})
-		j.lock.Lock()
-		defer j.lock.Unlock()
-		begun.ended, begun.err = time.Now(), err
-		begun.Progress.Summary, begun.Progress.Phase = summary, letters.Ended
-		begun.Progress.Elapsed = begun.ended.Sub(begun.started)
 		j.logger.Info(verb+" of the dead-letter page has ended",
-			watermill.LogFields{"queue": begun.Queue, "summary": begun.line()})
+			watermill.LogFields{"queue": begun.Queue, "summary": j.end(begun, summary, err)})
 	})
 	return nil
+}
+
+// end notes the end of a job, and returns what became of it.
+func (j *jobs) end(b *job, summary letters.Summary, err error) string {
+	j.lock.Lock()
+	defer j.lock.Unlock()
+	b.ended, b.err = time.Now(), err
+	b.Progress.Summary, b.Progress.Phase = summary, letters.Ended
+	b.Progress.Elapsed = b.ended.Sub(b.started)
+	return b.line()
 }
 
 // find returns the job with this ID, or nil. The caller has the lock.
