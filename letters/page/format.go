@@ -26,7 +26,7 @@ var functions = template.FuncMap{
 	"plus":   func(a, b int) int { return a + b },
 	"tens":   func(percent int) int { return percent / 10 * 10 },
 	// share is how full the bar of a number is, beside that of the largest one, from 0 to 100.
-	"share": func(n, largest int) int { return (100*n + largest - 1) / max(largest, 1) },
+	"share": func(n, largest int) int { return max(100*n+largest-1, 0) / max(largest, 1) },
 	"waits": func(n uint64) int { return int(min(n, math.MaxInt)) },
 }
 

@@ -3,6 +3,7 @@ package page
 import (
 	"archive/zip"
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -178,7 +179,7 @@ func timeline(l *letters.Letter) []event {
 		", which counts no failure"})
 	add(!record.LastFailedAt.IsZero() || record.Reason != "",
 		event{Kind: "failed", At: record.LastFailedAt, Title: last, Text: record.Reason, By: record.Handler})
-	end := event{Kind: "dead", Title: given[l.Kind]}
+	end := event{Kind: "dead", Title: cmp.Or(given[l.Kind], given[letters.Library])}
 	if l.Kind == letters.Library || l.Kind == letters.Broker { // of other kinds the record does not have it
 		end.At, end.Title = l.DeadAt(), end.Title+in(string(record.DeadReason))
 	}

@@ -56,6 +56,29 @@ func TestEmptyTiersTakeOneLine(t *testing.T) {
 	assert.Equal(t, 4, strings.Count(text, `<th scope="row">`)+strings.Count(text, `empty tiers`))
 }
 
+// TestABarHasNoLengthBelowZero: where no tier has messages, the fullest one has none.
+func TestABarHasNoLengthBelowZero(t *testing.T) {
+	for want, tiers := range map[string][]int{"0 0": {0, 0}, "1 0 100": {1, 0, 1000}} {
+		var widths []string
+		s := setup(t, some(), func(c *page.Config) {
+			c.Status = func(context.Context) (letters.Status, error) {
+				now := status()
+				now.Queues[0].Tiers = nil
+				for i, messages := range tiers {
+					now.Queues[0].Tiers = append(now.Queues[0].Tiers, letters.Tier{
+						Depth: letters.Depth{Queue: fmt.Sprint(i), Messages: messages}, Delay: time.Hour, Retired: true})
+				}
+				return now, nil
+			}
+		})
+		text := body(t, s.get("?part=1"), http.StatusOK)
+		for _, found := range regexp.MustCompile(`class="part" width="(.*?)"`).FindAllStringSubmatch(text, -1) {
+			widths = append(widths, found[1])
+		}
+		assert.Equal(t, want, strings.Join(widths, " "))
+	}
+}
+
 // TestPollsShareAStatus: the broker gets one question a second, whatever the number of browsers.
 func TestPollsShareAStatus(t *testing.T) {
 	asked := 0
@@ -220,6 +243,7 @@ func TestATimelineEndsWithWhoGaveUp(t *testing.T) {
 	for kind, want := range map[letters.Kind]string{
 		letters.Library: "Given up (exhausted)", letters.Broker: "Given up by the broker (exhausted)", letters.Poison: "Moved by Watermill’s PoisonQueue",
 		letters.Orphan: "Became an orphan: its work queue was gone when its delay was over", letters.Unknown: "In this queue, without a failure record",
+		"": "Given up", "of a later version": "Given up",
 	} {
 		l := letter("order-1", "no route to host")
 		l.Kind = kind
