@@ -6,6 +6,8 @@
 //	devbroker up                        start a broker that stays, and print its variables
 //	devbroker down                      stop that broker and remove its data
 //
+// Build it first, as "make devbroker" does: up notes its broker beside the program, and a program of go run is removed.
+//
 // It looks for a broker in this order: AMQP_URL; a broker that up started; an installed RabbitMQ, which it starts as
 // a private node; Docker. Last, on Debian or Ubuntu, it installs RabbitMQ (DEVBROKER_INSTALL=no forbids that).
 //
@@ -29,7 +31,8 @@ import (
 const usage = `usage:
   devbroker exec -- command args...   run the command with a RabbitMQ
   devbroker up                        start a RabbitMQ that keeps running, print its variables
-  devbroker down                      stop that RabbitMQ, remove its data`
+  devbroker down                      stop that RabbitMQ, remove its data
+Run it as a built program (make devbroker), not by go run: up notes its RabbitMQ beside the program.`
 
 func main() {
 	// When the reader of a pipe ends (make test | head), this process must still stop the broker.
