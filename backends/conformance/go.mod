@@ -22,6 +22,7 @@ require (
 	github.com/tieredretry/watermill-retry/backends/natsretry v0.0.0
 	github.com/tieredretry/watermill-retry/backends/postgresretry v0.0.0
 	github.com/tieredretry/watermill-retry/backends/redisretry v0.0.0
+	github.com/xdg-go/scram v1.1.2
 )
 
 require (
@@ -34,6 +35,8 @@ require (
 	github.com/prometheus/common v0.70.1 // indirect
 	github.com/prometheus/otlptranslator v1.0.0 // indirect
 	github.com/prometheus/procfs v0.21.1 // indirect
+	github.com/xdg-go/pbkdf2 v1.0.0 // indirect
+	github.com/xdg-go/stringprep v1.0.4 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/otel/exporters/prometheus v0.68.0 // indirect
 	go.opentelemetry.io/otel/sdk v1.46.0 // indirect

@@ -1,8 +1,17 @@
 package conformance
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +23,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"github.com/xdg-go/scram"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/process"
 	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
@@ -22,29 +32,54 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// securedKafka is a cluster with SASL and ACLs.
+// securedKafka is a cluster with TLS, SASL/SCRAM and ACLs.
 type securedKafka struct {
 	t       *testing.T
 	brokers []string
+	trusted *x509.CertPool
 	admin   sarama.ClusterAdmin
 }
 
 func startSecuredKafka(t *testing.T) *securedKafka {
 	t.Helper()
-	s := &securedKafka{t: t}
+	s := &securedKafka{t: t, trusted: x509.NewCertPool()}
+	keystore := filepath.Join(t.TempDir(), "keystore.pem")
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kafka"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	chain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
+	require.NoError(t, os.WriteFile(keystore,
+		append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), chain...), 0o600))
+	require.True(t, s.trusted.AppendCertsFromPEM(chain))
+
 	admin := s.client("admin")
-	admin.Version = sarama.V2_4_0_0
+	admin.Net.SASL.Mechanism, admin.Version = sarama.SASLTypePlaintext, sarama.V2_7_0_0
 	s.brokers, _ = startKafkaCluster(t, 1, admin,
-		"listener.security.protocol.map=PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-		"sasl.enabled.mechanisms=PLAIN", "sasl.mechanism.inter.broker.protocol=PLAIN",
+		"listener.security.protocol.map=PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT",
+		"ssl.keystore.type=PEM", "ssl.keystore.location="+keystore,
+		"ssl.truststore.type=PEM", "ssl.truststore.location="+keystore,
+		"sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN", "sasl.mechanism.inter.broker.protocol=PLAIN",
 		`listener.name.plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required `+
-			`username="admin" password="admin" user_admin="admin" user_billing="billing";`,
+			`username="admin" password="admin" user_admin="admin";`,
+		"listener.name.plaintext.scram-sha-512.sasl.jaas.config="+
+			"org.apache.kafka.common.security.scram.ScramLoginModule required;",
 		"authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
 		"super.users=User:admin;User:ANONYMOUS")
-	var err error
 	s.admin, err = sarama.NewClusterAdmin(s.brokers, admin)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.admin.Close() })
+	_, err = s.admin.UpsertUserScramCredentials([]sarama.AlterUserScramCredentialsUpsert{{
+		Name: "billing", Mechanism: sarama.SCRAM_MECHANISM_SHA_512, Iterations: 4096, Salt: []byte("salt"),
+		Password: []byte("billing"),
+	}})
+	require.NoError(t, err)
 	return s
 }
 
@@ -52,9 +87,22 @@ func startSecuredKafka(t *testing.T) *securedKafka {
 func (s *securedKafka) client(user string) *sarama.Config {
 	config := sarama.NewConfig()
 	config.Version = sarama.V2_2_0_0
-	config.Net.SASL.Enable, config.Net.SASL.User, config.Net.SASL.Password = true, user, user
+	config.Net.TLS.Enable, config.Net.TLS.Config = true, &tls.Config{RootCAs: s.trusted}
+	config.Net.SASL.Enable, config.Net.SASL.Mechanism = true, sarama.SASLTypeSCRAMSHA512
+	config.Net.SASL.User, config.Net.SASL.Password = user, user
+	config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{} }
 	config.Metadata.Retry.Max = 1 // where a right is missing, that stays
 	return config
+}
+
+type scramClient struct{ *scram.ClientConversation }
+
+func (c *scramClient) Begin(user, password, authorization string) error {
+	client, err := scram.SHA512.NewClient(user, password, authorization)
+	if err == nil {
+		c.ClientConversation = client.NewConversation()
+	}
+	return err
 }
 
 // kafkaRight is one that a command of the package documentation adds.
@@ -182,8 +230,8 @@ func (s *securedKafka) billed() string {
 	return ""
 }
 
-// TestKafkaRightsOfThePage: with them, and no others, a user retries and dead-letters over SASL. Without one of them,
-// Run or a publish fails, or the log says it.
+// TestKafkaRightsOfThePage: with them, and no others, a user retries and dead-letters over TLS and SASL/SCRAM. Without
+// one of them, Run or a publish fails, or the log says it.
 func TestKafkaRightsOfThePage(t *testing.T) {
 	t.Parallel()
 	s := startSecuredKafka(t)
