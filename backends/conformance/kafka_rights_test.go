@@ -181,12 +181,16 @@ func (s *securedKafka) has(right kafkaRight) bool {
 	return len(found) > 0
 }
 
+func (s *securedKafka) config() kafkaretry.Config {
+	return kafkaretry.Config{
+		Brokers: s.brokers, Sarama: s.client("billing"), Group: "billing",
+		Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
+	}
+}
+
 func (s *securedKafka) connect() *app {
 	return connect(s.t, func(logger watermill.LoggerAdapter) (retry.Connection, error) {
-		return kafkaretry.Connect(kafkaretry.Config{
-			Brokers: s.brokers, Sarama: s.client("billing"), Group: "billing",
-			Policy: retry.Policy{Schedule: backoff.Schedule{100 * time.Millisecond}},
-		}, logger)
+		return kafkaretry.Connect(s.config(), logger)
 	})
 }
 
@@ -244,6 +248,10 @@ func TestKafkaRightsOfThePage(t *testing.T) {
 	assert.Contains(t, s.billed(), "give the client the permission, or make it beforehand", "no topic may be made")
 	s.grant(all[first])
 	require.Empty(t, s.billed())
+	store, err := kafkaretry.Letters(s.config(), nil)
+	require.NoError(t, err)
+	assert.NotEmpty(t, browse(t, store, "retry.dead.billing."+orders))
+	require.NoError(t, store.Close())
 	s.revoke(all[first])
 	require.Empty(t, s.billed(), "the topics are there")
 	for _, right := range all {
