@@ -54,6 +54,17 @@ func (l *ledger) lost(lasts time.Duration) {
 	l.losses = append(l.losses, loss{time.Now(), time.Now().Add(lasts)})
 }
 
+// blocked notes that an alarm begins, for so long. What is written before its connection knows of it is confirmed after
+// the alarm. Where that is after PublishTimeout, docs/guarantees.md has "when the confirm of a copy is lost or late".
+func (l *ledger) blocked(lasts time.Duration) {
+	if lasts <= publishTimeout {
+		return
+	}
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	l.late = append(l.late, loss{time.Now(), time.Now()})
+}
+
 // replacedAgain notes that a work queue is replaced once more.
 func (l *ledger) replacedAgain() {
 	l.faults.Lock()
@@ -82,6 +93,13 @@ func (l *ledger) lossesOf(flights []*flight) int {
 	l.faults.Lock()
 	defer l.faults.Unlock()
 	return l.met(l.losses, flights)
+}
+
+// lateOf is how many alarms have met a message in flight, whose copy can be confirmed late.
+func (l *ledger) lateOf(flights []*flight) int {
+	l.faults.Lock()
+	defer l.faults.Unlock()
+	return l.met(l.late, flights)
 }
 
 // movedAgainOf is how often at most a message in flight can have been moved again because its mover has ended.
@@ -128,7 +146,7 @@ func (l *ledger) double(m *letter, v *visit, record retry.Record) {
 		allowed++
 	}
 	allowed = (allowed + m.givenBack) * (1 + m.redriven)
-	losses := min(l.lossesOf(m.flights), 8)
+	losses := min(l.lossesOf(m.flights)+l.lateOf(m.flights), 8)
 	// The builder publishes the copy of a delivery that is lost, too. Slow acks leave a message in flight twice.
 	// What is taken and not confirmed can be in flight after each failure.
 	switch {

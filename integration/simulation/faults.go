@@ -286,6 +286,7 @@ func (w *world) make(f fault) {
 	case alarm:
 		w.broker.Block(true)
 		w.ledger.alarmed(time.Now())
+		w.ledger.blocked(f.lasts)
 		w.ledger.confirmsNot(f.lasts)
 		time.Sleep(f.lasts)
 		w.ledger.alarmed(time.Time{})

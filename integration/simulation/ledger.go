@@ -52,9 +52,10 @@ type ledger struct {
 	began  time.Time
 	broker *model.Broker
 
-	faults     sync.Mutex // guards the next five: the model has its own mutex locked at an event
+	faults     sync.Mutex // guards the next six: the model has its own mutex locked at an event
 	calm       time.Time  // after this time no fault excuses anything
 	losses     []loss
+	late       []loss      // the begins of alarms that are longer than PublishTimeout
 	again      []time.Time // when work queues were replaced once more
 	silence    time.Time   // the end of the time in which the broker does not confirm what is moved
 	movedAgain []loss      // the ends of movers in that time
