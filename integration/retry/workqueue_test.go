@@ -159,32 +159,23 @@ func TestTheAppsOwnNamesArgumentsAndTopologyBuilderAreUsed(t *testing.T) {
 // TestReplacedWorkQueueIsBoundAgain: watermill-amqp's subscriber consumes the new queue, and declares only once before
 // it does.
 func TestReplacedWorkQueueIsBoundAgain(t *testing.T) {
-	t.Parallel()
-	const messages = 50
-	a := testapp.NewParts(t)
-	queue := a.Queue("orders")
-	processed := testapp.NewLedger()
-	a.Handle(queue, 1, processed.HandleRetries)
-	a.Run()
-	connection := broker.Connect(t)
-	testapp.Eventually(t, func() bool {
-		channel, err := connection.Channel()
-		require.NoError(t, err)
-		defer channel.Close()
-		state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err != nil || state.Consumers == 0 {
-			return false
+	testapp.OnModel(t, func(t *testing.T, b *model.Broker, c config.Config) {
+		const messages = 50
+		a, processed := testapp.Build(t, c), testapp.NewLedger()
+		a.Handle("orders", 1, processed.HandleRetries)
+		a.Run()
+		time.Sleep(time.Second)
+		require.Equal(t, 1, b.Consumers("orders"))
+		b.DeleteQueue("orders", false)
+		b.DeclareQueue("orders", amqp091.Table{"x-queue-type": "classic"})
+		for i := range messages {
+			b.Publish("", "orders", amqp091.Publishing{Headers: amqp091.Table{"_watermill_message_uuid": fmt.Sprint(i)}})
 		}
-		_, err = channel.QueueDelete(queue, false, false, false)
-		require.NoError(t, err)
-		_, err = channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
-		return err == nil
-	}, "the queue has other arguments before the subscriber declares it again")
-	testapp.Send(t, "", queue, testapp.Orders(messages)...)
-	processed.Wait(t, messages, time.Minute)
-	a.Settle(queue)
-	assert.Empty(t, processed.Twice())
-	assert.Zero(t, testapp.Depth(t, a.Name+".orphans"))
+		time.Sleep(time.Minute)
+		assert.Equal(t, messages, processed.Len())
+		assert.Empty(t, processed.Twice())
+		assert.Empty(t, b.Messages("retry.orphans"))
+	})
 }
 
 // TestNilBindingKeyIsRefused by Subscribe on v2, which needs none without an exchange, and by NewBuilder on v3.

@@ -39,6 +39,8 @@ func ModelOf(t *testing.T, rules model.Rules, change ...func(*config.Config)) (*
 func OnModel(t *testing.T, test func(t *testing.T, b *model.Broker, c config.Config), change ...func(*config.Config)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
+		// A router's Close does not wait for those of its subscribers. After the end no time passes.
+		t.Cleanup(func() { time.Sleep(time.Second) })
 		b, c := Model(t, change...)
 		test(t, b, c)
 	})
