@@ -22,7 +22,7 @@ func newDeadCommand(e *env) *cobra.Command {
 	c := e.group("dead", newListCommand(e), newShowCommand(e), newRedriveCommand(e), newDiscardCommand(e),
 		newExportCommand(e), newImportCommand(e))
 	c.SuggestFor = []string{"list", "show", "redrive", "discard", "export", "import", "orphans"}
-	c.PersistentFlags().BoolVar(&e.flags.asIs, "as-is", false, e.of()+" itself has the letters, whatever its name")
+	variables{"as-is": &e.flags.asIs}.addTo(c.PersistentFlags())
 	return c
 }
 
@@ -32,14 +32,6 @@ func (e *env) of() string {
 		return "TOPIC"
 	}
 	return "QUEUE"
-}
-
-// source is what of stands for, in words.
-func (e *env) source() string {
-	if e.kind.Groups {
-		return "topic"
-	}
-	return "work queue"
 }
 
 // place is the queue or topic of a Store in which the letters are.

@@ -23,17 +23,12 @@ type discardFlags struct {
 func newDiscardCommand(e *env) *cobra.Command {
 	var f discardFlags
 	check := func() error { return f.check(e) }
-	c := e.command("dead discard "+e.of(), e.on(check, func(ctx context.Context, at place, _ []string) error {
+	flags := f.with(variables{"limit": &f.options.Limit, "dry-run": &f.options.DryRun, "yes,y": &f.yes,
+		"export": &f.export})
+	c := e.command("dead discard "+e.of(), flags, e.on(check, func(ctx context.Context, at place, _ []string) error {
 		return e.discard(ctx, at, &f)
 	}))
 	c.Hidden = e.kind.Keeps
-	f.add(c)
-	flags := c.Flags()
-	flags.IntVar(&f.options.Limit, "limit", 0, "remove at most so many letters (default: all)")
-	flags.BoolVar(&f.options.DryRun, "dry-run", false, "count what would be removed, and remove nothing")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask")
-	flags.StringVar(&f.export, "export", "", "write the letters to this new file before they are removed")
-	_ = c.MarkFlagFilename("export", "jsonl")
 	return c
 }
 

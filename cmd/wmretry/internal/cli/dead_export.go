@@ -28,13 +28,10 @@ func newExportCommand(e *env) *cobra.Command {
 		}
 		return err
 	}
-	c := e.command("dead export "+e.of(), e.on(check, func(ctx context.Context, at place, _ []string) error {
+	flags := f.with(variables{"output,o": &to})
+	return e.command("dead export "+e.of(), flags, e.on(check, func(ctx context.Context, at place, _ []string) error {
 		return e.export(ctx, at, &f, to)
 	}))
-	f.add(c)
-	c.Flags().StringVarP(&to, "output", "o", "", "the new file, or - for stdout (required)")
-	_ = c.MarkFlagFilename("output", "jsonl")
-	return c
 }
 
 func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) error {
@@ -85,13 +82,11 @@ func (w jsonLines) Write(lines []byte) (int, error) {
 
 func newImportCommand(e *env) *cobra.Command {
 	var options letters.Redrive
-	c := e.command("dead import FILE", func(ctx context.Context, args []string) error {
+	flags := variables{"queue": &options.To, "dry-run": &options.DryRun}
+	c := e.command("dead import FILE", flags, func(ctx context.Context, args []string) error {
 		return e.importFile(ctx, args[0], options)
 	})
-	c.Flags().StringVar(&options.To, "queue", "", e.source()+" whose dead letters they become (default: where each "+
-		"letter was)")
 	_ = c.RegisterFlagCompletionFunc("queue", e.completeQueue)
-	c.Flags().BoolVar(&options.DryRun, "dry-run", false, "read all lines, and put nothing back")
 	return c
 }
 

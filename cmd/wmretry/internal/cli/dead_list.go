@@ -26,14 +26,10 @@ type listFlags struct {
 
 func newListCommand(e *env) *cobra.Command {
 	var f listFlags
-	c := e.command("dead list "+e.of(), e.on(f.check, func(ctx context.Context, at place, _ []string) error {
+	flags := f.with(variables{"group": &f.group, "limit": &f.limit})
+	return e.command("dead list "+e.of(), flags, e.on(f.check, func(ctx context.Context, at place, _ []string) error {
 		return e.list(ctx, at, &f)
 	}))
-	f.add(c)
-	c.Flags().BoolVar(&f.group, "group", false, "group by dead reason, error type and reason, with numbers, ids "+
-		"and times left out")
-	c.Flags().IntVar(&f.limit, "limit", 0, "list at most so many letters (default: all)")
-	return c
 }
 
 func (f *listFlags) check() (err error) {

@@ -18,44 +18,26 @@ import (
 
 type redriveFlags struct {
 	filterFlags
-	options         letters.Redrive
-	rate, maxRedead string
+	options letters.Redrive
 }
 
 func newRedriveCommand(e *env) *cobra.Command {
 	var f redriveFlags
-	c := e.command("dead redrive "+e.of(), e.on(f.check, func(ctx context.Context, at place, _ []string) error {
+	o := &f.options
+	flags := f.with(variables{
+		"dry-run": &o.DryRun, "limit": &o.Limit, "rate": reads(&o.Rate, rate), "canary": &o.Canary,
+		"canary-wait": &o.CanaryWait, "max-redead": reads(&o.MaxRedead, share), "to": &o.To, "again": &o.Again, "by": &o.By,
+		"note": &o.Note,
+	})
+	c := e.command("dead redrive "+e.of(), flags, e.on(f.check, func(ctx context.Context, at place, _ []string) error {
 		return e.redrive(ctx, at, f.options)
 	}))
 	c.Hidden = e.kind.Keeps
-	f.add(c)
-	flags := c.Flags()
-	flags.BoolVar(&f.options.DryRun, "dry-run", false, "count what would be sent, and send nothing")
-	flags.IntVar(&f.options.Limit, "limit", 0, "send at most so many letters (default: all)")
-	flags.StringVar(&f.rate, "rate", "", "send at most so many, such as 50/s or 3000/m (default: as fast as the "+
-		"broker takes them)")
-	flags.IntVar(&f.options.Canary, "canary", 0, "send so many letters first, and go on only if none of them dies again")
-	flags.DurationVar(&f.options.CanaryWait, "canary-wait", 0, "how long to watch them (default: as long as they took to "+
-		"die the last time, plus 5% and 10 seconds, at most an hour)")
-	flags.StringVar(&f.maxRedead, "max-redead", "", "stop when more than this share dies again, such as 5%; "+
-		"looked at from 20 sent letters on")
-	flags.StringVar(&f.options.To, "to", "", e.source()+" to send all selected letters to, in place of "+
-		"their own; failures begin at 0")
-	flags.BoolVar(&f.options.Again, "again", false, "also handle messages that the app's inbox has handled before"+
-		e.ofRabbitMQ("; without effect on orphans"))
-	flags.StringVar(&f.options.By, "by", "", "who redrives, for the history (default: user@host)")
-	flags.StringVar(&f.options.Note, "note", "", "a note for the history"+e.ofRabbitMQ("; orphans have none"))
 	return c
 }
 
 func (f *redriveFlags) check() (err error) {
 	if f.options.Filter, err = f.filter(); err != nil {
-		return err
-	}
-	if f.options.Rate, err = rate(f.rate); err != nil {
-		return err
-	}
-	if f.options.MaxRedead, err = share(f.maxRedead); err != nil {
 		return err
 	}
 	return ofFlags(f.options.Validate())

@@ -24,7 +24,9 @@ import (
 func newShowCommand(e *env) *cobra.Command {
 	var f testFlags
 	var c *cobra.Command
-	c = e.command("dead show "+e.of()+" ID", func(ctx context.Context, args []string) error {
+	flags := variables{"go-test": &f.config.Name, "redact": (*list)(&f.config.Redact),
+		"drop-payload": &f.config.DropPayload, "overwrite": &f.overwrite}
+	c = e.command("dead show "+e.of()+" ID", flags, func(ctx context.Context, args []string) error {
 		given, use := c.Flags().Changed, e.show
 		check := func() error {
 			if given("redact") || given("drop-payload") || given("overwrite") {
@@ -38,7 +40,6 @@ func newShowCommand(e *env) *cobra.Command {
 		}
 		return e.on(check, use)(ctx, args)
 	})
-	f.add(c)
 	return c
 }
 
@@ -231,21 +232,6 @@ var kindTexts = map[letters.Kind]string{
 type testFlags struct {
 	config    letters.GoTestConfig
 	overwrite bool
-}
-
-func (f *testFlags) add(c *cobra.Command) {
-	flags := c.Flags()
-	flags.StringVar(&f.config.Name, "go-test", "", "write a Go test of this name, and the letter into testdata, in place "+
-		"of showing it")
-	redactFlag(c, &f.config.Redact)
-	flags.BoolVar(&f.config.DropPayload, "drop-payload", false, "with --go-test: leave the payload out")
-	flags.BoolVar(&f.overwrite, "overwrite", false, "with --go-test: replace files that are there")
-}
-
-// redactFlag adds the flag that names the values to replace.
-func redactFlag(c *cobra.Command, rules *[]string) {
-	c.Flags().StringSliceVar(rules, "redact", nil, "in a test: replace the values of these payload fields, by name or "+
-		"path, and of this metadata (separated by commas)")
 }
 
 // check completes the configuration of the test. Its package is that of the Go files in this folder that are built

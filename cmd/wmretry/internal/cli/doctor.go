@@ -20,20 +20,16 @@ import (
 )
 
 func newDoctorCommand(e *env) *cobra.Command {
-	var endpoints, ignored []string
-	c := e.command("doctor", func(ctx context.Context, _ []string) error {
+	var endpoints []string
+	var ignored list
+	flags := variables{"health": &endpoints, "ignore": &ignored}
+	return e.command("doctor", flags, func(ctx context.Context, _ []string) error {
 		err := e.doctor(ctx, endpoints, ignored)
 		if exitCode(err) == codeFailed && !errors.As(err, new(*exitError)) {
 			return exit(codeBlind, err)
 		}
 		return err
 	})
-	flags := c.Flags()
-	flags.StringArrayVar(&endpoints, "health", nil, "URL of an app's health, without a login; may be repeated")
-	flags.StringSliceVar(&ignored, "ignore", nil, "rule to leave out; may be repeated")
-	_ = c.RegisterFlagCompletionFunc("ignore", cobra.FixedCompletions(doctor.NamesOn(e.kind.Name),
-		cobra.ShellCompDirectiveNoFileComp))
-	return c
 }
 
 // examined has the versions of the command, too.

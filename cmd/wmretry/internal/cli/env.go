@@ -16,7 +16,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
-	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
@@ -68,35 +67,21 @@ func newEnv() *env {
 	return e
 }
 
-func (e *env) globalFlags(root *cobra.Command) {
-	f := root.PersistentFlags()
-	f.StringArrayVar(&e.flags.urls, "url", nil, "address of the backend, without a password; ui takes several (default: "+
-		urlVariable+", which may have passwords, or AMQP_URL)")
-	f.StringVar(&e.flags.passwordFile, "password-file", "", "file with the password of the user in the address")
-	f.StringVar(&e.flags.prefix, "prefix", defaultPrefix, "prefix of the apps")
+// globalFlags are those of all commands.
+func (e *env) globalFlags() variables {
+	f := &e.flags
+	f.prefix = defaultPrefix
+	all := variables{
+		"url": &f.urls, "password-file": &f.passwordFile, "prefix": &f.prefix, "ca-file": &f.caFile,
+		"cert-file": &f.certFile, "key-file": &f.keyFile, "server-name": &f.serverName,
+		"insecure-skip-verify": &f.insecure, "json": &e.json, "verbose,v": &f.verbose,
+	}
 	if e.kind.Groups {
-		f.StringVar(&e.flags.group, "consumer-group", "", "consumer group of TOPIC, the Group of its app (default: the "+
-			"only one that has this topic)")
-		f.StringVar(&e.flags.table, "table", "", "on PostgreSQL: the Table of the apps (default: retry_messages)")
-		f.Lookup("table").Hidden = e.kind.Name != "PostgreSQL" // ui can have PostgreSQL as another backend than the first
+		all["consumer-group"], all["table"] = &f.group, &f.table
 	} else {
-		f.StringVar(&e.flags.management, "management", "", "address of the management API, without a password "+
-			"(default: AMQP_MANAGEMENT_URL, or the broker's host with the AMQP port plus 10000)")
-		f.BoolVar(&e.flags.anyLimit, "any-limit", false, "also read queues in which a look can lose letters: see "+
-			"docs/limits.md")
+		all["management"], all["any-limit"] = &f.management, &f.anyLimit
 	}
-	f.StringVar(&e.flags.caFile, "ca-file", "", "PEM file with the certificate authorities of the server: it is reached "+
-		"with TLS (default: those of the system, where the address states TLS)")
-	f.StringVar(&e.flags.certFile, "cert-file", "", "PEM file with the client's certificate")
-	f.StringVar(&e.flags.keyFile, "key-file", "", "PEM file with the key of the client's certificate")
-	f.StringVar(&e.flags.serverName, "server-name", "", "name in the server's certificate (default: the host of "+
-		"the address)")
-	f.BoolVar(&e.flags.insecure, "insecure-skip-verify", false, "accept any certificate of the server: only for tests")
-	f.BoolVar(&e.json, "json", false, "print JSON: one line for each letter, one object for a summary")
-	f.BoolVarP(&e.flags.verbose, "verbose", "v", false, "print log lines of the connection on stderr")
-	for _, file := range []string{"ca-file", "cert-file", "key-file"} {
-		_ = root.MarkPersistentFlagFilename(file, "pem", "crt", "key")
-	}
+	return all
 }
 
 // enableColours is the setting of a whole process.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"regexp"
 	"regexp/syntax"
@@ -10,40 +11,28 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/tieredretry/watermill-retry/internal/recordkey"
 	"github.com/tieredretry/watermill-retry/letters"
-	"github.com/tieredretry/watermill-retry/retry"
 )
 
 // filterFlags are the flags that select letters.
 type filterFlags struct {
-	ids, metadata             []string
-	reason, key, older, newer string
+	ids, metadata []string
+	key           string
 
 	selected letters.Filter // what the flags select
 }
 
-func (f *filterFlags) add(c *cobra.Command) {
-	flags := c.Flags()
-	flags.StringArrayVar(&f.ids, "id", nil, "only the letters with this id (may be repeated)")
-	flags.StringVar(&f.reason, "reason", "", "only where this regular expression matches a part of the reason")
-	flags.StringVar(&f.selected.ErrorType, "error-type", "", "only with this Go type of the innermost error, such "+
-		"as syscall.Errno")
-	flags.StringVar(&f.selected.Cause, "cause", "", "only of the cause with this id, which list --group and the "+
-		"app's log line have")
-	flags.StringVar(&f.selected.DeadReason, "dead-reason", "", "only with this dead reason, such as exhausted")
-	flags.StringVar(&f.selected.Handler, "handler", "", "only of this handler")
-	flags.StringVar(&f.key, "key", "", "only with this key of Breaker.Key, such as a tenant")
-	flags.StringVar(&f.older, "older-than", "", "only letters that died longer ago, such as 90m, 36h or 2d")
-	flags.StringVar(&f.newer, "newer-than", "", "only letters that died since then, such as 10m")
-	flags.StringArrayVar(&f.metadata, "meta", nil, "only with this metadata, as key=value (may be repeated)")
-	var reasons []string
-	for _, reason := range retry.DeadReasons() {
-		reasons = append(reasons, string(reason))
+// with returns these flags and those of one command.
+func (f *filterFlags) with(own variables) variables {
+	all := variables{
+		"id": &f.ids, "reason": reads(&f.selected.Reason, expression), "error-type": &f.selected.ErrorType,
+		"cause": &f.selected.Cause, "dead-reason": &f.selected.DeadReason, "handler": &f.selected.Handler, "key": &f.key,
+		"older-than": reads(&f.selected.OlderThan, age("--older-than")),
+		"newer-than": reads(&f.selected.NewerThan, age("--newer-than")), "meta": &f.metadata,
 	}
-	_ = c.RegisterFlagCompletionFunc("dead-reason", cobra.FixedCompletions(reasons, cobra.ShellCompDirectiveNoFileComp))
+	maps.Copy(all, own)
+	return all
 }
 
 // selects reports whether a filter leaves any letter out.
@@ -55,18 +44,6 @@ func (f *filterFlags) filter() (letters.Filter, error) {
 		return filter, usage("--id is empty: it selects no letter. If it is a variable of the shell, that is not set")
 	}
 	filter.IDs = ids(f.ids)
-	var err error
-	if f.reason != "" {
-		if filter.Reason, err = regexp.Compile(f.reason); err != nil {
-			return filter, regexpError("--reason", err)
-		}
-	}
-	if filter.OlderThan, err = age("--older-than", f.older); err != nil {
-		return filter, err
-	}
-	if filter.NewerThan, err = age("--newer-than", f.newer); err != nil {
-		return filter, err
-	}
 	pairs := slices.Clone(f.metadata)
 	if f.key != "" {
 		pairs = append(pairs, recordkey.Key+"="+f.key)
@@ -116,32 +93,30 @@ func ids(given []string) []string {
 	return all
 }
 
-func regexpError(flag string, err error) error {
+// expression reads the regular expression of --reason.
+func expression(given string) (*regexp.Regexp, error) {
+	compiled, err := regexp.Compile(given)
 	var fault *syntax.Error
-	if !errors.As(err, &fault) {
-		return usage("%s: %w", flag, err)
+	if errors.As(err, &fault) {
+		err = usage("--reason is no regular expression: %s at %q; put a backslash before a character that is meant "+
+			"literally (syntax: https://golang.org/s/re2syntax)", fault.Code, fault.Expr)
 	}
-	return usage("%s is no regular expression: %s at %q; put a backslash before a character that is meant "+
-		"literally (syntax: https://golang.org/s/re2syntax)", flag, fault.Code, fault.Expr)
+	return compiled, err
 }
 
-// age reads a duration, also one in days.
-func age(flag, given string) (time.Duration, error) {
-	if given == "" {
-		return 0, nil
+// age returns the function that reads the duration of a flag, also one in days.
+func age(flag string) func(given string) (time.Duration, error) {
+	return func(given string) (time.Duration, error) {
+		var d duration
+		if err := d.UnmarshalText([]byte(given)); err != nil || d <= 0 {
+			return 0, usage("%s %q is not a duration above 0, such as 90s, 10m, 36h or 2d", flag, given)
+		}
+		return time.Duration(d), nil
 	}
-	var d duration
-	if err := d.UnmarshalText([]byte(given)); err != nil || d <= 0 {
-		return 0, usage("%s %q is not a duration above 0, such as 90s, 10m, 36h or 2d", flag, given)
-	}
-	return time.Duration(d), nil
 }
 
 // rate reads a number of letters in a time, and returns it in letters a second.
 func rate(given string) (float64, error) {
-	if given == "" {
-		return 0, nil
-	}
 	number, unit, _ := strings.Cut(given, "/")
 	n, err := strconv.ParseFloat(number, 64)
 	per := map[string]float64{"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600}[unit]
@@ -153,9 +128,6 @@ func rate(given string) (float64, error) {
 
 // share reads a percentage, or a number between 0 and 1.
 func share(given string) (float64, error) {
-	if given == "" {
-		return 0, nil
-	}
 	number, percent := strings.CutSuffix(given, "%")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	if percent {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -11,13 +12,16 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/doctor"
 	"github.com/tieredretry/watermill-retry/internal/operate"
+	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// helpText has the page of each command: what it does in one line, the text of --help, and examples.
+// helpText has the page of each command: what it does in one line, the text of --help, examples, and the text of each
+// flag. The first page also has the flags of several commands.
 //
 //go:embed help.txt
 var helpText string
@@ -25,7 +29,10 @@ var helpText string
 var helpTemplate = template.Must(template.New("help.txt").Parse(helpText))
 
 // helpPage is what help.txt has of one command.
-type helpPage struct{ short, long, examples string }
+type helpPage struct {
+	short, long, examples string
+	flags                 map[string]string // the texts of flags, by their names
+}
 
 // helpOn returns the pages of help.txt for a backend, by the paths of their commands.
 func helpOn(kind *backend.Kind) map[string]helpPage {
@@ -33,31 +40,41 @@ func helpOn(kind *backend.Kind) map[string]helpPage {
 	var all strings.Builder
 	err := helpTemplate.Execute(&all, struct {
 		*backend.Kind
-		Rules, FirstRule string
-		Overdue          time.Duration
-	}{kind, strings.Join(rules, ", "), rules[0], operate.OverdueAfter})
+		Rules, FirstRule, Schedule string
+		Overdue                    time.Duration
+	}{kind, strings.Join(rules, ", "), rules[0], scheduleHelp, operate.OverdueAfter})
 	if err != nil {
 		panic(err)
 	}
 	pages := map[string]helpPage{}
 	for _, page := range strings.Split(all.String(), "\n# ")[1:] {
 		path, page, _ := strings.Cut(page, "\n")
+		page, flags, _ := strings.Cut(page, "\n\nFlags:")
 		page, examples, _ := strings.Cut(page, "\n\nExamples:\n")
 		short, long, _ := strings.Cut(page, "\n\n")
-		pages[path] = helpPage{strings.TrimSpace(short), strings.TrimSpace(long), strings.TrimRight(examples, "\n")}
+		of := helpPage{strings.TrimSpace(short), strings.TrimSpace(long), strings.TrimRight(examples, "\n"),
+			map[string]string{}}
+		for _, flag := range strings.Split(flags, "\n  --")[1:] {
+			name, text, _ := strings.Cut(flag, " ")
+			of.flags[name] = strings.Join(strings.Fields(text), " ")
+		}
+		pages[path] = of
 	}
 	return pages
 }
 
 // command returns a command. Its line is its path and its arguments, such as "dead show QUEUE ID": the path names its
 // page, and words in capitals are arguments. Those in brackets may be any number.
-func (e *env) command(line string, run func(ctx context.Context, args []string) error) *cobra.Command {
+func (e *env) command(
+	line string, flags variables, run func(ctx context.Context, args []string) error,
+) *cobra.Command {
 	words := strings.Fields(line)
 	first := slices.IndexFunc(words, func(word string) bool { return strings.ToLower(word) != word })
 	if first < 0 {
 		first = len(words)
 	}
 	c := e.described(strings.Join(words[:first], " "))
+	flags.addTo(c.Flags())
 	c.Use = strings.Join(words[first-1:], " ")
 	c.RunE = func(c *cobra.Command, args []string) error { return run(c.Context(), args) }
 	arguments := words[first:]
@@ -110,5 +127,89 @@ func needs(names []string) cobra.PositionalArgs {
 		}
 		return fmt.Errorf("%s needs %s, and has %s", c.CommandPath(), strings.Join(names, " and "),
 			plural(len(given), "argument", "arguments"))
+	}
+}
+
+// variables are those of flags, by the names of the flags: "yes,y" is --yes with the letter y. Their values are the
+// defaults. The text of each flag is in help.txt.
+type variables map[string]any
+
+// list is the variable of a flag that takes several values, separated by commas.
+type list []string
+
+func (all variables) addTo(flags *pflag.FlagSet) {
+	for name, variable := range all {
+		name, letter, _ := strings.Cut(name, ",")
+		switch v := variable.(type) {
+		case *bool:
+			flags.BoolVarP(v, name, letter, *v, "")
+		case *int:
+			flags.IntVarP(v, name, letter, *v, "")
+		case *string:
+			flags.StringVarP(v, name, letter, *v, "")
+		case *[]string:
+			flags.StringArrayVarP(v, name, letter, *v, "")
+		case *list:
+			flags.StringSliceVarP((*[]string)(v), name, letter, *v, "")
+		case *time.Duration:
+			flags.DurationVarP(v, name, letter, *v, "")
+		case pflag.Value:
+			flags.VarP(v, name, letter, "")
+		default:
+			panic(fmt.Sprintf("the flag %s has a variable of the type %T", name, v))
+		}
+	}
+}
+
+// parsed is the variable of a flag whose text a function reads. An empty text is the zero value.
+type parsed[T any] struct {
+	to   *T
+	read func(text string) (T, error)
+	text string
+}
+
+func reads[T any](to *T, read func(text string) (T, error)) pflag.Value {
+	return &parsed[T]{to: to, read: read}
+}
+
+// Set implements pflag.Value.
+func (p *parsed[T]) Set(text string) (err error) {
+	p.text, *p.to = text, *new(T)
+	if text != "" {
+		*p.to, err = p.read(text)
+	}
+	return err
+}
+
+// String implements pflag.Value.
+func (p *parsed[T]) String() string { return p.text }
+
+// Type implements pflag.Value.
+func (p *parsed[T]) Type() string { return "string" }
+
+// describeFlags gives the flags of a command and of those below it their texts, and what a shell completes after them.
+func (e *env) describeFlags(c *cobra.Command) {
+	var reasons []string
+	for _, reason := range retry.DeadReasons() {
+		reasons = append(reasons, string(reason))
+	}
+	pem := cobra.FixedCompletions([]string{"pem", "crt", "key"}, cobra.ShellCompDirectiveFilterFileExt)
+	lines := cobra.FixedCompletions([]string{"jsonl"}, cobra.ShellCompDirectiveFilterFileExt)
+	completions := map[string]cobra.CompletionFunc{
+		"dead-reason": cobra.FixedCompletions(reasons, cobra.ShellCompDirectiveNoFileComp),
+		"ignore":      cobra.FixedCompletions(doctor.NamesOn(e.kind.Name), cobra.ShellCompDirectiveNoFileComp),
+		"ca-file":     pem, "cert-file": pem, "key-file": pem, "export": lines, "output": lines,
+		"file": cobra.FixedCompletions([]string{"json"}, cobra.ShellCompDirectiveFilterFileExt),
+	}
+	describe := func(f *pflag.Flag) {
+		f.Usage = cmp.Or(e.help[c.CommandPath()].flags[f.Name], e.help["wmretry"].flags[f.Name])
+		if complete := completions[f.Name]; complete != nil {
+			_ = c.RegisterFlagCompletionFunc(f.Name, complete)
+		}
+	}
+	c.Flags().VisitAll(describe)
+	c.PersistentFlags().VisitAll(describe)
+	for _, below := range c.Commands() {
+		e.describeFlags(below)
 	}
 }

@@ -18,18 +18,21 @@ import (
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
 
+// patience is the default of --wait.
+const patience = 2 * time.Second
+
 func newOrderCommand(e *env) *cobra.Command {
-	var wait time.Duration
+	wait := patience
 	decision := func(do string) *cobra.Command {
-		return e.command("order "+do+" QUEUE KEY", func(ctx context.Context, args []string) error {
+		return e.command("order "+do+" QUEUE KEY", nil, func(ctx context.Context, args []string) error {
 			return e.order(ctx, command.Request{Queue: args[0], Do: do, Key: args[1]}, wait)
 		})
 	}
-	status := e.command("order status QUEUE", func(ctx context.Context, args []string) error {
+	status := e.command("order status QUEUE", nil, func(ctx context.Context, args []string) error {
 		return e.order(ctx, command.Request{Queue: args[0], Do: command.Status}, wait)
 	})
 	c := e.group("order", status, decision(command.Skip), decision(command.Retry))
-	waitFlag(c, &wait)
+	variables{"wait": &wait}.addTo(c.PersistentFlags())
 	return c
 }
 
@@ -68,11 +71,6 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 		_, err = fmt.Fprintf(e.stdout, "%s handled again\n", plural(all.Decided, "message is", "messages are"))
 	}
 	return err
-}
-
-func waitFlag(c *cobra.Command, wait *time.Duration) {
-	c.PersistentFlags().DurationVar(wait, "wait", 2*time.Second, "wait so long for the answers of the processes. With "+
-		"the management API it ends with the last answer")
 }
 
 // askProcesses asks, prints the answers but keys as JSON with --json, and warns of what is missing in them.
@@ -188,12 +186,13 @@ type keyFlags struct {
 }
 
 func newKeyCommand(e *env) *cobra.Command {
-	f := &keyFlags{}
-	list := e.command("key list", func(ctx context.Context, _ []string) error { return e.listKeys(ctx, f) })
-	pause := e.command("key pause KEY", func(ctx context.Context, args []string) error {
+	f := &keyFlags{wait: patience}
+	list := e.command("key list", nil, func(ctx context.Context, _ []string) error { return e.listKeys(ctx, f) })
+	lasts := variables{"for": &f.limit}
+	pause := e.command("key pause KEY", lasts, func(ctx context.Context, args []string) error {
 		return e.limitKey(ctx, f, args[0], 0)
 	})
-	limit := e.command("key limit KEY CALLS", func(ctx context.Context, args []string) error {
+	limit := e.command("key limit KEY CALLS", lasts, func(ctx context.Context, args []string) error {
 		calls, err := strconv.Atoi(args[1])
 		if err != nil || calls < 1 {
 			return usage("CALLS is %s: it must be a number of 1 or more", safe(strconv.Quote(args[1])))
@@ -202,21 +201,19 @@ func newKeyCommand(e *env) *cobra.Command {
 	})
 	for _, own := range []*cobra.Command{pause, limit} {
 		own.Use += " --for DURATION"
-		own.Flags().StringVar(&f.limit, "for", "", "how long, such as 1h or 7d; at most 30d. Required")
 	}
-	resume := e.command("key resume KEY", func(ctx context.Context, args []string) error {
+	resume := e.command("key resume KEY", nil, func(ctx context.Context, args []string) error {
 		return e.decide(ctx, f, command.Request{Key: args[0], Calls: command.NoLimit, Lasts: command.LongestLimit},
 			"is resumed", "no process has a pause or a limit of yours for the key "+safe(strconv.Quote(args[0])))
 	})
 	c := e.group("key", list, pause, limit, resume)
-	waitFlag(c, &f.wait)
-	c.PersistentFlags().StringVar(&f.queue, "queue", "", "only handlers of this work queue (default: all)")
+	variables{"wait": &f.wait, "queue": &f.queue}.addTo(c.PersistentFlags())
 	return c
 }
 
 func (e *env) limitKey(ctx context.Context, f *keyFlags, key string, calls int) error {
-	lasts, err := age("--for", f.limit)
-	if err != nil {
+	var lasts time.Duration
+	if err := reads(&lasts, age("--for")).Set(f.limit); err != nil {
 		return err
 	}
 	if lasts <= 0 || lasts > command.LongestLimit {

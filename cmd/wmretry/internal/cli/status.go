@@ -21,7 +21,11 @@ import (
 
 func newStatusCommand(e *env) *cobra.Command {
 	var all bool
-	c := e.command("status ["+e.of()+"...]", func(ctx context.Context, names []string) error {
+	flags := variables{}
+	if e.kind == backend.RabbitMQ {
+		flags["all"] = &all
+	}
+	return e.command("status ["+e.of()+"...]", flags, func(ctx context.Context, names []string) error {
 		return e.withStore(ctx, func(store *backend.Store) error {
 			if store.Rabbit == nil {
 				return e.waiting(ctx, store, names)
@@ -43,10 +47,6 @@ func newStatusCommand(e *env) *cobra.Command {
 			return err
 		})
 	})
-	if e.kind == backend.RabbitMQ {
-		c.Flags().BoolVar(&all, "all", false, "show empty tiers, too")
-	}
-	return c
 }
 
 // waiting prints what waits on a backend that is not RabbitMQ.

@@ -18,29 +18,19 @@ func newTiersCommand(e *env) *cobra.Command {
 }
 
 func newDrainCommand(e *env) *cobra.Command {
-	var (
-		options letters.Redrive
-		perTime string
-	)
-	c := e.command("tiers drain QUEUE TIER", func(ctx context.Context, args []string) error {
+	var options letters.Redrive
+	flags := variables{"dry-run": &options.DryRun, "limit": &options.Limit, "rate": reads(&options.Rate, rate)}
+	return e.command("tiers drain QUEUE TIER", flags, func(ctx context.Context, args []string) error {
 		delay, err := backoff.ParseTier(args[1])
 		if err != nil {
 			return usage("TIER is %q: it must be the delay as status shows it, such as 10s, 5m or 1500ms: %w",
 				args[1], err)
-		}
-		if options.Rate, err = rate(perTime); err != nil {
-			return err
 		}
 		if err := ofFlags(options.Validate()); err != nil {
 			return err
 		}
 		return e.drain(ctx, fmt.Sprintf("%s.%s.%v", args[0], e.prefix(), delay), options)
 	})
-	flags := c.Flags()
-	flags.BoolVar(&options.DryRun, "dry-run", false, "count the messages, and send none")
-	flags.StringVar(&perTime, "rate", "", "send at most so many messages, such as 50/s")
-	flags.IntVar(&options.Limit, "limit", 0, "send at most so many messages (default: all)")
-	return c
 }
 
 func (e *env) drain(ctx context.Context, tier string, options letters.Redrive) error {
@@ -62,10 +52,10 @@ func newPruneCommand(e *env) *cobra.Command {
 		f      wantedFlags
 		dryRun bool
 	)
-	c := e.command("tiers prune", func(ctx context.Context, _ []string) error { return e.prune(ctx, &f, dryRun) })
-	f.add(c)
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "list what would be removed, and remove nothing")
-	return c
+	flags := f.with(variables{"dry-run": &dryRun})
+	return e.command("tiers prune", flags, func(ctx context.Context, _ []string) error {
+		return e.prune(ctx, &f, dryRun)
+	})
 }
 
 func (e *env) prune(ctx context.Context, f *wantedFlags, dryRun bool) error {

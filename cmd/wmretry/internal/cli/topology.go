@@ -33,11 +33,8 @@ func newTopologyCommand(e *env) *cobra.Command {
 // newComparison returns a command that compares, and declares or does not.
 func (e *env) newComparison(path string, declares bool) *cobra.Command {
 	var f topologyFlags
-	c := e.command(path, func(ctx context.Context, _ []string) error { return e.compare(ctx, &f, declares) })
-	f.wantedFlags.add(c)
-	c.Flags().BoolVar(&f.allowUnprotected, "allow-unprotected-quorum", false,
-		"accept quorum work queues without a dead-letter exchange on RabbitMQ 4.0 to 4.2: a policy protects them")
-	return c
+	flags := f.with(variables{"allow-unprotected-quorum": &f.allowUnprotected})
+	return e.command(path, flags, func(ctx context.Context, _ []string) error { return e.compare(ctx, &f, declares) })
 }
 
 // compare prints how what the flags describe differs from what is there, and declares what is missing, or does not.
@@ -114,11 +111,11 @@ func (e *env) printPlan(report deadletter.Report, created string) error {
 
 func newExportTopologyCommand(e *env) *cobra.Command {
 	var (
-		f           wantedFlags
-		permissions bool
-		byKey       bool
+		f                  wantedFlags
+		permissions, byKey bool
 	)
-	c := e.command("topology export", func(context.Context, []string) error {
+	flags := f.with(variables{"permissions": &permissions, "breaker-key": &byKey})
+	return e.command("topology export", flags, func(context.Context, []string) error {
 		wanted, err := f.wanted(e.prefix())
 		if err != nil {
 			return err
@@ -135,10 +132,6 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 		encoder.SetEscapeHTML(false)
 		return encoder.Encode(all)
 	})
-	f.add(c)
-	c.Flags().BoolVar(&permissions, "permissions", false, "print the permissions of users in place of the definitions")
-	c.Flags().BoolVar(&byKey, "breaker-key", false, "handlers have Breaker.Key, for --permissions")
-	return c
 }
 
 // role is the permissions of one kind of user: regular expressions, as rabbitmqctl set_permissions gets them.

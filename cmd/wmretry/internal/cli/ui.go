@@ -21,23 +21,16 @@ const uiPatience = 5 * time.Second
 type uiFlags struct {
 	listen                  string
 	allowWrite, allowRemote bool
-	hosts, letters, redact  []string
+	hosts, letters, redact  list
 }
 
 func newUICommand(e *env) *cobra.Command {
-	var f uiFlags
-	c := e.command("ui [QUEUE...]", func(ctx context.Context, works []string) error { return e.serve(ctx, f, works) })
-	flags := c.Flags()
-	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "address and port of the page; port 0 is any free one")
-	flags.BoolVar(&f.allowWrite, "allow-write", false, "permit redrive and discard (default: the page only shows)")
-	flags.BoolVar(&f.allowRemote, "allow-remote", false, "permit an address in --listen that other machines can "+
-		"reach. There is no login")
-	flags.StringSliceVar(&f.hosts, "host", nil, "further name by which browsers call the page, for example that "+
-		"of a proxy")
-	redactFlag(c, &f.redact)
-	flags.StringSliceVar(&f.letters, "letters", nil, "queue that itself has letters, such as that of Watermill's "+
-		"PoisonQueue")
-	return c
+	f := uiFlags{listen: "127.0.0.1:8080"}
+	flags := variables{"listen": &f.listen, "allow-write": &f.allowWrite, "allow-remote": &f.allowRemote, "host": &f.hosts,
+		"redact": &f.redact, "letters": &f.letters}
+	return e.command("ui [QUEUE...]", flags, func(ctx context.Context, works []string) error {
+		return e.serve(ctx, f, works)
+	})
 }
 
 // serve serves the page until the context ends.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -36,7 +37,8 @@ func TestUIRefusesOtherMachines(t *testing.T) {
 	}
 }
 
-// TestEachCommandHasAPage on each backend: help.txt is a template, and the commands are in several files.
+// TestEachCommandHasAPage on each backend, and each flag a text that no other one has: help.txt is a template, and the
+// commands are in several files.
 func TestEachCommandHasAPage(t *testing.T) {
 	tried := 0
 	for _, address := range strings.Fields(backend.Examples()) {
@@ -60,12 +62,33 @@ func TestEachCommandHasAPage(t *testing.T) {
 					})
 				}
 			}
-			paths := []string{root.CommandPath()}
-			for _, c := range root.Commands() {
-				paths = append(paths, c.CommandPath())
-				for _, sub := range c.Commands() {
-					paths = append(paths, sub.CommandPath())
+			var paths []string
+			described := map[string]bool{} // whether a flag has each text of help.txt
+			for path, page := range pages {
+				for name := range page.flags {
+					described[path+" --"+name] = false
 				}
+			}
+			describes := func(f *pflag.Flag, paths ...string) {
+				for _, path := range paths {
+					if _, has := described[path+" --"+f.Name]; has {
+						described[path+" --"+f.Name] = true
+						return
+					}
+				}
+				assert.Fail(t, "a flag without a text", "--%s of %s", f.Name, paths[0])
+			}
+			var look func(c *cobra.Command)
+			look = func(c *cobra.Command) {
+				paths = append(paths, c.CommandPath())
+				c.LocalFlags().VisitAll(func(f *pflag.Flag) { describes(f, c.CommandPath(), "wmretry") })
+				for _, below := range c.Commands() {
+					look(below)
+				}
+			}
+			look(root)
+			for flag, has := range described {
+				assert.True(t, has, "a text without a flag: %s", flag)
 			}
 			assert.ElementsMatch(t, paths, slices.Collect(maps.Keys(pages)))
 			for path, page := range pages {
@@ -241,7 +264,7 @@ func TestKeyWord(t *testing.T) {
 func TestIDs(t *testing.T) {
 	var f filterFlags
 	c := &cobra.Command{}
-	f.add(c)
+	f.with(nil).addTo(c.Flags())
 	given := []string{`a,b`, `a"b`, `"a,b"`, `it's`}
 	for _, id := range given {
 		require.NoError(t, c.ParseFlags([]string{"--id", id}))

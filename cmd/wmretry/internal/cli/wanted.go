@@ -14,7 +14,6 @@ import (
 	"time"
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
-	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/internal/middleware"
@@ -135,20 +134,27 @@ const defaultPrefetch = 512
 
 // wantedFlags describe what apps declare: the schedule or the partitions of work queues, or a file for everything else.
 type wantedFlags struct {
-	file, schedule       string
+	file                 string
+	schedule             schedule
 	queues               []string
 	partitions, prefetch int
 }
 
-func (f *wantedFlags) add(c *cobra.Command) {
-	flags := c.Flags()
-	flags.StringVar(&f.file, "file", "", "JSON file with what apps declare, in place of --queue, --schedule and "+
-		"--partitions (see topology --help)")
-	flags.StringVar(&f.schedule, "schedule", "", "the schedule that apps use now: "+scheduleHelp)
-	flags.StringArrayVar(&f.queues, "queue", nil, "work queue that has the --schedule or --partitions; may be repeated")
-	flags.IntVar(&f.partitions, "partitions", 0, "Order.Partitions of the handlers of --queue: they need no --schedule")
-	flags.IntVar(&f.prefetch, "prefetch", defaultPrefetch, "Prefetch of the handlers of --queue, with --partitions")
-	_ = c.MarkFlagFilename("file", "json")
+// with returns these flags and those of one command.
+func (f *wantedFlags) with(own variables) variables {
+	f.prefetch = defaultPrefetch
+	all := variables{"file": &f.file, "schedule": reads(&f.schedule, parseSchedule), "queue": &f.queues,
+		"partitions": &f.partitions, "prefetch": &f.prefetch}
+	maps.Copy(all, own)
+	return all
+}
+
+// parseSchedule reads --schedule.
+func parseSchedule(given string) (s schedule, err error) {
+	if err = s.UnmarshalText([]byte(given)); err != nil {
+		err = usage("--schedule: %w", err)
+	}
+	return s, err
 }
 
 // given reports whether any flag is set.
@@ -156,7 +162,7 @@ func (f *wantedFlags) given() bool { return f.file != "" || f.described() }
 
 // described reports whether the flags other than --file describe anything.
 func (f *wantedFlags) described() bool {
-	return f.schedule != "" || f.partitions != 0 || f.prefetch != defaultPrefetch || len(f.queues) > 0
+	return len(f.schedule) > 0 || f.partitions != 0 || f.prefetch != defaultPrefetch || len(f.queues) > 0
 }
 
 // wanted returns what the flags or the file describe.
@@ -191,20 +197,15 @@ func (f *wantedFlags) declarations() ([]declaration, error) {
 		return readDeclarations(f.file)
 	case len(f.queues) == 0:
 		return nil, usage("no work queue is named: use --queue orders (it may be repeated), or --file")
-	case f.schedule == "" && f.partitions == 0:
+	case len(f.schedule) == 0 && f.partitions == 0:
 		return nil, usage("--schedule is missing: %s", scheduleHelp)
 	}
 	if f.partitions == 0 && f.prefetch != defaultPrefetch {
 		return nil, usage("--prefetch is %d without --partitions: it is the Prefetch of handlers with partitions. Add "+
 			"--partitions, or leave it out", f.prefetch)
 	}
-	d := declaration{Queues: f.queues, Partitions: f.partitions, Prefetch: only(f.partitions != 0, f.prefetch)}
-	if f.schedule != "" {
-		if err := d.Schedule.UnmarshalText([]byte(f.schedule)); err != nil {
-			return nil, usage("--schedule: %w", err)
-		}
-	}
-	return []declaration{d}, nil
+	return []declaration{{Queues: f.queues, Schedule: f.schedule, Partitions: f.partitions,
+		Prefetch: only(f.partitions != 0, f.prefetch)}}, nil
 }
 
 // readDeclarations reads a file with one declaration or a list of them.

@@ -25,8 +25,10 @@ func parse(t *testing.T, args ...string) ([]topology.Topology, error) {
 	t.Helper()
 	var f wantedFlags
 	c := &cobra.Command{}
-	f.add(c)
-	require.NoError(t, c.ParseFlags(args))
+	f.with(nil).addTo(c.Flags())
+	if err := c.ParseFlags(args); err != nil {
+		return nil, err
+	}
 	wanted, err := f.wanted("retry")
 	return topologiesOf(wanted), err
 }
