@@ -1,7 +1,6 @@
 package middleware_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -107,21 +106,6 @@ func TestRedactedSecretsAreInNoRecordAndNoLog(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The text of the marshaler's error is in no error that the router logs when the message is given back.
-func TestMarshalerErrorIsNotReturnedAtShutdown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		tiered, sent := setup(t, typeOnly)
-		msg := messageOf(ctx)
-		msg.Metadata[recordkey.Properties], msg.Metadata[recordkey.UnmarshalError] = "x", secretText
-		_, err := tiered.Middleware(failing(errDown))(msg)
-		require.ErrorIs(t, err, context.Canceled)
-		assert.NotContains(t, err.Error(), secretText)
-		assert.Empty(t, sent.copies)
-	})
 }
 
 // A panic is a failure with its file and line. What a Recoverer inside makes of it loses nothing: its value decides as

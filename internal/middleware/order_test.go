@@ -2,7 +2,6 @@ package middleware_test
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -139,37 +138,9 @@ func TestOrderInsideAndOutside(t *testing.T) {
 
 func panics(*message.Message) error { panic("boom") }
 
-func TestDuplicateOfTheSameTryIsDropped(t *testing.T) {
-	tooMany := errors.New("too many")
-	tiered, sent := setup(t, tiersWait, func(c *settings) {
-		c.Policy.Rules = []retry.Rule{{If: retry.Is(tooMany), Then: retry.Snooze(time.Second)}}
-	})
-	deduplicate := deduplicator(t, middleware.DeduplicationKey(nil)).Middleware
-	failures, calls := []error{tooMany, errDown, tooMany, errDown}, 0
-	h := tiered.Middleware(deduplicate(func(*message.Message) ([]*message.Message, error) {
-		calls++
-		if calls > len(failures) {
-			return nil, nil
-		}
-		return nil, failures[calls-1]
-	}))
-	msg := messageOf(routed)
-	for try := range len(failures) + 1 {
-		for range 3 { // the second and third are duplicates
-			handles(t, h, redelivered(routed, publishedCopy{msg: msg}))
-		}
-		assert.Equal(t, try+1, calls)
-		require.Len(t, sent.copies, min(try+1, len(failures)))
-		msg = sent.last().msg
-	}
-
-	handles(t, h, messageOf(msgctx.WithOrigin(routed, topic, "mail")))
-	assert.Equal(t, len(failures)+2, calls, "the message of another handler is no duplicate")
-}
-
 func TestDeduplicationKey(t *testing.T) {
 	keyOf := func(hasher wmmiddleware.MessageHasher, change func(*message.Message)) string {
-		msg := messageOf(context.Background())
+		msg := messageOf(routed)
 		change(msg)
 		key, err := middleware.DeduplicationKey(hasher)(msg)
 		require.NoError(t, err)
@@ -182,6 +153,19 @@ func TestDeduplicationKey(t *testing.T) {
 	assert.NotEqual(t, withoutUUID, keyOf(nil, func(m *message.Message) { m.UUID, m.Payload = "", []byte("other") }), "the payload decides")
 	byPayload := func(m *message.Message) (string, error) { return string(m.Payload), nil }
 	assert.Equal(t, keyOf(byPayload, func(*message.Message) {}), keyOf(byPayload, func(m *message.Message) { m.UUID = "uuid-2" }))
+	for name, row := range map[string]struct {
+		record retry.Record
+		ctx    context.Context
+	}{
+		"the next try":    {retry.Record{Failures: 1, Topic: topic}, routed},
+		"after a snooze":  {retry.Record{Snoozes: 1, Topic: topic}, routed},
+		"another handler": {retry.Record{}, msgctx.WithOrigin(routed, topic, "mail")},
+	} {
+		assert.NotEqual(t, first, keyOf(nil, func(m *message.Message) {
+			row.record.Write(m.Metadata)
+			m.SetContext(row.ctx)
+		}), name)
+	}
 	assert.Equal(t, first, keyOf(nil, func(m *message.Message) {
 		retry.Record{Failures: 1, Topic: "another topic"}.Write(m.Metadata)
 	}), "the record of another topic does not count")

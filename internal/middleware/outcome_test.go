@@ -3,6 +3,7 @@ package middleware_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,65 +25,42 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-func TestFailurePublishesACopyToItsTier(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t)
-		failedAt := time.Now()
-		produced, err := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-			return []*message.Message{message.NewMessage("2", nil)}, fmt.Errorf("billing: %w", errDown)
-		})(messageOf(routed))
-		require.NoError(t, err, "the router acks the message once its copy is published")
-		assert.Nil(t, produced)
-
-		copied := sent.only(t)
-		assert.Equal(t, []string{"1s.orders", "uuid-1", "order 1"},
-			[]string{copied.topic, copied.msg.UUID, string(copied.msg.Payload)})
-		assert.Equal(t, message.Metadata{
-			"trace":                 "abc",
-			recordkey.Failures:      "1",
-			recordkey.FirstFailedAt: "2000-01-01T00:00:00.000Z",
-			recordkey.LastFailedAt:  "2000-01-01T00:00:00.000Z",
-			recordkey.DueAt:         "2000-01-01T00:00:01.000Z",
-			recordkey.Reason:        "billing: the bank is down",
-			recordkey.ErrorType:     "*errors.errorString",
-			recordkey.Topic:         topic,
-			recordkey.Handler:       handler,
-			delay.DelayedUntilKey:   "2000-01-01T00:00:01.000Z",
-			delay.DelayedForKey:     "1s",
-		}, copied.msg.Metadata)
-		assert.Equal(t, failedAt.Add(30*time.Second), copied.deadline)
-	})
-}
-
+// What a handler produces with an error is dropped.
 func TestEachFailureUsesTheNextDelayUntilTheMessageIsDeadLettered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tiered, sent := setup(t)
+		h := tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+			return []*message.Message{message.NewMessage("2", nil)}, fmt.Errorf("billing: %w", errDown)
+		})
 		msg := messageOf(routed)
 		for failure, want := range []string{"1s.orders", "5s.orders", "5s.orders", "1m.orders", "dead.orders"} {
-			handles(t, tiered.Middleware(failing(errDown)), msg)
+			produced, err := h(msg)
+			require.NoError(t, err, "the router acks the message once its copy is published")
+			assert.Nil(t, produced)
 			last := sent.last()
-			require.Equal(t, want, last.topic)
-			require.Equal(t, fmt.Sprint(failure+1), last.msg.Metadata[recordkey.Failures])
+			assert.Equal(t, time.Now().Add(30*time.Second), last.deadline)
+			assert.Equal(t, []string{want, "uuid-1", "order 1", fmt.Sprint(failure + 1)},
+				[]string{last.topic, last.msg.UUID, string(last.msg.Payload), last.msg.Metadata[recordkey.Failures]})
 			msg = redelivered(routed, last)
 			time.Sleep(time.Minute) // the tier, in the bubble's time
 		}
-		dead := sent.last().msg
-		assert.Equal(t, message.Metadata{
-			"trace":                           "abc",
-			recordkey.Failures:                "5",
-			recordkey.FirstFailedAt:           "2000-01-01T00:00:00.000Z",
-			recordkey.LastFailedAt:            "2000-01-01T00:04:00.000Z",
-			recordkey.Reason:                  "the bank is down",
-			recordkey.ErrorType:               "*errors.errorString",
-			recordkey.Topic:                   topic,
-			recordkey.Handler:                 handler,
-			recordkey.DeadReason:              string(retry.DeadReasonExhausted),
-			watermillmw.ReasonForPoisonedKey:  "the bank is down",
-			watermillmw.PoisonedTopicKey:      topic,
-			watermillmw.PoisonedHandlerKey:    handler,
-			watermillmw.PoisonedSubscriberKey: "gochannel.GoChannel",
-		}, dead.Metadata)
-		assert.Equal(t, "order 1", string(dead.Payload))
+		wants := func(failures, last string, others message.Metadata) message.Metadata {
+			maps.Copy(others, message.Metadata{
+				"trace": "abc", recordkey.Failures: failures, recordkey.Topic: topic, recordkey.Handler: handler,
+				recordkey.FirstFailedAt: "2000-01-01T00:00:00.000Z", recordkey.LastFailedAt: last,
+				recordkey.Reason: "billing: the bank is down", recordkey.ErrorType: "*errors.errorString",
+			})
+			return others
+		}
+		assert.Equal(t, wants("1", "2000-01-01T00:00:00.000Z", message.Metadata{
+			recordkey.DueAt: "2000-01-01T00:00:01.000Z", delay.DelayedUntilKey: "2000-01-01T00:00:01.000Z",
+			delay.DelayedForKey: "1s",
+		}), sent.copies[0].msg.Metadata)
+		assert.Equal(t, wants("5", "2000-01-01T00:04:00.000Z", message.Metadata{
+			recordkey.DeadReason:             string(retry.DeadReasonExhausted),
+			watermillmw.ReasonForPoisonedKey: "billing: the bank is down", watermillmw.PoisonedTopicKey: topic,
+			watermillmw.PoisonedHandlerKey: handler, watermillmw.PoisonedSubscriberKey: "gochannel.GoChannel",
+		}), sent.last().msg.Metadata)
 	})
 }
 
@@ -125,17 +103,25 @@ func TestNoCopyIsPublishedIfTheHandlerHasSettledTheMessage(t *testing.T) {
 	}
 }
 
-// A subscriber may deliver messages for a while after its context has ended.
+// A subscriber may deliver messages for a while after its context has ended. The text of the marshaler's error is in no
+// error that the router logs.
 func TestShutdownGivesMessagesBackSlowlyAndCallsNoHandler(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, sent := setup(t)
-		ctx, cancel := context.WithCancel(routed)
-		cancel()
-		_, err := tiered.Middleware(notCalled(t))(messageOf(ctx))
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, time.Second, time.Since(sent.began))
-		assert.Empty(t, sent.copies)
-	})
+	for name, unreadable := range map[string]message.Metadata{"": nil, "cannot be unmarshaled": {
+		recordkey.Properties: "x", recordkey.UnmarshalError: secretText,
+	}} {
+		bubble(t, name, func(t *testing.T) {
+			tiered, sent := setup(t, typeOnly)
+			ctx, cancel := context.WithCancel(routed)
+			cancel()
+			msg := messageOf(ctx)
+			maps.Copy(msg.Metadata, unreadable)
+			_, err := tiered.Middleware(notCalled(t))(msg)
+			require.ErrorIs(t, err, context.Canceled)
+			assert.NotContains(t, err.Error(), secretText)
+			assert.Equal(t, time.Second, time.Since(sent.began))
+			assert.Empty(t, sent.copies)
+		})
+	}
 }
 
 func TestShutdownDoesNotInterruptAPublish(t *testing.T) {
@@ -253,29 +239,6 @@ func TestDelayKeysAreNeverEarlierThanTheDueTime(t *testing.T) {
 		assert.Less(t, until.Sub(due), time.Millisecond)
 		assert.Equal(t, "1s", metadata[delay.DelayedForKey])
 	})
-}
-
-func TestDelayKeysAreRemovedWithTheRecord(t *testing.T) {
-	tiered, sent := setup(t)
-	handles(t, tiered.Middleware(failing(errDown)), messageOf(routed))
-	retried := redelivered(routed, sent.only(t))
-	retried.Metadata[recordkey.DueAt] = "2026-01-01T00:00:00.000Z"
-
-	dead := redelivered(routed, sent.only(t))
-	dead.Metadata[recordkey.DueAt] = "2026-01-01T00:00:00.000Z"
-	handles(t, tiered.Middleware(failing(backoff.Permanent(errDown))), dead)
-	assert.NotContains(t, sent.copies[1].msg.Metadata, delay.DelayedUntilKey)
-	assert.NotContains(t, sent.copies[1].msg.Metadata, delay.DelayedForKey)
-
-	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		delayed := msg.Copy()
-		delay.Message(delayed, delay.For(time.Hour))
-		return []*message.Message{msg.Copy(), delayed}, nil
-	})(retried)
-	require.NoError(t, err)
-	assert.Equal(t, message.Metadata{"trace": "abc"}, produced[0].Metadata)
-	assert.Equal(t, "1h0m0s", produced[1].Metadata[delay.DelayedForKey], "a delay that the handler has set stays")
-	assert.Contains(t, produced[1].Metadata, delay.DelayedUntilKey)
 }
 
 func TestNewReportsAllFaultsAtOnce(t *testing.T) {

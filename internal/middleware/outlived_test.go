@@ -75,6 +75,7 @@ func TestFailureOfACallThatOutlivesItsMessageIsKept(t *testing.T) {
 			assert.Equal(t, []any{row.topic, 1, errDown.Error()}, []any{r.sent.only(t).topic, record.Failures, record.Reason})
 			assert.Equal(t, 1, r.sent.logs.lines("its failure is kept for its next delivery"))
 			assert.Equal(t, retry.GivenBack, r.sent.outcomes()[0])
+			assert.Zero(t, r.sent.logs.lines("has set a deadline"), "that of the subscriber is no reason for a warning")
 
 			require.Error(t, r.deliver(msg, tooLong, errDown))
 			assert.EqualValues(t, 2, r.calls.Load(), "a failure is used once")

@@ -2,7 +2,6 @@ package middleware_test
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,8 +14,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -77,54 +76,31 @@ func TestInvalidRecordIsIgnored(t *testing.T) {
 	})
 }
 
-// The first handler produces its own retried message. The second handler fails on it and counts from one.
-func TestRecordIsNotPassedToTheNextTopic(t *testing.T) {
-	pubSub := gochannel.NewGoChannel(gochannel.Config{Persistent: true}, watermill.NopLogger{})
-	router := message.NewDefaultRouter(watermill.NopLogger{})
-	tiered, sent := setup(t)
-	seen, copied := make(chan message.Metadata, 1), make(chan struct{})
-	sent.fail = func(int) error { close(copied); return nil }
-
-	router.AddHandler("first", "in", pubSub, "out", pubSub, message.PassthroughHandler).AddMiddleware(tiered.Middleware)
-	router.AddConsumerHandler("second", "out", pubSub, func(msg *message.Message) error {
-		seen <- maps.Clone(msg.Metadata)
-		return errDown
-	}).AddMiddleware(tiered.Middleware)
-
-	msg := message.NewMessage("1", nil)
-	msg.Metadata = recorded(3)
-	msg.Metadata[recordkey.Topic] = "in"
-	msg.Metadata[recordkey.Properties] = "typed headers"
-	msg.Metadata["trace"] = "abc"
-	require.NoError(t, pubSub.Publish("in", msg))
-	done := make(chan error, 1)
-	go func() { done <- router.Run(context.Background()) }()
-	assert.Equal(t, message.Metadata{"trace": "abc"}, <-seen)
-	<-copied // at a shutdown, a message whose handler returns is given back
-	require.NoError(t, router.Close())
-	require.NoError(t, <-done)
-	assert.Equal(t, "1", sent.only(t).msg.Metadata[recordkey.Failures])
-	assert.Equal(t, "out", sent.only(t).msg.Metadata[recordkey.Topic])
-}
-
-// What a handler produces is a message of its own, which has never failed and was never redriven.
+// What a handler produces is a message of its own, which has never failed and was never redriven. It has the delay that
+// the handler has set.
 func TestOnlyTheRecordIsRemovedFromProducedMessages(t *testing.T) {
 	tiered, _ := setup(t)
 	in := messageOf(routed)
 	maps.Copy(in.Metadata, recorded(1))
+	in.Metadata[recordkey.Properties] = "typed headers"
+	delay.Message(in, delay.For(time.Second))
 	redrivenTwice().Write(in.Metadata)
 	before, received := maps.Clone(in.Metadata), in.Metadata
 	shared := message.NewMessage("shared", nil)
 	shared.Metadata = in.Metadata
 	produced, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		return []*message.Message{msg, msg.Copy(), shared, message.NewMessage("clean", nil)}, nil
+		delayed := msg.Copy()
+		delay.Message(delayed, delay.For(time.Hour))
+		return []*message.Message{msg, msg.Copy(), shared, message.NewMessage("clean", nil), delayed}, nil
 	})(in)
 	require.NoError(t, err)
-	require.Len(t, produced, 4)
+	require.Len(t, produced, 5)
 	for _, msg := range produced[:3] {
 		assert.Equal(t, message.Metadata{"trace": "abc"}, msg.Metadata)
 	}
 	assert.Empty(t, produced[3].Metadata)
+	assert.Equal(t, "1h0m0s", produced[4].Metadata[delay.DelayedForKey])
+	assert.Contains(t, produced[4].Metadata, delay.DelayedUntilKey)
 	assert.Equal(t, before, received, "the map of the received message is not changed")
 }
 
@@ -210,19 +186,17 @@ func marked(token string) func(*message.Message) {
 
 func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 	for name, row := range map[string]struct {
-		source *backend.Source
-		mark   func(*message.Message)
-		err    error
-		want   string
+		queue string
+		err   error
+		want  string
 	}{
-		"by its topic":           {sourceOf("email"), from("email", ""), errDown, "1s.orders"},
-		"by its queue":           {sourceOf("email"), from("email", "orders_email"), errDown, "1s.orders_email"},
-		"by its queue, given up": {sourceOf("email"), from("email", "orders_email"), backoff.Permanent(errDown), "dead.orders_email"},
-		"of a builder":           {builder("email"), marked("email"), errDown, "1s.orders"},
+		"by its topic":           {"", errDown, "1s.orders"},
+		"by its queue":           {"orders_email", errDown, "1s.orders_email"},
+		"by its queue, given up": {"orders_email", backoff.Permanent(errDown), "dead.orders_email"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tiered, sent := setup(t, func(c *settings) {
-				c.Source = row.source
+				c.Source = sourceOf("email")
 				destination := c.Destination
 				c.Destination = func(c backend.Copy) (backend.Destination, error) {
 					c.Topic = cmp.Or(c.Queue, c.Topic)
@@ -230,25 +204,32 @@ func TestCopiesGoToTheQueueOfTheMessage(t *testing.T) {
 				}
 			})
 			msg := messageOf(routed)
-			row.mark(msg)
+			from("email", row.queue)(msg)
 			handles(t, tiered.Middleware(failing(row.err)), msg)
 			assert.Equal(t, row.want, sent.only(t).topic)
 		})
 	}
 }
 
-// TestTokenIsTakenOut: neither the handler, nor what it produces, nor a copy has it. A middleware outside may hand the message in again.
+// TestTokenIsTakenOut: neither the handler, nor what it produces, nor a copy has it. An inbox finds the work queue, which
+// the subscriber of a builder does not name. A middleware outside may hand the message in again.
 func TestTokenIsTakenOut(t *testing.T) {
 	for _, fault := range []error{nil, errDown} {
-		tiered, sent := setup(t, func(c *settings) { c.Source = builder("email") })
+		tiered, sent := setup(t, func(c *settings) {
+			c.Source = builder("email")
+			c.Source.QueueName = func(topic string) string { return topic + "_email" }
+		})
 		msg := messageOf(routed)
+		assert.Empty(t, msgctx.QueueOf(msg))
 		marked("email")(msg)
 		all, err := tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			assert.NotContains(t, msg.Metadata, msgctx.BuilderKey)
+			assert.Equal(t, "orders_email", msgctx.QueueOf(msg))
 			return []*message.Message{msg.Copy()}, fault
 		})(msg)
 		require.NoError(t, err)
 		if fault != nil {
+			assert.Equal(t, "1s.orders", sent.only(t).topic, "by its topic")
 			all = []*message.Message{sent.only(t).msg}
 		}
 		require.Len(t, all, 1)
@@ -273,26 +254,6 @@ func TestTokenIsTakenOut(t *testing.T) {
 		assert.Equal(t, 3, calls)
 		assert.Empty(t, kept, "a map is replaced, not written into")
 	})
-}
-
-// An inbox finds the work queue of a builder's message, which its subscriber does not name.
-func TestQueueOfABuildersMessage(t *testing.T) {
-	for _, fault := range []error{nil, errDown} {
-		tiered, sent := setup(t, func(c *settings) {
-			c.Source = builder("email")
-			c.Source.QueueName = func(topic string) string { return topic + "_email" }
-		})
-		msg := messageOf(routed)
-		marked("email")(msg)
-		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			assert.Equal(t, "orders_email", msgctx.QueueOf(msg))
-			return nil, fault
-		}), msg)
-		if fault != nil {
-			assert.Equal(t, "1s.orders", sent.only(t).topic)
-		}
-	}
-	assert.Empty(t, msgctx.QueueOf(messageOf(routed)))
 }
 
 func TestWrongSourceIsRefused(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -99,16 +98,6 @@ func TestDeadlineSetOutsideIsAFailure(t *testing.T) {
 			assert.Equal(t, bound, logs.lines("Shutting down") == 0)
 		})
 	}
-}
-
-func TestDeadlineOfTheSubscriberIsNoReasonForAWarning(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tiered, _, s, logs := setupBound(t)
-		own, cancel := context.WithTimeout(routed, time.Hour)
-		defer cancel()
-		handles(t, tiered.Middleware(failing(nil)), messageOf(s.bind(own)))
-		assert.Zero(t, logs.lines("deadline"))
-	})
 }
 
 // The context of Router.Run has a deadline, and the subscriber is not one of this library.
