@@ -171,15 +171,16 @@ func TestCallsOfAHandlerAreBounded(t *testing.T) {
 
 // On gochannel each subscription gets every message and every retry: with two of them, one message became several dead letters.
 func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
-	subscribe := func(a *app, name, topic string) (end func(), err error) {
+	subscribe := func(a *app, name, topic string) (closes, cancels func(), err error) {
 		s, err := a.Subscriber(name)
 		require.NoError(a.t, err)
-		_, err = s.Subscribe(a.t.Context(), topic)
-		return func() { require.NoError(a.t, s.Close()) }, err
+		ctx, cancel := context.WithCancel(a.t.Context())
+		_, err = s.Subscribe(ctx, topic)
+		return func() { require.NoError(a.t, s.Close()) }, cancel, err
 	}
 	for name, second := range map[string]func(a *app) error{
 		"another subscriber": func(a *app) error {
-			_, err := subscribe(a, "all", "orders")
+			_, _, err := subscribe(a, "all", "orders")
 			return err
 		},
 		"another subscriber with the same return topic": func(a *app) error {
@@ -189,33 +190,26 @@ func TestHandlerThatIsSubscribedTwiceIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newApp(t, backoff.Schedule{time.Second})
-			end, err := subscribe(a, "all", "orders")
+			end, _, err := subscribe(a, "all", "orders")
 			require.NoError(t, err)
 			require.ErrorContains(t, second(a), `handler "all.orders" is subscribed already`)
-			_, err = subscribe(a, "all", "mails")
+			_, _, err = subscribe(a, "all", "mails")
 			require.NoError(t, err, "another topic")
-			_, err = subscribe(a, "others", "orders")
+			_, _, err = subscribe(a, "others", "orders")
 			require.NoError(t, err, "another name")
-			_, err = subscribe(a, "again", "retry.return.again.x")
+			_, _, err = subscribe(a, "again", "retry.return.again.x")
 			require.ErrorContains(t, err, `"retry.return.again.x" is a return topic`)
 			end()
-			_, err = subscribe(a, "all", "orders")
+			_, end, err = subscribe(a, "all", "orders")
 			require.NoError(t, err, "the first one has ended")
+			_, _, err = subscribe(a, "all", "orders")
+			require.ErrorContains(t, err, `subscribe to "orders" once, or use another name`)
+			end()
+			_, _, err = subscribe(a, "all", "orders")
+			require.NoError(t, err, "the context of the second one has ended")
 			require.NoError(t, a.Close())
 		})
 	}
-	a := newApp(t, backoff.Schedule{time.Second})
-	s, err := a.Subscriber("all")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err = s.Subscribe(ctx, "orders")
-	require.NoError(t, err)
-	_, err = s.Subscribe(t.Context(), "orders")
-	require.ErrorContains(t, err, `subscribe to "orders" once, or use another name`)
-	cancel()
-	_, err = s.Subscribe(t.Context(), "orders")
-	require.NoError(t, err)
-	require.NoError(t, a.Close())
 }
 
 // refusing makes the app's publisher refuse bills.
@@ -303,8 +297,7 @@ func TestOneMessageWhoseProducedOneCannotBePublished(t *testing.T) {
 
 func TestHandlerOfAConnectionProduces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own := &closing{}
-		a := newApp(t, backoff.Schedule{time.Second}, func(c *relay.Config) { own.Publisher, c.AppPublisher = c.AppPublisher, own })
+		a := newApp(t, backoff.Schedule{time.Second}, refusing(func(*message.Message) bool { return false }))
 		bills, err := a.pubSub.Subscribe(t.Context(), "bills")
 		require.NoError(t, err)
 		names := make(chan string, 2)
@@ -321,12 +314,9 @@ func TestHandlerOfAConnectionProduces(t *testing.T) {
 		bill.Ack()
 		assert.Equal(t, orderOf("1").Metadata, bill.Metadata, "without the failure record and without the delay")
 		for range 2 {
-			assert.Equal(t, "gochannel.GoChannel relay_test.closing", <-names)
+			assert.Equal(t, "gochannel.GoChannel relay_test.probe", <-names)
 		}
-		require.NoError(t, a.router.Close())
-		assert.Zero(t, own.closed, "the router does not close it")
 		a.close()
-		assert.Equal(t, 1, own.closed)
 	})
 }
 
@@ -352,10 +342,7 @@ func TestOptionsThatTheRelayDoesNotHaveAreRefused(t *testing.T) {
 			require.NoError(t, err)
 			_, err = c.Subscriber("billing", options...)
 			require.ErrorContains(t, err, want)
-			c.handle("billing", ignore, options...)
-			err = c.router.Run(t.Context())
-			require.ErrorContains(t, err, want)
-			require.ErrorContains(t, err, `handler "billing"`)
+			require.ErrorContains(t, err, `subscriber "billing"`)
 			require.NoError(t, c.Close())
 		})
 	}
@@ -483,7 +470,7 @@ func TestConnectionClosesWhatItMade(t *testing.T) {
 			c.AppPublisher = noted{Publisher: c.AppPublisher, name: "app", order: &order}
 			c.Publisher = noted{Publisher: c.Publisher, name: "copies", order: &order}
 		})
-		c.handle("billing", ignore)
+		c.AddHandler(c.router, "billing", "orders", "bills", produce)
 		c.run()
 		require.NoError(t, c.router.Close())
 		require.NoError(t, <-c.stopped)
@@ -564,7 +551,9 @@ func TestHealthOfAConnection(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.NoError(t, c.Health().Ready())
 
-		close(handler.cut) // one of the two subscriptions ends
+		require.NoError(t, c.Pause("billing"))
+		require.NoError(t, c.Health().Ready())
+		close(handler.cut) // one of the two subscriptions ends: a fault, also of a paused handler
 		synctest.Wait()
 		require.ErrorContains(t, c.Health().Ready(), `handler "billing" does not consume "orders"`)
 		c.close()

@@ -54,20 +54,3 @@ func TestAPauseDoesNotHoldAClose(t *testing.T) { // not in a bubble: the router 
 		c.stop() // before the router's CloseTimeout
 	}
 }
-
-// An ended subscription is a fault, also of a paused handler.
-func TestHealthOfAPausedHandlerThatHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newApp(t, backoff.Schedule{time.Second})
-		c.handle("billing", func(*message.Message) error { return nil })
-		c.run()
-		require.NoError(t, c.Pause("billing"))
-		require.NoError(t, c.Health().Ready())
-		require.NoError(t, c.pubSub.Close())
-		synctest.Wait()
-		require.ErrorContains(t, c.Health().Ready(), `handler "billing" does not consume "orders"`)
-		require.NoError(t, c.router.Close())
-		require.NoError(t, <-c.stopped)
-		require.NoError(t, c.Close())
-	})
-}

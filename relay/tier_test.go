@@ -92,30 +92,23 @@ func TestPublishThatFailsIsTriedAgain(t *testing.T) {
 // TestEveryTryPublishesAFreshCopy: a publisher may modify the message that it publishes.
 func TestEveryTryPublishesAFreshCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tier, out := &scripted{}, &spoiler{}
-		a := newApp(t, backoff.Schedule{10 * time.Second}, withTier(tier), func(c *relay.Config) { c.Publisher = out })
-		a.handle("billing", ignore)
-		a.run()
-		msg := waitingFor(t.Context(), 0)
-		tier.send(msg)
-		<-msg.Acked()
-		assert.Equal(t, []string{"billing", "billing", "billing"}, out.handlers)
+		a := newApp(t, backoff.Schedule{10 * time.Second})
+		var handlers []string
+		a.publisher.before = func(topic string, msg *message.Message) error {
+			if topic != "retry.return.billing" {
+				return nil
+			}
+			handlers, msg.Metadata[recordkey.Handler] = append(handlers, msg.Metadata[recordkey.Handler]), "spoiled"
+			if len(handlers) < 3 {
+				return errDown
+			}
+			return nil
+		}
+		newFailsOnce().retried(a)
+		assert.Equal(t, []string{"billing", "billing", "billing"}, handlers)
 		a.close()
 	})
 }
-
-type spoiler struct{ handlers []string }
-
-func (s *spoiler) Publish(_ string, messages ...*message.Message) error {
-	s.handlers = append(s.handlers, messages[0].Metadata[recordkey.Handler])
-	messages[0].Metadata[recordkey.Handler] = "spoiled"
-	if len(s.handlers) < 3 {
-		return errDown
-	}
-	return nil
-}
-
-func (s *spoiler) Close() error { return nil }
 
 // TestMessagesAreForwardedInTheOrderOfTheirDueTimes: gochannel delivers messages in any order.
 func TestMessagesAreForwardedInTheOrderOfTheirDueTimes(t *testing.T) {
