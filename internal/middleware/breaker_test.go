@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,42 +29,42 @@ import (
 type valve struct {
 	mu     sync.Mutex
 	limits []int
-	era    *atomic.Int64 // the messages that were delivered since the last pause
+	pauses int // so far
+	taken  int // by the messages that were delivered since the last pause
 }
 
 func (v *valve) take() (settle func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.era == nil {
-		v.era = new(atomic.Int64)
+	pauses := v.pauses
+	v.taken++
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		if v.pauses == pauses {
+			v.taken--
+		}
 	}
-	era := v.era
-	era.Add(1)
-	return func() { era.Add(-1) }
 }
 
 func (v *valve) Taken() int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.era == nil {
-		return 0
-	}
-	return int(v.era.Load())
+	return v.taken
 }
 
 func (v *valve) Limit(n int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.limits = append(v.limits, n)
-	if n == 0 {
-		v.era = nil
+	if v.limits = append(v.limits, n); n == 0 {
+		v.pauses, v.taken = v.pauses+1, 0
 	}
 }
 
 func (v *valve) all() []int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return append([]int(nil), v.limits...)
+	return slices.Clone(v.limits)
 }
 
 // breakered is a handler whose subscription follows its gate: the test decides when it gets messages.
@@ -144,12 +144,7 @@ func (b *breakered) paused() time.Duration {
 	return 0
 }
 
-func repeat(err error, n int) (errs []error) {
-	for range n {
-		errs = append(errs, err)
-	}
-	return errs
-}
+func repeat(err error, n int) []error { return slices.Repeat([]error{err}, n) }
 
 // assertPause compares a pause with the wanted one, which is shortened at random, by up to a quarter.
 func assertPause(t *testing.T, want, got time.Duration) {

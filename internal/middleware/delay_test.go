@@ -23,9 +23,11 @@ import (
 	"github.com/tieredretry/watermill-retry/retry"
 )
 
-// rounds brings the last copy back from tier to tier, until the handler is called or the copy is a dead letter. It returns the names of
-// the tiers.
-func rounds(t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent *recorder, h message.HandlerFunc) (tiers []string) {
+// rounds brings the last copy back from tier to tier, late, until the handler is called or the copy is a dead letter. It
+// returns the names of the tiers.
+func rounds(
+	t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent *recorder, h message.HandlerFunc, late ...time.Duration,
+) (tiers []string) {
 	t.Helper()
 	called := false
 	for !called {
@@ -38,7 +40,7 @@ func rounds(t *testing.T, ctx context.Context, tiered *retrymw.TieredRetry, sent
 		require.NoError(t, err)
 		require.Less(t, len(tiers), 1000, "it circles: %v", tiers[:min(len(tiers), 5)])
 		tiers = append(tiers, name)
-		time.Sleep(time.Duration(tier))
+		time.Sleep(time.Duration(tier) + append(late, 0)[0])
 		handles(t, tiered.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 			called = true
 			return h(msg)
@@ -109,62 +111,39 @@ func TestMaxAgeEndsAMessageThatOnlyWaits(t *testing.T) {
 			tiered, sent := setup(t, tiersWait, func(c *settings) { c.DelayArrivals, c.Policy.MaxAge = true, time.Hour })
 			msg, arrived, calls := messageOf(routed), time.Now(), 0
 			msg.Metadata[delay.DelayedForKey] = row.delayed.String()
-			h := counting(&calls, nil)
-			for range 1000 {
-				published := len(sent.copies)
-				handles(t, tiered.Middleware(h), msg)
-				if len(sent.copies) == published {
-					break
-				}
-				last := sent.copies[published]
-				record, _ := retry.ReadRecord(last.msg.Metadata)
-				assert.True(t, record.FirstArrivedAt.Equal(arrived), "%v", record)
-				if record.DeadReason != "" {
-					assert.Equal(t, retry.DeadReasonExpired, record.DeadReason)
-					assert.Zero(t, record.Failures)
-					break
-				}
-				name, _, _ := strings.Cut(last.topic, ".")
-				tier, err := backoff.ParseTier(name)
-				require.NoError(t, err)
-				time.Sleep(time.Duration(tier) + row.late)
-				msg = redelivered(routed, last)
-			}
+			handles(t, tiered.Middleware(notCalled(t)), msg)
+			rounds(t, routed, tiered, sent, counting(&calls, nil), row.late)
 			assert.Equal(t, row.wantCalls, calls)
+			assert.Equal(t, row.wantCalls == 0, sent.record(t).DeadReason == retry.DeadReasonExpired)
+			for _, c := range sent.copies {
+				record, _ := retry.ReadRecord(c.msg.Metadata)
+				assert.True(t, record.FirstArrivedAt.Equal(arrived), "%v", record)
+				assert.Zero(t, record.Failures)
+			}
 		})
 	}
 }
 
 func TestJitterAndMaxDelayOutOfBoundsAreRefused(t *testing.T) {
-	type row struct {
-		jitter   float64
-		maxDelay time.Duration
-		rule     retry.Action
-		want     string // the error; empty: none
+	refused := func(jitter float64, maxDelay time.Duration, rules ...retry.Rule) error {
+		policy := configOf(&recorder{}).Policy
+		policy.Jitter, policy.MaxDelay, policy.Rules = jitter, maxDelay, rules
+		return policy.Validate()
 	}
-	rows := []row{
-		{maxDelay: -1, want: "MaxDelay is -1ns: it must be 0 (the default), or from 1m0s, the longest delay of Schedule and Rules, to 87600h0m0s"},
-		{maxDelay: 59 * time.Second, want: "MaxDelay is 59s"}, // below the schedule
-		{maxDelay: time.Hour, rule: retry.Snooze(2 * time.Hour), want: "MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s"},
-		{maxDelay: backoff.MaxDelay + 1, want: "MaxDelay is 87600h0m0.000000001s"},
+	for maxDelay, want := range map[time.Duration]string{
+		-1:                   "MaxDelay is -1ns: it must be 0 (the default), or from 1m0s, the longest delay of Schedule and Rules, to 87600h0m0s",
+		59 * time.Second:     "MaxDelay is 59s", // below the schedule
+		backoff.MaxDelay + 1: "MaxDelay is 87600h0m0.000000001s",
+	} {
+		require.ErrorContains(t, refused(0, maxDelay), want)
 	}
+	require.ErrorContains(t, refused(0, time.Hour, never(retry.Snooze(2*time.Hour))),
+		"MaxDelay is 1h0m0s: it must be 0 (the default), or from 2h0m0s")
 	for _, wrong := range []float64{-0.1, 1.01, math.NaN(), math.Inf(1), math.Inf(-1)} {
-		rows = append(rows, row{jitter: wrong, want: fmt.Sprintf("Jitter is %v: it must be from 0 (none) to 1", wrong)})
+		require.ErrorContains(t, refused(wrong, 0), fmt.Sprintf("Jitter is %v: it must be from 0 (none) to 1", wrong))
 	}
 	for _, right := range []float64{0, math.SmallestNonzeroFloat64, 0.2, 1} {
-		rows = append(rows, row{jitter: right})
-	}
-	for _, row := range rows {
-		config := configOf(&recorder{})
-		config.Policy.Jitter, config.Policy.MaxDelay = row.jitter, row.maxDelay
-		if row.rule.Outcome != "" {
-			config.Policy.Rules = []retry.Rule{never(row.rule)}
-		}
-		if err := config.Policy.Validate(); row.want == "" {
-			require.NoError(t, err)
-		} else {
-			require.ErrorContains(t, err, row.want)
-		}
+		require.NoError(t, refused(right, 0))
 	}
 }
 
@@ -266,33 +245,25 @@ func TestLanesAreOnlyEverLonger(t *testing.T) {
 }
 
 func TestLanesOfSomeTiers(t *testing.T) {
-	ms := func(all ...time.Duration) (lanes []time.Duration) {
-		for _, d := range all {
-			lanes = append(lanes, d*time.Millisecond)
-		}
-		return lanes
-	}
 	for _, row := range []struct {
 		delay  time.Duration
 		jitter float64
-		want   []time.Duration
+		want   []time.Duration // in milliseconds; nil: the delay alone
 	}{
-		{5 * time.Second, 0.2, ms(5000, 5125, 5250, 5375, 5500, 5625, 5750, 5875)},
-		{100 * time.Millisecond, 0.25, ms(100, 103, 106, 109, 113, 116, 119, 122)},
-		{time.Second, 1, ms(1000, 1125, 1250, 1375, 1500, 1625, 1750, 1875)},
-		{5 * time.Millisecond, 0.5, ms(5, 6, 7)},
-		{time.Millisecond, 0.2, ms(1)},
-		{time.Second, 0, ms(1000)},
-		{time.Second, -0.1, ms(1000)},
-		{time.Second, 1.1, ms(1000)},
-		{time.Second, math.NaN(), ms(1000)},
-		{time.Second, math.Inf(1), ms(1000)},
-		{backoff.MaxDelay, 0.2, []time.Duration{backoff.MaxDelay}},
-		{-time.Second, 0.2, ms(-1000)},
-		{0, 0.2, ms(0)},
-		{1, 0.2, []time.Duration{1}},
-		{math.MaxInt64, 0.2, []time.Duration{math.MaxInt64}},
+		{5 * time.Second, 0.2, []time.Duration{5000, 5125, 5250, 5375, 5500, 5625, 5750, 5875}},
+		{100 * time.Millisecond, 0.25, []time.Duration{100, 103, 106, 109, 113, 116, 119, 122}},
+		{time.Second, 1, []time.Duration{1000, 1125, 1250, 1375, 1500, 1625, 1750, 1875}},
+		{5 * time.Millisecond, 0.5, []time.Duration{5, 6, 7}},
+		{time.Millisecond, 0.2, nil}, {backoff.MaxDelay, 0.2, nil},
+		{time.Second, 0, nil}, {time.Second, -0.1, nil}, {time.Second, 1.1, nil}, {time.Second, math.NaN(), nil}, {time.Second, math.Inf(1), nil},
+		{-time.Second, 0.2, nil}, {0, 0.2, nil}, {1, 0.2, nil}, {math.MaxInt64, 0.2, nil},
 	} {
+		for i := range row.want {
+			row.want[i] *= time.Millisecond
+		}
+		if row.want == nil {
+			row.want = []time.Duration{row.delay}
+		}
 		assert.Equal(t, row.want, retrymw.Lanes(row.delay, row.jitter), "%v, %v", row.delay, row.jitter)
 	}
 }

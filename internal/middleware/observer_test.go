@@ -31,10 +31,8 @@ type beginKey struct{ witness string }
 // A witness is an Observer that keeps what it gets.
 type witness struct {
 	backend.NopObserver
-	name   string
-	traces string // what Traceparent returns
-
-	mu        sync.Mutex
+	name      string
+	traces    string // what Traceparent returns
 	arrivals  []retry.Event
 	events    []retry.Event
 	produced  []string
@@ -42,21 +40,13 @@ type witness struct {
 }
 
 func (w *witness) Begin(a retry.Event) context.Context {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.arrivals = append(w.arrivals, a)
 	return context.WithValue(a.Context, beginKey{w.name}, len(w.arrivals))
 }
 
-func (w *witness) Event(e retry.Event) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.events = append(w.events, e)
-}
+func (w *witness) Event(e retry.Event) { w.events = append(w.events, e) }
 
 func (w *witness) Produced(ctx context.Context, produced []*message.Message) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	for _, msg := range produced {
 		msg.Metadata.Set("produced by", fmt.Sprint(ctx.Value(beginKey{w.name})))
 		w.produced = append(w.produced, msg.UUID)
@@ -74,11 +64,7 @@ func (w *witness) LogFields(ctx context.Context) watermill.LogFields {
 	return watermill.LogFields{"call_" + w.name: ctx.Value(beginKey{w.name})}
 }
 
-func (w *witness) Published(p backend.Published) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.published = append(w.published, p)
-}
+func (w *witness) Published(p backend.Published) { w.published = append(w.published, p) }
 
 // breaks is an Observer of which one method breaks.
 type breaks struct {

@@ -136,10 +136,11 @@ var exceptions = map[string]struct {
 
 const free, taken = 0, 1
 
-// TestThePlaceOfAFailure is free when the copy is published, and not before.
+// TestThePlaceOfAFailure is free when the copy is published, and not before. That of produced messages is free when the
+// router gets them, unless a breaker waits for their publish.
 func TestThePlaceOfAFailure(t *testing.T) {
-	// fails returns how many places are taken when the copy is published, or when the middleware returns without.
-	fails := func(t *testing.T, s scene, h message.HandlerFunc, change ...func(*settings)) int {
+	// at returns how many places are taken when the copy is published, or when the middleware returns without.
+	at := func(t *testing.T, s scene, h message.HandlerFunc, change ...func(*settings)) int {
 		tiered, sent := setup(t, change...)
 		got := -1
 		sent.fail = func(int) error { got = s.places.Calls(); return nil }
@@ -148,76 +149,49 @@ func TestThePlaceOfAFailure(t *testing.T) {
 			return h(msg)
 		})(s.message)
 		if got < 0 {
-			return s.places.Calls()
+			got = s.places.Calls()
 		}
+		s.message.Ack()
 		return got
 	}
 	breaker := func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }
+	fails := failing(errDown)
 	for name, row := range map[string]struct {
 		want    int
 		handler message.HandlerFunc
 		change  func(*settings)
 	}{
-		"a retry":           {free, failing(errDown), nil},
-		"a dead letter":     {free, failing(backoff.Permanent(errDown)), nil},
-		"a panic":           {free, func(*message.Message) ([]*message.Message, error) { panic(errDown) }, nil},
-		"under a breaker":   {free, failing(errDown), breaker},
-		"a pause of a rule": {taken, failing(errDown), rule(retry.Pause(time.Second))},
-		"discarded":         {taken, failing(errDown), rule(retry.Discard())},
-		"given back":        {taken, failing(errDown), rule(retry.GiveBack())},
+		"a retry":                           {free, fails, nil},
+		"a dead letter":                     {free, failing(backoff.Permanent(errDown)), nil},
+		"a panic":                           {free, func(*message.Message) ([]*message.Message, error) { panic(errDown) }, nil},
+		"under a breaker":                   {free, fails, breaker},
+		"a failure that pauses the handler": {taken, fails, func(c *settings) { c.Policy.Breaker = &retry.Breaker{Least: 1} }},
+		"a pause of a rule":                 {taken, fails, rule(retry.Pause(time.Second))},
+		"discarded":                         {taken, fails, rule(retry.Discard())},
+		"given back":                        {taken, fails, rule(retry.GiveBack())},
+		"none produced":                     {taken, succeed, nil},
+		"two produced":                      {free, producing(2), nil},
+		"produced, under a rule":            {free, producing(1), rule(retry.Pause(time.Second))},
+		"produced, under a breaker":         {taken, producing(1), breaker},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			assert.Equal(t, row.want, fails(t, newScene(t, 4, 8), row.handler, row.change))
+			assert.Equal(t, row.want, at(t, newScene(t, 4, 8), row.handler, row.change))
 		})
 	}
 	for name, row := range exceptions {
 		bubble(t, "not with "+name, func(t *testing.T) {
-			s := newScene(t, row.calls, row.messages)
-			row.before(s)
-			assert.Equal(t, taken, fails(t, s, failing(errDown)))
+			for _, h := range []message.HandlerFunc{fails, producing(1)} {
+				s := newScene(t, row.calls, row.messages)
+				row.before(s)
+				assert.Equal(t, taken, at(t, s, h))
+			}
 		})
 	}
 	bubble(t, "not where the handler is not called", func(t *testing.T) {
 		s := newScene(t, 4, 8)
 		s.message.Metadata[recordkey.UnmarshalError] = "no JSON"
-		assert.Equal(t, taken, fails(t, s, succeed))
+		assert.Equal(t, taken, at(t, s, succeed))
 	})
-	bubble(t, "not where its failure pauses the handler", func(t *testing.T) {
-		first := func(c *settings) { c.Policy.Breaker = &retry.Breaker{Least: 1} }
-		assert.Equal(t, taken, fails(t, newScene(t, 4, 8), failing(errDown), first))
-	})
-}
-
-// TestThePlaceOfProducedMessages is free when the router gets them, unless a breaker waits for their publish.
-func TestThePlaceOfProducedMessages(t *testing.T) {
-	succeeds := func(t *testing.T, s scene, h message.HandlerFunc, change ...func(*settings)) int {
-		tiered, _ := setup(t, change...)
-		_, err := tiered.Dispatch(h)(s.message)
-		require.NoError(t, err)
-		got := s.places.Calls()
-		s.message.Ack()
-		return got
-	}
-	for name, row := range map[string]struct {
-		want, produced int
-		change         func(*settings)
-	}{
-		"none":            {taken, 0, nil},
-		"two":             {free, 2, nil},
-		"under a rule":    {free, 1, rule(retry.Pause(time.Second))},
-		"under a breaker": {taken, 1, func(c *settings) { c.Policy.Breaker = &retry.Breaker{} }},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			assert.Equal(t, row.want, succeeds(t, newScene(t, 4, 8), producing(row.produced), row.change))
-		})
-	}
-	for name, row := range exceptions {
-		bubble(t, "not with "+name, func(t *testing.T) {
-			s := newScene(t, row.calls, row.messages)
-			row.before(s)
-			assert.Equal(t, taken, succeeds(t, s, producing(1)))
-		})
-	}
 }
 
 // The subscriber does not follow the limit, so the middleware does.

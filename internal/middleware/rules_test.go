@@ -54,63 +54,60 @@ func TestEachActionWithEachMatch(t *testing.T) {
 		"GiveBack":   {retry.GiveBack(), givenBack, givenBack, givenBack},
 		"Pause":      {retry.Pause(7 * time.Second), snoozed(7 * time.Second), snoozed(6 * time.Second), snoozed(7 * time.Second)},
 	} {
-		for match, matches := range map[string]func(retry.Record, error) bool{
-			"Is":     retry.Is(errStatus(503)),
-			"As":     retry.As[errStatus](),
-			"record": func(r retry.Record, _ error) bool { return r.Failures == 2 && r.Reason == "before" },
+		matches := func(r retry.Record, err error) bool {
+			return retry.Is(errStatus(503))(r, err) && retry.As[errStatus]()(r, err) && r.Failures == 2 && r.Reason == "before"
+		}
+		for kind, row := range map[string]struct {
+			err  error
+			want want
+		}{
+			"plain":     {fmt.Errorf("billing: %w", errStatus(503)), action.plain},
+			"requested": {backoff.RetryAfter(errStatus(503), 6*time.Second), action.requested},
+			"permanent": {backoff.Permanent(errStatus(503)), action.permanent},
 		} {
-			for kind, row := range map[string]struct {
-				err  error
-				want want
-			}{
-				"plain":     {fmt.Errorf("billing: %w", errStatus(503)), action.plain},
-				"requested": {backoff.RetryAfter(errStatus(503), 6*time.Second), action.requested},
-				"permanent": {backoff.Permanent(errStatus(503)), action.permanent},
-			} {
-				bubble(t, name+"/"+match+"/"+kind, func(t *testing.T) {
-					tiered, sent := setup(t, tiersWait, observing, func(c *settings) {
-						if name != "no rule" {
-							never := func(retry.Record, error) bool { return false }
-							c.Policy.Rules = []retry.Rule{
-								{Name: "other", If: retry.Is(errDown), Then: retry.Discard()},
-								{Name: "never", If: never, Then: retry.DeadLetter("never")},
-								{Name: "this", If: matches, Then: action.then},
-								{Name: "last", If: matches, Then: retry.DeadLetter("last")},
-							}
-						}
-					})
-					before := retry.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}
-					_, err := tiered.Middleware(failing(row.err))(carrying(before))
-
-					require.Len(t, sent.events, 1)
-					e := sent.events[0]
-					assert.Equal(t, row.want, want{e.Outcome, e.Delay, e.Record.Failures, e.Record.DeadReason})
-					assert.Equal(t, row.err, e.Err)
+			bubble(t, name+"/"+kind, func(t *testing.T) {
+				tiered, sent := setup(t, tiersWait, observing, func(c *settings) {
 					if name != "no rule" {
-						assert.Equal(t, "this", e.Rule)
-					}
-					switch row.want.outcome {
-					case retry.GivenBack:
-						require.ErrorIs(t, err, row.err)
-						assert.Equal(t, time.Second, time.Since(sent.began))
-						assert.Empty(t, sent.copies)
-						assert.Equal(t, "before", e.Record.Reason, "the record that it came with")
-					case retry.Discarded:
-						require.NoError(t, err)
-						assert.Empty(t, sent.copies)
-						assert.Contains(t, e.Record.Reason, "status 503")
-					default:
-						require.NoError(t, err)
-						sent.only(t)
-						record := sent.record(t)
-						assert.Equal(t, []any{row.want.failures, 3 - row.want.failures, row.want.dead},
-							[]any{record.Failures, record.Snoozes, record.DeadReason})
-						if row.want.delay > 0 {
-							assert.Equal(t, row.want.delay, time.Until(record.DueAt))
+						never := func(retry.Record, error) bool { return false }
+						c.Policy.Rules = []retry.Rule{
+							{Name: "other", If: retry.Is(errDown), Then: retry.Discard()},
+							{Name: "never", If: never, Then: retry.DeadLetter("never")},
+							{Name: "this", If: matches, Then: action.then},
+							{Name: "last", If: matches, Then: retry.DeadLetter("last")},
 						}
 					}
 				})
-			}
+				before := retry.Record{Failures: 2, Topic: topic, Reason: "before", FirstFailedAt: time.Now()}
+				_, err := tiered.Middleware(failing(row.err))(carrying(before))
+
+				require.Len(t, sent.events, 1)
+				e := sent.events[0]
+				assert.Equal(t, row.want, want{e.Outcome, e.Delay, e.Record.Failures, e.Record.DeadReason})
+				assert.Equal(t, row.err, e.Err)
+				if name != "no rule" {
+					assert.Equal(t, "this", e.Rule)
+				}
+				switch row.want.outcome {
+				case retry.GivenBack:
+					require.ErrorIs(t, err, row.err)
+					assert.Equal(t, time.Second, time.Since(sent.began))
+					assert.Empty(t, sent.copies)
+					assert.Equal(t, "before", e.Record.Reason, "the record that it came with")
+				case retry.Discarded:
+					require.NoError(t, err)
+					assert.Empty(t, sent.copies)
+					assert.Contains(t, e.Record.Reason, "status 503")
+				default:
+					require.NoError(t, err)
+					sent.only(t)
+					record := sent.record(t)
+					assert.Equal(t, []any{row.want.failures, 3 - row.want.failures, row.want.dead},
+						[]any{record.Failures, record.Snoozes, record.DeadReason})
+					if row.want.delay > 0 {
+						assert.Equal(t, row.want.delay, time.Until(record.DueAt))
+					}
+				}
+			})
 		}
 	}
 }

@@ -78,15 +78,19 @@ func (r *recorder) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// until makes Publish return an error for some time.
-func until(over time.Duration, err error) func(int) error {
-	began := time.Now()
-	return func(int) error {
-		if time.Since(began) < over {
+// while makes Publish return an error as long as something holds.
+func while(holds func(try int) bool, err error) func(int) error {
+	return func(try int) error {
+		if holds(try) {
 			return err
 		}
 		return nil
 	}
+}
+
+func until(over time.Duration, err error) func(int) error {
+	began := time.Now()
+	return while(func(int) bool { return time.Since(began) < over }, err)
 }
 
 func always(err error) func(int) error { return func(int) error { return err } }
@@ -94,12 +98,7 @@ func always(err error) func(int) error { return func(int) error { return err } }
 func firstly(err error) func(int) error { return times(1, err) }
 
 func times(n int, err error) func(int) error {
-	return func(try int) error {
-		if try <= n {
-			return err
-		}
-		return nil
-	}
+	return while(func(try int) bool { return try <= n }, err)
 }
 
 func (r *recorder) Close() error { return nil }
@@ -117,8 +116,6 @@ func (r *recorder) record(t *testing.T) retry.Record {
 
 // outcomes are those of the events.
 func (r *recorder) outcomes() (all []retry.Outcome) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for _, e := range r.events {
 		all = append(all, e.Outcome)
 	}
@@ -127,8 +124,6 @@ func (r *recorder) outcomes() (all []retry.Outcome) {
 
 func (r *recorder) only(t *testing.T) publishedCopy {
 	t.Helper()
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	require.Len(t, r.copies, 1)
 	return r.copies[0]
 }
