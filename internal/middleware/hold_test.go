@@ -154,7 +154,7 @@ func TestAMessageWhoseDeliveryIsLostIsNotHeld(t *testing.T) {
 				c.Publisher = &waiting{recorder: c.Publisher.(*recorder), wait: row.publish}
 			})
 			s.binding.Gate = gate.New(2)
-			s.binding.Gate.Attach(following{})
+			s.binding.Gate.Attach(&valve{})
 			lost, lose := context.WithCancel(context.Background())
 			defer lose()
 			msg := messageOf(s.bind(routed))

@@ -205,18 +205,16 @@ func TestClosedPublisherGivesBackAtOnce(t *testing.T) {
 		{"retried", errDown, true, 0}, {"dead-lettered", backoff.Permanent(errDown), true, 0}, {"another subscriber", errDown, false, time.Second},
 	} {
 		bubble(t, row.name, func(t *testing.T) {
-			tiered, sent := setup(t)
-			sent.fail = always(errClosedPublisher)
-			bound := &msgctx.Subscription{Gate: gate.New(16), Retry: tiered, Stopping: make(chan struct{})}
-			if row.paces {
-				defer bound.Gate.Attach(following{})()
+			b, _ := withoutBreaker(t, 16)
+			if !row.paces {
+				b.ctx = msgctx.NewContext(routed, &msgctx.Subscription{Gate: gate.New(16)})
 			}
-			began := time.Now()
-			_, err := tiered.Dispatch(failing(row.failure))(messageOf(msgctx.NewContext(routed, bound)))
+			b.sent.fail = always(errClosedPublisher)
+			err := b.handle(failing(row.failure))
 			require.ErrorIs(t, err, errDown)
 			require.ErrorIs(t, err, errClosedPublisher)
-			assert.Equal(t, row.want, time.Since(began))
-			assert.Equal(t, 1, sent.tries)
+			assert.Equal(t, row.want, time.Since(b.sent.began))
+			assert.Equal(t, 1, b.sent.tries)
 		})
 	}
 }
