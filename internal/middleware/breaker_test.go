@@ -99,13 +99,7 @@ func afterAPause(t *testing.T, concurrency int, change ...func(*settings)) *brea
 }
 
 // handle handles a message.
-func (b *breakered) handle(h message.HandlerFunc) error {
-	if b.valve != nil {
-		defer b.valve.take()()
-	}
-	_, err := b.retry.Dispatch(h)(messageOf(each(b.ctx)))
-	return err
-}
+func (b *breakered) handle(h message.HandlerFunc) error { return b.sendTo("", h) }
 
 // outcomes handles one message for each error.
 func (b *breakered) outcomes(errs ...error) {

@@ -57,15 +57,13 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 	dueLater := failed(1)
 	dueLater.DueAt = now.Add(time.Hour)
 	parked.DueAt, parked.Remaining = now.Add(2*time.Second), time.Second
-	tooLargeCopy := failed(1)
-	tooLargeCopy.DueAt, tooLargeCopy.DeadReason, tooLargeCopy.Subscriber = time.Time{}, retry.DeadReasonTooLarge, "amqp.Subscriber"
-	noTierCopy := tooLargeCopy
-	noTierCopy.DeadReason = retry.DeadReasonNoTier
+	givenUp := func(r retry.Record, why retry.DeadReason) retry.Record {
+		r.DueAt, r.DeadReason, r.Subscriber = time.Time{}, why, "amqp.Subscriber"
+		return r
+	}
 	refusedCopy := copied(1, errDown.Error(), time.Time{}, retry.DeadReasonRefused)
 	lastForm := refusedCopy
 	lastForm.LeftOff = "why"
-	skippedRecord := failed(3)
-	skippedRecord.DueAt, skippedRecord.DeadReason, skippedRecord.Subscriber = time.Time{}, retry.DeadReasonExhausted, "amqp.Subscriber"
 	remaining := func(r retry.Record, rest time.Duration) retry.Record { r.Remaining = rest; return r }
 	snoozed := func(r retry.Record) retry.Record { r.Failures, r.Snoozes = r.Failures-1, r.Snoozes+1; return r }
 	second, minute := backoff.Tier(time.Second), backoff.Tier(time.Minute)
@@ -80,8 +78,11 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		want decision
 	}{
 		"blocks, fails, permanent":       {situation{called: true}, because(backoff.Permanent(errDown)), decision{outcome: retry.Blocked, record: dead(retry.DeadReasonPermanent).record}},
-		"blocks, is skipped":             {situation{skipped: true, record: failed(3)}, failure{}, decision{outcome: retry.DeadLettered, record: skippedRecord}},
+		"blocks, is skipped":             {situation{skipped: true, record: failed(3)}, failure{}, decision{outcome: retry.DeadLettered, record: givenUp(failed(3), retry.DeadReasonExhausted)}},
 		"blocks, is skipped, shutdown":   {situation{skipped: true, ended: true, record: failed(3)}, failure{}, decision{outcome: retry.GivenBack, record: failed(3)}},
+		"MaxAge, is young enough":        {situation{called: true, record: failed(1)}, withAction(retry.Snooze(30 * time.Second)), decision{outcome: retry.Snoozed, record: remaining(snoozed(copied(2, errDown.Error(), now.Add(30*time.Second), "")), 29*time.Second), tier: second, delay: 30 * time.Second}},
+		"MaxAge, snoozes":                {situation{called: true, record: failed(1)}, withAction(retry.Snooze(31 * time.Second)), decision{outcome: retry.DeadLettered, record: snoozed(copied(2, errDown.Error(), time.Time{}, retry.DeadReasonExpired))}},
+		"MaxAge, requests a delay":       {situation{called: true, record: failed(1)}, because(backoff.RetryAfter(errDown, 31*time.Second)), decision{outcome: retry.DeadLettered, record: copied(2, errDown.Error(), time.Time{}, retry.DeadReasonExpired)}},
 		"arrives":                        {situation{}, failure{}, decision{}},
 		"arrives, due":                   {situation{record: failed(1)}, failure{}, decision{}},
 		"arrives, due on another clock":  {situation{record: dueLater}, failure{}, decision{}},
@@ -138,8 +139,8 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 		"fails, refused":                           {situation{called: true, refused: unpublished.Refused}, because(errDown), decision{outcome: retry.DeadLettered, record: refusedCopy}},
 		"fails, the dead letter is refused":        {situation{called: true, refused: unpublished.Refused, last: "why"}, because(errDown), decision{outcome: retry.DeadLettered, record: lastForm}},
 		"fails, cannot be published":               {situation{called: true, unpublished: true}, because(errDown), decision{outcome: retry.GivenBack}},
-		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: unpublished.TooLarge}, failure{}, decision{outcome: retry.DeadLettered, record: tooLargeCopy}},
-		"not due, all tiers refuse":                {situation{record: notDue, avoid: []backoff.Tier{minute, second}}, failure{}, decision{outcome: retry.DeadLettered, record: noTierCopy}},
+		"not due, too large for a tier":            {situation{record: remaining(notDue, time.Second), refused: unpublished.TooLarge}, failure{}, decision{outcome: retry.DeadLettered, record: givenUp(failed(1), retry.DeadReasonTooLarge)}},
+		"not due, all tiers refuse":                {situation{record: notDue, avoid: []backoff.Tier{minute, second}}, failure{}, decision{outcome: retry.DeadLettered, record: givenUp(failed(1), retry.DeadReasonNoTier)}},
 		"not due, cannot be published":             {situation{record: notDue, unpublished: true}, failure{}, decision{outcome: retry.GivenBack, record: notDue}},
 		"the tier refuses":                         {situation{called: true, avoid: []backoff.Tier{second}}, because(errDown), decision{outcome: retry.Retried, record: downAt(time.Minute), tier: minute, delay: time.Minute}},
 		"the longest tier refuses":                 {situation{called: true, record: failed(1), avoid: []backoff.Tier{minute}}, because(errDown), decision{outcome: retry.Retried, record: remaining(copied(2, errDown.Error(), now.Add(time.Minute), ""), 59*time.Second), tier: second, delay: time.Minute}},
@@ -157,6 +158,9 @@ func TestDecideReturnsTheOutcomeAndTheRecordOfTheCopy(t *testing.T) {
 			row.s.origin = from
 			of := p
 			of.blocks = strings.HasPrefix(name, "blocks, ")
+			if strings.HasPrefix(name, "MaxAge, ") {
+				of.maxAge = time.Hour + 30*time.Second
+			}
 			assert.Equal(t, row.want, of.decide(&row.s, &row.f, now))
 		})
 	}

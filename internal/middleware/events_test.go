@@ -29,7 +29,7 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 	const took = 20 * time.Millisecond
 	second := backoff.Tier(time.Second)
 	toTier, toDead := "1s.orders", "dead.orders"
-	down := func(*message.Message) error { return errDown }
+	down, canceled := func(*message.Message) error { return errDown }, func(*message.Message) error { return context.Canceled }
 	again, last := retry.Record{Failures: 1, Topic: topic}, retry.Record{Failures: 4, Topic: topic}
 	type event struct {
 		outcome     retry.Outcome
@@ -45,6 +45,14 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 	retried := event{
 		outcome: retry.Retried, failures: 1, took: took, delay: time.Second, tier: second, destination: toTier, err: errDown,
 	}
+	// afterAMinute is an outcome of a message whose first failure was a minute ago.
+	afterAMinute := func(outcome retry.Outcome, failures int, err error) event {
+		return event{outcome: outcome, failures: failures, age: time.Minute + took, took: took, err: err}
+	}
+	dead := afterAMinute(retry.DeadLettered, 5, errDown)
+	dead.destination = toDead
+	blocked, discarded := dead, afterAMinute(retry.Discarded, 2, context.Canceled)
+	blocked.outcome, discarded.rule = retry.Blocked, "discard"
 	held, later := retried, retried
 	held.outcome, held.err = retry.Held, errUnconfirmed
 	later.age, later.delay = time.Minute, 5*time.Second
@@ -61,9 +69,8 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 		"success": {
 			handler: func(*message.Message) error { return nil }, want: []event{{outcome: retry.Processed, took: took}},
 		},
-		"recovery": {record: again, handler: func(*message.Message) error { return nil }, want: []event{
-			{outcome: retry.Recovered, failures: 1, age: time.Minute + took, took: took},
-		}},
+		"recovery": {record: again, handler: func(*message.Message) error { return nil },
+			want: []event{afterAMinute(retry.Recovered, 1, nil)}},
 		"duplicate": {record: again, handler: handledBefore, want: []event{
 			{outcome: retry.Duplicate, failures: 1, age: time.Minute + took},
 		}},
@@ -76,24 +83,14 @@ func TestObserverSeesEachOutcome(t *testing.T) {
 			want: []event{{
 				outcome: retry.Parked, failures: 1, age: time.Minute, delay: 2 * time.Second, tier: second, destination: toTier,
 			}}},
-		"last failure": {record: last, handler: down, want: []event{{
-			outcome: retry.DeadLettered, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown,
-		}}},
-		"block": {record: last, handler: down, blocks: true, want: []event{{
-			outcome: retry.Blocked, failures: 5, age: time.Minute + took, took: took, destination: toDead, err: errDown,
-		}}},
-		"discard": {record: again, handler: func(*message.Message) error { return context.Canceled }, want: []event{{
-			outcome: retry.Discarded, failures: 2, age: time.Minute + took, took: took, rule: "discard",
-			err: context.Canceled,
-		}}},
-		"hold": {handler: down, fail: firstly(errUnconfirmed), want: []event{held, later}},
-		"shutdown": {record: again, handler: func(*message.Message) error { return context.Canceled }, stop: true,
-			want: []event{{
-				outcome: retry.GivenBack, failures: 1, age: time.Minute + took, took: took, err: context.Canceled,
-			}}},
-		"own ack": {record: again, handler: func(msg *message.Message) error { msg.Ack(); return errDown }, want: []event{
-			{outcome: retry.Settled, failures: 1, age: time.Minute + took, took: took, err: errDown},
-		}},
+		"last failure": {record: last, handler: down, want: []event{dead}},
+		"block":        {record: last, handler: down, blocks: true, want: []event{blocked}},
+		"discard":      {record: again, handler: canceled, want: []event{discarded}},
+		"hold":         {handler: down, fail: firstly(errUnconfirmed), want: []event{held, later}},
+		"shutdown": {record: again, handler: canceled, stop: true,
+			want: []event{afterAMinute(retry.GivenBack, 1, context.Canceled)}},
+		"own ack": {record: again, handler: func(msg *message.Message) error { msg.Ack(); return errDown },
+			want: []event{afterAMinute(retry.Settled, 1, errDown)}},
 	}
 	seen := map[retry.Outcome]bool{}
 	for name, row := range rows {

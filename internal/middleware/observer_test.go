@@ -349,20 +349,11 @@ func TestObserverThatCannotBeAttachedIsLoggedOnce(t *testing.T) {
 func TestObserverIsAttachedWhileMessagesAreInFlight(t *testing.T) {
 	var observers backend.Observers
 	tiered, _ := setup(t, func(c *settings) { c.Observers, c.Publisher = &observers, discard{} })
-	begun, goOn := make(chan struct{}), make(chan struct{})
 	early := &witness{name: "early"}
-	var before sync.WaitGroup
-	before.Go(func() {
-		_, _ = tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
-			close(begun)
-			<-goOn
-			return nil, errDown
-		})(messageOf(routed))
-	})
-	<-begun
-	observers.Attach(early, backend.Observed{})
-	close(goOn)
-	before.Wait()
+	handles(t, tiered.Middleware(func(*message.Message) ([]*message.Message, error) {
+		observers.Attach(early, backend.Observed{})
+		return nil, errDown
+	}), messageOf(routed))
 	assert.Empty(t, early.arrivals)
 	assert.Empty(t, early.events, "it would be an outcome without a begin")
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,51 +23,14 @@ import (
 
 // The tests of this file check the claims of the page docs/middleware-order.md with Watermill's middlewares.
 
-// order runs one message through the middlewares, the first one outermost, and returns its story.
-type order struct {
-	t        *testing.T
-	kit      *retrytest.App
-	schedule backoff.Schedule
-	calls    int // of the handler
-}
-
-func newOrder(t *testing.T) *order {
-	schedule := backoff.Schedule{time.Second, 5 * time.Second}
-	return &order{t: t, kit: retrytest.New(t, schedule), schedule: schedule}
-}
-
-func (o *order) send(handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) *retrytest.Story {
-	o.t.Helper()
-	o.kit.Router.AddConsumerHandler("billing", "orders", o.subscriber(), func(msg *message.Message) error {
-		o.calls++
-		return handler(msg)
-	}).AddMiddleware(middlewares...)
-	return o.kit.Send("orders", message.NewMessage("order-1", []byte("order 1")))
-}
-
-func (o *order) subscriber() message.Subscriber {
-	o.t.Helper()
-	subscriber, err := o.kit.Subscriber("billing")
-	require.NoError(o.t, err)
-	return subscriber
-}
-
-func outcomes(story *retrytest.Story) string {
-	var words []string
-	for _, attempt := range story.Attempts() {
-		words = append(words, string(attempt.Outcome))
-	}
-	return strings.Join(words, ", ")
-}
-
 // fails is a handler that fails so many times.
 func fails(times int) message.NoPublishHandlerFunc {
-	var calls atomic.Int64
-	return func(*message.Message) error {
-		if calls.Add(1) <= int64(times) {
-			return errDown
+	return func(*message.Message) (err error) {
+		if times > 0 {
+			err = errDown
 		}
-		return nil
+		times--
+		return err
 	}
 }
 
@@ -85,6 +47,7 @@ var twice = wmmiddleware.Retry{MaxRetries: 2, InitialInterval: 100 * time.Millis
 func TestOrderInsideAndOutside(t *testing.T) {
 	type list = []message.HandlerMiddleware
 	const all = "retried, retried, dead-lettered"
+	schedule := backoff.Schedule{time.Second, 5 * time.Second}
 	timeout := list{wmmiddleware.Timeout(time.Minute)}
 	checks := twice
 	checks.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !backoff.IsPermanent(p.Err) }
@@ -121,13 +84,23 @@ func TestOrderInsideAndOutside(t *testing.T) {
 		"CircuitBreaker outside": {fails(2), list{first.Middleware}, nil, "retried, retried, recovered", 3, nil},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			o := newOrder(t)
-			story := o.send(row.handler, slices.Concat(row.outside, list{o.kit.Middleware}, row.inside)...)
-			assert.Equal(t, row.want, outcomes(story))
-			assert.Equal(t, row.calls, o.calls)
+			kit, calls := retrytest.New(t, schedule), 0
+			subscriber, err := kit.Subscriber("billing")
+			require.NoError(t, err)
+			kit.Router.AddConsumerHandler("billing", "orders", subscriber, func(msg *message.Message) error {
+				calls++
+				return row.handler(msg)
+			}).AddMiddleware(slices.Concat(row.outside, list{kit.Middleware}, row.inside)...)
+			story := kit.Send("orders", message.NewMessage("order-1", []byte("order 1")))
+			var outcomes []string
+			for _, attempt := range story.Attempts() {
+				outcomes = append(outcomes, string(attempt.Outcome))
+			}
+			assert.Equal(t, row.want, strings.Join(outcomes, ", "))
+			assert.Equal(t, row.calls, calls)
 			waits := row.waits
 			if waits == nil {
-				waits = o.schedule[:strings.Count(row.want, "retried")]
+				waits = schedule[:strings.Count(row.want, "retried")]
 			}
 			if len(waits) > 0 {
 				story.Waited(waits...)

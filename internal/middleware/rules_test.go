@@ -245,24 +245,6 @@ func TestMaxAgeFromTheFirstFailure(t *testing.T) {
 		assert.Equal(t, retry.DeadLettered, last.Outcome)
 		assert.Equal(t, time.Minute+time.Millisecond, last.Age)
 	})
-	bubble(t, "of a requested delay", func(t *testing.T) {
-		tiered, sent := setup(t, tiersWait, aged(7*time.Second))
-		handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 6500*time.Millisecond))), messageOf(routed))
-		handles(t, tiered.Middleware(failing(backoff.RetryAfter(errDown, 7500*time.Millisecond))), messageOf(routed))
-		assert.Equal(t, "5s.orders", sent.copies[0].topic)
-		assert.Equal(t, "dead.orders", sent.copies[1].topic)
-	})
-	bubble(t, "ends snoozes", func(t *testing.T) {
-		tiered, sent := setup(t, tiersWait, aged(10*time.Second), snoozeLater)
-		h := failing(errLater)
-		handles(t, tiered.Middleware(h), messageOf(routed))
-		snoozes := 0
-		for ; sent.record(t).DeadReason == "" && snoozes < 100; snoozes++ {
-			rounds(t, routed, tiered, sent, h)
-		}
-		record := sent.record(t)
-		assert.Equal(t, []any{10, retry.DeadReasonExpired, 0}, []any{snoozes, record.DeadReason, record.Failures})
-	})
 }
 
 func TestMaxAgeFromAMessage(t *testing.T) {
