@@ -35,22 +35,22 @@ type Filter struct {
 
 // Validate reports all faults of the filter.
 func (f Filter) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("Filter."+format, args...)) }
-	if f.Cause != "" && (len(f.Cause) != 8 || strings.Trim(f.Cause, "0123456789abcdef") != "") {
-		fault("Cause is %q: it must be the ID of a cause, which is 8 hex digits, such as 8801ed07", f.Cause)
+	return errors.Join(
+		fault(f.Cause != "" && (len(f.Cause) != 8 || strings.Trim(f.Cause, "0123456789abcdef") != ""),
+			"Filter.Cause is %q: it must be the ID of a cause, which is 8 hex digits, such as 8801ed07", f.Cause),
+		fault(f.OlderThan < 0, "Filter.OlderThan is %v: it must not be negative", f.OlderThan),
+		fault(f.NewerThan < 0, "Filter.NewerThan is %v: it must not be negative", f.NewerThan),
+		fault(f.NewerThan > 0 && f.OlderThan >= f.NewerThan, "Filter.OlderThan is %v and Filter.NewerThan is %v: "+
+			"they select no letter, because Filter.NewerThan must be the longer one", f.OlderThan, f.NewerThan),
+	)
+}
+
+// fault returns an error, or nil where nothing is wrong.
+func fault(wrong bool, format string, args ...any) error {
+	if !wrong {
+		return nil
 	}
-	if f.OlderThan < 0 {
-		fault("OlderThan is %v: it must not be negative", f.OlderThan)
-	}
-	if f.NewerThan < 0 {
-		fault("NewerThan is %v: it must not be negative", f.NewerThan)
-	}
-	if f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
-		fault("OlderThan is %v and Filter.NewerThan is %v: they select no letter, because Filter.NewerThan must be "+
-			"the longer one", f.OlderThan, f.NewerThan)
-	}
-	return errors.Join(faults...)
+	return fmt.Errorf(format, args...)
 }
 
 // Match reports whether the filter selects a letter.

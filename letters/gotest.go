@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
+	_ "embed"
 	"errors"
 	"fmt"
 	"go/token"
@@ -54,23 +55,18 @@ type GoTestConfig struct {
 
 // Validate reports all faults of the configuration.
 func (c GoTestConfig) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	switch {
-	case strings.Trim(goName(c.Name), "_") == "":
-		fault("Name is %q: it must have an ASCII letter or digit, such as the name of the handler", c.Name)
-	case len(c.Name) > maxTestName:
-		fault("Name has %d bytes: it must have at most %d", len(c.Name), maxTestName)
-	}
-	if c.Package != "" && (!token.IsIdentifier(c.Package) || c.Package == "_") {
-		fault("Package is %q: it must be the name of a Go package", c.Package)
+	all := []error{
+		fault(strings.Trim(goName(c.Name), "_") == "",
+			"Name is %q: it must have an ASCII letter or digit, such as the name of the handler", c.Name),
+		fault(len(c.Name) > maxTestName, "Name has %d bytes: it must have at most %d", len(c.Name), maxTestName),
+		fault(c.Package != "" && (!token.IsIdentifier(c.Package) || c.Package == "_"),
+			"Package is %q: it must be the name of a Go package", c.Package),
 	}
 	for i, rule := range c.Redact {
-		if rule == "" || rule != strings.TrimSpace(rule) {
-			fault("Redact[%d] is %q: it must be a name or a path, without spaces around it", i, rule)
-		}
+		all = append(all, fault(rule == "" || rule != strings.TrimSpace(rule),
+			"Redact[%d] is %q: it must be a name or a path, without spaces around it", i, rule))
 	}
-	return errors.Join(faults...)
+	return errors.Join(all...)
 }
 
 // A GoTest is a test that calls a handler with a letter.
@@ -117,26 +113,10 @@ func (l *Letter) GoTest(config GoTestConfig) (*GoTest, error) {
 	return test, nil
 }
 
-const testFile = `package %s
-
-import (
-	"testing"
-	"testing/synctest"
-
-	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/tieredretry/watermill-retry/retrytest"
-)
-
-// %s calls a handler with the dead letter %s.
-func %[2]s(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		// Put the handler in the place of nil. One that returns messages is a message.HandlerFunc.
-		handler := message.NoPublishHandlerFunc(nil)
-		retrytest.Replay(t, %[4]s, handler)
-	})
-}
-`
+// testFile is the format of the file of a test: its package, its name, the ID of the letter and the file of the letter.
+//
+//go:embed gotest.txt
+var testFile string
 
 // line returns the letter as a line of an export. The expiration is left out: with it, a queue would drop a letter that
 // is imported.

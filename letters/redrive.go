@@ -52,27 +52,18 @@ type Redrive struct {
 
 // Validate reports all faults of the options.
 func (r Redrive) Validate() error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf("Redrive."+format, args...)) }
-	if r.Limit < 0 {
-		fault("Limit is %d: it must not be negative (0 is no limit)", r.Limit)
-	}
-	if r.Rate < 0 || math.IsNaN(r.Rate) || math.IsInf(r.Rate, 0) {
-		fault("Rate is %v: it must be a number of letters a second, not negative (0 is no limit)", r.Rate)
-	}
-	if r.Canary < 0 {
-		fault("Canary is %d: it must not be negative (0 is none)", r.Canary)
-	}
-	if r.CanaryWait < 0 {
-		fault("CanaryWait is %v: it must not be negative", r.CanaryWait)
-	}
-	if r.CanaryWait > 0 && r.Canary == 0 {
-		fault("CanaryWait is %v: it needs Redrive.Canary, the number of letters to watch", r.CanaryWait)
-	}
-	if r.MaxRedead < 0 || r.MaxRedead > 1 || math.IsNaN(r.MaxRedead) {
-		fault("MaxRedead is %v: it must be a share between 0 and 1", r.MaxRedead)
-	}
-	return errors.Join(append(faults, r.Filter.Validate())...)
+	return errors.Join(
+		fault(r.Limit < 0, "Redrive.Limit is %d: it must not be negative (0 is no limit)", r.Limit),
+		fault(r.Rate < 0 || math.IsNaN(r.Rate) || math.IsInf(r.Rate, 0),
+			"Redrive.Rate is %v: it must be a number of letters a second, not negative (0 is no limit)", r.Rate),
+		fault(r.Canary < 0, "Redrive.Canary is %d: it must not be negative (0 is none)", r.Canary),
+		fault(r.CanaryWait < 0, "Redrive.CanaryWait is %v: it must not be negative", r.CanaryWait),
+		fault(r.CanaryWait > 0 && r.Canary == 0,
+			"Redrive.CanaryWait is %v: it needs Redrive.Canary, the number of letters to watch", r.CanaryWait),
+		fault(r.MaxRedead < 0 || r.MaxRedead > 1 || math.IsNaN(r.MaxRedead),
+			"Redrive.MaxRedead is %v: it must be a share between 0 and 1", r.MaxRedead),
+		r.Filter.Validate(),
+	)
 }
 
 // Discard is the options of a discard. The zero value removes all letters that were there when it began.
@@ -93,11 +84,10 @@ type Discard struct {
 
 // Validate reports all faults of the options.
 func (d Discard) Validate() error {
-	var fault error
-	if d.Limit < 0 {
-		fault = fmt.Errorf("Discard.Limit is %d: it must not be negative (0 is no limit)", d.Limit)
-	}
-	return errors.Join(fault, d.Filter.Validate())
+	return errors.Join(
+		fault(d.Limit < 0, "Discard.Limit is %d: it must not be negative (0 is no limit)", d.Limit),
+		d.Filter.Validate(),
+	)
 }
 
 // Phase is what a redrive or discard is doing.
