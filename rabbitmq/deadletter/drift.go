@@ -119,10 +119,8 @@ type comparison struct {
 
 func (c *comparison) compare(wanted []Wanted) error {
 	var topologies []topology.Topology
-	works := map[string]bool{}
 	for _, w := range wanted {
 		topologies = append(topologies, c.workQueue(w))
-		works[w.Queue.Name] = true
 	}
 	all, err := definitions.Merge(topologies...)
 	if err != nil {
@@ -132,7 +130,7 @@ func (c *comparison) compare(wanted []Wanted) error {
 		c.exchange(e)
 	}
 	for _, q := range all.Queues {
-		if !works[q.Name] {
+		if !slices.ContainsFunc(wanted, func(w Wanted) bool { return w.Queue.Name == q.Name }) {
 			c.queue(q)
 		}
 	}
@@ -160,11 +158,11 @@ func (c *comparison) workQueue(w Wanted) topology.Topology {
 	}
 	have := amqp091.Table(queue.Arguments)
 	if !queue.Durable && w.Queue.Durable {
-		c.conflict("queue", w.Queue.Name,
-			&topology.ArgumentConflictError{Argument: "durable", Want: "true", Have: "false"}, deleteQueue)
+		c.conflict("queue", &topology.ArgumentConflictError{
+			Object: w.Queue.Name, Argument: "durable", Want: "true", Have: "false"}, deleteQueue)
 	}
 	for _, d := range workqueue.Conflicts(w.Queue, have) {
-		c.conflict("queue", d.Object, d,
+		c.conflict("queue", d,
 			"configure the app with the value that the work queue has, or delete the queue once it is empty")
 	}
 	c.protection(w, have)
@@ -207,7 +205,7 @@ func (c *comparison) queue(want topology.Queue) {
 		return
 	}
 	for _, d := range workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments)) {
-		c.conflict("queue", d.Object, d, c.advice(want, have.Arguments, d))
+		c.conflict("queue", d, c.advice(want, have.Arguments, d))
 	}
 	c.policies(roleOf(want), want, have)
 }
@@ -220,15 +218,10 @@ func (c *comparison) exchange(want topology.Exchange) {
 		return
 	}
 	differs := workqueue.Differences(want.Name, want.Arguments, amqp091.Table(have.Arguments))
-	if have.Type != want.Kind {
-		differs = append(differs, &topology.ArgumentConflictError{Argument: "type", Want: want.Kind, Have: have.Type})
-	}
-	if have.Durable != want.Durable {
-		differs = append(differs, &topology.ArgumentConflictError{Argument: "durable", Want: fmt.Sprint(want.Durable),
-			Have: fmt.Sprint(have.Durable)})
-	}
+	differs = append(differs, workqueue.Differences(want.Name, amqp091.Table{"type": want.Kind, "durable": want.Durable},
+		amqp091.Table{"type": have.Type, "durable": have.Durable})...)
 	for _, d := range differs {
-		c.conflict("exchange", want.Name, d, deleteExchange)
+		c.conflict("exchange", d, deleteExchange)
 	}
 }
 
@@ -264,20 +257,15 @@ type Difference struct {
 
 // String returns the difference as one line.
 func (d Difference) String() string {
-	var text strings.Builder
-	_, _ = fmt.Fprintf(&text, "%s %s", d.Object, d.Name)
+	argument := ""
 	if d.Argument != "" {
-		_, _ = fmt.Fprintf(&text, ": %s is %s", d.Argument, d.Have)
+		argument = d.Argument + " is " + d.Have
 		if d.Want != "" {
-			_, _ = fmt.Fprintf(&text, ", wanted is %s", d.Want)
+			argument += ", wanted is " + d.Want
 		}
 	}
-	for _, more := range []string{d.Reason, d.Advice} {
-		if more != "" {
-			_, _ = fmt.Fprintf(&text, ": %s", more)
-		}
-	}
-	return text.String()
+	parts := []string{d.Object + " " + d.Name, argument, d.Reason, d.Advice}
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ": ")
 }
 
 // Report is what Compare has found.
@@ -297,15 +285,20 @@ func (r Report) Of(kind Kind) []Difference {
 
 func (r *Report) add(d Difference) { r.Differences = append(r.Differences, d) }
 
+// noteQueue adds something to know of a queue.
+func (r *Report) noteQueue(name, reason, advice string) {
+	r.add(Difference{Kind: Note, Object: "queue", Name: name, Reason: reason, Advice: advice})
+}
+
 // missing adds an object that is not there.
 func (r *Report) missing(object, name string) {
 	r.add(Difference{Kind: Create, Object: object, Name: name})
 }
 
 // conflict adds an argument that cannot be changed.
-func (r *Report) conflict(object, name string, d *topology.ArgumentConflictError, advice string) {
+func (r *Report) conflict(object string, d *topology.ArgumentConflictError, advice string) {
 	r.add(Difference{
-		Kind: Conflict, Object: object, Name: name, Argument: d.Argument, Want: d.Want, Have: d.Have,
+		Kind: Conflict, Object: object, Name: d.Object, Argument: d.Argument, Want: d.Want, Have: d.Have,
 		Reason: "RabbitMQ cannot change the arguments of an existing object", Advice: advice,
 	})
 }

@@ -1,12 +1,10 @@
 package deadletter
 
 import (
-	"encoding/json"
+	"cmp"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,7 +16,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
-	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -48,16 +45,20 @@ const narrow = "make the pattern of the policy leave out this queue"
 // policies reports what policies do to a queue. The arguments of want are those that decide together with the policies.
 func (c *comparison) policies(r role, want topology.Queue, have management.Queue) {
 	p := policies{comparison: c, queue: want, have: have}
+	delay, _ := want.Arguments[queuearg.MessageTTL].(int64)
 	for _, key := range []string{"expires", "message-ttl", "delivery-limit", "max-length", "max-length-bytes"} {
 		value, set := have.Effective[key].(int64)
 		switch {
-		case !set:
+		case !set, r == wait && (key == "delivery-limit" || key == "message-ttl" && value >= delay):
 		case key == "expires":
 			p.drift(key, "the broker deletes a queue that no consumer reads, with the messages in it")
-		case r == wait:
-			p.onWaiting(key, value)
 		case r == handle:
 			p.onHandled(key, value)
+		case r == wait && key == "message-ttl":
+			p.drift(key, fmt.Sprintf("messages come back after %v in place of %v", milliseconds(value),
+				milliseconds(delay)))
+		case r == wait:
+			p.note(key, "a tier at its limit refuses messages, which then wait on another tier")
 		case key == "delivery-limit":
 			p.drift(key, "a letter is lost after so many looks at it, up to RabbitMQ 4.2")
 		default:
@@ -113,19 +114,6 @@ func (p policies) found(kind Kind, key, reason, advice string) {
 	}
 	p.add(Difference{Kind: kind, Object: "queue", Name: p.queue.Name, Argument: key,
 		Have: text + " by " + policyOf(p.have), Reason: reason, Advice: advice})
-}
-
-func (p policies) onWaiting(key string, value int64) {
-	switch key {
-	case "message-ttl":
-		if delay, _ := p.queue.Arguments[queuearg.MessageTTL].(int64); value < delay {
-			p.drift(key, fmt.Sprintf("messages come back after %v in place of %v", milliseconds(value),
-				milliseconds(delay)))
-		}
-	case "delivery-limit":
-	default:
-		p.note(key, "a tier at its limit refuses messages, which then wait on another tier")
-	}
 }
 
 // onHandled reports nothing where the queue has a lower limit by its arguments. A deployment can want a dead letter; it
@@ -184,12 +172,11 @@ var settable = []string{queuearg.MaxLength, queuearg.MaxLengthBytes, queuearg.Me
 func (c *comparison) advice(queue topology.Queue, have map[string]any, d *topology.ArgumentConflictError) string {
 	switch {
 	case d.Have == "none" && slices.Contains(settable, d.Argument):
-		return fmt.Sprintf("set it by a policy, and configure the app without it: rabbitmqctl set_policy -p %s "+
-			"--apply-to queues %s %s %s", shell.Quote(c.vhost), shell.Quote("arguments of "+queue.Name),
-			shell.Quote("^"+regexp.QuoteMeta(queue.Name)+"$"), shell.Quote(policyFor(queue, have)))
+		return "set it by a policy, and configure the app without it: " +
+			workqueue.SetPolicy(c.vhost, "arguments of "+queue.Name, queue.Name, policyFor(queue, have))
 	case d.Argument == queuearg.Overflow && d.Want == queuearg.DropHead && d.Have == "none":
 		return "it is the default: the policy for x-max-length is enough"
-	case isTier(queue):
+	case roleOf(queue) == wait && queue.Arguments[queuearg.DeadLetterRoutingKey] == nil: // a tier, and no inbox
 		return "bring home what waits on the tier, delete its queue once it is empty and declare it again, " +
 			"configure the value that it has, or use another prefix"
 	}
@@ -197,56 +184,38 @@ func (c *comparison) advice(queue topology.Queue, have map[string]any, d *topolo
 }
 
 // policyFor is the definition of one policy with all that the queue lacks: RabbitMQ applies one policy to a queue.
-func policyFor(queue topology.Queue, have map[string]any) string {
+func policyFor(queue topology.Queue, have map[string]any) map[string]any {
 	definition := map[string]any{}
 	for _, argument := range settable {
 		if value, wanted := queue.Arguments[argument]; wanted && have[argument] == nil {
 			definition[strings.TrimPrefix(argument, "x-")] = value
 		}
 	}
-	text, _ := json.Marshal(definition) // of numbers and texts
-	return string(text)
-}
-
-func isTier(queue topology.Queue) bool {
-	word := queue.Name[strings.LastIndexByte(queue.Name, '.')+1:]
-	_, err := backoff.ParseTier(word)
-	return err == nil && queue.Arguments[queuearg.DeadLetterExchange] != nil
+	return definition
 }
 
 func policyOf(q management.Queue) string {
-	var names []string
-	for _, name := range []string{q.Policy, q.Operator} {
-		if name != "" {
-			names = append(names, strconv.Quote(name))
-		}
+	switch {
+	case q.Policy != "" && q.Operator != "":
+		return fmt.Sprintf("the policy %q or %q", q.Policy, q.Operator)
+	case q.Policy != "" || q.Operator != "":
+		return fmt.Sprintf("the policy %q", cmp.Or(q.Policy, q.Operator))
 	}
-	if len(names) == 0 {
-		return "a policy"
-	}
-	return "the policy " + strings.Join(names, " or ")
+	return "a policy"
 }
 
 func milliseconds(n int64) backoff.Tier { return backoff.Tier(time.Duration(n) * time.Millisecond) }
 
 // retired notes the tiers of the work queues and groups that no schedule has.
 func (c *comparison) retired(wanted []Wanted, all definitions.Definitions) {
-	has, groups := map[string]bool{}, map[string]Wanted{}
-	for _, q := range all.Queues {
-		has[q.Name] = true
-	}
-	for _, w := range wanted {
-		groups[w.group()] = w
-	}
 	for _, name := range slices.Sorted(maps.Keys(c.there.Queues)) {
-		for group, w := range groups {
+		isTier := slices.ContainsFunc(wanted, func(w Wanted) bool {
 			of, _, isTier := w.prefix().TierOf(name)
-			if isTier && of == group && !has[name] {
-				c.add(Difference{
-					Kind: Note, Object: "queue", Name: name, Reason: "no schedule has this tier any more",
-					Advice: "its messages come back by themselves; when it is empty, prune it",
-				})
-			}
+			return isTier && of == w.group()
+		})
+		if isTier && !slices.ContainsFunc(all.Queues, func(q topology.Queue) bool { return q.Name == name }) {
+			c.noteQueue(name, "no schedule has this tier any more",
+				"its messages come back by themselves; when it is empty, prune it")
 		}
 	}
 }
@@ -260,27 +229,21 @@ func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
 			Reason: workqueue.OtherPrefixReason, Advice: workqueue.OtherPrefixAdvice(other),
 		})
 	}
-	work, prefix := w.Queue.Name, w.prefix()
-	group := w.group()
+	work, group := w.Queue.Name, w.group()
 	others := map[string]bool{}
 	for b := range c.there.Bindings {
-		if of, isGroup := prefix.GroupOfReturn(b.Exchange); isGroup && b.Queue == work &&
-			b.Key == naming.MemberKey(work) {
-			others["is in the tier group "+of] = of != group
+		of, isGroup := w.prefix().GroupOfReturn(b.Exchange)
+		if isGroup && of != group && b.Queue == work && b.Key == naming.MemberKey(work) {
+			others["is in the tier group "+of] = true
 		}
 	}
 	for name := range c.there.Queues {
-		if of, _, isTier := prefix.TierOf(name); isTier && of == work {
-			others["has tiers of its own"] = work != group
+		if of, _, isTier := w.prefix().TierOf(name); isTier && of == work && work != group {
+			others["has tiers of its own"] = true
 		}
 	}
 	for _, other := range slices.Sorted(maps.Keys(others)) {
-		if others[other] {
-			c.add(Difference{
-				Kind: Note, Object: "queue", Name: work, Reason: "it also " + other,
-				Advice: "use the earlier TierGroup, or remove the earlier tiers with wmretry tiers prune when " +
-					"no instance has them any more",
-			})
-		}
+		c.noteQueue(work, "it also "+other, "use the earlier TierGroup, or remove the earlier tiers with wmretry tiers "+
+			"prune when no instance has them any more")
 	}
 }

@@ -17,10 +17,14 @@ func PolicyCommand(vhost, queue string, prefix naming.Prefix, quorum bool) strin
 	if quorum {
 		definition["delivery-limit"] = queuearg.WorkDeliveryLimit
 	}
-	text, _ := json.Marshal(definition) // of numbers and texts
-	return "rabbitmqctl set_policy -p " + shell.Quote(vhost) + " --apply-to queues " +
-		shell.Quote("retry of "+queue) + " " + shell.Quote("^"+regexp.QuoteMeta(queue)+"$") + " " +
-		shell.Quote(string(text))
+	return SetPolicy(vhost, "retry of "+queue, queue, definition)
+}
+
+// SetPolicy returns the command that sets a policy of one queue. The values of its definition are numbers and texts.
+func SetPolicy(vhost, name, queue string, definition map[string]any) string {
+	text, _ := json.Marshal(definition)
+	return "rabbitmqctl set_policy -p " + shell.Quote(vhost) + " --apply-to queues " + shell.Quote(name) + " " +
+		shell.Quote("^"+regexp.QuoteMeta(queue)+"$") + " " + shell.Quote(string(text))
 }
 
 // Command is a command of wmretry for the objects of a prefix.
