@@ -56,7 +56,14 @@ func read(d *amqp091.Delivery, queue string, prefix naming.Prefix) *letters.Lett
 		l.Kind = letters.Unknown
 	}
 	was := original(d, prefix)
-	readApp(l, was.Headers)
+	l.Metadata, l.Headers = message.Metadata{}, map[string]any{}
+	for key, value := range was.Headers {
+		if text, isText := value.(string); !isText {
+			l.Headers[key] = value
+		} else if key != publisher.UUIDHeader {
+			l.Metadata[key] = text
+		}
+	}
 	l.Properties = properties(d, &was, l, death, prefix)
 	l.ID = id(d, l)
 	return l
@@ -78,25 +85,6 @@ func targetOfOrphan(key, orphans string) string {
 	}
 	target, _ := naming.QueueOfKey(key)
 	return target
-}
-
-// readApp reads the headers of the app.
-func readApp(l *letters.Letter, app amqp091.Table) {
-	for key, value := range app {
-		text, isText := value.(string)
-		switch {
-		case !isText:
-			if l.Headers == nil {
-				l.Headers = map[string]any{}
-			}
-			l.Headers[key] = value
-		case key != publisher.UUIDHeader:
-			if l.Metadata == nil {
-				l.Metadata = make(message.Metadata, len(app))
-			}
-			l.Metadata[key] = text
-		}
-	}
 }
 
 // properties returns those that the message was first published with.

@@ -175,8 +175,8 @@ func TestReadALetterWithoutAnOwner(t *testing.T) {
 	assert.Equal(t, "orders", read(d, "orders.dead", naming.Default).Target)
 	empty := read(&amqp091.Delivery{}, "anything", naming.Default)
 	assert.Equal(t, letters.Unknown, empty.Kind)
-	assert.Nil(t, empty.Metadata)
-	assert.Nil(t, empty.Headers)
+	assert.Empty(t, empty.Metadata)
+	assert.Empty(t, empty.Headers)
 	assert.Empty(t, empty.Properties)
 }
 

@@ -70,6 +70,12 @@ type line struct {
 	Publishing                  amqp091.Publishing
 }
 
+// needed are the fields of a line that are read, and ignored those for readers of the file.
+var (
+	needed  = []string{"body", "exchange", "headers", "properties", "queue", "routing_key"}
+	ignored = []string{"id", "target", "kind", "record", "text"}
+)
+
 // parseLine reads what appendLine wrote. It refuses what is no such line, and what RabbitMQ would answer by closing
 // the channel or the connection. Its errors name the field.
 func parseLine(b []byte) (line, error) {
@@ -78,30 +84,22 @@ func parseLine(b []byte) (line, error) {
 	}
 	r, d, l := &reader{}, amqp091.Delivery{}, line{}
 	fields := r.object("", b)
-	for _, name := range []string{"body", "exchange", "headers", "properties", "queue", "routing_key"} {
+	for _, name := range needed {
 		if _, found := fields[name]; !found {
 			r.fail("the field %q is missing", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		switch raw := fields[name]; name {
-		case "id", "target", "kind", "record", "text":
-		case "queue":
-			l.Queue = r.shortText(name, raw)
-		case "exchange":
-			l.Exchange = r.shortText(name, raw)
-		case "routing_key":
-			l.RoutingKey = r.shortText(name, raw)
-		case "body":
-			d.Body = r.bytes(name, raw)
-		case "properties":
-			r.properties(name, raw, &d)
-		case "headers":
-			d.Headers = r.table(name, raw, 0)
-		default:
+		if !slices.Contains(slices.Concat(needed, ignored), name) {
 			r.fail("the field %q is unknown", name)
 		}
 	}
+	d.Body = r.bytes("body", fields["body"])
+	l.Exchange = r.shortText("exchange", fields["exchange"])
+	d.Headers = r.table("headers", fields["headers"], 0)
+	r.properties("properties", fields["properties"], &d)
+	l.Queue = r.shortText("queue", fields["queue"])
+	l.RoutingKey = r.shortText("routing_key", fields["routing_key"])
 	if l.Queue == "" {
 		r.fail("queue is empty: it must be the name of a queue")
 	}

@@ -68,21 +68,21 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	if err != nil {
 		return Pruned{}, err
 	}
-	b.status(nil)
-	p := pruning{board: b, store: s, queues: b.retired()}
+	p := pruning{board: b, store: s, whole: map[string][]*retired{}}
+	p.find()
 	var depths []*letters.Depth
-	for _, q := range p.queues {
+	for _, q := range p.all {
 		depths = append(depths, &q.Depth)
 	}
 	s.refresh(ctx, depths)
-	for _, q := range p.queues {
+	for _, q := range p.all {
 		q.left = q.left || q.Messages > 0 || q.Consumers > 0
 	}
-	if !options.DryRun && slices.ContainsFunc(p.queues, func(q *retired) bool { return !q.left }) {
+	if !options.DryRun && slices.ContainsFunc(p.all, func(q *retired) bool { return !q.left }) {
 		err = p.run(ctx)
 	}
 	var pruned Pruned
-	for _, q := range p.queues {
+	for _, q := range p.all {
 		if q.left {
 			pruned.Left = append(pruned.Left, q.Queue)
 		} else if err == nil {
@@ -102,59 +102,52 @@ type retired struct {
 	letters.Depth
 	*fate
 	quorum bool
-	group  string             // the group whose tiers are removed together; empty: the queue is removed by itself
-	back   management.Binding // brings its messages to the work queue; removed after the queue
-}
-
-// retired returns the queues that may be removed.
-func (b *board) retired() (all []*retired) {
-	add := func(q retired) {
-		q.fate = cmp.Or(q.fate, &fate{})
-		q.quorum = b.queues[q.Queue].Arguments[queuearg.QueueType] == string(topology.Quorum)
-		all = append(all, &q)
-	}
-	members := slices.Collect(maps.Values(b.groups))
-	for name, tiers := range b.tiers {
-		together := &fate{}
-		for _, t := range tiers {
-			switch {
-			case t.Group != "" && !b.judged[name] && !slices.Contains(members, name):
-				add(retired{Depth: t.Depth, fate: together, group: name})
-			case t.Retired && t.Group != "":
-				add(retired{Depth: t.Depth})
-			case t.Retired:
-				add(retired{Depth: t.Depth, back: management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: name,
-					Key: naming.RetryKey(name, backoff.Tier(t.Delay))}})
-			}
-		}
-	}
-	for _, t := range b.current {
-		work := t.WorkQueue.Name
-		// a work queue that exists with other arguments than its topology can have an inbox
-		if inbox := b.depth(b.prefix.InboxQueue(work)); !inbox.Missing && b.groups[work] == "" {
-			add(retired{Depth: inbox, back: management.Binding{Exchange: b.prefix.ReturnExchange(), Queue: work,
-				Key: naming.InboxKey(work)}})
-		}
-	}
-	return all
+	alone  bool               // it is removed by itself, not with the tiers of its group
+	empty  time.Time          // since when a quorum queue was seen without messages
+	back   management.Binding // brings its messages to the work queue; zero: none
 }
 
 // A pruning is one call of Prune.
 type pruning struct {
 	*board
 	store   *Store
-	queues  []*retired
+	all     []*retired            // queues that may be removed
+	whole   map[string][]*retired // tiers of groups without a work queue
 	channel wire.Reopening
 }
 
-func (p *pruning) together() map[string][]*retired {
-	groups := map[string][]*retired{}
-	for _, q := range p.queues {
-		if q.group != "" {
-			groups[q.group] = append(groups[q.group], q)
+// find finds the queues that may be removed.
+func (p *pruning) find() {
+	add := func(d letters.Depth, together *fate) *retired {
+		q := &retired{Depth: d, fate: cmp.Or(together, &fate{}), alone: together == nil}
+		q.quorum = p.queues[d.Queue].Arguments[queuearg.QueueType] == string(topology.Quorum)
+		p.all = append(p.all, q)
+		return q
+	}
+	back := func(work, key string) management.Binding {
+		return management.Binding{Exchange: p.prefix.ReturnExchange(), Queue: work, Key: key}
+	}
+	members := slices.Collect(maps.Values(p.groups))
+	for of, tiers := range p.tiers {
+		together := &fate{}
+		for _, t := range tiers {
+			switch {
+			case of.isGroup && !p.judged[of.name] && !slices.Contains(members, of.name):
+				p.whole[of.name] = append(p.whole[of.name], add(t.Depth, together))
+			case t.Retired && of.isGroup:
+				add(t.Depth, nil)
+			case t.Retired:
+				add(t.Depth, nil).back = back(of.name, naming.RetryKey(of.name, backoff.Tier(t.Delay)))
+			}
 		}
 	}
-	return groups
+	for _, t := range p.current {
+		work := t.WorkQueue.Name
+		// a work queue that exists with other arguments than its topology can have an inbox
+		if inbox := p.depth(p.prefix.InboxQueue(work)); !inbox.Missing && p.groups[work] == "" {
+			add(inbox, nil).back = back(work, naming.InboxKey(work))
+		}
+	}
 }
 
 func (p *pruning) run(ctx context.Context) error {
@@ -170,20 +163,14 @@ func (p *pruning) run(ctx context.Context) error {
 	if err := p.wait(ctx); err != nil {
 		return err
 	}
-	for _, q := range p.queues {
-		if q.group != "" || q.left {
-			continue
-		}
-		if err := p.remove(q); err != nil {
-			return err
-		}
-		if !q.left && p.bindings[q.back] {
-			if err := p.unbindOne(q.back); err != nil {
+	for _, q := range p.all {
+		if q.alone && !q.left {
+			if err := p.remove(q); err != nil {
 				return err
 			}
 		}
 	}
-	for group, tiers := range p.together() {
+	for group, tiers := range p.whole {
 		if err := p.removeGroup(group, tiers); err != nil {
 			return err
 		}
@@ -196,21 +183,16 @@ func (p *pruning) run(ctx context.Context) error {
 // the alternate exchange.
 func (p *pruning) unbind() error {
 	goes := map[string]bool{}
-	for _, q := range p.queues {
-		goes[q.Queue] = q.group == "" && !q.left
+	for _, q := range p.all {
+		goes[q.Queue] = q.alone && !q.left
 	}
-	left := map[management.Binding]bool{}
 	for at := range p.bindings {
-		work := at.Queue
+		work, _ := naming.QueueOfKey(at.Key)
 		group, isGroup := p.prefix.GroupOfReturn(at.Exchange)
-		if isGroup && at.Key == naming.MemberKey(work) && p.judged[work] && p.groups[work] != group {
-			left[at] = true
-			left[management.Binding{Exchange: at.Exchange, Queue: p.prefix.InboxQueue(work),
-				Key: naming.AnyReturnKey(work)}] = true
-		}
-	}
-	for at := range p.bindings {
-		if goes[at.Queue] || left[at] {
+		left := isGroup && p.judged[work] && p.groups[work] != group
+		isMember := at.Queue == work && at.Key == naming.MemberKey(work)
+		isInbox := at.Queue == p.prefix.InboxQueue(work) && at.Key == naming.AnyReturnKey(work)
+		if goes[at.Queue] || left && (isMember || isInbox) {
 			if err := p.unbindOne(at); err != nil {
 				return err
 			}
@@ -232,29 +214,23 @@ func (p *pruning) wait(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	begin, empty := time.Now(), map[string]time.Time{}
-	for {
+	for begin := time.Now(); ; {
 		now, err := client.Queues(ctx, management.Depths)
 		if err != nil {
 			return err
 		}
 		waits := false
-		for _, q := range p.queues {
+		for _, q := range p.all {
 			if !q.quorum || q.left {
 				continue
 			}
-			since, was := empty[q.Queue]
-			switch n := now[q.Queue]; {
-			case !n.Stated || n.Messages > 0: // or it was so up to ten seconds ago
-				delete(empty, q.Queue)
-				q.left = q.left || time.Since(begin) > quiet
-				waits = waits || !q.left
-			case !was:
-				empty[q.Queue] = time.Now()
-				waits = true
-			default:
-				waits = waits || time.Since(since) <= quiet
+			if n := now[q.Queue]; !n.Stated || n.Messages > 0 { // or it was so up to ten seconds ago
+				q.empty = time.Time{}
+				q.left = time.Since(begin) > quiet
+			} else if q.empty.IsZero() {
+				q.empty = time.Now()
 			}
+			waits = waits || !q.left && (q.empty.IsZero() || time.Since(q.empty) <= quiet)
 		}
 		if !waits {
 			return nil
@@ -307,7 +283,7 @@ func (p *pruning) removeGroup(group string, tiers []*retired) error {
 	return nil
 }
 
-// remove removes a queue if it is empty and has no consumer, or leaves it.
+// remove removes a queue if it is empty and has no consumer, and then its binding back, or leaves it.
 func (p *pruning) remove(q *retired) error {
 	if q.quorum {
 		if used, err := p.used(q); err != nil || used {
@@ -319,9 +295,12 @@ func (p *pruning) remove(q *retired) error {
 		_, err := channel.QueueDelete(q.Queue, !q.quorum, !q.quorum, false)
 		return err
 	})
-	if refusal.IsCode(err, amqp091.PreconditionFailed) {
+	switch {
+	case refusal.IsCode(err, amqp091.PreconditionFailed):
 		q.fate = &fate{left: true}
 		return nil
+	case err == nil && p.bindings[q.back]:
+		return p.unbindOne(q.back)
 	}
 	return err
 }

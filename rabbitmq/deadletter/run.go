@@ -40,36 +40,15 @@ const (
 // one, ends the redrive. While the broker is away, Redrive waits, and then goes on. The property user-id stays only
 // where it is the user of the connection.
 func (s *Store) Redrive(ctx context.Context, queue string, options letters.Redrive) (letters.Summary, error) {
-	if err := options.Validate(); err != nil {
-		return letters.Summary{}, err
-	}
-	through := ""
+	c := &call{store: s, queue: queue, sends: !options.DryRun, Run: redrive.New(options, mostInFlight)}
 	if queue == s.Orphans() {
-		through = s.prefix.ReturnExchange()
-	}
-	return s.redrive(ctx, queue, through, options)
-}
-
-func (s *Store) redrive(ctx context.Context, queue, through string, options letters.Redrive) (letters.Summary, error) {
-	uri, _ := amqp091.ParseURI(s.config.URI)
-	c := &call{store: s, queue: queue, through: through, user: uri.Username, Run: redrive.New(options, mostInFlight)}
-	if !options.DryRun {
-		sender, err := s.newSender()
-		if err != nil {
-			return letters.Summary{}, err
-		}
-		defer sender.close()
-		sender.run = c.Run
-		c.sender = sender
+		c.through = s.prefix.ReturnExchange()
 	}
 	return c.run(ctx)
 }
 
 // Discard implements letters.Store.
 func (s *Store) Discard(ctx context.Context, queue string, options letters.Discard) (letters.Summary, error) {
-	if err := options.Validate(); err != nil {
-		return letters.Summary{}, err
-	}
 	return (&call{store: s, queue: queue, Run: redrive.NewDiscard(options)}).run(ctx)
 }
 
@@ -78,21 +57,32 @@ type call struct {
 	*redrive.Run
 	store *Store
 	queue string
+	group string // whose tier is drained; empty: no tier is
 	// the exchange that messages go to with their own routing key; empty: letters go to their work queue
 	through string
-	user    string  // the user of the connection
-	sender  *sender // nil for a discard or a dry run
+	sends   bool    // it is neither a discard nor a dry run
+	sender  *sender // nil where it does not send
 	barren  int     // how often in a row a connection may be lost on which no letter was removed
 	caution caution
 }
 
 // run looks at the letters that were in the queue at the start and are still there, again after each lost connection.
 func (c *call) run(ctx context.Context) (letters.Summary, error) {
+	if err := c.Validate(); err != nil {
+		return letters.Summary{}, err
+	}
 	ctx, end, err := c.store.begin(ctx)
 	if err != nil {
 		return letters.Summary{}, err
 	}
 	defer end()
+	if c.sends {
+		if c.sender, err = c.store.newSender(); err != nil {
+			return letters.Summary{}, err
+		}
+		defer c.sender.close()
+		c.sender.run = c.Run
+	}
 	pause := wire.Backoff{Initial: wire.ReconnectInitial, Max: wire.ReconnectMax}
 	c.barren = limit(0).barren() // until the limit is known
 	for barren, fruitless := 0, 0; ; {
@@ -138,6 +128,11 @@ func (c *call) once(ctx context.Context) (err error) {
 		return err
 	}
 	defer connection.Close()
+	if c.group != "" && c.through == "" {
+		if c.through, err = c.store.returnOf(connection, c.group); err != nil {
+			return err
+		}
+	}
 	if !c.Options.DryRun {
 		unlock, err := c.store.lock(ctx, connection, c.queue, c.Counted())
 		if err != nil {
@@ -152,7 +147,7 @@ func (c *call) once(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, look.close(ctx)) }()
 	c.barren = look.limit.barren()
-	if c.sender != nil {
+	if c.sends {
 		look.widest = 2 * mostInFlight // what a process that dies can send twice
 	}
 	c.Begin(look.left)
@@ -241,35 +236,19 @@ func (s *Store) Drain(ctx context.Context, tier string, options letters.Redrive)
 		return letters.Summary{}, fmt.Errorf("%q is not the queue of a tier: it must be <work queue or "+
 			"group>.%s.<delay>, such as orders.%[2]s.10s", tier, string(s.prefix))
 	}
-	if err := options.Validate(); err != nil {
-		return letters.Summary{}, err
-	}
 	if options.Canary != 0 || options.MaxRedead != 0 || options.To != "" || options.Note != "" ||
 		options.Again {
 		return letters.Summary{}, errors.New("Redrive.Canary, MaxRedead, To, Note and Again are for letters, and " +
 			"messages on a tier are none: leave them out")
 	}
-	through, err := s.returnOf(ctx, group)
-	if err != nil {
-		return letters.Summary{}, err
-	}
-	return s.redrive(ctx, tier, through, options)
+	c := &call{store: s, queue: tier, group: group, sends: !options.DryRun, Run: redrive.New(options, mostInFlight)}
+	return c.run(ctx)
 }
 
 // returnOf returns the exchange through which messages come back from the tiers of a group, or of a work queue. No
 // group has the name of a work queue.
-func (s *Store) returnOf(ctx context.Context, group string) (string, error) {
-	ctx, end, err := s.begin(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer end()
-	connection, err := s.connect(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer connection.Close()
-	for _, exchange := range []string{s.prefix.GroupReturnExchange(group), s.prefix.ReturnExchange()} {
+func (s *Store) returnOf(connection *wire.Connection, group string) (exchange string, err error) {
+	for _, exchange = range []string{s.prefix.GroupReturnExchange(group), s.prefix.ReturnExchange()} {
 		_, err = connection.Channel(func(channel *amqp091.Channel) error {
 			return channel.ExchangeDeclarePassive(exchange, amqp091.ExchangeDirect, true, false, false, false, nil)
 		})
@@ -278,5 +257,5 @@ func (s *Store) returnOf(ctx context.Context, group string) (string, error) {
 		}
 	}
 	return "", fmt.Errorf("the exchange %q does not exist: nothing leads from a tier to its work queue; start the "+
-		"app, which declares it: %w", s.prefix.ReturnExchange(), err)
+		"app, which declares it: %w", exchange, err)
 }

@@ -167,7 +167,7 @@ func (i *item) publishing() (amqp091.Publishing, error) {
 	if i.to.exchange != "" {
 		return same(i.delivery), nil
 	}
-	p := fresh(i.delivery, i.letter, i.store.prefix, i.Entry(i.letter.Record), i.user)
+	p := fresh(i.delivery, i.letter, i.store.prefix, i.Entry(i.letter.Record), i.store.uri.Username)
 	if reason := headers.RawReason(i.delivery.Headers); reason != "" && i.letter.Kind == letters.Library {
 		return i.store.marshal(i.letter, p, reason)
 	}

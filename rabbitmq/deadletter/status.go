@@ -48,12 +48,15 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 	if err != nil {
 		return nil, err
 	}
-	b := &board{prefix: s.prefix, current: current}
+	b := &board{prefix: s.prefix, current: current, groups: map[string]string{}, has: map[string]bool{},
+		judged: map[string]bool{}, tiers: map[owner][]letters.Tier{}, parts: map[string][]letters.Depth{}}
 	var bound sync.WaitGroup
 	var also error
 	bound.Go(func() { b.bindings, also = client.Bindings(ctx) })
 	b.queues, err = client.Queues(ctx, management.Details)
 	bound.Wait()
+	b.readGroups()
+	b.readTiers()
 	return b, cmp.Or(err, also)
 }
 
@@ -62,9 +65,8 @@ func (s *Store) managementClient() (*management.Client, error) {
 		return nil, errors.New("Config.Management is empty: AMQP does not list queues; set the address of the " +
 			"management API")
 	}
-	uri, _ := amqp091.ParseURI(s.config.URI)
 	broker := management.Broker{
-		Vhost: uri.Vhost, User: uri.Username, Password: uri.Password,
+		Vhost: s.uri.Vhost, User: s.uri.Username, Password: s.uri.Password,
 		TLS: s.dial.Client(connectionName).TLSClientConfig,
 	}
 	if s.config.AMQP != nil && s.config.AMQP.Vhost != "" { // amqp091-go prefers it to that of the address
@@ -90,18 +92,21 @@ type board struct {
 	bindings map[management.Binding]bool
 	current  []topology.Topology // see Prune.Current
 
-	tiers  map[string][]letters.Tier  // the tiers of the work queue, and of the group, with this name
+	tiers  map[owner][]letters.Tier
 	groups map[string]string          // the group of each work queue
 	has    map[string]bool            // tiers of current
 	judged map[string]bool            // work queues and groups of current
 	parts  map[string][]letters.Depth // the partitions of work queues
 }
 
+// An owner is a work queue that has tiers, or a group: another app can name its group like a work queue.
+type owner struct {
+	name    string
+	isGroup bool
+}
+
 func (b *board) status(works []string) letters.Status {
 	status := letters.Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
-	b.parts = map[string][]letters.Depth{}
-	b.readGroups()
-	b.readTiers()
 	known, all := b.works(), len(works) == 0
 	if all {
 		works = slices.Collect(maps.Keys(known))
@@ -116,9 +121,9 @@ func (b *board) status(works []string) letters.Status {
 	for _, group := range b.groups {
 		known[group] = true
 	}
-	for name, tiers := range b.tiers {
+	for of, tiers := range b.tiers {
 		for _, t := range tiers {
-			if !known[name] {
+			if !known[of.name] {
 				status.Stray = append(status.Stray, t.Depth)
 			}
 		}
@@ -129,7 +134,6 @@ func (b *board) status(works []string) letters.Status {
 
 // readGroups finds the group of each work queue, and what current has.
 func (b *board) readGroups() {
-	b.groups, b.has, b.judged = map[string]string{}, map[string]bool{}, map[string]bool{}
 	for at := range b.bindings {
 		if group, isGroup := b.prefix.GroupOfReturn(at.Exchange); isGroup && at.Key == naming.MemberKey(at.Queue) {
 			b.groups[at.Queue] = group
@@ -152,10 +156,6 @@ func (b *board) readGroups() {
 
 // readTiers finds the tiers. A queue with the name of a tier is one if its messages go to a return exchange.
 func (b *board) readTiers() {
-	b.tiers = map[string][]letters.Tier{}
-	bound := func(exchange, queue, key string) bool {
-		return b.bindings[management.Binding{Exchange: exchange, Queue: queue, Key: key}]
-	}
 	for name, q := range b.queues {
 		group, delay, isTier := b.prefix.TierOf(name)
 		through := q.Arguments[queuearg.DeadLetterExchange]
@@ -165,17 +165,18 @@ func (b *board) readTiers() {
 		}
 		tier := letters.Tier{Depth: b.depth(name), Delay: time.Duration(delay), Overdue: q.Expired}
 		key := naming.RetryKey(group, delay)
-		switch {
-		case through == shared:
+		needs := []management.Binding{{Exchange: b.prefix.RetryExchange(), Queue: name, Key: key},
+			{Exchange: own, Queue: group, Key: key}}
+		if through == shared {
 			tier.Group = group
-			tier.Retired = !bound(b.prefix.GroupExchange(group), name, naming.TierKeys(delay))
-		default:
-			tier.Retired = !bound(b.prefix.RetryExchange(), name, key) || !bound(own, group, key)
+			needs = []management.Binding{{Exchange: b.prefix.GroupExchange(group), Queue: name, Key: naming.TierKeys(delay)}}
 		}
+		tier.Retired = slices.ContainsFunc(needs, func(at management.Binding) bool { return !b.bindings[at] })
 		if b.judged[group] {
 			tier.Retired = !b.has[name]
 		}
-		b.tiers[group] = append(b.tiers[group], tier)
+		of := owner{group, through == shared}
+		b.tiers[of] = append(b.tiers[of], tier)
 	}
 	for _, of := range b.tiers {
 		slices.SortFunc(of, func(x, y letters.Tier) int { return cmp.Compare(x.Delay, y.Delay) })
@@ -190,7 +191,7 @@ func (b *board) works() map[string]bool {
 		if work := naming.WorkQueueOf(name); work != name {
 			works[work] = true
 		}
-		if len(b.tiersOf(name, "")) > 0 {
+		if len(b.tiers[owner{name: name}]) > 0 {
 			works[name] = true
 		}
 	}
@@ -206,20 +207,9 @@ func (b *board) works() map[string]bool {
 	return works
 }
 
-// tiersOf returns the tiers of a work queue, where the group is empty, or those of a group. Another app can name its
-// group like a work queue.
-func (b *board) tiersOf(name, group string) (tiers []letters.Tier) {
-	for _, t := range b.tiers[name] {
-		if t.Group == group {
-			tiers = append(tiers, t)
-		}
-	}
-	return tiers
-}
-
 func (b *board) work(name string) letters.WorkQueue {
 	w := letters.WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
-	w.Tiers = append(b.tiersOf(name, ""), b.tiersOf(b.groups[name], b.groups[name])...)
+	w.Tiers = slices.Concat(b.tiers[owner{name: name}], b.tiers[owner{b.groups[name], true}])
 	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
 		w.Inbox = inbox
 	}

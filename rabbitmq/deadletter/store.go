@@ -95,6 +95,7 @@ type Store struct {
 
 	config Config
 	dial   wire.Config
+	uri    amqp091.URI
 	prefix naming.Prefix
 	logger watermill.LoggerAdapter
 
@@ -114,8 +115,9 @@ func Open(config Config, logger watermill.LoggerAdapter) (*Store, error) {
 	own := wire.Config{URI: config.URI, AMQP: config.AMQP, TLS: config.TLS}.Own(connectionName)
 	config.AMQP, config.TLS = own.AMQP, own.TLS
 	ctx, end := context.WithCancel(context.Background())
+	uri, _ := amqp091.ParseURI(config.URI) // it is valid
 	s := &Store{
-		config: config, dial: own, prefix: naming.Of(config.Prefix), ctx: ctx, end: end,
+		config: config, dial: own, uri: uri, prefix: naming.Of(config.Prefix), ctx: ctx, end: end,
 		logger: logger.With(watermill.LogFields{"broker": own.Place()}),
 	}
 	s.asker = s.ask
@@ -152,17 +154,16 @@ func (s *Store) connect(ctx context.Context) (*wire.Connection, error) {
 func (s *Store) Browse(ctx context.Context, queue string, filter letters.Filter) iter.Seq2[*letters.Letter, error] {
 	return func(yield func(*letters.Letter, error) bool) {
 		err := s.browse(ctx, queue, filter,
-			func(_ *amqp091.Delivery, l *letters.Letter) (bool, error) { return yield(l, nil), nil })
+			func(_ *amqp091.Delivery, l *letters.Letter) bool { return yield(l, nil) })
 		if err != nil {
 			yield(nil, err)
 		}
 	}
 }
 
-// browse calls visit for each letter that the filter selects, until it returns false or an error.
+// browse calls visit for each letter that the filter selects, until it returns false.
 func (s *Store) browse(
-	ctx context.Context, queue string, filter letters.Filter,
-	visit func(*amqp091.Delivery, *letters.Letter) (bool, error),
+	ctx context.Context, queue string, filter letters.Filter, visit func(*amqp091.Delivery, *letters.Letter) bool,
 ) error {
 	if err := filter.Validate(); err != nil {
 		return err
@@ -185,7 +186,7 @@ type browsing struct {
 	*Store
 	queue   string
 	filter  letters.Filter
-	visit   func(*amqp091.Delivery, *letters.Letter) (bool, error)
+	visit   func(*amqp091.Delivery, *letters.Letter) bool
 	caution caution
 	most    int // letters to look at; negative: all that are there
 
@@ -216,13 +217,9 @@ func (b *browsing) once(ctx context.Context) (err error) {
 		if d == nil {
 			return nil
 		}
-		if l := read(d, b.queue, b.prefix); b.isNew(l) && b.filter.Match(l, time.Now()) {
-			more, err := b.visit(d, l)
-			if !more || err != nil {
-				return errors.Join(err, look.keep(ctx, d))
-			}
-		}
-		if err := look.keep(ctx, d); err != nil {
+		l := read(d, b.queue, b.prefix)
+		more := !b.isNew(l) || !b.filter.Match(l, time.Now()) || b.visit(d, l)
+		if err := look.keep(ctx, d); err != nil || !more {
 			return err
 		}
 	}
@@ -252,18 +249,19 @@ func (b *browsing) again(total int) {
 func (s *Store) Export(ctx context.Context, queue string, filter letters.Filter, to io.Writer) (int, error) {
 	n := 0
 	var text []byte
-	err := s.browse(ctx, queue, filter, func(d *amqp091.Delivery, l *letters.Letter) (bool, error) {
-		var err error
-		if text, err = appendLine(text[:0], d, l); err == nil {
-			_, err = to.Write(text)
+	var failed error
+	err := s.browse(ctx, queue, filter, func(d *amqp091.Delivery, l *letters.Letter) bool {
+		if text, failed = appendLine(text[:0], d, l); failed == nil {
+			_, failed = to.Write(text)
 		}
-		if err != nil {
-			return false, fmt.Errorf("cannot export letter %q: %w", l.ID, err)
+		if failed != nil {
+			failed = fmt.Errorf("cannot export letter %q: %w", l.ID, failed)
+			return false
 		}
 		n++
-		return true, nil
+		return true
 	})
-	return n, err
+	return n, errors.Join(failed, err)
 }
 
 // asker is for the page and the command wmretry.
