@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/backends/conformance/wait"
+	program "github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/server"
 )
 
@@ -119,6 +121,26 @@ func TestRedisCluster(t *testing.T) {
 		}))
 		return left.Load() == 0
 	}, "nothing is left")
+
+	// The command finds the other nodes, whichever its address names.
+	require.Zero(t, program.WithProgram("../../cmd/wmretry", func(wmretry string) int {
+		for _, node := range cluster.Options().Addrs {
+			output := func(args ...string) string {
+				out, err := exec.Command(wmretry, append([]string{"--url", "redis://" + node}, args...)...).CombinedOutput()
+				require.NoErrorf(t, err, "%s", out)
+				return string(out)
+			}
+			status := output("status", "--json")
+			for i := range topics {
+				topic := fmt.Sprint("orders-", i)
+				assert.Contains(t, status, topic)
+				output("dead", "redrive", topic, "--limit", "1")
+				wait.Until(t, func() bool { return strings.Count(output("dead", "list", topic, "--json"), "\n") == each },
+					"a letter that was brought back has died again")
+			}
+		}
+		return 0
+	}))
 }
 
 // TestRedisClusterWithANodeThatDoesNotAnswer: it delays the retries of its own topics only. Those of another process show

@@ -45,14 +45,17 @@ func openRedis(ctx context.Context, o Config) (*Store, error) {
 	if o.TLS != nil {
 		options.TLSConfig = o.TLS
 	}
-	var client redis.UniversalClient = redis.NewClient(options)
-	if len(hosts) > 1 {
+	node := redis.NewClient(options)
+	var client redis.UniversalClient = node
+	end := func() { _ = client.Close() }
+	// Each node of a cluster, or one name for all of them, leads to the others. Only a node of a cluster answers.
+	if len(hosts) > 1 || node.ClusterInfo(ctx).Err() == nil {
+		end()
 		client = redis.NewClusterClient(&redis.ClusterOptions{
 			Addrs: hosts, Username: options.Username, Password: options.Password, TLSConfig: options.TLSConfig,
 			ClientName: program,
 		})
 	}
-	end := func() { _ = client.Close() }
 	if err := client.Ping(ctx).Err(); err != nil {
 		end()
 		return nil, err
