@@ -26,7 +26,8 @@ type Redrive struct {
 	// Rate is how many letters are sent in a second at most. The default is no limit.
 	Rate float64
 	// Canary is how many letters are sent first. Then Redrive watches them, and goes on only if none of them dies
-	// again. The default is none. Letters that are not sent do not count.
+	// again. Letters that are not sent do not count. It stops where the backend shows for ten seconds that the target of
+	// the canary has no consumer: a letter that no handler gets cannot die. The default is no canary.
 	Canary int
 	// CanaryWait is how long they are watched. The default is as long as they took to die the last time, from their
 	// first failure to their last, plus 5% and 10 seconds: at most an hour.

@@ -112,6 +112,8 @@ func TestTheOrderOfWhatACanaryLeaves(t *testing.T) {
 	a := testapp.New(t)
 	bury(t, a, a.Queue("orders"), count)
 	queue, store := deadletter.QueueOf(a.Queue("orders")), open(t, broker.URL(t), a.Name)
+	_, err := broker.Channel(t).Consume(a.Queue("orders"), "", true, false, false, false, nil) // a canary needs a consumer
+	require.NoError(t, err)
 	all := upTo(count)
 	summary, err := store.Redrive(t.Context(), queue, letters.Redrive{
 		Filter: letters.Filter{IDs: []string{all[0], all[2], all[4]}}, Canary: canary, CanaryWait: time.Second, Rate: 4,

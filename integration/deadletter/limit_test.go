@@ -247,6 +247,8 @@ func TestARedriveAsksOnceForItsPermissions(t *testing.T) {
 	a := testapp.New(t)
 	work := a.Queue("orders")
 	bury(t, a, work, 3)
+	_, err := broker.Channel(t).Consume(work, "", true, false, false, false, nil) // a canary needs a consumer
+	require.NoError(t, err)
 	user := broker.User(t, ".*", "^(amq.default|"+a.Name+")$", ".*")
 	revoke := sync.OnceFunc(func() {
 		_, err := broker.Management(t).UpdatePermissionsIn("/", user, rabbithole.Permissions{

@@ -73,7 +73,7 @@ func (r *Run) all(ctx context.Context, s Source) error {
 		if r.discard != nil {
 			err = r.remove(ctx, &removal, item)
 		} else {
-			err = r.send(ctx, item)
+			err = r.send(ctx, s, item)
 		}
 		if err != nil {
 			return err
@@ -111,7 +111,7 @@ func (r *Run) selects(ctx context.Context, item Item) (bool, error) {
 }
 
 // send sends a letter, or keeps it.
-func (r *Run) send(ctx context.Context, item Item) error {
+func (r *Run) send(ctx context.Context, s Source, item Item) error {
 	if selected, err := r.selects(ctx, item); err != nil || !selected {
 		return err
 	}
@@ -125,6 +125,9 @@ func (r *Run) send(ctx context.Context, item Item) error {
 	if r.Options.DryRun {
 		r.Change(func(s *letters.Summary) { s.Done++ })
 		return item.Keep(ctx)
+	}
+	if err := r.awaitFirst(ctx, s, item.Target()); err != nil {
+		return keep(err)
 	}
 	if err := r.pace(ctx); err != nil {
 		return keep(err)

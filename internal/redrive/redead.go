@@ -72,6 +72,11 @@ func (r *Run) watch(ctx context.Context, s Source) error {
 			return fmt.Errorf("%w: %d of the canary of %d; repair the cause first, then redrive again",
 				letters.ErrRedead, redead, len(r.canary))
 		}
+		missed, err := r.awaitAll(ctx, s)
+		if err != nil {
+			return err
+		}
+		r.lives, over = r.lives.Add(missed), over && missed == 0
 	}
 	r.lived, r.canary = true, nil
 	r.enter(letters.Looking, time.Time{})

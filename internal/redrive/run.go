@@ -25,6 +25,8 @@ type Source interface {
 	Redead(ctx context.Context, enough int) (int, error)
 	// Settle waits until the removals so far cannot be undone.
 	Settle() error
+	// Unconsumed returns the name of a target where the backend shows that no process consumes it, else "".
+	Unconsumed(ctx context.Context, target string) (name string)
 }
 
 // An Item is a letter of a Source. It is either kept, sent or removed.
@@ -73,15 +75,16 @@ type Run struct {
 	unsure   int // how many of summary.Done were removed since the last Settle
 	maybe    int // not of summary.Done: removed on lost connections, and the broker may not have read that
 
-	failed chan error        // the first error that ends the run
-	next   time.Time         // when the next letter may be sent, with a Rate
-	gone   map[string]error  // the error of each target: nil for one that is there
-	stays  error             // the first error of a letter that stays, while the run goes on
-	canary []*letters.Letter // letters that were sent
-	lives  time.Time         // when the canary has lived, if none of it dies before
-	lived  bool              // the canary has lived
-	looked time.Time         // the end of the last look for letters that died again
-	took   time.Duration     // duration of that look
+	failed  chan error        // the first error that ends the run
+	next    time.Time         // when the next letter may be sent, with a Rate
+	gone    map[string]error  // the error of each target: nil for one that is there
+	stays   error             // the first error of a letter that stays, while the run goes on
+	canary  []*letters.Letter // letters that were sent
+	targets []string          // where the letters of the canary are sent to
+	lives   time.Time         // when the canary has lived, if none of it dies before
+	lived   bool              // the canary has lived
+	looked  time.Time         // the end of the last look for letters that died again
+	took    time.Duration     // duration of that look
 }
 
 // New returns a redrive that has at most so many letters in flight.

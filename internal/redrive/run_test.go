@@ -115,6 +115,71 @@ func TestWatch(t *testing.T) {
 	assert.Equal(t, time.Hour, watchFor([]*letters.Letter{lived(math.MaxInt64)}), "an overflow")
 }
 
+// consumed is a source whose backend shows another number of consumers at each look, and goes on with the last one.
+type consumed struct {
+	one
+	numbers []int
+}
+
+func (c *consumed) Next(context.Context) (Item, error) {
+	if c.seen {
+		return nil, nil
+	}
+	c.seen = true
+	return c, nil
+}
+
+func (*consumed) Send(context.Context) (int, error)        { return 0, nil }
+func (*consumed) Keep(context.Context) error               { return nil }
+func (*consumed) Settle() error                            { return nil }
+func (*consumed) Redead(context.Context, int) (int, error) { return 0, nil }
+func (c *consumed) Unconsumed(context.Context, string) string {
+	number := c.numbers[0]
+	c.numbers = c.numbers[min(1, len(c.numbers)-1):]
+	return []string{"billing.orders", ""}[number]
+}
+
+// TestACanaryLooksAgainForAConsumer: a backend shows none for a moment. A canary that has none for longer is not sent,
+// or is not known to be handled.
+func TestACanaryLooksAgainForAConsumer(t *testing.T) {
+	t.Parallel()
+	const refused = "billing.orders has no consumer: its handler is paused, or its app is down. A canary that no"
+	for name, row := range map[string]struct {
+		numbers []int
+		done    int
+		want    string
+		took    time.Duration
+	}{
+		"at once":           {[]int{1}, 1, "", 10 * time.Second},
+		"after a moment":    {[]int{0, 0, 0, 1}, 1, "", 13 * time.Second},
+		"never":             {[]int{0}, 0, refused, 9 * time.Second},
+		"interrupted":       {[]int{0}, 0, context.DeadlineExceeded.Error(), time.Second / 2},
+		"away for a moment": {[]int{1, 1, 0, 0, 1}, 1, "", 12 * time.Second},
+		"gone meanwhile":    {[]int{1, 1, 0}, 1, "So it is not known whether the canary was handled", 11 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, began := t.Context(), time.Now()
+				if name == "interrupted" {
+					interrupted, end := context.WithTimeout(ctx, time.Second/2)
+					defer end()
+					ctx = interrupted
+				}
+				r := New(letters.Redrive{Canary: 1, CanaryWait: 10 * time.Second}, 8)
+				r.Begin(1)
+				summary, err := r.Finish(r.Pass(ctx, &consumed{numbers: row.numbers}), false)
+				assert.Equal(t, row.done, summary.Done)
+				assert.Equal(t, row.took, time.Since(began))
+				if row.want == "" {
+					assert.NoError(t, err)
+				} else {
+					assert.ErrorContains(t, err, row.want)
+				}
+			})
+		})
+	}
+}
+
 func TestRedead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/panics"
 	"github.com/tieredretry/watermill-retry/internal/redrive"
 	"github.com/tieredretry/watermill-retry/letters"
@@ -106,6 +107,21 @@ func (s *source) Redead(ctx context.Context, _ int) (int, error) {
 
 // Settle implements redrive.Source.
 func (s *source) Settle() error { return nil }
+
+// Unconsumed implements redrive.Source. Not every backend shows consumers, and not for every key.
+func (s *source) Unconsumed(ctx context.Context, target string) string {
+	looker, can := s.store.config.Reader.(operate.Looker)
+	if !can {
+		return ""
+	}
+	all, _ := looker.Waiting(ctx)
+	for _, w := range all {
+		if s.store.topics().Return(w.Name) == target && w.Consumers != nil && *w.Consumers == 0 {
+			return w.Name
+		}
+	}
+	return ""
+}
 
 // item is a letter of a source.
 type item struct {

@@ -24,6 +24,15 @@ func TestTheCanaryIsLettersThatWereSent(t *testing.T) {
 		const gone, count, canary, watched = 10, 30, 10, 20 * time.Minute
 		quorum := amqp091.Table{"x-queue-type": "quorum"}
 		b.broker.DeclareQueue("orders", quorum)
+		consume := func() {
+			connection, err := amqp091.DialConfig(modelURI, amqp091.Config{Dial: b.broker.Dial, Heartbeat: time.Hour})
+			require.NoError(t, err)
+			channel, err := connection.Channel()
+			require.NoError(t, err)
+			_, err = channel.Consume("orders", "", true, false, false, false, nil)
+			require.NoError(t, err)
+		}
+		consume()
 		b.broker.DeclareQueue("poison", quorum)
 		for i := range gone + count {
 			topic := "orders"
@@ -45,6 +54,7 @@ func TestTheCanaryIsLettersThatWereSent(t *testing.T) {
 					for number := range b.broker.Connections() {
 						b.broker.Disturb(number, model.Cut)
 					}
+					consume()
 				}
 				ends[p.Until], sent[p.Done] = true, true
 			},

@@ -143,18 +143,33 @@ func (i *item) Find(context.Context) error {
 	case i.to.exchange == "" && !i.Options.DryRun: // the broker returns the first letter
 		return nil
 	}
-	_, err := i.look.connection.Channel(func(channel *amqp091.Channel) error {
-		defer channel.Close()
-		_, err := channel.QueueDeclarePassive(i.target, true, false, false, false, nil)
-		return err
-	})
-	switch {
+	switch _, err := i.inspect(i.target); {
 	case err == nil:
 		return nil
 	case refusal.IsCode(err, amqp091.NotFound):
 		return i.gone()
+	default:
+		return explain("find the work queue", i.target, err)
 	}
-	return explain("find the work queue", i.target, err)
+}
+
+// Unconsumed implements redrive.Source.
+func (s *source) Unconsumed(_ context.Context, target string) string {
+	queue, err := s.inspect(target)
+	if err != nil || queue.Consumers > 0 {
+		return ""
+	}
+	return "the queue " + target
+}
+
+// inspect asks for a queue, which must exist.
+func (s *source) inspect(name string) (queue amqp091.Queue, err error) {
+	_, err = s.look.connection.Channel(func(channel *amqp091.Channel) (err error) {
+		defer channel.Close()
+		queue, err = channel.QueueDeclarePassive(name, true, false, false, false, nil)
+		return err
+	})
+	return queue, err
 }
 
 func (i *item) gone() error {

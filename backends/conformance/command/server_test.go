@@ -85,6 +85,14 @@ func (o *operator) many(_, _ []string) {
 
 // waits: the status shows what waits, and the doctor what is overdue, while no app runs.
 func (o *operator) waits(stop func()) {
+	file := filepath.Join(o.t.TempDir(), "letter.jsonl")
+	if o.showsConsumers() { // a letter for a canary
+		broken := backoff.Permanent(errDown)
+		o.failure.Store(&broken)
+		o.publish(message.NewMessage("dead-0", []byte("{}")))
+		o.awaitLetters("dead-0")
+		o.change(0, "discard", "--yes", "--export", file)
+	}
 	o.failure.Store(&errDown)
 	calls := o.called()
 	for i := range 3 {
@@ -103,9 +111,11 @@ func (o *operator) waits(stop func()) {
 	assert.Regexp(o.t, `(?m)^overdue `, r.stdout)
 	assert.Equal(o.t, last, status(), "looking changes nothing")
 	if o.showsConsumers() {
+		o.wmretry(0, "dead", "import", file)
 		o.eventually("a canary is refused", func() bool {
-			return strings.Contains(o.letters(-1, "redrive", "--canary", "1").stderr, " has no consumer")
+			return strings.Contains(o.letters(1, "redrive", "--canary", "1").stderr, " has no consumer")
 		})
+		o.awaitLetters("dead-0")
 	}
 	o.failure.Store(nil)
 	o.healthy.Store(true)

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/spf13/cobra"
@@ -21,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tieredretry/watermill-retry/cmd/wmretry/internal/backend"
-	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -282,46 +279,6 @@ func TestIDs(t *testing.T) {
 			assert.Equal(t, codeUsage, run(context.Background(), e, args), args)
 			assert.Contains(t, stderr.String(), "--id is empty: it selects no letter", args)
 		}
-	}
-}
-
-// consumed is a backend that shows another number of consumers at each look, and goes on with the last one.
-type consumed struct {
-	operate.Looker
-	numbers []int
-}
-
-func (c *consumed) Waiting(context.Context) ([]operate.Waiting, error) {
-	number := c.numbers[0]
-	c.numbers = c.numbers[min(1, len(c.numbers)-1):]
-	return []operate.Waiting{{Name: "billing.orders", Topic: "dead.orders", Consumers: &number}}, nil
-}
-
-// TestACanaryLooksAgainForAConsumer: a backend shows none for a moment.
-func TestACanaryLooksAgainForAConsumer(t *testing.T) {
-	for name, row := range map[string]struct {
-		numbers []int
-		want    string
-		took    time.Duration
-	}{
-		"at once":        {[]int{1}, "", 0},
-		"after a moment": {[]int{0, 0, 0, 1}, "", 3 * time.Second},
-		"never":          {[]int{0}, "billing.orders", 9 * time.Second},
-		"interrupted":    {[]int{0}, "billing.orders", time.Second / 2},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, began := t.Context(), time.Now()
-				if name == "interrupted" {
-					interrupted, end := context.WithTimeout(ctx, time.Second/2)
-					defer end()
-					ctx = interrupted
-				}
-				at := place{&backend.Store{Looker: &consumed{numbers: row.numbers}}, "dead.orders"}
-				assert.Equal(t, row.want, noConsumer(ctx, at, ""))
-				assert.Equal(t, row.took, time.Since(began))
-			})
-		})
 	}
 }
 
