@@ -58,8 +58,9 @@ VERSIONS  := $(shell cat tools/rabbitmq-versions)
 CHECKS     = inherit,-ST1005
 
 # Each backend is a module, which is released. The suite that tests them is another one, which is not.
-# Flags of go test in test-backends.
+# Flags of go test in test-backends, and the packages.
 CONFORMANCE ?=
+SUITE       ?= ./...
 # test-backends starts the newest Kafka that is pinned in backends/conformance/servers, with the lowest clients. test-newest
 # starts the lowest one, with the newest clients.
 KAFKA_LOWEST = 4.0.0
@@ -123,7 +124,7 @@ test-v3: devbroker ## the tests that go through watermill-amqp, on its v3
 	@$(WITH_BROKER) sh -c '$(SUBMAKE) test-reconnect-v3 & outage=$$!; $(SUBMAKE) test-integration-v3; result=$$?; wait $$outage && exit $$result'
 
 test-backends: devbroker ## test that every backend keeps the same guarantees, on real servers that it starts
-	@$(WITH_BROKER) $(GO) test -C backends/conformance $(CONFORMANCE) -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) ./...
+	@$(WITH_BROKER) $(GO) test -C backends/conformance $(CONFORMANCE) -p=1 -count=1 -parallel=200 -timeout=$(TIMEOUT) $(SUITE)
 
 inbox: ## kill processes with an inbox, restart broker and database, and count every effect (INBOX_ARGS)
 	@$(GO) build -C backends/conformance -o $(CURDIR)/.broker/inbox ./inbox
