@@ -191,7 +191,7 @@ func TestShow(t *testing.T) {
 	})
 	r := run(t, 0, "dead", "show", q.work, ids[0])
 	for _, want := range []string{
-		"given up by the retry middleware", "goes back to         " + q.work, "trace id             4bf92f3577b34da6a3ce929d0e0e4736\n  producer's span id   00f067aa0ba902b7",
+		"\n  goes back to         " + q.work + "\n  kind                 given up by the retry middleware\n", "trace id             4bf92f3577b34da6a3ce929d0e0e4736\n  producer's span id   00f067aa0ba902b7",
 		"dead reason          exhausted", "error type           *net.OpError", "reason               dial 10.0.0.0: connection refused",
 		"priority             4", "correlation_id       order-7", "customer             string    7", "count                int32     3",
 		`items                array     ["x",1]`, "Body (38 bytes, JSON)\n{\n  \"order\": 1,\n  \"big\": 12345678901234567890\n}\n",

@@ -103,9 +103,6 @@ func Parse(text string) (Address, error) {
 
 // User returns the user of the address, and its password.
 func (a Address) User() (name, password string, hasPassword bool) {
-	if a.url.User == nil {
-		return "", "", false
-	}
 	password, hasPassword = a.url.User.Password()
 	return a.url.User.Username(), password, hasPassword
 }

@@ -197,7 +197,7 @@ func (e *env) tlsConfig() (*tls.Config, error) {
 // managementAddress is the address of the management API. Where none is named it is guessed; it may not answer.
 func (e *env) managementAddress(broker backend.Address) (string, error) {
 	if address := e.flags.management; address != "" {
-		if u, err := url.Parse(address); err == nil && u.User != nil {
+		if u, err := url.Parse(address); err == nil {
 			if _, has := u.User.Password(); has {
 				return "", usage(errPasswordInArgs, "--management", "AMQP_MANAGEMENT_URL")
 			}

@@ -40,12 +40,12 @@ type place struct {
 	queue string
 }
 
-// on returns what a command does on letters. check looks at its flags before the backend is reached.
+// on returns what a command does on letters. Its flags are validated before the backend is reached.
 func (e *env) on(
-	check func() error, use func(ctx context.Context, at place, args []string) error,
+	flags interface{ Validate() error }, use func(ctx context.Context, at place, args []string) error,
 ) func(ctx context.Context, args []string) error {
 	return func(ctx context.Context, args []string) error {
-		if err := check(); err != nil {
+		if err := ofFlags(flags.Validate()); err != nil {
 			return err
 		}
 		return e.withStore(ctx, func(store *backend.Store) error {

@@ -13,69 +13,67 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-type discardFlags struct {
-	filterFlags
-	options letters.Discard
-	yes     bool
-	export  string
+// discard is the flags of dead discard.
+type discard struct {
+	letters.Discard
+	env    *env
+	yes    bool
+	export string
 }
 
 func newDiscardCommand(e *env) *cobra.Command {
-	var f discardFlags
-	check := func() error { return f.check(e) }
-	flags := f.with(variables{"limit": &f.options.Limit, "dry-run": &f.options.DryRun, "yes,y": &f.yes,
-		"export": &f.export})
-	c := e.command("dead discard "+e.of(), flags, e.on(check, func(ctx context.Context, at place, _ []string) error {
-		return e.discard(ctx, at, &f)
-	}))
+	d := &discard{env: e}
+	flags := filterFlags(&d.Filter, variables{"limit": &d.Limit, "dry-run": &d.DryRun, "yes,y": &d.yes,
+		"export": &d.export})
+	c := e.command("dead discard "+e.of(), flags, e.on(d, d.run))
 	c.Hidden = e.kind.Keeps
 	return c
 }
 
-func (f *discardFlags) check(e *env) (err error) {
-	if f.options.Filter, err = f.filter(); err != nil {
+// Validate reports all faults of the options, and whether there is a terminal to ask on.
+func (d *discard) Validate() error {
+	if err := d.Discard.Validate(); err != nil || d.yes || d.DryRun || d.env.inTerminal && d.env.errTerminal {
 		return err
 	}
-	if err := ofFlags(f.options.Validate()); err != nil {
-		return err
+	use := "--yes, and --export FILE to keep a copy"
+	if d.export != "" {
+		use = "--yes"
 	}
-	if !f.yes && !f.options.DryRun && (!e.inTerminal || !e.errTerminal) {
-		use := "--yes, and --export FILE to keep a copy"
-		if f.export != "" {
-			use = "--yes"
-		}
-		return usage("discard removes letters for good, and there is no terminal to ask on: use %s. --dry-run counts them",
-			use)
-	}
-	return nil
+	return errors.New("discard removes letters for good, and there is no terminal to ask on: use " + use +
+		". --dry-run counts them")
 }
 
-func (e *env) discard(ctx context.Context, at place, f *discardFlags) error {
-	options := f.options
-	report := newReport("discard", at.queue, options.DryRun, options.Limit)
-	report.filter = options.Filter
-	if !f.yes && !options.DryRun {
-		confirmed, err := e.askDiscard(ctx, at, f)
+func (d *discard) run(ctx context.Context, at place, _ []string) error {
+	options, beyond := d.Discard, limited
+	if !d.yes && !d.DryRun {
+		confirmed, err := d.confirm(ctx, at)
 		if err != nil || confirmed == 0 {
 			return err
 		}
-		if options.Limit = confirmed; confirmed != f.options.Limit { // not those that have died meanwhile
-			report.limit, report.beyond = confirmed, "the number that you confirmed"
+		if options.Limit = confirmed; confirmed != d.Limit { // not those that have died meanwhile
+			beyond = "the number that you confirmed"
 		}
 	}
-	if f.export != "" && !options.DryRun {
-		file, err := newFile(f.export)
+	exported := ""
+	if d.export != "" && !d.DryRun {
+		file, err := newFile(d.export)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		options.Export, report.Export = file, f.export
+		options.Export, exported = file, d.export
 	}
-	err := report.run(ctx, e, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
-		options.Progress = show
-		return at.Discard(ctx, at.queue, options)
-	})
-	return report.finish(e, err)
+	r := d.env.report("discard", at.queue, at.queue, asRedrive(options))
+	r.beyond, r.Export = beyond, exported
+	options.Progress = r.meter.show
+	summary, err := at.Discard(ctx, at.queue, options)
+	r.end(ctx, summary)
+	return r.finish(err)
+}
+
+// asRedrive returns what a discard has of the options of a redrive.
+func asRedrive(d letters.Discard) letters.Redrive {
+	return letters.Redrive{Filter: d.Filter, Limit: d.Limit, DryRun: d.DryRun}
 }
 
 // newFile creates a file that must not be there: it may have the only copy of letters.
@@ -88,12 +86,11 @@ func newFile(name string) (*os.File, error) {
 	return file, err
 }
 
-// askDiscard counts the letters and asks. It returns how many may be removed.
-func (e *env) askDiscard(ctx context.Context, at place, f *discardFlags) (int, error) {
-	options := f.options
+// confirm counts the letters and asks. It returns how many may be removed.
+func (d *discard) confirm(ctx context.Context, at place) (int, error) {
+	options, e := d.Discard, d.env
 	options.DryRun = true
-	meter := e.meter("count letters in "+safe(at.queue), "selected")
-	meter.some = selects(options.Filter)
+	meter := e.meter("count letters in "+safe(at.queue), "selected", asRedrive(options))
 	options.Progress = meter.show
 	counted, err := at.Discard(ctx, at.queue, options)
 	meter.stop()
@@ -105,8 +102,8 @@ func (e *env) askDiscard(ctx context.Context, at place, f *discardFlags) (int, e
 		return 0, e.nothing(at.queue, options.Filter)
 	}
 	copied := "without a copy"
-	if f.export != "" {
-		copied = "with a copy in " + safe(f.export)
+	if d.export != "" {
+		copied = "with a copy in " + safe(d.export)
 	}
 	answer, err := e.ask(ctx, fmt.Sprintf("Remove %s of %s in %s for good, %s? [y]es, [n]o: ", thousands(counted.Done),
 		plural(counted.Total, "letter", "letters"), safe(at.queue), copied))

@@ -17,24 +17,28 @@ import (
 // standard is the name of stdin or stdout as a file.
 const standard = "-"
 
-func newExportCommand(e *env) *cobra.Command {
-	var (
-		f  filterFlags
-		to string
-	)
-	check := func() (err error) {
-		if f.selected, err = f.filter(); err == nil && to == "" {
-			err = usage("export needs -o FILE, or -o - for stdout")
-		}
-		return err
-	}
-	flags := f.with(variables{"output,o": &to})
-	return e.command("dead export "+e.of(), flags, e.on(check, func(ctx context.Context, at place, _ []string) error {
-		return e.export(ctx, at, &f, to)
-	}))
+// export is the flags of dead export.
+type export struct {
+	letters.Filter
+	env *env
+	to  string
 }
 
-func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) error {
+func newExportCommand(e *env) *cobra.Command {
+	f := &export{env: e}
+	return e.command("dead export "+e.of(), filterFlags(&f.Filter, variables{"output,o": &f.to}), e.on(f, f.run))
+}
+
+// Validate reports all faults of the filter, and whether there is a file.
+func (f *export) Validate() error {
+	if f.to == "" {
+		return errors.New("export needs -o FILE, or -o - for stdout")
+	}
+	return f.Filter.Validate()
+}
+
+func (f *export) run(ctx context.Context, at place, _ []string) error {
+	e, to := f.env, f.to
 	start := time.Now()
 	out, summary := io.Writer(jsonLines{e.stdout}), e.stderr
 	if to != standard {
@@ -45,7 +49,7 @@ func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) e
 		defer func() { _ = file.Close() }()
 		out, summary = file, e.stdout
 	}
-	n, err := at.Export(ctx, at.queue, f.selected, out)
+	n, err := at.Export(ctx, at.queue, f.Filter, out)
 	if file, is := out.(*os.File); is && to != standard {
 		err = errors.Join(err, file.Sync())
 	}
@@ -65,7 +69,7 @@ func (e *env) export(ctx context.Context, at place, f *filterFlags, to string) e
 		_, err = fmt.Fprintf(summary, "%s of %s written to %s\n", plural(n, "letter", "letters"), safe(at.queue), safe(to))
 	}
 	if err == nil && n == 0 {
-		return e.nothing(at.queue, f.selected)
+		return e.nothing(at.queue, f.Filter)
 	}
 	return err
 }
@@ -106,11 +110,10 @@ func (e *env) importFile(ctx context.Context, name string, options letters.Redri
 				return err
 			}
 		}
-		report := newReport("import", options.To, options.DryRun, 0)
-		err = report.run(ctx, e, name, func(show func(letters.Progress)) (letters.Summary, error) {
-			options.Progress = show
-			return store.Import(ctx, from, options)
-		})
-		return report.finish(e, err)
+		r := e.report("import", options.To, name, options)
+		options.Progress = r.meter.show
+		summary, err := store.Import(ctx, from, options)
+		r.end(ctx, summary)
+		return r.finish(err)
 	})
 }

@@ -18,53 +18,43 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-type listFlags struct {
-	filterFlags
-	group bool
-	limit int
-}
-
 func newListCommand(e *env) *cobra.Command {
-	var f listFlags
-	flags := f.with(variables{"group": &f.group, "limit": &f.limit})
-	return e.command("dead list "+e.of(), flags, e.on(f.check, func(ctx context.Context, at place, _ []string) error {
-		return e.list(ctx, at, &f)
+	var (
+		o     letters.Discard // its Filter and Limit
+		group bool
+	)
+	flags := filterFlags(&o.Filter, variables{"group": &group, "limit": &o.Limit})
+	return e.command("dead list "+e.of(), flags, e.on(&o, func(ctx context.Context, at place, _ []string) error {
+		return e.list(ctx, at, o, group)
 	}))
 }
 
-func (f *listFlags) check() (err error) {
-	if f.selected, err = f.filter(); err != nil {
-		return err
-	}
-	return ofFlags(letters.Discard{Limit: f.limit}.Validate())
-}
-
-func (e *env) list(ctx context.Context, at place, f *listFlags) error {
+func (e *env) list(ctx context.Context, at place, o letters.Discard, group bool) error {
 	var groups letters.Groups
 	rows := rows{env: e}
 	n, cut := 0, false
-	for letter, err := range at.Browse(ctx, at.queue, f.selected) {
+	for letter, err := range at.Browse(ctx, at.queue, o.Filter) {
 		if err != nil {
 			return errors.Join(e.printGroups(groups.Sorted()), e.explain(err))
 		}
-		if f.limit > 0 && n == f.limit {
+		if o.Limit > 0 && n == o.Limit {
 			cut = true
 			break
 		}
 		n++
-		if f.group {
+		if group {
 			groups.Add(letter)
 		} else if err := rows.print(letter); err != nil {
 			return err
 		}
 	}
-	if f.group {
+	if group {
 		if err := e.printGroups(groups.Sorted()); err != nil {
 			return err
 		}
 	}
 	if n == 0 {
-		if err := e.nothing(at.queue, f.selected); err != nil {
+		if err := e.nothing(at.queue, o.Filter); err != nil {
 			return err
 		}
 		if !e.outTerminal || e.json {
@@ -75,7 +65,7 @@ func (e *env) list(ctx context.Context, at place, f *listFlags) error {
 		end := plural(n, "letter", "letters") + " in " + safe(at.queue)
 		if cut {
 			end = "the first " + end + "; there are more (--limit)"
-		} else if selects(f.selected) {
+		} else if selects(o.Filter) {
 			end += " that match"
 		}
 		_, _ = fmt.Fprintln(e.stdout, e.paint(text.Faint, end))

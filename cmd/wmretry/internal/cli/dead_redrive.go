@@ -11,31 +11,18 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-type redriveFlags struct {
-	filterFlags
-	options letters.Redrive
-}
-
 func newRedriveCommand(e *env) *cobra.Command {
-	var f redriveFlags
-	o := &f.options
-	flags := f.with(variables{
+	var o letters.Redrive
+	flags := filterFlags(&o.Filter, variables{
 		"dry-run": &o.DryRun, "limit": &o.Limit, "rate": reads(&o.Rate, rate), "canary": &o.Canary,
 		"canary-wait": &o.CanaryWait, "max-redead": reads(&o.MaxRedead, share), "to": &o.To, "again": &o.Again, "by": &o.By,
 		"note": &o.Note,
 	})
-	c := e.command("dead redrive "+e.of(), flags, e.on(f.check, func(ctx context.Context, at place, _ []string) error {
-		return e.redrive(ctx, at, f.options)
+	c := e.command("dead redrive "+e.of(), flags, e.on(&o, func(ctx context.Context, at place, _ []string) error {
+		return e.redrive(ctx, at, o)
 	}))
 	c.Hidden = e.kind.Keeps
 	return c
-}
-
-func (f *redriveFlags) check() (err error) {
-	if f.options.Filter, err = f.filter(); err != nil {
-		return err
-	}
-	return ofFlags(f.options.Validate())
 }
 
 // ofRabbitMQ returns a text of RabbitMQ only.
@@ -49,16 +36,14 @@ func (e *env) ofRabbitMQ(text string) string {
 // redrive runs a redrive, and prints its summary in any case.
 func (e *env) redrive(ctx context.Context, at place, options letters.Redrive) error {
 	start := time.Now()
-	report := newReport("redrive", at.queue, options.DryRun, options.Limit)
-	report.filter = options.Filter
-	err := report.run(ctx, e, at.queue, func(show func(letters.Progress)) (letters.Summary, error) {
-		options.Progress = show
-		return at.Redrive(ctx, at.queue, options)
-	})
+	r := e.report("redrive", at.queue, at.queue, options)
+	options.Progress = r.meter.show
+	summary, err := at.Redrive(ctx, at.queue, options)
+	r.end(ctx, summary)
 	if errors.Is(err, letters.ErrRedead) {
-		report.Causes = deaths(ctx, at, start)
+		r.Causes = deaths(ctx, at, start)
 	}
-	return report.finish(e, err)
+	return r.finish(err)
 }
 
 // deathsWithin bounds the search for the causes of deaths.

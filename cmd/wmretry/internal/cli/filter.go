@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"regexp"
 	"regexp/syntax"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,21 +14,43 @@ import (
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
-// filterFlags are the flags that select letters.
-type filterFlags struct {
-	ids, metadata []string
-	key           string
-
-	selected letters.Filter // what the flags select
-}
-
-// with returns these flags and those of one command.
-func (f *filterFlags) with(own variables) variables {
+// filterFlags returns the flags that select letters, and those of one command.
+func filterFlags(selected *letters.Filter, own variables) variables {
+	metadata := func(key, value string) error {
+		if before, twice := selected.Metadata[key]; twice && before != value {
+			return usage("--meta names %q twice with different values: no letter has both", key)
+		}
+		if selected.Metadata == nil {
+			selected.Metadata = map[string]string{}
+		}
+		selected.Metadata[key] = value
+		return nil
+	}
 	all := variables{
-		"id": &f.ids, "reason": reads(&f.selected.Reason, expression), "error-type": &f.selected.ErrorType,
-		"cause": &f.selected.Cause, "dead-reason": &f.selected.DeadReason, "handler": &f.selected.Handler, "key": &f.key,
-		"older-than": reads(&f.selected.OlderThan, age("--older-than")),
-		"newer-than": reads(&f.selected.NewerThan, age("--newer-than")), "meta": &f.metadata,
+		"error-type": &selected.ErrorType, "cause": &selected.Cause, "dead-reason": &selected.DeadReason,
+		"handler": &selected.Handler, "reason": reads(&selected.Reason, expression),
+		"older-than": reads(&selected.OlderThan, age("--older-than")),
+		"newer-than": reads(&selected.NewerThan, age("--newer-than")),
+		"id": reader{"stringArray", func(id string) error {
+			if id == "" { // alone it would select all letters
+				return usage("--id is empty: it selects no letter. If it is a variable of the shell, that is not set")
+			}
+			selected.IDs = append(selected.IDs, ids(id)...)
+			return nil
+		}},
+		"meta": reader{"stringArray", func(pair string) error {
+			key, value, found := strings.Cut(pair, "=")
+			if !found || key == "" {
+				return usage("--meta %q: it must be key=value", pair)
+			}
+			return metadata(key, value)
+		}},
+		"key": reader{"string", func(key string) error {
+			if key == "" {
+				return nil
+			}
+			return metadata(recordkey.Key, key)
+		}},
 	}
 	maps.Copy(all, own)
 	return all
@@ -37,32 +58,6 @@ func (f *filterFlags) with(own variables) variables {
 
 // selects reports whether a filter leaves any letter out.
 func selects(filter letters.Filter) bool { return !reflect.ValueOf(filter).IsZero() }
-
-func (f *filterFlags) filter() (letters.Filter, error) {
-	filter := f.selected
-	if slices.Contains(f.ids, "") { // alone it would select all letters
-		return filter, usage("--id is empty: it selects no letter. If it is a variable of the shell, that is not set")
-	}
-	filter.IDs = ids(f.ids)
-	pairs := slices.Clone(f.metadata)
-	if f.key != "" {
-		pairs = append(pairs, recordkey.Key+"="+f.key)
-	}
-	for _, pair := range pairs {
-		key, value, found := strings.Cut(pair, "=")
-		if !found || key == "" {
-			return filter, usage("--meta %q: it must be key=value", pair)
-		}
-		if before, twice := filter.Metadata[key]; twice && before != value {
-			return filter, usage("--meta names %q twice with different values: no letter has both", key)
-		}
-		if filter.Metadata == nil {
-			filter.Metadata = map[string]string{}
-		}
-		filter.Metadata[key] = value
-	}
-	return filter, ofFlags(filter.Validate())
-}
 
 var (
 	field = regexp.MustCompile(`\b(Redrive|Discard|Filter)\.(\w+)`)
@@ -80,17 +75,13 @@ func ofFlags(err error) error {
 	}))
 }
 
-// ids also takes ids in the form in which they are printed, with control characters escaped.
-func ids(given []string) []string {
-	var all []string
-	for _, id := range given {
-		all = append(all, id)
-		if unquoted, err := strconv.Unquote(`"` + strings.ReplaceAll(id, `"`, `\"`) + `"`); err == nil &&
-			unquoted != id {
-			all = append(all, unquoted)
-		}
+// ids returns an id, and what it stands for in the form in which ids are printed, with control characters escaped.
+func ids(id string) []string {
+	unquoted, err := strconv.Unquote(`"` + strings.ReplaceAll(id, `"`, `\"`) + `"`)
+	if err != nil || unquoted == id {
+		return []string{id}
 	}
-	return all
+	return []string{id, unquoted}
 }
 
 // expression reads the regular expression of --reason.

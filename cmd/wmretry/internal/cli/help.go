@@ -161,31 +161,30 @@ func (all variables) addTo(flags *pflag.FlagSet) {
 	}
 }
 
-// parsed is the variable of a flag whose text a function reads. An empty text is the zero value.
-type parsed[T any] struct {
-	to   *T
-	read func(text string) (T, error)
-	text string
+// reader is the variable of a flag whose texts a function reads.
+type reader struct {
+	kind string // the kind of its values, as the help names it
+	read func(text string) error
 }
 
-func reads[T any](to *T, read func(text string) (T, error)) pflag.Value {
-	return &parsed[T]{to: to, read: read}
+// reads returns a reader that sets a variable. An empty text is the zero value.
+func reads[T any](to *T, read func(text string) (T, error)) reader {
+	return reader{"string", func(text string) (err error) {
+		if *to = *new(T); text != "" {
+			*to, err = read(text)
+		}
+		return err
+	}}
 }
 
 // Set implements pflag.Value.
-func (p *parsed[T]) Set(text string) (err error) {
-	p.text, *p.to = text, *new(T)
-	if text != "" {
-		*p.to, err = p.read(text)
-	}
-	return err
-}
+func (r reader) Set(text string) error { return r.read(text) }
 
 // String implements pflag.Value.
-func (p *parsed[T]) String() string { return p.text }
+func (r reader) String() string { return "" }
 
 // Type implements pflag.Value.
-func (p *parsed[T]) Type() string { return "string" }
+func (r reader) Type() string { return r.kind }
 
 // describeFlags gives the flags of a command and of those below it their texts, and what a shell completes after them.
 func (e *env) describeFlags(c *cobra.Command) {

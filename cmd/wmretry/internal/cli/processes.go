@@ -23,15 +23,13 @@ const patience = 2 * time.Second
 
 func newOrderCommand(e *env) *cobra.Command {
 	wait := patience
-	decision := func(do string) *cobra.Command {
-		return e.command("order "+do+" QUEUE KEY", nil, func(ctx context.Context, args []string) error {
-			return e.order(ctx, command.Request{Queue: args[0], Do: do, Key: args[1]}, wait)
+	ask := func(do, arguments string) *cobra.Command {
+		return e.command("order "+do+arguments, nil, func(ctx context.Context, args []string) error {
+			return e.order(ctx, command.Request{Queue: args[0], Do: do, Key: strings.Join(args[1:], "")}, wait)
 		})
 	}
-	status := e.command("order status QUEUE", nil, func(ctx context.Context, args []string) error {
-		return e.order(ctx, command.Request{Queue: args[0], Do: command.Status}, wait)
-	})
-	c := e.group("order", status, decision(command.Skip), decision(command.Retry))
+	c := e.group("order", ask(command.Status, " QUEUE"), ask(command.Skip, " QUEUE KEY"),
+		ask(command.Retry, " QUEUE KEY"))
 	variables{"wait": &wait}.addTo(c.PersistentFlags())
 	return c
 }
@@ -63,7 +61,7 @@ func (e *env) order(ctx context.Context, r command.Request, wait time.Duration) 
 	case e.json:
 		return nil
 	case r.Do == command.Status:
-		_, err = fmt.Fprintln(e.stdout, strings.Join(e.orderLines(all), "\n"))
+		_, err = fmt.Fprintln(e.stdout, e.orderText(all))
 	case r.Do == command.Skip:
 		_, err = fmt.Fprintf(e.stdout, "%s skipped: dead letters of %s\n", plural(all.Decided, "message is", "messages are"),
 			safe(r.Queue))
@@ -132,8 +130,8 @@ func keyWord(key string) string {
 	return word
 }
 
-// orderLines returns the partitions and the blocked keys as tables.
-func (e *env) orderLines(all orderAnswers) []string {
+// orderText returns the partitions and the blocked keys as tables.
+func (e *env) orderText(all orderAnswers) string {
 	byQueue, unlisted := map[string][]ownedPartition{}, 0
 	var queues []string // in the order of their numbers
 	for _, a := range all.Answers {
@@ -167,16 +165,16 @@ func (e *env) orderLines(all orderAnswers) []string {
 			}
 		}
 	}
-	lines := strings.Split(partitions.Render(), "\n")
 	if !some {
-		return lines
+		return partitions.Render()
 	}
-	lines = append(append(lines, ""), strings.Split(blocked.Render(), "\n")...)
+	lines := []string{partitions.Render(), "", blocked.Render()}
 	if unlisted > 0 {
 		lines = append(lines, plural(unlisted, "further message is", "further messages are")+" blocked")
 	}
-	return append(lines, "", "`"+e.advised("wmretry order retry "+shellWord(all.Queue)+" KEY")+
+	lines = append(lines, "", "`"+e.advised("wmretry order retry "+shellWord(all.Queue)+" KEY")+
 		"` handles a message again, and skip makes it a dead letter.")
+	return strings.Join(lines, "\n")
 }
 
 // keyFlags are the flags of the commands of keys.
@@ -282,15 +280,13 @@ func (e *env) listKeys(ctx context.Context, f *keyFlags) error {
 	if err != nil {
 		return err
 	}
-	if e.json {
-		lines := []keyLine{}
-		for _, k := range command.KeysOf(all.Answers) {
-			lines = append(lines, keyLine{k.Key, k.Paused, k.Until, k.Limit, k.Parked, k.Queue, k.Handler, k.Process})
-		}
-		return e.printJSON(lines)
+	lines := []keyLine{}
+	for _, k := range command.KeysOf(all.Answers) {
+		lines = append(lines, keyLine{k.Key, k.Paused, k.Until, k.Limit, k.Parked, k.Queue, k.Handler, k.Process})
 	}
-	_, err = fmt.Fprintln(e.stdout, cmp.Or(e.keyTable(all.Answers, false), "no key is limited, and none had to wait"))
-	return err
+	return e.output(lines, func() string {
+		return cmp.Or(e.keyTable(all.Answers, false), "no key is limited, and none had to wait") + "\n"
+	})
 }
 
 // keyTable returns a row for each key of a handler and process, or only those that are limited. Empty: there is none.

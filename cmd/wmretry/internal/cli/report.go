@@ -26,11 +26,15 @@ type report struct {
 	Export      string          `json:"export,omitzero"`
 	Error       string          `json:"error,omitzero"`
 
+	env    *env
+	meter  *meter
 	words  words
 	filter letters.Filter
-	limit  int    // the number that the user permits: that of --limit, or the one that was confirmed
-	beyond string // what limit is in words
+	beyond string // what the limit of the meter is, in words
 }
+
+// limited is the usual report.beyond.
+const limited = "--limit"
 
 // words are those of one command about its letters.
 type words struct{ verb, done, would, kept, unseen, from string }
@@ -54,32 +58,27 @@ var commandWords = map[string]words{
 	},
 }
 
-// newReport returns the report of a command that changes a queue. limit is the value of --limit.
-func newReport(command, queue string, dryRun bool, limit int) *report {
-	return &report{Command: command, Queue: queue, DryRun: dryRun, words: commandWords[command], limit: limit,
-		beyond: "--limit"}
-}
-
-// run runs the command, shows its progress, and completes the report.
-func (r *report) run(
-	ctx context.Context, e *env, of string, change func(show func(letters.Progress)) (letters.Summary, error),
-) error {
+// report begins the report of a command that changes a queue, and shows its progress. of names what it changes.
+func (e *env) report(command, queue, of string, o letters.Redrive) *report {
+	r := &report{Command: command, Queue: queue, DryRun: o.DryRun, env: e, words: commandWords[command], filter: o.Filter,
+		beyond: limited}
 	verb := r.words.verb
 	if r.DryRun {
 		verb = "selected"
 	}
-	start := time.Now()
-	meter := e.meter(r.Command+" of "+safe(of), verb)
-	meter.some, meter.limit = selects(r.filter), r.limit
-	defer meter.stop()
-	summary, err := change(meter.show)
-	r.Summary, r.Seconds = summary, time.Since(start).Seconds()
-	r.Interrupted = ctx.Err() != nil
-	return err
+	r.meter = e.meter(command+" of "+safe(of), verb, o)
+	return r
+}
+
+// end notes what the command has done.
+func (r *report) end(ctx context.Context, summary letters.Summary) {
+	r.meter.stop()
+	r.Summary, r.Seconds, r.Interrupted = summary, time.Since(r.meter.start).Seconds(), ctx.Err() != nil
 }
 
 // finish prints the report, unless the command did not begin, and returns the error that it ends with.
-func (r *report) finish(e *env, err error) error {
+func (r *report) finish(err error) error {
+	e := r.env
 	if err != nil && r.Summary == (letters.Summary{}) {
 		return e.explain(err)
 	}
@@ -90,18 +89,16 @@ func (r *report) finish(e *env, err error) error {
 		}
 		err = e.explain(err)
 	}
-	printed := r.print(e)
+	printed := e.output(r, r.text)
 	if err == nil && r.Done == 0 && r.Kept == 0 {
 		err = e.nothing(r.Queue, r.filter)
 	}
 	return errors.Join(printed, err)
 }
 
-// print prints the report, without --json in words. The lines add up to the total.
-func (r *report) print(e *env) error {
-	if e.json {
-		return e.printJSON(r)
-	}
+// text returns the report in words. The lines add up to the total.
+func (r *report) text() string {
+	e := r.env
 	var s strings.Builder
 	s.WriteString(e.paint(text.Bold, r.title()) + "\n")
 	line := func(n int, meaning string, colour text.Color) {
@@ -116,7 +113,7 @@ func (r *report) print(e *env) error {
 	if r.DryRun {
 		done = r.words.would
 	}
-	if r.limited() {
+	if most := r.meter.limit; r.Error == "" && most > 0 && r.Done >= most { // the limit has ended the command
 		kept, unseen = "selected, and beyond "+r.beyond+": they stay", "not looked at, beyond "+r.beyond+": they stay"
 	}
 	line(r.Done, done, text.FgGreen)
@@ -139,8 +136,7 @@ func (r *report) print(e *env) error {
 		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `%s` puts them back.\n", safe(r.Export),
 			e.advised("wmretry dead import "+shellWord(r.Export)))
 	}
-	_, err := fmt.Fprint(e.stdout, s.String())
-	return err
+	return s.String()
 }
 
 func (r *report) title() string {
@@ -159,9 +155,6 @@ func (r *report) title() string {
 	took := time.Duration(r.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 	return fmt.Sprintf("%s (%v)", title, took)
 }
-
-// limited reports whether the limit has ended the command.
-func (r *report) limited() bool { return r.Error == "" && r.limit > 0 && r.Done >= r.limit }
 
 // doubtful explains letters without a confirm.
 func (r *report) doubtful() string {
@@ -186,15 +179,18 @@ type meter struct {
 	some  bool   // letters are selected: not all of them are sent
 	limit int    // at most so many are; 0: all that are selected
 
+	start time.Time
+
 	mu      sync.Mutex
 	last    time.Time // the time of the last line
 	phase   letters.Phase
 	stopped bool
 }
 
-// meter starts a meter. Its caller stops it before it prints.
-func (e *env) meter(title, verb string) *meter {
-	return &meter{env: e, title: title, verb: verb, last: time.Now()}
+// meter starts a meter for options. Its caller stops it before it prints.
+func (e *env) meter(title, verb string, o letters.Redrive) *meter {
+	now := time.Now()
+	return &meter{env: e, title: title, verb: verb, some: selects(o.Filter), limit: o.Limit, start: now, last: now}
 }
 
 // show shows progress. It is a letters.Redrive.Progress.

@@ -31,20 +31,15 @@ func newStatusCommand(e *env) *cobra.Command {
 				return e.waiting(ctx, store, names)
 			}
 			status, err := store.Rabbit.Status(ctx, names...)
-			switch {
-			case err != nil:
+			if err != nil {
 				return err
-			case e.json:
-				return e.printJSON(status)
 			}
-			lines := e.statusLines(status, all)
-			// where no process answers, or the user may not ask, no key is shown
-			asked, _ := command.AskerOf(store.Rabbit)(ctx, command.Request{Do: command.Keys}, time.Second)
-			if keys := e.keyTable(asked.Answers, true); keys != "" {
-				lines = append(lines, "", keys)
-			}
-			_, err = fmt.Fprintln(e.stdout, strings.Join(lines, "\n"))
-			return err
+			return e.output(status, func() string {
+				// where no process answers, or the user may not ask, no key is shown
+				asked, _ := command.AskerOf(store.Rabbit)(ctx, command.Request{Do: command.Keys}, time.Second)
+				keys := e.keyTable(asked.Answers, true)
+				return e.statusText(status, all) + only(keys != "", "\n\n"+keys) + "\n"
+			})
 		})
 	})
 }
@@ -59,20 +54,18 @@ func (e *env) waiting(ctx context.Context, store *backend.Store, names []string)
 		_, topic, _ := strings.Cut(w.Name, ".")
 		return len(names) > 0 && !slices.Contains(names, w.Name) && !slices.Contains(names, topic)
 	})
-	if e.json {
-		return e.printJSON(map[string]any{"backend": e.kind.Name, "at": time.Now().UTC(), "waiting": shown})
-	}
-	if len(shown) == 0 && len(all) > 0 {
+	board := map[string]any{"backend": e.kind.Name, "at": time.Now().UTC(), "waiting": shown}
+	return e.output(board, func() string {
+		if len(shown) > 0 || len(all) == 0 {
+			return e.waitingTable(shown) + "\n"
+		}
 		var known []string
 		for _, w := range all {
-			known = append(known, safe(w.Name))
+			known = append(known, w.Name)
 		}
-		_, err = fmt.Fprintf(e.stdout, "None has the name %s. There are: %s\n", safe(strings.Join(names, ", ")),
-			strings.Join(known, ", "))
-		return err
-	}
-	_, err = fmt.Fprintln(e.stdout, e.waitingTable(shown))
-	return err
+		return safe(fmt.Sprintf("None has the name %s. There are: %s", strings.Join(names, ", "),
+			strings.Join(known, ", "))) + "\n"
+	})
 }
 
 // waitingTable returns a row for each consumer group and topic.
@@ -95,8 +88,8 @@ func (e *env) waitingTable(all []operate.Waiting) string {
 	return t.Render()
 }
 
-// statusLines returns the status as a table, and what to do about it.
-func (e *env) statusLines(status letters.Status, all bool) []string {
+// statusText returns the status as a table, and what to do about it.
+func (e *env) statusText(status letters.Status, all bool) string {
 	b := &statusTable{env: e, Writer: e.table("QUEUE", "MESSAGES", "READY", "UNACKED", "CONSUMERS", "DUE", "NOTE"),
 		all: all}
 	alignRight(b, 2, 3, 4, 5)
@@ -118,12 +111,11 @@ func (e *env) statusLines(status letters.Status, all bool) []string {
 	for _, d := range status.Stray {
 		b.row(d, 0, d.Queue, "", "stray: its work queue is gone, and what waits here becomes an orphan", text.FgYellow)
 	}
-	lines := []string{e.paint(text.Faint, e.time(status.At))}
+	head := e.paint(text.Faint, e.time(status.At)) + "\n"
 	if len(status.Queues) == 0 {
-		lines = append(lines, fmt.Sprintf("No work queue with the prefix %s has a dead-letter queue. Another "+
-			"prefix: --prefix", safe(e.prefix())))
+		head += "No work queue with the prefix " + safe(e.prefix()) + " has a dead-letter queue. Another prefix: --prefix\n"
 	}
-	return append(lines, strings.Split(b.Render(), "\n")...)
+	return head + b.Render()
 }
 
 // advised returns a command with the prefix of this one.

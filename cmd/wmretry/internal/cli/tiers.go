@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/backoff"
@@ -18,79 +17,57 @@ func newTiersCommand(e *env) *cobra.Command {
 }
 
 func newDrainCommand(e *env) *cobra.Command {
-	var options letters.Redrive
-	flags := variables{"dry-run": &options.DryRun, "limit": &options.Limit, "rate": reads(&options.Rate, rate)}
+	var o letters.Redrive
+	flags := variables{"dry-run": &o.DryRun, "limit": &o.Limit, "rate": reads(&o.Rate, rate)}
 	return e.command("tiers drain QUEUE TIER", flags, func(ctx context.Context, args []string) error {
 		delay, err := backoff.ParseTier(args[1])
 		if err != nil {
 			return usage("TIER is %q: it must be the delay as status shows it, such as 10s, 5m or 1500ms: %w",
 				args[1], err)
 		}
-		if err := ofFlags(options.Validate()); err != nil {
+		if err := ofFlags(o.Validate()); err != nil {
 			return err
 		}
-		return e.drain(ctx, fmt.Sprintf("%s.%s.%v", args[0], e.prefix(), delay), options)
+		tier := fmt.Sprintf("%s.%s.%v", args[0], e.prefix(), delay)
+		return e.withRabbitMQ(ctx, func(store *deadletter.Store) error {
+			r := e.report("drain", tier, tier, o)
+			o.Progress = r.meter.show
+			summary, err := store.Drain(ctx, tier, o)
+			r.end(ctx, summary)
+			if errors.Is(err, letters.ErrNoQueue) {
+				return fmt.Errorf("%w; `wmretry status --all` lists the tiers", err)
+			}
+			return r.finish(err)
+		})
 	})
 }
 
-func (e *env) drain(ctx context.Context, tier string, options letters.Redrive) error {
-	return e.withRabbitMQ(ctx, func(store *deadletter.Store) error {
-		report := newReport("drain", tier, options.DryRun, options.Limit)
-		err := report.run(ctx, e, tier, func(show func(letters.Progress)) (letters.Summary, error) {
-			options.Progress = show
-			return store.Drain(ctx, tier, options)
-		})
-		if errors.Is(err, letters.ErrNoQueue) {
-			return fmt.Errorf("%w; `wmretry status --all` lists the tiers", err)
-		}
-		return report.finish(e, err)
-	})
+// prunedTiers is what a prune has done, or would do.
+type prunedTiers struct {
+	deadletter.Pruned
+	DryRun bool
 }
 
 func newPruneCommand(e *env) *cobra.Command {
 	var (
-		f      wantedFlags
-		dryRun bool
+		f wantedFlags
+		o deadletter.Prune
 	)
-	flags := f.with(variables{"dry-run": &dryRun})
+	flags := f.with(variables{"dry-run": &o.DryRun})
 	return e.command("tiers prune", flags, func(ctx context.Context, _ []string) error {
-		return e.prune(ctx, &f, dryRun)
-	})
-}
-
-func (e *env) prune(ctx context.Context, f *wantedFlags, dryRun bool) error {
-	options := deadletter.Prune{DryRun: dryRun}
-	if f.given() {
-		wanted, err := f.wanted(e.prefix())
-		if err != nil {
-			return err
+		if f.given() {
+			wanted, err := f.wanted(e.prefix())
+			if err != nil {
+				return err
+			}
+			o.Current = topologiesOf(wanted)
 		}
-		options.Current = topologiesOf(wanted)
-	}
-	return e.withRabbitMQ(ctx, func(store *deadletter.Store) error {
-		pruned, err := store.Prune(ctx, options)
-		switch {
-		case err != nil:
-			return err
-		case e.json:
-			return e.printJSON(pruned)
-		}
-		verb := "removed"
-		if dryRun {
-			verb = "would be removed"
-		}
-		for _, name := range pruned.Removed {
-			_, _ = fmt.Fprintf(e.stdout, "%s  %s\n", e.paint(text.FgGreen, verb), safe(name))
-		}
-		for _, name := range pruned.Left {
-			_, _ = fmt.Fprintf(e.stdout, "%s  %s: it has a consumer, or messages, which `wmretry tiers drain` sends to "+
-				"their work queue if it exists\n",
-				e.paint(text.FgYellow, "left"), safe(name))
-		}
-		if len(pruned.Removed)+len(pruned.Left) == 0 {
-			_, err = fmt.Fprintln(e.stdout, "No tier is retired. Which tiers a schedule has is only known with "+
-				"--queue and --schedule, or --file.")
-		}
-		return err
+		return e.withRabbitMQ(ctx, func(store *deadletter.Store) error {
+			pruned, err := store.Prune(ctx, o)
+			if err != nil {
+				return err
+			}
+			return e.output(pruned, func() string { return e.text("pruned", prunedTiers{pruned, o.DryRun}) })
+		})
 	})
 }

@@ -4,51 +4,49 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
-	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/rabbitmq/deadletter"
 )
-
-type topologyFlags struct {
-	wantedFlags
-	allowUnprotected bool
-}
 
 func newTopologyCommand(e *env) *cobra.Command {
 	return e.group("topology", e.newComparison("topology plan", false), e.newComparison("topology apply", true),
 		newExportTopologyCommand(e))
 }
 
-// newComparison returns a command that compares, and declares or does not.
+// newComparison returns a command that prints how what the flags describe differs from what is there, and declares what
+// is missing, or does not.
 func (e *env) newComparison(path string, declares bool) *cobra.Command {
-	var f topologyFlags
-	flags := f.with(variables{"allow-unprotected-quorum": &f.allowUnprotected})
-	return e.command(path, flags, func(ctx context.Context, _ []string) error { return e.compare(ctx, &f, declares) })
+	var (
+		f                wantedFlags
+		allowUnprotected bool
+	)
+	flags := f.with(variables{"allow-unprotected-quorum": &allowUnprotected})
+	return e.command(path, flags, func(ctx context.Context, _ []string) error {
+		wanted, err := f.wanted(e.prefix())
+		if err != nil {
+			return err
+		}
+		for i := range wanted {
+			wanted[i].AllowUnprotectedQuorum = allowUnprotected
+		}
+		return e.compare(ctx, wanted, declares)
+	})
 }
 
-// compare prints how what the flags describe differs from what is there, and declares what is missing, or does not.
-func (e *env) compare(ctx context.Context, f *topologyFlags, declares bool) error {
-	wanted, err := f.wanted(e.prefix())
-	if err != nil {
-		return err
-	}
-	for i := range wanted {
-		wanted[i].AllowUnprotectedQuorum = f.allowUnprotected
-	}
+// compare prints the differences, and declares what is missing, or does not.
+func (e *env) compare(ctx context.Context, wanted []deadletter.Wanted, declares bool) error {
 	var report deadletter.Report
 	created := "to create"
-	err = e.withRabbitMQ(ctx, func(store *deadletter.Store) (err error) {
+	err := e.withRabbitMQ(ctx, func(store *deadletter.Store) (err error) {
 		if !declares {
 			report, err = store.Compare(ctx, wanted...)
 		} else if report, err = store.Apply(ctx, wanted...); err == nil {
@@ -59,7 +57,8 @@ func (e *env) compare(ctx context.Context, f *topologyFlags, declares bool) erro
 	if err != nil && !errors.Is(err, deadletter.ErrConflict) {
 		return err
 	}
-	if err := e.printPlan(report, created); err != nil {
+	shown := plan{report, report.Drifted(), created}
+	if err := e.output(shown, func() string { return e.text("plan", shown) }); err != nil {
 		return err
 	}
 	switch {
@@ -72,41 +71,11 @@ func (e *env) compare(ctx context.Context, f *topologyFlags, declares bool) erro
 	return nil
 }
 
-var signs = map[deadletter.Kind]struct {
-	sign   string
-	colour text.Color
-}{deadletter.Create: {"+", text.FgGreen}, deadletter.Conflict: {"!", text.FgRed}, deadletter.Policy: {"~",
-	text.FgYellow}, deadletter.Note: {"i", text.FgCyan}}
-
-// printPlan prints the differences.
-func (e *env) printPlan(report deadletter.Report, created string) error {
-	if e.json {
-		return e.printJSON(struct {
-			deadletter.Report
-			Drift bool `json:"drift"`
-		}{report, report.Drifted()})
-	}
-	var s strings.Builder
-	for _, d := range report.Differences {
-		head := d
-		head.Reason, head.Advice = "", ""
-		_, _ = fmt.Fprintf(&s, "%s %s\n", e.paint(signs[d.Kind].colour, signs[d.Kind].sign), safe(head.String()))
-		for _, more := range []string{d.Reason, d.Advice} {
-			if more != "" {
-				_, _ = fmt.Fprintf(&s, "    %s\n", safe(more))
-			}
-		}
-	}
-	count := func(kind deadletter.Kind) int { return len(report.Of(kind)) }
-	if report.Drifted() {
-		_, _ = fmt.Fprintf(&s, "%s %s, %s, %s.\n", thousands(count(deadletter.Create)), created,
-			plural(count(deadletter.Conflict), "conflict", "conflicts"),
-			plural(count(deadletter.Policy), "policy in the way", "policies in the way"))
-	} else {
-		s.WriteString("No drift: everything is there.\n")
-	}
-	_, err := io.WriteString(e.stdout, s.String())
-	return err
+// plan is the differences of a plan.
+type plan struct {
+	deadletter.Report
+	Drift   bool   `json:"drift"`
+	Created string `json:"-"` // what is or was to be done with what is missing
 }
 
 func newExportTopologyCommand(e *env) *cobra.Command {
@@ -135,7 +104,7 @@ func newExportTopologyCommand(e *env) *cobra.Command {
 }
 
 // role is the permissions of one kind of user: regular expressions, as rabbitmqctl set_permissions gets them.
-type role struct{ name, about, tag, configure, write, read string }
+type role struct{ Name, About, Tag, Configure, Write, Read string }
 
 // rolesOf returns the least permissions of each kind of user. byKey states that handlers have Breaker.Key.
 func rolesOf(wanted []deadletter.Wanted, byKey bool) []role {
@@ -202,15 +171,9 @@ func (e *env) printPermissions(wanted []deadletter.Wanted, byKey bool) error {
 			break
 		}
 	}
-	var s strings.Builder
-	for _, r := range rolesOf(wanted, byKey) {
-		_, _ = fmt.Fprintf(&s, "# %s: %s\n", r.name, r.about)
-		if r.tag != "" {
-			_, _ = fmt.Fprintf(&s, "rabbitmqctl set_user_tags %s %s\n", r.name, r.tag)
-		}
-		_, _ = fmt.Fprintf(&s, "rabbitmqctl set_permissions -p %s %s %s %s %s\n\n", safe(shell.Quote(vhost)), r.name,
-			safe(shell.Quote(r.configure)), safe(shell.Quote(r.write)), safe(shell.Quote(r.read)))
-	}
-	_, err := io.WriteString(e.stdout, strings.TrimSuffix(s.String(), "\n"))
+	_, err := io.WriteString(e.stdout, e.text("permissions", struct {
+		Vhost string
+		Roles []role
+	}{vhost, rolesOf(wanted, byKey)}))
 	return err
 }

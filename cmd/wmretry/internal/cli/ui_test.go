@@ -182,9 +182,9 @@ func TestListCommand(t *testing.T) {
 func TestImportCommand(t *testing.T) {
 	var out bytes.Buffer
 	e := &env{stdout: &out, flags: flags{prefix: "shop"}}
-	r := newReport("discard", "orders.dead", false, 0)
+	r := e.report("discard", "orders.dead", "", letters.Redrive{})
 	r.Summary, r.Export = letters.Summary{Done: 1, Total: 1}, "old letters.jsonl"
-	assert.NoError(t, r.finish(e, nil))
+	assert.NoError(t, r.finish(nil))
 	assert.Contains(t, out.String(), "`wmretry dead import 'old letters.jsonl' --prefix shop` puts them back")
 }
 
@@ -192,10 +192,10 @@ func TestImportCommand(t *testing.T) {
 func TestTheReportOfLettersThatDiedAgain(t *testing.T) {
 	var out bytes.Buffer
 	e := &env{stdout: &out, kind: backend.RabbitMQ}
-	r := newReport("redrive", "orders.dead", false, 0)
+	r := e.report("redrive", "orders.dead", "", letters.Redrive{})
 	r.Summary = letters.Summary{Total: 40, Done: 3, Other: 4, Unseen: 33, Redead: 3}
 	r.Causes = []letters.Group{{Count: 3, Cause: letters.Cause{DeadReason: "exhausted", Reason: "connection refused"}}}
-	err := r.finish(e, fmt.Errorf("%w: repair the cause first", letters.ErrRedead))
+	err := r.finish(fmt.Errorf("%w: repair the cause first", letters.ErrRedead))
 	assert.ErrorIs(t, err, letters.ErrRedead)
 	for _, line := range []string{
 		`Redrive of orders\.dead, stopped early \(0s\)`, ` +3  sent back, confirmed and removed`,
@@ -234,7 +234,7 @@ func TestWhatATierForwardsIsNotOverdue(t *testing.T) {
 		status := letters.Status{Queues: []letters.WorkQueue{{
 			Name: "orders", Tiers: []letters.Tier{{Delay: 600e6, Overdue: expired}},
 		}}}
-		assert.Contains(t, strings.Join(e.statusLines(status, false), "\n"), " "+want)
+		assert.Contains(t, e.statusText(status, false), " "+want)
 	}
 }
 
@@ -259,15 +259,13 @@ func TestKeyWord(t *testing.T) {
 // TestIDs: an id has every character, and one that is empty, such as that of a variable that is not set, does not
 // select all letters.
 func TestIDs(t *testing.T) {
-	var f filterFlags
+	var filter letters.Filter
 	c := &cobra.Command{}
-	f.with(nil).addTo(c.Flags())
+	filterFlags(&filter, nil).addTo(c.Flags())
 	given := []string{`a,b`, `a"b`, `"a,b"`, `it's`}
 	for _, id := range given {
 		require.NoError(t, c.ParseFlags([]string{"--id", id}))
 	}
-	filter, err := f.filter()
-	require.NoError(t, err)
 	assert.True(t, selects(filter))
 	assert.Equal(t, given, filter.IDs)
 
