@@ -6,7 +6,7 @@ RACE      ?=
 TIMEOUT   ?= 10m
 FUZZTIME  ?= 50000x
 BENCHTIME ?= 1s
-# Flags of bench: -only, -rounds, -messages, -short, -profile. Both programs get them.
+# Flags of bench: -only, -rounds, -short, -profile. Both programs get them.
 BENCH_ARGS ?=
 
 DEVBROKER  = .broker/devbroker

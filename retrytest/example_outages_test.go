@@ -125,16 +125,23 @@ func TestOutageDatabaseIsDown(t *testing.T) {
 func TestOutageDatabaseIsDownWithBreaker(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := &database{began: time.Now()}
-		failed := 0
+		failed, soon := 0, 0
 		policy := outagePolicy
 		policy.Breaker = &retry.Breaker{}
-		for _, story := range sendEverySecond(t, 1000, db.charge, policy) {
+		for _, story := range sendEverySecond(t, 1000, func(msg *message.Message) error {
+			err := db.charge(msg)
+			if err == nil && time.Since(db.began) <= 10*time.Minute+30*time.Second {
+				soon++
+			}
+			return err
+		}, policy) {
 			if story.Processed(); len(story.Attempts()) > 1 {
 				failed++
 			}
 		}
 		assert.Less(t, db.calls, 60, "20 before the pause, and a probe every 22s to 30s")
 		assert.Less(t, failed, 60)
+		assert.Greater(t, soon, 630-60, "the backlog is done when the last pause ends, at most 30s after the outage")
 	})
 }
 

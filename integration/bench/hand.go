@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,13 +17,13 @@ import (
 )
 
 const (
-	window       = 2_000 // unconfirmed messages of a pipeline
-	inFlight     = 256   // of the sides that have many messages in flight
-	triesHeader  = "tries"
-	payloadBytes = 512
+	window      = 2_000 // unconfirmed messages of a pipeline
+	inFlight    = 256   // of the sides that have many messages in flight
+	triesHeader = "tries"
+	waiting     = work + ".waiting"
 )
 
-var payload = make([]byte, payloadBytes)
+var payload = make([]byte, 512)
 
 // open opens a channel on a connection of its own. Its publishes are confirmed.
 func open(uri string) (channel *amqp091.Channel, end func() error, err error) {
@@ -150,7 +152,7 @@ func publishAll(uri string, messages int, every time.Duration,
 // fill publishes messages to a queue.
 func fill(uri, queue string, messages int) error {
 	return publishAll(uri, messages, 0, func(i int) (string, string, amqp091.Publishing) {
-		return "", queue, byHand(idOf(i), 0)
+		return "", queue, byHand(claims.ID(i), 0)
 	})
 }
 
@@ -166,6 +168,38 @@ func byHand(id string, tries int32) amqp091.Publishing {
 func identity(d amqp091.Delivery) string {
 	id, _ := d.Headers[publisher.UUIDHeader].(string)
 	return id
+}
+
+// tries is how often a message by hand has failed.
+func tries(d amqp091.Delivery) int {
+	failures, _ := d.Headers[triesHeader].(int32)
+	return int(failures)
+}
+
+// A failure is a failed message that is published again.
+type failure struct {
+	delivery amqp091.Delivery
+	confirm  *amqp091.DeferredConfirmation
+}
+
+// fail publishes a failed message to the queue on which it waits. Without a TTL, it waits for that of the queue.
+func (p *pipeline) fail(d amqp091.Delivery, ttl time.Duration) (failure, error) {
+	copied := byHand(identity(d), int32(tries(d)+1))
+	if ttl > 0 {
+		copied.Expiration = strconv.FormatInt(ttl.Milliseconds(), 10)
+	}
+	confirm, err := p.send("", waiting, copied)
+	return failure{d, confirm}, err
+}
+
+// ack acks a failed message that is published again. Without it, the message is lost for the measurement, which
+// reports that.
+func (p *pipeline) ack(f failure) {
+	if err := p.settled(f.confirm); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return
+	}
+	_ = f.delivery.Ack(false)
 }
 
 // consumeByHand calls handle for each delivery, one after the other in each worker. stop waits for them.
@@ -205,9 +239,11 @@ func declareQuorum(channel *amqp091.Channel, name string, arguments amqp091.Tabl
 }
 
 // tierByHand has the arguments of a tier that dead-letters to a queue through the default exchange, as a user writes
-// it.
+// it. Without a delay each message has a TTL of its own.
 func tierByHand(delay time.Duration, work string) amqp091.Table {
-	return amqp091.Table{
-		"x-message-ttl": delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": work,
+	arguments := amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": work}
+	if delay > 0 {
+		arguments["x-message-ttl"] = delay.Milliseconds()
 	}
+	return arguments
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,23 +14,20 @@ import (
 
 const lateEvery = time.Second / 400 // few enough messages that they wait only on the tiers
 
+// mixed are the delays that the messages request in turn.
+var mixed = []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
+
 // measureLateness measures the time from the failure to the next call, minus the delay.
 func measureLateness(b *bench) error {
-	mixed := []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second}
-	if b.Short {
-		mixed = mixed[:2]
-	}
+	delays := mixed[:b.Size(len(mixed), 2)]
 	for _, side := range []struct {
 		claim   string
-		consume func(uri string, l *ledger) (stop func(), err error)
+		consume func(uri string, l *claims.Ledger) (stop func(), err error)
 	}{
-		{"late_per_message_ttl_p99", consumeRecipe},
-		{"late_tiers_per_queue_p99", consumeLate(mixed)},
+		{"late_per_message_ttl_p99", consumeRecipe}, {"late_tiers_per_queue_p99", consumeLate},
 	} {
 		messages := b.Size(2_000, 200)
-		l := newLedger(messages, func(i int) time.Duration { return mixed[i%len(mixed)] })
-		l.calls = func(int) int { return 2 }
-		l.collect = true
+		l := newLedger(messages, func(i int) time.Duration { return delays[i%len(delays)] })
 		err := b.in("lateness", func(uri string) error {
 			stop, err := side.consume(uri, l)
 			if err != nil {
@@ -39,52 +35,40 @@ func measureLateness(b *bench) error {
 			}
 			defer stop()
 			err = publishAll(uri, messages, lateEvery, func(i int) (string, string, amqp091.Publishing) {
-				return "", work, byHand(idOf(i), 0)
+				return "", work, byHand(claims.ID(i), 0)
 			})
 			if err != nil {
 				return err
 			}
-			return l.wait(0)
+			return l.Wait()
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", side.claim, err)
 		}
-		b.lateness(l, side.claim)
+		fmt.Printf("%d messages, %v late in the median\n", messages, claims.Percentile(l.Late, 0.5))
+		b.claim(side.claim, milliseconds(claims.Percentile(l.Late, 0.99)))
 	}
 	return nil
 }
 
-// lateness adds the 99th percentile of the lateness to a claim.
-func (b *bench) lateness(l *ledger, claim string) {
-	p99 := claims.Percentile(l.late, 0.99)
-	b.note("%d messages, %v late in the median, at most %v", len(l.called), claims.Percentile(l.late, 0.5),
-		l.late[len(l.late)-1])
-	b.claim(claim, milliseconds(p99))
-}
-
 // consumeLate is the library: each failure requests a delay.
-func consumeLate(tiers []time.Duration) func(uri string, l *ledger) (func(), error) {
-	return func(uri string, ledger *ledger) (func(), error) {
-		c := configOf(uri, backoff.Constant(time.Second, 1))
-		c.Policy.ExtraTiers = tiers
-		_, stop, err := handling{Concurrency: workers}.consume(c, func(msg *message.Message) error {
-			if delay, again := ledger.call(msg.UUID); again {
-				return backoff.RetryAfter(errMeasured, delay)
-			}
-			return nil
-		}, work)
-		return stop, err
-	}
+func consumeLate(uri string, l *claims.Ledger) (func(), error) {
+	c := configOf(uri, backoff.Constant(time.Second, 1))
+	c.Policy.ExtraTiers = mixed
+	_, stop, err := handling{Concurrency: workers}.consume(c, func(msg *message.Message) error {
+		if delay, fails := l.Call(msg.UUID, failuresOf(msg)); fails {
+			return backoff.RetryAfter(errMeasured, delay)
+		}
+		return nil
+	}, work)
+	return stop, err
 }
 
 // consumeRecipe is the usual recipe: failed messages wait on one queue, each with a TTL of its own. The broker
 // removes expired messages only from the head of the queue.
-func consumeRecipe(uri string, l *ledger) (func(), error) {
-	const waiting = work + ".waiting"
+func consumeRecipe(uri string, l *claims.Ledger) (func(), error) {
 	err := with(uri, func(channel *amqp091.Channel) error {
-		arguments := tierByHand(0, work)
-		delete(arguments, "x-message-ttl")
-		return errors.Join(declareQuorum(channel, work, nil), declareQuorum(channel, waiting, arguments))
+		return errors.Join(declareQuorum(channel, work, nil), declareQuorum(channel, waiting, tierByHand(0, work)))
 	})
 	if err != nil {
 		return nil, err
@@ -94,15 +78,10 @@ func consumeRecipe(uri string, l *ledger) (func(), error) {
 		return nil, err
 	}
 	stop, err := consumeByHand(uri, work, workers, inFlight, func(d amqp091.Delivery) {
-		delay, again := l.call(identity(d))
-		if !again {
+		if delay, fails := l.Call(identity(d), tries(d)); !fails {
 			_ = d.Ack(false)
-			return
-		}
-		copied := byHand(identity(d), 1)
-		copied.Expiration = strconv.FormatInt(delay.Milliseconds(), 10)
-		if confirm, err := p.send("", waiting, copied); err == nil {
-			p.ack(failure{d, confirm})
+		} else if f, err := p.fail(d, delay); err == nil {
+			p.ack(f)
 		}
 	})
 	return func() { stop(); p.close() }, err

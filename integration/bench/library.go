@@ -12,9 +12,9 @@ import (
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/publisher"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 	"github.com/tieredretry/watermill-retry/retry"
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const (
@@ -110,98 +110,12 @@ func (nothing) BuildTopology(*amqp091.Channel, string, string, amqp.Config, wate
 
 func (nothing) ExchangeDeclare(*amqp091.Channel, string, amqp.Config) error { return nil }
 
-// route is where the copies of a work queue for a tier are published to.
-func route(t topology.Topology, tier time.Duration) (exchange, key string) {
-	return t.Exchanges[0].Name, backoff.Tier(tier).String() + "." + t.WorkQueue.Name
+// newLedger is for messages that wait on RabbitMQ.
+func newLedger(messages int, delay func(message int) time.Duration) *claims.Ledger {
+	return claims.NewLedger(messages, delay, broker.Least)
 }
 
-// copyOf returns a copy as the library publishes it: one message fails, and its copy is taken from the exchange.
-func (s *server) copyOf(queue string) (copied amqp091.Publishing, err error) {
-	const tier = 100 * time.Millisecond
-	err = s.in("copy", func(uri string) error {
-		c := configOf(uri, backoff.Constant(tier, 3))
-		t, err := topologyOf(c, queue)
-		if err != nil {
-			return err
-		}
-		ledger := newLedger(1, always(tier))
-		ledger.calls = func(int) int { return 2 }
-		_, stop, err := handling{Concurrency: 1}.consume(c, ledger.retry, queue)
-		if err != nil {
-			return err
-		}
-		defer stop()
-		return with(uri, func(channel *amqp091.Channel) error {
-			exchange, key := route(t, tier)
-			_, err := channel.QueueDeclare("copies", true, false, false, false, nil)
-			err = errors.Join(err, channel.QueueBind("copies", key, exchange, false, nil), fill(uri, queue, 1),
-				ledger.wait(0))
-			if err != nil {
-				return err
-			}
-			d, found, err := channel.Get("copies", true)
-			if err == nil && !found {
-				err = errors.New("the copy was not captured")
-			}
-			copied = amqp091.Publishing{
-				Headers: d.Headers, DeliveryMode: d.DeliveryMode, ContentType: d.ContentType, Body: d.Body,
-			}
-			return err
-		})
-	})
-	return copied, err
-}
-
-// copies returns a copy of a message, and where it is published to.
-type copies func(message int, tier time.Duration) (exchange, key string, p amqp091.Publishing)
-
-// copiesByHand declares a work queue with tiers. They need no exchange of their own, and dead-letter as safely as the
-// library's.
-func (*bench) copiesByHand(uri string, tiers ...time.Duration) (copies, error) {
-	queueOf := func(tier time.Duration) string { return work + "." + tier.String() }
-	err := with(uri, func(channel *amqp091.Channel) error {
-		faults := []error{declareQuorum(channel, work, nil)}
-		for _, tier := range tiers {
-			arguments := tierByHand(tier, work)
-			arguments["x-dead-letter-strategy"], arguments["x-overflow"] = "at-least-once", "reject-publish"
-			faults = append(faults, declareQuorum(channel, queueOf(tier), arguments))
-		}
-		return errors.Join(faults...)
-	})
-	return func(message int, tier time.Duration) (string, string, amqp091.Publishing) {
-		return "", queueOf(tier), byHand(idOf(message), 1)
-	}, err
-}
-
-// copies declares a work queue with tiers as the library does.
-func (b *bench) copies(uri string, tiers ...time.Duration) (copies, error) {
-	c := configOf(uri, tiers)
-	t, err := topologyOf(c, work)
-	if err != nil {
-		return nil, err
-	}
-	copied, err := b.copyOf(work)
-	return func(message int, tier time.Duration) (string, string, amqp091.Publishing) {
-		exchange, key := route(t, tier)
-		return exchange, key, again(copied, message)
-	}, errors.Join(err, declare(uri, c, work))
-}
-
-// again is the same copy with another identity.
-func again(copied amqp091.Publishing, message int) amqp091.Publishing {
-	headers := amqp091.Table{}
-	for name, value := range copied.Headers {
-		headers[name] = value
-	}
-	headers[publisher.UUIDHeader] = idOf(message)
-	copied.Headers = headers
-	return copied
-}
-
-// retry is a handler that fails as the ledger says.
-func (l *ledger) retry(msg *message.Message) error {
-	if _, again := l.call(msg.UUID); again {
-		return errMeasured
-	}
-	return nil
+func failuresOf(msg *message.Message) int {
+	record, _ := retry.ReadRecord(msg.Metadata)
+	return record.Failures
 }

@@ -1,7 +1,7 @@
 // Command bench measures the claims about RabbitMQ, of tools/claims, on each broker, one question after the other.
 // It prints a line for each figure, and the table of the claims.
 //
-//	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-messages n] [-profile folder]
+//	bench [-brokers [NAME=]uri,...] [-only regexp] [-short] [-rounds n] [-profile folder]
 //	bench -cluster NODE=uri,NODE=uri,NODE=uri -tool command
 //
 // The default broker is AMQP_URL. Each needs its management API: at AMQP_MANAGEMENT_URL, or at the AMQP port plus
@@ -37,14 +37,10 @@ type question struct {
 }
 
 var questions = []question{
-	{"success", measureSuccess},
 	{"lateness", measureLateness},
 	{"storm", measureStorm},
-	{"outage", measureOutage},
 	{"redrive", measureRedrive},
-	{"neighbours", measureNeighbours},
 	{"worker", measureWorker},
-	{"million", measureMillion},
 	{"cost", measureCost},
 	{"order", measureOrder},
 }
@@ -64,9 +60,9 @@ func (b *bench) ratio(name string, ours, theirs []float64) { b.Ratio(name, b.ser
 
 // turns measures sides in turns, each time in a new virtual host.
 func (b *bench) turns(
-	rounds, sides int, measure func(side int, uri string) (float64, error),
+	title string, rounds int, sides []string, measure func(side int, uri string) (float64, error),
 ) (figures [][]float64, err error) {
-	return claims.Alternate(b.Turns(rounds), sides, func(i int) (figure float64, err error) {
+	return b.Compare(title, rounds, sides, func(i int) (figure float64, err error) {
 		err = b.in(b.question, func(uri string) error {
 			figure, err = measure(i, uri)
 			return err
@@ -75,12 +71,7 @@ func (b *bench) turns(
 	})
 }
 
-// note prints what was measured besides the claims.
-func (b *bench) note(format string, arguments ...any) { fmt.Printf(format+"\n", arguments...) }
-
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
 func main() {
 	var b bench

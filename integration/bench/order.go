@@ -10,7 +10,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
@@ -19,51 +18,36 @@ const orderKeys = 1_000
 
 func orderKey(msg *message.Message) string { return msg.Metadata.Get("key") }
 
-// An orderingSide is a handler of 16 calls with an order.
-type orderingSide struct {
-	name       string
-	claim      string // its rate, to that of the first side; empty: none
-	partitions int
-}
-
 // measureOrder compares handlers that keep an order through retries with one that keeps that of its process.
 func measureOrder(b *bench) error {
-	sides := []orderingSide{
-		{name: "one process, no partitions"}, {"1 partition", "order_rate_1", 1}, {"8 partitions", "order_rate_8", 8},
-	}
+	names, partitions := []string{"one process, no partitions", "1 partition", "8 partitions"}, []int{0, 1, 8}
 	messages := b.Size(40_000, 500)
-	rates, err := b.turns(3, len(sides), func(i int, uri string) (float64, error) { return sides[i].rate(uri, messages) })
-	if err != nil {
-		return err
-	}
-	for i, s := range sides {
-		b.note("%s: %s messages a second, which have succeeded", s.name, claims.Spread(rates[i], "%.0f"))
-		if s.claim != "" {
-			b.ratio(s.claim, rates[i], rates[0])
-		}
-	}
-	takeovers, err := b.turns(5, 1, func(_ int, uri string) (float64, error) {
-		took, err := b.takeover(uri)
-		return milliseconds(took), err
+	rates, err := b.turns("messages a second, which have succeeded", 3, names, func(i int, uri string) (float64, error) {
+		return ordering(partitions[i]).rate(uri, messages)
 	})
 	if err != nil {
 		return err
 	}
-	b.note("a partition whose process has lost its connection: %s ms until the next one calls the handler",
-		claims.Spread(takeovers[0], "%.0f"))
-	b.claim("order_takeover", claims.Median(takeovers[0]))
-	return nil
+	b.ratio("order_rate_1", rates[1], rates[0])
+	b.ratio("order_rate_8", rates[2], rates[0])
+	takeovers, err := b.turns("ms until the next process calls the handler", 5, []string{"a lost connection"},
+		func(_ int, uri string) (float64, error) {
+			took, err := b.takeover(uri)
+			return milliseconds(took), err
+		})
+	if err == nil {
+		b.claim("order_takeover", claims.Median(takeovers[0]))
+	}
+	return err
 }
 
-func (s orderingSide) config(uri string) (config.Config, retry.Options) {
-	c := configOf(uri, backoff.Schedule{time.Hour})
-	return c, retry.Options{Concurrency: workers, Order: retry.Order{Key: orderKey, Partitions: s.partitions}}
-}
+// ordering is a handler of 16 calls with an order, with so many partitions.
+type ordering int
 
 // start starts a handler, which is paused.
-func (s orderingSide) start(uri string, handle func(*message.Message) error) (retry.Connection, func(), error) {
-	c, options := s.config(uri)
-	rabbit, stop, err := handling(options).consume(c, handle, work)
+func (o ordering) start(uri string, handle func(*message.Message) error) (retry.Connection, func(), error) {
+	h := handling{Concurrency: workers, Order: retry.Order{Key: orderKey, Partitions: int(o)}}
+	rabbit, stop, err := h.consume(configOf(uri, backoff.Schedule{time.Hour}), handle, work)
 	if err == nil {
 		err = rabbit.Pause(work)
 	}
@@ -71,10 +55,10 @@ func (s orderingSide) start(uri string, handle func(*message.Message) error) (re
 }
 
 // rate is how many messages a second are handled, of those that wait in the queues.
-func (s orderingSide) rate(uri string, messages int) (float64, error) {
+func (o ordering) rate(uri string, messages int) (float64, error) {
 	var handled atomic.Int64
 	done := make(chan struct{})
-	rabbit, stop, err := s.start(uri, func(*message.Message) error {
+	rabbit, stop, err := o.start(uri, func(*message.Message) error {
 		if handled.Add(1) == int64(messages) {
 			close(done)
 		}
@@ -99,7 +83,7 @@ func (s orderingSide) rate(uri string, messages int) (float64, error) {
 func publishKeyed(rabbit retry.Connection, messages int) error {
 	return claims.Together(workers, func(worker int) error {
 		for n := worker; n < messages; n += workers {
-			msg := message.NewMessage(watermill.NewUUID(), make([]byte, 512))
+			msg := message.NewMessage(watermill.NewUUID(), payload)
 			msg.Metadata.Set("key", strconv.Itoa(n%orderKeys))
 			if err := rabbit.Publisher().Publish(work, msg); err != nil {
 				return err
@@ -111,12 +95,11 @@ func publishKeyed(rabbit retry.Connection, messages int) error {
 
 // takeover is the time from the loss of a process's connection until another process is called.
 func (b *bench) takeover(uri string) (time.Duration, error) {
-	side := orderingSide{partitions: 1}
 	called := make(chan int, 1_000)
 	handler := func(number int) func(*message.Message) error {
 		return func(*message.Message) error { called <- number; return nil }
 	}
-	first, stopFirst, err := side.start(uri, handler(1))
+	first, stopFirst, err := ordering(1).start(uri, handler(1))
 	if err != nil {
 		return 0, err
 	}
@@ -129,7 +112,7 @@ func (b *bench) takeover(uri string) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	second, stopSecond, err := side.start(uri, handler(2))
+	second, stopSecond, err := ordering(1).start(uri, handler(2))
 	if err != nil {
 		return 0, err
 	}

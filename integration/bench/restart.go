@@ -10,9 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
+	"github.com/tieredretry/watermill-retry/backoff"
+	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/retry"
 	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/claims"
@@ -23,6 +26,30 @@ const (
 	restartRests = 20 * time.Second // between two restarts, and before the first and after the last one
 	maxRestarted = 60 * 60 * 60     // messages
 )
+
+// shopTier is how long the messages of the group wait.
+const shopTier = 5 * time.Second
+
+// shopConfig is a group whose work queues have these arguments.
+func shopConfig(uri string, arguments amqp091.Table) config.Config {
+	c := configOf(uri, backoff.Constant(shopTier, 1))
+	c.Policy.TierGroup, c.Policy.ExtraTiers = "shop", c.Policy.Schedule // without the ladder
+	c.AMQP.Queue.Arguments = arguments
+	c.AMQP.Connection.Reconnect = amqp.DefaultReconnectConfig()
+	c.AMQP.Connection.Reconnect.BackoffMaxInterval = time.Second
+	return c
+}
+
+// onceFailed is a handler that fails at the first delivery of each message, and again where its copy was not published.
+func onceFailed(l *claims.Ledger) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		if failuresOf(msg) == 0 && l.Fail(msg.UUID) {
+			return errMeasured
+		}
+		l.Call(msg.UUID, 1)
+		return nil
+	}
+}
 
 // A cluster is the nodes that are restarted, and the command that restarts them.
 type cluster struct {
@@ -81,8 +108,7 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 		uris[i] = strings.TrimSuffix(uris[i], "/") + vhost
 	}
 	// The number of messages is not known before: those that were not published are left out at the end.
-	good, classic := newLedger(maxRestarted, always(neighbourTier)), newLedger(maxRestarted, always(neighbourTier))
-	good.collect = true
+	good, classic := newLedger(maxRestarted, claims.Always(shopTier)), newLedger(maxRestarted, claims.Always(shopTier))
 	onItsNode := amqp091.Table{"x-queue-type": amqp091.QueueTypeClassic} // by default that of the client
 	var goodQueues, classicQueues []string
 	for i, uri := range uris {
@@ -90,7 +116,7 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 			goodQueues = append(goodQueues, fmt.Sprintf("good-%d", len(goodQueues)))
 		}
 		classicQueues = append(classicQueues, fmt.Sprintf("classic-%d", i))
-		if err := declare(uri, neighbourConfig(uri, onItsNode), classicQueues[i]); err != nil {
+		if err := declare(uri, shopConfig(uri, onItsNode), classicQueues[i]); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -99,11 +125,11 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 		h := handling{Concurrency: workers}
 		h.CloseTimeout = 5 * time.Second
 		for _, kind := range []struct {
-			ledger    *ledger
+			ledger    *claims.Ledger
 			arguments amqp091.Table
 			queues    []string
 		}{{good, nil, goodQueues}, {classic, onItsNode, classicQueues}} {
-			rabbit, stop, err := h.consume(neighbourConfig(uri, kind.arguments), kind.ledger.onceFailed, kind.queues...)
+			rabbit, stop, err := h.consume(shopConfig(uri, kind.arguments), onceFailed(kind.ledger), kind.queues...)
 			if err != nil {
 				return nil, 0, err
 			}
@@ -137,15 +163,15 @@ func (c cluster) restartAll(vhost string, stopNode func(string) error) (late []t
 	if err != nil {
 		return nil, 0, err
 	}
-	for i, l := range []*ledger{good, classic} {
-		lost += l.settled(published[i])
+	for i, l := range []*claims.Ledger{good, classic} {
+		lost += unsettled(l, published[i])
 	}
-	return good.late, lost, nil
+	return good.Late, lost, nil
 }
 
-// settled waits until all messages that were published are finished, and returns how many are lost. The broker offers
+// unsettled waits until all messages that were published are finished, and returns how many are lost. The broker offers
 // messages that it could not dead-letter again after six minutes.
-func (l *ledger) settled(published int) (lost int) {
+func unsettled(l *claims.Ledger, published int) (lost int) {
 	for deadline := time.Now().Add(6*time.Minute + 30*time.Second); ; time.Sleep(time.Second) {
 		lost = published - l.Back()
 		if lost <= 0 || time.Now().After(deadline) {
@@ -168,7 +194,7 @@ func feed(ctx context.Context, apps []retry.Connection, queues []string) (publis
 		n := published
 		running.Go(func() {
 			defer func() { <-slots }()
-			msg := message.NewMessage(idOf(n), payload)
+			msg := message.NewMessage(claims.ID(n), payload)
 			for try := range 600 {
 				if apps[(n+try)%len(apps)].Publisher().Publish(queues[n%len(queues)], msg) == nil {
 					return

@@ -101,51 +101,27 @@ func (s *server) vhost(name string) (uri string, remove func(), err error) {
 // statisticsInterval is how old the figures of the management API can be.
 const statisticsInterval = 5 * time.Second
 
-// peak samples a figure until stop, which returns the largest one.
-func peak(every time.Duration, sample func() int64) (stop func() int64) {
-	largest, ending, ended := sample(), make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-time.After(every):
-				largest = max(largest, sample())
-			case <-ending:
-				return
-			}
-		}
-	}()
-	return func() int64 {
-		close(ending)
-		<-ended
-		return max(largest, sample())
-	}
-}
-
-// used returns the processor time of a process, of user and system, and its memory in use. Both are 0 where the
-// process is not on this machine, or the machine has no /proc.
-func used(process int) (processor time.Duration, memory int64) {
+// used returns the processor time of a process, of user and system. It is 0 where the process is not on this machine,
+// or the machine has no /proc.
+func used(process int) time.Duration {
 	known, err := procfs.NewProc(process)
 	if err != nil {
-		return 0, 0
+		return 0
 	}
 	stat, err := known.Stat()
 	if err != nil {
-		return 0, 0
+		return 0
 	}
-	return time.Duration(stat.CPUTime() * float64(time.Second)), int64(stat.ResidentMemory())
+	return time.Duration(stat.CPUTime() * float64(time.Second))
 }
 
 // spentBy returns the processor time that this process and the broker's use from now on, when it is called, for each
 // of so many messages, in µs.
 func (s *server) spentBy() (each func(messages int) (own, broker float64)) {
-	ownBefore, _ := used(os.Getpid())
-	brokerBefore, _ := used(s.process)
+	ownBefore, brokerBefore := used(os.Getpid()), used(s.process)
 	return func(messages int) (float64, float64) {
-		ownNow, _ := used(os.Getpid())
-		brokerNow, _ := used(s.process)
-		return float64((ownNow - ownBefore).Microseconds()) / float64(messages),
-			float64((brokerNow - brokerBefore).Microseconds()) / float64(messages)
+		own, broker := used(os.Getpid())-ownBefore, used(s.process)-brokerBefore
+		return float64(own.Microseconds()) / float64(messages), float64(broker.Microseconds()) / float64(messages)
 	}
 }
 

@@ -57,16 +57,15 @@ type Figure struct {
 	Claim
 	Series string
 	Value  float64
-	Beside string // what is printed beside the value
 }
 
 // Add adds a figure to the claim of a name, which must be in the list.
-func (r *Report) Add(name, series string, value float64, beside ...string) Figure {
+func (r *Report) Add(name, series string, value float64) Figure {
 	i := slices.IndexFunc(r.Claims, func(c Claim) bool { return c.Name == name })
 	if i < 0 {
 		panic("tools/claims/claims.txt has no claim " + name)
 	}
-	f := Figure{r.Claims[i], series, value, strings.Join(beside, ", ")}
+	f := Figure{r.Claims[i], series, value}
 	r.Figures = append(r.Figures, f)
 	return f
 }
@@ -79,12 +78,8 @@ func (f Figure) verdict() string {
 }
 
 func (f Figure) String() string {
-	text := fmt.Sprintf("claim %s@%s measured=%s%s target=%s%s %s",
+	return fmt.Sprintf("claim %s@%s measured=%s%s target=%s%s %s",
 		f.Name, f.Series, Digits(f.Value), f.unit, Digits(f.target), f.unit, f.verdict())
-	if f.Beside != "" {
-		text += " (" + f.Beside + ")"
-	}
-	return text
 }
 
 // String has a row for each claim that was measured, with a column for each series, and the names of the others.
@@ -107,9 +102,6 @@ func (r *Report) String() string {
 				if f.Name == c.Name && f.Series == s {
 					measured = true
 					cell = strings.TrimSpace(Digits(f.Value) + " " + f.unit)
-					if f.Beside != "" {
-						cell += ", " + f.Beside
-					}
 					cell = strings.TrimSuffix(cell+": "+f.verdict(), ": ok")
 				}
 			}
@@ -172,8 +164,8 @@ func Percentile[T float64 | time.Duration](values []T, p float64) T {
 func Median(values []float64) float64 { return Percentile(slices.Clone(values), 0.5) }
 
 // Spread is the median, and the lowest and the highest value.
-func Spread(values []float64, format string) string {
-	return fmt.Sprintf(format+" ("+format+" to "+format+")", Median(values), slices.Min(values), slices.Max(values))
+func Spread(values []float64) string {
+	return fmt.Sprintf("%s (%s to %s)", Digits(Median(values)), Digits(slices.Min(values)), Digits(slices.Max(values)))
 }
 
 // Ratios divides the values of two sides, round by round.

@@ -16,7 +16,6 @@ import (
 // A Program is one of those that `make bench` runs: their flags, and the claims that they measure.
 type Program struct {
 	*Report
-	Messages int    // how many messages wait at the same time
 	Profiles string // the folder of the CPU profiles; empty: none
 	Short    bool   // everything small: the figures mean nothing
 	rounds   int
@@ -31,10 +30,8 @@ func (p *Program) Main(heading string, questions []string, ask func(chosen []str
 	flag.StringVar(&p.only, "only", "", "regular expression of the questions; all if empty: "+all)
 	flag.BoolVar(&p.Short, "short", false, "everything small, within minutes: only lost and early messages count")
 	flag.IntVar(&p.rounds, "rounds", 0, "rounds of each comparison; by default each has its own number")
-	flag.IntVar(&p.Messages, "messages", 1_000_000, "messages that wait at the same time, in the question million")
 	flag.StringVar(&p.Profiles, "profile", "", "folder for a CPU profile of each side of a contest, of its last round")
 	flag.Parse()
-	p.Messages = p.Size(p.Messages, min(p.Messages, 5_000))
 	chosen, err := Chosen(p.only, questions)
 	if err == nil && len(chosen) > 0 {
 		err = p.ask(heading, chosen, ask)
@@ -51,9 +48,6 @@ func (p *Program) ask(heading string, chosen []string, ask func([]string) error)
 	return ask(chosen)
 }
 
-// Turns is how many rounds a question has.
-func (p *Program) Turns(rounds int) int { return cmp.Or(p.rounds, p.Size(rounds, 1)) }
-
 // Size is the size of a measurement, or a short one.
 func (p *Program) Size(full, short int) int {
 	if p.Short {
@@ -63,17 +57,31 @@ func (p *Program) Size(full, short int) int {
 }
 
 // Claim adds a figure to the claim of a name, and prints it.
-func (p *Program) Claim(name, series string, value float64, beside ...string) {
+func (p *Program) Claim(name, series string, value float64) {
 	p.claiming.Lock()
 	defer p.claiming.Unlock()
-	fmt.Println(p.Add(name, series, value, beside...))
+	fmt.Println(p.Add(name, series, value))
 }
 
 // Ratio prints the figures of two sides by rounds, each divided by that of the other side, and claims their median.
 func (p *Program) Ratio(name, series string, ours, theirs []float64) {
 	all := Ratios(ours, theirs)
-	fmt.Printf("%s, by rounds: %s\n", name, Spread(all, "%.2f"))
+	fmt.Printf("%s, by rounds: %s\n", name, Spread(all))
 	p.Claim(name, series, Median(all))
+}
+
+// Compare measures sides in turns, prints the figures of each, and returns them.
+func (p *Program) Compare(
+	title string, rounds int, sides []string, measure func(side int) (float64, error),
+) ([][]float64, error) {
+	figures, err := Alternate(cmp.Or(p.rounds, p.Size(rounds, 1)), len(sides), measure)
+	if err != nil {
+		return nil, err
+	}
+	for i, side := range sides {
+		fmt.Printf("%s, %s: %s\n", title, side, Spread(figures[i]))
+	}
+	return figures, nil
 }
 
 // Ask measures the question of a name, and prints how long that took.

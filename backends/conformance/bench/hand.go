@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
 const (
@@ -32,15 +34,6 @@ type backend struct {
 
 var backends = []backend{redisBackend, natsBackend, postgresBackend, kafkaBackend}
 
-func find(name string) (backend, error) {
-	for _, b := range backends {
-		if b.name == name {
-			return b, nil
-		}
-	}
-	return backend{}, fmt.Errorf("there is no backend %q", name)
-}
-
 // An app by hand has Watermill's own Pub/Sub, and no other package of this repository. It stores a message that has
 // failed with the time at which it is due, and then acks it. What is due it publishes to the topic of the app again. So
 // other consumer groups of the topic get the message again, too. It has no dead letters, no failure record but a count,
@@ -61,9 +54,9 @@ type app interface {
 
 const failuresKey = "failures"
 
-// hand adds the handlers of an app by hand.
-func (w worker) hand(b backend, router *message.Router, c *calls) (io.Closer, error) {
-	a, err := b.open(w.Server, topic)
+// addHand is an app by hand.
+func addHand(b backend, server string, router *message.Router, l *claims.Ledger) (io.Closer, error) {
+	a, err := b.open(server, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +66,7 @@ func (w worker) hand(b backend, router *message.Router, c *calls) (io.Closer, er
 	}
 	handle := func(msg *message.Message) error {
 		failures, _ := strconv.Atoi(msg.Metadata.Get(failuresKey))
-		if !c.handle(msg.UUID, failures) {
+		if !l.Handle(msg.UUID, failures) {
 			return nil
 		}
 		failed := msg.Copy()

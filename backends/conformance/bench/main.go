@@ -3,18 +3,15 @@
 //
 //	bench [-only regexp] [-short] [-rounds n] [-profile folder]
 //
-// The app runs in a process of its own, and this process counts the messages by their identity. A lost, early or
-// foreign message is an error. A missed claim is not. With -profile, the process of each side has a CPU profile of its
-// last run in the folder, as backend-redis-rate-library.pprof, for go tool pprof. With -short all backends are measured
-// at the same time.
+// The messages are counted by their identity. A lost, early or foreign message is an error. A missed claim is not. With
+// -profile, each side has a CPU profile of its last run in the folder, as backend-redis-rate-library.pprof, for go tool
+// pprof. With -short all backends are measured at the same time, without profiles.
 package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 
-	"github.com/tieredretry/watermill-retry/tools/child"
 	"github.com/tieredretry/watermill-retry/tools/claims"
 )
 
@@ -59,19 +56,14 @@ type run struct {
 	question string
 }
 
-// note prints what was measured besides the claims.
-func (r *run) note(format string, arguments ...any) {
-	fmt.Println(r.question + ": " + fmt.Sprintf(format, arguments...))
-}
-
 func main() {
-	child.Main(roles)
 	var b bench
 	b.Main(heading, names(), b.measureAll)
 }
 
 func (b *bench) measureAll(chosen []string) error {
 	if b.Short {
+		b.Profiles = "" // of one side at a time only
 		return claims.Together(len(backends), func(i int) error { return b.measure(backends[i], chosen) })
 	}
 	for _, backend := range backends {
