@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
-	"github.com/tieredretry/watermill-retry/letters"
 )
 
 // TestLimitOf: from 4.0 on -1 means no limit, and a limit takes its place. Before it means that no letter may be given back.
@@ -103,24 +103,23 @@ func TestALetterIsNotBlamedForItsQueue(t *testing.T) {
 func TestLettersThatAReaderHadAreCountedOnce(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
-		api  letters.Depth
+		api  management.Queue
 		now  amqp091.Queue
-		want letters.Depth
+		want management.Queue
 	}{
 		"a list has ended": {
-			letters.Depth{Messages: 2700, Unacked: 2700}, amqp091.Queue{Messages: 2700}, letters.Depth{Messages: 2700, Ready: 2700},
+			management.Queue{Messages: 2700, Unacked: 2700}, amqp091.Queue{Messages: 2700}, management.Queue{Messages: 2700, Ready: 2700},
 		},
 		"a list has half of them": {
-			letters.Depth{Messages: 2700, Unacked: 2700}, amqp091.Queue{Messages: 1350},
-			letters.Depth{Messages: 2700, Ready: 1350, Unacked: 1350},
+			management.Queue{Messages: 2700, Unacked: 2700}, amqp091.Queue{Messages: 1350},
+			management.Queue{Messages: 2700, Ready: 1350, Unacked: 1350},
 		},
-		"all are gone": {letters.Depth{Messages: 9, Ready: 9}, amqp091.Queue{}, letters.Depth{}},
+		"all are gone": {management.Queue{Messages: 9, Ready: 9}, amqp091.Queue{}, management.Queue{}},
 		"a queue with a consumer grows": {
-			letters.Depth{Messages: 116, Ready: 100, Unacked: 16, Consumers: 1}, amqp091.Queue{Messages: 120, Consumers: 1},
-			letters.Depth{Messages: 136, Ready: 120, Unacked: 16, Consumers: 1},
+			management.Queue{Messages: 116, Ready: 100, Unacked: 16, Consumers: 1}, amqp091.Queue{Messages: 120, Consumers: 1},
+			management.Queue{Messages: 136, Ready: 120, Unacked: 16, Consumers: 1},
 		},
 	} {
-		renew(&of.api, of.now)
-		assert.Equal(t, of.want, of.api, name)
+		assert.Equal(t, of.want, renewed(of.api, of.now), name)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/refusal"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/wire"
-	"github.com/tieredretry/watermill-retry/letters"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -70,13 +69,13 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	}
 	p := pruning{board: b, store: s, whole: map[string][]*retired{}}
 	p.find()
-	var depths []*letters.Depth
+	var names []string
 	for _, q := range p.all {
-		depths = append(depths, &q.Depth)
+		names = append(names, q.name)
 	}
-	s.refresh(ctx, depths)
+	s.refresh(ctx, b.queues, names)
 	for _, q := range p.all {
-		q.left = q.left || q.Messages > 0 || q.Consumers > 0
+		q.left = q.left || b.queues[q.name].Messages > 0 || b.queues[q.name].Consumers > 0
 	}
 	if !options.DryRun && slices.ContainsFunc(p.all, func(q *retired) bool { return !q.left }) {
 		err = p.run(ctx)
@@ -84,9 +83,9 @@ func (s *Store) Prune(ctx context.Context, options Prune) (Pruned, error) {
 	var pruned Pruned
 	for _, q := range p.all {
 		if q.left {
-			pruned.Left = append(pruned.Left, q.Queue)
+			pruned.Left = append(pruned.Left, q.name)
 		} else if err == nil {
-			pruned.Removed = append(pruned.Removed, q.Queue)
+			pruned.Removed = append(pruned.Removed, q.name)
 		}
 	}
 	slices.Sort(pruned.Removed)
@@ -99,7 +98,7 @@ type fate struct{ left bool }
 
 // A retired queue may be removed.
 type retired struct {
-	letters.Depth
+	name string
 	*fate
 	quorum bool
 	alone  bool               // it is removed by itself, not with the tiers of its group
@@ -118,9 +117,9 @@ type pruning struct {
 
 // find finds the queues that may be removed.
 func (p *pruning) find() {
-	add := func(d letters.Depth, together *fate) *retired {
-		q := &retired{Depth: d, fate: cmp.Or(together, &fate{}), alone: together == nil}
-		q.quorum = p.queues[d.Queue].Arguments[queuearg.QueueType] == string(topology.Quorum)
+	add := func(name string, together *fate) *retired {
+		q := &retired{name: name, fate: cmp.Or(together, &fate{}), alone: together == nil}
+		q.quorum = p.queues[name].Arguments[queuearg.QueueType] == string(topology.Quorum)
 		p.all = append(p.all, q)
 		return q
 	}
@@ -133,18 +132,19 @@ func (p *pruning) find() {
 		for _, t := range tiers {
 			switch {
 			case of.isGroup && !p.judged[of.name] && !slices.Contains(members, of.name):
-				p.whole[of.name] = append(p.whole[of.name], add(t.Depth, together))
+				p.whole[of.name] = append(p.whole[of.name], add(t.Queue, together))
 			case t.Retired && of.isGroup:
-				add(t.Depth, nil)
+				add(t.Queue, nil)
 			case t.Retired:
-				add(t.Depth, nil).back = back(of.name, naming.RetryKey(of.name, backoff.Tier(t.Delay)))
+				add(t.Queue, nil).back = back(of.name, naming.RetryKey(of.name, backoff.Tier(t.Delay)))
 			}
 		}
 	}
 	for _, t := range p.current {
 		work := t.WorkQueue.Name
 		// a work queue that exists with other arguments than its topology can have an inbox
-		if inbox := p.depth(p.prefix.InboxQueue(work)); !inbox.Missing && p.groups[work] == "" {
+		inbox := p.prefix.InboxQueue(work)
+		if _, exists := p.queues[inbox]; exists && p.groups[work] == "" {
 			add(inbox, nil).back = back(work, naming.InboxKey(work))
 		}
 	}
@@ -184,7 +184,7 @@ func (p *pruning) run(ctx context.Context) error {
 func (p *pruning) unbind() error {
 	goes := map[string]bool{}
 	for _, q := range p.all {
-		goes[q.Queue] = q.alone && !q.left
+		goes[q.name] = q.alone && !q.left
 	}
 	for at := range p.bindings {
 		work, _ := naming.QueueOfKey(at.Key)
@@ -224,7 +224,7 @@ func (p *pruning) wait(ctx context.Context) error {
 			if !q.quorum || q.left {
 				continue
 			}
-			if n := now[q.Queue]; !n.Stated || n.Messages > 0 { // or it was so up to ten seconds ago
+			if n := now[q.name]; !n.Stated || n.Messages > 0 { // or it was so up to ten seconds ago
 				q.empty = time.Time{}
 				q.left = time.Since(begin) > quiet
 			} else if q.empty.IsZero() {
@@ -291,8 +291,8 @@ func (p *pruning) remove(q *retired) error {
 			return err
 		}
 	}
-	err := p.over("delete queue", q.Queue, func(channel *amqp091.Channel) error {
-		_, err := channel.QueueDelete(q.Queue, !q.quorum, !q.quorum, false)
+	err := p.over("delete queue", q.name, func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDelete(q.name, !q.quorum, !q.quorum, false)
 		return err
 	})
 	switch {
@@ -307,8 +307,8 @@ func (p *pruning) remove(q *retired) error {
 
 // used reports whether a queue has consumers, or messages whose delay is not over.
 func (p *pruning) used(q *retired) (used bool, err error) {
-	err = p.over("look at queue", q.Queue, func(channel *amqp091.Channel) error {
-		now, err := channel.QueueDeclarePassive(q.Queue, true, false, false, false, nil)
+	err = p.over("look at queue", q.name, func(channel *amqp091.Channel) error {
+		now, err := channel.QueueDeclarePassive(q.name, true, false, false, false, nil)
 		used = now.Messages+now.Consumers > 0
 		return err
 	})

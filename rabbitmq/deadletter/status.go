@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -34,12 +33,12 @@ func (s *Store) Status(ctx context.Context, works ...string) (letters.Status, er
 	if err != nil {
 		return letters.Status{}, err
 	}
-	status := b.status(works)
-	b.refresh(ctx, s, &status)
+	works, stray := b.choose(works)
+	s.refresh(ctx, b.queues, b.inOrder(works, stray))
 	if ctx.Err() != nil {
 		return letters.Status{}, context.Cause(ctx)
 	}
-	return status, nil
+	return b.status(works, stray), nil
 }
 
 // readBoard asks for the queues and the bindings at the same time: of thousands of them each takes a second.
@@ -49,7 +48,7 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 		return nil, err
 	}
 	b := &board{prefix: s.prefix, current: current, groups: map[string]string{}, has: map[string]bool{},
-		judged: map[string]bool{}, tiers: map[owner][]letters.Tier{}, parts: map[string][]letters.Depth{}}
+		judged: map[string]bool{}, tiers: map[owner][]letters.Tier{}}
 	var bound sync.WaitGroup
 	var also error
 	bound.Go(func() { b.bindings, also = client.Bindings(ctx) })
@@ -92,11 +91,10 @@ type board struct {
 	bindings map[management.Binding]bool
 	current  []topology.Topology // see Prune.Current
 
-	tiers  map[owner][]letters.Tier
-	groups map[string]string          // the group of each work queue
-	has    map[string]bool            // tiers of current
-	judged map[string]bool            // work queues and groups of current
-	parts  map[string][]letters.Depth // the partitions of work queues
+	tiers  map[owner][]letters.Tier // without their numbers
+	groups map[string]string        // the group of each work queue
+	has    map[string]bool          // tiers of current
+	judged map[string]bool          // work queues and groups of current
 }
 
 // An owner is a work queue that has tiers, or a group: another app can name its group like a work queue.
@@ -105,30 +103,35 @@ type owner struct {
 	isGroup bool
 }
 
-func (b *board) status(works []string) letters.Status {
-	status := letters.Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
-	known, all := b.works(), len(works) == 0
-	if all {
-		works = slices.Collect(maps.Keys(known))
+// choose returns the names of the work queues that are asked for, without names those of all, and then the stray tiers.
+func (b *board) choose(works []string) (chosen, stray []string) {
+	if len(works) > 0 {
+		return slices.Compact(slices.Sorted(slices.Values(works))), nil
 	}
-	slices.Sort(works)
-	for _, name := range slices.Compact(works) {
-		status.Queues = append(status.Queues, b.work(name))
-	}
-	if !all {
-		return status
-	}
+	known := b.works()
+	chosen = slices.Sorted(maps.Keys(known))
 	for _, group := range b.groups {
 		known[group] = true
 	}
 	for of, tiers := range b.tiers {
 		for _, t := range tiers {
 			if !known[of.name] {
-				status.Stray = append(status.Stray, t.Depth)
+				stray = append(stray, t.Queue)
 			}
 		}
 	}
-	slices.SortFunc(status.Stray, func(a, b letters.Depth) int { return strings.Compare(a.Queue, b.Queue) })
+	slices.Sort(stray)
+	return chosen, stray
+}
+
+func (b *board) status(works, stray []string) letters.Status {
+	status := letters.Status{At: time.Now(), Orphans: b.depth(b.prefix.Orphans())}
+	for _, name := range works {
+		status.Queues = append(status.Queues, b.work(name, status.At))
+	}
+	for _, name := range stray {
+		status.Stray = append(status.Stray, b.depth(name))
+	}
 	return status
 }
 
@@ -163,7 +166,7 @@ func (b *board) readTiers() {
 		if !isTier || through != own && through != shared {
 			continue
 		}
-		tier := letters.Tier{Depth: b.depth(name), Delay: time.Duration(delay), Overdue: q.Expired}
+		tier := letters.Tier{Depth: letters.Depth{Queue: name}, Delay: time.Duration(delay), Overdue: q.Expired}
 		key := naming.RetryKey(group, delay)
 		needs := []management.Binding{{Exchange: b.prefix.RetryExchange(), Queue: name, Key: key},
 			{Exchange: own, Queue: group, Key: key}}
@@ -207,20 +210,40 @@ func (b *board) works() map[string]bool {
 	return works
 }
 
-func (b *board) work(name string) letters.WorkQueue {
-	w := letters.WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name))}
-	w.Tiers = slices.Concat(b.tiers[owner{name: name}], b.tiers[owner{b.groups[name], true}])
+// tiersOf returns the tiers that a work queue has, or its group.
+func (b *board) tiersOf(work string) []letters.Tier {
+	return slices.Concat(b.tiers[owner{name: work}], b.tiers[owner{b.groups[work], true}])
+}
+
+// partitions returns the queues of the partitions of a work queue.
+func (b *board) partitions(work string) (all []string) {
+	for {
+		name := naming.PartitionQueue(work, len(all))
+		if _, exists := b.queues[name]; !exists {
+			return all
+		}
+		all = append(all, name)
+	}
+}
+
+func (b *board) work(name string, at time.Time) letters.WorkQueue {
+	parts := b.partitions(name)
+	w := letters.WorkQueue{Name: name, Depth: b.depth(name), Dead: b.depth(naming.DeadQueue(name)), Partitions: len(parts)}
+	for _, t := range b.tiersOf(name) {
+		if t.Depth = b.depth(t.Queue); t.Messages > 0 {
+			t.NextDue = at.Add(t.Delay)
+		}
+		w.Tiers = append(w.Tiers, t)
+	}
 	if inbox := b.depth(b.prefix.InboxQueue(name)); !inbox.Missing {
 		w.Inbox = inbox
 	}
-	for {
-		part := b.depth(naming.PartitionQueue(name, w.Partitions))
-		if part.Missing {
-			return w
-		}
-		b.parts[name] = append(b.parts[name], part)
-		w.Partitions++
+	for _, part := range parts {
+		w.Messages += b.queues[part].Messages
+		w.Ready += b.queues[part].Ready
+		w.Unacked += b.queues[part].Unacked
 	}
+	return w
 }
 
 func (b *board) depth(queue string) letters.Depth {
@@ -234,27 +257,9 @@ const (
 	freshWithin = 3 * time.Second // for all of them
 )
 
-// refresh refreshes the queues of a status, and adds the messages of partitions to those of their work queue.
-func (b *board) refresh(ctx context.Context, s *Store, status *letters.Status) {
-	s.refresh(ctx, b.depthsOf(status))
-	for i := range status.Queues {
-		w := &status.Queues[i]
-		for j := range w.Tiers {
-			if tier := &w.Tiers[j]; tier.Messages > 0 {
-				tier.NextDue = status.At.Add(tier.Delay)
-			}
-		}
-		for _, part := range b.parts[w.Name] {
-			w.Messages += part.Messages
-			w.Ready += part.Ready
-			w.Unacked += part.Unacked
-		}
-	}
-}
-
 // refresh renews the numbers of the first queues. Queues keep all numbers of the API where the broker refuses, as for
 // an exclusive queue, or does not answer in time.
-func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
+func (s *Store) refresh(ctx context.Context, queues map[string]management.Queue, names []string) {
 	ctx, cancel := context.WithTimeout(ctx, freshWithin)
 	defer cancel()
 	connection, err := s.connect(ctx)
@@ -264,54 +269,44 @@ func (s *Store) refresh(ctx context.Context, depths []*letters.Depth) {
 	defer connection.Close()
 	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
 	reopening := wire.Reopening{On: connection}
-	fresh := map[string]*amqp091.Queue{} // nil: refused; work queues of a group have the same tiers
-	for _, d := range depths {
-		if d.Missing || d.Queue == "" { // the API is not late about which queues exist
+	fresh := map[string]bool{} // work queues of a group have the same tiers
+	for _, name := range names {
+		q, exists := queues[name] // the API is not late about which queues exist
+		if !exists || fresh[name] {
 			continue
 		}
-		now, asked := fresh[d.Queue]
-		if !asked && len(fresh) < mostFresh {
-			channel, err := reopening.Channel()
-			if err != nil {
-				return
-			}
-			if state, err := channel.QueueDeclarePassive(d.Queue, true, false, false, false, nil); err == nil {
-				now = &state
-			}
-			fresh[d.Queue] = now
+		channel, err := reopening.Channel()
+		if err != nil || len(fresh) == mostFresh {
+			return
 		}
-		if now != nil {
-			renew(d, *now)
+		fresh[name] = true
+		if now, err := channel.QueueDeclarePassive(name, true, false, false, false, nil); err == nil {
+			queues[name] = renewed(q, now)
 		}
 	}
 }
 
-// renew sets the numbers to those of this moment. What the API calls delivered was so some seconds ago: where the queue
-// has no consumer, the reader that had it may have given it back.
-func renew(d *letters.Depth, now amqp091.Queue) {
-	delivered := max(d.Messages-d.Ready, 0)
+// renewed sets the numbers to those of this moment. What the API calls delivered was so some seconds ago: where the
+// queue has no consumer, the reader that had it may have given it back.
+func renewed(q management.Queue, now amqp091.Queue) management.Queue {
+	delivered := max(q.Messages-q.Ready, 0)
 	if now.Consumers == 0 {
-		delivered = min(delivered, max(d.Messages-now.Messages, 0))
+		delivered = min(delivered, max(q.Messages-now.Messages, 0))
 	}
-	d.Messages, d.Ready, d.Unacked, d.Consumers = now.Messages+delivered, now.Messages, delivered, now.Consumers
+	q.Messages, q.Ready, q.Unacked, q.Consumers = now.Messages+delivered, now.Messages, delivered, now.Consumers
+	return q
 }
 
-// depthsOf returns all queues, the letters first and the tiers last.
-func (b *board) depthsOf(s *letters.Status) []*letters.Depth {
-	rest := []*letters.Depth{&s.Orphans}
-	var works, partitions, tiers []*letters.Depth
-	for i := range s.Queues {
-		w := &s.Queues[i]
-		rest, works = append(rest, &w.Dead), append(works, &w.Depth, &w.Inbox)
-		for j := range b.parts[w.Name] {
-			partitions = append(partitions, &b.parts[w.Name][j])
-		}
-		for j := range w.Tiers {
-			tiers = append(tiers, &w.Tiers[j].Depth)
+// inOrder returns all queues of a status, the letters first and the tiers last.
+func (b *board) inOrder(works, stray []string) []string {
+	rest := []string{b.prefix.Orphans()}
+	var own, partitions, tiers []string
+	for _, work := range works {
+		rest, own = append(rest, naming.DeadQueue(work)), append(own, work, b.prefix.InboxQueue(work))
+		partitions = append(partitions, b.partitions(work)...)
+		for _, t := range b.tiersOf(work) {
+			tiers = append(tiers, t.Queue)
 		}
 	}
-	for i := range s.Stray {
-		tiers = append(tiers, &s.Stray[i])
-	}
-	return slices.Concat(rest, works, partitions, tiers)
+	return slices.Concat(rest, own, partitions, tiers, stray)
 }
