@@ -55,16 +55,14 @@ func fault(wrong bool, format string, args ...any) error {
 
 // Match reports whether the filter selects a letter.
 func (f Filter) Match(l *Letter, now time.Time) bool {
+	dead := l.DeadAt()
 	if len(f.IDs) > 0 && !slices.Contains(f.IDs, l.ID) ||
 		f.Reason != nil && !f.Reason.MatchString(l.Record.Reason) ||
 		f.ErrorType != "" && f.ErrorType != l.Record.ErrorType ||
 		f.DeadReason != "" && f.DeadReason != string(l.Record.DeadReason) ||
 		f.Handler != "" && f.Handler != l.Record.Handler ||
-		f.Cause != "" && f.Cause != l.Cause().ID() {
-		return false
-	}
-	dead := l.DeadAt()
-	if f.OlderThan > 0 && (dead.IsZero() || now.Sub(dead) < f.OlderThan) ||
+		f.Cause != "" && f.Cause != l.Cause().ID() ||
+		f.OlderThan > 0 && (dead.IsZero() || now.Sub(dead) < f.OlderThan) ||
 		f.NewerThan > 0 && (dead.IsZero() || now.Sub(dead) > f.NewerThan) {
 		return false
 	}

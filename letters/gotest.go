@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"go/token"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -212,9 +211,7 @@ func (g *GoTest) Write(folder string, overwrite bool) (err error) {
 	defer func() {
 		if err != nil {
 			for _, path := range made {
-				if gone := root.Remove(path); !errors.Is(gone, fs.ErrNotExist) {
-					err = errors.Join(err, gone)
-				}
+				err = errors.Join(err, root.RemoveAll(path)) // also where it was renamed
 			}
 		}
 	}()

@@ -56,7 +56,9 @@ func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
 	}
 	defer connection.Close()
 	defer context.AfterFunc(ctx, func() { _ = connection.Socket.Close() })()
-	for _, to = range l.copiesTo() {
+	copied := line{Queue: l.queue, Exchange: l.store.prefix.RetryExchange(),
+		RoutingKey: naming.DeadKey(naming.WorkQueueOf(l.queue))}
+	for _, to = range []destination{copied.destination(l.store.prefix), {key: l.queue}} { // as put does
 		_, err = connection.Channel(func(channel *amqp091.Channel) error {
 			closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
 			err := channel.Tx()
@@ -85,19 +87,6 @@ func (l *look) tryCopy(ctx context.Context) (to destination, err error) {
 		}
 	}
 	return to, nil
-}
-
-// copiesTo returns where copies of the letters go: the first one that exists. See sender.put.
-func (l *look) copiesTo() []destination {
-	work, prefix := naming.WorkQueueOf(l.queue), l.store.prefix
-	to := []destination{{key: l.queue}}
-	switch {
-	case l.queue == prefix.Orphans():
-		to = []destination{{prefix.Orphans(), l.queue}}
-	case l.queue != work:
-		to = append([]destination{{prefix.RetryExchange(), naming.DeadKey(work)}}, to...)
-	}
-	return to
 }
 
 // note remembers a letter that is near the delivery limit until it is removed or has a copy. An ordered look does so

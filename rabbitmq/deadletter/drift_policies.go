@@ -3,19 +3,13 @@ package deadletter
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
-	amqp091 "github.com/rabbitmq/amqp091-go"
-
 	"github.com/tieredretry/watermill-retry/backoff"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/definitions"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/queuearg"
-	"github.com/tieredretry/watermill-retry/internal/rabbitmq/workqueue"
 	"github.com/tieredretry/watermill-retry/rabbitmq/topology"
 )
 
@@ -158,42 +152,6 @@ func whole(argument any) (n int64, is bool) {
 	return n, err == nil
 }
 
-const (
-	deleteQueue = "delete the queue once it is empty and declare it again, configure the value that it has, or use " +
-		"another prefix"
-	deleteExchange = "delete the exchange while no app uses it and declare it again, or use another prefix"
-)
-
-// settable are the arguments of a queue without one that a policy can set.
-var settable = []string{queuearg.MaxLength, queuearg.MaxLengthBytes, queuearg.MessageTTL, queuearg.DeadLetterExchange,
-	queuearg.DeadLetterRoutingKey, queuearg.DeliveryLimit}
-
-// advice returns what to do about an argument of a queue of the library that differs. have are those on the broker.
-func (c *comparison) advice(queue topology.Queue, have map[string]any, d *topology.ArgumentConflictError) string {
-	switch {
-	case d.Have == "none" && slices.Contains(settable, d.Argument):
-		return "set it by a policy, and configure the app without it: " +
-			workqueue.SetPolicy(c.vhost, "arguments of "+queue.Name, queue.Name, policyFor(queue, have))
-	case d.Argument == queuearg.Overflow && d.Want == queuearg.DropHead && d.Have == "none":
-		return "it is the default: the policy for x-max-length is enough"
-	case roleOf(queue) == wait && queue.Arguments[queuearg.DeadLetterRoutingKey] == nil: // a tier, and no inbox
-		return "bring home what waits on the tier, delete its queue once it is empty and declare it again, " +
-			"configure the value that it has, or use another prefix"
-	}
-	return deleteQueue
-}
-
-// policyFor is the definition of one policy with all that the queue lacks: RabbitMQ applies one policy to a queue.
-func policyFor(queue topology.Queue, have map[string]any) map[string]any {
-	definition := map[string]any{}
-	for _, argument := range settable {
-		if value, wanted := queue.Arguments[argument]; wanted && have[argument] == nil {
-			definition[strings.TrimPrefix(argument, "x-")] = value
-		}
-	}
-	return definition
-}
-
 func policyOf(q management.Queue) string {
 	switch {
 	case q.Policy != "" && q.Operator != "":
@@ -205,45 +163,3 @@ func policyOf(q management.Queue) string {
 }
 
 func milliseconds(n int64) backoff.Tier { return backoff.Tier(time.Duration(n) * time.Millisecond) }
-
-// retired notes the tiers of the work queues and groups that no schedule has.
-func (c *comparison) retired(wanted []Wanted, all definitions.Definitions) {
-	for _, name := range slices.Sorted(maps.Keys(c.there.Queues)) {
-		isTier := slices.ContainsFunc(wanted, func(w Wanted) bool {
-			of, _, isTier := w.prefix().TierOf(name)
-			return isTier && of == w.group()
-		})
-		if isTier && !slices.ContainsFunc(all.Queues, func(q topology.Queue) bool { return q.Name == name }) {
-			c.noteQueue(name, "no schedule has this tier any more",
-				"its messages come back by themselves; when it is empty, prune it")
-		}
-	}
-}
-
-// otherLayout notes that a work queue also has the tiers of another prefix or group.
-func (c *comparison) otherLayout(w Wanted, have amqp091.Table) {
-	if other, differs := workqueue.OtherPrefix(w.Queue, have, w.prefix()); differs {
-		c.add(Difference{
-			Kind: Note, Object: "queue", Name: w.Queue.Name, Argument: queuearg.DeadLetterExchange, Have: other,
-			Want:   w.prefix().RetryExchange(),
-			Reason: workqueue.OtherPrefixReason, Advice: workqueue.OtherPrefixAdvice(other),
-		})
-	}
-	work, group := w.Queue.Name, w.group()
-	others := map[string]bool{}
-	for b := range c.there.Bindings {
-		of, isGroup := w.prefix().GroupOfReturn(b.Exchange)
-		if isGroup && of != group && b.Queue == work && b.Key == naming.MemberKey(work) {
-			others["is in the tier group "+of] = true
-		}
-	}
-	for name := range c.there.Queues {
-		if of, _, isTier := w.prefix().TierOf(name); isTier && of == work && work != group {
-			others["has tiers of its own"] = true
-		}
-	}
-	for _, other := range slices.Sorted(maps.Keys(others)) {
-		c.noteQueue(work, "it also "+other, "use the earlier TierGroup, or remove the earlier tiers with wmretry tiers "+
-			"prune when no instance has them any more")
-	}
-}

@@ -184,10 +184,7 @@ func (r *reader) object(at string, raw []byte) map[string]json.RawMessage {
 }
 
 func (r *reader) table(at string, raw json.RawMessage, depth int) amqp091.Table {
-	if err := letterline.CheckDepth(at, depth); err != nil {
-		r.check(err)
-		return nil
-	}
+	r.check(letterline.CheckDepth(at, depth))
 	fields := r.object(at, raw)
 	table := make(amqp091.Table, len(fields))
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
@@ -206,6 +203,9 @@ func (r *reader) table(at string, raw json.RawMessage, depth int) amqp091.Table 
 }
 
 func (r *reader) value(at string, raw json.RawMessage, depth int) any {
+	if r.err != nil { // what is nested too deep is not read to its end
+		return nil
+	}
 	fields := r.object(at, raw)
 	if len(fields) != 1 {
 		r.fail(`%s has %d fields: it must have one, the letter of its type, such as {"S":"text"}`, at, len(fields))
@@ -267,10 +267,7 @@ func (r *reader) tagged(at, tag string, raw json.RawMessage, depth int) any {
 }
 
 func (r *reader) array(at string, raw json.RawMessage, depth int) any {
-	if err := letterline.CheckDepth(at, depth); err != nil {
-		r.check(err)
-		return nil
-	}
+	r.check(letterline.CheckDepth(at, depth))
 	elements := parse[[]json.RawMessage](r, at, raw)
 	array := make([]any, len(elements))
 	for i, element := range elements {

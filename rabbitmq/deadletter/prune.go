@@ -210,12 +210,8 @@ func (p *pruning) unbindOne(at management.Binding) error {
 
 // wait leaves the quorum queues that are not empty for a while.
 func (p *pruning) wait(ctx context.Context) error {
-	client, err := p.store.managementClient()
-	if err != nil {
-		return err
-	}
 	for begin := time.Now(); ; {
-		now, err := client.Queues(ctx, management.Depths)
+		now, err := p.client.Queues(ctx, management.Depths)
 		if err != nil {
 			return err
 		}

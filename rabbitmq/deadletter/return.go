@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"math"
+	"math/big"
 	"slices"
 	"sync"
 	"time"
@@ -153,7 +154,7 @@ func (l *look) ready() int {
 // bits is a set of delivery tags: these are 1, 2, 3 and so on. It is safe for concurrent use.
 type bits struct {
 	mu    sync.Mutex
-	words []uint64
+	tags  big.Int
 	all   int    // members
 	after uint64 // a tag
 	later int    // members after it
@@ -181,10 +182,7 @@ func (b *bits) members() int {
 func (b *bits) set(tag uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for uint64(len(b.words)) <= tag/64 {
-		b.words = append(b.words, 0)
-	}
-	b.words[tag/64] |= 1 << (tag % 64)
+	b.tags.SetBit(&b.tags, int(tag), 1)
 	b.all++
 	if tag > b.after {
 		b.later++
@@ -194,5 +192,5 @@ func (b *bits) set(tag uint64) {
 func (b *bits) has(tag uint64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return tag/64 < uint64(len(b.words)) && b.words[tag/64]&(1<<(tag%64)) != 0
+	return b.tags.Bit(int(tag)) == 1
 }

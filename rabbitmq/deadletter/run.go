@@ -154,24 +154,17 @@ func (c *call) once(ctx context.Context) (err error) {
 	if err = c.Pass(ctx, &source{call: c, look: look}); err != nil {
 		err = c.caution.after(look, err)
 	}
+	_, _, isTier := c.store.prefix.TierOf(c.queue)
 	switch {
 	case errors.Is(err, errLost): // these letters come again, or they do not
 		c.Lost(look.widest) // the broker has delivered others in place of those before
 	case err == nil:
-		return c.taken(c.Missing(look.missing))
+		if taken := c.Missing(look.missing); taken > 0 && !isTier { // from a tier they go home by themselves
+			return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list "+
+				"of the letters; run this again when it has ended", taken, c.queue)
+		}
 	}
 	return err
-}
-
-// taken returns an error for letters that were counted, and that another reader has. From a tier they go home by
-// themselves.
-func (c *call) taken(letterCount int) error {
-	_, _, isTier := c.store.prefix.TierOf(c.queue)
-	if letterCount == 0 || isTier {
-		return nil
-	}
-	return fmt.Errorf("%d letters were not looked at: another reader of %q has taken them, for example a list of the "+
-		"letters; run this again when it has ended", letterCount, c.queue)
 }
 
 // errNotConnected is the error of a broker that does not accept a connection.

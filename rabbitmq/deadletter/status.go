@@ -3,7 +3,6 @@ package deadletter
 import (
 	"cmp"
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -47,7 +46,7 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 	if err != nil {
 		return nil, err
 	}
-	b := &board{prefix: s.prefix, current: current, groups: map[string]string{}, has: map[string]bool{},
+	b := &board{client: client, prefix: s.prefix, current: current, groups: map[string]string{}, has: map[string]bool{},
 		judged: map[string]bool{}, tiers: map[owner][]letters.Tier{}}
 	var bound sync.WaitGroup
 	var also error
@@ -57,21 +56,6 @@ func (s *Store) readBoard(ctx context.Context, current []topology.Topology) (*bo
 	b.readGroups()
 	b.readTiers()
 	return b, cmp.Or(err, also)
-}
-
-func (s *Store) managementClient() (*management.Client, error) {
-	if s.config.Management == "" {
-		return nil, errors.New("Config.Management is empty: AMQP does not list queues; set the address of the " +
-			"management API")
-	}
-	broker := management.Broker{
-		Vhost: s.uri.Vhost, User: s.uri.Username, Password: s.uri.Password,
-		TLS: s.dial.Client(connectionName).TLSClientConfig,
-	}
-	if s.config.AMQP != nil && s.config.AMQP.Vhost != "" { // amqp091-go prefers it to that of the address
-		broker.Vhost = s.config.AMQP.Vhost
-	}
-	return management.New(s.config.Management, broker)
 }
 
 // Queues returns the names of all queues of the virtual host, sorted. It needs Config.Management.
@@ -86,6 +70,7 @@ func (s *Store) Queues(ctx context.Context) ([]string, error) {
 
 // A board is what the management API shows of a virtual host.
 type board struct {
+	client   *management.Client
 	prefix   naming.Prefix
 	queues   map[string]management.Queue
 	bindings map[management.Binding]bool

@@ -57,10 +57,7 @@ type Config struct {
 
 // Validate reports all faults of the configuration. It does not connect.
 func (c Config) Validate() error {
-	all := wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults()
-	if err := naming.Of(c.Prefix).Validate(); err != nil {
-		all = append(all, err)
-	}
+	all := append(wire.Config{URI: c.URI, AMQP: c.AMQP, TLS: c.TLS}.Faults(), naming.Of(c.Prefix).Validate())
 	if c.Management != "" {
 		all = append(all, faults.Of("Management", management.Validate(c.Management)))
 	}
@@ -148,6 +145,21 @@ func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc,
 
 func (s *Store) connect(ctx context.Context) (*wire.Connection, error) {
 	return s.dial.Connect(ctx, connectionName, nil)
+}
+
+func (s *Store) managementClient() (*management.Client, error) {
+	if s.config.Management == "" {
+		return nil, errors.New("Config.Management is empty: AMQP does not list queues; set the address of the " +
+			"management API")
+	}
+	broker := management.Broker{
+		Vhost: s.uri.Vhost, User: s.uri.Username, Password: s.uri.Password,
+		TLS: s.dial.Client(connectionName).TLSClientConfig,
+	}
+	if s.config.AMQP != nil && s.config.AMQP.Vhost != "" { // amqp091-go prefers it to that of the address
+		broker.Vhost = s.config.AMQP.Vhost
+	}
+	return management.New(s.config.Management, broker)
 }
 
 // Browse implements letters.Store. After an error of the broker the iteration ends with it: call Browse again.
