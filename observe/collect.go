@@ -21,7 +21,6 @@ type metrics struct {
 	events
 	config   Config
 	readings []Metric
-	read     map[string]observable // what is read, by name
 
 	mu       sync.Mutex
 	attached []*connection
@@ -31,20 +30,15 @@ type metrics struct {
 }
 
 func newMetrics(meter metric.Meter, config Config) (*metrics, error) {
-	from := &instruments{meter: meter}
-	m := &metrics{
-		events: newEvents(from, config.MaxSeries), config: config, readings: readings(), read: map[string]observable{},
-		ended: newFigures(config.MaxSeries),
-	}
-	var all []metric.Observable
-	for _, r := range m.readings {
-		m.read[r.Name] = from.observable(r)
-		all = append(all, m.read[r.Name].instrument())
-	}
-	if err := from.err(); err != nil {
+	made, err := newInstruments(meter)
+	if err != nil {
 		return nil, fmt.Errorf("the meter does not make the instruments: %w", err)
 	}
-	if _, err := meter.RegisterCallback(m.collect, all...); err != nil {
+	m := &metrics{
+		events: events{instruments: made, series: newSeries[options](config.MaxSeries)}, config: config,
+		readings: readings(), ended: newFigures(config.MaxSeries),
+	}
+	if _, err := meter.RegisterCallback(m.collect, made.observables()...); err != nil {
 		return nil, fmt.Errorf("the meter does not take the callback: %w", err)
 	}
 	return m, nil
@@ -124,7 +118,7 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 	now, all := time.Now(), newFigures(m.config.MaxSeries)
 	for _, r := range m.readings {
 		for of, value := range m.ended.each(r) {
-			all.add(r, sum, *value, of)
+			all.add(r, sum, value, of)
 		}
 	}
 	for _, c := range m.attached {
@@ -136,14 +130,14 @@ func (m *metrics) collect(_ context.Context, to metric.Observer) error {
 				across = sum // each relay keeps messages of its own
 			}
 			for of, value := range own.each(r) {
-				all.add(r, across, *value, of)
+				all.add(r, across, value, of)
 			}
 			c.totals.addTo(all, r)
 		}
 	}
 	for _, r := range m.readings {
 		for of, value := range all.each(r) {
-			m.read[r.Name].observe(to, *value, labelled(r, of))
+			m.observe(to, r, value, of)
 		}
 	}
 	return nil

@@ -13,53 +13,66 @@ import (
 
 // events counts what the hooks report. It is on the path of each message: what it needs for a series is made once.
 type events struct {
-	outcomes                                               metric.Int64Counter
-	duration, failures, ageAtSuccess, ageAtDeath, lateness metric.Float64Histogram
-	publishes                                              metric.Int64Counter
-	publishDuration                                        metric.Float64Histogram
+	*instruments
 
-	ofOutcome, ofHandler, ofTier, ofResult, ofKind *table
+	mu     sync.RWMutex
+	series series[options]
 }
 
-func newEvents(from *instruments, most int) events {
-	return events{
-		outcomes: from.counter(outcomes), duration: from.histogram(handlerDuration),
-		failures:     from.histogram(failuresBeforeSuccess),
-		ageAtSuccess: from.histogram(ageAtSuccess), ageAtDeath: from.histogram(ageAtDeath),
-		lateness:  from.histogram(lateness),
-		publishes: from.counter(publishes), publishDuration: from.histogram(publishDuration),
+// options are the labels of one series, as a counter and as a histogram takes them.
+type options struct {
+	add    []metric.AddOption
+	record []metric.RecordOption
+}
 
-		ofOutcome: newTable(outcomes, most), ofHandler: newTable(handlerDuration, most),
-		ofTier:   newTable(lateness, most),
-		ofResult: newTable(publishes, most), ofKind: newTable(publishDuration, most),
+// record counts so many, or adds a value to a histogram. With labels that were there before it allocates nothing.
+func (m *events) record(ctx context.Context, of Metric, value float64, values labels) {
+	options := m.optionsOf(of, values)
+	if of.Kind == histogram {
+		m.histograms[of.Name].Record(ctx, value, options.record...)
+	} else {
+		m.counters[of.Name].Add(ctx, int64(value), options.add...)
 	}
+}
+
+func (m *events) optionsOf(of Metric, values labels) options {
+	m.mu.RLock()
+	known := m.series.all[seriesKey{of.Name, values}]
+	m.mu.RUnlock()
+	if known != nil {
+		return *known
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	made, values, found := m.series.at(of, values)
+	if !found {
+		option := labelled(of, values)
+		*made = options{[]metric.AddOption{option}, []metric.RecordOption{option}}
+	}
+	return *made
 }
 
 // event is the hook Event.
 func (m *events) event(e retry.Event) {
 	ctx := orBackground(e.Context)
-	m.outcomes.Add(ctx, 1, m.ofOutcome.get(labels{e.Topic, e.Handler, string(e.Outcome), reasonOf(&e)}).add...)
+	m.record(ctx, outcomes, 1, labels{e.Topic, e.Handler, string(e.Outcome), reasonOf(&e)})
 	if e.Outcome == retry.Held { // another event of the delivery follows
 		return
 	}
 	if e.Arrived > 0 {
-		m.lateness.Record(ctx, e.Lateness.Seconds(), m.ofTier.get(labels{e.Topic, e.Arrived.String()}).record...)
+		m.record(ctx, lateness, e.Lateness.Seconds(), labels{e.Topic, e.Arrived.String()})
+	}
+	handler := labels{e.Topic, e.Handler}
+	if e.Duration > 0 {
+		m.record(ctx, handlerDuration, e.Duration.Seconds(), handler)
 	}
 	succeeded := e.Outcome == retry.Processed || e.Outcome == retry.Recovered
-	failedBefore := !e.Record.FirstFailedAt.IsZero() && (succeeded || e.Outcome == retry.DeadLettered)
-	if e.Duration <= 0 && !succeeded && !failedBefore {
-		return
-	}
-	handler := m.ofHandler.get(labels{e.Topic, e.Handler}).record
-	if e.Duration > 0 {
-		m.duration.Record(ctx, e.Duration.Seconds(), handler...)
-	}
 	if succeeded {
-		m.failures.Record(ctx, float64(e.Record.Failures), handler...)
+		m.record(ctx, failuresBeforeSuccess, float64(e.Record.Failures), handler)
 	}
-	if failedBefore {
-		age := either(succeeded, m.ageAtSuccess, m.ageAtDeath)
-		age.Record(ctx, max(e.Age, 0).Seconds(), handler...) // the clocks of two hosts may differ
+	if !e.Record.FirstFailedAt.IsZero() && (succeeded || e.Outcome == retry.DeadLettered) {
+		// the clocks of two hosts may differ
+		m.record(ctx, either(succeeded, ageAtSuccess, ageAtDeath), max(e.Age, 0).Seconds(), handler)
 	}
 }
 
@@ -75,8 +88,8 @@ func reasonOf(e *retry.Event) string {
 func (m *events) published(p backend.Published) {
 	ctx := orBackground(p.Context)
 	kind := either(p.Copy, "copy", "app")
-	m.publishes.Add(ctx, int64(p.Messages), m.ofResult.get(labels{kind, string(p.Result)}).add...)
-	m.publishDuration.Record(ctx, max(p.Took, 0).Seconds(), m.ofKind.get(labels{kind}).record...)
+	m.record(ctx, publishes, float64(p.Messages), labels{kind, string(p.Result)})
+	m.record(ctx, publishDuration, max(p.Took, 0).Seconds(), labels{kind})
 }
 
 func orBackground(ctx context.Context) context.Context {
@@ -101,8 +114,7 @@ type flights struct {
 	most int
 
 	mu       sync.Mutex
-	open     map[*flight]bool
-	handlers map[string]bool // the handlers that have had a message
+	handlers map[string]int // how many each handler has; 0: it has had some
 }
 
 // A flight is a message that a handler has. It is the context of the message.
@@ -110,6 +122,7 @@ type flight struct {
 	context.Context
 	of      *flights
 	handler string
+	ended   bool
 }
 
 // Value implements context.Context.
@@ -120,19 +133,17 @@ func (f *flight) Value(key any) any {
 	return f.Context.Value(key)
 }
 
-func newFlights(most int) *flights {
-	return &flights{most: most, open: map[*flight]bool{}, handlers: map[string]bool{}}
-}
+func newFlights(most int) *flights { return &flights{most: most, handlers: map[string]int{}} }
 
 // begin is the hook Begin.
 func (f *flights) begin(e retry.Event) context.Context {
 	one := &flight{Context: orBackground(e.Context), of: f, handler: e.Handler}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.handlers[one.handler] && len(f.handlers) >= f.most {
+	if _, known := f.handlers[one.handler]; !known && len(f.handlers) >= f.most {
 		one.handler = other
 	}
-	f.open[one], f.handlers[one.handler] = true, true
+	f.handlers[one.handler]++
 	return one
 }
 
@@ -144,7 +155,10 @@ func (f *flights) event(e retry.Event) {
 	if one, found := e.Context.Value(f).(*flight); found {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		delete(f.open, one)
+		if !one.ended {
+			one.ended = true
+			f.handlers[one.handler]--
+		}
 	}
 }
 
@@ -152,10 +166,7 @@ func (f *flights) event(e retry.Event) {
 func (f *flights) gather(to figures) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for handler := range f.handlers {
-		to.add(inFlight, sum, 0, labels{handler})
-	}
-	for one := range f.open {
-		to.add(inFlight, sum, 1, labels{one.handler})
+	for handler, messages := range f.handlers {
+		to.add(inFlight, sum, float64(messages), labels{handler})
 	}
 }

@@ -19,44 +19,38 @@ func smallest(a, b float64) float64 { return min(a, b) }
 // series are the values of the metrics, by their names and labels. Their order is that in which they came, so that the
 // same ones are beyond most at each collection.
 type series[V any] struct {
-	most int
-	all  map[string]*seriesOf[V]
+	most  int
+	order map[string][]labels // by the name of the metric
+	all   map[seriesKey]*V
 }
 
-type seriesOf[V any] struct {
-	order []labels
-	of    map[labels]*V
+type seriesKey struct {
+	metric string
+	labels labels
 }
 
-func newSeries[V any](most int) series[V] { return series[V]{most, map[string]*seriesOf[V]{}} }
+func newSeries[V any](most int) series[V] {
+	return series[V]{most, map[string][]labels{}, map[seriesKey]*V{}}
+}
 
-// at returns the value of a metric, and whether it was there. Beyond most it is that of "other".
-func (s series[V]) at(m Metric, of labels) (value *V, found bool) {
-	all := s.all[m.Name]
-	if all == nil {
-		all = &seriesOf[V]{of: map[labels]*V{}}
-		s.all[m.Name] = all
-	}
-	if all.of[of] == nil && len(all.order) >= s.most {
+// at returns the value of a metric with its labels, and whether it was there. Beyond most it is that of "other".
+func (s series[V]) at(m Metric, of labels) (value *V, is labels, found bool) {
+	if s.all[seriesKey{m.Name, of}] == nil && len(s.order[m.Name]) >= s.most {
 		of = beyond(m, of)
 	}
-	if value, found = all.of[of]; !found {
+	key := seriesKey{m.Name, of}
+	if value, found = s.all[key]; !found {
 		value = new(V)
-		all.of[of] = value
-		all.order = append(all.order, of)
+		s.all[key], s.order[m.Name] = value, append(s.order[m.Name], of)
 	}
-	return value, found
+	return value, of, found
 }
 
 // each returns the values of a metric, in their order.
-func (s series[V]) each(m Metric) iter.Seq2[labels, *V] {
-	return func(yield func(labels, *V) bool) {
-		all := s.all[m.Name]
-		if all == nil {
-			return
-		}
-		for _, of := range all.order {
-			if !yield(of, all.of[of]) {
+func (s series[V]) each(m Metric) iter.Seq2[labels, V] {
+	return func(yield func(labels, V) bool) {
+		for _, of := range s.order[m.Name] {
+			if !yield(of, *s.all[seriesKey{m.Name, of}]) {
 				return
 			}
 		}
@@ -70,11 +64,11 @@ func newFigures(most int) figures { return figures{newSeries[float64](most)} }
 
 // add adds a value.
 func (f figures) add(m Metric, combine merge, value float64, of labels) {
-	if before, found := f.at(m, of); found {
-		*before = combine(*before, value)
-	} else {
-		*before = value
+	before, _, found := f.at(m, of)
+	if found {
+		value = combine(*before, value)
 	}
+	*before = value
 }
 
 // beyond returns the labels of the series for those beyond Config.MaxSeries: what the library itself names stays.
@@ -103,7 +97,7 @@ func newTotals(most int) totals { return totals{newSeries[total](most)} }
 
 // see takes the value of one that has not ended. Several may have the same labels.
 func (t totals) see(m Metric, value float64, of labels) {
-	one, _ := t.at(m, of)
+	one, _, _ := t.at(m, of)
 	one.next = append(one.next, value)
 }
 
@@ -116,10 +110,8 @@ func (t totals) addTo(to figures, m Metric) {
 
 // done ends a collection: what see has not got has ended.
 func (t totals) done() {
-	for _, all := range t.all {
-		for _, one := range all.of {
-			one.grow()
-		}
+	for _, one := range t.all {
+		one.grow()
 	}
 }
 

@@ -3,7 +3,6 @@ package observe
 import (
 	"errors"
 	"strings"
-	"sync"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -11,65 +10,58 @@ import (
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 )
 
-// instruments makes the instruments of a meter, and keeps the errors.
+// instruments are those of all metrics, by name.
 type instruments struct {
-	meter  metric.Meter
-	faults []error
+	counters   map[string]metric.Int64Counter
+	histograms map[string]metric.Float64Histogram
+	whole      map[string]metric.Int64Observable // those that are read at a collection
+	seconds    map[string]metric.Float64Observable
 }
 
-func made[I any](from *instruments, instrument I, err error) I {
-	if err != nil {
-		from.faults = append(from.faults, err)
+func newInstruments(meter metric.Meter) (*instruments, error) {
+	i := &instruments{
+		counters: map[string]metric.Int64Counter{}, histograms: map[string]metric.Float64Histogram{},
+		whole: map[string]metric.Int64Observable{}, seconds: map[string]metric.Float64Observable{},
 	}
-	return instrument
-}
-
-func (i *instruments) err() error { return errors.Join(i.faults...) }
-
-func (i *instruments) counter(m Metric) metric.Int64Counter {
-	c, err := i.meter.Int64Counter(m.Name, metric.WithUnit(m.Unit), metric.WithDescription(m.Description))
-	return made(i, c, err)
-}
-
-func (i *instruments) histogram(m Metric) metric.Float64Histogram {
-	h, err := i.meter.Float64Histogram(m.Name, metric.WithUnit(m.Unit), metric.WithDescription(m.Description),
-		metric.WithExplicitBucketBoundaries(m.Buckets...))
-	return made(i, h, err)
-}
-
-// An observable is an instrument whose values are read at a collection.
-type observable struct {
-	whole   metric.Int64Observable
-	seconds metric.Float64Observable
-}
-
-func (i *instruments) observable(m Metric) observable {
-	unit, description := metric.WithUnit(m.Unit), metric.WithDescription(m.Description)
-	switch {
-	case m.Kind == counter:
-		c, err := i.meter.Int64ObservableCounter(m.Name, unit, description)
-		return observable{whole: made(i, c, err)}
-	case m.Unit == "s":
-		g, err := i.meter.Float64ObservableGauge(m.Name, unit, description)
-		return observable{seconds: made(i, g, err)}
-	default:
-		g, err := i.meter.Int64ObservableGauge(m.Name, unit, description)
-		return observable{whole: made(i, g, err)}
+	var faults []error
+	for _, m := range Metrics() {
+		var err error
+		unit, description := metric.WithUnit(m.Unit), metric.WithDescription(m.Description)
+		switch {
+		case m.Kind == histogram:
+			i.histograms[m.Name], err = meter.Float64Histogram(m.Name, unit, description,
+				metric.WithExplicitBucketBoundaries(m.Buckets...))
+		case m.across == nil:
+			i.counters[m.Name], err = meter.Int64Counter(m.Name, unit, description)
+		case m.Kind == counter:
+			i.whole[m.Name], err = meter.Int64ObservableCounter(m.Name, unit, description)
+		case m.Unit == "s":
+			i.seconds[m.Name], err = meter.Float64ObservableGauge(m.Name, unit, description)
+		default:
+			i.whole[m.Name], err = meter.Int64ObservableGauge(m.Name, unit, description)
+		}
+		faults = append(faults, err)
 	}
+	return i, errors.Join(faults...)
 }
 
-func (o observable) instrument() metric.Observable {
-	if o.seconds != nil {
-		return o.seconds
+// observables returns the instruments that are read at a collection.
+func (i *instruments) observables() (all []metric.Observable) {
+	for _, one := range i.whole {
+		all = append(all, one)
 	}
-	return o.whole
+	for _, one := range i.seconds {
+		all = append(all, one)
+	}
+	return all
 }
 
-func (o observable) observe(to metric.Observer, value float64, labels metric.ObserveOption) {
-	if o.seconds != nil {
-		to.ObserveFloat64(o.seconds, value, labels)
+// observe hands on a value that was read.
+func (i *instruments) observe(to metric.Observer, m Metric, value float64, of labels) {
+	if inSeconds := i.seconds[m.Name]; inSeconds != nil {
+		to.ObserveFloat64(inSeconds, value, labelled(m, of))
 	} else {
-		to.ObserveInt64(o.whole, int64(value), labels)
+		to.ObserveInt64(i.whole[m.Name], int64(value), labelled(m, of))
 	}
 }
 
@@ -95,51 +87,4 @@ const (
 // where the text is one.
 func labelText(text string, most int) string {
 	return strings.ToValidUTF8(lettertext.Cut(most, text), "\uFFFD")
-}
-
-// A table has the options for each of a bounded number of labels of a metric. It is safe for concurrent use. A get of
-// labels that it has allocates nothing.
-type table struct {
-	metric Metric
-	most   int
-
-	mu    sync.RWMutex
-	all   map[labels]options
-	extra map[labels]options // the options of the labels beyond most
-}
-
-// options are the labels of one series, as a counter and as a histogram takes them.
-type options struct {
-	add    []metric.AddOption
-	record []metric.RecordOption
-}
-
-func newTable(m Metric, most int) *table {
-	return &table{metric: m, most: most, all: map[labels]options{}, extra: map[labels]options{}}
-}
-
-func (t *table) get(of labels) options {
-	t.mu.RLock()
-	found, is := t.all[of]
-	t.mu.RUnlock()
-	if is {
-		return found
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, is := t.all[of]; !is && len(t.all) >= t.most {
-		return t.made(t.extra, beyond(t.metric, of))
-	}
-	return t.made(t.all, of)
-}
-
-// made returns the options among others, and makes them where they are not there.
-func (t *table) made(among map[labels]options, of labels) options {
-	found, is := among[of]
-	if !is {
-		option := labelled(t.metric, of)
-		found = options{[]metric.AddOption{option}, []metric.RecordOption{option}}
-		among[of] = found
-	}
-	return found
 }

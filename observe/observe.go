@@ -106,9 +106,7 @@ func (o *observer) measure() (*metrics, error) {
 	if err != nil || meters == nil {
 		return nil, err
 	}
-	if o.metrics, o.failed = newMetrics(meters.Meter(scope), o.config); o.failed != nil {
-		o.metrics = nil
-	}
+	o.metrics, o.failed = newMetrics(meters.Meter(scope), o.config)
 	return o.metrics, o.failed
 }
 

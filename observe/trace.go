@@ -89,15 +89,23 @@ func (t *traces) describe(a *attempt, from *origin, arrival *retry.Event) {
 			keyLateness.Int64(arrival.Lateness.Milliseconds()))
 	}
 	a.span.SetAttributes(attributes...)
-	previous := from.previousAttempt()
 	link(a.span, from.producer, "producer")
-	link(a.span, previous, "previous attempt")
+	link(a.span, from.previous, "previous attempt")
 	now := time.Now()
 	if redrive, redriven := lastRedrive(arrival); redriven {
-		t.redrive(from, previous, redrive, now)
+		at := notAfter(redrive.At, now)
+		t.beside(from, "redrive", at, at, keyFailures.Int(redrive.Failures), keyRedriveRun.String(redrive.Run),
+			keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
+			keyDeadReason.String(string(redrive.DeadReason)))
 	}
-	if !record.LastFailedAt.IsZero() {
-		t.wait(from, previous, arrival, now)
+	if !record.LastFailedAt.IsZero() { // by the clocks of two hosts
+		name, tier := "wait", ""
+		if arrival.Arrived > 0 {
+			tier = arrival.Arrived.String()
+			name += " " + tier
+		}
+		t.beside(from, name, notAfter(record.LastFailedAt, now), now, keyHandler.String(arrival.Handler),
+			keyFailures.Int(record.Failures), keyTier.String(tier))
 	}
 }
 
@@ -108,29 +116,11 @@ func link(span trace.Span, to trace.SpanContext, kind string) {
 	}
 }
 
-// wait makes the span of the time between the attempt before and this one, by the clocks of two hosts.
-func (t *traces) wait(from *origin, previous trace.SpanContext, arrival *retry.Event, now time.Time) {
-	name := "wait"
-	attributes := []attribute.KeyValue{keyHandler.String(arrival.Handler), keyFailures.Int(arrival.Record.Failures)}
-	if arrival.Arrived > 0 {
-		name += " " + arrival.Arrived.String()
-		attributes = append(attributes, keyTier.String(arrival.Arrived.String()))
-	}
-	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(notAfter(arrival.Record.LastFailedAt, now)),
-		trace.WithAttributes(attributes...))
-	link(span, previous, "previous attempt")
-	span.End(trace.WithTimestamp(now))
-}
-
-// redrive makes the span of a redrive, which has no duration.
-func (t *traces) redrive(from *origin, previous trace.SpanContext, redrive letters.PastRedrive, now time.Time) {
-	attributes := known(keyFailures.Int(redrive.Failures), keyRedriveRun.String(redrive.Run),
-		keyRedriveBy.String(redrive.By), keyRedriveNote.String(redrive.Note),
-		keyDeadReason.String(string(redrive.DeadReason)))
-	at := notAfter(redrive.At, now)
-	_, span := t.tracer.Start(from.beside, "redrive", trace.WithTimestamp(at), trace.WithAttributes(attributes...))
-	link(span, previous, "previous attempt")
-	span.End(trace.WithTimestamp(at))
+// beside makes the span of what was between the attempt before and this one: the wait, or a redrive.
+func (t *traces) beside(from *origin, name string, began, ended time.Time, attributes ...attribute.KeyValue) {
+	_, span := t.tracer.Start(from.beside, name, trace.WithTimestamp(began), trace.WithAttributes(known(attributes...)...))
+	link(span, from.previous, "previous attempt")
+	span.End(trace.WithTimestamp(ended))
 }
 
 // notAfter returns the time, or now where the time is not known or is that of a clock that is ahead.
@@ -235,7 +225,7 @@ func (t *traces) deadOnArrival(e *retry.Event) {
 	defer span.End()
 	if span.IsRecording() {
 		link(span, from.producer, "producer")
-		link(span, from.previousAttempt(), "previous attempt")
+		link(span, from.previous, "previous attempt")
 		if e.Err != nil {
 			failureOf(e).report(span)
 		}

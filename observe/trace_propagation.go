@@ -50,9 +50,7 @@ type origin struct {
 	parent   context.Context   // the parent of the span of the attempt
 	beside   context.Context   // the parent of the spans beside it
 	producer trace.SpanContext // the span in the message's metadata; not valid: it has none
-	text     string            // the trace context of the attempt before
-	previous trace.SpanContext // the span in text
-	parsed   bool
+	previous trace.SpanContext // the span of the attempt before; not valid: it is not known
 }
 
 // originOf reads the producer's context. A span that the context already has is the parent of the attempt, because it
@@ -61,7 +59,7 @@ func (t *traces) originOf(ctx context.Context, metadata message.Metadata, previo
 	outer := trace.SpanContextFromContext(ctx)
 	extracted := t.propagators.current().Extract(ctx, propagation.MapCarrier(metadata))
 	from := origin{parent: extracted, beside: extracted, producer: trace.SpanContextFromContext(extracted),
-		text: previous}
+		previous: parseTraceparent(previous)}
 	if outer.IsValid() {
 		from.parent = ctx
 		if from.producer.Equal(outer) && !outer.IsRemote() { // the metadata have none
@@ -69,25 +67,14 @@ func (t *traces) originOf(ctx context.Context, metadata message.Metadata, previo
 		}
 		return from
 	}
-	if !from.producer.IsValid() {
-		if last := from.previousAttempt(); last.IsValid() {
-			from.parent = trace.ContextWithRemoteSpanContext(extracted, last)
-			from.beside = from.parent
-		}
+	if !from.producer.IsValid() && from.previous.IsValid() {
+		from.parent = trace.ContextWithRemoteSpanContext(extracted, from.previous)
+		from.beside = from.parent
 	}
 	return from
 }
 
-// previousAttempt returns the span of the attempt before. Any publisher can write the text: what is not a traceparent
-// is ignored.
-func (o *origin) previousAttempt() trace.SpanContext {
-	if !o.parsed {
-		o.parsed = true
-		o.previous = parseTraceparent(o.text)
-	}
-	return o.previous
-}
-
+// parseTraceparent returns the span of a text. Any publisher can write it: what is not a traceparent is ignored.
 func parseTraceparent(text string) trace.SpanContext {
 	if text == "" || len(text) > maxTraceparent {
 		return trace.SpanContext{}
