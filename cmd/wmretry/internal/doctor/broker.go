@@ -41,7 +41,7 @@ func supportOf(version string, at time.Time) (has bool, text string) {
 
 func support(s *Snapshot, found sink) {
 	if has, text := supportOf(s.About.Version, s.At); !has {
-		found("RabbitMQ "+s.About.Version, text, "docs/support.md has the versions with support, and until when")
+		found("RabbitMQ "+s.About.Version, "support", "{why}", text)
 	}
 }
 
@@ -60,22 +60,22 @@ func permissions(s *Snapshot, found sink) {
 		compiled, err := regexp.Compile(pattern) // RabbitMQ's patterns can have more
 		return err != nil && name != stranger || err == nil && compiled.MatchString(name)
 	}
-	add := func(what string, wanted []deadletter.Wanted) {
-		do := []string{"docs/operations.md#permissions"}
-		for _, w := range wanted[:min(len(wanted), 1)] {
-			described := []string{"--schedule", strings.Trim(fmt.Sprint(w.Topology.Tiers), "[]")}
-			if n := w.Topology.Partitions; n > 0 {
-				described = []string{"--partitions", strconv.Itoa(n)}
-			}
-			do = append(do, s.command(slices.Concat([]string{"topology", "export", "--queue", w.Queue.Name}, described,
-				[]string{"--permissions"})...))
+	export := func(w deadletter.Wanted) string {
+		described := []string{"--schedule", strings.Trim(fmt.Sprint(w.Topology.Tiers), "[]")}
+		if n := w.Topology.Partitions; n > 0 {
+			described = []string{"--partitions", strconv.Itoa(n)}
 		}
-		found(s.About.User, what, do...)
+		return s.command(slices.Concat([]string{"topology", "export", "--queue", w.Queue.Name}, described,
+			[]string{"--permissions"})...)
 	}
 	wanted := s.wanted()
 	if may(p.Configure, stranger) || may(p.Write, stranger) || may(p.Read, stranger) {
-		add(fmt.Sprintf("it has permissions for all queues and exchanges of the virtual host: configure %q, write %q, "+
-			"read %q", p.Configure, p.Write, p.Read), wanted)
+		command := ""
+		if len(wanted) > 0 {
+			command = export(wanted[0])
+		}
+		found(s.About.User, "permits all", "{configure}", strconv.Quote(p.Configure), "{write}", strconv.Quote(p.Write),
+			"{read}", strconv.Quote(p.Read), "{command}", command)
 	}
 	for _, w := range wanted {
 		var names, lacks []string
@@ -104,8 +104,8 @@ func permissions(s *Snapshot, found sink) {
 			need("read", p.Read, t.DeadLetterQueue())
 		}
 		if n := len(lacks); n > 0 {
-			add(fmt.Sprintf("for the work queue %s it lacks %s (%d in all)", w.Queue.Name,
-				strings.Join(lacks[:min(n, 3)], ", "), n), []deadletter.Wanted{w})
+			found(s.About.User, "lacks permissions", "{queue}", w.Queue.Name, "{lacks}",
+				strings.Join(lacks[:min(n, 3)], ", "), "{number}", strconv.Itoa(n), "{command}", export(w))
 		}
 	}
 }
@@ -117,9 +117,7 @@ func clocks(s *Snapshot, found sink) {
 	broker := App{URL: "the management API", Ahead: s.About.Ahead}
 	for _, app := range append([]App{broker}, s.Apps...) {
 		if ahead := app.Ahead; ahead != nil && max(*ahead, -*ahead) > mostApart {
-			found(app.URL, fmt.Sprintf("its clock is %+d s from that of this host", *ahead),
-				"synchronise both. Delays are kept by the broker's clock; MaxAge, the times in failure records and the "+
-					"lateness in metrics are by those of the apps")
+			found(app.URL, "clock", "{ahead}", fmt.Sprintf("%+d", *ahead))
 		}
 	}
 }
@@ -127,8 +125,7 @@ func clocks(s *Snapshot, found sink) {
 func unprotected(s *Snapshot, found sink) {
 	for _, d := range s.Drift {
 		if d.Argument == "x-dead-letter-exchange" && d.Have == "none" && s.Inventory.Queues[d.Name].Type == "quorum" {
-			found(d.Name, "a quorum queue without a dead-letter exchange: "+d.Reason,
-				d.Advice, "docs/adopting.md#adopting-a-queue-that-exists")
+			found(d.Name, "unprotected", "{reason}", d.Reason, "{advice}", d.Advice)
 		}
 	}
 }
@@ -142,19 +139,19 @@ func policies(s *Snapshot, found sink) {
 		retention := fmt.Sprintf("by the policy %q", "dead letters of "+strings.TrimSuffix(d.Name, ".dead"))
 		if set && !strings.HasSuffix(d.Have, retention) { // docs/scale.md#retention names it so
 			advice := cmp.Or(d.Advice, "where this is not wanted, make the pattern of the policy leave out this queue")
-			found(d.Name, d.Argument+" is "+d.Have+": "+d.Reason, append([]string{advice}, s.listPolicies(q)...)...)
+			found(d.Name, "policy", "{argument}", d.Argument, "{have}", d.Have, "{reason}", d.Reason, "{advice}", advice,
+				"{operator policies}", s.operatorPolicies(q))
 		}
 	}
 }
 
-// listPolicies are the commands that show the policies of a queue.
-func (s *Snapshot) listPolicies(q management.Queue) []string {
-	vhost := shell.Word(s.Vhost)
-	commands := []string{"rabbitmqctl list_policies -p " + vhost}
-	if q.Operator != "" { // list_policies leaves it out
-		commands = append(commands, "rabbitmqctl list_operator_policies -p "+vhost)
+// operatorPolicies is the command that shows the operator policies of a queue, where it has one: list_policies leaves
+// it out.
+func (s *Snapshot) operatorPolicies(q management.Queue) string {
+	if q.Operator == "" {
+		return ""
 	}
-	return commands
+	return "rabbitmqctl list_operator_policies -p " + shell.Word(s.Vhost)
 }
 
 // loops finds queues that delay messages and drop the oldest at a limit. They never drop a delayed one: with more of
@@ -170,10 +167,7 @@ func loops(s *Snapshot, found sink) {
 			overflow = q.Arguments[queuearg.Overflow]
 		}
 		if q.Type == "quorum" && limited && overflow != queuearg.RejectPublish && (delays || q.Delayed > 0) {
-			found(name, fmt.Sprintf("it drops its oldest messages at a length limit, and delays messages itself (%d "+
-				"now): with more delayed ones than the limit it loops without an end, and confirms nothing", q.Delayed),
-				append([]string{"remove the limit, or what delays: docs/brokers.md#delayed-messages-and-a-length-limit"},
-					s.listPolicies(q)...)...)
+			found(name, "loop", "{delayed}", strconv.Itoa(q.Delayed), "{operator policies}", s.operatorPolicies(q))
 		}
 	}
 }
@@ -192,9 +186,7 @@ func limits(s *Snapshot, found sink) {
 		if q.Type != "quorum" || !set && old || limit < 0 && !old || limit >= farLimit {
 			continue
 		}
-		found(name, fmt.Sprintf("its delivery limit is %d: the broker drops a letter that is looked at so often", limit),
-			"export and discard its letters, delete the queue, start the app, import them: "+
-				"docs/limits.md#looking-at-dead-letters",
+		found(name, "limit", "{limit}", fmt.Sprint(limit), "{discard}",
 			s.command("dead", "discard", strings.TrimSuffix(name, ".dead"), "--export", "letters.jsonl"))
 	}
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -22,19 +21,16 @@ import (
 func missing(s *Snapshot, found sink) {
 	for _, w := range s.works() {
 		if w.Missing {
-			found(w.Name, "the work queue does not exist, and what waits for it becomes an orphan",
-				"start the app, which declares it. One that is removed for good: "+
-					"docs/adopting.md#what-is-left-on-the-broker")
+			found(w.Name, "no work queue")
 		}
 	}
 	if orphans := s.Status.Orphans; orphans.Messages > 0 {
-		found(orphans.Queue, messages(orphans.Messages)+" came back to a work queue that was gone",
-			s.command("dead", "redrive", orphans.Queue), "docs/operations.md#orphansabovezero")
+		found(orphans.Queue, "orphans", "{messages}", messages(orphans.Messages), "{redrive}",
+			s.command("dead", "redrive", orphans.Queue))
 	}
 	for _, d := range s.Drift {
 		if d.Kind == deadletter.Create {
-			found(d.Object+" "+d.Name, "is missing", "start the app, which declares it. One that runs does so within "+
-				"30 s, or later: docs/operations.md#lost-bindings")
+			found(d.Object+" "+d.Name, "missing")
 		}
 	}
 }
@@ -43,10 +39,8 @@ func tiers(s *Snapshot, found sink) {
 	for _, w := range s.works() {
 		for _, t := range w.Tiers {
 			if t.Retired {
-				found(t.Queue, "a binding is missing: no message gets to this tier, or back from it by its own key; it has "+
-					messages(t.Messages),
-					"where a schedule has "+backoff.Tier(t.Delay).String()+", start the app: it binds it. Otherwise remove "+
-						"the tier", s.command("tiers", "prune", "--dry-run"))
+				found(t.Queue, "tier", "{messages}", messages(t.Messages), "{tier}", backoff.Tier(t.Delay).String(),
+					"{prune}", s.command("tiers", "prune", "--dry-run"))
 			}
 		}
 	}
@@ -58,10 +52,7 @@ var working = []string{"", "running", "idle", "flow", "syncing", "recovering"}
 func states(s *Snapshot, found sink) {
 	for _, name := range s.own() {
 		if state := s.Inventory.Queues[name].State; !slices.Contains(working, state) {
-			found(name, "the broker states that it is "+state+": nothing can be published to it, or comes from it",
-				"rabbitmq-queues quorum_status --vhost "+shell.Word(s.Vhost)+" "+shell.Word(name),
-				"start the nodes that are down. With all of them up: docs/brokers.md#feature-flags-at-an-upgrade and "+
-					"docs/limits.md#a-node-that-forwards-nothing-any-more")
+			found(name, "state", "{state}", state, "{queue}", shell.Word(name))
 		}
 	}
 }
@@ -71,9 +62,7 @@ func overdue(s *Snapshot, found sink) {
 	add := func(queue string, due int, look string) {
 		if !seen[queue] {
 			seen[queue] = true
-			found(queue, messages(due)+" due, and the broker cannot forward them: a work queue is full or away, "+
-				"nothing is bound to its return exchange, or its node forwards nothing", look,
-				"docs/scale.md#overdue-tiers", "docs/limits.md#a-node-that-forwards-nothing-any-more")
+			found(queue, "overdue", "{messages}", messages(due), "{status}", look)
 		}
 	}
 	for _, app := range s.Apps {
@@ -99,18 +88,18 @@ func overdue(s *Snapshot, found sink) {
 func consumers(s *Snapshot, found sink) {
 	for _, w := range s.works() {
 		if !w.Missing && w.Consumers == 0 {
-			why, do := s.away(w.Name)
-			found(w.Name, "no consumer, and "+messages(w.Messages)+": "+why, do)
+			away := s.away(w.Name)
+			found(w.Name, "no consumer", "{messages}", messages(w.Messages), "{why}", away[0], "{do}", away[1])
 		}
 	}
 }
 
-// away returns why a work queue has no consumer.
-func (s *Snapshot) away(queue string) (why, do string) {
-	why, do = "its app is down, or is none of those that were asked", "start the app, or name its --health"
+// away returns why a work queue has no consumer, and what to do.
+func (s *Snapshot) away(queue string) []string {
+	entry, silent := "no app has it", ""
 	for _, app := range s.Apps {
 		if app.Health == nil {
-			why, do = "its app is down, if it is one that does not answer", "start the app of "+app.URL
+			entry, silent = "an app is silent", app.URL
 			continue
 		}
 		for _, sub := range app.Health.Subscriptions {
@@ -120,27 +109,22 @@ func (s *Snapshot) away(queue string) (why, do string) {
 		}
 	}
 	if len(s.Apps) == 0 {
-		return "its handler is paused, or its app is down", "the --health URL of the app shows which"
+		entry = "no app is asked"
 	}
-	return why, do
+	return sentences(entry, "{app}", silent)
 }
 
-// idle describes a handler that takes no messages.
-func idle(sub retry.SubscriptionHealth, address string) (why, do string) {
+// idle describes a handler that takes no messages, and what to do.
+func idle(sub retry.SubscriptionHealth, address string) []string {
 	if len(sub.Paused) == 0 {
-		return fmt.Sprintf("its handler %s runs, and does not consume since %s: %s", sub.Name, utc(sub.Since),
-			sub.LastError), "repair what the error names: docs/operations.md#health"
+		return sentences("does not consume", "{handler}", sub.Name, "{since}", utc(sub.Since), "{error}", sub.LastError)
 	}
-	switch sub.Paused[len(sub.Paused)-1] { // they are sorted, and a call of Pause is the last
-	case "paused":
-		do = "call Resume in " + address + ": docs/operations.md#pause-a-handler"
-	case "holding":
-		do = "repair what refuses its copies: docs/operations.md#holding"
-	default:
-		do = "repair what the handler needs, and it goes on by itself: docs/outages.md#the-breaker"
+	entry := sub.Paused[len(sub.Paused)-1] // they are sorted, and a call of Pause is the last
+	if entry != "paused" && entry != "holding" {
+		entry = "failing"
 	}
-	return fmt.Sprintf("its handler %s is %s since %s", sub.Name, strings.Join(sub.Paused, " and "),
-		utc(sub.PausedSince)), do
+	return sentences(entry, "{handler}", sub.Name, "{paused}", strings.Join(sub.Paused, " and "), "{since}",
+		utc(sub.PausedSince), "{app}", address)
 }
 
 func utc(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -152,28 +136,26 @@ func health(s *Snapshot, found sink) {
 		unconsumed[w.Name] = w.Consumers == 0
 	}
 	for _, app := range s.Apps {
-		add := func(what, do string) { found(app.URL, what, do) }
 		if app.Health == nil {
-			add("its health cannot be read: "+app.Error, "start the app, or correct the address")
+			found(app.URL, "no health", "{error}", app.Error)
 			continue
 		}
 		for _, link := range app.Health.Links {
 			if !link.Connected {
-				add(fmt.Sprintf("its %s connection is not open since %s: %s", link.Name, utc(link.Since),
-					link.LastError), "look at broker, network and password: docs/operations.md#health")
+				found(app.URL, "not connected", "{link}", link.Name, "{since}", utc(link.Since), "{error}", link.LastError)
 			} else if link.Blocked {
-				add("an alarm of the broker blocks its "+link.Name+" connection",
-					"docs/operations.md#connectionblocked")
+				found(app.URL, "blocked connection", "{link}", link.Name)
 			}
 		}
 		for _, sub := range app.Health.Subscriptions {
 			if !unconsumed[sub.Queue] && (len(sub.Paused) > 0 || !sub.Consuming) {
-				add(idle(sub, app.URL))
+				idle := idle(sub, app.URL)
+				found(app.URL, "idle", "{why}", idle[0], "{do}", idle[1])
 			}
 			if blocked := len(sub.Blocked); blocked > 0 {
 				of := " of handler " + sub.Name
-				add(lettertext.Plural(blocked, "key"+of+" is blocked", "keys"+of+" are blocked"),
-					s.command("order", "status", sub.Queue)+" names them: docs/operations.md#orderblocked")
+				found(app.URL, "blocked keys", "{keys}", lettertext.Plural(blocked, "key"+of+" is", "keys"+of+" are"),
+					"{command}", s.command("order", "status", sub.Queue))
 			}
 		}
 	}
@@ -188,9 +170,7 @@ func unreadable(s *Snapshot, found sink) {
 		}
 		for _, link := range app.Health.Links {
 			if strings.Contains(link.LastError, amqp091.ErrSyntax.Reason) {
-				found(app.URL, fmt.Sprintf("a message that its client cannot read has ended its %s connection, the last "+
-					"time at %s; the message is in a work queue, or after its deliveries a dead letter", link.Name,
-					utc(link.LastErrorAt)), "docs/limits.md#messages-that-go-clients-cannot-read")
+				found(app.URL, "unreadable", "{link}", link.Name, "{last}", utc(link.LastErrorAt))
 			}
 		}
 	}
@@ -202,11 +182,7 @@ var waysIn = []rule{{"delayed-exchange", delayedExchanges}, {"ttl-queue", ttlQue
 func delayedExchanges(s *Snapshot, found sink) {
 	for _, name := range slices.Sorted(maps.Keys(s.Inventory.Exchanges)) {
 		if s.Inventory.Exchanges[name].Type == "x-delayed-message" {
-			to := strings.Join(s.boundTo(name, ""), ", ")
-			found(name, "an exchange of the delayed-message plugin, to: "+to,
-				"docs/adopting.md#from-the-delayed-message-exchange",
-				"deploy Connect to every instance of the app on "+to+". The exchange stays bound",
-				"then publishers send to "+to+", with the header _watermill_delayed_for in place of x-delay")
+			found(name, "delayed exchange", "{queues}", strings.Join(s.boundTo(name, ""), ", "))
 		}
 	}
 }
@@ -224,10 +200,7 @@ func ttlQueues(s *Snapshot, found sink) {
 		if home == "" || q.Consumers > 0 || s.isOwn(q) || q.Messages == 0 && setting(q, "message-ttl") == nil {
 			continue
 		}
-		found(name, what+", and go to "+home, "docs/adopting.md#from-queues-with-a-ttl",
-			"deploy Connect to every instance of the app on "+home+", one after the other",
-			"then wait until this shows 0 messages of "+name+" for ten seconds",
-			"rabbitmqctl list_queues -p "+shell.Word(s.Vhost)+" name messages")
+		found(name, "ttl queue", "{what}", what, "{home}", home, "{queue}", name)
 	}
 }
 
@@ -235,9 +208,8 @@ func poisonQueues(s *Snapshot, found sink) {
 	for _, name := range slices.Sorted(maps.Keys(s.Inventory.Queues)) {
 		q := s.Inventory.Queues[name]
 		if strings.Contains(strings.ToLower(name), "poison") && q.Durable && !s.isOwn(q) {
-			found(name, "by its name a poison queue, with "+messages(q.Messages),
-				"docs/adopting.md#from-watermills-retry-and-poisonqueue; after step 2 there:",
-				s.command("dead", "list", "--as-is", name), s.command("dead", "redrive", "--as-is", name))
+			found(name, "poison queue", "{messages}", messages(q.Messages), "{list}",
+				s.command("dead", "list", "--as-is", name), "{redrive}", s.command("dead", "redrive", "--as-is", name))
 		}
 	}
 }

@@ -2,12 +2,15 @@ package doctor
 
 import (
 	"context"
+	_ "embed"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/tieredretry/watermill-retry/internal/lettertext"
 	"github.com/tieredretry/watermill-retry/internal/operate"
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/management"
+	"github.com/tieredretry/watermill-retry/internal/shell"
 	"github.com/tieredretry/watermill-retry/letters"
 )
 
@@ -35,8 +38,30 @@ type RabbitMQ struct {
 	WaysIn   []Finding                       `json:"ways_in"` // docs/adopting.md has all steps
 }
 
-// sink takes a finding of a rule.
-type sink func(subject, what string, do ...string)
+// findingsText has what is wrong and what to do, by the names of entries.
+//
+//go:embed findings.txt
+var findingsText string
+
+// sentences returns an entry of findings.txt: what is wrong, and what to do. values are the names of values in braces,
+// each followed by the value.
+func sentences(entry string, values ...string) (all []string) {
+	_, text, found := strings.Cut(findingsText, "\n# "+entry+"\n")
+	if !found {
+		panic("findings.txt has no entry " + entry)
+	}
+	text, _, _ = strings.Cut(text, "\n# ")
+	filled := strings.NewReplacer(values...)
+	for _, sentence := range strings.Split(text, "\n- ") {
+		if sentence = filled.Replace(strings.Join(strings.Fields(sentence), " ")); sentence != "" {
+			all = append(all, sentence)
+		}
+	}
+	return all
+}
+
+// sink takes a finding of a rule: the name of an entry, and its values but {vhost}.
+type sink func(subject, entry string, values ...string)
 
 // rule is one kind of findings.
 type rule struct {
@@ -78,8 +103,9 @@ func find(s *Snapshot, rules []rule, ignored []string) []Finding {
 		if slices.Contains(ignored, r.name) {
 			continue
 		}
-		r.find(s, func(subject, what string, do ...string) {
-			f := Finding{Rule: r.name, Subject: subject, What: what, Do: do}
+		r.find(s, func(subject, entry string, values ...string) {
+			said := sentences(entry, append(values, "{vhost}", shell.Word(s.Vhost))...)
+			f := Finding{Rule: r.name, Subject: subject, What: said[0], Do: said[1:]}
 			same := func(other Finding) bool { return reflect.DeepEqual(f, other) } // of a group's tier
 			if !slices.ContainsFunc(all, same) {
 				all = append(all, f)
