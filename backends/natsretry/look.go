@@ -222,26 +222,30 @@ func checkAccount(checked *operate.Checked, account *jetstream.AccountInfo) {
 func (r *reader) checkStreams(ctx context.Context, checked *operate.Checked) error {
 	streams := r.js.ListStreams(ctx)
 	for other := range streams.Info() {
-		if other.Config.Name == r.stream {
-			continue
-		}
-		sources := other.Config.Sources
-		if other.Config.Mirror != nil {
-			sources = append(slices.Clone(sources), other.Config.Mirror)
-		}
-		for _, source := range sources {
-			if source.Name == r.stream {
-				checked.Found("overlap", "stream "+other.Config.Name, "it copies the stream "+r.stream+": its consumer there "+
-					"takes messages that wait, and dead letters, away from the retries",
-					"remove the source or mirror: nats stream edit "+other.Config.Name)
-			}
-		}
-		for _, subject := range other.Config.Subjects {
-			if first, _, _ := strings.Cut(subject, "."); first == ">" || first == "*" {
-				checked.Found("overlap", "stream "+other.Config.Name, "its subject "+subject+" is wider than the topics of an "+
-					"app: no stream can be made beside it", "give it subjects that begin with a word of their own")
-			}
+		if other.Config.Name != r.stream {
+			r.checkOther(checked, other.Config)
 		}
 	}
 	return streams.Err()
+}
+
+// checkOther finds what another stream takes or copies.
+func (r *reader) checkOther(checked *operate.Checked, other jetstream.StreamConfig) {
+	sources := other.Sources
+	if other.Mirror != nil {
+		sources = append(slices.Clone(sources), other.Mirror)
+	}
+	for _, source := range sources {
+		if source.Name == r.stream {
+			checked.Found("overlap", "stream "+other.Name, "it copies the stream "+r.stream+": its consumer there "+
+				"takes messages that wait, and dead letters, away from the retries",
+				"remove the source or mirror: nats stream edit "+other.Name)
+		}
+	}
+	for _, subject := range other.Subjects {
+		if first, _, _ := strings.Cut(subject, "."); first == ">" || first == "*" {
+			checked.Found("overlap", "stream "+other.Name, "its subject "+subject+" is wider than the topics of an "+
+				"app: no stream can be made beside it", "give it subjects that begin with a word of their own")
+		}
+	}
 }

@@ -35,6 +35,12 @@ func TestRulesOfNATS(t *testing.T) {
 			"R3": {Store: 91, Limits: jetstream.AccountLimits{MaxStore: 100}}, "R1": {Store: 1, Limits: jetstream.AccountLimits{MaxStore: 100}},
 		}})
 	}
+	other := func(config jetstream.StreamConfig) func(*operate.Checked) {
+		config.Name = "own"
+		return func(checked *operate.Checked) {
+			(&reader{server: &server{stream: "retry"}}).checkOther(checked, config)
+		}
+	}
 	for name, row := range map[string]struct {
 		look                func(*operate.Checked)
 		rule, subject, what string
@@ -52,6 +58,9 @@ func TestRulesOfNATS(t *testing.T) {
 		"no limit":              {account(1<<40, 0), "", "", ""},
 		"room":                  {account(90, 100), "", "", ""},
 		"nearly full":           {account(91, 100), "storage", "account ", "91 of 100 bytes"},
+		"another stream":        {other(jetstream.StreamConfig{Subjects: []string{"own.>"}, Sources: []*jetstream.StreamSource{{Name: "orders"}}}), "", "", ""},
+		"a mirror":              {other(jetstream.StreamConfig{Mirror: &jetstream.StreamSource{Name: "retry"}}), "overlap", "stream own", "it copies the stream retry"},
+		"all subjects":          {other(jetstream.StreamConfig{Subjects: []string{"*.created"}}), "overlap", "stream own", "*.created is wider"},
 		"a tier is nearly full": {tiers, "storage", "account R3", "91 of 100 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) { operatetest.Finds(t, row.look, row.rule, row.subject, row.what) })

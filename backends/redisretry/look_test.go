@@ -1,9 +1,13 @@
 package redisretry
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"testing"
+	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/tieredretry/watermill-retry/internal/operate"
@@ -37,6 +41,41 @@ func TestRulesOfInfo(t *testing.T) {
 			maps.Copy(info, row.change)
 			operatetest.Finds(t, func(c *operate.Checked) { checkInfo(c, "Redis", info) }, row.rule, "", row.what)
 		})
+	}
+}
+
+// clockOf answers INFO and TIME of a server with this time, and nothing else.
+type clockOf time.Time
+
+func (c clockOf) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c clockOf) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c clockOf) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, command redis.Cmder) error {
+		switch answer := command.(type) {
+		case *redis.StringCmd:
+			answer.SetVal("redis_version:7.2.0\r\naof_enabled:1\r\naof_last_write_status:ok\r\n")
+		case *redis.TimeCmd:
+			answer.SetVal(time.Time(c))
+		default:
+			command.SetErr(errors.ErrUnsupported)
+		}
+		return command.Err()
+	}
+}
+
+// TestTheClockOfAServer: delays are kept by it.
+func TestTheClockOfAServer(t *testing.T) {
+	t.Parallel()
+	for ahead, rule := range map[time.Duration]string{0: "", -time.Minute: "clock"} {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		client.AddHook(clockOf(time.Now().Add(ahead)))
+		r := reader{newServer(Config{Client: client}, nil)}
+		operatetest.Finds(t, func(c *operate.Checked) { *c, _ = r.Check(t.Context()) }, rule, "Redis", "its clock is -1m")
+		assert.NoError(t, client.Close())
 	}
 }
 
