@@ -64,7 +64,7 @@ func (d *discard) run(ctx context.Context, at place, _ []string) error {
 		options.Export, exported = file, d.export
 	}
 	r := d.env.report("discard", at.queue, at.queue, asRedrive(options))
-	r.beyond, r.Export = beyond, exported
+	r.Beyond, r.Export = beyond, exported
 	options.Progress = r.meter.show
 	summary, err := at.Discard(ctx, at.queue, options)
 	r.end(ctx, summary)

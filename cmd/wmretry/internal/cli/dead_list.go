@@ -80,14 +80,12 @@ type rows struct {
 }
 
 const (
-	idWidth      = 36
-	timeWidth    = 20 // of RFC 3339 in UTC
-	causeWidth   = 8
-	deadWidth    = 11
-	handlerWidth = 14
-	leastReason  = 20
-	keysWidth    = 40
+	leastReason = 20 // columns of a reason
+	keysWidth   = 40
 )
+
+// widths are those of the columns before the reason. A time is RFC 3339 in UTC.
+var widths = []int{36, 8, 20, 8, 11, 14}
 
 var columns = []string{"ID", "FAILURES", "LAST FAILURE", "CAUSE", "DEAD REASON", "HANDLER", "REASON"}
 
@@ -110,7 +108,7 @@ func (r *rows) print(l *letters.Letter) error {
 // line prints the columns, with a fixed width: the first letters are printed before the last ones are read.
 func (r *rows) line(cells []string, colour text.Color) error {
 	line := ""
-	for i, width := range []int{idWidth, len(columns[1]), timeWidth, causeWidth, deadWidth, handlerWidth} {
+	for i, width := range widths {
 		cell := cells[i]
 		if i > 0 && r.env.outTerminal { // an id that is cut cannot be used
 			cell = text.Snip(cell, width, "…")

@@ -45,6 +45,21 @@ func TestOutput(t *testing.T) {
 	pruned := func(dryRun bool, removed, left []string) prunedTiers {
 		return prunedTiers{deadletter.Pruned{Removed: removed, Left: left}, dryRun}
 	}
+	reported := func(command, queue string, o letters.Redrive, change func(*report)) *report {
+		r := e.report(command, queue, queue, o)
+		change(r)
+		return r
+	}
+	early := reported("redrive", "orders\x1b", letters.Redrive{}, func(r *report) {
+		r.Summary, r.Seconds, r.Error = letters.Summary{Total: 12_345, Done: 3, Other: 1, Kept: 2, Unseen: 9, Redead: 1, Doubtful: 1}, 1.234, "away"
+		r.Causes = []letters.Group{{Count: 3, Cause: letters.Cause{DeadReason: "exhausted", Reason: "refused"}}}
+	})
+	full := reported("discard", "orders", letters.Redrive{Limit: 3}, func(r *report) {
+		r.Summary, r.Export, r.Beyond = letters.Summary{Total: 9, Done: 3, Kept: 2, Unseen: 4}, "old letters", "the number that you confirmed"
+	})
+	back := reported("import", "", letters.Redrive{}, func(r *report) { r.Summary = letters.Summary{Total: 5, Done: 5, Redead: 2, Doubtful: 2} })
+	dry := reported("drain", "tier", letters.Redrive{DryRun: true}, func(r *report) { r.Total, r.Unseen, r.Error = 5, 5, "away" })
+	would := reported("redrive", "orders", letters.Redrive{DryRun: true}, func(r *report) { r.Total, r.Done = 2, 2 })
 	var have strings.Builder
 	for _, row := range []struct {
 		name  string
@@ -53,7 +68,7 @@ func TestOutput(t *testing.T) {
 		{"letter", unknown}, {"letter", redriven}, {"examined", examined{"v1", "v2", "go1.26", other}},
 		{"examined", examined{"v1", "v2", "go1.26", rabbit}}, {"plan", plan{drift, true, "created"}}, {"plan", plan{}},
 		{"pruned", pruned(false, []string{"a\x1b"}, []string{"b\x1b"})}, {"pruned", pruned(true, []string{"c"}, nil)},
-		{"pruned", pruned(false, nil, nil)},
+		{"pruned", pruned(false, nil, nil)}, {"report", early}, {"report", full}, {"report", back}, {"report", dry}, {"report", would},
 	} {
 		have.WriteString("#### " + row.name + "\n" + e.text(row.name, row.value))
 	}

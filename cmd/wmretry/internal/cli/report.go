@@ -26,18 +26,19 @@ type report struct {
 	Export      string          `json:"export,omitzero"`
 	Error       string          `json:"error,omitzero"`
 
+	Words  words  `json:"-"`
+	Beyond string `json:"-"` // what the limit of the meter is, in words
+
 	env    *env
 	meter  *meter
-	words  words
 	filter letters.Filter
-	beyond string // what the limit of the meter is, in words
 }
 
-// limited is the usual report.beyond.
+// limited is the usual report.Beyond.
 const limited = "--limit"
 
 // words are those of one command about its letters.
-type words struct{ verb, done, would, kept, unseen, from string }
+type words struct{ verb, Done, Would, Kept, Unseen, From string }
 
 const (
 	lettersAtStart = "letters were in the queue at the start"
@@ -60,9 +61,9 @@ var commandWords = map[string]words{
 
 // report begins the report of a command that changes a queue, and shows its progress. of names what it changes.
 func (e *env) report(command, queue, of string, o letters.Redrive) *report {
-	r := &report{Command: command, Queue: queue, DryRun: o.DryRun, env: e, words: commandWords[command], filter: o.Filter,
-		beyond: limited}
-	verb := r.words.verb
+	r := &report{Command: command, Queue: queue, DryRun: o.DryRun, env: e, Words: commandWords[command], filter: o.Filter,
+		Beyond: limited}
+	verb := r.Words.verb
 	if r.DryRun {
 		verb = "selected"
 	}
@@ -89,82 +90,27 @@ func (r *report) finish(err error) error {
 		}
 		err = e.explain(err)
 	}
-	printed := e.output(r, r.text)
+	printed := e.output(r, func() string { return e.text("report", r) })
 	if err == nil && r.Done == 0 && r.Kept == 0 {
 		err = e.nothing(r.Queue, r.filter)
 	}
 	return errors.Join(printed, err)
 }
 
-// text returns the report in words. The lines add up to the total.
-func (r *report) text() string {
-	e := r.env
-	var s strings.Builder
-	s.WriteString(e.paint(text.Bold, r.title()) + "\n")
-	line := func(n int, meaning string, colour text.Color) {
-		_, _ = fmt.Fprintf(&s, "  %s  %s\n", e.paint(colour, fmt.Sprintf("%11s", thousands(n))), meaning)
-	}
-	optional := func(n int, meaning string, colour text.Color) {
-		if n > 0 {
-			line(n, meaning, colour)
-		}
-	}
-	done, kept, unseen := r.words.done, r.words.kept, r.words.unseen
-	if r.DryRun {
-		done = r.words.would
-	}
-	if most := r.meter.limit; r.Error == "" && most > 0 && r.Done >= most { // the limit has ended the command
-		kept, unseen = "selected, and beyond "+r.beyond+": they stay", "not looked at, beyond "+r.beyond+": they stay"
-	}
-	line(r.Done, done, text.FgGreen)
-	optional(r.Other, "not selected by the filters: they stay", text.Reset)
-	optional(r.Kept, kept, text.FgYellow)
-	optional(r.Unseen, unseen, text.FgYellow)
-	line(r.Total, r.words.from, text.Bold)
-	if r.Redead > 0 {
-		died := plural(r.Redead, "of the letters sent has died again until now.",
-			"of the letters sent have died again until now.")
-		s.WriteString(e.paint(text.FgRed, died) + "\n")
-	}
-	if r.Doubtful > 0 {
-		s.WriteString(e.paint(text.FgYellow, r.doubtful()) + "\n")
-	}
-	if len(r.Causes) > 0 {
-		s.WriteString(e.causes("DIED AGAIN", r.Causes) + "\n")
-	}
-	if r.Export != "" && r.Done > 0 {
-		_, _ = fmt.Fprintf(&s, "The removed letters are in %s; `%s` puts them back.\n", safe(r.Export),
-			e.advised("wmretry dead import "+shellWord(r.Export)))
-	}
-	return s.String()
+// Title names what is done to which queue.
+func (r *report) Title() string {
+	return strings.ToUpper(r.Command[:1]) + r.Command[1:] + only(r.Queue != "", " of "+r.Queue)
 }
 
-func (r *report) title() string {
-	title := strings.ToUpper(r.Command[:1]) + r.Command[1:]
-	if r.Queue != "" {
-		title += " of " + safe(r.Queue)
-	}
-	switch {
-	case r.DryRun && r.Error != "":
-		title += ", dry run that stopped early"
-	case r.DryRun:
-		title += ", dry run"
-	case r.Error != "":
-		title += ", stopped early"
-	}
-	took := time.Duration(r.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
-	return fmt.Sprintf("%s (%v)", title, took)
+// Took is for how long the command ran.
+func (r *report) Took() time.Duration {
+	return time.Duration(r.Seconds * float64(time.Second)).Round(10 * time.Millisecond)
 }
 
-// doubtful explains letters without a confirm.
-func (r *report) doubtful() string {
-	if r.Command == "import" {
-		return plural(r.Doubtful, "letter was", "letters were") +
-			" published a second time, because the first time had no confirm: each may be in its queue twice."
-	}
-	return plural(r.Doubtful, "send has", "sends have") + " no confirm: the connection ended before the answer. " +
-		"Those letters were not lost: they stayed in the queue, and may be handled twice. Handlers have to tolerate " +
-		"that: both have the same UUID. Run the command again for letters that are still there."
+// Limited reports whether the limit has ended the command.
+func (r *report) Limited() bool {
+	most := r.meter.limit
+	return r.Error == "" && most > 0 && r.Done >= most
 }
 
 // lineEvery is the time between two lines of progress where stderr is no terminal.
