@@ -42,7 +42,7 @@ WMRETRY    = $$($(GO) list -C cmd/wmretry ./... | grep -v /browser)
 WITHOUT   ?=
 LEFT_OUT   = $(patsubst %,./%/,$(PATIENT) $(OUTAGES) $(WITHOUT) observe/board)
 FOLDERS    = $(filter-out $(LEFT_OUT),$(LONGEST) $(filter-out $(LONGEST),$(sort $(dir $(shell cd integration && find . -name '*_test.go')))))
-# Flags of chaos: -messages, -keys, -each, -faults, -except, -short.
+# Flags of chaos: -messages, -keys, -each, -faults, -short.
 CHAOS_ARGS ?=
 # Flags of inbox: -backends, -messages, -kills.
 INBOX_ARGS ?=
@@ -295,7 +295,7 @@ chaos-versions:
 
 # One broker gets as many messages as several do together. Left out are the rows that need a cluster.
 chaos-one:
-	@exec .broker/chaos -except '^(leaders|(order-)?node-killed)$$' -messages 2800 $(CHAOS_ARGS)
+	@exec .broker/chaos -messages 2800 $(CHAOS_ARGS)
 
 inbox-versions:
 	@lines=$$($(BROKERS) up $(VERSIONS)) && urls=$$(echo "$$lines" | paste -s -d , -) && \

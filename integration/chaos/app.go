@@ -2,24 +2,23 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
 	"github.com/tieredretry/watermill-retry/backoff"
 	"github.com/tieredretry/watermill-retry/config"
-	"github.com/tieredretry/watermill-retry/integration/broker"
-	"github.com/tieredretry/watermill-retry/internal/backend"
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 	"github.com/tieredretry/watermill-retry/rabbitmq"
 	"github.com/tieredretry/watermill-retry/retry"
 )
+
+var quiet = watermill.NopLogger{}
 
 // The app has two work queues. Connect consumes the first one, with 16 calls at the same time. The parts around
 // watermill-amqp's subscriber consume the second one, with 16 handlers and one message in flight each.
@@ -28,6 +27,10 @@ const (
 	stock       = 1
 	workQueues  = 2
 	concurrency = 16
+
+	ordered          = 2  // the work queue of an app that keeps the order of keys, the only one of it
+	orderConcurrency = 32 // how many handlers of a process run at the same time
+	partitions       = 8
 )
 
 var tiers = backoff.Schedule{100 * time.Millisecond, 300 * time.Millisecond, time.Second}
@@ -38,11 +41,12 @@ var (
 	errOutage = errors.New("everything is down")
 )
 
-// appConfig is the configuration of a consumer, in this process or in a child.
+// appConfig is the configuration of an app.
 type appConfig struct {
 	URL, Name string
 	Consuming string // the address of the first connection; empty: that of URL
 	Breaker   bool
+	Ordered   bool // it keeps the order of keys
 }
 
 // queueOf is the work queue of a message.
@@ -52,43 +56,37 @@ func queueOf(identity string) int {
 }
 
 func (c appConfig) queue(which int) string {
-	return c.Name + [workQueues]string{".connect", ".stock"}[which]
+	return c.Name + [...]string{".connect", ".stock", ".ordered"}[which]
 }
 
-func (c appConfig) dead(which int) string { return c.queue(which) + ".dead" }
+func (c appConfig) dead(which int) string { return naming.DeadQueue(c.queue(which)) }
 
 func (c appConfig) tier(which int, t backoff.Tier) string {
-	return strings.Join([]string{c.queue(which), c.Name, t.String()}, ".")
+	return naming.Prefix(c.Name).TierQueue(c.queue(which), t)
 }
 
-func (c appConfig) workQueues() []string { return []string{c.queue(connected), c.queue(stock)} }
+// workQueues are the numbers of the work queues.
+func (c appConfig) workQueues() []int {
+	if c.Ordered {
+		return []int{ordered}
+	}
+	return []int{connected, stock}
+}
 
-// waiting are the queues on which messages wait: work queues and tiers.
-func (c appConfig) waiting() []string {
-	all := c.workQueues()
-	for which := range workQueues {
+// waiting are the queues on which messages wait: work queues, and their tiers or partitions.
+func (c appConfig) waiting() (all []string) {
+	for _, which := range c.workQueues() {
+		all = append(all, c.queue(which))
 		for _, t := range tiers.Tiers() {
 			all = append(all, c.tier(which, t))
 		}
 	}
+	if c.Ordered {
+		for i := range partitions {
+			all = append(all, naming.PartitionQueue(c.queue(ordered), i))
+		}
+	}
 	return all
-}
-
-// report receives what happens to the messages.
-type report interface {
-	extra() time.Duration          // additional working time of a handler
-	disturb(identity string) error // makes a handler fail or hang
-	handled(identity string)
-	moved(identity, queue string, wait time.Duration, dead bool)
-}
-
-// app is a complete consumer, built like a user's.
-type app struct {
-	router  *message.Router
-	closers []func() error           // what closes the parts that are used until the router is closed
-	refused [workQueues]atomic.Int64 // attempts to publish a copy that failed
-	health  func() retry.Health      // the health of the connection
-	stop    func() error             // stops the router
 }
 
 func (c appConfig) rabbit() config.Config {
@@ -113,121 +111,4 @@ func (c appConfig) rabbit() config.Config {
 		}
 	}
 	return config.Config{AMQP: app, Policy: policy, Settings: rabbitmq.Settings{Prefix: c.Name}}
-}
-
-// moves reports the copies that the broker has confirmed, and counts those that it has not.
-type moves struct {
-	backend.NopObserver
-	app     appConfig
-	to      report
-	refused *atomic.Int64
-}
-
-func (m moves) Published(p backend.Published) {
-	if p.Copy && p.Result != backend.PublishConfirmed {
-		m.refused.Add(1)
-	}
-}
-
-func (m moves) Event(e retry.Event) {
-	which := queueOf(e.MessageUUID)
-	switch e.Outcome {
-	case retry.Retried, retry.Snoozed:
-		m.to.moved(e.MessageUUID, m.app.tier(which, e.Tier), time.Duration(e.Tier), false)
-	case retry.DeadLettered:
-		m.to.moved(e.MessageUUID, m.app.dead(which), 0, true)
-	}
-}
-
-func startApp(c appConfig, to report) (*app, error) {
-	a := &app{router: message.NewDefaultRouter(quiet)}
-	handler := func(msg *message.Message) error { return bill(msg, to) }
-	err := a.connect(c, handler, moves{app: c, to: to, refused: &a.refused[connected]})
-	if err == nil {
-		err = a.connectStock(c, handler, moves{app: c, to: to, refused: &a.refused[stock]})
-	}
-	if err == nil {
-		a.stop, err = broker.Run(a.router)
-	}
-	if err != nil {
-		return nil, errors.Join(err, a.rest())
-	}
-	return a, nil
-}
-
-func (a *app) connect(
-	c appConfig, handler message.NoPublishHandlerFunc, observer retry.Observer,
-) error {
-	rabbit, err := config.Connect(c.rabbit(), quiet)
-	if err != nil {
-		return err
-	}
-	a.closers, a.health = append(a.closers, rabbit.Close), rabbit.Health
-	rabbit.Observe(observer)
-	options := retry.Options{Concurrency: concurrency}
-	rabbit.AddConsumerHandler(a.router, "bill", c.queue(connected), handler, options)
-	return nil
-}
-
-func (a *app) connectStock(
-	c appConfig, handler message.NoPublishHandlerFunc, observer retry.Observer,
-) error {
-	rabbit, err := config.NewBuilder(c.rabbit())
-	if err != nil {
-		return err
-	}
-	subscriber, err := amqp.NewSubscriber(rabbit.SubscriberConfig(), quiet)
-	if err != nil {
-		return err
-	}
-	a.closers = append(a.closers, subscriber.Close)
-	rabbit.Observe(observer)
-	a.closers = append(a.closers, rabbit.Close)
-	tiered, err := rabbit.NewTieredRetry(quiet)
-	if err != nil {
-		return err
-	}
-	for i := range concurrency {
-		name := fmt.Sprintf("bill/%d", i)
-		a.router.AddConsumerHandler(name, c.queue(stock), subscriber, handler).AddMiddleware(tiered)
-	}
-	return nil
-}
-
-// bill fails 0 to 3 times, depending on the message's identity. One message in 50 fails permanently.
-func bill(msg *message.Message, to report) error {
-	n, err := strconv.Atoi(msg.UUID)
-	if err != nil {
-		return backoff.Permanent(err)
-	}
-	work := time.NewTimer(time.Duration(20+n%60)*time.Millisecond + to.extra()) // so that messages are always in flight
-	defer work.Stop()
-	select {
-	case <-work.C:
-	case <-msg.Context().Done():
-		return msg.Context().Err()
-	}
-	if err := to.disturb(msg.UUID); err != nil {
-		return err
-	}
-	record, _ := retry.ReadRecord(msg.Metadata)
-	if n%50 == 7 {
-		return backoff.Permanent(errBank)
-	}
-	if record.Failures < n%4 {
-		return errBank
-	}
-	to.handled(msg.UUID)
-	return nil
-}
-
-func (a *app) close() error {
-	return errors.Join(a.stop(), a.rest())
-}
-
-func (a *app) rest() (err error) {
-	for _, close := range a.closers {
-		err = errors.Join(err, close())
-	}
-	return err
 }

@@ -23,7 +23,6 @@ const (
 	needsCluster
 	needsProxy    // always available
 	needsConfirms // always available: a proxy that the first connection, which consumes, does not use
-	needsChild    // always available
 	needsBreaker  // always available
 	needsAMQP10
 	needsMinutes // always available, and not part of the short run

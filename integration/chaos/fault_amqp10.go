@@ -29,7 +29,7 @@ func sendRequests(ctx context.Context, l *Load) error {
 		senders[which] = sender
 	}
 	for i := range workQueues * l.rounds(500, 50) {
-		id := identity(l.Messages + i)
+		id := identityOf(l.Messages + i)
 		m := amqp10.Message("order "+id, amqp10.ReplyTo)
 		m.ApplicationProperties = map[string]any{"_watermill_message_uuid": id}
 		if err := senders[queueOf(id)].Send(ctx, m, nil); err != nil {
@@ -38,7 +38,7 @@ func sendRequests(ctx context.Context, l *Load) error {
 		l.ledger.confirmed(id, l.config.queue(queueOf(id)))
 		sleep(ctx, 10*time.Millisecond)
 	}
-	if l.app.refused[connected].Load()+l.app.refused[stock].Load() > 0 {
+	if l.ledger.refused[connected].Load()+l.ledger.refused[stock].Load() > 0 {
 		return errors.New("the broker refused copies")
 	}
 	return nil

@@ -48,12 +48,9 @@ func killBroker(ctx context.Context, l *Load) error {
 // their confirms. It does so once: the connection that consumes comes back through the proxy.
 func killUnconfirmed(ctx context.Context, l *Load) error {
 	sleep(ctx, registered)
-	waiting := func() bool {
-		all := l.app.health().Subscriptions
-		return len(all) > 0 && all[0].InFlight > concurrency
-	}
+	waiting := func() bool { return l.ledger.count(connected, (*fate).isFailing) > concurrency }
 	l.proxy.Disturb(broker.Line{}, broker.Line{Latency: 20 * time.Second})
-	err := fmt.Errorf("at most %d messages were in flight, so the fault had no effect", concurrency)
+	err := fmt.Errorf("at most %d failed messages waited for a confirm, so the fault had no effect", concurrency)
 	if within(ctx, time.Minute, waiting) {
 		err = l.whileDead(func() { sleep(ctx, time.Second) })
 	}

@@ -7,45 +7,49 @@ import (
 )
 
 var consumerFaults = []Fault{
-	{"consumer-killed", needsChild, 8 * time.Second, killConsumer},
-	{"rolling-restart", 0, 8 * time.Second, restartConsumer},
+	{"consumer-killed", 0, 8 * time.Second, killWorkers(4, 2, time.Second)},
+	{"rolling-restart", 0, 8 * time.Second, deploy(5, 2)},
 	{"hung-handler", needsBreaker, 8 * time.Second, hangHandler},
 }
 
-// killConsumer kills the consumer with SIGKILL while handlers run.
-func killConsumer(ctx context.Context, l *Load) error {
-	for range l.rounds(4, 2) {
-		if !sleep(ctx, time.Second) {
-			return ctx.Err()
+// killWorkers kills a process with SIGKILL while handlers run, so often, and starts another one: the only process, or
+// the one with the most partitions.
+func killWorkers(full, short int, pause time.Duration) func(context.Context, *Load) error {
+	return func(ctx context.Context, l *Load) error {
+		for range l.rounds(full, short) {
+			if !sleep(ctx, l.long(pause, time.Second)) {
+				return ctx.Err()
+			}
+			victim := l.ledger.owner()
+			if l.workers[victim] == nil {
+				victim = l.ids()[0]
+			}
+			l.take(victim).Kill()
+			l.ledger.heal()
+			if err := l.startWorker(); err != nil {
+				return err
+			}
 		}
-		l.child.Kill()
-		l.child = nil
-		l.ledger.heal()
-		if err := l.startChild(); err != nil {
-			return err
-		}
+		return nil
 	}
-	return nil
 }
 
-// restartConsumer shuts an app down while its handlers run and the next app has already started.
-func restartConsumer(ctx context.Context, l *Load) error {
-	for range l.rounds(5, 2) {
-		next, err := startApp(l.config, l.ledger)
-		if err != nil {
-			return err
+// deploy replaces each process so often: the new one starts before the old one is told to end, while its handlers run.
+func deploy(full, short int) func(context.Context, *Load) error {
+	return func(ctx context.Context, l *Load) error {
+		for range l.rounds(full, short) {
+			for _, id := range l.ids() {
+				if err := errors.Join(l.startWorker(), l.terminate(id)); err != nil {
+					return err
+				}
+				l.ledger.heal()
+				if !sleep(ctx, time.Second) {
+					return ctx.Err()
+				}
+			}
 		}
-		old := l.app
-		l.app = next
-		if err := old.close(); err != nil {
-			return err
-		}
-		l.ledger.heal()
-		if !sleep(ctx, time.Second) {
-			return ctx.Err()
-		}
+		return nil
 	}
-	return nil
 }
 
 // hangHandler lets all handlers fail until their breakers have paused them, and then the first one of each work queue
@@ -66,8 +70,8 @@ func hangHandler(ctx context.Context, l *Load) error {
 	}
 	l.ledger.down.Store(false)
 	for which := range workQueues {
-		before := l.ledger.done(which)
-		if !within(ctx, time.Minute, func() bool { return l.ledger.done(which) >= before+10 }) {
+		before := l.ledger.count(which, (*fate).isProcessed)
+		if !within(ctx, time.Minute, func() bool { return l.ledger.count(which, (*fate).isProcessed) >= before+10 }) {
 			return errors.New("one handler hung, and the others handled no messages for a minute")
 		}
 	}

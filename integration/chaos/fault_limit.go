@@ -38,7 +38,7 @@ func fillTiers(ctx context.Context, l *Load) error {
 			return nil
 		})
 	for which := range workQueues {
-		if err == nil && l.app.refused[which].Load() == 0 {
+		if err == nil && l.ledger.refused[which].Load() == 0 {
 			err = fmt.Errorf("the broker refused no copy of %s, so the fault had no effect", l.config.queue(which))
 		}
 	}

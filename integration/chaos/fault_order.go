@@ -26,9 +26,9 @@ var noticed = map[string]bool{
 
 var orderFaults = []Fault{
 	{orderNone, needsOrder | needsMinutes, 15 * time.Second, func(context.Context, *Load) error { return nil }},
-	{orderKilled, needsOrder, 40 * time.Second, killOwner},
+	{orderKilled, needsOrder, 40 * time.Second, killWorkers(10, 3, 3*time.Second)},
 	{"order-stopped", needsOrder | needsMinutes, 95 * time.Second, stopOwner},
-	{orderDeploy, needsOrder, 30 * time.Second, deploy},
+	{orderDeploy, needsOrder, 30 * time.Second, deploy(3, 1)},
 	{"order-network-cut", needsOrder | needsMinutes | needsProxy, 18 * time.Second, cutNetwork},
 	{"order-half-open", needsOrder | needsProxy, 14 * time.Second, halfOpen},
 	{orderRewinds, needsOrder, 20 * time.Second, rewind},
@@ -38,51 +38,19 @@ var orderFaults = []Fault{
 	{orderTimeout, needsOrder | needsMinutes | needsCtl | needsTimeout, 65 * time.Second, timeOut},
 }
 
-// killOwner kills the process with the most partitions, and starts another one.
-func killOwner(ctx context.Context, l *Load) error {
-	for range l.rounds(10, 3) {
-		if !sleep(ctx, l.long(3*time.Second, time.Second)) {
-			return ctx.Err()
-		}
-		l.orders.take(l.orders.sink.owner()).Kill()
-		if err := l.orders.startWorker(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // stopOwner stops the process with the most partitions until the broker has given them to another one. Then it goes
 // on, and does not know.
 func stopOwner(ctx context.Context, l *Load) (err error) {
 	sleep(ctx, l.long(3*time.Second, time.Second))
-	owner := l.orders.sink.owner()
-	process := l.orders.workers[owner].Process
+	owner := l.ledger.owner()
+	process := l.workers[owner].Process
 	defer func() { err = errors.Join(err, process.Signal(syscall.SIGCONT)) }()
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
 	sleep(ctx, l.long(90*time.Second, 12*time.Second))
-	if l.orders.sink.owns(owner) {
+	if l.ledger.owns(owner) {
 		return errors.New("the process was stopped, and no other one got messages of its partitions")
-	}
-	return nil
-}
-
-// deploy replaces each process: the new one starts before the old one is told to end.
-func deploy(ctx context.Context, l *Load) error {
-	for range l.rounds(3, 1) {
-		for _, id := range l.orders.ids() {
-			if err := l.orders.startWorker(); err != nil {
-				return err
-			}
-			if err := l.orders.terminate(id); err != nil {
-				return err
-			}
-			if !sleep(ctx, time.Second) {
-				return ctx.Err()
-			}
-		}
 	}
 	return nil
 }
@@ -90,10 +58,10 @@ func deploy(ctx context.Context, l *Load) error {
 // rewind makes a handler nack a message every two seconds.
 func rewind(ctx context.Context, l *Load) error {
 	for range l.rounds(10, 3) {
-		l.orders.sink.nacks.Add(1)
+		l.ledger.nacks.Add(1)
 		sleep(ctx, l.long(2*time.Second, time.Second))
 	}
-	if l.orders.sink.nacks.Load() > 0 {
+	if l.ledger.nacks.Load() > 0 {
 		return errors.New("no message was nacked: the fault had no effect")
 	}
 	return nil
@@ -119,9 +87,9 @@ func timeOut(ctx context.Context, l *Load) (err error) {
 		return err
 	}
 	wait := l.long(60*time.Second, 12*time.Second)
-	sessions := l.orders.sink.hold(wait)
+	sessions := l.ledger.hold(wait)
 	sleep(ctx, wait+time.Second)
-	if got := l.orders.sink.sessions(); got < sessions+int(wait/consumerTimeout) {
+	if got := l.ledger.sessions(); got < sessions+int(wait/consumerTimeout) {
 		return fmt.Errorf("a message waited for %v, and there were only %d new sessions", wait, got-sessions)
 	}
 	return nil

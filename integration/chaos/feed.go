@@ -6,63 +6,72 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	amqp091 "github.com/rabbitmq/amqp091-go"
+
+	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
 
-// feed publishes identities to their work queues, each until the broker has routed and confirmed it. It is connected
-// to the broker directly, not through the proxy.
-type feed struct {
-	broker Broker
-	config appConfig
-	ledger *Ledger
-	fail   context.CancelCauseFunc // ends the row
-	ids    chan string
-	done   sync.WaitGroup
+// total is how many messages the row has.
+func (l *Load) total() int {
+	if l.config.Ordered {
+		return l.Keys * l.Each
+	}
+	return l.Messages
 }
 
-const feeders = 8
-
-func newFeed(ctx context.Context, l *Load) *feed {
-	f := &feed{broker: l.broker, config: l.config, ledger: l.ledger, fail: l.fail, ids: make(chan string)}
-	for range feeders {
-		f.done.Go(func() { f.run(ctx) })
+// place is where a message is published to.
+func (l *Load) place(i int) (exchange, key, identity string) {
+	if !l.config.Ordered {
+		identity = identityOf(i)
+		return "", l.config.queue(queueOf(identity)), identity
 	}
-	return f
+	k := i % l.Keys
+	of := fmt.Sprintf("key-%d", k)
+	exchange, key = "", l.config.queue(ordered)
+	if k%2 == 0 { // half of the keys to the partitions, the others to the work queue
+		exchange, key = naming.OrderExchange(key), fmt.Sprint(naming.PartitionOf(of, partitions))
+	}
+	return exchange, key, orderIdentity(of, i/l.Keys)
 }
 
-// publish sends the identities from..to-1 to the feeders, evenly over the duration.
-func (f *feed) publish(ctx context.Context, from, to int, over time.Duration) {
-	begin := time.Now()
-	for i := from; i < to; i++ {
-		due := begin.Add(over * time.Duration(i-from) / time.Duration(to-from))
-		if !sleep(ctx, time.Until(due)) {
-			return
-		}
-		select {
-		case f.ids <- identity(i):
-		case <-ctx.Done():
-			return
-		}
+// feeders is how many publish, each one message at a time: those of one key stay in their order.
+func (l *Load) feeders() int {
+	if l.config.Ordered {
+		return 32
 	}
+	return 8
 }
 
-func (f *feed) close() { close(f.ids); f.done.Wait() }
-
-func (f *feed) run(ctx context.Context) {
-	var s *feedSession
-	defer func() { s.close() }()
-	for id := range f.ids {
-		queue := f.config.queue(queueOf(id))
-		var err error
-		if s, err = f.broker.publish(ctx, s, "", queue, message.NewMessage(id, []byte("order "+id))); err != nil {
-			f.fail(err)
-			continue
-		}
-		f.ledger.confirmed(id, queue)
+// feed publishes the messages from..to-1 evenly over the duration, each until the broker has routed and confirmed it.
+// It is connected to the broker directly, not through the proxy.
+func (l *Load) feed(ctx context.Context, from, to int, over time.Duration) {
+	begin, feeders := time.Now(), l.feeders()
+	var running sync.WaitGroup
+	for f := range feeders {
+		running.Go(func() {
+			var s *feedSession
+			defer func() { s.close() }()
+			for i := from; i < to; i++ {
+				if l.config.Ordered && i%l.Keys%feeders != f || !l.config.Ordered && i%feeders != f {
+					continue
+				}
+				if !sleep(ctx, time.Until(begin.Add(over*time.Duration(i-from)/time.Duration(to-from)))) {
+					return
+				}
+				exchange, key, identity := l.place(i)
+				msg := message.NewMessage(identity, []byte("order "+identity))
+				var err error
+				if s, err = l.broker.publish(ctx, s, exchange, key, msg); err != nil {
+					l.fail(err)
+					return
+				}
+				l.ledger.confirmed(identity, key)
+			}
+		})
 	}
+	running.Wait()
 }
 
 // routedWithin is longer than each fault. What has no queue then gets none any more.
@@ -156,7 +165,7 @@ func (s *feedSession) publish(
 	return acked, nil
 }
 
-func identity(i int) string { return fmt.Sprintf("%05d", i) }
+func identityOf(i int) string { return fmt.Sprintf("%05d", i) }
 
 // drain empties a queue and counts its messages by identity. A queue that does not exist is empty.
 func drain(ctx context.Context, b Broker, queue string, into map[string]int) (int, error) {
@@ -184,5 +193,3 @@ func drain(ctx context.Context, b Broker, queue string, into map[string]int) (in
 	}
 	return n, ctx.Err()
 }
-
-var quiet = watermill.NopLogger{}

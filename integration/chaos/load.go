@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"slices"
@@ -14,10 +15,10 @@ import (
 
 	rabbithole "github.com/michaelklishin/rabbit-hole/v3"
 	amqp091 "github.com/rabbitmq/amqp091-go"
-	"go.uber.org/goleak"
 
 	"github.com/tieredretry/watermill-retry/config"
 	"github.com/tieredretry/watermill-retry/integration/broker"
+	"github.com/tieredretry/watermill-retry/tools/child"
 )
 
 // Options are the same for all rows of a run.
@@ -31,20 +32,18 @@ type Options struct {
 // Load is one running row: an app that consumes, a feed that publishes, and what a fault needs to disturb them.
 type Load struct {
 	Options
-	row    *Row
-	broker Broker
-	config appConfig
-	direct string // the address without the proxy
-	user   string
-	admin  *rabbithole.Client
-	proxy  *broker.Network
-	ledger *Ledger
-	feed   *feed
-	app    *app
-	child  *consumerProcess
-	orders *orders
-	stuck  bool
-	fail   context.CancelCauseFunc // ends the row
+	fault   Fault
+	row     *Row
+	broker  Broker
+	config  appConfig
+	direct  string // the address without the proxy
+	user    string
+	admin   *rabbithole.Client
+	proxy   *broker.Network
+	ledger  *ledger
+	workers map[int]*child.Child    // the processes of the app, by number
+	last    int                     // the number of the last one
+	fail    context.CancelCauseFunc // ends the row
 }
 
 func namePrefix(broker string) string {
@@ -58,12 +57,38 @@ func namePrefix(broker string) string {
 
 const everything = ".*"
 
-// runHere runs a fault: load, fault, drain, ledger. The goroutines are those of this process.
-func runHere(ctx context.Context, fault Fault, b Broker, o Options) Row {
+// Run disturbs the app with a fault. If a fault that disturbs the whole broker ends with an error, Run restores the
+// broker. A row on a node that forwards nothing any more says nothing: it runs once more, on the node restarted.
+func Run(ctx context.Context, fault Fault, b Broker, o Options) Row {
+	row := runOnce(ctx, fault, b, o)
+	if row.Faulty() != "" && fault.Alone() && !b.forwards() {
+		fmt.Println("once more:", row, "The supervisor rabbit_fifo_dlx_sup of the node has ended.")
+		if err := b.restart(); err != nil {
+			row.NotRun = err.Error()
+		} else {
+			row = runOnce(ctx, fault, b, o)
+		}
+	}
+	if row.NotRun != "" && fault.Alone() && fault.Missing(b) == "" {
+		if err := b.Restore(); err != nil {
+			row.NotRun += "; and the broker could not be restored: " + err.Error()
+		}
+	}
+	return row
+}
+
+// The longest that a row may take: longer than each wait in it. A short row ends well before the time of its test.
+const longest, longestShort = 20 * time.Minute, 9 * time.Minute
+
+func runOnce(ctx context.Context, fault Fault, b Broker, o Options) Row {
 	begin := time.Now()
 	row := Row{Fault: fault.Name, Broker: b.Name, NotRun: fault.Missing(b)}
 	if row.NotRun == "" {
-		if err := runLoad(ctx, fault, &Load{Options: o, row: &row, broker: b, ledger: newLedger()}); err != nil {
+		l := &Load{Options: o, fault: fault, row: &row, broker: b, workers: map[int]*child.Child{}}
+		limit := l.long(longest, longestShort)
+		limited, end := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the row has not ended after %v", limit))
+		defer end()
+		if err := l.run(limited); err != nil {
 			row.NotRun = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
 	}
@@ -71,8 +96,8 @@ func runHere(ctx context.Context, fault Fault, b Broker, o Options) Row {
 	return row
 }
 
-// runLoad fills in the row.
-func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
+// run fills in the row: load, fault, drain, ledger.
+func (l *Load) run(ctx context.Context) (err error) {
 	if l.broker.Ctl != "" { // a row with a late confirm takes three minutes without it: see forwardedAgain
 		const expression = "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 15000)."
 		if err := run(l.broker.Ctl, "eval", expression); err != nil {
@@ -80,61 +105,55 @@ func runLoad(ctx context.Context, fault Fault, l *Load) (err error) {
 		}
 	}
 	defer func() { err = errors.Join(err, l.end(context.WithoutCancel(ctx))) }()
-	if err := l.prepare(fault); err != nil {
+	if err := l.prepare(); err != nil {
 		return err
-	}
-	var w work = l
-	if fault.Needs&needsOrder != 0 {
-		l.orders = &orders{Load: l}
-		w = l.orders
 	}
 	ctx, l.fail = context.WithCancelCause(ctx)
 	defer l.fail(nil)
-	before := goleak.IgnoreCurrent()
-	if err := w.start(ctx, fault); err != nil {
-		return err
+	for range l.processes() {
+		if err := l.startWorker(); err != nil {
+			return err
+		}
 	}
+	most := l.total() * 4 / 5 // the others come after the fault
 	var publishing sync.WaitGroup
-	publishing.Go(func() { w.publish(ctx, fault) })
+	publishing.Go(func() { l.feed(ctx, 0, most, l.long(l.fault.Lasts+time.Second, (l.fault.Lasts+time.Second)/3)) })
 	sleep(ctx, l.long(time.Second, 500*time.Millisecond))
-	err = fault.Inject(ctx, l)
-	if fault.Name != none && !l.ledger.marked() {
+	err = l.fault.Inject(ctx, l)
+	if l.fault.Name != none && !l.ledger.marked() {
 		l.ledger.heal()
 	}
 	publishing.Wait()
 	if err = errors.Join(err, context.Cause(ctx)); err != nil {
 		return err
 	}
-	if err := w.finish(ctx); err != nil {
+	l.feed(ctx, most, l.total(), l.long(2*time.Second, time.Second))
+	l.row.Stuck = l.settle(ctx, l.long(8*time.Minute, 5*time.Minute))
+	if l.config.Ordered {
+		l.row.Stuck = l.row.Stuck || !within(ctx, 40*time.Second, func() bool { return l.empty(l.config.waiting()) })
+	}
+	for _, id := range l.ids() {
+		err = errors.Join(err, l.terminate(id))
+	}
+	if err = errors.Join(err, context.Cause(ctx)); err != nil {
 		return err
 	}
-	if l.proxy != nil {
-		l.proxy.Stop()
-	}
-	l.row.Leaked = l.row.Leaked || leaked(before)
-	return w.count(ctx)
+	return l.count(ctx)
 }
 
-// work is what a load consists of.
-type work interface {
-	start(context.Context, Fault) error
-	publish(context.Context, Fault)
-	finish(context.Context) error // publishes the rest, waits until all is settled, and ends
-	count(context.Context) error
-}
-
-// prepare makes the user and the proxy of the app.
-func (l *Load) prepare(fault Fault) error {
+// prepare makes the ledger, the user and the proxy of the app.
+func (l *Load) prepare() error {
+	isOrder := l.fault.Needs&needsOrder != 0
 	var err error
+	if l.ledger, err = newLedger(l.Options, isOrder); err != nil {
+		return err
+	}
 	if l.admin, err = l.broker.management(); err != nil {
 		return err
 	}
 	name := namePrefix(l.broker.Name) + strings.ToLower(rand.Text()[:6])
 	l.user = name
-	if err := l.password(name); err != nil {
-		return err
-	}
-	if err := l.permit(everything); err != nil {
+	if err := errors.Join(l.password(name), l.permit(everything)); err != nil {
 		return err
 	}
 	uri, err := url.Parse(l.broker.URL)
@@ -143,25 +162,58 @@ func (l *Load) prepare(fault Fault) error {
 	}
 	uri.User = url.UserPassword(name, name)
 	l.direct = uri.String()
-	address := l.direct
-	if fault.Needs&needsProxy != 0 {
-		if l.proxy, address, err = broker.NewProxy(l.direct); err != nil {
+	l.config = appConfig{URL: l.direct, Name: name, Breaker: l.fault.Needs&needsBreaker != 0, Ordered: isOrder}
+	if l.fault.Needs&needsProxy != 0 {
+		if l.proxy, l.config.URL, err = broker.NewProxy(l.direct); err != nil {
 			return err
 		}
 	}
-	l.config = appConfig{URL: address, Name: name, Breaker: fault.Needs&needsBreaker != 0}
-	if fault.Needs&needsConfirms != 0 {
+	if l.fault.Needs&needsConfirms != 0 {
 		l.config.Consuming = l.proxy.Upstream
 	}
 	return nil
 }
 
-func (l *Load) start(_ context.Context, fault Fault) (err error) {
-	if fault.Needs&needsChild != 0 {
-		return l.startChild()
+// processes is how many processes the app has.
+func (l *Load) processes() int {
+	if l.config.Ordered {
+		return 3
 	}
-	l.app, err = startApp(l.config, l.ledger)
+	return 1
+}
+
+// startWorker starts a process of the app. With an order, only the network of the first one is disturbed.
+func (l *Load) startWorker() (err error) {
+	l.last++
+	task := workerTask{App: l.config, Ledger: l.ledger.listener.Addr().String(), Number: l.last}
+	if l.config.Ordered && l.last > 1 && !l.fault.Clustered() {
+		task.App.URL = l.direct
+	}
+	if l.fault.Needs&needsTimeout != 0 {
+		task.ConsumerTimeout = consumerTimeout
+	}
+	worker, err := child.StartReady("worker", task, func(string) {})
+	if err == nil {
+		l.workers[l.last] = worker
+	}
 	return err
+}
+
+// ids returns the numbers of the processes, oldest first.
+func (l *Load) ids() []int { return slices.Sorted(maps.Keys(l.workers)) }
+
+func (l *Load) take(id int) *child.Child {
+	worker := l.workers[id]
+	delete(l.workers, id)
+	return worker
+}
+
+// terminate ends a process as a deployment does.
+func (l *Load) terminate(id int) error {
+	if err := l.take(id).Stop(); err != nil {
+		return fmt.Errorf("a process that was told to end: %w", err)
+	}
+	return nil
 }
 
 // password sets the password of the app's user and creates the user if it does not exist.
@@ -177,39 +229,11 @@ func (l *Load) permit(pattern string) error {
 	return err
 }
 
-// publish publishes the messages, some of them after the fault.
-func (l *Load) publish(ctx context.Context, fault Fault) {
-	l.feed = newFeed(ctx, l)
-	l.feed.publish(ctx, 0, l.Messages*4/5, l.during(fault))
-}
-
-// during is about how long the fault lasts.
-func (l *Load) during(fault Fault) time.Duration {
-	return l.long(fault.Lasts+time.Second, (fault.Lasts+time.Second)/3)
-}
-
-// finish publishes the messages that come after the fault, waits until all are settled, and closes the app.
-func (l *Load) finish(ctx context.Context) error {
-	l.feed.publish(ctx, l.Messages*4/5, l.Messages, l.long(2*time.Second, time.Second))
-	l.feed.close()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
+func (l *Load) workQueues() (all []string) {
+	for _, which := range l.config.workQueues() {
+		all = append(all, l.config.queue(which))
 	}
-	l.stuck = l.settle(ctx, l.long(8*time.Minute, 5*time.Minute))
-	var err error
-	if l.app != nil {
-		err = l.app.close()
-		l.app = nil
-	}
-	if l.child != nil {
-		err = l.child.Finish()
-		l.row.Leaked = l.child.leaked
-		l.child = nil
-	}
-	if err != nil {
-		return fmt.Errorf("cannot close the app: %w", err)
-	}
-	return nil
+	return all
 }
 
 // forwardedAgain is how long RabbitMQ waits for a confirm in at-least-once dead-lettering before it tries again
@@ -230,7 +254,7 @@ func (l *Load) settle(ctx context.Context, within time.Duration) (stuck bool) {
 			return false
 		}
 		if quietFor > forwardedAgain+longest {
-			return l.ledger.deletions() == 0 || !l.empty(l.config.workQueues())
+			return l.ledger.deletions() == 0 || !l.empty(l.workQueues())
 		}
 		if l.ledger.deletions() > 0 && quietFor > cutOff && !stockClosed {
 			stockClosed = l.closeStock() == nil
@@ -295,21 +319,29 @@ func (l *Load) declare() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(rabbit.Topology(l.config.queue(connected)).Declare(channel),
-		rabbit.Topology(l.config.queue(stock)).Declare(channel))
+	for _, queue := range l.workQueues() {
+		err = errors.Join(err, rabbit.Topology(queue).Declare(channel))
+	}
+	return err
 }
 
 // count reads the messages that are left in the queues, at least twice, so that messages on their way from a tier are
-// found.
+// found. With an order, nothing but dead letters may be left.
 func (l *Load) count(ctx context.Context) error {
-	if err := l.declare(); err != nil {
-		return err
+	var left []string
+	if !l.config.Ordered {
+		if err := l.declare(); err != nil {
+			return err
+		}
+		left = append(l.config.waiting(), l.config.Name+".orphans")
+	}
+	for _, which := range l.config.workQueues() {
+		left = append(left, l.config.dead(which))
 	}
 	dead, waiting := map[string]int{}, map[string]int{}
-	for pass := 0; ; pass++ {
-		n := 0
-		for _, queue := range append(l.config.waiting(), l.config.Name+".orphans", l.config.dead(connected),
-			l.config.dead(stock)) {
+	for pass, n := 0, 1; pass < 2 || n > 0; pass++ {
+		n = 0
+		for _, queue := range left {
 			into := waiting
 			if strings.HasSuffix(queue, ".dead") {
 				into = dead
@@ -320,23 +352,10 @@ func (l *Load) count(ctx context.Context) error {
 			}
 			n += found
 		}
-		if pass > 0 && n == 0 {
-			break
-		}
 		sleep(ctx, l.long(time.Second, 400*time.Millisecond))
 	}
-	row, stuck := l.row, l.stuck
-	row.Stuck = stuck
-	missing := l.ledger.settle(row, l.config, dead, waiting)
-	if len(missing) > 0 || stuck {
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s stuck=%v lost: %d\n", row.Fault, row.Broker, stuck, len(missing))
-		for _, id := range missing[:min(len(missing), 20)] {
-			fmt.Fprintf(os.Stderr, "  %s last seen in %s at %s\n", id, l.ledger.last[id].queue,
-				l.ledger.last[id].at.Format("15:04:05.000"))
-		}
-		for _, d := range l.ledger.deleted {
-			fmt.Fprintf(os.Stderr, "  deleted %s at %s with %d\n", d.queue, d.end.Format("15:04:05.000"), d.count)
-		}
+	for _, line := range l.ledger.settle(l.row, l.config, dead, waiting) {
+		fmt.Fprintf(os.Stderr, "fault=%s broker=%s stuck=%v %s\n", l.row.Fault, l.row.Broker, l.row.Stuck, line)
 	}
 	return nil
 }
@@ -346,15 +365,10 @@ func (l *Load) end(ctx context.Context) error {
 	if l.admin == nil || l.user == "" {
 		return nil
 	}
-	if l.app != nil {
-		_ = l.app.close()
+	for _, worker := range l.workers {
+		worker.Kill()
 	}
-	if l.child != nil {
-		l.child.Kill()
-	}
-	if l.orders != nil {
-		l.orders.end()
-	}
+	l.ledger.close()
 	if l.proxy != nil {
 		l.proxy.Stop()
 	}

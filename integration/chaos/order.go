@@ -1,167 +1,226 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"slices"
-	"sync"
+	"hash/fnv"
+	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/tieredretry/watermill-retry/internal/rabbitmq/naming"
 )
 
-const (
-	partitions     = 8
-	orderProcesses = 3
-	orderFeeders   = 32 // each publishes one message at a time, so that those of one key stay in their order
-)
+// The identity of a message with a key is KEY/NUMBER.
 
-// orders is the load of a row whose processes keep the order of keys.
-type orders struct {
-	*Load
-	sink    *sink
-	task    orderTask
-	workers map[int]*consumerProcess
-	last    int // the number of the last worker
+func orderIdentity(key string, n int) string { return key + "/" + strconv.Itoa(n) }
+
+func keyOf(identity string) string { key, _, _ := strings.Cut(identity, "/"); return key }
+
+func orderNumber(identity string) int {
+	_, number, _ := strings.Cut(identity, "/")
+	n, _ := strconv.Atoi(number)
+	return n
 }
 
-func (o *orders) queue() string { return o.config.Name + ".ordered" }
+// owner is a session of a partition.
+type owner struct{ process, session int }
 
-func (o *orders) start(_ context.Context, fault Fault) (err error) {
-	if o.sink, err = newSink(o.Load); err != nil {
-		return err
+// sequences is what a ledger knows of the order of messages. The ledger's lock guards it.
+type sequences struct {
+	keys       map[string]*sequence
+	partitions [partitions]ownership
+	heldKey    string // waits until
+	heldUntil  time.Time
+	changes    int // sessions of partitions
+	rewinds    int
+	stale      int
+	stood      time.Duration
+}
+
+// ownership is who has had the calls of a partition.
+type ownership struct {
+	owner   owner
+	deposed map[owner]bool // another session has had a call since
+}
+
+// sequence is what is known of the order of a key.
+type sequence struct {
+	failed   map[int]bool
+	next     int           // one after the last effect
+	running  map[owner]int // the call of a session; absent: none
+	ahead    []step
+	overlaps []string
+}
+
+// A step goes from next to a later message.
+type step struct {
+	next, to int
+	by       owner
+}
+
+func newSequences() sequences {
+	s := sequences{keys: map[string]*sequence{}}
+	for i := range s.partitions {
+		s.partitions[i].deposed = map[owner]bool{}
 	}
-	direct := o.config
-	if o.proxy != nil && fault.Needs&needsCluster == 0 { // only the network of the first process is disturbed
-		direct.URL = o.direct
+	return s
+}
+
+// seen returns the sequence of a call, or of its effect, and whether its session has lost the partition.
+func (s *sequences) seen(c Call) (k *sequence, n int, by owner, stale bool) {
+	key := keyOf(c.Identity)
+	if k = s.keys[key]; k == nil {
+		k = &sequence{failed: map[int]bool{}, running: map[owner]int{}}
+		s.keys[key] = k
 	}
-	o.task = orderTask{App: o.config, Queue: o.queue(), Sink: o.sink.listener.Addr().String()}
-	if fault.Needs&needsTimeout != 0 {
-		o.task.ConsumerTimeout = consumerTimeout
+	n, by = orderNumber(c.Identity), owner{c.Process, c.Session}
+	stale = s.isStale(naming.PartitionOf(key, partitions), by)
+	if stale {
+		s.stale++
+	} else if n > k.next { // of an effect, too: its message may have been the next one when it was called
+		k.step(n, by)
 	}
-	o.workers = map[int]*consumerProcess{}
-	for range orderProcesses {
-		if err := o.startWorker(); err != nil {
-			return err
+	return k, n, by, stale
+}
+
+// inOrder counts a call, and decides what its handler is to do.
+func (l *ledger) inOrder(c Call) Answer {
+	k, n, by, stale := l.seen(c)
+	told := l.tellInOrder(k, c.Identity, n)
+	if running, runs := k.running[by]; runs && !stale {
+		k.overlaps = append(k.overlaps, fmt.Sprintf("%d was called while %d ran", n, running))
+	}
+	if !told.Nack && told.Wait == 0 {
+		k.running[by] = n
+	}
+	return told
+}
+
+// effect counts the effect of a call.
+func (l *ledger) effect(c Call) {
+	k, n, by, stale := l.seen(c)
+	if stale {
+		return
+	}
+	delete(k.running, by)
+	now := time.Now()
+	if !l.active.IsZero() {
+		l.stood = max(l.stood, now.Sub(l.active))
+	}
+	l.active = now
+	if n < k.next {
+		l.rewinds++
+	}
+	k.next = n + 1
+	l.at(c.Identity).processed++
+}
+
+// isStale reports whether a session has lost its partition: another one has had a call since.
+func (s *sequences) isStale(partition int, by owner) bool {
+	p := &s.partitions[partition]
+	if p.owner != by && !p.deposed[by] {
+		p.deposed[p.owner] = true
+		p.owner = by
+		s.changes++
+	}
+	return p.owner != by
+}
+
+func (k *sequence) step(to int, by owner) {
+	if last := len(k.ahead) - 1; last < 0 || k.ahead[last] != (step{k.next, to, by}) {
+		k.ahead = append(k.ahead, step{k.next, to, by})
+	}
+}
+
+// tellInOrder lets 5 % of the messages fail once, and 0.4 % for good.
+func (l *ledger) tellInOrder(k *sequence, identity string, n int) Answer {
+	if l.nacks.Load() > 0 {
+		l.nacks.Add(-1)
+		return Answer{Nack: true}
+	}
+	if wait := time.Until(l.heldUntil); wait > 0 && (l.heldKey == "" || l.heldKey == keyOf(identity)) {
+		l.heldKey = keyOf(identity)
+		return Answer{Wait: wait}
+	}
+	if luck(identity)%20 == 0 && !k.failed[n] {
+		k.failed[n] = true
+		wait := time.Second + rand.N(4*time.Second)
+		if l.Short {
+			wait /= 10
 		}
-		o.task.App = direct
+		return Answer{Wait: wait}
 	}
-	return nil
+	return Answer{Work: rand.N(50 * time.Millisecond), Dead: l.dies(identity)}
 }
 
-// startWorker starts a process.
-func (o *orders) startWorker() error {
-	o.last++
-	o.task.Number = o.last
-	worker, err := startProcess("order", o.task, func(event) {})
-	if err == nil {
-		o.workers[o.last] = worker
+// luck is a number that looks random, the same for each call of a message.
+func luck(identity string) uint32 {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(identity))
+	return hash.Sum32() >> 4
+}
+
+// hold makes the next message wait. It returns how many sessions there were.
+func (l *ledger) hold(wait time.Duration) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.heldUntil = time.Now().Add(wait)
+	return l.changes
+}
+
+// sessions is how many sessions of partitions there were.
+func (l *ledger) sessions() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.changes
+}
+
+// owner returns the process with the most partitions.
+func (l *ledger) owner() (process int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own := map[int]int{}
+	for _, p := range l.partitions {
+		if own[p.owner.process]++; own[p.owner.process] > own[process] {
+			process = p.owner.process
+		}
 	}
-	return err
+	return process
 }
 
-func (o *orders) take(id int) *consumerProcess {
-	worker := o.workers[id]
-	delete(o.workers, id)
-	return worker
-}
-
-// terminate ends a process as a deployment does.
-func (o *orders) terminate(id int) error {
-	worker := o.take(id)
-	err := worker.Stop()
-	o.row.Leaked = o.row.Leaked || worker.leaked
-	if err != nil {
-		return fmt.Errorf("a process that was told to end: %w", err)
+// owns reports whether a process has had the last call of a partition.
+func (l *ledger) owns(process int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, p := range l.partitions {
+		if p.owner.process == process {
+			return true
+		}
 	}
-	return nil
+	return false
 }
 
-// ids returns the numbers of the processes, oldest first.
-func (o *orders) ids() []int { return slices.Sorted(maps.Keys(o.workers)) }
-
-func (o *orders) publish(ctx context.Context, fault Fault) {
-	o.feed(ctx, 0, o.Each*4/5, o.during(fault))
-}
-
-// feed publishes the messages from..to-1 of each key: half of the keys to the work queue, the others to the partitions.
-func (o *orders) feed(ctx context.Context, from, to int, over time.Duration) {
-	begin := time.Now()
-	var feeders sync.WaitGroup
-	for f := range orderFeeders {
-		feeders.Go(func() {
-			var s *feedSession
-			defer func() { s.close() }()
-			for n := from; n < to; n++ {
-				sleep(ctx, time.Until(begin.Add(over*time.Duration(n-from)/time.Duration(to-from))))
-				for k := f; k < o.Keys && ctx.Err() == nil; k += orderFeeders {
-					key := fmt.Sprintf("key-%d", k)
-					msg := message.NewMessage(orderIdentity(key, n), nil)
-					msg.Metadata = message.Metadata{keyField: key, numberField: fmt.Sprint(n)}
-					exchange, routing := "", o.queue()
-					if k%2 == 0 {
-						exchange, routing = naming.OrderExchange(o.queue()), fmt.Sprint(naming.PartitionOf(key, partitions))
-					}
-					var err error
-					if s, err = o.broker.publish(ctx, s, exchange, routing, msg); err != nil {
-						o.fail(err)
-						continue
-					}
-					o.sink.confirmed(key, n)
-				}
+// countOrder adds the order to the row.
+func (l *ledger) countOrder(row *Row, note func(format string, arguments ...any)) {
+	row.Ordered, row.Rewinds, row.StaleCalls = true, l.rewinds, l.stale
+	row.Sessions, row.Stood = l.changes, l.stood
+	for key, k := range l.keys {
+		for _, of := range k.ahead {
+			missing := false
+			for n := of.next; n < of.to; n++ {
+				missing = missing || l.at(orderIdentity(key, n)).processed == 0
 			}
-		})
-	}
-	feeders.Wait()
-}
-
-// unmoved is how long nothing may happen while messages are open.
-const unmoved = 100 * time.Second
-
-func (o *orders) finish(ctx context.Context) error {
-	o.feed(ctx, o.Each*4/5, o.Each, o.long(2*time.Second, time.Second))
-	within(ctx, 8*time.Minute, func() bool {
-		open, quiet := o.sink.open()
-		return open == 0 || quiet > unmoved
-	})
-	queues := []string{o.queue()}
-	for i := range partitions {
-		queues = append(queues, naming.PartitionQueue(o.queue(), i))
-	}
-	if !within(ctx, 40*time.Second, func() bool { return o.empty(queues) }) {
-		o.row.Stuck = true
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s there are messages in the queues\n", o.row.Fault, o.row.Broker)
-	}
-	var failed []error
-	for _, id := range o.ids() {
-		failed = append(failed, o.terminate(id))
-	}
-	o.sink.close()
-	return errors.Join(append(failed, context.Cause(ctx))...)
-}
-
-func (o *orders) count(ctx context.Context) error {
-	dead := map[string]int{}
-	if _, err := drain(ctx, o.broker, naming.DeadQueue(o.queue()), dead); err != nil {
-		return err
-	}
-	for _, line := range o.sink.count(o.row, dead) {
-		fmt.Fprintf(os.Stderr, "fault=%s broker=%s %s\n", o.row.Fault, o.row.Broker, line)
-	}
-	return nil
-}
-
-// end ends what is left after an error.
-func (o *orders) end() {
-	for _, worker := range o.workers {
-		worker.Kill()
-	}
-	if o.sink != nil {
-		o.sink.close()
+			if missing {
+				row.Gaps++
+			} else {
+				row.Inversions++
+			}
+			note("%s: %d came in place of %d, in process %d, session %d", key, of.to, of.next, of.by.process, of.by.session)
+		}
+		row.Inversions += len(k.overlaps)
+		for _, overlap := range k.overlaps {
+			note("%s: %s", key, overlap)
+		}
 	}
 }

@@ -85,23 +85,30 @@ func TestChaosShort(t *testing.T) {
 
 // TestLedgerFindsLoss proves that the suite can fail.
 func TestLedgerFindsLoss(t *testing.T) {
-	l := newLedger()
-	for i := range 8 {
-		l.confirmed(identity(i), "work")
+	l, err := newLedger(Options{}, false)
+	if err != nil {
+		t.Fatal(err)
 	}
-	l.handled(identity(0))
-	l.handled(identity(1))
-	l.handled(identity(1)) // twice
-	l.handled(identity(2)) // and dead
-	l.moved(identity(5), "tier", time.Hour, false)
-	l.moved(identity(6), "tier", time.Hour, false)
+	l.close()
+	handled := func(n int) { _ = l.Handled(Call{Identity: identityOf(n)}, nil) }
+	moved := func(n int) { _ = l.Moved(Move{identityOf(n), "tier", time.Hour, false}, nil) }
+	for i := range 9 {
+		l.confirmed(identityOf(i), "work")
+	}
+	handled(0)
+	handled(1)
+	handled(1) // twice
+	handled(2) // and dead
+	moved(5)
+	moved(6)
+	handled(7) // it dies: that is no effect
 	time.Sleep(2 * time.Millisecond)
 	l.queueDeleted(deletion{queue: "tier", begin: time.Now(), count: 1}) // one of two
 	var row Row
-	missing := l.settle(&row, appConfig{}, map[string]int{identity(2): 1, identity(3): 1},
-		map[string]int{identity(4): 1})
-	want := Row{Published: 8, Processed: 3, Dead: 2, Waiting: 1, Destroyed: 1, Lost: 2, Duplicates: 2}
-	if row != want || len(missing) != 2 {
+	missing := l.settle(&row, appConfig{}, map[string]int{identityOf(2): 1, identityOf(3): 1, identityOf(7): 1},
+		map[string]int{identityOf(4): 1})
+	want := Row{Published: 9, Processed: 3, Dead: 3, Waiting: 1, Destroyed: 1, Lost: 2, Duplicates: 2}
+	if row != want || len(missing) != 3 { // and the deletion
 		t.Errorf("got  %s, missing %v\nwant %s", row, missing, want)
 	}
 	if row.Faulty() != "LOST" {
@@ -109,18 +116,22 @@ func TestLedgerFindsLoss(t *testing.T) {
 	}
 }
 
-// TestSinkFindsWhatIsOutOfOrder proves that the rows of an order can fail.
-func TestSinkFindsWhatIsOutOfOrder(t *testing.T) {
+// TestLedgerFindsWhatIsOutOfOrder proves that the rows of an order can fail.
+func TestLedgerFindsWhatIsOutOfOrder(t *testing.T) {
 	const first, second = 1, 2 // sessions
-	effect := func(session int, numbers ...int) (all []Call) {
+	type event struct {
+		Call
+		effect bool
+	}
+	effect := func(session int, numbers ...int) (all []event) {
 		for _, n := range numbers {
-			all = append(all, Call{Key: "key", N: n, Process: 1, Session: session, Effect: true})
+			all = append(all, event{Call{Identity: orderIdentity("key", n), Process: 1, Session: session}, true})
 		}
 		return all
 	}
-	begin := Call{Key: "key", N: 2, Process: 1, Session: first}
+	begin := event{Call: Call{Identity: orderIdentity("key", 2), Process: 1, Session: first}}
 	for name, test := range map[string]struct {
-		calls []Call
+		calls []event
 		want  Row
 	}{
 		"in order":              {effect(first, 0, 1, 2, 3), Row{}},
@@ -128,24 +139,28 @@ func TestSinkFindsWhatIsOutOfOrder(t *testing.T) {
 		"a message is late":     {effect(first, 0, 2, 1, 3), Row{Inversions: 2, Rewinds: 1}},
 		"an old one came alone": {effect(first, 0, 1, 2, 0, 3), Row{Inversions: 1, Rewinds: 1}},
 		"one is missing":        {effect(first, 0, 2, 3), Row{Gaps: 1, Lost: 1}},
-		"one call too early":    {append([]Call{begin}, effect(first, 0, 1, 2, 3)...), Row{Inversions: 1}},
+		"one call too early":    {append([]event{begin}, effect(first, 0, 1, 2, 3)...), Row{Inversions: 1}},
 		"two calls at once":     {append(append(effect(first, 0, 1), begin, begin), effect(first, 2, 3)...), Row{Inversions: 1}},
 		"a stale call": {slices.Concat(effect(first, 0, 1), effect(second, 1, 2, 3), effect(first, 2)),
 			Row{Rewinds: 1, StaleCalls: 1}},
 	} {
-		s, err := newSink(&Load{})
+		l, err := newLedger(Options{}, true)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.close()
+		l.close()
 		for n := range 4 {
-			s.confirmed("key", n)
+			l.confirmed(orderIdentity("key", n), "work")
 		}
 		for _, c := range test.calls {
-			s.called(c)
+			if c.effect {
+				_ = l.Handled(c.Call, nil)
+			} else {
+				_ = l.Called(c.Call, new(Answer))
+			}
 		}
 		var row Row
-		wrong := s.count(&row, nil)
+		wrong := l.settle(&row, appConfig{}, nil, nil)
 		got := Row{Inversions: row.Inversions, Gaps: row.Gaps, Lost: row.Lost, Rewinds: row.Rewinds, StaleCalls: row.StaleCalls}
 		if got != test.want || row.Published != 4 {
 			t.Errorf("%s: got %s, want %s; %q", name, row, test.want, wrong)
